@@ -1,0 +1,21 @@
+# oomlab_chapter(): called by chapters/NN_name/CMakeLists.txt. Everything is derived from the folder, so a new
+# chapter needs no list to be edited anywhere.
+#   main.cu, *.cu, *.cpp   the program, build/<preset>/bin/NN_name
+#   tests/*.cpp            its own GoogleTest program
+# and from tests/chapter/: bytes (predicted = plan = measured), bad input, faults.
+function(oomlab_chapter)
+  get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu" "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  oomlab_executable(${name} SOURCES ${sources} LINK oomlab_harness oomlab_nn oomlab_data)
+  target_compile_definitions(${name} PRIVATE OOMLAB_CHAPTER="${name}")
+  if(NOT OOMLAB_TESTS)
+    return()
+  endif()
+  file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cu")
+  if(tests)
+    oomlab_test(${name}_test SOURCES ${tests} LINK oomlab_harness oomlab_nn oomlab_data LABELS chapter)
+    target_include_directories(${name}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  endif()
+  include("${OOMLAB_ROOT}/tests/chapter/chapter.cmake")
+  oomlab_chapter_tests(${name} ${sources})
+endfunction()

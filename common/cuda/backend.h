@@ -1,0 +1,30 @@
+#pragma once
+// What the harness needs to know about where it runs. Two implementations: host/src/backend.cpp and
+// cuda/device/backend.cpp; CMake links one.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace oomlab {
+
+/// "host" or "cuda".
+const char* backend_name() noexcept;
+/// True when memory is counted but nothing is computed (host runtime only).
+bool planning() noexcept;
+/// Enters plan mode: allocations get addresses and are counted, launches and copies do nothing.
+/// Call before the first allocation. Returns false where this backend cannot (a real GPU).
+bool enable_planning() noexcept;
+
+/// A process that holds memory of a device, as the driver reports it.
+struct DeviceProcess {
+  unsigned pid;
+  std::size_t bytes;  // 0 when the driver does not say
+  std::string name;
+};
+/// Who else holds memory of `device` (NVML, loaded at run time). Empty where NVML is absent or silent.
+std::vector<DeviceProcess> device_processes(int device);
+/// The driver's version for the banner and the JSON, for example "580.65", or "host runtime".
+std::string driver_version();
+
+}  // namespace oomlab

@@ -1,0 +1,91 @@
+#include "cuda/backend.h"
+
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "cuda/check.h"
+
+namespace oomlab {
+
+const char* backend_name() noexcept { return "cuda"; }
+bool planning() noexcept { return false; }
+bool enable_planning() noexcept { return false; }
+
+namespace {
+
+// The few NVML entry points that are needed, declared as in nvml.h (stable since NVML 11) and loaded at run time,
+// so that a chapter starts on a machine that has no NVML.
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long used_bytes;
+  unsigned gpu_instance, compute_instance;
+};
+
+class Nvml {
+ public:
+  Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
+    if (!library_) return;
+    const auto init = load<int (*)()>("nvmlInit_v2");
+    ready_ = init && init() == 0;
+  }
+  ~Nvml() {
+    if (ready_) {
+      if (const auto shutdown = load<int (*)()>("nvmlShutdown")) shutdown();
+    }
+    if (library_) dlclose(library_);
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  bool ready() const { return ready_; }
+  template <class F>
+  F load(const char* name) const {
+    return reinterpret_cast<F>(dlsym(library_, name));
+  }
+
+ private:
+  void* library_;
+  bool ready_ = false;
+};
+
+}  // namespace
+
+std::vector<DeviceProcess> device_processes(int device) {
+  std::vector<DeviceProcess> result;
+  const Nvml nvml;
+  if (!nvml.ready()) return result;
+  char bus[32] = {};
+  CUDA_CHECK(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
+  void* handle = nullptr;
+  const auto by_bus = nvml.load<int (*)(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
+  const auto processes =
+      nvml.load<int (*)(void*, unsigned*, NvmlProcess*)>("nvmlDeviceGetComputeRunningProcesses_v3");
+  if (!by_bus || !processes || by_bus(bus, &handle) != 0) return result;
+  NvmlProcess list[64];
+  unsigned count = 64;
+  if (processes(handle, &count, list) != 0) return result;
+  for (unsigned i = 0; i < count; ++i) {
+    std::string name;
+    std::ifstream comm("/proc/" + std::to_string(list[i].pid) + "/comm");
+    std::getline(comm, name);
+    const bool known = list[i].used_bytes != ~0ull;  // NVML's "not available"
+    result.push_back({list[i].pid, known ? static_cast<std::size_t>(list[i].used_bytes) : 0, name});
+  }
+  return result;
+}
+
+std::string driver_version() {
+  const Nvml nvml;
+  char version[96] = {};
+  if (nvml.ready()) {
+    const auto get = nvml.load<int (*)(char*, unsigned)>("nvmlSystemGetDriverVersion");
+    if (get && get(version, sizeof version) == 0) return version;
+  }
+  int number = 0;
+  CUDA_CHECK(cudaDriverGetVersion(&number));
+  return "CUDA " + std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+}  // namespace oomlab

@@ -1,0 +1,51 @@
+#pragma once
+// Starting a kernel, and choosing how many blocks.
+//
+// A portable kernel is correct for any grid and any block, 1 included: it walks grid_range(n), row_range(n) or
+// block_range(n) and combines with block_sum / block_max (oomlab_block.h, one for the GPU, one for the host
+// runtime). So the launch shape is a matter of speed only, and grid_for() may answer differently per backend.
+
+#include <cuda_runtime.h>
+#include <oomlab_block.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "cuda/check.h"
+
+namespace oomlab {
+
+/// The shape of a launch: blocks, threads a block, and bytes of dynamic shared memory a block.
+struct LaunchShape {
+  dim3 grid = 1;
+  dim3 block = 1;
+  std::size_t shared_bytes = 0;
+};
+
+/// Queues kernel(args...) on `stream`. Throws CudaError when the launch is refused.
+/// On a GPU this is cudaLaunchKernelEx itself; the host runtime implements that call with a loop over blocks.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
+}
+
+/// Threads a block of every portable kernel; the tests set it to 1, 32, 96, 256, 1024.
+unsigned block_threads() noexcept;
+/// Changes block_threads() for this process. Throws std::invalid_argument outside 1…1024.
+void set_block_threads(unsigned threads);
+
+/// The shape for a kernel that walks grid_range(items).
+inline LaunchShape shape_for_items(std::size_t items) {
+  return {blocks_for_items(items, block_threads()), block_threads(), 0};
+}
+/// The shape for a kernel that walks row_range(rows), one block a row at a time.
+inline LaunchShape shape_for_rows(std::size_t rows, std::size_t shared_bytes = 0) {
+  return {blocks_for_rows(rows), block_threads(), shared_bytes};
+}
+
+}  // namespace oomlab

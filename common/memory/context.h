@@ -1,0 +1,42 @@
+#pragma once
+// What an operator needs to run: tracked memory, a stream, a cuBLAS handle with a counted workspace.
+
+#include <cstddef>
+
+#include "cuda/raii.h"
+#include "memory/device_buffer.h"
+#include "memory/resource.h"
+
+namespace oomlab {
+
+/// The cuBLAS workspace of a context, bytes. Given to cuBLAS explicitly, so that it is counted like everything else
+/// (left alone, cuBLAS allocates its own, which no ledger sees).
+inline constexpr std::size_t kBlasWorkspaceBytes = std::size_t(8) << 20;
+
+class Context {
+ public:
+  /// Uses the current device. Allocates the workspace (category workspace, tag "cuBLAS workspace").
+  /// Throws OutOfMemory, CudaError, CublasError; then nothing stays allocated.
+  Context(MemoryResource& upstream, Ledger& ledger);
+  /// Waits for the stream.
+  ~Context();
+
+  TrackingResource& memory() noexcept { return memory_; }
+  Ledger& ledger() noexcept { return memory_.ledger(); }
+  cudaStream_t stream() const noexcept { return stream_; }
+  cublasHandle_t blas() const noexcept { return blas_; }
+
+  /// A buffer of `count` elements on this context's stream, contents undefined.
+  template <class T>
+  DeviceBuffer<T> buffer(std::size_t count, Category category, std::string_view tag) {
+    return DeviceBuffer<T>(memory_, stream_, count, category, tag);
+  }
+
+ private:
+  Stream stream_;
+  TrackingResource memory_;
+  CublasHandle blas_;
+  DeviceBuffer<std::byte> workspace_;
+};
+
+}  // namespace oomlab

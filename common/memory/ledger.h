@@ -1,0 +1,143 @@
+#pragma once
+// The ledger: whose bytes they are. Every tracked allocation is entered with a category and a tag; the ledger
+// knows live and peak bytes, their split by category, the phase of the step, and keeps the timeline.
+//
+// Bytes in a ledger are requested bytes rounded to the granule (bytes.h): "allocated". They do not depend on the
+// allocator below, so they are the same number in plan mode, on the host runtime and on a GPU.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "memory/bytes.h"
+
+namespace oomlab {
+
+/// Where the bytes of training go.
+enum class Category { parameters, gradients, optimizer, activations, workspace, data };
+inline constexpr std::size_t kCategoryCount = 6;
+/// "parameters", …: the name in tables, JSON and traces.
+const char* name_of(Category category) noexcept;
+
+/// One figure (bytes) a category; indexed by Category.
+struct ByCategory {
+  std::array<std::size_t, kCategoryCount> bytes{};
+  std::size_t& operator[](Category c) { return bytes[static_cast<std::size_t>(c)]; }
+  std::size_t operator[](Category c) const { return bytes[static_cast<std::size_t>(c)]; }
+  std::size_t total() const {
+    std::size_t sum = 0;
+    for (std::size_t b : bytes) sum += b;
+    return sum;
+  }
+  friend bool operator==(const ByCategory&, const ByCategory&) = default;
+};
+
+/// A live allocation.
+struct LiveBlock {
+  const void* address = nullptr;
+  std::size_t requested = 0;  ///< bytes asked for
+  std::size_t bytes = 0;      ///< bytes counted: requested, rounded to the granule
+  Category category{};
+  std::string tag;  ///< what it is, for example "layer 3 weight"
+};
+
+/// One entry of the timeline.
+struct TimelineEvent {
+  enum class Kind { alloc, free, phase_begin, phase_end, out_of_memory };
+  Kind kind{};
+  std::int64_t time_us = 0;      ///< microseconds since the ledger was made (steady clock)
+  const void* address = nullptr;  ///< alloc, free
+  std::size_t requested = 0;      ///< bytes asked for (alloc, free, out_of_memory)
+  std::size_t bytes = 0;          ///< bytes counted (alloc, free, out_of_memory)
+  Category category{};
+  std::string label;               ///< tag of the block, or name of the phase
+  std::size_t allocated_after = 0;  ///< live bytes after this event
+  std::size_t reserved_after = 0;   ///< bytes the allocator held after this event; 0 when nobody told
+  std::size_t device_free = 0;      ///< out_of_memory only: free bytes of the device
+};
+
+/// What one phase saw: figures of all its visits together (the largest), in order of first visit.
+struct PhasePeak {
+  std::string name;
+  std::size_t peak_allocated = 0;   ///< largest live bytes while in the phase
+  std::size_t end_allocated = 0;    ///< live bytes when last left
+  std::size_t peak_reserved = 0;    ///< largest reserved bytes told while in the phase
+  std::size_t peak_device_used = 0;  ///< largest device-used bytes told while in the phase (driver's figure)
+  ByCategory at_peak;               ///< live bytes by category at peak_allocated
+};
+
+/// Not thread-safe: one ledger belongs to one host thread.
+class Ledger {
+ public:
+  Ledger();
+
+  /// Charges a block. Strong guarantee: when it throws (std::bad_alloc) nothing has changed.
+  void charge(const void* address, std::size_t requested, std::size_t bytes, Category category, std::string_view tag);
+  /// Removes a block; an address that is not live is a programming error: std::terminate with one line.
+  void release(const void* address) noexcept;
+  /// Notes a failed allocation in the timeline.
+  void note_out_of_memory(std::size_t requested, std::size_t bytes, Category category, std::string_view tag,
+                          std::size_t device_free);
+
+  std::size_t live_bytes() const noexcept { return live_bytes_; }
+  /// Largest live_bytes() since construction or reset_peak().
+  std::size_t peak_bytes() const noexcept { return peak_bytes_; }
+  const ByCategory& live_by_category() const noexcept { return live_by_category_; }
+  /// The split at the moment of the (first) peak; its total() is peak_bytes().
+  const ByCategory& peak_by_category() const noexcept { return peak_by_category_; }
+  void reset_peak() noexcept;
+
+  /// The budget this run has, for diagnosis and charts; enforcing it is LimitingResource's work. Default kUnlimited.
+  std::size_t limit_bytes() const noexcept { return limit_bytes_; }
+  void set_limit_bytes(std::size_t bytes) noexcept { limit_bytes_ = bytes; }
+
+  /// The allocator tells what it holds, and what the driver says is used, whenever it looks (bytes).
+  void note_reserved(std::size_t reserved_bytes, std::size_t device_used_bytes) noexcept;
+  std::size_t peak_reserved_bytes() const noexcept { return peak_reserved_; }
+  std::size_t peak_device_used_bytes() const noexcept { return peak_device_used_; }
+
+  /// Live blocks by address.
+  const std::map<const void*, LiveBlock>& live_blocks() const noexcept { return live_; }
+  /// The `count` largest live tags, largest first; blocks of the same tag are added up.
+  std::vector<LiveBlock> largest_live(std::size_t count) const;
+
+  void begin_phase(std::string_view name);
+  void end_phase() noexcept;
+  std::vector<PhasePeak> phases() const;
+
+  /// Recording of the timeline; off by default, since a timing run must not pay for it.
+  void record_timeline(bool on) noexcept { recording_ = on; }
+  const std::vector<TimelineEvent>& timeline() const noexcept { return timeline_; }
+
+ private:
+  std::int64_t now_us() const noexcept;
+  void note_peaks() noexcept;
+
+  std::map<const void*, LiveBlock> live_;
+  std::size_t live_bytes_ = 0, peak_bytes_ = 0, limit_bytes_ = kUnlimited;
+  std::size_t reserved_ = 0, peak_reserved_ = 0, device_used_ = 0, peak_device_used_ = 0;
+  ByCategory live_by_category_, peak_by_category_;
+  std::vector<PhasePeak> phases_;
+  std::vector<std::size_t> phase_stack_;  // indices into phases_
+  bool recording_ = false;
+  std::vector<TimelineEvent> timeline_;
+  std::int64_t start_us_ = 0;
+};
+
+/// begin_phase / end_phase for a scope.
+class Phase {
+ public:
+  Phase(Ledger& ledger, std::string_view name) : ledger_(ledger) { ledger_.begin_phase(name); }
+  ~Phase() { ledger_.end_phase(); }
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+
+ private:
+  Ledger& ledger_;
+};
+
+}  // namespace oomlab

@@ -1,0 +1,150 @@
+#pragma once
+// Memory resources, in RMM's vocabulary: small classes that allocate from the one below them (their upstream).
+//
+//   TrackingResource   charges a ledger, explains out-of-memory         (top: what DeviceBuffer talks to)
+//   LimitingResource   refuses beyond a budget
+//   CudaResource | AsyncResource | ManagedResource | PinnedResource | ArenaResource      (bottom)
+//
+// Contract, tested for each of them by one typed suite: allocate(bytes) returns an address aligned to the granule,
+// or throws OutOfMemory (nothing changed, last error clear) or CudaError; allocate(0) returns nullptr;
+// deallocate() never throws, ignores nullptr, and takes the bytes that allocate() was given.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <string_view>
+
+#include "memory/ledger.h"
+#include "memory/out_of_memory.h"
+
+namespace oomlab {
+
+class MemoryResource {
+ public:
+  MemoryResource() = default;
+  MemoryResource(const MemoryResource&) = delete;
+  MemoryResource& operator=(const MemoryResource&) = delete;
+  virtual ~MemoryResource() = default;
+
+  /// `bytes` of memory, usable by work queued on `stream` after this call.
+  virtual void* allocate(std::size_t bytes, cudaStream_t stream) = 0;
+  /// Gives memory back; work queued on `stream` before this call may still use it.
+  virtual void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept = 0;
+  /// Bytes this resource (with what lies below it) holds from the device: "reserved".
+  virtual std::size_t reserved_bytes() const = 0;
+  /// Largest request that would be served without asking the device, in bytes; 0 when it cannot tell.
+  virtual std::size_t largest_free_block() const { return 0; }
+};
+
+/// cudaMalloc and cudaFree: every allocation is the device's own; cudaFree waits for the device.
+class CudaResource final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, cudaStream_t stream) override;
+  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
+  std::size_t reserved_bytes() const override { return reserved_; }
+
+ private:
+  std::size_t reserved_ = 0;
+};
+
+/// cudaMallocAsync from a pool of its own on the current device, which keeps freed memory (release threshold: all)
+/// until trim(). This is the default of the chapters.
+class AsyncResource final : public MemoryResource {
+ public:
+  AsyncResource();
+  ~AsyncResource() override;
+  void* allocate(std::size_t bytes, cudaStream_t stream) override;
+  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
+  std::size_t reserved_bytes() const override;
+  std::size_t largest_free_block() const override;
+  /// Gives cached memory beyond `keep_bytes` back to the device, as torch.cuda.empty_cache() does.
+  void trim(std::size_t keep_bytes = 0);
+
+ private:
+  cudaMemPool_t pool_ = nullptr;
+};
+
+/// cudaMallocManaged: pages move between host and device on demand.
+class ManagedResource final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, cudaStream_t stream) override;
+  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
+  std::size_t reserved_bytes() const override { return reserved_; }
+
+ private:
+  std::size_t reserved_ = 0;
+};
+
+/// cudaMallocHost: page-locked host memory, not device memory.
+class PinnedResource final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, cudaStream_t stream) override;
+  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
+  std::size_t reserved_bytes() const override { return reserved_; }
+
+ private:
+  std::size_t reserved_ = 0;
+};
+
+/// One upstream block, cut from the front; deallocate() does nothing until reset().
+class ArenaResource final : public MemoryResource {
+ public:
+  /// Takes `bytes` (rounded to the granule) from upstream at once.
+  ArenaResource(MemoryResource& upstream, std::size_t bytes, cudaStream_t stream);
+  ~ArenaResource() override;
+  void* allocate(std::size_t bytes, cudaStream_t stream) override;
+  void deallocate(void*, std::size_t, cudaStream_t) noexcept override {}
+  std::size_t reserved_bytes() const override { return capacity_; }
+  std::size_t largest_free_block() const override { return capacity_ - used_; }
+  /// Forgets every block at once. The caller answers for nobody using them any more.
+  void reset() noexcept { used_ = 0; }
+
+ private:
+  MemoryResource& upstream_;
+  std::size_t capacity_, used_ = 0;
+  cudaStream_t stream_;
+  std::byte* base_;
+};
+
+/// Refuses what would bring live bytes (rounded to the granule) above a budget, before asking upstream. This is how a
+/// laptop, a T4 and an H200 run out of memory at the same allocation.
+class LimitingResource final : public MemoryResource {
+ public:
+  LimitingResource(MemoryResource& upstream, std::size_t limit_bytes) : upstream_(upstream), limit_(limit_bytes) {}
+  void* allocate(std::size_t bytes, cudaStream_t stream) override;
+  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
+  std::size_t reserved_bytes() const override { return upstream_.reserved_bytes(); }
+  std::size_t largest_free_block() const override { return upstream_.largest_free_block(); }
+  std::size_t limit_bytes() const noexcept { return limit_; }
+  std::size_t live_bytes() const noexcept { return live_; }
+
+ private:
+  MemoryResource& upstream_;
+  std::size_t limit_, live_ = 0;
+};
+
+/// Charges every block to a ledger under a category and a tag, and turns a bare OutOfMemory from below into one that
+/// knows the whole picture. Requests are rounded to the granule here, once, before they go down.
+class TrackingResource final : public MemoryResource {
+ public:
+  TrackingResource(MemoryResource& upstream, Ledger& ledger) : upstream_(upstream), ledger_(ledger) {}
+  void* allocate(std::size_t bytes, cudaStream_t stream, Category category, std::string_view tag);
+  void* allocate(std::size_t bytes, cudaStream_t stream) override {
+    return allocate(bytes, stream, Category::workspace, "untagged");
+  }
+  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
+  std::size_t reserved_bytes() const override { return upstream_.reserved_bytes(); }
+  std::size_t largest_free_block() const override { return upstream_.largest_free_block(); }
+  Ledger& ledger() const noexcept { return ledger_; }
+  /// Tells the ledger what is reserved and what the device says is used, after every allocation (off by default:
+  /// it costs a driver call each; the memory pass turns it on).
+  void observe_device(bool on) noexcept { observe_ = on; }
+
+ private:
+  void observe();
+  MemoryResource& upstream_;
+  Ledger& ledger_;
+  bool observe_ = false;
+};
+
+}  // namespace oomlab

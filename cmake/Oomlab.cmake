@@ -3,6 +3,7 @@
 include_guard(GLOBAL)
 get_filename_component(OOMLAB_ROOT "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 
+set(OOMLAB_VERSION 0.1.0)
 set(OOMLAB_SANITIZE "" CACHE STRING "Sanitizer of the whole build: empty, thread, or address")
 option(OOMLAB_CHECK "Host runtime in check mode: several real threads a block, real barriers" OFF)
 option(OOMLAB_NATIVE "Host backend: compile for this machine's instruction set" ON)

@@ -25,6 +25,8 @@ class Context {
   Ledger& ledger() noexcept { return memory_.ledger(); }
   cudaStream_t stream() const noexcept { return stream_; }
   cublasHandle_t blas() const noexcept { return blas_; }
+  /// Waits for everything queued on the stream. Throws CudaError.
+  void synchronize() const { stream_.synchronize(); }
 
   /// A buffer of `count` elements on this context's stream, contents undefined.
   template <class T>

@@ -9,6 +9,7 @@ namespace oomlab {
 
 /// Writes `contents` to a temporary name beside `path`, then renames: `path` is either untouched or complete.
 /// Throws std::system_error naming the path (a missing folder, a full disk); the temporary file is then gone.
+/// What is not a regular file (/dev/stdout, a pipe) is written directly.
 void write_file(const std::string& path, const std::string& contents);
 
 /// Chrome / Perfetto trace-event JSON: a counter track (allocated, reserved; bytes) a device, the phases as slices,

@@ -2,13 +2,15 @@
 // The ledger: whose bytes they are. Every tracked allocation is entered with a category and a tag; the ledger
 // knows live and peak bytes, their split by category, the phase of the step, and keeps the timeline.
 //
-// Bytes in a ledger are requested bytes rounded to the granule (bytes.h): "allocated". They do not depend on the
-// allocator below, so they are the same number in plan mode, on the host runtime and on a GPU.
+// Bytes in a ledger are requested bytes rounded to the granule (bytes.h): "allocated". They do not depend on
+// the allocator below, so they are the same number in plan mode, on the host runtime and on a GPU.
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,12 +51,12 @@ struct LiveBlock {
 struct TimelineEvent {
   enum class Kind { alloc, free, phase_begin, phase_end, out_of_memory };
   Kind kind{};
-  std::int64_t time_us = 0;      ///< microseconds since the ledger was made (steady clock)
+  std::int64_t time_us = 0;       ///< microseconds since the ledger was made (steady clock)
   const void* address = nullptr;  ///< alloc, free
   std::size_t requested = 0;      ///< bytes asked for (alloc, free, out_of_memory)
   std::size_t bytes = 0;          ///< bytes counted (alloc, free, out_of_memory)
   Category category{};
-  std::string label;               ///< tag of the block, or name of the phase
+  std::string_view label;  ///< tag of the block, or name of the phase; the text belongs to the ledger
   std::size_t allocated_after = 0;  ///< live bytes after this event
   std::size_t reserved_after = 0;   ///< bytes the allocator held after this event; 0 when nobody told
   std::size_t device_free = 0;      ///< out_of_memory only: free bytes of the device
@@ -63,23 +65,27 @@ struct TimelineEvent {
 /// What one phase saw: figures of all its visits together (the largest), in order of first visit.
 struct PhasePeak {
   std::string name;
-  std::size_t peak_allocated = 0;   ///< largest live bytes while in the phase
-  std::size_t end_allocated = 0;    ///< live bytes when last left
-  std::size_t peak_reserved = 0;    ///< largest reserved bytes told while in the phase
-  std::size_t peak_device_used = 0;  ///< largest device-used bytes told while in the phase (driver's figure)
-  ByCategory at_peak;               ///< live bytes by category at peak_allocated
+  std::size_t peak_allocated = 0;    ///< largest live bytes while in the phase
+  std::size_t end_allocated = 0;     ///< live bytes when last left
+  std::size_t peak_reserved = 0;     ///< largest reserved bytes known while in the phase
+  std::size_t peak_device_used = 0;  ///< largest device-used bytes known while in the phase (driver's figure)
+  ByCategory at_peak;                ///< live bytes by category at peak_allocated
 };
 
 /// Not thread-safe: one ledger belongs to one host thread.
 class Ledger {
  public:
   Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
 
-  /// Charges a block. Strong guarantee: when it throws (std::bad_alloc) nothing has changed.
-  void charge(const void* address, std::size_t requested, std::size_t bytes, Category category, std::string_view tag);
+  /// Charges a block. Strong guarantee: when it throws (std::bad_alloc) nothing has changed. An address that
+  /// is live already is a programming error: std::terminate with one line.
+  void charge(const void* address, std::size_t requested, std::size_t bytes, Category category,
+              std::string_view tag);
   /// Removes a block; an address that is not live is a programming error: std::terminate with one line.
   void release(const void* address) noexcept;
-  /// Notes a failed allocation in the timeline.
+  /// Notes a failed allocation in the timeline. Throws std::bad_alloc: then it is not noted.
   void note_out_of_memory(std::size_t requested, std::size_t bytes, Category category, std::string_view tag,
                           std::size_t device_free);
 
@@ -89,9 +95,11 @@ class Ledger {
   const ByCategory& live_by_category() const noexcept { return live_by_category_; }
   /// The split at the moment of the (first) peak; its total() is peak_bytes().
   const ByCategory& peak_by_category() const noexcept { return peak_by_category_; }
+  /// Every peak of the ledger starts again from what holds now; the figures of phases stay.
   void reset_peak() noexcept;
 
-  /// The budget this run has, for diagnosis and charts; enforcing it is LimitingResource's work. Default kUnlimited.
+  /// The budget this run has, for diagnosis and charts; enforcing it is LimitingResource's work. Default
+  /// kUnlimited.
   std::size_t limit_bytes() const noexcept { return limit_bytes_; }
   void set_limit_bytes(std::size_t bytes) noexcept { limit_bytes_ = bytes; }
 
@@ -102,20 +110,28 @@ class Ledger {
 
   /// Live blocks by address.
   const std::map<const void*, LiveBlock>& live_blocks() const noexcept { return live_; }
-  /// The `count` largest live tags, largest first; blocks of the same tag are added up.
+  /// The `count` largest live tags, largest first; blocks of the same tag and category are added up.
   std::vector<LiveBlock> largest_live(std::size_t count) const;
 
+  /// Phases nest; a figure counts for every phase that is open. Throws std::bad_alloc: then nothing has
+  /// changed.
   void begin_phase(std::string_view name);
+  /// Ends the innermost phase; with none open it is a programming error: std::terminate with one line.
   void end_phase() noexcept;
   std::vector<PhasePeak> phases() const;
 
-  /// Recording of the timeline; off by default, since a timing run must not pay for it.
-  void record_timeline(bool on) noexcept { recording_ = on; }
+  /// Recording of the timeline; off by default, since a timing run must not pay for it. Turning it on starts
+  /// a new timeline, in which open phases begin now and live blocks are allocated now, so that it can be
+  /// replayed by itself. Throws std::bad_alloc: then nothing has changed.
+  void record_timeline(bool on);
   const std::vector<TimelineEvent>& timeline() const noexcept { return timeline_; }
 
  private:
   std::int64_t now_us() const noexcept;
   void note_peaks() noexcept;
+  void make_room_for_events(std::size_t extra);
+  std::string_view interned(std::string_view label);
+  void record(TimelineEvent event) noexcept;
 
   std::map<const void*, LiveBlock> live_;
   std::size_t live_bytes_ = 0, peak_bytes_ = 0, limit_bytes_ = kUnlimited;
@@ -125,6 +141,7 @@ class Ledger {
   std::vector<std::size_t> phase_stack_;  // indices into phases_
   bool recording_ = false;
   std::vector<TimelineEvent> timeline_;
+  std::set<std::string, std::less<>> labels_;  // what the labels of the timeline point to
   std::int64_t start_us_ = 0;
 };
 

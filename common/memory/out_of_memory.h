@@ -26,9 +26,11 @@ struct OutOfMemoryReport {
   Category category{};
   std::string tag;                     ///< what was being allocated
   std::size_t live = 0;                ///< allocated by this ledger
+  std::size_t live_requested = 0;      ///< the same blocks, not rounded
   std::size_t reserved = 0;            ///< held by the allocator
   std::size_t limit = kUnlimited;      ///< the budget; kUnlimited when there is none
   bool by_limit = false;               ///< the budget refused it, not the device
+  std::size_t limit_used = 0;          ///< by_limit: what the budget counted as live (another ledger's blocks too)
   std::size_t device_free = 0;         ///< as the driver says
   std::size_t device_total = 0;
   std::size_t largest_free_block = 0;  ///< as the allocator says; 0 when it cannot say

@@ -7,7 +7,8 @@
 //
 // Contract, tested for each of them by one typed suite: allocate(bytes) returns an address aligned to the granule,
 // or throws OutOfMemory (nothing changed, last error clear) or CudaError; allocate(0) returns nullptr;
-// deallocate() never throws, ignores nullptr, and takes the bytes that allocate() was given.
+// deallocate() never throws, ignores nullptr, and takes the bytes that allocate() was given. A free that fails is
+// written to stderr; the block then counts as given back and is never handed out again.
 
 #include <cuda_runtime.h>
 
@@ -48,7 +49,8 @@ class CudaResource final : public MemoryResource {
 };
 
 /// cudaMallocAsync from a pool of its own on the current device, which keeps freed memory (release threshold: all)
-/// until trim(). This is the default of the chapters.
+/// until trim(). This is the default of the chapters. It cannot tell its largest free block: the driver says how much
+/// of a pool is free, not in what pieces.
 class AsyncResource final : public MemoryResource {
  public:
   AsyncResource();
@@ -56,7 +58,6 @@ class AsyncResource final : public MemoryResource {
   void* allocate(std::size_t bytes, cudaStream_t stream) override;
   void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
   std::size_t reserved_bytes() const override;
-  std::size_t largest_free_block() const override;
   /// Gives cached memory beyond `keep_bytes` back to the device, as torch.cuda.empty_cache() does.
   void trim(std::size_t keep_bytes = 0);
 
@@ -86,7 +87,8 @@ class PinnedResource final : public MemoryResource {
   std::size_t reserved_ = 0;
 };
 
-/// One upstream block, cut from the front; deallocate() does nothing until reset().
+/// One upstream block, cut from the front; deallocate() does nothing until reset(). A request that does not fit is
+/// refused as by a budget of the arena's size.
 class ArenaResource final : public MemoryResource {
  public:
   /// Takes `bytes` (rounded to the granule) from upstream at once.
@@ -136,12 +138,14 @@ class TrackingResource final : public MemoryResource {
   std::size_t reserved_bytes() const override { return upstream_.reserved_bytes(); }
   std::size_t largest_free_block() const override { return upstream_.largest_free_block(); }
   Ledger& ledger() const noexcept { return ledger_; }
-  /// Tells the ledger what is reserved and what the device says is used, after every allocation (off by default:
-  /// it costs a driver call each; the memory pass turns it on).
+  /// Tells the ledger what is reserved and what the device says is used, at every allocation and free (off by
+  /// default: it costs a driver call each; the memory pass turns it on).
   void observe_device(bool on) noexcept { observe_ = on; }
 
  private:
   void observe();
+  OutOfMemoryReport complete(const OutOfMemoryReport& bare, std::size_t bytes, Category category,
+                             std::string_view tag) const;
   MemoryResource& upstream_;
   Ledger& ledger_;
   bool observe_ = false;

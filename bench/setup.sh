@@ -1,0 +1,69 @@
+# Sourced by bench/run, tests/run and .ci/run: finds out what is missing, says so, and installs it.
+# Packages of Debian 12 and Ubuntu 24.04. On other systems the same things are needed under other names.
+
+build_packages="g++ cmake ninja-build pkg-config libopenblas-openmp-dev libbenchmark-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libgtest-dev"
+test_packages="python3 python3-jsonschema"
+
+say() { printf '%s\n' "$*" >&2; }
+die() {
+  say "$(basename "$(dirname "$0")")/$(basename "$0"): $1"
+  exit "${2:-1}"
+}
+
+missing_packages() {
+  for package in "$@"; do
+    case "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" in
+      installed) ;;
+      *) printf '%s ' "$package" ;;
+    esac
+  done
+}
+
+# set_up install|list PACKAGE...   Ends the script after listing.
+set_up() {
+  mode=$1
+  shift
+  if ! command -v dpkg-query >/dev/null; then
+    say "no dpkg here; assuming that these, or what your system calls them, are installed: $*"
+    [ "$mode" = install ] || exit 0
+    return 0
+  fi
+  missing=$(missing_packages "$@")
+  if [ -z "$missing" ]; then
+    [ "$mode" = install ] || { echo "nothing is missing"; exit 0; }
+    return 0
+  fi
+  if [ "$mode" = list ]; then
+    echo "missing: $missing"
+    exit 0
+  fi
+  sudo=
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || die "these packages are missing, and installing them needs root: $missing"
+    sudo=sudo
+  fi
+  say "installing: $missing"
+  export DEBIAN_FRONTEND=noninteractive
+  # Two tries: package mirrors have bad moments.
+  # shellcheck disable=SC2086
+  for try in 1 2; do
+    if $sudo apt-get update -qq >&2 &&
+      $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2; then
+      return 0
+    fi
+    [ "$try" = 2 ] || { say "trying again"; sleep 5; }
+  done
+  die "could not install: $missing"
+}
+
+# Puts the CUDA toolkit on the path when it is installed; fails when there is none.
+have_nvcc() {
+  if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
+    PATH=$PATH:/usr/local/cuda/bin
+  fi
+  command -v nvcc >/dev/null
+}
+
+have_gpu() {
+  command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'
+}

@@ -1,0 +1,83 @@
+#pragma once
+// The work that the first chapters measure: training steps (or inference steps) of a multilayer perceptron on images.
+// Later chapters include this header and change one thing.
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "data/dataset.h"
+#include "data/device_dataset.h"
+#include "harness/chapter.h"
+#include "memory/context.h"
+#include "nn/mlp.h"
+#include "nn/optimizer.h"
+
+namespace oomlab::chapters {
+
+inline constexpr std::uint64_t kSeed = 1;
+
+/// The digits that come with the course, or the IDX files of --data. Throws data::DataError, and UsageError when the
+/// model has too few classes for the labels.
+inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) {
+  data::Dataset images = config.data.empty() ? data::digits() : data::read_idx_folder(config.data);
+  if (spec.classes() < images.classes)
+    throw UsageError(fmt::format("model '{}' has {} classes, but {} has labels of {}", spec.name, spec.classes(),
+                                 images.name, images.classes));
+  return images;
+}
+
+inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& model, nn::OptimizerKind kind) {
+  if (kind == nn::OptimizerKind::adamw) return std::make_unique<nn::AdamW>(context, model.parameters());
+  const float momentum = kind == nn::OptimizerKind::momentum ? 0.9f : 0.0f;
+  return std::make_unique<nn::Sgd>(context, model.parameters(), nn::SgdSettings{.lr = 0.05f, .momentum = momentum});
+}
+
+/// Training: resident are the dataset, parameters, gradients and optimizer state; a step adds a batch and activations.
+class Training final : public Workload {
+ public:
+  Training(Context& context, const data::Dataset& dataset, const nn::MlpSpec& spec, nn::OptimizerKind kind,
+           std::size_t batch)
+      : context_(context),
+        images_(context, dataset),
+        model_(context, spec, kSeed, /*with_gradients=*/true),
+        optimizer_(make_optimizer(context, model_, kind)),
+        batch_(batch) {}
+
+  void step() override {
+    model_.train_step(context_, next_batch(batch_), *optimizer_);
+    first_ += batch_;
+  }
+  /// Forward and backward on a batch of another size, no update: what a batch finder tries.
+  void try_batch(std::size_t batch) { model_.forward_backward(context_, next_batch(batch)); }
+
+  std::size_t samples_per_step() const override { return batch_; }
+  double figure() override { return model_.loss(context_); }
+  std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
+
+  /// Peak allocated bytes by category, in closed form.
+  static ByCategory predicted(const data::Dataset& dataset, const nn::MlpSpec& spec, nn::OptimizerKind kind,
+                              std::size_t batch) {
+    ByCategory bytes = nn::predict_training(spec, batch, kind).at_peak;
+    bytes[Category::data] += data::device_bytes(dataset);
+    return bytes;
+  }
+
+ private:
+  nn::Batch next_batch(std::size_t batch) {
+    const Phase phase(context_.ledger(), "batch");
+    nn::Batch next = nn::make_batch(context_, batch, model_.spec().inputs());
+    images_.batch(context_, first_, batch, model_.spec().inputs(), next.input.data(), next.labels.data());
+    return next;
+  }
+
+  Context& context_;
+  data::DeviceDataset images_;
+  nn::Mlp model_;
+  std::unique_ptr<nn::Optimizer> optimizer_;
+  std::size_t batch_, first_ = 0;
+};
+
+}  // namespace oomlab::chapters

@@ -1,0 +1,14 @@
+# Writes INPUTS (a list of files) as C++ byte arrays to OUTPUT: cmake -DOUTPUT=… -DINPUTS=… -P embed.cmake
+# File a/images-idx3-ubyte.gz becomes oomlab::data::embedded::images_idx3_ubyte_gz, a span of bytes.
+set(text "#include <cstddef>\n#include <span>\n\nnamespace oomlab::data::embedded {\n")
+foreach(input IN LISTS INPUTS)
+  get_filename_component(name "${input}" NAME)
+  string(MAKE_C_IDENTIFIER "${name}" name)
+  file(READ "${input}" bytes HEX)
+  string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+  string(APPEND text "static constexpr unsigned char ${name}_bytes[] = {\n${bytes}};\n"
+    "extern const std::span<const unsigned char> ${name};\n"
+    "constinit const std::span<const unsigned char> ${name}(${name}_bytes);\n")
+endforeach()
+file(WRITE "${OUTPUT}" "${text}}\n")

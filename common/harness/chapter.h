@@ -1,0 +1,179 @@
+#pragma once
+// What a chapter declares, and what the harness finds out.
+//
+// A chapter is a list of variants of the same work (the first is the baseline, the others are mitigations), each with
+// the peak bytes that theory predicts, and a list of claims. run_chapter() does the rest: it runs every variant under
+// the budget, those that ran out of memory once more without it, checks prediction and numerics, measures throughput
+// in a separate pass, and reports.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "memory/context.h"
+#include "memory/ledger.h"
+#include "memory/out_of_memory.h"
+
+namespace oomlab {
+
+/// The user asked for something that cannot be: one line that says what, and what is allowed. Exit code 64.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The program cannot run on this machine: one line. Exit code 2, which CTest counts as skipped.
+class CannotRunHere : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What a chapter runs when the user says nothing.
+struct Defaults {
+  std::string model;
+  std::size_t batch = 0;   ///< samples a step
+  std::size_t steps = 0;   ///< timed steps a variant
+  std::size_t budget = 0;  ///< bytes
+};
+
+/// The common command line, after parsing and checking.
+struct Config {
+  std::size_t budget = 0;  ///< bytes; kUnlimited with --budget none
+  int device = 0;
+  int devices = 1;
+  std::string model;
+  std::size_t batch = 0, steps = 0;
+  std::string data;  ///< folder with IDX files; empty: the digits that come with the course
+  bool quick = false, plan = false, list = false, quiet = false;
+  std::string filter;                  ///< regular expression on variant names; empty: all
+  std::string json, trace, snapshot;  ///< output files; empty: none
+};
+
+/// One running variant. All device memory it holds comes from the Context it was made with.
+class Workload {
+ public:
+  virtual ~Workload() = default;
+  /// One step of work, queued on the context's stream. May throw OutOfMemory; then nothing has changed.
+  virtual void step() = 0;
+  virtual std::size_t samples_per_step() const = 0;
+  /// The figure that is compared between variants after a step, for example the loss. 0 in plan mode.
+  virtual double figure() = 0;
+  /// A hash of everything the work has produced, for example of all weights. 0 in plan mode.
+  virtual std::uint64_t fingerprint() = 0;
+};
+
+/// How a mitigation's numbers must agree with the baseline's, after every step.
+struct Agreement {
+  enum class Kind { bit_equal, within_tolerance, differs_by_design };
+  Kind kind = Kind::bit_equal;
+  double tolerance = 0;  ///< within_tolerance: largest relative difference of figure()
+  std::string why;       ///< differs_by_design: the reason, for the table's footnote
+};
+
+/// Numbers need not agree, because of `why`.
+inline Agreement differs_by_design(std::string why) {
+  Agreement agreement;
+  agreement.kind = Agreement::Kind::differs_by_design;
+  agreement.why = std::move(why);
+  return agreement;
+}
+
+/// One row of the comparison.
+struct Variant {
+  std::string name;
+  std::size_t batch = 0;  ///< samples a step
+  /// Peak allocated bytes by category at a batch size, in closed form.
+  std::function<ByCategory(std::size_t batch)> predicted;
+  Agreement agreement;
+  /// Makes the work. Throws OutOfMemory when its fixed part does not fit; then nothing stays allocated.
+  std::function<std::unique_ptr<Workload>(Context&, std::size_t batch)> make;
+};
+
+/// What happened to a variant.
+struct VariantResult {
+  enum class Outcome { ok, oom, skipped };
+  std::string name;
+  bool baseline = false;
+  std::size_t batch = 0;
+  Outcome outcome = Outcome::ok;         ///< under the budget
+  std::string reason;                    ///< oom: one line; skipped: why
+  std::optional<OutOfMemoryReport> oom;  ///< under the budget
+  bool measured = false;                 ///< the figures below are there (with the budget, or if oom, without it)
+  ByCategory predicted;
+  std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
+  ByCategory at_peak;
+  std::vector<PhasePeak> phases;
+  std::vector<double> figures;    ///< figure() after each step of the memory pass
+  std::uint64_t fingerprint = 0;  ///< after the memory pass
+  bool compared = false;          ///< against the baseline; not when the baseline did not run, nor in plan mode
+  bool agrees = true;
+  Agreement agreement;
+  double largest_difference = 0;              ///< relative, of figures against the baseline's
+  std::vector<double> samples_per_second;     ///< one for every timed step; empty in plan mode
+  std::optional<std::size_t> largest_batch;  ///< that fits the budget by the prediction (which is checked)
+
+  std::size_t predicted_peak() const { return predicted.total(); }
+  /// False when the measured peak, or its split, is not the predicted one.
+  bool prediction_holds() const { return !measured || at_peak == predicted; }
+};
+
+/// Folk advice, put to the test.
+struct Claim {
+  std::string text;  ///< as it is commonly given
+  std::string what;  ///< what is measured here, with its unit
+  double low = 0, high = 0;  ///< the claim holds when the measurement lies in [low, high]
+  /// The measurement; nothing when this run does not have what it takes (a filter, an OOM, plan mode).
+  std::function<std::optional<double>(const std::vector<VariantResult>&)> measure;
+};
+
+class Report;
+
+/// A chapter, as its main.cu declares it.
+struct Chapter {
+  std::string title;
+  std::vector<Variant> variants;
+  std::vector<Claim> claims;
+  /// Runs after the table: the chapter's own findings. What it tells the Report is printed and lands in the JSON.
+  std::function<void(const std::vector<VariantResult>&, Report&)> after;
+};
+
+/// Runs `body` with a fresh context under `budget` bytes on the device of `config`, and gives what it allocated back,
+/// whatever happens. The ledger passed in keeps the figures. For chapters that search (a batch finder).
+void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body);
+
+/// An OutOfMemory in a few words: "OOM: asked for 128.00 MiB (layer 4 weight), had 31.00 MiB".
+std::string oom_line(const OutOfMemoryReport& report);
+
+/// The median of timings or rates. Throws std::invalid_argument when there are none.
+double median(const std::vector<double>& values);
+
+/// Throws (exit code 130) when Ctrl-C was pressed. The harness asks between steps; a chapter's own loop should too.
+void check_interrupt();
+
+/// Where a chapter's own findings go: printed below the table, and under "findings" in the JSON.
+class Report {
+ public:
+  virtual ~Report() = default;
+  virtual const Config& config() const = 0;
+  /// A line of text for the reader.
+  virtual void line(const std::string& text) = 0;
+  /// A figure for the JSON, by a snake_case key.
+  virtual void figure(const std::string& key, double value) = 0;
+  /// A condition that must hold; when it does not, the program ends with exit code 1 and says what.
+  virtual void check(bool holds, const std::string& what) = 0;
+  /// Allocated, reserved and device-used bytes of each phase of a variant, as a table.
+  virtual void phases(const VariantResult& result) = 0;
+};
+
+/// Parses the command line, declares the chapter by calling `declare`, and runs it.
+/// Returns the exit code: 0 ran (OOM rows included), 1 a check failed or a result could not be written, 2 cannot run
+/// here, 64 bad usage, 130 interrupted. Never throws.
+int run_chapter(int argc, char** argv, const Defaults& full, const Defaults& quick,
+                const std::function<Chapter(const Config&)>& declare) noexcept;
+
+}  // namespace oomlab

@@ -1,0 +1,148 @@
+#include "harness/cli.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <filesystem>
+#include <regex>
+
+#include "memory/bytes.h"
+
+namespace oomlab {
+namespace {
+
+std::size_t parse_count(const std::string& option, const std::string& text) {
+  std::size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value == 0)
+    throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, 1 or more", option, text));
+  return value;
+}
+
+int parse_device(const std::string& option, const std::string& text, int lowest) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < lowest)
+    throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, {} or more{}", option, text, lowest,
+                                 option == "--device" ? ", or auto" : ""));
+  return value;
+}
+
+std::size_t parse_budget(const std::string& text) {
+  if (text == "none") return kUnlimited;
+  try {
+    return parse_bytes(text);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(fmt::format("--budget: {}, or none", error.what()));
+  }
+}
+
+std::string describe(const Defaults& d) {
+  return fmt::format("--model {} --batch {} --steps {} --budget {}", d.model, d.batch, d.steps,
+                     d.budget == kUnlimited ? "none" : format_bytes(d.budget));
+}
+
+// A file may be given that is not there yet, but its folder must be.
+std::filesystem::path folder_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace
+
+void check_output_path(const std::string& option, const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw UsageError(fmt::format("{} '{}' is a folder; name a file", option, path));
+  const auto folder = folder_of(path);
+  if (!std::filesystem::is_directory(folder, ignored))
+    throw UsageError(fmt::format("{}: there is no folder '{}'", option, folder.string()));
+  const bool exists = std::filesystem::exists(path, ignored);
+  const bool regular = std::filesystem::is_regular_file(path, ignored);
+  // A regular file is replaced by a rename, which needs the folder; a device such as /dev/stdout is written into.
+  if (access(exists && !regular ? path.c_str() : folder.c_str(), W_OK) != 0)
+    throw UsageError(fmt::format("{}: '{}' cannot be written", option, path));
+}
+
+CommandLine parse_command_line(int argc, char** argv, const std::string& program, const Defaults& full,
+                               const Defaults& quick) {
+  CommandLine result;
+  Config& config = result.config;
+  std::string budget, device, devices, batch, steps;
+  bool version = false;
+
+  CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full),
+                           describe(quick)),
+               program};
+  app.set_help_flag("-h,--help", "Show this and exit");
+  app.add_flag("--version", version, "Show the version and exit");
+  app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
+  app.add_option("--device", device, "Device number (default 0), or auto: the one with the most free memory");
+  app.add_option("--devices", devices, "Number of devices, for chapters that use several");
+  app.add_option("--model", config.model, "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
+  app.add_option("--batch", batch, "Samples a step");
+  app.add_option("--steps", steps, "Timed steps a variant");
+  app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");
+  app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
+  app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
+  app.add_flag("--list", config.list, "List the variants and claims, and exit");
+  app.add_option("--filter", config.filter, "Run only variants whose name matches this regular expression");
+  app.add_option("--json", config.json, "Write the results to this file");
+  app.add_option("--trace", config.trace, "Write the first variant's timeline for Chrome or Perfetto");
+  app.add_option("--snapshot", config.snapshot, "Write the first variant's timeline for PyTorch's memory_viz");
+  app.add_flag("--quiet", config.quiet, "Print no progress and no table; the exit code and files tell");
+  app.allow_extras();
+  app.footer(
+      "Flags of Google Benchmark (--benchmark_...) work too.\n"
+      "Exit code: 0 ran, out-of-memory rows included; 1 a check failed or a file could not be written;\n"
+      "2 cannot run here; 64 bad usage; 130 interrupted.");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    result.quit = true;
+    result.text = app.help();
+    return result;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(fmt::format("{}; see --help", error.what()));
+  }
+  if (version) {
+    result.quit = true;
+    result.text = fmt::format("{} of OOM Lab " OOMLAB_VERSION "\n", program);
+    return result;
+  }
+  for (const std::string& extra : app.remaining()) {
+    if (extra.rfind("--benchmark_", 0) != 0)
+      throw UsageError(fmt::format("'{}' is not an option of this program; see --help", extra));
+    result.benchmark_flags.push_back(extra);
+  }
+
+  const Defaults& defaults = config.quick ? quick : full;
+  const auto given = [&app](const char* option) { return app.count(option) > 0; };
+  config.budget = given("--budget") ? parse_budget(budget) : defaults.budget;
+  config.batch = given("--batch") ? parse_count("--batch", batch) : defaults.batch;
+  config.steps = given("--steps") ? parse_count("--steps", steps) : defaults.steps;
+  if (!given("--model")) config.model = defaults.model;
+  if (device == "auto") {
+    result.device_auto = true;
+  } else if (given("--device")) {
+    config.device = parse_device("--device", device, 0);
+  }
+  if (given("--devices")) config.devices = parse_device("--devices", devices, 1);
+  if (!config.filter.empty()) {
+    try {
+      (void)std::regex(config.filter);
+    } catch (const std::regex_error&) {
+      throw UsageError(fmt::format("--filter '{}' is not a regular expression", config.filter));
+    }
+  }
+  check_output_path("--json", config.json);
+  check_output_path("--trace", config.trace);
+  check_output_path("--snapshot", config.snapshot);
+  return result;
+}
+
+}  // namespace oomlab

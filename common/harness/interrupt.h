@@ -1,0 +1,26 @@
+#pragma once
+// Ctrl-C: the run ends between two steps, and leaves no half-written file. A second Ctrl-C ends it at once.
+
+#include <csignal>
+#include <stdexcept>
+
+namespace oomlab {
+
+class Interrupted : public std::runtime_error {
+ public:
+  Interrupted() : std::runtime_error("interrupted; no result was written") {}
+};
+
+/// Catches SIGINT and SIGTERM for a scope.
+class InterruptScope {
+ public:
+  InterruptScope() noexcept;
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+ private:
+  struct sigaction old_int_, old_term_;
+};
+
+}  // namespace oomlab

@@ -1,0 +1,248 @@
+#include "harness/result.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "harness/timing.h"
+#include "memory/bytes.h"
+
+namespace oomlab {
+namespace {
+
+const char* name_of(VariantResult::Outcome outcome) {
+  switch (outcome) {
+    case VariantResult::Outcome::ok: return "ok";
+    case VariantResult::Outcome::oom: return "oom";
+    case VariantResult::Outcome::skipped: return "skipped";
+  }
+  return "?";
+}
+
+const char* name_of(Agreement::Kind kind) {
+  switch (kind) {
+    case Agreement::Kind::bit_equal: return "bit-equal";
+    case Agreement::Kind::within_tolerance: return "within tolerance";
+    case Agreement::Kind::differs_by_design: return "differs by design";
+  }
+  return "?";
+}
+
+std::string numerics_cell(const VariantResult& v) {
+  if (v.baseline) return "baseline";
+  if (!v.compared) return "-";
+  if (!v.agrees) return "DISAGREES";
+  if (v.agreement.kind == Agreement::Kind::within_tolerance)
+    return fmt::format("within {:.0e}", v.agreement.tolerance);
+  return name_of(v.agreement.kind);
+}
+
+std::string error_cell(const VariantResult& v) {
+  if (!v.measured) return "-";
+  const auto error = static_cast<long long>(v.peak_allocated) - static_cast<long long>(v.predicted_peak());
+  return error == 0 && !v.prediction_holds() ? "split" : fmt::format("{}", error);
+}
+
+// Rows of cells as aligned columns: the first one to the left, the others to the right.
+std::string align(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> width;
+  for (const auto& row : rows) {
+    width.resize(std::max(width.size(), row.size()));
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c)
+      line += c == 0 ? fmt::format("{:<{}}", row[c], width[c]) : fmt::format("  {:>{}}", row[c], width[c]);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+nlohmann::ordered_json to_json(const ByCategory& split) {
+  nlohmann::ordered_json json;
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json[name_of(static_cast<Category>(c))] = split.bytes[c];
+  return json;
+}
+
+nlohmann::ordered_json limit_json(std::size_t limit) {
+  return limit == kUnlimited ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(limit);
+}
+
+}  // namespace
+
+std::string format_limit(std::size_t bytes) { return bytes == kUnlimited ? "none" : format_bytes(bytes); }
+
+std::string oom_line(const OutOfMemoryReport& report) {
+  const std::size_t had = report.by_limit ? report.limit - std::min(report.limit, report.live) : report.device_free;
+  return fmt::format("OOM: asked for {} ({}), had {}", format_bytes(report.requested_rounded), report.tag,
+                     format_bytes(had));
+}
+
+std::string banner(const RunResult& run) {
+  const Config& c = run.config;
+  const SystemInfo& s = run.system;
+  std::string text = fmt::format("{} - {}\nmodel {}, batch {}, budget {}\n", run.program, run.title, c.model, c.batch,
+                                 format_limit(c.budget));
+  if (c.plan) {
+    text += "plan mode: bytes only, nothing is computed\n";
+  } else if (s.backend == "host") {
+    text += fmt::format("host runtime, {} threads, {}: times are this processor's, not a GPU's\n", s.threads, s.cpu);
+  } else {
+    text += fmt::format("device {}: {}, compute capability {}.{}, {} free of {}, driver {}, {}\n", c.device,
+                        s.device_name, s.compute_major, s.compute_minor, format_bytes(s.device_free),
+                        format_bytes(s.device_total), s.driver, s.runtime);
+  }
+  return text;
+}
+
+std::string comparison_table(const RunResult& run) {
+  std::vector<std::vector<std::string>> rows = {{"variant", "under budget", "peak allocated", "predicted", "error",
+                                                 "reserved", "device used", "samples/s", "[p10, p90]", "numerics"}};
+  bool starred = false;
+  for (const VariantResult& v : run.variants) {
+    const bool oom = v.outcome == VariantResult::Outcome::oom;
+    std::vector<std::string> row = {v.name, oom ? "OOM" : name_of(v.outcome)};
+    const std::string star = oom && v.measured ? "*" : "";
+    starred |= !star.empty();
+    row.push_back(v.measured ? format_bytes(v.peak_allocated) + star : "-");
+    row.push_back(v.outcome == VariantResult::Outcome::skipped ? "-" : format_bytes(v.predicted_peak()));
+    row.push_back(error_cell(v));
+    row.push_back(v.measured ? format_bytes(v.peak_reserved) : "-");
+    row.push_back(v.measured ? format_bytes(v.peak_device_used) : "-");
+    if (v.samples_per_second.empty()) {
+      row.insert(row.end(), {"-", "-"});
+    } else {
+      row.push_back(fmt::format("{:.1f}", quantile(v.samples_per_second, 0.5)));
+      row.push_back(fmt::format("[{:.1f}, {:.1f}]", quantile(v.samples_per_second, 0.1),
+                                quantile(v.samples_per_second, 0.9)));
+    }
+    row.push_back(numerics_cell(v));
+    rows.push_back(std::move(row));
+  }
+  std::string text = align(rows);
+  if (starred) text += "* measured without the budget, which it does not fit\n";
+  for (const VariantResult& v : run.variants) {
+    if (!v.reason.empty()) text += fmt::format("{}: {}\n", v.name, v.reason);
+    if (v.compared && v.agreement.kind == Agreement::Kind::differs_by_design && !v.agreement.why.empty())
+      text += fmt::format("{}: differs by design: {}\n", v.name, v.agreement.why);
+  }
+  return text;
+}
+
+std::string claims_table(const RunResult& run) {
+  std::string text;
+  for (const ClaimResult& c : run.claims) {
+    text += fmt::format("claim \"{}\"\n      {}: ", c.claim.text, c.claim.what);
+    text += c.measured ? fmt::format("{:.4g}, expected {:g} to {:g}: {}\n", *c.measured, c.claim.low, c.claim.high,
+                                     c.verdict())
+                       : fmt::format("{}\n", c.verdict());
+  }
+  return text;
+}
+
+std::string verdict_line(const RunResult& run) {
+  std::string text;
+  for (const std::string& failure : run.failures) text += fmt::format("failed: {}\n", failure);
+  std::size_t exact = 0, measured = 0, compared = 0;
+  for (const VariantResult& v : run.variants) {
+    measured += v.measured;
+    exact += v.measured && v.prediction_holds();
+    compared += v.compared;
+  }
+  return text + fmt::format("{}: {} of {} predicted peaks exact to the byte, {} numerics checks, {} checks failed\n",
+                            run.failures.empty() ? "PASS" : "FAIL", exact, measured, compared, run.failures.size());
+}
+
+std::string phase_table(const VariantResult& result) {
+  std::vector<std::vector<std::string>> rows = {{"phase"}};
+  for (const char* head : {"allocated", "reserved", "device used"}) rows[0].push_back(head);
+  for (std::size_t c = 0; c < kCategoryCount; ++c) rows[0].push_back(name_of(static_cast<Category>(c)));
+  for (const PhasePeak& phase : result.phases) {
+    std::vector<std::string> row = {phase.name, format_bytes(phase.peak_allocated), format_bytes(phase.peak_reserved),
+                                    format_bytes(phase.peak_device_used)};
+    for (std::size_t c = 0; c < kCategoryCount; ++c) row.push_back(format_bytes(phase.at_peak.bytes[c]));
+    rows.push_back(std::move(row));
+  }
+  return align(rows);
+}
+
+std::string result_json(const RunResult& run) {
+  using json = nlohmann::ordered_json;
+  const Config& c = run.config;
+  json out = {{"schema_version", 1}, {"chapter", run.program}, {"title", run.title}};
+  out["system"] = json::parse(system_json(run.system));
+  out["config"] = {{"model", c.model},
+                   {"batch", c.batch},
+                   {"steps", c.steps},
+                   {"budget_bytes", limit_json(c.budget)},
+                   {"device", c.device},
+                   {"devices", c.devices},
+                   {"data", c.data.empty() ? json(nullptr) : json(c.data)},
+                   {"quick", c.quick},
+                   {"plan", c.plan}};
+  out["variants"] = json::array();
+  for (const VariantResult& v : run.variants) {
+    json row = {{"name", v.name},
+                {"role", v.baseline ? "baseline" : "mitigation"},
+                {"batch", v.batch},
+                {"outcome", name_of(v.outcome)},
+                {"reason", v.reason.empty() ? json(nullptr) : json(v.reason)},
+                {"budget_bytes", limit_json(c.budget)},
+                {"predicted_bytes", v.predicted_peak()},
+                {"predicted_by_category_bytes", to_json(v.predicted)}};
+    if (v.measured) {
+      row["peak_allocated_bytes"] = v.peak_allocated;
+      row["peak_reserved_bytes"] = v.peak_reserved;
+      row["peak_device_used_bytes"] = v.peak_device_used;
+      row["by_category_bytes"] = to_json(v.at_peak);
+      row["phases"] = json::array();
+      for (const PhasePeak& p : v.phases)
+        row["phases"].push_back({{"name", p.name},
+                                 {"peak_allocated_bytes", p.peak_allocated},
+                                 {"peak_reserved_bytes", p.peak_reserved},
+                                 {"peak_device_used_bytes", p.peak_device_used},
+                                 {"by_category_bytes", to_json(p.at_peak)}});
+    }
+    if (v.oom) {
+      row["oom"] = {{"requested_bytes", v.oom->requested},
+                    {"tag", v.oom->tag},
+                    {"live_bytes", v.oom->live},
+                    {"limit_bytes", limit_json(v.oom->limit)},
+                    {"by_budget", v.oom->by_limit}};
+    }
+    if (!v.samples_per_second.empty()) {
+      row["throughput"] = {{"unit", "samples/s"},
+                           {"median", quantile(v.samples_per_second, 0.5)},
+                           {"p10", quantile(v.samples_per_second, 0.1)},
+                           {"p90", quantile(v.samples_per_second, 0.9)},
+                           {"repetitions", v.samples_per_second.size()},
+                           {"within_budget", v.outcome == VariantResult::Outcome::ok}};
+    }
+    row["numerics"] = {{"check", name_of(v.agreement.kind)},
+                       {"compared", v.compared},
+                       {"agrees", v.agrees},
+                       {"largest_relative_difference", v.largest_difference},
+                       {"figures", v.figures},
+                       {"fingerprint", fmt::format("{:016x}", v.fingerprint)}};
+    row["largest_batch"] = v.largest_batch ? json(*v.largest_batch) : json(nullptr);
+    out["variants"].push_back(std::move(row));
+  }
+  out["claims"] = json::array();
+  for (const ClaimResult& claim : run.claims)
+    out["claims"].push_back({{"claim", claim.claim.text},
+                             {"what", claim.claim.what},
+                             {"low", claim.claim.low},
+                             {"high", claim.claim.high},
+                             {"measured", claim.measured ? json(*claim.measured) : json(nullptr)},
+                             {"verdict", claim.verdict()}});
+  out["findings"] = json::object();
+  for (const auto& [key, value] : run.findings) out["findings"][key] = value;
+  out["failures"] = run.failures;
+  out["passed"] = run.failures.empty();
+  return out.dump(2) + "\n";
+}
+
+}  // namespace oomlab

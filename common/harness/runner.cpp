@@ -1,0 +1,410 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <regex>
+
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "cuda/raii.h"
+#include "data/dataset.h"
+#include "harness/chapter.h"
+#include "harness/cli.h"
+#include "harness/interrupt.h"
+#include "harness/result.h"
+#include "harness/system.h"
+#include "harness/timing.h"
+#include "memory/export.h"
+
+namespace oomlab {
+namespace {
+
+constexpr int kOk = 0, kFailed = 1, kCannotRunHere = 2, kUsage = 64, kInterrupted = 130;
+constexpr std::size_t kMemorySteps = 2;  // the second one shows that nothing grows from step to step
+
+// ------------------------------------------------------------------------------------------------ progress
+
+// One line to stderr, at once: a run may take minutes, and its table comes at the end.
+class Progress {
+ public:
+  explicit Progress(bool quiet) : quiet_(quiet) {}
+  void operator()(const std::string& text) const {
+    if (!quiet_) fmt::print(stderr, "  {}\n", text);
+  }
+
+ private:
+  bool quiet_;
+};
+
+// ------------------------------------------------------------------------------------------ choosing a device
+
+void choose_device(CommandLine& line, const Progress& progress) {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    (void)cudaGetLastError();
+    throw CannotRunHere(fmt::format("no CUDA device: {}; the host preset needs none", cudaGetErrorString(code)));
+  }
+  CUDA_CHECK(code);
+  Config& config = line.config;
+  if (config.devices > count)
+    throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));
+  if (!line.device_auto) {
+    if (config.device >= count)
+      throw UsageError(fmt::format("--device {} does not exist; this machine has {} (0 to {})", config.device, count,
+                                   count - 1));
+    CUDA_CHECK(cudaSetDevice(config.device));
+    return;
+  }
+  std::size_t most = 0;
+  for (int device = 0; device < count; ++device) {
+    const DeviceGuard guard(device);
+    std::size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    progress(fmt::format("device {}: {} free of {}", device, format_bytes(free), format_bytes(total)));
+    for (const DeviceProcess& process : device_processes(device)) {
+      if (process.pid == static_cast<unsigned>(getpid())) continue;
+      progress(fmt::format("  process {} ({}) holds {}", process.pid, process.name.empty() ? "?" : process.name,
+                           process.bytes ? format_bytes(process.bytes) : "an unknown amount"));
+    }
+    if (free > most || device == 0) {
+      most = free;
+      config.device = device;
+    }
+  }
+  progress(fmt::format("--device auto: device {} has the most free memory", config.device));
+  CUDA_CHECK(cudaSetDevice(config.device));
+}
+
+// A program made for a GPU cannot count without allocating, so its twin, the same source with the host runtime below
+// it, does the planning. CMake builds it into the folder plan/ beside this program.
+[[noreturn]] void become_the_planner(const std::string& program, char** argv) {
+  const auto twin = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "plan" / program;
+  execv(twin.c_str(), argv);
+  throw CannotRunHere(fmt::format("--plan needs {}, which is not there", twin.string()));
+}
+
+// ------------------------------------------------------------------------------------------------ memory pass
+
+// Files that tell the story of the first variant.
+struct Story {
+  std::string trace, snapshot;
+};
+
+struct MemoryPass {
+  const Config& config;
+  const std::string& program;
+  const Variant& variant;
+  VariantResult& result;
+  Ledger& ledger;
+  Story* story;
+
+  void run(std::size_t budget) {
+    result.figures.clear();
+    ledger.reset_peak();
+    with_context(config, budget, ledger, [&](Context& context) {
+      context.memory().observe_device(true);
+      std::unique_ptr<Workload> work;
+      {
+        const Phase phase(ledger, "setup");
+        work = variant.make(context, variant.batch);
+      }
+      for (std::size_t i = 0; i < kMemorySteps; ++i) {
+        check_interrupt();
+        work->step();
+        result.figures.push_back(work->figure());
+      }
+      result.fingerprint = work->fingerprint();
+      if (story && !config.snapshot.empty()) story->snapshot = memory_snapshot(ledger, config.device, program);
+    });
+    result.measured = true;
+    result.peak_allocated = ledger.peak_bytes();
+    result.at_peak = ledger.peak_by_category();
+    result.peak_reserved = ledger.peak_reserved_bytes();
+    result.peak_device_used = ledger.peak_device_used_bytes();
+  }
+};
+
+VariantResult run_memory_pass(const Config& config, const std::string& program, const Variant& variant, bool baseline,
+                              Story* story, const Progress& progress) {
+  VariantResult result;
+  result.name = variant.name;
+  result.baseline = baseline;
+  result.batch = variant.batch;
+  result.agreement = variant.agreement;
+  result.predicted = variant.predicted(variant.batch);
+
+  Ledger ledger;
+  ledger.record_timeline(story != nullptr);
+  MemoryPass pass{config, program, variant, result, ledger, story};
+  try {
+    pass.run(config.budget);
+    progress(fmt::format("{}: peak {}", variant.name, format_bytes(result.peak_allocated)));
+  } catch (const OutOfMemory& error) {
+    result.outcome = VariantResult::Outcome::oom;
+    result.oom = error.report();
+    result.reason = oom_line(error.report());
+    progress(fmt::format("{}: {}", variant.name, result.reason));
+  }
+  if (result.oom && result.oom->by_limit) {
+    try {
+      pass.run(kUnlimited);
+      progress(fmt::format("{}: without the budget, peak {}", variant.name, format_bytes(result.peak_allocated)));
+    } catch (const OutOfMemory& error) {
+      result.reason += "; without the budget: " + oom_line(error.report());
+      progress(fmt::format("{}: without the budget: {}", variant.name, oom_line(error.report())));
+    }
+  }
+  result.phases = ledger.phases();
+  if (story) {
+    if (!config.trace.empty())
+      story->trace = chrome_trace(ledger, config.device, fmt::format("{} {}", program, variant.name));
+    if (!config.snapshot.empty() && story->snapshot.empty())  // it never got through a step
+      story->snapshot = memory_snapshot(ledger, config.device, program);
+  }
+  return result;
+}
+
+// --------------------------------------------------------------------------------------- checks on the results
+
+void compare_numerics(VariantResult& v, const VariantResult& baseline) {
+  if (&v == &baseline || !v.measured || !baseline.measured) return;
+  v.compared = true;
+  for (std::size_t i = 0; i < v.figures.size(); ++i) {
+    const double scale = std::max(std::abs(baseline.figures[i]), 1e-30);
+    const double difference = std::abs(v.figures[i] - baseline.figures[i]) / scale;
+    if (!(difference <= v.largest_difference)) v.largest_difference = difference;  // a NaN must show
+  }
+  switch (v.agreement.kind) {
+    case Agreement::Kind::bit_equal:
+      v.agrees = v.figures == baseline.figures && v.fingerprint == baseline.fingerprint;
+      break;
+    case Agreement::Kind::within_tolerance: v.agrees = v.largest_difference <= v.agreement.tolerance; break;
+    case Agreement::Kind::differs_by_design: break;
+  }
+}
+
+// The largest batch whose predicted peak fits: the prediction grows with the batch, so doubling, then bisection.
+std::optional<std::size_t> largest_batch(const Variant& variant, std::size_t budget) {
+  if (budget == kUnlimited) return std::nullopt;
+  const auto fits = [&](std::size_t batch) {
+    try {
+      return variant.predicted(batch).total() <= budget;
+    } catch (const std::length_error&) {  // more bytes than a size_t can count
+      return false;
+    }
+  };
+  if (!fits(1)) return 0;
+  std::size_t low = 1, high = 2;
+  while (high < std::size_t(1) << 62 && fits(high)) {
+    low = high;
+    high *= 2;
+  }
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+void check_results(RunResult& run) {
+  for (const VariantResult& v : run.variants) {
+    if (!v.prediction_holds())
+      run.failures.push_back(fmt::format("{}: peak allocated is {} bytes, predicted {}{}", v.name, v.peak_allocated,
+                                         v.predicted_peak(),
+                                         v.peak_allocated == v.predicted_peak() ? ", with another split" : ""));
+    if (!v.agrees)
+      run.failures.push_back(fmt::format("{}: numbers are not {} with the baseline's (relative difference {:.3g})",
+                                         v.name,
+                                         v.agreement.kind == Agreement::Kind::bit_equal
+                                             ? "bit-equal"
+                                             : fmt::format("within {:g}", v.agreement.tolerance),
+                                         v.largest_difference));
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ timing pass
+
+void run_timing_pass(const CommandLine& line, const std::string& program, const std::vector<const Variant*>& variants,
+                     std::vector<VariantResult>& results, const Progress& progress) {
+  const Config& config = line.config;
+  std::vector<TimedRun> runs;
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (!results[i].measured) continue;
+    runs.push_back({results[i].name, [&, i](const std::function<void(double)>& tick) {
+                      const Variant& variant = *variants[i];
+                      VariantResult& result = results[i];
+                      progress(fmt::format("{}: timing {} steps", variant.name, config.steps));
+                      // Timed as it was measured: one that does not fit the budget runs without it.
+                      const bool fits = result.outcome == VariantResult::Outcome::ok;
+                      Ledger ledger;
+                      with_context(config, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
+                        const auto work = variant.make(context, variant.batch);
+                        const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
+                          check_interrupt();
+                          tick(s);
+                        });
+                        const auto samples = static_cast<double>(work->samples_per_step());
+                        for (const double s : seconds) result.samples_per_second.push_back(samples / s);
+                      });
+                    }});
+  }
+  run_benchmarks(program, line.benchmark_flags, config.steps, runs);
+}
+
+// ---------------------------------------------------------------------------------------------------- report
+
+class RunReport final : public Report {
+ public:
+  explicit RunReport(RunResult& run) : run_(run) {}
+  const Config& config() const override { return run_.config; }
+  void line(const std::string& text) override {
+    if (!run_.config.quiet) fmt::print("{}\n", text);
+  }
+  void figure(const std::string& key, double value) override { run_.findings.emplace_back(key, value); }
+  void check(bool holds, const std::string& what) override {
+    if (!holds) run_.failures.push_back(what);
+  }
+  void phases(const VariantResult& result) override {
+    if (!run_.config.quiet) fmt::print("{}", phase_table(result));
+  }
+
+ private:
+  RunResult& run_;
+};
+
+std::vector<const Variant*> select(const Chapter& chapter, const std::string& filter) {
+  const std::regex pattern(filter);
+  std::vector<const Variant*> chosen;
+  for (const Variant& variant : chapter.variants)
+    if (filter.empty() || std::regex_search(variant.name, pattern)) chosen.push_back(&variant);
+  if (chosen.empty()) {
+    std::string names;
+    for (const Variant& variant : chapter.variants) names += (names.empty() ? "" : ", ") + variant.name;
+    throw UsageError(fmt::format("--filter '{}' matches no variant; there are: {}", filter, names));
+  }
+  return chosen;
+}
+
+std::string list_of(const Chapter& chapter) {
+  std::string text = "variants:\n";
+  for (const Variant& v : chapter.variants)
+    text += fmt::format("  {}{}\n", v.name, &v == &chapter.variants.front() ? " (baseline)" : "");
+  text += "claims:\n";
+  for (const Claim& c : chapter.claims) text += fmt::format("  {}\n", c.text);
+  return text;
+}
+
+int run(int argc, char** argv, const std::string& program, const Defaults& full, const Defaults& quick,
+        const std::function<Chapter(const Config&)>& declare) {
+  CommandLine line = parse_command_line(argc, argv, program, full, quick);
+  if (line.quit) {
+    fmt::print("{}", line.text);
+    return kOk;
+  }
+  Config& config = line.config;
+  if (config.plan && !planning() && !enable_planning()) become_the_planner(program, argv);
+  const Progress progress(config.quiet);
+  if (!config.list) choose_device(line, progress);
+
+  const Chapter chapter = [&] {
+    try {
+      return declare(config);
+    } catch (const std::invalid_argument& error) {  // --model
+      throw UsageError(error.what());
+    } catch (const data::DataError& error) {  // --data
+      throw UsageError(error.what());
+    }
+  }();
+  const auto chosen = select(chapter, config.filter);
+  if (config.list) {
+    fmt::print("{}", list_of(chapter));
+    return kOk;
+  }
+
+  const InterruptScope interrupts;
+  RunResult result;
+  result.program = program;
+  result.title = chapter.title;
+  result.config = config;
+  result.system = system_info(config.device);
+  if (!config.quiet) {
+    fmt::print("{}", banner(result));
+    std::fflush(stdout);
+  }
+
+  Story story;
+  const bool tell = !config.trace.empty() || !config.snapshot.empty();
+  for (const Variant* variant : chosen) {
+    const bool baseline = variant == &chapter.variants.front(), first = variant == chosen.front();
+    result.variants.push_back(
+        run_memory_pass(config, program, *variant, baseline, first && tell ? &story : nullptr, progress));
+    result.variants.back().largest_batch = largest_batch(*variant, config.budget);
+  }
+  if (!config.plan) {
+    if (result.variants.front().baseline)
+      for (VariantResult& v : result.variants) compare_numerics(v, result.variants.front());
+    run_timing_pass(line, program, chosen, result.variants, progress);
+  }
+  for (const Claim& claim : chapter.claims) result.claims.push_back({claim, claim.measure(result.variants)});
+  check_results(result);
+
+  if (!config.quiet) fmt::print("\n{}\n", comparison_table(result));
+  RunReport report(result);
+  if (chapter.after) chapter.after(result.variants, report);
+  if (!config.quiet) fmt::print("{}{}", claims_table(result), verdict_line(result));
+  std::fflush(stdout);
+  if (config.quiet)
+    for (const std::string& failure : result.failures) fmt::print(stderr, "{}: failed: {}\n", program, failure);
+
+  check_interrupt();
+  if (!config.trace.empty()) write_file(config.trace, story.trace);
+  if (!config.snapshot.empty()) write_file(config.snapshot, story.snapshot);
+  if (!config.json.empty()) write_file(config.json, result_json(result));
+  return result.failures.empty() ? kOk : kFailed;
+}
+
+int complain(const char* program, const char* what, int exit_code) noexcept {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", program, what);
+  return exit_code;
+}
+
+}  // namespace
+
+void with_context(const Config& config, std::size_t budget, Ledger& ledger,
+                  const std::function<void(Context&)>& body) {
+  const DeviceGuard guard(config.device);
+  AsyncResource pool;
+  LimitingResource limited(pool, budget);
+  ledger.set_limit_bytes(budget);
+  Context context(limited, ledger);
+  body(context);
+}
+
+int run_chapter(int argc, char** argv, const Defaults& full, const Defaults& quick,
+                const std::function<Chapter(const Config&)>& declare) noexcept {
+  const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
+  const char* program = slash ? slash + 1 : argc > 0 ? argv[0] : "chapter";
+  try {
+    return run(argc, argv, program, full, quick, declare);
+  } catch (const UsageError& error) {
+    return complain(program, error.what(), kUsage);
+  } catch (const std::length_error& error) {  // a size asked for that no size_t, or no 32-bit GEMM, can hold
+    return complain(program, error.what(), kUsage);
+  } catch (const CannotRunHere& error) {
+    return complain(program, error.what(), kCannotRunHere);
+  } catch (const Interrupted& error) {
+    return complain(program, error.what(), kInterrupted);
+  } catch (const std::bad_alloc&) {
+    return complain(program, "out of host memory (std::bad_alloc)", kFailed);
+  } catch (const std::exception& error) {
+    return complain(program, error.what(), kFailed);
+  }
+}
+
+}  // namespace oomlab

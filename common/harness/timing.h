@@ -1,0 +1,32 @@
+#pragma once
+// The timing pass: separate from the memory pass, so that neither disturbs the other.
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/chapter.h"
+
+namespace oomlab {
+
+/// Runs `steps` steps (after one warm-up step) and returns the device time of each, in seconds, from CUDA events.
+/// `on_step` is told after each one; what it throws ends the run.
+std::vector<double> time_steps(Context& context, Workload& workload, std::size_t steps,
+                               const std::function<void(double seconds)>& on_step = {});
+
+/// The q-quantile (0…1) of values, interpolated. Throws std::invalid_argument when there are none.
+double quantile(std::vector<double> values, double q);
+
+/// One benchmark: times itself by calling `tick` with each step's seconds.
+struct TimedRun {
+  std::string name;
+  std::function<void(const std::function<void(double seconds)>& tick)> run;
+};
+
+/// Hands runs to Google Benchmark (manual time, `steps` iterations each), with its own flags, which are those of
+/// --benchmark_…: the filter, --benchmark_out, … An exception of a run is thrown on when all have ended.
+void run_benchmarks(const std::string& program, const std::vector<std::string>& flags, std::size_t steps,
+                    const std::vector<TimedRun>& runs);
+
+}  // namespace oomlab

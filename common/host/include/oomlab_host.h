@@ -1,0 +1,91 @@
+#pragma once
+// Control of the host runtime: what tests and the harness use, and real CUDA does not have.
+// Chapters never include this.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "cuda_runtime.h"
+
+namespace oomlab::host {
+
+// ---------------------------------------------------------------------------------------------- machine
+
+/// The machine that the runtime models. Read once, at the first call into the runtime, from the environment:
+///   OOMLAB_HOST_DEVICES=N            devices (default 1, at most 64)
+///   OOMLAB_HOST_MEMORY=SIZE[,SIZE…]  capacity of each, for example 8GiB (default: three quarters of this machine's
+///                                    memory); the last one repeats
+///   OOMLAB_HOST_STREAMS=eager | deferred[:seed]
+///   OOMLAB_HOST_THREADS=N            check mode: threads a block (default 3)
+struct Machine {
+  int devices = 1;
+  std::size_t capacity[64] = {};
+  bool deferred = false;
+  std::uint64_t seed = 1;
+};
+/// Starts over with another machine. Only while nothing is live (see live()); std::logic_error otherwise.
+void configure(const Machine& machine);
+const Machine& machine();
+
+/// Plan mode: addresses and accounting only; capacity is unlimited, no memory is touched, launches, copies, memsets
+/// and cuBLAS calls check their arguments and do nothing. Only while nothing is live.
+void set_planning(bool on);
+bool planning() noexcept;
+
+// ------------------------------------------------------------------------------------------ what is live
+
+/// Objects and bytes that the program has and has not given back. A clean program ends with all zero.
+struct Live {
+  std::size_t device_bytes = 0, device_blocks = 0;  ///< cudaMalloc, pools, mapped VMM handles, managed
+  std::size_t pinned_bytes = 0;
+  std::size_t reservations = 0, vmm_handles = 0;
+  std::size_t streams = 0, events = 0, pools = 0, blas_handles = 0;
+  friend bool operator==(const Live&, const Live&) = default;
+};
+Live live() noexcept;
+/// "2 streams, 512 device bytes in 1 block", or "nothing".
+std::string describe(const Live& live);
+
+/// Page faults and evictions of managed memory since the last call.
+struct PagingCounters {
+  std::uint64_t faults = 0, pages_in = 0, pages_evicted = 0;
+};
+PagingCounters take_paging_counters() noexcept;
+
+// -------------------------------------------------------------------------------------------- fault seam
+
+/// Every fallible call asks fault_point("cudaMalloc") first. While armed, calls are counted from 1, and call number
+/// `k` fails (once), or `k` and every later one (from_then_on) does, with an error that call may really return.
+/// Calls that give something back (cudaFree, cudaStreamDestroy, …) do their work and then report the error.
+/// From the environment: OOMLAB_FAULT=k (once) or OOMLAB_FAULT=k: (from k on).
+void arm_fault(std::uint64_t k, bool from_then_on) noexcept;
+/// Counts, and fails nothing.
+void arm_counting() noexcept;
+void disarm_fault() noexcept;
+/// Fallible calls seen since arming.
+std::uint64_t fault_calls() noexcept;
+/// Name of the call that was made to fail first; "" when none was.
+const char* fault_site() noexcept;
+/// True when this call must fail. `call` must be a string literal. Test programs also call it from their own operator
+/// new, so it never allocates; calls made inside the runtime itself are not counted (see RuntimeScope).
+bool fault_point(const char* call) noexcept;
+
+/// While one is alive on this thread, host allocations belong to the runtime, not to the program: not fault points.
+class RuntimeScope {
+ public:
+  RuntimeScope() noexcept;
+  ~RuntimeScope();
+};
+bool inside_runtime() noexcept;
+
+// ------------------------------------------------------------------------ for the runtime's other parts
+
+/// Runs `work` in stream order: now (eager), or when the stream is drained (deferred). Not in plan mode.
+/// Allocation failure of the queue itself: returns cudaErrorMemoryAllocation.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) noexcept;
+/// Counts cuBLAS handles for live(); delta is +1 or -1.
+void count_blas_handle(int delta) noexcept;
+
+}  // namespace oomlab::host

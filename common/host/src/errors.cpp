@@ -1,0 +1,138 @@
+// Error codes, the thread's last error, and the fault seam.
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "cuda.h"
+#include "runtime.h"
+
+namespace oomlab::host {
+namespace {
+
+constinit thread_local cudaError_t last_error = cudaSuccess;
+constinit thread_local int runtime_depth = 0;
+
+enum class Arm { off, counting, once, onwards };
+constinit std::atomic<Arm> arm{Arm::off};
+constinit std::atomic<std::uint64_t> calls{0}, target{0};
+constinit std::atomic<const char*> site{""};
+
+void rearm(Arm how, std::uint64_t k) noexcept {
+  arm = Arm::off;
+  calls = 0;
+  target = k;
+  site = "";
+  arm = how;
+}
+
+// Armed from the environment before main().
+[[maybe_unused]] const bool armed_by_environment = [] {
+  const char* text = std::getenv("OOMLAB_FAULT");
+  char* end = nullptr;
+  const std::uint64_t k = text ? std::strtoull(text, &end, 10) : 0;
+  if (k) rearm(*end == ':' ? Arm::onwards : Arm::once, k);
+  return k != 0;
+}();
+
+struct Named {
+  int code;
+  const char *name, *driver_name, *text;
+};
+constexpr Named names[] = {
+    {0, "cudaSuccess", "CUDA_SUCCESS", "no error"},
+    {1, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "cudaErrorInitializationError", "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {9, "cudaErrorInvalidConfiguration", nullptr, "invalid configuration argument"},
+    {12, "cudaErrorInvalidPitchValue", nullptr, "invalid pitch argument"},
+    {21, "cudaErrorInvalidMemcpyDirection", nullptr, "invalid copy direction for memcpy"},
+    {98, "cudaErrorInvalidDeviceFunction", nullptr, "invalid device function"},
+    {35, "cudaErrorInsufficientDriver", nullptr, "CUDA driver version is insufficient for CUDA runtime version"},
+    {100, "cudaErrorNoDevice", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {217, "cudaErrorPeerAccessUnsupported", nullptr, "peer access is not supported between these two devices"},
+    {304, "cudaErrorOperatingSystem", "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
+    {400, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {600, "cudaErrorNotReady", "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {701, "cudaErrorLaunchOutOfResources", nullptr, "too many resources requested for launch"},
+    {704, "cudaErrorPeerAccessAlreadyEnabled", nullptr, "peer access is already enabled"},
+    {705, "cudaErrorPeerAccessNotEnabled", nullptr, "peer access has not been enabled"},
+    {719, "cudaErrorLaunchFailure", "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {800, "cudaErrorNotPermitted", "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {801, "cudaErrorNotSupported", "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {999, "cudaErrorUnknown", "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+const Named* find_name(int code) noexcept {
+  for (const Named& named : names)
+    if (named.code == code) return &named;
+  return nullptr;
+}
+
+CUresult driver_text(CUresult error, const char** text, const char* Named::* member) {
+  if (!text) return CUDA_ERROR_INVALID_VALUE;
+  const Named* named = find_name(error);
+  *text = named && named->driver_name ? named->*member : nullptr;
+  return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+cudaError_t set_last_error(cudaError_t error) noexcept {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+cudaError_t error_of_current_exception() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return cudaErrorMemoryAllocation;
+  } catch (const std::invalid_argument&) {
+    return cudaErrorInitializationError;  // the environment describes no machine
+  } catch (...) {
+    return cudaErrorUnknown;
+  }
+}
+
+void arm_fault(std::uint64_t k, bool from_then_on) noexcept { rearm(from_then_on ? Arm::onwards : Arm::once, k); }
+void arm_counting() noexcept { rearm(Arm::counting, 0); }
+void disarm_fault() noexcept { arm = Arm::off; }
+std::uint64_t fault_calls() noexcept { return calls; }
+const char* fault_site() noexcept { return site; }
+
+bool fault_point(const char* call) noexcept {
+  const Arm how = arm.load(std::memory_order_relaxed);
+  if (how == Arm::off || runtime_depth > 0) return false;
+  const std::uint64_t number = ++calls;
+  if (how == Arm::counting) return false;
+  if (number != target && !(how == Arm::onwards && number > target)) return false;
+  const char* none = "";
+  if (number == target) site.compare_exchange_strong(none, call);
+  return true;
+}
+
+RuntimeScope::RuntimeScope() noexcept { ++runtime_depth; }
+RuntimeScope::~RuntimeScope() { --runtime_depth; }
+bool inside_runtime() noexcept { return runtime_depth > 0; }
+
+}  // namespace oomlab::host
+
+using namespace oomlab::host;
+
+cudaError_t cudaGetLastError(void) { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError(void) { return last_error; }
+
+const char* cudaGetErrorName(cudaError_t error) {
+  const Named* named = find_name(error);
+  return named ? named->name : "unrecognized error code";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  const Named* named = find_name(error);
+  return named ? named->text : "unrecognized error code";
+}
+
+CUresult cuGetErrorName(CUresult error, const char** text) { return driver_text(error, text, &Named::driver_name); }
+CUresult cuGetErrorString(CUresult error, const char** text) { return driver_text(error, text, &Named::text); }

@@ -1,0 +1,234 @@
+#pragma once
+// What the host runtime knows, shared by its source files. One mutex guards all of it; it is never held while a kernel,
+// a copy or a host function runs. Managed memory's page tables have a lock of their own (managed.cpp), because they are
+// used inside a signal handler.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "oomlab_host.h"
+
+namespace oomlab::host {
+
+/// "Stream number `stream` has done its operation number `sequence`." Streams are named by number, not by address, so
+/// a ticket may outlive its stream: then it is over.
+struct Ticket {
+  std::uint64_t stream = 0, sequence = 0;
+};
+using Tickets = std::vector<Ticket>;
+
+/// Deferred streams: work that waits in its stream's queue, and for other streams.
+struct Operation {
+  std::function<void()> work;
+  Tickets after;
+};
+
+inline constexpr std::size_t granule = 512, vmm_granule = std::size_t(2) << 20;
+inline constexpr std::size_t shared_default = 48 << 10, shared_most = 227 << 10;
+inline std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
+
+enum class Kind : std::uint8_t { device, pool, managed, pinned, mapped };
+
+/// One piece of memory that the program holds, found by address.
+struct Block {
+  std::size_t size = 0, charged = 0;  // as asked for; as counted
+  Kind kind = Kind::device;
+  int device = 0;
+  cudaMemPool_t pool = nullptr;  // and its place there
+  std::uint64_t offset = 0;
+  void* storage = nullptr;  // nullptr: plan mode, or the pool's
+  bool accessible = true;   // false: mapped, and cuMemSetAccess is still to come
+};
+
+struct Device {
+  std::size_t capacity = 0, used = 0;  // used: without managed memory, whose resident pages are counted apart
+  cudaMemPool_t default_pool = nullptr, current_pool = nullptr;
+  cudaStream_t null_stream = nullptr;
+  std::uint64_t peers = 0;  // bit d: device d's memory is open to this one
+};
+
+}  // namespace oomlab::host
+
+struct CUstream_st {
+  std::uint64_t id = 0;
+  int device = 0;
+  bool blocking = true;  // synchronises with the default stream
+  std::uint64_t submitted = 0, done = 0;
+  std::deque<oomlab::host::Operation> queue;
+};
+
+struct CUevent_st {
+  int device = 0;
+  bool timing = true, recorded = false;
+  oomlab::host::Ticket ticket;
+  std::shared_ptr<double> milliseconds;  // when the record was reached; shared with the operation that writes it
+};
+
+struct CUmemPoolHandle_st {
+  struct Range {
+    std::size_t size;
+    bool free;
+    std::uint64_t chunk;
+    oomlab::host::Tickets after;  // deferred streams: work that may still use this free range
+  };
+  struct Chunk {
+    std::size_t size;
+    char* base;  // nullptr in AddressSanitizer builds, where every block has storage of its own
+  };
+  int device = 0;
+  bool destroyed = false;
+  std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0, next_offset = 0;
+  std::uint64_t reuse[3] = {1, 1, 1};
+  std::map<std::uint64_t, Chunk> chunks;                  // by offset
+  std::map<std::uint64_t, Range> ranges;                  // by offset; together they fill the chunks
+  std::set<std::pair<std::size_t, std::uint64_t>> free;  // size, offset: best fit, then lowest
+};
+
+namespace oomlab::host {
+
+struct Runtime {
+  Runtime();
+  std::mutex mutex;
+  Machine machine;
+  bool planning = false;
+  std::vector<Device> devices;
+  std::map<std::uintptr_t, Block> blocks;
+  std::map<std::uint64_t, std::unique_ptr<CUstream_st>> streams;  // all, also destroyed ones with work left
+  std::unordered_set<const void*> live_streams, live_events, live_pools;
+  std::uint64_t next_stream = 1, random = 1;
+  std::uintptr_t next_address = 0;  // plan mode
+  std::unordered_map<const void*, std::size_t> shared_limit;
+  Live live;
+  cudaError_t deferred_error = cudaSuccess;  // of queued work; the next synchronising call returns it
+};
+/// Made at the first call; reads the environment. Throws std::invalid_argument when that is nonsense.
+Runtime& runtime();
+using Lock = std::unique_lock<std::mutex>;
+inline Lock lock_runtime() { return Lock(runtime().mutex); }
+
+// ------------------------------------------------------------------------------------------------------- errors
+
+cudaError_t set_last_error(cudaError_t error) noexcept;
+cudaError_t error_of_current_exception() noexcept;
+
+/// The frame of every API function: the fault seam, the runtime's scope, exceptions, the last error.
+template <class Work>
+cudaError_t entry(const char* call, cudaError_t fault, Work&& work) noexcept {
+  if (fault_point(call)) return set_last_error(fault);
+  const RuntimeScope scope;
+  try {
+    return set_last_error(work());
+  } catch (...) {
+    return set_last_error(error_of_current_exception());
+  }
+}
+/// The same for calls that give something back: the work is done, then the fault is reported.
+template <class Work>
+cudaError_t release_entry(const char* call, Work&& work) noexcept {
+  const bool fault = fault_point(call);
+  const RuntimeScope scope;
+  try {
+    const cudaError_t error = work();
+    return set_last_error(fault ? cudaErrorUnknown : error);
+  } catch (...) {
+    return set_last_error(error_of_current_exception());
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------ devices
+
+int current_device() noexcept;
+bool valid_device(int device);  // these two: with the mutex held
+/// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never).
+bool charge(int device, std::size_t bytes);
+void refund(int device, std::size_t bytes);
+std::size_t free_bytes(const Device& device);
+
+// ------------------------------------------------------------------------------------------------------- memory
+
+/// The block that holds `address`, or nullptr. `base` receives where it starts. With the mutex held.
+Block* find_block(const void* address, std::uintptr_t* base = nullptr);
+/// False when the address is in a block, and fewer than `bytes` are left there. With the mutex held.
+bool in_bounds(const void* address, std::size_t bytes);
+void* storage_allocate(std::size_t bytes);  // throws std::bad_alloc
+void storage_free(void* storage, std::size_t bytes) noexcept;
+/// Check and AddressSanitizer builds: fills fresh memory with NaN.
+void poison(void* address, std::size_t bytes) noexcept;
+std::uintptr_t plan_address(std::size_t bytes);
+/// Address space without memory behind until it is touched: host-visible memory in plan mode. nullptr: no more.
+void* lazy_allocate(std::size_t bytes) noexcept;
+void lazy_free(void* address, std::size_t bytes) noexcept;
+/// Gives unused pool memory of a device (-1: of all) back, down to each pool's threshold (all of it, when `everything`).
+void trim_pools(int device, bool everything);
+void make_default_pools(Runtime& runtime);
+void destroy_default_pools();
+
+// ------------------------------------------------------------------------------------------------------ streams
+
+/// The stream meant by a handle: 0 and cudaStreamLegacy are the current device's default stream. nullptr: no such
+/// stream. With the mutex held.
+CUstream_st* find_stream(cudaStream_t handle);
+/// True when work on these must be queued rather than done now.
+inline bool deferred() { return runtime().machine.deferred && !runtime().planning; }
+Ticket submit(CUstream_st& stream, std::function<void()> work, Tickets after = {});  // with the mutex held
+bool is_done(const Ticket& ticket);                                                  // with the mutex held
+/// Runs queued work, in a random order that respects streams and events, until the ticket is done. Returns what went
+/// wrong in queued work since the last time.
+cudaError_t drain(Lock& lock, const Ticket& ticket);
+/// The same for all streams of a device (-1: all devices).
+cudaError_t drain_device(Lock& lock, int device);
+void make_null_streams(Runtime& runtime);
+
+/// Does `work` in stream order: now, or later. Called with the mutex held, which is released while working.
+template <class Work>
+void execute(Lock& lock, CUstream_st& stream, Work&& work);
+
+// ------------------------------------------------------------------------------------------------------ managed
+
+/// While one is alive, managed memory is seen as `device` sees it: pages that are not there fault and migrate.
+class DeviceView {
+ public:
+  explicit DeviceView(int device) noexcept;
+  ~DeviceView();
+
+ private:
+  bool active_;
+};
+/// Ends a view that no work needs any more: the host may touch its pages again. For synchronising calls.
+void managed_host_view() noexcept;
+void* managed_allocate(std::size_t bytes);  // throws std::bad_alloc
+void managed_free(void* address) noexcept;
+/// Moves pages to a device (-1: to the host) without faults.
+void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept;
+/// Bytes of managed memory on a device, and how many there may be: pages beyond are evicted.
+std::size_t managed_resident(int device) noexcept;
+void managed_set_limit(int device, std::size_t bytes) noexcept;
+
+template <class Work>
+void execute(Lock& lock, CUstream_st& stream, Work&& work) {
+  const int device = stream.device;
+  if (deferred()) {
+    submit(stream, [device, work = std::forward<Work>(work)] {
+      const DeviceView view(device);
+      work();
+    });
+    return;
+  }
+  lock.unlock();
+  {
+    const DeviceView view(device);
+    work();
+  }
+  lock.lock();
+}
+
+}  // namespace oomlab::host

@@ -1,0 +1,19 @@
+#include "memory/context.h"
+
+#include "cuda/check.h"
+
+namespace oomlab {
+
+Context::Context(MemoryResource& upstream, Ledger& ledger)
+    : memory_(upstream, ledger),
+      blas_(stream_),
+      workspace_(memory_, stream_, kBlasWorkspaceBytes, Category::workspace, "cuBLAS workspace") {
+  // After cublasSetStream, which forgets the workspace.
+  CUBLAS_CHECK(cublasSetWorkspace(blas_, workspace_.data(), workspace_.bytes()));
+}
+
+Context::~Context() {
+  report_if_failed(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+}  // namespace oomlab

@@ -1,0 +1,437 @@
+#include "memory/export.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <initializer_list>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace oomlab {
+namespace {
+
+// ------------------------------------------------------------------------------------------------------
+// writing files
+
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  bool is_open() const { return descriptor_ >= 0; }
+  bool write(std::string_view rest) {
+    while (!rest.empty()) {
+      const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return false;
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return true;
+  }
+  // Some file systems tell only here that they are full.
+  bool close() { return ::close(std::exchange(descriptor_, -1)) == 0; }
+
+ private:
+  int descriptor_;
+};
+
+// Removes a file again unless it was kept.
+struct Temporary {
+  std::string name;
+  bool keep = false;
+  ~Temporary() {
+    if (!keep) ::unlink(name.c_str());
+  }
+};
+
+[[noreturn]] void cannot_write(const std::string& path, int error) {
+  throw std::system_error(error, std::generic_category(), "cannot write '" + path + "'");
+}
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// -------------------------------------------------------------------------------------------------------------
+// text
+
+// Length of the well-formed UTF-8 sequence at the start of `text`, 0 when there is none.
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
+  const bool surrogate = lead == 0xED && byte(1) > 0x9F;
+  const bool beyond = lead == 0xF4 && byte(1) > 0x8F;
+  return overlong || surrogate || beyond ? 0 : length;
+}
+
+// Both formats want UTF-8; a tag or a program name may be anything. Each bad byte becomes a question mark.
+std::string clean_utf8(std::string_view text) {
+  std::string clean;
+  clean.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) {
+      clean += '?';
+    } else {
+      clean.append(text.substr(0, length));
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return clean;
+}
+
+std::string json_string(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : clean_utf8(text)) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+using Kind = TimelineEvent::Kind;
+
+// ------------------------------------------------------------------------------------------------------------
+// pickle
+
+// Writes a pickle with the few opcodes that every reader of snapshots knows, and no memo.
+class Pickle {
+ public:
+  Pickle() { out_ += "\x80\x02"; }  // PROTO 2
+  std::string finish() {
+    out_ += '.';  // STOP
+    return std::move(out_);
+  }
+
+  void text(std::string_view value) {
+    const std::string clean = clean_utf8(value);
+    out_ += 'X';  // BINUNICODE
+    little_endian(clean.size(), 4);
+    out_ += clean;
+  }
+  void integer(std::uint64_t value) {
+    // Protocol integers are signed; nothing that is counted here comes near the largest one.
+    value = std::min<std::uint64_t>(value, std::numeric_limits<std::int64_t>::max());
+    if (value <= static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max())) {
+      out_ += 'J';  // BININT
+      little_endian(value, 4);
+      return;
+    }
+    int bytes = 5;  // four hold no more than BININT does: the top bit is the sign
+    while (bytes < 8 && (value >> (8 * bytes - 1)) != 0) ++bytes;
+    out_ += '\x8a';  // LONG1
+    out_ += static_cast<char>(bytes);
+    little_endian(value, bytes);
+  }
+  void boolean(bool value) { out_ += value ? '\x88' : '\x89'; }  // NEWTRUE, NEWFALSE
+  void pair(std::uint64_t first, std::uint64_t second) {
+    integer(first);
+    integer(second);
+    out_ += '\x86';  // TUPLE2
+  }
+
+  void begin_dict() { out_ += "}("; }  // EMPTY_DICT MARK
+  void key(std::string_view name) { text(name); }
+  void end_dict() { out_ += 'u'; }  // SETITEMS
+
+  // Readers that spread a whole list as arguments of one call break on a long one, so items go in batches.
+  class List {
+   public:
+    explicit List(Pickle& pickle) : out_(pickle.out_) { out_ += ']'; }  // EMPTY_LIST
+    void item() {
+      if (items_ == kBatch) end();
+      if (items_++ == 0) out_ += '(';  // MARK
+    }
+    void end() {
+      if (items_ != 0) out_ += 'e';  // APPENDS
+      items_ = 0;
+    }
+
+   private:
+    static constexpr int kBatch = 1000;
+    std::string& out_;
+    int items_ = 0;
+  };
+
+ private:
+  void little_endian(std::uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) out_ += static_cast<char>(value >> (8 * i) & 0xFF);
+  }
+  std::string out_;
+};
+
+std::uint64_t number(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+// The stack that the viewer shows for a block: its tag on top, then the phases it was made in, innermost
+// first.
+using Frames = std::vector<std::string_view>;
+
+Frames frames_of(std::string_view tag, const Frames& phases) {
+  Frames frames = {tag};
+  frames.insert(frames.end(), phases.rbegin(), phases.rend());
+  return frames;
+}
+
+void put_frames(Pickle& pickle, const Frames& frames, const std::string& program) {
+  pickle.key("frames");
+  Pickle::List list(pickle);
+  for (const std::string_view frame : frames) {
+    list.item();
+    pickle.begin_dict();
+    pickle.key("name");
+    pickle.text(frame);
+    pickle.key("filename");
+    pickle.text(program);
+    pickle.key("line");
+    pickle.integer(0);
+    pickle.end_dict();
+  }
+  list.end();
+}
+
+void put_integer(Pickle& pickle, const char* key, std::uint64_t value) {
+  pickle.key(key);
+  pickle.integer(value);
+}
+
+void put_trace(Pickle& pickle, const Ledger& ledger, const std::string& program,
+               std::map<const void*, Frames>& frames_of_live) {
+  Pickle::List trace(pickle);
+  Frames phases;
+  const auto entry = [&](const char* action, const TimelineEvent& event, const Frames& frames) {
+    const bool oom = event.kind == Kind::out_of_memory;
+    trace.item();
+    pickle.begin_dict();
+    pickle.key("action");
+    pickle.text(action);
+    put_integer(pickle, oom ? "device_free" : "addr", oom ? event.device_free : number(event.address));
+    put_integer(pickle, "size", event.bytes);
+    put_integer(pickle, "stream", 0);
+    put_integer(pickle, "time_us", static_cast<std::uint64_t>(std::max<std::int64_t>(event.time_us, 0)));
+    put_frames(pickle, frames, program);
+    pickle.end_dict();
+  };
+  for (const TimelineEvent& event : ledger.timeline()) {
+    switch (event.kind) {
+      case Kind::phase_begin:
+        phases.push_back(event.label);
+        break;
+      case Kind::phase_end:
+        phases.pop_back();
+        break;
+      case Kind::alloc: {
+        const Frames& frames = frames_of_live[event.address] = frames_of(event.label, phases);
+        entry("segment_alloc", event, frames);
+        entry("alloc", event, frames);
+        break;
+      }
+      case Kind::free: {
+        const Frames& frames = frames_of_live[event.address];
+        entry("free_requested", event, frames);
+        entry("free_completed", event, frames);
+        entry("segment_free", event, frames);
+        frames_of_live.erase(event.address);
+        break;
+      }
+      case Kind::out_of_memory:
+        entry("oom", event, frames_of(event.label, phases));
+        break;
+    }
+  }
+  trace.end();
+}
+
+// Every live block is a segment of its own, with exactly one block.
+void put_segments(Pickle& pickle, const Ledger& ledger, int device, const std::string& program,
+                  const std::map<const void*, Frames>& frames_of_live) {
+  constexpr std::size_t kLargeBytes = std::size_t(1) << 20;
+  Pickle::List segments(pickle);
+  for (const auto& [address, block] : ledger.live_blocks()) {
+    const auto known = frames_of_live.find(address);
+    const Frames frames = known != frames_of_live.end() ? known->second : Frames{block.tag};
+    segments.item();
+    pickle.begin_dict();
+    put_integer(pickle, "device", static_cast<std::uint64_t>(device));
+    put_integer(pickle, "address", number(address));
+    for (const char* key : {"total_size", "allocated_size", "active_size"})
+      put_integer(pickle, key, block.bytes);
+    put_integer(pickle, "requested_size", block.requested);
+    put_integer(pickle, "stream", 0);
+    pickle.key("segment_type");
+    pickle.text(block.bytes > kLargeBytes ? "large" : "small");
+    pickle.key("segment_pool_id");
+    pickle.pair(0, 0);
+    pickle.key("is_expandable");
+    pickle.boolean(false);
+    put_frames(pickle, frames, program);
+    pickle.key("blocks");
+    Pickle::List blocks(pickle);
+    blocks.item();
+    pickle.begin_dict();
+    put_integer(pickle, "address", number(address));
+    put_integer(pickle, "size", block.bytes);
+    put_integer(pickle, "requested_size", block.requested);
+    pickle.key("state");
+    pickle.text("active_allocated");
+    put_frames(pickle, frames, program);
+    pickle.end_dict();
+    blocks.end();
+    pickle.end_dict();
+  }
+  segments.end();
+}
+
+}  // namespace
+
+void write_file(const std::string& path, const std::string& contents) {
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  struct stat output {};
+  if (exists && ::fstat(STDOUT_FILENO, &output) == 0 && same_file(status, output)) {
+    // /dev/stdout, wherever it leads: what was printed before stays, and what is printed later follows.
+    if (std::fflush(stdout) != 0) cannot_write(path, errno);
+    File file(::dup(STDOUT_FILENO));
+    if (!file.is_open() || !file.write(contents) || !file.close()) cannot_write(path, errno);
+    return;
+  }
+  if (exists && !S_ISREG(status.st_mode)) {  // a pipe, a device: nothing to rename onto
+    File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file.is_open() || !file.write(contents) || !file.close()) cannot_write(path, errno);
+    return;
+  }
+  // Behind a symbolic link it is the file that is replaced, not the link.
+  const std::string target = exists ? std::filesystem::canonical(path).string() : path;
+  Temporary temporary{fmt::format("{}.{}.tmp", target, ::getpid())};
+  constexpr mode_t kAsUmaskSays = 0666;
+  File file(::open(temporary.name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kAsUmaskSays));
+  if (!file.is_open()) {
+    const int error = errno;
+    temporary.keep = true;  // there is none
+    cannot_write(path, error);
+  }
+  if (!file.write(contents) || !file.close() || ::rename(temporary.name.c_str(), target.c_str()) != 0)
+    cannot_write(path, errno);
+  temporary.keep = true;
+}
+
+std::string chrome_trace(const Ledger& ledger, int device, const std::string& process_name) {
+  const std::vector<TimelineEvent>& timeline = ledger.timeline();
+  // Where each phase ends; one that is still open reaches to the last event.
+  std::vector<std::int64_t> end_us(timeline.size(), timeline.empty() ? 0 : timeline.back().time_us);
+  std::vector<std::size_t> open;
+  for (std::size_t i = 0; i < timeline.size(); ++i) {
+    if (timeline[i].kind == Kind::phase_begin) open.push_back(i);
+    if (timeline[i].kind != Kind::phase_end) continue;
+    end_us[open.back()] = timeline[i].time_us;
+    open.pop_back();
+  }
+  const bool reserved_known = std::any_of(timeline.begin(), timeline.end(),
+                                          [](const TimelineEvent& e) { return e.reserved_after != 0; });
+
+  std::string json = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  const auto out = std::back_inserter(json);
+  fmt::format_to(out, R"({{"ph":"M","name":"process_name","pid":1,"tid":1,"ts":0,"args":{{"name":{}}}}})",
+                 json_string(process_name));
+  fmt::format_to(out,
+                 ",\n"
+                 R"({{"ph":"M","name":"thread_name","pid":1,"tid":1,"ts":0,"args":{{"name":"phases"}}}})");
+  ByCategory by_category;
+  for (std::size_t i = 0; i < timeline.size(); ++i) {
+    const TimelineEvent& event = timeline[i];
+    switch (event.kind) {
+      case Kind::phase_end:
+        break;  // part of the slice
+      case Kind::phase_begin:
+        fmt::format_to(out,
+                       ",\n"
+                       R"({{"ph":"X","name":{},"pid":1,"tid":1,"ts":{},"dur":{}}})",
+                       json_string(event.label), event.time_us, end_us[i] - event.time_us);
+        break;
+      case Kind::out_of_memory:
+        fmt::format_to(out,
+                       ",\n"
+                       R"({{"ph":"i","s":"g","name":{},"pid":1,"tid":1,"ts":{},"args":{{"category":"{}",)"
+                       R"("requested":{},"allocated":{},"device_free":{}}}}})",
+                       json_string(fmt::format("out of memory: {}", event.label)), event.time_us,
+                       name_of(event.category), event.requested, event.allocated_after, event.device_free);
+        break;
+      case Kind::alloc:
+      case Kind::free:
+        if (event.kind == Kind::alloc)
+          by_category[event.category] += event.bytes;
+        else
+          by_category[event.category] -= event.bytes;
+        fmt::format_to(out,
+                       ",\n"
+                       R"({{"ph":"C","name":"gpu{} memory","pid":1,"ts":{},"args":{{"allocated":{})",
+                       device, event.time_us, event.allocated_after);
+        if (reserved_known) fmt::format_to(out, R"(,"reserved":{})", event.reserved_after);
+        fmt::format_to(out,
+                       "}}}},\n"
+                       R"({{"ph":"C","name":"gpu{} by category","pid":1,"ts":{},"args":{{)",
+                       device, event.time_us);
+        for (std::size_t c = 0; c < kCategoryCount; ++c)
+          fmt::format_to(out, R"({}"{}":{})", c == 0 ? "" : ",", name_of(static_cast<Category>(c)),
+                         by_category.bytes[c]);
+        fmt::format_to(out, "}}}}");
+        break;
+    }
+  }
+  json += "\n]}\n";
+  return json;
+}
+
+std::string memory_snapshot(const Ledger& ledger, int device, const std::string& program) {
+  Pickle pickle;
+  std::map<const void*, Frames> frames_of_live;
+  pickle.begin_dict();
+  pickle.key("device_traces");
+  Pickle::List traces(pickle);
+  for (int other = 0; other < device; ++other) {  // the index of a trace in the list is its device
+    traces.item();
+    Pickle::List(pickle).end();
+  }
+  traces.item();
+  put_trace(pickle, ledger, program, frames_of_live);
+  traces.end();
+  pickle.key("segments");
+  put_segments(pickle, ledger, device, program, frames_of_live);
+  pickle.key("allocator_settings");
+  pickle.begin_dict();
+  pickle.key("expandable_segments");
+  pickle.boolean(false);
+  pickle.end_dict();
+  pickle.end_dict();
+  return pickle.finish();
+}
+
+}  // namespace oomlab

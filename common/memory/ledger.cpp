@@ -1,0 +1,234 @@
+#include "memory/ledger.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+namespace oomlab {
+namespace {
+
+[[noreturn]] void programming_error(const char* what, const void* address) noexcept {
+  std::fprintf(stderr, "oomlab: %s (%p)\n", what, address);
+  std::terminate();
+}
+
+// reserve() alone grows to exactly what is asked for, which makes a sequence of appends quadratic.
+template <class T>
+void make_room(std::vector<T>& vector, std::size_t extra) {
+  const std::size_t needed = vector.size() + extra;
+  if (needed > vector.capacity()) vector.reserve(std::max(needed, 2 * vector.capacity()));
+}
+
+std::int64_t steady_us() noexcept {
+  using namespace std::chrono;
+  return duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+const char* name_of(Category category) noexcept {
+  switch (category) {
+    case Category::parameters:
+      return "parameters";
+    case Category::gradients:
+      return "gradients";
+    case Category::optimizer:
+      return "optimizer";
+    case Category::activations:
+      return "activations";
+    case Category::workspace:
+      return "workspace";
+    case Category::data:
+      return "data";
+  }
+  return "unknown";
+}
+
+Ledger::Ledger() : start_us_(steady_us()) {}
+
+std::int64_t Ledger::now_us() const noexcept {
+  return steady_us() - start_us_;
+}
+
+// Whatever is live or open will end one day, in a call that may not fail: its event has a place from the
+// start. So at all times capacity - size >= live blocks + open phases; `extra` are the events about to be
+// added to that.
+void Ledger::make_room_for_events(std::size_t extra) {
+  make_room(timeline_, live_.size() + phase_stack_.size() + extra);
+}
+
+std::string_view Ledger::interned(std::string_view label) {
+  const auto found = labels_.find(label);
+  return found != labels_.end() ? *found : *labels_.emplace(label).first;
+}
+
+void Ledger::record(TimelineEvent event) noexcept {
+  event.time_us = now_us();
+  event.reserved_after = reserved_;
+  timeline_.push_back(event);
+}
+
+void Ledger::note_peaks() noexcept {
+  if (live_bytes_ > peak_bytes_) {
+    peak_bytes_ = live_bytes_;
+    peak_by_category_ = live_by_category_;
+  }
+  peak_reserved_ = std::max(peak_reserved_, reserved_);
+  peak_device_used_ = std::max(peak_device_used_, device_used_);
+  for (const std::size_t index : phase_stack_) {
+    PhasePeak& phase = phases_[index];
+    if (live_bytes_ > phase.peak_allocated) {
+      phase.peak_allocated = live_bytes_;
+      phase.at_peak = live_by_category_;
+    }
+    phase.peak_reserved = std::max(phase.peak_reserved, reserved_);
+    phase.peak_device_used = std::max(phase.peak_device_used, device_used_);
+  }
+}
+
+void Ledger::charge(const void* address, std::size_t requested, std::size_t bytes, Category category,
+                    std::string_view tag) {
+  std::string_view label;
+  if (recording_) {
+    make_room_for_events(2);  // this one, and its release
+    label = interned(tag);
+  }
+  LiveBlock block{address, requested, bytes, category, std::string(tag)};
+  if (!live_.try_emplace(address, std::move(block)).second)
+    programming_error("a block was charged at an address that is live", address);
+  live_bytes_ += bytes;
+  live_by_category_[category] += bytes;
+  note_peaks();
+  if (recording_)
+    record({.kind = TimelineEvent::Kind::alloc,
+            .address = address,
+            .requested = requested,
+            .bytes = bytes,
+            .category = category,
+            .label = label,
+            .allocated_after = live_bytes_});
+}
+
+void Ledger::release(const void* address) noexcept {
+  const auto found = live_.find(address);
+  if (found == live_.end()) programming_error("a block was released that is not live", address);
+  const LiveBlock& block = found->second;
+  live_bytes_ -= block.bytes;
+  live_by_category_[block.category] -= block.bytes;
+  if (recording_)
+    record({.kind = TimelineEvent::Kind::free,
+            .address = address,
+            .requested = block.requested,
+            .bytes = block.bytes,
+            .category = block.category,
+            .label = *labels_.find(block.tag),  // interned with the event of its allocation
+            .allocated_after = live_bytes_});
+  live_.erase(found);
+}
+
+void Ledger::note_out_of_memory(std::size_t requested, std::size_t bytes, Category category,
+                                std::string_view tag, std::size_t device_free) {
+  if (!recording_) return;
+  make_room_for_events(1);
+  record({.kind = TimelineEvent::Kind::out_of_memory,
+          .requested = requested,
+          .bytes = bytes,
+          .category = category,
+          .label = interned(tag),
+          .allocated_after = live_bytes_,
+          .device_free = device_free});
+}
+
+void Ledger::reset_peak() noexcept {
+  peak_bytes_ = live_bytes_;
+  peak_by_category_ = live_by_category_;
+  peak_reserved_ = reserved_;
+  peak_device_used_ = device_used_;
+}
+
+void Ledger::note_reserved(std::size_t reserved_bytes, std::size_t device_used_bytes) noexcept {
+  reserved_ = reserved_bytes;
+  device_used_ = device_used_bytes;
+  note_peaks();
+}
+
+std::vector<LiveBlock> Ledger::largest_live(std::size_t count) const {
+  std::map<std::pair<std::string_view, Category>, LiveBlock> sums;
+  for (const auto& [address, block] : live_) {
+    const auto [at, is_new] = sums.try_emplace({block.tag, block.category}, block);
+    if (is_new) continue;
+    at->second.requested += block.requested;
+    at->second.bytes += block.bytes;
+  }
+  std::vector<LiveBlock> result;
+  result.reserve(sums.size());
+  for (auto& [key, sum] : sums) result.push_back(std::move(sum));
+  std::stable_sort(result.begin(), result.end(),
+                   [](const LiveBlock& a, const LiveBlock& b) { return a.bytes > b.bytes; });
+  if (result.size() > count) result.resize(count);
+  return result;
+}
+
+void Ledger::begin_phase(std::string_view name) {
+  std::string_view label;
+  if (recording_) {
+    make_room_for_events(2);  // this one, and its end
+    label = interned(name);
+  }
+  make_room(phase_stack_, 1);
+  std::size_t index = 0;
+  while (index < phases_.size() && phases_[index].name != name) ++index;
+  if (index == phases_.size()) {
+    PhasePeak phase;
+    phase.name = name;
+    phases_.push_back(std::move(phase));
+  }
+  phase_stack_.push_back(index);
+  note_peaks();  // what is live already counts for the phase
+  if (recording_)
+    record({.kind = TimelineEvent::Kind::phase_begin, .label = label, .allocated_after = live_bytes_});
+}
+
+void Ledger::end_phase() noexcept {
+  if (phase_stack_.empty()) programming_error("a phase was ended, but none is open", nullptr);
+  PhasePeak& phase = phases_[phase_stack_.back()];
+  phase.end_allocated = live_bytes_;
+  phase_stack_.pop_back();
+  if (recording_)
+    record({.kind = TimelineEvent::Kind::phase_end,
+            .label = *labels_.find(phase.name),
+            .allocated_after = live_bytes_});
+}
+
+std::vector<PhasePeak> Ledger::phases() const {
+  return phases_;
+}
+
+void Ledger::record_timeline(bool on) {
+  if (!on || recording_) {
+    recording_ = on;
+    return;
+  }
+  // The labels of an earlier timeline stay: events of it may have been copied by the caller.
+  for (const std::size_t index : phase_stack_) (void)interned(phases_[index].name);
+  for (const auto& [address, block] : live_) (void)interned(block.tag);
+  std::vector<TimelineEvent> fresh;
+  fresh.reserve(2 * (live_.size() + phase_stack_.size()));
+  timeline_ = std::move(fresh);
+  recording_ = true;
+  std::size_t allocated = 0;
+  for (const std::size_t index : phase_stack_)
+    record({.kind = TimelineEvent::Kind::phase_begin, .label = *labels_.find(phases_[index].name)});
+  for (const auto& [address, block] : live_)
+    record({.kind = TimelineEvent::Kind::alloc,
+            .address = address,
+            .requested = block.requested,
+            .bytes = block.bytes,
+            .category = block.category,
+            .label = *labels_.find(block.tag),
+            .allocated_after = allocated += block.bytes});
+}
+
+}  // namespace oomlab

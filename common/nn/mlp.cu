@@ -1,0 +1,343 @@
+#include "nn/mlp.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <stdexcept>
+
+#include "cuda/backend.h"
+#include "cuda/check.h"
+
+namespace oomlab::nn {
+
+// ------------------------------------------------------------------------------------------------------- names
+
+namespace {
+
+[[noreturn]] void bad_model(std::string_view text, const std::string& why) {
+  throw std::invalid_argument("model '" + std::string(text) + "' " + why);
+}
+
+std::vector<std::size_t> parse_widths(std::string_view text, std::string_view list) {
+  std::vector<std::size_t> widths;
+  for (;;) {
+    const std::size_t dash = list.find('-');
+    const std::string_view word = list.substr(0, dash);
+    std::size_t width = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), width);
+    if (error == std::errc::result_out_of_range) bad_model(text, "has a width that is too large: " + std::string(word));
+    if (error != std::errc() || end != word.data() + word.size())
+      bad_model(text, "is not a list of widths; write mlp:IN-...-CLASSES, for example mlp:64-128-10");
+    if (width == 0) bad_model(text, "has a width of zero; every width must be at least 1");
+    widths.push_back(width);
+    if (dash == std::string_view::npos) break;
+    list.remove_prefix(dash + 1);
+  }
+  if (widths.size() < 2) bad_model(text, "has one width; at least two are needed: IN-CLASSES");
+  return widths;
+}
+
+std::size_t checked_sum(std::size_t a, std::size_t b) {
+  if (a > SIZE_MAX - b) throw std::length_error("a size does not fit 64 bits");
+  return a + b;
+}
+
+}  // namespace
+
+std::size_t MlpSpec::parameters() const {
+  std::size_t sum = 0;
+  for (std::size_t l = 1; l <= layers(); ++l)
+    sum = checked_sum(sum, checked_sum(checked_product(widths[l - 1], widths[l]), widths[l]));
+  return sum;
+}
+
+MlpSpec parse_model(std::string_view text) {
+  MlpSpec spec{std::string(text), {}, Activation::relu};
+  if (text == "mlp") {
+    spec.widths = {512, 1024, 2048, 4096, 8192, 10};
+  } else if (text == "mlp-small") {
+    spec.widths = {64, 128, 64, 10};
+  } else if (text.starts_with("mlp:")) {
+    spec.widths = parse_widths(text, text.substr(4));
+    try {
+      (void)checked_product(spec.parameters(), sizeof(float));
+    } catch (const std::length_error&) {
+      bad_model(text, "has more parameters than 64 bits of bytes can hold");
+    }
+  } else {
+    bad_model(text, "is unknown; known: mlp, mlp-small, mlp:IN-...-CLASSES");
+  }
+  return spec;
+}
+
+// ------------------------------------------------------------------------------------------------------- model
+
+Batch make_batch(Context& context, std::size_t batch, std::size_t width) {
+  if (batch == 0) throw std::invalid_argument("a batch needs at least one row");
+  Batch made;
+  made.input = context.buffer<float>(checked_product(batch, width), Category::activations, "input");
+  made.labels = context.buffer<int>(batch, Category::data, "batch labels");
+  made.size = batch;
+  return made;
+}
+
+namespace {
+
+std::string tag_of(std::size_t layer, const char* what) { return "layer " + std::to_string(layer) + " " + what; }
+
+void require_input(const MlpSpec& spec, const DeviceBuffer<float>& input, std::size_t batch) {
+  if (batch == 0 || input.size() != checked_product(batch, spec.inputs()))
+    throw std::invalid_argument("input of " + std::to_string(input.size()) + " values is not a batch of " +
+                                std::to_string(batch) + " rows of " + std::to_string(spec.inputs()));
+}
+
+}  // namespace
+
+Mlp::Mlp(Context& context, const MlpSpec& spec, std::uint64_t seed, bool with_gradients) : spec_(spec) {
+  if (spec.widths.size() < 2) throw std::invalid_argument("a model needs at least two widths");
+  layers_.resize(spec.layers());
+  for (std::size_t l = 1; l <= spec.layers(); ++l) {
+    Layer& layer = layers_[l - 1];
+    const std::size_t in = spec.widths[l - 1], out = spec.widths[l], count = checked_product(in, out);
+    layer.weight = context.buffer<float>(count, Category::parameters, tag_of(l, "weight"));
+    layer.bias = context.buffer<float>(out, Category::parameters, tag_of(l, "bias"));
+    if (with_gradients) {
+      layer.weight_gradient = context.buffer<float>(count, Category::gradients, tag_of(l, "weight gradient"));
+      layer.bias_gradient = context.buffer<float>(out, Category::gradients, tag_of(l, "bias gradient"));
+    }
+    fill_uniform(context, layer.weight.data(), count, static_cast<float>(std::sqrt(6.0 / static_cast<double>(in))),
+                 seed, l);
+    fill(context, layer.bias.data(), out, 0.0f);
+  }
+  if (with_gradients) {
+    loss_ = context.buffer<float>(1, Category::workspace, "loss");
+    fill(context, loss_.data(), 1, 0.0f);
+  }
+}
+
+std::vector<Parameter> Mlp::parameters() {
+  std::vector<Parameter> all;
+  for (std::size_t l = 1; l <= layers_.size(); ++l) {
+    Layer& layer = layers_[l - 1];
+    all.push_back({tag_of(l, "weight"), layer.weight.data(), layer.weight_gradient.data(), layer.weight.size()});
+    all.push_back({tag_of(l, "bias"), layer.bias.data(), layer.bias_gradient.data(), layer.bias.size()});
+  }
+  return all;
+}
+
+void Mlp::forward_backward(Context& context, Batch batch, StepOptions options) {
+  if (!loss_) throw std::logic_error("this model was made without gradients");
+  require_input(spec_, batch.input, batch.size);
+  const std::size_t rows = batch.size, layers = spec_.layers();
+  const float mean = 1.0f / static_cast<float>(options.total_batch ? options.total_batch : rows);
+
+  // activation[l] is what layer l + 1 reads: the input, then each layer's output. before[l] is what the derivative of
+  // the activation is computed from, where that is another buffer (GELU).
+  std::vector<DeviceBuffer<float>> activation(layers + 1), before(layers + 1);
+  activation[0] = std::move(batch.input);
+  {
+    const Phase phase(context.ledger(), "forward");
+    for (std::size_t l = 1; l <= layers; ++l) {
+      const std::size_t in = spec_.widths[l - 1], out = spec_.widths[l], count = checked_product(rows, out);
+      const bool last = l == layers;
+      DeviceBuffer<float> y = context.buffer<float>(count, Category::activations,
+                                                    last ? std::string("logits")
+                                                    : spec_.activation == Activation::gelu
+                                                        ? tag_of(l, "pre-activation")
+                                                        : tag_of(l, "activation"));
+      linear_forward(context, activation[l - 1].data(), weight(l), y.data(), rows, in, out);
+      if (!last && spec_.activation == Activation::gelu) {
+        before[l] = std::move(y);
+        activation[l] = context.buffer<float>(count, Category::activations, tag_of(l, "activation"));
+        bias_activation_keep(context, before[l].data(), bias(l), activation[l].data(), rows, out, spec_.activation);
+      } else {
+        bias_activation(context, y.data(), bias(l), rows, out, last ? Activation::none : spec_.activation);
+        activation[l] = std::move(y);
+      }
+    }
+    DeviceBuffer<float> row_loss = context.buffer<float>(rows, Category::workspace, "row losses");
+    softmax_cross_entropy(context, activation[layers].data(), batch.labels.data(), row_loss.data(), rows,
+                          spec_.classes(), mean);
+    scaled_sum(context, row_loss.data(), rows, mean, loss_.data(), options.accumulate);
+  }
+
+  const Phase phase(context.ledger(), "backward");
+  DeviceBuffer<float> gradient = std::move(activation[layers]);  // of the logits, in their place
+  for (std::size_t l = layers; l >= 1; --l) {
+    const std::size_t in = spec_.widths[l - 1], out = spec_.widths[l];
+    linear_backward_weight(context, gradient.data(), activation[l - 1].data(), weight_gradient(l), bias_gradient(l),
+                           rows, in, out, options.accumulate);
+    if (l == 1) break;
+    if (spec_.activation != Activation::relu) activation[l - 1].reset();
+    DeviceBuffer<float> below = context.buffer<float>(checked_product(rows, in), Category::activations,
+                                                      tag_of(l - 1, "activation gradient"));
+    linear_backward_input(context, gradient.data(), weight(l), below.data(), rows, in, out);
+    gradient = std::move(below);
+    activation_backward(context, gradient.data(),
+                        spec_.activation == Activation::relu ? activation[l - 1].data() : before[l - 1].data(),
+                        gradient.size(), spec_.activation);
+    activation[l - 1].reset();
+    before[l - 1].reset();
+  }
+}
+
+void Mlp::train_step(Context& context, Batch batch, Optimizer& optimizer) {
+  forward_backward(context, std::move(batch));
+  optimizer.step(context);
+}
+
+float Mlp::loss(Context& context) const {
+  float value = 0;
+  if (!loss_ || planning()) return value;
+  CUDA_CHECK(cudaMemcpyAsync(&value, loss_.data(), sizeof value, cudaMemcpyDeviceToHost, context.stream()));
+  CUDA_CHECK(cudaStreamSynchronize(context.stream()));
+  return value;
+}
+
+DeviceBuffer<float> Mlp::forward(Context& context, DeviceBuffer<float> input, std::size_t batch) {
+  require_input(spec_, input, batch);
+  const Phase phase(context.ledger(), "forward");
+  DeviceBuffer<float> x = std::move(input);
+  for (std::size_t l = 1; l <= spec_.layers(); ++l) {
+    const std::size_t in = spec_.widths[l - 1], out = spec_.widths[l];
+    const bool last = l == spec_.layers();
+    DeviceBuffer<float> y = context.buffer<float>(checked_product(batch, out), Category::activations,
+                                                  last ? std::string("logits") : tag_of(l, "activation"));
+    linear_forward(context, x.data(), weight(l), y.data(), batch, in, out);
+    bias_activation(context, y.data(), bias(l), batch, out, last ? Activation::none : spec_.activation);
+    x = std::move(y);
+  }
+  return x;
+}
+
+std::size_t Mlp::count_correct(Context& context, Batch batch) {
+  auto count = context.buffer<unsigned long long>(1, Category::workspace, "correct count");
+  const DeviceBuffer<float> logits = forward(context, std::move(batch.input), batch.size);
+  nn::count_correct(context, logits.data(), batch.labels.data(), batch.size, spec_.classes(), count.data());
+  if (planning()) return 0;
+  unsigned long long correct = 0;
+  CUDA_CHECK(cudaMemcpyAsync(&correct, count.data(), sizeof correct, cudaMemcpyDeviceToHost, context.stream()));
+  CUDA_CHECK(cudaStreamSynchronize(context.stream()));
+  return correct;
+}
+
+std::uint64_t Mlp::fingerprint(Context& context) const {
+  if (planning()) return 0;
+  constexpr std::size_t kPiece = (std::size_t(1) << 20) / sizeof(std::uint32_t);
+  std::vector<std::uint32_t> piece(kPiece);
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  const auto add = [&](const DeviceBuffer<float>& tensor) {
+    for (std::size_t first = 0; first < tensor.size(); first += kPiece) {
+      const std::size_t count = std::min(kPiece, tensor.size() - first);
+      CUDA_CHECK(cudaMemcpyAsync(piece.data(), tensor.data() + first, count * sizeof(float), cudaMemcpyDeviceToHost,
+                                 context.stream()));
+      CUDA_CHECK(cudaStreamSynchronize(context.stream()));
+      for (std::size_t i = 0; i < count; ++i) hash = (hash ^ piece[i]) * 0x100000001b3ull;
+    }
+  };
+  for (const Layer& layer : layers_) {
+    add(layer.weight);
+    add(layer.bias);
+  }
+  return hash;
+}
+
+// ------------------------------------------------------------------------------------------------- closed form
+
+PeakBytes later_peak(const PeakBytes& first, const PeakBytes& second) {
+  return second.total() > first.total() ? second : first;
+}
+
+std::size_t activation_bytes(const MlpSpec& spec, std::size_t batch, std::size_t l) {
+  return round_to_granule(checked_product(checked_product(batch, spec.widths[l]), sizeof(float)));
+}
+
+std::size_t parameter_bytes(const MlpSpec& spec) {
+  // Σ over layers: granule(4 · w[l−1] · w[l]) + granule(4 · w[l])
+  std::size_t sum = 0;
+  for (std::size_t l = 1; l <= spec.layers(); ++l) {
+    const std::size_t weights = checked_product(checked_product(spec.widths[l - 1], spec.widths[l]), sizeof(float));
+    sum = checked_sum(sum, checked_sum(round_to_granule(weights),
+                                       round_to_granule(checked_product(spec.widths[l], sizeof(float)))));
+  }
+  return sum;
+}
+
+std::size_t label_bytes(std::size_t batch) { return round_to_granule(checked_product(batch, sizeof(int))); }
+
+ByCategory resident_for_inference(const MlpSpec& spec) {
+  ByCategory resident;
+  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes);
+  resident[Category::parameters] = parameter_bytes(spec);
+  return resident;
+}
+
+ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer) {
+  ByCategory resident = resident_for_inference(spec);
+  resident[Category::workspace] += round_to_granule(sizeof(float));  // the loss
+  resident[Category::gradients] = parameter_bytes(spec);
+  resident[Category::optimizer] = checked_product(parameter_bytes(spec), state_buffers(optimizer));
+  return resident;
+}
+
+// Training keeps, with L layers and A(l) = activation_bytes(l):
+//
+//   K(0) = A(0)                     the input
+//   K(l) = A(l), GELU: 2 A(l)       hidden layers: the output; GELU also what came before it
+//   A(L)                            the logits
+//
+// Memory is fullest at one of these moments, in this order:
+//
+//   the loss                  K(0) + … + K(L−1) + A(L)  + R, the row losses (workspace)
+//   layer l of the backward,  K(0) + … + K(l−2) + S(l−1) + A(l) + A(l−1)
+//   l = L…2                   where A(l) is the gradient that came down (at l = L: the logits' own buffer), A(l−1) the
+//                             one going further down, and S(l−1) = A(l−1) what the activation's derivative needs
+//                             (no activation: 0). The output of layer l−1 itself was last read by the weight
+//                             gradient just before; ReLU's derivative needs it, GELU's does not.
+//
+// Backward frees what lies above, so the sums differ only by their widest layers: neither moment always wins.
+PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind optimizer) {
+  const std::size_t layers = spec.layers();
+  const auto a = [&](std::size_t l) { return activation_bytes(spec, batch, l); };
+  const std::size_t copies = spec.activation == Activation::gelu ? 2 : 1;
+
+  std::vector<std::size_t> kept_below(layers + 1, 0);  // kept_below[l] = K(0) + … + K(l−1)
+  for (std::size_t l = 0; l < layers; ++l)
+    kept_below[l + 1] = checked_sum(kept_below[l], l == 0 ? a(0) : checked_product(a(l), copies));
+
+  PeakBytes peak{resident_for_training(spec, optimizer)};
+  peak.at_peak[Category::data] += label_bytes(batch);
+  PeakBytes loss = peak;
+  loss.at_peak[Category::activations] = checked_sum(kept_below[layers], a(layers));
+  loss.at_peak[Category::workspace] += round_to_granule(checked_product(batch, sizeof(float)));
+  PeakBytes largest = loss;
+  for (std::size_t l = layers; l >= 2; --l) {
+    const std::size_t derivative = spec.activation == Activation::none ? 0 : a(l - 1);
+    PeakBytes layer = peak;
+    layer.at_peak[Category::activations] =
+        checked_sum(checked_sum(kept_below[l - 1], derivative), checked_sum(a(l), a(l - 1)));
+    largest = later_peak(largest, layer);
+  }
+  return largest;
+}
+
+// Inference holds a layer's input and its output: the largest A(l−1) + A(l).
+PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch) {
+  std::size_t pair = 0;
+  for (std::size_t l = 1; l <= spec.layers(); ++l)
+    pair = std::max(pair, checked_sum(activation_bytes(spec, batch, l - 1), activation_bytes(spec, batch, l)));
+  PeakBytes peak{resident_for_inference(spec)};
+  peak.at_peak[Category::activations] = pair;
+  return peak;
+}
+
+// Inference on top of `resident`, with the labels and one counter beside it.
+PeakBytes predict_count_correct(const MlpSpec& spec, std::size_t batch, const ByCategory& resident) {
+  PeakBytes peak{resident};
+  peak.at_peak[Category::activations] += predict_inference(spec, batch).at_peak[Category::activations];
+  peak.at_peak[Category::data] += label_bytes(batch);
+  peak.at_peak[Category::workspace] += round_to_granule(sizeof(unsigned long long));
+  return peak;
+}
+
+}  // namespace oomlab::nn

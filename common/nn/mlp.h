@@ -1,0 +1,129 @@
+#pragma once
+// A multi-layer perceptron with hand-written backward, and the closed form of the memory it needs.
+//
+// Sizes: layer l = 1…L maps width w[l−1] to w[l]; A(l) = granule(4 · batch · w[l]) is one activation.
+// All bytes are as the ledger counts them: every buffer on its own rounded to the granule.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "memory/context.h"
+#include "nn/ops.h"
+#include "nn/optimizer.h"
+
+namespace oomlab::nn {
+
+/// What a model is: input width, hidden widths, classes.
+struct MlpSpec {
+  std::string name;
+  std::vector<std::size_t> widths;  ///< at least two, none zero
+  Activation activation = Activation::relu;  ///< after every layer but the last
+
+  std::size_t layers() const noexcept { return widths.size() - 1; }
+  std::size_t inputs() const noexcept { return widths.front(); }
+  std::size_t classes() const noexcept { return widths.back(); }
+  /// Weights and biases. Throws std::length_error when that does not fit a size_t.
+  std::size_t parameters() const;
+};
+
+/// Reads a model name:
+///   mlp                512-1024-2048-4096-8192-10, ReLU
+///   mlp-small          64-128-64-10, ReLU: learns the digits in a few seconds
+///   mlp:IN-…-CLASSES   any widths, for example mlp:64-256-10
+/// Throws std::invalid_argument with one line that says what is allowed.
+MlpSpec parse_model(std::string_view text);
+
+/// One batch of input on the device.
+struct Batch {
+  DeviceBuffer<float> input;  ///< [size, width], category activations, tag "input"
+  DeviceBuffer<int> labels;   ///< [size], category data, tag "batch labels"
+  std::size_t size = 0;
+};
+/// Allocates a batch; contents undefined (fill them with data::DeviceDataset::batch). Throws OutOfMemory.
+Batch make_batch(Context& context, std::size_t batch, std::size_t width);
+
+/// How a step treats its gradients.
+struct StepOptions {
+  bool accumulate = false;      ///< add to the gradients and to the loss instead of overwriting them
+  std::size_t total_batch = 0;  ///< the mean is over this many rows; 0: over this batch
+};
+
+class Mlp {
+ public:
+  /// Allocates and initialises the parameters (He uniform weights, zero biases; a hash of seed, tensor and index), and
+  /// with gradients also the gradients and the loss. Contents of the gradients are undefined until a backward pass.
+  /// Throws OutOfMemory: nothing stays allocated.
+  Mlp(Context& context, const MlpSpec& spec, std::uint64_t seed, bool with_gradients);
+
+  const MlpSpec& spec() const noexcept { return spec_; }
+  /// Every tensor, layer by layer, weight then bias. Valid as long as the model lives.
+  std::vector<Parameter> parameters();
+
+  /// Forward and backward: fills the gradients and the loss. Phases "forward" and "backward".
+  /// Throws OutOfMemory: parameters are unchanged, everything the step had allocated is free again, and trying again
+  /// with more memory gives the same bits (without `accumulate`, the old gradients do not matter).
+  void forward_backward(Context& context, Batch batch, StepOptions options = {});
+  /// forward_backward, then one step of the optimizer. On OutOfMemory the optimizer is unchanged too.
+  void train_step(Context& context, Batch batch, Optimizer& optimizer);
+  /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
+  float loss(Context& context) const;
+
+  /// Inference: the logits [batch, classes]; the input and each activation are freed as soon as they were used.
+  DeviceBuffer<float> forward(Context& context, DeviceBuffer<float> input, std::size_t batch);
+  /// Rows of the batch that the model gets right. 0 in plan mode.
+  std::size_t count_correct(Context& context, Batch batch);
+
+  /// FNV-1a over the bits of all parameters, copied to the host in pieces of at most 1 MiB. 0 in plan mode.
+  std::uint64_t fingerprint(Context& context) const;
+
+  // Single layers, l = 1…L, for mitigations that arrange the step themselves.
+  float* weight(std::size_t l) noexcept { return layers_[l - 1].weight.data(); }
+  float* bias(std::size_t l) noexcept { return layers_[l - 1].bias.data(); }
+  float* weight_gradient(std::size_t l) noexcept { return layers_[l - 1].weight_gradient.data(); }
+  float* bias_gradient(std::size_t l) noexcept { return layers_[l - 1].bias_gradient.data(); }
+  /// The device float that loss() reads.
+  float* loss_buffer() noexcept { return loss_.data(); }
+
+ private:
+  struct Layer {
+    DeviceBuffer<float> weight, bias, weight_gradient, bias_gradient;
+  };
+  MlpSpec spec_;
+  std::vector<Layer> layers_;
+  DeviceBuffer<float> loss_;
+};
+
+// ------------------------------------------------------------------------------------------- closed form
+
+/// Live bytes at the moment of the peak (the first one, when several are equal), as Ledger::peak_by_category().
+struct PeakBytes {
+  ByCategory at_peak;
+  std::size_t total() const { return at_peak.total(); }
+};
+/// The larger one; the first when equal. For a program that does one thing after the other.
+PeakBytes later_peak(const PeakBytes& first, const PeakBytes& second);
+
+/// granule(4 · batch · w[l]): one activation, l = 0…L (0 is the input).
+std::size_t activation_bytes(const MlpSpec& spec, std::size_t batch, std::size_t l);
+/// All parameters; gradients are the same, and so is each state buffer of the optimizer.
+std::size_t parameter_bytes(const MlpSpec& spec);
+/// granule(4 · batch): the labels of a batch (category data).
+std::size_t label_bytes(std::size_t batch);
+
+/// What stays allocated between steps: the context's workspace, parameters, and when training gradients, the loss, and
+/// the optimizer's state.
+ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer);
+ByCategory resident_for_inference(const MlpSpec& spec);
+
+/// Peak of a program with one Context, one Mlp with gradients, one optimizer, and train_step on batches of `batch`.
+/// The caller adds its dataset.
+PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind optimizer);
+/// Peak of a program with one Context, one Mlp without gradients, and forward() on inputs of `batch` (no labels).
+PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch);
+/// Peak of count_correct() on a Batch (which has labels), above `resident`.
+PeakBytes predict_count_correct(const MlpSpec& spec, std::size_t batch, const ByCategory& resident);
+
+}  // namespace oomlab::nn

@@ -1,0 +1,386 @@
+#include "nn/ops.h"
+
+#include <climits>
+#include <stdexcept>
+#include <string>
+
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "nn/kernel.h"
+
+namespace oomlab::nn {
+
+const char* name_of(Activation activation) noexcept {
+  switch (activation) {
+    case Activation::none: return "none";
+    case Activation::relu: return "relu";
+    case Activation::gelu: return "gelu";
+  }
+  return "?";
+}
+
+// --------------------------------------------------------------------------------------------------- products
+
+void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
+          float alpha, const float* a, const float* b, float beta, float* c) {
+  if (m > INT_MAX || n > INT_MAX || k > INT_MAX) {
+    if (planning()) return;
+    throw std::length_error("matrix product " + std::to_string(m) + " x " + std::to_string(n) + " x " +
+                            std::to_string(k) + " exceeds the 32-bit sizes of cuBLAS");
+  }
+  if (m == 0 || n == 0) return;
+  // cuBLAS is column-major, and a row-major matrix read so is its transpose: Cᵀ = op(B)ᵀ op(A)ᵀ.
+  const int lda = static_cast<int>(transpose_a ? m : k), ldb = static_cast<int>(transpose_b ? k : n);
+  CUBLAS_CHECK(cublasSgemm(context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                           transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, static_cast<int>(n), static_cast<int>(m),
+                           static_cast<int>(k), &alpha, b, ldb, a, lda, &beta, c, static_cast<int>(n)));
+}
+
+void linear_forward(Context& context, const float* x, const float* weight, float* y, std::size_t batch,
+                    std::size_t in, std::size_t out) {
+  gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
+}
+
+void linear_backward_input(Context& context, const float* dy, const float* weight, float* dx, std::size_t batch,
+                           std::size_t in, std::size_t out) {
+  gemm(context, false, false, batch, in, out, 1.0f, dy, weight, 0.0f, dx);
+}
+
+void linear_backward_weight(Context& context, const float* dy, const float* x, float* dweight, float* dbias,
+                            std::size_t batch, std::size_t in, std::size_t out, bool accumulate) {
+  gemm(context, true, false, out, in, batch, 1.0f, dy, x, accumulate ? 1.0f : 0.0f, dweight);
+  column_sum(context, dy, dbias, batch, out, accumulate);
+}
+
+// ------------------------------------------------------------------------------------------------ activations
+
+namespace {
+
+template <Activation A>
+__device__ float activate(float x) {
+  if constexpr (A == Activation::relu) return x > 0.0f ? x : 0.0f;
+  if constexpr (A == Activation::gelu) return gelu(x);
+  return x;
+}
+
+template <Activation A>
+__device__ float derivative(float saved) {
+  if constexpr (A == Activation::relu) return saved > 0.0f ? 1.0f : 0.0f;
+  if constexpr (A == Activation::gelu) return gelu_derivative(saved);
+  return 1.0f;
+}
+
+// One block a row, so that the bias needs no division to be found.
+template <Activation A>
+__global__ void bias_activation_kernel(float* y, const float* bias, std::size_t rows, std::size_t width, bool packs) {
+  for (std::size_t row : row_range(rows)) {
+    float* line = y + row * width;
+    if (bias) {
+      for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+        using V = decltype(v);
+        v = load<V>(line, i);
+        const V b = load<V>(bias, i);
+        for (std::size_t k = 0; k < V::size; ++k) v[k] = activate<A>(v[k] + b[k]);
+        store(line, i, v);
+      });
+    } else {
+      for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+        using V = decltype(v);
+        v = load<V>(line, i);
+        for (std::size_t k = 0; k < V::size; ++k) v[k] = activate<A>(v[k]);
+        store(line, i, v);
+      });
+    }
+  }
+}
+
+template <Activation A>
+__global__ void bias_activation_keep_kernel(float* __restrict__ z, const float* __restrict__ bias,
+                                            float* __restrict__ y, std::size_t rows, std::size_t width, bool packs) {
+  for (std::size_t row : row_range(rows)) {
+    float *kept = z + row * width, *out = y + row * width;
+    for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      v = load<V>(kept, i);
+      if (bias) {
+        const V b = load<V>(bias, i);
+        for (std::size_t k = 0; k < V::size; ++k) v[k] += b[k];
+        store(kept, i, v);
+      }
+      V a;
+      for (std::size_t k = 0; k < V::size; ++k) a[k] = activate<A>(v[k]);
+      store(out, i, a);
+    });
+  }
+}
+
+template <Activation A>
+__global__ void activation_backward_kernel(float* __restrict__ dy, const float* __restrict__ saved,
+                                           std::size_t count, bool packs) {
+  for_packs(GridRange{}, count, packs, [&](auto d, std::size_t i) {
+    using V = decltype(d);
+    d = load<V>(dy, i);
+    const V s = load<V>(saved, i);
+    for (std::size_t k = 0; k < V::size; ++k) d[k] *= derivative<A>(s[k]);
+    store(dy, i, d);
+  });
+}
+
+}  // namespace
+
+void bias_activation(Context& context, float* y, const float* bias, std::size_t rows, std::size_t width,
+                     Activation activation) {
+  if (!bias && activation == Activation::none) return;
+  const auto kernel = activation == Activation::relu   ? bias_activation_kernel<Activation::relu>
+                      : activation == Activation::gelu ? bias_activation_kernel<Activation::gelu>
+                                                       : bias_activation_kernel<Activation::none>;
+  launch(kernel, shape_for_short_rows(rows, width / 4), context.stream(), y, bias, rows, width,
+         width % 4 == 0 && aligned_for_packs(y, bias));
+}
+
+void bias_activation_keep(Context& context, float* z, const float* bias, float* y, std::size_t rows,
+                          std::size_t width, Activation activation) {
+  const auto kernel = activation == Activation::relu   ? bias_activation_keep_kernel<Activation::relu>
+                      : activation == Activation::gelu ? bias_activation_keep_kernel<Activation::gelu>
+                                                       : bias_activation_keep_kernel<Activation::none>;
+  launch(kernel, shape_for_short_rows(rows, width / 4), context.stream(), z, bias, y, rows, width,
+         width % 4 == 0 && aligned_for_packs(z, bias, y));
+}
+
+void activation_backward(Context& context, float* dy, const float* saved, std::size_t count, Activation activation) {
+  if (activation == Activation::none) return;
+  const auto kernel = activation == Activation::relu ? activation_backward_kernel<Activation::relu>
+                                                     : activation_backward_kernel<Activation::gelu>;
+  launch(kernel, shape_for_items(count / 4), context.stream(), dy, saved, count, aligned_for_packs(dy, saved));
+}
+
+// ----------------------------------------------------------------------------------------------- column sums
+//
+// A block takes a tile of columns. A cell is 8 rows × 8 columns: two packs a row, eight rows in flight. Cells of one
+// tile side by side, `groups` of them below each other, add up into shared memory until the rows are done; each cell
+// has one owner, so only the last step, adding the groups, needs a barrier. Which numbers are added in which order
+// depends on the matrix alone, not on the block size. On the host the cells are walked row by row: whole cache lines.
+
+namespace {
+
+constexpr std::size_t kCell = 8, kCellsOfBlock = 512;
+
+struct ColumnTiles {
+  std::size_t columns;         // of a tile
+  unsigned cells_across_log2;  // cells of a tile side by side, a power of two
+  std::size_t groups;
+  __host__ __device__ std::size_t cells() const { return groups << cells_across_log2; }
+};
+
+ColumnTiles column_tiles(std::size_t rows, std::size_t width) {
+  unsigned log2 = 0;
+  while (log2 < 5 && (kCell << log2) < width) ++log2;
+  const std::size_t row_cells = std::max<std::size_t>(1, (rows + kCell - 1) / kCell);
+  return {kCell << log2, log2, std::min(kCellsOfBlock >> log2, row_cells)};
+}
+
+template <bool kPacks>
+__device__ void add_row(float* sum, const float* x) {
+  if constexpr (kPacks) {
+    const auto low = load<Pack<float>>(x, 0), high = load<Pack<float>>(x, 1);
+    for (std::size_t k = 0; k < 4; ++k) sum[k] += low[k];
+    for (std::size_t k = 0; k < 4; ++k) sum[4 + k] += high[k];
+  } else {
+    for (std::size_t k = 0; k < kCell; ++k) sum[k] += x[k];
+  }
+}
+
+template <bool kPacks>
+__global__ void column_sum_kernel(const float* __restrict__ x, float* __restrict__ sums, std::size_t rows,
+                                  std::size_t width, ColumnTiles tiles, bool accumulate) {
+  float* partial = dynamic_shared<float>();
+  const std::size_t across = std::size_t(1) << tiles.cells_across_log2;
+  for (std::size_t tile : row_range((width + tiles.columns - 1) / tiles.columns)) {
+    const std::size_t first = tile * tiles.columns;
+    const std::size_t columns = width - first < tiles.columns ? width - first : tiles.columns;
+    for (std::size_t i : block_range(tiles.cells() * kCell)) partial[i] = 0.0f;
+    __syncthreads();
+    for (std::size_t top = 0; top < rows; top += tiles.groups * kCell) {
+      for (std::size_t i : block_range(tiles.cells())) {
+        const std::size_t row = top + (i >> tiles.cells_across_log2) * kCell, column = (i & (across - 1)) * kCell;
+        const float* cell = x + row * width + first + column;
+        float* into = partial + i * kCell;
+        if (row + kCell <= rows && column + kCell <= columns) {
+          float sum[kCell];
+          for (std::size_t k = 0; k < kCell; ++k) sum[k] = into[k];
+          for (std::size_t r = 0; r < kCell; ++r) add_row<kPacks>(sum, cell + r * width);
+          for (std::size_t k = 0; k < kCell; ++k) into[k] = sum[k];
+        } else {
+          for (std::size_t r = 0; r < kCell && row + r < rows; ++r)
+            for (std::size_t k = 0; k < kCell && column + k < columns; ++k) into[k] += cell[r * width + k];
+        }
+      }
+    }
+    __syncthreads();
+    for (std::size_t column : block_range(columns)) {
+      float sum = accumulate ? sums[first + column] : 0.0f;
+      for (std::size_t g = 0; g < tiles.groups; ++g) sum += partial[g * tiles.columns + column];
+      sums[first + column] = sum;
+    }
+    __syncthreads();  // the next tile writes partial again
+  }
+}
+
+}  // namespace
+
+void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width, bool accumulate) {
+  const ColumnTiles tiles = column_tiles(rows, width);
+  LaunchShape shape = shape_for_short_rows((width + tiles.columns - 1) / tiles.columns, tiles.cells(),
+                                           tiles.cells() * kCell * sizeof(float));
+  const auto kernel = width % 4 == 0 && aligned_for_packs(x) ? column_sum_kernel<true> : column_sum_kernel<false>;
+  launch(kernel, shape, context.stream(), x, sums, rows, width, tiles, accumulate);
+}
+
+// ------------------------------------------------------------------------------------------------------- loss
+
+namespace {
+
+// A thread's part of a row, eight running values at a time: side by side they vectorise without reordering a sum.
+constexpr std::size_t kLanes = 8;
+
+__device__ float block_max_of(const float* x, std::size_t n) {
+  float lane[kLanes];
+  for (std::size_t k = 0; k < kLanes; ++k) lane[k] = -INFINITY;
+  for (std::size_t i : block_range(n / kLanes))
+    for (std::size_t k = 0; k < kLanes; ++k) lane[k] = lane[k] < x[i * kLanes + k] ? x[i * kLanes + k] : lane[k];
+  float largest = lane[0];
+  for (std::size_t k = 1; k < kLanes; ++k) largest = largest < lane[k] ? lane[k] : largest;
+  const std::size_t done = n / kLanes * kLanes;
+  for (std::size_t i : block_range(n - done)) largest = largest < x[done + i] ? x[done + i] : largest;
+  return block_max(largest);
+}
+
+// The sum of f(i) over 0…n−1, for all threads of the block.
+template <class F>
+__device__ float block_sum_of(std::size_t n, F f) {
+  float lane[kLanes];
+  for (std::size_t k = 0; k < kLanes; ++k) lane[k] = 0.0f;
+  for (std::size_t i : block_range(n / kLanes))
+    for (std::size_t k = 0; k < kLanes; ++k) lane[k] += f(i * kLanes + k);
+  float sum = 0.0f;
+  for (std::size_t k = 0; k < kLanes; ++k) sum += lane[k];
+  const std::size_t done = n / kLanes * kLanes;
+  for (std::size_t i : block_range(n - done)) sum += f(done + i);
+  return block_sum(sum);
+}
+
+__global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, float* row_loss, std::size_t rows,
+                                             std::size_t classes, float gradient_scale) {
+  for (std::size_t row : row_range(rows)) {
+    float* x = logits + row * classes;
+    const float largest = block_max_of(x, classes);
+    const float target = x[labels[row]] - largest;
+    __syncthreads();  // everybody has read the target; now x is overwritten, by the same thread that will scale it
+    const float sum = block_sum_of(classes, [&](std::size_t i) { return x[i] = exp_of(x[i] - largest); });
+    const float scale = gradient_scale / sum;
+    // the same walk as block_sum_of: each thread scales the values that it wrote
+    for (std::size_t i : block_range(classes / kLanes))
+      for (std::size_t k = 0; k < kLanes; ++k) x[i * kLanes + k] *= scale;
+    const std::size_t done = classes / kLanes * kLanes;
+    for (std::size_t i : block_range(classes - done)) x[done + i] *= scale;
+    __syncthreads();
+    for ([[maybe_unused]] std::size_t once : block_range(1)) {
+      x[labels[row]] = (exp_of(target) / sum - 1.0f) * gradient_scale;
+      row_loss[row] = logf(sum) - target;
+    }
+  }
+}
+
+__global__ void cross_entropy_kernel(const float* logits, const int* labels, float* row_loss, std::size_t rows,
+                                     std::size_t classes) {
+  for (std::size_t row : row_range(rows)) {
+    const float* x = logits + row * classes;
+    const float largest = block_max_of(x, classes);
+    const float sum = block_sum_of(classes, [&](std::size_t i) { return exp_of(x[i] - largest); });
+    for ([[maybe_unused]] std::size_t once : block_range(1)) row_loss[row] = logf(sum) - (x[labels[row]] - largest);
+  }
+}
+
+// One block: the vector is short, and one order of addition is enough.
+__global__ void scaled_sum_kernel(const float* x, std::size_t count, float scale, float* total, bool accumulate) {
+  const float sum = block_sum_of(count, [&](std::size_t i) { return x[i]; });
+  for ([[maybe_unused]] std::size_t once : block_range(1)) *total = (accumulate ? *total : 0.0f) + scale * sum;
+}
+
+__global__ void count_correct_kernel(const float* logits, const int* labels, std::size_t rows, std::size_t classes,
+                                     unsigned long long* correct, bool accumulate) {
+  unsigned long long hits = 0;
+  for (std::size_t row : block_range(rows)) {
+    const float* x = logits + row * classes;
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < classes; ++i)
+      if (x[best] < x[i]) best = i;
+    hits += best == static_cast<std::size_t>(labels[row]);
+  }
+  hits = block_sum(hits);
+  for ([[maybe_unused]] std::size_t once : block_range(1)) *correct = (accumulate ? *correct : 0) + hits;
+}
+
+}  // namespace
+
+void softmax_cross_entropy(Context& context, float* logits, const int* labels, float* row_loss, std::size_t rows,
+                           std::size_t classes, float gradient_scale) {
+  launch(softmax_cross_entropy_kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels,
+         row_loss, rows, classes, gradient_scale);
+}
+
+void cross_entropy(Context& context, const float* logits, const int* labels, float* row_loss, std::size_t rows,
+                   std::size_t classes) {
+  launch(cross_entropy_kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels,
+         row_loss, rows, classes);
+}
+
+void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total, bool accumulate) {
+  launch(scaled_sum_kernel, shape_for_rows(1), context.stream(), x, count, scale, total, accumulate);
+}
+
+void count_correct(Context& context, const float* logits, const int* labels, std::size_t rows, std::size_t classes,
+                   unsigned long long* correct, bool accumulate) {
+  launch(count_correct_kernel, shape_for_rows(1), context.stream(), logits, labels, rows, classes, correct,
+         accumulate);
+}
+
+// --------------------------------------------------------------------------------------------- initial values
+
+namespace {
+
+// The finaliser of SplitMix64: every input bit changes every output bit with probability one half.
+__host__ __device__ inline std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+__global__ void fill_uniform_kernel(float* values, std::size_t count, float bound, std::uint64_t key) {
+  for (std::size_t i : grid_range(count)) {
+    const auto bits = static_cast<std::int32_t>(mix(key + i * 0x9e3779b97f4a7c15ull) >> 40);  // 24 bits
+    // exact: a multiple of 2^-23 in [-1, 1); so the product is the only rounding
+    values[i] = static_cast<float>(bits - (1 << 23)) * (1.0f / (1 << 23)) * bound;
+  }
+}
+
+__global__ void fill_kernel(float* values, std::size_t count, float value, bool packs) {
+  for_packs(GridRange{}, count, packs, [&](auto v, std::size_t i) {
+    for (std::size_t k = 0; k < decltype(v)::size; ++k) v[k] = value;
+    store(values, i, v);
+  });
+}
+
+}  // namespace
+
+void fill_uniform(Context& context, float* values, std::size_t count, float bound, std::uint64_t seed,
+                  std::uint64_t stream) {
+  const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
+  launch(fill_uniform_kernel, shape_for_items(count), context.stream(), values, count, bound, key);
+}
+
+void fill(Context& context, float* values, std::size_t count, float value) {
+  launch(fill_kernel, shape_for_items(count / 4), context.stream(), values, count, value, aligned_for_packs(values));
+}
+
+}  // namespace oomlab::nn

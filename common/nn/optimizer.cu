@@ -1,0 +1,163 @@
+#include "nn/optimizer.h"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "cuda/check.h"
+#include "nn/kernel.h"
+
+namespace oomlab::nn {
+
+const char* name_of(OptimizerKind kind) noexcept {
+  switch (kind) {
+    case OptimizerKind::sgd: return "sgd";
+    case OptimizerKind::momentum: return "momentum";
+    case OptimizerKind::adamw: return "adamw";
+  }
+  return "?";
+}
+
+OptimizerKind parse_optimizer(std::string_view name) {
+  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw})
+    if (name == name_of(kind)) return kind;
+  throw std::invalid_argument("optimizer '" + std::string(name) + "' is unknown; known: sgd, momentum, adamw");
+}
+
+std::size_t state_buffers(OptimizerKind kind) noexcept {
+  return kind == OptimizerKind::sgd ? 0 : kind == OptimizerKind::momentum ? 1 : 2;
+}
+
+// ---------------------------------------------------------------------------------------------------- kernels
+
+namespace {
+
+__global__ void sgd_kernel(float* __restrict__ value, const float* __restrict__ gradient, std::size_t count, float lr,
+                           bool packs) {
+  for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
+    using V = decltype(w);
+    w = load<V>(value, i);
+    const V g = load<V>(gradient, i);
+    for (std::size_t k = 0; k < V::size; ++k) w[k] -= lr * g[k];
+    store(value, i, w);
+  });
+}
+
+__global__ void momentum_kernel(float* __restrict__ value, const float* __restrict__ gradient,
+                                float* __restrict__ velocity, std::size_t count, float lr, float momentum,
+                                bool packs) {
+  for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
+    using V = decltype(w);
+    w = load<V>(value, i);
+    V v = load<V>(velocity, i);
+    const V g = load<V>(gradient, i);
+    for (std::size_t k = 0; k < V::size; ++k) {
+      v[k] = momentum * v[k] + g[k];
+      w[k] -= lr * v[k];
+    }
+    store(velocity, i, v);
+    store(value, i, w);
+  });
+}
+
+struct AdamWStep {
+  float beta1, beta2, eps;
+  float keep;             // 1 − lr · weight_decay
+  float rate;             // lr / (1 − beta1^t)
+  float second_unbiased;  // 1 / (1 − beta2^t)
+};
+
+__global__ void adamw_kernel(float* __restrict__ value, const float* __restrict__ gradient, float* __restrict__ first,
+                             float* __restrict__ second, std::size_t count, AdamWStep step, bool packs) {
+  for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
+    using V = decltype(w);
+    w = load<V>(value, i);
+    V m = load<V>(first, i), v = load<V>(second, i);
+    const V g = load<V>(gradient, i);
+    for (std::size_t k = 0; k < V::size; ++k) {
+      m[k] = step.beta1 * m[k] + (1.0f - step.beta1) * g[k];
+      v[k] = step.beta2 * v[k] + (1.0f - step.beta2) * g[k] * g[k];
+      w[k] = step.keep * w[k] - step.rate * m[k] / (sqrtf(v[k] * step.second_unbiased) + step.eps);
+    }
+    store(first, i, m);
+    store(second, i, v);
+    store(value, i, w);
+  });
+}
+
+std::vector<DeviceBuffer<float>> make_state(Context& context, const std::vector<Parameter>& parameters,
+                                            const char* suffix) {
+  std::vector<DeviceBuffer<float>> state;
+  state.reserve(parameters.size());
+  for (const Parameter& p : parameters) {
+    state.push_back(context.buffer<float>(p.count, Category::optimizer, p.name + suffix));
+    CUDA_CHECK(cudaMemsetAsync(state.back().data(), 0, state.back().bytes(), context.stream()));
+  }
+  return state;
+}
+
+std::vector<Parameter> require_gradients(std::vector<Parameter> parameters) {
+  for (const Parameter& p : parameters)
+    if (!p.gradient && p.count) throw std::invalid_argument("parameter '" + p.name + "' has no gradient to follow");
+  return parameters;
+}
+
+}  // namespace
+
+void sgd_update(Context& context, float* value, const float* gradient, float* velocity, std::size_t count,
+                const SgdSettings& settings) {
+  const LaunchShape shape = shape_for_items(count / 4);
+  const bool packs = aligned_for_packs(value, gradient, velocity);
+  if (settings.momentum == 0.0f)
+    launch(sgd_kernel, shape, context.stream(), value, gradient, count, settings.lr, packs);
+  else
+    launch(momentum_kernel, shape, context.stream(), value, gradient, velocity, count, settings.lr, settings.momentum,
+           packs);
+}
+
+void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second,
+                  std::size_t count, const AdamWSettings& settings, std::uint64_t step) {
+  const double t = static_cast<double>(step);
+  const AdamWStep s{settings.beta1,
+                    settings.beta2,
+                    settings.eps,
+                    1.0f - settings.lr * settings.weight_decay,
+                    static_cast<float>(settings.lr / (1.0 - std::pow(double(settings.beta1), t))),
+                    static_cast<float>(1.0 / (1.0 - std::pow(double(settings.beta2), t)))};
+  launch(adamw_kernel, shape_for_items(count / 4), context.stream(), value, gradient, first, second, count, s,
+         aligned_for_packs(value, gradient, first, second));
+}
+
+// ------------------------------------------------------------------------------------------------- optimizers
+
+Sgd::Sgd(Context& context, std::vector<Parameter> parameters, SgdSettings settings)
+    : Optimizer(require_gradients(std::move(parameters))), settings_(settings) {
+  if (settings_.momentum != 0.0f) velocity_ = make_state(context, parameters_, " velocity");
+}
+
+OptimizerKind Sgd::kind() const noexcept {
+  return settings_.momentum == 0.0f ? OptimizerKind::sgd : OptimizerKind::momentum;
+}
+
+void Sgd::step(Context& context) {
+  const Phase phase(context.ledger(), "optimizer");
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    sgd_update(context, parameters_[i].value, parameters_[i].gradient,
+               velocity_.empty() ? nullptr : velocity_[i].data(), parameters_[i].count, settings_);
+  ++steps_;
+}
+
+AdamW::AdamW(Context& context, std::vector<Parameter> parameters, AdamWSettings settings)
+    : Optimizer(require_gradients(std::move(parameters))),
+      settings_(settings),
+      first_(make_state(context, parameters_, " m")),
+      second_(make_state(context, parameters_, " v")) {}
+
+void AdamW::step(Context& context) {
+  const Phase phase(context.ledger(), "optimizer");
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    adamw_update(context, parameters_[i].value, parameters_[i].gradient, first_[i].data(), second_[i].data(),
+                 parameters_[i].count, settings_, steps_ + 1);
+  ++steps_;
+}
+
+}  // namespace oomlab::nn

@@ -1,0 +1,113 @@
+// Predicted = plan mode = measured peak allocated bytes: error 0, for every variant of every configuration in the
+// chapter's tests/bytes.txt (one command line a row; '#' comments). Rows that begin with "plan:" are far too large to
+// run: they are only planned, within a second and 200 MB of resident memory.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "process.h"
+
+namespace {
+
+using namespace oomlab::test;
+using nlohmann::json;
+
+struct Row {
+  bool plan_only = false;
+  std::vector<std::string> arguments;
+  std::string text;
+};
+
+std::vector<Row> rows() {
+  std::ifstream file(chapter_folder() + "/tests/bytes.txt");
+  std::vector<Row> result;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    Row row;
+    row.text = line;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      if (word == "plan:") {
+        row.plan_only = true;
+      } else {
+        row.arguments.push_back(word);
+      }
+    }
+    result.push_back(std::move(row));
+  }
+  return result;
+}
+
+json run_for_json(const Row& row, bool plan, Outcome& outcome) {
+  const TemporaryFolder folder;
+  auto arguments = row.arguments;
+  arguments.insert(arguments.end(), {"--quiet", "--json", folder / "result.json"});
+  if (plan) arguments.push_back("--plan");
+  outcome = run_process(program(), arguments, folder.path());
+  if (outcome.exit_code == 2) return nullptr;
+  EXPECT_EQ(outcome.exit_code, 0) << row.text << (plan ? " --plan" : "") << ": " << outcome.err;
+  if (outcome.exit_code != 0) return nullptr;
+  return json::parse(read_text(folder / "result.json"));
+}
+
+void expect_exact(const json& variant) {
+  ASSERT_TRUE(variant.contains("peak_allocated_bytes")) << variant;
+  EXPECT_EQ(variant["peak_allocated_bytes"], variant["predicted_bytes"]) << variant["name"];
+  EXPECT_EQ(variant["by_category_bytes"], variant["predicted_by_category_bytes"]) << variant["name"];
+  EXPECT_GT(variant["peak_allocated_bytes"], 0) << variant["name"];
+}
+
+TEST(Bytes, PredictedIsPlannedIsMeasured) {
+  std::size_t configurations = 0, variants = 0;
+  for (const Row& row : rows()) {
+    if (row.plan_only) continue;
+    SCOPED_TRACE(row.text);
+    Outcome outcome;
+    const json planned = run_for_json(row, true, outcome), measured = run_for_json(row, false, outcome);
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    ASSERT_TRUE(planned.is_object() && measured.is_object());
+    ASSERT_EQ(planned["variants"].size(), measured["variants"].size());
+    for (std::size_t i = 0; i < measured["variants"].size(); ++i) {
+      const json &p = planned["variants"][i], &m = measured["variants"][i];
+      expect_exact(p);
+      expect_exact(m);
+      EXPECT_EQ(p["peak_allocated_bytes"], m["peak_allocated_bytes"]) << m["name"];
+      EXPECT_EQ(p["outcome"], m["outcome"]) << m["name"];
+      ASSERT_EQ(p.contains("oom"), m.contains("oom"));
+      if (m.contains("oom")) EXPECT_EQ(p["oom"], m["oom"]) << "out of memory at another allocation";
+      for (std::size_t phase = 0; phase < m["phases"].size(); ++phase) {
+        EXPECT_EQ(p["phases"][phase]["name"], m["phases"][phase]["name"]);
+        EXPECT_EQ(p["phases"][phase]["peak_allocated_bytes"], m["phases"][phase]["peak_allocated_bytes"]);
+      }
+      ++variants;
+    }
+    ++configurations;
+  }
+  EXPECT_GE(configurations, 3u);
+  std::printf("%zu configurations, %zu variants, error 0\n", configurations, variants);
+}
+
+TEST(Bytes, PlansAnySizeInASecond) {
+  std::size_t configurations = 0;
+  for (const Row& row : rows()) {
+    if (!row.plan_only) continue;
+    SCOPED_TRACE(row.text);
+    Outcome outcome;
+    const json planned = run_for_json(row, true, outcome);
+    ASSERT_TRUE(planned.is_object());
+    for (const json& variant : planned["variants"]) expect_exact(variant);
+    std::printf("%s: %.3f s, %ld MiB resident, %s bytes\n", row.text.c_str(), outcome.seconds,
+                outcome.peak_rss_kib / 1024, planned["variants"][0]["peak_allocated_bytes"].dump().c_str());
+    if (!slow_build()) {
+      EXPECT_LE(outcome.seconds, 1.0);
+      EXPECT_LE(outcome.peak_rss_kib * 1024, 200'000'000);
+    }
+    ++configurations;
+  }
+  EXPECT_GE(configurations, 1u);
+}
+
+}  // namespace

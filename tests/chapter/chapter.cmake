@@ -1,0 +1,50 @@
+# The tests that every chapter gets without asking. Called by oomlab_chapter().
+#   NN_name.Bytes…   predicted = plan = measured peak bytes, for every line of tests/bytes.txt     (label bytes)
+#   NN_name.Cli…     bad input, interruption, result files and their formats                       (label cli)
+#   NN_name.faults…  every fallible call made to fail                              (host only, label faults)
+if(NOT TARGET oomlab_chapter_checks)
+  add_library(oomlab_chapter_checks OBJECT "${CMAKE_CURRENT_LIST_DIR}/bytes_test.cpp"
+    "${CMAKE_CURRENT_LIST_DIR}/cli_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/process.cpp")
+  target_link_libraries(oomlab_chapter_checks PUBLIC oomlab_flags GTest::gtest fmt::fmt nlohmann_json::nlohmann_json)
+  if(OOMLAB_BACKEND STREQUAL "host")
+    add_library(oomlab_fault_sweep OBJECT "${CMAKE_CURRENT_LIST_DIR}/fault_sweep.cpp")
+    target_link_libraries(oomlab_fault_sweep PUBLIC oomlab_harness)
+  endif()
+endif()
+
+function(oomlab_chapter_tests name)
+  set(folder "${OOMLAB_ROOT}/tests/chapter")
+  add_executable(${name}_checks $<TARGET_OBJECTS:oomlab_chapter_checks>)
+  target_link_libraries(${name}_checks PRIVATE oomlab_flags GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json)
+  set_target_properties(${name}_checks PROPERTIES LINKER_LANGUAGE CXX)
+  add_dependencies(${name}_checks ${name})
+  set(environment
+    "OOMLAB_PROGRAM=$<TARGET_FILE:${name}>"
+    "OOMLAB_CHAPTER_FOLDER=${CMAKE_CURRENT_SOURCE_DIR}"
+    "OOMLAB_SOURCE=${OOMLAB_ROOT}"
+    "OOMLAB_SLOW=$<IF:$<OR:$<BOOL:${OOMLAB_SANITIZE}>,$<BOOL:${OOMLAB_CHECK}>>,1,0>")
+  gtest_discover_tests(${name}_checks TEST_FILTER "Bytes*" TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+    PROPERTIES ENVIRONMENT "${environment}" LABELS "bytes" TIMEOUT 1200)
+  gtest_discover_tests(${name}_checks TEST_FILTER "Cli*" TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+    PROPERTIES ENVIRONMENT "${environment}" LABELS "cli" TIMEOUT 600)
+
+  if(OOMLAB_BACKEND STREQUAL "host")
+    # The chapter itself, its main() under another name, called again and again by the sweep.
+    oomlab_library(${name}_swept SOURCES ${ARGN} LINK oomlab_harness oomlab_nn oomlab_data)
+    target_compile_definitions(${name}_swept PRIVATE main=oomlab_chapter_main)
+    add_executable(${name}_fault_sweep $<TARGET_OBJECTS:oomlab_fault_sweep>)
+    target_link_libraries(${name}_fault_sweep PRIVATE ${name}_swept oomlab_harness oomlab_nn oomlab_data)
+    set_target_properties(${name}_fault_sweep PROPERTIES LINKER_LANGUAGE CXX)
+    # Under a sanitizer a run is ten times slower, so there the sweep takes every 97th call (a prime: no rhythm).
+    set(stride 1)
+    if(OOMLAB_SANITIZE OR OOMLAB_CHECK)
+      set(stride 97)
+    endif()
+    foreach(mode once from)
+      add_test(NAME ${name}.faults.${mode}
+        COMMAND ${name}_fault_sweep --mode ${mode} --stride ${stride} --program ${name})
+      set_tests_properties(${name}.faults.${mode} PROPERTIES LABELS "faults" TIMEOUT 2400
+        ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1")
+    endforeach()
+  endif()
+endfunction()

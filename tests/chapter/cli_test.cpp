@@ -1,0 +1,287 @@
+// What every chapter does with bad input, with interruption, and with its result files. Each bad input costs one line on
+// stderr, the documented exit code, and leaves no file behind.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "process.h"
+
+namespace {
+
+using namespace oomlab::test;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+struct Bad {
+  const char* name;
+  Words arguments;
+  const char* mentions;  // what the line must say
+};
+
+void PrintTo(const Bad& bad, std::ostream* out) { *out << bad.name; }
+
+class CliBadInput : public testing::TestWithParam<Bad> {};
+
+TEST_P(CliBadInput, CostsOneLineAndExitCode64) {
+  const TemporaryFolder folder;
+  Words arguments = {"--quick"};
+  arguments.insert(arguments.end(), GetParam().arguments.begin(), GetParam().arguments.end());
+  const Outcome outcome = run_process(program(), arguments, folder.path());
+  EXPECT_EQ(outcome.exit_code, 64) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
+  EXPECT_NE(outcome.err.find(GetParam().mentions), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(folder.entries().empty()) << folder.entries().front();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CliBadInput,
+    testing::Values(
+        Bad{"BudgetUnit", {"--budget", "12parsecs"}, "12parsecs"},
+        Bad{"BudgetZero", {"--budget", "0"}, "0"},
+        Bad{"BudgetNegative", {"--budget=-1MiB"}, "-1MiB"},
+        Bad{"BudgetHuge", {"--budget", "99999999999TiB"}, "99999999999TiB"},
+        Bad{"BatchZero", {"--batch", "0"}, "--batch '0'"},
+        Bad{"BatchNegative", {"--batch=-3"}, "-3"},
+        Bad{"BatchWord", {"--batch", "many"}, "many"},
+        Bad{"BatchOverflow", {"--batch", "99999999999999999999"}, "99999999999999999999"},
+        Bad{"BatchTooLargeForBytes", {"--plan", "--batch", "18446744073709551615"}, "too"},
+        Bad{"StepsZero", {"--steps", "0"}, "--steps '0'"},
+        Bad{"Model", {"--model", "nosuch"}, "nosuch"},
+        Bad{"ModelEmpty", {"--model", ""}, "model"},
+        Bad{"Filter", {"--filter", "("}, "'('"},
+        Bad{"FilterMatchesNothing", {"--filter", "^nothing-like-this$"}, "nothing-like-this"},
+        Bad{"Device", {"--device", "99"}, "99"},
+        Bad{"DeviceWord", {"--device", "gpu"}, "gpu"},
+        Bad{"DeviceNegative", {"--device=-1"}, "-1"},
+        Bad{"Devices", {"--devices", "999"}, "999"},
+        Bad{"Option", {"--nosuch"}, "--nosuch"},
+        Bad{"Argument", {"nosuch"}, "nosuch"},
+        Bad{"MissingValue", {"--batch"}, "--batch"},
+        Bad{"BenchmarkFlag", {"--benchmark_nosuch=1"}, "--benchmark_nosuch"},
+        Bad{"JsonFolder", {"--json", "missing/result.json"}, "missing"},
+        Bad{"JsonIsFolder", {"--json", "/"}, "folder"},
+        Bad{"TraceFolder", {"--trace", "missing/trace.json"}, "missing"},
+        Bad{"SnapshotFolder", {"--snapshot", "missing/snapshot.pickle"}, "missing"},
+        Bad{"DataFolder", {"--data", "missing"}, "missing"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// ------------------------------------------------------------------------------------------------- --data
+
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+std::string big_endian(std::uint32_t value) {
+  return {char(value >> 24), char(value >> 16), char(value >> 8), char(value)};
+}
+
+std::string idx_images(std::uint32_t count) {
+  return big_endian(2051) + big_endian(count) + big_endian(8) + big_endian(8) + std::string(count * 64, '\x55');
+}
+
+std::string idx_labels(std::uint32_t count) {
+  std::string text = big_endian(2049) + big_endian(count);
+  for (std::uint32_t i = 0; i < count; ++i) text += char(i % 10);
+  return text;
+}
+
+void expect_data_refused(const std::string& images, const std::string& labels, const char* mentions) {
+  const TemporaryFolder folder;
+  const std::string data = folder / "data";
+  std::filesystem::create_directory(data);
+  if (!images.empty()) write(data + "/images-idx3-ubyte", images);
+  if (!labels.empty()) write(data + "/labels-idx1-ubyte", labels);
+  const Outcome outcome =
+      run_process(program(), {"--quick", "--data", "data", "--json", "result.json"}, folder.path());
+  EXPECT_EQ(outcome.exit_code, 64) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
+  EXPECT_NE(outcome.err.find(mentions), std::string::npos) << outcome.err;
+  EXPECT_EQ(folder.entries(), std::vector<std::string>{"data"});
+}
+
+TEST(CliData, EmptyFolderIsRefused) { expect_data_refused("", "", "data"); }
+TEST(CliData, WrongMagicIsRefused) {
+  expect_data_refused("\x01\x02\x03\x04" + idx_images(20).substr(4), idx_labels(20), "magic");
+}
+TEST(CliData, TruncatedImagesAreRefused) {
+  const std::string images = idx_images(20);
+  expect_data_refused(images.substr(0, images.size() - 1), idx_labels(20), "images-idx3-ubyte");
+}
+TEST(CliData, TruncatedHeaderIsRefused) {
+  expect_data_refused(idx_images(20).substr(0, 10), idx_labels(20), "images-idx3-ubyte");
+}
+TEST(CliData, TruncatedLabelsAreRefused) {
+  expect_data_refused(idx_images(20), idx_labels(20).substr(0, 20), "labels-idx1-ubyte");
+}
+TEST(CliData, DifferentCountsAreRefused) { expect_data_refused(idx_images(20), idx_labels(19), "19"); }
+
+TEST(CliData, AValidFolderIsUsed) {
+  const TemporaryFolder folder;
+  write(folder / "images-idx3-ubyte", idx_images(20));
+  write(folder / "labels-idx1-ubyte", idx_labels(20));
+  const Outcome outcome = run_process(program(), {"--quick", "--steps", "1", "--data", folder.path()}, folder.path());
+  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+// --------------------------------------------------------------------------------------- results that cannot be
+
+TEST(CliResult, AFullDiskIsReportedAndLeavesNothing) {
+  const TemporaryFolder folder;
+  const Outcome outcome = run_process(
+      program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"}, folder.path(), [] {
+        // The smallest disk there is: files of this process may not grow beyond 1 KiB. The streams of the child are
+        // files too, so --quiet.
+        const rlimit limit{1024, 1024};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        signal(SIGXFSZ, SIG_IGN);
+      });
+  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
+  EXPECT_NE(outcome.err.find("result.json"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(folder.entries().empty()) << folder.entries().front();
+}
+
+TEST(CliResult, AFullDeviceIsReported) {
+  const TemporaryFolder folder;
+  for (const char* option : {"--json", "--trace", "--snapshot"}) {
+    const Outcome outcome =
+        run_process(program(), {"--quick", "--steps", "1", "--quiet", option, "/dev/full"}, folder.path());
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 1) << option << " " << outcome.err;
+    EXPECT_NE(outcome.err.find("/dev/full"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(CliResult, AnOldResultSurvivesAFailedRun) {
+  const TemporaryFolder folder;
+  write(folder / "result.json", "precious");
+  const Outcome outcome = run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"},
+                                      folder.path(), [] {
+                                        const rlimit limit{1024, 1024};
+                                        setrlimit(RLIMIT_FSIZE, &limit);
+                                        signal(SIGXFSZ, SIG_IGN);
+                                      });
+  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(read_text(folder / "result.json"), "precious");
+  EXPECT_EQ(folder.entries(), std::vector<std::string>{"result.json"});
+}
+
+TEST(CliResult, CtrlCLeavesNoResult) {
+  // Interrupted at different moments of a run that would take long.
+  for (const int milliseconds : {5, 60, 300, 900}) {
+    const TemporaryFolder folder;
+    const Outcome outcome = run_process(
+        program(),
+        {"--quick", "--steps", "100000000", "--json", "result.json", "--trace", "t.json", "--snapshot", "s.pickle"},
+        folder.path(), {}, [milliseconds](pid_t pid) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+          kill(pid, SIGINT);
+        });
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    // 130 from the handler, or from the signal itself when it came before there was a handler.
+    EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+    EXPECT_TRUE(folder.entries().empty()) << "after " << milliseconds << " ms: " << folder.entries().front();
+  }
+}
+
+// ------------------------------------------------------------------------------------------ results that are
+
+Outcome python(const Words& arguments, const std::string& folder) { return run_process("python3", arguments, folder); }
+
+TEST(CliResult, JsonFitsTheSchema) {
+  const TemporaryFolder folder;
+  for (const Words& extra : {Words{}, Words{"--plan"}, Words{"--budget", "none"}, Words{"--budget", "1KiB"}}) {
+    Words arguments = {"--quick", "--steps", "2", "--json", folder / "result.json"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    const Outcome run = run_process(program(), arguments, folder.path());
+    if (run.exit_code == 2) GTEST_SKIP() << run.err;
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const Outcome check = python({source_folder() + "/tests/chapter/check_schema.py",
+                                  source_folder() + "/common/harness/result.schema.json", folder / "result.json"},
+                                 folder.path());
+    EXPECT_EQ(check.exit_code, 0) << check.out << check.err;
+  }
+}
+
+TEST(CliResult, TraceAndSnapshotShowTheTablesPeak) {
+  const TemporaryFolder folder;
+  for (const Words& extra : {Words{}, Words{"--budget", "none"}, Words{"--plan"}}) {
+    Words arguments = {"--quick", "--steps", "1",          "--quiet",  "--json",
+                       "r.json",  "--trace", "trace.json", "--snapshot", "snapshot.pickle"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    const Outcome run = run_process(program(), arguments, folder.path());
+    if (run.exit_code == 2) GTEST_SKIP() << run.err;
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const json result = json::parse(read_text(folder / "r.json"));
+    const std::string peak = result["variants"][0]["peak_allocated_bytes"].dump();
+    const Outcome trace =
+        python({source_folder() + "/tests/memory/check_trace.py", folder / "trace.json", "--peak", peak}, folder.path());
+    EXPECT_EQ(trace.exit_code, 0) << trace.out << trace.err;
+    const Outcome snapshot = python(
+        {source_folder() + "/tests/memory/check_snapshot.py", folder / "snapshot.pickle", "--peak", peak},
+        folder.path());
+    EXPECT_EQ(snapshot.exit_code, 0) << snapshot.out << snapshot.err;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- the command line
+
+TEST(Cli, HelpListVersion) {
+  const TemporaryFolder folder;
+  const Outcome help = run_process(program(), {"--help"}, folder.path());
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* option : {"--budget", "--device", "--devices", "--model", "--batch", "--steps", "--quick", "--plan",
+                             "--list", "--filter", "--json", "--trace", "--snapshot", "--quiet", "--help"})
+    EXPECT_NE(help.out.find(option), std::string::npos) << option;
+  const Outcome list = run_process(program(), {"--list"}, folder.path());
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_NE(list.out.find("(baseline)"), std::string::npos);
+  EXPECT_EQ(run_process(program(), {"--version"}, folder.path()).exit_code, 0);
+}
+
+TEST(Cli, QuickRunPassesAndSaysSo) {
+  const TemporaryFolder folder;
+  const Outcome outcome = run_process(program(), {"--quick"}, folder.path());
+  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("OOM"), std::string::npos) << outcome.out;  // a chapter meets out of memory
+  EXPECT_NE(outcome.out.find("\nPASS: "), std::string::npos) << outcome.out;
+  const Outcome quiet = run_process(program(), {"--quick", "--quiet"}, folder.path());
+  EXPECT_EQ(quiet.exit_code, 0);
+  EXPECT_EQ(quiet.out + quiet.err, "");
+  EXPECT_TRUE(folder.entries().empty());
+}
+
+TEST(Cli, AnyBudgetGivesATableNotACrash) {
+  const TemporaryFolder folder;
+  for (const char* budget : {"1B", "1KiB", "8MiB", "8389120B", "9MiB", "1TiB"}) {
+    const Outcome outcome = run_process(program(), {"--quick", "--steps", "1", "--budget", budget}, folder.path());
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 0) << budget << ": " << outcome.err;
+  }
+}
+
+TEST(Cli, DeviceAutoAndBenchmarkFlagsWork) {
+  const TemporaryFolder folder;
+  const Outcome automatic = run_process(program(), {"--quick", "--steps", "1", "--device", "auto"}, folder.path());
+  if (automatic.exit_code == 2) GTEST_SKIP() << automatic.err;
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
+  EXPECT_NE(automatic.err.find("most free memory"), std::string::npos) << automatic.err;
+  const Outcome flags = run_process(program(), {"--quick", "--steps", "2", "--benchmark_out=bench.json"}, folder.path());
+  EXPECT_EQ(flags.exit_code, 0) << flags.err;
+  EXPECT_TRUE(json::parse(read_text(folder / "bench.json")).contains("benchmarks"));
+}
+
+}  // namespace

@@ -1,0 +1,300 @@
+// The fault sweep: a whole chapter run with one fallible call made to fail, for every such call.
+//
+// Fallible are all calls into the CUDA runtime and cuBLAS (the host runtime's fault seam), operator new, and the file
+// operations behind result files. For k = 1, 2, … the chapter runs at --quick with call k failing (mode once) or call k
+// and all later ones (mode from), until k is beyond the last call. After each run:
+//   1. it ended in a documented way: a typed one-line error and exit code 1; or exit code 0 with out-of-memory rows for
+//      the allocation that failed, or with the same results when only giving back had failed, which is reported;
+//   2. nothing leaked: device bytes, streams, events, handles, pools, host bytes, temporary files; and the last CUDA
+//      error is clear;
+//   3. the chapter, run again without a fault, gives bit-identical results.
+//
+//   --mode once|from   --stride n (every n-th k)   --replay k (one k, talkative)   --program NAME
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "oomlab_host.h"
+
+int oomlab_chapter_main(int argc, char** argv);
+
+// ------------------------------------------------------------------------------------- fallible host allocation
+
+namespace {
+std::atomic<long long> host_bytes{0};
+
+void* counted(std::size_t bytes, std::size_t alignment) noexcept {
+  if (!oomlab::host::inside_runtime() && oomlab::host::fault_point("operator new")) return nullptr;
+  void* p = alignment <= alignof(std::max_align_t) ? std::malloc(bytes ? bytes : 1)
+                                                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (p) host_bytes += static_cast<long long>(malloc_usable_size(p));
+  return p;
+}
+
+void uncounted(void* p) noexcept {
+  if (p) host_bytes -= static_cast<long long>(malloc_usable_size(p));
+  std::free(p);
+}
+
+void* or_throw(void* p) {
+  if (!p) throw std::bad_alloc();
+  return p;
+}
+}  // namespace
+
+void* operator new(std::size_t n) { return or_throw(counted(n, 1)); }
+void* operator new[](std::size_t n) { return or_throw(counted(n, 1)); }
+void* operator new(std::size_t n, std::align_val_t a) { return or_throw(counted(n, static_cast<std::size_t>(a))); }
+void* operator new[](std::size_t n, std::align_val_t a) { return or_throw(counted(n, static_cast<std::size_t>(a))); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return counted(n, 1); }
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return counted(n, 1); }
+void operator delete(void* p) noexcept { uncounted(p); }
+void operator delete[](void* p) noexcept { uncounted(p); }
+void operator delete(void* p, std::size_t) noexcept { uncounted(p); }
+void operator delete[](void* p, std::size_t) noexcept { uncounted(p); }
+void operator delete(void* p, std::align_val_t) noexcept { uncounted(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { uncounted(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { uncounted(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { uncounted(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { uncounted(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { uncounted(p); }
+
+namespace {
+
+namespace host = oomlab::host;
+using nlohmann::json;
+
+// stdout and stderr of the chapter go into memory while it runs.
+class Capture {
+ public:
+  Capture() {
+    std::fflush(nullptr);
+    for (int fd : {1, 2}) {
+      saved_[fd] = dup(fd);
+      memory_[fd] = memfd_create("capture", 0);
+      dup2(memory_[fd], fd);
+    }
+  }
+  ~Capture() { stop(); }
+  void stop() {
+    if (stopped_) return;
+    stopped_ = true;
+    std::fflush(nullptr);
+    for (int fd : {1, 2}) {
+      dup2(saved_[fd], fd);
+      close(saved_[fd]);
+    }
+  }
+  std::string text(int fd) {
+    stop();
+    std::string result(static_cast<std::size_t>(lseek(memory_[fd], 0, SEEK_END)), '\0');
+    const ssize_t got = pread(memory_[fd], result.data(), result.size(), 0);
+    result.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+    return result;
+  }
+  void close_files() {
+    stop();
+    close(memory_[1]);
+    close(memory_[2]);
+  }
+
+ private:
+  int saved_[3] = {}, memory_[3] = {};
+  bool stopped_ = false;
+};
+
+struct Run {
+  int exit_code = 0;
+  std::string out, err;
+  std::string files[3];  // json, trace, snapshot; empty when absent
+};
+
+struct Sweep {
+  std::string program, folder;
+  std::vector<std::string> words;
+
+  Run run() const {
+    Run result;
+    std::vector<std::string> copy = words;  // argv may be written to
+    std::vector<char*> argv;
+    for (std::string& word : copy) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    for (const char* name : {"result.json", "trace.json", "snapshot.pickle"}) unlink((folder + "/" + name).c_str());
+    Capture capture;
+    result.exit_code = oomlab_chapter_main(static_cast<int>(argv.size()) - 1, argv.data());
+    host::disarm_fault();
+    capture.stop();
+    result.out = capture.text(1);
+    result.err = capture.text(2);
+    capture.close_files();
+    int i = 0;
+    for (const char* name : {"result.json", "trace.json", "snapshot.pickle"}) {
+      std::ifstream file(folder + "/" + name, std::ios::binary);
+      std::ostringstream text;
+      text << file.rdbuf();
+      result.files[i++] = text.str();
+    }
+    return result;
+  }
+};
+
+// Everything in a result that must be the same in every run: all but times.
+json deterministic(const std::string& text) {
+  json result = json::parse(text);
+  for (json& variant : result["variants"]) variant.erase("throughput");
+  for (json& claim : result["claims"])
+    if (claim["what"].get<std::string>().find("samples/s") != std::string::npos) {
+      claim.erase("measured");
+      claim.erase("verdict");
+    }
+  return result;
+}
+
+bool has_line_with(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* word : words)
+    if (text.find(word) != std::string::npos) return true;
+  return false;
+}
+
+// An out-of-memory that the clean run does not have: the failed allocation shows up as a result, as documented.
+bool has_new_oom(const Run& run, const Run& clean) {
+  const auto count = [](const std::string& text) {
+    std::size_t n = 0;
+    for (auto at = text.find("out of memory"); at != std::string::npos; at = text.find("out of memory", at + 1)) ++n;
+    for (auto at = text.find("OOM"); at != std::string::npos; at = text.find("OOM", at + 1)) ++n;
+    return n;
+  };
+  return count(run.out + run.err) != count(clean.out + clean.err);
+}
+
+std::string judge(const Run& run, const Run& clean, const json& reference) {
+  if (run.exit_code == 1) {
+    if (!has_line_with(run.err, {"cudaError", "CUBLAS_STATUS_", "out of host memory", "CUDA out of memory", "cannot write",
+                                 "cannot be written", "failed"}))
+      return "exit code 1 without a typed error: " + run.err;
+    return "";
+  }
+  if (run.exit_code != 0) return "exit code " + std::to_string(run.exit_code) + ": " + run.err;
+  if (run.files[0].empty()) return "exit code 0, but no result file";
+  if (deterministic(run.files[0]) == reference) return "";
+  if (has_new_oom(run, clean)) return "";
+  return "exit code 0, but other results";
+}
+
+int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t replay) {
+  // Twice: the first run fills caches that live as long as the process (locales, flags, OpenBLAS's buffers).
+  Run clean = chapter.run();
+  clean = chapter.run();
+  if (clean.exit_code != 0) {
+    std::printf("the clean run ends with exit code %d: %s\n", clean.exit_code, clean.err.c_str());
+    return 1;
+  }
+  const json reference = deterministic(clean.files[0]);
+  const host::Live nothing{};
+  std::map<std::string, std::size_t> sites;
+  std::uint64_t runs = 0;
+  std::size_t failures = 0;
+
+  for (std::uint64_t k = replay ? replay : 1;; k += stride) {
+    const long long bytes_before = host_bytes;
+    std::string complaint, site, err;
+    {
+      host::arm_fault(k, from);
+      Run faulted = chapter.run();
+      site = host::fault_site();
+      if (site.empty()) break;  // beyond the last fallible call
+      ++runs;
+      ++sites[site];
+      complaint = judge(faulted, clean, reference);
+      if (replay) std::printf("--- exit code %d\n%s%s", faulted.exit_code, faulted.out.c_str(), faulted.err.c_str());
+      err = faulted.err;
+    }
+    if (complaint.empty() && !(host::live() == nothing)) complaint = "leaked " + host::describe(host::live());
+    if (complaint.empty() && cudaPeekAtLastError() != cudaSuccess) complaint = "left the last CUDA error set";
+    err.clear(), err.shrink_to_fit();
+    const std::string site_copy = site;
+    if (complaint.empty())
+      for (const auto& entry : std::filesystem::directory_iterator(chapter.folder))
+        if (entry.path().extension() != ".json" && entry.path().extension() != ".pickle")
+          complaint = "left the file " + entry.path().filename().string();
+    if (complaint.empty()) {
+      Run retry = chapter.run();
+      if (retry.exit_code != 0) {
+        complaint = "the retry ends with exit code " + std::to_string(retry.exit_code) + ": " + retry.err;
+      } else if (deterministic(retry.files[0]) != reference) {
+        complaint = "the retry has other results";
+      }
+    }
+    (void)bytes_before;
+    if (!complaint.empty()) {
+      ++failures;
+      std::printf("call %llu (%s) failing %s: %s\n    replay: %s_fault_sweep --program %s --mode %s --replay %llu\n",
+                  static_cast<unsigned long long>(k), site_copy.c_str(), from ? "from then on" : "once",
+                  complaint.c_str(), chapter.program.c_str(), chapter.program.c_str(), from ? "from" : "once",
+                  static_cast<unsigned long long>(k));
+      if (failures >= 20) {
+        std::printf("giving up after 20 failures\n");
+        break;
+      }
+      if (!(host::live() == nothing)) break;  // everything after a leak would fail too
+    }
+    if (replay) break;
+  }
+
+  std::size_t total = 0;
+  for (const auto& [name, count] : sites) total += count;
+  std::printf("%s, mode %s, every %llu. call: %zu fault sites swept, %zu failures\n", chapter.program.c_str(),
+              from ? "from" : "once", static_cast<unsigned long long>(stride), total, failures);
+  for (const auto& [name, count] : sites) std::printf("  %6zu  %s\n", count, name.c_str());
+  return failures == 0 && total > 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Sweep chapter;
+  bool from = false;
+  std::uint64_t stride = 1, replay = 0;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string option = argv[i], value = argv[i + 1];
+    if (option == "--mode") {
+      from = value == "from";
+    } else if (option == "--stride") {
+      stride = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (option == "--replay") {
+      replay = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (option == "--program") {
+      chapter.program = value;
+    } else {
+      std::fprintf(stderr, "fault_sweep: unknown option %s\n", option.c_str());
+      return 64;
+    }
+  }
+  if (stride == 0 || chapter.program.empty()) {
+    std::fprintf(stderr, "fault_sweep: --program NAME is needed, and --stride must be 1 or more\n");
+    return 64;
+  }
+  std::string name = (std::filesystem::temp_directory_path() / "oomlab_sweep.XXXXXX").string();
+  if (!mkdtemp(name.data())) return 1;
+  chapter.folder = name;
+  chapter.words = {chapter.program,        "--quick",   "--steps",          "1",           "--json",
+                   name + "/result.json",  "--trace",   name + "/trace.json", "--snapshot", name + "/snapshot.pickle"};
+  const int exit_code = sweep(chapter, from, stride, replay);
+  std::filesystem::remove_all(name);
+  return exit_code;
+}

@@ -1,0 +1,196 @@
+// cuBLAS on the host runtime: what the real library does not have (faults, plan mode, deferred streams, counts), and
+// sizes of int8 that GPUs refuse.
+
+#include <cublas_v2.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cuda/raii.h"
+#include "oomlab_host.h"
+
+namespace {
+
+namespace host = oomlab::host;
+
+class HostBlas : public testing::Test {
+ protected:
+  void TearDown() override {
+    host::disarm_fault();
+    EXPECT_EQ(host::describe(host::live()), "nothing");
+    host::set_planning(false);
+    host::configure(initial);
+  }
+  const host::Machine initial = host::machine();
+};
+
+/// One float on the device.
+struct Value {
+  explicit Value(float x) {
+    CUDA_CHECK(cudaMalloc(&data, sizeof(float)));
+    CUDA_CHECK(cudaMemcpy(data, &x, sizeof x, cudaMemcpyHostToDevice));
+  }
+  Value(const Value&) = delete;
+  ~Value() { cudaFree(data); }
+  float get() const {
+    float x = 0;
+    CUDA_CHECK(cudaMemcpy(&x, data, sizeof x, cudaMemcpyDeviceToHost));
+    return x;
+  }
+  float* data = nullptr;
+};
+
+cublasStatus_t multiply(cublasHandle_t blas, const float* a, const float* b, float* c, float alpha = 1) {
+  const float zero = 0;
+  return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, a, 1, b, 1, &zero, c, 1);
+}
+
+TEST_F(HostBlas, HandlesAreCounted) {
+  {
+    const oomlab::CublasHandle one(nullptr), two(nullptr);
+    EXPECT_EQ(host::live().blas_handles, 2u);
+  }
+  EXPECT_EQ(host::live().blas_handles, 0u);
+  EXPECT_EQ(cublasDestroy(nullptr), CUBLAS_STATUS_NOT_INITIALIZED);
+  EXPECT_EQ(cublasCreate(nullptr), CUBLAS_STATUS_INVALID_VALUE);
+}
+
+TEST_F(HostBlas, EveryCallCanBeMadeToFail) {
+  const Value a(2), b(3), c(0);
+  const oomlab::CublasHandle blas(nullptr);
+  const float one = 1, zero = 0;
+  cudaStream_t stream = nullptr;
+  cublasMath_t mode{};
+  int version = 0;
+  const struct {
+    const char* site;
+    cublasStatus_t injected;
+    std::function<cublasStatus_t()> call;
+  } cases[] = {
+      {"cublasGetVersion", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasGetVersion(blas, &version); }},
+      {"cublasSetStream", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasSetStream(blas, nullptr); }},
+      {"cublasGetStream", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasGetStream(blas, &stream); }},
+      {"cublasSetWorkspace", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasSetWorkspace(blas, nullptr, 0); }},
+      {"cublasSetMathMode", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasSetMathMode(blas, CUBLAS_DEFAULT_MATH); }},
+      {"cublasGetMathMode", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasGetMathMode(blas, &mode); }},
+      {"cublasSgemm", CUBLAS_STATUS_EXECUTION_FAILED, [&] { return multiply(blas, a.data, b.data, c.data); }},
+      {"cublasSgemmStridedBatched", CUBLAS_STATUS_EXECUTION_FAILED,
+       [&] {
+         return cublasSgemmStridedBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, 1, 0, b.data, 1, 0, &zero,
+                                          c.data, 1, 1, 1);
+       }},
+      {"cublasGemmEx", CUBLAS_STATUS_EXECUTION_FAILED,
+       [&] {
+         return cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, CUDA_R_16F, 1, b.data, CUDA_R_16F, 1,
+                             &zero, c.data, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+       }},
+      {"cublasGemmStridedBatchedEx", CUBLAS_STATUS_EXECUTION_FAILED,
+       [&] {
+         return cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, CUDA_R_32F, 1, 0, b.data,
+                                           CUDA_R_32F, 1, 0, &zero, c.data, CUDA_R_32F, 1, 1, 1, CUBLAS_COMPUTE_32F,
+                                           CUBLAS_GEMM_DEFAULT);
+       }},
+  };
+  for (const auto& one_case : cases) {
+    const float before = c.get();
+    host::arm_fault(1, false);
+    EXPECT_EQ(one_case.call(), one_case.injected) << one_case.site;
+    EXPECT_STREQ(host::fault_site(), one_case.site);
+    host::disarm_fault();
+    EXPECT_EQ(c.get(), before) << one_case.site << " worked although it failed";
+    host::arm_counting();
+    EXPECT_EQ(one_case.call(), CUBLAS_STATUS_SUCCESS) << one_case.site;
+    EXPECT_EQ(host::fault_calls(), 1u) << one_case.site << " counts what it calls itself";
+    host::disarm_fault();
+  }
+}
+
+TEST_F(HostBlas, FailedCreateLeavesNothingAndFailedDestroyDestroys) {
+  cublasHandle_t handle = nullptr;
+  host::arm_fault(1, false);
+  EXPECT_EQ(cublasCreate(&handle), CUBLAS_STATUS_ALLOC_FAILED);
+  EXPECT_EQ(handle, nullptr);
+  EXPECT_EQ(host::live().blas_handles, 0u);
+  host::disarm_fault();
+  ASSERT_EQ(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
+  host::arm_fault(1, false);
+  EXPECT_EQ(cublasDestroy(handle), CUBLAS_STATUS_INTERNAL_ERROR);
+  EXPECT_STREQ(host::fault_site(), "cublasDestroy");
+  EXPECT_EQ(host::live().blas_handles, 0u);
+}
+
+TEST_F(HostBlas, PlanModeChecksAndComputesNothing) {
+  host::set_planning(true);
+  const oomlab::CublasHandle blas(nullptr);
+  const float one = 1, zero = 0;
+  // A product of 100,000 by 100,000: touching any of it would end this program.
+  const int n = 100000;
+  __half* big = nullptr;
+  CUDA_CHECK(cudaMalloc(&big, std::size_t{2} * n * n));
+  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n, big, CUDA_R_16F, n, &zero, big,
+                         CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n - 1, big, CUDA_R_16F, n, &zero,
+                         big, CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n, big, CUDA_R_16BF, n, &zero, big,
+                         CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            CUBLAS_STATUS_NOT_SUPPORTED);
+  CUDA_CHECK(cudaFree(big));
+}
+
+TEST_F(HostBlas, DeferredWorkRunsWhenTheStreamIsDrained) {
+  host::Machine machine = initial;
+  machine.deferred = true;
+  host::configure(machine);
+  const oomlab::Stream stream;
+  const oomlab::CublasHandle blas(stream);
+  const Value a(2), b(3), c(-1), d(-1);
+  CUBLAS_CHECK(multiply(blas, a.data, b.data, c.data, 10));
+  CUBLAS_CHECK(multiply(blas, c.data, b.data, d.data));
+  EXPECT_EQ(*c.data, -1.0f) << "ran before anything waited for it";
+  EXPECT_EQ(*d.data, -1.0f);
+  stream.synchronize();
+  EXPECT_EQ(c.get(), 60.0f);
+  EXPECT_EQ(d.get(), 180.0f);
+}
+
+TEST_F(HostBlas, DeferredWorkOutlivesItsHandle) {
+  host::Machine machine = initial;
+  machine.deferred = true;
+  host::configure(machine);
+  const oomlab::Stream stream;
+  const Value a(2), b(3), c(-1);
+  {
+    const oomlab::CublasHandle blas(stream);
+    CUBLAS_CHECK(multiply(blas, a.data, b.data, c.data));
+  }
+  stream.synchronize();
+  EXPECT_EQ(c.get(), 6.0f);
+}
+
+TEST_F(HostBlas, Int8TakesAnySizeAndWrapsAround) {
+  std::int8_t *a = nullptr, *b = nullptr;
+  std::int32_t* c = nullptr;
+  CUDA_CHECK(cudaMalloc(&a, 64));
+  CUDA_CHECK(cudaMalloc(&b, 64));
+  CUDA_CHECK(cudaMalloc(&c, 64));
+  const std::vector<std::int8_t> lowest(64, -128);
+  CUDA_CHECK(cudaMemcpy(a, lowest.data(), 64, cudaMemcpyHostToDevice));
+  CUDA_CHECK(cudaMemcpy(b, lowest.data(), 64, cudaMemcpyHostToDevice));
+  const oomlab::CublasHandle blas(nullptr);
+  const std::int32_t alpha = 65536, beta = 0;
+  CUBLAS_CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 3, 3, 3, &alpha, a, CUDA_R_8I, 4, b, CUDA_R_8I, 4, &beta, c,
+                            CUDA_R_32I, 3, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
+  std::vector<std::int32_t> got(9);
+  CUDA_CHECK(cudaMemcpy(got.data(), c, 36, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(got, std::vector<std::int32_t>(9, static_cast<std::int32_t>(65536u * 3 * 128 * 128)));
+  CUDA_CHECK(cudaFree(a));
+  CUDA_CHECK(cudaFree(b));
+  CUDA_CHECK(cudaFree(c));
+}
+
+}  // namespace

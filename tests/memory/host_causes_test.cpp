@@ -1,0 +1,112 @@
+// Causes of out-of-memory that need a small device to be met for real: the host runtime models one.
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+#include <oomlab_host.h>
+
+#include <vector>
+
+#include "cuda/check.h"
+#include "cuda/raii.h"
+#include "memory/out_of_memory.h"
+#include "memory/resource.h"
+
+namespace oomlab {
+namespace {
+
+using Cause = OutOfMemoryReport::Cause;
+constexpr std::size_t kMiB = std::size_t(1) << 20;
+constexpr std::size_t kDevice = 64 * kMiB;
+
+class SmallDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    host::Machine small = before_;
+    for (std::size_t& bytes : small.capacity) bytes = kDevice;
+    host::configure(small);
+  }
+  void TearDown() override {
+    EXPECT_EQ(host::live(), host::Live()) << host::describe(host::live());
+    host::configure(before_);
+  }
+  static OutOfMemoryReport refused(TrackingResource& memory, std::size_t bytes) {
+    try {
+      memory.deallocate(memory.allocate(bytes, nullptr, Category::activations, "asked"), bytes, nullptr);
+      ADD_FAILURE() << "served";
+    } catch (const OutOfMemory& error) {
+      EXPECT_FALSE(error.report().by_limit);
+      EXPECT_EQ(error.report().device_total, kDevice);
+      EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+      return error.report();
+    }
+    return {};
+  }
+
+ private:
+  host::Machine before_ = host::machine();
+};
+
+TEST_F(SmallDevice, FullOfLiveBlocks) {
+  CudaResource bottom;
+  Ledger ledger;
+  TrackingResource memory(bottom, ledger);
+  void* held = memory.allocate(50 * kMiB, nullptr, Category::parameters, "held");
+  const OutOfMemoryReport report = refused(memory, 20 * kMiB);
+  EXPECT_EQ(report.cause(), Cause::live);
+  EXPECT_EQ(report.device_free, 14 * kMiB);
+  memory.deallocate(held, 50 * kMiB, nullptr);
+}
+
+TEST_F(SmallDevice, HeldByAnother) {
+  void* others = nullptr;
+  CUDA_CHECK(cudaMalloc(&others, 50 * kMiB));  // no ledger knows of it, as of another process's memory
+  CudaResource bottom;
+  Ledger ledger;
+  TrackingResource memory(bottom, ledger);
+  EXPECT_EQ(refused(memory, 20 * kMiB).cause(), Cause::other_process);
+  CUDA_CHECK(cudaFree(others));
+}
+
+TEST_F(SmallDevice, HeldByTheCacheOfThePool) {
+  AsyncResource pool;
+  Ledger ledger;
+  {
+    const Stream stream;
+    pool.deallocate(pool.allocate(50 * kMiB, stream), 50 * kMiB, stream);
+    stream.synchronize();
+  }
+  ASSERT_GE(pool.reserved_bytes(), 50 * kMiB);
+  // A second resource on top of the same device cannot use what the pool keeps; this one tells what both hold.
+  class Both final : public MemoryResource {
+   public:
+    explicit Both(AsyncResource& pool) : pool_(pool) {}
+    void* allocate(std::size_t bytes, cudaStream_t stream) override { return direct_.allocate(bytes, stream); }
+    void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override {
+      direct_.deallocate(address, bytes, stream);
+    }
+    std::size_t reserved_bytes() const override { return pool_.reserved_bytes() + direct_.reserved_bytes(); }
+
+   private:
+    AsyncResource& pool_;
+    CudaResource direct_;
+  } both(pool);
+  TrackingResource memory(both, ledger);
+  EXPECT_EQ(refused(memory, 20 * kMiB).cause(), Cause::cached);
+  pool.trim();
+  memory.deallocate(memory.allocate(20 * kMiB, nullptr), 20 * kMiB, nullptr);
+}
+
+TEST_F(SmallDevice, LostToRounding) {
+  CudaResource bottom;
+  Ledger ledger;
+  TrackingResource memory(bottom, ledger);
+  constexpr std::size_t kBlock = kMiB / 2 + 1;  // counts half a MiB and 512 bytes
+  std::vector<void*> blocks;
+  for (int i = 0; i < 120; ++i) blocks.push_back(memory.allocate(kBlock, nullptr, Category::data, "row"));
+  // 120 blocks of 524,289 bytes leave 4,194,184 bytes; rounded, they leave 4,132,864.
+  EXPECT_EQ(refused(memory, 4'150'000).cause(), Cause::rounding);
+  for (void* block : blocks) memory.deallocate(block, kBlock, nullptr);
+}
+
+}  // namespace
+}  // namespace oomlab

@@ -23,7 +23,8 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(OOMLAB_PROGRAMS "${CMAKE_BINARY_DIR}/bin" CACHE PATH "Where the programs go")
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${OOMLAB_PROGRAMS}")
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 
 include("${OOMLAB_ROOT}/cmake/OomlabDependencies.cmake")
@@ -34,6 +35,9 @@ target_compile_features(oomlab_flags INTERFACE cxx_std_20)
 target_compile_options(oomlab_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-fno-math-errno>
   $<$<COMPILE_LANGUAGE:CUDA>:--Werror=cross-execution-space-call;-Xcompiler=-Wall;-Xcompiler=-Wextra;--expt-relaxed-constexpr>)
+# nvcc's front end does not evaluate fmt's compile-time format checks; g++, which sees the same source, does.
+target_compile_definitions(oomlab_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=> $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEVAL=0>)
 if(OOMLAB_BACKEND STREQUAL "host" AND OOMLAB_NATIVE)
   target_compile_options(oomlab_flags INTERFACE -march=native)
 endif()

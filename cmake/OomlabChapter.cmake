@@ -7,7 +7,6 @@ function(oomlab_chapter)
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu" "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   oomlab_executable(${name} SOURCES ${sources} LINK oomlab_harness oomlab_nn oomlab_data)
-  target_compile_definitions(${name} PRIVATE OOMLAB_CHAPTER="${name}")
   if(NOT OOMLAB_TESTS)
     return()
   endif()
@@ -19,3 +18,19 @@ function(oomlab_chapter)
   include("${OOMLAB_ROOT}/tests/chapter/chapter.cmake")
   oomlab_chapter_tests(${name} ${sources})
 endfunction()
+
+# --plan of a program made for a GPU runs its twin, built with the host runtime: one nested build of the chapters, in
+# bin/plan/. Called once, by the root or by a chapter built alone.
+function(oomlab_planner)
+  include(ExternalProject)
+  ExternalProject_Add(oomlab_plan
+    SOURCE_DIR "${CMAKE_SOURCE_DIR}"
+    BINARY_DIR "${CMAKE_BINARY_DIR}/plan"
+    CMAKE_ARGS -DOOMLAB_BACKEND=host -DOOMLAB_TESTS=OFF -DOOMLAB_PROGRAMS=${CMAKE_BINARY_DIR}/bin/plan
+      -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}
+    INSTALL_COMMAND ""
+    BUILD_ALWAYS ON)
+endfunction()
+if(OOMLAB_BACKEND STREQUAL "cuda")
+  oomlab_planner()
+endif()

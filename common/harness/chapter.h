@@ -33,9 +33,9 @@ class CannotRunHere : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What a chapter runs when the user says nothing.
+/// What a chapter runs when the user says nothing. (No std::string: main() makes one before anything can be caught.)
 struct Defaults {
-  std::string model;
+  const char* model = "";
   std::size_t batch = 0;   ///< samples a step
   std::size_t steps = 0;   ///< timed steps a variant
   std::size_t budget = 0;  ///< bytes

@@ -79,12 +79,12 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
                program};
   app.set_help_flag("-h,--help", "Show this and exit");
   app.add_flag("--version", version, "Show the version and exit");
-  app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
-  app.add_option("--device", device, "Device number (default 0), or auto: the one with the most free memory");
-  app.add_option("--devices", devices, "Number of devices, for chapters that use several");
-  app.add_option("--model", config.model, "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
-  app.add_option("--batch", batch, "Samples a step");
-  app.add_option("--steps", steps, "Timed steps a variant");
+  const CLI::Option* budget_option = app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
+  const CLI::Option* device_option = app.add_option("--device", device, "Device number (default 0), or auto: the one with the most free memory");
+  const CLI::Option* devices_option = app.add_option("--devices", devices, "Number of devices, for chapters that use several");
+  const CLI::Option* model_option = app.add_option("--model", config.model, "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
+  const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples a step");
+  const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps a variant");
   app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
@@ -121,17 +121,17 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   }
 
   const Defaults& defaults = config.quick ? quick : full;
-  const auto given = [&app](const char* option) { return app.count(option) > 0; };
-  config.budget = given("--budget") ? parse_budget(budget) : defaults.budget;
-  config.batch = given("--batch") ? parse_count("--batch", batch) : defaults.batch;
-  config.steps = given("--steps") ? parse_count("--steps", steps) : defaults.steps;
-  if (!given("--model")) config.model = defaults.model;
+  const auto given = [](const CLI::Option* option) { return option->count() > 0; };
+  config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
+  config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
+  config.steps = given(steps_option) ? parse_count("--steps", steps) : defaults.steps;
+  if (!given(model_option)) config.model = defaults.model;
   if (device == "auto") {
     result.device_auto = true;
-  } else if (given("--device")) {
+  } else if (given(device_option)) {
     config.device = parse_device("--device", device, 0);
   }
-  if (given("--devices")) config.devices = parse_device("--devices", devices, 1);
+  if (given(devices_option)) config.devices = parse_device("--devices", devices, 1);
   if (!config.filter.empty()) {
     try {
       (void)std::regex(config.filter);

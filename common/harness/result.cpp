@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "harness/json_writer.h"
 #include "harness/timing.h"
 #include "memory/bytes.h"
 
@@ -61,14 +60,53 @@ std::string align(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-nlohmann::ordered_json to_json(const ByCategory& split) {
-  nlohmann::ordered_json json;
-  for (std::size_t c = 0; c < kCategoryCount; ++c) json[name_of(static_cast<Category>(c))] = split.bytes[c];
-  return json;
+void write_split(JsonWriter& json, const char* name, const ByCategory& split) {
+  json.key(name).begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(static_cast<Category>(c)), split.bytes[c]);
+  json.end_object();
 }
 
-nlohmann::ordered_json limit_json(std::size_t limit) {
-  return limit == kUnlimited ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(limit);
+std::optional<std::size_t> maybe_limit(std::size_t limit) {
+  return limit == kUnlimited ? std::nullopt : std::optional(limit);
+}
+
+void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget) {
+  json.begin_object();
+  json.member("name", v.name).member("role", v.baseline ? "baseline" : "mitigation").member("batch", v.batch);
+  json.member("outcome", name_of(v.outcome)).key("reason");
+  v.reason.empty() ? json.null() : json.value(v.reason);
+  json.member("budget_bytes", maybe_limit(budget)).member("predicted_bytes", v.predicted_peak());
+  write_split(json, "predicted_by_category_bytes", v.predicted);
+  if (v.measured) {
+    json.member("peak_allocated_bytes", v.peak_allocated).member("peak_reserved_bytes", v.peak_reserved);
+    json.member("peak_device_used_bytes", v.peak_device_used);
+    write_split(json, "by_category_bytes", v.at_peak);
+    json.key("phases").begin_array();
+    for (const PhasePeak& p : v.phases) {
+      json.begin_object().member("name", p.name).member("peak_allocated_bytes", p.peak_allocated);
+      json.member("peak_reserved_bytes", p.peak_reserved).member("peak_device_used_bytes", p.peak_device_used);
+      write_split(json, "by_category_bytes", p.at_peak);
+      json.end_object();
+    }
+    json.end_array();
+  }
+  if (v.oom) {
+    json.key("oom").begin_object().member("requested_bytes", v.oom->requested).member("tag", v.oom->tag);
+    json.member("live_bytes", v.oom->live).member("limit_bytes", maybe_limit(v.oom->limit));
+    json.member("by_budget", v.oom->by_limit).end_object();
+  }
+  if (!v.samples_per_second.empty()) {
+    const auto& rates = v.samples_per_second;
+    json.key("throughput").begin_object().member("unit", "samples/s").member("median", median(rates));
+    json.member("p10", quantile(rates, 0.1)).member("p90", quantile(rates, 0.9)).member("repetitions", rates.size());
+    json.member("within_budget", v.outcome == VariantResult::Outcome::ok).end_object();
+  }
+  json.key("numerics").begin_object().member("check", name_of(v.agreement.kind)).member("compared", v.compared);
+  json.member("agrees", v.agrees).member("largest_relative_difference", v.largest_difference);
+  json.key("figures").begin_array();
+  for (const double figure : v.figures) json.value(figure);
+  json.end_array().member("fingerprint", fmt::format("{:016x}", v.fingerprint)).end_object();
+  json.member("largest_batch", v.largest_batch).end_object();
 }
 
 }  // namespace
@@ -170,79 +208,29 @@ std::string phase_table(const VariantResult& result) {
 }
 
 std::string result_json(const RunResult& run) {
-  using json = nlohmann::ordered_json;
   const Config& c = run.config;
-  json out = {{"schema_version", 1}, {"chapter", run.program}, {"title", run.title}};
-  out["system"] = json::parse(system_json(run.system));
-  out["config"] = {{"model", c.model},
-                   {"batch", c.batch},
-                   {"steps", c.steps},
-                   {"budget_bytes", limit_json(c.budget)},
-                   {"device", c.device},
-                   {"devices", c.devices},
-                   {"data", c.data.empty() ? json(nullptr) : json(c.data)},
-                   {"quick", c.quick},
-                   {"plan", c.plan}};
-  out["variants"] = json::array();
-  for (const VariantResult& v : run.variants) {
-    json row = {{"name", v.name},
-                {"role", v.baseline ? "baseline" : "mitigation"},
-                {"batch", v.batch},
-                {"outcome", name_of(v.outcome)},
-                {"reason", v.reason.empty() ? json(nullptr) : json(v.reason)},
-                {"budget_bytes", limit_json(c.budget)},
-                {"predicted_bytes", v.predicted_peak()},
-                {"predicted_by_category_bytes", to_json(v.predicted)}};
-    if (v.measured) {
-      row["peak_allocated_bytes"] = v.peak_allocated;
-      row["peak_reserved_bytes"] = v.peak_reserved;
-      row["peak_device_used_bytes"] = v.peak_device_used;
-      row["by_category_bytes"] = to_json(v.at_peak);
-      row["phases"] = json::array();
-      for (const PhasePeak& p : v.phases)
-        row["phases"].push_back({{"name", p.name},
-                                 {"peak_allocated_bytes", p.peak_allocated},
-                                 {"peak_reserved_bytes", p.peak_reserved},
-                                 {"peak_device_used_bytes", p.peak_device_used},
-                                 {"by_category_bytes", to_json(p.at_peak)}});
-    }
-    if (v.oom) {
-      row["oom"] = {{"requested_bytes", v.oom->requested},
-                    {"tag", v.oom->tag},
-                    {"live_bytes", v.oom->live},
-                    {"limit_bytes", limit_json(v.oom->limit)},
-                    {"by_budget", v.oom->by_limit}};
-    }
-    if (!v.samples_per_second.empty()) {
-      row["throughput"] = {{"unit", "samples/s"},
-                           {"median", quantile(v.samples_per_second, 0.5)},
-                           {"p10", quantile(v.samples_per_second, 0.1)},
-                           {"p90", quantile(v.samples_per_second, 0.9)},
-                           {"repetitions", v.samples_per_second.size()},
-                           {"within_budget", v.outcome == VariantResult::Outcome::ok}};
-    }
-    row["numerics"] = {{"check", name_of(v.agreement.kind)},
-                       {"compared", v.compared},
-                       {"agrees", v.agrees},
-                       {"largest_relative_difference", v.largest_difference},
-                       {"figures", v.figures},
-                       {"fingerprint", fmt::format("{:016x}", v.fingerprint)}};
-    row["largest_batch"] = v.largest_batch ? json(*v.largest_batch) : json(nullptr);
-    out["variants"].push_back(std::move(row));
+  JsonWriter json;
+  json.begin_object().member("schema_version", 1).member("chapter", run.program).member("title", run.title);
+  json.key("system");
+  write_system(json, run.system);
+  json.key("config").begin_object().member("model", c.model).member("batch", c.batch).member("steps", c.steps);
+  json.member("budget_bytes", maybe_limit(c.budget)).member("device", c.device).member("devices", c.devices);
+  json.key("data");
+  c.data.empty() ? json.null() : json.value(c.data);
+  json.member("quick", c.quick).member("plan", c.plan).end_object();
+  json.key("variants").begin_array();
+  for (const VariantResult& v : run.variants) write_variant(json, v, c.budget);
+  json.end_array().key("claims").begin_array();
+  for (const ClaimResult& r : run.claims) {
+    json.begin_object().member("claim", r.claim.text).member("what", r.claim.what).member("low", r.claim.low);
+    json.member("high", r.claim.high).member("measured", r.measured).member("verdict", r.verdict()).end_object();
   }
-  out["claims"] = json::array();
-  for (const ClaimResult& claim : run.claims)
-    out["claims"].push_back({{"claim", claim.claim.text},
-                             {"what", claim.claim.what},
-                             {"low", claim.claim.low},
-                             {"high", claim.claim.high},
-                             {"measured", claim.measured ? json(*claim.measured) : json(nullptr)},
-                             {"verdict", claim.verdict()}});
-  out["findings"] = json::object();
-  for (const auto& [key, value] : run.findings) out["findings"][key] = value;
-  out["failures"] = run.failures;
-  out["passed"] = run.failures.empty();
-  return out.dump(2) + "\n";
+  json.end_array().key("findings").begin_object();
+  for (const auto& [name, figure] : run.findings) json.member(name, figure);
+  json.end_object().key("failures").begin_array();
+  for (const std::string& failure : run.failures) json.value(failure);
+  json.end_array().member("passed", run.failures.empty()).end_object();
+  return json.text();
 }
 
 }  // namespace oomlab

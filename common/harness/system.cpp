@@ -4,13 +4,13 @@
 
 #include <cctype>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <thread>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "cuda/raii.h"
+#include "harness/json_writer.h"
 
 namespace oomlab {
 namespace {
@@ -67,22 +67,19 @@ SystemInfo system_info(int device) {
   return info;
 }
 
+void write_system(JsonWriter& json, const SystemInfo& info) {
+  json.begin_object().member("backend", info.backend).member("device", info.device_name).member("slug", info.slug);
+  json.member("compute_capability", fmt::format("{}.{}", info.compute_major, info.compute_minor));
+  json.member("device_total_bytes", info.device_total).member("device_free_bytes", info.device_free);
+  json.member("driver", info.driver).member("runtime", info.runtime).member("compiler", info.compiler);
+  json.member("cpu", info.cpu).member("hardware_threads", info.threads).member("oomlab_version", info.version);
+  json.end_object();
+}
+
 std::string system_json(const SystemInfo& info) {
-  const nlohmann::ordered_json json = {
-      {"backend", info.backend},
-      {"device", info.device_name},
-      {"slug", info.slug},
-      {"compute_capability", fmt::format("{}.{}", info.compute_major, info.compute_minor)},
-      {"device_total_bytes", info.device_total},
-      {"device_free_bytes", info.device_free},
-      {"driver", info.driver},
-      {"runtime", info.runtime},
-      {"compiler", info.compiler},
-      {"cpu", info.cpu},
-      {"hardware_threads", info.threads},
-      {"oomlab_version", info.version},
-  };
-  return json.dump(2) + "\n";
+  JsonWriter json;
+  write_system(json, info);
+  return json.text();
 }
 
 }  // namespace oomlab

@@ -23,6 +23,9 @@ struct SystemInfo {
 /// Looks at `device`. Throws CudaError.
 SystemInfo system_info(int device);
 
+class JsonWriter;
+/// As a JSON object.
+void write_system(JsonWriter& json, const SystemInfo& info);
 /// As JSON text (the form of system.json), ending in a newline.
 std::string system_json(const SystemInfo& info);
 

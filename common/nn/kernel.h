@@ -87,6 +87,7 @@ __device__ inline float gelu_gate(float x) {
 }
 __device__ inline float gelu(float x) { return x * gelu_gate(x); }
 __device__ inline float gelu_derivative(float x) {
+  x = x < -30.0f ? -30.0f : x > 30.0f ? 30.0f : x;  // flat beyond, and the square must not overflow
   const float s = gelu_gate(x);
   const float twice_du = 1.5957691216f * fmaf(3.0f * 0.044715f * x, x, 1.0f);
   return fmaf(x * s * (1.0f - s), twice_du, s);

@@ -77,7 +77,9 @@ TEST(Bytes, PredictedIsPlannedIsMeasured) {
       EXPECT_EQ(p["peak_allocated_bytes"], m["peak_allocated_bytes"]) << m["name"];
       EXPECT_EQ(p["outcome"], m["outcome"]) << m["name"];
       ASSERT_EQ(p.contains("oom"), m.contains("oom"));
-      if (m.contains("oom")) EXPECT_EQ(p["oom"], m["oom"]) << "out of memory at another allocation";
+      if (m.contains("oom")) {
+        EXPECT_EQ(p["oom"], m["oom"]) << "out of memory at another allocation";
+      }
       for (std::size_t phase = 0; phase < m["phases"].size(); ++phase) {
         EXPECT_EQ(p["phases"][phase]["name"], m["phases"][phase]["name"]);
         EXPECT_EQ(p["phases"][phase]["peak_allocated_bytes"], m["phases"][phase]["peak_allocated_bytes"]);

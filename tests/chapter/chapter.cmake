@@ -8,7 +8,7 @@ if(NOT TARGET oomlab_chapter_checks)
   target_link_libraries(oomlab_chapter_checks PUBLIC oomlab_flags GTest::gtest fmt::fmt nlohmann_json::nlohmann_json)
   if(OOMLAB_BACKEND STREQUAL "host")
     add_library(oomlab_fault_sweep OBJECT "${CMAKE_CURRENT_LIST_DIR}/fault_sweep.cpp")
-    target_link_libraries(oomlab_fault_sweep PUBLIC oomlab_harness)
+    target_link_libraries(oomlab_fault_sweep PUBLIC oomlab_harness nlohmann_json::nlohmann_json)
   endif()
 endif()
 

@@ -118,6 +118,16 @@ class Capture {
   bool stopped_ = false;
 };
 
+// A fault that ends in std::terminate must not end without a word: say which one, on the terminal.
+int terminal = 2;
+[[noreturn]] void on_terminate() {
+  char line[256];
+  const int length = std::snprintf(line, sizeof line, "std::terminate after a failed %s; seen calls: %llu\n",
+                                   host::fault_site(), static_cast<unsigned long long>(host::fault_calls()));
+  if (write(terminal, line, static_cast<std::size_t>(length)) < 0) std::_Exit(3);
+  std::abort();
+}
+
 struct Run {
   int exit_code = 0;
   std::string out, err;
@@ -128,7 +138,8 @@ struct Sweep {
   std::string program, folder;
   std::vector<std::string> words;
 
-  Run run() const {
+  /// Call number k fails; 0: none.
+  Run run(std::uint64_t k = 0, bool from = false) const {
     Run result;
     std::vector<std::string> copy = words;  // argv may be written to
     std::vector<char*> argv;
@@ -136,6 +147,7 @@ struct Sweep {
     argv.push_back(nullptr);
     for (const char* name : {"result.json", "trace.json", "snapshot.pickle"}) unlink((folder + "/" + name).c_str());
     Capture capture;
+    if (k > 0) host::arm_fault(k, from);  // only the chapter's own calls count
     result.exit_code = oomlab_chapter_main(static_cast<int>(argv.size()) - 1, argv.data());
     host::disarm_fault();
     capture.stop();
@@ -171,15 +183,21 @@ bool has_line_with(const std::string& text, std::initializer_list<const char*> w
   return false;
 }
 
-// An out-of-memory that the clean run does not have: the failed allocation shows up as a result, as documented.
-bool has_new_oom(const Run& run, const Run& clean) {
-  const auto count = [](const std::string& text) {
-    std::size_t n = 0;
-    for (auto at = text.find("out of memory"); at != std::string::npos; at = text.find("out of memory", at + 1)) ++n;
-    for (auto at = text.find("OOM"); at != std::string::npos; at = text.find("OOM", at + 1)) ++n;
-    return n;
-  };
-  return count(run.out + run.err) != count(clean.out + clean.err);
+// What a string holds on the heap, as host_bytes counts it.
+long long heap_bytes(const std::string& text) {
+  const bool inside = text.data() >= reinterpret_cast<const char*>(&text) &&
+                      text.data() < reinterpret_cast<const char*>(&text + 1);
+  return inside ? 0 : static_cast<long long>(malloc_usable_size(const_cast<char*>(text.data())));
+}
+
+// The lines that speak of out-of-memory. A failed allocation may show up as a result, as documented; then these lines
+// are not those of the clean run.
+std::vector<std::string> oom_lines(const Run& run) {
+  std::vector<std::string> lines;
+  std::istringstream text(run.out + run.err);
+  for (std::string line; std::getline(text, line);)
+    if (line.find("OOM") != std::string::npos || line.find("out of memory") != std::string::npos) lines.push_back(line);
+  return lines;
 }
 
 std::string judge(const Run& run, const Run& clean, const json& reference) {
@@ -192,7 +210,7 @@ std::string judge(const Run& run, const Run& clean, const json& reference) {
   if (run.exit_code != 0) return "exit code " + std::to_string(run.exit_code) + ": " + run.err;
   if (run.files[0].empty()) return "exit code 0, but no result file";
   if (deterministic(run.files[0]) == reference) return "";
-  if (has_new_oom(run, clean)) return "";
+  if (oom_lines(run) != oom_lines(clean)) return "";
   return "exit code 0, but other results";
 }
 
@@ -207,45 +225,40 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t r
   const json reference = deterministic(clean.files[0]);
   const host::Live nothing{};
   std::map<std::string, std::size_t> sites;
-  std::uint64_t runs = 0;
   std::size_t failures = 0;
 
   for (std::uint64_t k = replay ? replay : 1;; k += stride) {
     const long long bytes_before = host_bytes;
-    std::string complaint, site, err;
+    std::string complaint;
     {
-      host::arm_fault(k, from);
-      Run faulted = chapter.run();
-      site = host::fault_site();
-      if (site.empty()) break;  // beyond the last fallible call
-      ++runs;
-      ++sites[site];
+      const Run faulted = chapter.run(k, from);
+      if (host::fault_site()[0] == '\0') break;  // beyond the last fallible call
       complaint = judge(faulted, clean, reference);
       if (replay) std::printf("--- exit code %d\n%s%s", faulted.exit_code, faulted.out.c_str(), faulted.err.c_str());
-      err = faulted.err;
     }
+    const std::string site = host::fault_site();
+    const long long leaked = host_bytes - bytes_before - heap_bytes(site);
+    ++sites[site];
+    if (complaint.empty() && leaked > 0) complaint = "leaked " + std::to_string(leaked) + " bytes of host memory";
     if (complaint.empty() && !(host::live() == nothing)) complaint = "leaked " + host::describe(host::live());
     if (complaint.empty() && cudaPeekAtLastError() != cudaSuccess) complaint = "left the last CUDA error set";
-    err.clear(), err.shrink_to_fit();
-    const std::string site_copy = site;
     if (complaint.empty())
       for (const auto& entry : std::filesystem::directory_iterator(chapter.folder))
         if (entry.path().extension() != ".json" && entry.path().extension() != ".pickle")
           complaint = "left the file " + entry.path().filename().string();
     if (complaint.empty()) {
-      Run retry = chapter.run();
+      const Run retry = chapter.run();
       if (retry.exit_code != 0) {
         complaint = "the retry ends with exit code " + std::to_string(retry.exit_code) + ": " + retry.err;
       } else if (deterministic(retry.files[0]) != reference) {
         complaint = "the retry has other results";
       }
     }
-    (void)bytes_before;
     if (!complaint.empty()) {
       ++failures;
       std::printf("call %llu (%s) failing %s: %s\n    replay: %s_fault_sweep --program %s --mode %s --replay %llu\n",
-                  static_cast<unsigned long long>(k), site_copy.c_str(), from ? "from then on" : "once",
-                  complaint.c_str(), chapter.program.c_str(), chapter.program.c_str(), from ? "from" : "once",
+                  static_cast<unsigned long long>(k), site.c_str(), from ? "from then on" : "once", complaint.c_str(),
+                  chapter.program.c_str(), chapter.program.c_str(), from ? "from" : "once",
                   static_cast<unsigned long long>(k));
       if (failures >= 20) {
         std::printf("giving up after 20 failures\n");
@@ -291,6 +304,8 @@ int main(int argc, char** argv) {
   }
   std::string name = (std::filesystem::temp_directory_path() / "oomlab_sweep.XXXXXX").string();
   if (!mkdtemp(name.data())) return 1;
+  terminal = dup(2);
+  std::set_terminate(on_terminate);
   chapter.folder = name;
   chapter.words = {chapter.program,        "--quick",   "--steps",          "1",           "--json",
                    name + "/result.json",  "--trace",   name + "/trace.json", "--snapshot", name + "/snapshot.pickle"};

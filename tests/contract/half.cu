@@ -1,4 +1,5 @@
-// __half and __nv_bfloat16: conversions and arithmetic, on both sides, against a reference that uses only doubles.
+// __half and __nv_bfloat16: conversions and arithmetic, on both sides, against a reference that uses only
+// doubles.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -47,9 +48,11 @@ double value_of(unsigned bits) {
   const int exponent = (bits & 0x7fff) >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
   const double sign = bits & 0x8000 ? -1 : 1;
   if (exponent == F::highest_exponent - F::lowest_exponent + 2)
-    return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+    return fraction ? std::numeric_limits<double>::quiet_NaN()
+                    : sign * std::numeric_limits<double>::infinity();
   if (exponent == 0) return sign * std::ldexp(fraction, F::lowest_exponent - fraction_bits);
-  return sign * std::ldexp(fraction + (1 << fraction_bits), exponent - 1 + F::lowest_exponent - fraction_bits);
+  return sign *
+         std::ldexp(fraction + (1 << fraction_bits), exponent - 1 + F::lowest_exponent - fraction_bits);
 }
 
 /// The nearest value of the format, ties to even, as a double; NaN stays NaN.
@@ -69,8 +72,8 @@ bool same(double a, double b) {
   return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
 }
 
-/// Floats where rounding can go wrong: every value of the format, every midpoint, and their neighbours; and a walk
-/// through all floats.
+/// Floats where rounding can go wrong: every value of the format, every midpoint, and their neighbours; and a
+/// walk through all floats.
 template <class T>
 std::vector<float> interesting_floats() {
   std::vector<float> floats;
@@ -84,7 +87,8 @@ std::vector<float> interesting_floats() {
     for (const float x : {middle, std::nextafter(middle, infinity), std::nextafter(middle, -infinity)})
       floats.push_back(x);
   }
-  for (const float x : {65504.0f, 65519.99f, 65520.0f, 65536.0f, 1e10f, 3.3961775e38f, 3.4028235e38f, 2.98e-8f, 2.99e-8f})
+  for (const float x :
+       {65504.0f, 65519.99f, 65520.0f, 65536.0f, 1e10f, 3.3961775e38f, 3.4028235e38f, 2.98e-8f, 2.99e-8f})
     for (const float signed_x : {x, -x}) floats.push_back(signed_x);
   for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 9973)
     floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
@@ -135,7 +139,8 @@ TYPED_TEST_SUITE(Half, Types);
 
 TYPED_TEST(Half, IsTwoPlainBytes) {
   static_assert(sizeof(TypeParam) == 2 && alignof(TypeParam) == 2);
-  static_assert(std::is_trivially_copyable_v<TypeParam> && std::is_trivially_default_constructible_v<TypeParam>);
+  static_assert(std::is_trivially_copyable_v<TypeParam> &&
+                std::is_trivially_default_constructible_v<TypeParam>);
   EXPECT_EQ(Format<TypeParam>::bits(TypeParam(1.0f)), (std::is_same_v<TypeParam, __half>) ? 0x3c00 : 0x3f80);
 }
 
@@ -175,8 +180,9 @@ TYPED_TEST(Half, NotANumberIsCanonical) {
 TYPED_TEST(Half, DoublesAndIntegersRoundOnce) {
   // Just above a midpoint, by less than a float can hold: rounding to float first would lose it.
   const double one_and_half_step = 1 + std::ldexp(1.0, -Format<TypeParam>::digits);
-  for (const double x : {one_and_half_step, one_and_half_step + 1e-15, one_and_half_step - 1e-15, -one_and_half_step - 1e-15,
-                         3.0 * one_and_half_step + 1e-14, 1e300, -1e300, 1e-300, 0.1, 65519.999999, 65520.0})
+  for (const double x :
+       {one_and_half_step, one_and_half_step + 1e-15, one_and_half_step - 1e-15, -one_and_half_step - 1e-15,
+        3.0 * one_and_half_step + 1e-14, 1e300, -1e300, 1e-300, 0.1, 65519.999999, 65520.0})
     EXPECT_TRUE(same(static_cast<float>(TypeParam(x)), nearest<TypeParam>(x))) << x;
   for (const int x : {0, 1, -1, 2049, 4097, 32767, -65504, 65519, 65520, 16842753, 2147483647, -2147483647})
     EXPECT_TRUE(same(static_cast<float>(TypeParam(x)), nearest<TypeParam>(x))) << x;
@@ -201,8 +207,8 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
   for (std::size_t i = 0; i < values.size(); ++i)
     for (std::size_t j = i % 7; j < values.size(); j += 7) a.push_back(values[i]), b.push_back(values[j]);
   const DeviceArray<TypeParam> device_a(a), device_b(b), out(4 * a.size());
-  oomlab::launch(arithmetic_kernel<TypeParam>, oomlab::shape_for_items(a.size()), nullptr, device_a.data, device_b.data,
-                 out.data, a.size());
+  oomlab::launch(arithmetic_kernel<TypeParam>, oomlab::shape_for_items(a.size()), nullptr, device_a.data,
+                 device_b.data, out.data, a.size());
   const std::vector<TypeParam> device = out.download();
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double x = static_cast<float>(a[i]), y = static_cast<float>(b[i]);
@@ -210,7 +216,8 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
     const TypeParam host[4] = {a[i] + b[i], a[i] - b[i], a[i] * b[i], a[i] / b[i]};
     for (int op = 0; op < 4; ++op) {
       ASSERT_TRUE(same(static_cast<float>(host[op]), nearest<TypeParam>(exact[op]))) << x << "+-*/"[op] << y;
-      ASSERT_TRUE(same(static_cast<float>(device[4 * i + op]), nearest<TypeParam>(exact[op]))) << x << "+-*/"[op] << y;
+      ASSERT_TRUE(same(static_cast<float>(device[4 * i + op]), nearest<TypeParam>(exact[op])))
+          << x << "+-*/"[op] << y;
     }
   }
 }
@@ -218,7 +225,8 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
 TYPED_TEST(Half, OperatorsAndPredicates) {
   const TypeParam one(1.0f), two(2.0f), zero(0.0f), minus_zero(-0.0f);
   const TypeParam nan = Format<TypeParam>::make(0x7fff), infinity(std::numeric_limits<float>::infinity());
-  EXPECT_TRUE(one < two && two > one && one <= one && one >= one && one == one && one != two && zero == minus_zero);
+  EXPECT_TRUE(one < two && two > one && one <= one && one >= one && one == one && one != two &&
+              zero == minus_zero);
   EXPECT_FALSE(nan == nan || nan < one || nan > one || nan <= nan || nan >= nan);
   EXPECT_TRUE(nan != nan);
   TypeParam x(6.0f);

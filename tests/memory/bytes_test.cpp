@@ -68,9 +68,10 @@ TEST(ParseBytes, ReadsTheLargest) {
 }
 
 TEST(ParseBytes, RefusesInOneLineThatSaysWhatIsAllowed) {
-  for (const char* text : {"", " ", "12parsecs", "-1", "-1MiB", "+1", "0", "0MiB", "0.1B", "MiB", ".5GiB", "1.GiB", "1..5",
-                           "1e9", "0x10", "5 MiB", " 5MiB", "5MiB ", "5Mi", "5M", "1,5GiB", "nan", "inf", "5\nMiB",
-                           "99999999999TiB"}) {
+  for (const char* text :
+       {"",       " ",     "12parsecs", "-1",     "-1MiB",         "+1",    "0",     "0MiB",  "0.1B", "MiB",
+        ".5GiB",  "1.GiB", "1..5",      "1e9",    "0x10",          "5 MiB", " 5MiB", "5MiB ", "5Mi",  "5M",
+        "1,5GiB", "nan",   "inf",       "5\nMiB", "99999999999TiB"}) {
     try {
       parse_bytes(text);
       ADD_FAILURE() << "accepted '" << text << "'";
@@ -87,7 +88,8 @@ TEST(ParseBytes, NamesTheText) {
     parse_bytes("12parsecs");
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_EQ(std::string(error.what()).rfind("size '12parsecs' is not understood; write for example 512MiB or 2GiB", 0),
+    EXPECT_EQ(std::string(error.what())
+                  .rfind("size '12parsecs' is not understood; write for example 512MiB or 2GiB", 0),
               0u)
         << error.what();
   }

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <oomlab_host.h>
 
+#include <map>
 #include <vector>
 
 #include "cuda/check.h"
-#include "cuda/raii.h"
 #include "memory/out_of_memory.h"
 #include "memory/resource.h"
 
@@ -67,33 +67,55 @@ TEST_F(SmallDevice, HeldByAnother) {
   CUDA_CHECK(cudaFree(others));
 }
 
-TEST_F(SmallDevice, HeldByTheCacheOfThePool) {
-  AsyncResource pool;
-  Ledger ledger;
-  {
-    const Stream stream;
-    pool.deallocate(pool.allocate(50 * kMiB, stream), 50 * kMiB, stream);
-    stream.synchronize();
+// Keeps what is freed, and reuses it for requests of the same size only.
+class KeepingResource final : public MemoryResource {
+ public:
+  ~KeepingResource() override { give_back(); }
+  void* allocate(std::size_t bytes, cudaStream_t stream) override {
+    if (const auto kept = kept_.find(bytes); kept != kept_.end()) return kept_.extract(kept).mapped();
+    return direct_.allocate(bytes, stream);
   }
-  ASSERT_GE(pool.reserved_bytes(), 50 * kMiB);
-  // A second resource on top of the same device cannot use what the pool keeps; this one tells what both hold.
-  class Both final : public MemoryResource {
-   public:
-    explicit Both(AsyncResource& pool) : pool_(pool) {}
-    void* allocate(std::size_t bytes, cudaStream_t stream) override { return direct_.allocate(bytes, stream); }
-    void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override {
-      direct_.deallocate(address, bytes, stream);
-    }
-    std::size_t reserved_bytes() const override { return pool_.reserved_bytes() + direct_.reserved_bytes(); }
+  void deallocate(void* address, std::size_t bytes, cudaStream_t) noexcept override {
+    kept_.emplace(bytes, address);
+  }
+  std::size_t reserved_bytes() const override { return direct_.reserved_bytes(); }
+  std::size_t largest_free_block() const override {
+    return kept_.empty() || silent ? 0 : kept_.rbegin()->first;
+  }
+  void give_back() {
+    for (const auto& [bytes, address] : kept_) direct_.deallocate(address, bytes, nullptr);
+    kept_.clear();
+  }
+  bool silent = false;
 
-   private:
-    AsyncResource& pool_;
-    CudaResource direct_;
-  } both(pool);
-  TrackingResource memory(both, ledger);
-  EXPECT_EQ(refused(memory, 20 * kMiB).cause(), Cause::cached);
-  pool.trim();
+ private:
+  CudaResource direct_;
+  std::multimap<std::size_t, void*> kept_;
+};
+
+TEST_F(SmallDevice, HeldByTheCache) {
+  KeepingResource cache;
+  Ledger ledger;
+  TrackingResource memory(cache, ledger);
+  memory.deallocate(memory.allocate(50 * kMiB, nullptr), 50 * kMiB, nullptr);
+  const OutOfMemoryReport report = refused(memory, 20 * kMiB);
+  EXPECT_EQ(report.cause(), Cause::cached);
+  EXPECT_EQ(report.reserved, 50 * kMiB);
+  EXPECT_EQ(report.live, 0u);
+  cache.give_back();
   memory.deallocate(memory.allocate(20 * kMiB, nullptr), 20 * kMiB, nullptr);
+}
+
+TEST_F(SmallDevice, InPiecesInTheCache) {
+  KeepingResource cache;
+  Ledger ledger;
+  TrackingResource memory(cache, ledger);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 12; ++i) blocks.push_back(memory.allocate(5 * kMiB, nullptr));
+  for (void* block : blocks) memory.deallocate(block, 5 * kMiB, nullptr);
+  EXPECT_EQ(refused(memory, 20 * kMiB).cause(), Cause::fragmented);
+  cache.silent = true;  // an allocator that cannot tell the pieces
+  EXPECT_EQ(refused(memory, 20 * kMiB).cause(), Cause::cached);
 }
 
 TEST_F(SmallDevice, LostToRounding) {

@@ -10,10 +10,12 @@ namespace {
 
 using Kind = TimelineEvent::Kind;
 
-const void* address(std::uintptr_t number) { return reinterpret_cast<const void*>(number << 20); }
+const void* address(std::uintptr_t number) {
+  return reinterpret_cast<const void*>(number << 20);
+}
 
-void charge(Ledger& ledger, std::uintptr_t number, std::size_t bytes, Category category = Category::activations,
-            const std::string& tag = "block") {
+void charge(Ledger& ledger, std::uintptr_t number, std::size_t bytes,
+            Category category = Category::activations, const std::string& tag = "block") {
   ledger.charge(address(number), bytes - 1, bytes, category, tag);
 }
 
@@ -100,9 +102,7 @@ TEST(Ledger, PhasesNestAndStartWithWhatIsLive) {
       charge(ledger, 3, 512, Category::gradients);
       ledger.release(address(2));
     }
-    {
-      const Phase update(ledger, "update");
-    }
+    { const Phase update(ledger, "update"); }
   }
   charge(ledger, 4, 1 << 20, Category::data);  // outside: counts for no phase
   const std::vector<PhasePeak> phases = ledger.phases();

@@ -40,7 +40,9 @@ OutOfMemoryReport on_device(std::size_t bytes, std::size_t total, std::size_t fr
   return report;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST(Cause, UnderABudget) {
   EXPECT_EQ(under_budget(65 * kMiB, 64 * kMiB, 0).cause(), Cause::too_big);
@@ -93,13 +95,16 @@ TEST(Headline, NamesTheDevice) {
   report.reserved = 7168 * kMiB - kMiB;
   report.device = 1;
   EXPECT_EQ(headline(report),
-            "CUDA out of memory. Tried to allocate 20.00 MiB for layer 3 hidden. GPU 1 has a total capacity of 8.00 GiB "
-            "of which 16.00 MiB is free. This run has 6.84 GiB allocated, and 167.00 MiB is reserved but unallocated.");
+            "CUDA out of memory. Tried to allocate 20.00 MiB for layer 3 hidden. GPU 1 has a total capacity "
+            "of 8.00 GiB "
+            "of which 16.00 MiB is free. This run has 6.84 GiB allocated, and 167.00 MiB is reserved but "
+            "unallocated.");
 }
 
 TEST(Headline, NamesTheBudget) {
   OutOfMemoryReport report = under_budget(20 * kMiB, 512 * kMiB, 500 * kMiB);
-  EXPECT_TRUE(contains(headline(report), "under a budget of 512.00 MiB of which 12.00 MiB is free.")) << headline(report);
+  EXPECT_TRUE(contains(headline(report), "under a budget of 512.00 MiB of which 12.00 MiB is free."))
+      << headline(report);
   report.by_limit = false;
   EXPECT_TRUE(contains(headline(report), "under a budget of 512.00 MiB.")) << headline(report);
 }
@@ -113,9 +118,11 @@ TEST(Headline, LeavesOutWhatIsNotKnown) {
 
 TEST(Explain, ShowsTheArithmetic) {
   const std::string text = explain(under_budget(20 * kMiB, 512 * kMiB, 500 * kMiB));
-  EXPECT_TRUE(contains(text, "20.00 MiB asked + 500.00 MiB live - 512.00 MiB budget = 8.00 MiB short")) << text;
+  EXPECT_TRUE(contains(text, "20.00 MiB asked + 500.00 MiB live - 512.00 MiB budget = 8.00 MiB short"))
+      << text;
   const std::string device = explain(on_device(10 * kMiB, 64 * kMiB, 4 * kMiB, 60 * kMiB));
-  EXPECT_TRUE(contains(device, "10.00 MiB asked - 4.00 MiB free - 0 bytes cached = 6.00 MiB short")) << device;
+  EXPECT_TRUE(contains(device, "10.00 MiB asked - 4.00 MiB free - 0 bytes cached = 6.00 MiB short"))
+      << device;
 }
 
 TEST(Explain, ListsTheLargestTags) {
@@ -156,8 +163,9 @@ TEST(Explain, EveryCauseHasAReasonAndAdvice) {
                                                   on_device(10 * kMiB, 64 * kMiB, 20 * kMiB, 44 * kMiB),
                                                   cached,
                                                   on_device(10 * kMiB, 64 * kMiB, 4 * kMiB, kMiB)};
-  const std::vector<std::string> words = {"more than the whole budget", "live blocks", "rounding", "fragmentation",
-                                          "the allocator's cache",      "other processes"};
+  const std::vector<std::string> words = {
+      "more than the whole budget", "live blocks",    "rounding", "fragmentation",
+      "the allocator's cache",      "other processes"};
   for (std::size_t i = 0; i < reports.size(); ++i) {
     EXPECT_EQ(reports[i].cause(), static_cast<Cause>(i));
     const std::string text = explain(reports[i]);
@@ -173,7 +181,8 @@ TEST(OutOfMemory, IsItsHeadline) {
   EXPECT_EQ(error.what(), headline(error.report()));
 }
 
-// ---------------------------------------------------------------------------------------------------- met for real
+// ---------------------------------------------------------------------------------------------------- met
+// for real
 
 // Fills `memory` until it throws; the report of that.
 OutOfMemoryReport fill(TrackingResource& memory, std::size_t bytes, std::size_t then_ask) {

@@ -60,8 +60,8 @@ class ResourceContract : public ::testing::Test {
   MemoryResource& memory_ = stack_.top;
 };
 
-using Resources = ::testing::Types<CudaResource, AsyncResource, ManagedResource, PinnedResource, ArenaResource,
-                                   LimitingResource, TrackingResource>;
+using Resources = ::testing::Types<CudaResource, AsyncResource, ManagedResource, PinnedResource,
+                                   ArenaResource, LimitingResource, TrackingResource>;
 TYPED_TEST_SUITE(ResourceContract, Resources);
 
 TYPED_TEST(ResourceContract, NoBytesAreNoBlock) {
@@ -144,11 +144,13 @@ TYPED_TEST(ResourceContract, ASizeThatCannotBeRoundedIsRefused) {
   EXPECT_THROW((void)this->memory_.allocate(SIZE_MAX, this->stream_), std::length_error);
 }
 
-// -------------------------------------------------------------------------------------------- each with its own ways
+// -------------------------------------------------------------------------------------------- each with its
+// own ways
 
 template <class Resource>
 class CountingResource : public ::testing::Test {};
-TYPED_TEST_SUITE(CountingResource, (::testing::Types<CudaResource, ManagedResource, PinnedResource>));
+using CountingResources = ::testing::Types<CudaResource, ManagedResource, PinnedResource>;
+TYPED_TEST_SUITE(CountingResource, CountingResources);
 
 TYPED_TEST(CountingResource, ReservesExactlyWhatIsLive) {
   TypeParam memory;
@@ -341,7 +343,8 @@ TEST(LimitingResource, CountsNothingThatUpstreamRefused) {
   EXPECT_EQ(memory.live_bytes(), 0u);
 }
 
-// --------------------------------------------------------------------------------------------- buffers and contexts
+// --------------------------------------------------------------------------------------------- buffers and
+// contexts
 
 TEST(DeviceBuffer, OwnsItsBytes) {
   AsyncResource bottom;

@@ -1,0 +1,60 @@
+#pragma once
+// What the contract tests share: a fixture that skips where there is no device and sees that nothing is left behind.
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "cuda/raii.h"
+
+#define EXPECT_CUDA(expected, call) EXPECT_EQ(expected, call) << cudaGetErrorName(cudaPeekAtLastError())
+#define ASSERT_CUDA(call) ASSERT_EQ(cudaSuccess, call)
+
+/// The call fails with this error, and leaves it as the last error, once.
+#define EXPECT_CUDA_ERROR(expected, call)       \
+  do {                                          \
+    EXPECT_EQ(expected, call);                  \
+    EXPECT_EQ(expected, cudaGetLastError());    \
+    EXPECT_EQ(cudaSuccess, cudaGetLastError()); \
+  } while (false)
+
+class Contract : public testing::Test {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+      (void)cudaGetLastError();
+      GTEST_SKIP() << "no CUDA device";
+    }
+    ASSERT_CUDA(cudaDeviceSynchronize());
+    (void)cudaGetLastError();
+  }
+  void TearDown() override { EXPECT_EQ(cudaSuccess, cudaGetLastError()) << "left behind by the test"; }
+};
+
+/// n values on the device, from cudaMalloc.
+template <class T>
+class Values {
+ public:
+  explicit Values(std::size_t n) : count_(n) { CUDA_CHECK(cudaMalloc(&data_, n * sizeof(T))); }
+  explicit Values(const std::vector<T>& v) : Values(v.size()) {
+    CUDA_CHECK(cudaMemcpy(data_, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  ~Values() { oomlab::report_if_failed(cudaFree(data_), "cudaFree"); }
+  Values(const Values&) = delete;
+  Values& operator=(const Values&) = delete;
+  T* data() const { return data_; }
+  /// Waits for the device and reads all of it.
+  std::vector<T> get() const {
+    CUDA_CHECK(cudaDeviceSynchronize());
+    std::vector<T> v(count_);
+    CUDA_CHECK(cudaMemcpy(v.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return v;
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t count_;
+};

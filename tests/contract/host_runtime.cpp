@@ -1,0 +1,586 @@
+// The host runtime beyond CUDA: the machine, plan mode, faults, deferred streams, paging. Host backend only.
+
+#include "oomlab_host.h"
+
+#include <cuda.h>
+
+#include <chrono>
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "contract.h"
+#include "cuda/backend.h"
+#include "cuda/launch.h"
+
+namespace {
+
+using namespace oomlab;
+
+constexpr std::size_t MiB = std::size_t(1) << 20;
+
+void fill(int* y, int value, std::size_t n) {
+  for (std::size_t i : grid_range(n)) y[i] = value;
+}
+void touch(char* y, std::size_t first, std::size_t last, std::size_t step) {
+  for (std::size_t row : row_range((last - first) / step)) y[first + row * step] += 1;
+}
+void store_one(int* y) { *y = 1; }
+
+/// Ends with nothing live, and with the machine that it found.
+class HostRuntime : public testing::Test {
+ protected:
+  void SetUp() override {
+    (void)cudaGetLastError();
+    machine(1, 64 * MiB);
+  }
+  void TearDown() override {
+    host::disarm_fault();
+    EXPECT_EQ("nothing", host::describe(host::live()));
+    host::set_planning(false);
+    host::configure(initial);
+    (void)cudaSetDevice(0);
+    EXPECT_EQ(cudaSuccess, cudaGetLastError());
+  }
+  static void machine(int devices, std::size_t capacity, bool deferred = false, std::uint64_t seed = 1) {
+    host::Machine m;
+    m.devices = devices;
+    for (std::size_t& c : m.capacity) c = capacity;
+    m.deferred = deferred;
+    m.seed = seed;
+    host::configure(m);
+  }
+  static std::size_t free_bytes() {
+    std::size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return free;
+  }
+  const host::Machine initial = host::machine();
+};
+
+// ---------------------------------------------------------------------------------------------- devices, capacity
+
+TEST_F(HostRuntime, CapacityIsExact) {
+  void *a = nullptr, *b = nullptr;
+  ASSERT_CUDA(cudaMalloc(&a, 63 * MiB));
+  EXPECT_EQ(MiB, free_bytes());
+  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMalloc(&b, MiB + 1));
+  ASSERT_CUDA(cudaMalloc(&b, MiB - 511));
+  EXPECT_EQ(0u, free_bytes()) << "charged in steps of 512 bytes";
+  EXPECT_CUDA(cudaSuccess, cudaFree(a));
+  EXPECT_CUDA(cudaSuccess, cudaFree(b));
+  EXPECT_EQ(64 * MiB, free_bytes());
+}
+
+TEST_F(HostRuntime, EachDeviceHasItsOwn) {
+  machine(3, 8 * MiB);
+  void* p[3] = {};
+  for (int d = 0; d < 3; ++d) {
+    ASSERT_CUDA(cudaSetDevice(d));
+    ASSERT_CUDA(cudaMalloc(&p[d], 8 * MiB));
+    cudaPointerAttributes a{};
+    EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, p[d]));
+    EXPECT_EQ(d, a.device);
+  }
+  EXPECT_CUDA(cudaSuccess, cudaMemcpyPeer(p[2], 2, p[0], 0, 8 * MiB));
+  int can = 0;
+  EXPECT_CUDA(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 2));
+  EXPECT_EQ(1, can);
+  EXPECT_CUDA(cudaSuccess, cudaDeviceEnablePeerAccess(0, 0));  // from device 2
+  EXPECT_CUDA_ERROR(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(0, 0));
+  EXPECT_CUDA(cudaSuccess, cudaDeviceDisablePeerAccess(0));
+  EXPECT_CUDA_ERROR(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(0));
+  cudaStream_t stream = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&stream));
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_THROW(launch(fill, {1, 1, 0}, stream, nullptr, 0, std::size_t(0)), CudaError) << "another device's stream";
+  EXPECT_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+  for (void* q : p) EXPECT_CUDA(cudaSuccess, cudaFree(q));
+}
+
+TEST_F(HostRuntime, UnusedPoolMemoryIsGivenUpBeforeAnAllocationFails) {
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  std::uint64_t keep = UINT64_MAX;
+  ASSERT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  void *a = nullptr, *b = nullptr;
+  ASSERT_CUDA(cudaMallocAsync(&a, 40 * MiB, nullptr));
+  ASSERT_CUDA(cudaFreeAsync(a, nullptr));
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ(24 * MiB, free_bytes());
+  ASSERT_CUDA(cudaMalloc(&b, 64 * MiB));
+  EXPECT_CUDA(cudaSuccess, cudaFree(b));
+  ASSERT_CUDA(cudaMallocAsync(&a, 40 * MiB, nullptr));
+  ASSERT_CUDA(cudaMallocAsync(&b, 24 * MiB, nullptr)) << "a chunk may be smaller than usual when little is left";
+  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMallocAsync(&b, 1, nullptr));
+  ASSERT_CUDA(cudaFreeAsync(a, nullptr));
+  ASSERT_CUDA(cudaFree(b));
+  std::uint64_t none = 0;
+  ASSERT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &none));
+  ASSERT_CUDA(cudaDeviceSynchronize());
+}
+
+TEST_F(HostRuntime, HandlesThatAreGone) {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&stream));
+  ASSERT_CUDA(cudaEventCreate(&event));
+  EXPECT_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+  EXPECT_CUDA(cudaSuccess, cudaEventDestroy(event));
+  void* p = nullptr;
+  float ms = 0;
+  for (const cudaError_t error :
+       {cudaStreamDestroy(stream), cudaStreamSynchronize(stream), cudaStreamQuery(stream), cudaEventDestroy(event),
+        cudaEventRecord(event, nullptr), cudaEventSynchronize(event), cudaEventQuery(event),
+        cudaEventElapsedTime(&ms, event, event), cudaStreamWaitEvent(nullptr, event, 0),
+        cudaMallocAsync(&p, 1, stream), cudaMemsetAsync(&p, 0, 1, stream),
+        cudaMemcpyAsync(&p, &ms, 1, cudaMemcpyDefault, stream), cudaLaunchHostFunc(stream, [](void*) {}, nullptr)})
+    EXPECT_CUDA(cudaErrorInvalidResourceHandle, error);
+  EXPECT_CUDA(cudaErrorInvalidResourceHandle, cudaGetLastError());
+}
+
+TEST_F(HostRuntime, LiveCountsEverything) {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  void *a = nullptr, *b = nullptr, *c = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&stream));
+  ASSERT_CUDA(cudaEventCreate(&event));
+  ASSERT_CUDA(cudaMalloc(&a, 1));
+  ASSERT_CUDA(cudaMallocAsync(&b, 1000, stream));
+  ASSERT_CUDA(cudaMallocHost(&c, 100));
+  EXPECT_EQ("1 stream, 1 event, 1536 device bytes in 2 blocks, 100 pinned bytes", host::describe(host::live()));
+  EXPECT_THROW(host::configure(initial), std::logic_error);
+  EXPECT_THROW(host::set_planning(true), std::logic_error);
+  EXPECT_FALSE(enable_planning());
+  EXPECT_CUDA(cudaSuccess, cudaFreeAsync(b, stream));
+  EXPECT_CUDA(cudaSuccess, cudaFree(a));
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(c));
+  EXPECT_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+  EXPECT_CUDA(cudaSuccess, cudaEventDestroy(event));
+  EXPECT_EQ(host::Live{}, host::live());
+}
+
+TEST_F(HostRuntime, ManyThreadsAtOnce) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([t] {
+      for (int i = 0; i < 50; ++i) {
+        Stream stream;
+        int* p = nullptr;
+        CUDA_CHECK(cudaMallocAsync(&p, 4000, stream));
+        launch(fill, {2, 32, 0}, stream, p, t, std::size_t(1000));
+        int back = -1;
+        CUDA_CHECK(cudaMemcpyAsync(&back, p + 999, sizeof back, cudaMemcpyDeviceToHost, stream));
+        CUDA_CHECK(cudaFreeAsync(p, stream));
+        stream.synchronize();
+        EXPECT_EQ(t, back);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+// ------------------------------------------------------------------------------------------------------ plan mode
+
+TEST_F(HostRuntime, PlansPetabytesWithoutMemory) {
+  ASSERT_TRUE(enable_planning());
+  EXPECT_TRUE(planning());
+  const std::size_t petabyte = std::size_t(1) << 50;
+  char *a = nullptr, *b = nullptr;
+  ASSERT_CUDA(cudaMalloc(&a, petabyte));
+  ASSERT_CUDA(cudaMallocAsync(&b, petabyte, nullptr));
+  EXPECT_EQ(2 * petabyte, host::live().device_bytes);
+  EXPECT_CUDA(cudaSuccess, cudaMemset(a, 0, petabyte));
+  EXPECT_CUDA(cudaSuccess, cudaMemcpy(a, b, petabyte, cudaMemcpyDeviceToDevice));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemset(a, 0, petabyte + 1));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(a + 1, b, petabyte, cudaMemcpyDeviceToDevice));
+  launch(fill, {1, 1, 0}, nullptr, reinterpret_cast<int*>(a), 0, petabyte / 4);
+  EXPECT_THROW(launch(fill, {0, 1, 0}, nullptr, nullptr, 0, std::size_t(0)), CudaError);
+  EXPECT_CUDA(cudaSuccess, cudaFree(a));
+  EXPECT_CUDA(cudaSuccess, cudaFreeAsync(b, nullptr));
+  int *pinned = nullptr, *managed = nullptr;
+  ASSERT_CUDA(cudaMallocHost(&pinned, 1 << 20));
+  ASSERT_CUDA(cudaMallocManaged(&managed, 1 << 20));
+  pinned[5] = managed[5] = 1;  // what the host may touch, it may touch here too
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(pinned));
+  EXPECT_CUDA(cudaSuccess, cudaFree(managed));
+}
+
+TEST_F(HostRuntime, PlanningIsFast) {
+  host::set_planning(true);
+  std::vector<void*> blocks(100000);
+  const auto start = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < blocks.size(); ++i) ASSERT_CUDA(cudaMallocAsync(&blocks[i], 1000 + i * 512, nullptr));
+  for (void* p : blocks) ASSERT_CUDA(cudaFreeAsync(p, nullptr));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+#if !defined(OOMLAB_HOST_CHECK) && !defined(OOMLAB_HOST_ASAN)
+  EXPECT_LT(taken.count(), 2.0);
+#endif
+  RecordProperty("seconds", std::to_string(taken.count()));
+  ASSERT_CUDA(cudaDeviceSynchronize());
+}
+
+// The same requests, planned and done, reserve the same bytes at every step.
+TEST_F(HostRuntime, PlansWhatIsThenReserved) {
+  const auto run = [] {
+    std::vector<std::uint64_t> trace;
+    cudaMemPool_t pool = nullptr;
+    CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
+    std::mt19937 random(5);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 2000; ++i) {
+      if (blocks.size() > 60 || (!blocks.empty() && random() % 3 == 0)) {
+        const std::size_t victim = random() % blocks.size();
+        CUDA_CHECK(cudaFreeAsync(blocks[victim], nullptr));
+        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(victim));
+      } else {
+        void* p = nullptr;
+        CUDA_CHECK(cudaMallocAsync(&p, 1 + random() % (random() % 4 ? 10000 : 3000000), nullptr));
+        blocks.push_back(p);
+      }
+      if (random() % 50 == 0) CUDA_CHECK(cudaDeviceSynchronize());
+      for (const cudaMemPoolAttr attr : {cudaMemPoolAttrReservedMemCurrent, cudaMemPoolAttrUsedMemCurrent,
+                                         cudaMemPoolAttrReservedMemHigh, cudaMemPoolAttrUsedMemHigh}) {
+        std::uint64_t value = 0;
+        CUDA_CHECK(cudaMemPoolGetAttribute(pool, attr, &value));
+        trace.push_back(value);
+      }
+    }
+    for (void* p : blocks) CUDA_CHECK(cudaFreeAsync(p, nullptr));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    return trace;
+  };
+  machine(1, 512 * MiB);
+  const auto done = run();
+  host::set_planning(true);
+  const auto planned = run();
+  EXPECT_EQ(done, planned);
+  EXPECT_GT(std::set<std::uint64_t>(done.begin(), done.end()).size(), 100u);
+}
+
+TEST_F(HostRuntime, PlansVirtualMemory) {
+  host::set_planning(true);
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const std::size_t size = std::size_t(1) << 45;
+  CUdeviceptr address = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(CUDA_SUCCESS, cuMemAddressReserve(&address, size, 0, 0, 0));
+  ASSERT_EQ(CUDA_SUCCESS, cuMemCreate(&handle, size, &properties, 0));
+  ASSERT_EQ(CUDA_SUCCESS, cuMemMap(address, size, 0, handle, 0));
+  ASSERT_EQ(CUDA_SUCCESS, cuMemSetAccess(address, size, &access, 1));
+  EXPECT_EQ(size, host::live().device_bytes);
+  EXPECT_CUDA(cudaSuccess, cudaMemset(reinterpret_cast<void*>(address), 0, size));
+  EXPECT_EQ(CUDA_SUCCESS, cuMemUnmap(address, size));
+  EXPECT_EQ(CUDA_SUCCESS, cuMemRelease(handle));
+  EXPECT_EQ(CUDA_SUCCESS, cuMemAddressFree(address, size));
+}
+
+// --------------------------------------------------------------------------------------------------------- faults
+
+// Every call fails when it is told to, with a code, sets the last error, and leaks nothing.
+TEST_F(HostRuntime, EveryCallCanFail) {
+  static void *p, *q;
+  static cudaStream_t stream;
+  static cudaEvent_t event;
+  struct Case {
+    const char* site;
+    std::function<cudaError_t()> call;
+  };
+  ASSERT_CUDA(cudaMalloc(&p, 64));
+  ASSERT_CUDA(cudaStreamCreate(&stream));
+  ASSERT_CUDA(cudaEventCreate(&event));
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  int n = 0;
+  std::size_t a = 0, b = 0;
+  std::uint64_t big = 0;
+  cudaDeviceProp prop;
+  cudaPointerAttributes attributes;
+  const Case cases[] = {
+      {"cudaMalloc", [&] { return cudaMalloc(&q, 64); }},
+      {"cudaMallocHost", [&] { return cudaMallocHost(&q, 64); }},
+      {"cudaHostAlloc", [&] { return cudaHostAlloc(&q, 64, 0u); }},
+      {"cudaMallocManaged", [&] { return cudaMallocManaged(&q, 64); }},
+      {"cudaMallocAsync", [&] { return cudaMallocAsync(&q, 64, stream); }},
+      {"cudaMallocFromPoolAsync", [&] { return cudaMallocFromPoolAsync(&q, 64, pool, stream); }},
+      {"cudaMemcpy", [&] { return cudaMemcpy(p, &n, 4, cudaMemcpyHostToDevice); }},
+      {"cudaMemcpyAsync", [&] { return cudaMemcpyAsync(p, &n, 4, cudaMemcpyHostToDevice, stream); }},
+      {"cudaMemset", [&] { return cudaMemset(p, 0, 4); }},
+      {"cudaMemsetAsync", [&] { return cudaMemsetAsync(p, 0, 4, stream); }},
+      {"cudaMemGetInfo", [&] { return cudaMemGetInfo(&a, &b); }},
+      {"cudaStreamCreateWithFlags", [&] { return cudaStreamCreate(&stream); }},
+      {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(stream); }},
+      {"cudaStreamWaitEvent", [&] { return cudaStreamWaitEvent(stream, event, 0); }},
+      {"cudaEventCreateWithFlags", [&] { return cudaEventCreate(&event); }},
+      {"cudaEventRecord", [&] { return cudaEventRecord(event, stream); }},
+      {"cudaEventSynchronize", [&] { return cudaEventSynchronize(event); }},
+      {"cudaDeviceSynchronize", [&] { return cudaDeviceSynchronize(); }},
+      {"cudaGetDevice", [&] { return cudaGetDevice(&n); }},
+      {"cudaSetDevice", [&] { return cudaSetDevice(0); }},
+      {"cudaGetDeviceCount", [&] { return cudaGetDeviceCount(&n); }},
+      {"cudaGetDeviceProperties", [&] { return cudaGetDeviceProperties(&prop, 0); }},
+      {"cudaPointerGetAttributes", [&] { return cudaPointerGetAttributes(&attributes, p); }},
+      {"cudaMemPoolGetAttribute", [&] { return cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &big); }},
+      {"cudaMemPoolTrimTo", [&] { return cudaMemPoolTrimTo(pool, 0); }},
+      {"cudaLaunchHostFunc", [&] { return cudaLaunchHostFunc(stream, [](void*) {}, nullptr); }},
+      {"cudaLaunchKernelEx",
+       [&] {
+         cudaLaunchConfig_t config{};
+         config.stream = stream;
+         return cudaLaunchKernelEx(&config, store_one, static_cast<int*>(p));
+       }},
+  };
+  for (const Case& c : cases) {
+    const host::Live before = host::live();
+    host::arm_fault(1, false);
+    const cudaError_t error = c.call();
+    EXPECT_NE(cudaSuccess, error) << c.site;
+    EXPECT_STREQ(c.site, host::fault_site());
+    EXPECT_EQ(1u, host::fault_calls()) << c.site << " counts what it calls itself";
+    EXPECT_EQ(error, cudaGetLastError()) << c.site;
+    EXPECT_EQ(before, host::live()) << c.site;
+    EXPECT_EQ(cudaSuccess, cudaGetLastError());
+  }
+  // What gives something back does so, and then complains.
+  const std::pair<const char*, std::function<cudaError_t()>> releases[] = {
+      {"cudaFree", [&] { return cudaFree(p); }},
+      {"cudaEventDestroy", [&] { return cudaEventDestroy(event); }},
+      {"cudaStreamDestroy", [&] { return cudaStreamDestroy(stream); }},
+  };
+  for (const auto& [site, call] : releases) {
+    host::arm_fault(1, false);
+    EXPECT_NE(cudaSuccess, call()) << site;
+    EXPECT_STREQ(site, host::fault_site());
+    EXPECT_NE(cudaSuccess, cudaGetLastError());
+  }
+  EXPECT_EQ("nothing", host::describe(host::live()));
+}
+
+TEST_F(HostRuntime, FaultsAreCountedAndCanGoOn) {
+  int n = 0;
+  host::arm_counting();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(cudaSuccess, cudaGetDevice(&n));
+  EXPECT_EQ(5u, host::fault_calls());
+  EXPECT_STREQ("", host::fault_site());
+  host::arm_fault(3, false);
+  std::string seen;
+  for (int i = 0; i < 5; ++i) seen += cudaGetDevice(&n) == cudaSuccess ? '.' : 'x';
+  EXPECT_EQ("..x..", seen);
+  host::arm_fault(3, true);
+  seen.clear();
+  for (int i = 0; i < 5; ++i) seen += cudaGetDevice(&n) == cudaSuccess ? '.' : 'x';
+  EXPECT_EQ("..xxx", seen);
+  (void)cudaGetLastError();
+  host::disarm_fault();
+  EXPECT_EQ(cudaSuccess, cudaGetDevice(&n));
+  EXPECT_FALSE(host::fault_point("test"));
+  host::arm_fault(1, true);
+  EXPECT_TRUE(host::fault_point("test"));
+  {
+    const host::RuntimeScope scope;
+    EXPECT_TRUE(host::inside_runtime());
+    EXPECT_FALSE(host::fault_point("test"));
+  }
+  EXPECT_FALSE(host::inside_runtime());
+}
+
+// ----------------------------------------------------------------------------------------------- deferred streams
+
+class Deferred : public HostRuntime, public testing::WithParamInterface<std::uint64_t> {
+ protected:
+  void SetUp() override {
+    HostRuntime::SetUp();
+    machine(1, 64 * MiB, true, GetParam());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Seeds, Deferred, testing::Range<std::uint64_t>(1, 9));
+
+TEST_P(Deferred, AResultIsNotThereBeforeItIsWaitedFor) {
+  Stream stream;
+  int *device = nullptr, *pinned = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device, 4));
+  ASSERT_CUDA(cudaMallocHost(&pinned, 4));
+  *pinned = 0;
+  launch(store_one, {1, 32, 0}, stream, device);
+  ASSERT_CUDA(cudaMemcpyAsync(pinned, device, 4, cudaMemcpyDeviceToHost, stream));
+  EXPECT_EQ(0, *pinned) << "the program forgot to wait, and it shows";
+  EXPECT_CUDA_ERROR(cudaErrorNotReady, cudaStreamQuery(stream));
+  stream.synchronize();
+  EXPECT_EQ(1, *pinned);
+  EXPECT_CUDA(cudaSuccess, cudaStreamQuery(stream));
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(pinned));
+  EXPECT_CUDA(cudaSuccess, cudaFree(device));
+}
+
+TEST_P(Deferred, APinnedSourceIsReadLate) {
+  Stream stream;
+  int *device = nullptr, *pinned = nullptr, back = 0;
+  ASSERT_CUDA(cudaMalloc(&device, 4));
+  ASSERT_CUDA(cudaMallocHost(&pinned, 4));
+  *pinned = 1;
+  ASSERT_CUDA(cudaMemcpyAsync(device, pinned, 4, cudaMemcpyHostToDevice, stream));
+  *pinned = 2;  // too early
+  ASSERT_CUDA(cudaMemcpyAsync(&back, device, 4, cudaMemcpyDeviceToHost, stream));
+  EXPECT_EQ(2, back);
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(pinned));
+  EXPECT_CUDA(cudaSuccess, cudaFree(device));
+}
+
+TEST_P(Deferred, EventsAndTimes) {
+  Stream stream;
+  Event start, stop;
+  start.record(stream);
+  stop.record(stream);
+  float ms = 0;
+  EXPECT_CUDA_ERROR(cudaErrorNotReady, cudaEventQuery(stop));
+  EXPECT_CUDA_ERROR(cudaErrorNotReady, cudaEventElapsedTime(&ms, start, stop));
+  EXPECT_CUDA(cudaSuccess, cudaEventSynchronize(stop));
+  EXPECT_CUDA(cudaSuccess, cudaEventElapsedTime(&ms, start, stop));
+  EXPECT_GE(ms, 0);
+}
+
+TEST_F(HostRuntime, AMissingEventShowsForSomeOrder) {
+  std::set<int> seen_without, seen_with;
+  for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    machine(1, 64 * MiB, true, seed);
+    for (const bool wait : {false, true}) {
+      Stream first, second;
+      Event done;
+      int *device = nullptr, back = -1;
+      ASSERT_CUDA(cudaMalloc(&device, 4));
+      ASSERT_CUDA(cudaMemset(device, 0, 4));
+      ASSERT_CUDA(cudaDeviceSynchronize());
+      launch(store_one, {1, 32, 0}, first, device);
+      done.record(first);
+      if (wait) ASSERT_CUDA(cudaStreamWaitEvent(second, done, 0));
+      ASSERT_CUDA(cudaMemcpyAsync(&back, device, 4, cudaMemcpyDeviceToHost, second));
+      (wait ? seen_with : seen_without).insert(back);
+      ASSERT_CUDA(cudaFree(device));
+    }
+  }
+  EXPECT_EQ((std::set<int>{0, 1}), seen_without);
+  EXPECT_EQ((std::set<int>{1}), seen_with);
+}
+
+// --------------------------------------------------------------------------------------------------------- paging
+
+class Paging : public HostRuntime {
+ protected:
+  static constexpr std::size_t page = 64 << 10;
+  static constexpr std::size_t pages = 256;
+  void SetUp() override {
+    HostRuntime::SetUp();
+    ASSERT_CUDA(cudaMallocManaged(&data, pages * page));
+    for (std::size_t i = 0; i < pages; ++i) data[i * page] = 1;
+    (void)host::take_paging_counters();
+  }
+  void TearDown() override {
+    EXPECT_CUDA(cudaSuccess, cudaFree(data));
+    HostRuntime::TearDown();
+  }
+  void touch_pages(std::size_t first, std::size_t last, unsigned grid = 4) {
+    launch(touch, {grid, 32, 0}, nullptr, data, first * page, last * page, page);
+  }
+  char* data = nullptr;
+};
+
+TEST_F(Paging, TouchedPagesMoveOnce) {
+  const std::size_t free = free_bytes();
+  touch_pages(0, 100);
+  touch_pages(0, 100);
+  auto counters = host::take_paging_counters();
+  EXPECT_EQ(100u, counters.faults);
+  EXPECT_EQ(100u, counters.pages_in);
+  EXPECT_EQ(0u, counters.pages_evicted);
+  EXPECT_EQ(100 * page, free - free_bytes()) << "resident pages take memory of the device";
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  for (std::size_t i = 0; i < 100; ++i) {
+    // one more for each thread of the block that walks the row, and for each launch
+    ASSERT_GE(data[i * page], 3);
+  }
+  counters = host::take_paging_counters();
+  EXPECT_EQ(100u, counters.faults) << "and they move back when the host touches them";
+  EXPECT_EQ(free, free_bytes());
+}
+
+TEST_F(Paging, PrefetchedPagesDoNotFault) {
+  ASSERT_CUDA(cudaMemPrefetchAsync(data, pages * page, {cudaMemLocationTypeDevice, 0}, 0, nullptr));
+  touch_pages(0, pages);
+  ASSERT_CUDA(cudaMemPrefetchAsync(data, pages * page, {cudaMemLocationTypeHost, 0}, 0, nullptr));
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  for (std::size_t i = 0; i < pages; ++i) data[i * page] = 0;
+  const auto counters = host::take_paging_counters();
+  EXPECT_EQ(0u, counters.faults);
+  EXPECT_EQ(pages, counters.pages_in);
+  EXPECT_EQ(0u, counters.pages_evicted);
+}
+
+TEST_F(Paging, OldPagesLeaveWhenTheDeviceIsFull) {
+  void* other = nullptr;
+  ASSERT_CUDA(cudaMalloc(&other, 64 * MiB - 128 * page));  // room for half of them
+  touch_pages(0, pages, 1);
+  auto counters = host::take_paging_counters();
+  EXPECT_EQ(pages, counters.pages_in);
+  EXPECT_EQ(pages - 128, counters.pages_evicted);
+  EXPECT_EQ(0u, free_bytes());
+  touch_pages(128, pages, 1);  // still there
+  counters = host::take_paging_counters();
+  EXPECT_EQ(0u, counters.faults);
+  touch_pages(0, pages, 4);  // all of them, from several threads
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  for (std::size_t i = 0; i < pages; ++i) ASSERT_GE(data[i * page], 3) << i;
+  ASSERT_CUDA(cudaFree(other));
+}
+
+TEST_F(Paging, AnAllocationPushesPagesOut) {
+  touch_pages(0, pages);
+  (void)host::take_paging_counters();
+  void* other = nullptr;
+  ASSERT_CUDA(cudaMalloc(&other, 64 * MiB - 100 * page));
+  EXPECT_EQ(pages - 100, host::take_paging_counters().pages_evicted);
+  ASSERT_CUDA(cudaFree(other));
+}
+
+TEST_F(Paging, FarMoreThanTheDeviceHas) {
+  char* much = nullptr;
+  ASSERT_CUDA(cudaMallocManaged(&much, 160 * MiB));  // on a device of 64 MiB
+  for (int round = 0; round < 2; ++round)
+    launch(touch, {4, 32, 0}, nullptr, much, std::size_t(0), std::size_t(160 * MiB), page);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_GE(host::take_paging_counters().pages_evicted, (160 - 64) * MiB / page);
+  EXPECT_CUDA(cudaSuccess, cudaFree(much));
+}
+
+TEST_F(Paging, OtherFaultsStillEndTheProgram) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        char* p = nullptr;
+        (void)cudaMallocManaged(&p, 100);
+        volatile int* nowhere = reinterpret_cast<int*>(0x10);
+        *nowhere = 1;
+      },
+      "");
+}
+
+TEST_F(HostRuntime, VirtualMemoryWithoutAccessFaults) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUdeviceptr address = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(CUDA_SUCCESS, cuMemAddressReserve(&address, 2 * MiB, 0, 0, 0));
+  ASSERT_EQ(CUDA_SUCCESS, cuMemCreate(&handle, 2 * MiB, &properties, 0));
+  ASSERT_EQ(CUDA_SUCCESS, cuMemMap(address, 2 * MiB, 0, handle, 0));
+  EXPECT_DEATH(launch(store_one, {1, 1, 0}, nullptr, reinterpret_cast<int*>(address)), "");
+  EXPECT_EQ(CUDA_SUCCESS, cuMemUnmap(address, 2 * MiB));
+  EXPECT_EQ(CUDA_SUCCESS, cuMemRelease(handle));
+  EXPECT_EQ(CUDA_SUCCESS, cuMemAddressFree(address, 2 * MiB));
+}
+
+}  // namespace

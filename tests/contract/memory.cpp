@@ -1,0 +1,212 @@
+// Allocation, copies, fills.
+
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+
+#include "contract.h"
+
+namespace {
+
+using Memory = Contract;
+
+TEST_F(Memory, MallocIsAlignedAndSeparate) {
+  char *a = nullptr, *b = nullptr;
+  ASSERT_CUDA(cudaMalloc(&a, 1));
+  ASSERT_CUDA(cudaMalloc(&b, 3000000));
+  EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(a) % 256);
+  EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(b) % 256);
+  EXPECT_NE(a, b);
+  EXPECT_CUDA(cudaSuccess, cudaFree(a));
+  EXPECT_CUDA(cudaSuccess, cudaFree(b));
+}
+
+TEST_F(Memory, MallocOfNothingAndFreeOfNothing) {
+  void* p = &p;
+  EXPECT_CUDA(cudaSuccess, cudaMalloc(&p, 0));
+  EXPECT_EQ(nullptr, p);
+  EXPECT_CUDA(cudaSuccess, cudaFree(nullptr));
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(nullptr));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMalloc(static_cast<void**>(nullptr), 1));
+}
+
+TEST_F(Memory, MoreThanThereIsFailsAndChangesNothing) {
+  std::size_t free = 0, total = 0, after = 0;
+  ASSERT_CUDA(cudaMemGetInfo(&free, &total));
+  EXPECT_LE(free, total);
+  void* p = nullptr;
+  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMalloc(&p, total + (1 << 20)));
+  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMalloc(&p, ~std::size_t(0) / 4));
+  EXPECT_EQ(nullptr, p);
+  ASSERT_CUDA(cudaMemGetInfo(&after, &total));
+  EXPECT_EQ(free, after);
+}
+
+TEST_F(Memory, MemGetInfoSeesAllocations) {
+  std::size_t before = 0, during = 0, after = 0, total = 0;
+  const std::size_t bytes = 64 << 20;
+  ASSERT_CUDA(cudaMemGetInfo(&before, &total));
+  void* p = nullptr;
+  ASSERT_CUDA(cudaMalloc(&p, bytes));
+  ASSERT_CUDA(cudaMemGetInfo(&during, &total));
+  EXPECT_GE(before - during, bytes);
+  ASSERT_CUDA(cudaFree(p));
+  ASSERT_CUDA(cudaMemGetInfo(&after, &total));
+  EXPECT_EQ(before, after);
+}
+
+TEST_F(Memory, FreeOfWhatIsNotOurs) {
+  int here = 0;
+  char* p = nullptr;
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaFree(&here));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaFreeHost(&here));
+  ASSERT_CUDA(cudaMalloc(&p, 1000));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaFree(p + 256));
+  EXPECT_CUDA(cudaSuccess, cudaFree(p));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaFree(p));
+}
+
+TEST_F(Memory, PinnedMemoryIsTheHosts) {
+  int* p = nullptr;
+  ASSERT_CUDA(cudaMallocHost(&p, 100 * sizeof(int)));
+  std::iota(p, p + 100, 0);
+  EXPECT_EQ(99, p[99]);
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(p));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaFreeHost(p));
+  ASSERT_CUDA(cudaHostAlloc(&p, 4096, cudaHostAllocPortable));
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(p));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaHostAlloc(&p, 4096, 0x100u));
+}
+
+TEST_F(Memory, PointerAttributes) {
+  char *device = nullptr, *pinned = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device, 1000));
+  ASSERT_CUDA(cudaMallocHost(&pinned, 1000));
+  cudaPointerAttributes a{};
+  EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, device + 10));
+  EXPECT_EQ(cudaMemoryTypeDevice, a.type);
+  EXPECT_EQ(0, a.device);
+  EXPECT_EQ(device + 10, a.devicePointer);
+  EXPECT_EQ(nullptr, a.hostPointer);
+  EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, pinned + 10));
+  EXPECT_EQ(cudaMemoryTypeHost, a.type);
+  EXPECT_EQ(pinned + 10, a.hostPointer);
+  EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, &a));
+  EXPECT_EQ(cudaMemoryTypeUnregistered, a.type);
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaPointerGetAttributes(nullptr, device));
+  EXPECT_CUDA(cudaSuccess, cudaFree(device));
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(pinned));
+}
+
+TEST_F(Memory, CopiesGoThereAndBack) {
+  std::vector<int> in(10000), out(10000);
+  std::iota(in.begin(), in.end(), 1);
+  const std::size_t bytes = in.size() * sizeof(int);
+  Values<int> a(in), b(in.size());
+  ASSERT_CUDA(cudaMemcpy(b.data(), a.data(), bytes, cudaMemcpyDeviceToDevice));
+  ASSERT_CUDA(cudaMemcpy(out.data(), b.data(), bytes, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(in, out);
+  ASSERT_CUDA(cudaMemset(b.data(), 0, bytes));
+  ASSERT_CUDA(cudaMemcpy(b.data() + 5, in.data(), 5 * sizeof(int), cudaMemcpyDefault));
+  ASSERT_CUDA(cudaMemcpy(out.data(), b.data(), bytes, cudaMemcpyDefault));
+  EXPECT_EQ(0, out[4]);
+  EXPECT_EQ(1, out[5]);
+  EXPECT_EQ(5, out[9]);
+  EXPECT_EQ(0, out[10]);
+  std::vector<int> copy(in.size());
+  ASSERT_CUDA(cudaMemcpy(copy.data(), in.data(), bytes, cudaMemcpyHostToHost));
+  EXPECT_EQ(in, copy);
+}
+
+TEST_F(Memory, AsyncCopiesInStreamOrder) {
+  oomlab::Stream stream;
+  const std::size_t n = 1000, bytes = n * sizeof(int);
+  int *in = nullptr, *out = nullptr;
+  ASSERT_CUDA(cudaMallocHost(&in, bytes));
+  ASSERT_CUDA(cudaMallocHost(&out, bytes));
+  std::iota(in, in + n, 0);
+  Values<int> a(n), b(n);
+  EXPECT_CUDA(cudaSuccess, cudaMemcpyAsync(a.data(), in, bytes, cudaMemcpyHostToDevice, stream));
+  EXPECT_CUDA(cudaSuccess, cudaMemcpyAsync(b.data(), a.data(), bytes, cudaMemcpyDeviceToDevice, stream));
+  EXPECT_CUDA(cudaSuccess, cudaMemsetAsync(a.data(), 0xff, bytes, stream));
+  EXPECT_CUDA(cudaSuccess, cudaMemcpyAsync(out, b.data(), bytes, cudaMemcpyDeviceToHost, stream));
+  stream.synchronize();
+  EXPECT_EQ(0, std::memcmp(in, out, bytes));
+  EXPECT_EQ(std::vector<int>(n, -1), a.get());
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(in));
+  EXPECT_CUDA(cudaSuccess, cudaFreeHost(out));
+}
+
+TEST_F(Memory, PageableSourceMayChangeAfterTheCall) {
+  oomlab::Stream stream;
+  std::vector<int> in(5000, 7);
+  Values<int> a(in.size());
+  ASSERT_CUDA(cudaMemcpyAsync(a.data(), in.data(), in.size() * sizeof(int), cudaMemcpyHostToDevice, stream));
+  std::fill(in.begin(), in.end(), 8);
+  stream.synchronize();
+  EXPECT_EQ(std::vector<int>(in.size(), 7), a.get());
+}
+
+TEST_F(Memory, PageableDestinationIsReadyAfterTheCall) {
+  oomlab::Stream stream;
+  Values<int> a(100);
+  std::vector<int> out(100, 0);
+  ASSERT_CUDA(cudaMemsetAsync(a.data(), 0x11, 400, stream));
+  ASSERT_CUDA(cudaMemcpyAsync(out.data(), a.data(), 400, cudaMemcpyDeviceToHost, stream));
+  EXPECT_EQ(std::vector<int>(100, 0x11111111), out);
+}
+
+TEST_F(Memory, RowsWithAPitch) {
+  std::vector<int> in(6 * 4), out(3 * 4, 0);
+  std::iota(in.begin(), in.end(), 0);
+  Values<int> a(in);
+  // the first 3 columns of a 4 x 6 matrix
+  ASSERT_CUDA(cudaMemcpy2DAsync(out.data(), 12, a.data(), 24, 12, 4, cudaMemcpyDeviceToHost, nullptr));
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ((std::vector<int>{0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20}), out);
+  EXPECT_CUDA_ERROR(cudaErrorInvalidPitchValue,
+                    cudaMemcpy2DAsync(out.data(), 8, a.data(), 24, 12, 4, cudaMemcpyDeviceToHost, nullptr));
+}
+
+TEST_F(Memory, CopiesOutOfBoundsAreRefused) {
+  std::vector<char> here(64 << 20);
+  Values<char> a(1 << 20);
+  // The real library only knows the block that the driver cut the allocation from, so this goes far beyond.
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(a.data(), here.data(), here.size(), cudaMemcpyHostToDevice));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(here.data(), a.data(), here.size(), cudaMemcpyDeviceToHost));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemset(a.data(), 0, here.size()));
+}
+
+TEST_F(Memory, CopiesThatMakeNoSense) {
+  int here[2] = {1, 2};
+  Values<int> a(2);
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(a.data(), nullptr, 4, cudaMemcpyHostToDevice));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(nullptr, here, 4, cudaMemcpyHostToDevice));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(&here[1], &here[0], 4, cudaMemcpyHostToDevice));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidMemcpyDirection,
+                    cudaMemcpy(a.data(), here, 4, static_cast<cudaMemcpyKind>(77)));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemset(here, 0, 4));
+  EXPECT_CUDA(cudaSuccess, cudaMemcpy(a.data(), here, 0, cudaMemcpyHostToDevice));
+  EXPECT_CUDA(cudaSuccess, cudaMemset(a.data(), 0, 0));
+}
+
+TEST_F(Memory, PeerCopies) {
+  int count = 0;
+  ASSERT_CUDA(cudaGetDeviceCount(&count));
+  const int other = count > 1 ? 1 : 0;
+  std::vector<int> in(100), out(100);
+  std::iota(in.begin(), in.end(), 0);
+  Values<int> a(in);
+  int* b = nullptr;
+  ASSERT_CUDA(cudaSetDevice(other));
+  ASSERT_CUDA(cudaMalloc(&b, 400));
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_CUDA(cudaSuccess, cudaMemcpyPeer(b, other, a.data(), 0, 400));
+  ASSERT_CUDA(cudaMemset(a.data(), 0, 400));
+  EXPECT_CUDA(cudaSuccess, cudaMemcpyPeerAsync(a.data(), 0, b, other, 400, nullptr));
+  EXPECT_EQ(in, a.get());
+  EXPECT_CUDA_ERROR(cudaErrorInvalidDevice, cudaMemcpyPeer(b, 1000, a.data(), 0, 400));
+  EXPECT_CUDA(cudaSuccess, cudaFree(b));
+}
+
+}  // namespace

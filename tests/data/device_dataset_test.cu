@@ -1,0 +1,112 @@
+// Batches on the device: gathered, resized, scaled.
+
+#include "data/device_dataset.h"
+
+#include <cmath>
+
+#include "cuda/launch.h"
+#include "files.h"
+
+namespace oomlab::test {
+namespace {
+
+class Batches : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override { set_block_threads(GetParam()); }
+  void TearDown() override { set_block_threads(256); }
+
+  CudaResource resource;
+  Ledger ledger;
+  Context context{resource, ledger};
+
+  struct Result {
+    std::vector<float> pixels;
+    std::vector<int> labels;
+  };
+  Result batch(const data::DeviceDataset& dataset, std::size_t first, std::size_t size, std::size_t width) {
+    auto out = context.buffer<float>(size * width, Category::activations, "out");
+    auto labels = context.buffer<int>(size, Category::data, "labels");
+    const std::size_t before = ledger.live_bytes();
+    ledger.reset_peak();
+    dataset.batch(context, first, size, width, out.data(), labels.data());
+    EXPECT_EQ(ledger.peak_bytes(), before) << "a batch allocates nothing";
+    Result result{std::vector<float>(size * width), std::vector<int>(size)};
+    CUDA_CHECK(cudaMemcpyAsync(result.pixels.data(), out.data(), out.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(result.labels.data(), labels.data(), labels.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(cudaStreamSynchronize(context.stream()));
+    return result;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(BlockThreads, Batches, ::testing::Values(1u, 32u, 96u, 256u, 1024u));
+
+double resized(const data::Dataset& d, std::size_t image, std::size_t y, std::size_t x, data::ImageShape to) {
+  const auto at = [](std::size_t i, std::size_t from, std::size_t size) {
+    return std::min(std::max((double(i) + 0.5) * double(from) / double(size) - 0.5, 0.0), double(from) - 1);
+  };
+  const double fy = at(y, d.height, to.height), fx = at(x, d.width, to.width);
+  const auto pixel = [&](std::size_t r, std::size_t c) {
+    return double(d.images[(image * d.height + std::min(r, d.height - 1)) * d.width + std::min(c, d.width - 1)]);
+  };
+  const auto r = static_cast<std::size_t>(fy), c = static_cast<std::size_t>(fx);
+  const double wy = fy - double(r), wx = fx - double(c);
+  return ((pixel(r, c) * (1 - wy) + pixel(r + 1, c) * wy) * (1 - wx) +
+          (pixel(r, c + 1) * (1 - wy) + pixel(r + 1, c + 1) * wy) * wx) / d.white;
+}
+
+TEST_P(Batches, SameSizeIsExact) {
+  const data::Dataset d = data::digits();
+  const data::DeviceDataset dataset(context, d);
+  EXPECT_EQ(ledger.live_by_category()[Category::data], data::device_bytes(d));
+  EXPECT_EQ(data::device_bytes(d), 115200u + 2048u);
+  const Result result = batch(dataset, 1790, 20, 64);  // over the end, and on from the start
+  for (std::size_t i = 0; i < 20; ++i) {
+    const std::size_t image = (1790 + i) % 1797;
+    EXPECT_EQ(result.labels[i], d.labels[image]);
+    for (std::size_t p = 0; p < 64; ++p) ASSERT_EQ(result.pixels[i * 64 + p], float(d.images[image * 64 + p]) / 16);
+  }
+}
+
+TEST_P(Batches, Resized) {
+  for (const data::Dataset& d : {data::digits(), counting_dataset(5, 28, 28, 3), counting_dataset(3, 1, 9, 3), counting_dataset(2, 5, 1, 2)}) {
+    const data::DeviceDataset dataset(context, d);
+    for (const std::size_t width : {1, 2, 7, 64, 100, 512, 784, 1000}) {
+      const data::ImageShape to = data::shape_for_width(width);
+      const Result result = batch(dataset, 1, 4, width);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const std::size_t image = (1 + i) % d.count;
+        EXPECT_EQ(result.labels[i], d.labels[image]);
+        for (std::size_t p = 0; p < width; ++p)
+          ASSERT_NEAR(result.pixels[i * width + p], resized(d, image, p / to.width, p % to.width, to), 2e-5) << width << " at " << p;
+      }
+    }
+  }
+}
+
+TEST(ImageShapes, AreTheMostSquare) {
+  const auto shape = [](std::size_t w) { const auto s = data::shape_for_width(w); return std::pair(s.height, s.width); };
+  EXPECT_EQ(shape(64), std::pair(std::size_t(8), std::size_t(8)));
+  EXPECT_EQ(shape(512), std::pair(std::size_t(16), std::size_t(32)));
+  EXPECT_EQ(shape(1), std::pair(std::size_t(1), std::size_t(1)));
+  EXPECT_EQ(shape(7), std::pair(std::size_t(1), std::size_t(7)));
+  EXPECT_EQ(shape(784), std::pair(std::size_t(28), std::size_t(28)));
+  EXPECT_EQ(shape(512'000), std::pair(std::size_t(640), std::size_t(800)));
+}
+
+TEST(DeviceDatasets, RefuseWhatDoesNotFitTogether) {
+  CudaResource resource;
+  Ledger ledger;
+  Context context(resource, ledger);
+  const std::size_t before = ledger.live_bytes();
+  data::Dataset d = counting_dataset(4, 2, 2, 3);
+  d.labels[2] = 3;
+  EXPECT_THROW(data::DeviceDataset(context, d), data::DataError);
+  d = counting_dataset(4, 2, 2, 3);
+  d.images.pop_back();
+  EXPECT_THROW(data::DeviceDataset(context, d), data::DataError);
+  const data::DeviceDataset empty(context, counting_dataset(0, 2, 2, 3));
+  EXPECT_THROW(empty.batch(context, 0, 1, 4, nullptr, nullptr), data::DataError);
+  EXPECT_EQ(ledger.live_bytes(), before);
+}
+
+}  // namespace
+}  // namespace oomlab::test

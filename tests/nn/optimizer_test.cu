@@ -1,0 +1,137 @@
+#include "nn/optimizer.h"
+
+#include <functional>
+#include <memory>
+
+#include "cuda/launch.h"
+#include "device.h"
+
+namespace oomlab::test {
+namespace {
+
+using namespace nn;
+
+class Optimizers : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override { set_block_threads(GetParam()); }
+  void TearDown() override { set_block_threads(256); }
+  Device device;
+};
+INSTANTIATE_TEST_SUITE_P(BlockThreads, Optimizers, ::testing::Values(1u, 32u, 96u, 256u, 1024u));
+
+constexpr int kSteps = 7;
+
+// Two tensors, one of a size that fills no pack, and other gradients in each step.
+struct Tensors {
+  std::vector<std::vector<float>> start{random_floats(1003, 1), random_floats(10, 2)};
+  std::vector<float> gradient(std::size_t tensor, int step) const {
+    return random_floats(start[tensor].size(), 10 + 2 * static_cast<unsigned>(step) + static_cast<unsigned>(tensor), 0.1f);
+  }
+};
+
+void compare(Device& device, const std::function<std::unique_ptr<Optimizer>(std::vector<Parameter>)>& make,
+             const std::function<void(double& w, double g, double& m, double& v, int t)>& reference) {
+  const Tensors tensors;
+  std::vector<DeviceBuffer<float>> values, gradients;
+  std::vector<Parameter> parameters;
+  for (const auto& start : tensors.start) {
+    values.push_back(device.upload(start));
+    gradients.push_back(device.upload(start));
+    parameters.push_back({"t", values.back().data(), gradients.back().data(), start.size()});
+  }
+  const auto optimizer = make(parameters);
+  std::vector<std::vector<double>> w, m, v;
+  for (const auto& start : tensors.start) {
+    w.push_back(doubles(start));
+    m.emplace_back(start.size());
+    v.emplace_back(start.size());
+  }
+  for (int t = 1; t <= kSteps; ++t) {
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const auto g = tensors.gradient(i, t);
+      CUDA_CHECK(cudaMemcpy(gradients[i].data(), g.data(), gradients[i].bytes(), cudaMemcpyHostToDevice));
+      for (std::size_t j = 0; j < g.size(); ++j) reference(w[i][j], g[j], m[i][j], v[i][j], t);
+    }
+    optimizer->step(device.context);
+    EXPECT_EQ(optimizer->steps(), static_cast<std::uint64_t>(t));
+    for (std::size_t i = 0; i < w.size(); ++i)
+      expect_close(device.download(values[i]), w[i], 1e-5, "step " + std::to_string(t));
+  }
+}
+
+TEST_P(Optimizers, Sgd) {
+  compare(
+      device, [&](auto p) { return std::make_unique<Sgd>(device.context, p, SgdSettings{0.1f, 0.0f}); },
+      [](double& w, double g, double&, double&, int) { w -= double(0.1f) * g; });
+}
+
+TEST_P(Optimizers, Momentum) {
+  compare(
+      device, [&](auto p) { return std::make_unique<Sgd>(device.context, p, SgdSettings{0.1f, 0.9f}); },
+      [](double& w, double g, double& v, double&, int) {
+        v = double(0.9f) * v + g;
+        w -= double(0.1f) * v;
+      });
+}
+
+TEST_P(Optimizers, AdamW) {
+  const AdamWSettings s{0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
+  compare(
+      device, [&](auto p) { return std::make_unique<AdamW>(device.context, p, s); },
+      [&](double& w, double g, double& m, double& v, int t) {
+        const double b1 = s.beta1, b2 = s.beta2;
+        m = b1 * m + (1 - b1) * g;
+        v = b2 * v + (1 - b2) * g * g;
+        w -= double(s.lr) * double(s.weight_decay) * w;
+        w -= double(s.lr) * (m / (1 - std::pow(b1, t))) / (std::sqrt(v / (1 - std::pow(b2, t))) + double(s.eps));
+      });
+}
+
+TEST(OptimizerState, TagsAndCategory) {
+  Device device;
+  const auto value = device.upload(std::vector<float>(100)), gradient = device.upload(std::vector<float>(100));
+  const std::vector<Parameter> parameters{
+      {"layer 1 weight", const_cast<float*>(value.data()), const_cast<float*>(gradient.data()), 100}};
+  const auto live = [&] { return device.ledger.live_by_category()[Category::optimizer]; };
+  {
+    const Sgd sgd(device.context, parameters);
+    EXPECT_EQ(live(), 0u);
+    EXPECT_EQ(sgd.kind(), OptimizerKind::sgd);
+  }
+  {
+    const Sgd momentum(device.context, parameters, {0.1f, 0.9f});
+    EXPECT_EQ(live(), 512u);
+    EXPECT_EQ(momentum.kind(), OptimizerKind::momentum);
+  }
+  {
+    const AdamW adamw(device.context, parameters);
+    EXPECT_EQ(live(), 1024u);
+    std::vector<std::string> tags;
+    for (const auto& [address, block] : device.ledger.live_blocks())
+      if (block.category == Category::optimizer) tags.push_back(block.tag);
+    std::sort(tags.begin(), tags.end());
+    EXPECT_EQ(tags, (std::vector<std::string>{"layer 1 weight m", "layer 1 weight v"}));
+  }
+  EXPECT_EQ(live(), 0u);
+}
+
+TEST(OptimizerState, ParametersNeedGradients) {
+  Device device;
+  float value = 0;
+  EXPECT_THROW(AdamW(device.context, {{"bias", &value, nullptr, 1}}), std::invalid_argument);
+  EXPECT_EQ(device.ledger.live_by_category()[Category::optimizer], 0u);
+}
+
+TEST(OptimizerNames, RoundTrip) {
+  for (const auto kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw})
+    EXPECT_EQ(parse_optimizer(name_of(kind)), kind);
+  try {
+    parse_optimizer("adam");
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "optimizer 'adam' is unknown; known: sgd, momentum, adamw");
+  }
+}
+
+}  // namespace
+}  // namespace oomlab::test

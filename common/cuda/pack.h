@@ -7,7 +7,7 @@
 
 namespace oomlab {
 
-/// 16 / sizeof(T) values of T, 16-byte aligned. Device buffers start 512-byte aligned, so a buffer's first
+/// 16 / sizeof(T) values of T, 16-byte aligned. Device buffers start 256-byte aligned, so a buffer's first
 /// n / Pack<T>::size * Pack<T>::size elements can be walked as packs; the kernel handles the rest one by one.
 template <class T>
 struct alignas(16) Pack {

@@ -16,67 +16,64 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <cerrno>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "../faults/operator_new.h"
 #include "oomlab_host.h"
 
 int oomlab_chapter_main(int argc, char** argv);
 
-// ------------------------------------------------------------------------------------- fallible host allocation
+// --------------------------------------------------------------------------------------------- fallible file calls
+
+// Linked with --wrap: the calls behind write_file() in this program come here.
+extern "C" {
+int __real_open(const char* path, int flags, ...);
+ssize_t __real_write(int file, const void* bytes, size_t count);
+int __real_close(int file);
+int __real_rename(const char* from, const char* to);
 
 namespace {
-std::atomic<long long> host_bytes{0};
-
-void* counted(std::size_t bytes, std::size_t alignment) noexcept {
-  if (!oomlab::host::inside_runtime() && oomlab::host::fault_point("operator new")) return nullptr;
-  void* p = alignment <= alignof(std::max_align_t) ? std::malloc(bytes ? bytes : 1)
-                                                   : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (p) host_bytes += static_cast<long long>(malloc_usable_size(p));
-  return p;
-}
-
-void uncounted(void* p) noexcept {
-  if (p) host_bytes -= static_cast<long long>(malloc_usable_size(p));
-  std::free(p);
-}
-
-void* or_throw(void* p) {
-  if (!p) throw std::bad_alloc();
-  return p;
+bool file_fault(const char* call, int error) {
+  if (oomlab::host::inside_runtime() || !oomlab::host::fault_point(call)) return false;
+  errno = error;
+  return true;
 }
 }  // namespace
 
-void* operator new(std::size_t n) { return or_throw(counted(n, 1)); }
-void* operator new[](std::size_t n) { return or_throw(counted(n, 1)); }
-void* operator new(std::size_t n, std::align_val_t a) { return or_throw(counted(n, static_cast<std::size_t>(a))); }
-void* operator new[](std::size_t n, std::align_val_t a) { return or_throw(counted(n, static_cast<std::size_t>(a))); }
-void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return counted(n, 1); }
-void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return counted(n, 1); }
-void operator delete(void* p) noexcept { uncounted(p); }
-void operator delete[](void* p) noexcept { uncounted(p); }
-void operator delete(void* p, std::size_t) noexcept { uncounted(p); }
-void operator delete[](void* p, std::size_t) noexcept { uncounted(p); }
-void operator delete(void* p, std::align_val_t) noexcept { uncounted(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { uncounted(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { uncounted(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { uncounted(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { uncounted(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { uncounted(p); }
+int __wrap_open(const char* path, int flags, ...) {
+  std::va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = (flags & O_CREAT) ? va_arg(arguments, mode_t) : 0;
+  va_end(arguments);
+  return file_fault("open", EACCES) ? -1 : __real_open(path, flags, mode);
+}
+ssize_t __wrap_write(int file, const void* bytes, size_t count) {
+  return file_fault("write", ENOSPC) ? -1 : __real_write(file, bytes, count);
+}
+int __wrap_close(int file) {
+  const int result = __real_close(file);  // closed it is, whatever it says
+  return file_fault("close", EIO) ? -1 : result;
+}
+int __wrap_rename(const char* from, const char* to) {
+  return file_fault("rename", EIO) ? -1 : __real_rename(from, to);
+}
+}
 
 namespace {
 
 namespace host = oomlab::host;
+using oomlab::test::host_heap_bytes;
 using nlohmann::json;
 
 // stdout and stderr of the chapter go into memory while it runs.
@@ -183,7 +180,7 @@ bool has_line_with(const std::string& text, std::initializer_list<const char*> w
   return false;
 }
 
-// What a string holds on the heap, as host_bytes counts it.
+// What a string holds on the heap, as host_heap_bytes() counts it.
 long long heap_bytes(const std::string& text) {
   const bool inside = text.data() >= reinterpret_cast<const char*>(&text) &&
                       text.data() < reinterpret_cast<const char*>(&text + 1);
@@ -228,7 +225,7 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t r
   std::size_t failures = 0;
 
   for (std::uint64_t k = replay ? replay : 1;; k += stride) {
-    const long long bytes_before = host_bytes;
+    const long long bytes_before = host_heap_bytes();
     std::string complaint;
     {
       const Run faulted = chapter.run(k, from);
@@ -237,7 +234,7 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t r
       if (replay) std::printf("--- exit code %d\n%s%s", faulted.exit_code, faulted.out.c_str(), faulted.err.c_str());
     }
     const std::string site = host::fault_site();
-    const long long leaked = host_bytes - bytes_before - heap_bytes(site);
+    const long long leaked = host_heap_bytes() - bytes_before - heap_bytes(site);
     ++sites[site];
     if (complaint.empty() && leaked > 0) complaint = "leaked " + std::to_string(leaked) + " bytes of host memory";
     if (complaint.empty() && !(host::live() == nothing)) complaint = "leaked " + host::describe(host::live());

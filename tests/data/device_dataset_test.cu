@@ -31,8 +31,10 @@ class Batches : public ::testing::TestWithParam<unsigned> {
     dataset.batch(context, first, size, width, out.data(), labels.data());
     EXPECT_EQ(ledger.peak_bytes(), before) << "a batch allocates nothing";
     Result result{std::vector<float>(size * width), std::vector<int>(size)};
-    CUDA_CHECK(cudaMemcpyAsync(result.pixels.data(), out.data(), out.bytes(), cudaMemcpyDeviceToHost, context.stream()));
-    CUDA_CHECK(cudaMemcpyAsync(result.labels.data(), labels.data(), labels.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(result.pixels.data(), out.data(), out.bytes(), cudaMemcpyDeviceToHost,
+                               context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(result.labels.data(), labels.data(), labels.bytes(), cudaMemcpyDeviceToHost,
+                               context.stream()));
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return result;
   }
@@ -45,12 +47,14 @@ double resized(const data::Dataset& d, std::size_t image, std::size_t y, std::si
   };
   const double fy = at(y, d.height, to.height), fx = at(x, d.width, to.width);
   const auto pixel = [&](std::size_t r, std::size_t c) {
-    return double(d.images[(image * d.height + std::min(r, d.height - 1)) * d.width + std::min(c, d.width - 1)]);
+    return double(
+        d.images[(image * d.height + std::min(r, d.height - 1)) * d.width + std::min(c, d.width - 1)]);
   };
   const auto r = static_cast<std::size_t>(fy), c = static_cast<std::size_t>(fx);
   const double wy = fy - double(r), wx = fx - double(c);
   return ((pixel(r, c) * (1 - wy) + pixel(r + 1, c) * wy) * (1 - wx) +
-          (pixel(r, c + 1) * (1 - wy) + pixel(r + 1, c + 1) * wy) * wx) / d.white;
+          (pixel(r, c + 1) * (1 - wy) + pixel(r + 1, c + 1) * wy) * wx) /
+         d.white;
 }
 
 TEST_P(Batches, SameSizeIsExact) {
@@ -62,12 +66,14 @@ TEST_P(Batches, SameSizeIsExact) {
   for (std::size_t i = 0; i < 20; ++i) {
     const std::size_t image = (1790 + i) % 1797;
     EXPECT_EQ(result.labels[i], d.labels[image]);
-    for (std::size_t p = 0; p < 64; ++p) ASSERT_EQ(result.pixels[i * 64 + p], float(d.images[image * 64 + p]) / 16);
+    for (std::size_t p = 0; p < 64; ++p)
+      ASSERT_EQ(result.pixels[i * 64 + p], float(d.images[image * 64 + p]) / 16);
   }
 }
 
 TEST_P(Batches, Resized) {
-  for (const data::Dataset& d : {data::digits(), counting_dataset(5, 28, 28, 3), counting_dataset(3, 1, 9, 3), counting_dataset(2, 5, 1, 2)}) {
+  for (const data::Dataset& d : {data::digits(), counting_dataset(5, 28, 28, 3), counting_dataset(3, 1, 9, 3),
+                                 counting_dataset(2, 5, 1, 2)}) {
     const data::DeviceDataset dataset(context, d);
     for (const std::size_t width : {1, 2, 7, 64, 100, 512, 784, 1000}) {
       const data::ImageShape to = data::shape_for_width(width);
@@ -76,14 +82,18 @@ TEST_P(Batches, Resized) {
         const std::size_t image = (1 + i) % d.count;
         EXPECT_EQ(result.labels[i], d.labels[image]);
         for (std::size_t p = 0; p < width; ++p)
-          ASSERT_NEAR(result.pixels[i * width + p], resized(d, image, p / to.width, p % to.width, to), 2e-5) << width << " at " << p;
+          ASSERT_NEAR(result.pixels[i * width + p], resized(d, image, p / to.width, p % to.width, to), 2e-5)
+              << width << " at " << p;
       }
     }
   }
 }
 
 TEST(ImageShapes, AreTheMostSquare) {
-  const auto shape = [](std::size_t w) { const auto s = data::shape_for_width(w); return std::pair(s.height, s.width); };
+  const auto shape = [](std::size_t w) {
+    const auto s = data::shape_for_width(w);
+    return std::pair(s.height, s.width);
+  };
   EXPECT_EQ(shape(64), std::pair(std::size_t(8), std::size_t(8)));
   EXPECT_EQ(shape(512), std::pair(std::size_t(16), std::size_t(32)));
   EXPECT_EQ(shape(1), std::pair(std::size_t(1), std::size_t(1)));

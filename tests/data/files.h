@@ -30,7 +30,8 @@ class Folder {
   std::string path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   std::string write(const std::string& name, const Bytes& bytes) const {
-    std::ofstream(file(name), std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(file(name), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     return file(name);
   }
   std::string write_gzip(const std::string& name, const Bytes& bytes) const {
@@ -54,7 +55,8 @@ inline void append(Bytes& to, std::uint32_t number) {
 }
 inline Bytes images_of(const data::Dataset& d) {
   Bytes bytes;
-  for (const std::size_t n : {std::size_t(0x803), d.count, d.height, d.width}) append(bytes, static_cast<std::uint32_t>(n));
+  for (const std::size_t n : {std::size_t(0x803), d.count, d.height, d.width})
+    append(bytes, static_cast<std::uint32_t>(n));
   bytes.insert(bytes.end(), d.images.begin(), d.images.end());
   return bytes;
 }
@@ -66,13 +68,15 @@ inline Bytes labels_of(const data::Dataset& d) {
 }
 
 /// Pixels and labels that say where they are.
-inline data::Dataset counting_dataset(std::size_t count, std::size_t height, std::size_t width, std::size_t classes) {
+inline data::Dataset counting_dataset(std::size_t count, std::size_t height, std::size_t width,
+                                      std::size_t classes) {
   data::Dataset d;
   d.count = count;
   d.height = height;
   d.width = width;
   d.classes = classes;
-  for (std::size_t i = 0; i < count * height * width; ++i) d.images.push_back(static_cast<std::uint8_t>(i * 7));
+  for (std::size_t i = 0; i < count * height * width; ++i)
+    d.images.push_back(static_cast<std::uint8_t>(i * 7));
   for (std::size_t i = 0; i < count; ++i) d.labels.push_back(static_cast<std::uint8_t>(i % classes));
   d.name = "counting";
   return d;

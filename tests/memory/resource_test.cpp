@@ -78,7 +78,7 @@ TYPED_TEST(ResourceContract, BlocksAreAlignedAndApart) {
   for (const std::size_t bytes : sizes) {
     void* address = this->memory_.allocate(bytes, this->stream_);
     ASSERT_NE(address, nullptr);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % kGranule, 0u) << bytes << " bytes";
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % 256, 0u) << bytes << " bytes";
     blocks.emplace_back(reinterpret_cast<std::uintptr_t>(address), bytes);
   }
   EXPECT_GE(this->memory_.reserved_bytes(), std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));

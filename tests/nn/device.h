@@ -22,15 +22,16 @@ struct Device {
   template <class T>
   DeviceBuffer<T> upload(const std::vector<T>& values) {
     auto buffer = context.buffer<T>(values.size(), Category::data, "test");
-    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
-                               context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), values.size() * sizeof(T),
+                               cudaMemcpyHostToDevice, context.stream()));
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return buffer;
   }
   template <class T>
   std::vector<T> download(const T* address, std::size_t count) {
     std::vector<T> values(count);
-    CUDA_CHECK(cudaMemcpyAsync(values.data(), address, count * sizeof(T), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(
+        cudaMemcpyAsync(values.data(), address, count * sizeof(T), cudaMemcpyDeviceToHost, context.stream()));
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return values;
   }
@@ -40,10 +41,13 @@ struct Device {
   }
 };
 
-inline std::vector<double> doubles(const std::vector<float>& v) { return {v.begin(), v.end()}; }
+inline std::vector<double> doubles(const std::vector<float>& v) {
+  return {v.begin(), v.end()};
+}
 
 /// Floats in [−bound, bound), none closer to zero than `gap`.
-inline std::vector<float> random_floats(std::size_t count, unsigned seed, float bound = 2.0f, float gap = 0.0f) {
+inline std::vector<float> random_floats(std::size_t count, unsigned seed, float bound = 2.0f,
+                                        float gap = 0.0f) {
   std::mt19937 generator(seed);
   std::vector<float> values(count);
   for (float& v : values) {
@@ -60,7 +64,8 @@ inline std::vector<int> random_labels(std::size_t count, std::size_t classes, un
   return labels;
 }
 
-/// Differences are measured against the largest value: a sum that cancels to nothing has no relative precision.
+/// Differences are measured against the largest value: a sum that cancels to nothing has no relative
+/// precision.
 template <class A, class B>
 void expect_close(const std::vector<A>& found, const std::vector<B>& expected, double tolerance,
                   const std::string& what) {

@@ -1,0 +1,107 @@
+// The finder's answer is the brute-force answer, and a failed trial leaves nothing behind.
+
+#include "batch_finder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "../../00_anatomy/training.h"
+
+namespace {
+
+using namespace oomlab;
+using chapters::find_largest_batch;
+using chapters::Search;
+using chapters::Training;
+
+/// A search in a world where batches up to `largest` fit.
+Search search_with(std::size_t largest, std::size_t limit = 1u << 20) {
+  return find_largest_batch(limit, [&](std::size_t batch) {
+    EXPECT_GE(batch, 1u);
+    EXPECT_LE(batch, limit);
+    if (batch > largest) throw OutOfMemory(OutOfMemoryReport{});
+  });
+}
+
+TEST(BatchFinder, FindsEveryAnswer) {
+  for (std::size_t largest = 0; largest <= 600; ++largest) {
+    const Search search = search_with(largest);
+    ASSERT_EQ(search.largest, largest);
+    EXPECT_FALSE(search.hit_limit);
+    std::set<std::size_t> tried;
+    for (const auto& attempt : search.attempts) {
+      EXPECT_TRUE(tried.insert(attempt.batch).second) << "tried twice: " << attempt.batch;
+      EXPECT_EQ(attempt.fits(), attempt.batch <= largest);
+    }
+    EXPECT_LE(double(search.attempts.size()), 2 * std::log2(double(largest) + 1) + 2) << largest;
+  }
+}
+
+TEST(BatchFinder, StopsAtTheLimit) {
+  for (std::size_t limit = 1; limit <= 70; ++limit) {
+    for (std::size_t largest : {std::size_t(0), limit - 1, limit, limit + 1, std::size_t(1000)}) {
+      const Search search = search_with(largest, limit);
+      ASSERT_EQ(search.largest, std::min(limit, largest)) << limit << " " << largest;
+      EXPECT_EQ(search.hit_limit, largest >= limit) << limit << " " << largest;
+    }
+  }
+}
+
+TEST(BatchFinder, OtherErrorsEndTheSearch) {
+  std::size_t trials = 0;
+  EXPECT_THROW(find_largest_batch(100,
+                                  [&](std::size_t) {
+                                    ++trials;
+                                    throw std::runtime_error("not memory");
+                                  }),
+               std::runtime_error);
+  EXPECT_EQ(trials, 1u) << "never retried silently";
+}
+
+TEST(BatchFinder, EqualsBruteForceOverAllBatchesAtTenBudgets) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    (void)cudaGetLastError();
+    GTEST_SKIP() << "no device";
+  }
+  const nn::MlpSpec spec = nn::parse_model("mlp:16-48-24-10");
+  const data::Dataset dataset = data::digits();
+  constexpr auto kind = nn::OptimizerKind::adamw;
+  const std::size_t fixed = Training::predicted(dataset, spec, kind, 1).total();
+  const std::size_t top = Training::predicted(dataset, spec, kind, 120).total();
+  std::mt19937_64 random(7);
+  std::set<std::size_t> answers;
+  for (int i = 0; i < 10; ++i) {
+    const std::size_t budget = i == 0 ? fixed : fixed + random() % (top - fixed);
+    Ledger ledger;
+    with_context(Config{}, budget, ledger, [&](Context& context) {
+      Training training(context, dataset, spec, kind, 1);
+      const std::size_t resident = ledger.live_bytes();
+      const auto weights = training.fingerprint();
+      const auto attempt = [&](std::size_t batch) { training.try_batch(batch); };
+
+      std::size_t brute_force = 0;
+      for (std::size_t batch = 1; batch <= 130; ++batch) {
+        try {
+          attempt(batch);
+          brute_force = batch;
+        } catch (const OutOfMemory&) {
+        }
+        ASSERT_EQ(ledger.live_bytes(), resident) << "batch " << batch << " leaked";
+      }
+      const Search search = find_largest_batch(1u << 20, attempt);
+      EXPECT_EQ(search.largest, brute_force) << "budget " << budget;
+      EXPECT_GE(brute_force, 1u);
+      EXPECT_LT(brute_force, 130u);
+      EXPECT_EQ(ledger.live_bytes(), resident);
+      EXPECT_EQ(training.fingerprint(), weights) << "a trial trains nothing";
+      answers.insert(brute_force);
+    });
+  }
+  EXPECT_GE(answers.size(), 5u) << "the budgets must differ";
+}
+
+}  // namespace

@@ -43,7 +43,7 @@ int run(double limit) {
     };
     const auto inside = [&] {
       double seconds = 0;
-      run_benchmarks("harness_overhead", {}, steps,
+      run_benchmarks(steps,
                      {{"training", [&](const std::function<void(double)>& tick) {
                          double start = 0;
                          std::size_t ticks = 0;

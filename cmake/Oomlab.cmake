@@ -74,7 +74,7 @@ function(oomlab_executable name)
   target_link_libraries(${name} PRIVATE oomlab_flags ${arg_LINK})
 endfunction()
 
-# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT ...] [TIMEOUT s] [SERIAL])
+# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [SERIAL])
 # A GoogleTest program: every TEST in it becomes a ctest entry.
 function(oomlab_test name)
   cmake_parse_arguments(arg "SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
@@ -89,7 +89,7 @@ function(oomlab_test name)
   if(arg_LABELS)
     list(APPEND properties LABELS "${arg_LABELS}")
   endif()
-  if(arg_ENVIRONMENT)
+  if(arg_ENVIRONMENT)  # one variable: gtest_discover_tests does not carry a list
     list(APPEND properties ENVIRONMENT "${arg_ENVIRONMENT}")
   endif()
   if(arg_SERIAL)

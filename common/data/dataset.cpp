@@ -23,19 +23,21 @@ namespace {
 
 constexpr std::uint32_t kImagesMagic = 0x803, kLabelsMagic = 0x801;
 
-// ----------------------------------------------------------------------------------------------- where bytes come from
+// ----------------------------------------------------------------------------------------------- where bytes
+// come from
 
 // A plain or gzip file, read front to back.
 class File {
  public:
   explicit File(const std::string& path) : path_(path) {
     std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored)) throw DataError(fmt::format("'{}' is a folder, not a file", path));
+    if (std::filesystem::is_directory(path, ignored))
+      throw DataError(fmt::format("'{}' is a folder, not a file", path));
     errno = 0;
     file_ = gzopen(path.c_str(), "rb");
     if (!file_)
-      throw DataError(fmt::format("cannot open '{}': {}", path,
-                                  std::generic_category().message(errno ? errno : ENOMEM)));
+      throw DataError(
+          fmt::format("cannot open '{}': {}", path, std::generic_category().message(errno ? errno : ENOMEM)));
   }
   ~File() { gzclose_r(file_); }
   File(const File&) = delete;
@@ -98,7 +100,8 @@ std::vector<std::uint8_t> unpack(std::span<const unsigned char> packed) {
   return bytes;
 }
 
-// ------------------------------------------------------------------------------------------------------------ format
+// ------------------------------------------------------------------------------------------------------------
+// format
 
 using Read = std::function<std::size_t(std::uint8_t*, std::size_t)>;
 
@@ -109,16 +112,18 @@ struct Idx {
 
 Idx parse_idx(const std::string& path, const Read& read, std::uint32_t magic, std::size_t dimensions) {
   const auto number = [](const std::uint8_t* p) {
-    return std::uint32_t(p[0]) << 24 | std::uint32_t(p[1]) << 16 | std::uint32_t(p[2]) << 8 | std::uint32_t(p[3]);
+    return std::uint32_t(p[0]) << 24 | std::uint32_t(p[1]) << 16 | std::uint32_t(p[2]) << 8 |
+           std::uint32_t(p[3]);
   };
   const std::size_t header_bytes = 4 + 4 * dimensions;
   std::uint8_t header[16];
   std::size_t got = read(header, header_bytes);
   if (got >= 4 && number(header) != magic)
-    throw DataError(fmt::format("'{}' has magic number 0x{:08x}; expected 0x{:08x} ({})", path, number(header), magic,
-                                magic == kImagesMagic ? "IDX images" : "IDX labels"));
+    throw DataError(fmt::format("'{}' has magic number 0x{:08x}; expected 0x{:08x} ({})", path,
+                                number(header), magic, magic == kImagesMagic ? "IDX images" : "IDX labels"));
   if (got < header_bytes)
-    throw DataError(fmt::format("'{}' is truncated: its header needs {} bytes, found {}", path, header_bytes, got));
+    throw DataError(
+        fmt::format("'{}' is truncated: its header needs {} bytes, found {}", path, header_bytes, got));
 
   Idx idx;
   std::size_t bytes = 1;
@@ -135,12 +140,13 @@ Idx parse_idx(const std::string& path, const Read& read, std::uint32_t magic, st
     idx.bytes.resize(done + piece);
     got = read(idx.bytes.data() + done, piece);
     if (got < piece)
-      throw DataError(fmt::format("'{}' is truncated: {} bytes expected, {} found", path, header_bytes + bytes,
-                                  header_bytes + done + got));
+      throw DataError(fmt::format("'{}' is truncated: {} bytes expected, {} found", path,
+                                  header_bytes + bytes, header_bytes + done + got));
   }
   std::uint8_t extra;
   if (read(&extra, 1) != 0)
-    throw DataError(fmt::format("'{}' goes on after the {} bytes that its header announces", path, header_bytes + bytes));
+    throw DataError(
+        fmt::format("'{}' goes on after the {} bytes that its header announces", path, header_bytes + bytes));
   return idx;
 }
 
@@ -169,12 +175,15 @@ Dataset digits() {
   const auto parse = [](std::span<const unsigned char> packed, std::uint32_t magic, std::size_t dimensions) {
     const std::vector<std::uint8_t> bytes = unpack(packed);
     std::size_t at = 0;
-    return parse_idx("embedded digits", [&](std::uint8_t* to, std::size_t n) {
-      n = std::min(n, bytes.size() - at);
-      std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), n, to);
-      at += n;
-      return n;
-    }, magic, dimensions);
+    return parse_idx(
+        "embedded digits",
+        [&](std::uint8_t* to, std::size_t n) {
+          n = std::min(n, bytes.size() - at);
+          std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), n, to);
+          at += n;
+          return n;
+        },
+        magic, dimensions);
   };
   Dataset dataset = combine("embedded digits", parse(embedded::images_idx3_ubyte_gz, kImagesMagic, 3),
                             "embedded digits", parse(embedded::labels_idx1_ubyte_gz, kLabelsMagic, 1));
@@ -186,9 +195,11 @@ Dataset digits() {
 Dataset read_idx(const std::string& images_path, const std::string& labels_path) {
   const auto parse = [](const std::string& path, std::uint32_t magic, std::size_t dimensions) {
     File file(path);
-    return parse_idx(path, [&](std::uint8_t* to, std::size_t n) { return file.read(to, n); }, magic, dimensions);
+    return parse_idx(
+        path, [&](std::uint8_t* to, std::size_t n) { return file.read(to, n); }, magic, dimensions);
   };
-  return combine(images_path, parse(images_path, kImagesMagic, 3), labels_path, parse(labels_path, kLabelsMagic, 1));
+  return combine(images_path, parse(images_path, kImagesMagic, 3), labels_path,
+                 parse(labels_path, kLabelsMagic, 1));
 }
 
 Dataset read_idx_folder(const std::string& folder) {
@@ -214,15 +225,16 @@ Dataset read_idx_folder(const std::string& folder) {
   return dataset;
 }
 
-// ------------------------------------------------------------------------------------------------------------- split
+// -------------------------------------------------------------------------------------------------------------
+// split
 
 Split split(const Dataset& dataset, double held_out_fraction, std::uint64_t seed) {
   if (!(held_out_fraction >= 0.0 && held_out_fraction <= 1.0))
     throw std::invalid_argument(fmt::format("held-out fraction must be 0 to 1, not {}", held_out_fraction));
   std::vector<std::size_t> order(dataset.count);
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  // Fisher and Yates, with SplitMix64 (the library's shuffle differs between platforms). The bias of the remainder is
-  // below 2^-30 for any dataset that fits in memory.
+  // Fisher and Yates, with SplitMix64 (the library's shuffle differs between platforms). The bias of the
+  // remainder is below 2^-30 for any dataset that fits in memory.
   std::uint64_t state = seed;
   const auto next = [&] {
     std::uint64_t x = state += 0x9e3779b97f4a7c15ull;
@@ -232,7 +244,8 @@ Split split(const Dataset& dataset, double held_out_fraction, std::uint64_t seed
   };
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[next() % i]);
 
-  const auto held_out = static_cast<std::size_t>(std::llround(held_out_fraction * static_cast<double>(dataset.count)));
+  const auto held_out =
+      static_cast<std::size_t>(std::llround(held_out_fraction * static_cast<double>(dataset.count)));
   const auto take = [&](std::size_t first, std::size_t last, const char* suffix) {
     Dataset part;
     part.count = last - first;

@@ -8,8 +8,8 @@
 
 namespace oomlab::data {
 
-/// Height and width of the image that a model of `width` inputs sees: the most square factor pair, height ≤ width.
-/// 64 → 8×8, 512 → 16×32, 7 → 1×7.
+/// Height and width of the image that a model of `width` inputs sees: the most square factor pair, height ≤
+/// width. 64 → 8×8, 512 → 16×32, 7 → 1×7.
 struct ImageShape {
   std::size_t height, width;
 };
@@ -20,15 +20,16 @@ std::size_t device_bytes(const Dataset& dataset);
 
 class DeviceDataset {
  public:
-  /// Uploads (tags "images" and "labels"). Throws OutOfMemory, and DataError when sizes or labels are inconsistent.
+  /// Uploads (tags "images" and "labels"). Throws OutOfMemory, and DataError when sizes or labels are
+  /// inconsistent.
   DeviceDataset(Context& context, const Dataset& dataset);
 
   std::size_t count() const noexcept { return count_; }
   std::size_t classes() const noexcept { return classes_; }
 
-  /// out[batch, width]: images number first, first + 1, … (modulo count), resized bilinearly to shape_for_width(width)
-  /// and scaled to 0…1; labels_out[batch], which may be null. Allocates nothing. Throws DataError when the dataset is
-  /// empty.
+  /// out[batch, width]: images number first, first + 1, … (modulo count), resized bilinearly to
+  /// shape_for_width(width) and scaled to 0…1; labels_out[batch], which may be null. Allocates nothing.
+  /// Throws DataError when the dataset is empty.
   void batch(Context& context, std::size_t first, std::size_t batch, std::size_t width, float* out,
              int* labels_out) const;
 

@@ -229,9 +229,8 @@ void check_results(RunResult& run) {
 
 // ------------------------------------------------------------------------------------------------ timing pass
 
-void run_timing_pass(const CommandLine& line, const std::string& program, const std::vector<const Variant*>& variants,
+void run_timing_pass(const Config& config, const std::vector<const Variant*>& variants,
                      std::vector<VariantResult>& results, const Progress& progress) {
-  const Config& config = line.config;
   std::vector<TimedRun> runs;
   for (std::size_t i = 0; i < variants.size(); ++i) {
     if (!results[i].measured) continue;
@@ -253,7 +252,7 @@ void run_timing_pass(const CommandLine& line, const std::string& program, const 
                       });
                     }});
   }
-  run_benchmarks(program, line.benchmark_flags, config.steps, runs);
+  run_benchmarks(config.steps, runs);
 }
 
 // ---------------------------------------------------------------------------------------------------- report
@@ -326,6 +325,10 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     return kOk;
   }
 
+  // Whatever can be refused is refused before the first line of output.
+  set_benchmark_flags(program, line.benchmark_flags);
+  for (const Variant* variant : chosen) (void)variant->predicted(variant->batch);
+
   const InterruptScope interrupts;
   RunResult result;
   result.program = program;
@@ -348,7 +351,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   if (!config.plan) {
     if (result.variants.front().baseline)
       for (VariantResult& v : result.variants) compare_numerics(v, result.variants.front());
-    run_timing_pass(line, program, chosen, result.variants, progress);
+    run_timing_pass(config, chosen, result.variants, progress);
   }
   for (const Claim& claim : chapter.claims) result.claims.push_back({claim, claim.measure(result.variants)});
   check_results(result);

@@ -15,7 +15,7 @@ std::vector<double> time_steps(Context& context, Workload& workload, std::size_t
                                const std::function<void(double)>& on_step) {
   Event start, stop;
   std::vector<double> seconds;
-  seconds.reserve(steps);
+  seconds.reserve(std::min(steps, std::size_t(1024)));  // more grow when they come: steps may be "until Ctrl-C"
   workload.step();  // warm-up: first touches, library start-up, the pool's growth
   for (std::size_t i = 0; i < steps; ++i) {
     start.record(context.stream());
@@ -55,8 +55,7 @@ struct Registered {
 
 }  // namespace
 
-void run_benchmarks(const std::string& program, const std::vector<std::string>& flags, std::size_t steps,
-                    const std::vector<TimedRun>& runs) {
+void set_benchmark_flags(const std::string& program, const std::vector<std::string>& flags) {
   std::vector<std::string> words = {program};
   words.insert(words.end(), flags.begin(), flags.end());
   std::vector<char*> argv;
@@ -64,7 +63,9 @@ void run_benchmarks(const std::string& program, const std::vector<std::string>& 
   int argc = static_cast<int>(argv.size());
   benchmark::Initialize(&argc, argv.data());
   if (argc > 1) throw UsageError("'" + std::string(argv[1]) + "' is not a flag of Google Benchmark");
+}
 
+void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs) {
   // Google Benchmark does not expect exceptions to pass through it, so the first one waits here.
   std::exception_ptr failure;
   const Registered registered;

@@ -24,9 +24,10 @@ struct TimedRun {
   std::function<void(const std::function<void(double seconds)>& tick)> run;
 };
 
-/// Hands runs to Google Benchmark (manual time, `steps` iterations each), with its own flags, which are those of
-/// --benchmark_…: the filter, --benchmark_out, … An exception of a run is thrown on when all have ended.
-void run_benchmarks(const std::string& program, const std::vector<std::string>& flags, std::size_t steps,
-                    const std::vector<TimedRun>& runs);
+/// Gives Google Benchmark its flags (--benchmark_filter, --benchmark_out, …). Throws UsageError for one it has not.
+void set_benchmark_flags(const std::string& program, const std::vector<std::string>& flags);
+/// Hands runs to Google Benchmark (manual time, `steps` iterations each). An exception of a run is thrown on when all
+/// have ended.
+void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs);
 
 }  // namespace oomlab

@@ -1,12 +1,14 @@
 #pragma once
 // What the kernels of this folder share: reading four floats at a time where the addresses allow it, and the
-// elementary functions, which are the same arithmetic on every backend and plain enough for a compiler to vectorise.
+// elementary functions, which are the same arithmetic on every backend and plain enough for a compiler to
+// vectorise.
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "cuda/launch.h"
 #include "cuda/pack.h"
@@ -31,8 +33,18 @@ __device__ void store(float* p, std::size_t i, const V& v) {
   reinterpret_cast<V*>(p)[i] = v;
 }
 
-/// Visits the floats first…last−1 of `range_of(n)` in packs where `packs` says that the addresses are aligned:
-/// body(Pack<float>{}, i) for the i-th pack, body(Single{}, i) for the i-th float.
+/// f(0), …, f(V::size − 1), written out: in a loop around it, a compiler for the host then sees one vector
+/// after the other instead of a small inner loop.
+template <class V, class F>
+__device__ void each_lane(F f) {
+  [&]<std::size_t... k>(std::index_sequence<k...>) {
+    (f(k), ...);
+  }
+  (std::make_index_sequence<V::size>{});
+}
+
+/// Visits the floats first…last−1 of `range_of(n)` in packs where `packs` says that the addresses are
+/// aligned: body(Pack<float>{}, i) for the i-th pack, body(Single{}, i) for the i-th float.
 template <class Range, class Body>
 __device__ void for_packs(Range range_of, std::size_t n, bool packs, Body body) {
   const std::size_t whole = packs ? n / Pack<float>::size : 0, done = whole * Pack<float>::size;
@@ -46,20 +58,24 @@ struct BlockRange {
   __device__ auto operator()(std::size_t n) const { return block_range(n); }
 };
 
-/// Whether all addresses are null or aligned for packs. Device buffers always are; pieces of a larger buffer may not be.
+/// Whether all addresses are null or aligned for packs. Device buffers always are; pieces of a larger buffer
+/// may not be.
 template <class... Pointers>
 bool aligned_for_packs(Pointers... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % sizeof(Pack<float>) == 0) && ...);
 }
 
-/// The shape for row_range(rows) where a row has only `cells` things to share out: no idle warps in short rows.
+/// The shape for row_range(rows) where a row has only `cells` things to share out: no idle warps in short
+/// rows.
 inline LaunchShape shape_for_short_rows(std::size_t rows, std::size_t cells, std::size_t shared_bytes = 0) {
   LaunchShape shape = shape_for_rows(rows, shared_bytes);
-  shape.block.x = static_cast<unsigned>(std::min<std::size_t>(shape.block.x, std::max<std::size_t>(1, (cells + 31) / 32) * 32));
+  shape.block.x = static_cast<unsigned>(
+      std::min<std::size_t>(shape.block.x, std::max<std::size_t>(1, (cells + 31) / 32) * 32));
   return shape;
 }
 
-/// e^x to about one unit in the last place for −87 ≤ x ≤ 88, clamped outside. x = k ln 2 + r, and a polynomial in r.
+/// e^x to about one unit in the last place for −87 ≤ x ≤ 88, clamped outside. x = k ln 2 + r, and a
+/// polynomial in r.
 __device__ inline float exp_of(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
@@ -80,12 +96,15 @@ __device__ inline float exp_of(float x) {
   return p * power;
 }
 
-// GELU, tanh form: x/2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³), which is x · s with s = 1 / (1 + e^(−2u)).
+// GELU, tanh form: x/2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³), which is x · s with s = 1 / (1 +
+// e^(−2u)).
 __device__ inline float gelu_gate(float x) {
   const float twice_u = 1.5957691216f * fmaf(0.044715f * x, x * x, x);
   return 1.0f / (1.0f + exp_of(-twice_u));
 }
-__device__ inline float gelu(float x) { return x * gelu_gate(x); }
+__device__ inline float gelu(float x) {
+  return x * gelu_gate(x);
+}
 __device__ inline float gelu_derivative(float x) {
   x = x < -30.0f ? -30.0f : x > 30.0f ? 30.0f : x;  // flat beyond, and the square must not overflow
   const float s = gelu_gate(x);

@@ -19,7 +19,7 @@ namespace oomlab::nn {
 /// What a model is: input width, hidden widths, classes.
 struct MlpSpec {
   std::string name;
-  std::vector<std::size_t> widths;  ///< at least two, none zero
+  std::vector<std::size_t> widths;           ///< at least two, none zero
   Activation activation = Activation::relu;  ///< after every layer but the last
 
   std::size_t layers() const noexcept { return widths.size() - 1; }
@@ -53,9 +53,9 @@ struct StepOptions {
 
 class Mlp {
  public:
-  /// Allocates and initialises the parameters (He uniform weights, zero biases; a hash of seed, tensor and index), and
-  /// with gradients also the gradients and the loss. Contents of the gradients are undefined until a backward pass.
-  /// Throws OutOfMemory: nothing stays allocated.
+  /// Allocates and initialises the parameters (He uniform weights, zero biases; a hash of seed, tensor and
+  /// index), and with gradients also the gradients and the loss. Contents of the gradients are undefined
+  /// until a backward pass. Throws OutOfMemory: nothing stays allocated.
   Mlp(Context& context, const MlpSpec& spec, std::uint64_t seed, bool with_gradients);
 
   const MlpSpec& spec() const noexcept { return spec_; }
@@ -63,15 +63,17 @@ class Mlp {
   std::vector<Parameter> parameters();
 
   /// Forward and backward: fills the gradients and the loss. Phases "forward" and "backward".
-  /// Throws OutOfMemory: parameters are unchanged, everything the step had allocated is free again, and trying again
-  /// with more memory gives the same bits (without `accumulate`, the old gradients do not matter).
+  /// Throws OutOfMemory: parameters are unchanged, everything the step had allocated is free again, and
+  /// trying again with more memory gives the same bits (without `accumulate`, the old gradients do not
+  /// matter).
   void forward_backward(Context& context, Batch batch, StepOptions options = {});
   /// forward_backward, then one step of the optimizer. On OutOfMemory the optimizer is unchanged too.
   void train_step(Context& context, Batch batch, Optimizer& optimizer);
   /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
   float loss(Context& context) const;
 
-  /// Inference: the logits [batch, classes]; the input and each activation are freed as soon as they were used.
+  /// Inference: the logits [batch, classes]; the input and each activation are freed as soon as they were
+  /// used.
   DeviceBuffer<float> forward(Context& context, DeviceBuffer<float> input, std::size_t batch);
   /// Rows of the batch that the model gets right. 0 in plan mode.
   std::size_t count_correct(Context& context, Batch batch);
@@ -98,7 +100,8 @@ class Mlp {
 
 // ------------------------------------------------------------------------------------------- closed form
 
-/// Live bytes at the moment of the peak (the first one, when several are equal), as Ledger::peak_by_category().
+/// Live bytes at the moment of the peak (the first one, when several are equal), as
+/// Ledger::peak_by_category().
 struct PeakBytes {
   ByCategory at_peak;
   std::size_t total() const { return at_peak.total(); }
@@ -113,15 +116,16 @@ std::size_t parameter_bytes(const MlpSpec& spec);
 /// granule(4 · batch): the labels of a batch (category data).
 std::size_t label_bytes(std::size_t batch);
 
-/// What stays allocated between steps: the context's workspace, parameters, and when training gradients, the loss, and
-/// the optimizer's state.
+/// What stays allocated between steps: the context's workspace, parameters, and when training gradients, the
+/// loss, and the optimizer's state.
 ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer);
 ByCategory resident_for_inference(const MlpSpec& spec);
 
-/// Peak of a program with one Context, one Mlp with gradients, one optimizer, and train_step on batches of `batch`.
-/// The caller adds its dataset.
+/// Peak of a program with one Context, one Mlp with gradients, one optimizer, and train_step on batches of
+/// `batch`. The caller adds its dataset.
 PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind optimizer);
-/// Peak of a program with one Context, one Mlp without gradients, and forward() on inputs of `batch` (no labels).
+/// Peak of a program with one Context, one Mlp without gradients, and forward() on inputs of `batch` (no
+/// labels).
 PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch);
 /// Peak of count_correct() on a Batch (which has labels), above `resident`.
 PeakBytes predict_count_correct(const MlpSpec& spec, std::size_t batch, const ByCategory& resident);

@@ -12,14 +12,18 @@ namespace oomlab::nn {
 
 const char* name_of(Activation activation) noexcept {
   switch (activation) {
-    case Activation::none: return "none";
-    case Activation::relu: return "relu";
-    case Activation::gelu: return "gelu";
+    case Activation::none:
+      return "none";
+    case Activation::relu:
+      return "relu";
+    case Activation::gelu:
+      return "gelu";
   }
   return "?";
 }
 
-// --------------------------------------------------------------------------------------------------- products
+// ---------------------------------------------------------------------------------------------------
+// products
 
 void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
           float alpha, const float* a, const float* b, float beta, float* c) {
@@ -41,8 +45,8 @@ void linear_forward(Context& context, const float* x, const float* weight, float
   gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
 }
 
-void linear_backward_input(Context& context, const float* dy, const float* weight, float* dx, std::size_t batch,
-                           std::size_t in, std::size_t out) {
+void linear_backward_input(Context& context, const float* dy, const float* weight, float* dx,
+                           std::size_t batch, std::size_t in, std::size_t out) {
   gemm(context, false, false, batch, in, out, 1.0f, dy, weight, 0.0f, dx);
 }
 
@@ -52,7 +56,8 @@ void linear_backward_weight(Context& context, const float* dy, const float* x, f
   column_sum(context, dy, dbias, batch, out, accumulate);
 }
 
-// ------------------------------------------------------------------------------------------------ activations
+// ------------------------------------------------------------------------------------------------
+// activations
 
 namespace {
 
@@ -72,7 +77,8 @@ __device__ float derivative(float saved) {
 
 // One block a row, so that the bias needs no division to be found.
 template <Activation A>
-__global__ void bias_activation_kernel(float* y, const float* bias, std::size_t rows, std::size_t width, bool packs) {
+__global__ void bias_activation_kernel(float* y, const float* bias, std::size_t rows, std::size_t width,
+                                       bool packs) {
   for (std::size_t row : row_range(rows)) {
     float* line = y + row * width;
     if (bias) {
@@ -80,14 +86,14 @@ __global__ void bias_activation_kernel(float* y, const float* bias, std::size_t 
         using V = decltype(v);
         v = load<V>(line, i);
         const V b = load<V>(bias, i);
-        for (std::size_t k = 0; k < V::size; ++k) v[k] = activate<A>(v[k] + b[k]);
+        each_lane<V>([&](std::size_t k) { v[k] = activate<A>(v[k] + b[k]); });
         store(line, i, v);
       });
     } else {
       for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
         using V = decltype(v);
         v = load<V>(line, i);
-        for (std::size_t k = 0; k < V::size; ++k) v[k] = activate<A>(v[k]);
+        each_lane<V>([&](std::size_t k) { v[k] = activate<A>(v[k]); });
         store(line, i, v);
       });
     }
@@ -96,7 +102,8 @@ __global__ void bias_activation_kernel(float* y, const float* bias, std::size_t 
 
 template <Activation A>
 __global__ void bias_activation_keep_kernel(float* __restrict__ z, const float* __restrict__ bias,
-                                            float* __restrict__ y, std::size_t rows, std::size_t width, bool packs) {
+                                            float* __restrict__ y, std::size_t rows, std::size_t width,
+                                            bool packs) {
   for (std::size_t row : row_range(rows)) {
     float *kept = z + row * width, *out = y + row * width;
     for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
@@ -104,11 +111,11 @@ __global__ void bias_activation_keep_kernel(float* __restrict__ z, const float* 
       v = load<V>(kept, i);
       if (bias) {
         const V b = load<V>(bias, i);
-        for (std::size_t k = 0; k < V::size; ++k) v[k] += b[k];
+        each_lane<V>([&](std::size_t k) { v[k] += b[k]; });
         store(kept, i, v);
       }
       V a;
-      for (std::size_t k = 0; k < V::size; ++k) a[k] = activate<A>(v[k]);
+      each_lane<V>([&](std::size_t k) { a[k] = activate<A>(v[k]); });
       store(out, i, a);
     });
   }
@@ -121,7 +128,7 @@ __global__ void activation_backward_kernel(float* __restrict__ dy, const float* 
     using V = decltype(d);
     d = load<V>(dy, i);
     const V s = load<V>(saved, i);
-    for (std::size_t k = 0; k < V::size; ++k) d[k] *= derivative<A>(s[k]);
+    each_lane<V>([&](std::size_t k) { d[k] *= derivative<A>(s[k]); });
     store(dy, i, d);
   });
 }
@@ -147,19 +154,22 @@ void bias_activation_keep(Context& context, float* z, const float* bias, float* 
          width % 4 == 0 && aligned_for_packs(z, bias, y));
 }
 
-void activation_backward(Context& context, float* dy, const float* saved, std::size_t count, Activation activation) {
+void activation_backward(Context& context, float* dy, const float* saved, std::size_t count,
+                         Activation activation) {
   if (activation == Activation::none) return;
   const auto kernel = activation == Activation::relu ? activation_backward_kernel<Activation::relu>
                                                      : activation_backward_kernel<Activation::gelu>;
-  launch(kernel, shape_for_items(count / 4), context.stream(), dy, saved, count, aligned_for_packs(dy, saved));
+  launch(kernel, shape_for_items(count / 4), context.stream(), dy, saved, count,
+         aligned_for_packs(dy, saved));
 }
 
 // ----------------------------------------------------------------------------------------------- column sums
 //
-// A block takes a tile of columns. A cell is 8 rows × 8 columns: two packs a row, eight rows in flight. Cells of one
-// tile side by side, `groups` of them below each other, add up into shared memory until the rows are done; each cell
-// has one owner, so only the last step, adding the groups, needs a barrier. Which numbers are added in which order
-// depends on the matrix alone, not on the block size. On the host the cells are walked row by row: whole cache lines.
+// A block takes a tile of columns. A cell is 8 rows × 8 columns: two packs a row, eight rows in flight. Cells
+// of one tile side by side, `groups` of them below each other, add up into shared memory until the rows are
+// done; each cell has one owner, so only the last step, adding the groups, needs a barrier. Which numbers are
+// added in which order depends on the matrix alone, not on the block size. On the host the cells are walked
+// row by row: whole cache lines.
 
 namespace {
 
@@ -202,7 +212,8 @@ __global__ void column_sum_kernel(const float* __restrict__ x, float* __restrict
     __syncthreads();
     for (std::size_t top = 0; top < rows; top += tiles.groups * kCell) {
       for (std::size_t i : block_range(tiles.cells())) {
-        const std::size_t row = top + (i >> tiles.cells_across_log2) * kCell, column = (i & (across - 1)) * kCell;
+        const std::size_t row = top + (i >> tiles.cells_across_log2) * kCell,
+                          column = (i & (across - 1)) * kCell;
         const float* cell = x + row * width + first + column;
         float* into = partial + i * kCell;
         if (row + kCell <= rows && column + kCell <= columns) {
@@ -228,59 +239,109 @@ __global__ void column_sum_kernel(const float* __restrict__ x, float* __restrict
 
 }  // namespace
 
-void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width, bool accumulate) {
+void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width,
+                bool accumulate) {
   const ColumnTiles tiles = column_tiles(rows, width);
   LaunchShape shape = shape_for_short_rows((width + tiles.columns - 1) / tiles.columns, tiles.cells(),
                                            tiles.cells() * kCell * sizeof(float));
-  const auto kernel = width % 4 == 0 && aligned_for_packs(x) ? column_sum_kernel<true> : column_sum_kernel<false>;
+  const auto kernel =
+      width % 4 == 0 && aligned_for_packs(x) ? column_sum_kernel<true> : column_sum_kernel<false>;
   launch(kernel, shape, context.stream(), x, sums, rows, width, tiles, accumulate);
 }
 
-// ------------------------------------------------------------------------------------------------------- loss
+// -------------------------------------------------------------------------------------------------------
+// loss
 
 namespace {
 
-// A thread's part of a row, eight running values at a time: side by side they vectorise without reordering a sum.
+// A thread's part of a row, eight running values at a time: side by side they vectorise without reordering a
+// sum.
 constexpr std::size_t kLanes = 8;
+struct Lanes {
+  float value[kLanes];
+  __device__ float& operator[](std::size_t k) { return value[k]; }
+  __device__ const float& operator[](std::size_t k) const { return value[k]; }
+};
 
+template <bool kPacks>
+__device__ Lanes load_lanes(const float* x) {
+  Lanes lanes;
+  if constexpr (kPacks) {
+    const auto low = load<Pack<float>>(x, 0), high = load<Pack<float>>(x, 1);
+    for (std::size_t k = 0; k < 4; ++k) lanes[k] = low[k];
+    for (std::size_t k = 0; k < 4; ++k) lanes[4 + k] = high[k];
+  } else {
+    for (std::size_t k = 0; k < kLanes; ++k) lanes[k] = x[k];
+  }
+  return lanes;
+}
+template <bool kPacks>
+__device__ void store_lanes(float* x, const Lanes& lanes) {
+  if constexpr (kPacks) {
+    Pack<float> low, high;
+    for (std::size_t k = 0; k < 4; ++k) low[k] = lanes[k];
+    for (std::size_t k = 0; k < 4; ++k) high[k] = lanes[4 + k];
+    store(x, 0, low);
+    store(x, 1, high);
+  } else {
+    for (std::size_t k = 0; k < kLanes; ++k) x[k] = lanes[k];
+  }
+}
+
+template <bool kPacks>
 __device__ float block_max_of(const float* x, std::size_t n) {
-  float lane[kLanes];
-  for (std::size_t k = 0; k < kLanes; ++k) lane[k] = -INFINITY;
-  for (std::size_t i : block_range(n / kLanes))
-    for (std::size_t k = 0; k < kLanes; ++k) lane[k] = lane[k] < x[i * kLanes + k] ? x[i * kLanes + k] : lane[k];
-  float largest = lane[0];
-  for (std::size_t k = 1; k < kLanes; ++k) largest = largest < lane[k] ? lane[k] : largest;
+  Lanes largest;
+  for (std::size_t k = 0; k < kLanes; ++k) largest[k] = -INFINITY;
+  for (std::size_t i : block_range(n / kLanes)) {
+    const Lanes v = load_lanes<kPacks>(x + i * kLanes);
+    for (std::size_t k = 0; k < kLanes; ++k) largest[k] = largest[k] < v[k] ? v[k] : largest[k];
+  }
+  float all = largest[0];
+  for (std::size_t k = 1; k < kLanes; ++k) all = all < largest[k] ? largest[k] : all;
   const std::size_t done = n / kLanes * kLanes;
-  for (std::size_t i : block_range(n - done)) largest = largest < x[done + i] ? x[done + i] : largest;
-  return block_max(largest);
+  for (std::size_t i : block_range(n - done)) all = all < x[done + i] ? x[done + i] : all;
+  return block_max(all);
 }
 
-// The sum of f(i) over 0…n−1, for all threads of the block.
-template <class F>
-__device__ float block_sum_of(std::size_t n, F f) {
-  float lane[kLanes];
-  for (std::size_t k = 0; k < kLanes; ++k) lane[k] = 0.0f;
-  for (std::size_t i : block_range(n / kLanes))
-    for (std::size_t k = 0; k < kLanes; ++k) lane[k] += f(i * kLanes + k);
-  float sum = 0.0f;
-  for (std::size_t k = 0; k < kLanes; ++k) sum += lane[k];
+// The sum of f(x[i]) over the row, for all threads of the block; with kStore, f(x[i]) also replaces x[i].
+template <bool kPacks, bool kStore, class X, class F>
+__device__ float block_sum_of(X* x, std::size_t n, F f) {
+  Lanes sums;
+  for (std::size_t k = 0; k < kLanes; ++k) sums[k] = 0.0f;
+  for (std::size_t i : block_range(n / kLanes)) {
+    Lanes v = load_lanes<kPacks>(x + i * kLanes);
+    for (std::size_t k = 0; k < kLanes; ++k) v[k] = f(v[k]);
+    for (std::size_t k = 0; k < kLanes; ++k) sums[k] += v[k];
+    if constexpr (kStore) store_lanes<kPacks>(x + i * kLanes, v);
+  }
+  float all = 0.0f;
+  for (std::size_t k = 0; k < kLanes; ++k) all += sums[k];
   const std::size_t done = n / kLanes * kLanes;
-  for (std::size_t i : block_range(n - done)) sum += f(done + i);
-  return block_sum(sum);
+  for (std::size_t i : block_range(n - done)) {
+    const float v = f(x[done + i]);
+    all += v;
+    if constexpr (kStore) x[done + i] = v;
+  }
+  return block_sum(all);
 }
 
-__global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, float* row_loss, std::size_t rows,
-                                             std::size_t classes, float gradient_scale) {
+template <bool kPacks>
+__global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, float* row_loss,
+                                             std::size_t rows, std::size_t classes, float gradient_scale) {
   for (std::size_t row : row_range(rows)) {
     float* x = logits + row * classes;
-    const float largest = block_max_of(x, classes);
+    const float largest = block_max_of<kPacks>(x, classes);
     const float target = x[labels[row]] - largest;
-    __syncthreads();  // everybody has read the target; now x is overwritten, by the same thread that will scale it
-    const float sum = block_sum_of(classes, [&](std::size_t i) { return x[i] = exp_of(x[i] - largest); });
+    __syncthreads();  // everybody has read the target; now x is overwritten, by the thread that will scale it
+    const float sum =
+        block_sum_of<kPacks, true>(x, classes, [&](float value) { return exp_of(value - largest); });
     const float scale = gradient_scale / sum;
     // the same walk as block_sum_of: each thread scales the values that it wrote
-    for (std::size_t i : block_range(classes / kLanes))
-      for (std::size_t k = 0; k < kLanes; ++k) x[i * kLanes + k] *= scale;
+    for (std::size_t i : block_range(classes / kLanes)) {
+      Lanes v = load_lanes<kPacks>(x + i * kLanes);
+      for (std::size_t k = 0; k < kLanes; ++k) v[k] *= scale;
+      store_lanes<kPacks>(x + i * kLanes, v);
+    }
     const std::size_t done = classes / kLanes * kLanes;
     for (std::size_t i : block_range(classes - done)) x[done + i] *= scale;
     __syncthreads();
@@ -291,24 +352,29 @@ __global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, f
   }
 }
 
-__global__ void cross_entropy_kernel(const float* logits, const int* labels, float* row_loss, std::size_t rows,
-                                     std::size_t classes) {
+template <bool kPacks>
+__global__ void cross_entropy_kernel(const float* logits, const int* labels, float* row_loss,
+                                     std::size_t rows, std::size_t classes) {
   for (std::size_t row : row_range(rows)) {
     const float* x = logits + row * classes;
-    const float largest = block_max_of(x, classes);
-    const float sum = block_sum_of(classes, [&](std::size_t i) { return exp_of(x[i] - largest); });
-    for ([[maybe_unused]] std::size_t once : block_range(1)) row_loss[row] = logf(sum) - (x[labels[row]] - largest);
+    const float largest = block_max_of<kPacks>(x, classes);
+    const float sum =
+        block_sum_of<kPacks, false>(x, classes, [&](float value) { return exp_of(value - largest); });
+    for ([[maybe_unused]] std::size_t once : block_range(1))
+      row_loss[row] = logf(sum) - (x[labels[row]] - largest);
   }
 }
 
 // One block: the vector is short, and one order of addition is enough.
-__global__ void scaled_sum_kernel(const float* x, std::size_t count, float scale, float* total, bool accumulate) {
-  const float sum = block_sum_of(count, [&](std::size_t i) { return x[i]; });
-  for ([[maybe_unused]] std::size_t once : block_range(1)) *total = (accumulate ? *total : 0.0f) + scale * sum;
+__global__ void scaled_sum_kernel(const float* x, std::size_t count, float scale, float* total,
+                                  bool accumulate) {
+  const float sum = block_sum_of<false, false>(x, count, [](float value) { return value; });
+  for ([[maybe_unused]] std::size_t once : block_range(1))
+    *total = (accumulate ? *total : 0.0f) + scale * sum;
 }
 
-__global__ void count_correct_kernel(const float* logits, const int* labels, std::size_t rows, std::size_t classes,
-                                     unsigned long long* correct, bool accumulate) {
+__global__ void count_correct_kernel(const float* logits, const int* labels, std::size_t rows,
+                                     std::size_t classes, unsigned long long* correct, bool accumulate) {
   unsigned long long hits = 0;
   for (std::size_t row : block_range(rows)) {
     const float* x = logits + row * classes;
@@ -323,29 +389,35 @@ __global__ void count_correct_kernel(const float* logits, const int* labels, std
 
 }  // namespace
 
-void softmax_cross_entropy(Context& context, float* logits, const int* labels, float* row_loss, std::size_t rows,
-                           std::size_t classes, float gradient_scale) {
-  launch(softmax_cross_entropy_kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels,
-         row_loss, rows, classes, gradient_scale);
+void softmax_cross_entropy(Context& context, float* logits, const int* labels, float* row_loss,
+                           std::size_t rows, std::size_t classes, float gradient_scale) {
+  const auto kernel = classes % 4 == 0 && aligned_for_packs(logits) ? softmax_cross_entropy_kernel<true>
+                                                                    : softmax_cross_entropy_kernel<false>;
+  launch(kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels, row_loss,
+         rows, classes, gradient_scale);
 }
 
-void cross_entropy(Context& context, const float* logits, const int* labels, float* row_loss, std::size_t rows,
-                   std::size_t classes) {
-  launch(cross_entropy_kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels,
-         row_loss, rows, classes);
+void cross_entropy(Context& context, const float* logits, const int* labels, float* row_loss,
+                   std::size_t rows, std::size_t classes) {
+  const auto kernel = classes % 4 == 0 && aligned_for_packs(logits) ? cross_entropy_kernel<true>
+                                                                    : cross_entropy_kernel<false>;
+  launch(kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels, row_loss,
+         rows, classes);
 }
 
-void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total, bool accumulate) {
+void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total,
+                bool accumulate) {
   launch(scaled_sum_kernel, shape_for_rows(1), context.stream(), x, count, scale, total, accumulate);
 }
 
-void count_correct(Context& context, const float* logits, const int* labels, std::size_t rows, std::size_t classes,
-                   unsigned long long* correct, bool accumulate) {
+void count_correct(Context& context, const float* logits, const int* labels, std::size_t rows,
+                   std::size_t classes, unsigned long long* correct, bool accumulate) {
   launch(count_correct_kernel, shape_for_rows(1), context.stream(), logits, labels, rows, classes, correct,
          accumulate);
 }
 
-// --------------------------------------------------------------------------------------------- initial values
+// --------------------------------------------------------------------------------------------- initial
+// values
 
 namespace {
 
@@ -366,7 +438,7 @@ __global__ void fill_uniform_kernel(float* values, std::size_t count, float boun
 
 __global__ void fill_kernel(float* values, std::size_t count, float value, bool packs) {
   for_packs(GridRange{}, count, packs, [&](auto v, std::size_t i) {
-    for (std::size_t k = 0; k < decltype(v)::size; ++k) v[k] = value;
+    each_lane<decltype(v)>([&](std::size_t k) { v[k] = value; });
     store(values, i, v);
   });
 }
@@ -380,7 +452,8 @@ void fill_uniform(Context& context, float* values, std::size_t count, float boun
 }
 
 void fill(Context& context, float* values, std::size_t count, float value) {
-  launch(fill_kernel, shape_for_items(count / 4), context.stream(), values, count, value, aligned_for_packs(values));
+  launch(fill_kernel, shape_for_items(count / 4), context.stream(), values, count, value,
+         aligned_for_packs(values));
 }
 
 }  // namespace oomlab::nn

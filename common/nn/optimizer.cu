@@ -10,9 +10,12 @@ namespace oomlab::nn {
 
 const char* name_of(OptimizerKind kind) noexcept {
   switch (kind) {
-    case OptimizerKind::sgd: return "sgd";
-    case OptimizerKind::momentum: return "momentum";
-    case OptimizerKind::adamw: return "adamw";
+    case OptimizerKind::sgd:
+      return "sgd";
+    case OptimizerKind::momentum:
+      return "momentum";
+    case OptimizerKind::adamw:
+      return "adamw";
   }
   return "?";
 }
@@ -20,24 +23,26 @@ const char* name_of(OptimizerKind kind) noexcept {
 OptimizerKind parse_optimizer(std::string_view name) {
   for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw})
     if (name == name_of(kind)) return kind;
-  throw std::invalid_argument("optimizer '" + std::string(name) + "' is unknown; known: sgd, momentum, adamw");
+  throw std::invalid_argument("optimizer '" + std::string(name) +
+                              "' is unknown; known: sgd, momentum, adamw");
 }
 
 std::size_t state_buffers(OptimizerKind kind) noexcept {
   return kind == OptimizerKind::sgd ? 0 : kind == OptimizerKind::momentum ? 1 : 2;
 }
 
-// ---------------------------------------------------------------------------------------------------- kernels
+// ----------------------------------------------------------------------------------------------------
+// kernels
 
 namespace {
 
-__global__ void sgd_kernel(float* __restrict__ value, const float* __restrict__ gradient, std::size_t count, float lr,
-                           bool packs) {
+__global__ void sgd_kernel(float* __restrict__ value, const float* __restrict__ gradient, std::size_t count,
+                           float lr, bool packs) {
   for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
     using V = decltype(w);
     w = load<V>(value, i);
     const V g = load<V>(gradient, i);
-    for (std::size_t k = 0; k < V::size; ++k) w[k] -= lr * g[k];
+    each_lane<V>([&](std::size_t k) { w[k] -= lr * g[k]; });
     store(value, i, w);
   });
 }
@@ -50,10 +55,10 @@ __global__ void momentum_kernel(float* __restrict__ value, const float* __restri
     w = load<V>(value, i);
     V v = load<V>(velocity, i);
     const V g = load<V>(gradient, i);
-    for (std::size_t k = 0; k < V::size; ++k) {
+    each_lane<V>([&](std::size_t k) {
       v[k] = momentum * v[k] + g[k];
       w[k] -= lr * v[k];
-    }
+    });
     store(velocity, i, v);
     store(value, i, w);
   });
@@ -66,18 +71,19 @@ struct AdamWStep {
   float second_unbiased;  // 1 / (1 − beta2^t)
 };
 
-__global__ void adamw_kernel(float* __restrict__ value, const float* __restrict__ gradient, float* __restrict__ first,
-                             float* __restrict__ second, std::size_t count, AdamWStep step, bool packs) {
+__global__ void adamw_kernel(float* __restrict__ value, const float* __restrict__ gradient,
+                             float* __restrict__ first, float* __restrict__ second, std::size_t count,
+                             AdamWStep step, bool packs) {
   for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
     using V = decltype(w);
     w = load<V>(value, i);
     V m = load<V>(first, i), v = load<V>(second, i);
     const V g = load<V>(gradient, i);
-    for (std::size_t k = 0; k < V::size; ++k) {
+    each_lane<V>([&](std::size_t k) {
       m[k] = step.beta1 * m[k] + (1.0f - step.beta1) * g[k];
       v[k] = step.beta2 * v[k] + (1.0f - step.beta2) * g[k] * g[k];
       w[k] = step.keep * w[k] - step.rate * m[k] / (sqrtf(v[k] * step.second_unbiased) + step.eps);
-    }
+    });
     store(first, i, m);
     store(second, i, v);
     store(value, i, w);
@@ -97,7 +103,8 @@ std::vector<DeviceBuffer<float>> make_state(Context& context, const std::vector<
 
 std::vector<Parameter> require_gradients(std::vector<Parameter> parameters) {
   for (const Parameter& p : parameters)
-    if (!p.gradient && p.count) throw std::invalid_argument("parameter '" + p.name + "' has no gradient to follow");
+    if (!p.gradient && p.count)
+      throw std::invalid_argument("parameter '" + p.name + "' has no gradient to follow");
   return parameters;
 }
 
@@ -110,8 +117,8 @@ void sgd_update(Context& context, float* value, const float* gradient, float* ve
   if (settings.momentum == 0.0f)
     launch(sgd_kernel, shape, context.stream(), value, gradient, count, settings.lr, packs);
   else
-    launch(momentum_kernel, shape, context.stream(), value, gradient, velocity, count, settings.lr, settings.momentum,
-           packs);
+    launch(momentum_kernel, shape, context.stream(), value, gradient, velocity, count, settings.lr,
+           settings.momentum, packs);
 }
 
 void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second,
@@ -127,7 +134,8 @@ void adamw_update(Context& context, float* value, const float* gradient, float* 
          aligned_for_packs(value, gradient, first, second));
 }
 
-// ------------------------------------------------------------------------------------------------- optimizers
+// -------------------------------------------------------------------------------------------------
+// optimizers
 
 Sgd::Sgd(Context& context, std::vector<Parameter> parameters, SgdSettings settings)
     : Optimizer(require_gradients(std::move(parameters))), settings_(settings) {

@@ -33,7 +33,8 @@ OptimizerKind parse_optimizer(std::string_view name);
 /// State buffers of parameter size: 0, 1, 2.
 std::size_t state_buffers(OptimizerKind kind) noexcept;
 
-/// Applies the gradients. The state is allocated, and zeroed, when the optimizer is made; step() allocates nothing.
+/// Applies the gradients. The state is allocated, and zeroed, when the optimizer is made; step() allocates
+/// nothing.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -56,8 +57,8 @@ struct SgdSettings {
 
 class Sgd final : public Optimizer {
  public:
-  /// Throws OutOfMemory when the state does not fit (nothing stays allocated), std::invalid_argument when a parameter
-  /// has no gradient.
+  /// Throws OutOfMemory when the state does not fit (nothing stays allocated), std::invalid_argument when a
+  /// parameter has no gradient.
   Sgd(Context& context, std::vector<Parameter> parameters, SgdSettings settings = {});
   void step(Context& context) override;
   OptimizerKind kind() const noexcept override;
@@ -83,8 +84,8 @@ class AdamW final : public Optimizer {
   std::vector<DeviceBuffer<float>> first_, second_;  // "<name> m", "<name> v"
 };
 
-/// One parameter tensor's update on its own, for mitigations that keep their state elsewhere. velocity may be null
-/// when momentum is 0.
+/// One parameter tensor's update on its own, for mitigations that keep their state elsewhere. velocity may be
+/// null when momentum is 0.
 void sgd_update(Context& context, float* value, const float* gradient, float* velocity, std::size_t count,
                 const SgdSettings& settings);
 /// `step` counts from 1.

@@ -19,14 +19,12 @@ function(oomlab_chapter_tests name)
   target_link_libraries(${name}_checks PRIVATE oomlab_flags GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json)
   set_target_properties(${name}_checks PROPERTIES LINKER_LANGUAGE CXX)
   add_dependencies(${name}_checks ${name})
-  set(environment
-    "OOMLAB_PROGRAM=$<TARGET_FILE:${name}>"
-    "OOMLAB_CHAPTER_FOLDER=${CMAKE_CURRENT_SOURCE_DIR}"
-    "OOMLAB_SOURCE=${OOMLAB_ROOT}"
-    "OOMLAB_SLOW=$<IF:$<OR:$<BOOL:${OOMLAB_SANITIZE}>,$<BOOL:${OOMLAB_CHECK}>>,1,0>")
+  # One variable: gtest_discover_tests does not carry a list of them.
+  set(slow $<IF:$<OR:$<BOOL:${OOMLAB_SANITIZE}>,$<BOOL:${OOMLAB_CHECK}>>,slow,fast>)
+  set(environment "OOMLAB_UNDER_TEST=$<TARGET_FILE:${name}>|${CMAKE_CURRENT_SOURCE_DIR}|${OOMLAB_ROOT}|${slow}")
   gtest_discover_tests(${name}_checks TEST_FILTER "Bytes*" TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
     PROPERTIES ENVIRONMENT "${environment}" LABELS "bytes" TIMEOUT 1200)
-  gtest_discover_tests(${name}_checks TEST_FILTER "Cli*" TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+  gtest_discover_tests(${name}_checks TEST_FILTER "*Cli*" TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
     PROPERTIES ENVIRONMENT "${environment}" LABELS "cli" TIMEOUT 600)
 
   if(OOMLAB_BACKEND STREQUAL "host")

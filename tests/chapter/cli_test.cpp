@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"BatchNegative", {"--batch=-3"}, "-3"},
         Bad{"BatchWord", {"--batch", "many"}, "many"},
         Bad{"BatchOverflow", {"--batch", "99999999999999999999"}, "99999999999999999999"},
-        Bad{"BatchTooLargeForBytes", {"--plan", "--batch", "18446744073709551615"}, "too"},
+        Bad{"BatchTooLargeForBytes", {"--plan", "--batch", "18446744073709551615"}, "18446744073709551615"},
         Bad{"StepsZero", {"--steps", "0"}, "--steps '0'"},
         Bad{"Model", {"--model", "nosuch"}, "nosuch"},
         Bad{"ModelEmpty", {"--model", ""}, "model"},

@@ -15,18 +15,22 @@
 namespace oomlab::test {
 namespace {
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  if (!value) throw std::runtime_error(std::string(name) + " is not set: run this through ctest");
-  return value;
+// OOMLAB_UNDER_TEST=program|chapter folder|source folder|fast or slow
+std::string under_test(std::size_t part) {
+  const char* value = std::getenv("OOMLAB_UNDER_TEST");
+  std::istringstream parts(value ? value : "");
+  std::string text;
+  for (std::size_t i = 0; i <= part; ++i)
+    if (!std::getline(parts, text, '|')) throw std::runtime_error("OOMLAB_UNDER_TEST is not set: run this through ctest");
+  return text;
 }
 
 }  // namespace
 
-std::string program() { return environment("OOMLAB_PROGRAM"); }
-std::string source_folder() { return environment("OOMLAB_SOURCE"); }
-std::string chapter_folder() { return environment("OOMLAB_CHAPTER_FOLDER"); }
-bool slow_build() { return environment("OOMLAB_SLOW") == "1"; }
+std::string program() { return under_test(0); }
+std::string source_folder() { return under_test(2); }
+std::string chapter_folder() { return under_test(1); }
+bool slow_build() { return under_test(3) == "slow"; }
 
 Outcome run_process(const std::string& program, const std::vector<std::string>& arguments, const std::string& folder,
                     const std::function<void()>& in_child, const std::function<void(pid_t)>& while_running) {

@@ -128,7 +128,8 @@ TEST_P(Kernels, ReductionsMayFollowEachOther) {
   std::vector<float> x(rows * columns);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(static_cast<int>(i * 7919 % 512) - 256);
   Values<float> input(x), sums(rows * 3), maxima(rows * 3);
-  launch(reduce_rows, {blocks_for_rows(rows), threads(), 0}, nullptr, input.data(), sums.data(), maxima.data(), rows, columns);
+  launch(reduce_rows, {blocks_for_rows(rows), threads(), 0}, nullptr, input.data(), sums.data(), maxima.data(), rows,
+         columns);
   const auto got_sums = sums.get(), got_maxima = maxima.get();
   for (std::size_t row = 0; row < rows; ++row) {
     const auto first = x.begin() + static_cast<std::ptrdiff_t>(row * columns), last = first + columns;

@@ -25,7 +25,7 @@ struct Case {
   std::string describe() const {
     std::string text =
         std::string(name_of(optimizer)) + " " + name_of(spec.activation) + " batch " + std::to_string(batch);
-    for (const std::size_t w : spec.widths) text += " " + std::to_string(w);
+    for (const std::size_t w : spec.widths) text.append(" ").append(std::to_string(w));
     return text;
   }
 };

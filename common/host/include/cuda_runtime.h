@@ -80,7 +80,7 @@ inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long v)
   return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 inline float atomicAdd(float* p, float v) {
-  float old = *const_cast<volatile float*>(p);
+  float old;
   __atomic_load(p, &old, __ATOMIC_RELAXED);
   for (float sum = old + v; !__atomic_compare_exchange(p, &old, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED);)
     sum = old + v;
@@ -392,7 +392,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   };
   using Call = decltype(call);
   return oomlab::host::detail::launch(
-      config, {reinterpret_cast<const void*>(kernel), &call, [](const void* closure) { (*static_cast<Call*>(closure))(); },
+      config, {reinterpret_cast<const void*>(kernel), &call,
+               [](const void* closure) { (*static_cast<Call*>(closure))(); },
                [](const void* closure) { return std::function<void()>(*static_cast<Call*>(closure)); }});
 }
 

@@ -30,7 +30,7 @@ struct IndexRange {
 
 namespace detail {
 
-// The part-th of `parts` pieces of 0…n-1; piece sizes are multiples of 16, so that no two blocks write to one cache line.
+// The part-th of `parts` pieces of 0…n-1; sizes are multiples of 16, so that no two blocks write to one cache line.
 inline IndexRange piece(std::size_t n, std::size_t part, std::size_t parts) {
   const std::size_t step = ((n + parts - 1) / parts + 15) / 16 * 16;
   const std::size_t first = part * step < n ? part * step : n;

@@ -44,7 +44,8 @@ cudaError_t copy(Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait)
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
   if (work.width == 0 || work.height == 0) return cudaSuccess;
   if (!work.to || !work.from) return cudaErrorInvalidValue;
-  if (work.height > 1 && (work.to_pitch < work.width || work.from_pitch < work.width)) return cudaErrorInvalidPitchValue;
+  if (work.height > 1 && (work.to_pitch < work.width || work.from_pitch < work.width))
+    return cudaErrorInvalidPitchValue;
   if (!in_bounds(work.to, work.span(work.to_pitch)) || !in_bounds(work.from, work.span(work.from_pitch)))
     return cudaErrorInvalidValue;
   const Side to = side_of(work.to), from = side_of(work.from);

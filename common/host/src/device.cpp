@@ -38,7 +38,8 @@ std::size_t parse_size(const char* name, const std::string& text) {
 }
 
 std::size_t machine_memory() {
-  std::size_t bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+  std::size_t bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
   std::size_t limit = 0;  // of the container, where there is one
   if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && limit > 0) bytes = std::min(bytes, limit);
   return bytes;
@@ -78,6 +79,7 @@ Machine machine_from_environment() {
 
 void set_up(Runtime& r, const Machine& machine) {
   r.machine = machine;
+  r.streams.clear();
   r.random = machine.seed * 0x9e3779b97f4a7c15u + 1;
   r.devices.assign(static_cast<std::size_t>(machine.devices), Device{});
   for (int d = 0; d < machine.devices; ++d) {
@@ -141,8 +143,12 @@ bool planning() noexcept {
 }
 
 Live live() noexcept {
-  const Lock lock = lock_runtime();
-  return runtime().live;
+  try {
+    const Lock lock = lock_runtime();
+    return runtime().live;
+  } catch (...) {
+    return {};  // there is no machine
+  }
 }
 
 std::string describe(const Live& l) {
@@ -168,7 +174,8 @@ void count_blas_handle(int delta) noexcept {
   runtime().live.blas_handles += static_cast<std::size_t>(delta);
 }
 
-int current_device() noexcept { return this_device; }
+// A machine may have been replaced by one with fewer devices.
+int current_device() { return this_device < runtime().machine.devices ? this_device : 0; }
 bool valid_device(int device) { return device >= 0 && device < runtime().machine.devices; }
 
 std::size_t free_bytes(const Device& device) {
@@ -230,7 +237,7 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaGetDevice(int* device) {
   return entry("cudaGetDevice", cudaErrorUnknown, [&] {
     if (!device) return cudaErrorInvalidValue;
-    *device = this_device;
+    *device = current_device();
     return cudaSuccess;
   });
 }

@@ -62,8 +62,8 @@ void release_chunk(Pool& pool, std::map<std::uint64_t, Pool::Chunk>::iterator ch
   pool.chunks.erase(chunk);
 }
 
-// Releases unused chunks, newest first, as long as at least `keep` bytes stay reserved. Chunks that queued work may still
-// use stay.
+// Releases unused chunks, newest first, as long as at least `keep` bytes stay reserved. Chunks that queued work may
+// still use stay.
 void trim(Pool& pool, std::size_t keep) {
   if (pool.reserved <= keep || pool.reserved == pool.used) return;
   for (auto next = pool.chunks.end(); next != pool.chunks.begin();) {
@@ -132,14 +132,13 @@ void give_back(Pool& pool, std::uint64_t offset, const Tickets& after) {
   pool.used -= range->second.size;
   range->second.free = true;
   range->second.after = after;
-  const auto merge = [&](std::map<std::uint64_t, Pool::Range>::iterator low, std::map<std::uint64_t, Pool::Range>::iterator high) {
+  using Place = std::map<std::uint64_t, Pool::Range>::iterator;
+  const auto merge = [&](Place low, Place high) {
     low->second.size += high->second.size;
     low->second.after.insert(low->second.after.end(), high->second.after.begin(), high->second.after.end());
     pool.ranges.erase(high);
   };
-  const auto joins = [&](std::map<std::uint64_t, Pool::Range>::iterator other) {
-    return other->second.free && other->second.chunk == range->second.chunk;
-  };
+  const auto joins = [&](Place other) { return other->second.free && other->second.chunk == range->second.chunk; };
   if (const auto next = std::next(range); next != pool.ranges.end() && joins(next)) {
     pool.free.erase({next->second.size, next->first});
     merge(range, next);
@@ -372,8 +371,9 @@ cudaError_t cudaFree(void* address) {
     Lock lock = lock_runtime();
     const auto freeable = [&] {
       const auto found = runtime().blocks.find(reinterpret_cast<std::uintptr_t>(address));
-      const bool ok = found != runtime().blocks.end() && found->second.kind != Kind::pinned && found->second.kind != Kind::mapped;
-      return ok ? found : runtime().blocks.end();
+      if (found == runtime().blocks.end()) return found;
+      const bool ours = found->second.kind != Kind::pinned && found->second.kind != Kind::mapped;
+      return ours ? found : runtime().blocks.end();
     };
     if (freeable() == runtime().blocks.end()) return cudaErrorInvalidValue;
     drain_device(lock, freeable()->second.device);

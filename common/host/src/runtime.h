@@ -146,9 +146,9 @@ cudaError_t release_entry(const char* call, Work&& work) noexcept {
 
 // ------------------------------------------------------------------------------------------------------ devices
 
-int current_device() noexcept;
-bool valid_device(int device);  // these two: with the mutex held
-/// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never).
+int current_device();
+bool valid_device(int device);
+/// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never). With the mutex held.
 bool charge(int device, std::size_t bytes);
 void refund(int device, std::size_t bytes);
 std::size_t free_bytes(const Device& device);

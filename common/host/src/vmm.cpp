@@ -99,7 +99,8 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
   });
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment, CUdeviceptr, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment, CUdeviceptr,
+                             unsigned long long flags) {
   return driver_entry("cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY, false, [&](Lock&) {
     if (!result || !size || !whole(size) || flags || (alignment & (alignment - 1))) return CUDA_ERROR_INVALID_VALUE;
     const std::size_t step = std::max(alignment, vmm_granule);

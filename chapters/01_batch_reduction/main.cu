@@ -139,6 +139,6 @@ Chapter batch_reduction(const Config& config) {
 
 int main(int argc, char** argv) {
   const Defaults full{.model = "mlp", .batch = 512, .steps = 5, .budget = std::size_t(720) << 20};
-  const Defaults quick{.model = "mlp:64-512-256-10", .batch = 128, .steps = 5, .budget = std::size_t(11) << 20};
+  const Defaults quick{.model = "mlp-small", .batch = 128, .steps = 5, .budget = std::size_t(8704) << 10};
   return run_chapter(argc, argv, full, quick, batch_reduction);
 }

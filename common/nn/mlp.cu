@@ -301,13 +301,12 @@ ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer) {
 //
 // Memory is fullest at one of these moments, in this order:
 //
-//   the loss                  K(0) + … + K(L−1) + A(L)  + R, the row losses (workspace)
-//   layer l of the backward,  K(0) + … + K(l−2) + S(l−1) + A(l) + A(l−1)
-//   l = L…2                   where A(l) is the gradient that came down (at l = L: the logits' own buffer),
-//   A(l−1) the
-//                             one going further down, and S(l−1) = A(l−1) what the activation's derivative
-//                             needs (no activation: 0). The output of layer l−1 itself was last read by the
-//                             weight gradient just before; ReLU's derivative needs it, GELU's does not.
+//   the loss        K(0) + … + K(L−1) + A(L) + R               R: the row losses (workspace)
+//   backward of l   K(0) + … + K(l−2) + S(l−1) + A(l) + A(l−1)  for l = L…2
+//
+// There A(l) is the gradient that came down (at l = L in the logits' own buffer), A(l−1) the one going
+// further down, and S(l−1) = A(l−1) what the activation's derivative needs (no activation: 0). Layer l−1's
+// output was last read by the weight gradient just before; ReLU's derivative needs it, GELU's does not.
 //
 // Backward frees what lies above, so the sums differ only by their widest layers: neither moment always wins.
 PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind optimizer) {

@@ -326,7 +326,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   }
 
   // Whatever can be refused is refused before the first line of output.
-  set_benchmark_flags(program, line.benchmark_flags);
+  set_benchmark_flags(argv[0], line.benchmark_flags);
   for (const Variant* variant : chosen) (void)variant->predicted(variant->batch);
 
   const InterruptScope interrupts;

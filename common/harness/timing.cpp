@@ -55,10 +55,9 @@ struct Registered {
 
 }  // namespace
 
-void set_benchmark_flags(const std::string& program, const std::vector<std::string>& flags) {
-  std::vector<std::string> words = {program};
-  words.insert(words.end(), flags.begin(), flags.end());
-  std::vector<char*> argv;
+void set_benchmark_flags(char* program, const std::vector<std::string>& flags) {
+  std::vector<std::string> words = flags;
+  std::vector<char*> argv = {program};
   for (std::string& word : words) argv.push_back(word.data());
   int argc = static_cast<int>(argv.size());
   benchmark::Initialize(&argc, argv.data());

@@ -164,15 +164,16 @@ class Crew {
 
   void run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*run)(const void*), const void* closure) {
     const std::lock_guard one_at_a_time(launch_mutex_);
-    job_ = {grid, std::min(threads_, block.x), std::min(teams, grid.x), shared_bytes, run, closure};
-    for (unsigned t = 0; t < job_.teams; ++t) {
+    const Job job = {grid, std::min(threads_, block.x), std::min(teams, grid.x), shared_bytes, run, closure};
+    for (unsigned t = 0; t < job.teams; ++t) {
       fit_shared(team_[t].shared, team_[t].shared_size, shared_bytes);
-      team_[t].inside.reset(job_.threads);
-      team_[t].end.reset(job_.threads);
+      team_[t].inside.reset(job.threads);
+      team_[t].end.reset(job.threads);
     }
-    start_.reset(job_.threads * job_.teams);
-    std::unique_lock lock(mutex_);
-    running_ = job_.threads * job_.teams;
+    start_.reset(job.threads * job.teams);
+    std::unique_lock lock(mutex_);  // a thread without a part in the last job may be waking up only now
+    job_ = job;
+    running_ = job.threads * job.teams;
     ++number_;
     wake_.notify_all();
     done_.wait(lock, [&] { return running_ == 0; });

@@ -226,6 +226,9 @@ cudaError_t host_visible_allocate(void** result, std::size_t size, Kind kind) {
     block.storage = address = lazy_allocate(size);
     if (!address) address = reinterpret_cast<void*>(plan_address(size));
   } else {
+    // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
+    constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
+    if (size > most_host_bytes) return cudaErrorMemoryAllocation;
     block.storage = address = kind == Kind::managed ? managed_allocate(size) : storage_allocate(size);
   }
   add_block(address, block);

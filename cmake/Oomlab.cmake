@@ -8,6 +8,7 @@ set(OOMLAB_SANITIZE "" CACHE STRING "Sanitizer of the whole build: empty, thread
 option(OOMLAB_CHECK "Host runtime in check mode: several real threads a block, real barriers" OFF)
 option(OOMLAB_NATIVE "Host backend: compile for this machine's instruction set" ON)
 option(OOMLAB_TESTS "Build the tests" ON)
+option(OOMLAB_BENCH "Build the micro-benchmarks" ON)
 
 if(OOMLAB_BACKEND STREQUAL "cuda")
   enable_language(CUDA)
@@ -22,6 +23,11 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+if(OOMLAB_BACKEND STREQUAL "cuda" AND NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  # CMake 3.25 does not know yet that nvcc has C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(OOMLAB_PROGRAMS "${CMAKE_BINARY_DIR}/bin" CACHE PATH "Where the programs go")
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${OOMLAB_PROGRAMS}")
@@ -35,9 +41,8 @@ target_compile_features(oomlab_flags INTERFACE cxx_std_20)
 target_compile_options(oomlab_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-fno-math-errno>
   $<$<COMPILE_LANGUAGE:CUDA>:--Werror=cross-execution-space-call;-Xcompiler=-Wall;-Xcompiler=-Wextra;--expt-relaxed-constexpr>)
-# nvcc's front end does not evaluate fmt's compile-time format checks; g++, which sees the same source, does.
-target_compile_definitions(oomlab_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=> $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEVAL=0>)
+# fmt 9 takes nvcc for a compiler without constexpr, and then its own consteval checks do not compile.
+target_compile_definitions(oomlab_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 if(OOMLAB_BACKEND STREQUAL "host" AND OOMLAB_NATIVE)
   target_compile_options(oomlab_flags INTERFACE -march=native)
 endif()
@@ -101,6 +106,9 @@ endfunction()
 if(OOMLAB_TESTS)
   enable_testing()
   include(GoogleTest)
+  if(OOMLAB_BACKEND STREQUAL "cuda")  # which builds where no driver is, and then no program of it can be asked
+    set(CMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE PRE_TEST)
+  endif()
 endif()
 
 add_subdirectory("${OOMLAB_ROOT}/common" "${CMAKE_BINARY_DIR}/common")

@@ -47,10 +47,12 @@ std::optional<Fit> fit_peaks(const std::vector<VariantResult>& results) {
   return fit;
 }
 
-void find_batch(Report& report, const data::Dataset& dataset, const nn::MlpSpec& spec) {
+void find_batch(Report& report, const data::Dataset& dataset, const nn::MlpSpec& spec,
+                std::optional<std::size_t> predicted) {
   const Config& config = report.config();
   if (config.budget == kUnlimited) return report.line("finder: no budget, no largest batch");
   chapters::Search search;
+  bool fixed_fits = true;
   Ledger ledger;
   try {
     with_context(config, config.budget, ledger, [&](Context& context) {
@@ -68,6 +70,7 @@ void find_batch(Report& report, const data::Dataset& dataset, const nn::MlpSpec&
       });
     });
   } catch (const OutOfMemory& error) {
+    fixed_fits = false;
     report.line(fmt::format("finder: not even the fixed part fits: {}", error.what()));
   }
   report.line(fmt::format("finder under {}:", format_bytes(config.budget)));
@@ -75,6 +78,12 @@ void find_batch(Report& report, const data::Dataset& dataset, const nn::MlpSpec&
     report.line(fmt::format("  batch {:>7}  {}", attempt.batch, attempt.fits() ? "fits" : oom_line(*attempt.oom)));
   report.line(fmt::format("largest batch that fits: {}{}, in {} trials", search.largest,
                           search.hit_limit ? " (the most that is tried)" : "", search.attempts.size()));
+  // The prediction knows the budget only: when the device itself said no, the two may differ.
+  bool only_the_budget = true;
+  for (const auto& attempt : search.attempts) only_the_budget &= attempt.fits() || attempt.oom->by_limit;
+  if (predicted && only_the_budget && fixed_fits)
+    report.check(search.largest == std::min(*predicted, kLargestTried),
+                 fmt::format("finder: {} found, {} predicted", search.largest, *predicted));
   report.figure("largest_batch_found", double(search.largest));
   report.figure("finder_trials", double(search.attempts.size()));
 }
@@ -108,7 +117,8 @@ Chapter batch_reduction(const Config& config) {
                             }});
   chapter.claims.push_back({"half the batch needs half the memory", "peak of the second row / peak of the first", 0.45,
                             0.55, [](const auto& results) -> std::optional<double> {
-                              if (results.size() < 2 || !results[0].measured || !results[1].measured)
+                              if (results.size() < 2 || !results[0].measured || !results[1].measured ||
+                                  results[1].batch * 2 != results[0].batch)
                                 return std::nullopt;
                               return double(results[1].peak_allocated) / double(results[0].peak_allocated);
                             }});
@@ -129,7 +139,7 @@ Chapter batch_reduction(const Config& config) {
       report.figure("fit_slope_bytes_a_sample", fit->slope);
       report.figure("fit_largest_residual_bytes", fit->largest_residual);
     }
-    find_batch(report, *dataset, spec);
+    find_batch(report, *dataset, spec, results.front().largest_batch);
     report.line("");
   };
   return chapter;

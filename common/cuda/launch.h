@@ -3,7 +3,7 @@
 //
 // A portable kernel is correct for any grid and any block, 1 included: it walks grid_range(n), row_range(n) or
 // block_range(n) and combines with block_sum / block_max (oomlab_block.h, one for the GPU, one for the host
-// runtime). So the launch shape is a matter of speed only, and grid_for() may answer differently per backend.
+// runtime). So the launch shape is a matter of speed only, and shape_for_items() may answer differently per backend.
 
 #include <cuda_runtime.h>
 #include <oomlab_block.h>

@@ -50,6 +50,41 @@ std::filesystem::path folder_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
+void check_regex(const std::string& option, const std::string& pattern) {
+  try {
+    (void)std::regex(pattern);
+  } catch (const std::regex_error&) {
+    throw UsageError(fmt::format("{} '{}' is not a regular expression", option, pattern));
+  }
+}
+
+// Google Benchmark prints its usage, or ends the program, at a value that it does not like. So the values are checked
+// here; a flag that it does not know it tells us itself.
+void check_benchmark_flag(const std::string& flag, CommandLine& line) {
+  const std::size_t equals = flag.find('=');
+  const std::string name = flag.substr(0, equals), value = equals == std::string::npos ? "" : flag.substr(equals + 1);
+  const auto number = [&] {
+    std::size_t end = 0;
+    try {
+      (void)std::stod(value, &end);
+    } catch (const std::exception&) {
+      end = 0;
+    }
+    if (end == 0 || end != value.size()) throw UsageError(fmt::format("{} '{}' is not a number", name, value));
+  };
+  if (name == "--benchmark_filter") {
+    check_regex(name, value);
+    line.benchmark_filter = value;
+  } else if (name == "--benchmark_out") {
+    check_output_path(name, value);
+  } else if (name == "--benchmark_format" || name == "--benchmark_out_format") {
+    if (value != "console" && value != "json" && value != "csv")
+      throw UsageError(fmt::format("{} '{}' is unknown; known: console, json, csv", name, value));
+  } else if (name == "--benchmark_repetitions" || name == "--benchmark_min_time" || name == "--benchmark_v") {
+    number();
+  }
+}
+
 }  // namespace
 
 void check_output_path(const std::string& option, const std::string& path) {
@@ -60,6 +95,8 @@ void check_output_path(const std::string& option, const std::string& path) {
   const auto folder = folder_of(path);
   if (!std::filesystem::is_directory(folder, ignored))
     throw UsageError(fmt::format("{}: there is no folder '{}'", option, folder.string()));
+  if (std::filesystem::path(path).filename().string().size() > 230)  // a temporary name is a little longer
+    throw UsageError(fmt::format("{}: the file's name is too long", option));
   const bool exists = std::filesystem::exists(path, ignored);
   const bool regular = std::filesystem::is_regular_file(path, ignored);
   // A regular file is replaced by a rename, which needs the folder; a device such as /dev/stdout is written into.
@@ -117,6 +154,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   for (const std::string& extra : app.remaining()) {
     if (extra.rfind("--benchmark_", 0) != 0)
       throw UsageError(fmt::format("'{}' is not an option of this program; see --help", extra));
+    check_benchmark_flag(extra, result);
     result.benchmark_flags.push_back(extra);
   }
 
@@ -132,16 +170,17 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     config.device = parse_device("--device", device, 0);
   }
   if (given(devices_option)) config.devices = parse_device("--devices", devices, 1);
-  if (!config.filter.empty()) {
-    try {
-      (void)std::regex(config.filter);
-    } catch (const std::regex_error&) {
-      throw UsageError(fmt::format("--filter '{}' is not a regular expression", config.filter));
-    }
-  }
+  check_regex("--filter", config.filter);
   check_output_path("--json", config.json);
   check_output_path("--trace", config.trace);
   check_output_path("--snapshot", config.snapshot);
+  for (const CLI::Option* option : app.get_options())  // an unset variable in a script is no value
+    if (option->count() > 0 && option->get_expected_min() > 0 && option->results().front().empty())
+      throw UsageError(fmt::format("{} needs a value", option->get_name()));
+  for (const auto& [a, b] : {std::pair(&config.json, &config.trace), std::pair(&config.json, &config.snapshot),
+                             std::pair(&config.trace, &config.snapshot)})
+    if (!a->empty() && *a == *b && a->rfind("/dev/", 0) != 0)
+      throw UsageError(fmt::format("'{}' is named as two output files", *a));
   return result;
 }
 

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "memory/text.h"
+
 namespace oomlab {
 
 class JsonWriter {
@@ -23,7 +25,7 @@ class JsonWriter {
   /// The key of the next value or container.
   JsonWriter& key(std::string_view name) {
     next();
-    quote(name);
+    text_ += json_string(name);
     text_ += ": ";
     after_key_ = true;
     return *this;
@@ -31,7 +33,7 @@ class JsonWriter {
 
   JsonWriter& value(std::string_view text) {
     next();
-    quote(text);
+    text_ += json_string(text);
     return *this;
   }
   JsonWriter& value(const char* text) { return value(std::string_view(text)); }
@@ -88,21 +90,6 @@ class JsonWriter {
     text_ += '\n';
     text_.append(2 * depth_, ' ');
   }
-  void quote(std::string_view s) {
-    text_ += '"';
-    for (const char c : s) {
-      if (c == '"' || c == '\\') {
-        text_ += '\\';
-        text_ += c;
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        text_ += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      } else {
-        text_ += c;
-      }
-    }
-    text_ += '"';
-  }
-
   std::string text_;
   std::size_t depth_ = 0;
   bool first_ = true, after_key_ = false;

@@ -114,7 +114,9 @@ void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget)
 std::string format_limit(std::size_t bytes) { return bytes == kUnlimited ? "none" : format_bytes(bytes); }
 
 std::string oom_line(const OutOfMemoryReport& report) {
-  const std::size_t had = report.by_limit ? report.limit - std::min(report.limit, report.live) : report.device_free;
+  // Under a budget, what it has left; on the device, what is free there or cached.
+  const std::size_t had = report.by_limit ? report.limit - std::min(report.limit, report.limit_used)
+                                          : report.device_free + (report.reserved - std::min(report.reserved, report.live));
   return fmt::format("OOM: asked for {} ({}), had {}", format_bytes(report.requested_rounded), report.tag,
                      format_bytes(had));
 }

@@ -33,7 +33,7 @@ std::string format_limit(std::size_t bytes);
 
 /// The banner: title, model, batch, budget, device.
 std::string banner(const RunResult& run);
-/// Side by side: a row a variant, the footnotes, the claims, and PASS or FAIL.
+/// Side by side: a row a variant, and the footnotes.
 std::string comparison_table(const RunResult& run);
 std::string claims_table(const RunResult& run);
 std::string verdict_line(const RunResult& run);

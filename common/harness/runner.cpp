@@ -42,10 +42,19 @@ class Progress {
 
 // ------------------------------------------------------------------------------------------ choosing a device
 
+// What cudaGetDeviceCount says where there is no usable device: by number, because the host runtime needs no names for
+// them. Stub library, insufficient driver, devices unavailable, no device, driver mismatch, no compatibility.
+bool no_device_here(cudaError_t code) {
+  switch (static_cast<int>(code)) {
+    case 34: case 35: case 46: case 100: case 803: case 804: return true;
+    default: return false;
+  }
+}
+
 void choose_device(CommandLine& line, const Progress& progress) {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
-  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+  if (no_device_here(code)) {
     (void)cudaGetLastError();
     throw CannotRunHere(fmt::format("no CUDA device: {}; the host preset needs none", cudaGetErrorString(code)));
   }
@@ -94,6 +103,14 @@ void choose_device(CommandLine& line, const Progress& progress) {
 struct Story {
   std::string trace, snapshot;
 };
+
+// The device also runs out of memory where no ledger looks: a library's own allocations, a kernel's code, a stream.
+bool is_device_out_of_memory(const std::runtime_error& error) {
+  if (const auto* cuda = dynamic_cast<const CudaError*>(&error)) return cuda->code() == cudaErrorMemoryAllocation;
+  if (const auto* blas = dynamic_cast<const CublasError*>(&error))
+    return blas->status() == CUBLAS_STATUS_ALLOC_FAILED;
+  return dynamic_cast<const OutOfMemory*>(&error) != nullptr;
+}
 
 struct MemoryPass {
   const Config& config;
@@ -148,6 +165,11 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
     result.outcome = VariantResult::Outcome::oom;
     result.oom = error.report();
     result.reason = oom_line(error.report());
+    progress(fmt::format("{}: {}", variant.name, result.reason));
+  } catch (const std::runtime_error& error) {
+    if (!is_device_out_of_memory(error)) throw;
+    result.outcome = VariantResult::Outcome::oom;
+    result.reason = fmt::format("out of memory outside the ledger: {}", error.what());
     progress(fmt::format("{}: {}", variant.name, result.reason));
   }
   if (result.oom && result.oom->by_limit) {
@@ -241,15 +263,22 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                       // Timed as it was measured: one that does not fit the budget runs without it.
                       const bool fits = result.outcome == VariantResult::Outcome::ok;
                       Ledger ledger;
-                      with_context(config, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
-                        const auto work = variant.make(context, variant.batch);
-                        const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
-                          check_interrupt();
-                          tick(s);
+                      try {
+                        with_context(config, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
+                          const auto work = variant.make(context, variant.batch);
+                          const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
+                            check_interrupt();
+                            tick(s);
+                          });
+                          const auto samples = static_cast<double>(work->samples_per_step());
+                          for (const double s : seconds) result.samples_per_second.push_back(samples / s);
                         });
-                        const auto samples = static_cast<double>(work->samples_per_step());
-                        for (const double s : seconds) result.samples_per_second.push_back(samples / s);
-                      });
+                      } catch (const std::runtime_error& error) {
+                        // It fitted a moment ago, so somebody else took the memory: the bytes stand, the times lack.
+                        if (!is_device_out_of_memory(error)) throw;
+                        result.reason += fmt::format("{}not timed, out of memory: {}", result.reason.empty() ? "" : "; ",
+                                                     error.what());
+                      }
                     }});
   }
   run_benchmarks(config.steps, runs);
@@ -289,6 +318,15 @@ std::vector<const Variant*> select(const Chapter& chapter, const std::string& fi
   return chosen;
 }
 
+// Google Benchmark runs nothing, and says nothing, when its filter matches nothing.
+void check_benchmark_filter(const CommandLine& line, const std::vector<const Variant*>& chosen) {
+  if (line.benchmark_filter.empty() || line.benchmark_filter == "all") return;
+  const std::regex pattern(line.benchmark_filter);
+  for (const Variant* variant : chosen)
+    if (std::regex_search(variant->name, pattern)) return;
+  throw UsageError(fmt::format("--benchmark_filter '{}' matches no variant", line.benchmark_filter));
+}
+
 std::string list_of(const Chapter& chapter) {
   std::string text = "variants:\n";
   for (const Variant& v : chapter.variants)
@@ -298,17 +336,29 @@ std::string list_of(const Chapter& chapter) {
   return text;
 }
 
+// Exit code 0, or an error when standard output is a full disk.
+int flushed() {
+  const bool failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) != 0 || failed) {
+    std::clearerr(stdout);
+    throw std::runtime_error("the output could not be written");
+  }
+  return kOk;
+}
+
 int run(int argc, char** argv, const std::string& program, const Defaults& full, const Defaults& quick,
         const std::function<Chapter(const Config&)>& declare) {
   CommandLine line = parse_command_line(argc, argv, program, full, quick);
   if (line.quit) {
     fmt::print("{}", line.text);
-    return kOk;
+    return flushed();
   }
   Config& config = line.config;
-  if (config.plan && !planning() && !enable_planning()) become_the_planner(program, argv);
+  if (config.plan && !planning()) {
+    if (std::strcmp(backend_name(), "cuda") == 0) become_the_planner(program, argv);
+    if (!enable_planning()) throw std::runtime_error("plan mode cannot be entered");
+  }
   const Progress progress(config.quiet);
-  if (!config.list) choose_device(line, progress);
 
   const Chapter chapter = [&] {
     try {
@@ -322,12 +372,14 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   const auto chosen = select(chapter, config.filter);
   if (config.list) {
     fmt::print("{}", list_of(chapter));
-    return kOk;
+    return flushed();
   }
 
   // Whatever can be refused is refused before the first line of output.
+  choose_device(line, progress);
   set_benchmark_flags(argv[0], line.benchmark_flags);
-  for (const Variant* variant : chosen) (void)variant->predicted(variant->batch);
+  check_benchmark_filter(line, chosen);
+  for (const Variant* variant : chosen) (void)variant->predicted(variant->batch).total();
 
   const InterruptScope interrupts;
   RunResult result;
@@ -360,7 +412,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   RunReport report(result);
   if (chapter.after) chapter.after(result.variants, report);
   if (!config.quiet) fmt::print("{}{}", claims_table(result), verdict_line(result));
-  std::fflush(stdout);
+  (void)flushed();
   if (config.quiet)
     for (const std::string& failure : result.failures) fmt::print(stderr, "{}: failed: {}\n", program, failure);
 
@@ -373,7 +425,9 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
 
 int complain(const char* program, const char* what, int exit_code) noexcept {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program, what);
+  std::fprintf(stderr, "%s: ", program);
+  for (; *what; ++what) std::fputc(static_cast<unsigned char>(*what) < 0x20 ? '?' : *what, stderr);  // one line
+  std::fputc('\n', stderr);
   return exit_code;
 }
 

@@ -1,5 +1,6 @@
 #include "memory/ledger.h"
 
+#include <stdexcept>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -27,6 +28,13 @@ std::int64_t steady_us() noexcept {
 }
 
 }  // namespace
+
+std::size_t ByCategory::total() const {
+  std::size_t sum = 0;
+  for (const std::size_t b : bytes)
+    if (__builtin_add_overflow(sum, b, &sum)) throw std::length_error("the categories together are more bytes than a size can hold");
+  return sum;
+}
 
 const char* name_of(Category category) noexcept {
   switch (category) {

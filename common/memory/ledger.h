@@ -30,11 +30,8 @@ struct ByCategory {
   std::array<std::size_t, kCategoryCount> bytes{};
   std::size_t& operator[](Category c) { return bytes[static_cast<std::size_t>(c)]; }
   std::size_t operator[](Category c) const { return bytes[static_cast<std::size_t>(c)]; }
-  std::size_t total() const {
-    std::size_t sum = 0;
-    for (std::size_t b : bytes) sum += b;
-    return sum;
-  }
+  /// Throws std::length_error when the sum does not fit a size_t.
+  std::size_t total() const;
   friend bool operator==(const ByCategory&, const ByCategory&) = default;
 };
 

@@ -34,8 +34,8 @@ std::size_t others_threshold(const OutOfMemoryReport& r) noexcept {
 }
 
 bool no_block_is_large_enough(const OutOfMemoryReport& r) noexcept {
-  return cached(r) >= r.requested_rounded && r.largest_free_block != 0 &&
-         r.largest_free_block < r.requested_rounded;
+  if (r.largest_free_block == 0) return r.cache_released && plus(r.device_free, cached(r)) >= r.requested_rounded;
+  return cached(r) >= r.requested_rounded && r.largest_free_block < r.requested_rounded;
 }
 
 Cause cause_under_limit(const OutOfMemoryReport& r) noexcept {
@@ -169,7 +169,11 @@ Advice advice_for(const OutOfMemoryReport& r) {
   switch (cause) {
     case Cause::too_big:
     case Cause::live: {
-      Advice advice = advice_for(cause == Cause::too_big ? r.category : largest_category(r));
+      const Category largest = cause == Cause::too_big ? r.category : largest_category(r);
+      Advice advice = advice_for(largest);
+      if (largest != r.category)  // what was asked for is a lever too
+        for (const char* line : advice_for(r.category))
+          if (std::find(advice.begin(), advice.end(), line) == advice.end()) advice.push_back(line);
       if (r.by_limit) advice.push_back(kBudget);
       return advice;
     }

@@ -34,6 +34,7 @@ struct OutOfMemoryReport {
   std::size_t device_free = 0;         ///< as the driver says
   std::size_t device_total = 0;
   std::size_t largest_free_block = 0;  ///< as the allocator says; 0 when it cannot say
+  bool cache_released = false;  ///< the allocator had given back what it could before it failed
   int device = 0;
   std::vector<LiveBlock> largest_live;  ///< up to five tags
   ByCategory live_by_category;

@@ -35,6 +35,9 @@ class MemoryResource {
   virtual std::size_t reserved_bytes() const = 0;
   /// Largest request that would be served without asking the device, in bytes; 0 when it cannot tell.
   virtual std::size_t largest_free_block() const { return 0; }
+  /// True when it gives cached memory back to the device, and tries again, before it fails: then a failure with enough
+  /// cached memory is fragmentation.
+  virtual bool releases_cache() const { return false; }
 };
 
 /// cudaMalloc and cudaFree: every allocation is the device's own; cudaFree waits for the device.
@@ -58,6 +61,7 @@ class AsyncResource final : public MemoryResource {
   void* allocate(std::size_t bytes, cudaStream_t stream) override;
   void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
   std::size_t reserved_bytes() const override;
+  bool releases_cache() const override { return true; }  // the driver does
   /// Gives cached memory beyond `keep_bytes` back to the device, as torch.cuda.empty_cache() does.
   void trim(std::size_t keep_bytes = 0);
 
@@ -117,6 +121,7 @@ class LimitingResource final : public MemoryResource {
   void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
   std::size_t reserved_bytes() const override { return upstream_.reserved_bytes(); }
   std::size_t largest_free_block() const override { return upstream_.largest_free_block(); }
+  bool releases_cache() const override { return upstream_.releases_cache(); }
   std::size_t limit_bytes() const noexcept { return limit_; }
   std::size_t live_bytes() const noexcept { return live_; }
 
@@ -137,6 +142,7 @@ class TrackingResource final : public MemoryResource {
   void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
   std::size_t reserved_bytes() const override { return upstream_.reserved_bytes(); }
   std::size_t largest_free_block() const override { return upstream_.largest_free_block(); }
+  bool releases_cache() const override { return upstream_.releases_cache(); }
   Ledger& ledger() const noexcept { return ledger_; }
   /// Tells the ledger what is reserved and what the device says is used, at every allocation and free (off by
   /// default: it costs a driver call each; the memory pass turns it on).

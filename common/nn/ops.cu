@@ -256,7 +256,7 @@ namespace {
 
 // A thread's part of a row, eight running values at a time: side by side they vectorise without reordering a
 // sum.
-constexpr std::size_t kLanes = 8;
+constexpr std::size_t kLanes = 16;
 struct Lanes {
   float value[kLanes];
   __device__ float& operator[](std::size_t k) { return value[k]; }
@@ -267,9 +267,10 @@ template <bool kPacks>
 __device__ Lanes load_lanes(const float* x) {
   Lanes lanes;
   if constexpr (kPacks) {
-    const auto low = load<Pack<float>>(x, 0), high = load<Pack<float>>(x, 1);
-    for (std::size_t k = 0; k < 4; ++k) lanes[k] = low[k];
-    for (std::size_t k = 0; k < 4; ++k) lanes[4 + k] = high[k];
+    for (std::size_t p = 0; p < kLanes / 4; ++p) {
+      const auto pack = load<Pack<float>>(x, p);
+      for (std::size_t k = 0; k < 4; ++k) lanes[4 * p + k] = pack[k];
+    }
   } else {
     for (std::size_t k = 0; k < kLanes; ++k) lanes[k] = x[k];
   }
@@ -278,11 +279,11 @@ __device__ Lanes load_lanes(const float* x) {
 template <bool kPacks>
 __device__ void store_lanes(float* x, const Lanes& lanes) {
   if constexpr (kPacks) {
-    Pack<float> low, high;
-    for (std::size_t k = 0; k < 4; ++k) low[k] = lanes[k];
-    for (std::size_t k = 0; k < 4; ++k) high[k] = lanes[4 + k];
-    store(x, 0, low);
-    store(x, 1, high);
+    for (std::size_t p = 0; p < kLanes / 4; ++p) {
+      Pack<float> pack;
+      for (std::size_t k = 0; k < 4; ++k) pack[k] = lanes[4 * p + k];
+      store(x, p, pack);
+    }
   } else {
     for (std::size_t k = 0; k < kLanes; ++k) x[k] = lanes[k];
   }

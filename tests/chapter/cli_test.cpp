@@ -67,6 +67,17 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"Argument", {"nosuch"}, "nosuch"},
         Bad{"MissingValue", {"--batch"}, "--batch"},
         Bad{"BenchmarkFlag", {"--benchmark_nosuch=1"}, "--benchmark_nosuch"},
+        Bad{"BenchmarkFormat", {"--benchmark_format=bogus"}, "bogus"},
+        Bad{"BenchmarkFilter", {"--benchmark_filter=("}, "'('"},
+        Bad{"BenchmarkFilterMatchesNothing", {"--benchmark_filter=nothing-like-this"}, "nothing-like-this"},
+        Bad{"BenchmarkNumber", {"--benchmark_repetitions=abc"}, "abc"},
+        Bad{"BenchmarkOutFolder", {"--benchmark_out=missing/b.json"}, "missing"},
+        Bad{"DataEmpty", {"--data", ""}, "--data"},
+        Bad{"JsonEmpty", {"--json", ""}, "--json"},
+        Bad{"FilterEmpty", {"--filter", ""}, "--filter"},
+        Bad{"LineBreak", {"--model", "a\nb"}, "a?b"},
+        Bad{"SameFileTwice", {"--json", "x", "--trace", "x"}, "'x'"},
+        Bad{"PlanBeyondASize", {"--plan", "--model", "mlp:2000000000-1000000000-10"}, "more bytes"},
         Bad{"JsonFolder", {"--json", "missing/result.json"}, "missing"},
         Bad{"JsonIsFolder", {"--json", "/"}, "folder"},
         Bad{"TraceFolder", {"--trace", "missing/trace.json"}, "missing"},
@@ -160,6 +171,17 @@ TEST(CliResult, AFullDeviceIsReported) {
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
     EXPECT_EQ(outcome.exit_code, 1) << option << " " << outcome.err;
     EXPECT_NE(outcome.err.find("/dev/full"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(CliResult, AFullStandardOutputIsReported) {
+  const TemporaryFolder folder;
+  for (const char* option : {"--plan", "--help", "--list"}) {
+    const Outcome outcome = run_process(
+        "/bin/sh", {"-c", "exec \"$0\" --quick \"$1\" >/dev/full", program(), option}, folder.path());
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 1) << option << " " << outcome.err;
+    EXPECT_NE(outcome.err.find("writ"), std::string::npos) << outcome.err;
   }
 }
 

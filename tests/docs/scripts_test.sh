@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# bench/run and tests/run: arguments that are refused, and --no-install, which only lists.
+set -uo pipefail
+cd "$1" || exit 1
+failures=0
+
+expect() { # expected exit code, words that the output must have, command...
+  local code=$1 words=$2 output got
+  shift 2
+  output=$("$@" 2>&1)
+  got=$?
+  if [ "$got" != "$code" ] || [[ "$output" != *"$words"* ]]; then
+    printf '%s: exit code %s (expected %s), output: %s\n' "$*" "$got" "$code" "$output"
+    failures=$((failures + 1))
+  fi
+}
+
+expect 0 "" bench/run --no-install
+expect 0 "" bench/run 01 --no-install
+expect 0 "" bench/run 00 01 --quick --no-install
+expect 0 "" bench/run --batch 32 01 --no-install
+expect 64 "no chapter '99'" bench/run 99
+expect 64 "--json" bench/run --json x
+expect 64 "--trace" bench/run 00 --trace x
+expect 0 "bench/run 01" bench/run --help
+expect 0 "" tests/run --no-install
+expect 0 "tests/run host" tests/run --help
+[ "$failures" -eq 0 ]

@@ -150,6 +150,11 @@ void copy(float* to, const float* from, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
+void scale(float* x, std::size_t count, float factor) {
+#pragma omp parallel for simd
+  for (std::size_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
 double arithmetic(std::size_t rounds, float* result) {
   constexpr std::size_t kChains = 128;  // independent, and few enough to live in registers
   double operations = 0;

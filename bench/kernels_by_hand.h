@@ -23,8 +23,9 @@ void resize(const unsigned char* images, const unsigned char* labels, float* out
             std::size_t count, std::size_t batch, int from_height, int from_width, int height, int width,
             float scale);
 
-/// to[i] = from[i]: what memory can do.
+/// to[i] = from[i], and x[i] *= factor: what memory can do. A copy may have to read the lines that it writes.
 void copy(float* to, const float* from, std::size_t count);
+void scale(float* x, std::size_t count, float factor);
 /// Multiplications and additions that touch no memory: what the cores can do. Returns the operations done.
 double arithmetic(std::size_t rounds, float* result);
 

@@ -69,12 +69,16 @@ void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs) {
   std::exception_ptr failure;
   const Registered registered;
   for (const TimedRun& timed : runs) {
-    benchmark::RegisterBenchmark(timed.name.c_str(), [&timed, &failure](benchmark::State& state) {
+    benchmark::RegisterBenchmark(timed.name.c_str(), [&timed, &failure, steps](benchmark::State& state) {
       if (failure) return state.SkipWithError("an earlier benchmark failed");
       try {
-        timed.run([&state](double seconds) {
+        std::size_t told = 0;
+        timed.run([&](double seconds) {
           if (state.KeepRunning()) state.SetIterationTime(seconds);
+          ++told;
         });
+        // Google Benchmark aborts on a loop that was left early, unless it is told that there is nothing to report.
+        if (told < steps) return state.SkipWithError("ended early");
         (void)state.KeepRunning();  // the call that ends the loop
       } catch (...) {
         failure = std::current_exception();

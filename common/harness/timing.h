@@ -27,8 +27,8 @@ struct TimedRun {
 /// Gives Google Benchmark its flags (--benchmark_filter, --benchmark_out, …). Throws UsageError for one it has not.
 /// `program` must live as long as benchmarks run: Google Benchmark keeps the pointer.
 void set_benchmark_flags(char* program, const std::vector<std::string>& flags);
-/// Hands runs to Google Benchmark (manual time, `steps` iterations each). An exception of a run is thrown on when all
-/// have ended.
+/// Hands runs to Google Benchmark (manual time, `steps` iterations each). A run that returns before it has ticked as
+/// often is left out of the report. An exception of a run is thrown on when all have ended.
 void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs);
 
 }  // namespace oomlab

@@ -74,11 +74,26 @@ inline LaunchShape shape_for_short_rows(std::size_t rows, std::size_t cells, std
   return shape;
 }
 
+/// x, at least low < 0 and at most high > 0; NaN stays NaN. In integers, where a compiler for the host sees a
+/// minimum: from a choice between floats it makes a path of its own for each bound, and vectorises all three.
+__device__ inline float clamp(float x, float low, float high) {
+  std::uint32_t bits, low_bits;
+  std::int32_t signed_bits, high_bits;
+  memcpy(&bits, &x, sizeof x);
+  memcpy(&low_bits, &low, sizeof low);
+  memcpy(&high_bits, &high, sizeof high);
+  bits = bits < low_bits ? bits : low_bits;  // unsigned: every negative float is above every positive one
+  signed_bits = static_cast<std::int32_t>(bits);
+  signed_bits = signed_bits < high_bits ? signed_bits : high_bits;
+  float clamped;
+  memcpy(&clamped, &signed_bits, sizeof clamped);
+  return x == x ? clamped : x;
+}
+
 /// e^x to about one unit in the last place for −87 ≤ x ≤ 88, clamped outside. x = k ln 2 + r, and a
 /// polynomial in r.
 __device__ inline float exp_of(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
+  x = clamp(x, -87.0f, 88.0f);
   const float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer
   const float k = (x * 1.44269504f + magic) - magic;
   float r = fmaf(k, -0.693145752f, x);
@@ -106,7 +121,7 @@ __device__ inline float gelu(float x) {
   return x * gelu_gate(x);
 }
 __device__ inline float gelu_derivative(float x) {
-  x = x < -30.0f ? -30.0f : x > 30.0f ? 30.0f : x;  // flat beyond, and the square must not overflow
+  x = clamp(x, -30.0f, 30.0f);  // flat beyond, and the square must not overflow
   const float s = gelu_gate(x);
   const float twice_du = 1.5957691216f * fmaf(3.0f * 0.044715f * x, x, 1.0f);
   return fmaf(x * s * (1.0f - s), twice_du, s);

@@ -3,6 +3,7 @@
 #include <climits>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
@@ -254,66 +255,55 @@ void column_sum(Context& context, const float* x, float* sums, std::size_t rows,
 
 namespace {
 
-// A thread's part of a row, eight running values at a time: side by side they vectorise without reordering a
-// sum.
+// Floats in their order as integers, and back: of integers a compiler vectorises the maximum. A positive NaN is
+// above all numbers.
+__device__ inline std::int32_t order_of(float x) {
+  std::int32_t bits;
+  memcpy(&bits, &x, sizeof x);
+  return bits ^ ((bits >> 31) & INT_MAX);
+}
+__device__ inline float float_of(std::int32_t order) {
+  order ^= (order >> 31) & INT_MAX;
+  float x;
+  memcpy(&x, &order, sizeof x);
+  return x;
+}
+
+__device__ inline float block_max_of(const float* x, std::size_t n, bool packs) {
+  std::int32_t largest = order_of(-INFINITY);
+  for_packs(BlockRange{}, n, packs, [&](auto v, std::size_t i) {
+    using V = decltype(v);
+    v = load<V>(x, i);
+    each_lane<V>([&](std::size_t k) {
+      const std::int32_t order = order_of(v[k]);
+      largest = largest < order ? order : largest;
+    });
+  });
+  return float_of(block_max(largest));
+}
+
+// A thread's part of a row, sixteen values at a time and as many running sums: side by side they vectorise without
+// reordering a sum. Copied in packs: as one object, a compiler for the host copies them through the stack.
 constexpr std::size_t kLanes = 16;
-struct Lanes {
-  float value[kLanes];
-  __device__ float& operator[](std::size_t k) { return value[k]; }
-  __device__ const float& operator[](std::size_t k) const { return value[k]; }
-};
-
 template <bool kPacks>
-__device__ Lanes load_lanes(const float* x) {
-  Lanes lanes;
-  if constexpr (kPacks) {
-    for (std::size_t p = 0; p < kLanes / 4; ++p) {
-      const auto pack = load<Pack<float>>(x, p);
-      for (std::size_t k = 0; k < 4; ++k) lanes[4 * p + k] = pack[k];
-    }
-  } else {
-    for (std::size_t k = 0; k < kLanes; ++k) lanes[k] = x[k];
-  }
-  return lanes;
-}
-template <bool kPacks>
-__device__ void store_lanes(float* x, const Lanes& lanes) {
-  if constexpr (kPacks) {
-    for (std::size_t p = 0; p < kLanes / 4; ++p) {
-      Pack<float> pack;
-      for (std::size_t k = 0; k < 4; ++k) pack[k] = lanes[4 * p + k];
-      store(x, p, pack);
-    }
-  } else {
-    for (std::size_t k = 0; k < kLanes; ++k) x[k] = lanes[k];
-  }
-}
-
-template <bool kPacks>
-__device__ float block_max_of(const float* x, std::size_t n) {
-  Lanes largest;
-  for (std::size_t k = 0; k < kLanes; ++k) largest[k] = -INFINITY;
-  for (std::size_t i : block_range(n / kLanes)) {
-    const Lanes v = load_lanes<kPacks>(x + i * kLanes);
-    for (std::size_t k = 0; k < kLanes; ++k) largest[k] = largest[k] < v[k] ? v[k] : largest[k];
-  }
-  float all = largest[0];
-  for (std::size_t k = 1; k < kLanes; ++k) all = all < largest[k] ? largest[k] : all;
-  const std::size_t done = n / kLanes * kLanes;
-  for (std::size_t i : block_range(n - done)) all = all < x[done + i] ? x[done + i] : all;
-  return block_max(all);
+__device__ void copy_lanes(float* to, const float* from) {
+  using V = std::conditional_t<kPacks, Pack<float>, Single>;
+  for (std::size_t p = 0; p < kLanes / V::size; ++p) store(to, p, load<V>(from, p));
 }
 
 // The sum of f(x[i]) over the row, for all threads of the block; with kStore, f(x[i]) also replaces x[i].
 template <bool kPacks, bool kStore, class X, class F>
 __device__ float block_sum_of(X* x, std::size_t n, F f) {
-  Lanes sums;
+  float sums[kLanes];
   for (std::size_t k = 0; k < kLanes; ++k) sums[k] = 0.0f;
   for (std::size_t i : block_range(n / kLanes)) {
-    Lanes v = load_lanes<kPacks>(x + i * kLanes);
-    for (std::size_t k = 0; k < kLanes; ++k) v[k] = f(v[k]);
-    for (std::size_t k = 0; k < kLanes; ++k) sums[k] += v[k];
-    if constexpr (kStore) store_lanes<kPacks>(x + i * kLanes, v);
+    alignas(Pack<float>) float v[kLanes];
+    copy_lanes<kPacks>(v, x + i * kLanes);
+    for (std::size_t k = 0; k < kLanes; ++k) {
+      v[k] = f(v[k]);
+      sums[k] += v[k];
+    }
+    if constexpr (kStore) copy_lanes<kPacks>(x + i * kLanes, v);
   }
   float all = 0.0f;
   for (std::size_t k = 0; k < kLanes; ++k) all += sums[k];
@@ -331,20 +321,19 @@ __global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, f
                                              std::size_t rows, std::size_t classes, float gradient_scale) {
   for (std::size_t row : row_range(rows)) {
     float* x = logits + row * classes;
-    const float largest = block_max_of<kPacks>(x, classes);
+    const float largest = block_max_of(x, classes, kPacks);
     const float target = x[labels[row]] - largest;
-    __syncthreads();  // everybody has read the target; now x is overwritten, by the thread that will scale it
+    __syncthreads();  // everybody has read the target and the largest; now x is overwritten
     const float sum =
         block_sum_of<kPacks, true>(x, classes, [&](float value) { return exp_of(value - largest); });
     const float scale = gradient_scale / sum;
-    // the same walk as block_sum_of: each thread scales the values that it wrote
-    for (std::size_t i : block_range(classes / kLanes)) {
-      Lanes v = load_lanes<kPacks>(x + i * kLanes);
-      for (std::size_t k = 0; k < kLanes; ++k) v[k] *= scale;
-      store_lanes<kPacks>(x + i * kLanes, v);
-    }
-    const std::size_t done = classes / kLanes * kLanes;
-    for (std::size_t i : block_range(classes - done)) x[done + i] *= scale;
+    __syncthreads();  // x is walked in another way than before
+    for_packs(BlockRange{}, classes, kPacks, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      v = load<V>(x, i);
+      each_lane<V>([&](std::size_t k) { v[k] *= scale; });
+      store(x, i, v);
+    });
     __syncthreads();
     for ([[maybe_unused]] std::size_t once : block_range(1)) {
       x[labels[row]] = (exp_of(target) / sum - 1.0f) * gradient_scale;
@@ -358,7 +347,7 @@ __global__ void cross_entropy_kernel(const float* logits, const int* labels, flo
                                      std::size_t rows, std::size_t classes) {
   for (std::size_t row : row_range(rows)) {
     const float* x = logits + row * classes;
-    const float largest = block_max_of<kPacks>(x, classes);
+    const float largest = block_max_of(x, classes, kPacks);
     const float sum =
         block_sum_of<kPacks, false>(x, classes, [&](float value) { return exp_of(value - largest); });
     for ([[maybe_unused]] std::size_t once : block_range(1))
@@ -394,7 +383,7 @@ void softmax_cross_entropy(Context& context, float* logits, const int* labels, f
                            std::size_t rows, std::size_t classes, float gradient_scale) {
   const auto kernel = classes % 4 == 0 && aligned_for_packs(logits) ? softmax_cross_entropy_kernel<true>
                                                                     : softmax_cross_entropy_kernel<false>;
-  launch(kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels, row_loss,
+  launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss,
          rows, classes, gradient_scale);
 }
 
@@ -402,7 +391,7 @@ void cross_entropy(Context& context, const float* logits, const int* labels, flo
                    std::size_t rows, std::size_t classes) {
   const auto kernel = classes % 4 == 0 && aligned_for_packs(logits) ? cross_entropy_kernel<true>
                                                                     : cross_entropy_kernel<false>;
-  launch(kernel, shape_for_short_rows(rows, classes / kLanes), context.stream(), logits, labels, row_loss,
+  launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss,
          rows, classes);
 }
 

@@ -71,9 +71,10 @@ struct AdamWStep {
   float second_unbiased;  // 1 / (1 − beta2^t)
 };
 
-__global__ void adamw_kernel(float* __restrict__ value, const float* __restrict__ gradient,
-                             float* __restrict__ first, float* __restrict__ second, std::size_t count,
-                             AdamWStep step, bool packs) {
+// Without __restrict__ on what is written: the compiler for the host would move the load of `value` below the
+// stores, and a load right after a store to the same place of another page waits for it.
+__global__ void adamw_kernel(float* value, const float* __restrict__ gradient, float* first, float* second,
+                             std::size_t count, AdamWStep step, bool packs) {
   for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
     using V = decltype(w);
     w = load<V>(value, i);

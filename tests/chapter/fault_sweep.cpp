@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -76,6 +77,18 @@ namespace host = oomlab::host;
 using oomlab::test::host_heap_bytes;
 using nlohmann::json;
 
+// A fault that ends the process must not end it without a word: say which one, and what the chapter said last.
+int terminal = 2, captured_errors = -1;
+void on_abort(int) {
+  char text[4096];
+  const int length = std::snprintf(text, sizeof text, "aborted after a failed %s; calls seen: %llu\n", host::fault_site(),
+                                   static_cast<unsigned long long>(host::fault_calls()));
+  ssize_t done = write(terminal, text, static_cast<std::size_t>(length));
+  const ssize_t said = captured_errors < 0 ? 0 : pread(captured_errors, text, sizeof text, 0);
+  if (said > 0) done = write(terminal, text, static_cast<std::size_t>(said));
+  std::_Exit(done < 0 ? 3 : 1);
+}
+
 // stdout and stderr of the chapter go into memory while it runs.
 class Capture {
  public:
@@ -86,6 +99,7 @@ class Capture {
       memory_[fd] = memfd_create("capture", 0);
       dup2(memory_[fd], fd);
     }
+    captured_errors = memory_[2];
   }
   ~Capture() { stop(); }
   void stop() {
@@ -106,6 +120,7 @@ class Capture {
   }
   void close_files() {
     stop();
+    captured_errors = -1;
     close(memory_[1]);
     close(memory_[2]);
   }
@@ -114,16 +129,6 @@ class Capture {
   int saved_[3] = {}, memory_[3] = {};
   bool stopped_ = false;
 };
-
-// A fault that ends in std::terminate must not end without a word: say which one, on the terminal.
-int terminal = 2;
-[[noreturn]] void on_terminate() {
-  char line[256];
-  const int length = std::snprintf(line, sizeof line, "std::terminate after a failed %s; seen calls: %llu\n",
-                                   host::fault_site(), static_cast<unsigned long long>(host::fault_calls()));
-  if (write(terminal, line, static_cast<std::size_t>(length)) < 0) std::_Exit(3);
-  std::abort();
-}
 
 struct Run {
   int exit_code = 0;
@@ -248,8 +253,8 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t r
     const std::string site = host::fault_site();
     const long long leaked = host_heap_bytes() - bytes_before - heap_bytes(site);
     ++sites[site];
-    if (complaint.empty() && leaked > 0) complaint = "leaked " + std::to_string(leaked) + " bytes of host memory";
     if (complaint.empty() && !(host::live() == nothing)) complaint = "leaked " + host::describe(host::live());
+    if (complaint.empty() && leaked > 0) complaint = "leaked " + std::to_string(leaked) + " bytes of host memory";
     if (complaint.empty() && cudaPeekAtLastError() != cudaSuccess) complaint = "left the last CUDA error set";
     if (complaint.empty())
       for (const auto& entry : std::filesystem::directory_iterator(chapter.folder))
@@ -314,7 +319,7 @@ int main(int argc, char** argv) {
   std::string name = (std::filesystem::temp_directory_path() / "oomlab_sweep.XXXXXX").string();
   if (!mkdtemp(name.data())) return 1;
   terminal = dup(2);
-  std::set_terminate(on_terminate);
+  std::signal(SIGABRT, on_abort);
   chapter.folder = name;
   chapter.words = {chapter.program,        "--quick",   "--steps",          "1",           "--json",
                    name + "/result.json",  "--trace",   name + "/trace.json", "--snapshot", name + "/snapshot.pickle"};

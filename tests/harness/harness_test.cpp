@@ -252,6 +252,25 @@ TEST_F(Harness, AFailureInTheTimingPassIsNotLost) {
   EXPECT_NE(ran.err.find("the second time"), std::string::npos) << ran.err;
 }
 
+// Somebody else may have taken the memory since the memory pass: bytes stand, times lack, and the rest is timed.
+TEST_F(Harness, OutOfMemoryInTheTimingPassIsPartOfTheRow) {
+  Chapter chapter = good();
+  auto calls = std::make_shared<int>(0);
+  const auto make = chapter.variants[0].make;
+  chapter.variants[0].make = [=](Context& context, std::size_t batch) {
+    if (++*calls > 1) throw CudaError(cudaErrorMemoryAllocation, "the second time", "file", 1);
+    return make(context, batch);
+  };
+  const Ran ran = run(chapter);
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const json &large = ran.result["variants"][0], &small = ran.result["variants"][1];
+  EXPECT_EQ(large["outcome"], "ok");
+  EXPECT_EQ(large["peak_allocated_bytes"], toy_bytes(100'000).total());
+  EXPECT_NE(large["reason"].get<std::string>().find("not timed, out of memory"), std::string::npos);
+  EXPECT_FALSE(large.contains("throughput")) << large["throughput"];
+  EXPECT_EQ(small["throughput"]["repetitions"], 3);
+}
+
 TEST(Quantile, InterpolatesLikeEverybodyElse) {
   EXPECT_EQ(quantile({3, 1, 2}, 0.5), 2);
   EXPECT_EQ(quantile({4, 1, 3, 2}, 0.5), 2.5);

@@ -18,9 +18,7 @@ namespace {
 
 using namespace oomlab;
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int run(double limit) {
   constexpr std::size_t steps = 60, rounds = 15;
@@ -43,17 +41,16 @@ int run(double limit) {
     };
     const auto inside = [&] {
       double seconds = 0;
-      run_benchmarks(steps,
-                     {{"training", [&](const std::function<void(double)>& tick) {
-                         double start = 0;
-                         std::size_t ticks = 0;
-                         time_steps(context, training, steps, [&](double s) {
-                           tick(s);
-                           // Time runs from the end of the first step to the end of the last.
-                           if (++ticks == 1) start = now();
-                           if (ticks == steps) seconds = (now() - start) * steps / (steps - 1);
-                         });
-                       }}});
+      run_benchmarks(steps, {{"training", [&](const std::function<void(double)>& tick) {
+                                double start = 0;
+                                std::size_t ticks = 0;
+                                time_steps(context, training, steps, [&](double s) {
+                                  tick(s);
+                                  // Time runs from the end of the first step to the end of the last.
+                                  if (++ticks == 1) start = now();
+                                  if (ticks == steps) seconds = (now() - start) * steps / (steps - 1);
+                                });
+                              }}});
       return seconds;
     };
     bare();

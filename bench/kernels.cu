@@ -43,8 +43,7 @@ struct Pair {
   std::string name;
   double bytes, operations;  // of one call
   std::function<void()> portable, by_hand;
-  std::function<void()>
-      prepare;  // outside the time: what works in place starts from the same values each time
+  std::function<void()> prepare;  // outside the time: what works in place starts from the same values each time
 };
 
 struct Measured {
@@ -105,18 +104,17 @@ class Fixture {
  private:
   void add(std::string name, double bytes, double operations, std::function<void()> portable,
            std::function<void()> by_hand) {
-    pairs_.push_back(
-        {std::move(name), bytes * kCount, operations * kCount,
-         [this, portable = std::move(portable)] {
-           portable();
-           context_.synchronize();
-         },
-         std::move(by_hand),
-         // without this, a product in place ends in subnormal numbers, and the clock measures those
-         [this] {
-           by_hand::copy(x_.data(), x0_.data(), kCount);
-           by_hand::copy(y_.data(), y0_.data(), kCount);
-         }});
+    pairs_.push_back({std::move(name), bytes * kCount, operations * kCount,
+                      [this, portable = std::move(portable)] {
+                        portable();
+                        context_.synchronize();
+                      },
+                      std::move(by_hand),
+                      // without this, a product in place ends in subnormal numbers, and the clock measures those
+                      [this] {
+                        by_hand::copy(x_.data(), x0_.data(), kCount);
+                        by_hand::copy(y_.data(), y0_.data(), kCount);
+                      }});
   }
 
   // Bytes and operations are an element's; a division, a square root and a comparison count as one operation.
@@ -124,20 +122,16 @@ class Fixture {
     float *x = x_.data(), *y = y_.data(), *m = m_.data(), *v = v_.data(), *bias = bias_.data();
     int* labels = labels_.data();
     add(
-        "bias_relu", 8, 2,
-        [=, this] { nn::bias_activation(context_, x, bias, kRows, kWidth, nn::Activation::relu); },
+        "bias_relu", 8, 2, [=, this] { nn::bias_activation(context_, x, bias, kRows, kWidth, nn::Activation::relu); },
         [=] { by_hand::bias_relu(x, bias, kRows, kWidth); });
     add(
-        "bias_gelu", 8, 30,
-        [=, this] { nn::bias_activation(context_, x, bias, kRows, kWidth, nn::Activation::gelu); },
+        "bias_gelu", 8, 30, [=, this] { nn::bias_activation(context_, x, bias, kRows, kWidth, nn::Activation::gelu); },
         [=] { by_hand::bias_gelu(x, bias, kRows, kWidth); });
     add(
-        "relu_backward", 12, 2,
-        [=, this] { nn::activation_backward(context_, x, y, kCount, nn::Activation::relu); },
+        "relu_backward", 12, 2, [=, this] { nn::activation_backward(context_, x, y, kCount, nn::Activation::relu); },
         [=] { by_hand::relu_backward(x, y, kCount); });
     add(
-        "gelu_backward", 12, 40,
-        [=, this] { nn::activation_backward(context_, x, y, kCount, nn::Activation::gelu); },
+        "gelu_backward", 12, 40, [=, this] { nn::activation_backward(context_, x, y, kCount, nn::Activation::gelu); },
         [=] { by_hand::gelu_backward(x, y, kCount); });
     add(
         "column_sum", 4, 1, [=, this] { nn::column_sum(context_, x, sums_.data(), kRows, kWidth); },
@@ -165,14 +159,14 @@ class Fixture {
     add(
         "batch_gather", 5, 1, [=, this] { dataset_.batch(context_, 0, kCount / 64, 64, x, labels); },
         [=, this] {
-          by_hand::gather(digits_.images.data(), digits_.labels.data(), x, labels, digits_.count, kCount / 64,
-                          64, 1.0f / 16);
+          by_hand::gather(digits_.images.data(), digits_.labels.data(), x, labels, digits_.count, kCount / 64, 64,
+                          1.0f / 16);
         });
     add(
         "batch_resize", 4.125, 16, [=, this] { dataset_.batch(context_, 0, kCount / 512, 512, x, labels); },
         [=, this] {
-          by_hand::resize(digits_.images.data(), digits_.labels.data(), x, labels, digits_.count,
-                          kCount / 512, 8, 8, 16, 32, 1.0f / 16);
+          by_hand::resize(digits_.images.data(), digits_.labels.data(), x, labels, digits_.count, kCount / 512, 8, 8,
+                          16, 32, 1.0f / 16);
         });
   }
 
@@ -240,8 +234,8 @@ int run(const Options& options) {
     m.compute_floor_us = pair.operations / arithmetic;
     const bool ok = m.ratio >= options.check;
     good = good && ok;
-    fmt::print("{:<22} {:>12.0f} {:>12.0f} {:>7.2f} {:>14.0f} {:>14.0f}{}\n", pair.name, m.portable_us,
-               m.by_hand_us, m.ratio, m.memory_floor_us, m.compute_floor_us, ok ? "" : "  too slow");
+    fmt::print("{:<22} {:>12.0f} {:>12.0f} {:>7.2f} {:>14.0f} {:>14.0f}{}\n", pair.name, m.portable_us, m.by_hand_us,
+               m.ratio, m.memory_floor_us, m.compute_floor_us, ok ? "" : "  too slow");
     std::fflush(stdout);
     all.push_back(m);
   }
@@ -274,17 +268,17 @@ int run_google_benchmark(int argc, char** argv) {
   for (const Pair& pair : fixture.pairs())
     for (const bool portable : {true, false}) {
       const std::function<void()>& f = portable ? pair.portable : pair.by_hand;
-      benchmark::RegisterBenchmark((pair.name + (portable ? "/portable" : "/by_hand")).c_str(),
-                                   [&f, &pair](benchmark::State& state) {
-                                     for (auto _ : state) {
-                                       state.PauseTiming();
-                                       pair.prepare();
-                                       state.ResumeTiming();
-                                       f();
-                                     }
-                                     state.SetBytesProcessed(static_cast<std::int64_t>(
-                                         static_cast<double>(state.iterations()) * pair.bytes));
-                                   })
+      benchmark::RegisterBenchmark(
+          (pair.name + (portable ? "/portable" : "/by_hand")).c_str(),
+          [&f, &pair](benchmark::State& state) {
+            for (auto _ : state) {
+              state.PauseTiming();
+              pair.prepare();
+              state.ResumeTiming();
+              f();
+            }
+            state.SetBytesProcessed(static_cast<std::int64_t>(static_cast<double>(state.iterations()) * pair.bytes));
+          })
           ->UseRealTime()
           ->Unit(benchmark::kMicrosecond);
     }
@@ -294,10 +288,8 @@ int run_google_benchmark(int argc, char** argv) {
 }
 
 int usage(const std::string& why) {
-  fmt::print(
-      stderr,
-      "bench_kernels: {}; options: --filter TEXT --rounds N --json FILE --check RATIO --benchmark_...\n",
-      why);
+  fmt::print(stderr, "bench_kernels: {}; options: --filter TEXT --rounds N --json FILE --check RATIO --benchmark_...\n",
+             why);
   return 64;
 }
 

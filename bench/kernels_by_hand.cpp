@@ -46,8 +46,8 @@ void column_sum(const float* x, float* sums, std::size_t rows, std::size_t width
   }
 }
 
-void softmax_cross_entropy(float* logits, const int* labels, float* row_loss, std::size_t rows,
-                           std::size_t classes, float scale) {
+void softmax_cross_entropy(float* logits, const int* labels, float* row_loss, std::size_t rows, std::size_t classes,
+                           float scale) {
 #pragma omp parallel for
   for (std::size_t r = 0; r < rows; ++r) {
     float* x = logits + r * classes;
@@ -79,8 +79,8 @@ void momentum(float* w, const float* g, float* v, std::size_t count, float lr, f
   }
 }
 
-void adamw(float* __restrict w, const float* __restrict g, float* __restrict m, float* __restrict v,
-           std::size_t count, float lr, float beta1, float beta2, float eps, float weight_decay, int step) {
+void adamw(float* __restrict w, const float* __restrict g, float* __restrict m, float* __restrict v, std::size_t count,
+           float lr, float beta1, float beta2, float eps, float weight_decay, int step) {
   const float keep = 1.0f - lr * weight_decay;
   const float rate = static_cast<float>(lr / (1.0 - std::pow(double(beta1), step)));
   const float unbiased = static_cast<float>(1.0 / (1.0 - std::pow(double(beta2), step)));
@@ -88,8 +88,7 @@ void adamw(float* __restrict w, const float* __restrict g, float* __restrict m, 
   for (std::size_t i = 0; i < count; ++i) {
     // all loads before all stores: buffers start at the same place in a page, and a load right after a store
     // to the same place of another page waits for it
-    const float new_m = beta1 * m[i] + (1.0f - beta1) * g[i],
-                new_v = beta2 * v[i] + (1.0f - beta2) * g[i] * g[i];
+    const float new_m = beta1 * m[i] + (1.0f - beta1) * g[i], new_v = beta2 * v[i] + (1.0f - beta2) * g[i] * g[i];
     const float new_w = keep * w[i] - rate * new_m / (std::sqrt(new_v * unbiased) + eps);
     m[i] = new_m;
     v[i] = new_v;
@@ -97,8 +96,8 @@ void adamw(float* __restrict w, const float* __restrict g, float* __restrict m, 
   }
 }
 
-void gather(const unsigned char* images, const unsigned char* labels, float* out, int* labels_out,
-            std::size_t count, std::size_t batch, std::size_t pixels, float scale) {
+void gather(const unsigned char* images, const unsigned char* labels, float* out, int* labels_out, std::size_t count,
+            std::size_t batch, std::size_t pixels, float scale) {
 #pragma omp parallel for
   for (std::size_t b = 0; b < batch; ++b) {
     const std::size_t image = b % count;
@@ -109,9 +108,8 @@ void gather(const unsigned char* images, const unsigned char* labels, float* out
   }
 }
 
-void resize(const unsigned char* images, const unsigned char* labels, float* out, int* labels_out,
-            std::size_t count, std::size_t batch, int from_height, int from_width, int height, int width,
-            float scale) {
+void resize(const unsigned char* images, const unsigned char* labels, float* out, int* labels_out, std::size_t count,
+            std::size_t batch, int from_height, int from_width, int height, int width, float scale) {
   struct Between {
     int low, high;
     float weight;
@@ -136,8 +134,8 @@ void resize(const unsigned char* images, const unsigned char* labels, float* out
         const Between x = between(i, ratio_x, from_width);
         const float left =
             static_cast<float>(top[x.low]) * (1.0f - y.weight) + static_cast<float>(bottom[x.low]) * y.weight;
-        const float right = static_cast<float>(top[x.high]) * (1.0f - y.weight) +
-                            static_cast<float>(bottom[x.high]) * y.weight;
+        const float right =
+            static_cast<float>(top[x.high]) * (1.0f - y.weight) + static_cast<float>(bottom[x.high]) * y.weight;
         to[line * width + i] = (left + (right - left) * x.weight) * scale;
       }
     }

@@ -6,7 +6,8 @@
 // The bytes     peak = fixed + slope x batch. Fixed: parameters, gradients, optimizer state, workspace, data.
 //               Slope: the input, the label and the activations of one sample. The smaller the slope beside the fixed
 //               part, the less a smaller batch helps. Both are fitted to the measurements, and printed.
-// Run it        build/host/bin/01_batch_reduction      build/host/bin/01_batch_reduction --model mlp-small --budget 9MiB
+// Run it        build/host/bin/01_batch_reduction
+//               build/host/bin/01_batch_reduction --model mlp-small --budget 9MiB
 
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ using namespace oomlab;
 using chapters::Training;
 
 constexpr auto kOptimizer = nn::OptimizerKind::adamw;
-constexpr std::size_t kVariants = 5;              // batch, batch/2, … batch/16
+constexpr std::size_t kVariants = 5;             // batch, batch/2, … batch/16
 constexpr std::size_t kLargestTried = 1u << 20;  // where the finder stops asking for more
 
 /// peak = fixed + slope x batch, both in bytes: the least-squares line through the measured peaks.
@@ -43,7 +44,8 @@ std::optional<Fit> fit_peaks(const std::vector<VariantResult>& results) {
   fit.fixed = (y - fit.slope * x) / n;
   for (const VariantResult& r : results)
     if (r.measured)
-      fit.largest_residual = std::max(fit.largest_residual, std::abs(double(r.peak_allocated) - fit.at(double(r.batch))));
+      fit.largest_residual =
+          std::max(fit.largest_residual, std::abs(double(r.peak_allocated) - fit.at(double(r.batch))));
   return fit;
 }
 

@@ -18,8 +18,8 @@ CudaError::CudaError(cudaError_t code, const char* call, const char* file, int l
       code_(code) {}
 
 CublasError::CublasError(cublasStatus_t status, const char* call, const char* file, int line)
-    : std::runtime_error(fmt::format("{}: {} in {} ({}:{})", cublasGetStatusName(status),
-                                     cublasGetStatusString(status), call, base_name(file), line)),
+    : std::runtime_error(fmt::format("{}: {} in {} ({}:{})", cublasGetStatusName(status), cublasGetStatusString(status),
+                                     call, base_name(file), line)),
       status_(status) {}
 
 void throw_cuda_error(cudaError_t code, const char* call, const char* file, int line) {

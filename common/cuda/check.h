@@ -43,15 +43,15 @@ void report_if_failed(cudaError_t code, const char* call) noexcept;
 
 }  // namespace oomlab
 
-#define CUDA_CHECK(call)                                                                              \
-  do {                                                                                                \
-    const cudaError_t oomlab_code = (call);                                                           \
+#define CUDA_CHECK(call)                                                                                \
+  do {                                                                                                  \
+    const cudaError_t oomlab_code = (call);                                                             \
     if (oomlab_code != cudaSuccess) ::oomlab::throw_cuda_error(oomlab_code, #call, __FILE__, __LINE__); \
   } while (false)
 
-#define CUBLAS_CHECK(call)                                                           \
-  do {                                                                               \
-    const cublasStatus_t oomlab_status = (call);                                     \
-    if (oomlab_status != CUBLAS_STATUS_SUCCESS)                                      \
-      ::oomlab::throw_cublas_error(oomlab_status, #call, __FILE__, __LINE__);        \
+#define CUBLAS_CHECK(call)                                                    \
+  do {                                                                        \
+    const cublasStatus_t oomlab_status = (call);                              \
+    if (oomlab_status != CUBLAS_STATUS_SUCCESS)                               \
+      ::oomlab::throw_cublas_error(oomlab_status, #call, __FILE__, __LINE__); \
   } while (false)

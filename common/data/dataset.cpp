@@ -56,8 +56,7 @@ class File {
         const char* message = gzerror(file_, &code);
         if (code == Z_ERRNO || (got < 0 && code == Z_OK))
           throw DataError(fmt::format("cannot read '{}': {}", path_, std::generic_category().message(errno)));
-        if (code == Z_BUF_ERROR)
-          throw DataError(fmt::format("'{}' is a damaged gzip file: it ends too early", path_));
+        if (code == Z_BUF_ERROR) throw DataError(fmt::format("'{}' is a damaged gzip file: it ends too early", path_));
         if (code != Z_OK && code != Z_STREAM_END) {
           std::string_view why = message;  // zlib puts the path before it
           if (why.starts_with(path_ + ": ")) why.remove_prefix(path_.size() + 2);
@@ -112,18 +111,16 @@ struct Idx {
 
 Idx parse_idx(const std::string& path, const Read& read, std::uint32_t magic, std::size_t dimensions) {
   const auto number = [](const std::uint8_t* p) {
-    return std::uint32_t(p[0]) << 24 | std::uint32_t(p[1]) << 16 | std::uint32_t(p[2]) << 8 |
-           std::uint32_t(p[3]);
+    return std::uint32_t(p[0]) << 24 | std::uint32_t(p[1]) << 16 | std::uint32_t(p[2]) << 8 | std::uint32_t(p[3]);
   };
   const std::size_t header_bytes = 4 + 4 * dimensions;
   std::uint8_t header[16];
   std::size_t got = read(header, header_bytes);
   if (got >= 4 && number(header) != magic)
-    throw DataError(fmt::format("'{}' has magic number 0x{:08x}; expected 0x{:08x} ({})", path,
-                                number(header), magic, magic == kImagesMagic ? "IDX images" : "IDX labels"));
+    throw DataError(fmt::format("'{}' has magic number 0x{:08x}; expected 0x{:08x} ({})", path, number(header), magic,
+                                magic == kImagesMagic ? "IDX images" : "IDX labels"));
   if (got < header_bytes)
-    throw DataError(
-        fmt::format("'{}' is truncated: its header needs {} bytes, found {}", path, header_bytes, got));
+    throw DataError(fmt::format("'{}' is truncated: its header needs {} bytes, found {}", path, header_bytes, got));
 
   Idx idx;
   std::size_t bytes = 1;
@@ -140,8 +137,8 @@ Idx parse_idx(const std::string& path, const Read& read, std::uint32_t magic, st
     idx.bytes.resize(done + piece);
     got = read(idx.bytes.data() + done, piece);
     if (got < piece)
-      throw DataError(fmt::format("'{}' is truncated: {} bytes expected, {} found", path,
-                                  header_bytes + bytes, header_bytes + done + got));
+      throw DataError(fmt::format("'{}' is truncated: {} bytes expected, {} found", path, header_bytes + bytes,
+                                  header_bytes + done + got));
   }
   std::uint8_t extra;
   if (read(&extra, 1) != 0)
@@ -156,8 +153,8 @@ Dataset combine(const std::string& images_path, Idx images, const std::string& l
     throw DataError(fmt::format("'{}' has {} images but '{}' has {} labels", images_path, count, labels_path,
                                 labels.dimensions[0]));
   if (images.bytes.empty())
-    throw DataError(fmt::format("'{}' holds no images ({} of {} x {} pixels)", images_path, count,
-                                images.dimensions[1], images.dimensions[2]));
+    throw DataError(fmt::format("'{}' holds no images ({} of {} x {} pixels)", images_path, count, images.dimensions[1],
+                                images.dimensions[2]));
   Dataset dataset;
   dataset.count = count;
   dataset.height = images.dimensions[1];
@@ -198,8 +195,7 @@ Dataset read_idx(const std::string& images_path, const std::string& labels_path)
     return parse_idx(
         path, [&](std::uint8_t* to, std::size_t n) { return file.read(to, n); }, magic, dimensions);
   };
-  return combine(images_path, parse(images_path, kImagesMagic, 3), labels_path,
-                 parse(labels_path, kLabelsMagic, 1));
+  return combine(images_path, parse(images_path, kImagesMagic, 3), labels_path, parse(labels_path, kLabelsMagic, 1));
 }
 
 Dataset read_idx_folder(const std::string& folder) {
@@ -244,8 +240,7 @@ Split split(const Dataset& dataset, double held_out_fraction, std::uint64_t seed
   };
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[next() % i]);
 
-  const auto held_out =
-      static_cast<std::size_t>(std::llround(held_out_fraction * static_cast<double>(dataset.count)));
+  const auto held_out = static_cast<std::size_t>(std::llround(held_out_fraction * static_cast<double>(dataset.count)));
   const auto take = [&](std::size_t first, std::size_t last, const char* suffix) {
     Dataset part;
     part.count = last - first;

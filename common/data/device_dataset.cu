@@ -34,8 +34,7 @@ DeviceDataset::DeviceDataset(Context& context, const Dataset& dataset)
                       std::to_string(dataset.classes) + " classes");
   const auto upload = [&](const std::vector<std::uint8_t>& bytes, const char* tag) {
     auto buffer = context.buffer<unsigned char>(bytes.size(), Category::data, tag);
-    CUDA_CHECK(
-        cudaMemcpyAsync(buffer.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, context.stream()));
     return buffer;
   };
   images_ = upload(dataset.images, "images");
@@ -47,10 +46,9 @@ namespace {
 
 // The images have the wanted shape already: a row is an image. Only `out` is __restrict__: knowing that labels stay
 // apart too, the compiler for the host would copy them in a loop of its own and divide twice a row.
-__global__ void gather_kernel(const unsigned char* images,
-                              const unsigned char* labels, float* __restrict__ out,
-                              int* labels_out, std::size_t first, std::size_t count,
-                              std::size_t batch, std::size_t pixels, float scale) {
+__global__ void gather_kernel(const unsigned char* images, const unsigned char* labels, float* __restrict__ out,
+                              int* labels_out, std::size_t first, std::size_t count, std::size_t batch,
+                              std::size_t pixels, float scale) {
   for (std::size_t row : row_range(batch)) {
     const std::size_t image = (first + row) % count;
     const unsigned char* from = images + image * pixels;
@@ -76,11 +74,10 @@ __device__ inline Between between(int i, float ratio, int from) {
 }
 
 // A row is one line of one output image.
-__global__ void resize_kernel(const unsigned char* __restrict__ images,
-                              const unsigned char* __restrict__ labels, float* __restrict__ out,
-                              int* __restrict__ labels_out, std::size_t first, std::size_t count,
-                              std::size_t batch, int from_height, int from_width, int height, int width,
-                              float scale) {
+__global__ void resize_kernel(const unsigned char* __restrict__ images, const unsigned char* __restrict__ labels,
+                              float* __restrict__ out, int* __restrict__ labels_out, std::size_t first,
+                              std::size_t count, std::size_t batch, int from_height, int from_width, int height,
+                              int width, float scale) {
   const float ratio_y = static_cast<float>(from_height) / static_cast<float>(height);
   const float ratio_x = static_cast<float>(from_width) / static_cast<float>(width);
   for (std::size_t row : row_range(batch * static_cast<std::size_t>(height))) {
@@ -88,8 +85,7 @@ __global__ void resize_kernel(const unsigned char* __restrict__ images,
     const int line = static_cast<int>(row % static_cast<std::size_t>(height));
     const Between y = between(line, ratio_y, from_height);
     const unsigned char* top = images + (image * static_cast<std::size_t>(from_height) + y.low) * from_width;
-    const unsigned char* bottom =
-        images + (image * static_cast<std::size_t>(from_height) + y.high) * from_width;
+    const unsigned char* bottom = images + (image * static_cast<std::size_t>(from_height) + y.high) * from_width;
     float* to = out + row * static_cast<std::size_t>(width);
     for (std::size_t i : block_range(static_cast<std::size_t>(width))) {
       const Between x = between(static_cast<int>(i), ratio_x, from_width);
@@ -107,25 +103,24 @@ __global__ void resize_kernel(const unsigned char* __restrict__ images,
 // No idle warps where a row is short.
 LaunchShape shape_for(std::size_t rows, std::size_t width) {
   LaunchShape shape = shape_for_rows(rows);
-  shape.block.x = static_cast<unsigned>(
-      std::min<std::size_t>(shape.block.x, std::max<std::size_t>(1, (width + 31) / 32) * 32));
+  shape.block.x =
+      static_cast<unsigned>(std::min<std::size_t>(shape.block.x, std::max<std::size_t>(1, (width + 31) / 32) * 32));
   return shape;
 }
 
 }  // namespace
 
-void DeviceDataset::batch(Context& context, std::size_t first, std::size_t batch, std::size_t width,
-                          float* out, int* labels_out) const {
+void DeviceDataset::batch(Context& context, std::size_t first, std::size_t batch, std::size_t width, float* out,
+                          int* labels_out) const {
   if (count_ == 0) throw DataError("the dataset is empty");
   const ImageShape to = shape_for_width(width);
   if (to.height == height_ && to.width == width_)
-    launch(gather_kernel, shape_for(batch, width), context.stream(), images_.data(), labels_.data(), out,
-           labels_out, first % count_, count_, batch, width, scale_);
+    launch(gather_kernel, shape_for(batch, width), context.stream(), images_.data(), labels_.data(), out, labels_out,
+           first % count_, count_, batch, width, scale_);
   else
-    launch(resize_kernel, shape_for(checked_product(batch, to.height), to.width), context.stream(),
-           images_.data(), labels_.data(), out, labels_out, first % count_, count_, batch,
-           static_cast<int>(height_), static_cast<int>(width_), static_cast<int>(to.height),
-           static_cast<int>(to.width), scale_);
+    launch(resize_kernel, shape_for(checked_product(batch, to.height), to.width), context.stream(), images_.data(),
+           labels_.data(), out, labels_out, first % count_, count_, batch, static_cast<int>(height_),
+           static_cast<int>(width_), static_cast<int>(to.height), static_cast<int>(to.width), scale_);
 }
 
 }  // namespace oomlab::data

@@ -50,7 +50,7 @@ struct Config {
   std::size_t batch = 0, steps = 0;
   std::string data;  ///< folder with IDX files; empty: the digits that come with the course
   bool quick = false, plan = false, list = false, quiet = false;
-  std::string filter;                  ///< regular expression on variant names; empty: all
+  std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none
 };
 
@@ -113,8 +113,8 @@ struct VariantResult {
   bool compared = false;          ///< against the baseline; not when the baseline did not run, nor in plan mode
   bool agrees = true;
   Agreement agreement;
-  double largest_difference = 0;              ///< relative, of figures against the baseline's
-  std::vector<double> samples_per_second;     ///< one for every timed step; empty in plan mode
+  double largest_difference = 0;             ///< relative, of figures against the baseline's
+  std::vector<double> samples_per_second;    ///< one for every timed step; empty in plan mode
   std::optional<std::size_t> largest_batch;  ///< that fits the budget by the prediction (which is checked)
 
   std::size_t predicted_peak() const { return predicted.total(); }
@@ -124,8 +124,8 @@ struct VariantResult {
 
 /// Folk advice, put to the test.
 struct Claim {
-  std::string text;  ///< as it is commonly given
-  std::string what;  ///< what is measured here, with its unit
+  std::string text;          ///< as it is commonly given
+  std::string what;          ///< what is measured here, with its unit
   double low = 0, high = 0;  ///< the claim holds when the measurement lies in [low, high]
   /// The measurement; nothing when this run does not have what it takes (a filter, an OOM, plan mode).
   std::function<std::optional<double>(const std::vector<VariantResult>&)> measure;

@@ -116,10 +116,14 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
                program};
   app.set_help_flag("-h,--help", "Show this and exit");
   app.add_flag("--version", version, "Show the version and exit");
-  const CLI::Option* budget_option = app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
-  const CLI::Option* device_option = app.add_option("--device", device, "Device number (default 0), or auto: the one with the most free memory");
-  const CLI::Option* devices_option = app.add_option("--devices", devices, "Number of devices, for chapters that use several");
-  const CLI::Option* model_option = app.add_option("--model", config.model, "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
+  const CLI::Option* budget_option =
+      app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
+  const CLI::Option* device_option =
+      app.add_option("--device", device, "Device number (default 0), or auto: the one with the most free memory");
+  const CLI::Option* devices_option =
+      app.add_option("--devices", devices, "Number of devices, for chapters that use several");
+  const CLI::Option* model_option =
+      app.add_option("--model", config.model, "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
   const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples a step");
   const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps a variant");
   app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");

@@ -10,11 +10,11 @@ namespace oomlab {
 
 struct CommandLine {
   Config config;
-  bool quit = false;      ///< --help or --version: `text` is all that is wanted
-  std::string text;       ///< for --help and --version
+  bool quit = false;  ///< --help or --version: `text` is all that is wanted
+  std::string text;   ///< for --help and --version
   bool device_auto = false;
   std::vector<std::string> benchmark_flags;  ///< --benchmark_…, for Google Benchmark, values checked
-  std::string benchmark_filter;               ///< the value of --benchmark_filter
+  std::string benchmark_filter;              ///< the value of --benchmark_filter
 };
 
 /// Throws UsageError (one line) for anything that is not understood or not allowed.

@@ -31,8 +31,7 @@ std::string numerics_cell(const VariantResult& v) {
   if (v.baseline) return "baseline";
   if (!v.compared) return "-";
   if (!v.agrees) return "DISAGREES";
-  if (v.agreement.kind == Agreement::Kind::within_tolerance)
-    return fmt::format("within {:.0e}", v.agreement.tolerance);
+  if (v.agreement.kind == Agreement::Kind::within_tolerance) return fmt::format("within {:.0e}", v.agreement.tolerance);
   return name_of(v.agreement.kind);
 }
 
@@ -115,8 +114,9 @@ std::string format_limit(std::size_t bytes) { return bytes == kUnlimited ? "none
 
 std::string oom_line(const OutOfMemoryReport& report) {
   // Under a budget, what it has left; on the device, what is free there or cached.
-  const std::size_t had = report.by_limit ? report.limit - std::min(report.limit, report.limit_used)
-                                          : report.device_free + (report.reserved - std::min(report.reserved, report.live));
+  const std::size_t had = report.by_limit
+                              ? report.limit - std::min(report.limit, report.limit_used)
+                              : report.device_free + (report.reserved - std::min(report.reserved, report.live));
   return fmt::format("OOM: asked for {} ({}), had {}", format_bytes(report.requested_rounded), report.tag,
                      format_bytes(had));
 }
@@ -156,8 +156,8 @@ std::string comparison_table(const RunResult& run) {
       row.insert(row.end(), {"-", "-"});
     } else {
       row.push_back(fmt::format("{:.1f}", quantile(v.samples_per_second, 0.5)));
-      row.push_back(fmt::format("[{:.1f}, {:.1f}]", quantile(v.samples_per_second, 0.1),
-                                quantile(v.samples_per_second, 0.9)));
+      row.push_back(
+          fmt::format("[{:.1f}, {:.1f}]", quantile(v.samples_per_second, 0.1), quantile(v.samples_per_second, 0.9)));
     }
     row.push_back(numerics_cell(v));
     rows.push_back(std::move(row));

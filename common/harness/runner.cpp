@@ -46,7 +46,12 @@ class Progress {
 // them. Stub library, insufficient driver, devices unavailable, no device, driver mismatch, no compatibility.
 bool no_device_here(cudaError_t code) {
   switch (static_cast<int>(code)) {
-    case 34: case 35: case 46: case 100: case 803: case 804: return true;
+    case 34:
+    case 35:
+    case 46:
+    case 100:
+    case 803:
+    case 804: return true;
     default: return false;
   }
 }
@@ -64,8 +69,8 @@ void choose_device(CommandLine& line, const Progress& progress) {
     throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));
   if (!line.device_auto) {
     if (config.device >= count)
-      throw UsageError(fmt::format("--device {} does not exist; this machine has {} (0 to {})", config.device, count,
-                                   count - 1));
+      throw UsageError(
+          fmt::format("--device {} does not exist; this machine has {} (0 to {})", config.device, count, count - 1));
     CUDA_CHECK(cudaSetDevice(config.device));
     return;
   }
@@ -107,8 +112,7 @@ struct Story {
 // The device also runs out of memory where no ledger looks: a library's own allocations, a kernel's code, a stream.
 bool is_device_out_of_memory(const std::runtime_error& error) {
   if (const auto* cuda = dynamic_cast<const CudaError*>(&error)) return cuda->code() == cudaErrorMemoryAllocation;
-  if (const auto* blas = dynamic_cast<const CublasError*>(&error))
-    return blas->status() == CUBLAS_STATUS_ALLOC_FAILED;
+  if (const auto* blas = dynamic_cast<const CublasError*>(&error)) return blas->status() == CUBLAS_STATUS_ALLOC_FAILED;
   return dynamic_cast<const OutOfMemory*>(&error) != nullptr;
 }
 
@@ -240,12 +244,11 @@ void check_results(RunResult& run) {
                                          v.predicted_peak(),
                                          v.peak_allocated == v.predicted_peak() ? ", with another split" : ""));
     if (!v.agrees)
-      run.failures.push_back(fmt::format("{}: numbers are not {} with the baseline's (relative difference {:.3g})",
-                                         v.name,
-                                         v.agreement.kind == Agreement::Kind::bit_equal
-                                             ? "bit-equal"
-                                             : fmt::format("within {:g}", v.agreement.tolerance),
-                                         v.largest_difference));
+      run.failures.push_back(fmt::format(
+          "{}: numbers are not {} with the baseline's (relative difference {:.3g})", v.name,
+          v.agreement.kind == Agreement::Kind::bit_equal ? "bit-equal"
+                                                         : fmt::format("within {:g}", v.agreement.tolerance),
+          v.largest_difference));
   }
 }
 
@@ -276,8 +279,8 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                       } catch (const std::runtime_error& error) {
                         // It fitted a moment ago, so somebody else took the memory: the bytes stand, the times lack.
                         if (!is_device_out_of_memory(error)) throw;
-                        result.reason += fmt::format("{}not timed, out of memory: {}", result.reason.empty() ? "" : "; ",
-                                                     error.what());
+                        result.reason += fmt::format("{}not timed, out of memory: {}",
+                                                     result.reason.empty() ? "" : "; ", error.what());
                       }
                     }});
   }
@@ -433,8 +436,7 @@ int complain(const char* program, const char* what, int exit_code) noexcept {
 
 }  // namespace
 
-void with_context(const Config& config, std::size_t budget, Ledger& ledger,
-                  const std::function<void(Context&)>& body) {
+void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body) {
   const DeviceGuard guard(config.device);
   AsyncResource pool;
   LimitingResource limited(pool, budget);

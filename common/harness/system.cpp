@@ -58,8 +58,8 @@ SystemInfo system_info(int device) {
   info.driver = driver_version();
   int runtime = 0;
   CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-  info.runtime = info.backend == "host" ? "host runtime"
-                                        : fmt::format("CUDA {}.{}", runtime / 1000, runtime % 1000 / 10);
+  info.runtime =
+      info.backend == "host" ? "host runtime" : fmt::format("CUDA {}.{}", runtime / 1000, runtime % 1000 / 10);
   info.compiler = "g++ " __VERSION__;
   info.cpu = cpu_name();
   info.threads = std::thread::hardware_concurrency();

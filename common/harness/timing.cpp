@@ -16,7 +16,7 @@ std::vector<double> time_steps(Context& context, Workload& workload, std::size_t
   Event start, stop;
   std::vector<double> seconds;
   seconds.reserve(std::min(steps, std::size_t(1024)));  // more grow when they come: steps may be "until Ctrl-C"
-  workload.step();  // warm-up: first touches, library start-up, the pool's growth
+  workload.step();                                      // warm-up: first touches, library start-up, the pool's growth
   for (std::size_t i = 0; i < steps; ++i) {
     start.record(context.stream());
     workload.step();
@@ -69,7 +69,7 @@ void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs) {
   std::exception_ptr failure;
   const Registered registered;
   for (const TimedRun& timed : runs) {
-    benchmark::RegisterBenchmark(timed.name.c_str(), [&timed, &failure, steps](benchmark::State& state) {
+    const auto benchmark = [&timed, &failure, steps](benchmark::State& state) {
       if (failure) return state.SkipWithError("an earlier benchmark failed");
       try {
         std::size_t told = 0;
@@ -84,7 +84,8 @@ void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs) {
         failure = std::current_exception();
         state.SkipWithError("failed");
       }
-    })
+    };
+    benchmark::RegisterBenchmark(timed.name.c_str(), benchmark)
         ->UseManualTime()
         ->Iterations(static_cast<benchmark::IterationCount>(steps));
   }

@@ -35,13 +35,10 @@ constexpr Unit kUnits[] = {
   for (char& c : shown)
     if (std::iscntrl(static_cast<unsigned char>(c))) c = '?';  // the message stays one line
   throw std::invalid_argument(fmt::format(
-      "size '{}' {}; write for example 512MiB or 2GiB (units: B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)", shown,
-      why));
+      "size '{}' {}; write for example 512MiB or 2GiB (units: B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)", shown, why));
 }
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 }  // namespace
 
@@ -53,8 +50,7 @@ std::size_t round_to_granule(std::size_t bytes) {
 
 std::size_t checked_product(std::size_t count, std::size_t element_bytes) {
   if (element_bytes != 0 && count > std::numeric_limits<std::size_t>::max() / element_bytes)
-    throw std::length_error(
-        fmt::format("{} elements of {} bytes are more than a size can hold", count, element_bytes));
+    throw std::length_error(fmt::format("{} elements of {} bytes are more than a size can hold", count, element_bytes));
   return count * element_bytes;
 }
 

@@ -12,8 +12,6 @@ Context::Context(MemoryResource& upstream, Ledger& ledger)
   CUBLAS_CHECK(cublasSetWorkspace(blas_, workspace_.data(), workspace_.bytes()));
 }
 
-Context::~Context() {
-  report_if_failed(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-}
+Context::~Context() { report_if_failed(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
 }  // namespace oomlab

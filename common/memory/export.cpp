@@ -65,9 +65,7 @@ struct Temporary {
   throw std::system_error(error, std::generic_category(), "cannot write '" + path + "'");
 }
 
-bool same_file(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
+bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
 using Kind = TimelineEvent::Kind;
 
@@ -140,9 +138,7 @@ class Pickle {
   std::string out_;
 };
 
-std::uint64_t number(const void* address) {
-  return reinterpret_cast<std::uintptr_t>(address);
-}
+std::uint64_t number(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
 // The stack that the viewer shows for a block: its tag on top, then the phases it was made in, innermost
 // first.
@@ -195,12 +191,8 @@ void put_trace(Pickle& pickle, const Ledger& ledger, const std::string& program,
   };
   for (const TimelineEvent& event : ledger.timeline()) {
     switch (event.kind) {
-      case Kind::phase_begin:
-        phases.push_back(event.label);
-        break;
-      case Kind::phase_end:
-        phases.pop_back();
-        break;
+      case Kind::phase_begin: phases.push_back(event.label); break;
+      case Kind::phase_end: phases.pop_back(); break;
       case Kind::alloc: {
         const Frames& frames = frames_of_live[event.address] = frames_of(event.label, phases);
         entry("segment_alloc", event, frames);
@@ -215,9 +207,7 @@ void put_trace(Pickle& pickle, const Ledger& ledger, const std::string& program,
         frames_of_live.erase(event.address);
         break;
       }
-      case Kind::out_of_memory:
-        entry("oom", event, frames_of(event.label, phases));
-        break;
+      case Kind::out_of_memory: entry("oom", event, frames_of(event.label, phases)); break;
     }
   }
   trace.end();
@@ -235,8 +225,7 @@ void put_segments(Pickle& pickle, const Ledger& ledger, int device, const std::s
     pickle.begin_dict();
     put_integer(pickle, "device", static_cast<std::uint64_t>(device));
     put_integer(pickle, "address", number(address));
-    for (const char* key : {"total_size", "allocated_size", "active_size"})
-      put_integer(pickle, key, block.bytes);
+    for (const char* key : {"total_size", "allocated_size", "active_size"}) put_integer(pickle, key, block.bytes);
     put_integer(pickle, "requested_size", block.requested);
     put_integer(pickle, "stream", 0);
     pickle.key("segment_type");
@@ -307,8 +296,8 @@ std::string chrome_trace(const Ledger& ledger, int device, const std::string& pr
     end_us[open.back()] = timeline[i].time_us;
     open.pop_back();
   }
-  const bool reserved_known = std::any_of(timeline.begin(), timeline.end(),
-                                          [](const TimelineEvent& e) { return e.reserved_after != 0; });
+  const bool reserved_known =
+      std::any_of(timeline.begin(), timeline.end(), [](const TimelineEvent& e) { return e.reserved_after != 0; });
 
   std::string json = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   const auto out = std::back_inserter(json);
@@ -321,8 +310,7 @@ std::string chrome_trace(const Ledger& ledger, int device, const std::string& pr
   for (std::size_t i = 0; i < timeline.size(); ++i) {
     const TimelineEvent& event = timeline[i];
     switch (event.kind) {
-      case Kind::phase_end:
-        break;  // part of the slice
+      case Kind::phase_end: break;  // part of the slice
       case Kind::phase_begin:
         fmt::format_to(out,
                        ",\n"

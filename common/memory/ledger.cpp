@@ -1,10 +1,10 @@
 #include "memory/ledger.h"
 
-#include <stdexcept>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <utility>
 
 namespace oomlab {
@@ -32,33 +32,26 @@ std::int64_t steady_us() noexcept {
 std::size_t ByCategory::total() const {
   std::size_t sum = 0;
   for (const std::size_t b : bytes)
-    if (__builtin_add_overflow(sum, b, &sum)) throw std::length_error("the categories together are more bytes than a size can hold");
+    if (__builtin_add_overflow(sum, b, &sum))
+      throw std::length_error("the categories together are more bytes than a size can hold");
   return sum;
 }
 
 const char* name_of(Category category) noexcept {
   switch (category) {
-    case Category::parameters:
-      return "parameters";
-    case Category::gradients:
-      return "gradients";
-    case Category::optimizer:
-      return "optimizer";
-    case Category::activations:
-      return "activations";
-    case Category::workspace:
-      return "workspace";
-    case Category::data:
-      return "data";
+    case Category::parameters: return "parameters";
+    case Category::gradients: return "gradients";
+    case Category::optimizer: return "optimizer";
+    case Category::activations: return "activations";
+    case Category::workspace: return "workspace";
+    case Category::data: return "data";
   }
   return "unknown";
 }
 
 Ledger::Ledger() : start_us_(steady_us()) {}
 
-std::int64_t Ledger::now_us() const noexcept {
-  return steady_us() - start_us_;
-}
+std::int64_t Ledger::now_us() const noexcept { return steady_us() - start_us_; }
 
 // Whatever is live or open will end one day, in a call that may not fail: its event has a place from the
 // start. So at all times capacity - size >= live blocks + open phases; `extra` are the events about to be
@@ -136,8 +129,8 @@ void Ledger::release(const void* address) noexcept {
   live_.erase(found);
 }
 
-void Ledger::note_out_of_memory(std::size_t requested, std::size_t bytes, Category category,
-                                std::string_view tag, std::size_t device_free) {
+void Ledger::note_out_of_memory(std::size_t requested, std::size_t bytes, Category category, std::string_view tag,
+                                std::size_t device_free) {
   if (!recording_) return;
   make_room_for_events(1);
   record({.kind = TimelineEvent::Kind::out_of_memory,
@@ -195,8 +188,7 @@ void Ledger::begin_phase(std::string_view name) {
   }
   phase_stack_.push_back(index);
   note_peaks();  // what is live already counts for the phase
-  if (recording_)
-    record({.kind = TimelineEvent::Kind::phase_begin, .label = label, .allocated_after = live_bytes_});
+  if (recording_) record({.kind = TimelineEvent::Kind::phase_begin, .label = label, .allocated_after = live_bytes_});
 }
 
 void Ledger::end_phase() noexcept {
@@ -205,14 +197,11 @@ void Ledger::end_phase() noexcept {
   phase.end_allocated = live_bytes_;
   phase_stack_.pop_back();
   if (recording_)
-    record({.kind = TimelineEvent::Kind::phase_end,
-            .label = *labels_.find(phase.name),
-            .allocated_after = live_bytes_});
+    record(
+        {.kind = TimelineEvent::Kind::phase_end, .label = *labels_.find(phase.name), .allocated_after = live_bytes_});
 }
 
-std::vector<PhasePeak> Ledger::phases() const {
-  return phases_;
-}
+std::vector<PhasePeak> Ledger::phases() const { return phases_; }
 
 void Ledger::record_timeline(bool on) {
   if (!on || recording_) {

@@ -53,7 +53,7 @@ struct TimelineEvent {
   std::size_t requested = 0;      ///< bytes asked for (alloc, free, out_of_memory)
   std::size_t bytes = 0;          ///< bytes counted (alloc, free, out_of_memory)
   Category category{};
-  std::string_view label;  ///< tag of the block, or name of the phase; the text belongs to the ledger
+  std::string_view label;           ///< tag of the block, or name of the phase; the text belongs to the ledger
   std::size_t allocated_after = 0;  ///< live bytes after this event
   std::size_t reserved_after = 0;   ///< bytes the allocator held after this event; 0 when nobody told
   std::size_t device_free = 0;      ///< out_of_memory only: free bytes of the device
@@ -78,8 +78,7 @@ class Ledger {
 
   /// Charges a block. Strong guarantee: when it throws (std::bad_alloc) nothing has changed. An address that
   /// is live already is a programming error: std::terminate with one line.
-  void charge(const void* address, std::size_t requested, std::size_t bytes, Category category,
-              std::string_view tag);
+  void charge(const void* address, std::size_t requested, std::size_t bytes, Category category, std::string_view tag);
   /// Removes a block; an address that is not live is a programming error: std::terminate with one line.
   void release(const void* address) noexcept;
   /// Notes a failed allocation in the timeline. Throws std::bad_alloc: then it is not noted.

@@ -13,25 +13,19 @@ namespace {
 using Cause = OutOfMemoryReport::Cause;
 
 // Figures come from several sources that need not agree with each other, so differences stop at zero.
-std::size_t minus(std::size_t a, std::size_t b) noexcept {
-  return a > b ? a - b : 0;
-}
+std::size_t minus(std::size_t a, std::size_t b) noexcept { return a > b ? a - b : 0; }
 std::size_t plus(std::size_t a, std::size_t b) noexcept {
   return b > std::numeric_limits<std::size_t>::max() - a ? std::numeric_limits<std::size_t>::max() : a + b;
 }
 
-std::size_t cached(const OutOfMemoryReport& r) noexcept {
-  return minus(r.reserved, r.live);
-}
+std::size_t cached(const OutOfMemoryReport& r) noexcept { return minus(r.reserved, r.live); }
 // What the device says is used and this run does not hold: other processes, and the CUDA context.
 std::size_t held_by_others(const OutOfMemoryReport& r) noexcept {
   return minus(minus(r.device_total, r.device_free), std::max(r.reserved, r.live));
 }
 // The context of this process is a few hundred MiB on any card; less than this share says nothing about
 // others.
-std::size_t others_threshold(const OutOfMemoryReport& r) noexcept {
-  return r.device_total / 8;
-}
+std::size_t others_threshold(const OutOfMemoryReport& r) noexcept { return r.device_total / 8; }
 
 bool no_block_is_large_enough(const OutOfMemoryReport& r) noexcept {
   if (r.largest_free_block == 0) return r.cache_released && plus(r.device_free, cached(r)) >= r.requested_rounded;
@@ -59,8 +53,7 @@ Cause cause_on_device(const OutOfMemoryReport& r) noexcept {
   if (within_reach >= r.requested_rounded) return Cause::cached;
   if (known && plus(within_reach, minus(r.live, r.live_requested)) >= r.requested) return Cause::rounding;
   const std::size_t others = held_by_others(r);
-  if (others >= r.requested_rounded - within_reach && others > others_threshold(r))
-    return Cause::other_process;
+  if (others >= r.requested_rounded - within_reach && others > others_threshold(r)) return Cause::other_process;
   return Cause::live;
 }
 
@@ -69,8 +62,8 @@ std::string why(const OutOfMemoryReport& r) {
   switch (r.cause()) {
     case Cause::too_big: {
       const std::size_t ceiling = r.by_limit ? r.limit : r.device_total;
-      return fmt::format("one request of {} is more than the whole {} of {}, by {}.",
-                         format_bytes(r.requested), r.by_limit ? "budget" : "device", format_bytes(ceiling),
+      return fmt::format("one request of {} is more than the whole {} of {}, by {}.", format_bytes(r.requested),
+                         r.by_limit ? "budget" : "device", format_bytes(ceiling),
                          format_bytes(minus(r.requested, ceiling)));
     }
     case Cause::live:
@@ -78,24 +71,24 @@ std::string why(const OutOfMemoryReport& r) {
         return fmt::format("live blocks fill the budget: {} asked + {} live - {} budget = {} short.", asked,
                            format_bytes(r.limit_used), format_bytes(r.limit),
                            format_bytes(minus(plus(r.requested_rounded, r.limit_used), r.limit)));
-      return fmt::format(
-          "live blocks fill the device: {} asked - {} free - {} cached = {} short, with {} live.", asked,
-          format_bytes(r.device_free), format_bytes(cached(r)),
-          format_bytes(minus(r.requested_rounded, plus(r.device_free, cached(r)))), format_bytes(r.live));
+      return fmt::format("live blocks fill the device: {} asked - {} free - {} cached = {} short, with {} live.", asked,
+                         format_bytes(r.device_free), format_bytes(cached(r)),
+                         format_bytes(minus(r.requested_rounded, plus(r.device_free, cached(r)))),
+                         format_bytes(r.live));
     case Cause::rounding:
       return fmt::format(
           "rounding: every block counts in steps of {}, so {} live stands for {} asked for, and this request "
           "of {} "
           "counts as {}. Without rounding it would fit.",
-          format_bytes(kGranule), format_bytes(r.live), format_bytes(r.live_requested),
-          format_bytes(r.requested), asked);
+          format_bytes(kGranule), format_bytes(r.live), format_bytes(r.live_requested), format_bytes(r.requested),
+          asked);
     case Cause::fragmented: {
       const std::size_t free = r.by_limit ? cached(r) : plus(r.device_free, cached(r));
-      return fmt::format(
-          "fragmentation: {} is free in total, but {}; {} was asked for in one piece.", format_bytes(free),
-          r.largest_free_block ? "the largest free block is " + format_bytes(r.largest_free_block)
-                               : std::string("no single block is large enough"),
-          asked);
+      return fmt::format("fragmentation: {} is free in total, but {}; {} was asked for in one piece.",
+                         format_bytes(free),
+                         r.largest_free_block ? "the largest free block is " + format_bytes(r.largest_free_block)
+                                              : std::string("no single block is large enough"),
+                         asked);
     }
     case Cause::cached:
       return fmt::format(
@@ -107,9 +100,8 @@ std::string why(const OutOfMemoryReport& r) {
       return fmt::format(
           "memory held outside this run: {} total - {} free - {} ours = {} belongs to other processes (or to "
           "allocations no ledger counts); {} asked - {} within reach = {} short.",
-          format_bytes(r.device_total), format_bytes(r.device_free),
-          format_bytes(std::max(r.reserved, r.live)), format_bytes(held_by_others(r)), asked,
-          format_bytes(plus(r.device_free, cached(r))),
+          format_bytes(r.device_total), format_bytes(r.device_free), format_bytes(std::max(r.reserved, r.live)),
+          format_bytes(held_by_others(r)), asked, format_bytes(plus(r.device_free, cached(r))),
           format_bytes(minus(r.requested_rounded, plus(r.device_free, cached(r)))));
   }
   return {};
@@ -123,36 +115,25 @@ constexpr const char* kAccumulation =
 constexpr const char* kCheckpointing =
     "checkpointing: keep few activations and recompute the rest in the backward pass";
 constexpr const char* kHalfActivations = "a training loop in FP16 or BF16: activations take half the bytes";
-constexpr const char* kHalfParameters =
-    "parameters in FP16 or BF16: half the bytes (a master copy in FP32 costs more)";
-constexpr const char* kUnified =
-    "unified memory: blocks that do not fit stay in host memory and move on demand";
-constexpr const char* kPlainSgd =
-    "an optimizer with less state: SGD keeps none or one value a parameter, Adam two";
+constexpr const char* kHalfParameters = "parameters in FP16 or BF16: half the bytes (a master copy in FP32 costs more)";
+constexpr const char* kUnified = "unified memory: blocks that do not fit stay in host memory and move on demand";
+constexpr const char* kPlainSgd = "an optimizer with less state: SGD keeps none or one value a parameter, Adam two";
 constexpr const char* kEightBit = "an 8-bit optimizer: its state takes a quarter of the bytes";
-constexpr const char* kReleaseGradients =
-    "update a layer as soon as its gradient is ready, then free the gradient";
+constexpr const char* kReleaseGradients = "update a layer as soon as its gradient is ready, then free the gradient";
 constexpr const char* kSmallerWorkspace = "a smaller workspace, or one shared by all operators";
-constexpr const char* kStreamData =
-    "load the data in batches: keep only what the next steps need on the device";
+constexpr const char* kStreamData = "load the data in batches: keep only what the next steps need on the device";
 constexpr const char* kBudget = "a larger --budget, if the device has it";
 
 using Advice = std::vector<const char*>;
 
 Advice advice_for(Category category) {
   switch (category) {
-    case Category::parameters:
-      return {kHalfParameters, kUnified};
-    case Category::gradients:
-      return {kReleaseGradients, kHalfParameters};
-    case Category::optimizer:
-      return {kPlainSgd, kEightBit, kUnified};
-    case Category::activations:
-      return {kSmallerBatch, kAccumulation, kCheckpointing, kHalfActivations};
-    case Category::workspace:
-      return {kSmallerWorkspace, kSmallerBatch};
-    case Category::data:
-      return {kStreamData, kSmallerBatch};
+    case Category::parameters: return {kHalfParameters, kUnified};
+    case Category::gradients: return {kReleaseGradients, kHalfParameters};
+    case Category::optimizer: return {kPlainSgd, kEightBit, kUnified};
+    case Category::activations: return {kSmallerBatch, kAccumulation, kCheckpointing, kHalfActivations};
+    case Category::workspace: return {kSmallerWorkspace, kSmallerBatch};
+    case Category::data: return {kStreamData, kSmallerBatch};
   }
   return {};
 }
@@ -177,12 +158,10 @@ Advice advice_for(const OutOfMemoryReport& r) {
       if (r.by_limit) advice.push_back(kBudget);
       return advice;
     }
-    case Cause::rounding:
-      return {"one block for many small tensors: an arena cut by hand rounds once", kSmallerBatch};
+    case Cause::rounding: return {"one block for many small tensors: an arena cut by hand rounds once", kSmallerBatch};
     case Cause::fragmented:
       return {"allocate what lives long first, so that free memory stays in one piece",
-              "an arena as large as a step needs, or a caching allocator that joins free pages",
-              kSmallerBatch};
+              "an arena as large as a step needs, or a caching allocator that joins free pages", kSmallerBatch};
     case Cause::cached:
       return {
           "give the cache back before a large request: AsyncResource::trim(), as torch.cuda.empty_cache() "
@@ -224,8 +203,7 @@ std::string explain(const OutOfMemoryReport& r) {
   if (!r.largest_live.empty()) {
     text += "Largest live allocations:\n";
     for (const LiveBlock& block : r.largest_live)
-      text += fmt::format("  {:>12}  {:<11}  {}\n", format_bytes(block.bytes), name_of(block.category),
-                          block.tag);
+      text += fmt::format("  {:>12}  {:<11}  {}\n", format_bytes(block.bytes), name_of(block.category), block.tag);
   }
   if (r.live_by_category.total() != 0) {
     text += "Live by category:";
@@ -242,7 +220,6 @@ std::string explain(const OutOfMemoryReport& r) {
   return text;
 }
 
-OutOfMemory::OutOfMemory(OutOfMemoryReport report)
-    : std::runtime_error(headline(report)), report_(std::move(report)) {}
+OutOfMemory::OutOfMemory(OutOfMemoryReport report) : std::runtime_error(headline(report)), report_(std::move(report)) {}
 
 }  // namespace oomlab

@@ -21,20 +21,20 @@ struct OutOfMemoryReport {
     cached,         ///< enough is held by the allocator's cache and not given back
     other_process,  ///< enough would be free on the device, if other processes did not hold it
   };
-  std::size_t requested = 0;           ///< asked for
-  std::size_t requested_rounded = 0;   ///< counted: rounded to the granule
+  std::size_t requested = 0;          ///< asked for
+  std::size_t requested_rounded = 0;  ///< counted: rounded to the granule
   Category category{};
-  std::string tag;                     ///< what was being allocated
-  std::size_t live = 0;                ///< allocated by this ledger
-  std::size_t live_requested = 0;      ///< the same blocks, not rounded
-  std::size_t reserved = 0;            ///< held by the allocator
-  std::size_t limit = kUnlimited;      ///< the budget; kUnlimited when there is none
-  bool by_limit = false;               ///< the budget refused it, not the device
-  std::size_t limit_used = 0;          ///< by_limit: what the budget counted as live (another ledger's blocks too)
-  std::size_t device_free = 0;         ///< as the driver says
+  std::string tag;                 ///< what was being allocated
+  std::size_t live = 0;            ///< allocated by this ledger
+  std::size_t live_requested = 0;  ///< the same blocks, not rounded
+  std::size_t reserved = 0;        ///< held by the allocator
+  std::size_t limit = kUnlimited;  ///< the budget; kUnlimited when there is none
+  bool by_limit = false;           ///< the budget refused it, not the device
+  std::size_t limit_used = 0;      ///< by_limit: what the budget counted as live (another ledger's blocks too)
+  std::size_t device_free = 0;     ///< as the driver says
   std::size_t device_total = 0;
   std::size_t largest_free_block = 0;  ///< as the allocator says; 0 when it cannot say
-  bool cache_released = false;  ///< the allocator had given back what it could before it failed
+  bool cache_released = false;         ///< the allocator had given back what it could before it failed
   int device = 0;
   std::vector<LiveBlock> largest_live;  ///< up to five tags
   ByCategory live_by_category;

@@ -70,16 +70,14 @@ AsyncResource::AsyncResource() {
   throw_cuda_error(code, "cudaMemPoolSetAttribute", __FILE__, __LINE__);
 }
 
-AsyncResource::~AsyncResource() {
-  report_if_failed(cudaMemPoolDestroy(pool_), "cudaMemPoolDestroy");
-}
+AsyncResource::~AsyncResource() { report_if_failed(cudaMemPoolDestroy(pool_), "cudaMemPoolDestroy"); }
 
 void* AsyncResource::allocate(std::size_t bytes, cudaStream_t stream) {
   const std::size_t rounded = round_to_granule(bytes);
   if (rounded == 0) return nullptr;
   void* address = nullptr;
-  check_allocation(cudaMallocFromPoolAsync(&address, rounded, pool_, stream), "cudaMallocFromPoolAsync",
-                   bytes, rounded);
+  check_allocation(cudaMallocFromPoolAsync(&address, rounded, pool_, stream), "cudaMallocFromPoolAsync", bytes,
+                   rounded);
   return address;
 }
 
@@ -87,13 +85,9 @@ void AsyncResource::deallocate(void* address, std::size_t, cudaStream_t stream) 
   if (address) report_if_failed(cudaFreeAsync(address, stream), "cudaFreeAsync");
 }
 
-std::size_t AsyncResource::reserved_bytes() const {
-  return pool_attribute(pool_, cudaMemPoolAttrReservedMemCurrent);
-}
+std::size_t AsyncResource::reserved_bytes() const { return pool_attribute(pool_, cudaMemPoolAttrReservedMemCurrent); }
 
-void AsyncResource::trim(std::size_t keep_bytes) {
-  CUDA_CHECK(cudaMemPoolTrimTo(pool_, keep_bytes));
-}
+void AsyncResource::trim(std::size_t keep_bytes) { CUDA_CHECK(cudaMemPoolTrimTo(pool_, keep_bytes)); }
 
 // ----------------------------------------------------------------------------------------------------
 // ManagedResource
@@ -142,9 +136,7 @@ ArenaResource::ArenaResource(MemoryResource& upstream, std::size_t bytes, cudaSt
       stream_(stream),
       base_(static_cast<std::byte*>(upstream.allocate(capacity_, stream))) {}
 
-ArenaResource::~ArenaResource() {
-  upstream_.deallocate(base_, capacity_, stream_);
-}
+ArenaResource::~ArenaResource() { upstream_.deallocate(base_, capacity_, stream_); }
 
 void* ArenaResource::allocate(std::size_t bytes, cudaStream_t) {
   const std::size_t rounded = round_to_granule(bytes);
@@ -190,8 +182,7 @@ void LimitingResource::deallocate(void* address, std::size_t bytes, cudaStream_t
 // ---------------------------------------------------------------------------------------------------
 // TrackingResource
 
-void* TrackingResource::allocate(std::size_t bytes, cudaStream_t stream, Category category,
-                                 std::string_view tag) {
+void* TrackingResource::allocate(std::size_t bytes, cudaStream_t stream, Category category, std::string_view tag) {
   const std::size_t rounded = round_to_granule(bytes);
   if (rounded == 0) return nullptr;
   void* address = nullptr;
@@ -230,8 +221,8 @@ void TrackingResource::observe() {
   ledger_.note_reserved(upstream_.reserved_bytes(), total - free);
 }
 
-OutOfMemoryReport TrackingResource::complete(const OutOfMemoryReport& bare, std::size_t bytes,
-                                             Category category, std::string_view tag) const {
+OutOfMemoryReport TrackingResource::complete(const OutOfMemoryReport& bare, std::size_t bytes, Category category,
+                                             std::string_view tag) const {
   constexpr std::size_t kTags = 5;
   OutOfMemoryReport report = bare;
   report.requested = bytes;

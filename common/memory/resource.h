@@ -5,8 +5,8 @@
 //   LimitingResource   refuses beyond a budget
 //   CudaResource | AsyncResource | ManagedResource | PinnedResource | ArenaResource      (bottom)
 //
-// Contract, tested for each of them by one typed suite: allocate(bytes) returns an address aligned to 256 bytes (CUDA's promise),
-// or throws OutOfMemory (nothing changed, last error clear) or CudaError; allocate(0) returns nullptr;
+// Contract, tested for each of them by one typed suite: allocate(bytes) returns an address aligned to 256 bytes (CUDA's
+// promise), or throws OutOfMemory (nothing changed, last error clear) or CudaError; allocate(0) returns nullptr;
 // deallocate() never throws, ignores nullptr, and takes the bytes that allocate() was given. A free that fails is
 // written to stderr; the block then counts as given back and is never handed out again.
 

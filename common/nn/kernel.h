@@ -37,9 +37,7 @@ __device__ void store(float* p, std::size_t i, const V& v) {
 /// after the other instead of a small inner loop.
 template <class V, class F>
 __device__ void each_lane(F f) {
-  [&]<std::size_t... k>(std::index_sequence<k...>) {
-    (f(k), ...);
-  }
+  [&]<std::size_t... k>(std::index_sequence<k...>) { (f(k), ...); }
   (std::make_index_sequence<V::size>{});
 }
 
@@ -69,8 +67,8 @@ bool aligned_for_packs(Pointers... pointers) {
 /// rows.
 inline LaunchShape shape_for_short_rows(std::size_t rows, std::size_t cells, std::size_t shared_bytes = 0) {
   LaunchShape shape = shape_for_rows(rows, shared_bytes);
-  shape.block.x = static_cast<unsigned>(
-      std::min<std::size_t>(shape.block.x, std::max<std::size_t>(1, (cells + 31) / 32) * 32));
+  shape.block.x =
+      static_cast<unsigned>(std::min<std::size_t>(shape.block.x, std::max<std::size_t>(1, (cells + 31) / 32) * 32));
   return shape;
 }
 
@@ -117,9 +115,7 @@ __device__ inline float gelu_gate(float x) {
   const float twice_u = 1.5957691216f * fmaf(0.044715f * x, x * x, x);
   return 1.0f / (1.0f + exp_of(-twice_u));
 }
-__device__ inline float gelu(float x) {
-  return x * gelu_gate(x);
-}
+__device__ inline float gelu(float x) { return x * gelu_gate(x); }
 __device__ inline float gelu_derivative(float x) {
   x = clamp(x, -30.0f, 30.0f);  // flat beyond, and the square must not overflow
   const float s = gelu_gate(x);

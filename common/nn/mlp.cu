@@ -26,8 +26,7 @@ std::vector<std::size_t> parse_widths(std::string_view text, std::string_view li
     const std::string_view word = list.substr(0, dash);
     std::size_t width = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), width);
-    if (error == std::errc::result_out_of_range)
-      bad_model(text, "has a width that is too large: " + std::string(word));
+    if (error == std::errc::result_out_of_range) bad_model(text, "has a width that is too large: " + std::string(word));
     if (error != std::errc() || end != word.data() + word.size())
       bad_model(text, "is not a list of widths; write mlp:IN-...-CLASSES, for example mlp:64-128-10");
     if (width == 0) bad_model(text, "has a width of zero; every width must be at least 1");
@@ -86,9 +85,7 @@ Batch make_batch(Context& context, std::size_t batch, std::size_t width) {
 
 namespace {
 
-std::string tag_of(std::size_t layer, const char* what) {
-  return "layer " + std::to_string(layer) + " " + what;
-}
+std::string tag_of(std::size_t layer, const char* what) { return "layer " + std::to_string(layer) + " " + what; }
 
 void require_input(const MlpSpec& spec, const DeviceBuffer<float>& input, std::size_t batch) {
   if (batch == 0 || input.size() != checked_product(batch, spec.inputs()))
@@ -110,8 +107,8 @@ Mlp::Mlp(Context& context, const MlpSpec& spec, std::uint64_t seed, bool with_gr
       layer.weight_gradient = context.buffer<float>(count, Category::gradients, tag_of(l, "weight gradient"));
       layer.bias_gradient = context.buffer<float>(out, Category::gradients, tag_of(l, "bias gradient"));
     }
-    fill_uniform(context, layer.weight.data(), count,
-                 static_cast<float>(std::sqrt(6.0 / static_cast<double>(in))), seed, l);
+    fill_uniform(context, layer.weight.data(), count, static_cast<float>(std::sqrt(6.0 / static_cast<double>(in))),
+                 seed, l);
     fill(context, layer.bias.data(), out, 0.0f);
   }
   if (with_gradients) {
@@ -124,8 +121,7 @@ std::vector<Parameter> Mlp::parameters() {
   std::vector<Parameter> all;
   for (std::size_t l = 1; l <= layers_.size(); ++l) {
     Layer& layer = layers_[l - 1];
-    all.push_back(
-        {tag_of(l, "weight"), layer.weight.data(), layer.weight_gradient.data(), layer.weight.size()});
+    all.push_back({tag_of(l, "weight"), layer.weight.data(), layer.weight_gradient.data(), layer.weight.size()});
     all.push_back({tag_of(l, "bias"), layer.bias.data(), layer.bias_gradient.data(), layer.bias.size()});
   }
   return all;
@@ -146,17 +142,15 @@ void Mlp::forward_backward(Context& context, Batch batch, StepOptions options) {
     for (std::size_t l = 1; l <= layers; ++l) {
       const std::size_t in = spec_.widths[l - 1], out = spec_.widths[l], count = checked_product(rows, out);
       const bool last = l == layers;
-      DeviceBuffer<float> y =
-          context.buffer<float>(count, Category::activations,
-                                last                                   ? std::string("logits")
-                                : spec_.activation == Activation::gelu ? tag_of(l, "pre-activation")
-                                                                       : tag_of(l, "activation"));
+      DeviceBuffer<float> y = context.buffer<float>(count, Category::activations,
+                                                    last                                   ? std::string("logits")
+                                                    : spec_.activation == Activation::gelu ? tag_of(l, "pre-activation")
+                                                                                           : tag_of(l, "activation"));
       linear_forward(context, activation[l - 1].data(), weight(l), y.data(), rows, in, out);
       if (!last && spec_.activation == Activation::gelu) {
         before[l] = std::move(y);
         activation[l] = context.buffer<float>(count, Category::activations, tag_of(l, "activation"));
-        bias_activation_keep(context, before[l].data(), bias(l), activation[l].data(), rows, out,
-                             spec_.activation);
+        bias_activation_keep(context, before[l].data(), bias(l), activation[l].data(), rows, out, spec_.activation);
       } else {
         bias_activation(context, y.data(), bias(l), rows, out, last ? Activation::none : spec_.activation);
         activation[l] = std::move(y);
@@ -172,18 +166,17 @@ void Mlp::forward_backward(Context& context, Batch batch, StepOptions options) {
   DeviceBuffer<float> gradient = std::move(activation[layers]);  // of the logits, in their place
   for (std::size_t l = layers; l >= 1; --l) {
     const std::size_t in = spec_.widths[l - 1], out = spec_.widths[l];
-    linear_backward_weight(context, gradient.data(), activation[l - 1].data(), weight_gradient(l),
-                           bias_gradient(l), rows, in, out, options.accumulate);
+    linear_backward_weight(context, gradient.data(), activation[l - 1].data(), weight_gradient(l), bias_gradient(l),
+                           rows, in, out, options.accumulate);
     if (l == 1) break;
     if (spec_.activation != Activation::relu) activation[l - 1].reset();
-    DeviceBuffer<float> below = context.buffer<float>(checked_product(rows, in), Category::activations,
-                                                      tag_of(l - 1, "activation gradient"));
+    DeviceBuffer<float> below =
+        context.buffer<float>(checked_product(rows, in), Category::activations, tag_of(l - 1, "activation gradient"));
     linear_backward_input(context, gradient.data(), weight(l), below.data(), rows, in, out);
     gradient = std::move(below);
-    activation_backward(
-        context, gradient.data(),
-        spec_.activation == Activation::relu ? activation[l - 1].data() : before[l - 1].data(),
-        gradient.size(), spec_.activation);
+    activation_backward(context, gradient.data(),
+                        spec_.activation == Activation::relu ? activation[l - 1].data() : before[l - 1].data(),
+                        gradient.size(), spec_.activation);
     activation[l - 1].reset();
     before[l - 1].reset();
   }
@@ -224,8 +217,7 @@ std::size_t Mlp::count_correct(Context& context, Batch batch) {
   nn::count_correct(context, logits.data(), batch.labels.data(), batch.size, spec_.classes(), count.data());
   if (planning()) return 0;
   unsigned long long correct = 0;
-  CUDA_CHECK(
-      cudaMemcpyAsync(&correct, count.data(), sizeof correct, cudaMemcpyDeviceToHost, context.stream()));
+  CUDA_CHECK(cudaMemcpyAsync(&correct, count.data(), sizeof correct, cudaMemcpyDeviceToHost, context.stream()));
   CUDA_CHECK(cudaStreamSynchronize(context.stream()));
   return correct;
 }
@@ -238,8 +230,8 @@ std::uint64_t Mlp::fingerprint(Context& context) const {
   const auto add = [&](const DeviceBuffer<float>& tensor) {
     for (std::size_t first = 0; first < tensor.size(); first += kPiece) {
       const std::size_t count = std::min(kPiece, tensor.size() - first);
-      CUDA_CHECK(cudaMemcpyAsync(piece.data(), tensor.data() + first, count * sizeof(float),
-                                 cudaMemcpyDeviceToHost, context.stream()));
+      CUDA_CHECK(cudaMemcpyAsync(piece.data(), tensor.data() + first, count * sizeof(float), cudaMemcpyDeviceToHost,
+                                 context.stream()));
       CUDA_CHECK(cudaStreamSynchronize(context.stream()));
       for (std::size_t i = 0; i < count; ++i) hash = (hash ^ piece[i]) * 0x100000001b3ull;
     }
@@ -266,17 +258,14 @@ std::size_t parameter_bytes(const MlpSpec& spec) {
   // Σ over layers: granule(4 · w[l−1] · w[l]) + granule(4 · w[l])
   std::size_t sum = 0;
   for (std::size_t l = 1; l <= spec.layers(); ++l) {
-    const std::size_t weights =
-        checked_product(checked_product(spec.widths[l - 1], spec.widths[l]), sizeof(float));
-    sum = checked_sum(sum, checked_sum(round_to_granule(weights),
-                                       round_to_granule(checked_product(spec.widths[l], sizeof(float)))));
+    const std::size_t weights = checked_product(checked_product(spec.widths[l - 1], spec.widths[l]), sizeof(float));
+    sum = checked_sum(
+        sum, checked_sum(round_to_granule(weights), round_to_granule(checked_product(spec.widths[l], sizeof(float)))));
   }
   return sum;
 }
 
-std::size_t label_bytes(std::size_t batch) {
-  return round_to_granule(checked_product(batch, sizeof(int)));
-}
+std::size_t label_bytes(std::size_t batch) { return round_to_granule(checked_product(batch, sizeof(int))); }
 
 ByCategory resident_for_inference(const MlpSpec& spec) {
   ByCategory resident;
@@ -338,8 +327,7 @@ PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind
 PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch) {
   std::size_t pair = 0;
   for (std::size_t l = 1; l <= spec.layers(); ++l)
-    pair =
-        std::max(pair, checked_sum(activation_bytes(spec, batch, l - 1), activation_bytes(spec, batch, l)));
+    pair = std::max(pair, checked_sum(activation_bytes(spec, batch, l - 1), activation_bytes(spec, batch, l)));
   PeakBytes peak{resident_for_inference(spec)};
   peak.at_peak[Category::activations] = pair;
   return peak;

@@ -13,12 +13,9 @@ namespace oomlab::nn {
 
 const char* name_of(Activation activation) noexcept {
   switch (activation) {
-    case Activation::none:
-      return "none";
-    case Activation::relu:
-      return "relu";
-    case Activation::gelu:
-      return "gelu";
+    case Activation::none: return "none";
+    case Activation::relu: return "relu";
+    case Activation::gelu: return "gelu";
   }
   return "?";
 }
@@ -41,13 +38,13 @@ void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, s
                            static_cast<int>(k), &alpha, b, ldb, a, lda, &beta, c, static_cast<int>(n)));
 }
 
-void linear_forward(Context& context, const float* x, const float* weight, float* y, std::size_t batch,
-                    std::size_t in, std::size_t out) {
+void linear_forward(Context& context, const float* x, const float* weight, float* y, std::size_t batch, std::size_t in,
+                    std::size_t out) {
   gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
 }
 
-void linear_backward_input(Context& context, const float* dy, const float* weight, float* dx,
-                           std::size_t batch, std::size_t in, std::size_t out) {
+void linear_backward_input(Context& context, const float* dy, const float* weight, float* dx, std::size_t batch,
+                           std::size_t in, std::size_t out) {
   gemm(context, false, false, batch, in, out, 1.0f, dy, weight, 0.0f, dx);
 }
 
@@ -78,8 +75,7 @@ __device__ float derivative(float saved) {
 
 // One block a row, so that the bias needs no division to be found.
 template <Activation A>
-__global__ void bias_activation_kernel(float* y, const float* bias, std::size_t rows, std::size_t width,
-                                       bool packs) {
+__global__ void bias_activation_kernel(float* y, const float* bias, std::size_t rows, std::size_t width, bool packs) {
   for (std::size_t row : row_range(rows)) {
     float* line = y + row * width;
     if (bias) {
@@ -103,8 +99,7 @@ __global__ void bias_activation_kernel(float* y, const float* bias, std::size_t 
 
 template <Activation A>
 __global__ void bias_activation_keep_kernel(float* __restrict__ z, const float* __restrict__ bias,
-                                            float* __restrict__ y, std::size_t rows, std::size_t width,
-                                            bool packs) {
+                                            float* __restrict__ y, std::size_t rows, std::size_t width, bool packs) {
   for (std::size_t row : row_range(rows)) {
     float *kept = z + row * width, *out = y + row * width;
     for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
@@ -123,8 +118,8 @@ __global__ void bias_activation_keep_kernel(float* __restrict__ z, const float* 
 }
 
 template <Activation A>
-__global__ void activation_backward_kernel(float* __restrict__ dy, const float* __restrict__ saved,
-                                           std::size_t count, bool packs) {
+__global__ void activation_backward_kernel(float* __restrict__ dy, const float* __restrict__ saved, std::size_t count,
+                                           bool packs) {
   for_packs(GridRange{}, count, packs, [&](auto d, std::size_t i) {
     using V = decltype(d);
     d = load<V>(dy, i);
@@ -146,8 +141,8 @@ void bias_activation(Context& context, float* y, const float* bias, std::size_t 
          width % 4 == 0 && aligned_for_packs(y, bias));
 }
 
-void bias_activation_keep(Context& context, float* z, const float* bias, float* y, std::size_t rows,
-                          std::size_t width, Activation activation) {
+void bias_activation_keep(Context& context, float* z, const float* bias, float* y, std::size_t rows, std::size_t width,
+                          Activation activation) {
   const auto kernel = activation == Activation::relu   ? bias_activation_keep_kernel<Activation::relu>
                       : activation == Activation::gelu ? bias_activation_keep_kernel<Activation::gelu>
                                                        : bias_activation_keep_kernel<Activation::none>;
@@ -155,13 +150,11 @@ void bias_activation_keep(Context& context, float* z, const float* bias, float* 
          width % 4 == 0 && aligned_for_packs(z, bias, y));
 }
 
-void activation_backward(Context& context, float* dy, const float* saved, std::size_t count,
-                         Activation activation) {
+void activation_backward(Context& context, float* dy, const float* saved, std::size_t count, Activation activation) {
   if (activation == Activation::none) return;
   const auto kernel = activation == Activation::relu ? activation_backward_kernel<Activation::relu>
                                                      : activation_backward_kernel<Activation::gelu>;
-  launch(kernel, shape_for_items(count / 4), context.stream(), dy, saved, count,
-         aligned_for_packs(dy, saved));
+  launch(kernel, shape_for_items(count / 4), context.stream(), dy, saved, count, aligned_for_packs(dy, saved));
 }
 
 // ----------------------------------------------------------------------------------------------- column sums
@@ -213,8 +206,7 @@ __global__ void column_sum_kernel(const float* __restrict__ x, float* __restrict
     __syncthreads();
     for (std::size_t top = 0; top < rows; top += tiles.groups * kCell) {
       for (std::size_t i : block_range(tiles.cells())) {
-        const std::size_t row = top + (i >> tiles.cells_across_log2) * kCell,
-                          column = (i & (across - 1)) * kCell;
+        const std::size_t row = top + (i >> tiles.cells_across_log2) * kCell, column = (i & (across - 1)) * kCell;
         const float* cell = x + row * width + first + column;
         float* into = partial + i * kCell;
         if (row + kCell <= rows && column + kCell <= columns) {
@@ -240,13 +232,11 @@ __global__ void column_sum_kernel(const float* __restrict__ x, float* __restrict
 
 }  // namespace
 
-void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width,
-                bool accumulate) {
+void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width, bool accumulate) {
   const ColumnTiles tiles = column_tiles(rows, width);
   LaunchShape shape = shape_for_short_rows((width + tiles.columns - 1) / tiles.columns, tiles.cells(),
                                            tiles.cells() * kCell * sizeof(float));
-  const auto kernel =
-      width % 4 == 0 && aligned_for_packs(x) ? column_sum_kernel<true> : column_sum_kernel<false>;
+  const auto kernel = width % 4 == 0 && aligned_for_packs(x) ? column_sum_kernel<true> : column_sum_kernel<false>;
   launch(kernel, shape, context.stream(), x, sums, rows, width, tiles, accumulate);
 }
 
@@ -317,15 +307,14 @@ __device__ float block_sum_of(X* x, std::size_t n, F f) {
 }
 
 template <bool kPacks>
-__global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, float* row_loss,
-                                             std::size_t rows, std::size_t classes, float gradient_scale) {
+__global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, float* row_loss, std::size_t rows,
+                                             std::size_t classes, float gradient_scale) {
   for (std::size_t row : row_range(rows)) {
     float* x = logits + row * classes;
     const float largest = block_max_of(x, classes, kPacks);
     const float target = x[labels[row]] - largest;
     __syncthreads();  // everybody has read the target and the largest; now x is overwritten
-    const float sum =
-        block_sum_of<kPacks, true>(x, classes, [&](float value) { return exp_of(value - largest); });
+    const float sum = block_sum_of<kPacks, true>(x, classes, [&](float value) { return exp_of(value - largest); });
     const float scale = gradient_scale / sum;
     __syncthreads();  // x is walked in another way than before
     for_packs(BlockRange{}, classes, kPacks, [&](auto v, std::size_t i) {
@@ -343,28 +332,24 @@ __global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, f
 }
 
 template <bool kPacks>
-__global__ void cross_entropy_kernel(const float* logits, const int* labels, float* row_loss,
-                                     std::size_t rows, std::size_t classes) {
+__global__ void cross_entropy_kernel(const float* logits, const int* labels, float* row_loss, std::size_t rows,
+                                     std::size_t classes) {
   for (std::size_t row : row_range(rows)) {
     const float* x = logits + row * classes;
     const float largest = block_max_of(x, classes, kPacks);
-    const float sum =
-        block_sum_of<kPacks, false>(x, classes, [&](float value) { return exp_of(value - largest); });
-    for ([[maybe_unused]] std::size_t once : block_range(1))
-      row_loss[row] = logf(sum) - (x[labels[row]] - largest);
+    const float sum = block_sum_of<kPacks, false>(x, classes, [&](float value) { return exp_of(value - largest); });
+    for ([[maybe_unused]] std::size_t once : block_range(1)) row_loss[row] = logf(sum) - (x[labels[row]] - largest);
   }
 }
 
 // One block: the vector is short, and one order of addition is enough.
-__global__ void scaled_sum_kernel(const float* x, std::size_t count, float scale, float* total,
-                                  bool accumulate) {
+__global__ void scaled_sum_kernel(const float* x, std::size_t count, float scale, float* total, bool accumulate) {
   const float sum = block_sum_of<false, false>(x, count, [](float value) { return value; });
-  for ([[maybe_unused]] std::size_t once : block_range(1))
-    *total = (accumulate ? *total : 0.0f) + scale * sum;
+  for ([[maybe_unused]] std::size_t once : block_range(1)) *total = (accumulate ? *total : 0.0f) + scale * sum;
 }
 
-__global__ void count_correct_kernel(const float* logits, const int* labels, std::size_t rows,
-                                     std::size_t classes, unsigned long long* correct, bool accumulate) {
+__global__ void count_correct_kernel(const float* logits, const int* labels, std::size_t rows, std::size_t classes,
+                                     unsigned long long* correct, bool accumulate) {
   unsigned long long hits = 0;
   for (std::size_t row : block_range(rows)) {
     const float* x = logits + row * classes;
@@ -379,31 +364,28 @@ __global__ void count_correct_kernel(const float* logits, const int* labels, std
 
 }  // namespace
 
-void softmax_cross_entropy(Context& context, float* logits, const int* labels, float* row_loss,
-                           std::size_t rows, std::size_t classes, float gradient_scale) {
+void softmax_cross_entropy(Context& context, float* logits, const int* labels, float* row_loss, std::size_t rows,
+                           std::size_t classes, float gradient_scale) {
   const auto kernel = classes % 4 == 0 && aligned_for_packs(logits) ? softmax_cross_entropy_kernel<true>
                                                                     : softmax_cross_entropy_kernel<false>;
-  launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss,
-         rows, classes, gradient_scale);
+  launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss, rows, classes,
+         gradient_scale);
 }
 
-void cross_entropy(Context& context, const float* logits, const int* labels, float* row_loss,
-                   std::size_t rows, std::size_t classes) {
-  const auto kernel = classes % 4 == 0 && aligned_for_packs(logits) ? cross_entropy_kernel<true>
-                                                                    : cross_entropy_kernel<false>;
-  launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss,
-         rows, classes);
+void cross_entropy(Context& context, const float* logits, const int* labels, float* row_loss, std::size_t rows,
+                   std::size_t classes) {
+  const auto kernel =
+      classes % 4 == 0 && aligned_for_packs(logits) ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
+  launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss, rows, classes);
 }
 
-void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total,
-                bool accumulate) {
+void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total, bool accumulate) {
   launch(scaled_sum_kernel, shape_for_rows(1), context.stream(), x, count, scale, total, accumulate);
 }
 
-void count_correct(Context& context, const float* logits, const int* labels, std::size_t rows,
-                   std::size_t classes, unsigned long long* correct, bool accumulate) {
-  launch(count_correct_kernel, shape_for_rows(1), context.stream(), logits, labels, rows, classes, correct,
-         accumulate);
+void count_correct(Context& context, const float* logits, const int* labels, std::size_t rows, std::size_t classes,
+                   unsigned long long* correct, bool accumulate) {
+  launch(count_correct_kernel, shape_for_rows(1), context.stream(), logits, labels, rows, classes, correct, accumulate);
 }
 
 // --------------------------------------------------------------------------------------------- initial
@@ -442,8 +424,7 @@ void fill_uniform(Context& context, float* values, std::size_t count, float boun
 }
 
 void fill(Context& context, float* values, std::size_t count, float value) {
-  launch(fill_kernel, shape_for_items(count / 4), context.stream(), values, count, value,
-         aligned_for_packs(values));
+  launch(fill_kernel, shape_for_items(count / 4), context.stream(), values, count, value, aligned_for_packs(values));
 }
 
 }  // namespace oomlab::nn

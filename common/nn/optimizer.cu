@@ -10,12 +10,9 @@ namespace oomlab::nn {
 
 const char* name_of(OptimizerKind kind) noexcept {
   switch (kind) {
-    case OptimizerKind::sgd:
-      return "sgd";
-    case OptimizerKind::momentum:
-      return "momentum";
-    case OptimizerKind::adamw:
-      return "adamw";
+    case OptimizerKind::sgd: return "sgd";
+    case OptimizerKind::momentum: return "momentum";
+    case OptimizerKind::adamw: return "adamw";
   }
   return "?";
 }
@@ -23,8 +20,7 @@ const char* name_of(OptimizerKind kind) noexcept {
 OptimizerKind parse_optimizer(std::string_view name) {
   for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw})
     if (name == name_of(kind)) return kind;
-  throw std::invalid_argument("optimizer '" + std::string(name) +
-                              "' is unknown; known: sgd, momentum, adamw");
+  throw std::invalid_argument("optimizer '" + std::string(name) + "' is unknown; known: sgd, momentum, adamw");
 }
 
 std::size_t state_buffers(OptimizerKind kind) noexcept {
@@ -36,8 +32,8 @@ std::size_t state_buffers(OptimizerKind kind) noexcept {
 
 namespace {
 
-__global__ void sgd_kernel(float* __restrict__ value, const float* __restrict__ gradient, std::size_t count,
-                           float lr, bool packs) {
+__global__ void sgd_kernel(float* __restrict__ value, const float* __restrict__ gradient, std::size_t count, float lr,
+                           bool packs) {
   for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
     using V = decltype(w);
     w = load<V>(value, i);
@@ -48,8 +44,7 @@ __global__ void sgd_kernel(float* __restrict__ value, const float* __restrict__ 
 }
 
 __global__ void momentum_kernel(float* __restrict__ value, const float* __restrict__ gradient,
-                                float* __restrict__ velocity, std::size_t count, float lr, float momentum,
-                                bool packs) {
+                                float* __restrict__ velocity, std::size_t count, float lr, float momentum, bool packs) {
   for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
     using V = decltype(w);
     w = load<V>(value, i);
@@ -104,8 +99,7 @@ std::vector<DeviceBuffer<float>> make_state(Context& context, const std::vector<
 
 std::vector<Parameter> require_gradients(std::vector<Parameter> parameters) {
   for (const Parameter& p : parameters)
-    if (!p.gradient && p.count)
-      throw std::invalid_argument("parameter '" + p.name + "' has no gradient to follow");
+    if (!p.gradient && p.count) throw std::invalid_argument("parameter '" + p.name + "' has no gradient to follow");
   return parameters;
 }
 
@@ -118,12 +112,12 @@ void sgd_update(Context& context, float* value, const float* gradient, float* ve
   if (settings.momentum == 0.0f)
     launch(sgd_kernel, shape, context.stream(), value, gradient, count, settings.lr, packs);
   else
-    launch(momentum_kernel, shape, context.stream(), value, gradient, velocity, count, settings.lr,
-           settings.momentum, packs);
+    launch(momentum_kernel, shape, context.stream(), value, gradient, velocity, count, settings.lr, settings.momentum,
+           packs);
 }
 
-void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second,
-                  std::size_t count, const AdamWSettings& settings, std::uint64_t step) {
+void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second, std::size_t count,
+                  const AdamWSettings& settings, std::uint64_t step) {
   const double t = static_cast<double>(step);
   const AdamWStep s{settings.beta1,
                     settings.beta2,

@@ -89,7 +89,7 @@ class AdamW final : public Optimizer {
 void sgd_update(Context& context, float* value, const float* gradient, float* velocity, std::size_t count,
                 const SgdSettings& settings);
 /// `step` counts from 1.
-void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second,
-                  std::size_t count, const AdamWSettings& settings, std::uint64_t step);
+void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second, std::size_t count,
+                  const AdamWSettings& settings, std::uint64_t step);
 
 }  // namespace oomlab::nn

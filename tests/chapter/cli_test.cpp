@@ -1,5 +1,5 @@
-// What every chapter does with bad input, with interruption, and with its result files. Each bad input costs one line on
-// stderr, the documented exit code, and leaves no file behind.
+// What every chapter does with bad input, with interruption, and with its result files. Each bad input costs one line
+// on stderr, the documented exit code, and leaves no file behind.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -44,45 +44,35 @@ TEST_P(CliBadInput, CostsOneLineAndExitCode64) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, CliBadInput,
-    testing::Values(
-        Bad{"BudgetUnit", {"--budget", "12parsecs"}, "12parsecs"},
-        Bad{"BudgetZero", {"--budget", "0"}, "0"},
-        Bad{"BudgetNegative", {"--budget=-1MiB"}, "-1MiB"},
-        Bad{"BudgetHuge", {"--budget", "99999999999TiB"}, "99999999999TiB"},
-        Bad{"BatchZero", {"--batch", "0"}, "--batch '0'"},
-        Bad{"BatchNegative", {"--batch=-3"}, "-3"},
-        Bad{"BatchWord", {"--batch", "many"}, "many"},
-        Bad{"BatchOverflow", {"--batch", "99999999999999999999"}, "99999999999999999999"},
-        Bad{"BatchTooLargeForBytes", {"--plan", "--batch", "18446744073709551615"}, "18446744073709551615"},
-        Bad{"StepsZero", {"--steps", "0"}, "--steps '0'"},
-        Bad{"Model", {"--model", "nosuch"}, "nosuch"},
-        Bad{"ModelEmpty", {"--model", ""}, "model"},
-        Bad{"Filter", {"--filter", "("}, "'('"},
-        Bad{"FilterMatchesNothing", {"--filter", "^nothing-like-this$"}, "nothing-like-this"},
-        Bad{"Device", {"--device", "99"}, "99"},
-        Bad{"DeviceWord", {"--device", "gpu"}, "gpu"},
-        Bad{"DeviceNegative", {"--device=-1"}, "-1"},
-        Bad{"Devices", {"--devices", "999"}, "999"},
-        Bad{"Option", {"--nosuch"}, "--nosuch"},
-        Bad{"Argument", {"nosuch"}, "nosuch"},
-        Bad{"MissingValue", {"--batch"}, "--batch"},
-        Bad{"BenchmarkFlag", {"--benchmark_nosuch=1"}, "--benchmark_nosuch"},
-        Bad{"BenchmarkFormat", {"--benchmark_format=bogus"}, "bogus"},
-        Bad{"BenchmarkFilter", {"--benchmark_filter=("}, "'('"},
-        Bad{"BenchmarkFilterMatchesNothing", {"--benchmark_filter=nothing-like-this"}, "nothing-like-this"},
-        Bad{"BenchmarkNumber", {"--benchmark_repetitions=abc"}, "abc"},
-        Bad{"BenchmarkOutFolder", {"--benchmark_out=missing/b.json"}, "missing"},
-        Bad{"DataEmpty", {"--data", ""}, "--data"},
-        Bad{"JsonEmpty", {"--json", ""}, "--json"},
-        Bad{"FilterEmpty", {"--filter", ""}, "--filter"},
-        Bad{"LineBreak", {"--model", "a\nb"}, "a?b"},
-        Bad{"SameFileTwice", {"--json", "x", "--trace", "x"}, "'x'"},
-        Bad{"PlanBeyondASize", {"--plan", "--model", "mlp:2000000000-1000000000-10"}, "more bytes"},
-        Bad{"JsonFolder", {"--json", "missing/result.json"}, "missing"},
-        Bad{"JsonIsFolder", {"--json", "/"}, "folder"},
-        Bad{"TraceFolder", {"--trace", "missing/trace.json"}, "missing"},
-        Bad{"SnapshotFolder", {"--snapshot", "missing/snapshot.pickle"}, "missing"},
-        Bad{"DataFolder", {"--data", "missing"}, "missing"}),
+    testing::Values(Bad{"BudgetUnit", {"--budget", "12parsecs"}, "12parsecs"},
+                    Bad{"BudgetZero", {"--budget", "0"}, "0"}, Bad{"BudgetNegative", {"--budget=-1MiB"}, "-1MiB"},
+                    Bad{"BudgetHuge", {"--budget", "99999999999TiB"}, "99999999999TiB"},
+                    Bad{"BatchZero", {"--batch", "0"}, "--batch '0'"}, Bad{"BatchNegative", {"--batch=-3"}, "-3"},
+                    Bad{"BatchWord", {"--batch", "many"}, "many"},
+                    Bad{"BatchOverflow", {"--batch", "99999999999999999999"}, "99999999999999999999"},
+                    Bad{"BatchTooLargeForBytes", {"--plan", "--batch", "18446744073709551615"}, "18446744073709551615"},
+                    Bad{"StepsZero", {"--steps", "0"}, "--steps '0'"}, Bad{"Model", {"--model", "nosuch"}, "nosuch"},
+                    Bad{"ModelEmpty", {"--model", ""}, "model"}, Bad{"Filter", {"--filter", "("}, "'('"},
+                    Bad{"FilterMatchesNothing", {"--filter", "^nothing-like-this$"}, "nothing-like-this"},
+                    Bad{"Device", {"--device", "99"}, "99"}, Bad{"DeviceWord", {"--device", "gpu"}, "gpu"},
+                    Bad{"DeviceNegative", {"--device=-1"}, "-1"}, Bad{"Devices", {"--devices", "999"}, "999"},
+                    Bad{"Option", {"--nosuch"}, "--nosuch"}, Bad{"Argument", {"nosuch"}, "nosuch"},
+                    Bad{"MissingValue", {"--batch"}, "--batch"},
+                    Bad{"BenchmarkFlag", {"--benchmark_nosuch=1"}, "--benchmark_nosuch"},
+                    Bad{"BenchmarkFormat", {"--benchmark_format=bogus"}, "bogus"},
+                    Bad{"BenchmarkFilter", {"--benchmark_filter=("}, "'('"},
+                    Bad{"BenchmarkFilterMatchesNothing", {"--benchmark_filter=nothing-like-this"}, "nothing-like-this"},
+                    Bad{"BenchmarkNumber", {"--benchmark_repetitions=abc"}, "abc"},
+                    Bad{"BenchmarkOutFolder", {"--benchmark_out=missing/b.json"}, "missing"},
+                    Bad{"DataEmpty", {"--data", ""}, "--data"}, Bad{"JsonEmpty", {"--json", ""}, "--json"},
+                    Bad{"FilterEmpty", {"--filter", ""}, "--filter"}, Bad{"LineBreak", {"--model", "a\nb"}, "a?b"},
+                    Bad{"SameFileTwice", {"--json", "x", "--trace", "x"}, "'x'"},
+                    Bad{"PlanBeyondASize", {"--plan", "--model", "mlp:2000000000-1000000000-10"}, "more bytes"},
+                    Bad{"JsonFolder", {"--json", "missing/result.json"}, "missing"},
+                    Bad{"JsonIsFolder", {"--json", "/"}, "folder"},
+                    Bad{"TraceFolder", {"--trace", "missing/trace.json"}, "missing"},
+                    Bad{"SnapshotFolder", {"--snapshot", "missing/snapshot.pickle"}, "missing"},
+                    Bad{"DataFolder", {"--data", "missing"}, "missing"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // ------------------------------------------------------------------------------------------------- --data
@@ -111,8 +101,7 @@ void expect_data_refused(const std::string& images, const std::string& labels, c
   std::filesystem::create_directory(data);
   if (!images.empty()) write(data + "/images-idx3-ubyte", images);
   if (!labels.empty()) write(data + "/labels-idx1-ubyte", labels);
-  const Outcome outcome =
-      run_process(program(), {"--quick", "--data", "data", "--json", "result.json"}, folder.path());
+  const Outcome outcome = run_process(program(), {"--quick", "--data", "data", "--json", "result.json"}, folder.path());
   EXPECT_EQ(outcome.exit_code, 64) << outcome.err;
   EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
   EXPECT_NE(outcome.err.find(mentions), std::string::npos) << outcome.err;
@@ -148,8 +137,8 @@ TEST(CliData, AValidFolderIsUsed) {
 
 TEST(CliResult, AFullDiskIsReportedAndLeavesNothing) {
   const TemporaryFolder folder;
-  const Outcome outcome = run_process(
-      program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"}, folder.path(), [] {
+  const Outcome outcome =
+      run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"}, folder.path(), [] {
         // The smallest disk there is: files of this process may not grow beyond 1 KiB. The streams of the child are
         // files too, so --quiet.
         const rlimit limit{1024, 1024};
@@ -177,8 +166,8 @@ TEST(CliResult, AFullDeviceIsReported) {
 TEST(CliResult, AFullStandardOutputIsReported) {
   const TemporaryFolder folder;
   for (const char* option : {"--plan", "--help", "--list"}) {
-    const Outcome outcome = run_process(
-        "/bin/sh", {"-c", "exec \"$0\" --quick \"$1\" >/dev/full", program(), option}, folder.path());
+    const Outcome outcome =
+        run_process("/bin/sh", {"-c", "exec \"$0\" --quick \"$1\" >/dev/full", program(), option}, folder.path());
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
     EXPECT_EQ(outcome.exit_code, 1) << option << " " << outcome.err;
     EXPECT_NE(outcome.err.find("writ"), std::string::npos) << outcome.err;
@@ -188,12 +177,12 @@ TEST(CliResult, AFullStandardOutputIsReported) {
 TEST(CliResult, AnOldResultSurvivesAFailedRun) {
   const TemporaryFolder folder;
   write(folder / "result.json", "precious");
-  const Outcome outcome = run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"},
-                                      folder.path(), [] {
-                                        const rlimit limit{1024, 1024};
-                                        setrlimit(RLIMIT_FSIZE, &limit);
-                                        signal(SIGXFSZ, SIG_IGN);
-                                      });
+  const Outcome outcome =
+      run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"}, folder.path(), [] {
+        const rlimit limit{1024, 1024};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        signal(SIGXFSZ, SIG_IGN);
+      });
   if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_EQ(read_text(folder / "result.json"), "precious");
@@ -240,7 +229,7 @@ TEST(CliResult, JsonFitsTheSchema) {
 TEST(CliResult, TraceAndSnapshotShowTheTablesPeak) {
   const TemporaryFolder folder;
   for (const Words& extra : {Words{}, Words{"--budget", "none"}, Words{"--plan"}}) {
-    Words arguments = {"--quick", "--steps", "1",          "--quiet",  "--json",
+    Words arguments = {"--quick", "--steps", "1",          "--quiet",    "--json",
                        "r.json",  "--trace", "trace.json", "--snapshot", "snapshot.pickle"};
     arguments.insert(arguments.end(), extra.begin(), extra.end());
     const Outcome run = run_process(program(), arguments, folder.path());
@@ -248,12 +237,12 @@ TEST(CliResult, TraceAndSnapshotShowTheTablesPeak) {
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const json result = json::parse(read_text(folder / "r.json"));
     const std::string peak = result["variants"][0]["peak_allocated_bytes"].dump();
-    const Outcome trace =
-        python({source_folder() + "/tests/memory/check_trace.py", folder / "trace.json", "--peak", peak}, folder.path());
+    const Outcome trace = python(
+        {source_folder() + "/tests/memory/check_trace.py", folder / "trace.json", "--peak", peak}, folder.path());
     EXPECT_EQ(trace.exit_code, 0) << trace.out << trace.err;
-    const Outcome snapshot = python(
-        {source_folder() + "/tests/memory/check_snapshot.py", folder / "snapshot.pickle", "--peak", peak},
-        folder.path());
+    const Outcome snapshot =
+        python({source_folder() + "/tests/memory/check_snapshot.py", folder / "snapshot.pickle", "--peak", peak},
+               folder.path());
     EXPECT_EQ(snapshot.exit_code, 0) << snapshot.out << snapshot.err;
   }
 }
@@ -301,7 +290,8 @@ TEST(Cli, DeviceAutoAndBenchmarkFlagsWork) {
   if (automatic.exit_code == 2) GTEST_SKIP() << automatic.err;
   EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
   EXPECT_NE(automatic.err.find("most free memory"), std::string::npos) << automatic.err;
-  const Outcome flags = run_process(program(), {"--quick", "--steps", "2", "--benchmark_out=bench.json"}, folder.path());
+  const Outcome flags =
+      run_process(program(), {"--quick", "--steps", "2", "--benchmark_out=bench.json"}, folder.path());
   EXPECT_EQ(flags.exit_code, 0) << flags.err;
   EXPECT_TRUE(json::parse(read_text(folder / "bench.json")).contains("benchmarks"));
 }

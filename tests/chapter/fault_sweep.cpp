@@ -66,23 +66,21 @@ int __wrap_close(int file) {
   const int result = __real_close(file);  // closed it is, whatever it says
   return file_fault("close", EIO) ? -1 : result;
 }
-int __wrap_rename(const char* from, const char* to) {
-  return file_fault("rename", EIO) ? -1 : __real_rename(from, to);
-}
+int __wrap_rename(const char* from, const char* to) { return file_fault("rename", EIO) ? -1 : __real_rename(from, to); }
 }
 
 namespace {
 
 namespace host = oomlab::host;
-using oomlab::test::host_heap_bytes;
 using nlohmann::json;
+using oomlab::test::host_heap_bytes;
 
 // A fault that ends the process must not end it without a word: say which one, and what the chapter said last.
 int terminal = 2, captured_errors = -1;
 void on_abort(int) {
   char text[4096];
-  const int length = std::snprintf(text, sizeof text, "aborted after a failed %s; calls seen: %llu\n", host::fault_site(),
-                                   static_cast<unsigned long long>(host::fault_calls()));
+  const int length = std::snprintf(text, sizeof text, "aborted after a failed %s; calls seen: %llu\n",
+                                   host::fault_site(), static_cast<unsigned long long>(host::fault_calls()));
   ssize_t done = write(terminal, text, static_cast<std::size_t>(length));
   const ssize_t said = captured_errors < 0 ? 0 : pread(captured_errors, text, sizeof text, 0);
   if (said > 0) done = write(terminal, text, static_cast<std::size_t>(said));
@@ -187,8 +185,8 @@ bool has_line_with(const std::string& text, std::initializer_list<const char*> w
 
 // What a string holds on the heap, as host_heap_bytes() counts it.
 long long heap_bytes(const std::string& text) {
-  const bool inside = text.data() >= reinterpret_cast<const char*>(&text) &&
-                      text.data() < reinterpret_cast<const char*>(&text + 1);
+  const bool inside =
+      text.data() >= reinterpret_cast<const char*>(&text) && text.data() < reinterpret_cast<const char*>(&text + 1);
   return inside ? 0 : static_cast<long long>(malloc_usable_size(const_cast<char*>(text.data())));
 }
 
@@ -204,8 +202,8 @@ std::vector<std::string> oom_lines(const Run& run) {
 
 std::string judge(const Run& run, const Run& clean, const json& reference) {
   if (run.exit_code == 1) {
-    if (!has_line_with(run.err, {"cudaError", "CUBLAS_STATUS_", "out of host memory", "CUDA out of memory", "cannot write",
-                                 "cannot be written", "failed"}))
+    if (!has_line_with(run.err, {"cudaError", "CUBLAS_STATUS_", "out of host memory", "CUDA out of memory",
+                                 "cannot write", "cannot be written", "failed"}))
       return "exit code 1 without a typed error: " + run.err;
     return "";
   }
@@ -321,8 +319,11 @@ int main(int argc, char** argv) {
   terminal = dup(2);
   std::signal(SIGABRT, on_abort);
   chapter.folder = name;
-  chapter.words = {chapter.program,        "--quick",   "--steps",          "1",           "--json",
-                   name + "/result.json",  "--trace",   name + "/trace.json", "--snapshot", name + "/snapshot.pickle"};
+  chapter.words = {chapter.program, "--quick",
+                   "--steps",       "1",
+                   "--json",        name + "/result.json",
+                   "--trace",       name + "/trace.json",
+                   "--snapshot",    name + "/snapshot.pickle"};
   const int exit_code = sweep(chapter, from, stride, replay);
   std::filesystem::remove_all(name);
   return exit_code;

@@ -21,7 +21,8 @@ std::string under_test(std::size_t part) {
   std::istringstream parts(value ? value : "");
   std::string text;
   for (std::size_t i = 0; i <= part; ++i)
-    if (!std::getline(parts, text, '|')) throw std::runtime_error("OOMLAB_UNDER_TEST is not set: run this through ctest");
+    if (!std::getline(parts, text, '|'))
+      throw std::runtime_error("OOMLAB_UNDER_TEST is not set: run this through ctest");
   return text;
 }
 
@@ -44,7 +45,8 @@ Outcome run_process(const std::string& program, const std::vector<std::string>& 
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("fork failed");
   if (pid == 0) {
-    const int out_file = open(out.c_str(), O_WRONLY | O_CREAT, 0600), err_file = open(err.c_str(), O_WRONLY | O_CREAT, 0600);
+    const int out_file = open(out.c_str(), O_WRONLY | O_CREAT, 0600),
+              err_file = open(err.c_str(), O_WRONLY | O_CREAT, 0600);
     if (out_file < 0 || err_file < 0 || dup2(out_file, 1) < 0 || dup2(err_file, 2) < 0 || chdir(folder.c_str()) != 0)
       _exit(126);
     if (in_child) in_child();
@@ -77,7 +79,8 @@ TemporaryFolder::~TemporaryFolder() {
 
 std::vector<std::string> TemporaryFolder::entries() const {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(path_))
+    names.push_back(entry.path().filename().string());
   return names;
 }
 

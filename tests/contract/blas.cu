@@ -80,8 +80,7 @@ struct Pair {
   using A = In;
   using C = Out;
   using Scalar = std::conditional_t<std::is_integral_v<Out>, std::int32_t, float>;
-  static constexpr cublasComputeType_t compute =
-      std::is_integral_v<Out> ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F;
+  static constexpr cublasComputeType_t compute = std::is_integral_v<Out> ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F;
 };
 
 template <class P>
@@ -105,13 +104,11 @@ class Gemm : public testing::Test {
 
   cublasStatus_t call(const Shape& s, Scalar alpha, const A* a, const A* b, Scalar beta, C* c) {
     if (s.batch == 1)
-      return cublasGemmEx(blas, s.op_a(), s.op_b(), s.m, s.n, s.k, &alpha, a, type_of<A>, s.lda(), b,
-                          type_of<A>, s.ldb(), &beta, c, type_of<C>, s.ldc(), P::compute,
-                          CUBLAS_GEMM_DEFAULT);
+      return cublasGemmEx(blas, s.op_a(), s.op_b(), s.m, s.n, s.k, &alpha, a, type_of<A>, s.lda(), b, type_of<A>,
+                          s.ldb(), &beta, c, type_of<C>, s.ldc(), P::compute, CUBLAS_GEMM_DEFAULT);
     return cublasGemmStridedBatchedEx(blas, s.op_a(), s.op_b(), s.m, s.n, s.k, &alpha, a, type_of<A>, s.lda(),
-                                      s.stride_a(), b, type_of<A>, s.ldb(), s.stride_b(), &beta, c,
-                                      type_of<C>, s.ldc(), s.stride_c(), s.batch, P::compute,
-                                      CUBLAS_GEMM_DEFAULT);
+                                      s.stride_a(), b, type_of<A>, s.ldb(), s.stride_b(), &beta, c, type_of<C>, s.ldc(),
+                                      s.stride_c(), s.batch, P::compute, CUBLAS_GEMM_DEFAULT);
   }
 
   /// Runs the GEMM on values drawn by `draw` and compares every element of C, padding included. `exact`: to
@@ -149,8 +146,7 @@ class Gemm : public testing::Test {
           } else {
             const double bound = std::abs(alpha) * magnitude + std::abs(beta * to_double(c[at]));
             const double unit = sizeof(C) == 4 ? 0x1p-24 : std::is_same_v<C, __half> ? 0x1p-11 : 0x1p-8;
-            ASSERT_NEAR(to_double(got[at]), expected,
-                        0x1p-24 * (s.k + 3) * bound + unit * std::abs(expected) + 1e-7)
+            ASSERT_NEAR(to_double(got[at]), expected, 0x1p-24 * (s.k + 3) * bound + unit * std::abs(expected) + 1e-7)
                 << "at " << i << ", " << j;
           }
         }
@@ -164,14 +160,12 @@ class Gemm : public testing::Test {
   std::mt19937 random{42};
 };
 
-using Pairs = testing::Types<Pair<float, float>, Pair<__half, __half>, Pair<__half, float>,
-                             Pair<__nv_bfloat16, __nv_bfloat16>, Pair<__nv_bfloat16, float>,
-                             Pair<std::int8_t, std::int32_t>>;
+using Pairs =
+    testing::Types<Pair<float, float>, Pair<__half, __half>, Pair<__half, float>, Pair<__nv_bfloat16, __nv_bfloat16>,
+                   Pair<__nv_bfloat16, float>, Pair<std::int8_t, std::int32_t>>;
 TYPED_TEST_SUITE(Gemm, Pairs);
 
-double small_integer(std::mt19937& random) {
-  return std::uniform_int_distribution(-2, 2)(random);
-}
+double small_integer(std::mt19937& random) { return std::uniform_int_distribution(-2, 2)(random); }
 
 TYPED_TEST(Gemm, SmallIntegersAreExact) {
   const auto fit = [](int wanted) { return TestFixture::size(wanted); };
@@ -241,15 +235,14 @@ TYPED_TEST(Gemm, BetaZeroDoesNotReadC) {
       const DeviceArray<C> c(nan);
       if (k == 0) {  // leading dimensions must still be positive
         const typename TypeParam::Scalar one = 1, zero = 0;
-        CUBLAS_CHECK(cublasGemmEx(this->blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 12, 0, &one, a.data, type_of<A>, 8,
-                                  b.data, type_of<A>, 4, &zero, c.data, type_of<C>, 8, TypeParam::compute,
+        CUBLAS_CHECK(cublasGemmEx(this->blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 12, 0, &one, a.data, type_of<A>, 8, b.data,
+                                  type_of<A>, 4, &zero, c.data, type_of<C>, 8, TypeParam::compute,
                                   CUBLAS_GEMM_DEFAULT));
       } else {
         CUBLAS_CHECK(this->call(shape, 1, a.data, b.data, 0, c.data));
       }
       const std::vector<C> got = c.download(this->stream);
-      for (int i = 0; i < (k == 0 ? 8 * 12 : static_cast<int>(got.size())); ++i)
-        ASSERT_EQ(to_double(got[i]), k) << i;
+      for (int i = 0; i < (k == 0 ? 8 * 12 : static_cast<int>(got.size())); ++i) ASSERT_EQ(to_double(got[i]), k) << i;
     }
 }
 
@@ -288,9 +281,9 @@ TYPED_TEST(Gemm, BroadcastAndInterleavedBatches) {
   const DeviceArray<C> device_c(std::vector<C>(model * tokens));
   const Scalar one = 1, zero = 0;
   CUBLAS_CHECK(cublasGemmStridedBatchedEx(this->blas, CUBLAS_OP_N, CUBLAS_OP_N, width, tokens, width, &one,
-                                          device_a.data, type_of<A>, width, 0, device_b.data, type_of<A>,
-                                          model, width, &zero, device_c.data, type_of<C>, model, width, heads,
-                                          TypeParam::compute, CUBLAS_GEMM_DEFAULT));
+                                          device_a.data, type_of<A>, width, 0, device_b.data, type_of<A>, model, width,
+                                          &zero, device_c.data, type_of<C>, model, width, heads, TypeParam::compute,
+                                          CUBLAS_GEMM_DEFAULT));
   const std::vector<C> got = device_c.download(this->stream);
   for (int token = 0; token < tokens; ++token)
     for (int at = 0; at < model; ++at) {
@@ -308,27 +301,24 @@ __global__ void fill_kernel(float* values, std::size_t n, float value) {
 class Blas : public testing::Test {
  protected:
   cublasStatus_t sgemm(int m, int n, int k, int lda, int ldb, int ldc) {
-    return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c.data,
-                       ldc);
+    return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c.data, ldc);
   }
-  cublasStatus_t gemm_ex(cudaDataType ta, cudaDataType tb, cudaDataType tc, cublasComputeType_t compute,
-                         int lda = 8) {
-    return cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, ta, lda, b.data, tb, 8, &zero,
-                        c.data, tc, 8, compute, CUBLAS_GEMM_DEFAULT);
+  cublasStatus_t gemm_ex(cudaDataType ta, cudaDataType tb, cudaDataType tc, cublasComputeType_t compute, int lda = 8) {
+    return cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, ta, lda, b.data, tb, 8, &zero, c.data,
+                        tc, 8, compute, CUBLAS_GEMM_DEFAULT);
   }
   oomlab::Stream stream;
   oomlab::CublasHandle blas{stream};
   const float one = 1, zero = 0;
-  DeviceArray<float> a{std::vector<float>(256, 1.0f)}, b{std::vector<float>(256, 2.0f)},
-      c{std::vector<float>(256)};
+  DeviceArray<float> a{std::vector<float>(256, 1.0f)}, b{std::vector<float>(256, 2.0f)}, c{std::vector<float>(256)};
 };
 
 TEST_F(Blas, SgemmAndItsBatchedForm) {
   CUBLAS_CHECK(sgemm(4, 5, 3, 4, 3, 4));
   EXPECT_EQ(c.download(stream)[19], 6.0f);
   EXPECT_EQ(c.download(stream)[20], 0.0f);
-  CUBLAS_CHECK(cublasSgemmStridedBatched(blas, CUBLAS_OP_T, CUBLAS_OP_N, 2, 2, 8, &one, a.data, 8, 16, b.data,
-                                         8, 16, &one, c.data, 2, 4, 6));
+  CUBLAS_CHECK(cublasSgemmStridedBatched(blas, CUBLAS_OP_T, CUBLAS_OP_N, 2, 2, 8, &one, a.data, 8, 16, b.data, 8, 16,
+                                         &one, c.data, 2, 4, 6));
   const std::vector<float> got = c.download(stream);
   EXPECT_EQ(got[0], 22.0f);
   EXPECT_EQ(got[19], 22.0f);
@@ -347,8 +337,7 @@ TEST_F(Blas, WorksInStreamOrder) {
 
 TEST_F(Blas, ScalarsAreReadAtTheCall) {
   float alpha = 3;
-  CUBLAS_CHECK(
-      cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &alpha, a.data, 8, b.data, 8, &zero, c.data, 8));
+  CUBLAS_CHECK(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &alpha, a.data, 8, b.data, 8, &zero, c.data, 8));
   alpha = 100;
   EXPECT_EQ(c.download(stream)[63], 48.0f);
 }
@@ -356,8 +345,8 @@ TEST_F(Blas, ScalarsAreReadAtTheCall) {
 TEST_F(Blas, EmptyIsSuccess) {
   EXPECT_EQ(sgemm(0, 8, 8, 1, 8, 1), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(sgemm(8, 0, 8, 8, 8, 8), CUBLAS_STATUS_SUCCESS);
-  EXPECT_EQ(cublasSgemmStridedBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, 0, b.data, 8,
-                                      0, &zero, c.data, 8, 0, 0),
+  EXPECT_EQ(cublasSgemmStridedBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, 0, b.data, 8, 0, &zero,
+                                      c.data, 8, 0, 0),
             CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(c.download(stream), std::vector<float>(256));
 }
@@ -369,17 +358,15 @@ TEST_F(Blas, BadArgumentsAreRefused) {
   EXPECT_EQ(sgemm(8, 8, 8, 7, 8, 8), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(sgemm(8, 8, 8, 8, 7, 8), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(sgemm(8, 8, 8, 8, 8, 7), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(
-      cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, nullptr, a.data, 8, b.data, 8, &zero, c.data, 8),
-      CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(
-      cublasSgemm(nullptr, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, b.data, 8, &zero, c.data, 8),
-      CUBLAS_STATUS_NOT_INITIALIZED);
-  EXPECT_EQ(cublasSgemm(blas, static_cast<cublasOperation_t>(9), CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8,
-                        b.data, 8, &zero, c.data, 8),
+  EXPECT_EQ(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, nullptr, a.data, 8, b.data, 8, &zero, c.data, 8),
             CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(cublasSgemmStridedBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, 0, b.data, 8,
-                                      0, &zero, c.data, 8, 0, -1),
+  EXPECT_EQ(cublasSgemm(nullptr, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, b.data, 8, &zero, c.data, 8),
+            CUBLAS_STATUS_NOT_INITIALIZED);
+  EXPECT_EQ(cublasSgemm(blas, static_cast<cublasOperation_t>(9), CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, b.data, 8,
+                        &zero, c.data, 8),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(cublasSgemmStridedBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, 8, 8, 8, &one, a.data, 8, 0, b.data, 8, 0, &zero,
+                                      c.data, 8, 0, -1),
             CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(c.download(stream), std::vector<float>(256));
 }

@@ -48,11 +48,9 @@ double value_of(unsigned bits) {
   const int exponent = (bits & 0x7fff) >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
   const double sign = bits & 0x8000 ? -1 : 1;
   if (exponent == F::highest_exponent - F::lowest_exponent + 2)
-    return fraction ? std::numeric_limits<double>::quiet_NaN()
-                    : sign * std::numeric_limits<double>::infinity();
+    return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
   if (exponent == 0) return sign * std::ldexp(fraction, F::lowest_exponent - fraction_bits);
-  return sign *
-         std::ldexp(fraction + (1 << fraction_bits), exponent - 1 + F::lowest_exponent - fraction_bits);
+  return sign * std::ldexp(fraction + (1 << fraction_bits), exponent - 1 + F::lowest_exponent - fraction_bits);
 }
 
 /// The nearest value of the format, ties to even, as a double; NaN stays NaN.
@@ -68,9 +66,7 @@ double nearest(double value) {
 }
 
 /// Equal, with NaN equal to NaN and -0 different from +0.
-bool same(double a, double b) {
-  return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
-}
+bool same(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); }
 
 /// Floats where rounding can go wrong: every value of the format, every midpoint, and their neighbours; and a
 /// walk through all floats.
@@ -139,8 +135,7 @@ TYPED_TEST_SUITE(Half, Types);
 
 TYPED_TEST(Half, IsTwoPlainBytes) {
   static_assert(sizeof(TypeParam) == 2 && alignof(TypeParam) == 2);
-  static_assert(std::is_trivially_copyable_v<TypeParam> &&
-                std::is_trivially_default_constructible_v<TypeParam>);
+  static_assert(std::is_trivially_copyable_v<TypeParam> && std::is_trivially_default_constructible_v<TypeParam>);
   EXPECT_EQ(Format<TypeParam>::bits(TypeParam(1.0f)), (std::is_same_v<TypeParam, __half>) ? 0x3c00 : 0x3f80);
 }
 
@@ -207,8 +202,8 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
   for (std::size_t i = 0; i < values.size(); ++i)
     for (std::size_t j = i % 7; j < values.size(); j += 7) a.push_back(values[i]), b.push_back(values[j]);
   const DeviceArray<TypeParam> device_a(a), device_b(b), out(4 * a.size());
-  oomlab::launch(arithmetic_kernel<TypeParam>, oomlab::shape_for_items(a.size()), nullptr, device_a.data,
-                 device_b.data, out.data, a.size());
+  oomlab::launch(arithmetic_kernel<TypeParam>, oomlab::shape_for_items(a.size()), nullptr, device_a.data, device_b.data,
+                 out.data, a.size());
   const std::vector<TypeParam> device = out.download();
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double x = static_cast<float>(a[i]), y = static_cast<float>(b[i]);
@@ -216,8 +211,7 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
     const TypeParam host[4] = {a[i] + b[i], a[i] - b[i], a[i] * b[i], a[i] / b[i]};
     for (int op = 0; op < 4; ++op) {
       ASSERT_TRUE(same(static_cast<float>(host[op]), nearest<TypeParam>(exact[op]))) << x << "+-*/"[op] << y;
-      ASSERT_TRUE(same(static_cast<float>(device[4 * i + op]), nearest<TypeParam>(exact[op])))
-          << x << "+-*/"[op] << y;
+      ASSERT_TRUE(same(static_cast<float>(device[4 * i + op]), nearest<TypeParam>(exact[op]))) << x << "+-*/"[op] << y;
     }
   }
 }
@@ -225,8 +219,7 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
 TYPED_TEST(Half, OperatorsAndPredicates) {
   const TypeParam one(1.0f), two(2.0f), zero(0.0f), minus_zero(-0.0f);
   const TypeParam nan = Format<TypeParam>::make(0x7fff), infinity(std::numeric_limits<float>::infinity());
-  EXPECT_TRUE(one < two && two > one && one <= one && one >= one && one == one && one != two &&
-              zero == minus_zero);
+  EXPECT_TRUE(one < two && two > one && one <= one && one >= one && one == one && one != two && zero == minus_zero);
   EXPECT_FALSE(nan == nan || nan < one || nan > one || nan <= nan || nan >= nan);
   EXPECT_TRUE(nan != nan);
   TypeParam x(6.0f);

@@ -73,27 +73,24 @@ TEST_F(HostBlas, EveryCallCanBeMadeToFail) {
       {"cublasGetVersion", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasGetVersion(blas, &version); }},
       {"cublasSetStream", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasSetStream(blas, nullptr); }},
       {"cublasGetStream", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasGetStream(blas, &stream); }},
-      {"cublasSetWorkspace", CUBLAS_STATUS_INTERNAL_ERROR,
-       [&] { return cublasSetWorkspace(blas, nullptr, 0); }},
-      {"cublasSetMathMode", CUBLAS_STATUS_INTERNAL_ERROR,
-       [&] { return cublasSetMathMode(blas, CUBLAS_DEFAULT_MATH); }},
+      {"cublasSetWorkspace", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasSetWorkspace(blas, nullptr, 0); }},
+      {"cublasSetMathMode", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasSetMathMode(blas, CUBLAS_DEFAULT_MATH); }},
       {"cublasGetMathMode", CUBLAS_STATUS_INTERNAL_ERROR, [&] { return cublasGetMathMode(blas, &mode); }},
       {"cublasSgemm", CUBLAS_STATUS_EXECUTION_FAILED, [&] { return multiply(blas, a.data, b.data, c.data); }},
       {"cublasSgemmStridedBatched", CUBLAS_STATUS_EXECUTION_FAILED,
        [&] {
-         return cublasSgemmStridedBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, 1, 0, b.data,
-                                          1, 0, &zero, c.data, 1, 1, 1);
+         return cublasSgemmStridedBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, 1, 0, b.data, 1, 0,
+                                          &zero, c.data, 1, 1, 1);
        }},
       {"cublasGemmEx", CUBLAS_STATUS_EXECUTION_FAILED,
        [&] {
-         return cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, CUDA_R_16F, 1, b.data,
-                             CUDA_R_16F, 1, &zero, c.data, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F,
-                             CUBLAS_GEMM_DEFAULT);
+         return cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, CUDA_R_16F, 1, b.data, CUDA_R_16F,
+                             1, &zero, c.data, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
        }},
       {"cublasGemmStridedBatchedEx", CUBLAS_STATUS_EXECUTION_FAILED,
        [&] {
-         return cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, CUDA_R_32F,
-                                           1, 0, b.data, CUDA_R_32F, 1, 0, &zero, c.data, CUDA_R_32F, 1, 1, 1,
+         return cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data, CUDA_R_32F, 1, 0,
+                                           b.data, CUDA_R_32F, 1, 0, &zero, c.data, CUDA_R_32F, 1, 1, 1,
                                            CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
        }},
   };
@@ -133,14 +130,14 @@ TEST_F(HostBlas, PlanModeChecksAndComputesNothing) {
   const int n = 100000;
   __half* big = nullptr;
   CUDA_CHECK(cudaMalloc(&big, std::size_t{2} * n * n));
-  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n, big, CUDA_R_16F,
-                         n, &zero, big, CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n, big, CUDA_R_16F, n, &zero,
+                         big, CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
             CUBLAS_STATUS_SUCCESS);
-  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n - 1, big,
-                         CUDA_R_16F, n, &zero, big, CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n - 1, big, CUDA_R_16F, n,
+                         &zero, big, CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
             CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n, big, CUDA_R_16BF,
-                         n, &zero, big, CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  EXPECT_EQ(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, big, CUDA_R_16F, n, big, CUDA_R_16BF, n, &zero,
+                         big, CUDA_R_16F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
             CUBLAS_STATUS_NOT_SUPPORTED);
   CUDA_CHECK(cudaFree(big));
 }
@@ -186,8 +183,8 @@ TEST_F(HostBlas, Int8TakesAnySizeAndWrapsAround) {
   CUDA_CHECK(cudaMemcpy(b, lowest.data(), 64, cudaMemcpyHostToDevice));
   const oomlab::CublasHandle blas(nullptr);
   const std::int32_t alpha = 65536, beta = 0;
-  CUBLAS_CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 3, 3, 3, &alpha, a, CUDA_R_8I, 4, b, CUDA_R_8I, 4,
-                            &beta, c, CUDA_R_32I, 3, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
+  CUBLAS_CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 3, 3, 3, &alpha, a, CUDA_R_8I, 4, b, CUDA_R_8I, 4, &beta, c,
+                            CUDA_R_32I, 3, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
   std::vector<std::int32_t> got(9);
   CUDA_CHECK(cudaMemcpy(got.data(), c, 36, cudaMemcpyDeviceToHost));
   EXPECT_EQ(got, std::vector<std::int32_t>(9, static_cast<std::int32_t>(65536u * 3 * 128 * 128)));

@@ -137,9 +137,10 @@ TEST_F(HostRuntime, HandlesThatAreGone) {
   for (const cudaError_t error :
        {cudaStreamDestroy(stream), cudaStreamSynchronize(stream), cudaStreamQuery(stream), cudaEventDestroy(event),
         cudaEventRecord(event, nullptr), cudaEventSynchronize(event), cudaEventQuery(event),
-        cudaEventElapsedTime(&ms, event, event), cudaStreamWaitEvent(nullptr, event, 0),
-        cudaMallocAsync(&p, 1, stream), cudaMemsetAsync(&p, 0, 1, stream),
-        cudaMemcpyAsync(&p, &ms, 1, cudaMemcpyDefault, stream), cudaLaunchHostFunc(stream, [](void*) {}, nullptr)})
+        cudaEventElapsedTime(&ms, event, event), cudaStreamWaitEvent(nullptr, event, 0), cudaMallocAsync(&p, 1, stream),
+        cudaMemsetAsync(&p, 0, 1, stream), cudaMemcpyAsync(&p, &ms, 1, cudaMemcpyDefault, stream),
+        cudaLaunchHostFunc(
+            stream, [](void*) {}, nullptr)})
     EXPECT_CUDA(cudaErrorInvalidResourceHandle, error);
   EXPECT_CUDA(cudaErrorInvalidResourceHandle, cudaGetLastError());
 }
@@ -329,7 +330,11 @@ TEST_F(HostRuntime, EveryCallCanFail) {
       {"cudaPointerGetAttributes", [&] { return cudaPointerGetAttributes(&attributes, p); }},
       {"cudaMemPoolGetAttribute", [&] { return cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &big); }},
       {"cudaMemPoolTrimTo", [&] { return cudaMemPoolTrimTo(pool, 0); }},
-      {"cudaLaunchHostFunc", [&] { return cudaLaunchHostFunc(stream, [](void*) {}, nullptr); }},
+      {"cudaLaunchHostFunc",
+       [&] {
+         return cudaLaunchHostFunc(
+             stream, [](void*) {}, nullptr);
+       }},
       {"cudaLaunchKernelEx",
        [&] {
          cudaLaunchConfig_t config{};

@@ -183,8 +183,7 @@ TEST_F(Memory, CopiesThatMakeNoSense) {
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(a.data(), nullptr, 4, cudaMemcpyHostToDevice));
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(nullptr, here, 4, cudaMemcpyHostToDevice));
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(&here[1], &here[0], 4, cudaMemcpyHostToDevice));
-  EXPECT_CUDA_ERROR(cudaErrorInvalidMemcpyDirection,
-                    cudaMemcpy(a.data(), here, 4, static_cast<cudaMemcpyKind>(77)));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidMemcpyDirection, cudaMemcpy(a.data(), here, 4, static_cast<cudaMemcpyKind>(77)));
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemset(here, 0, 4));
   EXPECT_CUDA(cudaSuccess, cudaMemcpy(a.data(), here, 0, cudaMemcpyHostToDevice));
   EXPECT_CUDA(cudaSuccess, cudaMemset(a.data(), 0, 0));

@@ -31,10 +31,10 @@ class Batches : public ::testing::TestWithParam<unsigned> {
     dataset.batch(context, first, size, width, out.data(), labels.data());
     EXPECT_EQ(ledger.peak_bytes(), before) << "a batch allocates nothing";
     Result result{std::vector<float>(size * width), std::vector<int>(size)};
-    CUDA_CHECK(cudaMemcpyAsync(result.pixels.data(), out.data(), out.bytes(), cudaMemcpyDeviceToHost,
-                               context.stream()));
-    CUDA_CHECK(cudaMemcpyAsync(result.labels.data(), labels.data(), labels.bytes(), cudaMemcpyDeviceToHost,
-                               context.stream()));
+    CUDA_CHECK(
+        cudaMemcpyAsync(result.pixels.data(), out.data(), out.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(
+        cudaMemcpyAsync(result.labels.data(), labels.data(), labels.bytes(), cudaMemcpyDeviceToHost, context.stream()));
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return result;
   }
@@ -47,8 +47,7 @@ double resized(const data::Dataset& d, std::size_t image, std::size_t y, std::si
   };
   const double fy = at(y, d.height, to.height), fx = at(x, d.width, to.width);
   const auto pixel = [&](std::size_t r, std::size_t c) {
-    return double(
-        d.images[(image * d.height + std::min(r, d.height - 1)) * d.width + std::min(c, d.width - 1)]);
+    return double(d.images[(image * d.height + std::min(r, d.height - 1)) * d.width + std::min(c, d.width - 1)]);
   };
   const auto r = static_cast<std::size_t>(fy), c = static_cast<std::size_t>(fx);
   const double wy = fy - double(r), wx = fx - double(c);
@@ -66,14 +65,13 @@ TEST_P(Batches, SameSizeIsExact) {
   for (std::size_t i = 0; i < 20; ++i) {
     const std::size_t image = (1790 + i) % 1797;
     EXPECT_EQ(result.labels[i], d.labels[image]);
-    for (std::size_t p = 0; p < 64; ++p)
-      ASSERT_EQ(result.pixels[i * 64 + p], float(d.images[image * 64 + p]) / 16);
+    for (std::size_t p = 0; p < 64; ++p) ASSERT_EQ(result.pixels[i * 64 + p], float(d.images[image * 64 + p]) / 16);
   }
 }
 
 TEST_P(Batches, Resized) {
-  for (const data::Dataset& d : {data::digits(), counting_dataset(5, 28, 28, 3), counting_dataset(3, 1, 9, 3),
-                                 counting_dataset(2, 5, 1, 2)}) {
+  for (const data::Dataset& d :
+       {data::digits(), counting_dataset(5, 28, 28, 3), counting_dataset(3, 1, 9, 3), counting_dataset(2, 5, 1, 2)}) {
     const data::DeviceDataset dataset(context, d);
     for (const std::size_t width : {1, 2, 7, 64, 100, 512, 784, 1000}) {
       const data::ImageShape to = data::shape_for_width(width);

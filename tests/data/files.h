@@ -68,15 +68,13 @@ inline Bytes labels_of(const data::Dataset& d) {
 }
 
 /// Pixels and labels that say where they are.
-inline data::Dataset counting_dataset(std::size_t count, std::size_t height, std::size_t width,
-                                      std::size_t classes) {
+inline data::Dataset counting_dataset(std::size_t count, std::size_t height, std::size_t width, std::size_t classes) {
   data::Dataset d;
   d.count = count;
   d.height = height;
   d.width = width;
   d.classes = classes;
-  for (std::size_t i = 0; i < count * height * width; ++i)
-    d.images.push_back(static_cast<std::uint8_t>(i * 7));
+  for (std::size_t i = 0; i < count * height * width; ++i) d.images.push_back(static_cast<std::uint8_t>(i * 7));
   for (std::size_t i = 0; i < count; ++i) d.labels.push_back(static_cast<std::uint8_t>(i % classes));
   d.name = "counting";
   return d;

@@ -32,8 +32,7 @@ void expect_same(const data::Dataset& found, const data::Dataset& expected) {
 class Idx : public ::testing::Test {
  protected:
   Folder folder;
-  std::string images = folder.write("images", images_of(kData)),
-              labels = folder.write("labels", labels_of(kData));
+  std::string images = folder.write("images", images_of(kData)), labels = folder.write("labels", labels_of(kData));
   std::string error_with_images(const Bytes& bytes) {
     folder.write("images", bytes);
     return error_of([&] { data::read_idx(images, labels); });
@@ -44,13 +43,10 @@ class Idx : public ::testing::Test {
   }
 };
 
-TEST_F(Idx, Plain) {
-  expect_same(data::read_idx(images, labels), kData);
-}
+TEST_F(Idx, Plain) { expect_same(data::read_idx(images, labels), kData); }
 
 TEST_F(Idx, Gzip) {
-  expect_same(data::read_idx(folder.write_gzip("i.gz", images_of(kData)),
-                             folder.write_gzip("l.gz", labels_of(kData))),
+  expect_same(data::read_idx(folder.write_gzip("i.gz", images_of(kData)), folder.write_gzip("l.gz", labels_of(kData))),
               kData);
 }
 
@@ -76,12 +72,10 @@ TEST_F(Idx, FolderWithAnyOfTheNames) {
 }
 
 TEST_F(Idx, FolderErrors) {
-  EXPECT_EQ(error_of([] { data::read_idx_folder("/no/such/folder"); }),
-            "data folder '/no/such/folder' does not exist");
+  EXPECT_EQ(error_of([] { data::read_idx_folder("/no/such/folder"); }), "data folder '/no/such/folder' does not exist");
   EXPECT_EQ(error_of([&] { data::read_idx_folder(images); }), "data folder '" + images + "' is not a folder");
   const Folder empty;
-  EXPECT_EQ(error_of([&] { data::read_idx_folder(empty.path()); }),
-            "data folder '" + empty.path() + "' is empty");
+  EXPECT_EQ(error_of([&] { data::read_idx_folder(empty.path()); }), "data folder '" + empty.path() + "' is empty");
   empty.write("other", {1});
   EXPECT_EQ(error_of([&] { data::read_idx_folder(empty.path()); }),
             "data folder '" + empty.path() + "' has no [train-]images-idx3-ubyte[.gz]");
@@ -112,12 +106,10 @@ TEST_F(Idx, Truncated) {
   const Bytes whole = images_of(kData);
   EXPECT_EQ(error_with_images({}), "'" + images + "' is truncated: its header needs 16 bytes, found 0");
   for (std::size_t size = 1; size < whole.size(); ++size) {
-    const std::string error =
-        error_with_images({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)});
-    EXPECT_EQ(error,
-              size < 16
-                  ? "'" + images + "' is truncated: its header needs 16 bytes, found " + std::to_string(size)
-                  : "'" + images + "' is truncated: 121 bytes expected, " + std::to_string(size) + " found");
+    const std::string error = error_with_images({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)});
+    EXPECT_EQ(error, size < 16
+                         ? "'" + images + "' is truncated: its header needs 16 bytes, found " + std::to_string(size)
+                         : "'" + images + "' is truncated: 121 bytes expected, " + std::to_string(size) + " found");
   }
   folder.write("images", whole);
   Bytes fewer = labels_of(kData);
@@ -128,8 +120,7 @@ TEST_F(Idx, Truncated) {
 TEST_F(Idx, TrailingBytes) {
   Bytes more = images_of(kData);
   more.push_back(0);
-  EXPECT_EQ(error_with_images(more),
-            "'" + images + "' goes on after the 121 bytes that its header announces");
+  EXPECT_EQ(error_with_images(more), "'" + images + "' goes on after the 121 bytes that its header announces");
 }
 
 TEST_F(Idx, CountsThatDiffer) {
@@ -149,14 +140,12 @@ TEST_F(Idx, NoImages) {
 TEST_F(Idx, AnnouncedSizesAreNotBelieved) {
   Bytes huge;
   for (const std::uint32_t n : {0x803u, 0xffffffffu, 0xffffffffu, 0xffffffffu}) append(huge, n);
-  EXPECT_EQ(error_with_images(huge),
-            "'" + images + "' announces more than 1 TiB of data; its header is damaged");
+  EXPECT_EQ(error_with_images(huge), "'" + images + "' announces more than 1 TiB of data; its header is damaged");
   // a quarter of a TiB passes for a size, but is not allocated before it is there
   Bytes large;
   for (const std::uint32_t n : {0x803u, 0x400000u, 0x100u, 0x100u}) append(large, n);
   large.resize(100);
-  EXPECT_EQ(error_with_images(large),
-            "'" + images + "' is truncated: 274877906960 bytes expected, 100 found");
+  EXPECT_EQ(error_with_images(large), "'" + images + "' is truncated: 274877906960 bytes expected, 100 found");
 }
 
 TEST_F(Idx, DamagedGzip) {

@@ -55,8 +55,7 @@ TEST(Split, Edges) {
   EXPECT_EQ(data::split(d, 0.0, 1).held_out.count, 0u);
   EXPECT_EQ(data::split(d, 1.0, 1).train.count, 0u);
   EXPECT_EQ(data::split(numbered(0), 0.5, 1).train.count, 0u);
-  for (const double wrong : {-0.1, 1.1, double(NAN)})
-    EXPECT_THROW(data::split(d, wrong, 1), std::invalid_argument);
+  for (const double wrong : {-0.1, 1.1, double(NAN)}) EXPECT_THROW(data::split(d, wrong, 1), std::invalid_argument);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ ByCategory toy_bytes(std::size_t bytes) {
   return split;
 }
 
-Variant toy(const char* name, std::size_t bytes, double offset = 0, Agreement agreement = {}) {
+Variant toy(const char* name, std::size_t bytes, double offset = 0, const Agreement& agreement = {}) {
   Variant variant;
   variant.name = name;
   variant.batch = 1;

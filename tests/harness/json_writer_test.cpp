@@ -7,8 +7,8 @@
 
 namespace {
 
-using oomlab::JsonWriter;
 using nlohmann::json;
+using oomlab::JsonWriter;
 
 TEST(JsonWriter, NestsAndKeepsOrder) {
   JsonWriter w;

@@ -88,9 +88,8 @@ TEST(ParseBytes, NamesTheText) {
     parse_bytes("12parsecs");
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_EQ(std::string(error.what())
-                  .rfind("size '12parsecs' is not understood; write for example 512MiB or 2GiB", 0),
-              0u)
+    EXPECT_EQ(
+        std::string(error.what()).rfind("size '12parsecs' is not understood; write for example 512MiB or 2GiB", 0), 0u)
         << error.what();
   }
 }

@@ -46,9 +46,8 @@ class Export : public ::testing::Test {
   // Exit status of a checker on `contents`; what it said is in said_.
   int check(const std::string& script, const std::string& contents, const std::string& arguments = "") {
     write_file(path("checked"), contents);
-    const std::string command = std::string("\"" OOMLAB_PYTHON "\" -B \"" OOMLAB_CHECKERS "/") + script +
-                                "\" \"" + path("checked") + "\" " + arguments + " > \"" + path("said") +
-                                "\" 2>&1";
+    const std::string command = std::string("\"" OOMLAB_PYTHON "\" -B \"" OOMLAB_CHECKERS "/") + script + "\" \"" +
+                                path("checked") + "\" " + arguments + " > \"" + path("said") + "\" 2>&1";
     const int status = std::system(command.c_str());
     said_ = read(path("said"));
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -64,9 +63,7 @@ class Export : public ::testing::Test {
   std::string said_;
 };
 
-const void* address(std::uintptr_t number) {
-  return reinterpret_cast<const void*>(number << 20);
-}
+const void* address(std::uintptr_t number) { return reinterpret_cast<const void*>(number << 20); }
 
 // A small training step that ends with parameters live and one refused allocation.
 void run_step(Ledger& ledger) {
@@ -75,8 +72,7 @@ void run_step(Ledger& ledger) {
   {
     const Phase forward(ledger, "forward");
     ledger.charge(address(2), 4096, 4096, Category::activations, "hidden");
-    ledger.charge(address(5'000), 2 << 20, 2 << 20, Category::activations,
-                  "attention \"scores\" \\ \n \x01 é");
+    ledger.charge(address(5'000), 2 << 20, 2 << 20, Category::activations, "attention \"scores\" \\ \n \x01 é");
   }
   {
     const Phase backward(ledger, "backward");
@@ -93,8 +89,7 @@ constexpr std::size_t kStepPeak = 1024 + 4096 + (2 << 20) + 1024;
 constexpr std::size_t kStepLive = 1024 + 512;
 
 std::string expect(std::size_t peak, std::size_t live, int ooms) {
-  return "--peak " + std::to_string(peak) + " --live " + std::to_string(live) + " --ooms " +
-         std::to_string(ooms);
+  return "--peak " + std::to_string(peak) + " --live " + std::to_string(live) + " --ooms " + std::to_string(ooms);
 }
 
 // --------------------------------------------------------------------------------------------------------
@@ -126,8 +121,7 @@ TEST_F(Export, SnapshotOfNothing) {
 TEST_F(Export, SnapshotWithoutTimelineHasWhatIsLive) {
   Ledger ledger;
   run_step(ledger);
-  EXPECT_EQ(check_snapshot(memory_snapshot(ledger, 0, "p"), expect(0, kStepLive, 0) + " --frame moment"), 0)
-      << said_;
+  EXPECT_EQ(check_snapshot(memory_snapshot(ledger, 0, "p"), expect(0, kStepLive, 0) + " --frame moment"), 0) << said_;
 }
 
 TEST_F(Export, SnapshotOfATimelineBegunLate) {
@@ -137,8 +131,7 @@ TEST_F(Export, SnapshotOfATimelineBegunLate) {
   ledger.record_timeline(true);
   run_step(ledger);
   ledger.release(address(9));
-  EXPECT_EQ(check_snapshot(memory_snapshot(ledger, 0, "p"),
-                           expect(kStepPeak + 4096, kStepLive, 1) + " --frame epoch"),
+  EXPECT_EQ(check_snapshot(memory_snapshot(ledger, 0, "p"), expect(kStepPeak + 4096, kStepLive, 1) + " --frame epoch"),
             0)
       << said_;
 }
@@ -164,8 +157,7 @@ TEST_F(Export, SnapshotOfPlannedSizes) {
     at += bytes;
     total += bytes;
   }
-  ledger.charge(reinterpret_cast<const void*>(std::uintptr_t(1) << 62), 512, 512, Category::parameters,
-                "far");
+  ledger.charge(reinterpret_cast<const void*>(std::uintptr_t(1) << 62), 512, 512, Category::parameters, "far");
   ledger.note_out_of_memory(1, 512, Category::data, "x", kUnlimited);
   EXPECT_EQ(check_snapshot(memory_snapshot(ledger, 0, "p"), expect(total + 512, total + 512, 1)), 0) << said_;
 }
@@ -292,8 +284,7 @@ TEST_F(Export, NamesThePathThatCannotBeWritten) {
       write_file(bad, "x");
       ADD_FAILURE() << "wrote '" << bad << "'";
     } catch (const std::system_error& error) {
-      EXPECT_NE(std::string(error.what()).find("cannot write '" + bad + "'"), std::string::npos)
-          << error.what();
+      EXPECT_NE(std::string(error.what()).find("cannot write '" + bad + "'"), std::string::npos) << error.what();
     }
   }
   EXPECT_EQ(files(), 0u);

@@ -75,13 +75,9 @@ class KeepingResource final : public MemoryResource {
     if (const auto kept = kept_.find(bytes); kept != kept_.end()) return kept_.extract(kept).mapped();
     return direct_.allocate(bytes, stream);
   }
-  void deallocate(void* address, std::size_t bytes, cudaStream_t) noexcept override {
-    kept_.emplace(bytes, address);
-  }
+  void deallocate(void* address, std::size_t bytes, cudaStream_t) noexcept override { kept_.emplace(bytes, address); }
   std::size_t reserved_bytes() const override { return direct_.reserved_bytes(); }
-  std::size_t largest_free_block() const override {
-    return kept_.empty() || silent ? 0 : kept_.rbegin()->first;
-  }
+  std::size_t largest_free_block() const override { return kept_.empty() || silent ? 0 : kept_.rbegin()->first; }
   void give_back() {
     for (const auto& [bytes, address] : kept_) direct_.deallocate(address, bytes, nullptr);
     kept_.clear();

@@ -95,9 +95,7 @@ void sweep(
 // Blocks that go back by themselves, whatever is thrown.
 class Blocks {
  public:
-  Blocks(MemoryResource& memory, cudaStream_t stream) : memory_(memory), stream_(stream) {
-    blocks_.reserve(8);
-  }
+  Blocks(MemoryResource& memory, cudaStream_t stream) : memory_(memory), stream_(stream) { blocks_.reserve(8); }
   ~Blocks() {
     for (const auto& [address, bytes] : blocks_) memory_.deallocate(address, bytes, stream_);
   }
@@ -153,9 +151,7 @@ TYPED_TEST(FaultSweep, UnderALimitInAnArena) {
 // What a ledger must show unchanged when an allocation failed.
 struct Figures {
   explicit Figures(const Ledger& ledger)
-      : live(ledger.live_bytes()),
-        blocks(ledger.live_blocks().size()),
-        by_category(ledger.live_by_category()) {}
+      : live(ledger.live_bytes()), blocks(ledger.live_blocks().size()), by_category(ledger.live_by_category()) {}
   std::size_t live, blocks;
   ByCategory by_category;
   friend bool operator==(const Figures&, const Figures&) = default;
@@ -171,17 +167,14 @@ TYPED_TEST(FaultSweep, TrackedBuffersInPhases) {
     const Figures empty(ledger);
     try {
       const Phase step(ledger, "a step with a name that is longer than any small string");
-      const DeviceBuffer<float> kept(memory, stream, 100, Category::parameters,
-                                     "kept from before the recording");
+      const DeviceBuffer<float> kept(memory, stream, 100, Category::parameters, "kept from before the recording");
       ledger.record_timeline(true);
       for (const char* name : {"forward", "backward"}) {
         const Phase phase(ledger, name);
-        const DeviceBuffer<float> a(memory, stream, 1000, Category::activations,
-                                    "a tag of more than fifteen letters");
+        const DeviceBuffer<float> a(memory, stream, 1000, Category::activations, "a tag of more than fifteen letters");
         const Figures before(ledger);
         try {
-          const DeviceBuffer<float> b(memory, stream, 3000, Category::gradients,
-                                      "another tag of many letters");
+          const DeviceBuffer<float> b(memory, stream, 3000, Category::gradients, "another tag of many letters");
         } catch (...) {
           EXPECT_EQ(Figures(ledger), before);
           throw;
@@ -211,11 +204,9 @@ TEST(FaultSweepOf, TheReportItself) {
     ledger.set_limit_bytes(kMiB);
     ledger.record_timeline(true);
     TrackingResource memory(limited, ledger);
-    const DeviceBuffer<char> held(memory, nullptr, kMiB / 2, Category::activations,
-                                  "held, and named at length");
+    const DeviceBuffer<char> held(memory, nullptr, kMiB / 2, Category::activations, "held, and named at length");
     try {
-      const DeviceBuffer<char> refused(memory, nullptr, kMiB, Category::gradients,
-                                       "refused, and named at length");
+      const DeviceBuffer<char> refused(memory, nullptr, kMiB, Category::gradients, "refused, and named at length");
       ADD_FAILURE() << "served";
     } catch (const OutOfMemory& error) {
       // Whatever else failed, this much is always known.
@@ -245,12 +236,8 @@ void make_context() {
   }
   EXPECT_EQ(ledger.live_bytes(), 0u);
 }
-TEST(FaultSweepOf, AContextOnCudaMalloc) {
-  sweep(make_context<CudaResource>);
-}
-TEST(FaultSweepOf, AContextOnAPool) {
-  sweep(make_context<AsyncResource>);
-}
+TEST(FaultSweepOf, AContextOnCudaMalloc) { sweep(make_context<CudaResource>); }
+TEST(FaultSweepOf, AContextOnAPool) { sweep(make_context<AsyncResource>); }
 
 TEST(FaultSweepOf, TheLedger) {
   sweep([] {
@@ -275,8 +262,7 @@ TEST(FaultSweepOf, TheLedger) {
       const std::string name = "a name that is no small string, number " + std::to_string(i % 4);
       strongly([&] { ledger.begin_phase(name); });
       strongly([&] {
-        ledger.charge(reinterpret_cast<const void*>(i * kMiB), 511 * i, 512 * i, static_cast<Category>(i % 6),
-                      name);
+        ledger.charge(reinterpret_cast<const void*>(i * kMiB), 511 * i, 512 * i, static_cast<Category>(i % 6), name);
       });
       strongly([&] { ledger.note_out_of_memory(1, 512, Category::data, name, 0); });
     }
@@ -304,8 +290,7 @@ TEST(FaultSweepOf, WritingAFile) {
         write_file(path, chrome_trace(ledger, 1, "program"));
       },
       [&] {
-        EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1)
-            << "a file stayed";
+        EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1) << "a file stayed";
         std::ifstream file(path, std::ios::binary);
         const std::string contents{std::istreambuf_iterator<char>(file), {}};
         EXPECT_TRUE(contents == chrome_trace(ledger, 1, "program") ||

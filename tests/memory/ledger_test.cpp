@@ -10,12 +10,10 @@ namespace {
 
 using Kind = TimelineEvent::Kind;
 
-const void* address(std::uintptr_t number) {
-  return reinterpret_cast<const void*>(number << 20);
-}
+const void* address(std::uintptr_t number) { return reinterpret_cast<const void*>(number << 20); }
 
-void charge(Ledger& ledger, std::uintptr_t number, std::size_t bytes,
-            Category category = Category::activations, const std::string& tag = "block") {
+void charge(Ledger& ledger, std::uintptr_t number, std::size_t bytes, Category category = Category::activations,
+            const std::string& tag = "block") {
   ledger.charge(address(number), bytes - 1, bytes, category, tag);
 }
 

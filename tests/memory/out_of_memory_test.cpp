@@ -40,9 +40,7 @@ OutOfMemoryReport on_device(std::size_t bytes, std::size_t total, std::size_t fr
   return report;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(Cause, UnderABudget) {
   EXPECT_EQ(under_budget(65 * kMiB, 64 * kMiB, 0).cause(), Cause::too_big);
@@ -112,17 +110,14 @@ TEST(Headline, NamesTheBudget) {
 TEST(Headline, LeavesOutWhatIsNotKnown) {
   OutOfMemoryReport report = asked(512);
   report.tag.clear();
-  EXPECT_EQ(headline(report),
-            "CUDA out of memory. Tried to allocate 512 bytes. This run has 0 bytes allocated.");
+  EXPECT_EQ(headline(report), "CUDA out of memory. Tried to allocate 512 bytes. This run has 0 bytes allocated.");
 }
 
 TEST(Explain, ShowsTheArithmetic) {
   const std::string text = explain(under_budget(20 * kMiB, 512 * kMiB, 500 * kMiB));
-  EXPECT_TRUE(contains(text, "20.00 MiB asked + 500.00 MiB live - 512.00 MiB budget = 8.00 MiB short"))
-      << text;
+  EXPECT_TRUE(contains(text, "20.00 MiB asked + 500.00 MiB live - 512.00 MiB budget = 8.00 MiB short")) << text;
   const std::string device = explain(on_device(10 * kMiB, 64 * kMiB, 4 * kMiB, 60 * kMiB));
-  EXPECT_TRUE(contains(device, "10.00 MiB asked - 4.00 MiB free - 0 bytes cached = 6.00 MiB short"))
-      << device;
+  EXPECT_TRUE(contains(device, "10.00 MiB asked - 4.00 MiB free - 0 bytes cached = 6.00 MiB short")) << device;
 }
 
 TEST(Explain, ListsTheLargestTags) {
@@ -163,9 +158,8 @@ TEST(Explain, EveryCauseHasAReasonAndAdvice) {
                                                   on_device(10 * kMiB, 64 * kMiB, 20 * kMiB, 44 * kMiB),
                                                   cached,
                                                   on_device(10 * kMiB, 64 * kMiB, 4 * kMiB, kMiB)};
-  const std::vector<std::string> words = {
-      "more than the whole budget", "live blocks",    "rounding", "fragmentation",
-      "the allocator's cache",      "other processes"};
+  const std::vector<std::string> words = {"more than the whole budget", "live blocks",    "rounding", "fragmentation",
+                                          "the allocator's cache",      "other processes"};
   for (std::size_t i = 0; i < reports.size(); ++i) {
     EXPECT_EQ(reports[i].cause(), static_cast<Cause>(i));
     const std::string text = explain(reports[i]);
@@ -227,8 +221,7 @@ TEST(OutOfMemoryForReal, BudgetFullOfLiveBlocks) {
   EXPECT_EQ(report.live_by_category[Category::activations], 8 * kMiB);
   EXPECT_EQ(ledger.live_bytes(), 0u);
   std::size_t notes = 0;
-  for (const TimelineEvent& event : ledger.timeline())
-    notes += event.kind == TimelineEvent::Kind::out_of_memory;
+  for (const TimelineEvent& event : ledger.timeline()) notes += event.kind == TimelineEvent::Kind::out_of_memory;
   EXPECT_EQ(notes, 2u);
 }
 

@@ -60,8 +60,8 @@ class ResourceContract : public ::testing::Test {
   MemoryResource& memory_ = stack_.top;
 };
 
-using Resources = ::testing::Types<CudaResource, AsyncResource, ManagedResource, PinnedResource,
-                                   ArenaResource, LimitingResource, TrackingResource>;
+using Resources = ::testing::Types<CudaResource, AsyncResource, ManagedResource, PinnedResource, ArenaResource,
+                                   LimitingResource, TrackingResource>;
 TYPED_TEST_SUITE(ResourceContract, Resources);
 
 TYPED_TEST(ResourceContract, NoBytesAreNoBlock) {
@@ -208,7 +208,7 @@ TEST(LimitingResource, RefusesExactlyBeyondTheBudget) {
   EXPECT_THROW((void)memory.allocate(1025, nullptr), OutOfMemory);
   try {
     (void)memory.allocate(2000, nullptr);
-    FAIL();
+    ADD_FAILURE();
   } catch (const OutOfMemory& error) {
     EXPECT_TRUE(error.report().by_limit);
     EXPECT_EQ(error.report().limit, 4096u);

@@ -46,8 +46,7 @@ TEST(Bytes, TrainingPeakIsAsPredicted) {
     const Case c = random_case(random);
     Ledger ledger;
     train(ledger, c.spec, c.batch, c.optimizer, 2);
-    expect_equal(ledger.peak_by_category(), predict_training(c.spec, c.batch, c.optimizer).at_peak,
-                 c.describe());
+    expect_equal(ledger.peak_by_category(), predict_training(c.spec, c.batch, c.optimizer).at_peak, c.describe());
     ASSERT_EQ(ledger.live_bytes(), 0u);
   }
 }
@@ -87,8 +86,7 @@ TEST(Bytes, InferencePeakIsAsPredicted) {
     ledger.reset_peak();
     model.count_correct(context, zero_batch(context, c.spec, c.batch));
     expect_equal(ledger.peak_by_category(),
-                 predict_count_correct(c.spec, c.batch, resident_for_inference(c.spec)).at_peak,
-                 c.describe());
+                 predict_count_correct(c.spec, c.batch, resident_for_inference(c.spec)).at_peak, c.describe());
   }
 }
 
@@ -124,8 +122,7 @@ TEST(Bytes, ByHand) {
 TEST(Bytes, SizesThatDoNotFitAreRefused) {
   const MlpSpec spec{"huge", {std::size_t(1) << 31, std::size_t(1) << 31, 10}, Activation::relu};
   EXPECT_THROW(predict_training(spec, 1, OptimizerKind::adamw), std::length_error);
-  EXPECT_THROW(predict_training(parse_model("mlp"), std::size_t(1) << 60, OptimizerKind::sgd),
-               std::length_error);
+  EXPECT_THROW(predict_training(parse_model("mlp"), std::size_t(1) << 60, OptimizerKind::sgd), std::length_error);
 }
 
 }  // namespace

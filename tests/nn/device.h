@@ -22,16 +22,15 @@ struct Device {
   template <class T>
   DeviceBuffer<T> upload(const std::vector<T>& values) {
     auto buffer = context.buffer<T>(values.size(), Category::data, "test");
-    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), values.size() * sizeof(T),
-                               cudaMemcpyHostToDevice, context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
+                               context.stream()));
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return buffer;
   }
   template <class T>
   std::vector<T> download(const T* address, std::size_t count) {
     std::vector<T> values(count);
-    CUDA_CHECK(
-        cudaMemcpyAsync(values.data(), address, count * sizeof(T), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(values.data(), address, count * sizeof(T), cudaMemcpyDeviceToHost, context.stream()));
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return values;
   }
@@ -41,13 +40,10 @@ struct Device {
   }
 };
 
-inline std::vector<double> doubles(const std::vector<float>& v) {
-  return {v.begin(), v.end()};
-}
+inline std::vector<double> doubles(const std::vector<float>& v) { return {v.begin(), v.end()}; }
 
 /// Floats in [−bound, bound), none closer to zero than `gap`.
-inline std::vector<float> random_floats(std::size_t count, unsigned seed, float bound = 2.0f,
-                                        float gap = 0.0f) {
+inline std::vector<float> random_floats(std::size_t count, unsigned seed, float bound = 2.0f, float gap = 0.0f) {
   std::mt19937 generator(seed);
   std::vector<float> values(count);
   for (float& v : values) {

@@ -20,8 +20,8 @@ MlpSpec spec_of(std::vector<std::size_t> widths, Activation activation) {
 
 Batch batch_of(Context& context, const std::vector<float>& input, const std::vector<int>& labels) {
   Batch batch = make_batch(context, labels.size(), input.size() / labels.size());
-  CUDA_CHECK(cudaMemcpyAsync(batch.input.data(), input.data(), batch.input.bytes(), cudaMemcpyHostToDevice,
-                             context.stream()));
+  CUDA_CHECK(
+      cudaMemcpyAsync(batch.input.data(), input.data(), batch.input.bytes(), cudaMemcpyHostToDevice, context.stream()));
   CUDA_CHECK(cudaMemcpyAsync(batch.labels.data(), labels.data(), batch.labels.bytes(), cudaMemcpyHostToDevice,
                              context.stream()));
   CUDA_CHECK(cudaStreamSynchronize(context.stream()));
@@ -43,8 +43,7 @@ class Model : public ::testing::TestWithParam<std::tuple<unsigned, Activation>> 
 };
 INSTANTIATE_TEST_SUITE_P(All, Model,
                          ::testing::Combine(::testing::Values(1u, 32u, 96u, 256u, 1024u),
-                                            ::testing::Values(Activation::none, Activation::relu,
-                                                              Activation::gelu)),
+                                            ::testing::Values(Activation::none, Activation::relu, Activation::gelu)),
                          [](const auto& info) {
                            return std::string(name_of(std::get<1>(info.param))) + "_" +
                                   std::to_string(std::get<0>(info.param));
@@ -84,8 +83,8 @@ TEST_P(Model, GradientsAgreeWithTheReference) {
       EXPECT_NEAR(model.loss(device.context), expected.loss, 1e-4 * std::max(1.0, expected.loss));
       const auto parameters = model.parameters();
       for (std::size_t i = 0; i < parameters.size(); ++i)
-        expect_close(device.download(parameters[i].gradient, parameters[i].count), expected.gradients[i],
-                     1e-4, parameters[i].name);
+        expect_close(device.download(parameters[i].gradient, parameters[i].count), expected.gradients[i], 1e-4,
+                     parameters[i].name);
 
       // in two halves, accumulated, the same
       if (rows > 1) {
@@ -95,15 +94,14 @@ TEST_P(Model, GradientsAgreeWithTheReference) {
             batch_of(device.context, {input.begin(), input.begin() + static_cast<std::ptrdiff_t>(cut)},
                      {labels.begin(), labels.begin() + static_cast<std::ptrdiff_t>(half)}),
             {false, rows});
-        model.forward_backward(
-            device.context,
-            batch_of(device.context, {input.begin() + static_cast<std::ptrdiff_t>(cut), input.end()},
-                     {labels.begin() + static_cast<std::ptrdiff_t>(half), labels.end()}),
-            {true, rows});
+        model.forward_backward(device.context,
+                               batch_of(device.context, {input.begin() + static_cast<std::ptrdiff_t>(cut), input.end()},
+                                        {labels.begin() + static_cast<std::ptrdiff_t>(half), labels.end()}),
+                               {true, rows});
         EXPECT_NEAR(model.loss(device.context), expected.loss, 1e-4 * std::max(1.0, expected.loss));
         for (std::size_t i = 0; i < parameters.size(); ++i)
-          expect_close(device.download(parameters[i].gradient, parameters[i].count), expected.gradients[i],
-                       1e-4, parameters[i].name + ", accumulated");
+          expect_close(device.download(parameters[i].gradient, parameters[i].count), expected.gradients[i], 1e-4,
+                       parameters[i].name + ", accumulated");
       }
     }
 }
@@ -129,12 +127,10 @@ TEST_P(Model, InferenceIsTheForwardOfTraining) {
     const auto row = x.begin() + static_cast<std::ptrdiff_t>(r * 6);
     hits += std::max_element(row, row + 6) - row == labels[r];
   }
-  const auto logits =
-      model.forward(device.context, std::move(batch_of(device.context, input, labels).input), rows);
+  const auto logits = model.forward(device.context, std::move(batch_of(device.context, input, labels).input), rows);
   expect_close(device.download(logits), x, 1e-4, "logits");
   EXPECT_EQ(model.count_correct(device.context, batch_of(device.context, input, labels)), hits);
-  EXPECT_THROW(model.forward_backward(device.context, batch_of(device.context, input, labels)),
-               std::logic_error);
+  EXPECT_THROW(model.forward_backward(device.context, batch_of(device.context, input, labels)), std::logic_error);
 }
 
 TEST(MlpInitialisation, SameBitsForAnyBlockSizeAndAnotherSeedOtherBits) {
@@ -177,8 +173,7 @@ TEST(MlpBatch, WrongSizesAreRefused) {
   Device device;
   Mlp model(device.context, spec_of({4, 3}, Activation::relu), 1, true);
   EXPECT_THROW(make_batch(device.context, 0, 4), std::invalid_argument);
-  EXPECT_THROW(model.forward_backward(device.context, make_batch(device.context, 2, 5)),
-               std::invalid_argument);
+  EXPECT_THROW(model.forward_backward(device.context, make_batch(device.context, 2, 5)), std::invalid_argument);
   EXPECT_THROW(model.forward(device.context, device.context.buffer<float>(9, Category::activations, "x"), 2),
                std::invalid_argument);
 }
@@ -190,8 +185,7 @@ TEST(MlpTags, AreWhatTheReaderExpects) {
   model.forward_backward(device.context, batch_of(device.context, random_floats(8, 1), {0, 2}));
   std::vector<std::string> tags;
   for (const TimelineEvent& e : device.ledger.timeline())
-    if (e.kind == TimelineEvent::Kind::alloc)
-      tags.push_back(std::string(e.label) + " (" + name_of(e.category) + ")");
+    if (e.kind == TimelineEvent::Kind::alloc) tags.push_back(std::string(e.label) + " (" + name_of(e.category) + ")");
   EXPECT_EQ(tags, (std::vector<std::string>{"cuBLAS workspace (workspace)",
                                             "layer 1 weight (parameters)",
                                             "layer 1 bias (parameters)",
@@ -310,8 +304,7 @@ TEST(MlpOutOfMemory, UnderFallingBudgets) {
   const std::size_t peak = predict_training(spec, batch, OptimizerKind::adamw).total();
   const std::size_t resident = resident_for_training(spec, OptimizerKind::adamw).total();
   std::size_t in_step = 0, in_construction = 0, done = 0;
-  for (std::size_t budget = peak; budget > (std::size_t(8) << 20);
-       budget -= std::min<std::size_t>(budget, 16 * 512)) {
+  for (std::size_t budget = peak; budget > (std::size_t(8) << 20); budget -= std::min<std::size_t>(budget, 16 * 512)) {
     CudaResource device;
     LimitingResource limit(device, budget);
     Ledger ledger;

@@ -20,8 +20,8 @@ TEST(ModelName, Known) {
   EXPECT_EQ(mlp.widths, (std::vector<std::size_t>{512, 1024, 2048, 4096, 8192, 10}));
   EXPECT_EQ(mlp.activation, Activation::relu);
   EXPECT_EQ(mlp.layers(), 5u);
-  EXPECT_EQ(mlp.parameters(), 512u * 1024 + 1024 + 1024 * 2048 + 2048 + 2048 * 4096 + 4096 + 4096 * 8192 +
-                                  8192 + 8192 * 10 + 10);
+  EXPECT_EQ(mlp.parameters(),
+            512u * 1024 + 1024 + 1024 * 2048 + 2048 + 2048 * 4096 + 4096 + 4096 * 8192 + 8192 + 8192 * 10 + 10);
   EXPECT_EQ(parse_model("mlp-small").widths, (std::vector<std::size_t>{64, 128, 64, 10}));
   EXPECT_EQ(parse_model("mlp:512-1024-10").widths, (std::vector<std::size_t>{512, 1024, 10}));
   EXPECT_EQ(parse_model("mlp:1-1").parameters(), 2u);
@@ -32,12 +32,11 @@ TEST(ModelName, Refused) {
   EXPECT_EQ(refusal(""), "model '' is unknown; known: mlp, mlp-small, mlp:IN-...-CLASSES");
   EXPECT_EQ(refusal("mlp-big"), "model 'mlp-big' is unknown; known: mlp, mlp-small, mlp:IN-...-CLASSES");
   const std::string list = "is not a list of widths; write mlp:IN-...-CLASSES, for example mlp:64-128-10";
-  for (const std::string name : {"mlp:", "mlp:-", "mlp:64-", "mlp:-64", "mlp:64--10", "mlp:64-x-10",
-                                 "mlp:64 -10", "mlp:6.4-10", "mlp:+64-10", "mlp:0x10-10"})
+  for (const std::string name : {"mlp:", "mlp:-", "mlp:64-", "mlp:-64", "mlp:64--10", "mlp:64-x-10", "mlp:64 -10",
+                                 "mlp:6.4-10", "mlp:+64-10", "mlp:0x10-10"})
     EXPECT_EQ(refusal(name), "model '" + name + "' " + list);
   EXPECT_EQ(refusal("mlp:64"), "model 'mlp:64' has one width; at least two are needed: IN-CLASSES");
-  EXPECT_EQ(refusal("mlp:64-0-10"),
-            "model 'mlp:64-0-10' has a width of zero; every width must be at least 1");
+  EXPECT_EQ(refusal("mlp:64-0-10"), "model 'mlp:64-0-10' has a width of zero; every width must be at least 1");
   EXPECT_EQ(refusal("mlp:99999999999999999999-10"),
             "model 'mlp:99999999999999999999-10' has a width that is too large: 99999999999999999999");
   const std::string huge = "mlp:4294967296-4294967296";

@@ -28,8 +28,7 @@ INSTANTIATE_TEST_SUITE_P(BlockThreads, Ops, ::testing::Values(1u, 32u, 96u, 256u
 struct Shape {
   std::size_t rows, width;
 };
-const Shape kShapes[] = {{1, 1}, {1, 7},  {2, 4},    {3, 10},  {5, 64},
-                         {8, 8}, {9, 12}, {33, 257}, {70, 30}, {300, 1030}};
+const Shape kShapes[] = {{1, 1}, {1, 7}, {2, 4}, {3, 10}, {5, 64}, {8, 8}, {9, 12}, {33, 257}, {70, 30}, {300, 1030}};
 
 TEST_P(Ops, BiasAndActivation) {
   for (const auto [rows, width] : kShapes)
@@ -60,8 +59,7 @@ TEST_P(Ops, AddressesThatAreNotAligned) {
   const auto bias = device.upload(b);
   nn::bias_activation(device.context, moved.data() + 1, bias.data() + 1, rows, width, Activation::relu);
   auto expected = x;
-  for (std::size_t i = 0; i < rows * width; ++i)
-    expected[i + 1] = std::max(0.0f, x[i + 1] + b[i % width + 1]);
+  for (std::size_t i = 0; i < rows * width; ++i) expected[i + 1] = std::max(0.0f, x[i + 1] + b[i % width + 1]);
   EXPECT_EQ(device.download(moved), expected);
 
   auto sums = device.upload(std::vector<float>(width, 0));
@@ -120,17 +118,14 @@ TEST_P(Ops, ColumnSum) {
     set_block_threads(64);
     auto again = device.upload(std::vector<float>(width, NAN));
     nn::column_sum(device.context, input.data(), again.data(), rows, width);
-    EXPECT_EQ(device.download(output), device.download(again))
-        << "the order of addition depends on the block size";
+    EXPECT_EQ(device.download(output), device.download(again)) << "the order of addition depends on the block size";
     set_block_threads(GetParam());
   }
 }
 
 TEST_P(Ops, Linear) {
-  for (const auto [rows, in, out] :
-       {std::array<std::size_t, 3>{1, 1, 1}, {4, 3, 5}, {7, 20, 10}, {32, 64, 33}}) {
-    const auto x = random_floats(rows * in, 1), w = random_floats(out * in, 2),
-               dy = random_floats(rows * out, 3);
+  for (const auto [rows, in, out] : {std::array<std::size_t, 3>{1, 1, 1}, {4, 3, 5}, {7, 20, 10}, {32, 64, 33}}) {
+    const auto x = random_floats(rows * in, 1), w = random_floats(out * in, 2), dy = random_floats(rows * out, 3);
     const Vector xd = doubles(x), wd = doubles(w), dyd = doubles(dy);
     const auto objective = [&](const Vector& x, const Vector& w) {
       const Vector y = linear(x, w, {}, rows, in, out);
@@ -139,16 +134,12 @@ TEST_P(Ops, Linear) {
       return sum;
     };
     const LinearGradients g = linear_backward(dyd, xd, wd, rows, in, out);
-    expect_close(g.dx, central_differences(xd, [&](const Vector& v) { return objective(v, wd); }), kReference,
-                 "dx");
-    expect_close(g.dw, central_differences(wd, [&](const Vector& v) { return objective(xd, v); }), kReference,
-                 "dw");
+    expect_close(g.dx, central_differences(xd, [&](const Vector& v) { return objective(v, wd); }), kReference, "dx");
+    expect_close(g.dw, central_differences(wd, [&](const Vector& v) { return objective(xd, v); }), kReference, "dw");
 
     const auto x_ = device.upload(x), w_ = device.upload(w), dy_ = device.upload(dy);
-    auto y = device.upload(std::vector<float>(rows * out, NAN)),
-         dx = device.upload(std::vector<float>(rows * in, NAN));
-    auto dw = device.upload(std::vector<float>(out * in, NAN)),
-         db = device.upload(std::vector<float>(out, NAN));
+    auto y = device.upload(std::vector<float>(rows * out, NAN)), dx = device.upload(std::vector<float>(rows * in, NAN));
+    auto dw = device.upload(std::vector<float>(out * in, NAN)), db = device.upload(std::vector<float>(out, NAN));
     nn::linear_forward(device.context, x_.data(), w_.data(), y.data(), rows, in, out);
     nn::linear_backward_input(device.context, dy_.data(), w_.data(), dx.data(), rows, in, out);
     nn::linear_backward_weight(device.context, dy_.data(), x_.data(), dw.data(), db.data(), rows, in, out);
@@ -157,8 +148,7 @@ TEST_P(Ops, Linear) {
     expect_close(device.download(dw), g.dw, kDevice, "dw");
     expect_close(device.download(db), g.db, kDevice, "db");
 
-    nn::linear_backward_weight(device.context, dy_.data(), x_.data(), dw.data(), db.data(), rows, in, out,
-                               true);
+    nn::linear_backward_weight(device.context, dy_.data(), x_.data(), dw.data(), db.data(), rows, in, out, true);
     Vector twice_w = g.dw, twice_b = g.db;
     for (double& v : twice_w) v *= 2;
     for (double& v : twice_b) v *= 2;
@@ -173,10 +163,10 @@ TEST_P(Ops, SoftmaxCrossEntropy) {
     const auto labels = random_labels(rows, classes, 8);
     const Loss loss = cross_entropy(doubles(x), labels, classes);
     if (rows * classes < 1000)
-      expect_close(loss.gradients,
-                   central_differences(
-                       doubles(x), [&](const Vector& v) { return cross_entropy(v, labels, classes).mean; }),
-                   classes == 1 ? 1e30 : kReference * 10, "reference");
+      expect_close(
+          loss.gradients,
+          central_differences(doubles(x), [&](const Vector& v) { return cross_entropy(v, labels, classes).mean; }),
+          classes == 1 ? 1e30 : kReference * 10, "reference");
 
     const auto labels_ = device.upload(labels);
     auto logits = device.upload(x), row_loss = device.upload(std::vector<float>(rows, NAN));
@@ -185,13 +175,11 @@ TEST_P(Ops, SoftmaxCrossEntropy) {
     nn::cross_entropy(device.context, logits.data(), labels_.data(), row_loss.data(), rows, classes);
     EXPECT_EQ(device.download(logits), x);
     const auto forward_only = device.download(row_loss);
-    nn::softmax_cross_entropy(device.context, logits.data(), labels_.data(), row_loss.data(), rows, classes,
-                              scale);
+    nn::softmax_cross_entropy(device.context, logits.data(), labels_.data(), row_loss.data(), rows, classes, scale);
     nn::scaled_sum(device.context, row_loss.data(), rows, scale, mean.data());
     expect_close(forward_only, device.download(row_loss), 1e-6, "forward only");
     const auto values = device.download(row_loss);
-    for (std::size_t r = 0; r < rows; ++r)
-      EXPECT_NEAR(values[r], loss.rows[r], kDevice * std::max(1.0, loss.rows[r]));
+    for (std::size_t r = 0; r < rows; ++r) EXPECT_NEAR(values[r], loss.rows[r], kDevice * std::max(1.0, loss.rows[r]));
     expect_close(device.download(logits), loss.gradients, classes == 1 ? 1e30 : kDevice, "gradients");
     EXPECT_NEAR(device.download(mean)[0], loss.mean, kDevice * std::max(1.0, loss.mean));
     nn::scaled_sum(device.context, row_loss.data(), rows, scale, mean.data(), true);
@@ -265,11 +253,9 @@ TEST_P(Ops, RepeatedRunsGiveTheSameBits) {
   const auto labels = device.upload(random_labels(rows, classes, 1));
   std::vector<float> first;
   for (int repeat = 0; repeat < 3; ++repeat) {
-    auto logits = device.upload(random_floats(rows * classes, 2)),
-         sums = device.upload(std::vector<float>(classes));
+    auto logits = device.upload(random_floats(rows * classes, 2)), sums = device.upload(std::vector<float>(classes));
     auto row_loss = device.upload(std::vector<float>(rows));
-    nn::softmax_cross_entropy(device.context, logits.data(), labels.data(), row_loss.data(), rows, classes,
-                              1.0f);
+    nn::softmax_cross_entropy(device.context, logits.data(), labels.data(), row_loss.data(), rows, classes, 1.0f);
     nn::column_sum(device.context, logits.data(), sums.data(), rows, classes);
     auto all = device.download(logits);
     for (const auto& more : {device.download(row_loss), device.download(sums)})
@@ -303,8 +289,7 @@ TEST(Gemm, AllFourTranspositions) {
 TEST(Gemm, SizesBeyond32BitsAreRefused) {
   Device device;
   try {
-    nn::gemm(device.context, false, false, 1, std::size_t(INT_MAX) + 1, 1, 1.0f, nullptr, nullptr, 0.0f,
-             nullptr);
+    nn::gemm(device.context, false, false, 1, std::size_t(INT_MAX) + 1, 1, 1.0f, nullptr, nullptr, 0.0f, nullptr);
     FAIL();
   } catch (const std::length_error& error) {
     EXPECT_STREQ(error.what(), "matrix product 1 x 2147483648 x 1 exceeds the 32-bit sizes of cuBLAS");

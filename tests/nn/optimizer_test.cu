@@ -25,8 +25,8 @@ constexpr int kSteps = 7;
 struct Tensors {
   std::vector<std::vector<float>> start{random_floats(1003, 1), random_floats(10, 2)};
   std::vector<float> gradient(std::size_t tensor, int step) const {
-    return random_floats(start[tensor].size(),
-                         10 + 2 * static_cast<unsigned>(step) + static_cast<unsigned>(tensor), 0.1f);
+    return random_floats(start[tensor].size(), 10 + 2 * static_cast<unsigned>(step) + static_cast<unsigned>(tensor),
+                         0.1f);
   }
 };
 
@@ -90,15 +90,13 @@ TEST_P(Optimizers, AdamW) {
         m = b1 * m + (1 - b1) * g;
         v = b2 * v + (1 - b2) * g * g;
         w -= double(s.lr) * double(s.weight_decay) * w;
-        w -= double(s.lr) * (m / (1 - std::pow(b1, t))) /
-             (std::sqrt(v / (1 - std::pow(b2, t))) + double(s.eps));
+        w -= double(s.lr) * (m / (1 - std::pow(b1, t))) / (std::sqrt(v / (1 - std::pow(b2, t))) + double(s.eps));
       });
 }
 
 TEST(OptimizerState, TagsAndCategory) {
   Device device;
-  const auto value = device.upload(std::vector<float>(100)),
-             gradient = device.upload(std::vector<float>(100));
+  const auto value = device.upload(std::vector<float>(100)), gradient = device.upload(std::vector<float>(100));
   const std::vector<Parameter> parameters{
       {"layer 1 weight", const_cast<float*>(value.data()), const_cast<float*>(gradient.data()), 100}};
   const auto live = [&] { return device.ledger.live_by_category()[Category::optimizer]; };

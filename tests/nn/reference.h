@@ -16,8 +16,7 @@ using Vector = std::vector<double>;
 
 inline double activate(double x, nn::Activation a) {
   if (a == nn::Activation::relu) return x > 0 ? x : 0;
-  if (a == nn::Activation::gelu)
-    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  if (a == nn::Activation::gelu) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   return x;
 }
 inline double activate_derivative(double x, nn::Activation a) {
@@ -73,8 +72,7 @@ inline Loss cross_entropy(const Vector& logits, const std::vector<int>& labels, 
     for (std::size_t i = 0; i < classes; ++i) largest = std::max(largest, x[i]);
     for (std::size_t i = 0; i < classes; ++i) sum += std::exp(x[i] - largest);
     for (std::size_t i = 0; i < classes; ++i)
-      loss.gradients[r * classes + i] =
-          (std::exp(x[i] - largest) / sum - (int(i) == labels[r] ? 1 : 0)) / double(rows);
+      loss.gradients[r * classes + i] = (std::exp(x[i] - largest) / sum - (int(i) == labels[r] ? 1 : 0)) / double(rows);
     loss.rows[r] = std::log(sum) + largest - x[labels[r]];
     loss.mean += loss.rows[r] / double(rows);
   }
@@ -96,8 +94,7 @@ struct ReferenceMlp {
     std::vector<Vector> before(layers + 1), after(layers + 1);
     after[0] = input;
     for (std::size_t l = 1; l <= layers; ++l) {
-      before[l] =
-          linear(after[l - 1], parameters[2 * l - 2], parameters[2 * l - 1], rows, widths[l - 1], widths[l]);
+      before[l] = linear(after[l - 1], parameters[2 * l - 2], parameters[2 * l - 1], rows, widths[l - 1], widths[l]);
       after[l] = before[l];
       if (l < layers)
         for (double& v : after[l]) v = activate(v, activation);
@@ -106,22 +103,19 @@ struct ReferenceMlp {
     Result result{loss.mean, std::vector<Vector>(2 * layers)};
     Vector dz = std::move(loss.gradients);
     for (std::size_t l = layers; l >= 1; --l) {
-      LinearGradients g =
-          linear_backward(dz, after[l - 1], parameters[2 * l - 2], rows, widths[l - 1], widths[l]);
+      LinearGradients g = linear_backward(dz, after[l - 1], parameters[2 * l - 2], rows, widths[l - 1], widths[l]);
       result.gradients[2 * l - 2] = std::move(g.dw);
       result.gradients[2 * l - 1] = std::move(g.db);
       dz = std::move(g.dx);
       if (l > 1)
-        for (std::size_t i = 0; i < dz.size(); ++i)
-          dz[i] *= activate_derivative(before[l - 1][i], activation);
+        for (std::size_t i = 0; i < dz.size(); ++i) dz[i] *= activate_derivative(before[l - 1][i], activation);
     }
     return result;
   }
 };
 
 /// d f / d x by central differences.
-inline Vector central_differences(Vector x, const std::function<double(const Vector&)>& f,
-                                  double step = 1e-5) {
+inline Vector central_differences(Vector x, const std::function<double(const Vector&)>& f, double step = 1e-5) {
   Vector gradient(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double at = x[i];

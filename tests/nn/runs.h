@@ -7,8 +7,7 @@
 
 namespace oomlab::test {
 
-inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& model,
-                                                     nn::OptimizerKind kind) {
+inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& model, nn::OptimizerKind kind) {
   if (kind == nn::OptimizerKind::adamw) return std::make_unique<nn::AdamW>(context, model.parameters());
   return std::make_unique<nn::Sgd>(context, model.parameters(),
                                    nn::SgdSettings{0.05f, kind == nn::OptimizerKind::momentum ? 0.9f : 0.0f});
@@ -22,8 +21,7 @@ inline nn::Batch zero_batch(Context& context, const nn::MlpSpec& spec, std::size
 }
 
 /// Trains for some steps; afterwards nothing is live in the ledger any more.
-inline void train(Ledger& ledger, const nn::MlpSpec& spec, std::size_t batch, nn::OptimizerKind kind,
-                  int steps) {
+inline void train(Ledger& ledger, const nn::MlpSpec& spec, std::size_t batch, nn::OptimizerKind kind, int steps) {
   CudaResource resource;
   Context context(resource, ledger);
   nn::Mlp model(context, spec, 1, true);

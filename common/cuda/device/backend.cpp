@@ -60,8 +60,7 @@ std::vector<DeviceProcess> device_processes(int device) {
   CUDA_CHECK(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   void* handle = nullptr;
   const auto by_bus = nvml.load<int (*)(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
-  const auto processes =
-      nvml.load<int (*)(void*, unsigned*, NvmlProcess*)>("nvmlDeviceGetComputeRunningProcesses_v3");
+  const auto processes = nvml.load<int (*)(void*, unsigned*, NvmlProcess*)>("nvmlDeviceGetComputeRunningProcesses_v3");
   if (!by_bus || !processes || by_bus(bus, &handle) != 0) return result;
   NvmlProcess list[64];
   unsigned count = 64;

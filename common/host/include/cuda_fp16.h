@@ -10,9 +10,7 @@
 namespace oomlab::host {
 
 /// All ones or all zeros: choosing with masks keeps compilers from making branches.
-constexpr std::uint32_t mask(bool condition) {
-  return -static_cast<std::uint32_t>(condition);
-}
+constexpr std::uint32_t mask(bool condition) { return -static_cast<std::uint32_t>(condition); }
 constexpr std::uint32_t choose(std::uint32_t mask, std::uint32_t a, std::uint32_t b) {
   return (a & mask) | (b & ~mask);
 }
@@ -32,8 +30,7 @@ constexpr unsigned short to_half_bits(float value) {
 constexpr float from_half_bits(unsigned short half) {
   const std::int32_t x = (half & 0x7fff) << 13;
   const std::uint32_t normal = x + 0x38000000u + (mask(x >= 0x0f800000) & 0x38000000u);
-  const std::uint32_t subnormal =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(x + 0x38800000) - 0x1p-14f);
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(x + 0x38800000) - 0x1p-14f);
   const std::uint32_t sign = (half & 0x8000u) << 16;
   return std::bit_cast<float>(choose(mask(x < 0x00800000), subnormal, normal) | sign);
 }
@@ -102,126 +99,56 @@ class __nv_bfloat16;
 // A float holds more than twice the digits, so computing in float and rounding once more gives the nearest
 // result.
 // __hmax and __hmin: a NaN loses against a number, and -0 is less than +0.
-#define OOMLAB_SHORT_FLOAT_FUNCTIONS(Type, Raw)                               \
-  inline Type __hadd(const Type a, const Type b) {                            \
-    return Type(float(a) + float(b));                                         \
-  }                                                                           \
-  inline Type __hsub(const Type a, const Type b) {                            \
-    return Type(float(a) - float(b));                                         \
-  }                                                                           \
-  inline Type __hmul(const Type a, const Type b) {                            \
-    return Type(float(a) * float(b));                                         \
-  }                                                                           \
-  inline Type __hdiv(const Type a, const Type b) {                            \
-    return Type(float(a) / float(b));                                         \
-  }                                                                           \
-  inline Type __hneg(const Type a) {                                          \
-    return Type(-float(a));                                                   \
-  }                                                                           \
-  inline Type __habs(const Type a) {                                          \
-    return Raw{static_cast<unsigned short>(static_cast<Raw>(a).x & 0x7fffu)}; \
-  }                                                                           \
-  inline bool __heq(const Type a, const Type b) {                             \
-    return float(a) == float(b);                                              \
-  }                                                                           \
-  inline bool __hneu(const Type a, const Type b) {                            \
-    return float(a) != float(b);                                              \
-  }                                                                           \
-  inline bool __hlt(const Type a, const Type b) {                             \
-    return float(a) < float(b);                                               \
-  }                                                                           \
-  inline bool __hle(const Type a, const Type b) {                             \
-    return float(a) <= float(b);                                              \
-  }                                                                           \
-  inline bool __hgt(const Type a, const Type b) {                             \
-    return float(a) > float(b);                                               \
-  }                                                                           \
-  inline bool __hge(const Type a, const Type b) {                             \
-    return float(a) >= float(b);                                              \
-  }                                                                           \
-  inline bool __hisnan(const Type a) {                                        \
-    return float(a) != float(a);                                              \
-  }                                                                           \
-  inline Type __hmax(const Type a, const Type b) {                            \
-    if (__heq(a, b)) return static_cast<Raw>(a).x & 0x8000u ? b : a;          \
-    return __hgt(a, b) || __hisnan(b) ? Type(float(a)) : b;                   \
-  }                                                                           \
-  inline Type __hmin(const Type a, const Type b) {                            \
-    if (__heq(a, b)) return static_cast<Raw>(a).x & 0x8000u ? a : b;          \
-    return __hlt(a, b) || __hisnan(b) ? Type(float(a)) : b;                   \
-  }                                                                           \
-  inline Type operator+(const Type& a, const Type& b) {                       \
-    return __hadd(a, b);                                                      \
-  }                                                                           \
-  inline Type operator-(const Type& a, const Type& b) {                       \
-    return __hsub(a, b);                                                      \
-  }                                                                           \
-  inline Type operator*(const Type& a, const Type& b) {                       \
-    return __hmul(a, b);                                                      \
-  }                                                                           \
-  inline Type operator/(const Type& a, const Type& b) {                       \
-    return __hdiv(a, b);                                                      \
-  }                                                                           \
-  inline Type& operator+=(Type& a, const Type& b) {                           \
-    return a = __hadd(a, b);                                                  \
-  }                                                                           \
-  inline Type& operator-=(Type& a, const Type& b) {                           \
-    return a = __hsub(a, b);                                                  \
-  }                                                                           \
-  inline Type& operator*=(Type& a, const Type& b) {                           \
-    return a = __hmul(a, b);                                                  \
-  }                                                                           \
-  inline Type& operator/=(Type& a, const Type& b) {                           \
-    return a = __hdiv(a, b);                                                  \
-  }                                                                           \
-  inline Type operator+(const Type& a) {                                      \
-    return a;                                                                 \
-  }                                                                           \
-  inline Type operator-(const Type& a) {                                      \
-    return __hneg(a);                                                         \
-  }                                                                           \
-  inline bool operator==(const Type& a, const Type& b) {                      \
-    return __heq(a, b);                                                       \
-  }                                                                           \
-  inline bool operator!=(const Type& a, const Type& b) {                      \
-    return __hneu(a, b);                                                      \
-  }                                                                           \
-  inline bool operator<(const Type& a, const Type& b) {                       \
-    return __hlt(a, b);                                                       \
-  }                                                                           \
-  inline bool operator<=(const Type& a, const Type& b) {                      \
-    return __hle(a, b);                                                       \
-  }                                                                           \
-  inline bool operator>(const Type& a, const Type& b) {                       \
-    return __hgt(a, b);                                                       \
-  }                                                                           \
-  inline bool operator>=(const Type& a, const Type& b) {                      \
-    return __hge(a, b);                                                       \
-  }
+#define OOMLAB_SHORT_FLOAT_FUNCTIONS(Type, Raw)                                                                  \
+  inline Type __hadd(const Type a, const Type b) { return Type(float(a) + float(b)); }                           \
+  inline Type __hsub(const Type a, const Type b) { return Type(float(a) - float(b)); }                           \
+  inline Type __hmul(const Type a, const Type b) { return Type(float(a) * float(b)); }                           \
+  inline Type __hdiv(const Type a, const Type b) { return Type(float(a) / float(b)); }                           \
+  inline Type __hneg(const Type a) { return Type(-float(a)); }                                                   \
+  inline Type __habs(const Type a) { return Raw{static_cast<unsigned short>(static_cast<Raw>(a).x & 0x7fffu)}; } \
+  inline bool __heq(const Type a, const Type b) { return float(a) == float(b); }                                 \
+  inline bool __hneu(const Type a, const Type b) { return float(a) != float(b); }                                \
+  inline bool __hlt(const Type a, const Type b) { return float(a) < float(b); }                                  \
+  inline bool __hle(const Type a, const Type b) { return float(a) <= float(b); }                                 \
+  inline bool __hgt(const Type a, const Type b) { return float(a) > float(b); }                                  \
+  inline bool __hge(const Type a, const Type b) { return float(a) >= float(b); }                                 \
+  inline bool __hisnan(const Type a) { return float(a) != float(a); }                                            \
+  inline Type __hmax(const Type a, const Type b) {                                                               \
+    if (__heq(a, b)) return static_cast<Raw>(a).x & 0x8000u ? b : a;                                             \
+    return __hgt(a, b) || __hisnan(b) ? Type(float(a)) : b;                                                      \
+  }                                                                                                              \
+  inline Type __hmin(const Type a, const Type b) {                                                               \
+    if (__heq(a, b)) return static_cast<Raw>(a).x & 0x8000u ? a : b;                                             \
+    return __hlt(a, b) || __hisnan(b) ? Type(float(a)) : b;                                                      \
+  }                                                                                                              \
+  inline Type operator+(const Type& a, const Type& b) { return __hadd(a, b); }                                   \
+  inline Type operator-(const Type& a, const Type& b) { return __hsub(a, b); }                                   \
+  inline Type operator*(const Type& a, const Type& b) { return __hmul(a, b); }                                   \
+  inline Type operator/(const Type& a, const Type& b) { return __hdiv(a, b); }                                   \
+  inline Type& operator+=(Type& a, const Type& b) { return a = __hadd(a, b); }                                   \
+  inline Type& operator-=(Type& a, const Type& b) { return a = __hsub(a, b); }                                   \
+  inline Type& operator*=(Type& a, const Type& b) { return a = __hmul(a, b); }                                   \
+  inline Type& operator/=(Type& a, const Type& b) { return a = __hdiv(a, b); }                                   \
+  inline Type operator+(const Type& a) { return a; }                                                             \
+  inline Type operator-(const Type& a) { return __hneg(a); }                                                     \
+  inline bool operator==(const Type& a, const Type& b) { return __heq(a, b); }                                   \
+  inline bool operator!=(const Type& a, const Type& b) { return __hneu(a, b); }                                  \
+  inline bool operator<(const Type& a, const Type& b) { return __hlt(a, b); }                                    \
+  inline bool operator<=(const Type& a, const Type& b) { return __hle(a, b); }                                   \
+  inline bool operator>(const Type& a, const Type& b) { return __hgt(a, b); }                                    \
+  inline bool operator>=(const Type& a, const Type& b) { return __hge(a, b); }
 
 OOMLAB_SHORT_FLOAT_CLASS(__half, __half_raw, __nv_bfloat16, ::oomlab::host::from_half_bits,
                          ::oomlab::host::to_half_bits)
 OOMLAB_SHORT_FLOAT_FUNCTIONS(__half, __half_raw)
 typedef __half half;
 
-inline __half __float2half(const float a) {
-  return __half(a);
-}
-inline __half __float2half_rn(const float a) {
-  return __half(a);
-}
-inline __half __double2half(const double a) {
-  return __half(a);
-}
-inline float __half2float(const __half a) {
-  return static_cast<float>(a);
-}
-inline __half __ushort_as_half(const unsigned short bits) {
-  return __half_raw{bits};
-}
-inline unsigned short __half_as_ushort(const __half a) {
-  return static_cast<__half_raw>(a).x;
-}
+inline __half __float2half(const float a) { return __half(a); }
+inline __half __float2half_rn(const float a) { return __half(a); }
+inline __half __double2half(const double a) { return __half(a); }
+inline float __half2float(const __half a) { return static_cast<float>(a); }
+inline __half __ushort_as_half(const unsigned short bits) { return __half_raw{bits}; }
+inline unsigned short __half_as_ushort(const __half a) { return static_cast<__half_raw>(a).x; }
 /// 1 for +infinity, -1 for -infinity, else 0.
 inline int __hisinf(const __half a) {
   return __half_as_ushort(a) == 0x7c00u ? 1 : __half_as_ushort(a) == 0xfc00u ? -1 : 0;

@@ -61,7 +61,7 @@ extern constinit thread_local dim3 gridDim;
 // The functions that CUDA has in device code and C++ has under another name, or has not.
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
-#define OOMLAB_MIN_MAX(T)                         \
+#define OOMLAB_MIN_MAX(T)                          \
   inline T min(T a, T b) { return b < a ? b : a; } \
   inline T max(T a, T b) { return a < b ? b : a; }
 OOMLAB_MIN_MAX(int)
@@ -139,11 +139,7 @@ struct cudaPointerAttributes {
   void* devicePointer;
   void* hostPointer;
 };
-enum cudaMemLocationType {
-  cudaMemLocationTypeInvalid = 0,
-  cudaMemLocationTypeDevice = 1,
-  cudaMemLocationTypeHost = 2
-};
+enum cudaMemLocationType { cudaMemLocationTypeInvalid = 0, cudaMemLocationTypeDevice = 1, cudaMemLocationTypeHost = 2 };
 struct cudaMemLocation {
   enum cudaMemLocationType type;
   int id;
@@ -386,15 +382,13 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter of the kernel");
-  const auto call = [kernel, values = std::tuple<std::remove_cv_t<Parameters>...>(
-                                 static_cast<Parameters>(std::forward<Arguments>(arguments))...)] {
-    std::apply(kernel, values);
-  };
+  const auto call = [kernel, values = std::tuple<std::remove_cv_t<Parameters>...>(static_cast<Parameters>(
+                                 std::forward<Arguments>(arguments))...)] { std::apply(kernel, values); };
   using Call = decltype(call);
   return oomlab::host::detail::launch(
-      config, {reinterpret_cast<const void*>(kernel), &call,
-               [](const void* closure) { (*static_cast<Call*>(closure))(); },
-               [](const void* closure) { return std::function<void()>(*static_cast<Call*>(closure)); }});
+      config,
+      {reinterpret_cast<const void*>(kernel), &call, [](const void* closure) { (*static_cast<Call*>(closure))(); },
+       [](const void* closure) { return std::function<void()>(*static_cast<Call*>(closure)); }});
 }
 
 /// All threads of the block arrive before any goes on.

@@ -136,8 +136,7 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
   const In* const b = static_cast<const In*>(g.b.data) + problem * g.b.stride;
   Out* const c = static_cast<Out*>(const_cast<void*>(g.c.data)) + problem * g.c.stride;
   const std::ptrdiff_t lda = g.a.ld, ldb = g.b.ld, ldc = g.c.ld;
-  const auto op_a = g.a.transposed ? CblasTrans : CblasNoTrans,
-             op_b = g.b.transposed ? CblasTrans : CblasNoTrans;
+  const auto op_a = g.a.transposed ? CblasTrans : CblasNoTrans, op_b = g.b.transposed ? CblasTrans : CblasNoTrans;
   if constexpr (std::is_same_v<In, float>) {
     cblas_sgemm(CblasColMajor, op_a, op_b, g.m, g.n, g.k, alpha, a, g.a.ld, b, g.b.ld, beta, c, g.c.ld);
   } else {
@@ -157,8 +156,7 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
       const int depth = std::min(plan.tile_k, g.k - p);
       const int ld_a = g.a.transposed ? depth : rows, ld_b = g.b.transposed ? columns : depth;
       load_tile(g.a.transposed ? a + p + i * lda : a + i + p * lda, lda, ld_a, rows + depth - ld_a, tile_a);
-      load_tile(g.b.transposed ? b + j + p * ldb : b + p + j * ldb, ldb, ld_b, columns + depth - ld_b,
-                tile_b);
+      load_tile(g.b.transposed ? b + j + p * ldb : b + p + j * ldb, ldb, ld_b, columns + depth - ld_b, tile_b);
       cblas_sgemm(CblasColMajor, op_a, op_b, rows, columns, depth, 1.0f, tile_a, ld_a, tile_b, ld_b,
                   integral || p == 0 ? 0.0f : 1.0f, tile_c, rows);
       if (integral)
@@ -189,22 +187,18 @@ void run(const Gemm& g, const Plan& plan, float* scratch) {
   const bool wide = g.c.type == CUDA_R_32F;
   const float alpha = g.alpha.real, beta = g.beta.real;
   switch (g.a.type) {
-    case CUDA_R_32F:
-      return run<float, float>(g, plan, alpha, beta, scratch);
+    case CUDA_R_32F: return run<float, float>(g, plan, alpha, beta, scratch);
     case CUDA_R_16F:
       return wide ? run<__half, float>(g, plan, alpha, beta, scratch)
                   : run<__half, __half>(g, plan, alpha, beta, scratch);
     case CUDA_R_16BF:
       return wide ? run<__nv_bfloat16, float>(g, plan, alpha, beta, scratch)
                   : run<__nv_bfloat16, __nv_bfloat16>(g, plan, alpha, beta, scratch);
-    default:
-      return run<std::int8_t, std::int32_t>(g, plan, g.alpha.integer, g.beta.integer, scratch);
+    default: return run<std::int8_t, std::int32_t>(g, plan, g.alpha.integer, g.beta.integer, scratch);
   }
 }
 
-bool is_operation(cublasOperation_t op) {
-  return op == CUBLAS_OP_N || op == CUBLAS_OP_T || op == CUBLAS_OP_C;
-}
+bool is_operation(cublasOperation_t op) { return op == CUBLAS_OP_N || op == CUBLAS_OP_T || op == CUBLAS_OP_C; }
 
 bool supported(const Gemm& g, cublasComputeType_t compute) {
   if (g.a.type != g.b.type) return false;
@@ -216,13 +210,11 @@ bool supported(const Gemm& g, cublasComputeType_t compute) {
              (in == CUDA_R_16BF && (out == in || out == CUDA_R_32F));
     case CUBLAS_COMPUTE_32F_FAST_16F:
     case CUBLAS_COMPUTE_32F_FAST_16BF:
-    case CUBLAS_COMPUTE_32F_FAST_TF32:
-      return in == CUDA_R_32F && out == in;
+    case CUBLAS_COMPUTE_32F_FAST_TF32: return in == CUDA_R_32F && out == in;
     case CUBLAS_COMPUTE_32I:
     case CUBLAS_COMPUTE_32I_PEDANTIC: {
       const auto aligned = [](const Matrix& matrix) {
-        return matrix.ld % 4 == 0 && matrix.stride % 4 == 0 &&
-               reinterpret_cast<std::uintptr_t>(matrix.data) % 4 == 0;
+        return matrix.ld % 4 == 0 && matrix.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 4 == 0;
       };
       return in == CUDA_R_8I && out == CUDA_R_32I && aligned(g.a) && aligned(g.b);
     }
@@ -231,9 +223,8 @@ bool supported(const Gemm& g, cublasComputeType_t compute) {
 }
 
 /// Every GEMM comes through here. Checks in cuBLAS's order, then queues the work.
-cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t transa,
-                    cublasOperation_t transb, const void* alpha, const void* beta, Gemm g,
-                    cublasComputeType_t compute) noexcept {
+cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
+                    const void* alpha, const void* beta, Gemm g, cublasComputeType_t compute) noexcept {
   if (host::fault_point(call)) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!is_operation(transa) || !is_operation(transb)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -321,8 +312,7 @@ cublasStatus_t cublasGetStream(cublasHandle_t handle, cudaStream_t* stream) {
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t) {
   if (host::fault_point("cublasSetWorkspace")) return CUBLAS_STATUS_INTERNAL_ERROR;
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  return reinterpret_cast<std::uintptr_t>(workspace) % 256 ? CUBLAS_STATUS_INVALID_VALUE
-                                                           : CUBLAS_STATUS_SUCCESS;
+  return reinterpret_cast<std::uintptr_t>(workspace) % 256 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
@@ -346,8 +336,7 @@ cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
 const char* cublasGetStatusName(cublasStatus_t status) {
   switch (status) {
 #define OOMLAB_STATUS(name) \
-  case name:                \
-    return #name
+  case name: return #name
     OOMLAB_STATUS(CUBLAS_STATUS_SUCCESS);
     OOMLAB_STATUS(CUBLAS_STATUS_NOT_INITIALIZED);
     OOMLAB_STATUS(CUBLAS_STATUS_ALLOC_FAILED);
@@ -365,43 +354,32 @@ const char* cublasGetStatusName(cublasStatus_t status) {
 
 const char* cublasGetStatusString(cublasStatus_t status) {
   switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-      return "the handle was not created";
-    case CUBLAS_STATUS_ALLOC_FAILED:
-      return "cuBLAS could not allocate memory for itself";
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return "an argument is not valid";
-    case CUBLAS_STATUS_ARCH_MISMATCH:
-      return "this device lacks a feature that the call needs";
-    case CUBLAS_STATUS_MAPPING_ERROR:
-      return "device memory could not be accessed";
-    case CUBLAS_STATUS_EXECUTION_FAILED:
-      return "the computation failed on the device";
-    case CUBLAS_STATUS_INTERNAL_ERROR:
-      return "an operation inside cuBLAS failed";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return "this combination of types or parameters is not supported";
-    case CUBLAS_STATUS_LICENSE_ERROR:
-      return "the licence was not found";
+    case CUBLAS_STATUS_SUCCESS: return "success";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "the handle was not created";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "cuBLAS could not allocate memory for itself";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an argument is not valid";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "this device lacks a feature that the call needs";
+    case CUBLAS_STATUS_MAPPING_ERROR: return "device memory could not be accessed";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "the computation failed on the device";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "an operation inside cuBLAS failed";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "this combination of types or parameters is not supported";
+    case CUBLAS_STATUS_LICENSE_ERROR: return "the licence was not found";
   }
   return "unknown cuBLAS status";
 }
 
-cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m,
-                           int n, int k, const float* alpha, const float* A, int lda, const float* B, int ldb,
+cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
+                           int k, const float* alpha, const float* A, int lda, const float* B, int ldb,
                            const float* beta, float* C, int ldc) {
   return gemm("cublasSgemm", handle, transa, transb, alpha, beta,
               {m, n, k, 1, {A, CUDA_R_32F, lda, 0}, {B, CUDA_R_32F, ldb, 0}, {C, CUDA_R_32F, ldc, 0}, {}, {}},
               CUBLAS_COMPUTE_32F);
 }
 
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t transa,
-                                         cublasOperation_t transb, int m, int n, int k, const float* alpha,
-                                         const float* A, int lda, long long strideA, const float* B, int ldb,
-                                         long long strideB, const float* beta, float* C, int ldc,
-                                         long long strideC, int batchCount) {
+cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
+                                         int m, int n, int k, const float* alpha, const float* A, int lda,
+                                         long long strideA, const float* B, int ldb, long long strideB,
+                                         const float* beta, float* C, int ldc, long long strideC, int batchCount) {
   return gemm("cublasSgemmStridedBatched", handle, transa, transb, alpha, beta,
               {m,
                n,
@@ -415,30 +393,22 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
               CUBLAS_COMPUTE_32F);
 }
 
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m,
-                            int n, int k, const void* alpha, const void* A, cudaDataType Atype, int lda,
-                            const void* B, cudaDataType Btype, int ldb, const void* beta, void* C,
-                            cudaDataType Ctype, int ldc, cublasComputeType_t computeType, cublasGemmAlgo_t) {
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
+                            int k, const void* alpha, const void* A, cudaDataType Atype, int lda, const void* B,
+                            cudaDataType Btype, int ldb, const void* beta, void* C, cudaDataType Ctype, int ldc,
+                            cublasComputeType_t computeType, cublasGemmAlgo_t) {
   return gemm("cublasGemmEx", handle, transa, transb, alpha, beta,
               {m, n, k, 1, {A, Atype, lda, 0}, {B, Btype, ldb, 0}, {C, Ctype, ldc, 0}, {}, {}}, computeType);
 }
 
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa,
-                                          cublasOperation_t transb, int m, int n, int k, const void* alpha,
-                                          const void* A, cudaDataType Atype, int lda, long long strideA,
-                                          const void* B, cudaDataType Btype, int ldb, long long strideB,
-                                          const void* beta, void* C, cudaDataType Ctype, int ldc,
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
+                                          int m, int n, int k, const void* alpha, const void* A, cudaDataType Atype,
+                                          int lda, long long strideA, const void* B, cudaDataType Btype, int ldb,
+                                          long long strideB, const void* beta, void* C, cudaDataType Ctype, int ldc,
                                           long long strideC, int batchCount, cublasComputeType_t computeType,
                                           cublasGemmAlgo_t) {
-  return gemm("cublasGemmStridedBatchedEx", handle, transa, transb, alpha, beta,
-              {m,
-               n,
-               k,
-               batchCount,
-               {A, Atype, lda, strideA},
-               {B, Btype, ldb, strideB},
-               {C, Ctype, ldc, strideC},
-               {},
-               {}},
-              computeType);
+  return gemm(
+      "cublasGemmStridedBatchedEx", handle, transa, transb, alpha, beta,
+      {m, n, k, batchCount, {A, Atype, lda, strideA}, {B, Btype, ldb, strideB}, {C, Ctype, ldc, strideC}, {}, {}},
+      computeType);
 }

@@ -32,8 +32,8 @@ struct Copy {
 bool kind_fits(cudaMemcpyKind kind, Side to, Side from) {
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  return kind == cudaMemcpyDefault || (to != (to_device ? Side::pageable : Side::device) &&
-                                       from != (from_device ? Side::pageable : Side::device));
+  return kind == cudaMemcpyDefault ||
+         (to != (to_device ? Side::pageable : Side::device) && from != (from_device ? Side::pageable : Side::device));
 }
 
 // `wait`: the forms without Async.
@@ -62,7 +62,8 @@ cudaError_t copy(Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait)
   if (from == Side::pageable && !finish) {
     auto staged = std::make_shared<std::vector<char>>(work.width * work.height);
     Copy{staged->data(), work.from, work.width, work.from_pitch, work.width, work.height}();
-    execute(lock, *stream, [=] { Copy{work.to, staged->data(), work.to_pitch, work.width, work.width, work.height}(); });
+    execute(lock, *stream,
+            [=] { Copy{work.to, staged->data(), work.to_pitch, work.width, work.width, work.height}(); });
   } else {
     execute(lock, *stream, work);
   }

@@ -54,7 +54,8 @@ Machine machine_from_environment() {
     machine.devices = static_cast<int>(n);
   }
   std::size_t last = machine_memory() / 4 * 3;
-  std::string sizes = std::getenv("OOMLAB_HOST_MEMORY") ? std::getenv("OOMLAB_HOST_MEMORY") : "";
+  const char* const memory = std::getenv("OOMLAB_HOST_MEMORY");
+  std::string sizes = memory ? memory : "";
   for (std::size_t& capacity : machine.capacity) {
     if (!sizes.empty()) {
       const std::size_t comma = sizes.find(',');

@@ -53,7 +53,8 @@ constexpr Named names[] = {
     {100, "cudaErrorNoDevice", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {217, "cudaErrorPeerAccessUnsupported", nullptr, "peer access is not supported between these two devices"},
-    {304, "cudaErrorOperatingSystem", "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
+    {304, "cudaErrorOperatingSystem", "CUDA_ERROR_OPERATING_SYSTEM",
+     "OS call failed or operation not supported on this OS"},
     {400, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {600, "cudaErrorNotReady", "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
@@ -71,7 +72,7 @@ const Named* find_name(int code) noexcept {
   return nullptr;
 }
 
-CUresult driver_text(CUresult error, const char** text, const char* Named::* member) {
+CUresult driver_text(CUresult error, const char** text, const char* Named::*member) {
   if (!text) return CUDA_ERROR_INVALID_VALUE;
   const Named* named = find_name(error);
   *text = named && named->driver_name ? named->*member : nullptr;

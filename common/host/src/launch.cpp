@@ -270,7 +270,8 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexc
     const std::size_t shared = config->dynamicSmemBytes;
     if (deferred())
       execute(lock, *stream, [=, work = kernel.own(kernel.closure)] {
-        run_grid(grid, block, shared, [](const void* f) { (*static_cast<const std::function<void()>*>(f))(); }, &work);
+        run_grid(
+            grid, block, shared, [](const void* f) { (*static_cast<const std::function<void()>*>(f))(); }, &work);
       });
     else
       execute(lock, *stream, [&] { run_grid(grid, block, shared, kernel.run, kernel.closure); });

@@ -88,8 +88,8 @@ struct CUmemPoolHandle_st {
   bool destroyed = false;
   std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0, next_offset = 0;
   std::uint64_t reuse[3] = {1, 1, 1};
-  std::map<std::uint64_t, Chunk> chunks;                  // by offset
-  std::map<std::uint64_t, Range> ranges;                  // by offset; together they fill the chunks
+  std::map<std::uint64_t, Chunk> chunks;                 // by offset
+  std::map<std::uint64_t, Range> ranges;                 // by offset; together they fill the chunks
   std::set<std::pair<std::size_t, std::uint64_t>> free;  // size, offset: best fit, then lowest
 };
 
@@ -167,7 +167,8 @@ std::uintptr_t plan_address(std::size_t bytes);
 /// Address space without memory behind until it is touched: host-visible memory in plan mode. nullptr: no more.
 void* lazy_allocate(std::size_t bytes) noexcept;
 void lazy_free(void* address, std::size_t bytes) noexcept;
-/// Gives unused pool memory of a device (-1: of all) back, down to each pool's threshold (all of it, when `everything`).
+/// Gives unused pool memory of a device (-1: of all) back, down to each pool's threshold (all of it, when
+/// `everything`).
 void trim_pools(int device, bool everything);
 void make_default_pools(Runtime& runtime);
 void destroy_default_pools();

@@ -127,8 +127,8 @@ cudaError_t drain_device(Lock& lock, int device) {
   Tickets last;  // work submitted by other threads from now on is not waited for
   for (auto& [id, stream] : runtime().streams)
     if (device < 0 || stream->device == device) last.push_back({id, stream->submitted});
-  return drain_until(
-      lock, [&] { return std::all_of(last.begin(), last.end(), [](const Ticket& t) { return is_done(t); }); });
+  return drain_until(lock,
+                     [&] { return std::all_of(last.begin(), last.end(), [](const Ticket& t) { return is_done(t); }); });
 }
 
 cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) noexcept {

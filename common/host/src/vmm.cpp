@@ -202,14 +202,14 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   return driver_entry("cuMemUnmap", CUDA_ERROR_UNKNOWN, true, [&](Lock& lock) {
     drain_device(lock, -1);
     const bool ok = size && for_mappings(address, size, [&](auto block) {
-      if (!runtime().planning)
-        mmap(reinterpret_cast<void*>(block->first), block->second.size, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-      const auto memory = memories.find(block->second.offset);
-      --memory->second.mappings;
-      runtime().blocks.erase(block);
-      free_if_over(memory);
-    });
+                      if (!runtime().planning)  // where it fails, the pages stay until the range is given back
+                        (void)mmap(reinterpret_cast<void*>(block->first), block->second.size, PROT_NONE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+                      const auto memory = memories.find(block->second.offset);
+                      --memory->second.mappings;
+                      runtime().blocks.erase(block);
+                      free_if_over(memory);
+                    });
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "cuda/backend.h"
 #include "training.h"
 
 namespace {
@@ -114,7 +115,8 @@ Chapter anatomy(const Config& config) {
   chapter.claims.push_back({"nvidia-smi shows what the tensors need", "device used / allocated, at their peaks", 1,
                             1.01, [](const auto& results) -> std::optional<double> {
                               const VariantResult* sgd = find(results, "sgd");
-                              if (!sgd) return std::nullopt;
+                              // The host runtime has no driver, contexts or neighbours: nothing there can tell.
+                              if (!sgd || std::string(backend_name()) == "host") return std::nullopt;
                               return double(sgd->peak_device_used) / double(sgd->peak_allocated);
                             }});
 

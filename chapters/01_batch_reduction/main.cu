@@ -110,9 +110,8 @@ Chapter batch_reduction(const Config& config) {
     });
   }
 
-  chapter.claims.push_back({"cutting the batch from 32 to 8 cuts memory sharply",
-                            "share of the peak saved, by the fit below", 0.5, 0.75,
-                            [](const auto& results) -> std::optional<double> {
+  chapter.claims.push_back({"cutting the batch from 32 to 8 cuts memory sharply", "share of the peak saved, by the fit",
+                            0.5, 0.75, [](const auto& results) -> std::optional<double> {
                               const auto fit = fit_peaks(results);
                               if (!fit) return std::nullopt;
                               return 1 - fit->at(8) / fit->at(32);

@@ -23,8 +23,7 @@ namespace {
 
 constexpr std::uint32_t kImagesMagic = 0x803, kLabelsMagic = 0x801;
 
-// ----------------------------------------------------------------------------------------------- where bytes
-// come from
+// ----------------------------------------------------------------------------------------------- where bytes come from
 
 // A plain or gzip file, read front to back.
 class File {
@@ -99,8 +98,7 @@ std::vector<std::uint8_t> unpack(std::span<const unsigned char> packed) {
   return bytes;
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// format
+// -------------------------------------------------------------------------------------------------------------- format
 
 using Read = std::function<std::size_t(std::uint8_t*, std::size_t)>;
 
@@ -221,8 +219,7 @@ Dataset read_idx_folder(const std::string& folder) {
   return dataset;
 }
 
-// -------------------------------------------------------------------------------------------------------------
-// split
+// --------------------------------------------------------------------------------------------------------------- split
 
 Split split(const Dataset& dataset, double held_out_fraction, std::uint64_t seed) {
   if (!(held_out_fraction >= 0.0 && held_out_fraction <= 1.0))

@@ -26,7 +26,7 @@ namespace {
 constexpr int kOk = 0, kFailed = 1, kCannotRunHere = 2, kUsage = 64, kInterrupted = 130;
 constexpr std::size_t kMemorySteps = 2;  // the second one shows that nothing grows from step to step
 
-// ------------------------------------------------------------------------------------------------ progress
+// ------------------------------------------------------------------------------------------------------------ progress
 
 // One line to stderr, at once: a run may take minutes, and its table comes at the end.
 class Progress {
@@ -40,7 +40,7 @@ class Progress {
   bool quiet_;
 };
 
-// ------------------------------------------------------------------------------------------ choosing a device
+// --------------------------------------------------------------------------------------------------- choosing a device
 
 // What cudaGetDeviceCount says where there is no usable device: by number, because the host runtime needs no names for
 // them. Stub library, insufficient driver, devices unavailable, no device, driver mismatch, no compatibility.
@@ -102,7 +102,7 @@ void choose_device(CommandLine& line, const Progress& progress) {
   throw CannotRunHere(fmt::format("--plan needs {}, which is not there", twin.string()));
 }
 
-// ------------------------------------------------------------------------------------------------ memory pass
+// --------------------------------------------------------------------------------------------------------- memory pass
 
 // Files that tell the story of the first variant.
 struct Story {
@@ -195,7 +195,7 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   return result;
 }
 
-// --------------------------------------------------------------------------------------- checks on the results
+// ----------------------------------------------------------------------------------------------- checks on the results
 
 void compare_numerics(VariantResult& v, const VariantResult& baseline) {
   if (&v == &baseline || !v.measured || !baseline.measured) return;
@@ -252,7 +252,7 @@ void check_results(RunResult& run) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ timing pass
+// --------------------------------------------------------------------------------------------------------- timing pass
 
 void run_timing_pass(const Config& config, const std::vector<const Variant*>& variants,
                      std::vector<VariantResult>& results, const Progress& progress) {
@@ -287,7 +287,7 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
   run_benchmarks(config.steps, runs);
 }
 
-// ---------------------------------------------------------------------------------------------------- report
+// -------------------------------------------------------------------------------------------------------------- report
 
 class RunReport final : public Report {
  public:

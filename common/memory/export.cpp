@@ -24,8 +24,7 @@
 namespace oomlab {
 namespace {
 
-// ------------------------------------------------------------------------------------------------------
-// writing files
+// ------------------------------------------------------------------------------------------------------- writing files
 
 class File {
  public:
@@ -69,8 +68,7 @@ bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == 
 
 using Kind = TimelineEvent::Kind;
 
-// ------------------------------------------------------------------------------------------------------------
-// pickle
+// -------------------------------------------------------------------------------------------------------------- pickle
 
 // Writes a pickle with the few opcodes that every reader of snapshots knows, and no memo.
 class Pickle {

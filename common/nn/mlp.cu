@@ -10,8 +10,7 @@
 
 namespace oomlab::nn {
 
-// -------------------------------------------------------------------------------------------------------
-// names
+// --------------------------------------------------------------------------------------------------------------- names
 
 namespace {
 
@@ -71,8 +70,7 @@ MlpSpec parse_model(std::string_view text) {
   return spec;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// model
+// --------------------------------------------------------------------------------------------------------------- model
 
 Batch make_batch(Context& context, std::size_t batch, std::size_t width) {
   if (batch == 0) throw std::invalid_argument("a batch needs at least one row");
@@ -243,8 +241,7 @@ std::uint64_t Mlp::fingerprint(Context& context) const {
   return hash;
 }
 
-// ------------------------------------------------------------------------------------------------- closed
-// form
+// --------------------------------------------------------------------------------------------------------- closed form
 
 PeakBytes later_peak(const PeakBytes& first, const PeakBytes& second) {
   return second.total() > first.total() ? second : first;

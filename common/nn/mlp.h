@@ -98,7 +98,7 @@ class Mlp {
   DeviceBuffer<float> loss_;
 };
 
-// ------------------------------------------------------------------------------------------- closed form
+// --------------------------------------------------------------------------------------------------------- closed form
 
 /// Live bytes at the moment of the peak (the first one, when several are equal), as
 /// Ledger::peak_by_category().

@@ -20,8 +20,7 @@ const char* name_of(Activation activation) noexcept {
   return "?";
 }
 
-// ---------------------------------------------------------------------------------------------------
-// products
+// ------------------------------------------------------------------------------------------------------------ products
 
 void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
           float alpha, const float* a, const float* b, float beta, float* c) {
@@ -54,8 +53,7 @@ void linear_backward_weight(Context& context, const float* dy, const float* x, f
   column_sum(context, dy, dbias, batch, out, accumulate);
 }
 
-// ------------------------------------------------------------------------------------------------
-// activations
+// --------------------------------------------------------------------------------------------------------- activations
 
 namespace {
 
@@ -157,7 +155,7 @@ void activation_backward(Context& context, float* dy, const float* saved, std::s
   launch(kernel, shape_for_items(count / 4), context.stream(), dy, saved, count, aligned_for_packs(dy, saved));
 }
 
-// ----------------------------------------------------------------------------------------------- column sums
+// --------------------------------------------------------------------------------------------------------- column sums
 //
 // A block takes a tile of columns. A cell is 8 rows × 8 columns: two packs a row, eight rows in flight. Cells
 // of one tile side by side, `groups` of them below each other, add up into shared memory until the rows are
@@ -240,8 +238,7 @@ void column_sum(Context& context, const float* x, float* sums, std::size_t rows,
   launch(kernel, shape, context.stream(), x, sums, rows, width, tiles, accumulate);
 }
 
-// -------------------------------------------------------------------------------------------------------
-// loss
+// ---------------------------------------------------------------------------------------------------------------- loss
 
 namespace {
 
@@ -388,8 +385,7 @@ void count_correct(Context& context, const float* logits, const int* labels, std
   launch(count_correct_kernel, shape_for_rows(1), context.stream(), logits, labels, rows, classes, correct, accumulate);
 }
 
-// --------------------------------------------------------------------------------------------- initial
-// values
+// ------------------------------------------------------------------------------------------------------ initial values
 
 namespace {
 

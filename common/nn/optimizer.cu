@@ -27,8 +27,7 @@ std::size_t state_buffers(OptimizerKind kind) noexcept {
   return kind == OptimizerKind::sgd ? 0 : kind == OptimizerKind::momentum ? 1 : 2;
 }
 
-// ----------------------------------------------------------------------------------------------------
-// kernels
+// ------------------------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
@@ -129,8 +128,7 @@ void adamw_update(Context& context, float* value, const float* gradient, float* 
          aligned_for_packs(value, gradient, first, second));
 }
 
-// -------------------------------------------------------------------------------------------------
-// optimizers
+// ---------------------------------------------------------------------------------------------------------- optimizers
 
 Sgd::Sgd(Context& context, std::vector<Parameter> parameters, SgdSettings settings)
     : Optimizer(require_gradients(std::move(parameters))), settings_(settings) {

@@ -133,7 +133,7 @@ TEST(CliData, AValidFolderIsUsed) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
-// --------------------------------------------------------------------------------------- results that cannot be
+// ---------------------------------------------------------------------------------------------- results that cannot be
 
 TEST(CliResult, AFullDiskIsReportedAndLeavesNothing) {
   const TemporaryFolder folder;
@@ -207,7 +207,7 @@ TEST(CliResult, CtrlCLeavesNoResult) {
   }
 }
 
-// ------------------------------------------------------------------------------------------ results that are
+// ---------------------------------------------------------------------------------------------------- results that are
 
 Outcome python(const Words& arguments, const std::string& folder) { return run_process("python3", arguments, folder); }
 
@@ -247,7 +247,7 @@ TEST(CliResult, TraceAndSnapshotShowTheTablesPeak) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------- the command line
+// ---------------------------------------------------------------------------------------------------- the command line
 
 TEST(Cli, HelpListVersion) {
   const TemporaryFolder folder;

@@ -35,7 +35,7 @@
 
 int oomlab_chapter_main(int argc, char** argv);
 
-// --------------------------------------------------------------------------------------------- fallible file calls
+// ------------------------------------------------------------------------------------------------- fallible file calls
 
 // Linked with --wrap: the calls behind write_file() in this program come here.
 extern "C" {

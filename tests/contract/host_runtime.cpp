@@ -63,7 +63,7 @@ class HostRuntime : public testing::Test {
   const host::Machine initial = host::machine();
 };
 
-// ---------------------------------------------------------------------------------------------- devices, capacity
+// --------------------------------------------------------------------------------------------------- devices, capacity
 
 TEST_F(HostRuntime, CapacityIsExact) {
   void *a = nullptr, *b = nullptr;
@@ -185,7 +185,7 @@ TEST_F(HostRuntime, ManyThreadsAtOnce) {
   for (auto& thread : threads) thread.join();
 }
 
-// ------------------------------------------------------------------------------------------------------ plan mode
+// ----------------------------------------------------------------------------------------------------------- plan mode
 
 TEST_F(HostRuntime, PlansPetabytesWithoutMemory) {
   ASSERT_TRUE(enable_planning());
@@ -283,7 +283,7 @@ TEST_F(HostRuntime, PlansVirtualMemory) {
   EXPECT_EQ(CUDA_SUCCESS, cuMemAddressFree(address, size));
 }
 
-// --------------------------------------------------------------------------------------------------------- faults
+// -------------------------------------------------------------------------------------------------------------- faults
 
 // Every call fails when it is told to, with a code, sets the last error, and leaks nothing.
 TEST_F(HostRuntime, EveryCallCanFail) {
@@ -396,7 +396,7 @@ TEST_F(HostRuntime, FaultsAreCountedAndCanGoOn) {
   EXPECT_FALSE(host::inside_runtime());
 }
 
-// ----------------------------------------------------------------------------------------------- deferred streams
+// ---------------------------------------------------------------------------------------------------- deferred streams
 
 class Deferred : public HostRuntime, public testing::WithParamInterface<std::uint64_t> {
  protected:
@@ -474,7 +474,7 @@ TEST_F(HostRuntime, AMissingEventShowsForSomeOrder) {
   EXPECT_EQ((std::set<int>{1}), seen_with);
 }
 
-// --------------------------------------------------------------------------------------------------------- paging
+// -------------------------------------------------------------------------------------------------------------- paging
 
 class Paging : public HostRuntime {
  protected:

@@ -92,8 +92,7 @@ std::string expect(std::size_t peak, std::size_t live, int ooms) {
   return "--peak " + std::to_string(peak) + " --live " + std::to_string(live) + " --ooms " + std::to_string(ooms);
 }
 
-// --------------------------------------------------------------------------------------------------------
-// snapshot
+// ------------------------------------------------------------------------------------------------------------ snapshot
 
 TEST_F(Export, SnapshotReplaysToTheLedger) {
   Ledger ledger;
@@ -199,8 +198,7 @@ TEST_F(Export, TheSnapshotCheckerRefusesWhatIsWrong) {
   EXPECT_EQ(check_snapshot(with("free_completed", "free_requested")), 1);
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// trace
+// --------------------------------------------------------------------------------------------------------------- trace
 
 TEST_F(Export, TraceHasThePeakAndThePhases) {
   Ledger ledger;

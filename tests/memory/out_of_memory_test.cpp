@@ -175,8 +175,7 @@ TEST(OutOfMemory, IsItsHeadline) {
   EXPECT_EQ(error.what(), headline(error.report()));
 }
 
-// ---------------------------------------------------------------------------------------------------- met
-// for real
+// -------------------------------------------------------------------------------------------------------- met for real
 
 // Fills `memory` until it throws; the report of that.
 OutOfMemoryReport fill(TrackingResource& memory, std::size_t bytes, std::size_t then_ask) {

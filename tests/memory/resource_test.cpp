@@ -144,8 +144,7 @@ TYPED_TEST(ResourceContract, ASizeThatCannotBeRoundedIsRefused) {
   EXPECT_THROW((void)this->memory_.allocate(SIZE_MAX, this->stream_), std::length_error);
 }
 
-// -------------------------------------------------------------------------------------------- each with its
-// own ways
+// ---------------------------------------------------------------------------------------------- each with its own ways
 
 template <class Resource>
 class CountingResource : public ::testing::Test {};
@@ -343,8 +342,7 @@ TEST(LimitingResource, CountsNothingThatUpstreamRefused) {
   EXPECT_EQ(memory.live_bytes(), 0u);
 }
 
-// --------------------------------------------------------------------------------------------- buffers and
-// contexts
+// ------------------------------------------------------------------------------------------------ buffers and contexts
 
 TEST(DeviceBuffer, OwnsItsBytes) {
   AsyncResource bottom;

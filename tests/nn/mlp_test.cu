@@ -216,7 +216,7 @@ TEST(MlpTags, AreWhatTheReaderExpects) {
   EXPECT_EQ(phases[1].name, "backward");
 }
 
-// -------------------------------------------------------------------------------------------- out of memory
+// ------------------------------------------------------------------------------------------------------- out of memory
 
 // Refuses one allocation: the k-th after arm(k).
 class Refusing final : public MemoryResource {

@@ -20,7 +20,7 @@
 
 #define CUDART_VERSION 13000
 
-// ------------------------------------------------------------------------------------------ language extensions
+// ------------------------------------------------------------------------------------------------- language extensions
 
 #define __global__
 #define __device__
@@ -87,7 +87,7 @@ inline float atomicAdd(float* p, float v) {
   return old;
 }
 
-// -------------------------------------------------------------------------------------------------------- types
+// --------------------------------------------------------------------------------------------------------------- types
 
 typedef enum cudaError {
   cudaSuccess = 0,
@@ -246,7 +246,7 @@ typedef struct cudaLaunchConfig_st {
 #define cudaMemAttachHost 0x02
 #define cudaCpuDeviceId ((int)-1)
 
-// ---------------------------------------------------------------------------------------------------- functions
+// ----------------------------------------------------------------------------------------------------------- functions
 
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
@@ -316,7 +316,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* userData);
 cudaError_t cudaFuncSetAttribute(const void* func, cudaFuncAttribute attr, int value);
 
-// ---------------------------------------------------------------------------------- typed forms, as CUDA has them
+// --------------------------------------------------------------------------------------- typed forms, as CUDA has them
 
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int flags) {
   return cudaEventCreateWithFlags(event, flags);
@@ -354,7 +354,7 @@ cudaError_t cudaFuncSetAttribute(void (*func)(Parameters...), cudaFuncAttribute 
   return cudaFuncSetAttribute((const void*)func, attr, value);
 }
 
-// ------------------------------------------------------------------------------------------------------- launch
+// -------------------------------------------------------------------------------------------------------------- launch
 
 namespace oomlab::host::detail {
 

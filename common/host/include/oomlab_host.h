@@ -11,7 +11,7 @@
 
 namespace oomlab::host {
 
-// ---------------------------------------------------------------------------------------------- machine
+// ------------------------------------------------------------------------------------------------------------- machine
 
 /// The machine that the runtime models. Read once, at the first call into the runtime, from the environment:
 ///   OOMLAB_HOST_DEVICES=N            devices (default 1, at most 64)
@@ -34,7 +34,7 @@ const Machine& machine();
 void set_planning(bool on);
 bool planning() noexcept;
 
-// ------------------------------------------------------------------------------------------ what is live
+// -------------------------------------------------------------------------------------------------------- what is live
 
 /// Objects and bytes that the program has and has not given back. A clean program ends with all zero.
 struct Live {
@@ -54,7 +54,7 @@ struct PagingCounters {
 };
 PagingCounters take_paging_counters() noexcept;
 
-// -------------------------------------------------------------------------------------------- fault seam
+// ---------------------------------------------------------------------------------------------------------- fault seam
 
 /// Every fallible call asks fault_point("cudaMalloc") first. While armed, calls are counted from 1, and call number
 /// `k` fails (once), or `k` and every later one (from_then_on) does, with an error that call may really return.
@@ -80,7 +80,7 @@ class RuntimeScope {
 };
 bool inside_runtime() noexcept;
 
-// ------------------------------------------------------------------------ for the runtime's other parts
+// --------------------------------------------------------------------------------------- for the runtime's other parts
 
 /// Runs `work` in stream order: now (eager), or when the stream is drained (deferred). Not in plan mode.
 /// Allocation failure of the queue itself: returns cudaErrorMemoryAllocation.

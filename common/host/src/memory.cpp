@@ -51,7 +51,7 @@ void remove_block(std::map<std::uintptr_t, Block>::iterator found) {
   runtime().blocks.erase(found);
 }
 
-// -------------------------------------------------------------------------------------------------------- pools
+// --------------------------------------------------------------------------------------------------------------- pools
 
 void release_chunk(Pool& pool, std::map<std::uint64_t, Pool::Chunk>::iterator chunk) {
   pool.free.erase({chunk->second.size, chunk->first});

@@ -115,7 +115,7 @@ Runtime& runtime();
 using Lock = std::unique_lock<std::mutex>;
 inline Lock lock_runtime() { return Lock(runtime().mutex); }
 
-// ------------------------------------------------------------------------------------------------------- errors
+// -------------------------------------------------------------------------------------------------------------- errors
 
 cudaError_t set_last_error(cudaError_t error) noexcept;
 cudaError_t error_of_current_exception() noexcept;
@@ -144,7 +144,7 @@ cudaError_t release_entry(const char* call, Work&& work) noexcept {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------ devices
+// ------------------------------------------------------------------------------------------------------------- devices
 
 int current_device();
 bool valid_device(int device);
@@ -153,7 +153,7 @@ bool charge(int device, std::size_t bytes);
 void refund(int device, std::size_t bytes);
 std::size_t free_bytes(const Device& device);
 
-// ------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 /// The block that holds `address`, or nullptr. `base` receives where it starts. With the mutex held.
 Block* find_block(const void* address, std::uintptr_t* base = nullptr);
@@ -173,7 +173,7 @@ void trim_pools(int device, bool everything);
 void make_default_pools(Runtime& runtime);
 void destroy_default_pools();
 
-// ------------------------------------------------------------------------------------------------------ streams
+// ------------------------------------------------------------------------------------------------------------- streams
 
 /// The stream meant by a handle: 0 and cudaStreamLegacy are the current device's default stream. nullptr: no such
 /// stream. With the mutex held.
@@ -193,7 +193,7 @@ void make_null_streams(Runtime& runtime);
 template <class Work>
 void execute(Lock& lock, CUstream_st& stream, Work&& work);
 
-// ------------------------------------------------------------------------------------------------------ managed
+// ------------------------------------------------------------------------------------------------------------- managed
 
 /// While one is alive, managed memory is seen as `device` sees it: pages that are not there fault and migrate.
 class DeviceView {

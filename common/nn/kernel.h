@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "cuda/launch.h"
@@ -16,20 +17,21 @@
 namespace oomlab::nn {
 
 /// A Pack of one: what a kernel uses for the rest that fills no Pack, or for addresses that are not aligned.
+template <class T>
 struct Single {
   static constexpr std::size_t size = 1;
-  float value[1];
-  __host__ __device__ float& operator[](std::size_t i) { return value[i]; }
-  __host__ __device__ const float& operator[](std::size_t i) const { return value[i]; }
+  T value[1];
+  __host__ __device__ T& operator[](std::size_t i) { return value[i]; }
+  __host__ __device__ const T& operator[](std::size_t i) const { return value[i]; }
 };
 
-/// The i-th V of an array of floats.
-template <class V>
-__device__ V load(const float* p, std::size_t i) {
+/// The i-th V (a Pack<T> or a Single<T>) of an array of T.
+template <class V, class T>
+__device__ V load(const T* p, std::size_t i) {
   return reinterpret_cast<const V*>(p)[i];
 }
-template <class V>
-__device__ void store(float* p, std::size_t i, const V& v) {
+template <class V, class T>
+__device__ void store(T* p, std::size_t i, const V& v) {
   reinterpret_cast<V*>(p)[i] = v;
 }
 
@@ -41,13 +43,13 @@ __device__ void each_lane(F f) {
   (std::make_index_sequence<V::size>{});
 }
 
-/// Visits the floats first…last−1 of `range_of(n)` in packs where `packs` says that the addresses are
-/// aligned: body(Pack<float>{}, i) for the i-th pack, body(Single{}, i) for the i-th float.
-template <class Range, class Body>
+/// Visits 0…n−1 in packs where `packs` says that the addresses are aligned: body(Pack<T>{}, i) for the i-th pack,
+/// body(Single<T>{}, i) for the i-th value of the rest.
+template <class T = float, class Range, class Body>
 __device__ void for_packs(Range range_of, std::size_t n, bool packs, Body body) {
-  const std::size_t whole = packs ? n / Pack<float>::size : 0, done = whole * Pack<float>::size;
-  for (std::size_t i : range_of(whole)) body(Pack<float>{}, i);
-  for (std::size_t i : range_of(n - done)) body(Single{}, done + i);
+  const std::size_t whole = packs ? n / Pack<T>::size : 0, done = whole * Pack<T>::size;
+  for (std::size_t i : range_of(whole)) body(Pack<T>{}, i);
+  for (std::size_t i : range_of(n - done)) body(Single<T>{}, done + i);
 }
 struct GridRange {
   __device__ auto operator()(std::size_t n) const { return grid_range(n); }
@@ -56,11 +58,39 @@ struct BlockRange {
   __device__ auto operator()(std::size_t n) const { return block_range(n); }
 };
 
+/// A thread's part of a row, sixteen values at a time and as many running sums: side by side they vectorise without
+/// reordering a sum.
+inline constexpr std::size_t kLanes = 16;
+
+/// count values of T as floats: in packs, where those are aligned, or one by one.
+template <bool kPacks, std::size_t count, class T>
+__device__ void load_floats(float* to, const T* from) {
+  using V = std::conditional_t<kPacks && count % Pack<T>::size == 0, Pack<T>, Single<T>>;
+  for (std::size_t p = 0; p < count / V::size; ++p) {
+    const V v = load<V>(from, p);
+    for (std::size_t k = 0; k < V::size; ++k) to[p * V::size + k] = static_cast<float>(v[k]);
+  }
+}
+
+/// The sum of what body(count, i, sums) adds to sums[0…count−1] for the elements i…i+count−1, over 0…n−1, for all
+/// threads of the block. `count` is a std::integral_constant, kLanes or 1.
+template <class Body>
+__device__ float block_sum_over(std::size_t n, Body body) {
+  float sums[kLanes];
+  for (std::size_t k = 0; k < kLanes; ++k) sums[k] = 0.0f;
+  for (std::size_t i : block_range(n / kLanes)) body(std::integral_constant<std::size_t, kLanes>{}, i * kLanes, sums);
+  float all = 0.0f;
+  for (std::size_t k = 0; k < kLanes; ++k) all += sums[k];
+  const std::size_t done = n / kLanes * kLanes;
+  for (std::size_t i : block_range(n - done)) body(std::integral_constant<std::size_t, 1>{}, done + i, &all);
+  return block_sum(all);
+}
+
 /// Whether all addresses are null or aligned for packs. Device buffers always are; pieces of a larger buffer
 /// may not be.
 template <class... Pointers>
 bool aligned_for_packs(Pointers... pointers) {
-  return ((reinterpret_cast<std::uintptr_t>(pointers) % sizeof(Pack<float>) == 0) && ...);
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
 /// The shape for row_range(rows) where a row has only `cells` things to share out: no idle warps in short

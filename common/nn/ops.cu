@@ -7,6 +7,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "nn/column_sum.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
@@ -156,86 +157,33 @@ void activation_backward(Context& context, float* dy, const float* saved, std::s
 }
 
 // --------------------------------------------------------------------------------------------------------- column sums
-//
-// A block takes a tile of columns. A cell is 8 rows × 8 columns: two packs a row, eight rows in flight. Cells
-// of one tile side by side, `groups` of them below each other, add up into shared memory until the rows are
-// done; each cell has one owner, so only the last step, adding the groups, needs a barrier. Which numbers are
-// added in which order depends on the matrix alone, not on the block size. On the host the cells are walked
-// row by row: whole cache lines.
 
 namespace {
 
-constexpr std::size_t kCell = 8, kCellsOfBlock = 512;
-
-struct ColumnTiles {
-  std::size_t columns;         // of a tile
-  unsigned cells_across_log2;  // cells of a tile side by side, a power of two
-  std::size_t groups;
-  __host__ __device__ std::size_t cells() const { return groups << cells_across_log2; }
+template <bool kPacks>
+struct ColumnsOf {
+  const float* x;
+  std::size_t width;
+  __device__ float at(std::size_t row, std::size_t column) const { return x[row * width + column]; }
+  __device__ void add_cell_row(float* sum, std::size_t row, std::size_t column) const {
+    const float* from = x + row * width + column;
+    if constexpr (kPacks) {
+      const auto low = load<Pack<float>>(from, 0), high = load<Pack<float>>(from, 1);
+      for (std::size_t k = 0; k < 4; ++k) sum[k] += low[k];
+      for (std::size_t k = 0; k < 4; ++k) sum[4 + k] += high[k];
+    } else {
+      for (std::size_t k = 0; k < kCell; ++k) sum[k] += from[k];
+    }
+  }
 };
-
-ColumnTiles column_tiles(std::size_t rows, std::size_t width) {
-  unsigned log2 = 0;
-  while (log2 < 5 && (kCell << log2) < width) ++log2;
-  const std::size_t row_cells = std::max<std::size_t>(1, (rows + kCell - 1) / kCell);
-  return {kCell << log2, log2, std::min(kCellsOfBlock >> log2, row_cells)};
-}
-
-template <bool kPacks>
-__device__ void add_row(float* sum, const float* x) {
-  if constexpr (kPacks) {
-    const auto low = load<Pack<float>>(x, 0), high = load<Pack<float>>(x, 1);
-    for (std::size_t k = 0; k < 4; ++k) sum[k] += low[k];
-    for (std::size_t k = 0; k < 4; ++k) sum[4 + k] += high[k];
-  } else {
-    for (std::size_t k = 0; k < kCell; ++k) sum[k] += x[k];
-  }
-}
-
-template <bool kPacks>
-__global__ void column_sum_kernel(const float* __restrict__ x, float* __restrict__ sums, std::size_t rows,
-                                  std::size_t width, ColumnTiles tiles, bool accumulate) {
-  float* partial = dynamic_shared<float>();
-  const std::size_t across = std::size_t(1) << tiles.cells_across_log2;
-  for (std::size_t tile : row_range((width + tiles.columns - 1) / tiles.columns)) {
-    const std::size_t first = tile * tiles.columns;
-    const std::size_t columns = width - first < tiles.columns ? width - first : tiles.columns;
-    for (std::size_t i : block_range(tiles.cells() * kCell)) partial[i] = 0.0f;
-    __syncthreads();
-    for (std::size_t top = 0; top < rows; top += tiles.groups * kCell) {
-      for (std::size_t i : block_range(tiles.cells())) {
-        const std::size_t row = top + (i >> tiles.cells_across_log2) * kCell, column = (i & (across - 1)) * kCell;
-        const float* cell = x + row * width + first + column;
-        float* into = partial + i * kCell;
-        if (row + kCell <= rows && column + kCell <= columns) {
-          float sum[kCell];
-          for (std::size_t k = 0; k < kCell; ++k) sum[k] = into[k];
-          for (std::size_t r = 0; r < kCell; ++r) add_row<kPacks>(sum, cell + r * width);
-          for (std::size_t k = 0; k < kCell; ++k) into[k] = sum[k];
-        } else {
-          for (std::size_t r = 0; r < kCell && row + r < rows; ++r)
-            for (std::size_t k = 0; k < kCell && column + k < columns; ++k) into[k] += cell[r * width + k];
-        }
-      }
-    }
-    __syncthreads();
-    for (std::size_t column : block_range(columns)) {
-      float sum = accumulate ? sums[first + column] : 0.0f;
-      for (std::size_t g = 0; g < tiles.groups; ++g) sum += partial[g * tiles.columns + column];
-      sums[first + column] = sum;
-    }
-    __syncthreads();  // the next tile writes partial again
-  }
-}
 
 }  // namespace
 
 void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width, bool accumulate) {
-  const ColumnTiles tiles = column_tiles(rows, width);
-  LaunchShape shape = shape_for_short_rows((width + tiles.columns - 1) / tiles.columns, tiles.cells(),
-                                           tiles.cells() * kCell * sizeof(float));
-  const auto kernel = width % 4 == 0 && aligned_for_packs(x) ? column_sum_kernel<true> : column_sum_kernel<false>;
-  launch(kernel, shape, context.stream(), x, sums, rows, width, tiles, accumulate);
+  if (width % 4 == 0 && aligned_for_packs(x))
+    launch_column_sum(context, ColumnsOf<true>{x, width}, sums, rows, width, accumulate);
+  else
+    launch_column_sum(context, ColumnsOf<false>{x, width}, sums, rows, width, accumulate);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- loss
@@ -269,12 +217,10 @@ __device__ inline float block_max_of(const float* x, std::size_t n, bool packs) 
   return float_of(block_max(largest));
 }
 
-// A thread's part of a row, sixteen values at a time and as many running sums: side by side they vectorise without
-// reordering a sum. Copied in packs: as one object, a compiler for the host copies them through the stack.
-constexpr std::size_t kLanes = 16;
+// Copied in packs: as one object, a compiler for the host copies them through the stack.
 template <bool kPacks>
 __device__ void copy_lanes(float* to, const float* from) {
-  using V = std::conditional_t<kPacks, Pack<float>, Single>;
+  using V = std::conditional_t<kPacks, Pack<float>, Single<float>>;
   for (std::size_t p = 0; p < kLanes / V::size; ++p) store(to, p, load<V>(from, p));
 }
 

@@ -1,0 +1,483 @@
+#include "nn/transformer_ops.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "nn/column_sum.h"
+#include "nn/kernel.h"
+
+namespace oomlab::nn {
+
+// ------------------------------------------------------------------------------------------------------------ products
+
+namespace {
+
+template <class T>
+constexpr cudaDataType data_type() {
+  if constexpr (std::is_same_v<T, float>) return CUDA_R_32F;
+  if constexpr (std::is_same_v<T, __half>) return CUDA_R_16F;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return CUDA_R_16BF;
+}
+
+// Whether [rows, width] starts and continues where packs may be read.
+template <class T, class... Pointers>
+bool packs_fit(std::size_t width, Pointers... pointers) {
+  return width % Pack<T>::size == 0 && aligned_for_packs(pointers...);
+}
+
+template <class T>
+LaunchShape shape_for_packed_rows(std::size_t rows, std::size_t width) {
+  return shape_for_short_rows(rows, width / Pack<T>::size);
+}
+
+}  // namespace
+
+template <class T>
+void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
+                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count) {
+  if (std::max({m, n, k, a.row_stride, b.row_stride, c.row_stride, count}) > INT_MAX) {
+    if (planning()) return;
+    throw std::length_error("matrix product " + std::to_string(m) + " x " + std::to_string(n) + " x " +
+                            std::to_string(k) + " exceeds the 32-bit sizes of cuBLAS");
+  }
+  if (m == 0 || n == 0 || count == 0) return;
+  const auto stride = [](std::size_t elements) { return static_cast<long long>(elements); };
+  // cuBLAS is column-major, and a row-major matrix read so is its transpose: Cᵀ = op(B)ᵀ op(A)ᵀ.
+  CUBLAS_CHECK(cublasGemmStridedBatchedEx(
+      context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+      static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &alpha, b.data, data_type<T>(),
+      static_cast<int>(b.row_stride), stride(b.matrix_stride), a.data, data_type<T>(), static_cast<int>(a.row_stride),
+      stride(a.matrix_stride), &beta, c.data, data_type<T>(), static_cast<int>(c.row_stride), stride(c.matrix_stride),
+      static_cast<int>(count), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+}
+
+// ---------------------------------------------------------------------------------------------------------- embeddings
+
+namespace {
+
+template <class T>
+__global__ void embedding_kernel(const int* __restrict__ tokens, const T* __restrict__ token,
+                                 const T* __restrict__ position, T* __restrict__ x, std::size_t rows, std::size_t seq,
+                                 std::size_t width, bool packs) {
+  for (std::size_t row : row_range(rows)) {
+    const T *word = token + static_cast<std::size_t>(tokens[row]) * width, *place = position + row % seq * width;
+    T* to = x + row * width;
+    for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      v = load<V>(word, i);
+      const V p = load<V>(place, i);
+      each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(p[k])); });
+      store(to, i, v);
+    });
+  }
+}
+
+// Every token belongs to one owner, which adds its rows in order: no atomics, and the same bits every time.
+constexpr std::size_t kOwners = 256;
+
+template <class T>
+__global__ void token_gradient_kernel(const int* __restrict__ tokens, const T* __restrict__ dx, T* __restrict__ dtoken,
+                                      std::size_t rows, std::size_t width, bool packs) {
+  for (std::size_t owner : row_range(kOwners))
+    for (std::size_t row = 0; row < rows; ++row) {
+      const auto token = static_cast<std::size_t>(tokens[row]);
+      if (token % kOwners != owner) continue;
+      T* to = dtoken + token * width;
+      const T* from = dx + row * width;
+      for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+        using V = decltype(v);
+        v = load<V>(to, i);
+        const V d = load<V>(from, i);
+        each_lane<V>(
+            [&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(d[k])); });
+        store(to, i, v);
+      });
+    }
+}
+
+template <class T>
+__global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict__ dposition, std::size_t sequences,
+                                         std::size_t count, bool accumulate) {
+  for (std::size_t i : grid_range(count)) {
+    float sum = accumulate ? static_cast<float>(dposition[i]) : 0.0f;
+    for (std::size_t s = 0; s < sequences; ++s) sum += static_cast<float>(dx[s * count + i]);
+    dposition[i] = static_cast<T>(sum);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void embedding_forward(Context& context, const int* tokens, const T* token, const T* position, T* x, std::size_t rows,
+                       std::size_t seq, std::size_t width) {
+  launch(embedding_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), tokens, token, position, x, rows,
+         seq, width, packs_fit<T>(width, token, position, x));
+}
+
+template <class T>
+void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, T* dposition, std::size_t rows,
+                        std::size_t seq, std::size_t width, bool accumulate_position) {
+  launch(token_gradient_kernel<T>, shape_for_packed_rows<T>(kOwners, width), context.stream(), tokens, dx, dtoken, rows,
+         width, packs_fit<T>(width, dx, dtoken));
+  launch(position_gradient_kernel<T>, shape_for_items(seq * width), context.stream(), dx, dposition, rows / seq,
+         seq * width, accumulate_position);
+}
+
+// ---------------------------------------------------------------------------------------------------------- layer norm
+
+namespace {
+
+constexpr float kEpsilon = 1e-5f;
+
+// The row's normalised and scaled values, from its statistics.
+template <class T, bool kPacks>
+__device__ void normalise(const T* x, const T* gamma, const T* beta, T* y, std::size_t width, float mean, float rstd) {
+  for_packs<T>(BlockRange{}, width, kPacks, [&](auto v, std::size_t i) {
+    using V = decltype(v);
+    v = load<V>(x, i);
+    const V g = load<V>(gamma, i), b = load<V>(beta, i);
+    each_lane<V>([&](std::size_t k) {
+      const float hat = (static_cast<float>(v[k]) - mean) * rstd;
+      v[k] = static_cast<T>(fmaf(hat, static_cast<float>(g[k]), static_cast<float>(b[k])));
+    });
+    store(y, i, v);
+  });
+}
+
+template <class T, bool kPacks>
+__global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* y, float* mean_out, float* rstd_out,
+                                  std::size_t rows, std::size_t width) {
+  for (std::size_t row : row_range(rows)) {
+    const T* from = x + row * width;
+    const float mean = block_sum_over(width,
+                                      [&](auto count, std::size_t i, float* sums) {
+                                        float v[count];
+                                        load_floats<kPacks, count>(v, from + i);
+                                        for (std::size_t k = 0; k < count; ++k) sums[k] += v[k];
+                                      }) /
+                       static_cast<float>(width);
+    const float variance = block_sum_over(width,
+                                          [&](auto count, std::size_t i, float* sums) {
+                                            float v[count];
+                                            load_floats<kPacks, count>(v, from + i);
+                                            for (std::size_t k = 0; k < count; ++k)
+                                              sums[k] += (v[k] - mean) * (v[k] - mean);
+                                          }) /
+                           static_cast<float>(width);
+    const float rstd = 1.0f / sqrtf(variance + kEpsilon);
+    normalise<T, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
+    for ([[maybe_unused]] std::size_t once : block_range(1)) {
+      mean_out[row] = mean;
+      rstd_out[row] = rstd;
+    }
+  }
+}
+
+template <class T, bool kPacks>
+__global__ void layer_norm_again_kernel(const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
+                                        T* y, std::size_t rows, std::size_t width) {
+  for (std::size_t row : row_range(rows))
+    normalise<T, kPacks>(x + row * width, gamma, beta, y + row * width, width, mean[row], rstd[row]);
+}
+
+// With g = dy · gamma and h = (x − mean) · rstd:  dx = rstd · (g − mean(g) − h · mean(g · h)).
+template <class T, bool kPacks>
+__global__ void layer_norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in,
+                                           const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
+  for (std::size_t row : row_range(rows)) {
+    const T *dy_row = dy + row * width, *x_row = x + row * width;
+    T* to = dx + row * width;
+    const float mean = mean_in[row], rstd = rstd_in[row], share = 1.0f / static_cast<float>(width);
+    const float g_mean = share * block_sum_over(width, [&](auto count, std::size_t i, float* sums) {
+                           float d[count], g[count];
+                           load_floats<kPacks, count>(d, dy_row + i);
+                           load_floats<kPacks, count>(g, gamma + i);
+                           for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k];
+                         });
+    const float gh_mean = share * block_sum_over(width, [&](auto count, std::size_t i, float* sums) {
+                            float d[count], g[count], v[count];
+                            load_floats<kPacks, count>(d, dy_row + i);
+                            load_floats<kPacks, count>(g, gamma + i);
+                            load_floats<kPacks, count>(v, x_row + i);
+                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k] * ((v[k] - mean) * rstd);
+                          });
+    __syncthreads();  // dx may be dy: everybody has read it
+    for_packs<T>(BlockRange{}, width, kPacks, [&](auto d, std::size_t i) {
+      using V = decltype(d);
+      d = load<V>(dy_row, i);
+      const V g = load<V>(gamma, i), v = load<V>(x_row, i);
+      V old{};
+      if (add) old = load<V>(to, i);
+      each_lane<V>([&](std::size_t k) {
+        const float hat = (static_cast<float>(v[k]) - mean) * rstd;
+        const float own = rstd * (static_cast<float>(d[k]) * static_cast<float>(g[k]) - g_mean - hat * gh_mean);
+        d[k] = static_cast<T>(add ? static_cast<float>(old[k]) + own : own);
+      });
+      store(to, i, d);
+    });
+  }
+}
+
+template <class T, bool kPacks, bool kNormalised>
+struct NormColumns {
+  const T *dy, *x;
+  const float *mean, *rstd;
+  std::size_t width;
+  __device__ float at(std::size_t row, std::size_t column) const {
+    const float d = static_cast<float>(dy[row * width + column]);
+    if constexpr (!kNormalised) return d;
+    return d * (static_cast<float>(x[row * width + column]) - mean[row]) * rstd[row];
+  }
+  __device__ void add_cell_row(float* sum, std::size_t row, std::size_t column) const {
+    float d[kCell];
+    load_floats<kPacks, kCell>(d, dy + row * width + column);
+    if constexpr (kNormalised) {
+      float v[kCell];
+      load_floats<kPacks, kCell>(v, x + row * width + column);
+      const float m = mean[row], r = rstd[row];
+      for (std::size_t k = 0; k < kCell; ++k) sum[k] += d[k] * (v[k] - m) * r;
+    } else {
+      for (std::size_t k = 0; k < kCell; ++k) sum[k] += d[k];
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd,
+                        std::size_t rows, std::size_t width) {
+  const auto kernel = packs_fit<T>(width, x, gamma, beta, y) ? layer_norm_kernel<T, true> : layer_norm_kernel<T, false>;
+  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, gamma, beta, y, mean, rstd, rows, width);
+}
+
+template <class T>
+void layer_norm_again(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
+                      T* y, std::size_t rows, std::size_t width) {
+  const auto kernel =
+      packs_fit<T>(width, x, gamma, beta, y) ? layer_norm_again_kernel<T, true> : layer_norm_again_kernel<T, false>;
+  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, mean, rstd, gamma, beta, y, rows, width);
+}
+
+template <class T>
+void layer_norm_backward_input(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
+                               const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
+  const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? layer_norm_backward_kernel<T, true>
+                                                            : layer_norm_backward_kernel<T, false>;
+  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), dy, x, mean, rstd, gamma, dx, rows, width,
+         add);
+}
+
+template <class T>
+void layer_norm_backward_weight(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
+                                T* dgamma, T* dbeta, std::size_t rows, std::size_t width, bool accumulate) {
+  const auto both = [&]<bool kPacks>(std::bool_constant<kPacks>) {
+    launch_column_sum(context, NormColumns<T, kPacks, true>{dy, x, mean, rstd, width}, dgamma, rows, width, accumulate);
+    launch_column_sum(context, NormColumns<T, kPacks, false>{dy, x, mean, rstd, width}, dbeta, rows, width, accumulate);
+  };
+  if (packs_fit<T>(width, dy, x))
+    both(std::true_type{});
+  else
+    both(std::false_type{});
+}
+
+// ------------------------------------------------------------------------------------------------------------ residual
+
+namespace {
+
+template <class T>
+__global__ void add_residual_kernel(const T* x, const T* y, const T* bias, T* out, std::size_t rows, std::size_t width,
+                                    bool packs) {
+  for (std::size_t row : row_range(rows))
+    for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      v = load<V>(x + row * width, i);
+      const V w = load<V>(y + row * width, i);
+      V b{};
+      if (bias) b = load<V>(bias, i);
+      each_lane<V>([&](std::size_t k) {
+        v[k] = static_cast<T>(static_cast<float>(v[k]) + (static_cast<float>(w[k]) + static_cast<float>(b[k])));
+      });
+      store(out + row * width, i, v);
+    });
+}
+
+}  // namespace
+
+template <class T>
+void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out, std::size_t rows,
+                  std::size_t width) {
+  launch(add_residual_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), x, y, bias, out, rows, width,
+         packs_fit<T>(width, x, y, bias, out));
+}
+
+// ------------------------------------------------------------------------------------------------------------- softmax
+
+namespace {
+
+template <class T, bool kPacks>
+__device__ float block_max_over(const T* x, std::size_t n) {
+  float largest[kLanes];
+  for (std::size_t k = 0; k < kLanes; ++k) largest[k] = -INFINITY;
+  for (std::size_t i : block_range(n / kLanes)) {
+    float v[kLanes];
+    load_floats<kPacks, kLanes>(v, x + i * kLanes);
+    for (std::size_t k = 0; k < kLanes; ++k) largest[k] = largest[k] < v[k] ? v[k] : largest[k];
+  }
+  float all = largest[0];
+  for (std::size_t k = 1; k < kLanes; ++k) all = all < largest[k] ? largest[k] : all;
+  const std::size_t done = n / kLanes * kLanes;
+  for (std::size_t i : block_range(n - done)) {
+    const float v = static_cast<float>(x[done + i]);
+    all = all < v ? v : all;
+  }
+  return block_max(all);
+}
+
+// The sum of e^(scale · (x − largest)).
+template <class T, bool kPacks>
+__device__ float block_exp_sum(const T* x, std::size_t n, float largest, float scale) {
+  return block_sum_over(n, [&](auto count, std::size_t i, float* sums) {
+    float v[count];
+    load_floats<kPacks, count>(v, x + i);
+    for (std::size_t k = 0; k < count; ++k) sums[k] += exp_of((v[k] - largest) * scale);
+  });
+}
+
+template <class T, bool kPacks>
+__global__ void softmax_kernel(T* x, std::size_t rows, std::size_t seq, float scale, bool causal) {
+  for (std::size_t row : row_range(rows)) {
+    T* line = x + row * seq;
+    const std::size_t seen = causal ? row % seq + 1 : seq;
+    const float largest = block_max_over<T, kPacks>(line, seen);
+    const float inverse = 1.0f / block_exp_sum<T, kPacks>(line, seen, largest, scale);
+    __syncthreads();  // everybody has read the row
+    for_packs<T>(BlockRange{}, seq, kPacks, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      v = load<V>(line, i);
+      each_lane<V>([&](std::size_t k) {
+        const float p = exp_of((static_cast<float>(v[k]) - largest) * scale) * inverse;
+        v[k] = static_cast<T>(i * V::size + k < seen ? p : 0.0f);
+      });
+      store(line, i, v);
+    });
+  }
+}
+
+// dx = scale · p · (dp − Σ p dp). Where p is 0 because it is masked, dp is not read into the sum.
+template <class T, bool kPacks>
+__global__ void softmax_backward_kernel(const T* p, T* dp, std::size_t rows, std::size_t seq, float scale,
+                                        bool causal) {
+  for (std::size_t row : row_range(rows)) {
+    const T* p_line = p + row * seq;
+    T* line = dp + row * seq;
+    const std::size_t seen = causal ? row % seq + 1 : seq;
+    const float common = block_sum_over(seen, [&](auto count, std::size_t i, float* sums) {
+      float a[count], b[count];
+      load_floats<kPacks, count>(a, p_line + i);
+      load_floats<kPacks, count>(b, line + i);
+      for (std::size_t k = 0; k < count; ++k) sums[k] += a[k] * b[k];
+    });
+    __syncthreads();  // everybody has read the row
+    for_packs<T>(BlockRange{}, seq, kPacks, [&](auto d, std::size_t i) {
+      using V = decltype(d);
+      d = load<V>(line, i);
+      const V v = load<V>(p_line, i);
+      each_lane<V>([&](std::size_t k) {
+        const float own = static_cast<float>(v[k]) * (static_cast<float>(d[k]) - common) * scale;
+        d[k] = static_cast<T>(i * V::size + k < seen ? own : 0.0f);
+      });
+      store(line, i, d);
+    });
+  }
+}
+
+template <class T, bool kPacks>
+__global__ void cross_entropy_gradient_kernel(T* logits, const int* labels, float* row_loss, std::size_t rows,
+                                              std::size_t classes, float gradient_scale, const float* device_scale) {
+  const float factor = device_scale ? gradient_scale * *device_scale : gradient_scale;
+  for (std::size_t row : row_range(rows)) {
+    T* line = logits + row * classes;
+    const int label = labels[row];
+    const bool counts = label >= 0;
+    const float largest = block_max_over<T, kPacks>(line, classes);
+    const float sum = block_exp_sum<T, kPacks>(line, classes, largest, 1.0f);
+    const float target = counts ? static_cast<float>(line[label]) - largest : 0.0f;
+    const float scale = counts ? factor / sum : 0.0f;
+    __syncthreads();  // everybody has read the row
+    for_packs<T>(BlockRange{}, classes, kPacks, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      v = load<V>(line, i);
+      each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(exp_of(static_cast<float>(v[k]) - largest) * scale); });
+      store(line, i, v);
+    });
+    __syncthreads();
+    for ([[maybe_unused]] std::size_t once : block_range(1)) {
+      if (counts) line[label] = static_cast<T>((exp_of(target) / sum - 1.0f) * factor);
+      row_loss[row] = counts ? logf(sum) - target : 0.0f;
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void softmax_forward(Context& context, T* x, std::size_t matrices, std::size_t seq, float scale, bool causal) {
+  const std::size_t rows = checked_product(matrices, seq);
+  launch(packs_fit<T>(seq, x) ? softmax_kernel<T, true> : softmax_kernel<T, false>, shape_for_packed_rows<T>(rows, seq),
+         context.stream(), x, rows, seq, scale, causal);
+}
+
+template <class T>
+void softmax_backward(Context& context, const T* p, T* dp, std::size_t matrices, std::size_t seq, float scale,
+                      bool causal) {
+  const std::size_t rows = checked_product(matrices, seq);
+  launch(packs_fit<T>(seq, p, dp) ? softmax_backward_kernel<T, true> : softmax_backward_kernel<T, false>,
+         shape_for_packed_rows<T>(rows, seq), context.stream(), p, dp, rows, seq, scale, causal);
+}
+
+template <class T>
+void cross_entropy_with_gradient(Context& context, T* logits, const int* labels, float* row_loss, std::size_t rows,
+                                 std::size_t classes, float gradient_scale, const float* scale_on_device) {
+  launch(
+      packs_fit<T>(classes, logits) ? cross_entropy_gradient_kernel<T, true> : cross_entropy_gradient_kernel<T, false>,
+      shape_for_packed_rows<T>(rows, classes), context.stream(), logits, labels, row_loss, rows, classes,
+      gradient_scale, scale_on_device);
+}
+
+// --------------------------------------------------------------------------------------------------------- instances
+
+#define OOMLAB_INSTANCES(T)                                                                                           \
+  template void gemm_strided<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, Strided<const T>, \
+                                Strided<const T>, float, Strided<T>, std::size_t);                                    \
+  template void embedding_forward<T>(Context&, const int*, const T*, const T*, T*, std::size_t, std::size_t,          \
+                                     std::size_t);                                                                    \
+  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, std::size_t, std::size_t,  \
+                                      bool);                                                                          \
+  template void layer_norm_forward<T>(Context&, const T*, const T*, const T*, T*, float*, float*, std::size_t,        \
+                                      std::size_t);                                                                   \
+  template void layer_norm_again<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,           \
+                                    std::size_t, std::size_t);                                                        \
+  template void layer_norm_backward_input<T>(Context&, const T*, const T*, const float*, const float*, const T*, T*,  \
+                                             std::size_t, std::size_t, bool);                                         \
+  template void layer_norm_backward_weight<T>(Context&, const T*, const T*, const float*, const float*, T*, T*,       \
+                                              std::size_t, std::size_t, bool);                                        \
+  template void add_residual<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t);                \
+  template void softmax_forward<T>(Context&, T*, std::size_t, std::size_t, float, bool);                              \
+  template void softmax_backward<T>(Context&, const T*, T*, std::size_t, std::size_t, float, bool);                   \
+  template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float,     \
+                                               const float*);
+OOMLAB_INSTANCES(float)
+OOMLAB_INSTANCES(__half)
+OOMLAB_INSTANCES(__nv_bfloat16)
+#undef OOMLAB_INSTANCES
+
+}  // namespace oomlab::nn

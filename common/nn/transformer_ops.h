@@ -1,0 +1,81 @@
+#pragma once
+// The operators that a transformer adds to those of ops.h, forward and backward. T is how tensors are stored: float,
+// __half or __nv_bfloat16; every sum, mean and exponential is FP32. Matrices are row-major; a row of activations is one
+// position of one sequence, [batch · seq, width].
+//
+// As in ops.h: queued on the context's stream, nothing is allocated, and a repeated run gives the same bits.
+
+#include <cstddef>
+#include <type_traits>
+
+#include "memory/context.h"
+
+namespace oomlab::nn {
+
+/// A matrix inside a larger one: where it starts, and how far apart its rows are, in elements.
+template <class T>
+struct Strided {
+  T* data;
+  std::size_t row_stride;     ///< elements from a row to the next one
+  std::size_t matrix_stride;  ///< elements from a matrix of a batch to the next one; 0 where there is one
+};
+
+/// C[m, n] = alpha · op(A) op(B) + beta · C for `count` matrices, all row-major, stored as T and added up in FP32;
+/// op(X) is X or its transpose, as in ops.h. Throws std::length_error when a dimension does not fit the 32-bit
+/// interface; in plan mode, where nothing is computed, such a product is accepted.
+template <class T>
+void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
+                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count);
+
+/// x[r] = token[tokens[r]] + position[r mod seq]: x [rows, width], token [vocabulary, width], position [seq, width].
+/// Tokens must lie in 0…vocabulary−1.
+template <class T>
+void embedding_forward(Context& context, const int* tokens, const T* token, const T* position, T* x, std::size_t rows,
+                       std::size_t seq, std::size_t width);
+/// dtoken[tokens[r]] += dx[r] for every row (a tied head has put its own gradient there before), and dposition (+)= the
+/// sums over the sequences. Without atomics, so that the order is always the same.
+template <class T>
+void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, T* dposition, std::size_t rows,
+                        std::size_t seq, std::size_t width, bool accumulate_position = false);
+
+/// y = (x − mean) · rstd · gamma + beta for each row; mean[rows] and rstd[rows] are kept for the backward pass
+/// (Ba, Kiros and Hinton, 2016).
+template <class T>
+void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd,
+                        std::size_t rows, std::size_t width);
+/// y from x and the kept mean and rstd: the bits that layer_norm_forward() gave, for a fraction of its work.
+template <class T>
+void layer_norm_again(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
+                      T* y, std::size_t rows, std::size_t width);
+/// dx += the gradient with respect to x (a residual stream has its own there already; `add` false overwrites). dx may
+/// be dy.
+template <class T>
+void layer_norm_backward_input(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
+                               const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add);
+/// dgamma[width] and dbeta[width] (+)= the gradients with respect to gamma and beta.
+template <class T>
+void layer_norm_backward_weight(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
+                                T* dgamma, T* dbeta, std::size_t rows, std::size_t width, bool accumulate = false);
+
+/// out = x + y + bias; out may be x or y. bias may be null.
+template <class T>
+void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out, std::size_t rows, std::size_t width);
+
+/// softmax(scale · x) of each row of [matrices · seq, seq] in place. Causal: row q of each matrix sees columns 0…q, the
+/// others become 0.
+template <class T>
+void softmax_forward(Context& context, T* x, std::size_t matrices, std::size_t seq, float scale, bool causal);
+/// dp becomes the gradient with respect to x, in place; p is what softmax_forward() left.
+template <class T>
+void softmax_backward(Context& context, const T* p, T* dp, std::size_t matrices, std::size_t seq, float scale,
+                      bool causal);
+
+/// Cross-entropy on logits[rows, classes], forward and backward in one kernel: row_loss[r] = −log
+/// softmax(logits[r])[labels[r]], and logits become (softmax − one-hot) · gradient_scale in place. A negative label is
+/// a row without a target: loss and gradient are 0. `scale_on_device`, where not null, is one more factor of the
+/// gradient: a loss scale that the host need not know.
+template <class T>
+void cross_entropy_with_gradient(Context& context, T* logits, const int* labels, float* row_loss, std::size_t rows,
+                                 std::size_t classes, float gradient_scale, const float* scale_on_device = nullptr);
+
+}  // namespace oomlab::nn

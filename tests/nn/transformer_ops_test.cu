@@ -1,0 +1,280 @@
+// The transformer's operators against double precision and its central differences, in every storage type and for all
+// the block sizes. 16-bit results may be off by what their own rounding costs, no more.
+
+#include "nn/transformer_ops.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <climits>
+
+#include "cuda/launch.h"
+#include "device.h"
+#include "transformer_reference.h"
+
+namespace oomlab::test {
+namespace {
+
+template <class T>
+constexpr double kTolerance = 0;
+template <>
+constexpr double kTolerance<float> = 1e-4;
+template <>
+constexpr double kTolerance<__half> = 2e-3;  // 11 bits, and a few roundings
+template <>
+constexpr double kTolerance<__nv_bfloat16> = 1.6e-2;  // 8 bits
+
+template <class T>
+std::vector<T> stored(const std::vector<float>& values) {
+  std::vector<T> result;
+  for (const float v : values) result.push_back(static_cast<T>(v));
+  return result;
+}
+template <class T>
+std::vector<float> read(const std::vector<T>& values) {
+  std::vector<float> result;
+  for (const T& v : values) result.push_back(static_cast<float>(v));
+  return result;
+}
+
+struct Shape {
+  std::size_t rows, width;
+};
+// Rows and columns that no pack and no group of lanes divides, too.
+const Shape kShapes[] = {{1, 1}, {2, 7}, {3, 8}, {6, 33}, {12, 64}, {5, 257}};
+
+class TransformerOps : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override { set_block_threads(GetParam()); }
+  void TearDown() override { set_block_threads(256); }
+
+  // Random values as T holds them.
+  template <class T>
+  std::vector<T> random(std::size_t count, unsigned seed, float bound = 2.0f) {
+    return stored<T>(random_floats(count, seed, bound));
+  }
+  template <class T>
+  void expect(const DeviceBuffer<T>& found, const Vector& expected, const std::string& what) {
+    expect_close(read(device.download(found)), expected, kTolerance<T>, what);
+  }
+  template <class T>
+  DeviceBuffer<T> garbage(std::size_t count) {
+    return device.upload(std::vector<T>(count, static_cast<T>(NAN)));
+  }
+  Device device;
+};
+INSTANTIATE_TEST_SUITE_P(BlockThreads, TransformerOps, ::testing::Values(1u, 32u, 96u, 256u, 1024u));
+
+template <class F>
+void for_each_type(F f) {
+  f(float{});
+  f(__half{});
+  f(__nv_bfloat16{});
+}
+
+TEST_P(TransformerOps, GemmStrided) {
+  for_each_type([&]<class T>(T) {
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true}) {
+        // Two matrices side by side in wider rows: what the heads of a fused QKV are.
+        const std::size_t m = 5, n = 3, k = 4, count = 2, a_width = ta ? m : k, b_width = tb ? k : n,
+                          a_rows = ta ? k : m, b_rows = tb ? n : k;
+        const auto a = random<T>(a_rows * a_width * count, 1), b = random<T>(b_rows * b_width * count, 2),
+                   c = random<T>(m * n * count, 3);
+        const auto ad = doubles(read(a)), bd = doubles(read(b)), cd = doubles(read(c));
+        Vector expected(c.size());
+        for (std::size_t z = 0; z < count; ++z)
+          for (std::size_t i = 0; i < m; ++i)
+            for (std::size_t j = 0; j < n; ++j) {
+              double sum = 0;
+              for (std::size_t p = 0; p < k; ++p)
+                sum += ad[(ta ? p : i) * a_width * count + z * a_width + (ta ? i : p)] *
+                       bd[(tb ? j : p) * b_width * count + z * b_width + (tb ? p : j)];
+              expected[z * m * n + i * n + j] = 0.5 * sum + 2 * cd[z * m * n + i * n + j];
+            }
+        const auto a_ = device.upload(a), b_ = device.upload(b);
+        auto c_ = device.upload(c);
+        nn::gemm_strided<T>(device.context, ta, tb, m, n, k, 0.5f, {a_.data(), a_width * count, a_width},
+                            {b_.data(), b_width * count, b_width}, 2.0f, {c_.data(), n, m * n}, count);
+        expect(c_, expected, "product");
+      }
+  });
+  EXPECT_THROW(nn::gemm_strided<float>(device.context, false, false, 1, 1, std::size_t(INT_MAX) + 1, 1, {nullptr, 1, 0},
+                                       {nullptr, 1, 0}, 0, {nullptr, 1, 0}, 1),
+               std::length_error);
+}
+
+TEST_P(TransformerOps, Embedding) {
+  for_each_type([&]<class T>(T) {
+    for (const auto [seq, width] : kShapes) {
+      const std::size_t vocabulary = 300, rows = 3 * seq;
+      auto tokens = random_labels(rows, vocabulary, 5);
+      tokens.back() = tokens.front();  // at least one token more than once
+      tokens[rows / 2] = (tokens.front() + 256) % int(vocabulary);
+      const auto token = random<T>(vocabulary * width, 1), position = random<T>(seq * width, 2),
+                 dx = random<T>(rows * width, 3), before = random<T>(vocabulary * width, 4);
+      const auto tokens_ = device.upload(tokens);
+      const auto token_ = device.upload(token), position_ = device.upload(position), dx_ = device.upload(dx);
+      auto x_ = garbage<T>(rows * width), dtoken_ = device.upload(before), dposition_ = garbage<T>(seq * width);
+      nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), x_.data(), rows, seq,
+                            width);
+      expect(x_, embedding(tokens, doubles(read(token)), doubles(read(position)), seq, width), "x");
+
+      nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows, seq,
+                             width);
+      Vector dtoken = doubles(read(before)), dposition(seq * width);
+      for (std::size_t r = 0; r < rows; ++r)
+        for (std::size_t c = 0; c < width; ++c) {
+          const double d = static_cast<float>(dx[r * width + c]);
+          dtoken[std::size_t(tokens[r]) * width + c] += d;
+          dposition[r % seq * width + c] += d;
+        }
+      expect(dtoken_, dtoken, "dtoken");
+      expect(dposition_, dposition, "dposition");
+      nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows, seq,
+                             width, true);
+      for (double& d : dposition) d *= 2;
+      expect(dposition_, dposition, "dposition, accumulated");
+    }
+  });
+}
+
+TEST_P(TransformerOps, LayerNorm) {
+  for_each_type([&]<class T>(T) {
+    for (const auto [rows, width] : kShapes) {
+      const auto x = random<T>(rows * width, 1, 3), gamma = random<T>(width, 2), beta = random<T>(width, 3),
+                 dy = random<T>(rows * width, 4), residual = random<T>(rows * width, 5);
+      const Vector xd = doubles(read(x)), gd = doubles(read(gamma)), bd = doubles(read(beta)), dyd = doubles(read(dy));
+      const LayerNorm norm = layer_norm(xd, gd, bd, rows);
+
+      const auto x_ = device.upload(x), gamma_ = device.upload(gamma), beta_ = device.upload(beta);
+      auto y_ = garbage<T>(x.size()), again_ = garbage<T>(x.size());
+      auto mean_ = garbage<float>(rows), rstd_ = garbage<float>(rows);
+      nn::layer_norm_forward(device.context, x_.data(), gamma_.data(), beta_.data(), y_.data(), mean_.data(),
+                             rstd_.data(), rows, width);
+      expect(y_, norm.y, "y");
+      expect(mean_, norm.mean, "mean");
+      expect(rstd_, norm.rstd, "rstd");
+      nn::layer_norm_again(device.context, x_.data(), mean_.data(), rstd_.data(), gamma_.data(), beta_.data(),
+                           again_.data(), rows, width);
+      EXPECT_EQ(read(device.download(again_)), read(device.download(y_)));
+
+      const Vector dx =
+          central_differences(xd, [&](const Vector& v) { return dot(layer_norm(v, gd, bd, rows).y, dyd); });
+      const Vector dgamma =
+          central_differences(gd, [&](const Vector& v) { return dot(layer_norm(xd, v, bd, rows).y, dyd); });
+      const Vector dbeta =
+          central_differences(bd, [&](const Vector& v) { return dot(layer_norm(xd, gd, v, rows).y, dyd); });
+      auto in_place_ = device.upload(dy), added_ = device.upload(residual);
+      auto dgamma_ = garbage<T>(width), dbeta_ = garbage<T>(width);
+      const auto dy_ = device.upload(dy);
+      nn::layer_norm_backward_input(device.context, in_place_.data(), x_.data(), mean_.data(), rstd_.data(),
+                                    gamma_.data(), in_place_.data(), rows, width, false);
+      nn::layer_norm_backward_input(device.context, dy_.data(), x_.data(), mean_.data(), rstd_.data(), gamma_.data(),
+                                    added_.data(), rows, width, true);
+      nn::layer_norm_backward_weight(device.context, dy_.data(), x_.data(), mean_.data(), rstd_.data(), dgamma_.data(),
+                                     dbeta_.data(), rows, width);
+      Vector added = dx;
+      for (std::size_t i = 0; i < added.size(); ++i) added[i] += double(static_cast<float>(residual[i]));
+      if (width > 1) {  // of one value, the mean is the value: no gradient, only rounding
+        expect(in_place_, dx, "dx");
+        expect(dgamma_, dgamma, "dgamma");
+      }
+      expect(added_, added, "dx, added");
+      expect(dbeta_, dbeta, "dbeta");
+      nn::layer_norm_backward_weight(device.context, dy_.data(), x_.data(), mean_.data(), rstd_.data(), dgamma_.data(),
+                                     dbeta_.data(), rows, width, true);
+      Vector twice = dbeta;
+      for (double& d : twice) d *= 2;
+      expect(dbeta_, twice, "dbeta, accumulated");
+    }
+  });
+}
+
+TEST_P(TransformerOps, AddResidual) {
+  for_each_type([&]<class T>(T) {
+    for (const auto [rows, width] : kShapes)
+      for (const bool with_bias : {false, true}) {
+        const auto x = random<T>(rows * width, 1), y = random<T>(rows * width, 2), bias = random<T>(width, 3);
+        Vector out(x.size());
+        for (std::size_t i = 0; i < out.size(); ++i)
+          out[i] = double(static_cast<float>(x[i])) + double(static_cast<float>(y[i])) +
+                   (with_bias ? double(static_cast<float>(bias[i % width])) : 0);
+        const auto x_ = device.upload(x), bias_ = device.upload(bias);
+        auto y_ = device.upload(y);
+        nn::add_residual(device.context, x_.data(), y_.data(), with_bias ? bias_.data() : nullptr, y_.data(), rows,
+                         width);
+        expect(y_, out, "in place");
+      }
+  });
+}
+
+TEST_P(TransformerOps, Softmax) {
+  for_each_type([&]<class T>(T) {
+    for (const auto [matrices, seq] : {Shape{1, 1}, Shape{3, 7}, Shape{2, 8}, Shape{2, 19}, Shape{1, 40}})
+      for (const bool causal : {false, true}) {
+        const float scale = 0.3f;
+        const auto x = random<T>(matrices * seq * seq, 1, 8), dp = random<T>(x.size(), 2);
+        auto p_ = device.upload(x), d_ = device.upload(dp);
+        nn::softmax_forward(device.context, p_.data(), matrices, seq, scale, causal);
+        expect(p_, softmax(doubles(read(x)), matrices, seq, scale, causal), "p");
+        const auto p = read(device.download(p_));
+        for (std::size_t i = 0; i < p.size(); ++i)
+          if (causal && i % seq > i / seq % seq) {
+            ASSERT_EQ(p[i], 0.0f) << "the future";
+          }
+
+        nn::softmax_backward(device.context, p_.data(), d_.data(), matrices, seq, scale, causal);
+        const Vector dx = central_differences(doubles(read(x)), [&](const Vector& v) {
+          return dot(softmax(v, matrices, seq, double(scale), causal), doubles(read(dp)));
+        });
+        if (seq > 1) expect(d_, dx, "dx");
+      }
+  });
+}
+
+TEST_P(TransformerOps, MaskedValuesMayBeAnything) {
+  const std::size_t seq = 6;
+  std::vector<float> x = random_floats(seq * seq, 1), wild = x, dp = random_floats(seq * seq, 2), wild_dp = dp;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (i % seq > i / seq) wild[i] = i % 2 ? NAN : INFINITY, wild_dp[i] = NAN;
+  auto a = device.upload(x), b = device.upload(wild), da = device.upload(dp), db = device.upload(wild_dp);
+  for (auto* p : {&a, &b}) nn::softmax_forward(device.context, p->data(), 1, seq, 1, true);
+  nn::softmax_backward(device.context, a.data(), da.data(), 1, seq, 1, true);
+  nn::softmax_backward(device.context, b.data(), db.data(), 1, seq, 1, true);
+  EXPECT_EQ(device.download(a), device.download(b));
+  EXPECT_EQ(device.download(da), device.download(db));
+}
+
+TEST_P(TransformerOps, CrossEntropyWithGradient) {
+  for_each_type([&]<class T>(T) {
+    for (const auto [rows, classes] : {Shape{1, 2}, Shape{6, 10}, Shape{4, 24}, Shape{3, 257}}) {
+      const auto logits = random<T>(rows * classes, 1, 6);
+      auto labels = random_labels(rows, classes, 2);
+      const Loss loss = cross_entropy(doubles(read(logits)), labels, classes);
+      Vector gradients = loss.gradients, row_losses = loss.rows;
+      if (rows > 2) {
+        labels[1] = -1;
+        row_losses[1] = 0;
+        for (std::size_t i = 0; i < classes; ++i) gradients[classes + i] = 0;
+      }
+      const auto labels_ = device.upload(labels);
+      auto logits_ = device.upload(logits), row_loss_ = garbage<float>(rows);
+      nn::cross_entropy_with_gradient(device.context, logits_.data(), labels_.data(), row_loss_.data(), rows, classes,
+                                      1.0f / float(rows));
+      expect(logits_, gradients, "gradient");
+      expect(row_loss_, row_losses, "loss");
+
+      // a scale that only the device knows
+      auto scaled_ = device.upload(logits);
+      const auto scale_ = device.upload(std::vector<float>{8});
+      nn::cross_entropy_with_gradient(device.context, scaled_.data(), labels_.data(), row_loss_.data(), rows, classes,
+                                      1.0f / float(rows), scale_.data());
+      for (double& g : gradients) g *= 8;
+      expect(scaled_, gradients, "scaled gradient");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace oomlab::test

@@ -122,7 +122,9 @@ Chapter anatomy(const Config& config) {
 
   chapter.after = [](const std::vector<VariantResult>& results, Report& report) {
     for (const VariantResult& result : results) {
-      if (result.oom) report.line(fmt::format("{} under the budget:\n{}", result.name, explain(*result.oom)));
+      if (result.oom)
+        report.line(fmt::format("{} {}:\n{}", result.name, result.oom->by_limit ? "under the budget" : "on this device",
+                                explain(*result.oom)));
       if (!result.measured) continue;
       report.line(fmt::format("{}, the largest figures of each phase{}:", result.name,
                               result.oom ? " (without the budget)" : ""));

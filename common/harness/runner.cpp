@@ -63,7 +63,7 @@ void choose_device(CommandLine& line, const Progress& progress) {
     (void)cudaGetLastError();
     throw CannotRunHere(fmt::format("no CUDA device: {}; the host preset needs none", cudaGetErrorString(code)));
   }
-  CUDA_CHECK(code);
+  CUDA_CHECK(cudaGetDeviceCount(&count));
   Config& config = line.config;
   if (config.devices > count)
     throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));
@@ -284,6 +284,7 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                       }
                     }});
   }
+  if (runs.empty()) return;  // nothing fits this device; Google Benchmark would complain
   run_benchmarks(config.steps, runs);
 }
 

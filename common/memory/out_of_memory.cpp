@@ -43,9 +43,17 @@ Cause cause_under_limit(const OutOfMemoryReport& r) noexcept {
   return Cause::live;
 }
 
+// A device is handed out in steps of 2 MiB, the size of its pages.
+constexpr std::size_t kDeviceStep = std::size_t(2) << 20;
+bool steps_do_not_fit(const OutOfMemoryReport& r) noexcept {
+  const std::size_t whole = plus(r.requested_rounded, kDeviceStep - 1) / kDeviceStep * kDeviceStep;
+  return !r.by_limit && r.device_free >= r.requested_rounded && r.device_free < whole;
+}
+
 Cause cause_on_device(const OutOfMemoryReport& r) noexcept {
   const bool known = r.device_total != 0;
   if (known && r.requested > r.device_total) return Cause::too_big;
+  if (cached(r) < r.requested_rounded && steps_do_not_fit(r)) return Cause::rounding;
   if (no_block_is_large_enough(r)) return Cause::fragmented;
   if (cached(r) >= r.requested_rounded) return Cause::cached;
   if (r.device_free >= r.requested_rounded) return Cause::fragmented;
@@ -76,6 +84,9 @@ std::string why(const OutOfMemoryReport& r) {
                          format_bytes(minus(r.requested_rounded, plus(r.device_free, cached(r)))),
                          format_bytes(r.live));
     case Cause::rounding:
+      if (steps_do_not_fit(r))
+        return fmt::format("rounding: a device is handed out in steps of {}, and {} is free.",
+                           format_bytes(kDeviceStep), format_bytes(r.device_free));
       return fmt::format(
           "rounding: every block counts in steps of {}, so {} live stands for {} asked for, and this request "
           "of {} "
@@ -163,10 +174,8 @@ Advice advice_for(const OutOfMemoryReport& r) {
       return {"allocate what lives long first, so that free memory stays in one piece",
               "an arena as large as a step needs, or a caching allocator that joins free pages", kSmallerBatch};
     case Cause::cached:
-      return {
-          "give the cache back before a large request: AsyncResource::trim(), as torch.cuda.empty_cache() "
-          "does",
-          "one allocator for all that shares the device: two caches cannot use each other's memory"};
+      return {"give the cache back before a large request: AsyncResource::trim(), as torch.cuda.empty_cache() does",
+              "one allocator for all that shares the device: two caches cannot use each other's memory"};
     case Cause::other_process:
       return {"end the other process (nvidia-smi names it), or choose another device with --device",
               "a --budget that leaves the others their share, then the mitigations for a small card"};

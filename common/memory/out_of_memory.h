@@ -16,7 +16,7 @@ struct OutOfMemoryReport {
   enum class Cause {
     too_big,        ///< asked for more than the whole limit or device
     live,           ///< live blocks leave too little room: this program needs less, or more memory
-    rounding,       ///< would have fit but for rounding to the granule
+    rounding,       ///< would have fit but for rounding to the granule, or to the steps of the device
     fragmented,     ///< enough is free in total, but no single block is large enough
     cached,         ///< enough is held by the allocator's cache and not given back
     other_process,  ///< enough would be free on the device, if other processes did not hold it

@@ -135,6 +135,21 @@ TEST(CliData, AValidFolderIsUsed) {
 
 // ---------------------------------------------------------------------------------------------- results that cannot be
 
+TEST(CliSettings, AMachineThatCannotBeCostsOneLine) {
+  const TemporaryFolder folder;
+  (void)run_process(program(), {"--quick", "--plan", "--json", "result.json"}, folder.path());
+  if (json::parse(read_text(folder / "result.json"))["system"]["backend"] != "host")
+    GTEST_SKIP() << "the host runtime's settings";
+  for (const char* setting : {"OOMLAB_HOST_MEMORY=lots", "OOMLAB_HOST_DEVICES=0", "OOMLAB_HOST_STREAMS=sometimes"}) {
+    const Outcome outcome =
+        run_process(program(), {"--quick"}, folder.path(), [&] { putenv(const_cast<char*>(setting)); });
+    EXPECT_EQ(outcome.exit_code, 1) << setting;
+    EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
+    EXPECT_NE(outcome.err.find(std::string(setting).substr(std::string(setting).find('=') + 1)), std::string::npos)
+        << outcome.err;
+  }
+}
+
 TEST(CliResult, AFullDiskIsReportedAndLeavesNothing) {
   const TemporaryFolder folder;
   const Outcome outcome =

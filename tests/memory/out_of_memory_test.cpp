@@ -81,6 +81,12 @@ TEST(Cause, OnADevice) {
   OutOfMemoryReport small = on_device(10 * kMiB, 64 * kMiB, 4 * kMiB, 60 * kMiB);
   small.live_requested = kMiB;
   EXPECT_EQ(small.cause(), Cause::rounding);
+  OutOfMemoryReport step = on_device(kMiB / 8, 9 * kMiB, kMiB, 8 * kMiB);
+  step.cache_released = true;
+  EXPECT_EQ(step.cause(), Cause::rounding);
+  EXPECT_NE(explain(step).find("rounding: a device is handed out in steps of 2.00 MiB, and 1.00 MiB is free."),
+            std::string::npos)
+      << explain(step);
 }
 
 TEST(Cause, OfNothingKnown) {

@@ -19,10 +19,7 @@ namespace {
 constinit thread_local int this_device = 0;
 
 [[noreturn]] void bad_setting(const char* name, std::string_view value, const char* allowed) {
-  const std::string message = std::string(name) + "='" + std::string(value) + "' is not " + allowed;
-  static std::once_flag once;  // every call fails from now on, but says why only once
-  std::call_once(once, [&] { std::fprintf(stderr, "oomlab: %s\n", message.c_str()); });
-  throw std::invalid_argument(message);
+  throw std::invalid_argument(std::string(name) + "='" + std::string(value) + "' is not " + allowed);
 }
 
 // "8GiB", "1.5MiB", "4096".

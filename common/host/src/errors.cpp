@@ -1,8 +1,10 @@
 // Error codes, the thread's last error, and the fault seam.
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 
 #include "cuda.h"
@@ -86,13 +88,18 @@ cudaError_t set_last_error(cudaError_t error) noexcept {
   return error;
 }
 
+// Every call fails when the environment describes no machine; cudaGetErrorString() says why.
+char no_machine[256] = "";
+
 cudaError_t error_of_current_exception() noexcept {
   try {
     throw;
   } catch (const std::bad_alloc&) {
     return cudaErrorMemoryAllocation;
-  } catch (const std::invalid_argument&) {
-    return cudaErrorInitializationError;  // the environment describes no machine
+  } catch (const std::invalid_argument& why) {
+    static std::once_flag once;
+    std::call_once(once, [&] { std::snprintf(no_machine, sizeof no_machine, "initialization error: %s", why.what()); });
+    return cudaErrorInitializationError;
   } catch (...) {
     return cudaErrorUnknown;
   }
@@ -132,6 +139,7 @@ const char* cudaGetErrorName(cudaError_t error) {
 }
 const char* cudaGetErrorString(cudaError_t error) {
   const Named* named = find_name(error);
+  if (error == cudaErrorInitializationError && oomlab::host::no_machine[0]) return oomlab::host::no_machine;
   return named ? named->text : "unrecognized error code";
 }
 

@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kSeed = 1;
 inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) {
   data::Dataset images = config.data.empty() ? data::digits() : data::read_idx_folder(config.data);
   if (spec.classes() < images.classes)
-    throw UsageError(fmt::format("model '{}' has {} classes, but {} has labels of {}", spec.name, spec.classes(),
+    throw UsageError(fmt::format("model '{}' has {} classes, but the labels of {} need {}", spec.name, spec.classes(),
                                  images.name, images.classes));
   return images;
 }

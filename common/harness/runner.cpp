@@ -58,12 +58,11 @@ bool no_device_here(cudaError_t code) {
 
 void choose_device(CommandLine& line, const Progress& progress) {
   int count = 0;
-  const cudaError_t code = cudaGetDeviceCount(&count);
-  if (no_device_here(code)) {
+  if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
     (void)cudaGetLastError();
+    if (!no_device_here(code)) throw CudaError(code, "cudaGetDeviceCount", __FILE__, __LINE__);
     throw CannotRunHere(fmt::format("no CUDA device: {}; the host preset needs none", cudaGetErrorString(code)));
   }
-  CUDA_CHECK(cudaGetDeviceCount(&count));
   Config& config = line.config;
   if (config.devices > count)
     throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));

@@ -38,8 +38,8 @@ __device__ inline IndexRange block_range(std::size_t n) { return {threadIdx.x, n
 
 namespace detail {
 
-// One value a thread in, the combined value to every thread out. Warps combine by shuffles, then warp 0 combines
-// one value a warp. A partial last warp is masked, so any block size works.
+// One value a thread in, the combined value to every thread out. Warps combine by shuffles, then every thread combines
+// one value a warp, all in the same order. A partial last warp is masked, so any block size works.
 template <class T, class Combine>
 __device__ T block_combine(T value, Combine combine) {
   __shared__ T partial[32];

@@ -259,7 +259,8 @@ TEST_P(TransformerOps, CrossEntropyWithGradient) {
         for (std::size_t i = 0; i < classes; ++i) gradients[classes + i] = 0;
       }
       const auto labels_ = device.upload(labels);
-      auto logits_ = device.upload(logits), row_loss_ = garbage<float>(rows);
+      auto logits_ = device.upload(logits);
+      auto row_loss_ = garbage<float>(rows);
       nn::cross_entropy_with_gradient(device.context, logits_.data(), labels_.data(), row_loss_.data(), rows, classes,
                                       1.0f / float(rows));
       expect(logits_, gradients, "gradient");

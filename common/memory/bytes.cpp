@@ -54,6 +54,11 @@ std::size_t checked_product(std::size_t count, std::size_t element_bytes) {
   return count * element_bytes;
 }
 
+std::size_t checked_sum(std::size_t a, std::size_t b) {
+  if (a > SIZE_MAX - b) throw std::length_error("a size does not fit 64 bits");
+  return a + b;
+}
+
 std::size_t parse_bytes(std::string_view text) {
   using Wide = unsigned __int128;
   constexpr Wide kLimit = std::numeric_limits<std::size_t>::max();

@@ -21,6 +21,9 @@ std::size_t round_to_granule(std::size_t bytes);
 /// count × element_bytes. Throws std::length_error when that does not fit a size_t.
 std::size_t checked_product(std::size_t count, std::size_t element_bytes);
 
+/// a + b. Throws std::length_error when that does not fit a size_t.
+std::size_t checked_sum(std::size_t a, std::size_t b);
+
 /// Reads a size: digits, optionally a decimal point, then B, KiB, MiB, GiB, TiB (1024), KB, MB, GB, TB (1000), or
 /// nothing (bytes). Case-insensitive. Throws std::invalid_argument with one line that says what is allowed; zero, a
 /// negative or an overflowing size is refused too.

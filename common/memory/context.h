@@ -2,6 +2,7 @@
 // What an operator needs to run: tracked memory, a stream, a cuBLAS handle with a counted workspace.
 
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/raii.h"
 #include "memory/device_buffer.h"
@@ -25,6 +26,10 @@ class Context {
   Ledger& ledger() noexcept { return memory_.ledger(); }
   cudaStream_t stream() const noexcept { return stream_; }
   cublasHandle_t blas() const noexcept { return blas_; }
+  /// Floating-point operations of the matrix products queued so far, a multiplication and an addition counted as two;
+  /// in plan mode, of those that would have been.
+  std::uint64_t flops() const noexcept { return flops_; }
+  void count_flops(std::uint64_t flops) noexcept { flops_ += flops; }
   /// Waits for everything queued on the stream. Throws CudaError.
   void synchronize() const { stream_.synchronize(); }
 
@@ -39,6 +44,7 @@ class Context {
   TrackingResource memory_;
   CublasHandle blas_;
   DeviceBuffer<std::byte> workspace_;
+  std::uint64_t flops_ = 0;
 };
 
 }  // namespace oomlab

@@ -102,6 +102,18 @@ inline LaunchShape shape_for_short_rows(std::size_t rows, std::size_t cells, std
   return shape;
 }
 
+/// Whether [rows, width] starts and continues where packs may be read.
+template <class T, class... Pointers>
+bool packs_fit(std::size_t width, Pointers... pointers) {
+  return width % Pack<T>::size == 0 && aligned_for_packs(pointers...);
+}
+
+/// shape_for_short_rows() where a cell is a pack.
+template <class T>
+LaunchShape shape_for_packed_rows(std::size_t rows, std::size_t width) {
+  return shape_for_short_rows(rows, width / Pack<T>::size);
+}
+
 /// x, at least low < 0 and at most high > 0; NaN stays NaN. In integers, where a compiler for the host sees a
 /// minimum: from a choice between floats it makes a path of its own for each bound, and vectorises all three.
 __device__ inline float clamp(float x, float low, float high) {

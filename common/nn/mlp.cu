@@ -37,11 +37,6 @@ std::vector<std::size_t> parse_widths(std::string_view text, std::string_view li
   return widths;
 }
 
-std::size_t checked_sum(std::size_t a, std::size_t b) {
-  if (a > SIZE_MAX - b) throw std::length_error("a size does not fit 64 bits");
-  return a + b;
-}
-
 }  // namespace
 
 std::size_t MlpSpec::parameters() const {

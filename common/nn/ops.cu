@@ -1,5 +1,9 @@
 #include "nn/ops.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
 #include <climits>
 #include <stdexcept>
 #include <string>
@@ -23,35 +27,61 @@ const char* name_of(Activation activation) noexcept {
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-          float alpha, const float* a, const float* b, float beta, float* c) {
-  if (m > INT_MAX || n > INT_MAX || k > INT_MAX) {
+namespace {
+
+template <class T>
+constexpr cudaDataType data_type() {
+  if constexpr (std::is_same_v<T, float>) return CUDA_R_32F;
+  if constexpr (std::is_same_v<T, __half>) return CUDA_R_16F;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return CUDA_R_16BF;
+}
+
+}  // namespace
+
+template <class T>
+void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
+                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count) {
+  context.count_flops(2 * std::uint64_t(m) * n * k * count);
+  if (std::max({m, n, k, a.row_stride, b.row_stride, c.row_stride, count}) > INT_MAX) {
     if (planning()) return;
     throw std::length_error("matrix product " + std::to_string(m) + " x " + std::to_string(n) + " x " +
                             std::to_string(k) + " exceeds the 32-bit sizes of cuBLAS");
   }
-  if (m == 0 || n == 0) return;
+  if (m == 0 || n == 0 || count == 0) return;
+  const auto stride = [](std::size_t elements) { return static_cast<long long>(elements); };
   // cuBLAS is column-major, and a row-major matrix read so is its transpose: Cᵀ = op(B)ᵀ op(A)ᵀ.
-  const int lda = static_cast<int>(transpose_a ? m : k), ldb = static_cast<int>(transpose_b ? k : n);
-  CUBLAS_CHECK(cublasSgemm(context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                           transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, static_cast<int>(n), static_cast<int>(m),
-                           static_cast<int>(k), &alpha, b, ldb, a, lda, &beta, c, static_cast<int>(n)));
+  CUBLAS_CHECK(cublasGemmStridedBatchedEx(
+      context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+      static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &alpha, b.data, data_type<T>(),
+      static_cast<int>(b.row_stride), stride(b.matrix_stride), a.data, data_type<T>(), static_cast<int>(a.row_stride),
+      stride(a.matrix_stride), &beta, c.data, data_type<T>(), static_cast<int>(c.row_stride), stride(c.matrix_stride),
+      static_cast<int>(count), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
-void linear_forward(Context& context, const float* x, const float* weight, float* y, std::size_t batch, std::size_t in,
+template <class T>
+void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
+          float alpha, const T* a, const T* b, float beta, T* c) {
+  gemm_strided<T>(context, transpose_a, transpose_b, m, n, k, alpha, {a, transpose_a ? m : k, 0},
+                  {b, transpose_b ? k : n, 0}, beta, {c, n, 0}, 1);
+}
+
+template <class T>
+void linear_forward(Context& context, const T* x, const T* weight, T* y, std::size_t batch, std::size_t in,
                     std::size_t out) {
   gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
 }
 
-void linear_backward_input(Context& context, const float* dy, const float* weight, float* dx, std::size_t batch,
-                           std::size_t in, std::size_t out) {
+template <class T>
+void linear_backward_input(Context& context, const T* dy, const T* weight, T* dx, std::size_t batch, std::size_t in,
+                           std::size_t out) {
   gemm(context, false, false, batch, in, out, 1.0f, dy, weight, 0.0f, dx);
 }
 
-void linear_backward_weight(Context& context, const float* dy, const float* x, float* dweight, float* dbias,
+template <class T>
+void linear_backward_weight(Context& context, const T* dy, const T* x, T* dweight, std::type_identity_t<T>* dbias,
                             std::size_t batch, std::size_t in, std::size_t out, bool accumulate) {
   gemm(context, true, false, out, in, batch, 1.0f, dy, x, accumulate ? 1.0f : 0.0f, dweight);
-  column_sum(context, dy, dbias, batch, out, accumulate);
+  if (dbias) column_sum(context, dy, dbias, batch, out, accumulate);
 }
 
 // --------------------------------------------------------------------------------------------------------- activations
@@ -72,118 +102,127 @@ __device__ float derivative(float saved) {
   return 1.0f;
 }
 
-// One block a row, so that the bias needs no division to be found.
-template <Activation A>
-__global__ void bias_activation_kernel(float* y, const float* bias, std::size_t rows, std::size_t width, bool packs) {
+// One block a row, so that the bias needs no division to be found. What goes into the activation is rounded to T first,
+// kept or not: so the two kernels give the same bits, and the backward pass sees what the forward pass saw.
+template <class T, Activation A>
+__global__ void bias_activation_kernel(T* y, const T* bias, std::size_t rows, std::size_t width, bool packs) {
   for (std::size_t row : row_range(rows)) {
-    float* line = y + row * width;
+    T* line = y + row * width;
     if (bias) {
-      for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+      for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
         using V = decltype(v);
         v = load<V>(line, i);
         const V b = load<V>(bias, i);
-        each_lane<V>([&](std::size_t k) { v[k] = activate<A>(v[k] + b[k]); });
+        each_lane<V>([&](std::size_t k) {
+          const T z = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(b[k]));
+          v[k] = static_cast<T>(activate<A>(static_cast<float>(z)));
+        });
         store(line, i, v);
       });
     } else {
-      for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+      for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
         using V = decltype(v);
         v = load<V>(line, i);
-        each_lane<V>([&](std::size_t k) { v[k] = activate<A>(v[k]); });
+        each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(activate<A>(static_cast<float>(v[k]))); });
         store(line, i, v);
       });
     }
   }
 }
 
-template <Activation A>
-__global__ void bias_activation_keep_kernel(float* __restrict__ z, const float* __restrict__ bias,
-                                            float* __restrict__ y, std::size_t rows, std::size_t width, bool packs) {
+template <class T, Activation A>
+__global__ void bias_activation_keep_kernel(T* __restrict__ z, const T* __restrict__ bias, T* __restrict__ y,
+                                            std::size_t rows, std::size_t width, bool packs) {
   for (std::size_t row : row_range(rows)) {
-    float *kept = z + row * width, *out = y + row * width;
-    for_packs(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+    T *kept = z + row * width, *out = y + row * width;
+    for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
       using V = decltype(v);
       v = load<V>(kept, i);
       if (bias) {
         const V b = load<V>(bias, i);
-        each_lane<V>([&](std::size_t k) { v[k] += b[k]; });
+        each_lane<V>(
+            [&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(b[k])); });
         store(kept, i, v);
       }
       V a;
-      each_lane<V>([&](std::size_t k) { a[k] = activate<A>(v[k]); });
+      each_lane<V>([&](std::size_t k) { a[k] = static_cast<T>(activate<A>(static_cast<float>(v[k]))); });
       store(out, i, a);
     });
   }
 }
 
-template <Activation A>
-__global__ void activation_backward_kernel(float* __restrict__ dy, const float* __restrict__ saved, std::size_t count,
+template <class T, Activation A>
+__global__ void activation_backward_kernel(T* __restrict__ dy, const T* __restrict__ saved, std::size_t count,
                                            bool packs) {
-  for_packs(GridRange{}, count, packs, [&](auto d, std::size_t i) {
+  for_packs<T>(GridRange{}, count, packs, [&](auto d, std::size_t i) {
     using V = decltype(d);
     d = load<V>(dy, i);
     const V s = load<V>(saved, i);
-    each_lane<V>([&](std::size_t k) { d[k] *= derivative<A>(s[k]); });
+    each_lane<V>([&](std::size_t k) {
+      d[k] = static_cast<T>(static_cast<float>(d[k]) * derivative<A>(static_cast<float>(s[k])));
+    });
     store(dy, i, d);
   });
 }
 
 }  // namespace
 
-void bias_activation(Context& context, float* y, const float* bias, std::size_t rows, std::size_t width,
+template <class T>
+void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias, std::size_t rows, std::size_t width,
                      Activation activation) {
   if (!bias && activation == Activation::none) return;
-  const auto kernel = activation == Activation::relu   ? bias_activation_kernel<Activation::relu>
-                      : activation == Activation::gelu ? bias_activation_kernel<Activation::gelu>
-                                                       : bias_activation_kernel<Activation::none>;
-  launch(kernel, shape_for_short_rows(rows, width / 4), context.stream(), y, bias, rows, width,
-         width % 4 == 0 && aligned_for_packs(y, bias));
+  const auto kernel = activation == Activation::relu   ? bias_activation_kernel<T, Activation::relu>
+                      : activation == Activation::gelu ? bias_activation_kernel<T, Activation::gelu>
+                                                       : bias_activation_kernel<T, Activation::none>;
+  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), y, bias, rows, width,
+         packs_fit<T>(width, y, bias));
 }
 
-void bias_activation_keep(Context& context, float* z, const float* bias, float* y, std::size_t rows, std::size_t width,
-                          Activation activation) {
-  const auto kernel = activation == Activation::relu   ? bias_activation_keep_kernel<Activation::relu>
-                      : activation == Activation::gelu ? bias_activation_keep_kernel<Activation::gelu>
-                                                       : bias_activation_keep_kernel<Activation::none>;
-  launch(kernel, shape_for_short_rows(rows, width / 4), context.stream(), z, bias, y, rows, width,
-         width % 4 == 0 && aligned_for_packs(z, bias, y));
+template <class T>
+void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
+                          std::size_t width, Activation activation) {
+  const auto kernel = activation == Activation::relu   ? bias_activation_keep_kernel<T, Activation::relu>
+                      : activation == Activation::gelu ? bias_activation_keep_kernel<T, Activation::gelu>
+                                                       : bias_activation_keep_kernel<T, Activation::none>;
+  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), z, bias, y, rows, width,
+         packs_fit<T>(width, z, bias, y));
 }
 
-void activation_backward(Context& context, float* dy, const float* saved, std::size_t count, Activation activation) {
+template <class T>
+void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
+                         Activation activation) {
   if (activation == Activation::none) return;
-  const auto kernel = activation == Activation::relu ? activation_backward_kernel<Activation::relu>
-                                                     : activation_backward_kernel<Activation::gelu>;
-  launch(kernel, shape_for_items(count / 4), context.stream(), dy, saved, count, aligned_for_packs(dy, saved));
+  const auto kernel = activation == Activation::relu ? activation_backward_kernel<T, Activation::relu>
+                                                     : activation_backward_kernel<T, Activation::gelu>;
+  launch(kernel, shape_for_items(count / Pack<T>::size), context.stream(), dy, saved, count,
+         aligned_for_packs(dy, saved));
 }
 
 // --------------------------------------------------------------------------------------------------------- column sums
 
 namespace {
 
-template <bool kPacks>
+template <class T, bool kPacks>
 struct ColumnsOf {
-  const float* x;
+  const T* x;
   std::size_t width;
-  __device__ float at(std::size_t row, std::size_t column) const { return x[row * width + column]; }
+  __device__ float at(std::size_t row, std::size_t column) const { return static_cast<float>(x[row * width + column]); }
   __device__ void add_cell_row(float* sum, std::size_t row, std::size_t column) const {
-    const float* from = x + row * width + column;
-    if constexpr (kPacks) {
-      const auto low = load<Pack<float>>(from, 0), high = load<Pack<float>>(from, 1);
-      for (std::size_t k = 0; k < 4; ++k) sum[k] += low[k];
-      for (std::size_t k = 0; k < 4; ++k) sum[4 + k] += high[k];
-    } else {
-      for (std::size_t k = 0; k < kCell; ++k) sum[k] += from[k];
-    }
+    float v[kCell];
+    load_floats<kPacks, kCell>(v, x + row * width + column);
+    for (std::size_t k = 0; k < kCell; ++k) sum[k] += v[k];
   }
 };
 
 }  // namespace
 
-void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width, bool accumulate) {
-  if (width % 4 == 0 && aligned_for_packs(x))
-    launch_column_sum(context, ColumnsOf<true>{x, width}, sums, rows, width, accumulate);
+template <class T>
+void column_sum(Context& context, const T* x, std::type_identity_t<T>* sums, std::size_t rows, std::size_t width,
+                bool accumulate) {
+  if (packs_fit<T>(width, x))
+    launch_column_sum(context, ColumnsOf<T, true>{x, width}, sums, rows, width, accumulate);
   else
-    launch_column_sum(context, ColumnsOf<false>{x, width}, sums, rows, width, accumulate);
+    launch_column_sum(context, ColumnsOf<T, false>{x, width}, sums, rows, width, accumulate);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- loss
@@ -342,31 +381,58 @@ __host__ __device__ inline std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-__global__ void fill_uniform_kernel(float* values, std::size_t count, float bound, std::uint64_t key) {
+template <class T>
+__global__ void fill_uniform_kernel(T* values, std::size_t count, float bound, std::uint64_t key) {
   for (std::size_t i : grid_range(count)) {
     const auto bits = static_cast<std::int32_t>(mix(key + i * 0x9e3779b97f4a7c15ull) >> 40);  // 24 bits
-    // exact: a multiple of 2^-23 in [-1, 1); so the product is the only rounding
-    values[i] = static_cast<float>(bits - (1 << 23)) * (1.0f / (1 << 23)) * bound;
+    // exact: a multiple of 2^-23 in [-1, 1); so only the product, and FP16 or BF16, round
+    values[i] = static_cast<T>(static_cast<float>(bits - (1 << 23)) * (1.0f / (1 << 23)) * bound);
   }
 }
 
-__global__ void fill_kernel(float* values, std::size_t count, float value, bool packs) {
-  for_packs(GridRange{}, count, packs, [&](auto v, std::size_t i) {
-    each_lane<decltype(v)>([&](std::size_t k) { v[k] = value; });
+template <class T>
+__global__ void fill_kernel(T* values, std::size_t count, float value, bool packs) {
+  for_packs<T>(GridRange{}, count, packs, [&](auto v, std::size_t i) {
+    each_lane<decltype(v)>([&](std::size_t k) { v[k] = static_cast<T>(value); });
     store(values, i, v);
   });
 }
 
 }  // namespace
 
-void fill_uniform(Context& context, float* values, std::size_t count, float bound, std::uint64_t seed,
+template <class T>
+void fill_uniform(Context& context, T* values, std::size_t count, float bound, std::uint64_t seed,
                   std::uint64_t stream) {
   const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
-  launch(fill_uniform_kernel, shape_for_items(count), context.stream(), values, count, bound, key);
+  launch(fill_uniform_kernel<T>, shape_for_items(count), context.stream(), values, count, bound, key);
 }
 
-void fill(Context& context, float* values, std::size_t count, float value) {
-  launch(fill_kernel, shape_for_items(count / 4), context.stream(), values, count, value, aligned_for_packs(values));
+template <class T>
+void fill(Context& context, T* values, std::size_t count, float value) {
+  launch(fill_kernel<T>, shape_for_items(count / Pack<T>::size), context.stream(), values, count, value,
+         aligned_for_packs(values));
 }
+
+// ----------------------------------------------------------------------------------------------------------- instances
+
+#define OOMLAB_INSTANCES(T)                                                                                            \
+  template void gemm_strided<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, Strided<const T>,  \
+                                Strided<const T>, float, Strided<T>, std::size_t);                                     \
+  template void gemm<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, const T*, const T*, float, \
+                        T*);                                                                                           \
+  template void linear_forward<T>(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);            \
+  template void linear_backward_input<T>(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);     \
+  template void linear_backward_weight<T>(Context&, const T*, const T*, T*, T*, std::size_t, std::size_t, std::size_t, \
+                                          bool);                                                                       \
+  template void bias_activation<T>(Context&, T*, const T*, std::size_t, std::size_t, Activation);                      \
+  template void bias_activation_keep<T>(Context&, T*, const T*, T*, std::size_t, std::size_t, Activation);             \
+  template void activation_backward<T>(Context&, T*, const T*, std::size_t, Activation);                               \
+  template void column_sum<T>(Context&, const T*, T*, std::size_t, std::size_t, bool);                                 \
+  template void fill_uniform<T>(Context&, T*, std::size_t, float, std::uint64_t, std::uint64_t);                       \
+  template void fill<T>(Context&, T*, std::size_t, float);
+OOMLAB_INSTANCES(float)
+OOMLAB_INSTANCES(__half)
+OOMLAB_INSTANCES(__nv_bfloat16)
+#undef OOMLAB_INSTANCES
 
 }  // namespace oomlab::nn

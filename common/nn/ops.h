@@ -1,5 +1,6 @@
 #pragma once
-// The operators that the models are made of, forward and backward. FP32; matrices are row-major:
+// The operators that the models are made of, forward and backward. Stored as T (float, __half or __nv_bfloat16),
+// computed and added up in FP32; matrices are row-major:
 // activations [batch, width], weights [out, in], so a linear layer is y = x Wᵀ + b.
 //
 // Every operator queues its work on the context's stream and allocates nothing. Sums are taken in an order
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "memory/context.h"
 
@@ -17,36 +19,58 @@ enum class Activation { none, relu, gelu };
 /// "none", "relu", "gelu".
 const char* name_of(Activation activation) noexcept;
 
-/// C[m, n] = alpha · op(A) op(B) + beta · C, all row-major, through cuBLAS; op(X) is X, or Xᵀ when
-/// transposed: A is [m, k] or [k, m], B is [k, n] or [n, k] in memory. Throws std::length_error when a
-/// dimension does not fit the 32-bit interface; in plan mode, where nothing is computed, such a product is
-/// accepted.
+/// A matrix inside a larger one: where it starts, and how far apart its rows are, in elements.
+template <class T>
+struct Strided {
+  T* data;
+  std::size_t row_stride;     ///< elements from a row to the next one
+  std::size_t matrix_stride;  ///< elements from a matrix of a batch to the next one; 0 where there is one
+};
+
+/// C[m, n] = alpha · op(A) op(B) + beta · C for `count` matrices, all row-major, stored as T and added up in FP32;
+/// op(X) is X, or Xᵀ when transposed:
+/// A is [m, k] or [k, m], B is [k, n] or [n, k] in memory. Through cuBLAS. Throws std::length_error when a dimension
+/// does not fit the 32-bit interface; in plan mode, where nothing is computed, such a product is accepted.
+template <class T>
+void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
+                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count);
+
+/// The same for one matrix without gaps.
+template <class T>
 void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-          float alpha, const float* a, const float* b, float beta, float* c);
+          float alpha, const T* a, const T* b, float beta, T* c);
 
 /// y[batch, out] = x[batch, in] · weight[out, in]ᵀ. No bias: see bias_activation().
-void linear_forward(Context& context, const float* x, const float* weight, float* y, std::size_t batch, std::size_t in,
+template <class T>
+void linear_forward(Context& context, const T* x, const T* weight, T* y, std::size_t batch, std::size_t in,
                     std::size_t out);
 /// dx[batch, in] = dy[batch, out] · weight[out, in].
-void linear_backward_input(Context& context, const float* dy, const float* weight, float* dx, std::size_t batch,
-                           std::size_t in, std::size_t out);
+template <class T>
+void linear_backward_input(Context& context, const T* dy, const T* weight, T* dx, std::size_t batch, std::size_t in,
+                           std::size_t out);
 /// dweight[out, in] (+)= dyᵀ x, and dbias[out] (+)= the column sums of dy. `accumulate` adds to what is
 /// there; otherwise the old contents are overwritten and need not be initialised.
-void linear_backward_weight(Context& context, const float* dy, const float* x, float* dweight, float* dbias,
+template <class T>
+void linear_backward_weight(Context& context, const T* dy, const T* x, T* dweight, std::type_identity_t<T>* dbias,
                             std::size_t batch, std::size_t in, std::size_t out, bool accumulate = false);
 
 /// y = activation(y + bias) in place, one pass over [rows, width]. bias may be null.
-void bias_activation(Context& context, float* y, const float* bias, std::size_t rows, std::size_t width,
+template <class T>
+void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias, std::size_t rows, std::size_t width,
                      Activation activation);
 /// z += bias in place and y = activation(z), one pass: keeps what the backward of GELU needs. bias may be
 /// null.
-void bias_activation_keep(Context& context, float* z, const float* bias, float* y, std::size_t rows, std::size_t width,
-                          Activation activation);
+template <class T>
+void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
+                          std::size_t width, Activation activation);
 /// dy becomes dz = dy ⊙ activation'(…) in place. `saved` is what the derivative is computed from: ReLU the
 /// output y (or z: both have the same sign), GELU the pre-activation z; none: not read, may be null.
-void activation_backward(Context& context, float* dy, const float* saved, std::size_t count, Activation activation);
+template <class T>
+void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
+                         Activation activation);
 /// sums[width] (+)= the column sums of x[rows, width].
-void column_sum(Context& context, const float* x, float* sums, std::size_t rows, std::size_t width,
+template <class T>
+void column_sum(Context& context, const T* x, std::type_identity_t<T>* sums, std::size_t rows, std::size_t width,
                 bool accumulate = false);
 
 /// Softmax cross-entropy, forward and backward in one kernel: row_loss[r] = −log
@@ -66,9 +90,11 @@ void count_correct(Context& context, const float* logits, const int* labels, std
 
 /// values[i] = bound · u, u uniform in [−1, 1), a hash of (seed, stream, i) alone: the same bits for any
 /// launch shape and on any backend.
-void fill_uniform(Context& context, float* values, std::size_t count, float bound, std::uint64_t seed,
+template <class T>
+void fill_uniform(Context& context, T* values, std::size_t count, float bound, std::uint64_t seed,
                   std::uint64_t stream);
 /// values[i] = value.
-void fill(Context& context, float* values, std::size_t count, float value);
+template <class T>
+void fill(Context& context, T* values, std::size_t count, float value);
 
 }  // namespace oomlab::nn

@@ -18,12 +18,14 @@
 namespace oomlab::nn {
 
 /// One trainable tensor: not owned.
-struct Parameter {
+template <class T>
+struct ParameterOf {
   std::string name;  ///< "layer 3 weight"
-  float* value = nullptr;
-  float* gradient = nullptr;  ///< null when the model was made without gradients
+  T* value = nullptr;
+  T* gradient = nullptr;  ///< null when the model was made without gradients
   std::size_t count = 0;
 };
+using Parameter = ParameterOf<float>;
 
 enum class OptimizerKind { sgd, momentum, adamw };
 /// "sgd", "momentum", "adamw".

@@ -3,61 +3,12 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
-#include <climits>
 #include <cmath>
-#include <stdexcept>
-#include <string>
 
-#include "cuda/backend.h"
-#include "cuda/check.h"
 #include "nn/column_sum.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
-
-// ------------------------------------------------------------------------------------------------------------ products
-
-namespace {
-
-template <class T>
-constexpr cudaDataType data_type() {
-  if constexpr (std::is_same_v<T, float>) return CUDA_R_32F;
-  if constexpr (std::is_same_v<T, __half>) return CUDA_R_16F;
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) return CUDA_R_16BF;
-}
-
-// Whether [rows, width] starts and continues where packs may be read.
-template <class T, class... Pointers>
-bool packs_fit(std::size_t width, Pointers... pointers) {
-  return width % Pack<T>::size == 0 && aligned_for_packs(pointers...);
-}
-
-template <class T>
-LaunchShape shape_for_packed_rows(std::size_t rows, std::size_t width) {
-  return shape_for_short_rows(rows, width / Pack<T>::size);
-}
-
-}  // namespace
-
-template <class T>
-void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count) {
-  if (std::max({m, n, k, a.row_stride, b.row_stride, c.row_stride, count}) > INT_MAX) {
-    if (planning()) return;
-    throw std::length_error("matrix product " + std::to_string(m) + " x " + std::to_string(n) + " x " +
-                            std::to_string(k) + " exceeds the 32-bit sizes of cuBLAS");
-  }
-  if (m == 0 || n == 0 || count == 0) return;
-  const auto stride = [](std::size_t elements) { return static_cast<long long>(elements); };
-  // cuBLAS is column-major, and a row-major matrix read so is its transpose: Cᵀ = op(B)ᵀ op(A)ᵀ.
-  CUBLAS_CHECK(cublasGemmStridedBatchedEx(
-      context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-      static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &alpha, b.data, data_type<T>(),
-      static_cast<int>(b.row_stride), stride(b.matrix_stride), a.data, data_type<T>(), static_cast<int>(a.row_stride),
-      stride(a.matrix_stride), &beta, c.data, data_type<T>(), static_cast<int>(c.row_stride), stride(c.matrix_stride),
-      static_cast<int>(count), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
-}
 
 // ---------------------------------------------------------------------------------------------------------- embeddings
 
@@ -65,8 +16,8 @@ namespace {
 
 template <class T>
 __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __restrict__ token,
-                                 const T* __restrict__ position, T* __restrict__ x, std::size_t rows, std::size_t seq,
-                                 std::size_t width, bool packs) {
+                                 const T* __restrict__ position, const T* __restrict__ everywhere, T* __restrict__ x,
+                                 std::size_t rows, std::size_t seq, std::size_t width, bool packs) {
   for (std::size_t row : row_range(rows)) {
     const T *word = token + static_cast<std::size_t>(tokens[row]) * width, *place = position + row % seq * width;
     T* to = x + row * width;
@@ -74,7 +25,11 @@ __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __rest
       using V = decltype(v);
       v = load<V>(word, i);
       const V p = load<V>(place, i);
-      each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(p[k])); });
+      V e{};
+      if (everywhere) e = load<V>(everywhere, i);
+      each_lane<V>([&](std::size_t k) {
+        v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(p[k]) + static_cast<float>(e[k]));
+      });
       store(to, i, v);
     });
   }
@@ -116,10 +71,11 @@ __global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict
 }  // namespace
 
 template <class T>
-void embedding_forward(Context& context, const int* tokens, const T* token, const T* position, T* x, std::size_t rows,
-                       std::size_t seq, std::size_t width) {
-  launch(embedding_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), tokens, token, position, x, rows,
-         seq, width, packs_fit<T>(width, token, position, x));
+void embedding_forward(Context& context, const int* tokens, const T* token, const T* position,
+                       const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
+                       std::size_t width) {
+  launch(embedding_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), tokens, token, position,
+         everywhere, x, rows, seq, width, packs_fit<T>(width, token, position, everywhere, x));
 }
 
 template <class T>
@@ -173,7 +129,7 @@ __global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* 
                                           }) /
                            static_cast<float>(width);
     const float rstd = 1.0f / sqrtf(variance + kEpsilon);
-    normalise<T, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
+    if (y) normalise<T, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
     for ([[maybe_unused]] std::size_t once : block_range(1)) {
       mean_out[row] = mean;
       rstd_out[row] = rstd;
@@ -253,8 +209,8 @@ struct NormColumns {
 }  // namespace
 
 template <class T>
-void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd,
-                        std::size_t rows, std::size_t width) {
+void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, std::type_identity_t<T>* y,
+                        float* mean, float* rstd, std::size_t rows, std::size_t width) {
   const auto kernel = packs_fit<T>(width, x, gamma, beta, y) ? layer_norm_kernel<T, true> : layer_norm_kernel<T, false>;
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, gamma, beta, y, mean, rstd, rows, width);
 }
@@ -313,8 +269,8 @@ __global__ void add_residual_kernel(const T* x, const T* y, const T* bias, T* ou
 }  // namespace
 
 template <class T>
-void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out, std::size_t rows,
-                  std::size_t width) {
+void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out,
+                  std::size_t rows, std::size_t width) {
   launch(add_residual_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), x, y, bias, out, rows, width,
          packs_fit<T>(width, x, y, bias, out));
 }
@@ -455,25 +411,23 @@ void cross_entropy_with_gradient(Context& context, T* logits, const int* labels,
 
 // --------------------------------------------------------------------------------------------------------- instances
 
-#define OOMLAB_INSTANCES(T)                                                                                           \
-  template void gemm_strided<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, Strided<const T>, \
-                                Strided<const T>, float, Strided<T>, std::size_t);                                    \
-  template void embedding_forward<T>(Context&, const int*, const T*, const T*, T*, std::size_t, std::size_t,          \
-                                     std::size_t);                                                                    \
-  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, std::size_t, std::size_t,  \
-                                      bool);                                                                          \
-  template void layer_norm_forward<T>(Context&, const T*, const T*, const T*, T*, float*, float*, std::size_t,        \
-                                      std::size_t);                                                                   \
-  template void layer_norm_again<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,           \
-                                    std::size_t, std::size_t);                                                        \
-  template void layer_norm_backward_input<T>(Context&, const T*, const T*, const float*, const float*, const T*, T*,  \
-                                             std::size_t, std::size_t, bool);                                         \
-  template void layer_norm_backward_weight<T>(Context&, const T*, const T*, const float*, const float*, T*, T*,       \
-                                              std::size_t, std::size_t, bool);                                        \
-  template void add_residual<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t);                \
-  template void softmax_forward<T>(Context&, T*, std::size_t, std::size_t, float, bool);                              \
-  template void softmax_backward<T>(Context&, const T*, T*, std::size_t, std::size_t, float, bool);                   \
-  template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float,     \
+#define OOMLAB_INSTANCES(T)                                                                                            \
+  template void embedding_forward<T>(Context&, const int*, const T*, const T*, const T*, T*, std::size_t, std::size_t, \
+                                     std::size_t);                                                                     \
+  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, std::size_t, std::size_t,   \
+                                      bool);                                                                           \
+  template void layer_norm_forward<T>(Context&, const T*, const T*, const T*, T*, float*, float*, std::size_t,         \
+                                      std::size_t);                                                                    \
+  template void layer_norm_again<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,            \
+                                    std::size_t, std::size_t);                                                         \
+  template void layer_norm_backward_input<T>(Context&, const T*, const T*, const float*, const float*, const T*, T*,   \
+                                             std::size_t, std::size_t, bool);                                          \
+  template void layer_norm_backward_weight<T>(Context&, const T*, const T*, const float*, const float*, T*, T*,        \
+                                              std::size_t, std::size_t, bool);                                         \
+  template void add_residual<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t);                 \
+  template void softmax_forward<T>(Context&, T*, std::size_t, std::size_t, float, bool);                               \
+  template void softmax_backward<T>(Context&, const T*, T*, std::size_t, std::size_t, float, bool);                    \
+  template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float,      \
                                                const float*);
 OOMLAB_INSTANCES(float)
 OOMLAB_INSTANCES(__half)

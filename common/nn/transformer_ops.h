@@ -12,37 +12,24 @@
 
 namespace oomlab::nn {
 
-/// A matrix inside a larger one: where it starts, and how far apart its rows are, in elements.
-template <class T>
-struct Strided {
-  T* data;
-  std::size_t row_stride;     ///< elements from a row to the next one
-  std::size_t matrix_stride;  ///< elements from a matrix of a batch to the next one; 0 where there is one
-};
-
-/// C[m, n] = alpha · op(A) op(B) + beta · C for `count` matrices, all row-major, stored as T and added up in FP32;
-/// op(X) is X or its transpose, as in ops.h. Throws std::length_error when a dimension does not fit the 32-bit
-/// interface; in plan mode, where nothing is computed, such a product is accepted.
-template <class T>
-void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count);
-
-/// x[r] = token[tokens[r]] + position[r mod seq]: x [rows, width], token [vocabulary, width], position [seq, width].
+/// x[r] = token[tokens[r]] + position[r mod seq] + everywhere: x [rows, width], token [vocabulary, width], position
+/// [seq, width], everywhere [width] or null (a token type that all have).
 /// Tokens must lie in 0…vocabulary−1.
 template <class T>
-void embedding_forward(Context& context, const int* tokens, const T* token, const T* position, T* x, std::size_t rows,
-                       std::size_t seq, std::size_t width);
+void embedding_forward(Context& context, const int* tokens, const T* token, const T* position,
+                       const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
+                       std::size_t width);
 /// dtoken[tokens[r]] += dx[r] for every row (a tied head has put its own gradient there before), and dposition (+)= the
 /// sums over the sequences. Without atomics, so that the order is always the same.
 template <class T>
 void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, T* dposition, std::size_t rows,
                         std::size_t seq, std::size_t width, bool accumulate_position = false);
 
-/// y = (x − mean) · rstd · gamma + beta for each row; mean[rows] and rstd[rows] are kept for the backward pass
-/// (Ba, Kiros and Hinton, 2016).
+/// y = (x − mean) · rstd · gamma + beta for each row; mean[rows] and rstd[rows] are kept for the backward pass. y may
+/// be null: then only these are computed (Ba, Kiros and Hinton, 2016).
 template <class T>
-void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd,
-                        std::size_t rows, std::size_t width);
+void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, std::type_identity_t<T>* y,
+                        float* mean, float* rstd, std::size_t rows, std::size_t width);
 /// y from x and the kept mean and rstd: the bits that layer_norm_forward() gave, for a fraction of its work.
 template <class T>
 void layer_norm_again(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
@@ -59,7 +46,8 @@ void layer_norm_backward_weight(Context& context, const T* dy, const T* x, const
 
 /// out = x + y + bias; out may be x or y. bias may be null.
 template <class T>
-void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out, std::size_t rows, std::size_t width);
+void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out,
+                  std::size_t rows, std::size_t width);
 
 /// softmax(scale · x) of each row of [matrices · seq, seq] in place. Causal: row q of each matrix sees columns 0…q, the
 /// others become 0.

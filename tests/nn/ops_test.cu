@@ -289,7 +289,8 @@ TEST(Gemm, AllFourTranspositions) {
 TEST(Gemm, SizesBeyond32BitsAreRefused) {
   Device device;
   try {
-    nn::gemm(device.context, false, false, 1, std::size_t(INT_MAX) + 1, 1, 1.0f, nullptr, nullptr, 0.0f, nullptr);
+    nn::gemm<float>(device.context, false, false, 1, std::size_t(INT_MAX) + 1, 1, 1.0f, nullptr, nullptr, 0.0f,
+                    nullptr);
     FAIL();
   } catch (const std::length_error& error) {
     EXPECT_STREQ(error.what(), "matrix product 1 x 2147483648 x 1 exceeds the 32-bit sizes of cuBLAS");

@@ -116,9 +116,14 @@ TEST_P(TransformerOps, Embedding) {
       const auto tokens_ = device.upload(tokens);
       const auto token_ = device.upload(token), position_ = device.upload(position), dx_ = device.upload(dx);
       auto x_ = garbage<T>(rows * width), dtoken_ = device.upload(before), dposition_ = garbage<T>(seq * width);
-      nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), x_.data(), rows, seq,
-                            width);
-      expect(x_, embedding(tokens, doubles(read(token)), doubles(read(position)), seq, width), "x");
+      Vector x = embedding(tokens, doubles(read(token)), doubles(read(position)), seq, width);
+      nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), nullptr, x_.data(), rows,
+                            seq, width);
+      expect(x_, x, "x");
+      nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), dx_.data(), x_.data(),
+                            rows, seq, width);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] += double(static_cast<float>(dx[i % width]));
+      expect(x_, x, "x with a type");
 
       nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows, seq,
                              width);
@@ -273,6 +278,48 @@ TEST_P(TransformerOps, CrossEntropyWithGradient) {
                                       1.0f / float(rows), scale_.data());
       for (double& g : gradients) g *= 8;
       expect(scaled_, gradients, "scaled gradient");
+    }
+  });
+}
+
+// bias_activation() and bias_activation_keep() are the same arithmetic, so that a GELU computed again has the same
+// bits.
+TEST_P(TransformerOps, BiasActivationAndColumnSum) {
+  for_each_type([&]<class T>(T) {
+    for (const auto [rows, width] : kShapes) {
+      const auto x = random<T>(rows * width, 1, 4), bias = random<T>(width, 2), dy = random<T>(rows * width, 3);
+      const auto bias_ = device.upload(bias);
+      auto in_place_ = device.upload(x), kept_ = device.upload(x), y_ = garbage<T>(x.size());
+      nn::bias_activation(device.context, in_place_.data(), bias_.data(), rows, width, nn::Activation::gelu);
+      nn::bias_activation_keep(device.context, kept_.data(), bias_.data(), y_.data(), rows, width,
+                               nn::Activation::gelu);
+      EXPECT_EQ(read(device.download(in_place_)), read(device.download(y_)));
+      auto again_ = garbage<T>(x.size());
+      nn::bias_activation_keep(device.context, kept_.data(), nullptr, again_.data(), rows, width, nn::Activation::gelu);
+      EXPECT_EQ(read(device.download(again_)), read(device.download(y_)));
+
+      const Vector z = doubles(read(device.download(kept_)));
+      Vector added, activated, dz;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        added.push_back(double(static_cast<float>(x[i])) + double(static_cast<float>(bias[i % width])));
+        activated.push_back(activate(z[i], nn::Activation::gelu));
+        const double step = 1e-5;
+        const double slope =
+            (activate(z[i] + step, nn::Activation::gelu) - activate(z[i] - step, nn::Activation::gelu));
+        dz.push_back(slope / (2 * step) * double(static_cast<float>(dy[i])));
+      }
+      expect(kept_, added, "z");
+      expect(y_, activated, "y");
+      auto dz_ = device.upload(dy);
+      nn::activation_backward(device.context, dz_.data(), kept_.data(), dz_.size(), nn::Activation::gelu);
+      expect(dz_, dz, "dz");
+
+      Vector sums(width);
+      for (std::size_t i = 0; i < x.size(); ++i) sums[i % width] += double(static_cast<float>(dy[i]));
+      const auto dy_ = device.upload(dy);
+      auto sums_ = garbage<T>(width);
+      nn::column_sum(device.context, dy_.data(), sums_.data(), rows, width);
+      expect(sums_, sums, "column sums");
     }
   });
 }

@@ -1,0 +1,201 @@
+#pragma once
+// A transformer with hand-written backward, in two published shapes, and the closed form of the memory it needs.
+//
+//   gpt    pre-norm, causal, learned positions, final norm, head tied to the token embedding (GPT-2; Radford et al.,
+//          2019)
+//   bert   post-norm, every token sees every token, token types, embedding norm, masked-token head: dense, GELU, norm,
+//          decoder tied to the token embedding (BERT; Devlin et al., 2018)
+//
+// Attention is the textbook one: its probabilities are a matrix in memory. GELU is the tanh form in both, epsilon of
+// the norms 1e-5, no dropout. Values are stored as T (float, __half, __nv_bfloat16) and added up in FP32.
+//
+// Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "memory/context.h"
+#include "nn/mlp.h"
+#include "nn/optimizer.h"
+
+namespace oomlab::nn {
+
+struct TransformerSpec {
+  enum class Style { gpt, bert };
+  std::string name;
+  Style style = Style::gpt;
+  std::size_t layers = 0, heads = 0, width = 0;
+  std::size_t vocabulary = 256;
+  std::size_t positions = 0;  ///< longest sequence
+
+  bool bert() const noexcept { return style == Style::bert; }
+  std::size_t hidden() const { return checked_product(width, 4); }
+  /// Throws std::length_error when that does not fit a size_t.
+  std::size_t parameters() const;
+};
+
+/// Reads a model name:
+///   bytes-gpt     4 layers, 4 heads, width 128, 256 positions, vocabulary 256: learns bytes of text on a laptop
+///   gpt2          12 layers, 12 heads, width 768, 1,024 positions, vocabulary 50,257: 124,439,808 parameters
+///   bert-base     12 layers, 12 heads, width 768, 512 positions, vocabulary 30,522: 109,514,298 parameters with the
+///                 masked-token head and without the pooler
+///   bert-large    24 layers, 16 heads, width 1,024: 335,174,458 parameters, counted alike
+///   gpt:LAYERS-HEADS-WIDTH, bert:LAYERS-HEADS-WIDTH     any shape, 1,024 or 512 positions, vocabulary 258
+/// Throws std::invalid_argument with one line that says what is allowed.
+TransformerSpec parse_transformer(std::string_view text);
+
+/// One tensor of a model.
+struct TensorShape {
+  std::string name;
+  std::size_t rows, columns;  ///< a vector has one row
+  std::size_t count() const { return checked_product(rows, columns); }
+};
+/// Every tensor in the order in which a model keeps them: embeddings, layers, head.
+std::vector<TensorShape> tensors_of(const TransformerSpec& spec);
+
+/// Token ids on the device, and what should come out at each place.
+struct TokenBatch {
+  DeviceBuffer<int> tokens;  ///< [sequences · seq], category data, tag "tokens"
+  DeviceBuffer<int> labels;  ///< [sequences · seq]; negative: no target here; category data, tag "labels"
+  std::size_t sequences = 0, seq = 0;
+  std::size_t targets = 0;  ///< labels that are not negative
+  std::size_t rows() const noexcept { return sequences * seq; }
+};
+/// Uploads token ids and labels, both [sequences · seq]. Throws OutOfMemory, and std::invalid_argument when the sizes
+/// do not fit together or no label is a target.
+TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
+                            std::size_t sequences, std::size_t seq);
+
+/// What a layer keeps from its forward pass until its backward pass. What is not kept is computed again, to the same
+/// bits, when the backward pass needs it.
+struct Keep {
+  bool layer = true;          ///< false: nothing; the layer is computed again from its input
+  bool norms = true;          ///< outputs of layer norms, R·C each: two in gpt, one in bert
+  bool gelu = true;           ///< GELU's output, 4 R·C
+  bool probabilities = true;  ///< of the attention, B·H·S²
+  friend bool operator==(const Keep&, const Keep&) = default;
+};
+
+/// The buffers between a layer's forward and its backward pass. Which ones exist: see Keep.
+template <class T>
+struct LayerActivations {
+  DeviceBuffer<T> norm1;          ///< gpt: norm(x), what attention reads; bert: norm(middle), what the MLP reads
+  DeviceBuffer<T> qkv;            ///< [R, 3, H, C/H]
+  DeviceBuffer<T> probabilities;  ///< [B, H, S, S]
+  DeviceBuffer<T> attended;       ///< [R, C]
+  DeviceBuffer<T> middle;         ///< x + attention(…)
+  DeviceBuffer<T> norm2;          ///< gpt: norm(middle), what the MLP reads
+  DeviceBuffer<T> hidden;         ///< [R, 4C], before GELU
+  DeviceBuffer<T> activated;      ///< [R, 4C], after GELU
+  DeviceBuffer<T> sum;            ///< bert: norm1 + MLP(norm1), whose norm is the layer's output
+  DeviceBuffer<float> mean1, rstd1, mean2, rstd2;  ///< [R], of the two norms
+};
+
+template <class T>
+class Transformer {
+ public:
+  /// Allocates and initialises the parameters (weights uniform with GPT-2's standard deviation of 0.02, projections
+  /// onto the residual stream smaller by √(2·layers); biases 0, norms 1), and with gradients also gradients and loss.
+  /// Throws OutOfMemory: nothing stays allocated.
+  Transformer(Context& context, const TransformerSpec& spec, std::uint64_t seed, bool with_gradients = true);
+
+  const TransformerSpec& spec() const noexcept { return spec_; }
+  /// Every tensor in the order of tensors_of(). Valid as long as the model lives.
+  std::vector<ParameterOf<T>> parameters();
+
+  /// Forward and backward: fills the gradients and the loss, the mean over the batch's targets, or over
+  /// `options.total_batch` targets. `scale_on_device`, where not null, multiplies the gradients (not the loss). `keep`:
+  /// one a layer, or none for "everything". Throws OutOfMemory as Mlp::forward_backward().
+  void forward_backward(Context& context, TokenBatch batch, StepOptions options = {},
+                        const float* scale_on_device = nullptr, std::span<const Keep> keep = {});
+  /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
+  float loss(Context& context) const;
+  /// The device float that loss() reads.
+  float* loss_buffer() noexcept { return loss_.data(); }
+  /// Inference: [R, V]; nothing is kept.
+  DeviceBuffer<T> logits(Context& context, const TokenBatch& batch);
+
+  // The pieces of forward_backward(), for mitigations that arrange the step themselves. x of layer 0 is what embed()
+  // gives, x of layer l + 1 what forward_layer(l) gives.
+
+  /// What embed() keeps for embed_backward(): bert only.
+  struct EmbeddingActivations {
+    DeviceBuffer<T> sum;             ///< [R, C], before the embedding norm
+    DeviceBuffer<float> mean, rstd;  ///< [R]
+  };
+  /// x of layer 0.
+  DeviceBuffer<T> embed(Context& context, const TokenBatch& batch, EmbeddingActivations& kept);
+  /// Layer l = 0… of x [R, C]: its output [R, C].
+  DeviceBuffer<T> forward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
+                                LayerActivations<T>& kept);
+  /// Head, loss, and the gradient with respect to the last layer's output, which it consumes.
+  DeviceBuffer<T> head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
+                       const float* scale_on_device);
+  /// Computes what `kept` lacks again, then the layer's gradients; `gradient` [R, C] is with respect to its output
+  /// before and to x afterwards. Frees what was kept on the way.
+  void backward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, LayerActivations<T> kept,
+                      DeviceBuffer<T>& gradient, bool accumulate);
+  void embed_backward(Context& context, const TokenBatch& batch, EmbeddingActivations kept, DeviceBuffer<T> gradient,
+                      bool accumulate);
+
+ private:
+  struct Tensor {
+    DeviceBuffer<T> value, gradient;
+  };
+  struct Norm;
+  const T* value(std::size_t i) const noexcept { return tensors_[i].value.data(); }
+  T* gradient(std::size_t i) noexcept { return tensors_[i].gradient.data(); }
+  DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
+  DeviceBuffer<T> attention_probabilities(Context& context, const TokenBatch& batch, const T* qkv);
+  DeviceBuffer<T> run_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
+                            LayerActivations<T>& kept, bool output);
+  DeviceBuffer<T> run_head(Context& context, const TokenBatch& batch, const T* x, DeviceBuffer<T>& dense,
+                           DeviceBuffer<T>& activated, DeviceBuffer<T>& normed, DeviceBuffer<float>& mean,
+                           DeviceBuffer<float>& rstd);
+  DeviceBuffer<T> attention_backward(Context& context, const TokenBatch& batch, LayerActivations<T>& kept,
+                                     DeviceBuffer<T> d_attended);
+
+  TransformerSpec spec_;
+  std::vector<Tensor> tensors_;
+  DeviceBuffer<float> loss_;
+};
+
+// --------------------------------------------------------------------------------------------------------- closed form
+
+/// Bytes of values of `element_bytes` each, all tensors rounded to the granule on their own.
+std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes);
+/// tokens and labels.
+std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq);
+
+/// The activations of one layer in bytes: what stays after its forward pass, and the fullest moments within its forward
+/// and its backward pass, each beside its input x and, backward, the gradient that flows through it.
+struct LayerBytes {
+  std::size_t kept, forward_peak, backward_peak;
+};
+LayerBytes layer_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
+                       const Keep& keep);
+/// One residual stream [R, C].
+std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
+                         std::size_t seq);
+
+/// Peak of forward_backward() above what is resident; `keep` as there. Tokens and labels are counted, gradients and
+/// loss are resident.
+PeakBytes predict_step(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
+                       std::span<const Keep> keep, const ByCategory& resident);
+
+/// Floating-point operations of the matrix products, a multiplication and an addition counted as two.
+struct LayerFlops {
+  std::uint64_t forward;        ///< of one layer
+  std::uint64_t last_product;   ///< of these, the one that a layer computed again can leave out (0 in bert)
+  std::uint64_t probabilities;  ///< of these, the scores
+};
+LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq);
+/// A whole step with this Keep: three times the forward pass, and what is computed again.
+std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                         std::span<const Keep> keep = {});
+
+}  // namespace oomlab::nn

@@ -1,0 +1,236 @@
+// The whole transformer: published parameter counts, bytes as predicted, gradients that point where the loss falls, and
+// bits that do not depend on what is kept. Numbers against another implementation: tests/parity.
+
+#include "nn/transformer.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "device.h"
+
+namespace oomlab::test {
+namespace {
+
+using namespace nn;
+
+TEST(TransformerNames, ParameterCountsAreThePublishedOnes) {
+  EXPECT_EQ(parse_transformer("gpt2").parameters(), 124'439'808u);  // head tied
+  // With the masked-token head and without the pooler; with the pooler instead, BertModel: 109,482,240, 335,141,888.
+  EXPECT_EQ(parse_transformer("bert-base").parameters(), 109'514'298u);
+  EXPECT_EQ(parse_transformer("bert-large").parameters(), 335'174'458u);
+  const std::size_t c = 768, head = c * c + c + 2 * c + 30522, pooler = c * c + c;
+  EXPECT_EQ(parse_transformer("bert-base").parameters() - head + pooler, 109'482'240u);
+}
+
+TEST(TransformerNames, BadNamesAreOneLine) {
+  for (const char* name : {"", "gpt", "gpt3", "mlp", "gpt:", "gpt:2", "gpt:2-2", "gpt:2-2-", "gpt:0-2-4", "gpt:2-3-4",
+                           "gpt:2-2-4-5", "gpt:-2-2-4", "bert:2-2-x", "gpt:99999999999999999999-1-1",
+                           "gpt:1-1-9999999999999999", "gpt:9999999-1-1", "bytes-gpt "}) {
+    try {
+      (void)parse_transformer(name);
+      ADD_FAILURE() << name;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(std::string("'") + name + "'"), std::string::npos);
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    }
+  }
+}
+
+struct Tokens {
+  std::vector<int> tokens, labels;
+  std::size_t sequences, seq;
+  // Every fifth place has no target.
+  Tokens(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, unsigned seed)
+      : tokens(random_labels(sequences * seq, spec.vocabulary, seed)),
+        labels(random_labels(sequences * seq, spec.vocabulary, seed + 1)),
+        sequences(sequences),
+        seq(seq) {
+    for (std::size_t i = 4; i < labels.size(); i += 5) labels[i] = -1;
+  }
+  TokenBatch batch(Context& context) const { return make_token_batch(context, tokens, labels, sequences, seq); }
+};
+
+std::vector<std::vector<Keep>> keeps(std::size_t layers) {
+  std::vector<std::vector<Keep>> all{{}};
+  for (int bits = 0; bits < 9; ++bits)
+    all.emplace_back(layers, Keep{bits < 8, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+  std::vector<Keep> mixed(layers);
+  for (std::size_t l = 0; l < layers; ++l) mixed[l] = Keep{l % 2 == 0, true, l % 3 != 0, false};
+  all.push_back(mixed);
+  return all;
+}
+
+TransformerSpec tiny(const char* name, std::size_t vocabulary = 29) {
+  TransformerSpec spec = parse_transformer(name);
+  spec.vocabulary = vocabulary;
+  spec.positions = 16;
+  return spec;
+}
+
+template <class T>
+class TransformerOf : public ::testing::Test {};
+using Types = ::testing::Types<float, __half, __nv_bfloat16>;
+TYPED_TEST_SUITE(TransformerOf, Types);
+
+template <class T>
+void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                              const std::vector<Keep>& keep, const std::string& what) {
+  CudaResource resource;
+  Ledger ledger;
+  Context context(resource, ledger);
+  Transformer<T> model(context, spec, 1);
+  EXPECT_EQ(ledger.live_by_category()[Category::parameters], tensor_bytes(spec, sizeof(T)));
+  EXPECT_EQ(ledger.live_by_category()[Category::gradients], tensor_bytes(spec, sizeof(T)));
+  const ByCategory resident = ledger.live_by_category();
+  ledger.reset_peak();
+  const std::uint64_t flops = context.flops();
+  model.forward_backward(context, Tokens(spec, sequences, seq, 1).batch(context), {}, nullptr, keep);
+  EXPECT_EQ(ledger.peak_by_category(), predict_step(spec, sizeof(T), sequences, seq, keep, resident).at_peak)
+      << what << ": " << ledger.peak_bytes();
+  EXPECT_EQ(ledger.live_by_category(), resident) << what;
+  EXPECT_EQ(context.flops() - flops, step_flops(spec, sequences, seq, keep)) << what;
+}
+
+TYPED_TEST(TransformerOf, BytesAndFlopsAreAsPredicted) {
+  std::mt19937 random(3);
+  for (const char* name : {"gpt:3-2-8", "bert:3-2-8", "gpt:1-3-15", "bert:2-1-7"})
+    for (const std::size_t vocabulary : {3u, 29u, 2000u}) {
+      const TransformerSpec spec = tiny(name, vocabulary);
+      for (const auto& keep : keeps(spec.layers)) {
+        const std::size_t sequences = 1 + random() % 9, seq = 1 + random() % 16;
+        expect_step_as_predicted<TypeParam>(
+            spec, sequences, seq, keep,
+            std::string(name) + " " + std::to_string(sequences) + " x " + std::to_string(seq));
+      }
+    }
+  // Long sequences in a narrow model: the probabilities are the largest buffers by far.
+  TransformerSpec narrow = tiny("gpt:2-4-4");
+  narrow.positions = 200;
+  for (const auto& keep : keeps(2)) expect_step_as_predicted<TypeParam>(narrow, 2, 200, keep, "narrow");
+}
+
+template <class T>
+std::vector<std::vector<T>> gradients(Device& device, Transformer<T>& model) {
+  std::vector<std::vector<T>> all;
+  for (const auto& p : model.parameters()) all.push_back(device.download(p.gradient, p.count));
+  return all;
+}
+
+template <class T>
+bool same_bits(const std::vector<std::vector<T>>& a, const std::vector<std::vector<T>>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(T)) != 0) return false;
+  return a.size() == b.size();
+}
+
+TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
+  using T = TypeParam;
+  for (const char* name : {"gpt:3-2-24", "bert:3-2-24"}) {
+    const TransformerSpec spec = tiny(name);
+    Device device;
+    Transformer<T> model(device.context, spec, 1);
+    const Tokens tokens(spec, 3, 11, 5);
+    const auto run = [&](const std::vector<Keep>& keep) {
+      model.forward_backward(device.context, tokens.batch(device.context), {}, nullptr, keep);
+      return model.loss(device.context);
+    };
+    const float loss = run({});
+    const auto expected = gradients(device, model);
+    EXPECT_GT(loss, 2.0f);
+    for (const auto& keep : keeps(spec.layers)) {
+      for (const auto& p : model.parameters()) fill(device.context, p.gradient, p.count, NAN);
+      EXPECT_EQ(run(keep), loss);
+      EXPECT_TRUE(same_bits(gradients(device, model), expected)) << name;
+    }
+  }
+}
+
+// Along the gradient of one tensor, the loss changes as the gradient says.
+TEST(TransformerGradients, PointWhereTheLossFalls) {
+  for (const char* name : {"gpt:2-2-12", "bert:2-2-12"}) {
+    const TransformerSpec spec = tiny(name);
+    Device device;
+    Transformer<float> model(device.context, spec, 2);
+    const Tokens tokens(spec, 3, 9, 7);
+    auto parameters = model.parameters();
+    for (const auto& p : parameters) {  // wide enough for every nonlinearity to be felt
+      auto values = random_floats(p.count, unsigned(p.count), 0.4f);
+      if (p.name.ends_with("gamma"))
+        for (float& v : values) v += 1;
+      CUDA_CHECK(cudaMemcpy(p.value, values.data(), p.count * sizeof(float), cudaMemcpyHostToDevice));
+    }
+    model.forward_backward(device.context, tokens.batch(device.context));
+    const auto all = gradients(device, model);
+    std::size_t i = 0;
+    for (const auto& p : parameters) {
+      const auto& g = all[i++];
+      const auto before = device.download(p.value, p.count);
+      double square = 0;
+      for (const float v : g) square += double(v) * v;
+      ASSERT_GT(square, 0) << p.name;
+      const double step = 1e-2 / std::sqrt(square);
+      double losses[2];
+      for (const int sign : {0, 1}) {
+        auto moved = before;
+        for (std::size_t k = 0; k < moved.size(); ++k) moved[k] += float((sign ? step : -step) * g[k]);
+        CUDA_CHECK(cudaMemcpy(p.value, moved.data(), p.count * sizeof(float), cudaMemcpyHostToDevice));
+        model.forward_backward(device.context, tokens.batch(device.context));
+        losses[sign] = model.loss(device.context);
+      }
+      CUDA_CHECK(cudaMemcpy(p.value, before.data(), p.count * sizeof(float), cudaMemcpyHostToDevice));
+      EXPECT_NEAR((losses[1] - losses[0]) / (2 * step) / square, 1.0, 2e-2) << name << " " << p.name;
+    }
+  }
+}
+
+TEST(TransformerGradients, AccumulateOverMicroBatches) {
+  for (const char* name : {"gpt:2-2-16", "bert:2-2-16"}) {
+    const TransformerSpec spec = tiny(name);
+    Device device;
+    Transformer<float> model(device.context, spec, 1);
+    const Tokens whole(spec, 4, 9, 3);
+    model.forward_backward(device.context, whole.batch(device.context));
+    const float loss = model.loss(device.context);
+    const auto expected = gradients(device, model);
+    std::size_t targets = 0;
+    for (const int label : whole.labels) targets += label >= 0;
+    for (const auto& p : model.parameters()) fill(device.context, p.gradient, p.count, NAN);
+    for (std::size_t m = 0; m < 4; ++m) {
+      const std::span<const int> tokens(whole.tokens), labels(whole.labels);
+      model.forward_backward(device.context,
+                             make_token_batch(device.context, tokens.subspan(m * 9, 9), labels.subspan(m * 9, 9), 1, 9),
+                             {.accumulate = m > 0, .total_batch = targets});
+    }
+    EXPECT_NEAR(model.loss(device.context), loss, 1e-5);
+    const auto found = gradients(device, model);
+    for (std::size_t i = 0; i < found.size(); ++i) expect_close(found[i], expected[i], 1e-5, std::to_string(i));
+  }
+}
+
+TEST(TransformerBatches, BadOnesAreRefused) {
+  Device device;
+  const std::vector<int> six(6, 1), none(6, -1);
+  EXPECT_THROW(make_token_batch(device.context, six, six, 2, 4), std::invalid_argument);
+  EXPECT_THROW(make_token_batch(device.context, six, six, 0, 6), std::invalid_argument);
+  EXPECT_THROW(make_token_batch(device.context, six, none, 2, 3), std::invalid_argument);
+  Transformer<float> model(device.context, tiny("gpt:1-1-4"), 1);
+  const std::vector<int> long_text(17, 1);
+  EXPECT_THROW(model.forward_backward(device.context, make_token_batch(device.context, long_text, long_text, 1, 17)),
+               std::invalid_argument);
+  EXPECT_THROW(model.forward_backward(device.context, make_token_batch(device.context, six, six, 1, 6), {}, nullptr,
+                                      std::vector<Keep>(2)),
+               std::invalid_argument);
+}
+
+TEST(TransformerBytes, SizesBeyond64BitsAreRefused) {
+  const TransformerSpec spec = parse_transformer("gpt2");
+  EXPECT_THROW(predict_step(spec, 4, SIZE_MAX / 2, 1024, {}, {}), std::length_error);
+  EXPECT_THROW(predict_step(spec, 4, SIZE_MAX / 4'000'000, 1024, {}, {}), std::length_error);
+}
+
+}  // namespace
+}  // namespace oomlab::test

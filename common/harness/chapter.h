@@ -39,6 +39,10 @@ struct Defaults {
   std::size_t batch = 0;   ///< samples a step
   std::size_t steps = 0;   ///< timed steps a variant
   std::size_t budget = 0;  ///< bytes
+  // Chapters that train on text have more options; a chapter has those for which it gives a default here.
+  std::size_t seq = 0;          ///< --seq and --text instead of --data: tokens a sequence; 0: a chapter on images
+  std::size_t micro_batch = 0;  ///< --micro-batch: samples of one forward and backward pass
+  const char* precision = "";   ///< --precision: fp32, fp16, bf16
 };
 
 /// The common command line, after parsing and checking.
@@ -48,7 +52,10 @@ struct Config {
   int devices = 1;
   std::string model;
   std::size_t batch = 0, steps = 0;
-  std::string data;  ///< folder with IDX files; empty: the digits that come with the course
+  std::string data;                      ///< folder with IDX files; empty: the digits that come with the course
+  std::string text;                      ///< file to train on; empty: the course's own Markdown
+  std::size_t seq = 0, micro_batch = 0;  ///< 0: the chapter has no such option
+  std::string precision;                 ///< empty: the chapter has no such option
   bool quick = false, plan = false, list = false, quiet = false;
   std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none

@@ -40,7 +40,10 @@ std::size_t parse_budget(const std::string& text) {
 }
 
 std::string describe(const Defaults& d) {
-  return fmt::format("--model {} --batch {} --steps {} --budget {}", d.model, d.batch, d.steps,
+  return fmt::format("--model {} --batch {}{}{}{} --steps {} --budget {}", d.model, d.batch,
+                     d.micro_batch ? fmt::format(" --micro-batch {}", d.micro_batch) : "",
+                     d.seq ? fmt::format(" --seq {}", d.seq) : "",
+                     *d.precision ? fmt::format(" --precision {}", d.precision) : "", d.steps,
                      d.budget == kUnlimited ? "none" : format_bytes(d.budget));
 }
 
@@ -108,7 +111,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
                                const Defaults& quick) {
   CommandLine result;
   Config& config = result.config;
-  std::string budget, device, devices, batch, steps;
+  std::string budget, device, devices, batch, steps, micro_batch, seq;
   bool version = false;
 
   CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full),
@@ -123,10 +126,19 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   const CLI::Option* devices_option =
       app.add_option("--devices", devices, "Number of devices, for chapters that use several");
   const CLI::Option* model_option =
-      app.add_option("--model", config.model, "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
+      app.add_option("--model", config.model,
+                     full.seq ? "Model by name, for example bytes-gpt, gpt2, bert-large or gpt:4-4-128"
+                              : "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
   const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples a step");
   const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps a variant");
-  app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");
+  if (full.micro_batch) app.add_option("--micro-batch", micro_batch, "Samples of one forward and backward pass");
+  if (full.seq) {
+    app.add_option("--seq", seq, "Tokens a sequence");
+    app.add_option("--text", config.text, "File to train on, as bytes (default: the course's own Markdown)");
+  } else {
+    app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");
+  }
+  if (*full.precision) app.add_option("--precision", config.precision, "fp32, fp16 or bf16");
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
   app.add_flag("--list", config.list, "List the variants and claims, and exit");
@@ -168,6 +180,11 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
   config.steps = given(steps_option) ? parse_count("--steps", steps) : defaults.steps;
   if (!given(model_option)) config.model = defaults.model;
+  config.seq = seq.empty() ? defaults.seq : parse_count("--seq", seq);
+  config.micro_batch = micro_batch.empty() ? defaults.micro_batch : parse_count("--micro-batch", micro_batch);
+  if (config.precision.empty()) config.precision = defaults.precision;
+  if (*full.precision && config.precision != "fp32" && config.precision != "fp16" && config.precision != "bf16")
+    throw UsageError(fmt::format("--precision '{}' is unknown; known: fp32, fp16, bf16", config.precision));
   if (device == "auto") {
     result.device_auto = true;
   } else if (given(device_option)) {

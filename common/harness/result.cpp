@@ -124,8 +124,10 @@ std::string oom_line(const OutOfMemoryReport& report) {
 std::string banner(const RunResult& run) {
   const Config& c = run.config;
   const SystemInfo& s = run.system;
-  std::string text = fmt::format("{} - {}\nmodel {}, batch {}, budget {}\n", run.program, run.title, c.model, c.batch,
-                                 format_limit(c.budget));
+  std::string text = fmt::format("{} - {}\nmodel {}, batch {}{}{}{}, budget {}\n", run.program, run.title, c.model,
+                                 c.batch, c.micro_batch ? fmt::format(", micro-batch {}", c.micro_batch) : "",
+                                 c.seq ? fmt::format(", seq {}", c.seq) : "",
+                                 c.precision.empty() ? "" : ", " + c.precision, format_limit(c.budget));
   if (c.plan) {
     text += "plan mode: bytes only, nothing is computed\n";
   } else if (s.backend == "host") {
@@ -219,6 +221,12 @@ std::string result_json(const RunResult& run) {
   json.member("budget_bytes", maybe_limit(c.budget)).member("device", c.device).member("devices", c.devices);
   json.key("data");
   c.data.empty() ? json.null() : json.value(c.data);
+  if (c.seq) {
+    json.member("seq", c.seq).key("text");
+    c.text.empty() ? json.null() : json.value(c.text);
+  }
+  if (c.micro_batch) json.member("micro_batch", c.micro_batch);
+  if (!c.precision.empty()) json.member("precision", c.precision);
   json.member("quick", c.quick).member("plan", c.plan).end_object();
   json.key("variants").begin_array();
   for (const VariantResult& v : run.variants) write_variant(json, v, c.budget);

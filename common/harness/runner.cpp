@@ -225,7 +225,8 @@ std::optional<std::size_t> largest_batch(const Variant& variant, std::size_t bud
   };
   if (!fits(1)) return 0;
   std::size_t low = 1, high = 2;
-  while (high < std::size_t(1) << 62 && fits(high)) {
+  while (fits(high)) {
+    if (high >= std::size_t(1) << 62) return std::nullopt;  // the peak does not depend on the batch
     low = high;
     high *= 2;
   }

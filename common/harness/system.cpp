@@ -17,6 +17,7 @@ namespace {
 
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
+  info.exceptions(std::ios::badbit);  // out of host memory is not "unknown"
   for (std::string line; std::getline(info, line);) {
     if (line.rfind("model name", 0) == 0) {
       const auto colon = line.find(": ");

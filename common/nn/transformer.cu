@@ -81,43 +81,61 @@ std::size_t first_of_head(const TransformerSpec& spec) { return first_of_layer(s
 
 }  // namespace
 
-std::vector<TensorShape> tensors_of(const TransformerSpec& spec) {
+namespace {
+
+// Every tensor in order: visit(layer, name, what, rows, columns); layer 0 is none. No strings are made: the closed form
+// is asked for bytes many times.
+template <class Visit>
+void visit_tensors(const TransformerSpec& spec, Visit visit) {
   const std::size_t c = spec.width, hidden = spec.hidden();
-  std::vector<TensorShape> all{{"token embedding", spec.vocabulary, c}, {"position embedding", spec.positions, c}};
-  const auto norm = [&](const std::string& name) {
-    all.push_back({name + " gamma", 1, c});
-    all.push_back({name + " beta", 1, c});
+  const auto norm = [&](std::size_t layer, const char* name) {
+    visit(layer, name, " gamma", std::size_t(1), c);
+    visit(layer, name, " beta", std::size_t(1), c);
   };
-  const auto linear = [&](const std::string& name, std::size_t out, std::size_t in) {
-    all.push_back({name + " weight", out, in});
-    all.push_back({name + " bias", 1, out});
+  const auto linear = [&](std::size_t layer, const char* name, std::size_t out, std::size_t in) {
+    visit(layer, name, " weight", out, in);
+    visit(layer, name, " bias", std::size_t(1), out);
   };
+  visit(0, "token", " embedding", spec.vocabulary, c);
+  visit(0, "position", " embedding", spec.positions, c);
   if (spec.bert()) {
-    all.push_back({"type embedding", 2, c});
-    norm("embedding norm");
+    visit(0, "type", " embedding", std::size_t(2), c);
+    norm(0, "embedding norm");
   }
   for (std::size_t l = 1; l <= spec.layers; ++l) {
-    const std::string layer = "layer " + std::to_string(l) + " ";
-    linear(layer + "qkv", checked_product(c, 3), c);
-    linear(layer + "projection", c, c);
-    norm(layer + "norm 1");
-    linear(layer + "expand", hidden, c);
-    linear(layer + "contract", c, hidden);
-    norm(layer + "norm 2");
+    linear(l, "qkv", checked_product(c, 3), c);
+    linear(l, "projection", c, c);
+    norm(l, "norm 1");
+    linear(l, "expand", hidden, c);
+    linear(l, "contract", c, hidden);
+    norm(l, "norm 2");
   }
   if (spec.bert()) {
-    linear("head dense", c, c);
-    norm("head norm");
-    all.push_back({"head bias", 1, spec.vocabulary});
+    linear(0, "head dense", c, c);
+    norm(0, "head norm");
+    visit(0, "head", " bias", std::size_t(1), spec.vocabulary);
   } else {
-    norm("final norm");
+    norm(0, "final norm");
   }
+}
+
+}  // namespace
+
+std::vector<TensorShape> tensors_of(const TransformerSpec& spec) {
+  std::vector<TensorShape> all;
+  visit_tensors(spec,
+                [&](std::size_t layer, const char* name, const char* what, std::size_t rows, std::size_t columns) {
+                  std::string full = layer ? "layer " + std::to_string(layer) + " " : "";
+                  all.push_back({full.append(name).append(what), rows, columns});
+                });
   return all;
 }
 
 std::size_t TransformerSpec::parameters() const {
   std::size_t sum = 0;
-  for (const TensorShape& tensor : tensors_of(*this)) sum = checked_sum(sum, tensor.count());
+  visit_tensors(*this, [&](std::size_t, const char*, const char*, std::size_t rows, std::size_t columns) {
+    sum = checked_sum(sum, checked_product(rows, columns));
+  });
   return sum;
 }
 
@@ -150,7 +168,9 @@ Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, std::
     : spec_(spec) {
   const std::vector<TensorShape> shapes = tensors_of(spec);
   tensors_.resize(shapes.size());
-  const float bound = 0.02f * std::sqrt(3.0f);  // uniform in ±bound has a standard deviation of 0.02
+  // GPT-2's standard deviation at its width of 768, and at others what makes sums over the width as large; uniform in
+  // ±√3 σ has the standard deviation σ.
+  const float bound = 0.02f * std::sqrt(768.0f / static_cast<float>(spec.width)) * std::sqrt(3.0f);
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const TensorShape& shape = shapes[i];
     Tensor& tensor = tensors_[i];
@@ -598,8 +618,9 @@ template class Transformer<__nv_bfloat16>;
 
 std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes) {
   std::size_t sum = 0;
-  for (const TensorShape& tensor : tensors_of(spec))
-    sum = checked_sum(sum, round_to_granule(checked_product(tensor.count(), element_bytes)));
+  visit_tensors(spec, [&](std::size_t, const char*, const char*, std::size_t rows, std::size_t columns) {
+    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(rows, columns), element_bytes)));
+  });
   return sum;
 }
 

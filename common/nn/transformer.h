@@ -98,9 +98,9 @@ struct LayerActivations {
 template <class T>
 class Transformer {
  public:
-  /// Allocates and initialises the parameters (weights uniform with GPT-2's standard deviation of 0.02, projections
-  /// onto the residual stream smaller by √(2·layers); biases 0, norms 1), and with gradients also gradients and loss.
-  /// Throws OutOfMemory: nothing stays allocated.
+  /// Allocates and initialises the parameters (weights uniform with a standard deviation of 0.02 · √(768 / C), GPT-2's
+  /// at its width, projections onto the residual stream smaller by √(2·layers); biases 0, norms 1), and with gradients
+  /// also gradients and loss. Throws OutOfMemory: nothing stays allocated.
   Transformer(Context& context, const TransformerSpec& spec, std::uint64_t seed, bool with_gradients = true);
 
   const TransformerSpec& spec() const noexcept { return spec_; }

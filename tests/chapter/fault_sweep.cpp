@@ -9,7 +9,7 @@
 //      error is clear;
 //   3. the chapter, run again without a fault, gives bit-identical results.
 //
-//   --mode once|from   --stride n (every n-th k)   --replay k (one k, talkative)   --program NAME
+//   --mode once|from   --stride n (every n-th k)   --replay k (one k, talkative)   --program NAME   -- OPTIONS of it
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -227,7 +227,7 @@ std::string judge(const Run& run, const Run& clean, const json& reference) {
 }
 
 int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t replay) {
-  // Twice: the first run fills caches that live as long as the process (locales, flags, OpenBLAS's buffers).
+  // Twice: the first run fills caches that live as long as the process (locales, flags, oneDNN's kernels).
   Run clean = chapter.run();
   clean = chapter.run();
   if (clean.exit_code != 0) {
@@ -295,8 +295,13 @@ int main(int argc, char** argv) {
   Sweep chapter;
   bool from = false;
   std::uint64_t stride = 1, replay = 0;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string option = argv[i], value = argv[i + 1];
+  std::vector<std::string> more;  // options for the chapter, after "--"
+  for (int i = 1; i < argc; i += 2) {
+    const std::string option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+    if (option == "--") {
+      more.assign(argv + i + 1, argv + argc);
+      break;
+    }
     if (option == "--mode") {
       from = value == "from";
     } else if (option == "--stride") {
@@ -324,6 +329,7 @@ int main(int argc, char** argv) {
                    "--json",        name + "/result.json",
                    "--trace",       name + "/trace.json",
                    "--snapshot",    name + "/snapshot.pickle"};
+  chapter.words.insert(chapter.words.end(), more.begin(), more.end());
   const int exit_code = sweep(chapter, from, stride, replay);
   std::filesystem::remove_all(name);
   return exit_code;

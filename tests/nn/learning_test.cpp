@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "data/device_dataset.h"
+#include "data/text.h"
 #include "nn/mlp.h"
+#include "nn/transformer.h"
 
 namespace oomlab::test {
 namespace {
@@ -50,6 +52,32 @@ TEST(Learning, IsBitReproducible) {
   const Learned first = learn(2), second = learn(2);
   EXPECT_EQ(first.fingerprint, second.fingerprint);
   EXPECT_EQ(first.loss, second.loss);
+}
+
+// Far below what the frequencies of the bytes alone could reach, after a short run.
+TEST(Learning, ASmallTransformerReadsItsOwnManual) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "minutes under a sanitizer; the operators and the model have tests there";
+#endif
+  const data::Text text = data::course_text();
+  const TransformerSpec spec = parse_transformer("bytes-gpt");
+  const data::TextSampler sampler(text, {.seq = 128});
+  CudaResource resource;
+  Ledger ledger;
+  Context context(resource, ledger);
+  Transformer<float> model(context, spec, 1);
+  AdamW optimizer(context, model.parameters(), {.lr = 1e-3f, .beta2 = 0.95f});
+  float last = 0;
+  constexpr std::size_t kSteps = 140, kBatch = 4;
+  for (std::size_t step = 0; step < kSteps; ++step) {
+    const data::TokenSamples s = sampler.samples(step * kBatch, kBatch);
+    model.forward_backward(context, make_token_batch(context, s.tokens, s.labels, s.count, s.seq));
+    optimizer.step(context);
+    if (step + 10 >= kSteps) last += model.loss(context) / 10;
+  }
+  const double unigram = data::unigram_entropy(text);
+  std::printf("unigram entropy %.3f, mean loss of the last ten steps %.3f (nats a byte)\n", unigram, last);
+  EXPECT_LT(last, 0.85 * unigram);
 }
 
 }  // namespace

@@ -1,0 +1,55 @@
+#pragma once
+// What really makes memory grow from step to step: a forward pass that somebody holds. In PyTorch that is a loss kept
+// in a list without .item() (or losses summed up before one backward()): it holds everything that its backward pass
+// would read.
+
+#include <utility>
+#include <vector>
+
+#include "text_training.h"
+
+namespace oomlab::chapters {
+
+/// A forward pass up to the last layer, with all that its backward pass needs.
+class HeldForward {
+ public:
+  HeldForward(Context& context, nn::Transformer<float>& model, nn::TokenBatch batch)
+      : batch_(std::move(batch)), kept_(model.spec().layers) {
+    const Phase phase(context.ledger(), "forward");
+    x_.push_back(model.embed(context, batch_, embedding_));
+    for (std::size_t l = 0; l < kept_.size(); ++l)
+      x_.push_back(model.forward_layer(context, l, batch_, x_[l].data(), {}, kept_[l]));
+  }
+
+  /// The backward pass; the gradients are the mean over `targets`, added to what is there if `accumulate`.
+  void backward(Context& context, nn::Transformer<float>& model, std::size_t targets, bool accumulate) {
+    const nn::StepOptions options{.accumulate = accumulate, .total_batch = targets};
+    DeviceBuffer<float> gradient = model.head(context, batch_, std::move(x_.back()), options, nullptr);
+    const Phase phase(context.ledger(), "backward");
+    for (std::size_t l = kept_.size(); l-- > 0;) {
+      model.backward_layer(context, l, batch_, x_[l].data(), std::move(kept_[l]), gradient, accumulate);
+      x_[l].reset();
+    }
+    model.embed_backward(context, batch_, std::move(embedding_), std::move(gradient), accumulate);
+  }
+
+  /// Bytes that one of these holds, in closed form: (layers + 1) streams, what each layer keeps, and the tokens; bert
+  /// also its embedding's sum with mean and rstd.
+  static ByCategory bytes(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
+    const std::size_t stream = nn::stream_bytes(spec, sizeof(float), sequences, seq);
+    const std::size_t kept = nn::layer_bytes(spec, sizeof(float), sequences, seq, {}).kept;
+    ByCategory held;
+    held[Category::activations] = (spec.layers + 1) * stream + spec.layers * kept;
+    if (spec.bert()) held[Category::activations] += stream + 2 * round_to_granule(sequences * seq * sizeof(float));
+    held[Category::data] = nn::token_batch_bytes(sequences, seq);
+    return held;
+  }
+
+ private:
+  nn::TokenBatch batch_;
+  nn::Transformer<float>::EmbeddingActivations embedding_;
+  std::vector<DeviceBuffer<float>> x_;
+  std::vector<nn::LayerActivations<float>> kept_;
+};
+
+}  // namespace oomlab::chapters

@@ -1,0 +1,62 @@
+#pragma once
+// What the chapters on text have in common: the text, the model, and training steps on them. Later chapters include
+// this header and change one thing.
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "data/text.h"
+#include "harness/chapter.h"
+#include "memory/context.h"
+#include "nn/optimizer.h"
+#include "nn/transformer.h"
+
+namespace oomlab::chapters {
+
+inline constexpr std::uint64_t kTextSeed = 1;
+
+/// The model of --model. Throws UsageError when --seq is longer than its positions, std::invalid_argument for a name
+/// that is unknown.
+inline nn::TransformerSpec transformer_of(const Config& config) {
+  nn::TransformerSpec spec = nn::parse_transformer(config.model);
+  if (config.seq > spec.positions)
+    throw UsageError(
+        fmt::format("--seq {} is longer than the {} positions of model '{}'", config.seq, spec.positions, spec.name));
+  return spec;
+}
+
+/// --text or the course's own, cut into sequences for this model: next tokens for gpt, masked tokens for bert. `ragged`
+/// sequences have unequal numbers of targets. Throws data::DataError.
+inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged) {
+  return data::TextSampler(config.text.empty() ? data::course_text() : data::read_text(config.text),
+                           {.seq = config.seq,
+                            .task = spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
+                            .mask_token = static_cast<int>(spec.vocabulary) - 1,
+                            .ragged = ragged,
+                            .seed = kTextSeed});
+}
+
+/// Samples first … first + count − 1 of `samples` on the device (phase "batch").
+inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples, std::size_t first,
+                             std::size_t count) {
+  const Phase phase(context.ledger(), "batch");
+  const std::size_t from = first * samples.seq, rows = count * samples.seq;
+  return nn::make_token_batch(context, std::span(samples.tokens).subspan(from, rows),
+                              std::span(samples.labels).subspan(from, rows), count, samples.seq);
+}
+
+/// What stays allocated while a model of T is trained with an optimizer that keeps `optimizer_bytes` a parameter.
+inline ByCategory resident_for_training(const nn::TransformerSpec& spec, std::size_t element_bytes,
+                                        std::size_t optimizer_copies) {
+  ByCategory resident;
+  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes) + round_to_granule(sizeof(float));  // the loss
+  resident[Category::parameters] = resident[Category::gradients] = nn::tensor_bytes(spec, element_bytes);
+  resident[Category::optimizer] = checked_product(nn::tensor_bytes(spec, sizeof(float)), optimizer_copies);
+  return resident;
+}
+
+}  // namespace oomlab::chapters

@@ -1,0 +1,98 @@
+#include "data/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <span>
+
+#include "memory/bytes.h"
+
+namespace oomlab::data {
+
+namespace embedded {
+extern const std::span<const unsigned char> course_text_md;
+}
+
+Text course_text() {
+  return {"the course's own Markdown", {embedded::course_text_md.begin(), embedded::course_text_md.end()}};
+}
+
+Text read_text(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  Text text{path, {}};
+  char piece[1 << 16];
+  while (file.read(piece, sizeof piece) || file.gcount() > 0)
+    text.bytes.insert(text.bytes.end(), piece, piece + file.gcount());
+  if (!file.eof()) throw DataError("'" + path + "' cannot be read: " + std::strerror(errno ? errno : EIO));
+  if (text.bytes.empty()) throw DataError("'" + path + "' is empty");
+  return text;
+}
+
+double unigram_entropy(const Text& text) {
+  std::array<std::size_t, 256> counts{};
+  for (const unsigned char byte : text.bytes) ++counts[byte];
+  double entropy = 0;
+  for (const std::size_t count : counts)
+    if (count) {
+      const double p = static_cast<double>(count) / static_cast<double>(text.bytes.size());
+      entropy -= p * std::log(p);
+    }
+  return entropy;
+}
+
+std::size_t TokenSamples::targets() const {
+  return static_cast<std::size_t>(std::count_if(labels.begin(), labels.end(), [](int label) { return label >= 0; }));
+}
+
+TextSampler::TextSampler(const Text& text, const Settings& settings) : text_(text), settings_(settings) {
+  const std::size_t next = settings.task == TextTask::next_token ? 1 : 0;
+  if (settings.seq == 0 || text.bytes.size() < next || text.bytes.size() - next < settings.seq)
+    throw DataError("'" + text.name + "' has " + std::to_string(text.bytes.size()) + " bytes; a sequence of " +
+                    std::to_string(settings.seq) +
+                    (next ? " tokens needs one more than that" : " tokens needs as many"));
+}
+
+namespace {
+
+// SplitMix64's finaliser.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+TokenSamples TextSampler::samples(std::size_t first, std::size_t count) const {
+  const std::size_t seq = settings_.seq, rows = checked_product(count, seq);
+  const bool next = settings_.task == TextTask::next_token;
+  const std::size_t places = text_.bytes.size() - seq + (next ? 0 : 1);
+  TokenSamples made{std::vector<int>(rows, 0), std::vector<int>(rows, -1), count, seq};
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t key = mix(mix(settings_.seed) + first + i);
+    const unsigned char* from = text_.bytes.data() + mix(key) % places;
+    const std::size_t shortest = std::max<std::size_t>(1, seq / 8);
+    const std::size_t length = settings_.ragged ? shortest + mix(key + 1) % (seq - shortest + 1) : seq;
+    int* const tokens = made.tokens.data() + i * seq;
+    int* const labels = made.labels.data() + i * seq;
+    std::copy(from, from + length, tokens);
+    if (next) {
+      std::copy(from + 1, from + 1 + length, labels);
+      continue;
+    }
+    const std::size_t surely = mix(key + 2) % length;
+    for (std::size_t t = 0; t < length; ++t)
+      if (t == surely || mix(key ^ mix(t + 3)) % 100 < 15) {
+        labels[t] = tokens[t];
+        tokens[t] = settings_.mask_token;
+      }
+  }
+  return made;
+}
+
+}  // namespace oomlab::data

@@ -1,0 +1,61 @@
+#pragma once
+// Text as tokens: one byte is one token, so that any file will do and no tokenizer is needed. Token ids 0…255 are
+// bytes; models with a larger vocabulary leave the rest unused (the last id is the mask).
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace oomlab::data {
+
+struct Text {
+  std::string name;
+  std::vector<unsigned char> bytes;
+};
+
+/// The prose of this repository's own Markdown files, built into the program.
+Text course_text();
+/// Reads a file as bytes, whatever they are. Throws DataError when it cannot be read or is empty.
+Text read_text(const std::string& path);
+
+/// −Σ p ln p over the bytes' frequencies, in nats: the loss of a model that knows nothing but these. 0 for no text.
+double unigram_entropy(const Text& text);
+
+/// What the model has to predict.
+enum class TextTask {
+  next_token,    ///< the label of a place is the token after it
+  masked_token,  ///< 15 % of the places show the mask, and their labels are what stood there; no other place has a
+                 ///< label
+};
+
+/// Sequences from a text, [count, seq] each; a negative label says "no target here".
+struct TokenSamples {
+  std::vector<int> tokens, labels;
+  std::size_t count = 0, seq = 0;
+  std::size_t targets() const;
+};
+
+/// Sample number n is a window of the text at a place that is a hash of the seed and n: the same on every platform.
+class TextSampler {
+ public:
+  struct Settings {
+    std::size_t seq = 0;
+    TextTask task = TextTask::next_token;
+    int mask_token = 0;   ///< masked_token only
+    bool ragged = false;  ///< sequences end early, after seq/8 … seq tokens; token 0 and no label follow
+    std::uint64_t seed = 1;
+  };
+  /// Throws DataError when the text is shorter than one sequence (and, for next_token, the token after it).
+  TextSampler(const Text& text, const Settings& settings);
+  /// Samples number first, first + 1, …. Each has a target at least.
+  TokenSamples samples(std::size_t first, std::size_t count) const;
+
+ private:
+  Text text_;
+  Settings settings_;
+};
+
+}  // namespace oomlab::data

@@ -1,0 +1,114 @@
+#include "data/text.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "files.h"
+
+namespace oomlab::data {
+namespace {
+
+Text letters(std::size_t count) {
+  Text text{"letters", {}};
+  for (std::size_t i = 0; i < count; ++i) text.bytes.push_back(static_cast<unsigned char>('a' + i % 26));
+  return text;
+}
+
+TEST(Text, TheCoursesOwnHasItsProseAndNoPublishedFigures) {
+  const Text text = course_text();
+  const std::string all(text.bytes.begin(), text.bytes.end());
+  EXPECT_GT(all.size(), 20'000u);
+  EXPECT_NE(all.find("# OOM Lab"), std::string::npos);
+  EXPECT_NE(all.find("# 01 - Batch reduction"), std::string::npos);
+  EXPECT_EQ(all.find("<!-- from "), std::string::npos);
+  EXPECT_EQ(all.find("[p10, p90]"), std::string::npos);
+}
+
+TEST(Text, EntropyOfBytes) {
+  EXPECT_NEAR(unigram_entropy(letters(26)), std::log(26.0), 1e-12);
+  EXPECT_EQ(unigram_entropy({"one", {7, 7, 7}}), 0.0);
+  EXPECT_EQ(unigram_entropy({"none", {}}), 0.0);
+}
+
+TEST(Text, NextTokenLabelsAreTheTokensThatFollow) {
+  const TextSampler sampler(letters(100), {.seq = 20});
+  const TokenSamples s = sampler.samples(0, 50);
+  ASSERT_EQ(s.tokens.size(), 1000u);
+  EXPECT_EQ(s.targets(), 1000u);
+  std::set<int> starts;
+  for (std::size_t i = 0; i < 50; ++i) {
+    starts.insert(s.tokens[i * 20]);
+    for (std::size_t t = 0; t < 20; ++t) {
+      EXPECT_EQ(s.labels[i * 20 + t], 'a' + (s.tokens[i * 20 + t] - 'a' + 1) % 26);
+      if (t) {
+        EXPECT_EQ(s.tokens[i * 20 + t], s.labels[i * 20 + t - 1]);
+      }
+    }
+  }
+  EXPECT_GT(starts.size(), 10u);
+  const TokenSamples later = sampler.samples(30, 20);  // a sample is its number, whatever is asked for with it
+  EXPECT_TRUE(std::equal(later.tokens.begin(), later.tokens.end(), s.tokens.begin() + 600));
+}
+
+TEST(Text, MaskedTokensAreTheOnlyTargets) {
+  const TextSampler sampler(letters(100), {.seq = 40, .task = TextTask::masked_token, .mask_token = 300});
+  const TokenSamples s = sampler.samples(0, 100);
+  for (std::size_t i = 0; i < s.tokens.size(); ++i) {
+    EXPECT_EQ(s.tokens[i] == 300, s.labels[i] >= 0);
+    if (s.labels[i] >= 0) {
+      EXPECT_LE(s.labels[i], int{'z'});
+    }
+  }
+  EXPECT_NEAR(double(s.targets()) / 4000, 0.17, 0.03);
+  const TextSampler short_ones(letters(2), {.seq = 1, .task = TextTask::masked_token, .mask_token = 300});
+  EXPECT_EQ(short_ones.samples(0, 30).targets(), 30u);  // never a sample without a target
+}
+
+TEST(Text, RaggedSequencesEndEarly) {
+  const TextSampler sampler(letters(100), {.seq = 32, .ragged = true});
+  const TokenSamples s = sampler.samples(0, 200);
+  std::set<std::size_t> lengths;
+  for (std::size_t i = 0; i < 200; ++i) {
+    std::size_t length = 0;
+    while (length < 32 && s.labels[i * 32 + length] >= 0) ++length;
+    for (std::size_t t = length; t < 32; ++t) {
+      EXPECT_EQ(s.labels[i * 32 + t], -1);
+      EXPECT_EQ(s.tokens[i * 32 + t], 0);
+    }
+    lengths.insert(length);
+  }
+  EXPECT_EQ(*lengths.begin(), 4u);
+  EXPECT_EQ(*lengths.rbegin(), 32u);
+  EXPECT_GT(lengths.size(), 20u);
+}
+
+TEST(Text, TheShortestTextHasOneSequence) {
+  const TokenSamples s = TextSampler(letters(9), {.seq = 8}).samples(0, 3);
+  EXPECT_EQ(s.tokens[0], 'a');
+  EXPECT_EQ(s.labels[23], 'i');
+  EXPECT_THROW(TextSampler(letters(8), {.seq = 8}), DataError);
+  EXPECT_THROW(TextSampler(letters(8), {.seq = 0}), DataError);
+  EXPECT_THROW(TextSampler({"none", {}}, {.seq = 1}), DataError);
+  EXPECT_THROW(TextSampler(letters(8), {.seq = SIZE_MAX}), DataError);
+  EXPECT_NO_THROW(TextSampler(letters(8), {.seq = 8, .task = TextTask::masked_token}));
+}
+
+TEST(Text, FilesAreReadAsBytes) {
+  const test::Folder folder;
+  const std::string path = folder.write("bytes", {0xff, 0, 0x80, '\r', '\n'});
+  EXPECT_EQ(read_text(path).bytes, (std::vector<unsigned char>{0xff, 0, 0x80, '\r', '\n'}));
+  EXPECT_EQ(read_text(folder.write("long", test::Bytes(200'000, 1))).bytes.size(), 200'000u);
+  for (const std::string& bad : {folder.write("empty", {}), path + ".missing", std::string("/")}) {
+    try {
+      (void)read_text(bad);
+      ADD_FAILURE() << bad;
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find("'" + bad + "'"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace oomlab::data

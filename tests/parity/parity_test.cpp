@@ -1,0 +1,88 @@
+// Our transformer against PyTorch's: the fixtures beside this file, made by generate.py.
+
+#include <cuda_bf16.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "device.h"
+#include "nn/transformer.h"
+
+namespace oomlab::test {
+namespace {
+
+using namespace nn;
+using nlohmann::json;
+
+struct Fixture {
+  json all;
+  TransformerSpec spec;
+  std::vector<int> tokens, labels;
+  AdamWSettings adamw;
+
+  explicit Fixture(const std::string& style) {
+    std::ifstream file(std::string(OOMLAB_FIXTURES) + "/" + style + ".json");
+    all = json::parse(file);
+    spec = {style,           style == "bert" ? TransformerSpec::Style::bert : TransformerSpec::Style::gpt,
+            all["layers"],   all["heads"],
+            all["width"],    all["vocabulary"],
+            all["positions"]};
+    tokens = all["tokens"].get<std::vector<int>>();
+    labels = all["labels"].get<std::vector<int>>();
+    const json& a = all["adamw"];
+    adamw = {a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]};
+  }
+  template <class T>
+  void load(Transformer<T>& model) const {
+    const auto parameters = model.parameters();
+    ASSERT_EQ(parameters.size(), all["parameters"].size());
+    for (const auto& p : parameters) {
+      const auto values = all["parameters"][p.name].template get<std::vector<float>>();
+      ASSERT_EQ(values.size(), p.count) << p.name;
+      const std::vector<T> stored(values.begin(), values.end());
+      CUDA_CHECK(cudaMemcpy(p.value, stored.data(), p.count * sizeof(T), cudaMemcpyHostToDevice));
+    }
+  }
+  TokenBatch batch(Context& context) const {
+    return make_token_batch(context, tokens, labels, all["sequences"], all["seq"]);
+  }
+};
+
+class Parity : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Styles, Parity, ::testing::Values("gpt", "bert"), [](const auto& i) { return i.param; });
+
+// llm.c's own checks of its FP32 against PyTorch allow 1e-2 (logits, loss, gradients); these are a hundred times
+// tighter.
+constexpr double kTolerance = 1e-4;
+
+TEST_P(Parity, Fp32LogitsLossAndEveryGradient) {
+  const Fixture fixture(GetParam());
+  const json& expected = fixture.all["fp32"];
+  Device device;
+  Transformer<float> model(device.context, fixture.spec, 1);
+  fixture.load(model);
+  const auto logits = device.download(model.logits(device.context, fixture.batch(device.context)));
+  expect_close(logits, expected["logits"].get<std::vector<double>>(), kTolerance, "logits");
+  model.forward_backward(device.context, fixture.batch(device.context));
+  EXPECT_NEAR(model.loss(device.context), expected["loss"].get<double>(), kTolerance);
+  for (const auto& p : model.parameters())
+    expect_close(device.download(p.gradient, p.count), expected["gradients"][p.name].get<std::vector<double>>(),
+                 kTolerance, p.name);
+}
+
+TEST_P(Parity, Fp32TenAdamWLosses) {
+  const Fixture fixture(GetParam());
+  Device device;
+  Transformer<float> model(device.context, fixture.spec, 1);
+  fixture.load(model);
+  AdamW optimizer(device.context, model.parameters(), fixture.adamw);
+  for (const double expected : fixture.all["fp32"]["losses"]) {
+    model.forward_backward(device.context, fixture.batch(device.context));
+    EXPECT_NEAR(model.loss(device.context), expected, kTolerance * expected);
+    optimizer.step(device.context);
+  }
+}
+
+}  // namespace
+}  // namespace oomlab::test

@@ -216,22 +216,10 @@ std::size_t Mlp::count_correct(Context& context, Batch batch) {
 }
 
 std::uint64_t Mlp::fingerprint(Context& context) const {
-  if (planning()) return 0;
-  constexpr std::size_t kPiece = (std::size_t(1) << 20) / sizeof(std::uint32_t);
-  std::vector<std::uint32_t> piece(kPiece);
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  const auto add = [&](const DeviceBuffer<float>& tensor) {
-    for (std::size_t first = 0; first < tensor.size(); first += kPiece) {
-      const std::size_t count = std::min(kPiece, tensor.size() - first);
-      CUDA_CHECK(cudaMemcpyAsync(piece.data(), tensor.data() + first, count * sizeof(float), cudaMemcpyDeviceToHost,
-                                 context.stream()));
-      CUDA_CHECK(cudaStreamSynchronize(context.stream()));
-      for (std::size_t i = 0; i < count; ++i) hash = (hash ^ piece[i]) * 0x100000001b3ull;
-    }
-  };
+  std::uint64_t hash = kFingerprintStart;
   for (const Layer& layer : layers_) {
-    add(layer.weight);
-    add(layer.bias);
+    hash = nn::fingerprint(context, layer.weight.data(), layer.weight.bytes(), hash);
+    hash = nn::fingerprint(context, layer.bias.data(), layer.bias.bytes(), hash);
   }
   return hash;
 }

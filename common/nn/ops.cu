@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
@@ -411,6 +412,25 @@ template <class T>
 void fill(Context& context, T* values, std::size_t count, float value) {
   launch(fill_kernel<T>, shape_for_items(count / Pack<T>::size), context.stream(), values, count, value,
          aligned_for_packs(values));
+}
+
+std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes, std::uint64_t hash) {
+  if (planning()) return 0;
+  constexpr std::size_t kPiece = std::size_t(1) << 20;
+  std::vector<std::uint32_t> words(kPiece / sizeof(std::uint32_t));
+  for (std::size_t first = 0; first < bytes; first += kPiece) {
+    const std::size_t now = std::min(kPiece, bytes - first);
+    CUDA_CHECK(cudaMemcpyAsync(words.data(), static_cast<const std::byte*>(data) + first, now, cudaMemcpyDeviceToHost,
+                               context.stream()));
+    context.synchronize();
+    const std::size_t whole = now / sizeof(std::uint32_t);
+    for (std::size_t i = 0; i < whole; ++i) hash = (hash ^ words[i]) * 0x100000001b3ull;
+    unsigned char rest[sizeof(std::uint32_t)];
+    const std::size_t left = now % sizeof(std::uint32_t);
+    std::memcpy(rest, words.data() + whole, left);
+    for (std::size_t i = 0; i < left; ++i) hash = (hash ^ rest[i]) * 0x100000001b3ull;
+  }
+  return hash;
 }
 
 // ----------------------------------------------------------------------------------------------------------- instances

@@ -97,4 +97,10 @@ void fill_uniform(Context& context, T* values, std::size_t count, float bound, s
 template <class T>
 void fill(Context& context, T* values, std::size_t count, float value);
 
+/// FNV-1a over the 32-bit words of device memory (and the bytes of the rest), copied to the host in pieces of at most
+/// 1 MiB (waits for the stream). `hash` continues one over several buffers. 0 in plan mode.
+inline constexpr std::uint64_t kFingerprintStart = 0xcbf29ce484222325ull;
+std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes,
+                          std::uint64_t hash = kFingerprintStart);
+
 }  // namespace oomlab::nn

@@ -210,6 +210,14 @@ float Transformer<T>::loss(Context& context) const {
 }
 
 template <class T>
+std::uint64_t Transformer<T>::fingerprint(Context& context) const {
+  std::uint64_t hash = kFingerprintStart;
+  for (const Tensor& tensor : tensors_)
+    hash = nn::fingerprint(context, tensor.value.data(), tensor.value.bytes(), hash);
+  return hash;
+}
+
+template <class T>
 DeviceBuffer<T> Transformer<T>::activation(Context& context, std::size_t count, const char* tag) {
   return context.buffer<T>(count, Category::activations, tag);
 }

@@ -116,6 +116,8 @@ class Transformer {
   float loss(Context& context) const;
   /// The device float that loss() reads.
   float* loss_buffer() noexcept { return loss_.data(); }
+  /// FNV-1a over the bits of all parameters; 0 in plan mode.
+  std::uint64_t fingerprint(Context& context) const;
   /// Inference: [R, V]; nothing is kept.
   DeviceBuffer<T> logits(Context& context, const TokenBatch& batch);
 

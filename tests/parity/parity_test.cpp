@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device.h"
+#include "nn/mixed_precision.h"
 #include "nn/transformer.h"
 
 namespace oomlab::test {
@@ -82,6 +83,51 @@ TEST_P(Parity, Fp32TenAdamWLosses) {
     EXPECT_NEAR(model.loss(device.context), expected, kTolerance * expected);
     optimizer.step(device.context);
   }
+}
+
+double relative(const std::vector<double>& found, const std::vector<double>& expected) {
+  double difference = 0, square = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    difference += (found[i] - expected[i]) * (found[i] - expected[i]);
+    square += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / square);
+}
+
+template <class T>
+void append(std::vector<double>& to, const std::vector<T>& values) {
+  for (const T& v : values) to.push_back(static_cast<float>(v));
+}
+
+// How far BF16 is from FP64, against how far PyTorch's BF16 is.
+TEST_P(Parity, Bf16IsAsCloseToFp64AsPyTorchs) {
+  const Fixture fixture(GetParam());
+  const json &expected = fixture.all["fp64_from_bf16"], &allowed = fixture.all["bf16_error"];
+  Device device;
+  Transformer<__nv_bfloat16> model(device.context, fixture.spec, 1);
+  fixture.load(model);
+  MixedAdamW<__nv_bfloat16> optimizer(device.context, model.parameters(), fixture.adamw, LossScaling::none());
+
+  std::vector<double> logits, gradients, expected_gradients, losses;
+  append(logits, device.download(model.logits(device.context, fixture.batch(device.context))));
+  for (std::size_t step = 0; step < expected["losses"].size(); ++step) {
+    model.forward_backward(device.context, fixture.batch(device.context), {}, optimizer.scale_on_device());
+    losses.push_back(model.loss(device.context));
+    if (step == 0)
+      for (const auto& p : model.parameters()) {
+        append(gradients, device.download(p.gradient, p.count));
+        append(expected_gradients, expected["gradients"][p.name].get<std::vector<float>>());
+      }
+    optimizer.step(device.context);
+  }
+  const auto check = [&](const char* what, double error) {
+    const double pytorch = allowed[what];
+    std::printf("%s: off by %.2e, PyTorch by %.2e\n", what, error, pytorch);
+    EXPECT_LE(error, 1.5 * pytorch) << what;
+  };
+  check("logits", relative(logits, expected["logits"].get<std::vector<double>>()));
+  check("gradients", relative(gradients, expected_gradients));
+  check("losses", relative(losses, expected["losses"].get<std::vector<double>>()));
 }
 
 }  // namespace

@@ -1,0 +1,132 @@
+#pragma once
+// The mitigation: a training step whose model is stored in 16 bits. What it takes beside the type is in the optimizer
+// (nn/mixed_precision.h): FP32 master weights, and for FP16 a loss scale.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "../02_gradient_accumulation/text_training.h"
+#include "cuda/backend.h"
+#include "nn/mixed_precision.h"
+
+namespace oomlab::chapters {
+
+/// How a model is stored and updated. `pure_fp16` has neither master weights nor a loss scale: the failure to see.
+enum class Precision { fp32, fp16, bf16, pure_fp16 };
+inline const char* name_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp32: return "fp32";
+    case Precision::fp16: return "fp16";
+    case Precision::bf16: return "bf16";
+    case Precision::pure_fp16: return "fp16 pure";
+  }
+  return "?";
+}
+inline std::size_t element_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
+
+inline nn::LossScaling scaling_of(Precision precision) {
+  return precision == Precision::fp16 ? nn::LossScaling::dynamic_from(65536) : nn::LossScaling::none();
+}
+
+/// Peak allocated bytes by category of training with `precision`: 16 bytes a parameter in FP32 (4 + 4 + 8) and with
+/// master weights (2 + 2 + 4 + 8), 12 without them (2 + 2 + 8); activations of 4 or 2 bytes an element.
+inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                                    Precision precision) {
+  const bool master = precision == Precision::fp16 || precision == Precision::bf16;
+  ByCategory resident = resident_for_training(spec, element_bytes(precision), master ? 3 : 2);
+  resident[Category::optimizer] += nn::scale_state_bytes();
+  return nn::predict_step(spec, element_bytes(precision), sequences, seq, {}, resident).at_peak;
+}
+
+/// What the first step's gradients look like, by precision.
+struct GradientShares {
+  std::vector<bool> nonzero_in_fp32;
+  double below_normal = 0;              ///< share of FP32's that FP16 holds with fewer bits, or not at all: < 2^-14
+  std::map<Precision, double> flushed;  ///< share of the gradients that FP32 has, and that are zero here
+};
+
+template <class T>
+class PrecisionTraining final : public Workload {
+ public:
+  PrecisionTraining(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
+                    Precision precision, std::shared_ptr<GradientShares> shares)
+      : context_(context),
+        text_(text),
+        model_(context, spec, kTextSeed),
+        optimizer_(context, model_.parameters(), {}, scaling_of(precision),
+                   precision == Precision::fp16 || precision == Precision::bf16),
+        batch_(batch),
+        precision_(precision),
+        shares_(std::move(shares)) {}
+
+  // Nothing here waits for the device, an overflow included: the next loss scale is decided there.
+  void step() override {
+    const data::TokenSamples samples = text_.samples(first_, batch_);
+    first_ += batch_;
+    model_.forward_backward(context_, upload(context_, samples, 0, batch_), {}, optimizer_.scale_on_device());
+    optimizer_.step(context_);
+  }
+  std::size_t samples_per_step() const override { return batch_; }
+  std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
+  double figure() override {
+    if (!planning() && figures_++ == 0) look_at_gradients();
+    return model_.loss(context_);
+  }
+
+ private:
+  void look_at_gradients() {
+    std::vector<bool> nonzero;
+    std::size_t small = 0;
+    for (const auto& p : model_.parameters()) {
+      std::vector<T> values(p.count);
+      CUDA_CHECK(
+          cudaMemcpyAsync(values.data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost, context_.stream()));
+      context_.synchronize();
+      for (const T& v : values) {
+        const float g = std::fabs(static_cast<float>(v));
+        nonzero.push_back(g != 0.0f);
+        small += g != 0.0f && g < 0x1p-14f;
+      }
+    }
+    if (precision_ == Precision::fp32) {
+      const auto count = std::count(nonzero.begin(), nonzero.end(), true);
+      shares_->below_normal = double(small) / double(count);
+      shares_->nonzero_in_fp32 = nonzero;
+    }
+    if (shares_->nonzero_in_fp32.size() != nonzero.size()) return;  // the baseline was not run
+    std::size_t all = 0, lost = 0;
+    for (std::size_t i = 0; i < nonzero.size(); ++i) {
+      all += shares_->nonzero_in_fp32[i];
+      lost += shares_->nonzero_in_fp32[i] && !nonzero[i];
+    }
+    shares_->flushed[precision_] = double(lost) / double(all);
+  }
+
+  Context& context_;
+  const data::TextSampler& text_;
+  nn::Transformer<T> model_;
+  nn::MixedAdamW<T> optimizer_;
+  std::size_t batch_, first_ = 0, figures_ = 0;
+  Precision precision_;
+  std::shared_ptr<GradientShares> shares_;
+};
+
+inline std::unique_ptr<Workload> make_training(Context& context, const nn::TransformerSpec& spec,
+                                               const data::TextSampler& text, std::size_t batch, Precision precision,
+                                               std::shared_ptr<GradientShares> shares) {
+  const auto make = [&]<class T>(T) -> std::unique_ptr<Workload> {
+    return std::make_unique<PrecisionTraining<T>>(context, spec, text, batch, precision, std::move(shares));
+  };
+  switch (precision) {
+    case Precision::fp32: return make(float{});
+    case Precision::bf16: return make(__nv_bfloat16{});
+    default: return make(__half{});
+  }
+}
+
+}  // namespace oomlab::chapters

@@ -1,0 +1,138 @@
+#include "nn/mixed_precision.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cfloat>
+#include <cmath>
+#include <stdexcept>
+
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "nn/kernel.h"
+
+namespace oomlab::nn {
+
+namespace {
+
+template <class T>
+__global__ void to_master_kernel(const T* value, float* master, std::size_t count) {
+  for (std::size_t i : grid_range(count)) master[i] = static_cast<float>(value[i]);
+}
+
+__global__ void first_state_kernel(ScaleState* state, float scale) {
+  for ([[maybe_unused]] std::size_t once : block_range(1)) *state = {scale, 0, 0, 0, 0, 0, 0};
+}
+
+template <class T>
+__global__ void overflow_kernel(const T* gradient, std::size_t count, ScaleState* state, bool packs) {
+  unsigned bad = 0;
+  for_packs<T>(GridRange{}, count, packs, [&](auto g, std::size_t i) {
+    using V = decltype(g);
+    g = load<V>(gradient, i);
+    each_lane<V>([&](std::size_t k) { bad |= fabsf(static_cast<float>(g[k])) <= FLT_MAX ? 0u : 1u; });
+  });
+  bad = block_max(bad);
+  for ([[maybe_unused]] std::size_t once : block_range(1))
+    if (bad) atomicAdd(&state->overflow, 1u);
+}
+
+// Before the updates: AdamW's factors for this step, if it is done.
+__global__ void begin_kernel(ScaleState* state, AdamWSettings s) {
+  for ([[maybe_unused]] std::size_t once : block_range(1)) {
+    if (state->overflow) continue;
+    ++state->steps;
+    const auto t = static_cast<double>(state->steps);
+    state->rate = static_cast<float>(static_cast<double>(s.lr) / (1.0 - pow(static_cast<double>(s.beta1), t)));
+    state->second_unbiased = static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(s.beta2), t)));
+  }
+}
+
+// After them: the scale of the next step.
+__global__ void end_kernel(ScaleState* state, LossScaling scaling) {
+  for ([[maybe_unused]] std::size_t once : block_range(1)) {
+    if (!scaling.dynamic) continue;
+    if (state->overflow) {
+      state->overflow = 0;
+      state->good_steps = 0;
+      ++state->skipped;
+      state->scale *= 0.5f;
+    } else if (++state->good_steps == scaling.growth_interval) {
+      state->good_steps = 0;
+      state->scale *= 2.0f;
+    }
+  }
+}
+
+template <class T>
+__global__ void update_kernel(T* value, const T* __restrict__ gradient, float* master, float* first, float* second,
+                              std::size_t count, AdamWSettings s, const ScaleState* __restrict__ state) {
+  if (state->overflow) return;
+  const float unscale = 1.0f / state->scale, rate = state->rate, unbiased = state->second_unbiased;
+  const float keep = 1.0f - s.lr * s.weight_decay;
+  for (std::size_t i : grid_range(count)) {
+    const float g = static_cast<float>(gradient[i]) * unscale;
+    const float m = s.beta1 * first[i] + (1.0f - s.beta1) * g;
+    const float v = s.beta2 * second[i] + (1.0f - s.beta2) * g * g;
+    const float w =
+        keep * (master ? master[i] : static_cast<float>(value[i])) - rate * m / (sqrtf(v * unbiased) + s.eps);
+    first[i] = m;
+    second[i] = v;
+    if (master) master[i] = w;
+    value[i] = static_cast<T>(w);
+  }
+}
+
+}  // namespace
+
+template <class T>
+MixedAdamW<T>::MixedAdamW(Context& context, std::vector<ParameterOf<T>> parameters, AdamWSettings settings,
+                          LossScaling scaling, bool master_weights)
+    : parameters_(std::move(parameters)), settings_(settings), scaling_(scaling) {
+  for (const ParameterOf<T>& p : parameters_) {
+    if (!p.gradient && p.count) throw std::invalid_argument("parameter '" + p.name + "' has no gradient to follow");
+    const auto state = [&](const char* what) {
+      return context.buffer<float>(p.count, Category::optimizer, p.name + what);
+    };
+    if (master_weights) {
+      master_.push_back(state(" master"));
+      launch(to_master_kernel<T>, shape_for_items(p.count), context.stream(), p.value, master_.back().data(), p.count);
+    }
+    for (auto* moments : {&first_, &second_}) {
+      moments->push_back(state(moments == &first_ ? " m" : " v"));
+      CUDA_CHECK(cudaMemsetAsync(moments->back().data(), 0, moments->back().bytes(), context.stream()));
+    }
+  }
+  state_ = context.buffer<ScaleState>(1, Category::optimizer, "loss scale");
+  launch(first_state_kernel, shape_for_rows(1), context.stream(), state_.data(), scaling.initial);
+}
+
+template <class T>
+void MixedAdamW<T>::step(Context& context) {
+  const Phase phase(context.ledger(), "optimizer");
+  if (scaling_.dynamic)
+    for (const ParameterOf<T>& p : parameters_)
+      launch(overflow_kernel<T>, shape_for_items(p.count / Pack<T>::size), context.stream(), p.gradient, p.count,
+             state_.data(), aligned_for_packs(p.gradient));
+  launch(begin_kernel, shape_for_rows(1), context.stream(), state_.data(), settings_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    launch(update_kernel<T>, shape_for_items(parameters_[i].count), context.stream(), parameters_[i].value,
+           parameters_[i].gradient, master_.empty() ? nullptr : master_[i].data(), first_[i].data(), second_[i].data(),
+           parameters_[i].count, settings_, state_.data());
+  launch(end_kernel, shape_for_rows(1), context.stream(), state_.data(), scaling_);
+}
+
+template <class T>
+ScaleState MixedAdamW<T>::state(Context& context) const {
+  ScaleState state{};
+  if (planning()) return state;
+  CUDA_CHECK(cudaMemcpyAsync(&state, state_.data(), sizeof state, cudaMemcpyDeviceToHost, context.stream()));
+  context.synchronize();
+  return state;
+}
+
+template class MixedAdamW<float>;
+template class MixedAdamW<__half>;
+template class MixedAdamW<__nv_bfloat16>;
+
+}  // namespace oomlab::nn

@@ -33,14 +33,22 @@ inline nn::LossScaling scaling_of(Precision precision) {
   return precision == Precision::fp16 ? nn::LossScaling::dynamic_from(65536) : nn::LossScaling::none();
 }
 
-/// Peak allocated bytes by category of training with `precision`: 16 bytes a parameter in FP32 (4 + 4 + 8) and with
-/// master weights (2 + 2 + 4 + 8), 12 without them (2 + 2 + 8); activations of 4 or 2 bytes an element.
+inline bool has_master_weights(Precision precision) {
+  return precision == Precision::fp16 || precision == Precision::bf16;
+}
+
+/// What stays allocated: 16 bytes a parameter in FP32 (4 + 4 + 8) and with master weights (2 + 2 + 4 + 8), 12 without
+/// them (2 + 2 + 8), workspace, the loss and its scale.
+inline ByCategory resident_with(const nn::TransformerSpec& spec, Precision precision) {
+  ByCategory resident = resident_for_training(spec, element_bytes(precision), has_master_weights(precision) ? 3 : 2);
+  resident[Category::optimizer] += nn::scale_state_bytes();
+  return resident;
+}
+
+/// Peak allocated bytes by category of training: activations are 4 or 2 bytes an element.
 inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                                     Precision precision) {
-  const bool master = precision == Precision::fp16 || precision == Precision::bf16;
-  ByCategory resident = resident_for_training(spec, element_bytes(precision), master ? 3 : 2);
-  resident[Category::optimizer] += nn::scale_state_bytes();
-  return nn::predict_step(spec, element_bytes(precision), sequences, seq, {}, resident).at_peak;
+  return nn::predict_step(spec, element_bytes(precision), sequences, seq, {}, resident_with(spec, precision)).at_peak;
 }
 
 /// What the first step's gradients look like, by precision.
@@ -58,8 +66,7 @@ class PrecisionTraining final : public Workload {
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
-        optimizer_(context, model_.parameters(), {}, scaling_of(precision),
-                   precision == Precision::fp16 || precision == Precision::bf16),
+        optimizer_(context, model_.parameters(), {}, scaling_of(precision), has_master_weights(precision)),
         batch_(batch),
         precision_(precision),
         shares_(std::move(shares)) {}

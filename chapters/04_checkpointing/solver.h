@@ -1,0 +1,83 @@
+#pragma once
+// The schedule for a budget.
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "checkpointing.h"
+
+namespace oomlab::chapters {
+
+/// All ways to treat a stretch of layers that the solver knows; recomputed segments have up to `longest` layers.
+inline std::vector<Segment> segment_choices(std::size_t longest) {
+  std::vector<Segment> choices;
+  for (const bool cheap : {true, false})  // norms and GELU go together: both cost little
+    for (const bool probabilities : {true, false})
+      choices.push_back({1, false, {.norms = cheap, .gelu = cheap, .probabilities = probabilities}});
+  for (std::size_t n = 1; n <= longest; ++n) choices.push_back({n, true, {}});
+  return choices;
+}
+
+/// The schedule that computes least again among all whose peak is at most `budget` bytes, `resident` included; nothing
+/// when there is none. Exact: dynamic programming over the layers, whose states are all (bytes held, operations) of
+/// which no other is better in both.
+inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, std::size_t element_bytes,
+                                              std::size_t sequences, std::size_t seq, std::size_t budget,
+                                              const ByCategory& resident) {
+  const StepCosts costs(spec, element_bytes, sequences, seq);
+  const std::size_t fixed = checked_sum(resident.total(), nn::token_batch_bytes(sequences, seq));
+  if (budget <= fixed) return std::nullopt;
+  const std::size_t room = budget - fixed;
+
+  struct Choice {
+    Segment segment;
+    std::size_t held, peak;
+    double again;
+  };
+  std::vector<Choice> choices;
+  for (const Segment& s : segment_choices(spec.layers))
+    choices.push_back({s, costs.held(s), std::max(costs.forward_peak(s), costs.backward_peak(s)), costs.again(s)});
+
+  // after[l]: ways to treat the first l layers. A way that holds no less and computes no less than another is dropped:
+  // whatever follows it could follow the other.
+  struct State {
+    std::size_t held;
+    double again;
+    std::size_t from, choice;  // the state before, in after[l − layers of the choice], and the choice that led here
+  };
+  std::vector<std::vector<State>> after(spec.layers + 1);
+  after[0] = {{costs.embedding, 0, 0, 0}};
+  for (std::size_t l = 1; l <= spec.layers; ++l) {
+    std::vector<State> all;
+    for (std::size_t c = 0; c < choices.size(); ++c) {
+      const Choice& choice = choices[c];
+      if (choice.segment.layers > l) continue;
+      const auto& before = after[l - choice.segment.layers];
+      for (std::size_t i = 0; i < before.size() && before[i].held + choice.peak <= room; ++i)
+        all.push_back({before[i].held + choice.held, before[i].again + choice.again, i, c});
+    }
+    std::sort(all.begin(), all.end(),
+              [](const State& a, const State& b) { return a.held != b.held ? a.held < b.held : a.again < b.again; });
+    for (const State& state : all)
+      if (after[l].empty() || state.again < after[l].back().again) after[l].push_back(state);
+  }
+
+  // The fewer operations, the more bytes: the last one that leaves room for the loss.
+  const auto& ends = after[spec.layers];
+  for (std::size_t i = ends.size(); i-- > 0;) {
+    if (ends[i].held + costs.head > room) continue;
+    Schedule schedule;
+    for (std::size_t l = spec.layers, at = i; l > 0;) {
+      const State& state = after[l][at];
+      schedule.push_back(choices[state.choice].segment);
+      l -= choices[state.choice].segment.layers;
+      at = state.from;
+    }
+    std::reverse(schedule.begin(), schedule.end());
+    return schedule;
+  }
+  return std::nullopt;
+}
+
+}  // namespace oomlab::chapters

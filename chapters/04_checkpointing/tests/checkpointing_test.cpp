@@ -1,0 +1,203 @@
+// Same bits whatever is computed again; bytes and operations as predicted; the solver against brute force.
+
+#include "checkpointing.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "cuda/check.h"
+#include "nn/mixed_precision.h"
+#include "solver.h"
+
+namespace oomlab::chapters {
+namespace {
+
+nn::TransformerSpec tiny(const char* name, std::size_t layers = 0) {
+  nn::TransformerSpec spec = nn::parse_transformer(name);
+  spec.vocabulary = 31;
+  spec.positions = 32;
+  if (layers) spec.layers = layers;
+  return spec;
+}
+
+nn::TokenBatch batch_of(Context& context, std::size_t sequences, std::size_t seq, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<int> tokens(sequences * seq), labels(sequences * seq);
+  for (int& t : tokens) t = int(random() % 31);
+  for (int& l : labels) l = int(random() % 31);
+  return nn::make_token_batch(context, tokens, labels, sequences, seq);
+}
+
+Schedule random_schedule(std::mt19937& random, std::size_t layers) {
+  Schedule schedule;
+  while (layers > 0) {
+    Segment s{1 + random() % layers, random() % 2 == 0, {}};
+    if (!s.recompute) s.keep = {true, random() % 2 == 0, random() % 2 == 0, random() % 2 == 0};
+    schedule.push_back(s);
+    layers -= s.layers;
+  }
+  return schedule;
+}
+
+std::vector<Schedule> schedules(std::size_t layers) {
+  std::vector<Schedule> all = {keep_everything(layers), keep_selected(layers, {.norms = false, .gelu = false}),
+                               keep_selected(layers, {.probabilities = false})};
+  for (std::size_t length = 1; length <= layers; ++length) all.push_back(recompute_segments(layers, length));
+  std::mt19937 random(1);
+  for (int i = 0; i < 6; ++i) all.push_back(random_schedule(random, layers));
+  return all;
+}
+
+template <class T>
+struct Run {
+  std::vector<float> losses;
+  std::vector<std::vector<T>> gradients;
+  std::uint64_t weights = 0;
+};
+
+template <class T>
+Run<T> train(const nn::TransformerSpec& spec, const Schedule& schedule, bool plain) {
+  CudaResource resource;
+  Ledger ledger;
+  Context context(resource, ledger);
+  nn::Transformer<T> model(context, spec, 1);
+  nn::MixedAdamW<T> optimizer(context, model.parameters(), {.lr = 1e-2f}, nn::LossScaling::dynamic_from(64, 4));
+  Run<T> run;
+  for (unsigned step = 0; step < 10; ++step) {
+    if (plain)
+      model.forward_backward(context, batch_of(context, 2, 9, step), {}, optimizer.scale_on_device());
+    else
+      checkpointed_step(context, model, batch_of(context, 2, 9, step), schedule, optimizer.scale_on_device());
+    run.losses.push_back(model.loss(context));
+    optimizer.step(context);
+  }
+  for (const auto& p : model.parameters()) {
+    run.gradients.emplace_back(p.count);
+    CUDA_CHECK(cudaMemcpy(run.gradients.back().data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost));
+  }
+  run.weights = model.fingerprint(context);
+  return run;
+}
+
+template <class T>
+class Checkpointing : public testing::Test {};
+using Types = testing::Types<float, __half, __nv_bfloat16>;
+TYPED_TEST_SUITE(Checkpointing, Types);
+
+TYPED_TEST(Checkpointing, GradientsAndTenLossesHaveTheSameBits) {
+  for (const char* name : {"gpt:4-2-12", "bert:4-2-12"}) {
+    const nn::TransformerSpec spec = tiny(name);
+    const auto expected = train<TypeParam>(spec, {}, true);
+    EXPECT_NE(expected.losses.front(), expected.losses.back());
+    for (const Schedule& schedule : schedules(spec.layers)) {
+      const auto found = train<TypeParam>(spec, schedule, false);
+      EXPECT_EQ(found.losses, expected.losses) << name << ": " << describe(schedule);
+      EXPECT_EQ(found.weights, expected.weights);
+      for (std::size_t i = 0; i < found.gradients.size(); ++i)
+        EXPECT_EQ(std::memcmp(found.gradients[i].data(), expected.gradients[i].data(),
+                              found.gradients[i].size() * sizeof(TypeParam)),
+                  0);
+    }
+  }
+}
+
+TYPED_TEST(Checkpointing, BytesAndOperationsAreAsPredicted) {
+  std::mt19937 random(2);
+  for (const char* name : {"gpt:5-2-12", "bert:5-2-12", "gpt:6-4-4", "bert:1-3-15"}) {
+    const nn::TransformerSpec spec = tiny(name);
+    for (const Schedule& schedule : schedules(spec.layers)) {
+      const std::size_t sequences = 1 + random() % 5, seq = 1 + random() % 32;
+      CudaResource resource;
+      Ledger ledger;
+      Context context(resource, ledger);
+      nn::Transformer<TypeParam> model(context, spec, 1);
+      const ByCategory resident = ledger.live_by_category();
+      ledger.reset_peak();
+      const std::uint64_t before = context.flops();
+      checkpointed_step(context, model, batch_of(context, sequences, seq, 1), schedule);
+      EXPECT_EQ(ledger.peak_by_category(),
+                predict_schedule(spec, sizeof(TypeParam), sequences, seq, schedule, resident))
+          << name << " " << sequences << " x " << seq << ": " << describe(schedule);
+      EXPECT_EQ(context.flops() - before, schedule_flops(spec, sequences, seq, schedule)) << describe(schedule);
+      EXPECT_EQ(ledger.live_by_category(), resident);
+    }
+  }
+}
+
+double again(const StepCosts& costs, const Schedule& schedule) {
+  double sum = 0;
+  for (const Segment& s : schedule) sum += costs.again(s);
+  return sum;
+}
+
+// Every schedule that can be put together from the solver's choices.
+void all_schedules(std::size_t layers, Schedule& begun, std::vector<Schedule>& all) {
+  if (layers == 0) all.push_back(begun);
+  for (const Segment& choice : segment_choices(layers)) {
+    if (choice.layers > layers) continue;
+    begun.push_back(choice);
+    all_schedules(layers - choice.layers, begun, all);
+    begun.pop_back();
+  }
+}
+
+TEST(Solver, IsAsGoodAsBruteForceAtEveryBudget) {
+  for (const char* name : {"gpt:1-2-12", "bert:1-2-12", "gpt:1-8-8"})
+    for (std::size_t layers = 1; layers <= 5; ++layers) {
+      const nn::TransformerSpec spec = tiny(name, layers);
+      const StepCosts costs(spec, 4, 3, 30);
+      const ByCategory resident{};
+      std::vector<Schedule> all;
+      Schedule begun;
+      all_schedules(layers, begun, all);
+      std::vector<std::pair<std::size_t, double>> found;  // peak, operations
+      for (const Schedule& s : all)
+        found.emplace_back(predict_schedule(spec, 4, 3, 30, s, resident).total(), again(costs, s));
+      std::sort(found.begin(), found.end());
+      double best = INFINITY;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        best = std::min(best, found[i].second);
+        if (i + 1 < found.size() && found[i + 1].first == found[i].first) continue;
+        const std::size_t budget = found[i].first;
+        const auto solved = solve_schedule(spec, 4, 3, 30, budget, resident);
+        ASSERT_TRUE(solved) << name << " " << layers << " " << budget;
+        ASSERT_LE(predict_schedule(spec, 4, 3, 30, *solved, resident).total(), budget);
+        ASSERT_LE(again(costs, *solved), best * (1 + 1e-12)) << describe(*solved);
+      }
+      EXPECT_FALSE(solve_schedule(spec, 4, 3, 30, found.front().first - 1, resident));
+    }
+}
+
+TEST(Solver, MoreBudgetNeverCostsMoreOperations) {
+  for (const char* name : {"bert-large", "gpt2"}) {
+    const nn::TransformerSpec spec = nn::parse_transformer(name);
+    const StepCosts costs(spec, 2, 8, 512);
+    const ByCategory resident{};
+    const std::size_t most = predict_schedule(spec, 2, 8, 512, keep_everything(spec.layers), resident).total();
+    double last = INFINITY;
+    for (std::size_t percent = 5; percent <= 100; ++percent) {
+      const auto solved = solve_schedule(spec, 2, 8, 512, most / 100 * percent + 100, resident);
+      if (!solved) {
+        EXPECT_EQ(last, INFINITY);
+        continue;
+      }
+      EXPECT_LE(again(costs, *solved), last);
+      last = again(costs, *solved);
+    }
+    EXPECT_EQ(last, 0);
+  }
+}
+
+TEST(Schedules, InWords) {
+  EXPECT_EQ(describe(keep_everything(3)), "3 kept");
+  EXPECT_EQ(describe(recompute_segments(7, 3)), "1 again, 6 again in segments of 3");
+  EXPECT_EQ(describe({{2, false, {.norms = false, .gelu = false}}, {1, true, {}}, {1, false, {}}}),
+            "1 kept, 2 without norms+GELU, 1 again");
+}
+
+}  // namespace
+}  // namespace oomlab::chapters

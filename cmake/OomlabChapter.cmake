@@ -2,6 +2,7 @@
 # chapter needs no list to be edited anywhere.
 #   main.cu, *.cu, *.cpp   the program, build/<preset>/bin/NN_name
 #   tests/*.cpp            its own GoogleTest program
+#   tests/bench/*.cpp      the same for ratios of times: run alone, and not under a sanitizer
 # and from tests/chapter/: bytes (predicted = plan = measured), bad input, faults.
 function(oomlab_chapter)
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
@@ -14,6 +15,11 @@ function(oomlab_chapter)
   if(tests)
     oomlab_test(${name}_test SOURCES ${tests} LINK oomlab_harness oomlab_nn oomlab_data LABELS chapter)
     target_include_directories(${name}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  endif()
+  file(GLOB benches CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/bench/*.cpp")
+  if(benches AND NOT OOMLAB_SANITIZE AND NOT OOMLAB_CHECK)
+    oomlab_test(${name}_bench SOURCES ${benches} LINK oomlab_harness oomlab_nn oomlab_data LABELS bench SERIAL)
+    target_include_directories(${name}_bench PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   endif()
   include("${OOMLAB_ROOT}/tests/chapter/chapter.cmake")
   oomlab_chapter_tests(${name} ${sources})

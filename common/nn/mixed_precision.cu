@@ -131,6 +131,21 @@ ScaleState MixedAdamW<T>::state(Context& context) const {
   return state;
 }
 
+template <class T>
+std::vector<StateTensor> MixedAdamW<T>::state_tensors() {
+  const char* const type = std::is_same_v<T, float> ? "F32" : std::is_same_v<T, __half> ? "F16" : "BF16";
+  std::vector<StateTensor> all;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterOf<T>& p = parameters_[i];
+    all.push_back({p.name, type, p.value, p.count * sizeof(T)});
+    if (!master_.empty()) all.push_back({p.name + " master", "F32", master_[i].data(), master_[i].bytes()});
+    all.push_back({p.name + " m", "F32", first_[i].data(), first_[i].bytes()});
+    all.push_back({p.name + " v", "F32", second_[i].data(), second_[i].bytes()});
+  }
+  all.push_back({"loss scale", "U8", state_.data(), state_.bytes()});
+  return all;
+}
+
 template class MixedAdamW<float>;
 template class MixedAdamW<__half>;
 template class MixedAdamW<__nv_bfloat16>;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "nn/optimizer.h"
+#include "nn/state_file.h"
 
 namespace oomlab::nn {
 
@@ -58,6 +59,9 @@ class MixedAdamW {
   Buffers buffers(std::size_t parameter) const noexcept {
     return {master_.empty() ? nullptr : master_[parameter].data(), first_[parameter].data(), second_[parameter].data()};
   }
+
+  /// Weights and optimizer state, for save_state() and load_state(): training goes on from them with the same bits.
+  std::vector<StateTensor> state_tensors();
 
  private:
   std::vector<ParameterOf<T>> parameters_;

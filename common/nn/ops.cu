@@ -131,23 +131,24 @@ __global__ void bias_activation_kernel(T* y, const T* bias, std::size_t rows, st
   }
 }
 
-template <class T, Activation A>
-__global__ void bias_activation_keep_kernel(T* __restrict__ z, const T* __restrict__ bias, T* __restrict__ y,
-                                            std::size_t rows, std::size_t width, bool packs) {
+template <class T, Activation A, bool kBias>
+__global__ void bias_activation_keep_kernel(T* z, const T* bias, T* y, std::size_t rows, std::size_t width,
+                                            bool packs) {
   for (std::size_t row : row_range(rows)) {
-    T *kept = z + row * width, *out = y + row * width;
-    for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+    T* const kept = z + row * width;
+    T* const out = y + row * width;
+    for_packs<T>(BlockRange{}, width, packs, [=](auto v, std::size_t i) {
       using V = decltype(v);
       v = load<V>(kept, i);
-      if (bias) {
+      if constexpr (kBias) {
         const V b = load<V>(bias, i);
         each_lane<V>(
             [&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(b[k])); });
-        store(kept, i, v);
       }
       V a;
       each_lane<V>([&](std::size_t k) { a[k] = static_cast<T>(activate<A>(static_cast<float>(v[k]))); });
       store(out, i, a);
+      if constexpr (kBias) store(kept, i, v);
     });
   }
 }
@@ -182,9 +183,12 @@ void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias
 template <class T>
 void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
                           std::size_t width, Activation activation) {
-  const auto kernel = activation == Activation::relu   ? bias_activation_keep_kernel<T, Activation::relu>
-                      : activation == Activation::gelu ? bias_activation_keep_kernel<T, Activation::gelu>
-                                                       : bias_activation_keep_kernel<T, Activation::none>;
+  const auto choose = [&]<bool kBias>(std::bool_constant<kBias>) {
+    return activation == Activation::relu   ? bias_activation_keep_kernel<T, Activation::relu, kBias>
+           : activation == Activation::gelu ? bias_activation_keep_kernel<T, Activation::gelu, kBias>
+                                            : bias_activation_keep_kernel<T, Activation::none, kBias>;
+  };
+  const auto kernel = bias ? choose(std::true_type{}) : choose(std::false_type{});
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), z, bias, y, rows, width,
          packs_fit<T>(width, z, bias, y));
 }

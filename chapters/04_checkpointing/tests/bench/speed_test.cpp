@@ -15,7 +15,7 @@ namespace {
 TEST(Speed, ComputingAgainCostsWhatItsOperationsCost) {
   const nn::TransformerSpec spec = nn::parse_transformer("gpt:3-8-512");
   const std::size_t sequences = 4, seq = 128, layers = spec.layers;
-  CudaResource resource;
+  AsyncResource resource;  // as the chapters have it: memory that was used before is at hand
   Ledger ledger;
   Context context(resource, ledger);
   nn::Transformer<float> model(context, spec, 1);

@@ -99,6 +99,13 @@ Chapter gradient_accumulation(const Config& config) {
        [=](const Results& r) { return peaks(r, Way::no_zero_grad, Way::global_count); }},
       {"summing the losses and calling backward once is the same", "peak / peak with a backward each", 1, 1.05,
        [=](const Results& r) { return peaks(r, Way::one_backward, Way::global_count); }},
+      {"losses held with their graphs are what leaks", "extra peak of one backward / bytes held", 1, 1,
+       [=](const Results& r) -> std::optional<double> {
+         if (!peaks(r, Way::one_backward, Way::global_count) || k == 1) return std::nullopt;
+         const std::size_t extra =
+             r[std::size_t(Way::one_backward)].peak_allocated - r[std::size_t(Way::global_count)].peak_allocated;
+         return double(extra) / double((k - 1) * HeldForward::bytes(spec, micro_batch, seq).total());
+       }},
       {"many small passes take as long as a large one", "samples/s of the micro-batches / of the full batch", 0.95,
        1.05, [](const Results& r) -> std::optional<double> {
          if (r.size() != 6 || r[0].samples_per_second.empty() || r[1].samples_per_second.empty()) return std::nullopt;

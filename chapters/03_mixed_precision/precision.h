@@ -30,7 +30,8 @@ inline const char* name_of(Precision precision) {
 inline std::size_t element_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
 
 inline nn::LossScaling scaling_of(Precision precision) {
-  return precision == Precision::fp16 ? nn::LossScaling::dynamic_from(65536) : nn::LossScaling::none();
+  // Frameworks begin with 65536, and let the first steps be skipped until it has come down.
+  return precision == Precision::fp16 ? nn::LossScaling::dynamic_from(1024) : nn::LossScaling::none();
 }
 
 inline bool has_master_weights(Precision precision) {

@@ -47,4 +47,11 @@ inline double activations_of(std::size_t layers, const Schedule& schedule) {
   return double(predict_schedule(spec, 4, 4, 128, schedule, {})[Category::activations]);
 }
 
+// Peak bytes of bert-large at batch 8 of 512 tokens.
+inline double bert_large(Precision precision, const Schedule& schedule) {
+  const nn::TransformerSpec spec = nn::parse_transformer("bert-large");
+  return double(
+      predict_schedule(spec, element_bytes(precision), 8, 512, schedule, resident_with(spec, precision)).total());
+}
+
 }  // namespace oomlab::chapters

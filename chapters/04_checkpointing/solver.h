@@ -29,6 +29,8 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   const std::size_t fixed = checked_sum(resident.total(), nn::token_batch_bytes(sequences, seq));
   if (budget <= fixed) return std::nullopt;
   const std::size_t room = budget - fixed;
+  if (predict_schedule(spec, element_bytes, sequences, seq, keep_everything(spec.layers), resident).total() <= budget)
+    return keep_everything(spec.layers);
 
   struct Choice {
     Segment segment;
@@ -36,7 +38,9 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
     double again;
   };
   std::vector<Choice> choices;
-  for (const Segment& s : segment_choices(spec.layers))
+  // Longer segments neither save bytes (the best length is below sqrt(layers)) nor operations (each leaves out one
+  // product).
+  for (const Segment& s : segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2)))
     choices.push_back({s, costs.held(s), std::max(costs.forward_peak(s), costs.backward_peak(s)), costs.again(s)});
 
   // after[l]: ways to treat the first l layers. A way that holds no less and computes no less than another is dropped:

@@ -22,7 +22,8 @@
 
 // ------------------------------------------------------------------------------------------------- language extensions
 
-// As nvcc does, everything that a kernel calls becomes part of it: a call left in a loop keeps it from being vectorised.
+// As nvcc does, everything that a kernel calls becomes part of it: a call left in a loop keeps it from being
+// vectorised.
 #define __global__ __attribute__((flatten))
 #define __device__
 #define __host__

@@ -77,7 +77,7 @@ def ours(program, options, variant, threads):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "result.json"
         subprocess.run([program, *options, "--filter", variant, "--quiet", "--budget", "none", "--json", path], check=True,
-                       env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+                       env={**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)})
         return json.loads(path.read_text())["variants"][0]["throughput"]["median"]
 
 

@@ -51,7 +51,7 @@ function(oomlab_chapter_tests name)
       add_test(NAME ${name}.faults.${mode}
         COMMAND ${name}_fault_sweep --mode ${mode} --stride ${stride} --program ${name} -- ${smaller})
       set_tests_properties(${name}.faults.${mode} PROPERTIES LABELS "faults" TIMEOUT 2400
-        ENVIRONMENT "OMP_NUM_THREADS=1")
+        ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1")
     endforeach()
   endif()
 endfunction()

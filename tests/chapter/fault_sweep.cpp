@@ -227,7 +227,7 @@ std::string judge(const Run& run, const Run& clean, const json& reference) {
 }
 
 int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t replay) {
-  // Twice: the first run fills caches that live as long as the process (locales, flags, oneDNN's kernels).
+  // Twice: the first run fills caches that live as long as the process (locales, flags, OpenBLAS's buffers).
   Run clean = chapter.run();
   clean = chapter.run();
   if (clean.exit_code != 0) {

@@ -1,13 +1,11 @@
-// cuBLAS over oneDNN's sgemm. FP32 goes to it as it is. Shorter types are converted tile by tile into a bounded
+// cuBLAS over OpenBLAS. FP32 goes to sgemm as it is. Shorter types are converted tile by tile into a bounded
 // FP32 scratch, multiplied by sgemm, summed over k in FP32 (int8: in int32) and rounded once.
 
-#include <oneapi/dnnl/dnnl.h>
+#include <cblas.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <exception>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -130,20 +128,6 @@ Plan plan(const Gemm& g) {
   return p;
 }
 
-/// Column-major C = alpha·op(A)·op(B) + beta·C. oneDNN is row-major, and a column-major matrix read so is its
-/// transpose.
-void sgemm(char op_a, char op_b, int m, int n, int k, float alpha, const float* a, std::ptrdiff_t lda, const float* b,
-           std::ptrdiff_t ldb, float beta, float* c, std::ptrdiff_t ldc) {
-  if (k == 0 || alpha == 0) {  // there cuBLAS reads neither A nor B, and oneDNN leaves C alone
-    for (int column = 0; column < n; ++column, c += ldc)
-      for (int row = 0; row < m; ++row) c[row] = beta == 0 ? 0.0f : beta * c[row];
-    return;
-  }
-  if (dnnl_sgemm(op_b, op_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc) == dnnl_success) return;
-  std::fprintf(stderr, "oomlab host runtime: oneDNN could not multiply %d x %d x %d\n", m, n, k);
-  std::terminate();  // the arguments were checked when the work was queued, and now there is nobody to tell
-}
-
 /// C = alpha·op(A)·op(B) + beta·C for one item. Does not read A and B when k is 0.
 template <class In, class Out, class Scalar>
 void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar beta, float* scratch) {
@@ -152,9 +136,9 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
   const In* const b = static_cast<const In*>(g.b.data) + problem * g.b.stride;
   Out* const c = static_cast<Out*>(const_cast<void*>(g.c.data)) + problem * g.c.stride;
   const std::ptrdiff_t lda = g.a.ld, ldb = g.b.ld, ldc = g.c.ld;
-  const char op_a = g.a.transposed ? 'T' : 'N', op_b = g.b.transposed ? 'T' : 'N';
+  const auto op_a = g.a.transposed ? CblasTrans : CblasNoTrans, op_b = g.b.transposed ? CblasTrans : CblasNoTrans;
   if constexpr (std::is_same_v<In, float>) {
-    sgemm(op_a, op_b, g.m, g.n, g.k, alpha, a, g.a.ld, b, g.b.ld, beta, c, g.c.ld);
+    cblas_sgemm(CblasColMajor, op_a, op_b, g.m, g.n, g.k, alpha, a, g.a.ld, b, g.b.ld, beta, c, g.c.ld);
   } else {
     constexpr bool integral = std::is_integral_v<In>;
     const int i = tile % plan.across * plan.tile_m, rows = std::min(plan.tile_m, g.m - i);
@@ -173,8 +157,8 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
       const int ld_a = g.a.transposed ? depth : rows, ld_b = g.b.transposed ? columns : depth;
       load_tile(g.a.transposed ? a + p + i * lda : a + i + p * lda, lda, ld_a, rows + depth - ld_a, tile_a);
       load_tile(g.b.transposed ? b + j + p * ldb : b + p + j * ldb, ldb, ld_b, columns + depth - ld_b, tile_b);
-      sgemm(op_a, op_b, rows, columns, depth, 1.0f, tile_a, ld_a, tile_b, ld_b, integral || p == 0 ? 0.0f : 1.0f,
-            tile_c, rows);
+      cblas_sgemm(CblasColMajor, op_a, op_b, rows, columns, depth, 1.0f, tile_a, ld_a, tile_b, ld_b,
+                  integral || p == 0 ? 0.0f : 1.0f, tile_c, rows);
       if (integral)
         for (int e = 0; e < elements; ++e) integers[e] += static_cast<std::int32_t>(tile_c[e]);
     }

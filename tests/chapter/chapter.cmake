@@ -35,9 +35,12 @@ function(oomlab_chapter_tests name)
     target_link_libraries(${name}_fault_sweep PRIVATE ${name}_swept oomlab_harness oomlab_nn oomlab_data)
     set_target_properties(${name}_fault_sweep PROPERTIES LINKER_LANGUAGE CXX)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
-    # Under a sanitizer a run is ten times slower, so there the sweep takes every 97th call (a prime: no rhythm).
+    # Under a sanitizer a run is ten times slower, and with threads a hundred times, so there the sweep takes every 97th
+    # or 499th call (primes: no rhythm).
     set(stride 1)
-    if(OOMLAB_SANITIZE OR OOMLAB_CHECK)
+    if(OOMLAB_CHECK)
+      set(stride 499)
+    elseif(OOMLAB_SANITIZE)
       set(stride 97)
     endif()
     # Thousands of runs: a chapter may name something smaller than --quick for them.

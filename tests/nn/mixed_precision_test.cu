@@ -85,8 +85,10 @@ std::vector<std::vector<std::byte>> bits(Device& device, const Model<T>& model, 
     all.push_back(device.download(static_cast<const std::byte*>(from), bytes));
   };
   add(model.value.data(), count * sizeof(T));
-  for (const float* p : {optimizer.buffers(0).master, optimizer.buffers(0).first, optimizer.buffers(0).second})
-    add(p, count * sizeof(float));
+  const auto buffers = optimizer.buffers(0);
+  add(buffers.master, count * sizeof(float));
+  add(buffers.first, count * sizeof(float));
+  add(buffers.second, count * sizeof(float));
   return all;
 }
 

@@ -33,6 +33,8 @@ namespace host = oomlab::host;
 /// are below 2^24, so exact in FP32.
 constexpr int kTile = 384;
 static_assert(kTile * 128 * 128 < (1 << 24));
+/// Columns of a panel of FP32.
+constexpr int kPanel = 256;
 
 struct Matrix {
   const void* data;
@@ -120,6 +122,9 @@ Plan plan(const Gemm& g) {
     p.tile_k = std::min(g.k, kTile);
     const std::size_t m = p.tile_m, n = p.tile_n, k = p.tile_k;
     p.floats = m * k + k * n + m * n * (g.a.type == CUDA_R_8I ? 2 : 1);
+  } else if (g.batch == 1 && g.n >= 2 * kPanel && std::size_t(g.m) * g.k <= kPanel * 1024) {
+    p.tile_n = kPanel;  // a small matrix times a wide one: by panels that stay in the cache from clearing to storing
+    p.items = (g.n + kPanel - 1) / kPanel;
   } else if (g.batch < 2 * useful && work > g.batch * 64.0 * 64 * 64) {
     return p;  // few and large: sgemm has threads of its own
   }
@@ -138,7 +143,9 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
   const std::ptrdiff_t lda = g.a.ld, ldb = g.b.ld, ldc = g.c.ld;
   const auto op_a = g.a.transposed ? CblasTrans : CblasNoTrans, op_b = g.b.transposed ? CblasTrans : CblasNoTrans;
   if constexpr (std::is_same_v<In, float>) {
-    cblas_sgemm(CblasColMajor, op_a, op_b, g.m, g.n, g.k, alpha, a, g.a.ld, b, g.b.ld, beta, c, g.c.ld);
+    const int j = tile * plan.tile_n, columns = std::min(plan.tile_n, g.n - j);
+    cblas_sgemm(CblasColMajor, op_a, op_b, g.m, columns, g.k, alpha, a, g.a.ld, g.b.transposed ? b + j : b + j * ldb,
+                g.b.ld, beta, c + j * ldc, g.c.ld);
   } else {
     constexpr bool integral = std::is_integral_v<In>;
     const int i = tile % plan.across * plan.tile_m, rows = std::min(plan.tile_m, g.m - i);

@@ -3,6 +3,8 @@
 // cuda/device/backend.cpp; CMake links one.
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,16 @@ struct DeviceProcess {
 };
 /// Who else holds memory of `device` (NVML, loaded at run time). Empty where NVML is absent or silent.
 std::vector<DeviceProcess> device_processes(int device);
+/// Bytes of a page of managed memory in the host runtime; a GPU moves larger and smaller pieces.
+inline constexpr std::size_t kManagedPage = std::size_t(64) << 10;
+/// What managed memory did since the last call: faults (of the host and of devices), and bytes that migrated.
+struct ManagedTraffic {
+  std::uint64_t faults = 0, bytes_to_device = 0, bytes_to_host = 0;
+  std::uint64_t bytes_prefetched = 0;  ///< part of bytes_to_device: asked for by cudaMemPrefetchAsync
+};
+/// Nothing where this backend cannot tell: on a GPU the driver's profiler does (nsys profile --cuda-um-gpu-page-faults
+/// true).
+std::optional<ManagedTraffic> take_managed_traffic() noexcept;
 /// The driver's version for the banner and the JSON, for example "580.65", or "host runtime".
 std::string driver_version();
 

@@ -6,6 +6,7 @@
 // (sticky errors, after which the context is lost, stay: nothing can clear those).
 
 #include <cublas_v2.h>
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <stdexcept>
@@ -47,6 +48,14 @@ void report_if_failed(cudaError_t code, const char* call) noexcept;
   do {                                                                                                  \
     const cudaError_t oomlab_code = (call);                                                             \
     if (oomlab_code != cudaSuccess) ::oomlab::throw_cuda_error(oomlab_code, #call, __FILE__, __LINE__); \
+  } while (false)
+
+/// For the driver API, whose codes have the numbers of the runtime's.
+#define CU_CHECK(call)                                                                                \
+  do {                                                                                                \
+    const CUresult oomlab_result = (call);                                                            \
+    if (oomlab_result != CUDA_SUCCESS)                                                                \
+      ::oomlab::throw_cuda_error(static_cast<cudaError_t>(oomlab_result), #call, __FILE__, __LINE__); \
   } while (false)
 
 #define CUBLAS_CHECK(call)                                                    \

@@ -33,6 +33,12 @@ class CannotRunHere : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Thrown by Variant::make: this variant cannot run on this device, the others can. One line; the row says it.
+class VariantSkipped : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// What a chapter runs when the user says nothing. (No std::string: main() makes one before anything can be caught.)
 struct Defaults {
   const char* model = "";
@@ -43,6 +49,7 @@ struct Defaults {
   std::size_t seq = 0;          ///< --seq and --text instead of --data: tokens a sequence; 0: a chapter on images
   std::size_t micro_batch = 0;  ///< --micro-batch: samples of one forward and backward pass
   const char* precision = "";   ///< --precision: fp32, fp16, bf16
+  bool oversubscribe = false;   ///< true: the chapter has the option --oversubscribe
 };
 
 /// The common command line, after parsing and checking.
@@ -56,6 +63,7 @@ struct Config {
   std::string text;                      ///< file to train on; empty: the course's own Markdown
   std::size_t seq = 0, micro_batch = 0;  ///< 0: the chapter has no such option
   std::string precision;                 ///< empty: the chapter has no such option
+  bool oversubscribe = false;            ///< more managed memory than the device has is allowed
   bool quick = false, plan = false, list = false, quiet = false;
   std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none

@@ -139,6 +139,8 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");
   }
   if (*full.precision) app.add_option("--precision", config.precision, "fp32, fp16 or bf16");
+  if (full.oversubscribe)
+    app.add_flag("--oversubscribe", config.oversubscribe, "On a GPU, let managed memory exceed what the budget leaves");
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
   app.add_flag("--list", config.list, "List the variants and claims, and exit");

@@ -227,6 +227,7 @@ std::string result_json(const RunResult& run) {
   }
   if (c.micro_batch) json.member("micro_batch", c.micro_batch);
   if (!c.precision.empty()) json.member("precision", c.precision);
+  if (c.oversubscribe) json.member("oversubscribe", true);
   json.member("quick", c.quick).member("plan", c.plan).end_object();
   json.key("variants").begin_array();
   for (const VariantResult& v : run.variants) write_variant(json, v, c.budget);

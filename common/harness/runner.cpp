@@ -164,6 +164,10 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   try {
     pass.run(config.budget);
     progress(fmt::format("{}: peak {}", variant.name, format_bytes(result.peak_allocated)));
+  } catch (const VariantSkipped& skipped) {
+    result.outcome = VariantResult::Outcome::skipped;
+    result.reason = skipped.what();
+    progress(fmt::format("{}: skipped: {}", variant.name, result.reason));
   } catch (const OutOfMemory& error) {
     result.outcome = VariantResult::Outcome::oom;
     result.oom = error.report();

@@ -18,18 +18,28 @@ namespace {
   throw std::invalid_argument("model '" + std::string(text) + "' " + why);
 }
 
+constexpr std::size_t kMostRepeats = 100000;
+
 std::vector<std::size_t> parse_widths(std::string_view text, std::string_view list) {
   std::vector<std::size_t> widths;
   for (;;) {
     const std::size_t dash = list.find('-');
     const std::string_view word = list.substr(0, dash);
     std::size_t width = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), width);
-    if (error == std::errc::result_out_of_range) bad_model(text, "has a width that is too large: " + std::string(word));
-    if (error != std::errc() || end != word.data() + word.size())
-      bad_model(text, "is not a list of widths; write mlp:IN-...-CLASSES, for example mlp:64-128-10");
+    const char* const word_end = word.data() + word.size();
+    auto [end, error] = std::from_chars(word.data(), word_end, width);
+    std::size_t times = 1;
+    if (error == std::errc() && end != word_end && *end == 'x') {
+      const auto repeat = std::from_chars(end + 1, word_end, times);
+      end = repeat.ptr, error = repeat.ec;
+      if (times == 0 || times > kMostRepeats) error = std::errc::result_out_of_range;
+    }
+    if (error == std::errc::result_out_of_range)
+      bad_model(text, "has a width, or a number of times, out of range: " + std::string(word));
+    if (error != std::errc() || end != word_end)
+      bad_model(text, "is not a list of widths; write mlp:IN-...-CLASSES, for example mlp:64-128x3-10");
     if (width == 0) bad_model(text, "has a width of zero; every width must be at least 1");
-    widths.push_back(width);
+    widths.insert(widths.end(), times, width);
     if (dash == std::string_view::npos) break;
     list.remove_prefix(dash + 1);
   }

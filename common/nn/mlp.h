@@ -32,7 +32,7 @@ struct MlpSpec {
 /// Reads a model name:
 ///   mlp                512-1024-2048-4096-8192-10, ReLU
 ///   mlp-small          64-128-64-10, ReLU: learns the digits in a few seconds
-///   mlp:IN-…-CLASSES   any widths, for example mlp:64-256-10
+///   mlp:IN-…-CLASSES   any widths, for example mlp:64-256-10; 256x4 is 256-256-256-256
 /// Throws std::invalid_argument with one line that says what is allowed.
 MlpSpec parse_model(std::string_view text);
 

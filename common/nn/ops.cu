@@ -424,7 +424,7 @@ std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes,
   std::vector<std::uint32_t> words(kPiece / sizeof(std::uint32_t));
   for (std::size_t first = 0; first < bytes; first += kPiece) {
     const std::size_t now = std::min(kPiece, bytes - first);
-    CUDA_CHECK(cudaMemcpyAsync(words.data(), static_cast<const std::byte*>(data) + first, now, cudaMemcpyDeviceToHost,
+    CUDA_CHECK(cudaMemcpyAsync(words.data(), static_cast<const std::byte*>(data) + first, now, cudaMemcpyDefault,
                                context.stream()));
     context.synchronize();
     const std::size_t whole = now / sizeof(std::uint32_t);

@@ -560,6 +560,162 @@ TEST_F(Paging, FarMoreThanTheDeviceHas) {
   EXPECT_CUDA(cudaSuccess, cudaFree(much));
 }
 
+// The bytes of a pattern worked out by hand: 4 pages of 8 fit. FIFO: a cyclic walk over 8 finds nothing twice.
+TEST_F(Paging, BytesOfAHandWorkedPattern) {
+  // The least that a device keeps is more than 4 pages, so the room is the least, n, and the walk is over 2n.
+  const std::size_t n = std::max(16u, 4 * std::thread::hardware_concurrency());
+  ASSERT_LE(2 * n, pages);
+  void* other = nullptr;
+  ASSERT_CUDA(cudaMalloc(&other, 64 * MiB - n * page));
+  const auto expect = [](std::size_t faults, std::size_t to_device, std::size_t to_host, std::size_t prefetched) {
+    const auto counters = host::take_paging_counters();
+    EXPECT_EQ(faults, counters.faults);
+    EXPECT_EQ(to_device * page, counters.bytes_to_device);
+    EXPECT_EQ(to_host * page, counters.bytes_to_host);
+    EXPECT_EQ(prefetched * page, counters.bytes_prefetched);
+  };
+  touch_pages(0, 2 * n, 1);  // all come, the first n leave again
+  expect(2 * n, 2 * n, n, 0);
+  touch_pages(0, 2 * n, 1);  // the same again: what is needed next has just left
+  expect(2 * n, 2 * n, 2 * n, 0);
+  touch_pages(n, 2 * n, 1);  // the second half is still there
+  expect(0, 0, 0, 0);
+  ASSERT_CUDA(cudaMemPrefetchAsync(data, n / 2 * page, {cudaMemLocationTypeDevice, 0}, 0, nullptr));
+  expect(0, n / 2, n / 2, n / 2);
+  touch_pages(0, n / 2, 1);
+  expect(0, 0, 0, 0);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  for (std::size_t i = 0; i < 2 * n; ++i) ASSERT_EQ(i < n / 2 || i >= n ? 4 : 3, data[i * page]) << i;
+  expect(n, 0, n, 0);  // the host read all of them; n were on the device
+  ASSERT_CUDA(cudaFree(other));
+}
+
+TEST_F(Paging, AFreshPageMovesNoBytes) {
+  char* fresh = nullptr;
+  ASSERT_CUDA(cudaMallocManaged(&fresh, 10 * page));
+  launch(touch, {1, 32, 0}, nullptr, fresh, std::size_t(0), 10 * page, page);
+  auto counters = host::take_paging_counters();
+  EXPECT_EQ(10u, counters.faults);
+  EXPECT_EQ(10u, counters.pages_in);
+  EXPECT_EQ(0u, counters.bytes_to_device);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  (void)*static_cast<volatile char*>(fresh);
+  counters = host::take_paging_counters();
+  EXPECT_EQ(1u, counters.faults);
+  EXPECT_EQ(page, counters.bytes_to_host);
+  EXPECT_CUDA(cudaSuccess, cudaFree(fresh));
+}
+
+TEST_F(Paging, AccessedByMapsPagesWhereTheyAre) {
+  ASSERT_CUDA(cudaMemAdvise(data, pages * page, cudaMemAdviseSetAccessedBy, {cudaMemLocationTypeDevice, 0}));
+  touch_pages(0, pages);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  for (std::size_t i = 0; i < pages; ++i) ASSERT_EQ(2, data[i * page]);
+  const auto counters = host::take_paging_counters();
+  EXPECT_EQ(0u, counters.faults);
+  EXPECT_EQ(0u, counters.pages_in);
+  ASSERT_CUDA(cudaMemAdvise(data, pages * page, cudaMemAdviseUnsetAccessedBy, {cudaMemLocationTypeDevice, 0}));
+  touch_pages(0, 10);
+  EXPECT_EQ(10u, host::take_paging_counters().pages_in);
+}
+
+TEST_F(Paging, APageAtItsPreferredLocationStaysThere) {
+  ASSERT_CUDA(cudaMemAdvise(data, pages * page, cudaMemAdviseSetPreferredLocation, {cudaMemLocationTypeHost, 0}));
+  touch_pages(0, 20);
+  touch_pages(0, 20);
+  auto counters = host::take_paging_counters();
+  EXPECT_EQ(20u, counters.faults) << "the first touch maps it";
+  EXPECT_EQ(0u, counters.pages_in + counters.bytes_to_device + counters.bytes_to_host);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  for (std::size_t i = 0; i < 20; ++i) ASSERT_EQ(3, data[i * page]);
+  ASSERT_CUDA(cudaMemAdvise(data, pages * page, cudaMemAdviseUnsetPreferredLocation, {cudaMemLocationTypeHost, 0}));
+  touch_pages(30, 40);
+  EXPECT_EQ(10u, host::take_paging_counters().pages_in);
+
+  char* fresh = nullptr;  // a fresh page is made where it would rather be
+  ASSERT_CUDA(cudaMallocManaged(&fresh, page));
+  ASSERT_CUDA(cudaMemAdvise(fresh, page, cudaMemAdviseSetPreferredLocation, {cudaMemLocationTypeHost, 0}));
+  launch(touch, {1, 32, 0}, nullptr, fresh, std::size_t(0), page, page);
+  counters = host::take_paging_counters();
+  EXPECT_EQ(1u, counters.faults);
+  EXPECT_EQ(0u, counters.pages_in);
+  EXPECT_CUDA(cudaSuccess, cudaFree(fresh));
+}
+
+void read_pages(const char* y, std::size_t count, std::size_t step, int* sum) {
+  int mine = 0;
+  for (std::size_t row : row_range(count))
+    if (threadIdx.x == 0) mine += y[row * step];
+  if (threadIdx.x == 0) atomicAdd(sum, mine);
+}
+
+TEST_F(Paging, ReadMostlyPagesAreCopiedUntilSomebodyWrites) {
+  int* sum = nullptr;
+  ASSERT_CUDA(cudaMalloc(&sum, sizeof(int)));
+  ASSERT_CUDA(cudaMemset(sum, 0, sizeof(int)));
+  ASSERT_CUDA(cudaMemAdvise(data, pages * page, cudaMemAdviseSetReadMostly, {cudaMemLocationTypeHost, 0}));
+  launch(read_pages, {4, 32, 0}, nullptr, data, pages, page, sum);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  auto counters = host::take_paging_counters();
+  EXPECT_EQ(pages, counters.faults);
+  EXPECT_EQ(pages * page, counters.bytes_to_device);
+  for (std::size_t i = 0; i < pages; ++i) ASSERT_EQ(1, data[i * page]);
+  launch(read_pages, {4, 32, 0}, nullptr, data, pages, page, sum);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  counters = host::take_paging_counters();
+  EXPECT_EQ(0u, counters.faults) << "both sides have a copy";
+  EXPECT_EQ(0u, counters.bytes_to_host);
+  void* other = nullptr;  // copies leave a full device without a byte
+  ASSERT_CUDA(cudaMalloc(&other, 64 * MiB - 200 * page));
+  counters = host::take_paging_counters();
+  EXPECT_EQ(pages - 200 + 1, counters.pages_evicted) << "the sum takes one step of the device";
+  EXPECT_EQ(0u, counters.bytes_to_host);
+  ASSERT_CUDA(cudaFree(other));
+  data[(pages - 1) * page] = 5;  // the host writes: the device's copy is gone
+  counters = host::take_paging_counters();
+  EXPECT_EQ(1u, counters.faults);
+  EXPECT_EQ(0u, counters.bytes_to_host + counters.bytes_to_device);
+  touch_pages(pages - 2, pages);  // a device writes one that it has, and one that it must copy first
+  counters = host::take_paging_counters();
+  EXPECT_EQ(3u, counters.faults);
+  EXPECT_EQ(page, counters.bytes_to_device);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ(2, data[(pages - 2) * page]);
+  EXPECT_EQ(6, data[(pages - 1) * page]);
+  EXPECT_EQ(2 * page, host::take_paging_counters().bytes_to_host);
+  int value = 0;
+  ASSERT_CUDA(cudaMemcpy(&value, sum, sizeof(int), cudaMemcpyDefault));
+  EXPECT_EQ(int(2 * pages), value);
+  ASSERT_CUDA(cudaFree(sum));
+}
+
+TEST_F(Paging, ContentsSurviveEvictionAlsoUnderBlasThreads) {
+  constexpr int n = 512;  // C = A B on small integers is exact; each matrix is 1 MiB, and 1 MiB is what fits
+  float* matrices[3];
+  for (float*& matrix : matrices) ASSERT_CUDA(cudaMallocManaged(&matrix, n * n * sizeof(float)));
+  for (int i = 0; i < n * n; ++i) matrices[0][i] = float(i % 7), matrices[1][i] = float(i % 5);
+  void* other = nullptr;
+  ASSERT_CUDA(cudaMalloc(&other, 63 * MiB));
+  cublasHandle_t blas = nullptr;
+  ASSERT_EQ(CUBLAS_STATUS_SUCCESS, cublasCreate(&blas));
+  const float one = 1, zero = 0;
+  (void)host::take_paging_counters();
+  ASSERT_EQ(CUBLAS_STATUS_SUCCESS, cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, matrices[0], n,
+                                               matrices[1], n, &zero, matrices[2], n));
+  EXPECT_GT(host::take_paging_counters().pages_evicted, 0u);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  for (int i = 0; i < n * n; ++i) ASSERT_TRUE(matrices[0][i] == i % 7 && matrices[1][i] == i % 5) << i;
+  for (const int column : {0, 17, n - 1})
+    for (int row = 0; row < n; ++row) {
+      double sum = 0;
+      for (int k = 0; k < n; ++k) sum += double(matrices[0][k * n + row]) * matrices[1][column * n + k];
+      ASSERT_EQ(sum, matrices[2][column * n + row]) << row << "," << column;
+    }
+  EXPECT_EQ(CUBLAS_STATUS_SUCCESS, cublasDestroy(blas));
+  ASSERT_CUDA(cudaFree(other));
+  for (float* matrix : matrices) ASSERT_CUDA(cudaFree(matrix));
+}
+
 TEST_F(Paging, OtherFaultsStillEndTheProgram) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(

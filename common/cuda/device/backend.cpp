@@ -75,6 +75,8 @@ std::vector<DeviceProcess> device_processes(int device) {
   return result;
 }
 
+std::optional<ManagedTraffic> take_managed_traffic() noexcept { return std::nullopt; }
+
 std::string driver_version() {
   const Nvml nvml;
   char version[96] = {};

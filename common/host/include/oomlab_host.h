@@ -48,9 +48,13 @@ Live live() noexcept;
 /// "2 streams, 512 device bytes in 1 block", or "nothing".
 std::string describe(const Live& live);
 
-/// Page faults and evictions of managed memory since the last call.
+/// What managed memory did since the last call. Pages are of 64 KiB; a page that is made where it is first touched
+/// moves no bytes.
 struct PagingCounters {
-  std::uint64_t faults = 0, pages_in = 0, pages_evicted = 0;
+  std::uint64_t faults = 0;                              ///< of the host and of devices
+  std::uint64_t pages_in = 0, pages_evicted = 0;         ///< pages that came to a device; that had to leave a full one
+  std::uint64_t bytes_to_device = 0, bytes_to_host = 0;  ///< migrated, for whatever reason
+  std::uint64_t bytes_prefetched = 0;                    ///< of those to a device: because of cudaMemPrefetchAsync
 };
 PagingCounters take_paging_counters() noexcept;
 

@@ -19,6 +19,10 @@ bool enable_planning() noexcept {
   }
 }
 std::vector<DeviceProcess> device_processes(int) { return {}; }
+std::optional<ManagedTraffic> take_managed_traffic() noexcept {
+  const host::PagingCounters c = host::take_paging_counters();
+  return ManagedTraffic{c.faults, c.bytes_to_device, c.bytes_to_host, c.bytes_prefetched};
+}
 std::string driver_version() { return "host runtime"; }
 
 }  // namespace oomlab

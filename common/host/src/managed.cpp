@@ -1,16 +1,23 @@
 // Managed memory that really pages.
 //
-// Every 64 KiB page is on the host or on one device. While device work runs (DeviceView), pages of that device are
-// open and all others are closed (mprotect); touching a closed page faults, and the handler moves it: it is counted,
-// charged to the device, and the device's oldest pages are evicted when it is full. After a synchronising call the
-// host's pages are open instead. Contents never move, only the books and the protection do.
+// The contents of a 64 KiB page are valid on the host, on one device, or (read-mostly) on both; a page that nobody has
+// touched is nowhere. While device work runs (DeviceView), pages that the device may use are open and all others are
+// closed (mprotect); touching a closed page faults, and the handler moves it: it is counted, charged to the device,
+// and the device's oldest pages are evicted when it is full. After a synchronising call the host's pages are open
+// instead. Contents never move, only the books and the protection do.
+//
+// Advice is followed as a GPU would: accessed-by maps a page where it is, and so does a fault on a page that is at its
+// preferred location; a read-mostly page is copied, and loses the copies when somebody writes. A fresh page is made
+// where it is first touched, or at its preferred location; that moves no bytes.
 //
 // Limits, all of them harmless for a course: pages of two devices that work at the same moment are all charged to the
-// first one; a device always keeps a few pages, whatever its capacity, because an instruction may need several at once;
-// a system call (read(2), say) that is handed a page of a device fails with EFAULT instead of migrating it.
+// first one; a read-mostly page is copied to one device only; a device always keeps a few pages, whatever its capacity,
+// because an instruction may need several at once; a system call (read(2), say) that is handed a page of a device fails
+// with EFAULT instead of migrating it.
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,11 +40,18 @@ constexpr std::size_t page_bytes = 64 << 10;
 constexpr int on_host = -1;
 
 struct Region;
+enum Rights : unsigned char { closed, read_only, open };
 struct Page {
   Region* region;
-  Page *older, *newer;  // its place among the pages of its device
-  int owner;
-  bool open;
+  Page *older, *newer;              // its place among the pages of its device
+  std::int8_t device, preferred;    // whose memory holds it; where it would rather be
+  bool host;                        // the host's memory holds it
+  bool read_mostly, has_preferred;  // advice
+  Rights shown;                     // what mprotect was told
+  std::uint64_t mapped_by;          // devices that use it wherever it is
+
+  bool fresh() const { return device == on_host && !host; }
+  bool both() const { return device != on_host && host; }
 };
 struct Region {
   char* base;
@@ -74,30 +88,44 @@ std::size_t least_resident() {
   return pages * page_bytes;
 }
 
-void protect(Region& region, std::size_t first, std::size_t count, bool open) {
+void protect(Region& region, std::size_t first, std::size_t count, Rights rights) {
   if (region.broken) return;
-  const int protection = open ? PROT_READ | PROT_WRITE : PROT_NONE;
+  const int protection = rights == open ? PROT_READ | PROT_WRITE : rights == read_only ? PROT_READ : PROT_NONE;
   if (mprotect(region.base + first * page_bytes, count * page_bytes, protection) != 0) {
     region.broken = true;
     (void)mprotect(region.base, region.count * page_bytes, PROT_READ | PROT_WRITE);
   }
-  for (std::size_t i = first; i < first + count; ++i) region.pages[i].open = open;
+  for (std::size_t i = first; i < first + count; ++i) region.pages[i].shown = rights;
 }
 
-void show_view() {  // opens and closes what the view asks for, in as few calls as possible
-  for (Region* region = regions; region; region = region->next) {
-    for (std::size_t i = 0, end; i < region->count; i = end) {
-      const bool open = region->pages[i].owner == view;
-      const auto differs = [&](std::size_t p) {
-        return (region->pages[p].owner == view) == open && region->pages[p].open != open;
-      };
-      for (end = i; end < region->count && differs(end);) ++end;
-      if (end > i)
-        protect(*region, i, end - i, open);
-      else
-        ++end;
-    }
+// What the view may do with a page as it is now.
+Rights rights(const Page& page) {
+  const bool here = view == on_host ? page.host : page.device == view;
+  const bool mapped = view != on_host && !page.fresh() && (page.mapped_by >> view & 1);
+  if (!here && !mapped) return closed;
+  return page.both() ? read_only : open;
+}
+
+void show(Page& page) {
+  const Rights wanted = rights(page);
+  if (page.shown != wanted)
+    protect(*page.region, static_cast<std::size_t>(&page - page.region->pages.get()), 1, wanted);
+}
+
+void show_region(Region& region) {  // in as few calls as possible
+  for (std::size_t i = 0, end; i < region.count; i = end) {
+    const Rights wanted = rights(region.pages[i]);
+    const auto differs = [&](const Page& page) { return rights(page) == wanted && page.shown != wanted; };
+    for (end = i; end < region.count && differs(region.pages[end]);) ++end;
+    if (end > i)
+      protect(region, i, end - i, wanted);
+    else
+      ++end;
   }
+}
+
+void show_view() {
+  for (Region* region = regions; region; region = region->next) show_region(*region);
 }
 
 void set_view(int device) {
@@ -107,44 +135,65 @@ void set_view(int device) {
 }
 
 void unlink(Page& page) {
-  if (page.owner == on_host) return;
-  Resident& r = residents[page.owner];
+  if (page.device == on_host) return;
+  Resident& r = residents[page.device];
   (page.older ? page.older->newer : r.oldest) = page.newer;
   (page.newer ? page.newer->older : r.newest) = page.older;
   r.bytes -= page_bytes;
+  page.device = on_host;
 }
 
-void move_page(Page& page, int owner) {
-  unlink(page);
-  page.owner = owner;
-  if (owner != on_host) {
-    Resident& r = residents[owner];
-    page.older = r.newest;
-    page.newer = nullptr;
-    (r.newest ? r.newest->newer : r.oldest) = &page;
-    r.newest = &page;
-    r.bytes += page_bytes;
-    ++counters.pages_in;
-  }
-  if (page.open != (owner == view))
-    protect(*page.region, static_cast<std::size_t>(&page - page.region->pages.get()), 1, owner == view);
+void link(Page& page, int device) {
+  Resident& r = residents[device];
+  page.device = static_cast<std::int8_t>(device);
+  page.older = r.newest;
+  page.newer = nullptr;
+  (r.newest ? r.newest->newer : r.oldest) = &page;
+  r.newest = &page;
+  r.bytes += page_bytes;
+  ++counters.pages_in;
 }
 
 void evict_to(int device, std::size_t most) {
   Resident& r = residents[device];
   while (r.oldest && r.bytes > most) {
-    move_page(*r.oldest, on_host);
+    Page& page = *r.oldest;
+    if (!page.host) counters.bytes_to_host += page_bytes;  // the host has no copy yet
+    page.host = true;
+    unlink(page);
+    show(page);
     ++counters.pages_evicted;
   }
 }
 
-void bring(Page& page, int device) {
-  if (page.owner == device) return;
-  if (device != on_host) {
-    const std::size_t most = std::max(residents[device].limit, least_resident());
-    evict_to(device, most < page_bytes ? 0 : most - page_bytes);
+// Makes a page valid in a place; a read-mostly page stays valid where it was.
+void bring(Page& page, int place) {
+  const bool moves = !page.fresh();
+  if (place == on_host) {
+    if (page.host) return;
+    if (moves) counters.bytes_to_host += page_bytes;
+    page.host = true;
+    if (!page.read_mostly) unlink(page);
+  } else {
+    if (page.device == place) return;
+    const bool was_on_host = page.host;
+    unlink(page);  // from another device
+    const std::size_t most = std::max(residents[place].limit, least_resident());
+    evict_to(place, most < page_bytes ? 0 : most - page_bytes);
+    if (moves) counters.bytes_to_device += page_bytes;
+    link(page, place);
+    page.host = was_on_host && page.read_mostly;
   }
-  move_page(page, device);
+  show(page);
+}
+
+// A page that is in two places is about to be written by the view.
+void drop_copies(Page& page) {
+  if (view == page.device)
+    page.host = false;
+  else
+    unlink(page);
+  show(page);
 }
 
 Page* find_page(const void* address) {
@@ -155,16 +204,38 @@ Page* find_page(const void* address) {
   return nullptr;
 }
 
+// Tells a write to a read-only page from a read that faulted before another thread opened the page.
+bool is_write([[maybe_unused]] const void* context) {
+#ifdef __x86_64__
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2;
+#else
+  return true;  // a copy may be dropped that could have stayed
+#endif
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
   {
     const Spin spin;
     if (Page* page = find_page(info->si_addr)) {
       if (workers == 0) set_view(on_host);  // nobody works on a device, so it is the host that touches
-      if (page->owner != view) {
+      const Rights now = rights(*page);
+      if (page->shown < now) {  // it changed after this thread's access began
+        show(*page);
+      } else if (now == read_only) {
+        if (!is_write(context)) return;
         ++counters.faults;
-        bring(*page, view);
-      } else if (!page->open) {
-        protect(*page->region, static_cast<std::size_t>(page - page->region->pages.get()), 1, true);
+        drop_copies(*page);
+      } else if (now == closed) {
+        ++counters.faults;
+        if (page->fresh() && page->has_preferred) bring(*page, page->preferred);
+        const bool settled = page->has_preferred && (page->preferred == on_host ? page->host && page->device == on_host
+                                                                                : page->device == page->preferred);
+        if (settled && view != on_host) {
+          page->mapped_by |= std::uint64_t(1) << view;
+          show(*page);
+        } else {
+          bring(*page, view);
+        }
       }
       return;  // and the access is tried again
     }
@@ -218,12 +289,13 @@ void* managed_allocate(std::size_t bytes) {
   if (!region->base) throw std::bad_alloc();
   poison(region->base, bytes);
   ASAN_POISON_MEMORY_REGION(region->base + bytes, region->count * page_bytes - bytes);
-  for (std::size_t i = 0; i < region->count; ++i) region->pages[i] = {region.get(), nullptr, nullptr, on_host, true};
+  for (std::size_t i = 0; i < region->count; ++i)
+    region->pages[i] = Page{region.get(), nullptr, nullptr, on_host, on_host, false, false, false, open, 0};
   void* const address = region->base;
   const Spin spin;
   region->next = regions;
+  show_region(*region);  // fresh: closed to everybody
   regions = region.release();
-  show_view();
   return address;
 }
 
@@ -247,16 +319,46 @@ void managed_free(void* address) noexcept {
   lazy_free(region->base, region->count * page_bytes);
 }
 
-void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept {
+namespace {
+
+template <class Visit>
+void for_pages(const void* address, std::size_t bytes, Visit visit) {
   const Spin spin;
-  for (std::size_t done = 0; done < bytes;) {
-    const char* const p = static_cast<const char*>(address) + done;
-    Page* const page = find_page(p);
-    if (!page) return;
-    bring(*page, device);
-    const char* const start = page->region->base + (page - page->region->pages.get()) * page_bytes;
-    done += page_bytes - static_cast<std::size_t>(p - start);
-  }
+  Page* const first = bytes ? find_page(address) : nullptr;
+  Page* const last = first ? find_page(static_cast<const char*>(address) + bytes - 1) : nullptr;
+  if (!last || last->region != first->region) return;
+  for (Page* page = first; page <= last; ++page) visit(*page);
+}
+
+}  // namespace
+
+void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept {
+  for_pages(address, bytes, [device](Page& page) {
+    const std::uint64_t moved = counters.bytes_to_device;
+    bring(page, device);
+    counters.bytes_prefetched += counters.bytes_to_device - moved;
+  });
+}
+
+void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept {
+  for_pages(address, bytes, [&](Page& page) {
+    const std::uint64_t bit = device == on_host ? 0 : std::uint64_t(1) << device;
+    switch (advice) {
+      case cudaMemAdviseSetReadMostly: page.read_mostly = true; break;
+      case cudaMemAdviseUnsetReadMostly:
+        page.read_mostly = false;
+        if (page.both()) unlink(page);
+        break;
+      case cudaMemAdviseSetPreferredLocation:
+        page.preferred = static_cast<std::int8_t>(device);
+        page.has_preferred = true;
+        break;
+      case cudaMemAdviseUnsetPreferredLocation: page.has_preferred = false; break;
+      case cudaMemAdviseSetAccessedBy: page.mapped_by |= bit; break;
+      case cudaMemAdviseUnsetAccessedBy: page.mapped_by &= ~bit; break;
+    }
+    show(page);
+  });
 }
 
 std::size_t managed_resident(int device) noexcept { return residents[device].bytes; }
@@ -306,6 +408,10 @@ cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise ad
     const Lock lock = lock_runtime();
     if (advice < cudaMemAdviseSetReadMostly || advice > cudaMemAdviseUnsetAccessedBy) return cudaErrorInvalidValue;
     const bool anywhere = advice <= cudaMemAdviseUnsetReadMostly || advice == cudaMemAdviseUnsetPreferredLocation;
-    return check_range(address, bytes, anywhere ? cudaMemLocation{cudaMemLocationTypeHost, 0} : where);
-  });  // advice is advice: nothing follows from it here
+    if (anywhere) where = {cudaMemLocationTypeHost, 0};
+    const cudaError_t error = check_range(address, bytes, where);
+    if (!error && !runtime().planning)
+      managed_advise(address, bytes, advice, where.type == cudaMemLocationTypeDevice ? where.id : on_host);
+    return error;
+  });
 }

@@ -210,6 +210,8 @@ void* managed_allocate(std::size_t bytes);  // throws std::bad_alloc
 void managed_free(void* address) noexcept;
 /// Moves pages to a device (-1: to the host) without faults.
 void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept;
+/// Follows cudaMemAdvise for the pages of a range; device -1 is the host.
+void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept;
 /// Bytes of managed memory on a device, and how many there may be: pages beyond are evicted.
 std::size_t managed_resident(int device) noexcept;
 void managed_set_limit(int device, std::size_t bytes) noexcept;

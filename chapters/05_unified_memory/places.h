@@ -1,0 +1,297 @@
+#pragma once
+// Three places for a model's state: device memory, managed memory, and pinned host memory with explicit copies.
+
+#include <array>
+
+#include "layers.h"
+
+namespace oomlab::chapters {
+
+// ---------------------------------------------------------------------------------------------------------------
+// device
+
+/// Everything in device memory, all the time: 16 bytes a parameter.
+class OnDevice final : public Place {
+ public:
+  OnDevice(Context& context, const nn::MlpSpec& spec) {
+    for (std::size_t l = 1; l <= spec.layers(); ++l) {
+      const std::size_t count = layer_count(spec, l);
+      layers_.push_back({context.buffer<float>(count, Category::parameters, "values"),
+                         context.buffer<float>(count, Category::gradients, "gradients"),
+                         context.buffer<float>(count, Category::optimizer, "first moments"),
+                         context.buffer<float>(count, Category::optimizer, "second moments")});
+      initialise(context, spec, l, tensors(l));
+    }
+  }
+  LayerTensors arrive(std::size_t visit) override {
+    return tensors(visit < layers_.size() ? visit + 1 : 2 * layers_.size() - visit);
+  }
+  const float* value(std::size_t l) override { return layers_[l - 1][0].data(); }
+
+  static ByCategory predicted(const nn::MlpSpec& spec) {
+    ByCategory bytes;
+    bytes[Category::parameters] = bytes[Category::gradients] = state_bytes(spec);
+    bytes[Category::optimizer] = checked_product(state_bytes(spec), 2);
+    return bytes;
+  }
+
+ private:
+  LayerTensors tensors(std::size_t l) {
+    auto& b = layers_[l - 1];
+    return {b[0].data(), b[1].data(), b[2].data(), b[3].data()};
+  }
+  std::vector<std::array<DeviceBuffer<float>, 4>> layers_;
+};
+
+// --------------------------------------------------------------------------------------------------------------
+// managed
+
+/// Takes device memory until at most `leave` bytes are free, so that managed pages meet a small device on a large one.
+/// It is made by the virtual memory calls because those commit memory without an address, and nobody touches it.
+class Ballast {
+ public:
+  explicit Ballast(std::size_t leave) {
+    CU_CHECK(cuInit(0));
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUDA_CHECK(cudaGetDevice(&properties.location.id));
+    std::size_t granule = 0, free = 0, total = 0;
+    CU_CHECK(cuMemGetAllocationGranularity(&granule, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    if (free <= leave) return;
+    bytes_ = std::min((free - leave + granule - 1) / granule, free / granule) * granule;
+    if (bytes_) CU_CHECK(cuMemCreate(&handle_, bytes_, &properties, 0));
+  }
+  ~Ballast() {
+    if (bytes_) report_if_failed(static_cast<cudaError_t>(cuMemRelease(handle_)), "cuMemRelease");
+  }
+  Ballast(const Ballast&) = delete;
+  Ballast& operator=(const Ballast&) = delete;
+
+ private:
+  std::size_t bytes_ = 0;
+  CUmemGenericAllocationHandle handle_{};
+};
+
+enum class Paging {
+  on_demand,       ///< pages come when they are touched
+  prefetch,        ///< the next visit's tensors are asked for while this one computes
+  advice,          ///< what fits prefers the device; the rest prefers the host, and the device reads it from there
+  read_mostly,     ///< values are copied to the device, not moved: a page that was only read leaves for free
+  host_preferred,  ///< all of it prefers the host: nothing ever migrates
+};
+
+/// Everything in managed memory. Nothing of it is charged to the budget: the pages that are on the device are what
+/// `room` bytes allow (kUnlimited: whatever the device has).
+class Managed final : public Place {
+ public:
+  Managed(Context& context, const nn::MlpSpec& spec, Paging paging, std::size_t room)
+      : context_(context), paging_(paging), memory_(resource_, ledger_) {
+    CUDA_CHECK(cudaGetDevice(&device_));
+    refuse_what_cannot_be(spec, room);
+    std::size_t left = room;
+    for (std::size_t tensor = 0; tensor < 4; ++tensor)  // values first: they are needed twice a step
+      for (std::size_t l = 1; l <= spec.layers(); ++l) {
+        layers_.resize(spec.layers());
+        auto& buffer = layers_[l - 1][tensor];
+        buffer = DeviceBuffer<float>(memory_, context.stream(), layer_count(spec, l), Category::parameters, "managed");
+        const bool fits = paging == Paging::advice && buffer.bytes() + kManagedPage <= left;
+        if (fits && left != kUnlimited) left -= (buffer.bytes() + kManagedPage - 1) / kManagedPage * kManagedPage;
+        advise(buffer, tensor, fits);
+      }
+    if (room != kUnlimited && !planning()) ballast_.emplace(room);
+    for (std::size_t l = 1; l <= spec.layers(); ++l) initialise(context, spec, l, tensors(l));
+  }
+  ~Managed() override { report_if_failed(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+  LayerTensors arrive(std::size_t visit) override {
+    if (paging_ == Paging::prefetch) {
+      if (visit == 0) prefetch(0);
+      CUDA_CHECK(cudaStreamWaitEvent(context_.stream(), fetched_));
+      if (visit + 1 < 2 * layers_.size()) prefetch(visit + 1);
+    }
+    return tensors(layer(visit));
+  }
+  const float* value(std::size_t l) override { return layers_[l - 1][0].data(); }
+  std::size_t outside_bytes() const override { return ledger_.live_bytes(); }
+  std::size_t bytes_in_place() const override { return bytes_in_place_; }
+
+  /// Bytes of managed memory that may be on the device: what `capacity` has left. On a GPU there is no limit but the
+  /// device's own, unless the user wants one. Throws VariantSkipped where nothing would be left.
+  static std::size_t room(const Config& config, Context& context, std::size_t capacity) {
+    const bool simulated = std::string(backend_name()) == "host";
+    if (capacity == kUnlimited || !(simulated || config.oversubscribe)) return kUnlimited;
+    const std::size_t live = context.ledger().live_bytes();
+    if (capacity < live + (std::size_t(1) << 20))
+      throw VariantSkipped(fmt::format("{} leave no room for managed pages", format_bytes(capacity)));
+    return capacity - live;
+  }
+
+ private:
+  std::size_t layer(std::size_t visit) const { return visit < layers_.size() ? visit + 1 : 2 * layers_.size() - visit; }
+  LayerTensors tensors(std::size_t l) {
+    auto& b = layers_[l - 1];
+    return {b[0].data(), b[1].data(), b[2].data(), b[3].data()};
+  }
+  cudaMemLocation here() const { return {cudaMemLocationTypeDevice, device_}; }
+
+  void refuse_what_cannot_be(const nn::MlpSpec& spec, std::size_t room) const {
+    if (planning()) return;
+    int concurrent = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, device_));
+    if (!concurrent && room != kUnlimited)
+      throw VariantSkipped("this device cannot hold less than all of its managed memory (Windows and WSL2 cannot)");
+    if (!concurrent && paging_ != Paging::on_demand)
+      throw VariantSkipped("this device takes no prefetch and no advice for managed memory (Windows and WSL2 do not)");
+    std::size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    const std::size_t needed = checked_product(state_bytes(spec), 4);
+    if (room == kUnlimited && needed > free / 10 * 9)
+      throw VariantSkipped(fmt::format("{} managed, {} free on the device; --oversubscribe allows more",
+                                       format_bytes(needed), format_bytes(free)));
+  }
+
+  void advise(DeviceBuffer<float>& buffer, std::size_t tensor, bool fits) {
+    const cudaMemLocation host{cudaMemLocationTypeHost, 0};
+    const auto say = [&](cudaMemoryAdvise advice, cudaMemLocation where) {
+      CUDA_CHECK(cudaMemAdvise(buffer.data(), buffer.bytes(), advice, where));
+    };
+    if (fits) {
+      say(cudaMemAdviseSetPreferredLocation, here());
+    } else if (paging_ == Paging::advice || paging_ == Paging::host_preferred) {
+      say(cudaMemAdviseSetPreferredLocation, host);
+      say(cudaMemAdviseSetAccessedBy, here());
+      bytes_in_place_ += buffer.bytes() * (tensor == 0 ? 2 : 1);  // values are used twice a step
+    } else if (paging_ == Paging::read_mostly && tensor == 0) {
+      say(cudaMemAdviseSetReadMostly, here());
+    }
+  }
+
+  // Ahead by one visit, and no more: what comes too early pushes out what is still needed. So it begins when the
+  // kernels that are queued by now, those of the visits before, are done.
+  void prefetch(std::size_t visit) {
+    computed_.record(context_.stream());
+    CUDA_CHECK(cudaStreamWaitEvent(stream_, computed_));
+    const bool forward = visit < layers_.size();
+    auto& buffers = layers_[layer(visit) - 1];
+    for (std::size_t tensor = 0; tensor < (forward ? 1 : 4); ++tensor)
+      CUDA_CHECK(cudaMemPrefetchAsync(buffers[tensor].data(), buffers[tensor].bytes(), here(), 0, stream_));
+    fetched_.record(stream_);
+  }
+
+  Context& context_;
+  Paging paging_;
+  int device_ = 0;
+  std::size_t bytes_in_place_ = 0;
+  Ledger ledger_;
+  ManagedResource resource_;
+  TrackingResource memory_;
+  std::vector<std::array<DeviceBuffer<float>, 4>> layers_;
+  std::optional<Ballast> ballast_;
+  Stream stream_;
+  Event fetched_, computed_;
+};
+
+// ------------------------------------------------------------------------------------------------------- explicit
+// copies
+
+/// State in pinned host memory, and two slots on the device: while one layer computes in one slot, the next layer's
+/// tensors arrive in the other, and the previous layer's go back, on a second stream.
+class Streamed final : public Place {
+ public:
+  /// `weights_stay`: values and gradients stay on the device, only the optimizer's moments travel.
+  Streamed(Context& context, const nn::MlpSpec& spec, bool weights_stay)
+      : context_(context), spec_(spec), weights_stay_(weights_stay), pinned_memory_(pinned_, pinned_ledger_) {
+    const std::size_t largest = largest_count(spec);
+    for (Slot& slot : slots_)
+      for (std::size_t tensor = first_in_slot(); tensor < 4; ++tensor)
+        slot.tensors[tensor] = context.buffer<float>(largest, kCategories[tensor], "slot");
+    home_.resize(spec.layers());
+    for (std::size_t l = 1; l <= spec.layers(); ++l)
+      for (std::size_t tensor = 0; tensor < 4; ++tensor) {
+        const std::size_t count = layer_count(spec, l);
+        if (weights_stay && tensor <= 1)
+          home_[l - 1][tensor] = context.buffer<float>(count, kCategories[tensor], tensor ? "gradients" : "values");
+        else if (tensor != 1)  // a gradient is used up where it was made
+          home_[l - 1][tensor] =
+              DeviceBuffer<float>(pinned_memory_, context.stream(), count, kCategories[tensor], "pinned");
+      }
+    for (std::size_t l = 1; l <= spec.layers(); ++l) {
+      initialise(context, spec, l, tensors(0, l));
+      for (std::size_t tensor = 0; tensor < 4; ++tensor) copy(0, l, tensor, /*home=*/true, context.stream());
+      context.synchronize();
+    }
+  }
+  ~Streamed() override { report_if_failed(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+  LayerTensors arrive(std::size_t visit) override {
+    if (visit == 0) load(0);
+    Slot& slot = slots_[visit % 2];
+    CUDA_CHECK(cudaStreamWaitEvent(context_.stream(), slot.loaded));
+    if (visit + 1 < 2 * spec_.layers()) load(visit + 1);  // after the previous visit's copies back, on the same stream
+    return tensors(visit % 2, layer(visit));
+  }
+  void leave(std::size_t visit) override {
+    Slot& slot = slots_[visit % 2];
+    slot.computed.record(context_.stream());
+    CUDA_CHECK(cudaStreamWaitEvent(stream_, slot.computed));
+    if (visit < spec_.layers()) return;  // forward changes nothing
+    for (std::size_t tensor = 0; tensor < 4; ++tensor) copy(visit % 2, layer(visit), tensor, /*home=*/true, stream_);
+  }
+  const float* value(std::size_t l) override { return home_[l - 1][0].data(); }
+  std::size_t outside_bytes() const override { return pinned_ledger_.live_bytes(); }
+
+  static ByCategory predicted(const nn::MlpSpec& spec, bool weights_stay) {
+    const std::size_t slot = round_to_granule(checked_product(largest_count(spec), sizeof(float)));
+    ByCategory bytes;
+    bytes[Category::parameters] = bytes[Category::gradients] = weights_stay ? state_bytes(spec) : 2 * slot;
+    bytes[Category::optimizer] = 4 * slot;
+    return bytes;
+  }
+
+ private:
+  static constexpr Category kCategories[4] = {Category::parameters, Category::gradients, Category::optimizer,
+                                              Category::optimizer};
+  struct Slot {
+    std::array<DeviceBuffer<float>, 4> tensors;
+    Event loaded, computed;
+  };
+  static std::size_t largest_count(const nn::MlpSpec& spec) {
+    std::size_t largest = 0;
+    for (std::size_t l = 1; l <= spec.layers(); ++l) largest = std::max(largest, layer_count(spec, l));
+    return largest;
+  }
+  std::size_t layer(std::size_t visit) const { return visit < spec_.layers() ? visit + 1 : 2 * spec_.layers() - visit; }
+  std::size_t first_in_slot() const { return weights_stay_ ? 2 : 0; }
+  LayerTensors tensors(std::size_t slot, std::size_t l) {
+    const auto at = [&](std::size_t tensor) {
+      return tensor < first_in_slot() ? home_[l - 1][tensor].data() : slots_[slot].tensors[tensor].data();
+    };
+    return {at(0), at(1), at(2), at(3)};
+  }
+  void copy(std::size_t slot, std::size_t l, std::size_t tensor, bool home, cudaStream_t stream) {
+    if (tensor < first_in_slot() || tensor == 1) return;
+    float *const there = home_[l - 1][tensor].data(), *const here = slots_[slot].tensors[tensor].data();
+    CUDA_CHECK(cudaMemcpyAsync(home ? there : here, home ? here : there, layer_count(spec_, l) * sizeof(float),
+                               home ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream));
+  }
+  void load(std::size_t visit) {
+    const bool forward = visit < spec_.layers();
+    for (std::size_t tensor = 0; tensor < (forward ? 1 : 4); ++tensor)
+      copy(visit % 2, layer(visit), tensor, /*home=*/false, stream_);
+    slots_[visit % 2].loaded.record(stream_);
+  }
+
+  Context& context_;
+  nn::MlpSpec spec_;
+  bool weights_stay_;
+  Ledger pinned_ledger_;
+  PinnedResource pinned_;
+  TrackingResource pinned_memory_;
+  std::vector<std::array<DeviceBuffer<float>, 4>> home_;  // pinned, or on the device where the weights stay
+  Slot slots_[2];
+  Stream stream_;
+};
+
+}  // namespace oomlab::chapters

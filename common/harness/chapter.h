@@ -107,6 +107,9 @@ struct Variant {
   Agreement agreement;
   /// Makes the work. Throws OutOfMemory when its fixed part does not fit; then nothing stays allocated.
   std::function<std::unique_ptr<Workload>(Context&, std::size_t batch)> make;
+  /// Where its memory comes from, on the current device, with the budget in bytes (kUnlimited: none) as the limit of
+  /// what it may hold. Empty: cudaMallocAsync, with the budget as the limit of what is allocated.
+  std::function<std::unique_ptr<MemoryResource>(std::size_t budget)> resource = {};
 };
 
 /// What happened to a variant.
@@ -160,6 +163,9 @@ struct Chapter {
 /// Runs `body` with a fresh context under `budget` bytes on the device of `config`, and gives what it allocated back,
 /// whatever happens. The ledger passed in keeps the figures. For chapters that search (a batch finder).
 void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body);
+/// The same over a variant's own resource, where it has one.
+void with_context(const Config& config, const Variant& variant, std::size_t budget, Ledger& ledger,
+                  const std::function<void(Context&)>& body);
 
 /// An OutOfMemory in a few words: "OOM: asked for 128.00 MiB (layer 4 weight), had 31.00 MiB".
 std::string oom_line(const OutOfMemoryReport& report);

@@ -126,7 +126,7 @@ struct MemoryPass {
   void run(std::size_t budget) {
     result.figures.clear();
     ledger.reset_peak();
-    with_context(config, budget, ledger, [&](Context& context) {
+    with_context(config, variant, budget, ledger, [&](Context& context) {
       context.memory().observe_device(true);
       std::unique_ptr<Workload> work;
       {
@@ -271,7 +271,7 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                       const bool fits = result.outcome == VariantResult::Outcome::ok;
                       Ledger ledger;
                       try {
-                        with_context(config, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
+                        with_context(config, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
                           const auto work = variant.make(context, variant.batch);
                           const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
                             check_interrupt();
@@ -447,6 +447,16 @@ void with_context(const Config& config, std::size_t budget, Ledger& ledger, cons
   LimitingResource limited(pool, budget);
   ledger.set_limit_bytes(budget);
   Context context(limited, ledger);
+  body(context);
+}
+
+void with_context(const Config& config, const Variant& variant, std::size_t budget, Ledger& ledger,
+                  const std::function<void(Context&)>& body) {
+  if (!variant.resource) return with_context(config, budget, ledger, body);
+  const DeviceGuard guard(config.device);
+  const auto resource = variant.resource(budget);
+  ledger.set_limit_bytes(budget);
+  Context context(*resource, ledger);
   body(context);
 }
 

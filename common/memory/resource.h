@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "memory/ledger.h"
@@ -51,12 +52,12 @@ class CudaResource final : public MemoryResource {
   std::size_t reserved_ = 0;
 };
 
-/// cudaMallocAsync from a pool of its own on the current device, which keeps freed memory (release threshold: all)
-/// until trim(). This is the default of the chapters. It cannot tell its largest free block: the driver says how much
-/// of a pool is free, not in what pieces.
+/// cudaMallocAsync from a pool of its own on the current device, which keeps freed memory up to the release threshold
+/// (bytes; by default all of it) until trim(), and never holds more than its limit. This is the default of the
+/// chapters. It cannot tell its largest free block: the driver says how much of a pool is free, not in what pieces.
 class AsyncResource final : public MemoryResource {
  public:
-  AsyncResource();
+  explicit AsyncResource(std::uint64_t release_threshold_bytes = UINT64_MAX, std::size_t limit_bytes = kUnlimited);
   ~AsyncResource() override;
   void* allocate(std::size_t bytes, cudaStream_t stream) override;
   void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
@@ -67,6 +68,7 @@ class AsyncResource final : public MemoryResource {
 
  private:
   cudaMemPool_t pool_ = nullptr;
+  std::size_t limit_;
 };
 
 /// cudaMallocManaged: pages move between host and device on demand.

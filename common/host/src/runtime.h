@@ -74,6 +74,7 @@ struct CUevent_st {
 };
 
 struct CUmemPoolHandle_st {
+  std::size_t most = SIZE_MAX;  // bytes it may reserve
   struct Range {
     std::size_t size;
     bool free;

@@ -5,6 +5,9 @@
 //   to
 //               the granule; a block that is larger than needed is cut, and neighbours that are free grow together.
 //   Growth      by single pages under one large range of addresses (page_range.h), next to what is free already.
+//   Two regions blocks of less than half a page have addresses of their own: a small block that lives long pins the
+//   page
+//               that it is in, so small blocks should share pages with each other.
 //   Streams     memory freed on a stream is at once usable on that stream. Another stream gets it after an event: the
 //               device waits where it must, the host never does.
 //   Remapping   what fragments here is addresses, not memory: whole pages inside free blocks are unmapped and mapped
@@ -13,9 +16,10 @@
 //               the stream, once.
 //
 // The ladder, when nothing free fits: (1) free blocks of other streams; (2) new pages, as far as limit and slack allow;
-// (3) free pages, moved; (4) new pages up to the limit; (5) the callbacks, which may free something, and all of it
-// again; (6) OutOfMemory, and nothing has changed, except that a driver that failed half-way may have been given free
-// pages back.
+// (3) free blocks of the other region; (4) what grows together when all free blocks belong to one stream; (5) free
+// pages, moved, and new ones up to the limit; (6) the callbacks, which may free something, and all of it again; (7)
+// OutOfMemory, and nothing has changed, except that free blocks may have changed streams, and that a driver that failed
+// half-way may have been given free pages back.
 //
 // Streams must outlive the allocator, or be idle and never used again.
 
@@ -47,15 +51,19 @@ class CachingAllocator final : public MemoryResource {
   /// On the current device. Throws CudaError.
   explicit CachingAllocator(Options options) : options_(options), range_(addresses(options)) {
     granules_a_page_ = static_cast<std::uint32_t>(range_.page_bytes() / kGranule);
+    map_.make_room(4);
+    const std::size_t small_pages = range_.pages() / 8;
+    map_.append(page_start(small_pages), State::hole, 0);
+    border_ = map_.append(granules_a_page_, State::lost, 0);
   }
   void on_out_of_memory(Callback callback) { callbacks_.push_back(std::move(callback)); }
 
   void* allocate(std::size_t bytes, cudaStream_t stream) override {
     const std::size_t rounded = round_to_granule(bytes);
     if (rounded == 0) return nullptr;
-    const std::uint16_t owner = owner_of(stream);
-    map_.make_room(4);
     const std::size_t granules = rounded / kGranule;
+    const std::uint16_t owner = owner_of(stream, granules < granules_a_page_ / 2);
+    map_.make_room(4);
     BlockId id = kNoBlock;
     if (granules < kMostGranules) id = map_.find_free(owner, static_cast<std::uint32_t>(granules), false);
     if (id == kNoBlock) id = find_slowly(owner, bytes, granules);
@@ -72,9 +80,10 @@ class CachingAllocator final : public MemoryResource {
       std::fprintf(stderr, "CachingAllocator: %p is not a live block\n", address);
       return;
     }
-    std::uint16_t owner = map_[id].owner;
+    const bool small = is_small(id);
+    std::uint16_t owner = static_cast<std::uint16_t>(map_[id].owner / 2 * 2 + small);
     try {
-      owner = owner_of(stream);
+      owner = owner_of(stream, small);
     } catch (...) {  // no event for a new stream: wait for it, then the block is as good as the owner's
       report_if_failed(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     }
@@ -163,19 +172,22 @@ class CachingAllocator final : public MemoryResource {
   void for_blocks(Visit visit) const {
     for (BlockId id = map_.first(); id != kNoBlock; id = map_[id].after) visit(id);
   }
-  std::uint16_t owner_of(cudaStream_t stream) {
+  // Free blocks belong to a stream and a region: twice the stream's number, and 1 for the region of small blocks.
+  std::uint16_t owner_of(cudaStream_t stream, bool small) {
     for (std::size_t i = 0; i < streams_.size(); ++i)
-      if (streams_[i]->stream == stream) return static_cast<std::uint16_t>(i);
+      if (streams_[i]->stream == stream) return static_cast<std::uint16_t>(2 * i + small);
     streams_.reserve(streams_.size() + 1);
     auto made = std::make_unique<StreamOf>(StreamOf{stream, Event()});
-    const std::uint16_t owner = map_.add_owner();
+    map_.add_owners(2 * (streams_.size() + 1));
     streams_.push_back(std::move(made));
-    return owner;
+    return static_cast<std::uint16_t>(2 * (streams_.size() - 1) + small);
   }
+  bool is_small(BlockId id) const { return map_[id].start < map_[border_].start; }
   // Work queued on `owner`'s stream from now on runs after all that is queued on `other`'s.
   void wait_for(std::uint16_t other, std::uint16_t owner) {
-    streams_[other]->event.record(streams_[other]->stream);
-    CUDA_CHECK(cudaStreamWaitEvent(streams_[owner]->stream, streams_[other]->event));
+    if (other / 2 == owner / 2) return;
+    streams_[other / 2]->event.record(streams_[other / 2]->stream);
+    CUDA_CHECK(cudaStreamWaitEvent(streams_[owner / 2]->stream, streams_[other / 2]->event));
   }
 
   BlockId find_slowly(std::uint16_t owner, std::size_t bytes, std::size_t granules) {
@@ -183,8 +195,12 @@ class CachingAllocator final : public MemoryResource {
       if (granules < kMostGranules) {
         const auto size = static_cast<std::uint32_t>(granules);
         if (const BlockId id = map_.find_free(owner, size, true); id != kNoBlock) return id;
-        if (const BlockId id = borrow(owner, size); id != kNoBlock) return id;
-        if (const BlockId id = grow(owner, size); id != kNoBlock) return id;
+        if (const BlockId id = borrow(owner, size, owner % 2); id != kNoBlock) return id;
+        if (const BlockId id = grow(owner, size, /*move=*/false); id != kNoBlock) return id;
+        if (const BlockId id = borrow(owner, size, 1 - owner % 2); id != kNoBlock) return id;
+        unite(owner);
+        if (const BlockId id = map_.find_free(owner, size, true); id != kNoBlock) return id;
+        if (const BlockId id = grow(owner, size, /*move=*/true); id != kNoBlock) return id;
       }
       helped = false;
       for (const Callback& callback : callbacks_) helped |= callback(bytes);
@@ -200,30 +216,30 @@ class CachingAllocator final : public MemoryResource {
     throw OutOfMemory(std::move(report));
   }
 
-  // A free block of another stream; and if there is none, all free blocks of all streams become the owner's, which may
-  // make neighbours grow together.
-  BlockId borrow(std::uint16_t owner, std::uint32_t size) {
+  // A free block of a region, of whatever stream.
+  BlockId borrow(std::uint16_t owner, std::uint32_t size, unsigned region) {
     BlockId best = kNoBlock;
-    for (std::uint16_t other = 0; other < streams_.size(); ++other) {
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+      const auto other = static_cast<std::uint16_t>(2 * i + region);
       const BlockId id = other == owner ? kNoBlock : map_.find_free(other, size, true);
       if (id != kNoBlock && (best == kNoBlock || map_[id].size < map_[best].size)) best = id;
     }
-    if (best != kNoBlock) {
-      wait_for(map_[best].owner, owner);
-      return map_.change(best, State::free, owner);
-    }
+    if (best == kNoBlock) return kNoBlock;
+    wait_for(map_[best].owner, owner);
+    return map_.change(best, State::free, static_cast<std::uint16_t>(owner / 2 * 2 + region));
+  }
+  // All free blocks of all streams become this stream's, so that neighbours grow together.
+  void unite(std::uint16_t owner) {
     std::vector<bool> waited(streams_.size());
-    waited[owner] = true;
-    bool changed = false;
     for_blocks([&](BlockId id) {
-      if (map_[id].state != State::free || waited[map_[id].owner]) return;
-      wait_for(map_[id].owner, owner);
-      waited[map_[id].owner] = changed = true;
+      const std::uint16_t other = map_[id].owner;
+      if (map_[id].state != State::free || waited[other / 2]) return;
+      wait_for(other, owner);
+      waited[other / 2] = true;
     });
-    if (!changed) return kNoBlock;
     for (BlockId id = map_.first(); id != kNoBlock; id = map_[id].after)
-      if (map_[id].state == State::free && map_[id].owner != owner) id = map_.change(id, State::free, owner);
-    return map_.find_free(owner, size, true);
+      if (map_[id].state == State::free && map_[id].owner / 2 != owner / 2)
+        id = map_.change(id, State::free, static_cast<std::uint16_t>(owner / 2 * 2 + is_small(id)));
   }
 
   // ---------------------------------------------------------------------------------------------------------- pages
@@ -237,9 +253,11 @@ class CachingAllocator final : public MemoryResource {
     std::uint32_t start = 0;
     std::size_t needed = SIZE_MAX;
   };
-  Window best_window(std::uint32_t size) const {
+  Window best_window(std::uint16_t owner, std::uint32_t size) const {
     Window best;
+    const bool small = owner % 2;
     const std::uint64_t range_end = std::uint64_t(range_.pages()) * granules_a_page_;
+    const BlockId region_end = small ? border_ : kNoBlock;
     const auto consider = [&](std::uint64_t start, std::uint64_t gap_start, std::uint64_t gap_end) {
       if (start < gap_start || start + size > gap_end) return;
       std::size_t needed = 0;
@@ -248,9 +266,11 @@ class CachingAllocator final : public MemoryResource {
       if (needed < best.needed) best = {static_cast<std::uint32_t>(start), needed};
     };
     const auto in_gap = [&](BlockId id) {
-      return id != kNoBlock && (map_[id].state == State::free || map_[id].state == State::hole);
+      return id != region_end &&
+             (map_[id].state == State::hole || (map_[id].state == State::free && map_[id].owner == owner));
     };
-    for (BlockId id = map_.holes() ? map_.first() : map_.last(); id != kNoBlock;) {
+    std::uint64_t after_last = map_[map_.last()].end();
+    for (BlockId id = small ? map_.first() : map_[border_].after; id != region_end && best.needed > 1;) {
       if (!in_gap(id)) {
         id = map_[id].after;
         continue;
@@ -259,9 +279,10 @@ class CachingAllocator final : public MemoryResource {
       bool hole = false;
       for (; in_gap(end); end = map_[end].after) hole |= map_[end].state == State::hole;
       const std::uint64_t gap_start = map_[id].start, gap_end = end == kNoBlock ? range_end : map_[end].start;
-      if (hole || end == kNoBlock) {  // one free block alone was found too small before
+      if (end == kNoBlock) after_last = gap_start;
+      if (hole && end != kNoBlock) {  // free blocks alone were found too small before
         consider(gap_start, gap_start, gap_end);
-        if (gap_end >= size) consider(gap_end - size, gap_start, end == kNoBlock ? 0 : gap_end);
+        if (gap_end >= size) consider(gap_end - size, gap_start, gap_end);
         for (BlockId b = id; b != end; b = map_[b].after) {
           if (map_[b].state != State::free) continue;
           consider(map_[b].start, gap_start, gap_end);
@@ -270,11 +291,7 @@ class CachingAllocator final : public MemoryResource {
       }
       id = end;
     }
-    const bool at_end = map_.last() == kNoBlock || !in_gap(map_.last());
-    if (at_end) {
-      const std::uint64_t end = map_.last() == kNoBlock ? 0 : map_[map_.last()].end();
-      consider(end, end, range_end);
-    }
+    if (!small) consider(after_last, after_last, range_end);
     return best;
   }
 
@@ -308,16 +325,20 @@ class CachingAllocator final : public MemoryResource {
     return taken;
   }
 
-  // New pages, or free pages moved, until a free block of `size` is there. All free blocks are the owner's by now.
-  BlockId grow(std::uint16_t owner, std::uint32_t size) {
-    const Window window = best_window(size);
+  // New pages until a free block of `size` is there: no more than slack allows, or, with `move`, which needs all free
+  // blocks to be this stream's, free pages moved, and new ones up to the limit.
+  BlockId grow(std::uint16_t owner, std::uint32_t size, bool move) {
+    const Window window = best_window(owner, size);
     if (window.needed == SIZE_MAX) return kNoBlock;
     const std::size_t first = first_page(window.start), end = end_page(window.start + size);
     const std::size_t limit = options_.limit / range_.page_bytes(), mapped = range_.mapped();
     const std::size_t may_grow = limit > mapped ? limit - mapped : 0;
+    // Small blocks always get a page of their own: in a gap between large ones they would pin it for as long as they
+    // live.
     const double comfortable = double(std::max(peak_, live_ + size)) * (1 + options_.slack) / granules_a_page_ + 1;
-    const std::size_t new_pages =
-        std::min({window.needed, may_grow, comfortable > double(mapped) ? std::size_t(comfortable) - mapped : 0});
+    const std::size_t within_slack = comfortable > double(mapped) ? std::size_t(comfortable) - mapped : 0;
+    const std::size_t new_pages = std::min({window.needed, may_grow, owner % 2 ? may_grow : within_slack});
+    if (new_pages < window.needed && !move) return kNoBlock;
     std::vector<std::size_t> movable;
     if (new_pages < window.needed) movable = free_pages(first, end);
     if (movable.size() + may_grow < window.needed) return kNoBlock;
@@ -334,14 +355,14 @@ class CachingAllocator final : public MemoryResource {
       while (handles.size() < create) {
         CUmemGenericAllocationHandle handle = 0;
         if (!range_.create(handle)) {  // the device has no more, whatever the limit says
-          if (movable.empty()) movable = free_pages(first, end);
+          if (move && movable.empty()) movable = free_pages(first, end);
           break;
         }
         handles.push_back(handle);
       }
       map_.make_room(2 * (window.needed + movable.size()) + 4);
       const bool enough = handles.size() + movable.size() >= window.needed;
-      if (enough && handles.size() < window.needed) CUDA_CHECK(cudaStreamSynchronize(streams_[owner]->stream));
+      if (enough && handles.size() < window.needed) CUDA_CHECK(cudaStreamSynchronize(streams_[owner / 2]->stream));
       if (!enough) movable.clear();
     } catch (...) {
       release_all();
@@ -397,6 +418,7 @@ class CachingAllocator final : public MemoryResource {
   PageRange range_;
   std::uint32_t granules_a_page_ = 0;
   BlockMap map_;
+  BlockId border_ = kNoBlock;  // between the small blocks' region and the others': a page that never has memory
   std::vector<std::unique_ptr<StreamOf>> streams_;  // by owner
   std::vector<Callback> callbacks_;
   std::vector<std::size_t> scratch_;

@@ -31,7 +31,8 @@ std::string under_test(std::size_t part) {
 std::string program() { return under_test(0); }
 std::string source_folder() { return under_test(2); }
 std::string chapter_folder() { return under_test(1); }
-bool slow_build() { return under_test(3) == "slow"; }
+bool slow_build() { return under_test(3) != "fast"; }
+bool slowest_build() { return under_test(3) == "slowest"; }
 
 Outcome run_process(const std::string& program, const std::vector<std::string>& arguments, const std::string& folder,
                     const std::function<void()>& in_child, const std::function<void(pid_t)>& while_running) {

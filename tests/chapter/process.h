@@ -27,6 +27,8 @@ std::string source_folder();
 std::string chapter_folder();
 /// A sanitizer or check build: times and memory mean nothing, large runs take too long.
 bool slow_build();
+/// True in check mode with ThreadSanitizer, a hundred times slower: tests take fewer rounds there.
+bool slowest_build();
 
 /// A fresh empty folder, removed at the end.
 class TemporaryFolder {

@@ -1,0 +1,434 @@
+// bench_allocators: the same requests, through several allocators. How much more than the live bytes does each need?
+//
+//   bench_allocators                      the traces that come with the course, and the speed table
+//   bench_allocators --trace FILE …       RMM CSV, MiniMalloc CSV (sizes x 1024), or a PyTorch memory snapshot
+//   bench_allocators --speed              the speed table alone
+//   bench_allocators --record DIR         writes traces of the course's own training steps
+//
+// Columns of the first table: reserved peak / live peak without a budget, then the smallest budget that survives / live
+// peak. The second is the honest one: an allocator that gives cached memory back before it fails can look bad in the
+// first and harm nobody. Policies of other projects are simulated (policies.h); ours runs, over the virtual memory
+// calls of the host runtime in plan mode, where memory is counted and not touched.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory_resource>
+#include <random>
+
+#include "../../chapters/06_caching_allocator/best_fit.h"
+#include "../../chapters/06_caching_allocator/caching_allocator.h"
+#include "../../chapters/06_caching_allocator/steps.h"
+#include "policies.h"
+#include "trace.h"
+
+namespace {
+
+using namespace oomlab;
+using namespace oomlab::bench;
+using namespace oomlab::chapters;
+
+// --------------------------------------------------------------------------------------------------------- replaying
+
+/// What one replay came to: whether it survived, and what was held at most.
+struct Replay {
+  bool survived = true;
+  std::size_t reserved_peak = 0;
+};
+
+Replay replay_policy(const Trace& trace, Policy& policy) {
+  Replay result;
+  for (const TraceEvent& e : trace.events) {
+    if (!e.allocates) {
+      policy.free(e.id);
+    } else if (!policy.allocate(e.id, e.bytes, e.stream)) {
+      result.survived = false;
+      return result;
+    }
+    result.reserved_peak = std::max(result.reserved_peak, policy.reserved());
+  }
+  return result;
+}
+
+Replay replay_resource(const Trace& trace, MemoryResource& memory) {
+  Replay result;
+  std::vector<std::pair<void*, std::size_t>> live(trace.blocks);
+  std::map<std::uint64_t, Stream> streams;
+  for (const TraceEvent& e : trace.events) {
+    const cudaStream_t stream = e.stream == 0 ? nullptr : cudaStream_t(streams[e.stream]);
+    try {
+      if (e.allocates)
+        live[e.id] = {memory.allocate(e.bytes, stream), e.bytes};
+      else
+        memory.deallocate(std::exchange(live[e.id].first, nullptr), e.bytes, stream);
+    } catch (const OutOfMemory&) {
+      result.survived = false;
+      break;
+    }
+    result.reserved_peak = std::max(result.reserved_peak, memory.reserved_bytes());
+  }
+  for (const auto& [address, bytes] : live) memory.deallocate(address, bytes, nullptr);
+  return result;
+}
+
+using Run = std::function<Replay(const Trace&, std::size_t budget)>;
+
+Replay replay_ours(const Trace& trace, std::size_t budget) {
+  CachingAllocator memory({.limit = budget});
+  return replay_resource(trace, memory);
+}
+
+// The whole trace as one step: recorded once, planned, and what the plan needs beside the blocks that outlive it.
+Replay replay_planned(const Trace& trace, std::size_t budget) {
+  CachingAllocator pages({.limit = budget});
+  PlannedResource planned(pages);
+  planned.begin_step();
+  Replay first = replay_resource(trace, planned);
+  planned.end_step();
+  if (!first.survived) return first;
+  planned.begin_step();
+  const Replay second = replay_resource(trace, planned);
+  planned.end_step();
+  first.survived = second.survived;
+  return first;
+}
+
+std::size_t smallest_budget(const Trace& trace, const Run& run) {
+  constexpr std::size_t kStep = 2 * kMiB;
+  std::size_t low = trace.live_peak() / kStep, high = low + 1;
+  if (low && run(trace, low * kStep).survived) return low * kStep;
+  while (!run(trace, high * kStep).survived) low = high, high = 2 * high;
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    (run(trace, middle * kStep).survived ? high : low) = middle;
+  }
+  return high * kStep;
+}
+
+template <class P, class... Arguments>
+Run policy(Arguments... arguments) {
+  return [=](const Trace& trace, std::size_t budget) {
+    P made(budget, arguments...);
+    return replay_policy(trace, made);
+  };
+}
+
+bool compare(const std::vector<Trace>& traces, bool check) {
+  const std::vector<std::pair<std::string, Run>> allocators = {{"PyTorch", policy<PyTorchPolicy>(false)},
+                                                               {"expandable", policy<PyTorchPolicy>(true)},
+                                                               {"TensorFlow", policy<TensorFlowPolicy>()},
+                                                               {"RMM pool", policy<RmmPolicy>()},
+                                                               {"ours", replay_ours},
+                                                               {"ours, planned", replay_planned}};
+  const auto header = [&](const char* what) {
+    fmt::print("{:<34} {:>9} {:>11}", what, "events", "live peak");
+    for (const auto& [name, run] : allocators) fmt::print(" {:>13}", name);
+    fmt::print("\n");
+  };
+  const auto row = [&](const Trace& trace, const std::vector<double>& ratios) {
+    fmt::print("{:<34} {:>9} {:>11}", trace.name, trace.events.size(), format_bytes(trace.live_peak()));
+    for (const double ratio : ratios) fmt::print(" {:>13.4f}", ratio);
+    fmt::print("\n");
+  };
+  std::vector<std::vector<double>> reserved, budget;
+  for (const Trace& trace : traces) {
+    const auto peak = double(trace.live_peak());
+    reserved.emplace_back(), budget.emplace_back();
+    for (const auto& [name, run] : allocators) {
+      reserved.back().push_back(double(run(trace, kUnlimited).reserved_peak) / peak);
+      budget.back().push_back(double(smallest_budget(trace, run)) / peak);
+    }
+  }
+  header("reserved peak / live peak");
+  for (std::size_t i = 0; i < traces.size(); ++i) row(traces[i], reserved[i]);
+  fmt::print("\n");
+  header("smallest budget / live peak");
+  for (std::size_t i = 0; i < traces.size(); ++i) row(traces[i], budget[i]);
+  std::vector<double> means;
+  for (std::size_t a = 0; a < allocators.size(); ++a) {
+    double sum = 0;
+    for (std::size_t i = 0; i < traces.size(); ++i) sum += std::log(std::max(1e-4, budget[i][a] - 1));
+    means.push_back(std::exp(sum / double(traces.size())));
+  }
+  fmt::print("{:<56}", "geometric mean of the excess");
+  for (const double mean : means) fmt::print(" {:>13.4f}", mean);
+  fmt::print("\n\n");
+  bool holds = means[4] <= means[1] / 2 && means[4] <= means[0] / 4;
+  if (!holds && check) fmt::print("FAIL: the excess is above half of expandable's or a quarter of PyTorch's\n");
+  for (std::size_t i = 0; i < traces.size(); ++i)
+    for (const std::size_t other : {0, 1})
+      if (budget[i][4] > budget[i][other] || budget[i][5] > budget[i][other]) {
+        holds = false;
+        if (check) fmt::print("FAIL: {}: worse than {}\n", traces[i].name, allocators[other].first);
+      }
+  return holds;
+}
+
+// ------------------------------------------------------------------------------------------------------------- speed
+
+/// A best fit as one would write it first: free blocks in a std::set by size, all blocks in a std::map by address. On
+/// one endless region, so that nothing but the bookkeeping is timed.
+class SetBestFit final : public MemoryResource {
+ public:
+  SetBestFit() {
+    blocks_[kStart] = {kEnd - kStart, true};
+    free_.insert({kEnd - kStart, kStart});
+  }
+  void* allocate(std::size_t bytes, cudaStream_t) override {
+    const std::size_t size = round_to_granule(bytes);
+    const auto found = free_.lower_bound({size, 0});
+    const auto [had, at] = *found;
+    free_.erase(found);
+    if (had > size) {
+      blocks_[at + size] = {had - size, true};
+      free_.insert({had - size, at + size});
+    }
+    blocks_[at] = {size, false};
+    return reinterpret_cast<void*>(at);
+  }
+  void deallocate(void* address, std::size_t, cudaStream_t) noexcept override {
+    auto block = blocks_.find(reinterpret_cast<std::size_t>(address));
+    block->second.second = true;
+    if (const auto next = std::next(block); next != blocks_.end() && next->second.second) {
+      free_.erase({next->second.first, next->first});
+      block->second.first += next->second.first;
+      blocks_.erase(next);
+    }
+    if (block != blocks_.begin())
+      if (const auto before = std::prev(block); before->second.second) {
+        free_.erase({before->second.first, before->first});
+        before->second.first += block->second.first;
+        blocks_.erase(block);
+        block = before;
+      }
+    free_.insert({block->second.first, block->first});
+  }
+  std::size_t reserved_bytes() const override { return 0; }
+
+ private:
+  static constexpr std::size_t kStart = kGranule, kEnd = std::size_t(1) << 46;
+  std::map<std::size_t, std::pair<std::size_t, bool>> blocks_;  // size, free
+  std::set<std::pair<std::size_t, std::size_t>> free_;
+};
+
+/// std::pmr's pool, which never cuts or grows blocks together: for speed only.
+class PmrPool final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, cudaStream_t) override { return pool_.allocate(bytes, 256); }
+  void deallocate(void* address, std::size_t bytes, cudaStream_t) noexcept override {
+    pool_.deallocate(address, bytes, 256);
+  }
+  std::size_t reserved_bytes() const override { return 0; }
+
+ private:
+  std::pmr::unsynchronized_pool_resource pool_;
+};
+
+struct Speed {
+  double median, tail;  // ns an operation; p99.9
+};
+
+double median_of(std::vector<double>& values, double quantile) {
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(quantile * double(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+// `blocks` are live; in each turn one of them, chosen at random, is freed and another allocated. Sizes are log-uniform,
+// 512 bytes to 128 KiB. The clock's own time, measured the same way, is taken off.
+Speed speed(MemoryResource& memory, std::size_t blocks) {
+  using Clock = std::chrono::steady_clock;
+  std::mt19937_64 random(1);
+  const auto next_size = [&] { return std::size_t(512 * std::exp2(double(random() >> 11) * 0x1p-53 * 8)); };
+  std::vector<std::pair<void*, std::size_t>> live(blocks);
+  for (auto& [address, bytes] : live) address = memory.allocate(bytes = next_size(), nullptr);
+  const std::size_t warm = 4 * blocks, turns = 200000;
+  std::vector<double> times;
+  times.reserve(2 * turns);
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> plan(warm + turns);
+  for (auto& [which, bytes] : plan) which = random() % blocks, bytes = static_cast<std::uint32_t>(next_size());
+  for (std::size_t turn = 0; turn < warm + turns; ++turn) {
+    auto& [address, bytes] = live[plan[turn].first];
+    const auto start = Clock::now();
+    memory.deallocate(address, bytes, nullptr);
+    const auto middle = Clock::now();
+    address = memory.allocate(bytes = plan[turn].second, nullptr);
+    const auto end = Clock::now();
+    if (turn < warm) continue;
+    times.push_back(std::chrono::duration<double, std::nano>(middle - start).count());
+    times.push_back(std::chrono::duration<double, std::nano>(end - middle).count());
+  }
+  for (const auto& [address, bytes] : live) memory.deallocate(address, bytes, nullptr);
+  std::vector<double> empty(10001);
+  for (double& e : empty) {
+    const auto start = Clock::now();
+    e = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+  }
+  const double clock = median_of(empty, 0.5);
+  return {std::max(1.0, median_of(times, 0.5) - clock), std::max(1.0, median_of(times, 0.999) - clock)};
+}
+
+bool compare_speed(bool check) {
+  constexpr std::size_t kBlocks[] = {1000, 10000, 100000};
+  const std::vector<std::pair<std::string, std::function<std::unique_ptr<MemoryResource>()>>> allocators = {
+      {"ours", [] { return std::make_unique<CachingAllocator>(); }},
+      {"std::set best fit", [] { return std::make_unique<SetBestFit>(); }},
+      {"std::pmr pool (never merges)", [] { return std::make_unique<PmrPool>(); }}};
+  fmt::print("{:<34}", "ns an operation: median (p99.9)");
+  for (const std::size_t blocks : kBlocks) fmt::print(" {:>18}", fmt::format("{} live", blocks));
+  fmt::print("\n");
+  std::vector<std::vector<Speed>> results;
+  for (const auto& [name, make] : allocators) {
+    results.emplace_back();
+    for (const std::size_t blocks : kBlocks) {
+      Speed best{1e9, 1e9};  // of three: a busy machine makes it only slower
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        const auto memory = make();
+        const Speed now = speed(*memory, blocks);
+        best = {std::min(best.median, now.median), std::min(best.tail, now.tail)};
+      }
+      results.back().push_back(best);
+    }
+    fmt::print("{:<34}", name);
+    for (const Speed& s : results.back()) fmt::print(" {:>18}", fmt::format("{:.0f} ({:.0f})", s.median, s.tail));
+    fmt::print("\n");
+  }
+  bool holds = true;
+  const auto require = [&](bool condition, const std::string& what) {
+    holds &= condition;
+    if (!condition && check) fmt::print("FAIL: {}\n", what);
+  };
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Speed &ours = results[0][i], &plain = results[1][i];
+    require(3 * ours.median <= plain.median, fmt::format("{} live: above a third of std::set's", kBlocks[i]));
+    require(ours.tail <= 10 * ours.median, fmt::format("{} live: p99.9 is above 10 medians", kBlocks[i]));
+  }
+  require(results[0][2].median <= 2 * results[0][0].median, "100,000 live blocks cost more than twice what 1,000 do");
+  return holds;
+}
+
+// --------------------------------------------------------------------------------------------------------- recording
+
+/// Notes what passes through it.
+class Recorder final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes, cudaStream_t stream) override {
+    void* const address = device_.allocate(bytes, stream);
+    if (address) {
+      ids_[address] = trace.blocks;
+      trace.events.push_back({true, trace.blocks++, bytes, 0});
+    }
+    return address;
+  }
+  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override {
+    if (!address) return;
+    trace.events.push_back({false, ids_.at(address), bytes, 0});
+    ids_.erase(address);
+    device_.deallocate(address, bytes, stream);
+  }
+  std::size_t reserved_bytes() const override { return device_.reserved_bytes(); }
+  Trace trace;
+
+ private:
+  CudaResource device_;
+  std::map<void*, std::size_t> ids_;
+};
+
+// One round of eight training steps, counted and not computed.
+Trace record(const std::string& model, std::size_t batch, std::size_t seq, bool varying) {
+  const nn::TransformerSpec spec = nn::parse_transformer(model);
+  Recorder recorder;
+  recorder.trace.name = fmt::format("{}, batch {}, seq {}{}", model, batch, varying ? "up to " : "", seq);
+  Ledger ledger;
+  {
+    Config config;
+    std::vector<data::TextSampler> text;
+    for (std::size_t k = 0; k < kRound; ++k) {
+      config.seq = length_of(k, seq, varying);
+      text.push_back(text_for(config, spec, false));
+    }
+    Context context(recorder, ledger);
+    Rounds rounds(context, spec, text, batch, nullptr);
+    rounds.step();
+  }
+  return std::move(recorder.trace);
+}
+
+void write(const std::string& path, const std::string& text) {
+  std::ofstream file(path + ".new", std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw TraceError(path + ": cannot be written");
+  std::filesystem::rename(path + ".new", path);
+}
+
+int run(int argc, char** argv) {
+  std::vector<std::string> files;
+  bool speed_only = false, check = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool takes_value = word == "--trace" || word == "--record";
+    if (takes_value && i + 1 == argc) throw UsageError(word + " needs a value");
+    if (word == "--trace") {
+      files.push_back(argv[++i]);
+    } else if (word == "--record") {
+      const std::filesystem::path folder = argv[++i];
+      if (!std::filesystem::is_directory(folder)) throw UsageError("there is no folder '" + folder.string() + "'");
+      for (const auto& [file, model, batch, seq, varying] :
+           {std::tuple("gpt2_varying.csv", "gpt2", 4, 1024, true),
+            std::tuple("bert_large.csv", "bert-large", 2, 512, false),
+            std::tuple("bert_base_varying.csv", "bert-base", 16, 384, true),
+            std::tuple("bytes_gpt_varying.csv", "bytes-gpt", 32, 128, true)})
+        write(folder / file, rmm_csv(record(model, batch, seq, varying)));
+      return 0;
+    } else if (word == "--speed") {
+      speed_only = true;
+    } else if (word == "--check") {
+      check = true;
+    } else if (word == "--help" || word == "-h") {
+      fmt::print("bench_allocators [--trace FILE]... [--speed] [--check] [--record DIR]\n");
+      return 0;
+    } else {
+      throw UsageError("'" + word + "' is not an option; see --help");
+    }
+  }
+  bool holds = true;
+  if (!speed_only) {
+    std::vector<Trace> traces;
+    if (files.empty())
+      for (const char* name : {"gpt2_varying", "bert_large", "bert_base_varying", "bytes_gpt_varying"})
+        files.push_back(std::string(OOMLAB_TRACES) + "/" + name + ".csv");
+    for (const std::string& file : files) traces.push_back(read_trace(file));
+    for (const Trace& trace : traces)
+      if (trace.live_peak() == 0) throw TraceError(trace.name + ": allocates nothing");
+    holds = compare(traces, check);
+    if (files.size() != 4 || !check) {
+      if (!check && std::string(argv[argc - 1]) != "--check" && argc > 1) return 0;
+    }
+  }
+  holds &= compare_speed(check);
+  return holds || !check ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (!enable_planning()) throw std::runtime_error("this bench needs the host runtime");
+    return run(argc, argv);
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "bench_allocators: {}\n", error.what());
+    return 64;
+  } catch (const TraceError& error) {
+    fmt::print(stderr, "bench_allocators: {}\n", error.what());
+    return 64;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_allocators: {}\n", error.what());
+    return 1;
+  }
+}

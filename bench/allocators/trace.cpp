@@ -1,0 +1,480 @@
+#include "trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include "memory/bytes.h"
+
+namespace oomlab::bench {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t(1) << 50;  // of one block: a petabyte
+constexpr std::size_t kMostLine = std::size_t(1) << 20;
+
+/// Lines of a text, and complaints that say where.
+class Lines {
+ public:
+  Lines(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+  bool next(std::string_view& line) {
+    if (text_.empty()) return false;
+    ++number_;
+    const std::size_t end = text_.find('\n');
+    line = text_.substr(0, end);
+    if (line.size() > kMostLine) fail("has more than a million characters");
+    text_.remove_prefix(end == std::string_view::npos ? text_.size() : end + 1);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    return true;
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw TraceError(fmt::format("{}, line {}: {}", name_, number_, what));
+  }
+  std::uint64_t number(std::string_view field, const char* what, int base = 10) const {
+    while (!field.empty() && field.front() == ' ') field.remove_prefix(1);
+    if (base == 16 && field.size() > 2 && field[0] == '0' && (field[1] == 'x' || field[1] == 'X'))
+      field.remove_prefix(2);
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value, base);
+    if (error != std::errc() || end != field.data() + field.size() || field.empty())
+      fail(fmt::format("'{}' is no {}", field.substr(0, 40), what));
+    return value;
+  }
+  std::size_t bytes(std::string_view field, std::size_t scale = 1) const {
+    const std::uint64_t value = number(field, "size");
+    if (value == 0) fail("a size of 0");
+    if (value > kMostBytes / scale) fail(fmt::format("a size of {} is more than a petabyte", value));
+    return value * scale;
+  }
+  std::vector<std::string_view> fields(std::string_view line, std::size_t count) const {
+    std::vector<std::string_view> result;
+    for (std::size_t start = 0;;) {
+      const std::size_t comma = line.find(',', start);
+      result.push_back(line.substr(start, comma - start));
+      if (comma == std::string_view::npos) break;
+      start = comma + 1;
+    }
+    if (result.size() != count) fail(fmt::format("has {} fields, not {}", result.size(), count));
+    return result;
+  }
+
+ private:
+  std::string_view text_;
+  const std::string& name_;
+  std::size_t number_ = 0;
+};
+
+// ------------------------------------------------------------------------------------------------------------- pickle
+
+/// A value of a pickle: what a memory snapshot has, no more. All of them belong to the Unpickler, because a pickle may
+/// build rings and endless chains.
+struct Value;
+using Ref = Value*;
+using List = std::vector<Ref>;
+using Dict = std::map<std::string, Ref, std::less<>>;
+struct Mark {};
+struct Value {
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, List, Dict, Mark> is;
+};
+
+class Unpickler {
+ public:
+  Unpickler(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+
+  Ref load() {
+    for (;;) {
+      const std::size_t at = position_;
+      const unsigned char op = take(1)[0];
+      switch (op) {
+        case 0x80: {  // PROTO
+          const auto protocol = static_cast<unsigned char>(take(1)[0]);
+          if (protocol > 5) fail(fmt::format("pickle protocol {} is unknown", protocol));
+          break;
+        }
+        case 0x95: (void)take(8); break;  // FRAME
+        case '}':
+        case 0x8f: push(Dict{}); break;  // EMPTY_DICT
+        case ']':
+        case ')': push(List{}); break;  // EMPTY_LIST, EMPTY_TUPLE
+        case '(': push(Mark{}); break;
+        case 'N': push(std::monostate{}); break;
+        case 0x88: push(true); break;
+        case 0x89: push(false); break;
+        case 'K': push(std::int64_t(static_cast<unsigned char>(take(1)[0]))); break;
+        case 'M': push(std::int64_t(little(2))); break;
+        case 'J': push(std::int64_t(static_cast<std::int32_t>(little(4)))); break;
+        case 0x8a: {  // LONG1
+          const auto size = static_cast<unsigned char>(take(1)[0]);
+          if (size > 8) fail("an integer of more than 64 bits");
+          std::uint64_t value = little(size);
+          if (size && size < 8 && value >> (8 * size - 1) & 1) value |= ~std::uint64_t(0) << 8 * size;
+          push(static_cast<std::int64_t>(value));
+          break;
+        }
+        case 'G': {  // BINFLOAT, big-endian
+          std::uint64_t bits = 0;
+          for (const char c : take(8)) bits = bits << 8 | static_cast<unsigned char>(c);
+          double value;
+          static_assert(sizeof value == sizeof bits);
+          std::copy_n(reinterpret_cast<const char*>(&bits), sizeof value, reinterpret_cast<char*>(&value));
+          push(value);
+          break;
+        }
+        case 0x8c: push(std::string(take(static_cast<unsigned char>(take(1)[0])))); break;  // SHORT_BINUNICODE
+        case 'X': push(std::string(take(little(4)))); break;                                // BINUNICODE
+        case 0x8d: push(std::string(take(little(8)))); break;                               // BINUNICODE8
+        case 'U': push(std::string(take(static_cast<unsigned char>(take(1)[0])))); break;   // SHORT_BINSTRING
+        case 'q': memo_[static_cast<unsigned char>(take(1)[0])] = top(); break;             // BINPUT
+        case 'r': memo_[little(4)] = top(); break;                                          // LONG_BINPUT
+        case 0x94: {                                                                        // MEMOIZE
+          const std::size_t next = memo_.size();
+          memo_[next] = top();
+          break;
+        }
+        case 'h': get(static_cast<unsigned char>(take(1)[0])); break;  // BINGET
+        case 'j': get(little(4)); break;                               // LONG_BINGET
+        case 'a': {                                                    // APPEND
+          const Ref item = pop();
+          list_at_top().push_back(item);
+          break;
+        }
+        case 'e': {  // APPENDS
+          List items = pop_to_mark();
+          List& list = list_at_top();
+          list.insert(list.end(), items.begin(), items.end());
+          break;
+        }
+        case 's': {  // SETITEM
+          const Ref value = pop(), key = pop();
+          set(dict_at_top(), key, value);
+          break;
+        }
+        case 'u': {  // SETITEMS
+          const List items = pop_to_mark();
+          if (items.size() % 2) fail("a dictionary with a key and no value");
+          for (std::size_t i = 0; i < items.size(); i += 2) set(dict_at_top(), items[i], items[i + 1]);
+          break;
+        }
+        case 't': {  // TUPLE
+          List items = pop_to_mark();
+          push(std::move(items));
+          break;
+        }
+        case 'l': {  // LIST
+          List items = pop_to_mark();
+          push(std::move(items));
+          break;
+        }
+        case 0x85: tuple(1); break;
+        case 0x86: tuple(2); break;
+        case 0x87: tuple(3); break;
+        case '0': (void)pop(); break;
+        case '.': {
+          const Ref result = pop();
+          return result;
+        }
+        case 'c':
+        case 0x93:
+        case 'R':
+        case 'b':
+        case 'i':
+        case 'o':
+        case 0x81:
+        case 0x92:
+        case 'P':
+        case 'Q':
+        case 0x82:
+        case 0x83:
+        case 0x84: fail(fmt::format("byte {} names a class or calls one; that is refused", at));
+        default: fail(fmt::format("byte {} is no opcode of a memory snapshot ({:#04x})", at, op));
+      }
+    }
+  }
+  [[noreturn]] void fail(const std::string& what) const { throw TraceError(fmt::format("{}: {}", name_, what)); }
+
+ private:
+  std::string_view take(std::size_t count) {
+    if (count > bytes_.size() - position_) fail("the pickle is cut off");
+    const std::string_view result = bytes_.substr(position_, count);
+    position_ += count;
+    return result;
+  }
+  std::uint64_t little(std::size_t count) {
+    std::uint64_t value = 0;
+    const std::string_view raw = take(count);
+    for (std::size_t i = 0; i < count; ++i) value |= std::uint64_t(static_cast<unsigned char>(raw[i])) << 8 * i;
+    return value;
+  }
+  template <class T>
+  void push(T&& value) {
+    values_.push_back(Value{std::forward<T>(value)});
+    stack_.push_back(&values_.back());
+  }
+  Ref top() {
+    if (stack_.empty()) fail("the pickle takes more than it has");
+    return stack_.back();
+  }
+  Ref pop() {
+    const Ref result = top();
+    stack_.pop_back();
+    return result;
+  }
+  void get(std::size_t index) {
+    const auto found = memo_.find(index);
+    if (found == memo_.end()) fail("the pickle refers to nothing");
+    stack_.push_back(found->second);
+  }
+  List pop_to_mark() {
+    std::size_t mark = stack_.size();
+    while (mark > 0 && !std::holds_alternative<Mark>(stack_[mark - 1]->is)) --mark;
+    if (mark == 0) fail("the pickle has no mark");
+    List items(stack_.begin() + static_cast<std::ptrdiff_t>(mark), stack_.end());
+    stack_.resize(mark - 1);
+    return items;
+  }
+  List& list_at_top() {
+    auto* list = std::get_if<List>(&top()->is);
+    if (!list) fail("the pickle appends to no list");
+    return *list;
+  }
+  Dict& dict_at_top() {
+    auto* dict = std::get_if<Dict>(&top()->is);
+    if (!dict) fail("the pickle sets an item of no dictionary");
+    return *dict;
+  }
+  void set(Dict& dict, const Ref& key, const Ref& value) {
+    if (const auto* text = std::get_if<std::string>(&key->is)) dict[*text] = value;  // others are of no interest here
+  }
+  void tuple(std::size_t count) {
+    List items(count);
+    for (std::size_t i = count; i > 0; --i) items[i - 1] = pop();
+    push(std::move(items));
+  }
+
+  std::string_view bytes_;
+  const std::string& name_;
+  std::size_t position_ = 0;
+  std::deque<Value> values_;
+  List stack_;
+  std::unordered_map<std::size_t, Ref> memo_;
+};
+
+struct SnapshotEvent {
+  std::string action;
+  std::uint64_t address, stream;
+  std::size_t bytes;
+};
+
+// The trace of the device that has the most events, and the blocks that are live at its end.
+struct Snapshot {
+  std::vector<SnapshotEvent> events;
+};
+
+Snapshot parse(std::string_view bytes, const std::string& name) {
+  Unpickler unpickler(bytes, name);
+  Ref root = nullptr;
+  try {
+    root = unpickler.load();
+  } catch (const std::bad_alloc&) {
+    throw TraceError(name + ": is too large");
+  }
+  const auto* dict = std::get_if<Dict>(&root->is);
+  const auto traces = dict ? dict->find("device_traces") : Dict::const_iterator();
+  const List* devices = dict && traces != dict->end() ? std::get_if<List>(&traces->second->is) : nullptr;
+  if (!devices) throw TraceError(name + ": has no device_traces");
+  const List* longest = nullptr;
+  for (const Ref device : *devices) {
+    const auto* list = std::get_if<List>(&device->is);
+    if (!list) throw TraceError(name + ": device_traces is no list of lists");
+    if (!longest || list->size() > longest->size()) longest = list;
+  }
+  Snapshot result;
+  if (!longest) return result;
+  std::size_t index = 0;
+  for (const Ref entry : *longest) {
+    const auto* fields = std::get_if<Dict>(&entry->is);
+    const auto complain = [&](const std::string& what) {
+      throw TraceError(fmt::format("{}, event {}: {}", name, index, what));
+    };
+    if (!fields) complain("is no dictionary");
+    const auto integer = [&](const char* key) -> std::uint64_t {
+      const auto found = fields->find(key);
+      const auto* value = found == fields->end() ? nullptr : std::get_if<std::int64_t>(&found->second->is);
+      if (!value) return 0;
+      if (*value < 0 && std::string_view(key) == "size") complain("a negative size");
+      return static_cast<std::uint64_t>(*value);
+    };
+    const auto action = fields->find("action");
+    const auto* text = action == fields->end() ? nullptr : std::get_if<std::string>(&action->second->is);
+    if (!text) complain("has no action");
+    result.events.push_back({*text, integer("addr"), integer("stream"), integer("size")});
+    if (result.events.back().bytes > kMostBytes) complain("a size of more than a petabyte");
+    ++index;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::size_t Trace::live_peak() const {
+  std::size_t live = 0, peak = 0;
+  for (const TraceEvent& e : events) {
+    const std::size_t bytes = round_to_granule(e.bytes);
+    live = e.allocates ? live + bytes : live - bytes;
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
+Trace parse_rmm_csv(std::string_view text, const std::string& name) {
+  Trace trace{name, 0, {}};
+  Lines lines(text, name);
+  std::string_view line;
+  if (!lines.next(line)) throw TraceError(name + ": is empty");
+  if (line != "Thread,Time,Action,Pointer,Size,Stream") lines.fail("is not RMM's header");
+  std::unordered_map<std::uint64_t, TraceEvent> live;
+  std::size_t total = 0;
+  while (lines.next(line)) {
+    if (line.empty()) continue;
+    const auto f = lines.fields(line, 6);
+    if (f[2] == "allocate failure" || f[2] == "allocation failure") continue;
+    const std::uint64_t pointer = lines.number(f[3], "pointer", 16);
+    if (f[2] == "allocate") {
+      const TraceEvent event{true, trace.blocks, lines.bytes(f[4]), lines.number(f[5], "stream", 16)};
+      if (!live.emplace(pointer, event).second) lines.fail(fmt::format("{:#x} is allocated already", pointer));
+      total += event.bytes;
+      if (total > kMostBytes) lines.fail("more than a petabyte is live");
+      ++trace.blocks;
+      trace.events.push_back(event);
+    } else if (f[2] == "free") {
+      const auto found = live.find(pointer);
+      if (found == live.end()) lines.fail(fmt::format("{:#x} is freed, but it is not allocated", pointer));
+      TraceEvent event = found->second;
+      event.allocates = false;
+      event.stream = lines.number(f[5], "stream", 16);
+      total -= event.bytes;
+      live.erase(found);
+      trace.events.push_back(event);
+    } else {
+      lines.fail(fmt::format("'{}' is no action", f[2].substr(0, 40)));
+    }
+  }
+  return trace;
+}
+
+Trace parse_minimalloc_csv(std::string_view text, const std::string& name, std::size_t scale) {
+  Trace trace{name, 0, {}};
+  Lines lines(text, name);
+  std::string_view line;
+  if (!lines.next(line)) throw TraceError(name + ": is empty");
+  if (line != "id,lower,upper,size") lines.fail("is not MiniMalloc's header");
+  std::vector<std::tuple<std::uint64_t, bool, std::size_t>> times;  // at one time, frees (false) first
+  std::vector<std::size_t> sizes;
+  std::size_t total = 0;
+  while (lines.next(line)) {
+    if (line.empty()) continue;
+    const auto f = lines.fields(line, 4);
+    const std::uint64_t lower = lines.number(f[1], "time"), upper = lines.number(f[2], "time");
+    if (lower >= upper) lines.fail(fmt::format("lives from {} to {}", lower, upper));
+    const std::size_t id = sizes.size();
+    sizes.push_back(lines.bytes(f[3], scale));
+    total += sizes.back();
+    if (total > kMostBytes) lines.fail("more than a petabyte in all");
+    times.emplace_back(lower, true, id);
+    times.emplace_back(upper, false, id);
+  }
+  std::sort(times.begin(), times.end());
+  trace.blocks = sizes.size();
+  for (const auto& [time, allocates, id] : times) trace.events.push_back({allocates, id, sizes[id], 0});
+  return trace;
+}
+
+Trace parse_snapshot(std::string_view bytes, const std::string& name) {
+  const Snapshot snapshot = parse(bytes, name);
+  Trace trace{name, 0, {}};
+  // A block that is freed and was never allocated was live before recording began.
+  std::map<std::uint64_t, bool> seen;
+  std::unordered_map<std::uint64_t, TraceEvent> live;
+  const auto begin = [&](const SnapshotEvent& e) {
+    const TraceEvent event{true, trace.blocks++, e.bytes, e.stream};
+    live[e.address] = event;
+    trace.events.push_back(event);
+  };
+  std::size_t total = 0;
+  for (const SnapshotEvent& e : snapshot.events) {
+    if (e.action == "alloc") seen[e.address] = true;
+    if (e.action == "free_completed" && !std::exchange(seen[e.address], true) && e.bytes) begin(e);
+  }
+  std::size_t index = 0;
+  for (const SnapshotEvent& e : snapshot.events) {
+    if (e.action == "alloc") {
+      if (!e.bytes) throw TraceError(fmt::format("{}, event {}: a size of 0", name, index));
+      if (live.count(e.address))
+        throw TraceError(fmt::format("{}, event {}: {:#x} is allocated already", name, index, e.address));
+      begin(e);
+      total += e.bytes;
+      if (total > kMostBytes) throw TraceError(fmt::format("{}, event {}: more than a petabyte in all", name, index));
+    } else if (e.action == "free_completed") {
+      const auto found = live.find(e.address);
+      if (found == live.end())
+        throw TraceError(fmt::format("{}, event {}: {:#x} is freed, but it is not allocated", name, index, e.address));
+      TraceEvent event = found->second;
+      event.allocates = false;
+      live.erase(found);
+      trace.events.push_back(event);
+    }
+    ++index;
+  }
+  return trace;
+}
+
+ReservedHistory reserved_history(std::string_view bytes, const std::string& name) {
+  const Snapshot snapshot = parse(bytes, name);
+  ReservedHistory history;
+  std::unordered_map<std::uint64_t, std::size_t> live;
+  std::size_t reserved = 0;
+  for (const SnapshotEvent& e : snapshot.events) {
+    if (e.action == "segment_alloc" || e.action == "segment_map") {
+      reserved += e.bytes;
+    } else if (e.action == "segment_free" || e.action == "segment_unmap") {
+      reserved -= std::min(reserved, e.bytes);
+    } else if (e.action == "alloc" || e.action == "free_completed") {
+      const bool allocates = e.action == "alloc";
+      if (allocates) live[e.address] = history.blocks++;
+      const auto found = live.find(e.address);
+      if (found == live.end()) continue;
+      history.events.push_back({allocates, found->second, e.bytes, e.stream});
+      history.reserved_after.push_back(reserved);
+      if (!allocates) live.erase(found);
+    }
+  }
+  return history;
+}
+
+Trace read_trace(const std::string& path, std::size_t minimalloc_scale) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file || file.bad()) throw TraceError(path + ": cannot be read");
+  const std::string name = path.substr(path.find_last_of('/') + 1);
+  if (!bytes.empty() && static_cast<unsigned char>(bytes[0]) == 0x80) return parse_snapshot(bytes, name);
+  if (bytes.starts_with("id,")) return parse_minimalloc_csv(bytes, name, minimalloc_scale);
+  return parse_rmm_csv(bytes, name);
+}
+
+std::string rmm_csv(const Trace& trace) {
+  std::string text = "Thread,Time,Action,Pointer,Size,Stream\n";
+  std::size_t time = 0;
+  for (const TraceEvent& e : trace.events)
+    text += fmt::format("0,{},{},{:#x},{},{:x}\n", time++, e.allocates ? "allocate" : "free", (e.id + 1) * kGranule,
+                        e.bytes, e.stream);
+  return text;
+}
+
+}  // namespace oomlab::bench

@@ -15,25 +15,28 @@ struct Pieces {
 };
 inline Pieces in_pieces(MemoryResource& memory, std::size_t limit, cudaStream_t stream) {
   constexpr std::size_t kBlock = std::size_t(3) << 20;
-  std::vector<void*> blocks;
+  Ledger ledger;
+  TrackingResource tracked(memory, ledger);
+  const auto block = [&](std::size_t bytes) {
+    return DeviceBuffer<std::byte>(tracked, stream, bytes, Category::workspace, "piece");
+  };
+  std::vector<DeviceBuffer<std::byte>> blocks(limit / kBlock);
   Pieces result;
   result.asked = round_to_granule(limit / 4);
   try {
-    for (std::size_t i = 0; i < limit / kBlock; ++i) blocks.push_back(memory.allocate(kBlock, stream));
+    for (auto& b : blocks) b = block(kBlock);
   } catch (const OutOfMemory&) {  // rounding takes a few
   }
   for (std::size_t i = 0; i < blocks.size(); i += 2) {
-    memory.deallocate(blocks[i], kBlock, stream);
-    result.free += kBlock;
-    blocks[i] = nullptr;
+    result.free += blocks[i].bytes();
+    blocks[i].reset();
   }
   result.largest = memory.largest_free_block();
   try {
-    memory.deallocate(memory.allocate(result.asked, stream), result.asked, stream);
+    (void)block(result.asked);
     result.served = true;
   } catch (const OutOfMemory&) {
   }
-  for (void* const block : blocks) memory.deallocate(block, kBlock, stream);
   return result;
 }
 
@@ -43,14 +46,16 @@ struct Emptied {
 };
 inline Emptied empty_cache_with_live_blocks(CachingAllocator& memory, cudaStream_t stream) {
   constexpr std::size_t kLarge = (std::size_t(8) << 20) - kGranule, kCount = 4;
-  void *large[kCount] = {}, *small[kCount] = {};
+  Ledger ledger;
+  TrackingResource tracked(memory, ledger);
+  DeviceBuffer<std::byte> large[kCount], small[kCount];
   for (std::size_t i = 0; i < kCount; ++i) {
-    large[i] = memory.allocate(kLarge, stream);
-    small[i] = memory.allocate(kGranule, stream);
+    large[i] = DeviceBuffer<std::byte>(tracked, stream, kLarge, Category::workspace, "large");
+    small[i] = DeviceBuffer<std::byte>(tracked, stream, kGranule, Category::workspace, "small");
   }
-  for (void* const block : large) memory.deallocate(block, kLarge, stream);
-  Emptied result{memory.reserved_bytes(), memory.live_bytes(), memory.empty_cache()};
-  for (void* const block : small) memory.deallocate(block, kGranule, stream);
+  for (auto& buffer : large) buffer.reset();
+  Emptied result{memory.reserved_bytes(), memory.live_bytes(), 0};
+  result.given = memory.empty_cache();
   return result;
 }
 

@@ -248,7 +248,7 @@ Speed speed(MemoryResource& memory, std::size_t blocks) {
   const auto next_size = [&] { return std::size_t(512 * std::exp2(double(random() >> 11) * 0x1p-53 * 8)); };
   std::vector<std::pair<void*, std::size_t>> live(blocks);
   for (auto& [address, bytes] : live) address = memory.allocate(bytes = next_size(), nullptr);
-  const std::size_t warm = 4 * blocks, turns = 200000;
+  const std::size_t warm = 2 * blocks, turns = 50000;
   std::vector<double> times;
   times.reserve(2 * turns);
   std::vector<std::pair<std::uint32_t, std::uint32_t>> plan(warm + turns);

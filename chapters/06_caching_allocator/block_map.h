@@ -92,7 +92,7 @@ class BlockMap {
     if (best != kNoBlock) return best;
     c = next_class(lists, c + 1);
     if (c == kClasses) return kNoBlock;
-    left = kLook;
+    left = c < 2 * kFine ? 1 : kLook;  // below that, all blocks of a class are of one size
     for (BlockId id = lists.head[c]; id != kNoBlock && left; id = blocks_[id].list_after, --left)
       if (best == kNoBlock || blocks_[id].size < blocks_[best].size) best = id;
     return best;

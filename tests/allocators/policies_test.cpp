@@ -63,8 +63,9 @@ TEST(PyTorchPolicy, ExpandableGrowsByTwentyAndGivesFreePagesBack) {
   EXPECT_EQ(p.reserved(), 62 * kMiB) << "kept";
   ASSERT_TRUE(p.allocate(3, 40 * kMiB, 0));  // 62 + 40 is too much: page 0 goes back first
   EXPECT_EQ(p.reserved(), 82 * kMiB);
-  EXPECT_FALSE(p.allocate(4, 25 * kMiB, 0));  // page 0 and the half of page 1 are 30 MiB of addresses: one page is there
-  ASSERT_TRUE(p.allocate(5, 10 * kMiB, 0));   // the half of page 1
+  EXPECT_FALSE(
+      p.allocate(4, 25 * kMiB, 0));          // page 0 and the half of page 1 are 30 MiB of addresses: one page is there
+  ASSERT_TRUE(p.allocate(5, 10 * kMiB, 0));  // the half of page 1
   EXPECT_EQ(p.reserved(), 82 * kMiB);
 }
 

@@ -36,12 +36,12 @@ function(oomlab_chapter_tests name)
     set_target_properties(${name}_fault_sweep PROPERTIES LINKER_LANGUAGE CXX)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
     # Every call with OOMLAB_FULL_SWEEP. Otherwise every third, so that all chapters are swept in minutes; and under a
-    # sanitizer, where a run is ten times slower, and with threads a hundred times, every 97th or 499th (primes: no rhythm).
+    # sanitizer, where a run is ten times slower, and with threads a hundred times, every 97th or 1499th (primes: no rhythm).
     set(stride 3)
     if(OOMLAB_FULL_SWEEP)
       set(stride 1)
     elseif(OOMLAB_CHECK)
-      set(stride 499)
+      set(stride 1499)
     elseif(OOMLAB_SANITIZE)
       set(stride 97)
     endif()

@@ -183,6 +183,8 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
     try {
       pass.run(kUnlimited);
       progress(fmt::format("{}: without the budget, peak {}", variant.name, format_bytes(result.peak_allocated)));
+    } catch (const VariantSkipped& skipped) {
+      result.reason += fmt::format("; without the budget: {}", skipped.what());
     } catch (const OutOfMemory& error) {
       result.reason += "; without the budget: " + oom_line(error.report());
       progress(fmt::format("{}: without the budget: {}", variant.name, oom_line(error.report())));

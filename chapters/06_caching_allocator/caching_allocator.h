@@ -103,7 +103,8 @@ class CachingAllocator final : public MemoryResource {
   }
 
   /// Gives the free pages back to the device and returns their bytes. Live blocks stay where they are, and with each of
-  /// them the page it is in. Waits for the streams. Throws CudaError, std::bad_alloc: nothing has changed.
+  /// them the page it is in. Waits for the streams. Throws CudaError, std::bad_alloc: nothing has changed, except that
+  /// a page whose unmapping failed is quarantined (lost_bytes()).
   std::size_t empty_cache() {
     std::vector<std::size_t> pages = free_pages(0, 0);
     map_.make_room(2 * pages.size() + 2);
@@ -111,6 +112,7 @@ class CachingAllocator final : public MemoryResource {
     std::size_t given = 0;
     for (const std::size_t page : pages) given += take_page(page) ? (range_.give_back(range_.taken()), 1) : 0;
     while (map_.last() != kNoBlock && map_[map_.last()].state == State::hole) map_.pop();
+    if (given < pages.size()) report_lost_page();
     return given * range_.page_bytes();
   }
 
@@ -368,12 +370,15 @@ class CachingAllocator final : public MemoryResource {
       release_all();
       throw;
     }
+    bool lost = false;
     for (const std::size_t page : movable) {
-      if (handles.size() == window.needed) break;
-      if (take_page(page)) handles.push_back(range_.taken());
+      if (handles.size() == window.needed || lost) break;
+      lost = !take_page(page);
+      if (!lost) handles.push_back(range_.taken());
     }
-    if (handles.size() < window.needed) {  // not enough, or pages were lost on the way
+    if (handles.size() < window.needed || lost) {
       release_all();
+      if (lost) report_lost_page();
       return kNoBlock;
     }
     extend_to(end);
@@ -384,6 +389,10 @@ class CachingAllocator final : public MemoryResource {
     return grown;
   }
 
+  // The books are right, and the page is never used again; but the user should know.
+  [[noreturn]] static void report_lost_page() {
+    throw_cuda_error(cudaErrorUnknown, "cuMemUnmap: a page is quarantined", __FILE__, __LINE__);
+  }
   // Appends a hole, so that the books reach to the end of a page.
   void extend_to(std::size_t end) {
     if (const std::uint32_t at = map_.last() == kNoBlock ? 0 : map_[map_.last()].end(); at < page_start(end))

@@ -1,10 +1,15 @@
 #pragma once
 // Which piece of an address range is what: blocks that tile it, in address order, findable by address and by size.
 //
-// Finding by size is what makes an allocator slow. Here free blocks hang in lists by size class: 32 classes between two
+// Finding by size is what makes an allocator slow. Here free blocks are listed by size class: 32 classes between two
 // powers of two (up to 32 KiB every size has a class of its own), and a bit for each class says whether its list is
 // empty. So a block that fits is two find-first-set instructions away, however many blocks there are.
+//
+// What is left of the time is cache misses, once there are many blocks. So a list is not a chain through the blocks,
+// but chunks of 15 entries that repeat the blocks' sizes: looking for the best fit touches one chunk, and only the
+// block that is taken.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -15,7 +20,7 @@
 
 namespace oomlab::chapters {
 
-/// A block's number in a BlockMap; stays the same as long as the block is not merged away.
+/// A block's name in a BlockMap is where it starts, in granules.
 using BlockId = std::uint32_t;
 inline constexpr BlockId kNoBlock = UINT32_MAX;
 
@@ -23,58 +28,63 @@ inline constexpr BlockId kNoBlock = UINT32_MAX;
 class BlockMap {
  public:
   enum class State : std::uint8_t { used, free, hole, lost };
-  struct alignas(32) Block {  // two in a cache line, none across two
-    std::uint32_t start, size;
-    BlockId before = kNoBlock, after = kNoBlock;            // neighbours in address order
-    BlockId list_before = kNoBlock, list_after = kNoBlock;  // neighbours in the list of a size class
-    std::uint16_t owner = 0;                                // free: which lists it is in
-    State state = State::lost;
+  struct Block {
+    BlockId start = kNoBlock;
+    std::uint32_t size = 0;
+    BlockId before = kNoBlock;  // neighbour in address order
+    // Two bits of state; below, where a free block is listed (chunk * kChunk + index), or the owner of any other.
+    std::uint32_t word = 0;
     std::uint32_t end() const { return start + size; }
+    State state() const { return static_cast<State>(word >> 30); }
   };
 
-  BlockMap() { slots_.resize(64); }
+  BlockMap() : table_(64) {}
 
-  const Block& operator[](BlockId id) const { return blocks_[id]; }
-  BlockId first() const { return first_; }
+  const Block& operator[](BlockId id) const { return table_[slot(id)]; }
+  BlockId first() const { return last_ == kNoBlock ? kNoBlock : 0; }
   BlockId last() const { return last_; }
+  BlockId after(const Block& block) const { return block.end() == end_ ? kNoBlock : block.end(); }
+  /// Which lists a free block is in; for others, what they were given.
+  std::uint16_t owner(const Block& block) const {
+    const std::uint32_t rest = block.word & kRest;
+    return block.state() == State::free ? chunks_[rest / kChunk].owner : static_cast<std::uint16_t>(rest);
+  }
   std::size_t used() const { return used_; }    ///< blocks in use
   std::size_t holes() const { return holes_; }  ///< blocks that are holes
   /// The block that holds a position inside the range. Walks: for the rare paths.
   BlockId at(std::uint32_t position) const {
-    if (position >= blocks_[last_].end() / 2) {
+    if (position >= end_ / 2) {
       BlockId id = last_;
-      while (blocks_[id].start > position) id = blocks_[id].before;
+      while (id > position) id = (*this)[id].before;
       return id;
     }
-    BlockId id = first_;
-    while (blocks_[id].end() <= position) id = blocks_[id].after;
+    BlockId id = 0;
+    for (std::uint32_t end; (end = (*this)[id].end()) <= position;) id = end;
     return id;
   }
 
   /// Room for `more` further blocks, so that nothing below allocates. Throws std::bad_alloc:
   /// nothing has changed.
   void make_room(std::size_t more) {
-    if (spare_.size() < more) {
-      const std::size_t grown = blocks_.size() + std::max<std::size_t>(more, blocks_.size() / 2);
-      spare_.reserve(grown);
-      blocks_.reserve(grown);
-      while (blocks_.size() < grown) {
-        spare_.push_back(static_cast<BlockId>(blocks_.size()));
-        blocks_.push_back({});
-      }
-    }
-    if (2 * (used_ + 1) > slots_.size()) grow_slots();
+    if (3 * (count_ + more) <= 2 * table_.size()) return;
+    std::vector<Block> old(std::bit_ceil(2 * (count_ + more)));
+    make_chunks(2 * old.size() / 3, lists_.size());
+    old.swap(table_);
+    for (const Block& block : old)
+      if (block.start != kNoBlock) put(block);
   }
   /// Owners 0 … count − 1 exist from now on. Throws std::bad_alloc: nothing has changed.
   void add_owners(std::size_t count) {
-    if (lists_.size() < count) lists_.resize(count);
+    if (lists_.size() >= count) return;
+    make_chunks(2 * table_.size() / 3, count);
+    lists_.resize(count);
   }
 
   /// The used block that starts there; kNoBlock when there is none.
   BlockId find(std::uint32_t start) const {
-    for (std::size_t i = home(start);; i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].id == kNoBlock) return kNoBlock;
-      if (slots_[i].start == start) return slots_[i].id;
+    for (std::size_t i = home(start);; i = next(i)) {
+      if (table_[i].start == start) return table_[i].state() == State::used ? start : kNoBlock;
+      if (table_[i].start == kNoBlock) return kNoBlock;
     }
   }
 
@@ -82,100 +92,101 @@ class BlockMap {
   /// first few of the next class that has any. `thorough` looks through the whole class of `size`.
   BlockId find_free(std::uint16_t owner, std::uint32_t size, bool thorough) const {
     const Lists& lists = lists_[owner];
-    unsigned c = size_class(size);
-    BlockId best = kNoBlock;
-    unsigned left = thorough ? UINT32_MAX : kLook;
-    for (BlockId id = lists.head[c]; id != kNoBlock && left; id = blocks_[id].list_after, --left) {
-      if (blocks_[id].size == size) return id;
-      if (blocks_[id].size > size && (best == kNoBlock || blocks_[id].size < blocks_[best].size)) best = id;
-    }
-    if (best != kNoBlock) return best;
-    c = next_class(lists, c + 1);
-    if (c == kClasses) return kNoBlock;
-    left = c < 2 * kFine ? 1 : kLook;  // below that, all blocks of a class are of one size
-    for (BlockId id = lists.head[c]; id != kNoBlock && left; id = blocks_[id].list_after, --left)
-      if (best == kNoBlock || blocks_[id].size < blocks_[best].size) best = id;
-    return best;
+    const unsigned c = size_class(size);
+    Entry best = smallest_of(lists.head[c], size, thorough);
+    if (best.id != kNoBlock) return best.id;
+    if (const unsigned next = next_class(lists, c + 1); next < kClasses)
+      best = smallest_of(lists.head[next], size, false);
+    return best.id;
   }
 
-  /// Puts the first `size` of a free block to use; the rest stays free. Returns the rest, or kNoBlock.
-  BlockId use(BlockId id, std::uint32_t size) {
-    leave(id);
-    const std::uint16_t owner = blocks_[id].owner;
-    BlockId rest = kNoBlock;
-    if (blocks_[id].size > size) {
-      rest = split(id, size);
-      enter(rest, State::free, owner);
-    }
-    enter(id, State::used, owner);
-    return rest;
+  /// Puts the first `size` of a free block to use; the rest stays free.
+  void use(BlockId id, std::uint32_t size) {
+    Block& block = table_[slot(id)];
+    const std::uint16_t owns = owner(block);
+    leave(block);
+    if (block.size > size) enter(split(block, size), State::free, owns);
+    enter(block, State::used, owns);
   }
   /// A new block at the end of the range.
   BlockId append(std::uint32_t size, State state, std::uint16_t owner) {
-    const BlockId id = take_spare();
-    Block& block = blocks_[id];
-    block = {last_ == kNoBlock ? 0 : blocks_[last_].end(), size};
-    block.before = last_;
-    (last_ == kNoBlock ? first_ : blocks_[last_].after) = id;
-    last_ = id;
-    enter(id, state, owner);
-    return id;
+    Block& block = put({end_, size, last_});
+    last_ = end_;
+    end_ += size;
+    ++count_;
+    enter(block, state, owner);
+    return last_;
   }
-  /// Cuts a block: it keeps the first `size`, the rest becomes a block of the same kind.
+  /// Cuts a block: it keeps the first `size`, the rest becomes a block of the same kind. Returns the rest.
   BlockId cut(BlockId id, std::uint32_t size) {
-    const State state = blocks_[id].state;
-    const std::uint16_t owner = blocks_[id].owner;
-    leave(id);
-    const BlockId rest = split(id, size);
-    enter(id, state, owner);
-    enter(rest, state, owner);
-    return rest;
+    Block& block = table_[slot(id)];
+    const State state = block.state();
+    const std::uint16_t owns = owner(block);
+    leave(block);
+    Block& rest = split(block, size);
+    enter(block, state, owns);
+    enter(rest, state, owns);
+    return rest.start;
   }
   /// Makes a block something else; free blocks (of one owner) and holes grow together with neighbours of their kind.
   /// Returns the block that it is part of now.
-  BlockId change(BlockId id, State state, std::uint16_t owner = 0) {
+  BlockId change(BlockId id, State state, std::uint16_t owns = 0) {
+    Block* block = &table_[slot(id)];
     // Among very many blocks each neighbour is a cache miss: have them come together.
-    if (blocks_[id].before != kNoBlock) __builtin_prefetch(&blocks_[blocks_[id].before]);
-    if (blocks_[id].after != kNoBlock) __builtin_prefetch(&blocks_[blocks_[id].after]);
-    leave(id);
+    __builtin_prefetch(&table_[home(block->before)]);
+    __builtin_prefetch(&table_[home(block->end())]);
+    leave(*block);
     if (state == State::free || state == State::hole) {
-      const auto same = [&](BlockId other) {
-        return other != kNoBlock && blocks_[other].state == state &&
-               (state == State::hole || blocks_[other].owner == owner);
+      const auto same = [&](const Block& other) {
+        return other.state() == state && (state == State::hole || owner(other) == owns);
       };
-      if (const BlockId before = blocks_[id].before; same(before)) {
-        leave(before);
-        absorb_after(before);
-        id = before;
-      }
-      if (const BlockId after = blocks_[id].after; same(after)) {
-        leave(after);
-        absorb_after(id);
-      }
+      const std::uint32_t had = block->size;
+      if (const BlockId after_id = after(*block); after_id != kNoBlock)
+        if (Block& after = table_[slot(after_id)]; same(after)) {
+          leave(after);
+          block->size += after.size;
+          erase(after);
+          block = &table_[slot(id)];
+        }
+      if (block->before != kNoBlock)
+        if (Block& before = table_[slot(block->before)]; same(before)) {
+          leave(before);
+          before.size += block->size;
+          id = before.start;
+          erase(*block);
+          block = &table_[slot(id)];
+        }
+      if (block->size != had) tell_after(*block);
     }
-    enter(id, state, owner);
+    enter(*block, state, owns);
     return id;
   }
   /// Removes the last block.
   void pop() {
-    const BlockId id = last_;
-    leave(id);
-    last_ = blocks_[id].before;
-    (last_ == kNoBlock ? first_ : blocks_[last_].after) = kNoBlock;
-    spare_.push_back(id);
+    Block& block = table_[slot(last_)];
+    leave(block);
+    end_ = last_;
+    last_ = block.before;
+    erase(block);
   }
 
  private:
-  static constexpr unsigned kFine = 32, kLook = 4, kClasses = 28 * kFine;
+  static constexpr unsigned kFine = 32, kClasses = 28 * kFine, kChunk = 16;
+  static constexpr std::uint32_t kNoChunk = UINT32_MAX, kRest = (1u << 30) - 1;
+  struct Entry {
+    std::uint32_t size;
+    BlockId id;
+  };
+  struct alignas(64) Chunk {  // part of a class's list; only the first chunk of a list is not full
+    std::array<Entry, kChunk - 1> entries;
+    std::uint16_t count, owner;
+    std::uint32_t next;
+  };
   struct Lists {
-    std::array<BlockId, kClasses> head;
+    std::array<std::uint32_t, kClasses> head;            // first chunk
     std::array<std::uint32_t, kClasses / kFine> fine{};  // a bit a class
     std::uint32_t coarse = 0;                            // a bit a word of `fine`
-    Lists() { head.fill(kNoBlock); }
-  };
-  struct Slot {
-    std::uint32_t start = 0;
-    BlockId id = kNoBlock;
+    Lists() { head.fill(kNoChunk); }
   };
 
   // 0…63: one class a size; then kFine classes between powers of two.
@@ -197,104 +208,118 @@ class BlockMap {
     return word * kFine + static_cast<unsigned>(std::countr_zero(bits));
   }
 
-  std::size_t home(std::uint32_t start) const { return (start * 0x9E3779B97F4A7C15ull >> 32) & (slots_.size() - 1); }
-  void put(Slot slot) {
-    std::size_t i = home(slot.start);
-    while (slots_[i].id != kNoBlock) i = (i + 1) & (slots_.size() - 1);
-    slots_[i] = slot;
+  // As many chunks as `blocks` free blocks can need, however they spread over the classes of `owners`.
+  void make_chunks(std::size_t blocks, std::size_t owners) {
+    const std::size_t needed = std::min(blocks, kClasses * owners) + blocks / (kChunk - 1) + 1;
+    spare_chunks_.reserve(needed);
+    chunks_.reserve(needed);
+    while (chunks_.size() < needed) {
+      spare_chunks_.push_back(static_cast<std::uint32_t>(chunks_.size()));
+      chunks_.push_back({});
+    }
   }
-  void grow_slots() {
-    std::vector<Slot> old(2 * slots_.size());
-    old.swap(slots_);
-    for (const Slot& slot : old)
-      if (slot.id != kNoBlock) put(slot);
+  // The smallest block of at least `size` in a list's first chunk, or, with `thorough`, in all of the list.
+  Entry smallest_of(std::uint32_t chunk, std::uint32_t size, bool thorough) const {
+    Entry best{UINT32_MAX, kNoBlock};
+    for (; chunk != kNoChunk; chunk = thorough ? chunks_[chunk].next : kNoChunk)
+      for (std::uint32_t i = chunks_[chunk].count; i-- > 0;)
+        if (const Entry& e = chunks_[chunk].entries[i]; e.size >= size && e.size < best.size) {
+          best = e;
+          if (e.size == size) return best;
+        }
+    return best;
   }
-  void erase_slot(std::uint32_t start) {
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t i = home(start);
-    while (slots_[i].start != start || slots_[i].id == kNoBlock) i = (i + 1) & mask;
-    for (std::size_t j = (i + 1) & mask; slots_[j].id != kNoBlock; j = (j + 1) & mask)
-      if (((j - home(slots_[j].start)) & mask) >= ((j - i) & mask)) {
-        slots_[i] = slots_[j];
+
+  std::size_t home(std::uint32_t start) const { return (start * 0x9E3779B97F4A7C15ull >> 32) & (table_.size() - 1); }
+  std::size_t next(std::size_t i) const { return (i + 1) & (table_.size() - 1); }
+  std::size_t slot(BlockId id) const {  // of a block that exists
+    std::size_t i = home(id);
+    while (table_[i].start != id) i = next(i);
+    return i;
+  }
+  Block& put(const Block& block) {
+    std::size_t i = home(block.start);
+    while (table_[i].start != kNoBlock) i = next(i);
+    return table_[i] = block;
+  }
+  void erase(Block& block) {  // in no list; blocks behind it may move up
+    std::size_t i = static_cast<std::size_t>(&block - table_.data());
+    for (std::size_t j = next(i); table_[j].start != kNoBlock; j = next(j))
+      if (((j - home(table_[j].start)) & (table_.size() - 1)) >= ((j - i) & (table_.size() - 1))) {
+        table_[i] = table_[j];
         i = j;
       }
-    slots_[i].id = kNoBlock;
+    table_[i] = {};
+    --count_;
   }
-
-  BlockId take_spare() {
-    const BlockId id = spare_.back();
-    spare_.pop_back();
-    return id;
+  void tell_after(const Block& block) {
+    if (const BlockId id = after(block); id != kNoBlock)
+      table_[slot(id)].before = block.start;
+    else
+      last_ = block.start;
   }
-  BlockId split(BlockId id, std::uint32_t size) {  // both of them in no list
-    const BlockId rest = take_spare();
-    Block &front = blocks_[id], &back = blocks_[rest];
-    back = {front.start + size, front.size - size};
-    back.before = id;
-    back.after = front.after;
-    front.size = size;
-    front.after = rest;
-    (back.after == kNoBlock ? last_ : blocks_[back.after].before) = rest;
+  Block& split(Block& block, std::uint32_t size) {  // in no list
+    Block& rest = put({block.start + size, block.size - size, block.start});
+    block.size = size;
+    ++count_;
+    tell_after(rest);
     return rest;
   }
-  void absorb_after(BlockId id) {  // both of them in no list
-    const BlockId gone = blocks_[id].after;
-    Block& block = blocks_[id];
-    block.size += blocks_[gone].size;
-    block.after = blocks_[gone].after;
-    (block.after == kNoBlock ? last_ : blocks_[block.after].before) = id;
-    spare_.push_back(gone);
+  void enter(Block& block, State state, std::uint16_t owns) {
+    used_ += state == State::used;
+    holes_ += state == State::hole;
+    const std::uint32_t rest = state == State::free ? list(block, owns) : owns;
+    block.word = static_cast<std::uint32_t>(state) << 30 | rest;
   }
-  void enter(BlockId id, State state, std::uint16_t owner) {
-    Block& block = blocks_[id];
-    block.state = state;
-    block.owner = owner;
-    if (state == State::used) {
-      put({block.start, id});
-      ++used_;
-    } else if (state == State::hole) {
-      ++holes_;
-    } else if (state == State::free) {
-      Lists& lists = lists_[owner];
-      const unsigned c = size_class(block.size);
-      block.list_before = kNoBlock;
-      block.list_after = lists.head[c];
-      if (block.list_after != kNoBlock) blocks_[block.list_after].list_before = id;
-      lists.head[c] = id;
-      lists.fine[c / kFine] |= 1u << c % kFine;
-      lists.coarse |= 1u << c / kFine;
-    }
+  void leave(const Block& block) {
+    used_ -= block.state() == State::used;
+    holes_ -= block.state() == State::hole;
+    if (block.state() == State::free) unlist(block);
   }
-  void leave(BlockId id) {
-    Block& block = blocks_[id];
-    if (block.state == State::used) {
-      erase_slot(block.start);
-      --used_;
-    } else if (block.state == State::hole) {
-      --holes_;
-    } else if (block.state == State::free) {
-      Lists& lists = lists_[block.owner];
-      if (block.list_after != kNoBlock) blocks_[block.list_after].list_before = block.list_before;
-      if (block.list_before != kNoBlock) {
-        blocks_[block.list_before].list_after = block.list_after;
-      } else {
-        const unsigned c = size_class(block.size);
-        lists.head[c] = block.list_after;
-        if (block.list_after == kNoBlock) {
-          lists.fine[c / kFine] &= ~(1u << c % kFine);
-          if (!lists.fine[c / kFine]) lists.coarse &= ~(1u << c / kFine);
-        }
-      }
+  std::uint32_t list(const Block& block, std::uint16_t owns) {
+    Lists& lists = lists_[owns];
+    const unsigned c = size_class(block.size);
+    std::uint32_t& head = lists.head[c];
+    if (head == kNoChunk || chunks_[head].count == kChunk - 1) {
+      const std::uint32_t chunk = spare_chunks_.back();
+      spare_chunks_.pop_back();
+      chunks_[chunk].count = 0;
+      chunks_[chunk].owner = owns;
+      chunks_[chunk].next = head;
+      head = chunk;
     }
-    block.state = State::lost;  // in no list
+    Chunk& first = chunks_[head];
+    first.entries[first.count] = {block.size, block.start};
+    lists.fine[c / kFine] |= 1u << c % kFine;
+    lists.coarse |= 1u << c / kFine;
+    return head * kChunk + first.count++;
+  }
+  void unlist(const Block& block) {  // the list's last entry takes its place
+    const std::uint32_t place = block.word & kRest;
+    Lists& lists = lists_[chunks_[place / kChunk].owner];
+    const unsigned c = size_class(block.size);
+    std::uint32_t& head = lists.head[c];
+    Chunk& first = chunks_[head];
+    const Entry moved = first.entries[--first.count];
+    if (moved.id != block.start) {
+      table_[slot(moved.id)].word = block.word;
+      chunks_[place / kChunk].entries[place % kChunk] = moved;
+    }
+    if (first.count) return;
+    spare_chunks_.push_back(head);
+    head = first.next;
+    if (head != kNoChunk) return;
+    lists.fine[c / kFine] &= ~(1u << c % kFine);
+    if (!lists.fine[c / kFine]) lists.coarse &= ~(1u << c / kFine);
   }
 
-  std::vector<Block> blocks_;
-  std::vector<BlockId> spare_;
-  std::vector<Slot> slots_;
-  std::vector<Lists> lists_;
-  BlockId first_ = kNoBlock, last_ = kNoBlock;
-  std::size_t used_ = 0, holes_ = 0;
+  std::vector<Block> table_;  // by home(start), or the next slot that was empty
+  std::vector<Lists> lists_;  // by owner
+  std::vector<Chunk> chunks_;
+  std::vector<std::uint32_t> spare_chunks_;
+  BlockId last_ = kNoBlock;
+  std::uint32_t end_ = 0;
+  std::size_t count_ = 0, used_ = 0, holes_ = 0;
 };
 
 }  // namespace oomlab::chapters

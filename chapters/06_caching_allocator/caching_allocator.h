@@ -81,7 +81,7 @@ class CachingAllocator final : public MemoryResource {
       return;
     }
     const bool small = is_small(id);
-    std::uint16_t owner = static_cast<std::uint16_t>(map_[id].owner / 2 * 2 + small);
+    std::uint16_t owner = static_cast<std::uint16_t>(map_.owner(map_[id]) / 2 * 2 + small);
     try {
       owner = owner_of(stream, small);
     } catch (...) {  // no event for a new stream: wait for it, then the block is as good as the owner's
@@ -97,7 +97,7 @@ class CachingAllocator final : public MemoryResource {
   std::size_t largest_free_block() const override {
     std::uint32_t largest = 0;
     for_blocks([&](BlockId id) {
-      if (map_[id].state == State::free) largest = std::max(largest, map_[id].size);
+      if (map_[id].state() == State::free) largest = std::max(largest, map_[id].size);
     });
     return largest * kGranule;
   }
@@ -111,7 +111,7 @@ class CachingAllocator final : public MemoryResource {
     for (const auto& stream : streams_) CUDA_CHECK(cudaStreamSynchronize(stream->stream));
     std::size_t given = 0;
     for (const std::size_t page : pages) given += take_page(page) ? (range_.give_back(range_.taken()), 1) : 0;
-    while (map_.last() != kNoBlock && map_[map_.last()].state == State::hole) map_.pop();
+    while (map_.last() != kNoBlock && map_[map_.last()].state() == State::hole) map_.pop();
     if (given < pages.size()) report_lost_page();
     return given * range_.page_bytes();
   }
@@ -121,7 +121,7 @@ class CachingAllocator final : public MemoryResource {
     std::uint64_t hash = 0xcbf29ce484222325ull;
     const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3ull; };
     for_blocks([&](BlockId id) {
-      mix(map_[id].start), mix(map_[id].size), mix(std::uint64_t(map_[id].state)), mix(map_[id].owner);
+      mix(map_[id].start), mix(map_[id].size), mix(std::uint64_t(map_[id].state())), mix(map_.owner(map_[id]));
     });
     mix(range_.mapped());
     return hash;
@@ -135,13 +135,13 @@ class CachingAllocator final : public MemoryResource {
     for_blocks([&](BlockId id) {
       const BlockMap::Block& b = map_[id];
       if (b.start != at || b.size == 0 || b.before != before) wrong = "blocks do not tile the range";
-      if (before != kNoBlock && map_[before].state == b.state &&
-          (b.state == State::hole || (b.state == State::free && map_[before].owner == b.owner)))
+      if (before != kNoBlock && map_[before].state() == b.state() &&
+          (b.state() == State::hole || (b.state() == State::free && map_.owner(map_[before]) == map_.owner(b))))
         wrong = "two free neighbours have not grown together";
-      if (b.state == State::used) live += b.size;
-      if (b.state == State::used && map_.find(b.start) != id) wrong = "a live block cannot be found";
+      if (b.state() == State::used) live += b.size;
+      if (b.state() == State::used && map_.find(b.start) != id) wrong = "a live block cannot be found";
       for (std::size_t page = b.start / granules_a_page_; page * granules_a_page_ < b.end(); ++page) {
-        const bool should = b.state == State::used || b.state == State::free;
+        const bool should = b.state() == State::used || b.state() == State::free;
         if (range_.is_mapped(page) != should) wrong = "memory is not where the books say";
         if (should && page * granules_a_page_ >= b.start) ++mapped_seen;  // counted where the page begins
       }
@@ -172,7 +172,7 @@ class CachingAllocator final : public MemoryResource {
   }
   template <class Visit>
   void for_blocks(Visit visit) const {
-    for (BlockId id = map_.first(); id != kNoBlock; id = map_[id].after) visit(id);
+    for (BlockId id = map_.first(); id != kNoBlock; id = map_.after(map_[id])) visit(id);
   }
   // Free blocks belong to a stream and a region: twice the stream's number, and 1 for the region of small blocks.
   std::uint16_t owner_of(cudaStream_t stream, bool small) {
@@ -227,20 +227,20 @@ class CachingAllocator final : public MemoryResource {
       if (id != kNoBlock && (best == kNoBlock || map_[id].size < map_[best].size)) best = id;
     }
     if (best == kNoBlock) return kNoBlock;
-    wait_for(map_[best].owner, owner);
+    wait_for(map_.owner(map_[best]), owner);
     return map_.change(best, State::free, static_cast<std::uint16_t>(owner / 2 * 2 + region));
   }
   // All free blocks of all streams become this stream's, so that neighbours grow together.
   void unite(std::uint16_t owner) {
     std::vector<bool> waited(streams_.size());
     for_blocks([&](BlockId id) {
-      const std::uint16_t other = map_[id].owner;
-      if (map_[id].state != State::free || waited[other / 2]) return;
+      const std::uint16_t other = map_.owner(map_[id]);
+      if (map_[id].state() != State::free || waited[other / 2]) return;
       wait_for(other, owner);
       waited[other / 2] = true;
     });
-    for (BlockId id = map_.first(); id != kNoBlock; id = map_[id].after)
-      if (map_[id].state == State::free && map_[id].owner / 2 != owner / 2)
+    for (BlockId id = map_.first(); id != kNoBlock; id = map_.after(map_[id]))
+      if (map_[id].state() == State::free && map_.owner(map_[id]) / 2 != owner / 2)
         id = map_.change(id, State::free, static_cast<std::uint16_t>(owner / 2 * 2 + is_small(id)));
   }
 
@@ -269,24 +269,24 @@ class CachingAllocator final : public MemoryResource {
     };
     const auto in_gap = [&](BlockId id) {
       return id != region_end &&
-             (map_[id].state == State::hole || (map_[id].state == State::free && map_[id].owner == owner));
+             (map_[id].state() == State::hole || (map_[id].state() == State::free && map_.owner(map_[id]) == owner));
     };
     std::uint64_t after_last = map_[map_.last()].end();
-    for (BlockId id = small ? map_.first() : map_[border_].after; id != region_end && best.needed > 1;) {
+    for (BlockId id = small ? map_.first() : map_.after(map_[border_]); id != region_end && best.needed > 1;) {
       if (!in_gap(id)) {
-        id = map_[id].after;
+        id = map_.after(map_[id]);
         continue;
       }
       BlockId end = id;
       bool hole = false;
-      for (; in_gap(end); end = map_[end].after) hole |= map_[end].state == State::hole;
+      for (; in_gap(end); end = map_.after(map_[end])) hole |= map_[end].state() == State::hole;
       const std::uint64_t gap_start = map_[id].start, gap_end = end == kNoBlock ? range_end : map_[end].start;
       if (end == kNoBlock) after_last = gap_start;
       if (hole && end != kNoBlock) {  // free blocks alone were found too small before
         consider(gap_start, gap_start, gap_end);
         if (gap_end >= size) consider(gap_end - size, gap_start, gap_end);
-        for (BlockId b = id; b != end; b = map_[b].after) {
-          if (map_[b].state != State::free) continue;
+        for (BlockId b = id; b != end; b = map_.after(map_[b])) {
+          if (map_[b].state() != State::free) continue;
           consider(map_[b].start, gap_start, gap_end);
           if (map_[b].end() >= size) consider(map_[b].end() - size, gap_start, gap_end);
         }
@@ -301,7 +301,7 @@ class CachingAllocator final : public MemoryResource {
   std::vector<std::size_t> free_pages(std::size_t keep_first, std::size_t keep_end) const {
     std::vector<BlockId> blocks;
     for_blocks([&](BlockId id) {
-      if (map_[id].state == State::free) blocks.push_back(id);
+      if (map_[id].state() == State::free) blocks.push_back(id);
     });
     std::sort(blocks.begin(), blocks.end(), [&](BlockId a, BlockId b) {
       return map_[a].size != map_[b].size ? map_[a].size > map_[b].size : map_[a].start > map_[b].start;
@@ -385,7 +385,7 @@ class CachingAllocator final : public MemoryResource {
     if (!put_pages(first, end, handles)) return kNoBlock;
     BlockId grown = kNoBlock;
     for (std::size_t page = first; page < end; ++page)
-      if (map_[map_.at(page_start(page))].state == State::hole) grown = carve(page, State::free, owner);
+      if (map_[map_.at(page_start(page))].state() == State::hole) grown = carve(page, State::free, owner);
     return grown;
   }
 
@@ -418,7 +418,7 @@ class CachingAllocator final : public MemoryResource {
     for (std::size_t next = put.size(); next < handles.size(); ++next) range_.give_back(handles[next]);
     for (const std::size_t page : put)
       range_.take(page) ? range_.give_back(range_.taken()) : void(carve(page, State::lost, 0));
-    while (map_.last() != kNoBlock && map_[map_.last()].state == State::hole) map_.pop();
+    while (map_.last() != kNoBlock && map_[map_.last()].state() == State::hole) map_.pop();
     if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
     throw_cuda_error(static_cast<cudaError_t>(result), "cuMemMap, cuMemSetAccess", __FILE__, __LINE__);
   }

@@ -9,13 +9,15 @@
 //      error is clear;
 //   3. the chapter, run again without a fault, gives bit-identical results.
 //
-//   --mode once|from   --stride n (every n-th k)   --replay k (one k, talkative)   --program NAME   -- OPTIONS of it
+//   --mode once|from   --sites n (about n values of k, spread over all; without: every k)   --program NAME
+//   --replay k (one k, talkative)   -- OPTIONS of the chapter
 
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
@@ -226,7 +228,19 @@ std::string judge(const Run& run, const Run& clean, const json& reference) {
   return "";
 }
 
-int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t replay) {
+// A step that takes about `sites` steps to `calls`; a prime, so that it does not keep time with a training loop.
+std::uint64_t stride_for(std::uint64_t calls, std::uint64_t sites) {
+  const auto is_prime = [](std::uint64_t n) {
+    for (std::uint64_t d = 2; d * d <= n; ++d)
+      if (n % d == 0) return false;
+    return true;
+  };
+  std::uint64_t stride = sites ? std::max<std::uint64_t>(1, calls / sites) : 1;
+  while (!is_prime(stride)) ++stride;
+  return stride;
+}
+
+int sweep(const Sweep& chapter, bool from, std::uint64_t wanted, std::uint64_t replay) {
   // Twice: the first run fills caches that live as long as the process (locales, flags, OpenBLAS's buffers).
   Run clean = chapter.run();
   clean = chapter.run();
@@ -235,6 +249,8 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t r
     return 1;
   }
   const json reference = deterministic(clean.files[0]);
+  (void)chapter.run(UINT64_MAX);
+  const std::uint64_t stride = stride_for(host::fault_calls(), wanted);
   const host::Live nothing{};
   std::map<std::string, std::size_t> sites;
   std::size_t failures = 0;
@@ -294,7 +310,7 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t stride, std::uint64_t r
 int main(int argc, char** argv) {
   Sweep chapter;
   bool from = false;
-  std::uint64_t stride = 1, replay = 0;
+  std::uint64_t sites = 0, replay = 0;
   std::vector<std::string> more;  // options for the chapter, after "--"
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
@@ -304,8 +320,8 @@ int main(int argc, char** argv) {
     }
     if (option == "--mode") {
       from = value == "from";
-    } else if (option == "--stride") {
-      stride = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (option == "--sites") {
+      sites = std::strtoull(value.c_str(), nullptr, 10);
     } else if (option == "--replay") {
       replay = std::strtoull(value.c_str(), nullptr, 10);
     } else if (option == "--program") {
@@ -315,8 +331,8 @@ int main(int argc, char** argv) {
       return 64;
     }
   }
-  if (stride == 0 || chapter.program.empty()) {
-    std::fprintf(stderr, "fault_sweep: --program NAME is needed, and --stride must be 1 or more\n");
+  if (chapter.program.empty()) {
+    std::fprintf(stderr, "fault_sweep: --program NAME is needed\n");
     return 64;
   }
   std::string name = (std::filesystem::temp_directory_path() / "oomlab_sweep.XXXXXX").string();
@@ -330,7 +346,7 @@ int main(int argc, char** argv) {
                    "--trace",       name + "/trace.json",
                    "--snapshot",    name + "/snapshot.pickle"};
   chapter.words.insert(chapter.words.end(), more.begin(), more.end());
-  const int exit_code = sweep(chapter, from, stride, replay);
+  const int exit_code = sweep(chapter, from, sites, replay);
   std::filesystem::remove_all(name);
   return exit_code;
 }

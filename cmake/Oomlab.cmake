@@ -48,7 +48,7 @@ if(OOMLAB_BACKEND STREQUAL "host" AND OOMLAB_NATIVE)
   target_compile_options(oomlab_flags INTERFACE -march=native)
 endif()
 if(OOMLAB_SANITIZE)
-  target_compile_options(oomlab_flags INTERFACE -fsanitize=${OOMLAB_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(oomlab_flags INTERFACE -fsanitize=${OOMLAB_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(oomlab_flags INTERFACE -fsanitize=${OOMLAB_SANITIZE})
 endif()
 
@@ -80,6 +80,11 @@ function(oomlab_executable name)
   target_link_libraries(${name} PRIVATE oomlab_flags ${arg_LINK})
 endfunction()
 
+# For tests, which take longer to compile than to run.
+function(oomlab_compiled_quickly target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+endfunction()
+
 # oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [SERIAL])
 # A GoogleTest program: every TEST in it becomes a ctest entry.
 function(oomlab_test name)
@@ -88,6 +93,7 @@ function(oomlab_test name)
     return()
   endif()
   oomlab_executable(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest_main)
+  oomlab_compiled_quickly(${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()

@@ -6,10 +6,12 @@ if(NOT TARGET oomlab_chapter_checks)
   add_library(oomlab_chapter_checks OBJECT "${CMAKE_CURRENT_LIST_DIR}/bytes_test.cpp"
     "${CMAKE_CURRENT_LIST_DIR}/cli_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/process.cpp")
   target_link_libraries(oomlab_chapter_checks PUBLIC oomlab_flags GTest::gtest fmt::fmt nlohmann_json::nlohmann_json)
+  oomlab_compiled_quickly(oomlab_chapter_checks)
   if(OOMLAB_BACKEND STREQUAL "host")
     add_library(oomlab_fault_sweep OBJECT "${CMAKE_CURRENT_LIST_DIR}/fault_sweep.cpp"
       "${CMAKE_CURRENT_LIST_DIR}/../faults/operator_new.cpp")
     target_link_libraries(oomlab_fault_sweep PUBLIC oomlab_harness nlohmann_json::nlohmann_json)
+    oomlab_compiled_quickly(oomlab_fault_sweep)
   endif()
 endif()
 

@@ -386,12 +386,26 @@ __host__ __device__ inline std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+__device__ inline float uniform(std::uint64_t key, std::size_t i) {
+  const auto bits = static_cast<std::int32_t>(mix(key + i * 0x9e3779b97f4a7c15ull) >> 40);  // 24 bits
+  // exact: a multiple of 2^-23 in [-1, 1); so only the product with a bound, and FP16 or BF16, round
+  return static_cast<float>(bits - (1 << 23)) * (1.0f / (1 << 23));
+}
+
 template <class T>
 __global__ void fill_uniform_kernel(T* values, std::size_t count, float bound, std::uint64_t key) {
-  for (std::size_t i : grid_range(count)) {
-    const auto bits = static_cast<std::int32_t>(mix(key + i * 0x9e3779b97f4a7c15ull) >> 40);  // 24 bits
-    // exact: a multiple of 2^-23 in [-1, 1); so only the product, and FP16 or BF16, round
-    values[i] = static_cast<T>(static_cast<float>(bits - (1 << 23)) * (1.0f / (1 << 23)) * bound);
+  for (std::size_t i : grid_range(count)) values[i] = static_cast<T>(uniform(key, i) * bound);
+}
+
+template <class T>
+__global__ void fill_uniform_part_kernel(T* values, MatrixPart p, float bound, std::uint64_t key) {
+  const std::size_t of_group = p.rows / p.groups;
+  const std::size_t first_row = p.row_parts > 1 ? p.part * of_group : 0;
+  const std::size_t first_column = p.column_parts > 1 ? p.part * p.columns : 0;
+  for (std::size_t i : grid_range(p.rows * p.columns)) {
+    const std::size_t r = i / p.columns, c = i % p.columns;
+    const std::size_t row = r / of_group * (of_group * p.row_parts) + first_row + r % of_group;
+    values[i] = static_cast<T>(uniform(key, row * (p.columns * p.column_parts) + first_column + c) * bound);
   }
 }
 
@@ -410,6 +424,15 @@ void fill_uniform(Context& context, T* values, std::size_t count, float bound, s
                   std::uint64_t stream) {
   const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
   launch(fill_uniform_kernel<T>, shape_for_items(count), context.stream(), values, count, bound, key);
+}
+
+template <class T>
+void fill_uniform_part(Context& context, T* values, const MatrixPart& part, float bound, std::uint64_t seed,
+                       std::uint64_t stream) {
+  const std::size_t count = part.rows * part.columns;
+  if (part.row_parts == 1 && part.column_parts == 1) return fill_uniform(context, values, count, bound, seed, stream);
+  const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
+  launch(fill_uniform_part_kernel<T>, shape_for_items(count), context.stream(), values, part, bound, key);
 }
 
 template <class T>
@@ -453,6 +476,7 @@ std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes,
   template void activation_backward<T>(Context&, T*, const T*, std::size_t, Activation);                               \
   template void column_sum<T>(Context&, const T*, T*, std::size_t, std::size_t, bool);                                 \
   template void fill_uniform<T>(Context&, T*, std::size_t, float, std::uint64_t, std::uint64_t);                       \
+  template void fill_uniform_part<T>(Context&, T*, const MatrixPart&, float, std::uint64_t, std::uint64_t);            \
   template void fill<T>(Context&, T*, std::size_t, float);
 OOMLAB_INSTANCES(float)
 OOMLAB_INSTANCES(__half)

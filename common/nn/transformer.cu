@@ -76,66 +76,99 @@ constexpr std::size_t kToken = 0, kPosition = 1, kType = 2, kEmbedNorm = 3;
 constexpr std::size_t kQkv = 0, kProjection = 2, kNorm1 = 4, kExpand = 6, kContract = 8, kNorm2 = 10, kOfLayer = 12;
 constexpr std::size_t kDense = 0, kHeadNorm = 2, kDecoderBias = 4;
 
-std::size_t first_of_layer(const TransformerSpec& spec, std::size_t l) { return (spec.bert() ? 5 : 2) + l * kOfLayer; }
-std::size_t first_of_head(const TransformerSpec& spec) { return first_of_layer(spec, spec.layers); }
+// What a part of a layer has of a tensor: all; rows; rows of Q, of K and of V; columns.
+enum class Split { none, rows, thirds, columns };
 
-}  // namespace
+struct Place {
+  std::size_t number;       // in the whole model
+  std::size_t layer;        // from 1; 0: none
+  const char *name, *what;  // "qkv", " weight". No strings are made: the closed form asks for bytes many times.
+  std::size_t rows, columns;
+  Split split;
+  enum class Unit { token, embedding, layer, head } unit;
+};
 
-namespace {
-
-// Every tensor in order: visit(layer, name, what, rows, columns); layer 0 is none. No strings are made: the closed form
-// is asked for bytes many times.
+// Every tensor of a whole model in order.
 template <class Visit>
-void visit_tensors(const TransformerSpec& spec, Visit visit) {
+void visit_whole(const TransformerSpec& spec, Visit visit) {
+  using Unit = Place::Unit;
   const std::size_t c = spec.width, hidden = spec.hidden();
-  const auto norm = [&](std::size_t layer, const char* name) {
-    visit(layer, name, " gamma", std::size_t(1), c);
-    visit(layer, name, " beta", std::size_t(1), c);
+  std::size_t number = 0, layer = 0;
+  Unit unit = Unit::token;
+  const auto tensor = [&](const char* name, const char* what, std::size_t rows, std::size_t columns,
+                          Split split = Split::none) {
+    visit(Place{number++, layer, name, what, rows, columns, split, unit});
   };
-  const auto linear = [&](std::size_t layer, const char* name, std::size_t out, std::size_t in) {
-    visit(layer, name, " weight", out, in);
-    visit(layer, name, " bias", std::size_t(1), out);
+  const auto norm = [&](const char* name) {
+    tensor(name, " gamma", 1, c);
+    tensor(name, " beta", 1, c);
   };
-  visit(0, "token", " embedding", spec.vocabulary, c);
-  visit(0, "position", " embedding", spec.positions, c);
+  const auto linear = [&](const char* name, std::size_t out, std::size_t in, Split weight, Split bias) {
+    tensor(name, " weight", out, in, weight);
+    tensor(name, " bias", 1, out, bias);
+  };
+  tensor("token", " embedding", spec.vocabulary, c);
+  unit = Unit::embedding;
+  tensor("position", " embedding", spec.positions, c);
   if (spec.bert()) {
-    visit(0, "type", " embedding", std::size_t(2), c);
-    norm(0, "embedding norm");
+    tensor("type", " embedding", 2, c);
+    norm("embedding norm");
   }
-  for (std::size_t l = 1; l <= spec.layers; ++l) {
-    linear(l, "qkv", checked_product(c, 3), c);
-    linear(l, "projection", c, c);
-    norm(l, "norm 1");
-    linear(l, "expand", hidden, c);
-    linear(l, "contract", c, hidden);
-    norm(l, "norm 2");
+  unit = Unit::layer;
+  for (layer = 1; layer <= spec.layers; ++layer) {
+    linear("qkv", checked_product(c, 3), c, Split::thirds, Split::columns);
+    linear("projection", c, c, Split::columns, Split::none);
+    norm("norm 1");
+    linear("expand", hidden, c, Split::rows, Split::columns);
+    linear("contract", c, hidden, Split::columns, Split::none);
+    norm("norm 2");
   }
+  layer = 0;
+  unit = Unit::head;
   if (spec.bert()) {
-    linear(0, "head dense", c, c);
-    norm(0, "head norm");
-    visit(0, "head", " bias", std::size_t(1), spec.vocabulary);
+    linear("head dense", c, c, Split::none, Split::none);
+    norm("head norm");
+    tensor("head", " bias", 1, spec.vocabulary);
   } else {
-    norm(0, "final norm");
+    norm("final norm");
   }
+}
+
+// Those of a slice, with the shapes they have there.
+template <class Visit>
+void visit_tensors(const TransformerSpec& spec, const Slice& slice, Visit visit) {
+  using Unit = Place::Unit;
+  visit_whole(spec, [&](Place place) {
+    const bool there = place.unit == Unit::token       ? slice.embeds() || slice.has_head(spec)
+                       : place.unit == Unit::embedding ? slice.embeds()
+                       : place.unit == Unit::head      ? slice.has_head(spec)
+                                                  : place.layer > slice.first_layer && place.layer <= slice.end(spec);
+    if (!there) return;
+    (place.split == Split::columns ? place.columns : place.rows) /= place.split == Split::none ? 1 : slice.parts;
+    visit(place);
+  });
 }
 
 }  // namespace
 
-std::vector<TensorShape> tensors_of(const TransformerSpec& spec) {
+std::vector<TensorShape> tensors_of(const TransformerSpec& spec, const Slice& slice) {
+  if (slice.parts == 0 || spec.heads % slice.parts != 0 || slice.part >= slice.parts)
+    throw std::invalid_argument(std::to_string(slice.parts) + " parts do not divide " + std::to_string(spec.heads) +
+                                " heads");
+  if (slice.end(spec) > spec.layers || slice.first_layer >= slice.end(spec))
+    throw std::invalid_argument(spec.name + " has " + std::to_string(spec.layers) + " layers");
   std::vector<TensorShape> all;
-  visit_tensors(spec,
-                [&](std::size_t layer, const char* name, const char* what, std::size_t rows, std::size_t columns) {
-                  std::string full = layer ? "layer " + std::to_string(layer) + " " : "";
-                  all.push_back({full.append(name).append(what), rows, columns});
-                });
+  visit_tensors(spec, slice, [&](const Place& p) {
+    const std::string layer = p.layer ? "layer " + std::to_string(p.layer) : "";
+    const char* const units[] = {"token", "embedding", layer.c_str(), "head"};
+    all.push_back({layer + (p.layer ? " " : "") + p.name + p.what, units[static_cast<int>(p.unit)], p.rows, p.columns});
+  });
   return all;
 }
 
 std::size_t TransformerSpec::parameters() const {
   std::size_t sum = 0;
-  visit_tensors(*this, [&](std::size_t, const char*, const char*, std::size_t rows, std::size_t columns) {
-    sum = checked_sum(sum, checked_product(rows, columns));
-  });
+  visit_whole(*this, [&](const Place& p) { sum = checked_sum(sum, checked_product(p.rows, p.columns)); });
   return sum;
 }
 
@@ -168,22 +201,15 @@ Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, std::
     : spec_(spec) {
   const std::vector<TensorShape> shapes = tensors_of(spec);
   tensors_.resize(shapes.size());
-  // GPT-2's standard deviation at its width of 768, and at others what makes sums over the width as large; uniform in
-  // ±√3 σ has the standard deviation σ.
-  const float bound = 0.02f * std::sqrt(768.0f / static_cast<float>(spec.width)) * std::sqrt(3.0f);
+  const auto own = [&](std::size_t count, Category category, const std::string& tag) {
+    owned_.push_back(context.buffer<T>(count, category, tag));
+    return owned_.back().data();
+  };
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    const TensorShape& shape = shapes[i];
-    Tensor& tensor = tensors_[i];
-    tensor.value = context.buffer<T>(shape.count(), Category::parameters, shape.name);
-    if (with_gradients)
-      tensor.gradient = context.buffer<T>(shape.count(), Category::gradients, shape.name + " gradient");
-    if (shape.rows > 1) {
-      const bool onto_stream = shape.name.ends_with("projection weight") || shape.name.ends_with("contract weight");
-      const float scale = onto_stream ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec.layers)) : 1.0f;
-      fill_uniform(context, tensor.value.data(), shape.count(), bound * scale, seed, i);
-    } else {
-      fill(context, tensor.value.data(), shape.count(), shape.name.ends_with("gamma") ? 1.0f : 0.0f);
-    }
+    const std::size_t count = tensors_[i].count = shapes[i].count();
+    tensors_[i].value = own(count, Category::parameters, shapes[i].name);
+    if (with_gradients) tensors_[i].gradient = own(count, Category::gradients, shapes[i].name + " gradient");
+    initialise(context, i, tensors_[i].value, seed);
   }
   if (with_gradients) {
     loss_ = context.buffer<float>(1, Category::workspace, "loss");
@@ -192,12 +218,52 @@ Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, std::
 }
 
 template <class T>
+Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, const Slice& slice,
+                            SumOverParts sum_over_parts)
+    : spec_(spec), slice_(slice), sum_over_parts_(std::move(sum_over_parts)) {
+  for (const TensorShape& shape : tensors_of(spec, slice)) tensors_.push_back({nullptr, nullptr, shape.count()});
+  if (!slice.has_head(spec)) return;
+  loss_ = context.buffer<float>(1, Category::workspace, "loss");
+  fill(context, loss_.data(), 1, 0.0f);
+}
+
+template <class T>
+void Transformer<T>::initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const {
+  // GPT-2's standard deviation at its width of 768, and at others what makes sums over the width as large; uniform in
+  // ±√3 σ has the standard deviation σ.
+  const float bound = 0.02f * std::sqrt(768.0f / static_cast<float>(spec_.width)) * std::sqrt(3.0f);
+  std::size_t at = 0;
+  visit_tensors(spec_, slice_, [&](const Place& p) {
+    if (at++ != i) return;
+    if (p.rows == 1) {
+      fill(context, value, p.columns, std::string_view(p.what) == " gamma" ? 1.0f : 0.0f);
+      return;
+    }
+    const std::string_view name = p.name;
+    const bool onto_stream = p.layer && (name == "projection" || name == "contract");
+    const float scale = onto_stream ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
+    const std::size_t row_parts = p.split == Split::rows || p.split == Split::thirds ? slice_.parts : 1;
+    const std::size_t column_parts = p.split == Split::columns ? slice_.parts : 1;
+    fill_uniform_part(context, value,
+                      {p.rows, p.columns, p.split == Split::thirds ? 3u : 1u, row_parts, column_parts, slice_.part},
+                      bound * scale, seed, p.number);
+  });
+}
+
+template <class T>
 std::vector<ParameterOf<T>> Transformer<T>::parameters() {
-  const std::vector<TensorShape> shapes = tensors_of(spec_);
+  const std::vector<TensorShape> shapes = tensors_of(spec_, slice_);
   std::vector<ParameterOf<T>> all;
   for (std::size_t i = 0; i < shapes.size(); ++i)
-    all.push_back({shapes[i].name, tensors_[i].value.data(), tensors_[i].gradient.data(), tensors_[i].value.size()});
+    all.push_back({shapes[i].name, tensors_[i].value, tensors_[i].gradient, tensors_[i].count});
   return all;
+}
+
+// Where tensors_of() puts the layer's first tensor, of all layers' numbers.
+template <class T>
+std::size_t Transformer<T>::first_of_layer(std::size_t l) const noexcept {
+  const std::size_t before = slice_.embeds() ? (spec_.bert() ? 5 : 2) : slice_.has_head(spec_) ? 1 : 0;
+  return before + (l - slice_.first_layer) * kOfLayer;
 }
 
 template <class T>
@@ -212,8 +278,7 @@ float Transformer<T>::loss(Context& context) const {
 template <class T>
 std::uint64_t Transformer<T>::fingerprint(Context& context) const {
   std::uint64_t hash = kFingerprintStart;
-  for (const Tensor& tensor : tensors_)
-    hash = nn::fingerprint(context, tensor.value.data(), tensor.value.bytes(), hash);
+  for (const Tensor& tensor : tensors_) hash = nn::fingerprint(context, tensor.value, tensor.count * sizeof(T), hash);
   return hash;
 }
 
@@ -271,11 +336,11 @@ Heads<T> heads_of(T* qkv, std::size_t sequence, std::size_t seq, std::size_t hea
 
 template <class T>
 DeviceBuffer<T> Transformer<T>::attention_probabilities(Context& context, const TokenBatch& batch, const T* qkv) {
-  const std::size_t seq = batch.seq, heads = spec_.heads, depth = spec_.width / heads;
+  const std::size_t seq = batch.seq, heads = this->heads(), depth = spec_.width / spec_.heads;
   const std::size_t matrix = checked_product(seq, seq), matrices = checked_product(batch.sequences, heads);
   DeviceBuffer<T> p = activation(context, checked_product(matrices, matrix), "attention probabilities");
   for (std::size_t b = 0; b < batch.sequences; ++b) {
-    const auto in = heads_of(qkv, b, seq, heads, spec_.width);
+    const auto in = heads_of(qkv, b, seq, heads, inner());
     gemm_strided<T>(context, false, true, seq, seq, depth, 1.0f, in.q, in.k, 0.0f,
                     {p.data() + b * heads * matrix, seq, matrix}, heads);
   }
@@ -287,8 +352,9 @@ DeviceBuffer<T> Transformer<T>::attention_probabilities(Context& context, const 
 template <class T>
 DeviceBuffer<T> Transformer<T>::run_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                           const Keep& keep, LayerActivations<T>& kept, bool output) {
-  const std::size_t rows = batch.rows(), seq = batch.seq, heads = spec_.heads, width = spec_.width;
-  const std::size_t hidden = spec_.hidden(), count = checked_product(rows, width), at = first_of_layer(spec_, l);
+  const std::size_t rows = batch.rows(), seq = batch.seq, heads = this->heads(), width = spec_.width;
+  const std::size_t inner = this->inner(), hidden = this->hidden();
+  const std::size_t count = checked_product(rows, width), at = first_of_layer(l);
   const bool bert = spec_.bert();
   const bool keep_norms = keep.layer && keep.norms;
   const auto norm = [&](const T* from, std::size_t which, DeviceBuffer<float>& mean, DeviceBuffer<float>& rstd, T* to) {
@@ -301,24 +367,25 @@ DeviceBuffer<T> Transformer<T>::run_layer(Context& context, std::size_t l, const
     kept.norm1 = activation(context, count, "norm 1");
     norm(x, kNorm1, kept.mean1, kept.rstd1, kept.norm1.data());
   }
-  kept.qkv = activation(context, checked_product(count, 3), "qkv");
-  linear_forward(context, bert ? x : kept.norm1.data(), value(at + kQkv), kept.qkv.data(), rows, width, 3 * width);
-  bias_activation(context, kept.qkv.data(), value(at + kQkv + 1), rows, 3 * width, Activation::none);
+  kept.qkv = activation(context, checked_product(checked_product(rows, inner), 3), "qkv");
+  linear_forward(context, bert ? x : kept.norm1.data(), value(at + kQkv), kept.qkv.data(), rows, width, 3 * inner);
+  bias_activation(context, kept.qkv.data(), value(at + kQkv + 1), rows, 3 * inner, Activation::none);
   if (!bert && !keep_norms) kept.norm1.reset();
 
   kept.probabilities = attention_probabilities(context, batch, kept.qkv.data());
-  kept.attended = activation(context, count, "attended");
+  kept.attended = activation(context, checked_product(rows, inner), "attended");
   for (std::size_t b = 0; b < batch.sequences; ++b) {
-    const auto in = heads_of<const T>(kept.qkv.data(), b, seq, heads, width);
-    gemm_strided<T>(context, false, false, seq, width / heads, seq, 1.0f,
+    const auto in = heads_of<const T>(kept.qkv.data(), b, seq, heads, inner);
+    gemm_strided<T>(context, false, false, seq, inner / heads, seq, 1.0f,
                     {kept.probabilities.data() + b * heads * seq * seq, seq, seq * seq}, in.v, 0.0f,
-                    {kept.attended.data() + b * seq * width, width, width / heads}, heads);
+                    {kept.attended.data() + b * seq * inner, inner, inner / heads}, heads);
   }
   if (!keep.layer || !keep.probabilities) kept.probabilities.reset();
   if (!keep.layer) kept.qkv.reset();
 
   kept.middle = activation(context, count, "middle");
-  linear_forward(context, kept.attended.data(), value(at + kProjection), kept.middle.data(), rows, width, width);
+  linear_forward(context, kept.attended.data(), value(at + kProjection), kept.middle.data(), rows, inner, width);
+  sum_over_parts(context, kept.middle);
   add_residual(context, x, kept.middle.data(), value(at + kProjection + 1), kept.middle.data(), rows, width);
   if (!keep.layer) kept.attended.reset();
 
@@ -345,6 +412,7 @@ DeviceBuffer<T> Transformer<T>::run_layer(Context& context, std::size_t l, const
   // The stream that the MLP adds to is `middle` in gpt and the norm's output in bert.
   DeviceBuffer<T> y = activation(context, count, bert ? "layer sum" : "layer input");
   linear_forward(context, kept.activated.data(), value(at + kContract), y.data(), rows, hidden, width);
+  sum_over_parts(context, y);
   add_residual(context, bert ? mlp_input.data() : kept.middle.data(), y.data(), value(at + kContract + 1), y.data(),
                rows, width);
   if (!keep.layer || !keep.gelu) kept.activated.reset();
@@ -364,29 +432,30 @@ DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, c
   return run_layer(context, l, batch, x, keep, kept, true);
 }
 
-// Logits. In bert, dense, activated and normed are the head's own; in gpt, normed alone is used.
+// Of `x` nothing is kept here.
 template <class T>
-DeviceBuffer<T> Transformer<T>::run_head(Context& context, const TokenBatch& batch, const T* x, DeviceBuffer<T>& dense,
-                                         DeviceBuffer<T>& activated, DeviceBuffer<T>& normed, DeviceBuffer<float>& mean,
-                                         DeviceBuffer<float>& rstd) {
+typename Transformer<T>::HeadActivations Transformer<T>::run_head(Context& context, const TokenBatch& batch,
+                                                                  const T* x) {
   const std::size_t rows = batch.rows(), width = spec_.width, count = checked_product(rows, width);
-  const std::size_t at = first_of_head(spec_), norm = at + (spec_.bert() ? kHeadNorm : 0);
+  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
+  HeadActivations kept;
   if (spec_.bert()) {
-    dense = activation(context, count, "head before GELU");
-    activated = activation(context, count, "head GELU");
-    linear_forward(context, x, value(at + kDense), dense.data(), rows, width, width);
-    bias_activation_keep(context, dense.data(), value(at + kDense + 1), activated.data(), rows, width,
+    kept.dense = activation(context, count, "head before GELU");
+    kept.activated = activation(context, count, "head GELU");
+    linear_forward(context, x, value(at + kDense), kept.dense.data(), rows, width, width);
+    bias_activation_keep(context, kept.dense.data(), value(at + kDense + 1), kept.activated.data(), rows, width,
                          Activation::gelu);
-    x = activated.data();
+    x = kept.activated.data();
   }
-  normed = activation(context, count, "head norm");
-  Statistics{mean, rstd}.allocate(context, rows);
-  layer_norm_forward(context, x, value(norm), value(norm + 1), normed.data(), mean.data(), rstd.data(), rows, width);
-  DeviceBuffer<T> logits = activation(context, checked_product(rows, spec_.vocabulary), "logits");
-  linear_forward(context, normed.data(), value(kToken), logits.data(), rows, width, spec_.vocabulary);
+  kept.normed = activation(context, count, "head norm");
+  Statistics{kept.mean, kept.rstd}.allocate(context, rows);
+  layer_norm_forward(context, x, value(norm), value(norm + 1), kept.normed.data(), kept.mean.data(), kept.rstd.data(),
+                     rows, width);
+  kept.logits = activation(context, checked_product(rows, spec_.vocabulary), "logits");
+  linear_forward(context, kept.normed.data(), value(kToken), kept.logits.data(), rows, width, spec_.vocabulary);
   if (spec_.bert())
-    bias_activation(context, logits.data(), value(at + kDecoderBias), rows, spec_.vocabulary, Activation::none);
-  return logits;
+    bias_activation(context, kept.logits.data(), value(at + kDecoderBias), rows, spec_.vocabulary, Activation::none);
+  return kept;
 }
 
 template <class T>
@@ -400,61 +469,77 @@ DeviceBuffer<T> Transformer<T>::logits(Context& context, const TokenBatch& batch
     LayerActivations<T> dropped;
     x = run_layer(context, l, batch, x.data(), {.layer = false}, dropped, true);
   }
-  DeviceBuffer<T> dense, activated, normed;
-  DeviceBuffer<float> mean, rstd;
-  return run_head(context, batch, x.data(), dense, activated, normed, mean, rstd);
+  return run_head(context, batch, x.data()).logits;
 }
 
 // ------------------------------------------------------------------------------------------------------- backward pass
 
 template <class T>
-DeviceBuffer<T> Transformer<T>::head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
-                                     const float* scale_on_device) {
+typename Transformer<T>::HeadActivations Transformer<T>::head_forward(Context& context, const TokenBatch& batch,
+                                                                      DeviceBuffer<T> x) {
+  HeadActivations kept = run_head(context, batch, x.data());
+  kept.x = std::move(x);
+  return kept;
+}
+
+template <class T>
+void Transformer<T>::cross_entropy(Context& context, const TokenBatch& batch, T* logits, StepOptions options,
+                                   const float* scale_on_device) {
   if (!loss_) throw std::logic_error("this model was made without gradients");
-  const std::size_t rows = batch.rows(), width = spec_.width, vocabulary = spec_.vocabulary;
-  const std::size_t at = first_of_head(spec_), norm = at + (spec_.bert() ? kHeadNorm : 0);
+  const std::size_t rows = batch.rows();
   const float mean_of = 1.0f / static_cast<float>(options.total_batch ? options.total_batch : batch.targets);
-  DeviceBuffer<T> dense, activated, normed, logits;
-  DeviceBuffer<float> mean, rstd;
-  {
-    const Phase phase(context.ledger(), "forward");
-    logits = run_head(context, batch, x.data(), dense, activated, normed, mean, rstd);
-    DeviceBuffer<float> row_loss = context.buffer<float>(rows, Category::workspace, "row losses");
-    cross_entropy_with_gradient(context, logits.data(), batch.labels.data(), row_loss.data(), rows, vocabulary, mean_of,
-                                scale_on_device);
-    scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
-  }
-  const Phase phase(context.ledger(), "backward");
+  DeviceBuffer<float> row_loss = context.buffer<float>(rows, Category::workspace, "row losses");
+  cross_entropy_with_gradient(context, logits, batch.labels.data(), row_loss.data(), rows, spec_.vocabulary, mean_of,
+                              scale_on_device);
+  scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations kept, bool accumulate) {
+  const std::size_t width = spec_.width, vocabulary = spec_.vocabulary, rows = kept.x.size() / width;
+  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
   // The tied embedding gets its gradient as a head here, and as an embedding in embed_backward().
-  linear_backward_weight(context, logits.data(), normed.data(), gradient(kToken),
-                         spec_.bert() ? gradient(at + kDecoderBias) : nullptr, rows, width, vocabulary,
-                         options.accumulate);
-  normed.reset();
-  DeviceBuffer<T> d = activation(context, x.size(), "stream gradient");
-  linear_backward_input(context, logits.data(), value(kToken), d.data(), rows, width, vocabulary);
-  logits.reset();
-  const T* before_norm = spec_.bert() ? activated.data() : x.data();
-  layer_norm_backward_weight(context, d.data(), before_norm, mean.data(), rstd.data(), gradient(norm),
-                             gradient(norm + 1), rows, width, options.accumulate);
-  layer_norm_backward_input(context, d.data(), before_norm, mean.data(), rstd.data(), value(norm), d.data(), rows,
-                            width, false);
+  linear_backward_weight(context, kept.logits.data(), kept.normed.data(), gradient(kToken),
+                         spec_.bert() ? gradient(at + kDecoderBias) : nullptr, rows, width, vocabulary, accumulate);
+  kept.normed.reset();
+  DeviceBuffer<T> d = activation(context, kept.x.size(), "stream gradient");
+  linear_backward_input(context, kept.logits.data(), value(kToken), d.data(), rows, width, vocabulary);
+  kept.logits.reset();
+  const T* before_norm = spec_.bert() ? kept.activated.data() : kept.x.data();
+  layer_norm_backward_weight(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), gradient(norm),
+                             gradient(norm + 1), rows, width, accumulate);
+  layer_norm_backward_input(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), value(norm), d.data(),
+                            rows, width, false);
   if (!spec_.bert()) return d;
-  activated.reset();
-  activation_backward(context, d.data(), dense.data(), d.size(), Activation::gelu);
-  dense.reset();
-  linear_backward_weight(context, d.data(), x.data(), gradient(at + kDense), gradient(at + kDense + 1), rows, width,
-                         width, options.accumulate);
-  x.reset();
+  kept.activated.reset();
+  activation_backward(context, d.data(), kept.dense.data(), d.size(), Activation::gelu);
+  kept.dense.reset();
+  linear_backward_weight(context, d.data(), kept.x.data(), gradient(at + kDense), gradient(at + kDense + 1), rows,
+                         width, width, accumulate);
+  kept.x.reset();
   DeviceBuffer<T> below = activation(context, d.size(), "stream gradient");
   linear_backward_input(context, d.data(), value(at + kDense), below.data(), rows, width, width);
   return below;
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
+                                     const float* scale_on_device) {
+  HeadActivations kept;
+  {
+    const Phase phase(context.ledger(), "forward");
+    kept = head_forward(context, batch, std::move(x));
+    cross_entropy(context, batch, kept.logits.data(), options, scale_on_device);
+  }
+  const Phase phase(context.ledger(), "backward");
+  return head_backward(context, std::move(kept), options.accumulate);
 }
 
 // From the gradient of `attended` to that of qkv [R, 3C].
 template <class T>
 DeviceBuffer<T> Transformer<T>::attention_backward(Context& context, const TokenBatch& batch, LayerActivations<T>& kept,
                                                    DeviceBuffer<T> d_attended) {
-  const std::size_t seq = batch.seq, heads = spec_.heads, width = spec_.width, depth = width / heads;
+  const std::size_t seq = batch.seq, heads = this->heads(), inner = this->inner(), depth = inner / heads;
   const std::size_t matrix = seq * seq, matrices = batch.sequences * heads;
   if (!kept.probabilities) kept.probabilities = attention_probabilities(context, batch, kept.qkv.data());
   DeviceBuffer<T> d_qkv = activation(context, kept.qkv.size(), "qkv gradient");
@@ -464,9 +549,9 @@ DeviceBuffer<T> Transformer<T>::attention_backward(Context& context, const Token
   };
   const auto p = [&](std::size_t b) { return of(static_cast<const T*>(kept.probabilities.data()), b); };
   for (std::size_t b = 0; b < batch.sequences; ++b) {
-    const auto in = heads_of<const T>(kept.qkv.data(), b, seq, heads, width);
-    const auto out = heads_of(d_qkv.data(), b, seq, heads, width);
-    const Strided<const T> d{d_attended.data() + b * seq * width, width, depth};
+    const auto in = heads_of<const T>(kept.qkv.data(), b, seq, heads, inner);
+    const auto out = heads_of(d_qkv.data(), b, seq, heads, inner);
+    const Strided<const T> d{d_attended.data() + b * seq * inner, inner, depth};
     gemm_strided<T>(context, true, false, seq, depth, seq, 1.0f, p(b), d, 0.0f, out.v, heads);
     gemm_strided<T>(context, false, true, seq, seq, depth, 1.0f, d, in.v, 0.0f, of(d_p.data(), b), heads);
   }
@@ -475,8 +560,8 @@ DeviceBuffer<T> Transformer<T>::attention_backward(Context& context, const Token
                    1.0f / std::sqrt(static_cast<float>(depth)), !spec_.bert());
   kept.probabilities.reset();
   for (std::size_t b = 0; b < batch.sequences; ++b) {
-    const auto in = heads_of<const T>(kept.qkv.data(), b, seq, heads, width);
-    const auto out = heads_of(d_qkv.data(), b, seq, heads, width);
+    const auto in = heads_of<const T>(kept.qkv.data(), b, seq, heads, inner);
+    const auto out = heads_of(d_qkv.data(), b, seq, heads, inner);
     const auto d = of(static_cast<const T*>(d_p.data()), b);
     gemm_strided<T>(context, false, false, seq, depth, seq, 1.0f, d, in.k, 0.0f, out.q, heads);
     gemm_strided<T>(context, true, false, seq, depth, seq, 1.0f, d, in.q, 0.0f, out.k, heads);
@@ -488,8 +573,10 @@ DeviceBuffer<T> Transformer<T>::attention_backward(Context& context, const Token
 template <class T>
 void Transformer<T>::backward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                     LayerActivations<T> kept, DeviceBuffer<T>& gradient_of_stream, bool accumulate) {
-  const std::size_t rows = batch.rows(), width = spec_.width, hidden = spec_.hidden(), at = first_of_layer(spec_, l);
-  const std::size_t count = checked_product(rows, width);
+  const std::size_t rows = batch.rows(), width = spec_.width, inner = this->inner(), hidden = this->hidden();
+  const std::size_t at = first_of_layer(l), count = checked_product(rows, width);
+  // In bert the gradient through a branch is added to the stream's: with several parts, in the first of them.
+  const float on_top = slice_.part == 0 ? 1.0f : 0.0f;
   const bool bert = spec_.bert();
   DeviceBuffer<T>& d = gradient_of_stream;
   if (!kept.qkv) run_layer(context, l, batch, x, {}, kept, false);
@@ -536,7 +623,8 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
     weights(kExpand, d_hidden, kept.norm1.data(), width, hidden);
     kept.norm1.reset();
     gemm(context, false, false, rows, width, hidden, 1.0f, static_cast<const T*>(d_hidden.data()), value(at + kExpand),
-         1.0f, d.data());
+         on_top, d.data());
+    sum_over_parts(context, d);
     d_hidden.reset();
     norm(kNorm1, d, kept.middle.data(), kept.mean1, kept.rstd1, d);
   } else {
@@ -545,27 +633,30 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
     kept.norm2.reset();
     DeviceBuffer<T> d_norm = activation(context, count, "norm gradient");
     linear_backward_input(context, d_hidden.data(), value(at + kExpand), d_norm.data(), rows, width, hidden);
+    sum_over_parts(context, d_norm);
     d_hidden.reset();
     norm(kNorm2, d_norm, kept.middle.data(), kept.mean2, kept.rstd2, d);
   }
   kept.middle.reset();
 
-  weights(kProjection, d, kept.attended.data(), width, width);
+  weights(kProjection, d, kept.attended.data(), inner, width);
   kept.attended.reset();
-  DeviceBuffer<T> d_attended = activation(context, count, "attended gradient");
-  linear_backward_input(context, d.data(), value(at + kProjection), d_attended.data(), rows, width, width);
+  DeviceBuffer<T> d_attended = activation(context, checked_product(rows, inner), "attended gradient");
+  linear_backward_input(context, d.data(), value(at + kProjection), d_attended.data(), rows, inner, width);
   DeviceBuffer<T> d_qkv = attention_backward(context, batch, kept, std::move(d_attended));
   if (bert) {
-    weights(kQkv, d_qkv, x, width, 3 * width);
-    gemm(context, false, false, rows, width, 3 * width, 1.0f, static_cast<const T*>(d_qkv.data()), value(at + kQkv),
-         1.0f, d.data());
+    weights(kQkv, d_qkv, x, width, 3 * inner);
+    gemm(context, false, false, rows, width, 3 * inner, 1.0f, static_cast<const T*>(d_qkv.data()), value(at + kQkv),
+         on_top, d.data());
+    sum_over_parts(context, d);
     return;
   }
   norm_again(kept.norm1, kNorm1, x, kept.mean1, kept.rstd1);
-  weights(kQkv, d_qkv, kept.norm1.data(), width, 3 * width);
+  weights(kQkv, d_qkv, kept.norm1.data(), width, 3 * inner);
   kept.norm1.reset();
   DeviceBuffer<T> d_norm = activation(context, count, "norm gradient");
-  linear_backward_input(context, d_qkv.data(), value(at + kQkv), d_norm.data(), rows, width, 3 * width);
+  linear_backward_input(context, d_qkv.data(), value(at + kQkv), d_norm.data(), rows, width, 3 * inner);
+  sum_over_parts(context, d_norm);
   d_qkv.reset();
   norm(kNorm1, d_norm, x, kept.mean1, kept.rstd1, d);
 }
@@ -575,9 +666,9 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
                                     DeviceBuffer<T> d, bool accumulate) {
   const std::size_t rows = batch.rows(), width = spec_.width, used = batch.seq * width;
   const auto zero = [&](std::size_t tensor, std::size_t from) {
-    const DeviceBuffer<T>& g = tensors_[tensor].gradient;
-    if (!accumulate && from < g.size())
-      CUDA_CHECK(cudaMemsetAsync(gradient(tensor) + from, 0, (g.size() - from) * sizeof(T), context.stream()));
+    const std::size_t count = tensors_[tensor].count;
+    if (!accumulate && from < count)
+      CUDA_CHECK(cudaMemsetAsync(gradient(tensor) + from, 0, (count - from) * sizeof(T), context.stream()));
   };
   if (spec_.bert()) {
     layer_norm_backward_weight(context, d.data(), kept.sum.data(), kept.mean.data(), kept.rstd.data(),
@@ -626,8 +717,8 @@ template class Transformer<__nv_bfloat16>;
 
 std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes) {
   std::size_t sum = 0;
-  visit_tensors(spec, [&](std::size_t, const char*, const char*, std::size_t rows, std::size_t columns) {
-    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(rows, columns), element_bytes)));
+  visit_whole(spec, [&](const Place& p) {
+    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(p.rows, p.columns), element_bytes)));
   });
   return sum;
 }
@@ -640,20 +731,22 @@ namespace {
 
 // The buffers of a step, in bytes.
 struct Sizes {
-  std::size_t u, q, h;  // [R, C], [R, 3C], [R, 4C]
-  std::size_t p;        // [B, H, S, S]
-  std::size_t s;        // [R] floats: a mean, an rstd, the row losses
-  std::size_t v;        // [R, V]
+  std::size_t u;           // [R, C]
+  std::size_t a, q, h, p;  // of a part: [R, C], [R, 3C], [R, 4C], [B, H, S, S]
+  std::size_t s;           // [R] floats: a mean, an rstd, the row losses
+  std::size_t v;           // [R, V]
 
-  Sizes(const TransformerSpec& spec, std::size_t element, std::size_t sequences, std::size_t seq) {
+  Sizes(const TransformerSpec& spec, std::size_t element, std::size_t sequences, std::size_t seq,
+        std::size_t parts = 1) {
     const std::size_t rows = checked_product(sequences, seq);
     const auto bytes = [&](std::size_t a, std::size_t b, std::size_t size) {
       return round_to_granule(checked_product(checked_product(a, b), size));
     };
     u = bytes(rows, spec.width, element);
-    q = bytes(rows, checked_product(spec.width, 3), element);
-    h = bytes(rows, spec.hidden(), element);
-    p = bytes(checked_product(sequences, spec.heads), checked_product(seq, seq), element);
+    a = bytes(rows, spec.width / parts, element);
+    q = bytes(rows, checked_product(spec.width / parts, 3), element);
+    h = bytes(rows, spec.hidden() / parts, element);
+    p = bytes(checked_product(sequences, spec.heads / parts), checked_product(seq, seq), element);
     s = bytes(rows, 1, sizeof(float));
     v = bytes(rows, spec.vocabulary, element);
     // Every sum below is of at most 64 of these.
@@ -663,8 +756,8 @@ struct Sizes {
 
 // With k(…) a buffer that is kept only if Keep says so:
 //
-//   kept, gpt       2 k(u) + q + k(p) + u + u + h + k(h) + 4 s    norms, qkv, probabilities, attended, middle, MLP
-//   kept, bert        k(u) + q + k(p) + u + u + h + k(h) + 4 s + u    one norm less, the sum before norm 2 more
+//   kept, gpt       2 k(u) + q + k(p) + a + u + h + k(h) + 4 s    norms, qkv, probabilities, attended, middle, MLP
+//   kept, bert        k(u) + q + k(p) + a + u + h + k(h) + 4 s + u    one norm less, the sum before norm 2 more
 //
 // A layer's forward pass is fullest when its probabilities, or its output, have just come into being. Its backward pass
 // is fullest at its start (with GELU's output there again), or where the gradients of the probabilities and of qkv
@@ -673,8 +766,8 @@ LayerBytes layer_bytes(const Sizes& z, bool bert, const Keep& keep) {
   const auto if_kept = [](bool kept, std::size_t bytes) { return kept ? bytes : 0; };
   const std::size_t norms = bert ? 1 : 2;
   const auto kept_with = [&](const Keep& k) {
-    return if_kept(k.norms, norms * z.u) + z.q + if_kept(k.probabilities, z.p) + 2 * z.u + z.h + if_kept(k.gelu, z.h) +
-           4 * z.s + (bert ? z.u : 0);
+    return if_kept(k.norms, norms * z.u) + z.q + if_kept(k.probabilities, z.p) + z.a + z.u + z.h +
+           if_kept(k.gelu, z.h) + 4 * z.s + (bert ? z.u : 0);
   };
   LayerBytes bytes{};
   bytes.kept = keep.layer ? kept_with(keep) : 0;
@@ -689,11 +782,11 @@ LayerBytes layer_bytes(const Sizes& z, bool bert, const Keep& keep) {
   add(z.q);
   drop(!bert && drop_norms, z.u);
   add(z.p);
-  add(z.u);  // attended
+  add(z.a);  // attended
   drop(drop_p, z.p);
   drop(drop_all, z.q);
   add(z.u);  // middle
-  drop(drop_all, z.u);
+  drop(drop_all, z.a);
   add(z.u + 2 * z.s);  // the norm before the MLP
   drop(bert && drop_all, z.u);
   add(z.h);
@@ -711,7 +804,7 @@ LayerBytes layer_bytes(const Sizes& z, bool bert, const Keep& keep) {
   const Keep there = keep.layer ? keep : Keep{};
   const std::size_t kept = kept_with(there);
   const std::size_t again = if_kept(!there.gelu, z.h);
-  const std::size_t attention = if_kept(!bert && there.norms, z.u) + (bert ? 0 : 2 * z.s) + 2 * z.q + 2 * z.p + z.u;
+  const std::size_t attention = if_kept(!bert && there.norms, z.u) + (bert ? 0 : 2 * z.s) + 2 * z.q + 2 * z.p + z.a;
   bytes.backward_peak = std::max(attention, bert ? std::max(kept, kept + again - z.u - 2 * z.s) : kept + again);
   return bytes;
 }
@@ -719,8 +812,19 @@ LayerBytes layer_bytes(const Sizes& z, bool bert, const Keep& keep) {
 }  // namespace
 
 LayerBytes layer_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
-                       const Keep& keep) {
-  return layer_bytes(Sizes(spec, element_bytes, sequences, seq), spec.bert(), keep);
+                       const Keep& keep, std::size_t parts) {
+  return layer_bytes(Sizes(spec, element_bytes, sequences, seq, parts), spec.bert(), keep);
+}
+
+HeadBytes head_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq) {
+  const Sizes z(spec, element_bytes, sequences, seq);
+  return {(spec.bert() ? 3 : 1) * z.u + 2 * z.s + z.v, z.s};
+}
+
+std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
+                            std::size_t seq) {
+  const Sizes z(spec, element_bytes, sequences, seq);
+  return spec.bert() ? z.u + 2 * z.s : 0;
 }
 
 std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,14 +49,30 @@ struct TransformerSpec {
 /// Throws std::invalid_argument with one line that says what is allowed.
 TransformerSpec parse_transformer(std::string_view text);
 
+/// The part of a model that one rank has: consecutive layers (a stage of a pipeline), and of these layers a share of
+/// the heads and of the hidden units (tensor parallel; Shoeybi et al., "Megatron-LM", 2019). The first layer comes with
+/// the embeddings, the last one with the head and a token embedding of its own.
+struct Slice {
+  std::size_t first_layer = 0;
+  std::size_t layers = SIZE_MAX;    ///< SIZE_MAX: all from there on
+  std::size_t part = 0, parts = 1;  ///< of heads and hidden units
+  bool embeds() const noexcept { return first_layer == 0; }
+  std::size_t end(const TransformerSpec& spec) const noexcept {
+    return layers == SIZE_MAX ? spec.layers : first_layer + layers;
+  }
+  bool has_head(const TransformerSpec& spec) const noexcept { return end(spec) == spec.layers; }
+};
+
 /// One tensor of a model.
 struct TensorShape {
   std::string name;
+  std::string unit;           ///< "token", "embedding", "layer 3", "head": tensors that are used together
   std::size_t rows, columns;  ///< a vector has one row
   std::size_t count() const { return checked_product(rows, columns); }
 };
-/// Every tensor in the order in which a model keeps them: embeddings, layers, head.
-std::vector<TensorShape> tensors_of(const TransformerSpec& spec);
+/// Every tensor in the order in which a model, or a slice of one, keeps them: embeddings, layers, head. Throws
+/// std::invalid_argument where the parts do not divide the heads, or the layers are not there.
+std::vector<TensorShape> tensors_of(const TransformerSpec& spec, const Slice& slice = {});
 
 /// Token ids on the device, and what should come out at each place.
 struct TokenBatch {
@@ -102,7 +119,20 @@ class Transformer {
   /// at its width, projections onto the residual stream smaller by √(2·layers); biases 0, norms 1), and with gradients
   /// also gradients and loss. Throws OutOfMemory: nothing stays allocated.
   Transformer(Context& context, const TransformerSpec& spec, std::uint64_t seed, bool with_gradients = true);
+  /// A slice of the model, whose tensors live where the caller says: see bind(). Allocates the loss, where the head is.
+  /// `sum_over_parts` adds up data[count] over the ranks that have the parts of these layers, in place and in stream
+  /// order; not called when there is one part. Throws as tensors_of().
+  using SumOverParts = std::function<void(Context&, T* data, std::size_t count)>;
+  Transformer(Context& context, const TransformerSpec& spec, const Slice& slice, SumOverParts sum_over_parts);
+  /// Where tensor i of tensors_of(spec, slice) is, and its gradient: neither is owned. Null: not now.
+  void bind(std::size_t i, T* value, T* gradient) noexcept {
+    tensors_[i].value = value;
+    tensors_[i].gradient = gradient;
+  }
+  /// Fills tensor i with what it is at the start of training: of a slice, the bits that the whole model has there.
+  void initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const;
 
+  const Slice& slice() const noexcept { return slice_; }
   const TransformerSpec& spec() const noexcept { return spec_; }
   /// Every tensor in the order of tensors_of(). Valid as long as the model lives.
   std::vector<ParameterOf<T>> parameters();
@@ -134,7 +164,17 @@ class Transformer {
   /// Layer l = 0… of x [R, C]: its output [R, C].
   DeviceBuffer<T> forward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
                                 LayerActivations<T>& kept);
-  /// Head, loss, and the gradient with respect to the last layer's output, which it consumes.
+  /// What the head keeps from its forward to its backward pass; `logits` [R, V] become their gradient in between.
+  struct HeadActivations {
+    DeviceBuffer<T> x, dense, activated, normed, logits;  ///< dense, activated: bert only
+    DeviceBuffer<float> mean, rstd;
+  };
+  HeadActivations head_forward(Context& context, const TokenBatch& batch, DeviceBuffer<T> x);
+  /// The loss of these logits (see loss()), and in their place their gradient.
+  void cross_entropy(Context& context, const TokenBatch& batch, T* logits, StepOptions options,
+                     const float* scale_on_device);
+  DeviceBuffer<T> head_backward(Context& context, HeadActivations kept, bool accumulate);
+  /// The three above: head, loss, and the gradient with respect to the last layer's output, which it consumes.
   DeviceBuffer<T> head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
                        const float* scale_on_device);
   /// Computes what `kept` lacks again, then the layer's gradients; `gradient` [R, C] is with respect to its output
@@ -146,23 +186,32 @@ class Transformer {
 
  private:
   struct Tensor {
-    DeviceBuffer<T> value, gradient;
+    T *value = nullptr, *gradient = nullptr;
+    std::size_t count = 0;
   };
-  struct Norm;
-  const T* value(std::size_t i) const noexcept { return tensors_[i].value.data(); }
-  T* gradient(std::size_t i) noexcept { return tensors_[i].gradient.data(); }
+  const T* value(std::size_t i) const noexcept { return tensors_[i].value; }
+  T* gradient(std::size_t i) noexcept { return tensors_[i].gradient; }
+  std::size_t heads() const noexcept { return spec_.heads / slice_.parts; }  // of this part
+  std::size_t inner() const noexcept { return spec_.width / slice_.parts; }  // all their columns
+  std::size_t hidden() const noexcept { return spec_.hidden() / slice_.parts; }
+  std::size_t first_of_layer(std::size_t l) const noexcept;
+  std::size_t first_of_head() const noexcept { return first_of_layer(slice_.end(spec_)); }
+  void sum_over_parts(Context& context, DeviceBuffer<T>& data) const {
+    if (slice_.parts > 1) sum_over_parts_(context, data.data(), data.size());
+  }
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
   DeviceBuffer<T> attention_probabilities(Context& context, const TokenBatch& batch, const T* qkv);
   DeviceBuffer<T> run_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
                             LayerActivations<T>& kept, bool output);
-  DeviceBuffer<T> run_head(Context& context, const TokenBatch& batch, const T* x, DeviceBuffer<T>& dense,
-                           DeviceBuffer<T>& activated, DeviceBuffer<T>& normed, DeviceBuffer<float>& mean,
-                           DeviceBuffer<float>& rstd);
+  HeadActivations run_head(Context& context, const TokenBatch& batch, const T* x);
   DeviceBuffer<T> attention_backward(Context& context, const TokenBatch& batch, LayerActivations<T>& kept,
                                      DeviceBuffer<T> d_attended);
 
   TransformerSpec spec_;
+  Slice slice_;
+  SumOverParts sum_over_parts_;
   std::vector<Tensor> tensors_;
+  std::vector<DeviceBuffer<T>> owned_;  // values and gradients of a whole model
   DeviceBuffer<float> loss_;
 };
 
@@ -170,6 +219,14 @@ class Transformer {
 
 /// Bytes of values of `element_bytes` each, all tensors rounded to the granule on their own.
 std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes);
+/// What the head has at once, above its input, in its fullest moment: activations, and row losses (workspace).
+struct HeadBytes {
+  std::size_t activations, workspace;
+};
+HeadBytes head_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq);
+/// What embed() keeps until embed_backward().
+std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
+                            std::size_t seq);
 /// tokens and labels.
 std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq);
 
@@ -179,7 +236,7 @@ struct LayerBytes {
   std::size_t kept, forward_peak, backward_peak;
 };
 LayerBytes layer_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
-                       const Keep& keep);
+                       const Keep& keep, std::size_t parts = 1);
 /// One residual stream [R, C].
 std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
                          std::size_t seq);

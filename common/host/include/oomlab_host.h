@@ -41,7 +41,7 @@ struct Live {
   std::size_t device_bytes = 0, device_blocks = 0;  ///< cudaMalloc, pools, mapped VMM handles, managed
   std::size_t pinned_bytes = 0;
   std::size_t reservations = 0, vmm_handles = 0;
-  std::size_t streams = 0, events = 0, pools = 0, blas_handles = 0;
+  std::size_t streams = 0, events = 0, pools = 0, blas_handles = 0, communicators = 0;
   friend bool operator==(const Live&, const Live&) = default;
 };
 Live live() noexcept;

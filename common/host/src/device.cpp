@@ -164,6 +164,7 @@ std::string describe(const Live& l) {
   add(l.reservations, "address reservation", "address reservations");
   add(l.vmm_handles, "memory handle", "memory handles");
   add(l.blas_handles, "cuBLAS handle", "cuBLAS handles");
+  add(l.communicators, "communicator", "communicators");
   return text.empty() ? "nothing" : text;
 }
 

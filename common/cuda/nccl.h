@@ -1,0 +1,162 @@
+#pragma once
+// NCCL with checked return codes, and an owner for a communicator. One rank a device, one thread a rank.
+//
+// When a rank fails, the others must not wait for it for ever. In the host runtime their calls end with an error. On
+// GPUs only their own ncclCommAbort() ends them, so ranks of one process share a flag: whoever fails raises it, and
+// everybody waits with wait(), which looks at it. Ranks of several processes end together because their launcher
+// (mpirun) ends them.
+
+#include <nccl.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "cuda/check.h"
+
+struct __half;
+struct __nv_bfloat16;
+
+namespace oomlab {
+
+/// A NCCL call failed. what() names the error, the call, and what NCCL says about it.
+class NcclError : public std::runtime_error {
+ public:
+  NcclError(ncclResult_t result, const char* call)
+      : std::runtime_error(std::string("ncclResult_t ") + std::to_string(int(result)) + " (" +
+                           ncclGetErrorString(result) + ") from " + call + ": " + ncclGetLastError(nullptr)),
+        result_(result) {}
+  ncclResult_t result() const noexcept { return result_; }
+
+ private:
+  ncclResult_t result_;
+};
+
+#define NCCL_CHECK(call)                             \
+  do {                                               \
+    const ncclResult_t oomlab_nccl = (call);         \
+    if (oomlab_nccl != ncclSuccess) {                \
+      (void)cudaGetLastError();                      \
+      throw ::oomlab::NcclError(oomlab_nccl, #call); \
+    }                                                \
+  } while (false)
+
+template <class T>
+inline constexpr ncclDataType_t kNcclType = ncclInt8;
+template <>
+inline constexpr ncclDataType_t kNcclType<float> = ncclFloat32;
+template <>
+inline constexpr ncclDataType_t kNcclType<__half> = ncclFloat16;
+template <>
+inline constexpr ncclDataType_t kNcclType<__nv_bfloat16> = ncclBfloat16;
+
+/// The ranks of one group, as one of them sees it. A group of one does nothing and needs no NCCL.
+class Communicator {
+ public:
+  Communicator() = default;
+  /// On the current device; waits until all ranks are here. `failed` is raised by any rank that fails; it must outlive
+  /// this. Throws NcclError.
+  Communicator(const ncclUniqueId& id, int ranks, int rank, const std::atomic<bool>& failed)
+      : rank_(rank), ranks_(ranks), failed_(&failed), exceptions_(std::uncaught_exceptions()) {
+    if (ranks > 1) NCCL_CHECK(ncclCommInitRank(&comm_, ranks, id, rank));
+  }
+  /// Leaves. While an exception is on its way: aborts, so that the others end too.
+  ~Communicator() {
+    if (!comm_) return;
+    const bool abort = std::uncaught_exceptions() > exceptions_ || *failed_;
+    const ncclResult_t result = abort ? ncclCommAbort(comm_) : ncclCommDestroy(comm_);
+    if (result != ncclSuccess)
+      std::fprintf(stderr, "%s: %s: %s\n", abort ? "ncclCommAbort" : "ncclCommDestroy", ncclGetErrorString(result),
+                   ncclGetLastError(nullptr));
+  }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int ranks() const noexcept { return ranks_; }
+  /// Payload that this rank has sent so far, bytes, with ring algorithms: 2 (N − 1) / N of an all-reduce's bytes, and
+  /// (N − 1) / N of a reduce-scatter's, an all-gather's, a broadcast's and a reduce's.
+  std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
+
+  /// All of these are queued on `stream`; counts are elements. Throw NcclError.
+  template <class T>
+  void all_reduce(T* data, std::size_t count, cudaStream_t stream) {
+    if (!comm_) return;
+    NCCL_CHECK(ncclAllReduce(data, data, count, kNcclType<T>, ncclSum, comm_, stream));
+    count_ring(2 * count * sizeof(T));
+  }
+  /// Rank r gets the sum of part r: data[ranks · count] to part[count].
+  template <class T>
+  void reduce_scatter(const T* data, T* part, std::size_t count, cudaStream_t stream) {
+    if (!comm_) {
+      if (data != part) copy(data, part, count, stream);
+      return;
+    }
+    NCCL_CHECK(ncclReduceScatter(data, part, count, kNcclType<T>, ncclSum, comm_, stream));
+    count_ring(count * sizeof(T) * std::size_t(ranks_));
+  }
+  /// part[count] of each rank to data[ranks · count].
+  template <class T>
+  void all_gather(const T* part, T* data, std::size_t count, cudaStream_t stream) {
+    if (!comm_) {
+      if (data != part) copy(part, data, count, stream);
+      return;
+    }
+    NCCL_CHECK(ncclAllGather(part, data, count, kNcclType<T>, comm_, stream));
+    count_ring(count * sizeof(T) * std::size_t(ranks_));
+  }
+  template <class T>
+  void broadcast(T* data, std::size_t count, int root, cudaStream_t stream) {
+    if (!comm_) return;
+    NCCL_CHECK(ncclBroadcast(data, data, count, kNcclType<T>, root, comm_, stream));
+    count_ring(count * sizeof(T));
+  }
+  template <class T>
+  void reduce(T* data, std::size_t count, int root, cudaStream_t stream) {
+    if (!comm_) return;
+    NCCL_CHECK(ncclReduce(data, data, count, kNcclType<T>, ncclSum, root, comm_, stream));
+    count_ring(count * sizeof(T));
+  }
+  template <class T>
+  void send(const T* data, std::size_t count, int peer, cudaStream_t stream) {
+    NCCL_CHECK(ncclSend(data, count, kNcclType<T>, peer, comm_, stream));
+    bytes_sent_ += count * sizeof(T);
+  }
+  template <class T>
+  void receive(T* data, std::size_t count, int peer, cudaStream_t stream) {
+    NCCL_CHECK(ncclRecv(data, count, kNcclType<T>, peer, comm_, stream));
+  }
+
+  /// Waits for the stream, but not for ranks that have failed. Throws NcclError, CudaError.
+  void wait(cudaStream_t stream) const {
+    if (comm_)
+      for (cudaError_t code; (code = cudaStreamQuery(stream)) != cudaSuccess; std::this_thread::yield()) {
+        (void)cudaGetLastError();
+        if (code != cudaErrorNotReady) throw_cuda_error(code, "cudaStreamQuery", __FILE__, __LINE__);
+        ncclResult_t result = ncclSuccess;
+        NCCL_CHECK(ncclCommGetAsyncError(comm_, &result));
+        if (result != ncclSuccess) throw NcclError(result, "ncclCommGetAsyncError");
+        if (*failed_) throw NcclError(ncclRemoteError, "waiting for a rank that has failed");
+      }
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+  }
+
+ private:
+  template <class T>
+  static void copy(const T* from, T* to, std::size_t count, cudaStream_t stream) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToDevice, stream));
+  }
+  void count_ring(std::size_t bytes) noexcept { bytes_sent_ += bytes / std::size_t(ranks_) * std::size_t(ranks_ - 1); }
+
+  ncclComm_t comm_ = nullptr;
+  int rank_ = 0, ranks_ = 1;
+  const std::atomic<bool>* failed_ = nullptr;
+  int exceptions_ = 0;
+  std::uint64_t bytes_sent_ = 0;
+};
+
+}  // namespace oomlab

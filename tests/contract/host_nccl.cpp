@@ -1,0 +1,184 @@
+// What would hang with NCCL is an error here, on every rank, and soon.
+
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include "contract.h"
+#include "oomlab_host.h"
+
+namespace {
+
+using namespace oomlab;
+using Results = std::vector<ncclResult_t>;
+
+class HostNccl : public Contract {
+ protected:
+  void SetUp() override {
+    before_ = host::machine();
+    host::Machine machine = before_;
+    machine.devices = 3;
+    std::fill(std::begin(machine.capacity), std::end(machine.capacity), std::size_t(64) << 20);
+    host::configure(machine);
+    start_ = std::chrono::steady_clock::now();
+  }
+  void TearDown() override {
+    EXPECT_EQ("nothing", host::describe(host::live()));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
+    EXPECT_LT(took.count(), 10);
+    host::configure(before_);
+    Contract::TearDown();
+  }
+  // Each rank's answer of body(rank, comm) on a thread of its own; what it complains of in said[rank].
+  Results on_ranks(const std::function<ncclResult_t(int, ncclComm_t)>& body) {
+    ncclUniqueId id;
+    said.assign(3, "");
+    if (const ncclResult_t result = ncclGetUniqueId(&id)) return Results(3, result);
+    Results results(3);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank)
+      threads.emplace_back([&, rank] {
+        (void)cudaSetDevice(rank);
+        ncclComm_t comm = nullptr;
+        results[std::size_t(rank)] = ncclCommInitRank(&comm, 3, id, rank);
+        if (results[std::size_t(rank)] == ncclSuccess) {
+          results[std::size_t(rank)] = body(rank, comm);
+          said[std::size_t(rank)] = ncclGetLastError(comm);
+          const bool failed = results[std::size_t(rank)] != ncclSuccess;
+          const ncclResult_t left = failed ? ncclCommAbort(comm) : ncclCommDestroy(comm);
+          if (!failed && left) results[std::size_t(rank)] = left, said[std::size_t(rank)] = ncclGetLastError(nullptr);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+  std::vector<std::string> said;
+
+ private:
+  host::Machine before_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+ncclResult_t all_reduce(ncclComm_t comm, std::size_t count, ncclDataType_t type = ncclFloat32) {
+  static float values[3][64];
+  int rank = 0;
+  (void)ncclCommUserRank(comm, &rank);
+  return ncclAllReduce(values[rank], values[rank], count, type, ncclSum, comm, nullptr);
+}
+
+TEST_F(HostNccl, DifferentCountsAreToldToAll) {
+  const Results r = on_ranks([](int rank, ncclComm_t comm) { return all_reduce(comm, rank == 1 ? 63 : 64); });
+  EXPECT_EQ((Results{ncclInvalidUsage, ncclInvalidUsage, ncclInvalidUsage}), r);
+  EXPECT_NE(std::string::npos, said[0].find("63 elements")) << said[0];
+}
+
+TEST_F(HostNccl, DifferentCallsAreToldToAll) {
+  const Results r = on_ranks([](int rank, ncclComm_t comm) {
+    static float values[3][3];
+    return rank == 2 ? ncclAllGather(values[rank], values[rank], 1, ncclFloat32, comm, nullptr) : all_reduce(comm, 1);
+  });
+  EXPECT_EQ((Results{ncclInvalidUsage, ncclInvalidUsage, ncclInvalidUsage}), r);
+}
+
+TEST_F(HostNccl, ARankThatLeavesEndsTheOthers) {
+  const Results r = on_ranks([](int rank, ncclComm_t comm) { return rank == 0 ? ncclSuccess : all_reduce(comm, 8); });
+  EXPECT_EQ((Results{ncclSuccess, ncclRemoteError, ncclRemoteError}), r);
+  EXPECT_NE(std::string::npos, said[1].find("rank 0, which has left")) << said[1];
+}
+
+TEST_F(HostNccl, ARankThatAbortsIsNamed) {
+  const Results r =
+      on_ranks([](int rank, ncclComm_t comm) { return rank == 2 ? ncclInternalError : all_reduce(comm, 8); });
+  EXPECT_EQ((Results{ncclRemoteError, ncclRemoteError, ncclInternalError}), r);
+  EXPECT_NE(std::string::npos, said[0].find("rank 2")) << said[0];
+}
+
+TEST_F(HostNccl, ARankThatStallsIsNamedInTime) {
+  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.5", 1);
+  const Results r = on_ranks([](int rank, ncclComm_t comm) {
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
+    return all_reduce(comm, 8);
+  });
+  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+  EXPECT_EQ((Results{ncclRemoteError, ncclRemoteError, ncclRemoteError}), r);
+  EXPECT_NE(std::string::npos, said[2].find("waits for rank 1, which does not come")) << said[2];
+}
+
+TEST_F(HostNccl, AMessageThatNobodyReceives) {
+  static float value[3];
+  const Results sent = on_ranks([](int rank, ncclComm_t comm) {
+    if (rank == 0) return ncclSend(value, 1, ncclFloat32, 1, comm, nullptr);
+    return ncclSuccess;
+  });
+  // Rank 1 hears of it when it leaves, unless it has left before the message came.
+  EXPECT_TRUE(sent[1] == ncclInvalidUsage || sent[1] == ncclSuccess);
+  const Results waited = on_ranks([](int rank, ncclComm_t comm) {
+    return rank == 1 ? ncclRecv(value, 1, ncclFloat32, 0, comm, nullptr) : ncclSuccess;
+  });
+  EXPECT_EQ(ncclRemoteError, waited[1]);
+}
+
+TEST_F(HostNccl, AMissingRankIsNamed) {
+  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.3", 1);
+  ncclUniqueId id;
+  ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(ncclRemoteError, ncclCommInitRank(&comm, 2, id, 0));
+  EXPECT_NE(std::string::npos, std::string(ncclGetLastError(nullptr)).find("waits for rank 1"));
+  (void)cudaSetDevice(1);
+  EXPECT_EQ(ncclRemoteError, ncclCommInitRank(&comm, 2, id, 1)) << "comes when the other has given up";
+  (void)cudaSetDevice(0);
+  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+}
+
+TEST_F(HostNccl, TwoRanksCannotShareADevice) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
+  ncclComm_t comms[2] = {};
+  ASSERT_EQ(ncclSuccess, ncclGroupStart());
+  EXPECT_EQ(ncclSuccess, ncclCommInitRank(&comms[0], 2, id, 0));
+  EXPECT_EQ(ncclSuccess, ncclCommInitRank(&comms[1], 2, id, 1));
+  EXPECT_EQ(ncclInvalidUsage, ncclGroupEnd());
+  for (const ncclComm_t comm : comms) EXPECT_EQ(ncclSuccess, ncclCommAbort(comm));
+}
+
+TEST_F(HostNccl, PlanModeWaitsForNobody) {
+  host::set_planning(true);
+  ncclUniqueId id;
+  ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(ncclSuccess, ncclCommInitRank(&comm, 1024, id, 17));
+  EXPECT_EQ(ncclSuccess, all_reduce(comm, 64));
+  EXPECT_EQ(ncclInvalidArgument, all_reduce(comm, 64, static_cast<ncclDataType_t>(77)));
+  EXPECT_EQ(ncclSuccess, ncclCommDestroy(comm));
+  host::set_planning(false);
+}
+
+TEST_F(HostNccl, AFaultAtAnyCallEndsAllRanks) {
+  for (std::uint64_t k = 1;; ++k) {
+    host::arm_fault(k, false);
+    const Results r = on_ranks([](int rank, ncclComm_t comm) {
+      static float values[3][6];
+      if (const ncclResult_t result = all_reduce(comm, 8)) return result;
+      if (const ncclResult_t result = ncclGroupStart()) return result;
+      const ncclResult_t sent = ncclSend(values[rank], 3, ncclFloat32, (rank + 1) % 3, comm, nullptr);
+      const ncclResult_t received = ncclRecv(values[rank] + 3, 3, ncclFloat32, (rank + 2) % 3, comm, nullptr);
+      const ncclResult_t ended = ncclGroupEnd();
+      return sent ? sent : received ? received : ended;
+    });
+    const bool over = host::fault_site()[0] == '\0';
+    host::disarm_fault();
+    EXPECT_EQ("nothing", host::describe(host::live())) << k;
+    if (over) {
+      EXPECT_EQ((Results{ncclSuccess, ncclSuccess, ncclSuccess}), r);
+      EXPECT_GT(k, 18u);
+      break;
+    }
+    (void)cudaGetLastError();
+  }
+}
+
+}  // namespace

@@ -1,0 +1,199 @@
+// The NCCL subset: the same tests run against NCCL on a machine with two GPUs or more.
+
+#include "cuda/nccl.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "contract.h"
+
+namespace {
+
+using namespace oomlab;
+
+// As many ranks as there are devices, at most `most`.
+int ranks_here(int most) {
+  int devices = 0;
+  CUDA_CHECK(cudaGetDeviceCount(&devices));
+  return std::min(most, devices);
+}
+
+ncclUniqueId new_id() {
+  ncclUniqueId id;
+  NCCL_CHECK(ncclGetUniqueId(&id));
+  return id;
+}
+
+// One thread a rank, each on its device; returns each one's error, or "".
+std::vector<std::string> on_ranks(int ranks, const std::function<void(int rank)>& body) {
+  std::vector<std::string> errors(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        CUDA_CHECK(cudaSetDevice(rank));
+        body(rank);
+      } catch (const std::exception& error) {
+        errors[std::size_t(rank)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+void expect_no_error(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) EXPECT_EQ("", error);
+}
+
+class Nccl : public Contract {
+ protected:
+  void SetUp() override {
+    Contract::SetUp();
+    if (IsSkipped()) return;
+    ranks = ranks_here(4);
+    if (ranks < 2) GTEST_SKIP() << "one device (the host runtime has more with OOMLAB_HOST_DEVICES)";
+  }
+  // A communicator for every rank, then body(rank, comm, stream).
+  void run(const std::function<void(int, Communicator&, cudaStream_t)>& body) {
+    const ncclUniqueId id = new_id();
+    expect_no_error(on_ranks(ranks, [&](int rank) {
+      const Stream stream;
+      Communicator comm(id, ranks, rank, failed);
+      body(rank, comm, stream);
+      comm.wait(stream);
+    }));
+  }
+  int ranks = 0;
+  std::atomic<bool> failed{false};
+};
+
+std::vector<float> numbers(std::size_t n, int rank) {
+  std::vector<float> v(n);
+  for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<float>(100 * rank) + static_cast<float>(i);
+  return v;
+}
+
+TEST_F(Nccl, AllReduceAddsUp) {
+  run([&](int rank, Communicator& comm, cudaStream_t stream) {
+    Values<float> values(numbers(1001, rank));
+    comm.all_reduce(values.data(), 1001, stream);
+    comm.wait(stream);
+    const std::vector<float> sums = values.get();
+    const float base = 100.0f * static_cast<float>(ranks * (ranks - 1) / 2);
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      ASSERT_EQ(base + static_cast<float>(ranks) * static_cast<float>(i), sums[i]) << i;
+  });
+}
+
+TEST_F(Nccl, MaxAndMinAndSixteenBits) {
+  const ncclUniqueId id = new_id();
+  expect_no_error(on_ranks(ranks, [&](int rank) {
+    const Stream stream;
+    ncclComm_t comm = nullptr;
+    NCCL_CHECK(ncclCommInitRank(&comm, ranks, id, rank));
+    Values<int> most(std::vector<int>{rank, -rank, 7}), least(std::vector<int>{rank, -rank, 7});
+    Values<__half> halves(std::vector<__half>(33, __float2half(static_cast<float>(rank) + 0.5f)));
+    Values<__nv_bfloat16> brains(std::vector<__nv_bfloat16>(33, __float2bfloat16(static_cast<float>(rank) + 0.5f)));
+    NCCL_CHECK(ncclAllReduce(most.data(), most.data(), 3, ncclInt32, ncclMax, comm, stream));
+    NCCL_CHECK(ncclAllReduce(least.data(), least.data(), 3, ncclInt32, ncclMin, comm, stream));
+    NCCL_CHECK(ncclAllReduce(halves.data(), halves.data(), 33, ncclFloat16, ncclSum, comm, stream));
+    NCCL_CHECK(ncclAllReduce(brains.data(), brains.data(), 33, ncclBfloat16, ncclSum, comm, stream));
+    stream.synchronize();
+    EXPECT_EQ((std::vector<int>{ranks - 1, 0, 7}), most.get());
+    EXPECT_EQ((std::vector<int>{0, 1 - ranks, 7}), least.get());
+    const float sum = static_cast<float>(ranks * ranks) / 2;
+    EXPECT_EQ(sum, __half2float(halves.get()[32]));
+    EXPECT_EQ(sum, __bfloat162float(brains.get()[32]));
+    NCCL_CHECK(ncclCommDestroy(comm));
+  }));
+}
+
+TEST_F(Nccl, ScatterThenGatherIsAllReduce) {
+  run([&](int rank, Communicator& comm, cudaStream_t stream) {
+    const std::size_t part = 129, all = part * std::size_t(ranks);
+    Values<float> values(numbers(all, rank)), mine(part), again(all), both(numbers(all, rank));
+    comm.reduce_scatter(values.data(), mine.data(), part, stream);
+    comm.all_gather(mine.data(), again.data(), part, stream);
+    comm.all_reduce(both.data(), all, stream);
+    comm.wait(stream);
+    EXPECT_EQ(both.get(), again.get());
+  });
+}
+
+TEST_F(Nccl, BroadcastAndReduceHaveARoot) {
+  run([&](int rank, Communicator& comm, cudaStream_t stream) {
+    Values<float> told(numbers(17, rank)), sums(numbers(17, rank));
+    comm.broadcast(told.data(), 17, 1, stream);
+    comm.reduce(sums.data(), 17, ranks - 1, stream);
+    comm.wait(stream);
+    EXPECT_EQ(numbers(17, 1), told.get());
+    if (rank != ranks - 1) return;
+    EXPECT_EQ(100.0f * static_cast<float>(ranks * (ranks - 1) / 2), sums.get()[0]);
+  });
+}
+
+TEST_F(Nccl, MessagesInAGroupDoNotBlockEachOther) {
+  run([&](int rank, Communicator& comm, cudaStream_t stream) {
+    const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    Values<float> mine(numbers(300, rank)), theirs(300);
+    NCCL_CHECK(ncclGroupStart());
+    comm.receive(theirs.data(), 300, before, stream);
+    comm.send(mine.data(), 300, next, stream);
+    NCCL_CHECK(ncclGroupEnd());
+    comm.wait(stream);
+    EXPECT_EQ(numbers(300, before), theirs.get());
+  });
+}
+
+TEST_F(Nccl, OneThreadMayHaveAllRanks) {
+  const ncclUniqueId id = new_id();
+  std::vector<ncclComm_t> comms(std::size_t(ranks), nullptr);
+  NCCL_CHECK(ncclGroupStart());
+  for (int rank = 0; rank < ranks; ++rank) {
+    CUDA_CHECK(cudaSetDevice(rank));
+    NCCL_CHECK(ncclCommInitRank(&comms[std::size_t(rank)], ranks, id, rank));
+  }
+  NCCL_CHECK(ncclGroupEnd());
+  std::vector<std::unique_ptr<Values<float>>> values;
+  for (int rank = 0; rank < ranks; ++rank) {
+    CUDA_CHECK(cudaSetDevice(rank));
+    values.push_back(std::make_unique<Values<float>>(numbers(5, rank)));
+  }
+  NCCL_CHECK(ncclGroupStart());
+  for (int rank = 0; rank < ranks; ++rank)
+    NCCL_CHECK(ncclAllReduce(values[std::size_t(rank)]->data(), values[std::size_t(rank)]->data(), 5, ncclFloat32,
+                             ncclSum, comms[std::size_t(rank)], nullptr));
+  NCCL_CHECK(ncclGroupEnd());
+  for (int rank = 0; rank < ranks; ++rank) {
+    CUDA_CHECK(cudaSetDevice(rank));
+    EXPECT_EQ(100.0f * static_cast<float>(ranks * (ranks - 1) / 2), values[std::size_t(rank)]->get()[0]);
+    int count = 0, user = -1, device = -1;
+    NCCL_CHECK(ncclCommCount(comms[std::size_t(rank)], &count));
+    NCCL_CHECK(ncclCommUserRank(comms[std::size_t(rank)], &user));
+    NCCL_CHECK(ncclCommCuDevice(comms[std::size_t(rank)], &device));
+    EXPECT_EQ(ranks, count);
+    EXPECT_EQ(rank, user);
+    EXPECT_EQ(rank, device);
+    NCCL_CHECK(ncclCommDestroy(comms[std::size_t(rank)]));
+  }
+  values.clear();
+  CUDA_CHECK(cudaSetDevice(0));
+}
+
+TEST_F(Nccl, BadArgumentsAreRefused) {
+  ncclComm_t none = nullptr;
+  EXPECT_EQ(ncclInvalidArgument, ncclCommInitRank(&none, 2, new_id(), 2));
+  EXPECT_EQ(ncclInvalidArgument, ncclCommInitRank(&none, 0, new_id(), 0));
+  EXPECT_EQ(nullptr, none);
+  EXPECT_EQ(ncclInvalidUsage, ncclGroupEnd());
+  run([&](int, Communicator&, cudaStream_t) {});
+  EXPECT_STREQ("no error", ncclGetErrorString(ncclSuccess));
+  int version = 0;
+  EXPECT_EQ(ncclSuccess, ncclGetVersion(&version));
+  EXPECT_GE(version, 20000);
+}
+
+}  // namespace

@@ -18,6 +18,13 @@ bool planning() noexcept;
 /// Call before the first allocation. Returns false where this backend cannot (a real GPU).
 bool enable_planning() noexcept;
 
+/// For programs on several devices, before any CUDA call: the host runtime simulates so many, unless the user has said
+/// how many (OOMLAB_HOST_DEVICES). A GPU machine has what it has.
+void want_devices(int count) noexcept;
+
+/// On a thread that is one of several ranks: the host runtime takes its share of the processor, no more.
+void share_processor(int ranks) noexcept;
+
 /// A process that holds memory of a device, as the driver reports it.
 struct DeviceProcess {
   unsigned pid;

@@ -34,6 +34,12 @@ class CublasError : public std::runtime_error {
   cublasStatus_t status_;
 };
 
+/// Base of errors that say no more than that another rank failed first: what counts is that rank's error.
+class AnotherRankFailed {
+ public:
+  virtual ~AnotherRankFailed() = default;
+};
+
 /// Clears the thread's last CUDA error and throws CudaError. Called by CUDA_CHECK.
 [[noreturn]] void throw_cuda_error(cudaError_t code, const char* call, const char* file, int line);
 /// Throws CublasError. Called by CUBLAS_CHECK.

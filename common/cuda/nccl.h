@@ -36,13 +36,21 @@ class NcclError : public std::runtime_error {
   ncclResult_t result_;
 };
 
-#define NCCL_CHECK(call)                             \
-  do {                                               \
-    const ncclResult_t oomlab_nccl = (call);         \
-    if (oomlab_nccl != ncclSuccess) {                \
-      (void)cudaGetLastError();                      \
-      throw ::oomlab::NcclError(oomlab_nccl, #call); \
-    }                                                \
+class RemoteNcclError final : public NcclError, public AnotherRankFailed {
+  using NcclError::NcclError;
+};
+
+/// Clears the thread's last CUDA error and throws NcclError, or RemoteNcclError for ncclRemoteError.
+[[noreturn]] inline void throw_nccl_error(ncclResult_t result, const char* call) {
+  (void)cudaGetLastError();
+  if (result == ncclRemoteError) throw RemoteNcclError(result, call);
+  throw NcclError(result, call);
+}
+
+#define NCCL_CHECK(call)                                                            \
+  do {                                                                              \
+    const ncclResult_t oomlab_nccl = (call);                                        \
+    if (oomlab_nccl != ncclSuccess) ::oomlab::throw_nccl_error(oomlab_nccl, #call); \
   } while (false)
 
 template <class T>
@@ -139,8 +147,8 @@ class Communicator {
         if (code != cudaErrorNotReady) throw_cuda_error(code, "cudaStreamQuery", __FILE__, __LINE__);
         ncclResult_t result = ncclSuccess;
         NCCL_CHECK(ncclCommGetAsyncError(comm_, &result));
-        if (result != ncclSuccess) throw NcclError(result, "ncclCommGetAsyncError");
-        if (*failed_) throw NcclError(ncclRemoteError, "waiting for a rank that has failed");
+        if (result != ncclSuccess) throw_nccl_error(result, "ncclCommGetAsyncError");
+        if (*failed_) throw_nccl_error(ncclRemoteError, "waiting for a rank that has failed");
       }
     CUDA_CHECK(cudaStreamSynchronize(stream));
   }

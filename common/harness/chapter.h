@@ -6,6 +6,7 @@
 // the budget, those that ran out of memory once more without it, checks prediction and numerics, measures throughput
 // in a separate pass, and reports.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,6 +51,7 @@ struct Defaults {
   std::size_t micro_batch = 0;  ///< --micro-batch: samples of one forward and backward pass
   const char* precision = "";   ///< --precision: fp32, fp16, bf16
   bool oversubscribe = false;   ///< true: the chapter has the option --oversubscribe
+  int devices = 0;              ///< a chapter on several devices: how many, and --tp, --pp, --dp and --zero
 };
 
 /// The common command line, after parsing and checking.
@@ -57,6 +59,7 @@ struct Config {
   std::size_t budget = 0;  ///< bytes; kUnlimited with --budget none
   int device = 0;
   int devices = 1;
+  bool devices_given = false;  ///< --devices was
   std::string model;
   std::size_t batch = 0, steps = 0;
   std::string data;                      ///< folder with IDX files; empty: the digits that come with the course
@@ -64,6 +67,8 @@ struct Config {
   std::size_t seq = 0, micro_batch = 0;  ///< 0: the chapter has no such option
   std::string precision;                 ///< empty: the chapter has no such option
   bool oversubscribe = false;            ///< more managed memory than the device has is allowed
+  std::size_t tp = 0, pp = 0, dp = 0;    ///< sizes of the groups of ranks; 0: not given
+  int zero = -1;                         ///< ZeRO stage, 0 to 3; -1: not given
   bool quick = false, plan = false, list = false, quiet = false;
   std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none
@@ -98,6 +103,25 @@ inline Agreement differs_by_design(std::string why) {
   return agreement;
 }
 
+/// Ranks that work on one thing, each on a thread and a device of its own. Made anew for every run.
+class Team {
+ public:
+  explicit Team(int ranks) : ranks_(ranks) {}
+  virtual ~Team() = default;
+  int ranks() const noexcept { return ranks_; }
+  /// A rank's part of the work, made on its thread, its device current. Throws as Variant::make.
+  virtual std::unique_ptr<Workload> make(Context& context, int rank) = 0;
+  /// Peak allocated bytes of a rank by category, in closed form.
+  virtual ByCategory predicted(int rank) const = 0;
+  /// Ranks of one kind need the same memory: plan mode runs one of each.
+  virtual int kind(int rank) const { return rank; }
+  /// Raised when a rank fails: the others must not wait for it.
+  std::atomic<bool> failed{false};
+
+ private:
+  int ranks_;
+};
+
 /// One row of the comparison.
 struct Variant {
   std::string name;
@@ -110,6 +134,17 @@ struct Variant {
   /// Where its memory comes from, on the current device, with the budget in bytes (kUnlimited: none) as the limit of
   /// what it may hold. Empty: cudaMallocAsync, with the budget as the limit of what is allocated.
   std::function<std::unique_ptr<MemoryResource>(std::size_t budget)> resource = {};
+  /// Several ranks instead of `make`. The row shows the rank that needs most; `predicted` is that rank's.
+  std::function<std::unique_ptr<Team>(std::size_t batch)> team = {};
+  int ranks = 1;  ///< of the team
+};
+
+/// What one rank of a team, and those that are alike, needed.
+struct RankResult {
+  int rank = 0;
+  std::size_t alike = 1;  ///< ranks that this one stands for (plan mode), itself included
+  ByCategory predicted, at_peak;
+  std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
 };
 
 /// What happened to a variant.
@@ -126,6 +161,7 @@ struct VariantResult {
   std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
   ByCategory at_peak;
   std::vector<PhasePeak> phases;
+  std::vector<RankResult> ranks;  ///< of a team; the figures above are those of the rank that needed most
   std::vector<double> figures;    ///< figure() after each step of the memory pass
   std::uint64_t fingerprint = 0;  ///< after the memory pass
   bool compared = false;          ///< against the baseline; not when the baseline did not run, nor in plan mode

@@ -43,8 +43,9 @@ std::string describe(const Defaults& d) {
   return fmt::format("--model {} --batch {}{}{}{} --steps {} --budget {}", d.model, d.batch,
                      d.micro_batch ? fmt::format(" --micro-batch {}", d.micro_batch) : "",
                      d.seq ? fmt::format(" --seq {}", d.seq) : "",
-                     *d.precision ? fmt::format(" --precision {}", d.precision) : "", d.steps,
-                     d.budget == kUnlimited ? "none" : format_bytes(d.budget));
+                     fmt::format("{}{}", *d.precision ? fmt::format(" --precision {}", d.precision) : "",
+                                 d.devices ? fmt::format(" --devices {}", d.devices) : ""),
+                     d.steps, d.budget == kUnlimited ? "none" : format_bytes(d.budget));
 }
 
 // A file may be given that is not there yet, but its folder must be.
@@ -111,7 +112,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
                                const Defaults& quick) {
   CommandLine result;
   Config& config = result.config;
-  std::string budget, device, devices, batch, steps, micro_batch, seq;
+  std::string budget, device, devices, batch, steps, micro_batch, seq, tp, pp, dp, zero;
   bool version = false;
 
   CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full),
@@ -141,6 +142,12 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (*full.precision) app.add_option("--precision", config.precision, "fp32, fp16 or bf16");
   if (full.oversubscribe)
     app.add_flag("--oversubscribe", config.oversubscribe, "On a GPU, let managed memory exceed what the budget leaves");
+  if (full.devices) {
+    app.add_option("--tp", tp, "Ranks that share each layer (tensor parallel)");
+    app.add_option("--pp", pp, "Ranks that have different layers (pipeline parallel)");
+    app.add_option("--dp", dp, "Ranks, or groups of them, that have different samples (data parallel)");
+    app.add_option("--zero", zero, "ZeRO stage among those of --dp: 0 to 3");
+  }
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
   app.add_flag("--list", config.list, "List the variants and claims, and exit");
@@ -192,7 +199,13 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   } else if (given(device_option)) {
     config.device = parse_device("--device", device, 0);
   }
-  if (given(devices_option)) config.devices = parse_device("--devices", devices, 1);
+  config.devices = full.devices ? defaults.devices : 1;
+  config.devices_given = given(devices_option);
+  if (config.devices_given) config.devices = parse_device("--devices", devices, 1);
+  if (!tp.empty()) config.tp = parse_count("--tp", tp);
+  if (!pp.empty()) config.pp = parse_count("--pp", pp);
+  if (!dp.empty()) config.dp = parse_count("--dp", dp);
+  if (!zero.empty()) config.zero = parse_device("--zero", zero, 0);
   check_regex("--filter", config.filter);
   check_output_path("--json", config.json);
   check_output_path("--trace", config.trace);

@@ -88,6 +88,17 @@ void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget)
       json.end_object();
     }
     json.end_array();
+    if (!v.ranks.empty()) {
+      json.key("ranks").begin_array();
+      for (const RankResult& r : v.ranks) {
+        json.begin_object().member("rank", std::size_t(r.rank)).member("alike", r.alike);
+        json.member("predicted_bytes", r.predicted.total()).member("peak_allocated_bytes", r.peak_allocated);
+        json.member("peak_reserved_bytes", r.peak_reserved);
+        write_split(json, "by_category_bytes", r.at_peak);
+        json.end_object();
+      }
+      json.end_array();
+    }
   }
   if (v.oom) {
     json.key("oom").begin_object().member("requested_bytes", v.oom->requested).member("tag", v.oom->tag);
@@ -228,6 +239,9 @@ std::string result_json(const RunResult& run) {
   if (c.micro_batch) json.member("micro_batch", c.micro_batch);
   if (!c.precision.empty()) json.member("precision", c.precision);
   if (c.oversubscribe) json.member("oversubscribe", true);
+  for (const auto& [name, value] : {std::pair("tp", c.tp), std::pair("pp", c.pp), std::pair("dp", c.dp)})
+    if (value) json.member(name, value);
+  if (c.zero >= 0) json.member("zero", std::size_t(c.zero));
   json.member("quick", c.quick).member("plan", c.plan).end_object();
   json.key("variants").begin_array();
   for (const VariantResult& v : run.variants) write_variant(json, v, c.budget);

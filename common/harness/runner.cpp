@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <regex>
+#include <thread>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
@@ -56,7 +59,7 @@ bool no_device_here(cudaError_t code) {
   }
 }
 
-void choose_device(CommandLine& line, const Progress& progress) {
+void choose_device(CommandLine& line, int most_ranks, const Progress& progress) {
   int count = 0;
   if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
     (void)cudaGetLastError();
@@ -64,8 +67,12 @@ void choose_device(CommandLine& line, const Progress& progress) {
     throw CannotRunHere(fmt::format("no CUDA device: {}; the host preset needs none", cudaGetErrorString(code)));
   }
   Config& config = line.config;
-  if (config.devices > count)
+  if (config.devices_given && !config.plan && config.devices > count)
     throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));
+  // A grid that was asked for must have its devices; the chapter's own variants are skipped where there are too few.
+  if ((config.tp || config.pp || config.dp) && !config.plan && most_ranks > count)
+    throw UsageError(
+        fmt::format("{} ranks (--tp x --pp x --dp) need as many devices; this machine has {}", most_ranks, count));
   if (!line.device_auto) {
     if (config.device >= count)
       throw UsageError(
@@ -93,6 +100,24 @@ void choose_device(CommandLine& line, const Progress& progress) {
   CUDA_CHECK(cudaSetDevice(config.device));
 }
 
+// Which devices ranks get, and what else is on them.
+void say_devices(const Config& config, int ranks, const Progress& progress) {
+  int count = 0;
+  CUDA_CHECK(cudaGetDeviceCount(&count));
+  for (int rank = 0; rank < std::min(ranks, count); ++rank) {
+    const int device = (config.device + rank) % count;
+    const DeviceGuard guard(device);
+    std::size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    std::size_t others = 0;
+    for (const DeviceProcess& process : device_processes(device))
+      others += process.pid != static_cast<unsigned>(getpid());
+    progress(fmt::format("rank {} has device {} (of {} visible, counted from --device {}): {} free of {}{}", rank,
+                         device, count, config.device, format_bytes(free), format_bytes(total),
+                         others ? fmt::format(", {} other processes on it", others) : ""));
+  }
+}
+
 // A program made for a GPU cannot count without allocating, so its twin, the same source with the host runtime below
 // it, does the planning. CMake builds it into the folder plan/ beside this program.
 [[noreturn]] void become_the_planner(const std::string& program, char** argv) {
@@ -108,11 +133,112 @@ struct Story {
   std::string trace, snapshot;
 };
 
+// --------------------------------------------------------------------------------------------------------------- ranks
+
+/// A rank of a team failed: what() names it, and the cause.
+class RankFailed : public std::runtime_error {
+ public:
+  RankFailed(int rank, const std::string& why, bool out_of_memory)
+      : std::runtime_error(fmt::format("rank {}: {}", rank, why)), out_of_memory_(out_of_memory) {}
+  bool out_of_memory() const noexcept { return out_of_memory_; }
+
+ private:
+  bool out_of_memory_;
+};
+
 // The device also runs out of memory where no ledger looks: a library's own allocations, a kernel's code, a stream.
 bool is_device_out_of_memory(const std::runtime_error& error) {
   if (const auto* cuda = dynamic_cast<const CudaError*>(&error)) return cuda->code() == cudaErrorMemoryAllocation;
   if (const auto* blas = dynamic_cast<const CublasError*>(&error)) return blas->status() == CUBLAS_STATUS_ALLOC_FAILED;
+  if (const auto* rank = dynamic_cast<const RankFailed*>(&error)) return rank->out_of_memory();
   return dynamic_cast<const OutOfMemory*>(&error) != nullptr;
+}
+
+// Throws what is on its way, with the rank's name, where it has a text to put it in. Of ranks that are alike any may be
+// the first to run out of memory: the first of its kind is named.
+[[noreturn]] void rethrow_with_rank(const Team& team, int rank) {
+  try {
+    throw;
+  } catch (const OutOfMemory& error) {
+    OutOfMemoryReport report = error.report();
+    int first = 0;
+    while (team.kind(first) != team.kind(rank)) ++first;
+    report.tag += fmt::format(", rank {}", first);
+    throw OutOfMemory(std::move(report));
+  } catch (const VariantSkipped&) {
+    throw;
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    throw RankFailed(rank, error.what(), is_device_out_of_memory(error));
+  } catch (const std::bad_alloc&) {
+    throw RankFailed(rank, "out of host memory (std::bad_alloc)", false);
+  }
+}
+
+// body(rank) for each of `ranks`, a thread each; in plan mode, where nobody waits for anybody, one after the other. Of
+// several exceptions the first one counts: the others follow from it.
+void on_ranks(Team& team, const std::vector<int>& ranks, const std::function<void(int)>& body) {
+  std::mutex mutex;
+  std::exception_ptr first;
+  bool only_follows = false;  // `first` says no more than that another rank failed
+  const auto run = [&](int rank) noexcept {
+    try {
+      body(rank);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      bool follows = false;
+      try {
+        throw;
+      } catch (const AnotherRankFailed&) {
+        follows = true;
+      } catch (...) {
+      }
+      if (!first || (only_follows && !follows)) {
+        only_follows = follows;
+        try {
+          rethrow_with_rank(team, rank);
+        } catch (...) {
+          first = std::current_exception();
+        }
+      }
+      team.failed = true;
+    }
+  };
+  if (planning()) {
+    for (std::size_t i = 0; i < ranks.size() && !first; ++i) run(ranks[i]);
+  } else {
+    std::vector<std::thread> threads;
+    threads.reserve(ranks.size());
+    try {
+      for (const int rank : ranks)
+        threads.emplace_back([&, rank] {
+          share_processor(team.ranks());
+          run(rank);
+        });
+    } catch (...) {
+      team.failed = true;
+      for (std::thread& thread : threads) thread.join();
+      throw;
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+// Rank r has device r, counted from the first one of this run.
+int device_of(const Config& config, int rank) {
+  if (planning()) return config.device;
+  int count = 1;
+  CUDA_CHECK(cudaGetDeviceCount(&count));
+  return (config.device + rank) % count;
+}
+
+void require_devices(const Team& team) {
+  int count = 1;
+  CUDA_CHECK(cudaGetDeviceCount(&count));
+  if (!planning() && team.ranks() > count)
+    throw VariantSkipped(fmt::format("needs {} devices, this machine has {}", team.ranks(), count));
 }
 
 struct MemoryPass {
@@ -124,28 +250,98 @@ struct MemoryPass {
   Story* story;
 
   void run(std::size_t budget) {
-    result.figures.clear();
+    variant.team ? run_team(budget) : run_alone(budget);
+    result.measured = true;
+  }
+
+ private:
+  // The steps of one rank, or of a variant that has one only. Returns the figures after each step.
+  template <class Make>
+  std::vector<double> run_steps(Context& context, Ledger& ledger, Make make, std::uint64_t& fingerprint) {
+    context.memory().observe_device(true);
+    std::unique_ptr<Workload> work;
+    {
+      const Phase phase(ledger, "setup");
+      work = make(context);
+    }
+    std::vector<double> figures;
+    for (std::size_t i = 0; i < kMemorySteps; ++i) {
+      check_interrupt();
+      work->step();
+      figures.push_back(work->figure());
+    }
+    fingerprint = work->fingerprint();
+    return figures;
+  }
+
+  void run_alone(std::size_t budget) {
     ledger.reset_peak();
     with_context(config, variant, budget, ledger, [&](Context& context) {
-      context.memory().observe_device(true);
-      std::unique_ptr<Workload> work;
-      {
-        const Phase phase(ledger, "setup");
-        work = variant.make(context, variant.batch);
-      }
-      for (std::size_t i = 0; i < kMemorySteps; ++i) {
-        check_interrupt();
-        work->step();
-        result.figures.push_back(work->figure());
-      }
-      result.fingerprint = work->fingerprint();
-      if (story && !config.snapshot.empty()) story->snapshot = memory_snapshot(ledger, config.device, program);
+      result.figures = run_steps(
+          context, ledger, [&](Context& c) { return variant.make(c, variant.batch); }, result.fingerprint);
+      take_snapshot();
     });
-    result.measured = true;
     result.peak_allocated = ledger.peak_bytes();
     result.at_peak = ledger.peak_by_category();
     result.peak_reserved = ledger.peak_reserved_bytes();
     result.peak_device_used = ledger.peak_device_used_bytes();
+  }
+
+  void run_team(std::size_t budget) {
+    const std::unique_ptr<Team> team = variant.team(variant.batch);
+    require_devices(*team);
+    std::vector<int> ranks;
+    std::map<int, std::size_t> place;  // of a kind in result.ranks
+    result.ranks.clear();
+    for (int rank = 0; rank < team->ranks(); ++rank) {
+      const int kind = planning() ? team->kind(rank) : rank;
+      if (const auto [known, is_new] = place.try_emplace(kind, ranks.size()); !is_new) {
+        ++result.ranks[known->second].alike;
+      } else {
+        ranks.push_back(rank);
+        result.ranks.push_back({.rank = rank, .predicted = team->predicted(rank), .at_peak = {}});
+      }
+    }
+    std::mutex mutex;
+    on_ranks(*team, ranks, [&](int rank) {
+      Config mine = config;
+      mine.device = device_of(config, rank);
+      Ledger of_its_own;
+      Ledger& books = rank == ranks.front() ? ledger : of_its_own;
+      books.reset_peak();
+      with_context(mine, variant, budget, books, [&](Context& context) {
+        std::uint64_t fingerprint = 0;
+        const auto figures = run_steps(
+            context, books, [&](Context& c) { return team->make(c, rank); }, fingerprint);
+        if (rank != ranks.front()) return;
+        result.figures = figures;
+        result.fingerprint = fingerprint;
+        take_snapshot();
+      });
+      const std::lock_guard lock(mutex);
+      for (RankResult& r : result.ranks)
+        if (r.rank == rank) {
+          r.peak_allocated = books.peak_bytes();
+          r.at_peak = books.peak_by_category();
+          r.peak_reserved = books.peak_reserved_bytes();
+          r.peak_device_used = books.peak_device_used_bytes();
+        }
+    });
+    // The row shows the rank that needs most; but one whose prediction fails must be seen.
+    const RankResult* shown = &result.ranks.front();
+    for (const RankResult& r : result.ranks)
+      if (r.peak_allocated > shown->peak_allocated) shown = &r;
+    for (const RankResult& r : result.ranks)
+      if (r.at_peak != r.predicted) shown = &r;
+    result.predicted = shown->predicted;
+    result.peak_allocated = shown->peak_allocated;
+    result.at_peak = shown->at_peak;
+    result.peak_reserved = shown->peak_reserved;
+    result.peak_device_used = shown->peak_device_used;
+  }
+
+  void take_snapshot() {
+    if (story && !config.snapshot.empty()) story->snapshot = memory_snapshot(ledger, config.device, program);
   }
 };
 
@@ -260,11 +456,34 @@ void check_results(RunResult& run) {
 
 // --------------------------------------------------------------------------------------------------------- timing pass
 
+void time_team(const Config& config, const Variant& variant, bool fits, VariantResult& result,
+               const std::function<void(double)>& tick) {
+  const std::unique_ptr<Team> team = variant.team(variant.batch);
+  std::vector<int> ranks(static_cast<std::size_t>(team->ranks()));
+  for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
+  on_ranks(*team, ranks, [&](int rank) {
+    Config mine = config;
+    mine.device = device_of(config, rank);
+    Ledger ledger;
+    with_context(mine, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
+      const auto work = team->make(context, rank);
+      const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
+        check_interrupt();
+        if (rank == 0) tick(s);
+      });
+      if (rank != 0) return;
+      const auto samples = static_cast<double>(work->samples_per_step());
+      for (const double s : seconds) result.samples_per_second.push_back(samples / s);
+    });
+  });
+}
+
 void run_timing_pass(const Config& config, const std::vector<const Variant*>& variants,
                      std::vector<VariantResult>& results, const Progress& progress) {
   std::vector<TimedRun> runs;
   for (std::size_t i = 0; i < variants.size(); ++i) {
-    if (!results[i].measured) continue;
+    // Simulated devices share this machine's processor: the time of several says nothing.
+    if (!results[i].measured || (variants[i]->team && std::strcmp(backend_name(), "host") == 0)) continue;
     runs.push_back({results[i].name, [&, i](const std::function<void(double)>& tick) {
                       const Variant& variant = *variants[i];
                       VariantResult& result = results[i];
@@ -273,6 +492,7 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                       const bool fits = result.outcome == VariantResult::Outcome::ok;
                       Ledger ledger;
                       try {
+                        if (variant.team) return time_team(config, variant, fits, result, tick);
                         with_context(config, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
                           const auto work = variant.make(context, variant.batch);
                           const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
@@ -366,7 +586,6 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   Config& config = line.config;
   if (config.plan && !planning()) {
     if (std::strcmp(backend_name(), "cuda") == 0) become_the_planner(program, argv);
-    if (!enable_planning()) throw std::runtime_error("plan mode cannot be entered");
   }
   const Progress progress(config.quiet);
 
@@ -384,9 +603,13 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     fmt::print("{}", list_of(chapter));
     return flushed();
   }
+  int most_ranks = config.devices;
+  for (const Variant* variant : chosen) most_ranks = std::max(most_ranks, variant->ranks);
+  if (most_ranks > 1) want_devices(most_ranks);
+  if (config.plan && !planning() && !enable_planning()) throw std::runtime_error("plan mode cannot be entered");
 
   // Whatever can be refused is refused before the first line of output.
-  choose_device(line, progress);
+  choose_device(line, most_ranks, progress);
   set_benchmark_flags(argv[0], line.benchmark_flags);
   check_benchmark_filter(line, chosen);
   for (const Variant* variant : chosen) (void)variant->predicted(variant->batch).total();
@@ -401,6 +624,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     fmt::print("{}", banner(result));
     std::fflush(stdout);
   }
+  if (most_ranks > 1 && !config.plan && !config.quiet) say_devices(config, most_ranks, progress);
 
   Story story;
   const bool tell = !config.trace.empty() || !config.snapshot.empty();

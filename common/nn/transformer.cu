@@ -52,6 +52,8 @@ TransformerSpec parse_transformer(std::string_view text) {
   const std::string name(text);
   if (text == "bytes-gpt") return {name, Style::gpt, 4, 4, 128, 256, 256};
   if (text == "gpt2") return {name, Style::gpt, 12, 12, 768, 50257, 1024};
+  if (text == "gpt3-175b") return {name, Style::gpt, 96, 96, 12288, 50257, 2048};
+  if (text == "llama-70b-like") return {name, Style::gpt, 80, 64, 8192, 32000, 4096};
   if (text == "bert-base") return {name, Style::bert, 12, 12, 768, 30522, 512};
   if (text == "bert-large") return {name, Style::bert, 24, 16, 1024, 30522, 512};
   TransformerSpec spec{name, Style::gpt, 0, 0, 0, 258, 1024};
@@ -62,7 +64,9 @@ TransformerSpec parse_transformer(std::string_view text) {
     spec.positions = 512;
     parse_shape(text, text.substr(5), spec);
   } else {
-    bad_model(text, "is unknown; known: bytes-gpt, gpt2, bert-base, bert-large, gpt:LAYERS-HEADS-WIDTH, bert:...");
+    bad_model(text,
+              "is unknown; known: bytes-gpt, gpt2, gpt3-175b, llama-70b-like, bert-base, bert-large, "
+              "gpt:LAYERS-HEADS-WIDTH, bert:...");
   }
   return spec;
 }

@@ -42,6 +42,10 @@ struct TransformerSpec {
 /// Reads a model name:
 ///   bytes-gpt     4 layers, 4 heads, width 128, 256 positions, vocabulary 256: learns bytes of text on a laptop
 ///   gpt2          12 layers, 12 heads, width 768, 1,024 positions, vocabulary 50,257: 124,439,808 parameters
+///   gpt3-175b     96 layers, 96 heads, width 12,288, 2,048 positions (Brown et al., 2020): 174.6 x 10^9 parameters,
+///   head
+///                 tied and dense attention everywhere, published as 175 x 10^9
+///   llama-70b-like  80 layers, 64 heads, width 8,192, vocabulary 32,000, 4,096 positions, in gpt's form
 ///   bert-base     12 layers, 12 heads, width 768, 512 positions, vocabulary 30,522: 109,514,298 parameters with the
 ///                 masked-token head and without the pooler
 ///   bert-large    24 layers, 16 heads, width 1,024: 335,174,458 parameters, counted alike
@@ -128,6 +132,10 @@ class Transformer {
   void bind(std::size_t i, T* value, T* gradient) noexcept {
     tensors_[i].value = value;
     tensors_[i].gradient = gradient;
+  }
+  /// Tensor i without its name: null where it is not now.
+  ParameterOf<T> parameter(std::size_t i) noexcept {
+    return {{}, tensors_[i].value, tensors_[i].gradient, tensors_[i].count};
   }
   /// Fills tensor i with what it is at the start of training: of a slice, the bits that the whole model has there.
   void initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const;

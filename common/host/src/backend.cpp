@@ -2,9 +2,16 @@
 
 #include "cuda/backend.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
+#include <string>
 
 #include "oomlab_host.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 namespace oomlab {
 
@@ -17,6 +24,12 @@ bool enable_planning() noexcept {
   } catch (const std::exception&) {
     return false;  // something is live already
   }
+}
+void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(count).c_str(), 0); }
+void share_processor([[maybe_unused]] int ranks) noexcept {
+#ifdef _OPENMP
+  omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // OpenBLAS asks OpenMP, too
+#endif
 }
 std::vector<DeviceProcess> device_processes(int) { return {}; }
 std::optional<ManagedTraffic> take_managed_traffic() noexcept {

@@ -1,0 +1,171 @@
+#pragma once
+// DataParallel as it is commonly criticised (torch.nn.DataParallel does this in one process): rank 0 has the model, the
+// optimizer, the whole batch's labels, and all logits; the others get a copy of the parameters in every step, compute
+// their share, and give logits and gradients back.
+
+#include "trainer.h"
+
+namespace oomlab::chapters {
+
+template <class T>
+class DataParallel final : public Workload {
+ public:
+  DataParallel(Context& context, const Job& job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed)
+      : context_(context),
+        job_(job),
+        rank_(rank),
+        world_(ids.world, int(job.layout.dp), rank, failed),
+        model_(context, job.spec, nn::Slice{.layers = job.spec.layers}, nullptr),
+        shapes_(units_of(job.spec, model_.slice(), 1)) {
+    if (rank == 0) units_.emplace(context, model_, alone_, 0, kTextSeed);
+  }
+
+  void step() override {
+    const data::TokenSamples samples = job_.text->samples(first_, job_.batch);
+    first_ += job_.batch;
+    const std::size_t share = job_.batch / job_.layout.dp, layers = job_.spec.layers;
+    const cudaStream_t stream = context_.stream();
+    std::vector<DeviceBuffer<T>> values, gradients;  // of a replica
+    if (rank_ != 0) replicate(values, Category::parameters, false);
+    for (std::size_t i = 0; i < shapes_.size(); ++i)
+      world_.broadcast(first_value(shapes_[i]), shapes_[i].count, 0, stream);
+
+    nn::TokenBatch all;
+    if (rank_ == 0) all = upload(context_, samples, 0, job_.batch);
+    nn::TokenBatch batch = upload(context_, samples, std::size_t(rank_) * share, share);
+    std::vector<DeviceBuffer<T>> x(layers);
+    std::vector<nn::LayerActivations<T>> kept(layers);
+    typename nn::Transformer<T>::EmbeddingActivations embedding;
+    DeviceBuffer<T> out;
+    {
+      const Phase phase(context_.ledger(), "forward");
+      out = model_.embed(context_, batch, embedding);
+      for (std::size_t l = 0; l < layers; ++l) {
+        x[l] = std::move(out);
+        out = model_.forward_layer(context_, l, batch, x[l].data(), {}, kept[l]);
+      }
+    }
+    auto head = model_.head_forward(context_, batch, std::move(out));
+    exchange_logits(head.logits, all, samples.targets());
+    all = {};
+
+    const Phase phase(context_.ledger(), "backward");
+    if (rank_ != 0) replicate(gradients, Category::gradients, true);
+    DeviceBuffer<T> d = model_.head_backward(context_, std::move(head), false);
+    for (std::size_t l = layers; l-- > 0; x[l].reset())
+      model_.backward_layer(context_, l, batch, x[l].data(), std::move(kept[l]), d, false);
+    model_.embed_backward(context_, batch, std::move(embedding), std::move(d), false);
+    for (std::size_t i = 0; i < shapes_.size(); ++i)
+      world_.reduce(first_gradient(shapes_[i]), shapes_[i].count, 0, stream);
+    if (rank_ == 0) units_->step();
+  }
+  std::size_t samples_per_step() const override { return job_.batch; }
+  std::uint64_t fingerprint() override { return 0; }
+  double figure() override {
+    job_.notes->note(job_.name, int(job_.layout.dp), rank_, (world_.bytes_sent() - loss_bytes_) / ++figures_, 1);
+    if (planning()) return 0;
+    const std::uint64_t before = world_.bytes_sent();
+    world_.broadcast(model_.loss_buffer(), 1, 0, context_.stream());
+    loss_bytes_ += world_.bytes_sent() - before;
+    world_.wait(context_.stream());
+    return model_.loss(context_);
+  }
+
+ private:
+  // The loss is rank 0's business: it gets all logits, and sends their gradients back.
+  void exchange_logits(DeviceBuffer<T>& logits, const nn::TokenBatch& all, std::size_t targets) {
+    const Phase phase(context_.ledger(), "forward");
+    const cudaStream_t stream = context_.stream();
+    if (rank_ != 0) {
+      world_.send(logits.data(), logits.size(), 0, stream);
+      world_.receive(logits.data(), logits.size(), 0, stream);
+      return;
+    }
+    const std::size_t n = logits.size();
+    DeviceBuffer<T> gathered = context_.buffer<T>(n * job_.layout.dp, Category::activations, "gathered logits");
+    CUDA_CHECK(cudaMemcpyAsync(gathered.data(), logits.data(), n * sizeof(T), cudaMemcpyDeviceToDevice, stream));
+    for (int r = 1; r < int(job_.layout.dp); ++r) world_.receive(gathered.data() + std::size_t(r) * n, n, r, stream);
+    model_.cross_entropy(context_, all, gathered.data(), {false, targets}, nullptr);
+    for (int r = 1; r < int(job_.layout.dp); ++r) world_.send(gathered.data() + std::size_t(r) * n, n, r, stream);
+    CUDA_CHECK(cudaMemcpyAsync(logits.data(), gathered.data(), n * sizeof(T), cudaMemcpyDeviceToDevice, stream));
+  }
+  void replicate(std::vector<DeviceBuffer<T>>& into, Category category, bool zero) {
+    for (const UnitShape& shape : shapes_) {
+      into.push_back(context_.buffer<T>(shape.count, category, shape.name + " replica"));
+      T* const data = into.back().data();
+      if (zero) CUDA_CHECK(cudaMemsetAsync(data, 0, shape.count * sizeof(T), context_.stream()));
+      for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
+        T* const tensor = data + shape.offsets[t];
+        const std::size_t i = shape.tensors[t];
+        zero ? model_.bind(i, model_.parameter(i).value, tensor) : model_.bind(i, tensor, nullptr);
+      }
+    }
+  }
+  T* first_value(const UnitShape& shape) { return model_.parameter(shape.tensors[0]).value; }
+  T* first_gradient(const UnitShape& shape) { return model_.parameter(shape.tensors[0]).gradient; }
+
+  Context& context_;
+  const Job& job_;
+  int rank_;
+  Communicator world_, alone_;
+  nn::Transformer<T> model_;
+  std::vector<UnitShape> shapes_;
+  std::optional<Units<T>> units_;  // rank 0
+  std::size_t first_ = 0, figures_ = 0;
+  std::uint64_t loss_bytes_ = 0;
+};
+
+/// Rank 0: all state, the batch twice (all of it, and its own share), all logits. Others: parameters and gradients
+/// while a step runs.
+template <class T>
+ByCategory predict_data_parallel(const Job& job, int rank) {
+  const std::size_t share = job.batch / job.layout.dp, layers = job.spec.layers;
+  const std::vector<UnitShape> units = units_of(job.spec, {.layers = layers}, 1);
+  const ByCategory state = Units<T>::resident(units, 1, 0);
+  ByCategory resident;
+  if (rank == 0) resident = state;
+  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes) + kGranule;
+  const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), share, job.seq);
+  const std::size_t e = nn::embedding_bytes(job.spec, sizeof(T), share, job.seq);
+  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), share, job.seq, {});
+  const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), share, job.seq);
+  const auto below = [&](std::size_t l) { return checked_sum(e, checked_product(l, u + layer.kept)); };
+  const std::size_t rows = checked_product(job.batch, job.seq);
+  const std::size_t gathered = round_to_granule(checked_product(checked_product(rows, job.spec.vocabulary), sizeof(T)));
+
+  nn::PeakBytes peak{resident};
+  const auto moment = [&](std::size_t activations, bool whole_batch, bool gradients, std::size_t workspace = 0) {
+    nn::PeakBytes now{resident};
+    now.at_peak[Category::data] += nn::token_batch_bytes(share, job.seq);
+    if (rank == 0 && whole_batch) now.at_peak[Category::data] += nn::token_batch_bytes(job.batch, job.seq);
+    if (rank != 0) now.at_peak[Category::parameters] += state[Category::parameters];
+    if (rank != 0 && gradients) now.at_peak[Category::gradients] += state[Category::gradients];
+    now.at_peak[Category::activations] += activations;
+    now.at_peak[Category::workspace] += workspace;
+    peak = nn::later_peak(peak, now);
+  };
+  for (std::size_t l = 0; l < layers; ++l) moment(below(l) + u + layer.forward_peak, true, false);
+  const std::size_t with_head = below(layers) + u + head.activations;
+  moment(with_head, true, false);
+  if (rank == 0) moment(with_head + gathered, true, false, round_to_granule(rows * sizeof(float)));
+  moment(with_head, false, true);
+  for (std::size_t l = layers; l-- > 0;) moment(below(l) + 2 * u + layer.backward_peak, false, true);
+  return peak.at_peak;
+}
+
+template <class T>
+class DataParallelTeam final : public Team {
+ public:
+  explicit DataParallelTeam(Job job) : Team(int(job.layout.dp)), job_(std::move(job)), ids_(job_.layout) {}
+  std::unique_ptr<Workload> make(Context& context, int rank) override {
+    return std::make_unique<DataParallel<T>>(context, job_, ids_, rank, failed);
+  }
+  ByCategory predicted(int rank) const override { return predict_data_parallel<T>(job_, rank); }
+  int kind(int rank) const override { return rank > 0; }
+
+ private:
+  Job job_;
+  Groups::Ids ids_;
+};
+
+}  // namespace oomlab::chapters

@@ -1,0 +1,127 @@
+// Chapter 07, several GPUs: what each way of splitting the work leaves on each of them.
+//
+// The problem   The model's state alone is larger than a GPU. More GPUs of the same size do not help by themselves.
+// The idea      Share out the samples (data parallel), the state (ZeRO), the inside of each layer (tensor parallel), or
+//               the layers (pipeline parallel). Or all of it.
+// The bytes     data parallel: all state on each GPU, activations of its samples. ZeRO-1/2/3 over N: optimizer, then
+//               gradients, then parameters become 1/N. Tensor parallel: 1/N of the layers' state, and of all
+//               activations but the residual stream's. Pipeline: 1/N of the layers; 1F1B holds N − stage micro-batches.
+// Run it        build/host/bin/07_multi_gpu           (no GPU: eight simulated devices, for memory only)
+//               build/host/bin/07_multi_gpu --plan --model gpt3-175b --tp 8 --pp 16 --dp 8 --zero 1 (and the README's
+//               other options): the memory of 1,024 GPUs, on this machine
+
+#include "data_parallel.h"
+#include "report.h"
+
+namespace {
+
+using namespace oomlab;
+using namespace oomlab::chapters;
+
+// The grid that was asked for; nothing when none was.
+std::optional<Layout> grid_of(const Config& config) {
+  if (!config.tp && !config.pp && !config.dp && config.zero < 0) return std::nullopt;
+  Layout grid{.tp = config.tp ? config.tp : 1,
+              .dp = config.dp ? config.dp : 1,
+              .pp = config.pp ? config.pp : 1,
+              .zero = std::max(config.zero, 0)};
+  const std::size_t ranks = checked_product(checked_product(grid.tp, grid.pp), grid.dp);
+  if (config.devices_given && ranks != std::size_t(config.devices))
+    throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", grid.tp, grid.pp,
+                                 grid.dp, ranks, config.devices));
+  if (ranks > 1'000'000) throw UsageError(fmt::format("{} ranks are too many; a million are allowed", ranks));
+  return grid;
+}
+
+template <class T>
+Chapter multi_gpu_of(const Config& config) {
+  const auto n = static_cast<std::size_t>(config.devices);
+  const nn::TransformerSpec spec = transformer_of(config);
+  const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
+  const auto notes = std::make_shared<Notes>();
+
+  Chapter chapter;
+  chapter.title = "several GPUs";
+  const auto add = [&](std::string name, Layout layout, bool data_parallel = false, bool one_go = false) {
+    const std::size_t micro_batch = one_go ? std::max<std::size_t>(1, config.batch / layout.dp) : config.micro_batch;
+    check_layout(layout, spec, config.batch, micro_batch);
+    // A larger batch is more micro-batches, or, where the share is taken in one go, larger ones.
+    const auto job = [=, seq = config.seq](std::size_t batch) {
+      const std::size_t unit = layout.dp * config.micro_batch, whole = checked_sum(batch, unit - 1) / unit * unit;
+      return Job{
+          name, spec, text, layout, batch == config.batch ? batch : whole, one_go ? whole / layout.dp : micro_batch,
+          seq,  notes};
+    };
+    Variant variant{.name = name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
+    variant.agreement.kind = Agreement::Kind::within_tolerance;
+    variant.agreement.tolerance = sizeof(T) == 2 ? 1e-3 : 1e-6;
+    variant.ranks = static_cast<int>(layout.ranks());
+    if (data_parallel) {
+      variant.predicted = [=](std::size_t batch) { return predict_data_parallel<T>(job(batch), 0); };
+      variant.team = [=](std::size_t batch) { return std::make_unique<DataParallelTeam<T>>(job(batch)); };
+    } else {
+      variant.predicted = [=](std::size_t batch) { return predict_largest<T>(job(batch)); };
+      if (layout.ranks() > 1) {
+        variant.team = [=](std::size_t batch) { return std::make_unique<Cluster<T>>(job(batch)); };
+      } else {
+        variant.make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
+          static const std::atomic<bool> never{false};
+          return std::make_unique<RankTraining<T>>(context, job(batch), Groups::Ids(layout), 0, never);
+        };
+      }
+    }
+    chapter.variants.push_back(std::move(variant));
+  };
+
+  add("one device", {});
+  if (const auto grid = grid_of(config)) {
+    if (grid->ranks() > 1)
+      add(fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", grid->tp, grid->pp, grid->dp, grid->zero), *grid);
+  } else if (n > 1) {
+    add(fmt::format("DataParallel x {}", n), {.dp = n}, true, true);
+    add(fmt::format("DDP x {}", n), {.dp = n}, false, true);
+    for (const int stage : {1, 2, 3}) add(fmt::format("ZeRO-{} x {}", stage, n), {.dp = n, .zero = stage}, false, true);
+    add(fmt::format("tensor parallel x {}", n), {.tp = n});
+    add(fmt::format("pipeline x {}, GPipe", n), {.pp = n, .one_forward_one_backward = false});
+    add(fmt::format("pipeline x {}, 1F1B", n), {.pp = n});
+    const std::size_t tp = n % 8 == 0 ? 2 : 1, pp = n % 4 == 0 ? 2 : 1;
+    if (pp > 1) {
+      const Layout all{.tp = tp, .dp = n / tp / pp, .pp = pp, .zero = 1};
+      add(fmt::format("tp {} x pp {} x dp {}, ZeRO-1", all.tp, all.pp, all.dp), all);
+    }
+  }
+  chapter.claims = claims_of(notes, n);
+  chapter.after = [=](const std::vector<VariantResult>& results, Report& report) {
+    show_ranks(results, report, *notes);
+    zero_table(report);
+  };
+  return chapter;
+}
+
+Chapter multi_gpu(const Config& config) {
+  if (config.precision == "fp16")
+    throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
+  return config.precision == "bf16" ? multi_gpu_of<__nv_bfloat16>(config) : multi_gpu_of<float>(config);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Defaults full{.model = "gpt:8-8-64",
+                      .batch = 32,
+                      .steps = 3,
+                      .budget = std::size_t(15) << 20,
+                      .seq = 64,
+                      .micro_batch = 2,
+                      .precision = "fp32",
+                      .devices = 8};
+  const Defaults quick{.model = "gpt:8-8-32",
+                       .batch = 16,
+                       .steps = 3,
+                       .budget = std::size_t(10) << 20,
+                       .seq = 16,
+                       .micro_batch = 2,
+                       .precision = "fp32",
+                       .devices = 8};
+  return run_chapter(argc, argv, full, quick, multi_gpu);
+}

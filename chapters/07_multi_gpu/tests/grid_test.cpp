@@ -1,0 +1,192 @@
+// Whatever the grid, the losses and gradients are those of one device.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <thread>
+
+#include "data_parallel.h"
+#include "report.h"
+
+namespace oomlab::chapters {
+namespace {
+
+struct Outcome {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<float>> gradients;  // of the first step, those that are whole on this rank
+  std::size_t in_flight = 0;
+};
+
+Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:8-24-48") {
+  const nn::TransformerSpec spec = nn::parse_transformer(model);
+  const std::size_t seq = 5;
+  const auto text = std::make_shared<data::TextSampler>(
+      data::course_text(),
+      data::TextSampler::Settings{.seq = seq,
+                                  .task = spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
+                                  .mask_token = int(spec.vocabulary) - 1,
+                                  .ragged = true,
+                                  .seed = 5});
+  return {"test", spec, text, layout, 24, micro_batch, seq, std::make_shared<Notes>()};
+}
+
+// Every rank of the grid, a thread and a device each, three steps.
+std::vector<Outcome> run(const Job& job) {
+  std::vector<Outcome> all(job.layout.ranks());
+  const Groups::Ids ids(job.layout);
+  std::atomic<bool> failed{false};
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        share_processor(64);  // one thread each: a product's last bits depend on how many share it
+        CUDA_CHECK(cudaSetDevice(int(rank)));
+        Ledger ledger;
+        AsyncResource memory;
+        Context context(memory, ledger);
+        RankTraining<float> training(context, job, ids, int(rank), failed);
+        const auto shapes = nn::tensors_of(job.spec, training.model().slice());
+        for (int step = 0; step < 3; ++step) {
+          training.step();
+          all[rank].losses.push_back(training.figure());
+          for (std::size_t i = 0; step == 0 && i < shapes.size(); ++i)
+            if (const float* gradient = training.units().gradient(i)) {
+              std::vector<float>& v = all[rank].gradients[shapes[i].name];
+              v.resize(shapes[i].count());
+              CUDA_CHECK(cudaMemcpyAsync(v.data(), gradient, v.size() * sizeof(float), cudaMemcpyDeviceToHost,
+                                         context.stream()));
+              context.synchronize();
+            }
+        }
+        EXPECT_EQ(predict_rank<float>(job, place_of(job.layout, int(rank))), ledger.peak_by_category())
+            << "rank " << rank;
+      } catch (const std::exception& error) {
+        failed = true;
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (rank < job.notes->in_flight["test"].size()) all[rank].in_flight = job.notes->in_flight["test"][rank];
+  return all;
+}
+
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < b.size(); ++i)
+    difference += (double(a[i]) - b[i]) * (double(a[i]) - b[i]), norm += double(b[i]) * b[i];
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+struct Case {
+  Layout layout;
+  std::size_t micro_batch;
+  bool same_order;  // of all sums but the token table's
+  const char* model = "gpt:8-24-48";
+};
+
+class Grid : public testing::TestWithParam<Case> {};
+
+TEST_P(Grid, IsOneDevice) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) (void)cudaGetLastError();
+  const Case& c = GetParam();
+  if (std::size_t(devices) < c.layout.ranks()) GTEST_SKIP() << "only " << devices << " devices";
+  const Outcome one = run(job_of({}, c.same_order ? c.micro_batch : 24, c.model))[0];
+  const auto grid = run(job_of(c.layout, c.micro_batch, c.model));
+  for (std::size_t rank = 0; rank < grid.size(); ++rank) {
+    SCOPED_TRACE("rank " + std::to_string(rank));
+    ASSERT_EQ(3u, grid[rank].losses.size());
+    for (int step = 0; step < 3; ++step)
+      EXPECT_NEAR(one.losses[step], grid[rank].losses[step], 1e-6 * one.losses[step]) << step;
+    if (c.same_order) {
+      EXPECT_EQ(one.losses[0], grid[rank].losses[0]);
+    }
+    if (c.layout.tp > 1) continue;  // parts of tensors: tests/nn/slices_test.cpp
+    EXPECT_EQ(c.layout.zero >= 2, grid[rank].gradients.empty());
+    for (const auto& [name, gradient] : grid[rank].gradients) {
+      SCOPED_TRACE(name);
+      if (c.same_order && name != "token embedding") {
+        EXPECT_EQ(one.gradients.at(name), gradient);
+      } else {
+        EXPECT_LE(relative_difference(gradient, one.gradients.at(name)), 1e-6);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Grid,
+                         testing::Values(Case{{.dp = 2}, 12, false}, Case{{.dp = 3}, 8, false},
+                                         Case{{.dp = 4}, 3, false}, Case{{.dp = 8}, 3, false},
+                                         Case{{.dp = 3, .zero = 1}, 4, false}, Case{{.dp = 8, .zero = 1}, 1, false},
+                                         Case{{.dp = 2, .zero = 2}, 12, false}, Case{{.dp = 8, .zero = 2}, 3, false},
+                                         Case{{.dp = 3, .zero = 3}, 8, false},
+                                         Case{{.dp = 8, .zero = 3}, 3, false, "bert:2-3-21"},
+                                         Case{{.tp = 2}, 24, false}, Case{{.tp = 3}, 24, false},
+                                         Case{{.tp = 4}, 8, false, "bert:3-4-20"}, Case{{.tp = 8}, 24, false},
+                                         Case{{.pp = 2}, 4, true}, Case{{.pp = 3}, 2, true},
+                                         Case{{.pp = 4, .one_forward_one_backward = false}, 3, true},
+                                         Case{{.pp = 4}, 24, true, "bert:4-4-20"}, Case{{.pp = 8}, 1, true},
+                                         Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 3, false},
+                                         Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"}));
+
+TEST(Pipeline, OneForwardOneBackwardHoldsStagesMinusRank) {
+  for (const std::size_t stages : {1, 2, 3, 8})
+    for (const std::size_t micro_batches : {1, 2, 5, 20})
+      for (std::size_t stage = 0; stage < stages; ++stage)
+        for (const bool one_by_one : {true, false}) {
+          const Layout layout{.pp = stages, .one_forward_one_backward = one_by_one};
+          std::size_t now = 0, most = 0, next_forward = 0, next_backward = 0;
+          for (const Pass& pass : passes_of(layout, stage, micro_batches)) {
+            EXPECT_EQ(pass.forward ? next_forward++ : next_backward++, pass.micro_batch);
+            EXPECT_LE(next_backward, next_forward);
+            pass.forward ? most = std::max(most, ++now) : --now;
+          }
+          EXPECT_EQ(micro_batches, next_forward);
+          EXPECT_EQ(micro_batches, next_backward);
+          EXPECT_EQ(most_in_flight(layout, stage, micro_batches), most);
+          EXPECT_EQ(one_by_one ? std::min(stages - stage, micro_batches) : micro_batches, most);
+        }
+}
+
+// 2 + 2 + 12 bytes a parameter, of which each stage divides one more by N; what padding adds is stated.
+TEST(Zero, BytesAreThePublishedOnes) {
+  const nn::TransformerSpec spec = nn::parse_transformer("gpt:3-4-40");
+  for (const std::size_t n : {2, 3, 8, 64})
+    for (const int stage : {0, 1, 2, 3}) {
+      std::size_t parameters = 0, padding = 0, units = 0;
+      for (const UnitShape& unit : units_of(spec, {}, n)) parameters += unit.count, ++units;
+      padding = parameters - spec.parameters();
+      EXPECT_LE(padding, nn::tensors_of(spec).size() * 7 + units * (8 * n - 1));
+      const auto divided = [&](bool shared, std::size_t bytes) { return parameters * bytes / (shared ? n : 1); };
+      const ByCategory b = Units<__nv_bfloat16>::resident(units_of(spec, {}, n), n, stage);
+      const std::size_t rounding = units * kGranule;
+      for (const auto& [category, expected, buffers] :
+           {std::tuple(Category::parameters, divided(stage >= 3, 2), std::size_t(1)),
+            std::tuple(Category::gradients, divided(stage >= 2, 2), std::size_t(1)),
+            std::tuple(Category::optimizer, divided(stage >= 1, 12), std::size_t(4))}) {
+        EXPECT_GE(b[category], expected) << n << " " << stage;
+        EXPECT_LE(b[category], expected + buffers * rounding) << n << " " << stage;
+      }
+    }
+}
+
+TEST(Layouts, WhatDoesNotFitIsOneLine) {
+  const nn::TransformerSpec spec = nn::parse_transformer("gpt:4-8-64");
+  for (const auto& [layout, batch, micro_batch, word] :
+       {std::tuple(Layout{.tp = 3}, 8, 1, "--tp 3"), std::tuple(Layout{.pp = 5}, 8, 1, "--pp 5"),
+        std::tuple(Layout{.dp = 3}, 8, 1, "--batch 8"), std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4"),
+        std::tuple(Layout{.dp = 2, .pp = 2, .zero = 2}, 8, 4, "--zero 2"),
+        std::tuple(Layout{.dp = 2, .zero = 3}, 8, 2, "--zero 3")})
+    try {
+      check_layout(layout, spec, std::size_t(batch), std::size_t(micro_batch));
+      ADD_FAILURE() << word;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string::npos, std::string(error.what()).find(word)) << error.what();
+      EXPECT_EQ(std::string::npos, std::string(error.what()).find('\n'));
+    }
+}
+
+}  // namespace
+}  // namespace oomlab::chapters

@@ -1,0 +1,361 @@
+#pragma once
+// The mitigation: one training step on many devices. Each rank has its place in the grid of layout.h: a slice of the
+// model (its stage's layers, its part of each), a share of the batch (its replica's), and of the state what ZeRO
+// leaves.
+//
+//   among parts      an all-reduce of [rows, width] twice a layer and direction (Megatron-LM)
+//   among stages     activations forward, their gradients backward
+//   among replicas   gradients, unit by unit, while the backward pass of earlier layers still runs (Li et al., "PyTorch
+//                    distributed", 2020)
+//   both ends        the token table is on the first and the last stage; the sum of its gradients on both
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "../02_gradient_accumulation/text_training.h"
+#include "cuda/backend.h"
+#include "layout.h"
+#include "units.h"
+
+namespace oomlab::chapters {
+
+/// What ranks tell of themselves; shared by all of them.
+struct Notes {
+  std::mutex mutex;
+  std::map<std::string, std::vector<std::uint64_t>> bytes_sent;  ///< by variant and rank, in a step
+  std::map<std::string, std::vector<std::size_t>> in_flight;     ///< micro-batches at most, by variant and rank
+  void note(const std::string& variant, int ranks, int rank, std::uint64_t sent, std::size_t flights) {
+    const std::lock_guard lock(mutex);
+    bytes_sent[variant].resize(std::size_t(ranks));
+    in_flight[variant].resize(std::size_t(ranks));
+    bytes_sent[variant][std::size_t(rank)] = sent;
+    in_flight[variant][std::size_t(rank)] = flights;
+  }
+};
+
+/// What all ranks of a run work on.
+struct Job {
+  std::string name;
+  nn::TransformerSpec spec;
+  std::shared_ptr<const data::TextSampler> text;
+  Layout layout;
+  std::size_t batch, micro_batch, seq;
+  std::shared_ptr<Notes> notes;
+};
+
+/// The groups that a rank belongs to, each with its communicator. A group of one is no group.
+struct Groups {
+  /// Ids for every group of a layout, made once and known to all ranks.
+  struct Ids {
+    ncclUniqueId world{};
+    std::vector<ncclUniqueId> parts, replicas, forward, backward, ends;
+    explicit Ids(const Layout& l) {
+      const auto make = [](std::vector<ncclUniqueId>& ids, std::size_t groups, std::size_t of) {
+        if (of > 1) ids.resize(groups);
+        for (ncclUniqueId& id : ids) NCCL_CHECK(ncclGetUniqueId(&id));
+      };
+      if (l.ranks() > 1) NCCL_CHECK(ncclGetUniqueId(&world));
+      make(parts, l.dp * l.pp, l.tp);
+      make(replicas, l.tp * l.pp, l.dp);
+      for (auto* ids : {&forward, &backward, &ends}) make(*ids, l.tp * l.dp, l.pp);
+    }
+  };
+  Groups(const Ids& ids, const Layout& l, int rank, const std::atomic<bool>& failed)
+      : place(place_of(l, rank)),
+        world(ids.world, int(l.ranks()), rank, failed),
+        parts(id(ids.parts, place.stage * l.dp + place.replica), int(l.tp), int(place.part), failed),
+        replicas(id(ids.replicas, place.stage * l.tp + place.part), int(l.dp), int(place.replica), failed),
+        forward(id(ids.forward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
+        backward(id(ids.backward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
+        at_an_end(l.pp > 1 && (place.stage == 0 || place.stage + 1 == l.pp)),
+        ends(id(ids.ends, place.replica * l.tp + place.part), at_an_end ? 2 : 1, at_an_end && place.stage ? 1 : 0,
+             failed) {}
+  std::uint64_t bytes_sent_a_step() const { return replicas.bytes_sent() + ends.bytes_sent(); }
+  std::uint64_t bytes_sent_a_micro_batch() const {
+    return parts.bytes_sent() + forward.bytes_sent() + backward.bytes_sent();
+  }
+
+  Place place;
+  Communicator world, parts, replicas;
+  Communicator forward, backward;  // two, so that a stage may send in one direction while it waits for the other
+  bool at_an_end;
+  Communicator ends;
+
+ private:
+  static ncclUniqueId id(const std::vector<ncclUniqueId>& ids, std::size_t i) {
+    return ids.empty() ? ncclUniqueId{} : ids[i];
+  }
+};
+
+template <class T>
+class RankTraining final : public Workload {
+ public:
+  RankTraining(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed)
+      : context_(context),
+        job_(std::move(job)),
+        rank_(rank),
+        groups_(ids, job_.layout, rank, failed),
+        model_(context, job_.spec, slice_of(job_.spec, job_.layout, groups_.place),
+               [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
+        units_(context, model_, groups_.replicas, job_.layout.zero, kTextSeed),
+        shown_loss_(context.buffer<float>(1, Category::workspace, "loss of all")) {}
+
+  void step() override {
+    const Layout& layout = job_.layout;
+    const std::size_t micro_batches = run_micro_batches();
+    const std::size_t share = planning() ? 0 : job_.batch / layout.dp;
+    const data::TokenSamples samples =
+        job_.text->samples(first_, planning() ? micro_batches * job_.micro_batch : job_.batch);
+    first_ += job_.batch;
+    targets_ = samples.targets();
+    if (embeds() && !has_head()) zero_token_gradient();  // the head would have overwritten it
+    std::vector<Flight> flights(micro_batches);
+    std::size_t now = 0;
+    for (const Pass& pass : passes_of(layout, groups_.place.stage, micro_batches)) {
+      const std::size_t at = groups_.place.replica * share + pass.micro_batch * job_.micro_batch;
+      if (pass.forward) {
+        most_in_flight_ = std::max(most_in_flight_, ++now);
+        forward(flights[pass.micro_batch], samples, at);
+      } else {
+        backward(std::move(flights[pass.micro_batch]), pass.micro_batch > 0, pass.micro_batch + 1 == micro_batches);
+        --now;
+      }
+    }
+    if (groups_.at_an_end)
+      groups_.ends.all_reduce(model_.parameter(0).gradient, model_.parameter(0).count, context_.stream());
+    if (embeds() || has_head()) units_.all_reduce_gradients("token", groups_.replicas, context_.stream());
+    join(reduce_stream_, context_.stream());
+    units_.step();
+  }
+  std::size_t samples_per_step() const override { return job_.batch; }
+  std::uint64_t fingerprint() override { return 0; }  // ranks have different things
+
+  /// The loss of the whole batch, the same on every rank.
+  double figure() override {
+    ++figures_;
+    job_.notes->note(job_.name, int(job_.layout.ranks()), rank_, bytes_sent() / figures_, most_in_flight_);
+    if (planning()) return 0;
+    const bool mine = has_head() && groups_.place.part == 0;
+    nn::fill(context_, shown_loss_.data(), 1, 0.0f);
+    if (mine)
+      CUDA_CHECK(cudaMemcpyAsync(shown_loss_.data(), model_.loss_buffer(), sizeof(float), cudaMemcpyDeviceToDevice,
+                                 context_.stream()));
+    groups_.world.all_reduce(shown_loss_.data(), 1, context_.stream());
+    float loss = 0;
+    CUDA_CHECK(cudaMemcpyAsync(&loss, shown_loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context_.stream()));
+    groups_.world.wait(context_.stream());
+    return loss;
+  }
+  /// For tests.
+  const Units<T>& units() const { return units_; }
+  const nn::Transformer<T>& model() const { return model_; }
+
+ private:
+  struct Flight {
+    nn::TokenBatch batch;
+    typename nn::Transformer<T>::EmbeddingActivations embedding;
+    std::vector<DeviceBuffer<T>> x;
+    std::vector<nn::LayerActivations<T>> kept;
+    DeviceBuffer<T> out;  // last stage: what the head reads
+  };
+  std::size_t micro_batches() const { return job_.batch / job_.layout.dp / job_.micro_batch; }
+  // In plan mode, when the pipeline is full and has begun to drain, the rest is the same again.
+  std::size_t run_micro_batches() const {
+    const bool all = !planning() || !job_.layout.one_forward_one_backward;
+    return all ? micro_batches() : std::min(micro_batches(), job_.layout.pp + 1);
+  }
+  // Since the beginning.
+  std::uint64_t bytes_sent() const {
+    return groups_.bytes_sent_a_step() + groups_.bytes_sent_a_micro_batch() / run_micro_batches() * micro_batches();
+  }
+  bool embeds() const { return model_.slice().embeds(); }
+  bool has_head() const { return model_.slice().has_head(job_.spec); }
+  std::string layer_name(std::size_t l) const { return "layer " + std::to_string(model_.slice().first_layer + l + 1); }
+
+  void forward(Flight& f, const data::TokenSamples& samples, std::size_t at) {
+    const Phase phase(context_.ledger(), "forward");
+    f.batch.sequences = job_.micro_batch, f.batch.seq = job_.seq;
+    if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch);
+    DeviceBuffer<T> out;
+    if (embeds()) {
+      units_.gather("token"), units_.gather("embedding");
+      out = model_.embed(context_, f.batch, f.embedding);
+      units_.release("token"), units_.release("embedding");
+    } else {
+      out = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, "layer input");
+      join(context_.stream(), forward_stream_);
+      groups_.forward.receive(out.data(), out.size(), int(groups_.place.stage) - 1, forward_stream_);
+      join(forward_stream_, context_.stream());
+    }
+    f.x.resize(model_.slice().layers), f.kept.resize(model_.slice().layers);
+    for (std::size_t l = 0; l < f.x.size(); ++l) {
+      f.x[l] = std::move(out);
+      units_.gather(layer_name(l));
+      out = model_.forward_layer(context_, model_.slice().first_layer + l, f.batch, f.x[l].data(), {}, f.kept[l]);
+      units_.release(layer_name(l));
+    }
+    if (has_head()) {
+      f.out = std::move(out);
+    } else {
+      join(context_.stream(), forward_stream_);
+      groups_.forward.send(out.data(), out.size(), int(groups_.place.stage) + 1, forward_stream_);
+      join(forward_stream_, context_.stream());
+    }
+  }
+
+  void backward(Flight f, bool accumulate, bool last) {
+    const Phase phase(context_.ledger(), "backward");
+    DeviceBuffer<T> d;
+    if (has_head()) {
+      units_.gather("token"), units_.gather("head");
+      auto kept = model_.head_forward(context_, f.batch, std::move(f.out));
+      model_.cross_entropy(context_, f.batch, kept.logits.data(), {accumulate, targets_}, nullptr);
+      units_.make_gradients("token"), units_.make_gradients("head");
+      d = model_.head_backward(context_, std::move(kept), accumulate);
+      units_.release("token"), units_.release("head");
+      finished("head", last);
+    } else {
+      d = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, "stream gradient");
+      join(context_.stream(), backward_stream_);
+      groups_.backward.receive(d.data(), d.size(), int(groups_.place.stage) + 1, backward_stream_);
+      join(backward_stream_, context_.stream());
+    }
+    for (std::size_t l = f.x.size(); l-- > 0;) {
+      units_.gather(layer_name(l)), units_.make_gradients(layer_name(l));
+      model_.backward_layer(context_, model_.slice().first_layer + l, f.batch, f.x[l].data(), std::move(f.kept[l]), d,
+                            accumulate);
+      f.x[l].reset();
+      units_.release(layer_name(l));
+      finished(layer_name(l), last);
+    }
+    if (embeds()) {
+      units_.gather("embedding"), units_.make_gradients("embedding");
+      model_.embed_backward(context_, f.batch, std::move(f.embedding), std::move(d), accumulate);
+      units_.release("embedding");
+      units_.reduce_gradients("token");
+      finished("embedding", last);
+    } else {
+      join(context_.stream(), backward_stream_);
+      groups_.backward.send(d.data(), d.size(), int(groups_.place.stage) - 1, backward_stream_);
+      join(backward_stream_, context_.stream());
+    }
+  }
+
+  // A unit's gradients are complete: the replicas add them up, beside what comes next.
+  void finished(const std::string& unit, bool last) {
+    units_.reduce_gradients(unit);
+    if (!last || groups_.replicas.ranks() == 1) return;
+    join(context_.stream(), reduce_stream_);
+    units_.all_reduce_gradients(unit, groups_.replicas, reduce_stream_);
+  }
+  // What is queued on `second` from now on runs after all that is queued on `first`.
+  void join(cudaStream_t first, cudaStream_t second) {
+    event_.record(first);
+    CUDA_CHECK(cudaStreamWaitEvent(second, event_));
+  }
+  void zero_token_gradient() {
+    const auto token = model_.parameter(0);
+    CUDA_CHECK(cudaMemsetAsync(token.gradient, 0, token.count * sizeof(T), context_.stream()));
+  }
+
+  Context& context_;
+  Job job_;
+  int rank_;
+  Groups groups_;
+  Stream reduce_stream_, forward_stream_, backward_stream_;
+  Event event_;
+  nn::Transformer<T> model_;
+  Units<T> units_;
+  DeviceBuffer<float> shown_loss_;
+  std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0, figures_ = 0;
+};
+
+/// Peak allocated bytes of a rank, moment by moment in the order of its work. Above what stays (Units::resident()),
+/// with u one residual stream, E what embed() keeps, W and G a unit's parameters and gradients while they are whole
+/// (ZeRO):
+///
+///   each micro-batch in flight   E + sum over layers of u + kept        (last stage: + u; first and last: + tokens)
+///   forward of layer l           E + (l + 1) u + kept(0) + … + kept(l−1) + forward_peak + W
+///   the loss                     E + (L + 1) u + kept(0) + … + kept(L−1) + head + row losses + W, then G, without
+///   these backward of layer l          E + (l + 2) u + kept(0) + … + kept(l−1) + backward_peak + W + G + G(token)
+template <class T>
+ByCategory predict_rank(const Job& job, const Place& place) {
+  const nn::Slice slice = slice_of(job.spec, job.layout, place);
+  const bool embeds = slice.embeds(), has_head = slice.has_head(job.spec);
+  const std::size_t dp = job.layout.dp;
+  const int zero = dp > 1 ? job.layout.zero : 0;
+  const std::vector<UnitShape> units = units_of(job.spec, slice, dp);
+  const auto whole = [&](const std::string& name) {
+    for (const UnitShape& unit : units)
+      if (unit.name == name) return round_to_granule(unit.count * sizeof(T));
+    return std::size_t(0);
+  };
+  const auto w = [&](const std::string& name) { return zero >= 3 ? whole(name) : 0; };
+  const auto g = [&](const std::string& name) { return zero >= 2 ? whole(name) : 0; };
+  ByCategory resident = Units<T>::resident(units, dp, zero);
+  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes) + (has_head ? 2 : 1) * kGranule;
+
+  const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
+  const std::size_t e = embeds ? nn::embedding_bytes(job.spec, sizeof(T), job.micro_batch, job.seq) : 0;
+  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), job.micro_batch, job.seq, {}, job.layout.tp);
+  const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
+  const std::size_t tokens = embeds || has_head ? nn::token_batch_bytes(job.micro_batch, job.seq) : 0;
+  const auto below = [&](std::size_t l) { return checked_sum(e, checked_product(l, u + layer.kept)); };
+  const std::size_t layers = slice.layers, held = below(layers) + (has_head ? u : 0);
+  const auto layer_name = [&](std::size_t l) { return "layer " + std::to_string(slice.first_layer + l + 1); };
+
+  nn::PeakBytes peak{resident};
+  std::size_t others = 0;  // micro-batches in flight beside the one at work
+  const auto moment = [&](std::size_t activations, std::size_t parameters, std::size_t gradients,
+                          std::size_t workspace = 0) {
+    nn::PeakBytes now{resident};
+    now.at_peak[Category::data] += checked_product(others + 1, tokens);
+    now.at_peak[Category::activations] += checked_sum(checked_product(others, held), activations);
+    now.at_peak[Category::parameters] += parameters;
+    now.at_peak[Category::gradients] += gradients;
+    now.at_peak[Category::workspace] += workspace;
+    peak = nn::later_peak(peak, now);
+  };
+  // With fewer in flight there is less of everything: the moments with the most of them decide.
+  others = most_in_flight(job.layout, place.stage, job.batch / dp / job.micro_batch) - 1;
+  if (embeds) moment(e + u, w("token") + w("embedding"), 0);
+  for (std::size_t l = 0; l < layers; ++l) moment(below(l) + u + layer.forward_peak, w(layer_name(l)), 0);
+  if (has_head) {
+    const std::size_t now = below(layers) + u + head.activations;
+    moment(now, w("token") + w("head"), 0, head.workspace);
+    moment(now, w("token") + w("head"), g("token") + g("head"));
+  }
+  for (std::size_t l = layers; l-- > 0;)
+    moment(below(l) + 2 * u + layer.backward_peak, w(layer_name(l)), g(layer_name(l)) + (has_head ? g("token") : 0));
+  if (embeds) moment(e + u, w("embedding"), g("token") + g("embedding"));
+  return peak.at_peak;
+}
+
+/// The ranks of a layout.
+template <class T>
+class Cluster final : public Team {
+ public:
+  explicit Cluster(Job job) : Team(int(job.layout.ranks())), job_(std::move(job)), ids_(job_.layout) {}
+  std::unique_ptr<Workload> make(Context& context, int rank) override {
+    return std::make_unique<RankTraining<T>>(context, job_, ids_, rank, failed);
+  }
+  ByCategory predicted(int rank) const override { return predict_rank<T>(job_, place_of(job_.layout, rank)); }
+  /// Parts and replicas have equally much of everything.
+  int kind(int rank) const override { return int(place_of(job_.layout, rank).stage); }
+
+ private:
+  Job job_;
+  Groups::Ids ids_;
+};
+
+/// The largest rank's.
+template <class T>
+ByCategory predict_largest(const Job& job) {
+  nn::PeakBytes largest;
+  for (std::size_t stage = 0; stage < job.layout.pp; ++stage)
+    largest = nn::later_peak(largest, {predict_rank<T>(job, {0, 0, stage})});
+  return largest.at_peak;
+}
+
+}  // namespace oomlab::chapters

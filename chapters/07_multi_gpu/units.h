@@ -1,0 +1,175 @@
+#pragma once
+// A rank's parameters, gradients and optimizer state, in flat pieces that can be shared out: ZeRO.
+//
+// A unit is what is used together: the token table, the other embeddings, each layer, the head. Its tensors lie one
+// behind the other (each on a multiple of 8 elements, so that every kernel may load 16 bytes), and the whole is padded
+// to a multiple of 8·N, so that N ranks have equal shards. Per parameter, with E bytes an element and K bytes of
+// optimizer state (FP32: 4 and 8; 16 bits: 2 and 12), a rank of N has
+//
+//   ZeRO-0 (plain data parallel)   E + E + K
+//   ZeRO-1 shards the optimizer    E + E + K/N           and gathers the parameters after its step
+//   ZeRO-2 also the gradients      E + E/N + K/N         and one unit's whole gradients while they come into being
+//   ZeRO-3 also the parameters     E/N + E/N + K/N       and the units at work
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cuda/nccl.h"
+#include "nn/mixed_precision.h"
+#include "nn/transformer.h"
+
+namespace oomlab::chapters {
+
+inline constexpr std::size_t kAlign = 8;  // elements
+inline std::size_t padded(std::size_t count, std::size_t to) { return (count + to - 1) / to * to; }
+
+/// Where the tensors of one unit are.
+struct UnitShape {
+  std::string name;
+  std::vector<std::size_t> tensors;  ///< numbers in tensors_of()
+  std::vector<std::size_t> offsets;  ///< elements
+  std::size_t count = 0;             ///< elements, with padding
+};
+inline std::vector<UnitShape> units_of(const nn::TransformerSpec& spec, const nn::Slice& slice, std::size_t shards) {
+  std::vector<UnitShape> units;
+  const std::vector<nn::TensorShape> shapes = nn::tensors_of(spec, slice);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    if (units.empty() || units.back().name != shapes[i].unit) units.push_back({shapes[i].unit, {}, {}, 0});
+    UnitShape& unit = units.back();
+    unit.tensors.push_back(i);
+    unit.offsets.push_back(unit.count);
+    unit.count += padded(shapes[i].count(), kAlign);
+  }
+  for (UnitShape& unit : units) unit.count = padded(unit.count, kAlign * shards);
+  return units;
+}
+
+/// The units of one rank, bound to its model.
+template <class T>
+class Units {
+ public:
+  /// Allocates and initialises. Throws OutOfMemory: nothing stays allocated.
+  Units(Context& context, nn::Transformer<T>& model, Communicator& replicas, int zero, std::uint64_t seed)
+      : context_(context), model_(model), replicas_(replicas), zero_(replicas.ranks() > 1 ? zero : 0) {
+    const auto n = static_cast<std::size_t>(replicas.ranks());
+    for (const UnitShape& shape : units_of(model.spec(), model.slice(), n)) {
+      Unit unit{shape, shape.count / n, {}, {}, {}, {}};
+      unit.values = context.buffer<T>(zero_ >= 3 ? unit.shard : shape.count, Category::parameters, shape.name);
+      unit.gradients =
+          context.buffer<T>(zero_ >= 2 ? unit.shard : shape.count, Category::gradients, shape.name + " gradient");
+      DeviceBuffer<T> whole;
+      if (zero_ >= 3) whole = context.buffer<T>(shape.count, Category::parameters, shape.name + " gathered");
+      T* const values = zero_ >= 3 ? whole.data() : unit.values.data();
+      clear(values, shape.count);
+      for (std::size_t t = 0; t < shape.tensors.size(); ++t)
+        model.initialise(context, shape.tensors[t], values + shape.offsets[t], seed);
+      if (zero_ >= 3) copy(values + offset(unit), unit.values.data(), unit.shard);
+      clear(unit.gradients.data(), unit.gradients.size());
+      units_.push_back(std::move(unit));
+      bind(units_.back());
+    }
+    std::vector<nn::ParameterOf<T>> mine;
+    for (Unit& unit : units_)
+      mine.push_back({unit.shape.name, unit.values.data() + (zero_ == 1 || zero_ == 2 ? offset(unit) : 0),
+                      unit.gradients.data() + (zero_ == 1 ? offset(unit) : 0),
+                      zero_ >= 1 ? unit.shard : unit.shape.count});
+    optimizer_.emplace(context, mine, nn::AdamWSettings{}, nn::LossScaling::none(), sizeof(T) == 2);
+  }
+
+  /// Makes a unit's parameters whole (ZeRO-3), and room for its whole gradients (ZeRO-2 and 3).
+  void gather(std::string_view name) {
+    Unit* unit = find(name);
+    if (!unit || zero_ < 3) return;
+    unit->whole = context_.buffer<T>(unit->shape.count, Category::parameters, unit->shape.name + " gathered");
+    replicas_.all_gather(unit->values.data(), unit->whole.data(), unit->shard, context_.stream());
+    bind(*unit);
+  }
+  void make_gradients(std::string_view name) {
+    Unit* unit = find(name);
+    if (!unit || zero_ < 2) return;
+    unit->whole_gradients =
+        context_.buffer<T>(unit->shape.count, Category::gradients, unit->shape.name + " gradient, whole");
+    clear(unit->whole_gradients.data(), unit->shape.count);
+    bind(*unit);
+  }
+  /// Gives that back; the gradients' sum over the replicas is kept, a shard of it (ZeRO-2 and 3).
+  void release(std::string_view name) {
+    if (Unit* unit = find(name)) unit->whole.reset();
+  }
+  void reduce_gradients(std::string_view name) {
+    Unit* unit = find(name);
+    if (!unit || zero_ < 2) return;
+    replicas_.reduce_scatter(unit->whole_gradients.data(), unit->gradients.data(), unit->shard, context_.stream());
+    unit->whole_gradients.reset();
+  }
+  /// Adds a unit's gradients up over the replicas on `stream` (ZeRO-0 and 1).
+  void all_reduce_gradients(std::string_view name, Communicator& replicas, cudaStream_t stream) {
+    if (Unit* unit = find(name); unit && zero_ < 2)
+      replicas.all_reduce(unit->gradients.data(), unit->shape.count, stream);
+  }
+
+  /// One update, and what the replicas need of each other's (phase "optimizer").
+  void step() {
+    optimizer_->step(context_);
+    if (zero_ != 1 && zero_ != 2) return;
+    for (Unit& unit : units_)
+      replicas_.all_gather(unit.values.data() + offset(unit), unit.values.data(), unit.shard, context_.stream());
+  }
+
+  /// This rank's gradients of tensor `i`, where they are whole; for tests.
+  const T* gradient(std::size_t i) const {
+    for (const Unit& unit : units_)
+      for (std::size_t t = 0; t < unit.shape.tensors.size(); ++t)
+        if (unit.shape.tensors[t] == i && zero_ < 2) return unit.gradients.data() + unit.shape.offsets[t];
+    return nullptr;
+  }
+
+  /// What stays allocated, in bytes: the table above, each buffer rounded to the granule.
+  static ByCategory resident(const std::vector<UnitShape>& units, std::size_t shards, int zero) {
+    ByCategory bytes;
+    if (shards == 1) zero = 0;
+    for (const UnitShape& unit : units) {
+      const std::size_t shard = unit.count / shards;
+      bytes[Category::parameters] += round_to_granule((zero >= 3 ? shard : unit.count) * sizeof(T));
+      bytes[Category::gradients] += round_to_granule((zero >= 2 ? shard : unit.count) * sizeof(T));
+      bytes[Category::optimizer] +=
+          (sizeof(T) == 2 ? 3 : 2) * round_to_granule((zero >= 1 ? shard : unit.count) * sizeof(float));
+    }
+    bytes[Category::optimizer] += nn::scale_state_bytes();
+    return bytes;
+  }
+
+ private:
+  struct Unit {
+    UnitShape shape;
+    std::size_t shard;  // elements
+    DeviceBuffer<T> values, gradients, whole, whole_gradients;
+  };
+  Unit* find(std::string_view name) {
+    for (Unit& unit : units_)
+      if (unit.shape.name == name) return &unit;
+    return nullptr;
+  }
+  std::size_t offset(const Unit& unit) const { return std::size_t(replicas_.rank()) * unit.shard; }
+  void clear(T* data, std::size_t count) { CUDA_CHECK(cudaMemsetAsync(data, 0, count * sizeof(T), context_.stream())); }
+  void copy(const T* from, T* to, std::size_t count) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToDevice, context_.stream()));
+  }
+  void bind(Unit& unit) {
+    T* const values = zero_ >= 3 ? unit.whole.data() : unit.values.data();
+    T* const gradients = zero_ >= 2 ? unit.whole_gradients.data() : unit.gradients.data();
+    for (std::size_t t = 0; t < unit.shape.tensors.size(); ++t)
+      model_.bind(unit.shape.tensors[t], values ? values + unit.shape.offsets[t] : nullptr,
+                  gradients ? gradients + unit.shape.offsets[t] : nullptr);
+  }
+
+  Context& context_;
+  nn::Transformer<T>& model_;
+  Communicator& replicas_;
+  int zero_;
+  std::vector<Unit> units_;
+  std::optional<nn::MixedAdamW<T>> optimizer_;
+};
+
+}  // namespace oomlab::chapters

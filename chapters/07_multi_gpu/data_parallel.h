@@ -42,7 +42,7 @@ class DataParallel final : public Workload {
       out = model_.embed(context_, batch, embedding);
       for (std::size_t l = 0; l < layers; ++l) {
         x[l] = std::move(out);
-        out = model_.forward_layer(context_, l, batch, x[l].data(), {}, kept[l]);
+        out = model_.forward_layer(context_, l, batch, x[l].data(), job_.keep, kept[l]);
       }
     }
     auto head = model_.head_forward(context_, batch, std::move(out));
@@ -127,7 +127,7 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
   resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes) + kGranule;
   const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), share, job.seq);
   const std::size_t e = nn::embedding_bytes(job.spec, sizeof(T), share, job.seq);
-  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), share, job.seq, {});
+  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), share, job.seq, job.keep);
   const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), share, job.seq);
   const auto below = [&](std::size_t l) { return checked_sum(e, checked_product(l, u + layer.kept)); };
   const std::size_t rows = checked_product(job.batch, job.seq);

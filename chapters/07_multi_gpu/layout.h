@@ -76,11 +76,9 @@ inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, 
     throw UsageError(fmt::format("--batch {} is not a multiple of --micro-batch {} times {} replicas", batch,
                                  micro_batch, layout.dp));
   if (layout.zero > 3) throw UsageError(fmt::format("--zero {} is not allowed; write 0, 1, 2 or 3", layout.zero));
-  if (layout.zero >= 2 && (layout.pp > 1 || batch != layout.dp * micro_batch))
+  if (layout.zero >= 2 && layout.pp > 1)
     throw UsageError(
-        fmt::format("--zero {} reduces gradients once a step: it needs --pp 1, and --batch = --micro-batch x --dp "
-                    "(ZeRO-1 goes with both)",
-                    layout.zero));
+        fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", layout.zero, layout.pp));
 }
 
 }  // namespace oomlab::chapters

@@ -42,15 +42,13 @@ Chapter multi_gpu_of(const Config& config) {
 
   Chapter chapter;
   chapter.title = "several GPUs";
-  const auto add = [&](std::string name, Layout layout, bool data_parallel = false, bool one_go = false) {
-    const std::size_t micro_batch = one_go ? std::max<std::size_t>(1, config.batch / layout.dp) : config.micro_batch;
-    check_layout(layout, spec, config.batch, micro_batch);
-    // A larger batch is more micro-batches, or, where the share is taken in one go, larger ones.
-    const auto job = [=, seq = config.seq](std::size_t batch) {
-      const std::size_t unit = layout.dp * config.micro_batch, whole = checked_sum(batch, unit - 1) / unit * unit;
-      return Job{
-          name, spec, text, layout, batch == config.batch ? batch : whole, one_go ? whole / layout.dp : micro_batch,
-          seq,  notes};
+  const auto add = [&](std::string name, Layout layout, bool data_parallel = false) {
+    check_layout(layout, spec, config.batch, config.micro_batch);
+    const auto job = [=, seq = config.seq, micro_batch = config.micro_batch,
+                      keep = nn::Keep{.layer = !config.checkpoint}](std::size_t batch) {
+      const std::size_t unit = layout.dp * micro_batch;
+      batch = checked_sum(batch, unit - 1) / unit * unit;  // when the largest batch that fits is looked for
+      return Job{name, spec, text, layout, batch, micro_batch, seq, keep, notes};
     };
     Variant variant{.name = name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
     variant.agreement.kind = Agreement::Kind::within_tolerance;
@@ -78,9 +76,9 @@ Chapter multi_gpu_of(const Config& config) {
     if (grid->ranks() > 1)
       add(fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", grid->tp, grid->pp, grid->dp, grid->zero), *grid);
   } else if (n > 1) {
-    add(fmt::format("DataParallel x {}", n), {.dp = n}, true, true);
-    add(fmt::format("DDP x {}", n), {.dp = n}, false, true);
-    for (const int stage : {1, 2, 3}) add(fmt::format("ZeRO-{} x {}", stage, n), {.dp = n, .zero = stage}, false, true);
+    add(fmt::format("DataParallel x {}", n), {.dp = n}, true);
+    add(fmt::format("DDP x {}", n), {.dp = n});
+    for (const int stage : {1, 2, 3}) add(fmt::format("ZeRO-{} x {}", stage, n), {.dp = n, .zero = stage});
     add(fmt::format("tensor parallel x {}", n), {.tp = n});
     add(fmt::format("pipeline x {}, GPipe", n), {.pp = n, .one_forward_one_backward = false});
     add(fmt::format("pipeline x {}, 1F1B", n), {.pp = n});
@@ -110,7 +108,7 @@ int main(int argc, char** argv) {
   const Defaults full{.model = "gpt:8-8-64",
                       .batch = 32,
                       .steps = 3,
-                      .budget = std::size_t(15) << 20,
+                      .budget = std::size_t(17) << 20,
                       .seq = 64,
                       .micro_batch = 2,
                       .precision = "fp32",

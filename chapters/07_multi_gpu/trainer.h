@@ -41,6 +41,7 @@ struct Job {
   std::shared_ptr<const data::TextSampler> text;
   Layout layout;
   std::size_t batch, micro_batch, seq;
+  nn::Keep keep;  ///< of every layer: chapter 04's mitigation inside this one
   std::shared_ptr<Notes> notes;
 };
 
@@ -192,7 +193,8 @@ class RankTraining final : public Workload {
     for (std::size_t l = 0; l < f.x.size(); ++l) {
       f.x[l] = std::move(out);
       units_.gather(layer_name(l));
-      out = model_.forward_layer(context_, model_.slice().first_layer + l, f.batch, f.x[l].data(), {}, f.kept[l]);
+      out =
+          model_.forward_layer(context_, model_.slice().first_layer + l, f.batch, f.x[l].data(), job_.keep, f.kept[l]);
       units_.release(layer_name(l));
     }
     if (has_head()) {
@@ -214,7 +216,7 @@ class RankTraining final : public Workload {
       units_.make_gradients("token"), units_.make_gradients("head");
       d = model_.head_backward(context_, std::move(kept), accumulate);
       units_.release("token"), units_.release("head");
-      finished("head", last);
+      finished("head", accumulate, last);
     } else {
       d = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, "stream gradient");
       join(context_.stream(), backward_stream_);
@@ -227,14 +229,14 @@ class RankTraining final : public Workload {
                             accumulate);
       f.x[l].reset();
       units_.release(layer_name(l));
-      finished(layer_name(l), last);
+      finished(layer_name(l), accumulate, last);
     }
     if (embeds()) {
       units_.gather("embedding"), units_.make_gradients("embedding");
       model_.embed_backward(context_, f.batch, std::move(f.embedding), std::move(d), accumulate);
       units_.release("embedding");
-      units_.reduce_gradients("token");
-      finished("embedding", last);
+      units_.reduce_gradients("token", accumulate);
+      finished("embedding", accumulate, last);
     } else {
       join(context_.stream(), backward_stream_);
       groups_.backward.send(d.data(), d.size(), int(groups_.place.stage) - 1, backward_stream_);
@@ -243,8 +245,8 @@ class RankTraining final : public Workload {
   }
 
   // A unit's gradients are complete: the replicas add them up, beside what comes next.
-  void finished(const std::string& unit, bool last) {
-    units_.reduce_gradients(unit);
+  void finished(const std::string& unit, bool accumulate, bool last) {
+    units_.reduce_gradients(unit, accumulate);
     if (!last || groups_.replicas.ranks() == 1) return;
     join(context_.stream(), reduce_stream_);
     units_.all_reduce_gradients(unit, groups_.replicas, reduce_stream_);
@@ -291,6 +293,13 @@ ByCategory predict_rank(const Job& job, const Place& place) {
       if (unit.name == name) return round_to_granule(unit.count * sizeof(T));
     return std::size_t(0);
   };
+  const std::size_t micro_batches = job.batch / dp / job.micro_batch;
+  const auto more = [&](const std::string& name) {  // a shard, to be added to what earlier micro-batches left
+    std::size_t bytes = 0;
+    for (const UnitShape& unit : units)
+      if (unit.name == name && zero >= 2 && micro_batches > 1) bytes = round_to_granule(unit.count / dp * sizeof(T));
+    return bytes;
+  };
   const auto w = [&](const std::string& name) { return zero >= 3 ? whole(name) : 0; };
   const auto g = [&](const std::string& name) { return zero >= 2 ? whole(name) : 0; };
   ByCategory resident = Units<T>::resident(units, dp, zero);
@@ -298,7 +307,7 @@ ByCategory predict_rank(const Job& job, const Place& place) {
 
   const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
   const std::size_t e = embeds ? nn::embedding_bytes(job.spec, sizeof(T), job.micro_batch, job.seq) : 0;
-  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), job.micro_batch, job.seq, {}, job.layout.tp);
+  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), job.micro_batch, job.seq, job.keep, job.layout.tp);
   const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
   const std::size_t tokens = embeds || has_head ? nn::token_batch_bytes(job.micro_batch, job.seq) : 0;
   const auto below = [&](std::size_t l) { return checked_sum(e, checked_product(l, u + layer.kept)); };
@@ -318,17 +327,25 @@ ByCategory predict_rank(const Job& job, const Place& place) {
     peak = nn::later_peak(peak, now);
   };
   // With fewer in flight there is less of everything: the moments with the most of them decide.
-  others = most_in_flight(job.layout, place.stage, job.batch / dp / job.micro_batch) - 1;
+  others = most_in_flight(job.layout, place.stage, micro_batches) - 1;
   if (embeds) moment(e + u, w("token") + w("embedding"), 0);
   for (std::size_t l = 0; l < layers; ++l) moment(below(l) + u + layer.forward_peak, w(layer_name(l)), 0);
   if (has_head) {
     const std::size_t now = below(layers) + u + head.activations;
     moment(now, w("token") + w("head"), 0, head.workspace);
     moment(now, w("token") + w("head"), g("token") + g("head"));
+    moment(below(layers) + u, 0, g("token") + g("head") + more("head"));
   }
-  for (std::size_t l = layers; l-- > 0;)
-    moment(below(l) + 2 * u + layer.backward_peak, w(layer_name(l)), g(layer_name(l)) + (has_head ? g("token") : 0));
-  if (embeds) moment(e + u, w("embedding"), g("token") + g("embedding"));
+  for (std::size_t l = layers; l-- > 0;) {
+    const std::size_t gradients = g(layer_name(l)) + (has_head ? g("token") : 0);
+    moment(below(l) + 2 * u + layer.backward_peak, w(layer_name(l)), gradients);
+    moment(below(l) + u, 0, gradients + more(layer_name(l)));
+  }
+  if (embeds) {
+    moment(e + u, w("embedding"), g("token") + g("embedding"));
+    moment(0, 0, g("token") + g("embedding") + more("token"));
+    moment(0, 0, g("embedding") + more("embedding"));
+  }
   return peak.at_peak;
 }
 

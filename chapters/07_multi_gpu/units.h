@@ -18,6 +18,7 @@
 #include "cuda/nccl.h"
 #include "nn/mixed_precision.h"
 #include "nn/transformer.h"
+#include "nn/transformer_ops.h"
 
 namespace oomlab::chapters {
 
@@ -97,10 +98,16 @@ class Units {
   void release(std::string_view name) {
     if (Unit* unit = find(name)) unit->whole.reset();
   }
-  void reduce_gradients(std::string_view name) {
+  void reduce_gradients(std::string_view name, bool accumulate) {
     Unit* unit = find(name);
     if (!unit || zero_ < 2) return;
-    replicas_.reduce_scatter(unit->whole_gradients.data(), unit->gradients.data(), unit->shard, context_.stream());
+    DeviceBuffer<T> more;
+    if (accumulate)
+      more = context_.buffer<T>(unit->shard, Category::gradients, unit->shape.name + " gradient, to be added");
+    T* const shard = unit->gradients.data();
+    replicas_.reduce_scatter(unit->whole_gradients.data(), accumulate ? more.data() : shard, unit->shard,
+                             context_.stream());
+    if (accumulate) nn::add_residual(context_, shard, more.data(), nullptr, shard, 1, unit->shard);
     unit->whole_gradients.reset();
   }
   /// Adds a unit's gradients up over the replicas on `stream` (ZeRO-0 and 1).

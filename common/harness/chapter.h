@@ -51,7 +51,7 @@ struct Defaults {
   std::size_t micro_batch = 0;  ///< --micro-batch: samples of one forward and backward pass
   const char* precision = "";   ///< --precision: fp32, fp16, bf16
   bool oversubscribe = false;   ///< true: the chapter has the option --oversubscribe
-  int devices = 0;              ///< a chapter on several devices: how many, and --tp, --pp, --dp and --zero
+  int devices = 0;  ///< a chapter on several devices: how many, and --tp, --pp, --dp, --zero and --checkpoint
 };
 
 /// The common command line, after parsing and checking.
@@ -69,6 +69,7 @@ struct Config {
   bool oversubscribe = false;            ///< more managed memory than the device has is allowed
   std::size_t tp = 0, pp = 0, dp = 0;    ///< sizes of the groups of ranks; 0: not given
   int zero = -1;                         ///< ZeRO stage, 0 to 3; -1: not given
+  bool checkpoint = false;               ///< layers are computed again instead of kept
   bool quick = false, plan = false, list = false, quiet = false;
   std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none

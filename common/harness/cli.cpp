@@ -147,6 +147,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     app.add_option("--pp", pp, "Ranks that have different layers (pipeline parallel)");
     app.add_option("--dp", dp, "Ranks, or groups of them, that have different samples (data parallel)");
     app.add_option("--zero", zero, "ZeRO stage among those of --dp: 0 to 3");
+    app.add_flag("--checkpoint", config.checkpoint, "Keep each layer's input only, and compute the layer again");
   }
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");

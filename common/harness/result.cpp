@@ -241,6 +241,7 @@ std::string result_json(const RunResult& run) {
   if (c.oversubscribe) json.member("oversubscribe", true);
   for (const auto& [name, value] : {std::pair("tp", c.tp), std::pair("pp", c.pp), std::pair("dp", c.dp)})
     if (value) json.member(name, value);
+  if (c.checkpoint) json.member("checkpoint", true);
   if (c.zero >= 0) json.member("zero", std::size_t(c.zero));
   json.member("quick", c.quick).member("plan", c.plan).end_object();
   json.key("variants").begin_array();

@@ -8,7 +8,6 @@ set(OOMLAB_SANITIZE "" CACHE STRING "Sanitizer of the whole build: empty, thread
 option(OOMLAB_CHECK "Host runtime in check mode: several real threads a block, real barriers" OFF)
 option(OOMLAB_NATIVE "Host backend: compile for this machine's instruction set" ON)
 option(OOMLAB_TESTS "Build the tests" ON)
-option(OOMLAB_FULL_SWEEP "Fault sweeps make every fallible call fail, not a sample of 1,000" OFF)
 option(OOMLAB_BENCH "Build the micro-benchmarks" ON)
 
 if(OOMLAB_BACKEND STREQUAL "cuda")

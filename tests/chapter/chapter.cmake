@@ -42,12 +42,10 @@ function(oomlab_chapter_tests name)
     target_link_libraries(${name}_fault_sweep PRIVATE ${name}_swept oomlab_harness oomlab_nn oomlab_data)
     set_target_properties(${name}_fault_sweep PROPERTIES LINKER_LANGUAGE CXX)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
-    # Every call with OOMLAB_FULL_SWEEP. Otherwise a sample, so that all chapters are swept in minutes: a run under a
-    # sanitizer takes ten times as long, with threads a hundred times.
+    # A sample, so that all chapters are swept in minutes: a run under a sanitizer takes ten times as long, with threads
+    # a hundred times. Every call, nightly: ctest --preset host -C Nightly -L nightly
     set(sites 1000)
-    if(OOMLAB_FULL_SWEEP)
-      set(sites 0)
-    elseif(OOMLAB_CHECK)
+    if(OOMLAB_CHECK)
       set(sites 5)
     elseif(OOMLAB_SANITIZE)
       set(sites 50)
@@ -63,6 +61,10 @@ function(oomlab_chapter_tests name)
       add_test(NAME ${name}.faults.${mode}
         COMMAND ${name}_fault_sweep --mode ${mode} --sites ${sites} --program ${name} -- ${smaller})
       set_tests_properties(${name}.faults.${mode} PROPERTIES LABELS "faults" TIMEOUT 2400
+        ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1")
+      add_test(NAME ${name}.faults.${mode}.all CONFIGURATIONS Nightly
+        COMMAND ${name}_fault_sweep --mode ${mode} --program ${name} -- ${smaller})
+      set_tests_properties(${name}.faults.${mode}.all PROPERTIES LABELS "nightly" TIMEOUT 14400
         ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1")
     endforeach()
   endif()

@@ -14,7 +14,7 @@ class DataParallel final : public Workload {
       : context_(context),
         job_(job),
         rank_(rank),
-        world_(ids.world, int(job.layout.dp), rank, failed),
+        world_(ids.world.nccl, int(job.layout.dp), rank, failed),
         model_(context, job.spec, nn::Slice{.layers = job.spec.layers}, nullptr),
         shapes_(units_of(job.spec, model_.slice(), 1)) {
     if (rank == 0) units_.emplace(context, model_, alone_, 0, kTextSeed);

@@ -49,14 +49,17 @@ struct Job {
 struct Groups {
   /// Ids for every group of a layout, made once and known to all ranks.
   struct Ids {
-    ncclUniqueId world{};
-    std::vector<ncclUniqueId> parts, replicas, forward, backward, ends;
+    struct Id {  // nvcc 13.0 breaks down over a vector of ncclUniqueId itself
+      ncclUniqueId nccl{};
+    };
+    Id world;
+    std::vector<Id> parts, replicas, forward, backward, ends;
     explicit Ids(const Layout& l) {
-      const auto make = [](std::vector<ncclUniqueId>& ids, std::size_t groups, std::size_t of) {
+      const auto make = [](std::vector<Id>& ids, std::size_t groups, std::size_t of) {
         if (of > 1) ids.resize(groups);
-        for (ncclUniqueId& id : ids) NCCL_CHECK(ncclGetUniqueId(&id));
+        for (Id& id : ids) NCCL_CHECK(ncclGetUniqueId(&id.nccl));
       };
-      if (l.ranks() > 1) NCCL_CHECK(ncclGetUniqueId(&world));
+      if (l.ranks() > 1) NCCL_CHECK(ncclGetUniqueId(&world.nccl));
       make(parts, l.dp * l.pp, l.tp);
       make(replicas, l.tp * l.pp, l.dp);
       for (auto* ids : {&forward, &backward, &ends}) make(*ids, l.tp * l.dp, l.pp);
@@ -64,7 +67,7 @@ struct Groups {
   };
   Groups(const Ids& ids, const Layout& l, int rank, const std::atomic<bool>& failed)
       : place(place_of(l, rank)),
-        world(ids.world, int(l.ranks()), rank, failed),
+        world(ids.world.nccl, int(l.ranks()), rank, failed),
         parts(id(ids.parts, place.stage * l.dp + place.replica), int(l.tp), int(place.part), failed),
         replicas(id(ids.replicas, place.stage * l.tp + place.part), int(l.dp), int(place.replica), failed),
         forward(id(ids.forward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
@@ -84,8 +87,8 @@ struct Groups {
   Communicator ends;
 
  private:
-  static ncclUniqueId id(const std::vector<ncclUniqueId>& ids, std::size_t i) {
-    return ids.empty() ? ncclUniqueId{} : ids[i];
+  static ncclUniqueId id(const std::vector<Ids::Id>& ids, std::size_t i) {
+    return ids.empty() ? ncclUniqueId{} : ids[i].nccl;
   }
 };
 
@@ -369,9 +372,11 @@ class Cluster final : public Team {
 /// The largest rank's.
 template <class T>
 ByCategory predict_largest(const Job& job) {
-  nn::PeakBytes largest;
-  for (std::size_t stage = 0; stage < job.layout.pp; ++stage)
-    largest = nn::later_peak(largest, {predict_rank<T>(job, {0, 0, stage})});
+  nn::PeakBytes largest, next;
+  for (std::size_t stage = 0; stage < job.layout.pp; ++stage) {
+    next.at_peak = predict_rank<T>(job, Place{0, 0, stage});
+    largest = nn::later_peak(largest, next);
+  }
   return largest.at_peak;
 }
 

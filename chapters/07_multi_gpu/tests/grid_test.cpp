@@ -128,6 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{.pp = 2}, 4, true}, Case{{.pp = 3}, 2, true},
                     Case{{.pp = 4, .one_forward_one_backward = false}, 3, true, "gpt:5-2-12"},
                     Case{{.pp = 4}, 24, true, "bert:4-4-20"}, Case{{.pp = 8}, 2, true, "gpt:8-2-12"},
+                    Case{{.tp = 2, .dp = 2, .zero = 3}, 6, false}, Case{{.tp = 2, .pp = 2}, 8, false},
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 3, false},
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"}));
 

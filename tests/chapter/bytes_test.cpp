@@ -24,7 +24,8 @@ struct Row {
 // In check mode one small run is enough, the one of the fault sweep: what it is for there is to be looked at by
 // ThreadSanitizer.
 std::vector<Row> smallest() {
-  Row row{.arguments = {"--quick", "--steps", "1"}};
+  Row row;
+  row.arguments = {"--quick", "--steps", "1"};
   std::ifstream file(chapter_folder() + "/tests/faults.txt");
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with('-')) continue;

@@ -45,7 +45,7 @@ struct Emptied {
   std::size_t reserved = 0, live = 0, given = 0;  ///< bytes
 };
 inline Emptied empty_cache_with_live_blocks(CachingAllocator& memory, cudaStream_t stream) {
-  constexpr std::size_t kLarge = (std::size_t(8) << 20) - kGranule, kCount = 4;
+  constexpr std::size_t kLarge = std::size_t(8) << 20, kCount = 4;
   Ledger ledger;
   TrackingResource tracked(memory, ledger);
   DeviceBuffer<std::byte> large[kCount], small[kCount];

@@ -86,6 +86,12 @@ struct Case {
   const char* model = "gpt:3-24-24";
 };
 
+// For the test's name, which would be the bytes otherwise.
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.model << " tp " << c.layout.tp << " pp " << c.layout.pp << " dp " << c.layout.dp << " ZeRO-"
+       << c.layout.zero << " micro-batch " << c.micro_batch;
+}
+
 class Grid : public testing::TestWithParam<Case> {};
 
 TEST_P(Grid, IsOneDevice) {

@@ -66,6 +66,7 @@ inline std::size_t most_in_flight(const Layout& layout, std::size_t stage, std::
 /// Throws UsageError with one line when this model, batch and layout do not fit together.
 inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, std::size_t batch,
                          std::size_t micro_batch) {
+  if (layout.zero > 3) throw UsageError(fmt::format("--zero {} is not allowed; write 0, 1, 2 or 3", layout.zero));
   if (spec.heads % layout.tp != 0)
     throw UsageError(
         fmt::format("--tp {} does not divide the {} heads of model '{}'", layout.tp, spec.heads, spec.name));
@@ -75,7 +76,6 @@ inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, 
   if (batch % (layout.dp * micro_batch) != 0)
     throw UsageError(fmt::format("--batch {} is not a multiple of --micro-batch {} times {} replicas", batch,
                                  micro_batch, layout.dp));
-  if (layout.zero > 3) throw UsageError(fmt::format("--zero {} is not allowed; write 0, 1, 2 or 3", layout.zero));
   if (layout.zero >= 2 && layout.pp > 1)
     throw UsageError(
         fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", layout.zero, layout.pp));

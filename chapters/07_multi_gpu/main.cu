@@ -73,6 +73,7 @@ Chapter multi_gpu_of(const Config& config) {
 
   add("one device", {});
   if (const auto grid = grid_of(config)) {
+    check_layout(*grid, spec, config.batch, config.micro_batch);  // a grid of one rank is the baseline
     if (grid->ranks() > 1)
       add(fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", grid->tp, grid->pp, grid->dp, grid->zero), *grid);
   } else if (n > 1) {

@@ -603,7 +603,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     fmt::print("{}", list_of(chapter));
     return flushed();
   }
-  int most_ranks = config.devices;
+  int most_ranks = 1;
   for (const Variant* variant : chosen) most_ranks = std::max(most_ranks, variant->ranks);
   if (most_ranks > 1) want_devices(most_ranks);
   if (config.plan && !planning() && !enable_planning()) throw std::runtime_error("plan mode cannot be entered");

@@ -25,7 +25,7 @@ bool enable_planning() noexcept {
     return false;  // something is live already
   }
 }
-void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(count).c_str(), 0); }
+void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
 void share_processor([[maybe_unused]] int ranks) noexcept {
 #ifdef _OPENMP
   omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // OpenBLAS asks OpenMP, too

@@ -63,10 +63,8 @@ class HostNccl : public Contract {
 };
 
 ncclResult_t all_reduce(ncclComm_t comm, std::size_t count, ncclDataType_t type = ncclFloat32) {
-  static float values[3][64];
-  int rank = 0;
-  (void)ncclCommUserRank(comm, &rank);
-  return ncclAllReduce(values[rank], values[rank], count, type, ncclSum, comm, nullptr);
+  float values[64] = {};
+  return ncclAllReduce(values, values, count, type, ncclSum, comm, nullptr);
 }
 
 TEST_F(HostNccl, DifferentCountsAreToldToAll) {
@@ -77,8 +75,8 @@ TEST_F(HostNccl, DifferentCountsAreToldToAll) {
 
 TEST_F(HostNccl, DifferentCallsAreToldToAll) {
   const Results r = on_ranks([](int rank, ncclComm_t comm) {
-    static float values[3][3];
-    return rank == 2 ? ncclAllGather(values[rank], values[rank], 1, ncclFloat32, comm, nullptr) : all_reduce(comm, 1);
+    float values[3] = {};
+    return rank == 2 ? ncclAllGather(values, values, 1, ncclFloat32, comm, nullptr) : all_reduce(comm, 1);
   });
   EXPECT_EQ((Results{ncclInvalidUsage, ncclInvalidUsage, ncclInvalidUsage}), r);
 }
@@ -108,15 +106,16 @@ TEST_F(HostNccl, ARankThatStallsIsNamedInTime) {
 }
 
 TEST_F(HostNccl, AMessageThatNobodyReceives) {
-  static float value[3];
   const Results sent = on_ranks([](int rank, ncclComm_t comm) {
-    if (rank == 0) return ncclSend(value, 1, ncclFloat32, 1, comm, nullptr);
+    float value = 0;
+    if (rank == 0) return ncclSend(&value, 1, ncclFloat32, 1, comm, nullptr);
     return ncclSuccess;
   });
   // Rank 1 hears of it when it leaves, unless it has left before the message came.
   EXPECT_TRUE(sent[1] == ncclInvalidUsage || sent[1] == ncclSuccess);
   const Results waited = on_ranks([](int rank, ncclComm_t comm) {
-    return rank == 1 ? ncclRecv(value, 1, ncclFloat32, 0, comm, nullptr) : ncclSuccess;
+    float value = 0;
+    return rank == 1 ? ncclRecv(&value, 1, ncclFloat32, 0, comm, nullptr) : ncclSuccess;
   });
   EXPECT_EQ(ncclRemoteError, waited[1]);
 }
@@ -161,11 +160,11 @@ TEST_F(HostNccl, AFaultAtAnyCallEndsAllRanks) {
   for (std::uint64_t k = 1;; ++k) {
     host::arm_fault(k, false);
     const Results r = on_ranks([](int rank, ncclComm_t comm) {
-      static float values[3][6];
+      float values[6] = {};
       if (const ncclResult_t result = all_reduce(comm, 8)) return result;
       if (const ncclResult_t result = ncclGroupStart()) return result;
-      const ncclResult_t sent = ncclSend(values[rank], 3, ncclFloat32, (rank + 1) % 3, comm, nullptr);
-      const ncclResult_t received = ncclRecv(values[rank] + 3, 3, ncclFloat32, (rank + 2) % 3, comm, nullptr);
+      const ncclResult_t sent = ncclSend(values, 3, ncclFloat32, (rank + 1) % 3, comm, nullptr);
+      const ncclResult_t received = ncclRecv(values + 3, 3, ncclFloat32, (rank + 2) % 3, comm, nullptr);
       const ncclResult_t ended = ncclGroupEnd();
       return sent ? sent : received ? received : ended;
     });

@@ -174,6 +174,7 @@ TEST_P(Slices, AreTheModel) {
   for (std::size_t stage = 0; stage < stages.size(); first += stages[stage++])
     for (std::size_t part = 0; part < parts; ++part) {
       const Outcome& mine = sliced[stage][part];
+      std::vector<float> all_mine, all_expected;
       for (std::size_t i = 0; i < mine.shapes.size(); ++i) {
         std::size_t j = 0;
         while (whole.shapes[j].name != mine.shapes[i].name) ++j;
@@ -182,11 +183,15 @@ TEST_P(Slices, AreTheModel) {
         // The token table is on the first and on the last stage; its gradient is the sum of both.
         if (mine.shapes[i].unit == "token" && stages.size() > 1) continue;
         const std::vector<float> expected = share(whole.gradients[j], whole.shapes[j], mine.shapes[i], part, parts);
-        if (parts == 1)
+        if (parts == 1) {
           EXPECT_EQ(expected, mine.gradients[i]);
-        else
-          EXPECT_LE(relative_difference(mine.gradients[i], expected), 1e-6);
+        } else {  // a dozen numbers that nearly cancel out have fewer good digits than the gradient as a whole
+          EXPECT_LE(relative_difference(mine.gradients[i], expected), 5e-6);
+        }
+        all_mine.insert(all_mine.end(), mine.gradients[i].begin(), mine.gradients[i].end());
+        all_expected.insert(all_expected.end(), expected.begin(), expected.end());
       }
+      EXPECT_LE(relative_difference(all_mine, all_expected), 1e-6);
     }
 }
 

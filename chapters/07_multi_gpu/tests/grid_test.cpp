@@ -111,14 +111,18 @@ TEST_P(Grid, IsOneDevice) {
     }
     if (c.layout.tp > 1) continue;  // parts of tensors: tests/nn/slices_test.cpp
     EXPECT_EQ(c.layout.zero >= 2, grid[rank].gradients.empty());
+    std::vector<float> all, expected;
     for (const auto& [name, gradient] : grid[rank].gradients) {
       SCOPED_TRACE(name);
       if (c.same_order && name != "token embedding") {
         EXPECT_EQ(one.gradients.at(name), gradient);
       } else {
-        EXPECT_LE(relative_difference(gradient, one.gradients.at(name)), 1e-6);
+        EXPECT_LE(relative_difference(gradient, one.gradients.at(name)), 5e-6);
       }
+      all.insert(all.end(), gradient.begin(), gradient.end());
+      expected.insert(expected.end(), one.gradients.at(name).begin(), one.gradients.at(name).end());
     }
+    EXPECT_LE(relative_difference(all, expected), 1e-6);  // a few numbers that nearly cancel out have fewer good digits
   }
 }
 

@@ -124,10 +124,9 @@ inline StepCosts::StepCosts(const nn::TransformerSpec& spec, std::size_t element
       element_bytes_(element_bytes),
       sequences_(sequences),
       seq_(seq) {
-  const std::size_t statistics = round_to_granule(rows_ * sizeof(float));
-  const std::size_t logits = round_to_granule(checked_product(checked_product(rows_, spec.vocabulary), element_bytes));
-  head = (bert_ ? 4 : 2) * u_ + 3 * statistics + logits;
-  embedding = bert_ ? u_ + 2 * statistics : 0;
+  const nn::HeadBytes bytes = nn::head_bytes(spec, element_bytes, sequences, seq);
+  head = u_ + bytes.activations + bytes.workspace;
+  embedding = nn::embedding_bytes(spec, element_bytes, sequences, seq);
 }
 
 inline std::size_t StepCosts::held(const Segment& s) const {

@@ -820,15 +820,18 @@ LayerBytes layer_bytes(const TransformerSpec& spec, std::size_t element_bytes, s
   return layer_bytes(Sizes(spec, element_bytes, sequences, seq, parts), spec.bert(), keep);
 }
 
+namespace {
+HeadBytes head_bytes(const Sizes& z, bool bert) { return {(bert ? 3 : 1) * z.u + 2 * z.s + z.v, z.s}; }
+std::size_t embedding_bytes(const Sizes& z, bool bert) { return bert ? z.u + 2 * z.s : 0; }
+}  // namespace
+
 HeadBytes head_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq) {
-  const Sizes z(spec, element_bytes, sequences, seq);
-  return {(spec.bert() ? 3 : 1) * z.u + 2 * z.s + z.v, z.s};
+  return head_bytes(Sizes(spec, element_bytes, sequences, seq), spec.bert());
 }
 
 std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
                             std::size_t seq) {
-  const Sizes z(spec, element_bytes, sequences, seq);
-  return spec.bert() ? z.u + 2 * z.s : 0;
+  return embedding_bytes(Sizes(spec, element_bytes, sequences, seq), spec.bert());
 }
 
 std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
@@ -844,7 +847,7 @@ std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes,
 PeakBytes predict_step(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
                        std::span<const Keep> keep, const ByCategory& resident) {
   const Sizes z(spec, element_bytes, sequences, seq);
-  std::vector<std::size_t> below(spec.layers + 1, spec.bert() ? z.u + 2 * z.s : 0);
+  std::vector<std::size_t> below(spec.layers + 1, embedding_bytes(z, spec.bert()));
   std::vector<LayerBytes> layers;
   for (std::size_t l = 0; l < spec.layers; ++l) {
     layers.push_back(layer_bytes(z, spec.bert(), keep.empty() ? Keep{} : keep[l]));
@@ -860,7 +863,8 @@ PeakBytes predict_step(const TransformerSpec& spec, std::size_t element_bytes, s
     peak = later_peak(peak, now);
   };
   for (std::size_t l = 0; l < spec.layers; ++l) moment(checked_sum(below[l], z.u + layers[l].forward_peak), 0);
-  moment(checked_sum(below[spec.layers], z.u + (spec.bert() ? 3 : 1) * z.u + 2 * z.s + z.v), z.s);
+  const HeadBytes head = head_bytes(z, spec.bert());
+  moment(checked_sum(below[spec.layers], z.u + head.activations), head.workspace);
   for (std::size_t l = spec.layers; l-- > 0;) moment(checked_sum(below[l], 2 * z.u + layers[l].backward_peak), 0);
   return peak;
 }

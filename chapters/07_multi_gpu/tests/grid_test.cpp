@@ -6,8 +6,7 @@
 #include <map>
 #include <thread>
 
-#include "data_parallel.h"
-#include "report.h"
+#include "trainer.h"
 
 namespace oomlab::chapters {
 namespace {
@@ -15,7 +14,6 @@ namespace {
 struct Outcome {
   std::vector<double> losses;
   std::map<std::string, std::vector<float>> gradients;  // of the first step, those that are whole on this rank
-  std::size_t in_flight = 0;
 };
 
 Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24") {
@@ -67,8 +65,6 @@ std::vector<Outcome> run(const Job& job) {
       }
     });
   for (std::thread& thread : threads) thread.join();
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (rank < job.notes->in_flight["test"].size()) all[rank].in_flight = job.notes->in_flight["test"][rank];
   return all;
 }
 

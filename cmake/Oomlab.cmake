@@ -8,6 +8,7 @@ set(OOMLAB_SANITIZE "" CACHE STRING "Sanitizer of the whole build: empty, thread
 option(OOMLAB_CHECK "Host runtime in check mode: several real threads a block, real barriers" OFF)
 option(OOMLAB_NATIVE "Host backend: compile for this machine's instruction set" ON)
 option(OOMLAB_TESTS "Build the tests" ON)
+option(OOMLAB_MPI "Chapters on several devices can be started by mpirun, where MPI is installed" ON)
 option(OOMLAB_BENCH "Build the micro-benchmarks" ON)
 
 if(OOMLAB_BACKEND STREQUAL "cuda")

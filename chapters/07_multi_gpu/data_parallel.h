@@ -14,7 +14,7 @@ class DataParallel final : public Workload {
       : context_(context),
         job_(job),
         rank_(rank),
-        world_(ids.world.nccl, int(job.layout.dp), rank, failed),
+        world_(Groups::Ids::at(ids.world, 0), int(job.layout.dp), rank, failed),
         model_(context, job.spec, nn::Slice{.layers = job.spec.layers}, nullptr),
         shapes_(units_of(job.spec, model_.slice(), 1)) {
     if (rank == 0) units_.emplace(context, model_, alone_, 0, kTextSeed);
@@ -60,9 +60,9 @@ class DataParallel final : public Workload {
     if (rank_ == 0) units_->step();
   }
   std::size_t samples_per_step() const override { return job_.batch; }
-  std::uint64_t fingerprint() override { return 0; }
+  std::uint64_t fingerprint() override { return units_ ? units_->fingerprint() : 0; }  // replicas hold nothing
+  std::uint64_t bytes_sent() const override { return world_.bytes_sent() - loss_bytes_; }
   double figure() override {
-    job_.notes->note(job_.name, int(job_.layout.dp), rank_, (world_.bytes_sent() - loss_bytes_) / ++figures_, 1);
     if (planning()) return 0;
     const std::uint64_t before = world_.bytes_sent();
     world_.broadcast(model_.loss_buffer(), 1, 0, context_.stream());
@@ -111,7 +111,7 @@ class DataParallel final : public Workload {
   nn::Transformer<T> model_;
   std::vector<UnitShape> shapes_;
   std::optional<Units<T>> units_;  // rank 0
-  std::size_t first_ = 0, figures_ = 0;
+  std::size_t first_ = 0;
   std::uint64_t loss_bytes_ = 0;
 };
 

@@ -38,7 +38,6 @@ Chapter multi_gpu_of(const Config& config) {
   const auto n = static_cast<std::size_t>(config.devices);
   const nn::TransformerSpec spec = transformer_of(config);
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
-  const auto notes = std::make_shared<Notes>();
 
   Chapter chapter;
   chapter.title = "several GPUs";
@@ -48,7 +47,7 @@ Chapter multi_gpu_of(const Config& config) {
                       keep = nn::Keep{.layer = !config.checkpoint}](std::size_t batch) {
       const std::size_t unit = layout.dp * micro_batch;
       batch = checked_sum(batch, unit - 1) / unit * unit;  // when the largest batch that fits is looked for
-      return Job{name, spec, text, layout, batch, micro_batch, seq, keep, notes};
+      return Job{spec, text, layout, batch, micro_batch, seq, keep};
     };
     Variant variant{.name = name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
     variant.agreement.kind = Agreement::Kind::within_tolerance;
@@ -89,9 +88,9 @@ Chapter multi_gpu_of(const Config& config) {
       add(fmt::format("tp {} x pp {} x dp {}, ZeRO-1", all.tp, all.pp, all.dp), all);
     }
   }
-  chapter.claims = claims_of(notes, n);
+  chapter.claims = claims_of(n);
   chapter.after = [=](const std::vector<VariantResult>& results, Report& report) {
-    show_ranks(results, report, *notes);
+    show_ranks(results, report);
     zero_table(report);
   };
   return chapter;

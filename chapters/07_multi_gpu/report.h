@@ -18,11 +18,9 @@ inline std::size_t smallest_card(std::size_t bytes) {
   return 0;
 }
 
-inline void show_ranks(const std::vector<VariantResult>& results, Report& report, Notes& notes) {
+inline void show_ranks(const std::vector<VariantResult>& results, Report& report) {
   for (const VariantResult& v : results) {
     if (v.ranks.empty() || !v.measured) continue;
-    const auto& sent = notes.bytes_sent[v.name];
-    const auto& in_flight = notes.in_flight[v.name];
     report.line(fmt::format("{}: {}", v.name, v.ranks.size() == 1 ? "all ranks alike" : "each rank, those alike once"));
     std::size_t largest = 0, all = 0, count = 0;
     for (std::size_t i = 0; i < v.ranks.size();) {
@@ -31,14 +29,12 @@ inline void show_ranks(const std::vector<VariantResult>& results, Report& report
       while (last + 1 < v.ranks.size() && v.ranks[last + 1].at_peak == v.ranks[i].at_peak)
         alike += v.ranks[++last].alike;
       const RankResult& r = v.ranks[i];
-      const auto rank = static_cast<std::size_t>(r.rank);
       std::string line =
           fmt::format("  rank {:>4}{:<16} {:>11} =", r.rank, alike > 1 ? fmt::format(" and {} more", alike - 1) : "",
                       format_bytes(r.peak_allocated));
       for (std::size_t c = 0; c < kCategoryCount; ++c)
         line += fmt::format(" {} {}", name_of(static_cast<Category>(c)), format_bytes(r.at_peak.bytes[c]));
-      if (rank < sent.size())
-        line += fmt::format("; {} in flight, sends {} a step", in_flight[rank], format_bytes(sent[rank]));
+      line += fmt::format("; {} in flight, sends {} a step", r.most_in_flight, format_bytes(r.bytes_sent));
       report.line(line);
       largest = std::max(largest, r.peak_allocated);
       all += r.peak_allocated * alike, count += alike;
@@ -66,7 +62,7 @@ inline void zero_table(Report& report) {
   report.line("");
 }
 
-inline std::vector<Claim> claims_of(std::shared_ptr<Notes> notes, std::size_t n) {
+inline std::vector<Claim> claims_of(std::size_t n) {
   using Results = std::vector<VariantResult>;
   const auto ratio = [](const Results& results, const char* a, const char* b, auto figure) -> std::optional<double> {
     const VariantResult *x = result_of(results, a), *y = result_of(results, b);
@@ -105,7 +101,7 @@ inline std::vector<Claim> claims_of(std::shared_ptr<Notes> notes, std::size_t n)
        [=](const Results& r) -> std::optional<double> {
          const VariantResult *x = result_of(r, "ZeRO-3"), *y = result_of(r, "DDP");
          if (!x || !y) return std::nullopt;
-         return double(notes->bytes_sent[x->name][0]) / double(notes->bytes_sent[y->name][0]);
+         return double(x->ranks[0].bytes_sent) / double(y->ranks[0].bytes_sent);
        }},
       {"tensor parallel divides activations by N", "activation bytes times N, tensor parallel / one device", 1, 1.1,
        [=](const Results& r) -> std::optional<double> {

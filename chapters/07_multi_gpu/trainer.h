@@ -9,9 +9,7 @@
 //                    distributed", 2020)
 //   both ends        the token table is on the first and the last stage; the sum of its gradients on both
 
-#include <map>
 #include <memory>
-#include <mutex>
 
 #include "../02_gradient_accumulation/text_training.h"
 #include "cuda/backend.h"
@@ -20,29 +18,13 @@
 
 namespace oomlab::chapters {
 
-/// What ranks tell of themselves; shared by all of them.
-struct Notes {
-  std::mutex mutex;
-  std::map<std::string, std::vector<std::uint64_t>> bytes_sent;  ///< by variant and rank, in a step
-  std::map<std::string, std::vector<std::size_t>> in_flight;     ///< micro-batches at most, by variant and rank
-  void note(const std::string& variant, int ranks, int rank, std::uint64_t sent, std::size_t flights) {
-    const std::lock_guard lock(mutex);
-    bytes_sent[variant].resize(std::size_t(ranks));
-    in_flight[variant].resize(std::size_t(ranks));
-    bytes_sent[variant][std::size_t(rank)] = sent;
-    in_flight[variant][std::size_t(rank)] = flights;
-  }
-};
-
 /// What all ranks of a run work on.
 struct Job {
-  std::string name;
   nn::TransformerSpec spec;
   std::shared_ptr<const data::TextSampler> text;
   Layout layout;
   std::size_t batch, micro_batch, seq;
   nn::Keep keep;  ///< of every layer: chapter 04's mitigation inside this one
-  std::shared_ptr<Notes> notes;
 };
 
 /// The groups that a rank belongs to, each with its communicator. A group of one is no group.
@@ -52,28 +34,33 @@ struct Groups {
     struct Id {  // nvcc 13.0 breaks down over a vector of ncclUniqueId itself
       ncclUniqueId nccl{};
     };
-    Id world;
-    std::vector<Id> parts, replicas, forward, backward, ends;
+    std::vector<Id> world, parts, replicas, forward, backward, ends;
     explicit Ids(const Layout& l) {
       const auto make = [](std::vector<Id>& ids, std::size_t groups, std::size_t of) {
-        if (of > 1) ids.resize(groups);
-        for (Id& id : ids) NCCL_CHECK(ncclGetUniqueId(&id.nccl));
+        if (of == 1) return;
+        ids.resize(groups);
+        made_by_the_first_process(ids.data(), groups * sizeof(Id), [&] {
+          for (Id& id : ids) NCCL_CHECK(ncclGetUniqueId(&id.nccl));
+        });
       };
-      if (l.ranks() > 1) NCCL_CHECK(ncclGetUniqueId(&world.nccl));
+      make(world, 1, l.ranks());
       make(parts, l.dp * l.pp, l.tp);
       make(replicas, l.tp * l.pp, l.dp);
       for (auto* ids : {&forward, &backward, &ends}) make(*ids, l.tp * l.dp, l.pp);
     }
+    static ncclUniqueId at(const std::vector<Id>& ids, std::size_t i) {
+      return ids.empty() ? ncclUniqueId{} : ids[i].nccl;
+    }
   };
   Groups(const Ids& ids, const Layout& l, int rank, const std::atomic<bool>& failed)
       : place(place_of(l, rank)),
-        world(ids.world.nccl, int(l.ranks()), rank, failed),
-        parts(id(ids.parts, place.stage * l.dp + place.replica), int(l.tp), int(place.part), failed),
-        replicas(id(ids.replicas, place.stage * l.tp + place.part), int(l.dp), int(place.replica), failed),
-        forward(id(ids.forward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
-        backward(id(ids.backward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
+        world(Ids::at(ids.world, 0), int(l.ranks()), rank, failed),
+        parts(Ids::at(ids.parts, place.stage * l.dp + place.replica), int(l.tp), int(place.part), failed),
+        replicas(Ids::at(ids.replicas, place.stage * l.tp + place.part), int(l.dp), int(place.replica), failed),
+        forward(Ids::at(ids.forward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
+        backward(Ids::at(ids.backward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
         at_an_end(l.pp > 1 && (place.stage == 0 || place.stage + 1 == l.pp)),
-        ends(id(ids.ends, place.replica * l.tp + place.part), at_an_end ? 2 : 1, at_an_end && place.stage ? 1 : 0,
+        ends(Ids::at(ids.ends, place.replica * l.tp + place.part), at_an_end ? 2 : 1, at_an_end && place.stage ? 1 : 0,
              failed) {}
   std::uint64_t bytes_sent_a_step() const { return replicas.bytes_sent() + ends.bytes_sent(); }
   std::uint64_t bytes_sent_a_micro_batch() const {
@@ -85,11 +72,6 @@ struct Groups {
   Communicator forward, backward;  // two, so that a stage may send in one direction while it waits for the other
   bool at_an_end;
   Communicator ends;
-
- private:
-  static ncclUniqueId id(const std::vector<Ids::Id>& ids, std::size_t i) {
-    return ids.empty() ? ncclUniqueId{} : ids[i].nccl;
-  }
 };
 
 template <class T>
@@ -98,7 +80,6 @@ class RankTraining final : public Workload {
   RankTraining(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed)
       : context_(context),
         job_(std::move(job)),
-        rank_(rank),
         groups_(ids, job_.layout, rank, failed),
         model_(context, job_.spec, slice_of(job_.spec, job_.layout, groups_.place),
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
@@ -133,12 +114,14 @@ class RankTraining final : public Workload {
     units_.step();
   }
   std::size_t samples_per_step() const override { return job_.batch; }
-  std::uint64_t fingerprint() override { return 0; }  // ranks have different things
+  std::uint64_t fingerprint() override { return units_.fingerprint(); }
+  std::uint64_t bytes_sent() const override {
+    return groups_.bytes_sent_a_step() + groups_.bytes_sent_a_micro_batch() / run_micro_batches() * micro_batches();
+  }
+  std::size_t most_in_flight() const override { return most_in_flight_; }
 
   /// The loss of the whole batch, the same on every rank.
   double figure() override {
-    ++figures_;
-    job_.notes->note(job_.name, int(job_.layout.ranks()), rank_, bytes_sent() / figures_, most_in_flight_);
     if (planning()) return 0;
     const bool mine = has_head() && groups_.place.part == 0;
     nn::fill(context_, shown_loss_.data(), 1, 0.0f);
@@ -168,10 +151,6 @@ class RankTraining final : public Workload {
   std::size_t run_micro_batches() const {
     const bool all = !planning() || !job_.layout.one_forward_one_backward;
     return all ? micro_batches() : std::min(micro_batches(), job_.layout.pp + 1);
-  }
-  // Since the beginning.
-  std::uint64_t bytes_sent() const {
-    return groups_.bytes_sent_a_step() + groups_.bytes_sent_a_micro_batch() / run_micro_batches() * micro_batches();
   }
   bool embeds() const { return model_.slice().embeds(); }
   bool has_head() const { return model_.slice().has_head(job_.spec); }
@@ -266,14 +245,13 @@ class RankTraining final : public Workload {
 
   Context& context_;
   Job job_;
-  int rank_;
   Groups groups_;
   Stream reduce_stream_, forward_stream_, backward_stream_;
   Event event_;
   nn::Transformer<T> model_;
   Units<T> units_;
   DeviceBuffer<float> shown_loss_;
-  std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0, figures_ = 0;
+  std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
 };
 
 /// Peak allocated bytes of a rank, moment by moment in the order of its work. Above what stays (Units::resident()),

@@ -124,6 +124,14 @@ class Units {
       replicas_.all_gather(unit.values.data() + offset(unit), unit.values.data(), unit.shard, context_.stream());
   }
 
+  /// A hash of this rank's parameters.
+  std::uint64_t fingerprint() const {
+    std::uint64_t hash = 0;
+    for (const Unit& unit : units_)
+      hash = nn::fingerprint(context_, unit.values.data(), unit.values.size() * sizeof(T), hash);
+    return hash;
+  }
+
   /// This rank's gradients of tensor `i`, where they are whole; for tests.
   const T* gradient(std::size_t i) const {
     for (const Unit& unit : units_)

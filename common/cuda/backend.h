@@ -25,6 +25,9 @@ void want_devices(int count) noexcept;
 /// On a thread that is one of several ranks: the host runtime takes its share of the processor, no more.
 void share_processor(int ranks) noexcept;
 
+/// Ranks are in several processes: the host runtime's NCCL then listens for the others. NCCL itself always does.
+void expect_processes() noexcept;
+
 /// A process that holds memory of a device, as the driver reports it.
 struct DeviceProcess {
   unsigned pid;

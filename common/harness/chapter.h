@@ -86,6 +86,10 @@ class Workload {
   virtual double figure() = 0;
   /// A hash of everything the work has produced, for example of all weights. 0 in plan mode.
   virtual std::uint64_t fingerprint() = 0;
+  /// A rank of a team: payload sent since the beginning, bytes.
+  virtual std::uint64_t bytes_sent() const { return 0; }
+  /// A stage of a pipeline: micro-batches in flight at most.
+  virtual std::size_t most_in_flight() const { return 1; }
 };
 
 /// How a mitigation's numbers must agree with the baseline's, after every step.
@@ -146,6 +150,9 @@ struct RankResult {
   std::size_t alike = 1;  ///< ranks that this one stands for (plan mode), itself included
   ByCategory predicted, at_peak;
   std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
+  std::uint64_t bytes_sent = 0;                                             ///< payload, in a step
+  std::size_t most_in_flight = 0;                                           ///< micro-batches
+  std::uint64_t fingerprint = 0;                                            ///< after the memory pass
 };
 
 /// What happened to a variant.
@@ -209,6 +216,10 @@ std::string oom_line(const OutOfMemoryReport& report);
 
 /// The median of timings or rates. Throws std::invalid_argument when there are none.
 double median(const std::vector<double>& values);
+
+/// Fills `bytes` bytes at `data` by calling `make`. Of several processes (mpirun) the first one does, and all get what
+/// it made; all must call this, in the same order.
+void made_by_the_first_process(void* data, std::size_t bytes, const std::function<void()>& make);
 
 /// Throws (exit code 130) when Ctrl-C was pressed. The harness asks between steps; a chapter's own loop should too.
 void check_interrupt();

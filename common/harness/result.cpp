@@ -93,7 +93,8 @@ void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget)
       for (const RankResult& r : v.ranks) {
         json.begin_object().member("rank", std::size_t(r.rank)).member("alike", r.alike);
         json.member("predicted_bytes", r.predicted.total()).member("peak_allocated_bytes", r.peak_allocated);
-        json.member("peak_reserved_bytes", r.peak_reserved);
+        json.member("peak_reserved_bytes", r.peak_reserved).member("bytes_sent", r.bytes_sent);
+        json.member("most_in_flight", r.most_in_flight).member("fingerprint", fmt::format("{:016x}", r.fingerprint));
         write_split(json, "by_category_bytes", r.at_peak);
         json.end_object();
       }

@@ -18,6 +18,7 @@
 #include "harness/chapter.h"
 #include "harness/cli.h"
 #include "harness/interrupt.h"
+#include "harness/processes.h"
 #include "harness/result.h"
 #include "harness/system.h"
 #include "harness/timing.h"
@@ -67,12 +68,18 @@ void choose_device(CommandLine& line, int most_ranks, const Progress& progress) 
     throw CannotRunHere(fmt::format("no CUDA device: {}; the host preset needs none", cudaGetErrorString(code)));
   }
   Config& config = line.config;
-  if (config.devices_given && !config.plan && config.devices > count)
+  const int launched = processes().size();
+  if (launched == 1 && config.devices_given && !config.plan && config.devices > count)
     throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));
   // A grid that was asked for must have its devices; the chapter's own variants are skipped where there are too few.
-  if ((config.tp || config.pp || config.dp) && !config.plan && most_ranks > count)
-    throw UsageError(
-        fmt::format("{} ranks (--tp x --pp x --dp) need as many devices; this machine has {}", most_ranks, count));
+  if ((config.tp || config.pp || config.dp) && !config.plan) {
+    if (launched > 1 && most_ranks != launched)
+      throw UsageError(
+          fmt::format("{} ranks (--tp x --pp x --dp) are not the {} processes started", most_ranks, launched));
+    if (launched == 1 && most_ranks > count)
+      throw UsageError(
+          fmt::format("{} ranks (--tp x --pp x --dp) need as many devices; this machine has {}", most_ranks, count));
+  }
   if (!line.device_auto) {
     if (config.device >= count)
       throw UsageError(
@@ -100,22 +107,35 @@ void choose_device(CommandLine& line, int most_ranks, const Progress& progress) 
   CUDA_CHECK(cudaSetDevice(config.device));
 }
 
+// Rank r has device r, counted from the first one of this run; of several processes, each counts on its own host.
+int device_of(const Config& config, int rank) {
+  if (planning()) return config.device;
+  int count = 1;
+  CUDA_CHECK(cudaGetDeviceCount(&count));
+  return (config.device + (processes().size() > 1 ? processes().local_rank() : rank)) % count;
+}
+
 // Which devices ranks get, and what else is on them.
 void say_devices(const Config& config, int ranks, const Progress& progress) {
   int count = 0;
   CUDA_CHECK(cudaGetDeviceCount(&count));
-  for (int rank = 0; rank < std::min(ranks, count); ++rank) {
-    const int device = (config.device + rank) % count;
+  const auto line_of = [&](int rank) {
+    const int device = device_of(config, rank);
     const DeviceGuard guard(device);
     std::size_t free = 0, total = 0;
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
     std::size_t others = 0;
     for (const DeviceProcess& process : device_processes(device))
       others += process.pid != static_cast<unsigned>(getpid());
-    progress(fmt::format("rank {} has device {} (of {} visible, counted from --device {}): {} free of {}{}", rank,
-                         device, count, config.device, format_bytes(free), format_bytes(total),
-                         others ? fmt::format(", {} other processes on it", others) : ""));
+    return fmt::format("rank {} has device {} (of {} visible, counted from --device {}): {} free of {}{}", rank, device,
+                       count, config.device, format_bytes(free), format_bytes(total),
+                       others ? fmt::format(", {} other processes on it", others) : "");
+  };
+  if (processes().size() > 1) {
+    for (const std::string& line : together([&] { return line_of(processes().rank()); })) progress(line);
+    return;
   }
+  for (int rank = 0; rank < std::min(ranks, count); ++rank) progress(line_of(rank));
 }
 
 // A program made for a GPU cannot count without allocating, so its twin, the same source with the host runtime below
@@ -134,17 +154,6 @@ struct Story {
 };
 
 // --------------------------------------------------------------------------------------------------------------- ranks
-
-/// A rank of a team failed: what() names it, and the cause.
-class RankFailed : public std::runtime_error {
- public:
-  RankFailed(int rank, const std::string& why, bool out_of_memory)
-      : std::runtime_error(fmt::format("rank {}: {}", rank, why)), out_of_memory_(out_of_memory) {}
-  bool out_of_memory() const noexcept { return out_of_memory_; }
-
- private:
-  bool out_of_memory_;
-};
 
 // The device also runs out of memory where no ledger looks: a library's own allocations, a kernel's code, a stream.
 bool is_device_out_of_memory(const std::runtime_error& error) {
@@ -170,51 +179,58 @@ bool is_device_out_of_memory(const std::runtime_error& error) {
   } catch (const Interrupted&) {
     throw;
   } catch (const std::runtime_error& error) {
-    throw RankFailed(rank, error.what(), is_device_out_of_memory(error));
+    throw RankFailed(fmt::format("rank {}: {}", rank, error.what()), is_device_out_of_memory(error),
+                     dynamic_cast<const AnotherRankFailed*>(&error) != nullptr);
   } catch (const std::bad_alloc&) {
-    throw RankFailed(rank, "out of host memory (std::bad_alloc)", false);
+    throw RankFailed(fmt::format("rank {}: out of host memory (std::bad_alloc)", rank), false, false);
   }
 }
 
-// body(rank) for each of `ranks`, a thread each; in plan mode, where nobody waits for anybody, one after the other. Of
-// several exceptions the first one counts: the others follow from it.
-void on_ranks(Team& team, const std::vector<int>& ranks, const std::function<void(int)>& body) {
-  std::mutex mutex;
-  std::exception_ptr first;
-  bool only_follows = false;  // `first` says no more than that another rank failed
-  const auto run = [&](int rank) noexcept {
+// body(rank) for each of `ranks`, a thread each, or a process each; in plan mode, where nobody waits for anybody, one
+// after the other. Returns what each returned. Of several exceptions the first one counts: the others follow from it.
+std::vector<std::string> on_ranks(Team& team, const std::vector<int>& ranks,
+                                  const std::function<std::string(int)>& body) {
+  const auto named = [&](int rank) {
     try {
-      body(rank);
+      return body(rank);
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      bool follows = false;
-      try {
-        throw;
-      } catch (const AnotherRankFailed&) {
-        follows = true;
-      } catch (...) {
-      }
-      if (!first || (only_follows && !follows)) {
-        only_follows = follows;
-        try {
-          rethrow_with_rank(team, rank);
-        } catch (...) {
-          first = std::current_exception();
-        }
-      }
       team.failed = true;
+      rethrow_with_rank(team, rank);
     }
   };
+  if (processes().size() > 1) return together([&] { return named(processes().rank()); }, &team.failed);
+
+  std::vector<std::string> returned(ranks.size());
+  std::mutex mutex;
+  std::exception_ptr first;
+  bool only_follows = false;  // `first` does
+  const auto run = [&](std::size_t i) noexcept {
+    std::exception_ptr mine;
+    bool follows = false;
+    try {
+      returned[i] = named(ranks[i]);
+      return;
+    } catch (const RankFailed& error) {
+      follows = error.only_follows();
+      mine = std::current_exception();
+    } catch (...) {
+      mine = std::current_exception();
+    }
+    const std::lock_guard lock(mutex);
+    if (first && !(only_follows && !follows)) return;
+    only_follows = follows;
+    first = mine;
+  };
   if (planning()) {
-    for (std::size_t i = 0; i < ranks.size() && !first; ++i) run(ranks[i]);
+    for (std::size_t i = 0; i < ranks.size() && !first; ++i) run(i);
   } else {
     std::vector<std::thread> threads;
     threads.reserve(ranks.size());
     try {
-      for (const int rank : ranks)
-        threads.emplace_back([&, rank] {
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        threads.emplace_back([&, i] {
           share_processor(team.ranks());
-          run(rank);
+          run(i);
         });
     } catch (...) {
       team.failed = true;
@@ -224,20 +240,19 @@ void on_ranks(Team& team, const std::vector<int>& ranks, const std::function<voi
     for (std::thread& thread : threads) thread.join();
   }
   if (first) std::rethrow_exception(first);
-}
-
-// Rank r has device r, counted from the first one of this run.
-int device_of(const Config& config, int rank) {
-  if (planning()) return config.device;
-  int count = 1;
-  CUDA_CHECK(cudaGetDeviceCount(&count));
-  return (config.device + rank) % count;
+  return returned;
 }
 
 void require_devices(const Team& team) {
+  if (planning()) return;
+  if (const int launched = processes().size(); launched > 1) {
+    if (team.ranks() != launched)
+      throw VariantSkipped(fmt::format("has {} ranks, and {} processes were started", team.ranks(), launched));
+    return;
+  }
   int count = 1;
   CUDA_CHECK(cudaGetDeviceCount(&count));
-  if (!planning() && team.ranks() > count)
+  if (team.ranks() > count)
     throw VariantSkipped(fmt::format("needs {} devices, this machine has {}", team.ranks(), count));
 }
 
@@ -250,14 +265,21 @@ struct MemoryPass {
   Story* story;
 
   void run(std::size_t budget) {
-    variant.team ? run_team(budget) : run_alone(budget);
+    if (variant.team) {
+      run_team(budget);
+    } else {
+      (void)first_alone([&] {
+        run_alone(budget);
+        return std::string();
+      });
+    }
     result.measured = true;
   }
 
  private:
   // The steps of one rank, or of a variant that has one only. Returns the figures after each step.
-  template <class Make>
-  std::vector<double> run_steps(Context& context, Ledger& ledger, Make make, std::uint64_t& fingerprint) {
+  template <class Make, class Finish>
+  std::vector<double> run_steps(Context& context, Ledger& ledger, Make make, Finish finish) {
     context.memory().observe_device(true);
     std::unique_ptr<Workload> work;
     {
@@ -270,7 +292,21 @@ struct MemoryPass {
       work->step();
       figures.push_back(work->figure());
     }
-    fingerprint = work->fingerprint();
+    finish(*work);
+    return figures;
+  }
+
+  // A rank's results, to be taken to the first process.
+  static std::string bytes_of(const RankResult& r, const std::vector<double>& figures) {
+    std::string bytes(sizeof r + figures.size() * sizeof(double), '\0');
+    std::memcpy(bytes.data(), &r, sizeof r);
+    std::memcpy(bytes.data() + sizeof r, figures.data(), figures.size() * sizeof(double));
+    return bytes;
+  }
+  static std::vector<double> from_bytes(const std::string& bytes, RankResult& r) {
+    std::memcpy(&r, bytes.data(), sizeof r);
+    std::vector<double> figures((bytes.size() - sizeof r) / sizeof(double));
+    std::memcpy(figures.data(), bytes.data() + sizeof r, figures.size() * sizeof(double));
     return figures;
   }
 
@@ -278,7 +314,8 @@ struct MemoryPass {
     ledger.reset_peak();
     with_context(config, variant, budget, ledger, [&](Context& context) {
       result.figures = run_steps(
-          context, ledger, [&](Context& c) { return variant.make(c, variant.batch); }, result.fingerprint);
+          context, ledger, [&](Context& c) { return variant.make(c, variant.batch); },
+          [&](Workload& work) { result.fingerprint = work.fingerprint(); });
       take_snapshot();
     });
     result.peak_allocated = ledger.peak_bytes();
@@ -293,6 +330,7 @@ struct MemoryPass {
     std::vector<int> ranks;
     std::map<int, std::size_t> place;  // of a kind in result.ranks
     result.ranks.clear();
+    result.fingerprint = 0;
     for (int rank = 0; rank < team->ranks(); ++rank) {
       const int kind = planning() ? team->kind(rank) : rank;
       if (const auto [known, is_new] = place.try_emplace(kind, ranks.size()); !is_new) {
@@ -302,31 +340,39 @@ struct MemoryPass {
         result.ranks.push_back({.rank = rank, .predicted = team->predicted(rank), .at_peak = {}});
       }
     }
-    std::mutex mutex;
-    on_ranks(*team, ranks, [&](int rank) {
+    const auto returned = on_ranks(*team, ranks, [&](int rank) {
       Config mine = config;
       mine.device = device_of(config, rank);
       Ledger of_its_own;
       Ledger& books = rank == ranks.front() ? ledger : of_its_own;
+      RankResult r{.rank = rank, .predicted = {}, .at_peak = {}};
+      std::vector<double> figures;
       books.reset_peak();
       with_context(mine, variant, budget, books, [&](Context& context) {
-        std::uint64_t fingerprint = 0;
-        const auto figures = run_steps(
-            context, books, [&](Context& c) { return team->make(c, rank); }, fingerprint);
-        if (rank != ranks.front()) return;
-        result.figures = figures;
-        result.fingerprint = fingerprint;
-        take_snapshot();
+        figures = run_steps(
+            context, books, [&](Context& c) { return team->make(c, rank); },
+            [&](Workload& work) {
+              r.fingerprint = work.fingerprint();
+              r.bytes_sent = work.bytes_sent() / kMemorySteps;
+              r.most_in_flight = work.most_in_flight();
+            });
+        if (rank == ranks.front()) take_snapshot();
       });
-      const std::lock_guard lock(mutex);
-      for (RankResult& r : result.ranks)
-        if (r.rank == rank) {
-          r.peak_allocated = books.peak_bytes();
-          r.at_peak = books.peak_by_category();
-          r.peak_reserved = books.peak_reserved_bytes();
-          r.peak_device_used = books.peak_device_used_bytes();
-        }
+      r.peak_allocated = books.peak_bytes();
+      r.at_peak = books.peak_by_category();
+      r.peak_reserved = books.peak_reserved_bytes();
+      r.peak_device_used = books.peak_device_used_bytes();
+      return bytes_of(r, figures);
     });
+    for (std::size_t i = 0; i < returned.size(); ++i) {
+      RankResult& r = result.ranks[i];
+      const std::size_t alike = r.alike;
+      const ByCategory predicted = r.predicted;
+      const auto figures = from_bytes(returned[i], r);
+      r.alike = alike, r.predicted = predicted;
+      if (i == 0) result.figures = figures;
+      result.fingerprint = result.fingerprint * 0x100000001b3 ^ r.fingerprint;
+    }
     // The row shows the rank that needs most; but one whose prediction fails must be seen.
     const RankResult* shown = &result.ranks.front();
     for (const RankResult& r : result.ranks)
@@ -475,7 +521,19 @@ void time_team(const Config& config, const Variant& variant, bool fits, VariantR
       const auto samples = static_cast<double>(work->samples_per_step());
       for (const double s : seconds) result.samples_per_second.push_back(samples / s);
     });
+    return std::string();
   });
+}
+
+void time_alone(Context& context, const Config& config, const Variant& variant, VariantResult& result,
+                const std::function<void(double)>& tick) {
+  const auto work = variant.make(context, variant.batch);
+  const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
+    check_interrupt();
+    tick(s);
+  });
+  const auto samples = static_cast<double>(work->samples_per_step());
+  for (const double s : seconds) result.samples_per_second.push_back(samples / s);
 }
 
 void run_timing_pass(const Config& config, const std::vector<const Variant*>& variants,
@@ -493,14 +551,10 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                       Ledger ledger;
                       try {
                         if (variant.team) return time_team(config, variant, fits, result, tick);
-                        with_context(config, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
-                          const auto work = variant.make(context, variant.batch);
-                          const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
-                            check_interrupt();
-                            tick(s);
-                          });
-                          const auto samples = static_cast<double>(work->samples_per_step());
-                          for (const double s : seconds) result.samples_per_second.push_back(samples / s);
+                        (void)first_alone([&] {
+                          with_context(config, variant, fits ? config.budget : kUnlimited, ledger,
+                                       [&](Context& context) { time_alone(context, config, variant, result, tick); });
+                          return std::string();
                         });
                       } catch (const std::runtime_error& error) {
                         // It fitted a moment ago, so somebody else took the memory: the bytes stand, the times lack.
@@ -511,7 +565,8 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                     }});
   }
   if (runs.empty()) return;  // nothing fits this device; Google Benchmark would complain
-  run_benchmarks(config.steps, runs);
+  if (processes().rank() == 0) return run_benchmarks(config.steps, runs);
+  for (const TimedRun& timed : runs) timed.run([](double) {});
 }
 
 // -------------------------------------------------------------------------------------------------------------- report
@@ -576,69 +631,9 @@ int flushed() {
   return kOk;
 }
 
-int run(int argc, char** argv, const std::string& program, const Defaults& full, const Defaults& quick,
-        const std::function<Chapter(const Config&)>& declare) {
-  CommandLine line = parse_command_line(argc, argv, program, full, quick);
-  if (line.quit) {
-    fmt::print("{}", line.text);
-    return flushed();
-  }
-  Config& config = line.config;
-  if (config.plan && !planning()) {
-    if (std::strcmp(backend_name(), "cuda") == 0) become_the_planner(program, argv);
-  }
-  const Progress progress(config.quiet);
-
-  const Chapter chapter = [&] {
-    try {
-      return declare(config);
-    } catch (const std::invalid_argument& error) {  // --model
-      throw UsageError(error.what());
-    } catch (const data::DataError& error) {  // --data
-      throw UsageError(error.what());
-    }
-  }();
-  const auto chosen = select(chapter, config.filter);
-  if (config.list) {
-    fmt::print("{}", list_of(chapter));
-    return flushed();
-  }
-  int most_ranks = 1;
-  for (const Variant* variant : chosen) most_ranks = std::max(most_ranks, variant->ranks);
-  if (most_ranks > 1) want_devices(most_ranks);
-  if (config.plan && !planning() && !enable_planning()) throw std::runtime_error("plan mode cannot be entered");
-
-  // Whatever can be refused is refused before the first line of output.
-  choose_device(line, most_ranks, progress);
-  set_benchmark_flags(argv[0], line.benchmark_flags);
-  check_benchmark_filter(line, chosen);
-  for (const Variant* variant : chosen) (void)variant->predicted(variant->batch).total();
-
-  const InterruptScope interrupts;
-  RunResult result;
-  result.program = program;
-  result.title = chapter.title;
-  result.config = config;
-  result.system = system_info(config.device);
-  if (!config.quiet) {
-    fmt::print("{}", banner(result));
-    std::fflush(stdout);
-  }
-  if (most_ranks > 1 && !config.plan && !config.quiet) say_devices(config, most_ranks, progress);
-
-  Story story;
-  const bool tell = !config.trace.empty() || !config.snapshot.empty();
-  for (const Variant* variant : chosen) {
-    const bool baseline = variant == &chapter.variants.front(), first = variant == chosen.front();
-    result.variants.push_back(
-        run_memory_pass(config, program, *variant, baseline, first && tell ? &story : nullptr, progress));
-    result.variants.back().largest_batch = largest_batch(*variant, config.budget);
-  }
-  if (!config.plan) {
-    if (result.variants.front().baseline)
-      for (VariantResult& v : result.variants) compare_numerics(v, result.variants.front());
-    run_timing_pass(config, chosen, result.variants, progress);
-  }
+// What is told at the end. Returns the exit code.
+int finish(const std::string& program, const Chapter& chapter, RunResult& result, const Story& story) {
+  const Config& config = result.config;
   for (const Claim& claim : chapter.claims) result.claims.push_back({claim, claim.measure(result.variants)});
   check_results(result);
 
@@ -657,12 +652,128 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   return result.failures.empty() ? kOk : kFailed;
 }
 
+// Under a launcher there are as many ranks as processes, and only the first one talks and writes.
+void adapt_to_processes(CommandLine& line, const Defaults& defaults) {
+  Config& config = line.config;
+  const int launched = processes().size();
+  if (!defaults.devices)
+    throw UsageError(fmt::format("runs in one process; {} were started (07_multi_gpu uses several)", launched));
+  if (config.plan) throw UsageError("--plan needs one process only; start it without mpirun");
+  if (!line.benchmark_filter.empty()) throw UsageError("--benchmark_filter cannot be used under mpirun; use --filter");
+  if (config.devices_given && config.devices != launched)
+    throw UsageError(fmt::format("--devices {} does not fit the {} processes started", config.devices, launched));
+  config.devices = launched;
+  config.devices_given = true;
+  if (processes().rank() == 0) return;
+  config.quiet = true;
+  config.json.clear(), config.trace.clear(), config.snapshot.clear();
+}
+
+int run(int argc, char** argv, const std::string& program, const Defaults& full, const Defaults& quick,
+        const std::function<Chapter(const Config&)>& declare) {
+  CommandLine line;
+  (void)together([&] {
+    line = parse_command_line(argc, argv, program, full, quick);
+    if (processes().size() > 1) adapt_to_processes(line, full);
+    return std::string();
+  });
+  if (line.quit) {
+    if (processes().rank() == 0) fmt::print("{}", line.text);
+    return flushed();
+  }
+  Config& config = line.config;
+  if (config.plan && !planning()) {
+    if (std::strcmp(backend_name(), "cuda") == 0) become_the_planner(program, argv);
+  }
+  const Progress progress(config.quiet);
+
+  Chapter chapter;
+  std::vector<const Variant*> chosen;
+  int most_ranks = 1;
+  (void)together([&] {
+    try {
+      chapter = declare(config);
+    } catch (const std::invalid_argument& error) {  // --model
+      throw UsageError(error.what());
+    } catch (const data::DataError& error) {  // --data
+      throw UsageError(error.what());
+    }
+    chosen = select(chapter, config.filter);
+    if (config.list) return std::string();
+    for (const Variant* variant : chosen) most_ranks = std::max(most_ranks, variant->ranks);
+    if (most_ranks > 1) want_devices(most_ranks);
+    if (config.plan && !planning() && !enable_planning()) throw std::runtime_error("plan mode cannot be entered");
+
+    // Whatever can be refused is refused before the first line of output.
+    choose_device(line, most_ranks, progress);
+    set_benchmark_flags(argv[0], line.benchmark_flags);
+    check_benchmark_filter(line, chosen);
+    for (const Variant* variant : chosen) (void)variant->predicted(variant->batch).total();
+    return std::string();
+  });
+  if (config.list) {
+    if (processes().rank() == 0) fmt::print("{}", list_of(chapter));
+    return flushed();
+  }
+
+  const InterruptScope interrupts;
+  RunResult result;
+  result.program = program;
+  result.title = chapter.title;
+  result.config = config;
+  result.system = system_info(config.device);
+  if (!config.quiet) {
+    fmt::print("{}", banner(result));
+    std::fflush(stdout);
+  }
+  if (most_ranks > 1 && !config.plan && (!config.quiet || processes().size() > 1))
+    say_devices(config, most_ranks, progress);
+
+  Story story;
+  const bool tell = !config.trace.empty() || !config.snapshot.empty();
+  for (const Variant* variant : chosen) {
+    const bool baseline = variant == &chapter.variants.front(), first = variant == chosen.front();
+    result.variants.push_back(
+        run_memory_pass(config, program, *variant, baseline, first && tell ? &story : nullptr, progress));
+    result.variants.back().largest_batch = largest_batch(*variant, config.budget);
+  }
+  if (!config.plan) {
+    if (result.variants.front().baseline && processes().rank() == 0)  // only there the baseline has run
+      for (VariantResult& v : result.variants) compare_numerics(v, result.variants.front());
+    run_timing_pass(config, chosen, result.variants, progress);
+  }
+  return std::stoi(first_alone([&] { return std::to_string(finish(program, chapter, result, story)); }));
+}
+
 int complain(const char* program, const char* what, int exit_code) noexcept {
   std::fflush(stdout);
   std::fprintf(stderr, "%s: ", program);
   for (; *what; ++what) std::fputc(static_cast<unsigned char>(*what) < 0x20 ? '?' : *what, stderr);  // one line
   std::fputc('\n', stderr);
   return exit_code;
+}
+
+int run_and_explain(int argc, char** argv, const char* program, const Defaults& full, const Defaults& quick,
+                    const std::function<Chapter(const Config&)>& declare) noexcept {
+  // What ended the run ended it in every process, with the same words.
+  const auto complain = [program](const char* what, int exit_code) {
+    return processes().rank() == 0 ? oomlab::complain(program, what, exit_code) : exit_code;
+  };
+  try {
+    return run(argc, argv, program, full, quick, declare);
+  } catch (const UsageError& error) {
+    return complain(error.what(), kUsage);
+  } catch (const std::length_error& error) {  // a size asked for that no size_t, or no 32-bit GEMM, can hold
+    return complain(error.what(), kUsage);
+  } catch (const CannotRunHere& error) {
+    return complain(error.what(), kCannotRunHere);
+  } catch (const Interrupted& error) {
+    return complain(error.what(), kInterrupted);
+  } catch (const std::bad_alloc&) {
+    return complain("out of host memory (std::bad_alloc)", kFailed);
+  } catch (const std::exception& error) {
+    return complain(error.what(), kFailed);
+  }
 }
 
 }  // namespace
@@ -691,17 +802,11 @@ int run_chapter(int argc, char** argv, const Defaults& full, const Defaults& qui
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* program = slash ? slash + 1 : argc > 0 ? argv[0] : "chapter";
   try {
-    return run(argc, argv, program, full, quick, declare);
-  } catch (const UsageError& error) {
-    return complain(program, error.what(), kUsage);
-  } catch (const std::length_error& error) {  // a size asked for that no size_t, or no 32-bit GEMM, can hold
-    return complain(program, error.what(), kUsage);
+    const ProcessScope scope;
+    if (processes().size() > 1) expect_processes();
+    return run_and_explain(argc, argv, program, full, quick, declare);
   } catch (const CannotRunHere& error) {
     return complain(program, error.what(), kCannotRunHere);
-  } catch (const Interrupted& error) {
-    return complain(program, error.what(), kInterrupted);
-  } catch (const std::bad_alloc&) {
-    return complain(program, "out of host memory (std::bad_alloc)", kFailed);
   } catch (const std::exception& error) {
     return complain(program, error.what(), kFailed);
   }

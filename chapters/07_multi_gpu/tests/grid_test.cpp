@@ -26,7 +26,7 @@ Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "g
                                   .mask_token = int(spec.vocabulary) - 1,
                                   .ragged = true,
                                   .seed = 5});
-  return {"test", spec, text, layout, 24, micro_batch, seq, {}, std::make_shared<Notes>()};
+  return {spec, text, layout, 24, micro_batch, seq, {}};
 }
 
 // Every rank of the grid, a thread and a device each, two steps.

@@ -54,6 +54,7 @@ class Nvml {
 
 void want_devices(int) noexcept {}
 void share_processor(int) noexcept {}
+void expect_processes() noexcept {}
 std::vector<DeviceProcess> device_processes(int device) {
   std::vector<DeviceProcess> result;
   const Nvml nvml;

@@ -1,4 +1,4 @@
-// NCCL between threads of this process.
+// NCCL between threads of this process, and of others (nccl_wire.cpp).
 //
 // Every operation has two halves. The first posts what this rank contributes to all who need it, and never waits; the
 // second takes what the others have posted. So a group runs all first halves, then all second ones, and cannot block
@@ -9,55 +9,21 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <chrono>
-#include <condition_variable>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 
+#include "nccl_world.h"
 #include "runtime.h"
 
 namespace oomlab::host {
 namespace {
 
-enum class Call { all_reduce, reduce, broadcast, reduce_scatter, all_gather, send, receive, join };
 constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter",
                                   "ncclAllGather", "ncclSend",   "ncclRecv",      "ncclCommInitRank"};
 const char* name_of(Call call) { return kNames[static_cast<int>(call)]; }
-
-/// What one rank has told another.
-struct Posted {
-  Call call;
-  std::size_t count;
-  ncclDataType_t type;
-  int op, root;
-  std::shared_ptr<const std::vector<std::byte>> data;
-};
-
-/// What the ranks of one communicator share.
-struct World {
-  World(std::uint64_t key, int size)
-      : key(key),
-        size(size),
-        device(std::size_t(size), -1),
-        gone(std::size_t(size)),
-        collective(std::size_t(size) * std::size_t(size)),
-        direct(collective.size()) {}
-  ~World();
-  std::deque<Posted>& queue(bool directly, int from, int to) {
-    return (directly ? direct : collective)[std::size_t(from) * std::size_t(size) + std::size_t(to)];
-  }
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  const std::uint64_t key;  // of its id
-  const int size;
-  std::vector<int> device;                             // by rank; -1: has not come yet
-  std::vector<bool> gone;                              // by rank
-  std::vector<std::deque<Posted>> collective, direct;  // from · size + to
-  std::string failure;                                 // the first one; nothing works any more
-  ncclResult_t result = ncclSuccess;
-};
 
 }  // namespace
 }  // namespace oomlab::host
@@ -82,11 +48,11 @@ struct Request {
 };
 
 std::mutex registry_mutex;
-std::map<std::uint64_t, std::weak_ptr<World>> registry;  // by key
+std::map<Key, std::weak_ptr<World>> registry;
 std::uint64_t next_id = 1;
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
 struct Failed {
-  std::uint64_t key = 0;
+  Key key;
   char why[200] = "";
 } failed_worlds[64];
 
@@ -123,7 +89,7 @@ std::chrono::duration<double> patience() {
 #ifdef OOMLAB_HOST_CHECK
   constexpr double kSeconds = 60;
 #else
-  constexpr double kSeconds = 8;
+  const double kSeconds = processes_expected() ? 6 : 8;
 #endif
   const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT");
   const double seconds = text ? std::strtod(text, nullptr) : 0;
@@ -132,22 +98,8 @@ std::chrono::duration<double> patience() {
 
 using WorldLock = std::unique_lock<std::mutex>;
 
-World::~World() {
-  const std::lock_guard lock(registry_mutex);
-  if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
-}
-
-// The first failure stands, and everybody hears of it.
 ncclResult_t fail(World& world, ncclResult_t result, const std::string& why) {
-  if (world.failure.empty()) {
-    world.failure = why;
-    world.result = result;
-    world.changed.notify_all();
-    const std::lock_guard lock(registry_mutex);
-    Failed& failed = failed_worlds[world.key % std::size(failed_worlds)];
-    failed.key = world.key;
-    std::snprintf(failed.why, sizeof failed.why, "%s", why.c_str());
-  }
+  world.fail(result, why);
   return complain(world.result, "%s", world.failure.c_str());
 }
 
@@ -221,8 +173,7 @@ ncclResult_t post(const Request& o) {
         return fail(world, ncclInvalidUsage,
                     "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
                         " are both on device " + std::to_string(o.comm->device));
-    world.device[std::size_t(rank)] = o.comm->device;
-    world.changed.notify_all();
+    world.join(rank, o.comm->device, nullptr);
     return ncclSuccess;
   }
   if (o.call == Call::receive) return ncclSuccess;
@@ -236,9 +187,7 @@ ncclResult_t post(const Request& o) {
   const WorldLock lock(world.mutex);
   if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
   for (int to = 0; to < world.size; ++to)
-    if (directly(o.call) ? to == o.root : true)
-      world.queue(directly(o.call), rank, to).push_back({o.call, o.count, o.type, o.op, o.root, data});
-  world.changed.notify_all();
+    if (directly(o.call) ? to == o.root : true) world.deliver(rank, to, {o.call, o.count, o.type, o.op, o.root, data});
   return ncclSuccess;
 }
 
@@ -256,7 +205,7 @@ ncclResult_t finish(const Request& o) {
   if (o.call == Call::join) {
     for (int other = 0; other < world.size; ++other)
       if (const ncclResult_t result =
-              wait_for(world, lock, rank, other, o.call, [&] { return world.device[std::size_t(other)] >= 0; }))
+              wait_for(world, lock, rank, other, o.call, [&] { return world.device[std::size_t(other)] != -1; }))
         return result;
     return ncclSuccess;
   }
@@ -318,8 +267,8 @@ ncclResult_t nccl_entry(const char* call, Work&& work) noexcept {
     return work();
   } catch (const std::bad_alloc&) {
     return complain(ncclSystemError, "%s: out of host memory", call);
-  } catch (...) {
-    return complain(ncclInternalError, "%s failed", call);
+  } catch (const std::exception& error) {
+    return complain(ncclInternalError, "%s: %s", call, error.what());
   }
 }
 
@@ -371,33 +320,185 @@ std::size_t leave(ncclComm_t comm, bool abort) {
   if (comm->world) {
     World& world = *comm->world;
     const WorldLock lock(world.mutex);
-    world.gone[std::size_t(comm->rank)] = true;
     if (abort) (void)fail(world, ncclRemoteError, "rank " + std::to_string(comm->rank) + " has aborted");
+    world.leave(comm->rank, nullptr);
     if (world.failure.empty())
       for (int from = 0; from < world.size; ++from) left_over += world.queue(true, from, comm->rank).size();
-    world.changed.notify_all();
   }
   delete comm;
   count_communicator(-1);
   return left_over;
 }
 
-// The world of an id, made by whoever comes first.
-ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>& world) {
-  std::uint64_t key = 0;
-  std::memcpy(&key, id.internal, sizeof key);
-  const std::lock_guard lock(registry_mutex);
-  if (key == 0 || key >= next_id)
-    return complain(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
-  if (const Failed& failed = failed_worlds[key % std::size(failed_worlds)]; failed.key == key)
-    return complain(ncclRemoteError, "%s", failed.why);
-  std::weak_ptr<World>& entry = registry[key];
-  world = entry.lock();
-  if (!world) entry = world = std::make_shared<World>(key, size);
-  return ncclSuccess;
+ncclResult_t world_of(const ncclUniqueId& id, int size, std::shared_ptr<World>& world) {
+  std::string why;
+  const ncclResult_t result = find_world(id, size, world, why);
+  return result ? complain(result, "%s", why.c_str()) : ncclSuccess;
+}
+
+// Another one in every process.
+std::uint64_t this_process() {
+  static const std::uint64_t number = [] {
+    std::random_device random;
+    return (std::uint64_t(random()) << 32 | random()) | 1;
+  }();
+  return number;
 }
 
 }  // namespace
+
+IdContent make_id() {
+  IdContent id;
+  if (processes_expected()) listen_for_processes(id);
+  const std::lock_guard lock(registry_mutex);
+  id.key = {this_process(), next_id++};
+  return id;
+}
+
+ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>& world, std::string& why) {
+  IdContent content;
+  std::memcpy(&content, id.internal, sizeof content);
+  const bool mine = content.key.process == this_process();
+  {
+    const std::lock_guard lock(registry_mutex);
+    if (mine ? content.key.number == 0 || content.key.number >= next_id : content.port == 0) {
+      why = "ncclCommInitRank: this id is not from ncclGetUniqueId()";
+      return ncclInvalidArgument;
+    }
+    const Failed& failed = failed_worlds[content.key.number % std::size(failed_worlds)];
+    if (failed.key == content.key) {
+      why = failed.why;
+      return ncclRemoteError;
+    }
+    if (const auto known = registry.find(content.key); known != registry.end()) world = known->second.lock();
+    if (world) return ncclSuccess;
+  }
+  const auto made = std::make_shared<World>(content.key, size);
+  if (!mine) {
+    const WorldLock lock(made->mutex);  // no news before this is done
+    try {
+      made->to_the_hub = call_the_hub(content, *made);
+    } catch (const std::runtime_error& error) {
+      why = std::string("ncclCommInitRank: ") + error.what();
+      return ncclRemoteError;
+    }
+    made->lines.push_back(made->to_the_hub.get());
+  }
+  const std::lock_guard lock(registry_mutex);
+  std::weak_ptr<World>& entry = registry[content.key];
+  world = entry.lock();  // another thread may have been faster
+  if (!world) entry = world = made;
+  return ncclSuccess;
+}
+
+World::World(const Key& key, int size)
+    : key(key),
+      size(size),
+      device(std::size_t(size), -1),
+      gone(std::size_t(size)),
+      collective(std::size_t(size) * std::size_t(size)),
+      direct(collective.size()),
+      line_of(std::size_t(size)) {}
+
+World::~World() {
+  to_the_hub.reset();  // its threads use the rest
+  const std::lock_guard lock(registry_mutex);
+  if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
+}
+
+void World::tell(const Message& message, const Bytes& data, const Line* except) {
+  for (Line* line : lines)
+    if (line != except) line->send(message, data);
+}
+
+void World::join(int rank, int its_device, Line* source) {
+  const auto r = static_cast<std::size_t>(rank);
+  device[r] = source ? -2 : its_device;
+  line_of[r] = source;
+  tell({.kind = Message::Kind::joined, .from = rank}, nullptr, source);
+  // What was posted to it before anybody knew where it is.
+  for (int from = 0; source && from < size; ++from)
+    for (const bool directly : {false, true})
+      for (auto& waiting = queue(directly, from, rank); !waiting.empty(); waiting.pop_front())
+        deliver(from, rank, std::move(waiting.front()));
+  changed.notify_all();
+}
+
+void World::deliver(int from, int to, Posted posted) {
+  Line* line = line_of[std::size_t(to)];
+  if (!line && device[std::size_t(to)] == -1) line = to_the_hub.get();
+  if (line) {
+    const Message message{.kind = Message::Kind::posted,
+                          .from = from,
+                          .to = to,
+                          .call = int(posted.call),
+                          .type = int(posted.type),
+                          .op = posted.op,
+                          .root = posted.root,
+                          .count = posted.count};
+    return line->send(message, std::move(posted.data));
+  }
+  const bool directly = posted.call == Call::send;
+  queue(directly, from, to).push_back(std::move(posted));
+  changed.notify_all();
+}
+
+void World::leave(int rank, Line* source) {
+  gone[std::size_t(rank)] = true;
+  tell({.kind = Message::Kind::left, .from = rank}, nullptr, source);
+  changed.notify_all();
+}
+
+void World::fail(ncclResult_t its_result, const std::string& why, Line* source) {
+  if (!failure.empty()) return;
+  failure = why;
+  result = its_result;
+  auto text = std::make_shared<std::vector<std::byte>>(why.size());
+  std::memcpy(text->data(), why.data(), why.size());
+  tell({.kind = Message::Kind::failed, .result = int(result)}, text, source);
+  changed.notify_all();
+  const std::lock_guard lock(registry_mutex);
+  Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
+  failed.key = key;
+  std::snprintf(failed.why, sizeof failed.why, "%s", why.c_str());
+}
+
+void World::receive(const Message& m, Bytes data, Line* source) {
+  const auto valid = [&](int rank) { return rank >= 0 && rank < size; };
+  switch (m.kind) {
+    case Message::Kind::joined:
+      if (valid(m.from) && device[std::size_t(m.from)] != -1)
+        return fail(ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(m.from) + " comes twice");
+      if (valid(m.from)) join(m.from, -2, source);
+      break;
+    case Message::Kind::posted:
+      if (valid(m.from) && valid(m.to))
+        deliver(m.from, m.to,
+                {Call(m.call), std::size_t(m.count), ncclDataType_t(m.type), m.op, m.root, std::move(data)});
+      break;
+    case Message::Kind::left:
+      if (valid(m.from)) leave(m.from, source);
+      break;
+    case Message::Kind::failed:
+      fail(ncclResult_t(m.result), data ? std::string(reinterpret_cast<const char*>(data->data()), data->size()) : "?",
+           source);
+      break;
+    case Message::Kind::hello:
+    case Message::Kind::welcome: break;
+  }
+}
+
+void World::hang_up(Line* line) {
+  std::erase(lines, line);
+  std::string who;
+  for (std::size_t rank = 0; rank < line_of.size(); ++rank) {
+    if (line_of[rank] != line) continue;
+    if (!gone[rank]) who += (who.empty() ? "rank " : ", ") + std::to_string(rank);
+    line_of[rank] = nullptr;
+  }
+  if (!who.empty()) fail(ncclRemoteError, who + ": the process has ended, or cannot be reached any more");
+}
+
 }  // namespace oomlab::host
 
 using namespace oomlab::host;
@@ -429,9 +530,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return nccl_entry("ncclGetUniqueId", [&] {
     if (!id) return complain(ncclInvalidArgument, "ncclGetUniqueId: no place for the id");
     std::memset(id, 0, sizeof *id);
-    const std::lock_guard lock(registry_mutex);
-    std::memcpy(id->internal, &next_id, sizeof next_id);
-    ++next_id;
+    const IdContent content = make_id();
+    std::memcpy(id->internal, &content, sizeof content);
     return ncclSuccess;
   });
 }
@@ -440,7 +540,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* result, int ranks, ncclUniqueId id, in
   if (fault_point("ncclCommInitRank")) {
     const RuntimeScope scope;
     std::shared_ptr<World> world;
-    if (!planning() && ranks > 0 && find_world(id, ranks, world) == ncclSuccess) {
+    if (!planning() && ranks > 0 && world_of(id, ranks, world) == ncclSuccess) {
       const WorldLock lock(world->mutex);
       (void)fail(*world, ncclRemoteError, "rank " + std::to_string(rank) + " cannot join");
     }
@@ -452,13 +552,13 @@ ncclResult_t ncclCommInitRank(ncclComm_t* result, int ranks, ncclUniqueId id, in
       return complain(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, ranks);
     std::shared_ptr<World> world;
     if (!planning()) {
-      if (const ncclResult_t result = find_world(id, ranks, world)) return result;
+      if (const ncclResult_t result = world_of(id, ranks, world)) return result;
       const WorldLock lock(world->mutex);
       if (world->size != ranks)
         return fail(*world, ncclInvalidUsage,
                     "ncclCommInitRank: " + std::to_string(ranks) + " ranks here, " + std::to_string(world->size) +
                         " elsewhere");
-      if (world->device[std::size_t(rank)] >= 0)
+      if (world->device[std::size_t(rank)] != -1)
         return fail(*world, ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(rank) + " comes twice");
     }
     auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device()});

@@ -1,0 +1,181 @@
+"""Chapter 07 under mpirun, one process a rank: the same results as with threads, here and on two hosts (network
+namespaces), and an end in seconds when a process is killed or stalls. Usage: mpirun_test.py TEST MPIRUN PROGRAM OTHER"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TEST, MPIRUN, PROGRAM, OTHER = sys.argv[1:5]
+SMALL = ["--quick", "--budget", "9800KiB"]
+# Long enough to be caught at work: seconds.
+LARGE = ["--model", "gpt:8-8-256", "--batch", "512", "--micro-batch", "8", "--budget", "none", "--filter", "1F1B"]
+AGENT = """#!/bin/sh
+host=$1
+shift
+exec ip netns exec "$host" unshare --uts sh -c 'hostname "$0"; eval "$@"' "$host" "$@"
+"""
+
+
+def skip(why):
+    print("skipped:", why)
+    sys.exit(2)
+
+
+def environment():
+    # Tests may run as root, and there may be fewer cores than ranks.
+    return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                         "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_WAIT_POLICY": "passive"}
+
+
+def run(command, **options):
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, **options)
+
+
+def results(path):
+    """All that must be the same: not times, nor what the allocator holds in reserve."""
+    with open(path) as file:
+        run = json.load(file)
+    kept = []
+    for variant in run["variants"]:
+        for rank in variant.get("ranks", []):
+            del rank["peak_reserved_bytes"]
+        kept.append({key: variant.get(key) for key in ("name", "outcome", "reason", "oom", "predicted_bytes", "ranks",
+                                                       "peak_allocated_bytes", "by_category_bytes", "numerics")})
+    assert run["passed"] and any(v["outcome"] == "ok" and "ranks" in v and v["ranks"] for v in kept)
+    assert any(v["outcome"] == "oom" for v in kept), "a row that is out of memory belongs to the test"
+    return kept
+
+
+def compare(start, folder):
+    threads, processes = os.path.join(folder, "threads.json"), os.path.join(folder, "processes.json")
+    done = run([PROGRAM, *SMALL, "--devices", "4", "--json", threads])
+    assert done.returncode == 0, done.stderr
+    done = run([*start, PROGRAM, *SMALL, "--json", processes])
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    for one, other in zip(results(threads), results(processes), strict=True):
+        assert one == other, f"{one}\n{other}"
+    return done.stdout
+
+
+def equal(folder):
+    compare([MPIRUN, "-np", "4"], folder)
+
+
+def two_hosts(folder):
+    """Two network namespaces, joined by a virtual cable, with a host name each. mpirun reaches the second one, as it
+    would by ssh, with the script AGENT."""
+    if "Open" not in run([MPIRUN, "--version"]).stdout:
+        skip("the options of this test are Open MPI's")
+    if os.getuid() != 0 or not shutil.which("ip"):
+        skip("network namespaces need root, and the package iproute2")
+    mine = str(os.getpid())
+    hosts = ["oomA" + mine, "oomB" + mine]
+    made = []
+    try:
+        for i, host in enumerate(hosts):
+            done = run(["ip", "netns", "add", host])
+            if done.returncode != 0:
+                skip("network namespaces are not allowed here: " + done.stderr.strip())
+            made.append(host)
+        cable = [["ip", "link", "add", "oom0", "netns", hosts[0], "type", "veth", "peer", "name", "oom0", "netns", hosts[1]]]
+        for i, host in enumerate(hosts):
+            cable += [["ip", "-n", host, "addr", "add", f"10.99.0.{i + 1}/24", "dev", "oom0"],
+                      ["ip", "-n", host, "link", "set", "oom0", "up"], ["ip", "-n", host, "link", "set", "lo", "up"]]
+        for command in cable:
+            done = run(command)
+            if done.returncode != 0:
+                skip(f"{' '.join(command)}: {done.stderr.strip()}")
+        agent = os.path.join(folder, "agent")
+        with open(agent, "w") as file:
+            file.write(AGENT)
+        os.chmod(agent, 0o755)
+        if run([agent, hosts[0], "true"]).returncode != 0:
+            skip("a host name of its own is not allowed here")
+        net = "10.99.0.0/24"
+        start = [agent, hosts[0], MPIRUN, "--host", f"{hosts[0]}:2,{hosts[1]}:2", "-np", "4"]
+        for name, value in {"plm": "rsh", "plm_rsh_agent": agent, "pml": "ob1", "btl": "tcp,self",
+                            "oob_tcp_if_include": net, "btl_tcp_if_include": net}.items():
+            start += ["--mca", name, value]
+        seen = run([*start, "hostname"]).stdout.split()
+        assert sorted(seen) == sorted(hosts * 2), seen
+        compare(start, folder)
+    finally:
+        for host in made:
+            run(["ip", "netns", "del", host])
+
+
+def process_of(rank, parent):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                names = file.read().split(b"\0")
+            if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(PROGRAM):
+                continue
+        except OSError:
+            continue
+        if b"OMPI_COMM_WORLD_RANK=%d" % rank in names and b"OOMLAB_JOB=%d" % parent in names:
+            return int(pid)
+    return None
+
+
+def lose_rank_2(how):
+    if "Open" not in run([MPIRUN, "--version"]).stdout:
+        skip("ranks are found by Open MPI's environment variables")
+    log = tempfile.TemporaryFile("w+")
+    job = subprocess.Popen([MPIRUN, "-np", "4", PROGRAM, *LARGE], env=environment() | {"OOMLAB_JOB": str(os.getpid())},
+                           stdout=log, stderr=subprocess.STDOUT)
+    def said():
+        log.seek(0)
+        return log.read()
+    try:
+        started = time.monotonic()
+        while "rank 3 has device" not in said():
+            assert job.poll() is None and time.monotonic() - started < 30, said()
+            time.sleep(0.05)
+        victim = process_of(2, os.getpid())
+        assert victim, "rank 2 is not there"
+        time.sleep(0.5)
+        os.kill(victim, how)
+        lost = time.monotonic()
+        code = job.wait(timeout=30)
+        took = time.monotonic() - lost
+        print(said())
+        print(f"ended after {took:.1f} s with exit code {code}")
+        assert code != 0 and took < 10
+        assert "rank 2" in said().split("rank 3 has device")[1]
+        time.sleep(3)
+        assert not any(process_of(rank, os.getpid()) for rank in range(4)), "a process is left behind"
+    finally:
+        if job.poll() is None:
+            job.kill()
+
+
+def killed(_):
+    lose_rank_2(signal.SIGKILL)
+
+
+def stalled(_):
+    lose_rank_2(signal.SIGSTOP)
+
+
+def refused(_):
+    """One line of ours, from one process, and its exit code."""
+    for options, words in [(["--devices", "3"], "--devices 3 does not fit the 4 processes started"),
+                           (["--tp", "2"], "2 ranks"), (["--dp", "8"], "8 ranks"), (["--plan"], "without mpirun"),
+                           (["--batch", "0"], "--batch"), (["--text", "/does/not/exist"], "/does/not/exist")]:
+        done = run([MPIRUN, "-np", "4", PROGRAM, "--quick", *options])
+        lines = [line for line in done.stderr.splitlines() if line.startswith("07_multi_gpu: ")]
+        assert done.returncode == 64 and len(lines) == 1 and words in lines[0], (options, done)
+    done = run([MPIRUN, "-np", "2", OTHER, "--quick"])
+    assert done.returncode == 2 and "does not use MPI" in done.stderr, done
+
+
+with tempfile.TemporaryDirectory() as folder:
+    {"equal": equal, "two_hosts": two_hosts, "killed": killed, "stalled": stalled, "refused": refused}[TEST](folder)
+print("ok")

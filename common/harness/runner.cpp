@@ -135,7 +135,13 @@ void say_devices(const Config& config, int ranks, const Progress& progress) {
     for (const std::string& line : together([&] { return line_of(processes().rank()); })) progress(line);
     return;
   }
-  for (int rank = 0; rank < std::min(ranks, count); ++rank) progress(line_of(rank));
+  for (int rank = 0; rank < std::min(ranks, count); ++rank) {
+    try {
+      progress(line_of(rank));
+    } catch (const CudaError& error) {
+      throw RankFailed(fmt::format("rank {}: {}", rank, error.what()), false, false);
+    }
+  }
 }
 
 // A program made for a GPU cannot count without allocating, so its twin, the same source with the host runtime below

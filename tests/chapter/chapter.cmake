@@ -57,13 +57,20 @@ function(oomlab_chapter_tests name)
       separate_arguments(smaller UNIX_COMMAND "${smaller}")
       set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/faults.txt")
     endif()
-    foreach(mode once from)
-      add_test(NAME ${name}.faults.${mode}
-        COMMAND ${name}_fault_sweep --mode ${mode} --sites ${sites} --program ${name} -- ${smaller})
+    # With several devices, each rank's calls by themselves: between ranks there is no order to count in.
+    set(variations once from)
+    if(arg_DEVICES)
+      set(variations "once --device 0" "once --device 1" "from --device 0" "from --device 1")
+      math(EXPR sites "(${sites} + 1) / 2")
+    endif()
+    foreach(variation IN LISTS variations)
+      string(REPLACE " --device " ".rank" mode "${variation}")
+      separate_arguments(variation)
+      set(command ${name}_fault_sweep --program ${name} --mode ${variation})
+      add_test(NAME ${name}.faults.${mode} COMMAND ${command} --sites ${sites} -- ${smaller})
+      add_test(NAME ${name}.faults.${mode}.all CONFIGURATIONS Nightly COMMAND ${command} -- ${smaller})
       set_tests_properties(${name}.faults.${mode} PROPERTIES LABELS "faults" TIMEOUT 2400
         ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1")
-      add_test(NAME ${name}.faults.${mode}.all CONFIGURATIONS Nightly
-        COMMAND ${name}_fault_sweep --mode ${mode} --program ${name} -- ${smaller})
       set_tests_properties(${name}.faults.${mode}.all PROPERTIES LABELS "nightly" TIMEOUT 14400
         ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1")
     endforeach()

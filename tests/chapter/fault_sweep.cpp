@@ -9,7 +9,8 @@
 //      error is clear;
 //   3. the chapter, run again without a fault, gives bit-identical results.
 //
-//   --mode once|from   --sites n (about n values of k, spread over all; without: every k)   --program NAME
+//   --mode once|from   --device n (only calls of threads with this current device: of rank n)   --sites n (about n
+//   values of k, spread over all; without: every k)   --program NAME
 //   --replay k (one k, talkative)   -- OPTIONS of the chapter
 
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -139,6 +141,7 @@ struct Run {
 struct Sweep {
   std::string program, folder;
   std::vector<std::string> words;
+  int device = -1;  // whose calls fail; -1: everybody's
 
   /// Call number k fails; 0: none.
   Run run(std::uint64_t k = 0, bool from = false) const {
@@ -149,7 +152,7 @@ struct Sweep {
     argv.push_back(nullptr);
     for (const char* name : {"result.json", "trace.json", "snapshot.pickle"}) unlink((folder + "/" + name).c_str());
     Capture capture;
-    if (k > 0) host::arm_fault(k, from);  // only the chapter's own calls count
+    if (k > 0) host::arm_fault(k, from, device);  // only the chapter's own calls count
     result.exit_code = oomlab_chapter_main(static_cast<int>(argv.size()) - 1, argv.data());
     host::disarm_fault();
     capture.stop();
@@ -228,6 +231,13 @@ std::string judge(const Run& run, const Run& clean, const json& reference) {
   return "";
 }
 
+// No rank may wait for one that has failed. A run takes a fraction of a second, without a sanitizer.
+#ifdef OOMLAB_HOST_CHECK
+constexpr double kLongest = 120;
+#else
+constexpr double kLongest = 10;
+#endif
+
 // A step that takes about `sites` steps to `calls`; a prime, so that it does not keep time with a training loop.
 std::uint64_t stride_for(std::uint64_t calls, std::uint64_t sites) {
   const auto is_prime = [](std::uint64_t n) {
@@ -259,9 +269,16 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t wanted, std::uint64_t r
     const long long bytes_before = host_heap_bytes();
     std::string complaint;
     {
+      const auto start = std::chrono::steady_clock::now();
       const Run faulted = chapter.run(k, from);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (host::fault_site()[0] == '\0') break;  // beyond the last fallible call
       complaint = judge(faulted, clean, reference);
+      if (complaint.empty() && took.count() > kLongest) complaint = "took " + std::to_string(took.count()) + " s";
+      // Ranks beyond the first one have these devices to themselves.
+      if (complaint.empty() && chapter.device > 0 && faulted.exit_code == 1 &&
+          faulted.err.find("rank " + std::to_string(chapter.device)) == std::string::npos)
+        complaint = "an error that does not name the rank: " + faulted.err;
       if (replay) std::printf("--- exit code %d\n%s%s", faulted.exit_code, faulted.out.c_str(), faulted.err.c_str());
     }
     const std::string site = host::fault_site();
@@ -318,7 +335,9 @@ int main(int argc, char** argv) {
       more.assign(argv + i + 1, argv + argc);
       break;
     }
-    if (option == "--mode") {
+    if (option == "--device") {
+      chapter.device = std::atoi(value.c_str());
+    } else if (option == "--mode") {
       from = value == "from";
     } else if (option == "--sites") {
       sites = std::strtoull(value.c_str(), nullptr, 10);

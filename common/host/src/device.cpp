@@ -174,6 +174,7 @@ void count_blas_handle(int delta) noexcept {
 }
 
 // A machine may have been replaced by one with fewer devices.
+int device_of_this_thread() noexcept { return this_device; }
 int current_device() { return this_device < runtime().machine.devices ? this_device : 0; }
 bool valid_device(int device) { return device >= 0 && device < runtime().machine.devices; }
 

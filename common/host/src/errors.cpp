@@ -19,6 +19,7 @@ constinit thread_local int runtime_depth = 0;
 enum class Arm { off, counting, once, onwards };
 constinit std::atomic<Arm> arm{Arm::off};
 constinit std::atomic<std::uint64_t> calls{0}, target{0};
+constinit std::atomic<int> only_device{-1};
 constinit std::atomic<const char*> site{""};
 
 void rearm(Arm how, std::uint64_t k) noexcept {
@@ -105,8 +106,14 @@ cudaError_t error_of_current_exception() noexcept {
   }
 }
 
-void arm_fault(std::uint64_t k, bool from_then_on) noexcept { rearm(from_then_on ? Arm::onwards : Arm::once, k); }
-void arm_counting() noexcept { rearm(Arm::counting, 0); }
+void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
+  only_device = device;
+  rearm(from_then_on ? Arm::onwards : Arm::once, k);
+}
+void arm_counting() noexcept {
+  only_device = -1;
+  rearm(Arm::counting, 0);
+}
 void disarm_fault() noexcept { arm = Arm::off; }
 std::uint64_t fault_calls() noexcept { return calls; }
 const char* fault_site() noexcept { return site; }
@@ -114,6 +121,7 @@ const char* fault_site() noexcept { return site; }
 bool fault_point(const char* call) noexcept {
   const Arm how = arm.load(std::memory_order_relaxed);
   if (how == Arm::off || runtime_depth > 0) return false;
+  if (const int device = only_device; device >= 0 && device != device_of_this_thread()) return false;
   const std::uint64_t number = ++calls;
   if (how == Arm::counting) return false;
   if (number != target && !(how == Arm::onwards && number > target)) return false;

@@ -148,6 +148,8 @@ cudaError_t release_entry(const char* call, Work&& work) noexcept {
 // ------------------------------------------------------------------------------------------------------------- devices
 
 int current_device();
+/// The same, whether there is such a device or not.
+int device_of_this_thread() noexcept;
 bool valid_device(int device);
 /// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never). With the mutex held.
 bool charge(int device, std::size_t bytes);

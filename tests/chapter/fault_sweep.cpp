@@ -275,8 +275,10 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t wanted, std::uint64_t r
       if (host::fault_site()[0] == '\0') break;  // beyond the last fallible call
       complaint = judge(faulted, clean, reference);
       if (complaint.empty() && took.count() > kLongest) complaint = "took " + std::to_string(took.count()) + " s";
-      // Ranks beyond the first one have these devices to themselves.
+      // Ranks beyond the first one have these devices to themselves. (Where no host memory is left, there is none for a
+      // name, either.)
       if (complaint.empty() && chapter.device > 0 && faulted.exit_code == 1 &&
+          faulted.err.find("out of host memory") == std::string::npos &&
           faulted.err.find("rank " + std::to_string(chapter.device)) == std::string::npos)
         complaint = "an error that does not name the rank: " + faulted.err;
       if (replay) std::printf("--- exit code %d\n%s%s", faulted.exit_code, faulted.out.c_str(), faulted.err.c_str());

@@ -41,14 +41,14 @@ int run(double limit) {
     };
     const auto inside = [&] {
       double seconds = 0;
-      run_benchmarks(steps, {{"training", [&](const std::function<void(double)>& tick) {
+      run_benchmarks(steps, {{"training", [&](std::size_t n, const std::function<void(double)>& tick) {
                                 double start = 0;
                                 std::size_t ticks = 0;
-                                time_steps(context, training, steps, [&](double s) {
+                                time_steps(context, training, n, [&](double s) {
                                   tick(s);
-                                  // Time runs from the end of the first step to the end of the last.
+                                  // Time runs from the end of a round's first step to the end of its last.
                                   if (++ticks == 1) start = now();
-                                  if (ticks == steps) seconds = (now() - start) * steps / (steps - 1);
+                                  if (ticks == n) seconds += (now() - start) * n / (n - 1);
                                 });
                               }}});
       return seconds;

@@ -149,7 +149,7 @@ Chapter batch_reduction(const Config& config) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Defaults full{.model = "mlp", .batch = 512, .steps = 5, .budget = std::size_t(720) << 20};
+  const Defaults full{.model = "mlp", .batch = 512, .steps = 6, .budget = std::size_t(720) << 20};
   const Defaults quick{.model = "mlp-small", .batch = 128, .steps = 5, .budget = std::size_t(8704) << 10};
   return run_chapter(argc, argv, full, quick, batch_reduction);
 }

@@ -130,7 +130,7 @@ Chapter gradient_accumulation(const Config& config) {
 
 int main(int argc, char** argv) {
   const Defaults full{
-      .model = "bytes-gpt", .batch = 32, .steps = 3, .budget = std::size_t(96) << 20, .seq = 128, .micro_batch = 4};
+      .model = "bytes-gpt", .batch = 32, .steps = 6, .budget = std::size_t(96) << 20, .seq = 128, .micro_batch = 4};
   const Defaults quick{
       .model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = std::size_t(10) << 20, .seq = 32, .micro_batch = 4};
   return run_chapter(argc, argv, full, quick, gradient_accumulation);

@@ -167,7 +167,7 @@ Chapter mixed_precision(const Config& config) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Defaults full{.model = "bytes-gpt", .batch = 16, .steps = 3, .budget = std::size_t(80) << 20, .seq = 128};
+  const Defaults full{.model = "bytes-gpt", .batch = 16, .steps = 6, .budget = std::size_t(80) << 20, .seq = 128};
   const Defaults quick{.model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = std::size_t(11) << 20, .seq = 32};
   return run_chapter(argc, argv, full, quick, mixed_precision);
 }

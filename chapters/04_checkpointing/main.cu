@@ -172,7 +172,7 @@ Chapter checkpointing(const Config& config) {
 
 int main(int argc, char** argv) {
   const Defaults full{
-      .model = "gpt:9-4-128", .batch = 8, .steps = 3, .budget = std::size_t(80) << 20, .seq = 128, .precision = "fp32"};
+      .model = "gpt:9-4-128", .batch = 8, .steps = 6, .budget = std::size_t(80) << 20, .seq = 128, .precision = "fp32"};
   const Defaults quick{
       .model = "gpt:4-2-32", .batch = 16, .steps = 3, .budget = std::size_t(11) << 20, .seq = 32, .precision = "fp32"};
   return run_chapter(argc, argv, full, quick, checkpointing);

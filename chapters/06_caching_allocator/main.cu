@@ -169,7 +169,7 @@ Chapter caching_allocator(const Config& config) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Defaults full{.model = "bytes-gpt", .batch = 8, .steps = 2, .budget = std::size_t(64) << 20, .seq = 128};
+  const Defaults full{.model = "bytes-gpt", .batch = 8, .steps = 6, .budget = std::size_t(64) << 20, .seq = 128};
   const Defaults quick{.model = "gpt:2-2-16", .batch = 4, .steps = 1, .budget = std::size_t(10) << 20, .seq = 16};
   return run_chapter(argc, argv, full, quick, caching_allocator);
 }

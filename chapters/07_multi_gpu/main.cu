@@ -107,7 +107,7 @@ Chapter multi_gpu(const Config& config) {
 int main(int argc, char** argv) {
   const Defaults full{.model = "gpt:8-8-64",
                       .batch = 32,
-                      .steps = 3,
+                      .steps = 6,
                       .budget = std::size_t(17) << 20,
                       .seq = 64,
                       .micro_batch = 2,

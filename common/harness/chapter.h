@@ -177,6 +177,7 @@ struct VariantResult {
   Agreement agreement;
   double largest_difference = 0;             ///< relative, of figures against the baseline's
   std::vector<double> samples_per_second;    ///< one for every timed step; empty in plan mode
+  std::vector<double> reference_rates;       ///< of this machine, around these steps: see harness/timing.h
   std::optional<std::size_t> largest_batch;  ///< that fits the budget by the prediction (which is checked)
 
   std::size_t predicted_peak() const { return predicted.total(); }

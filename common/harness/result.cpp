@@ -110,6 +110,10 @@ void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget)
     const auto& rates = v.samples_per_second;
     json.key("throughput").begin_object().member("unit", "samples/s").member("median", median(rates));
     json.member("p10", quantile(rates, 0.1)).member("p90", quantile(rates, 0.9)).member("repetitions", rates.size());
+    if (const auto& reference = v.reference_rates; !reference.empty()) {
+      json.key("reference").begin_object().member("median", median(reference));
+      json.member("p10", quantile(reference, 0.1)).member("p90", quantile(reference, 0.9)).end_object();
+    }
     json.member("within_budget", v.outcome == VariantResult::Outcome::ok).end_object();
   }
   json.key("numerics").begin_object().member("check", name_of(v.agreement.kind)).member("compared", v.compared);

@@ -508,7 +508,7 @@ void check_results(RunResult& run) {
 
 // --------------------------------------------------------------------------------------------------------- timing pass
 
-void time_team(const Config& config, const Variant& variant, bool fits, VariantResult& result,
+void time_team(const Config& config, const Variant& variant, bool fits, std::size_t steps, VariantResult& result,
                const std::function<void(double)>& tick) {
   const std::unique_ptr<Team> team = variant.team(variant.batch);
   std::vector<int> ranks(static_cast<std::size_t>(team->ranks()));
@@ -519,7 +519,7 @@ void time_team(const Config& config, const Variant& variant, bool fits, VariantR
     Ledger ledger;
     with_context(mine, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
       const auto work = team->make(context, rank);
-      const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
+      const auto seconds = time_steps(context, *work, steps, [&](double s) {
         check_interrupt();
         if (rank == 0) tick(s);
       });
@@ -531,10 +531,18 @@ void time_team(const Config& config, const Variant& variant, bool fits, VariantR
   });
 }
 
-void time_alone(Context& context, const Config& config, const Variant& variant, VariantResult& result,
+// How fast the machine is before and after a variant's steps, in memory of its own.
+void add_reference_rates(const Config& config, VariantResult& result) {
+  Ledger ledger;
+  with_context(config, kUnlimited, ledger, [&](Context& context) {
+    for (const double rate : reference_rates(context)) result.reference_rates.push_back(rate);
+  });
+}
+
+void time_alone(Context& context, const Variant& variant, std::size_t steps, VariantResult& result,
                 const std::function<void(double)>& tick) {
   const auto work = variant.make(context, variant.batch);
-  const auto seconds = time_steps(context, *work, config.steps, [&](double s) {
+  const auto seconds = time_steps(context, *work, steps, [&](double s) {
     check_interrupt();
     tick(s);
   });
@@ -548,23 +556,27 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
   for (std::size_t i = 0; i < variants.size(); ++i) {
     // Simulated devices share this machine's processor: the time of several says nothing.
     if (!results[i].measured || (variants[i]->team && std::strcmp(backend_name(), "host") == 0)) continue;
-    runs.push_back({results[i].name, [&, i](const std::function<void(double)>& tick) {
+    runs.push_back({results[i].name, [&, i](std::size_t steps, const std::function<void(double)>& tick) {
                       const Variant& variant = *variants[i];
                       VariantResult& result = results[i];
-                      progress(fmt::format("{}: timing {} steps", variant.name, config.steps));
+                      if (result.samples_per_second.empty())
+                        progress(fmt::format("{}: timing {} steps", variant.name, config.steps));
                       // Timed as it was measured: one that does not fit the budget runs without it.
                       const bool fits = result.outcome == VariantResult::Outcome::ok;
                       Ledger ledger;
                       try {
-                        if (variant.team) return time_team(config, variant, fits, result, tick);
+                        if (variant.team) return time_team(config, variant, fits, steps, result, tick);
                         (void)first_alone([&] {
+                          add_reference_rates(config, result);
                           with_context(config, variant, fits ? config.budget : kUnlimited, ledger,
-                                       [&](Context& context) { time_alone(context, config, variant, result, tick); });
+                                       [&](Context& context) { time_alone(context, variant, steps, result, tick); });
+                          add_reference_rates(config, result);
                           return std::string();
                         });
                       } catch (const std::runtime_error& error) {
                         // It fitted a moment ago, so somebody else took the memory: the bytes stand, the times lack.
                         if (!is_device_out_of_memory(error)) throw;
+                        if (result.reason.find("not timed") != std::string::npos) return;  // an earlier round said it
                         result.reason += fmt::format("{}not timed, out of memory: {}",
                                                      result.reason.empty() ? "" : "; ", error.what());
                       }
@@ -572,7 +584,9 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
   }
   if (runs.empty()) return;  // nothing fits this device; Google Benchmark would complain
   if (processes().rank() == 0) return run_benchmarks(config.steps, runs);
-  for (const TimedRun& timed : runs) timed.run([](double) {});
+  for (std::size_t round = 0; round < kTimingRounds; ++round)
+    for (const TimedRun& timed : runs)
+      if (const std::size_t steps = steps_of_round(config.steps, round)) timed.run(steps, [](double) {});
 }
 
 // -------------------------------------------------------------------------------------------------------------- report

@@ -7,6 +7,7 @@
 #include <exception>
 #include <stdexcept>
 
+#include "cuda/check.h"
 #include "cuda/raii.h"
 
 namespace oomlab {
@@ -25,6 +26,28 @@ std::vector<double> time_steps(Context& context, Workload& workload, std::size_t
     if (on_step) on_step(seconds.back());
   }
   return seconds;
+}
+
+std::vector<double> reference_rates(Context& context) {
+  constexpr int n = 384, kPasses = 5;
+  constexpr std::size_t kCopied = std::size_t(1) << 20;  // floats
+  auto a = context.buffer<float>(kCopied, Category::workspace, "reference work");
+  auto b = context.buffer<float>(kCopied, Category::workspace, "reference work");
+  CUDA_CHECK(cudaMemsetAsync(a.data(), 0, a.bytes(), context.stream()));
+  const float one = 1, zero = 0;
+  Event start, stop;
+  std::vector<double> rates;
+  for (int pass = 0; pass <= kPasses; ++pass) {  // one to warm up
+    start.record(context.stream());
+    CUBLAS_CHECK(cublasGemmEx(context.blas(), CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a.data(), CUDA_R_32F, n,
+                              a.data(), CUDA_R_32F, n, &zero, b.data(), CUDA_R_32F, n, CUBLAS_COMPUTE_32F,
+                              CUBLAS_GEMM_DEFAULT));
+    CUDA_CHECK(cudaMemcpyAsync(b.data(), a.data(), a.bytes(), cudaMemcpyDeviceToDevice, context.stream()));
+    stop.record(context.stream());
+    const double seconds = elapsed_ms(start, stop) * 1e-3;
+    if (pass > 0 && seconds > 0) rates.push_back(1 / seconds);
+  }
+  return rates;
 }
 
 double quantile(std::vector<double> values, double q) {
@@ -68,26 +91,30 @@ void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs) {
   // Google Benchmark does not expect exceptions to pass through it, so the first one waits here.
   std::exception_ptr failure;
   const Registered registered;
-  for (const TimedRun& timed : runs) {
-    const auto benchmark = [&timed, &failure, steps](benchmark::State& state) {
-      if (failure) return state.SkipWithError("an earlier benchmark failed");
-      try {
-        std::size_t told = 0;
-        timed.run([&](double seconds) {
-          if (state.KeepRunning()) state.SetIterationTime(seconds);
-          ++told;
-        });
-        // Google Benchmark aborts on a loop that was left early, unless it is told that there is nothing to report.
-        if (told < steps) return state.SkipWithError("ended early");
-        (void)state.KeepRunning();  // the call that ends the loop
-      } catch (...) {
-        failure = std::current_exception();
-        state.SkipWithError("failed");
-      }
-    };
-    benchmark::RegisterBenchmark(timed.name.c_str(), benchmark)
-        ->UseManualTime()
-        ->Iterations(static_cast<benchmark::IterationCount>(steps));
+  for (std::size_t round = 0; round < kTimingRounds; ++round) {
+    const std::size_t now = steps_of_round(steps, round);
+    if (now == 0) break;
+    for (const TimedRun& timed : runs) {
+      const auto benchmark = [&timed, &failure, now](benchmark::State& state) {
+        if (failure) return state.SkipWithError("an earlier benchmark failed");
+        try {
+          std::size_t told = 0;
+          timed.run(now, [&](double seconds) {
+            if (state.KeepRunning()) state.SetIterationTime(seconds);
+            ++told;
+          });
+          // Google Benchmark aborts on a loop that was left early, unless it is told that there is nothing to report.
+          if (told < now) return state.SkipWithError("ended early");
+          (void)state.KeepRunning();  // the call that ends the loop
+        } catch (...) {
+          failure = std::current_exception();
+          state.SkipWithError("failed");
+        }
+      };
+      benchmark::RegisterBenchmark(timed.name.c_str(), benchmark)
+          ->UseManualTime()
+          ->Iterations(static_cast<benchmark::IterationCount>(now));
+    }
   }
   Silent silent;
   benchmark::RunSpecifiedBenchmarks(&silent);

@@ -15,20 +15,33 @@ namespace oomlab {
 std::vector<double> time_steps(Context& context, Workload& workload, std::size_t steps,
                                const std::function<void(double seconds)>& on_step = {});
 
+/// How fast the machine is just now: passes a second of a fixed piece of work (a matrix product of 384 x 384 x 384 in
+/// FP32 and a copy of 4 MiB), some of them, each one timed. Taken around a variant's steps, it tells a slower program
+/// from a machine that had other things to do.
+std::vector<double> reference_rates(Context& context);
+
 /// The q-quantile (0…1) of values, interpolated. Throws std::invalid_argument when there are none.
 double quantile(std::vector<double> values, double q);
 
-/// One benchmark: times itself by calling `tick` with each step's seconds.
+/// One benchmark: makes its work anew, does `steps` steps, and calls `tick` with each step's seconds.
 struct TimedRun {
   std::string name;
-  std::function<void(const std::function<void(double seconds)>& tick)> run;
+  std::function<void(std::size_t steps, const std::function<void(double seconds)>& tick)> run;
 };
+
+/// Rounds that the timing pass goes through: in each, every variant has its turn with a share of the steps. What
+/// happens to the machine in the meantime, and where memory happens to lie, shows in the spread.
+inline constexpr std::size_t kTimingRounds = 3;
+/// The steps of one round, of `steps` in all.
+constexpr std::size_t steps_of_round(std::size_t steps, std::size_t round) {
+  return steps / kTimingRounds + (round < steps % kTimingRounds);
+}
 
 /// Gives Google Benchmark its flags (--benchmark_filter, --benchmark_out, …). Throws UsageError for one it has not.
 /// `program` must live as long as benchmarks run: Google Benchmark keeps the pointer.
 void set_benchmark_flags(char* program, const std::vector<std::string>& flags);
-/// Hands runs to Google Benchmark (manual time, `steps` iterations each). A run that returns before it has ticked as
-/// often is left out of the report. An exception of a run is thrown on when all have ended.
+/// Hands runs to Google Benchmark (manual time, `steps` iterations each, in rounds). A run that returns before it has
+/// ticked as often is left out of the report. An exception of a run is thrown on when all have ended.
 void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs);
 
 }  // namespace oomlab

@@ -1,0 +1,193 @@
+"""Reading result files of bench/run (and of bench/peers, which writes the same). Needs nothing but Python."""
+
+import json
+import math
+import pathlib
+
+SCHEMA_VERSION = 1
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace", "data")
+OUTCOMES = ("ok", "oom", "skipped")
+# Where and how often something ran does not make it another workload.
+NOT_WORKLOAD = {"device", "steps"}
+
+
+class BadFile(Exception):
+    """One line that names the file and, where it is one, the field."""
+
+
+class Field:
+    """A value in a result, which knows where it stands: Field(file, "", data)["variants"][0]["name"].text()."""
+
+    def __init__(self, file, path, value):
+        self.file, self.path, self.value = file, path, value
+
+    def fail(self, what):
+        raise BadFile(f"{self.file}: {self.path or 'the file'} {what}")
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            path = f"{self.path}.{key}" if self.path else key
+            if not isinstance(self.value, dict):
+                self.fail("is not an object")
+            if key not in self.value:
+                raise BadFile(f"{self.file}: {path} is missing")
+            return Field(self.file, path, self.value[key])
+        return Field(self.file, f"{self.path}[{key}]", self.value[key])
+
+    def get(self, key):
+        """The field, or None where it is absent or null."""
+        return self[key] if isinstance(self.value, dict) and self.value.get(key) is not None else None
+
+    def items(self):
+        if not isinstance(self.value, list):
+            self.fail("is not a list")
+        return [self[i] for i in range(len(self.value))]
+
+    def keys(self):
+        if not isinstance(self.value, dict):
+            self.fail("is not an object")
+        return list(self.value)
+
+    def text(self):
+        if not isinstance(self.value, str):
+            self.fail(f"is {json.dumps(self.value)[:40]}, not a text")
+        return self.value
+
+    def number(self, least=-math.inf):
+        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)) or not math.isfinite(self.value):
+            self.fail(f"is {json.dumps(self.value)[:40]}, not a number")
+        if self.value < least:
+            self.fail(f"is {self.value}; at least {least} is possible")
+        return self.value
+
+    def bytes(self):
+        value = self.number(0)
+        if not isinstance(value, int):
+            self.fail(f"is {value}, not a whole number of bytes")
+        return value
+
+    def truth(self):
+        if not isinstance(self.value, bool):
+            self.fail(f"is {json.dumps(self.value)[:40]}, not true or false")
+        return self.value
+
+    def one_of(self, allowed):
+        if self.value not in allowed:
+            self.fail(f"is {json.dumps(self.value)[:40]}; known: {', '.join(allowed)}")
+        return self.value
+
+
+class Variant:
+    """One row. Bytes; rates in samples a second."""
+
+    def __init__(self, field):
+        self.name = field["name"].text()
+        self.baseline = field["role"].text() == "baseline"
+        self.batch = field["batch"].number(1)
+        self.outcome = field["outcome"].one_of(OUTCOMES)
+        reason = field.get("reason")
+        self.reason = reason.text() if reason else ""
+        budget = field.get("budget_bytes")
+        self.budget = budget.bytes() if budget else None
+        predicted = field.get("predicted_bytes")
+        self.predicted = predicted.bytes() if predicted else None
+        peak = field.get("peak_allocated_bytes")
+        self.peak = peak.bytes() if peak else None
+        reserved = field.get("peak_reserved_bytes")
+        self.reserved = reserved.bytes() if reserved else None
+        split = field.get("by_category_bytes")
+        self.by_category = {c: split[c].bytes() for c in CATEGORIES} if split else None
+        phases = field.get("phases")
+        self.phases = [(p["name"].text(), {c: p["by_category_bytes"][c].bytes() for c in CATEGORIES})
+                       for p in phases.items()] if phases else []
+        rate = field.get("throughput")
+        self.rate = tuple(rate[key].number(0) for key in ("p10", "median", "p90")) if rate else None
+        if self.rate and not self.rate[0] <= self.rate[1] <= self.rate[2]:
+            rate.fail("has a median outside its p10 and p90")
+        self.repetitions = rate["repetitions"].number(1) if rate else 0
+        reference = rate.get("reference") if rate else None
+        self.reference = reference["median"].number(0) if reference else None
+        self.agrees = field["numerics"]["agrees"].truth()
+
+
+class Result:
+    """One chapter's file."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BadFile(f"{path}: not JSON, or cut off: {str(error)[:80]}") from None
+        top = Field(path, "", data)
+        if not isinstance(data, dict) or "schema_version" not in data:
+            raise BadFile(f"{path}: schema_version is missing: not a result of OOM Lab")
+        version = top["schema_version"].number()
+        if version != SCHEMA_VERSION:
+            age = "older" if version < SCHEMA_VERSION else "newer"
+            raise BadFile(f"{path}: schema_version is {version}, {age} than the {SCHEMA_VERSION} that is read here; "
+                          "run the chapter again")
+        self.chapter, self.title = top["chapter"].text(), top["title"].text()
+        system = top["system"]
+        self.backend, self.device, self.slug = (system[k].text() for k in ("backend", "device", "slug"))
+        self.cpu = system["cpu"].text()
+        self.driver, self.runtime = system["driver"].text(), system["runtime"].text()
+        self.config = {key: top["config"][key].value for key in top["config"].keys()}
+        self.variants = [Variant(v) for v in top["variants"].items()]
+        if not self.variants:
+            top["variants"].fail("is empty")
+        self.claims = [(c["claim"].text(), c["what"].text(), c["low"].number(), c["high"].number(),
+                        c.get("measured").number() if c.get("measured") else None, c["verdict"].text())
+                       for c in top["claims"].items()]
+        self.findings = {key: top["findings"][key].value for key in top["findings"].keys()}
+        self.passed = top["passed"].truth()
+
+    def workload(self):
+        return {key: value for key, value in self.config.items() if key not in NOT_WORKLOAD}
+
+
+class Side:
+    """The results of one machine (or peer): a folder's, or a file's."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.results, self.problems = {}, []
+        if self.path.is_dir():
+            files = sorted(f for f in self.path.glob("*.json") if f.name != "system.json" and not f.name.startswith("."))
+        else:
+            files = [self.path]
+        for file in files:
+            try:
+                result = Result(file)
+                if result.chapter in self.results:
+                    raise BadFile(f"{file}: chapter is {result.chapter}, and {self.results[result.chapter].path} has that, too")
+                self.results[result.chapter] = result
+            except BadFile as error:
+                self.problems.append(str(error))
+        if not files:
+            self.problems.append(f"{path}: no result files (*.json) here")
+        first = next(iter(self.results.values()), None)
+        self.name = first.slug if first else str(path)
+        self.device = f"{first.device} ({first.cpu})" if first and first.backend == "host" else first.device if first else "?"
+
+
+def name_sides(sides):
+    """A name for each that no other has."""
+    names = [side.name for side in sides]
+    for side in sides:
+        if names.count(side.name) > 1:
+            side.name = str(side.path)
+
+
+def format_bytes(count):
+    """As the tables write it: 1536 is 1.50 KiB."""
+    if abs(count) < 1024:
+        return f"{count} bytes"
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        count /= 1024
+        if abs(count) < 1024 or unit == "PiB":
+            return f"{count:.2f} {unit}"

@@ -1,0 +1,171 @@
+"""bench/compare: verdicts, exit codes, broken files."""
+
+import copy
+import csv
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+BASE = json.loads((ROOT / "bench/results/host/01_batch_reduction.json").read_text())
+for variant in BASE["variants"]:  # a spread as a quiet machine has it
+    rate = variant["throughput"]
+    rate |= {"p10": rate["median"] * 0.99, "p90": rate["median"] * 1.01, "repetitions": 10}
+    rate["reference"] = {"p10": 99, "median": 100, "p90": 101}
+NAMES = [v["name"] for v in BASE["variants"]]
+folder = pathlib.Path(tempfile.mkdtemp())
+number = 0
+
+
+def side(result, name="01_batch_reduction.json"):
+    global number
+    number += 1
+    path = folder / str(number)
+    path.mkdir()
+    (path / name).write_text(result if isinstance(result, str) else json.dumps(result))
+    return path
+
+
+def changed(change):
+    result = copy.deepcopy(BASE)
+    change(result)
+    return side(result)
+
+
+def compare(*arguments):
+    return subprocess.run([ROOT / "bench/compare", *map(str, arguments)], capture_output=True, text=True)
+
+
+def rows(*arguments):
+    done = compare(*arguments, "--json")
+    return {r["variant"]: r for r in json.loads(done.stdout)["rows"]}, done
+
+
+def scale(factor, machine=1.0):
+    def change(result):
+        for v in result["variants"]:
+            for key in ("p10", "median", "p90"):
+                v["throughput"][key] *= factor
+                v["throughput"]["reference"][key] *= machine
+    return change
+
+
+base = side(BASE)
+same, done = rows(base, side(BASE))
+assert done.returncode == 0 and [r["variant"] for r in same.values()] == NAMES
+assert all((r["memory"], r["throughput"], r["outcome"]) in {("equal", "SAME", "ok"), ("equal", "SAME", "oom")} for r in same.values())
+
+# Speed: a planted slowdown of 10 % is one; what the machine itself lost, or a wide spread, is not.
+for factor, machine, verdict in [(0.9, 1, "SLOWER"), (1 / 0.9, 1, "FASTER"), (0.97, 1, "SAME"), (0.9, 0.9, "AMBIGUOUS")]:
+    found, done = rows(base, changed(scale(factor, machine)))
+    assert done.returncode == 0 and {r["throughput"] for r in found.values()} == {verdict}, (factor, machine, found)
+    assert all(abs(r["ratio"] - factor) < 1e-6 for r in found.values())
+
+
+def wide(result):
+    scale(0.9)(result)
+    for v in result["variants"]:
+        v["throughput"]["p90"] *= 1.1
+
+
+def few(result):
+    scale(0.5)(result)
+    for v in result["variants"]:
+        v["throughput"]["repetitions"] = 2
+
+
+for change in (wide, few):
+    found, done = rows(base, changed(change))
+    assert {r["throughput"] for r in found.values()} == {"AMBIGUOUS"}
+
+
+# Memory: one byte more is a regression, one less is none.
+def a_byte(sign):
+    def change(result):
+        result["variants"][1]["peak_allocated_bytes"] += sign
+        result["variants"][1]["by_category_bytes"]["activations"] += sign
+    return change
+
+
+found, done = rows(base, changed(a_byte(+1)))
+assert done.returncode == 1 and found[NAMES[1]]["memory"].startswith("+1 bytes"), found
+assert "activations +1" in found[NAMES[1]]["note"] and found[NAMES[2]]["memory"] == "equal"
+found, done = rows(base, changed(a_byte(-1)))
+assert done.returncode == 0 and found[NAMES[1]]["memory_difference_bytes"] == -1
+
+
+# Outcomes and numbers.
+def worse(result):
+    result["variants"][2] |= {"outcome": "oom", "reason": "OOM: asked for 1 byte"}
+
+
+found, done = rows(base, changed(worse))
+assert done.returncode == 1 and found[NAMES[2]]["outcome"] == "ok -> oom" and "asked for" in found[NAMES[2]]["note"]
+assert compare(changed(worse), base).returncode == 0
+done = compare(base, changed(lambda r: r["variants"][3]["numerics"].update(agrees=False)))
+assert done.returncode == 1 and "no longer agree" in done.stdout
+
+# What is missing, on either side.
+fewer = changed(lambda r: r["variants"].pop())
+for a, b in ((base, fewer), (fewer, base)):
+    found, done = rows(a, b)
+    assert done.returncode == 0 and found[NAMES[-1]]["note"] == f"missing in {fewer}", found
+other_chapter = side(dict(copy.deepcopy(BASE), chapter="02_other"), "02.json")
+done = compare(base, other_chapter)
+assert done.returncode == 0 and done.stdout.count("missing in") == 2
+
+# Another workload is refused, and named, unless it is forced. Another number of steps is the same workload.
+other = changed(lambda r: r["config"].update(batch=7, model="mlp-x"))
+done = compare(base, other)
+assert done.returncode == 2 and 'batch 512 and 7, model "mlp" and "mlp-x"' in done.stderr, done.stderr
+assert compare(base, other, "--force").returncode == 0
+assert compare(base, changed(lambda r: r["config"].update(steps=99))).returncode == 0
+
+
+# A host and a GPU: bytes yes, times no.
+def gpu(result):
+    result["system"] |= {"backend": "cuda", "device": "GPU X", "slug": "gpu-x"}
+
+
+found, done = rows(base, changed(gpu))
+assert done.returncode == 0 and all("not comparable" in r["throughput"] and r["memory"] == "equal" for r in found.values())
+
+# Several sides; the forms.
+three = compare(base, side(BASE), changed(a_byte(+1)))
+assert three.returncode == 1 and three.stdout.count("batch 512") == 2
+table = list(csv.DictReader(io.StringIO(compare(base, side(BASE), "--csv").stdout)))
+assert [r["variant"] for r in table] == NAMES and table[0]["memory"] == "equal"
+assert "| chapter | variant |" in compare(base, side(BASE), "--md").stdout
+
+# Broken files: the file and the field are named, and the rest is compared all the same.
+text = json.dumps(BASE)
+for broken, words in [
+    (text[:1000], "not JSON, or cut off"), ("", "not JSON"), ("[1, 2]", "schema_version is missing: not a result"),
+    ('{"a": 1}', "schema_version is missing"), ("\xff\x00", "not JSON"), ("[" * 100000, "not JSON"),
+    (json.dumps(BASE | {"schema_version": 0}), "schema_version is 0, older than"),
+    (json.dumps(BASE | {"schema_version": 9}), "schema_version is 9, newer"), (json.dumps(BASE | {"variants": {}}), "variants is not a list"),
+    (json.dumps(BASE | {"variants": [{"name": 3}]}), "variants[0].name is 3, not a text"),
+    (text.replace('"peak_allocated_bytes": ', '"peak_allocated_bytes": -', 1), "variants[0].peak_allocated_bytes is -"),
+    (text.replace('"outcome": "oom"', '"outcome": "fine"', 1), 'variants[0].outcome is "fine"; known: ok'),
+    (text.replace('"median": ', '"median": null, "x": ', 1), "variants[0].throughput.median"),
+    (text.replace('"median": ', '"median": NaN, "x": ', 1), "variants[0].throughput.median"),
+]:
+    for sides in ((base, side(broken, "broken.json")), (side(broken, "broken.json"), base)):
+        done = compare(*sides)
+        assert done.returncode == 2 and "broken.json: " + words in done.stderr, (words, done)
+        assert "Traceback" not in done.stderr
+mixed = side(BASE)
+(mixed / "broken.json").write_text("{")
+done = compare(base, mixed)
+assert done.returncode == 2 and done.stdout.count("equal") >= len(NAMES) and "broken.json" in done.stderr
+
+# Bad usage.
+for arguments, words in [([base], "two results"), ([], "usage"), ([base, base, "--xml"], "--xml")]:
+    done = compare(*arguments)
+    assert done.returncode == 64 and words in done.stderr, done
+done = compare(base, folder / "nowhere")
+assert done.returncode == 2 and "nowhere" in done.stderr
+print("ok")

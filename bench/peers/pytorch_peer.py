@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""PyTorch doing the work of chapters 01 to 04: the same models, shapes, optimizer and data, measured as ours are.
+
+  pip install torch
+  bench/peers/pytorch_peer.py                    result files in build/peers/pytorch-eager-<device>/, for bench/compare
+  bench/peers/pytorch_peer.py --compile          the same with torch.compile
+  bench/peers/pytorch_peer.py --table            ours and PyTorch in turns on this processor, as ratios of medians
+
+With a GPU everything runs there, otherwise on the CPU, with as many threads as ours (--threads). The workload is that of
+the result files of a run of ours (--like, by default bench/results/host).
+
+Fairness:
+  - Work. Same layers, widths, batch, sequence, AdamW, FP32; text is the course's Markdown, images are random (their values
+    change neither bytes nor times). PyTorch runs as its users run it: modules, scaled_dot_product_attention (which never
+    forms the probabilities that ours keeps), tanh GELU, AdamW with fused=True, zero_grad(set_to_none=True).
+  - Mixed precision is autocast (with GradScaler for fp16), which keeps FP32 weights; ours keeps 16-bit weights beside an
+    FP32 master copy. Neither is the other's design, both are what one gets.
+  - Time. Ours includes making the batch and copying it to the device; PyTorch's does not.
+  - Peak. On a GPU torch.cuda.max_memory_allocated(). On the CPU the profiler's record of every allocation and release of
+    PyTorch's allocator, live bytes at their highest, models and optimizer included, in a pass of its own. What oneDNN and
+    MKL allocate for themselves is not seen; our 8 MiB of cuBLAS workspace are counted.
+  - Nothing of PyTorch is limited by a budget on the CPU: a row is "oom" when its peak is above the budget.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+for pinned in ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS"):  # each side's BLAS chooses for itself
+    os.environ.pop(pinned, None)
+
+import torch  # noqa: E402
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+root = pathlib.Path(__file__).resolve().parents[2]
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+WIDTHS = {"mlp": [512, 1024, 2048, 4096, 8192, 10]}
+SHAPES = {"bytes-gpt": (4, 4, 128, 256, 256)}  # layers, heads, width, vocabulary, positions
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, s, c = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(y.transpose(1, 2).reshape(b, s, c))
+        return x + self.contract(F.gelu(self.expand(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, heads, width, vocabulary, positions, again=False):
+        super().__init__()
+        self.again = again  # checkpointing: each layer's input only is kept
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens):
+        x = self.token(tokens) + self.position.weight[:tokens.shape[1]]
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return F.linear(self.norm(x), self.token.weight)
+
+
+def perceptron(widths):
+    layers = []
+    for i, (a, b) in enumerate(zip(widths, widths[1:])):
+        layers += [nn.Linear(a, b)] + ([nn.ReLU()] if i + 2 < len(widths) else [])
+    return nn.Sequential(*layers)
+
+
+def make_model(name, again=False):
+    if name in WIDTHS:
+        return perceptron(WIDTHS[name])
+    if name in SHAPES:
+        return Gpt(*SHAPES[name], again)
+    if found := re.fullmatch(r"gpt:(\d+)-(\d+)-(\d+)", name):
+        return Gpt(*map(int, found.groups()), 258, 1024, again)
+    sys.exit(f"pytorch_peer.py: model {name} is not one that this script has")
+
+
+def batch_of(config, samples):
+    if config["model"] in WIDTHS:
+        return torch.rand(samples, WIDTHS[config["model"]][0]), torch.randint(WIDTHS[config["model"]][-1], (samples,))
+    text = b"".join(f.read_bytes() for f in [root / "README.md", root / "CONTRIBUTING.md", *sorted(root.glob("chapters/*/README.md"))])
+    rows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    seq = config["seq"]
+    starts = [i * seq % (len(rows) - seq - 1) for i in range(samples)]
+    return torch.stack([rows[s:s + seq] for s in starts]), torch.stack([rows[s + 1:s + seq + 1] for s in starts])
+
+
+class Training:
+    """One variant: step() is one optimizer step over `batch` samples, in micro-batches of `micro`."""
+
+    def __init__(self, config, batch, micro, again=False, autocast=None, compiled=False):
+        self.model = make_model(config["model"], again).to(device)
+        self.forward = torch.compile(self.model) if compiled else self.model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
+        self.autocast = autocast
+        self.scaler = torch.amp.GradScaler(device.type) if autocast == torch.float16 else None
+        self.x, self.y = (t.to(device) for t in batch_of(config, batch))
+        self.micro = micro
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for x, y in zip(self.x.split(self.micro), self.y.split(self.micro)):
+            with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
+                out = self.forward(x)
+                loss = F.cross_entropy(out.view(-1, out.shape[-1]), y.reshape(-1), reduction="sum") / self.y.numel()
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+            total = total + loss.detach()
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        return total
+
+
+def synchronize():
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def rates(make, batch, steps):
+    """Samples a second of each of `steps` steps."""
+    training = make()
+    seconds = []
+    for _ in range(steps + 2):  # two to warm up
+        synchronize()
+        start = time.perf_counter()
+        training.step()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    return [batch / s for s in seconds[2:]]
+
+
+def peak(make):
+    """Peak allocated and reserved bytes of making it and of two steps, and the losses."""
+    losses = []
+
+    def work():
+        training = make()
+        losses.extend(float(training.step()) for _ in range(2))
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), losses
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        work()
+    live = highest = 0
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        highest = max(highest, live)
+    return highest, highest, losses
+
+
+def variants_of(chapter, config):
+    """(name of ours, batch, micro-batch, options of Training)."""
+    batch, micro = config["batch"], config.get("micro_batch", 0)
+    if chapter.startswith("01"):
+        return [(f"batch {b}", b, b, {}) for b in (batch >> i for i in range(5))]
+    if chapter.startswith("02"):
+        return [(f"full batch {batch}", batch, batch, {}), (f"{batch // micro} x {micro}, global count", batch, micro, {}),
+                (f"batch {micro} alone", micro, micro, {})]
+    if chapter.startswith("03"):
+        return [("fp32", batch, batch, {}), ("fp16", batch, batch, {"autocast": torch.float16}),
+                ("bf16", batch, batch, {"autocast": torch.bfloat16})]
+    return [("none", batch, batch, {}), ("every layer", batch, batch, {"again": True})]
+
+
+def quantile(values, q):
+    values = sorted(values)
+    place = q * (len(values) - 1)
+    low = int(place)
+    return values[low] + (values[min(low + 1, len(values) - 1)] - values[low]) * (place - low)
+
+
+def processor():
+    found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return found.group(1) if found else platform.processor()
+
+
+def system(kind, like):
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "host"
+    properties = torch.cuda.get_device_properties(0) if device.type == "cuda" else None
+    total = properties.total_memory if properties else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    slug = re.sub("[^a-z0-9]+", "-", f"pytorch-{kind}-{name}".lower()).strip("-")
+    return {"backend": "cuda" if properties else "host", "device": f"PyTorch {torch.__version__}, {kind}, on {name}", "slug": slug,
+            "compute_capability": f"{properties.major}.{properties.minor}" if properties else "0.0", "device_total_bytes": total,
+            "device_free_bytes": total, "driver": like["driver"] if not properties else "see nvidia-smi",
+            "runtime": f"PyTorch {torch.__version__}", "compiler": "torch.compile" if kind == "compile" else "none",
+            "cpu": processor(), "hardware_threads": torch.get_num_threads(), "oomlab_version": like["oomlab_version"]}
+
+
+def result_of(ours, kind, steps):
+    config = dict(ours["config"], device=0, steps=steps)
+    rows = []
+    for name, batch, micro, options in variants_of(ours["chapter"], config):
+        print(f"  {ours['chapter']}: {name}", file=sys.stderr)
+
+        def make():
+            return Training(config, batch, micro, compiled=kind == "compile", **options)
+
+        allocated, reserved, losses = peak(make)
+        rate = rates(make, batch, steps)
+        budget = config["budget_bytes"]
+        over = budget is not None and allocated > budget
+        rows.append({
+            "name": name, "role": "mitigation" if rows else "baseline", "batch": batch, "outcome": "oom" if over else "ok",
+            "reason": "its peak is above the budget, which nothing enforced" if over else None, "budget_bytes": budget,
+            "predicted_bytes": None, "predicted_by_category_bytes": None, "peak_allocated_bytes": allocated,
+            "peak_reserved_bytes": reserved, "peak_device_used_bytes": reserved,
+            "throughput": {"unit": "samples/s", "median": statistics.median(rate), "p10": quantile(rate, 0.1),
+                           "p90": quantile(rate, 0.9), "repetitions": len(rate), "within_budget": not over},
+            "numerics": {"check": "differs by design", "compared": False, "agrees": True, "largest_relative_difference": None,
+                         "figures": losses, "fingerprint": "0" * 16}, "largest_batch": None})
+    return {"schema_version": ours["schema_version"], "chapter": ours["chapter"], "title": ours["title"],
+            "system": system(kind, ours["system"]), "config": config, "variants": rows, "claims": [], "findings": {},
+            "failures": [], "passed": True}
+
+
+def run_ours(program, options, variant, threads):
+    """Samples a second and peak allocated bytes of one variant of ours, alone, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "result.json"
+        subprocess.run([program, *options, "--filter", f"^{re.escape(variant)}$", "--quiet", "--budget", "none", "--json", path],
+                       check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)})
+        row = json.loads(path.read_text())["variants"][0]
+        return row["throughput"]["median"], row["peak_allocated_bytes"]
+
+
+def table(arguments, likes):
+    """In turns, so that a machine that slows down favours neither; figures are medians."""
+    print(f"PyTorch {torch.__version__}, {arguments.threads} threads, medians of {arguments.rounds} rounds, samples/s and peak MiB")
+    print(f"{'chapter and variant':<46} {'ours':>8} {'PyTorch':>8} {'ratio':>6}   {'ours':>8} {'PyTorch':>8} {'ratio':>6}")
+    for ours in likes:
+        if ours["chapter"].startswith("03"):
+            continue  # other contracts: see above
+        config = ours["config"]
+        for name, batch, micro, options in variants_of(ours["chapter"], config):
+            def make():
+                return Training(config, batch, micro, **options)
+
+            allocated, _, _ = peak(make)
+            pairs, our_peak = [], 0
+            for _ in range(arguments.rounds):
+                rate, our_peak = run_ours(arguments.bin / ours["chapter"], ["--steps", "6"], name, arguments.threads)
+                pairs.append((rate, statistics.median(rates(make, batch, 6))))
+            a, b = (statistics.median(column) for column in zip(*pairs))
+            mib = 1 << 20
+            print(f"{ours['chapter'] + ': ' + name:<46} {a:>8.1f} {b:>8.1f} {a / b:>6.2f}   {our_peak / mib:>8.1f} "
+                  f"{allocated / mib:>8.1f} {our_peak / allocated:>6.2f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--like", type=pathlib.Path, default=root / "bench/results/host")
+    parser.add_argument("--bin", type=pathlib.Path, default=root / "build/host/bin")
+    parser.add_argument("--out", type=pathlib.Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    likes = [json.loads(f.read_text()) for f in sorted(arguments.like.glob("0[1-4]_*.json"))]
+    if not likes:
+        sys.exit(f"pytorch_peer.py: no results of chapters 01 to 04 in {arguments.like}")
+    if arguments.table:
+        return table(arguments, likes)
+    kind = "compile" if arguments.compile else "eager"
+    for ours in likes:
+        result = result_of(ours, kind, arguments.steps)
+        folder = arguments.out or root / "build/peers" / result["system"]["slug"]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{result['chapter']}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (folder / "system.json").write_text(json.dumps(result["system"], indent=1) + "\n")
+    print(f"results: {folder}")
+
+
+main()

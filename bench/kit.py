@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Runs the course's programs from a kit (made by bench/run --kit DIR). Needs an NVIDIA driver, cuBLAS and Python; no network,
+no compiler, no packages.
+
+  ./run                     every chapter; results in results/<device>/, for bench/compare and bench/report
+  ./run 01 06 --quick       some of them, with options of theirs
+  ./run --resume            go on with a run that was interrupted
+  ./run --list [01 ...]     what there is: variants and claims; needs no GPU
+  ./run --plan [01 ...]     bytes only; needs no GPU
+  ./run --tests             the tests on this GPU: calls, kernels, operators, bytes to the byte
+  ./run --peers             PyTorch doing the same work, where PyTorch is installed
+
+Exit code: 0; 1 something failed; 2 no CUDA device, or no cuBLAS; 64 bad usage; 130 interrupted.
+"""
+import ctypes
+import glob
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+KIT = pathlib.Path(__file__).resolve().parent
+CHAPTERS = sorted(p.name for p in (KIT / "bin/plan").iterdir() if p.name[:2].isdigit())
+KNOWN_CUBLAS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/*/lib", "/usr/lib/x86_64-linux-gnu",
+                *(f"{path}/nvidia/*/lib" for path in sys.path if path.endswith("-packages"))]
+
+
+def die(code, text):
+    print(f"run: {text}", file=sys.stderr)
+    sys.exit(code)
+
+
+def environment():
+    paths = [str(KIT / "lib"), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
+    paths += [folder for pattern in KNOWN_CUBLAS for folder in sorted(glob.glob(pattern))]
+    return os.environ | {"LD_LIBRARY_PATH": ":".join(paths)}
+
+
+def has(library, paths=()):
+    for name in [library, *(f"{path}/{library}" for path in paths)]:
+        try:
+            ctypes.CDLL(name)
+            return True
+        except OSError:
+            pass
+    return False
+
+
+def require_device():
+    """The device as JSON, or an end with exit code 2 and one line that says why."""
+    if not has("libcuda.so.1"):
+        die(2, "no CUDA device: there is no NVIDIA driver here (libcuda.so.1). --list and --plan need none")
+    cublas = (KIT / "lib/needed").read_text().split()
+    env = environment()
+    for library in cublas:
+        if not has(library, env["LD_LIBRARY_PATH"].split(":")):
+            die(2, f"{library} is not here: it belongs to the CUDA toolkit, or to a PyTorch of the same CUDA version "
+                   "(LD_LIBRARY_PATH may name its folder)")
+    done = subprocess.run([KIT / "bin/oomlab_system"], capture_output=True, text=True, env=env)
+    if done.returncode != 0:
+        die(2, done.stderr.strip() or "no CUDA device")
+    return json.loads(done.stdout)
+
+
+def chosen(words):
+    chapters, options = [], []
+    for i, word in enumerate(words):
+        # A number after an option is the option's value.
+        value = i > 0 and words[i - 1].startswith("--") and "=" not in words[i - 1] and words[i - 1] not in ("--quick", "--quiet", "--plan", "--list", "--resume")
+        found = [c for c in CHAPTERS if not value and word[:2].isdigit() and c.startswith(word)]
+        if found:
+            chapters += found
+        elif not value and not word.startswith("-"):
+            die(64, f"there is no chapter '{word}'; there are: {' '.join(CHAPTERS)}")
+        else:
+            options.append(word)
+    return chapters or CHAPTERS, options
+
+
+def show(chapters, options):
+    """--list and --plan: the programs with the host runtime below them."""
+    codes = []
+    for chapter in chapters:
+        print(f"== {chapter}", flush=True)
+        codes.append(subprocess.run([KIT / "bin/plan" / chapter, *options], env=environment()).returncode)
+    return next((c for c in codes if c), 0)
+
+
+def measure(chapters, options):
+    resume = "--resume" in options
+    options = [o for o in options if o != "--resume"]
+    device = require_device()
+    results = KIT / "results" / device["slug"]
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "system.json").write_text(json.dumps(device, indent=2) + "\n")
+    started = results / ".started"
+    if resume and not (started.exists() and started.read_text() == json.dumps(options)):
+        die(64, f"--resume: no run with these options was interrupted ({results})")
+    if not resume:
+        started.write_text(json.dumps(options))
+    worst = 0
+    for number, chapter in enumerate(chapters, 1):
+        table = results / f"{chapter}.txt"
+        if resume and table.exists() and table.stat().st_mtime_ns > started.stat().st_mtime_ns:
+            print(f"[{number}/{len(chapters)}] {chapter}: finished before", file=sys.stderr)
+            continue
+        print(f"[{number}/{len(chapters)}] {chapter}", file=sys.stderr)
+        part = table.with_suffix(".tmp")
+        with open(part, "w") as file:
+            code = subprocess.run([KIT / "bin" / chapter, *options, "--json", results / f"{chapter}.json"], env=environment(),
+                                  stdout=file).returncode
+        print(part.read_text(), flush=True)
+        if code in (64, 130):
+            part.unlink()
+            return code
+        if code in (0, 1):
+            part.replace(table)
+        worst = max(worst, code if code != 2 else 0)
+    started.unlink()
+    print(f"results: {results}", file=sys.stderr)
+    return worst
+
+
+def test():
+    require_device()
+    failed, logs = [], KIT / "results/tests"
+    logs.mkdir(parents=True, exist_ok=True)
+    for program in sorted((KIT / "bin").glob("*_test")):
+        runs = [(program.name, [], {})]
+        for name, options, more in runs:
+            with open(logs / f"{name}.log", "w") as file:
+                code = subprocess.run([program, *options], env=environment() | more, stdout=file, stderr=subprocess.STDOUT).returncode
+            print(f"{name}: {'passed' if code == 0 else f'FAILED, see {logs / name}.log'}", flush=True)
+            failed += [name] if code else []
+    for chapter in CHAPTERS:  # predicted = measured, for every line of tests/bytes.txt
+        under_test = f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"
+        with open(logs / f"{chapter}.bytes.log", "w") as file:
+            code = subprocess.run([KIT / "bin" / f"{chapter}_checks", "--gtest_filter=Bytes*"], stdout=file, stderr=subprocess.STDOUT,
+                                  env=environment() | {"OOMLAB_UNDER_TEST": under_test}).returncode
+        print(f"{chapter}, bytes: {'passed' if code == 0 else f'FAILED, see {logs / chapter}.bytes.log'}", flush=True)
+        failed += [chapter] if code else []
+    return 1 if failed else 0
+
+
+def main():
+    words = sys.argv[1:]
+    if "-h" in words or "--help" in words:
+        print(__doc__)
+        return 0
+    if "--tests" in words:
+        return test()
+    if "--peers" in words:
+        require_device()
+        like = next((p.parent for p in (KIT / "results").glob("*/01_*.json")), None)
+        if not like:
+            die(64, "--peers repeats what a run did: run ./run first")
+        return subprocess.run([sys.executable, KIT / "bench/peers/pytorch_peer.py", "--like", like, "--out",
+                               KIT / "results" / f"pytorch-{like.name}", *(w for w in words if w != "--peers")]).returncode
+    chapters, options = chosen(words)
+    if "--list" in options or "--plan" in options:
+        return show(chapters, options)
+    return measure(chapters, options)
+
+
+try:
+    sys.exit(main())
+except KeyboardInterrupt:
+    sys.exit(130)

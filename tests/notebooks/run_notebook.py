@@ -18,7 +18,7 @@ code = [c for c in notebook.cells if c.cell_type == "code"]
 assert all(not c.outputs and c.execution_count is None for c in code), "outputs are stripped in git: clear them and save"
 
 # A kernel of this very Python.
-NotebookClient(notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+NotebookClient(notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
 
 asked = sum(c.source.count("plt.show()") + c.source.count("lab.bars(") for c in code)
 seen = 0

@@ -1,6 +1,7 @@
 // The harness must tell a good chapter from a bad one: every check that it makes is provoked here.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -60,7 +61,8 @@ struct Ran {
 };
 
 Ran run(const Chapter& chapter, std::vector<std::string> options = {}) {
-  const std::string path = testing::TempDir() + "/harness_test.json";
+  // Tests run side by side, each in a process of its own.
+  const std::string path = testing::TempDir() + "/harness_test." + std::to_string(getpid()) + ".json";
   std::remove(path.c_str());
   std::vector<std::string> words = {"99_toy", "--json", path};
   words.insert(words.end(), options.begin(), options.end());

@@ -531,8 +531,10 @@ void time_team(const Config& config, const Variant& variant, bool fits, std::siz
   });
 }
 
-// How fast the machine is before and after a variant's steps, in memory of its own.
+// How fast the machine is before and after a variant's steps, in memory of its own. Nobody compares the times of a few
+// steps only.
 void add_reference_rates(const Config& config, VariantResult& result) {
+  if (config.steps < kStepsToCompare) return;
   Ledger ledger;
   with_context(config, kUnlimited, ledger, [&](Context& context) {
     for (const double rate : reference_rates(context)) result.reference_rates.push_back(rate);

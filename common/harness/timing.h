@@ -19,6 +19,8 @@ std::vector<double> time_steps(Context& context, Workload& workload, std::size_t
 /// FP32 and a copy of 4 MiB), some of them, each one timed. Taken around a variant's steps, it tells a slower program
 /// from a machine that had other things to do.
 std::vector<double> reference_rates(Context& context);
+/// Fewer timed steps are no basis for a comparison (bench/compare: FEWEST_REPETITIONS).
+inline constexpr std::size_t kStepsToCompare = 5;
 
 /// The q-quantile (0…1) of values, interpolated. Throws std::invalid_argument when there are none.
 double quantile(std::vector<double> values, double q);

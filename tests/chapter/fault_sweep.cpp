@@ -361,11 +361,12 @@ int main(int argc, char** argv) {
   terminal = dup(2);
   std::signal(SIGABRT, on_abort);
   chapter.folder = name;
+  const bool has_steps = std::find(more.begin(), more.end(), "--steps") != more.end();
   chapter.words = {chapter.program, "--quick",
-                   "--steps",       "1",
                    "--json",        name + "/result.json",
                    "--trace",       name + "/trace.json",
                    "--snapshot",    name + "/snapshot.pickle"};
+  if (!has_steps) chapter.words.insert(chapter.words.end(), {"--steps", "1"});
   chapter.words.insert(chapter.words.end(), more.begin(), more.end());
   const int exit_code = sweep(chapter, from, sites, replay);
   std::filesystem::remove_all(name);

@@ -1,5 +1,6 @@
 // What the harness costs: the same training steps inside time_steps() under Google Benchmark, as the timing pass of a
-// chapter runs them, and in a bare loop. Interleaved, medians, one run. --check 1.01 makes a larger ratio an error.
+// chapter runs them, and in a bare loop. Interleaved, medians, one run. --check 1.01 makes a larger ratio,
+// three times in a row, an error.
 //
 // Floors of a step, P parameters, batch B: 6·P·B FLOPs; and with AdamW at least 7 passes over 4·P bytes (weights read
 // and written, gradients read, both moments read and written).
@@ -24,50 +25,54 @@ int run(double limit) {
   constexpr std::size_t steps = 60, rounds = 15;
   const nn::MlpSpec spec = nn::parse_model("mlp:64-1024-1024-10");
   const data::Dataset dataset = data::digits();
-  std::vector<double> ratios, bare_seconds;
+  std::vector<double> ratios, bare_seconds, inside_seconds;
   Config config;
   Ledger ledger;
   with_context(config, kUnlimited, ledger, [&](Context& context) {
     chapters::Training training(context, dataset, spec, nn::OptimizerKind::adamw, 32);
-    const auto bare = [&] {
+    // Wall time of each step, from the end of the one before it: medians of these forget what other programs did.
+    const auto bare = [&](std::vector<double>& seconds) {
       training.step();
       context.synchronize();
-      const double start = now();
+      double last = now();
       for (std::size_t i = 0; i < steps; ++i) {
         training.step();
         context.synchronize();
+        const double end = now();
+        seconds.push_back(end - last);
+        last = end;
       }
-      return now() - start;
     };
-    const auto inside = [&] {
-      double seconds = 0;
+    const auto inside = [&](std::vector<double>& seconds) {
       run_benchmarks(steps, {{"training", [&](std::size_t n, const std::function<void(double)>& tick) {
-                                double start = 0;
-                                std::size_t ticks = 0;
+                                double last = 0;
                                 time_steps(context, training, n, [&](double s) {
                                   tick(s);
-                                  // Time runs from the end of a round's first step to the end of its last.
-                                  if (++ticks == 1) start = now();
-                                  if (ticks == n) seconds += (now() - start) * n / (n - 1);
+                                  const double end = now();
+                                  if (last > 0) seconds.push_back(end - last);
+                                  last = end;
                                 });
                               }}});
-      return seconds;
     };
-    bare();
-    inside();
+    std::vector<double> unused;
+    bare(unused);
+    inside(unused);
     for (std::size_t i = 0; i < rounds; ++i) {
       // ABBA: a machine that slows down or speeds up meanwhile favours neither.
-      const double a1 = bare(), b1 = inside(), b2 = inside(), a2 = bare();
-      ratios.push_back((b1 + b2) / (a1 + a2));
-      bare_seconds.push_back((a1 + a2) / 2 / steps);
+      std::vector<double> a, b;
+      bare(a), inside(b), inside(b), bare(a);
+      ratios.push_back(median(b) / median(a));
+      bare_seconds.insert(bare_seconds.end(), a.begin(), a.end());
+      inside_seconds.insert(inside_seconds.end(), b.begin(), b.end());
     }
   });
-  const double ratio = median(ratios), step = median(bare_seconds);
+  const double step = median(bare_seconds), ratio = median(inside_seconds) / step;
   const double parameters = static_cast<double>(spec.parameters());
   fmt::print("a step: {:.1f} us; floors: {:.3g} MFLOP, {:.3g} MB\n", step * 1e6, 6 * parameters * 32 / 1e6,
              7 * 4 * parameters / 1e6);
-  fmt::print("time inside the harness / bare loop: {:.4f} (median of {}, p10 {:.4f}, p90 {:.4f})\n", ratio, rounds,
-             quantile(ratios, 0.1), quantile(ratios, 0.9));
+  fmt::print(
+      "time inside the harness / bare loop: {:.4f} (medians of all steps; of {} rounds p10 {:.4f}, p90 {:.4f})\n",
+      ratio, rounds, quantile(ratios, 0.1), quantile(ratios, 0.9));
   if (limit > 0 && ratio > limit) {
     fmt::print("FAIL: more than {}\n", limit);
     return 1;
@@ -86,7 +91,11 @@ int main(int argc, char** argv) {
     return 64;
   }
   try {
-    return run(limit);
+    // What other programs do can cost more than the limit, but not three times in a row; what the harness costs, it
+    // costs every time.
+    int failed = 1;
+    for (int attempt = 0; attempt < 3 && failed; ++attempt) failed = run(limit);
+    return failed;
   } catch (const std::exception& error) {
     fmt::print(stderr, "harness_overhead: {}\n", error.what());
     return 1;

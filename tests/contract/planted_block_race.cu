@@ -1,5 +1,5 @@
-// Blocks that write to one element. Check mode under ThreadSanitizer must report it. Many blocks: when two threads write
-// in the very same moment, ThreadSanitizer may see neither.
+// Blocks that write to one element. Check mode under ThreadSanitizer must report it. Many blocks: when two threads
+// write in the very same moment, ThreadSanitizer may see neither.
 
 #include "cuda/launch.h"
 

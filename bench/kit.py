@@ -127,12 +127,11 @@ def test():
     failed, logs = [], KIT / "results/tests"
     logs.mkdir(parents=True, exist_ok=True)
     for program in sorted((KIT / "bin").glob("*_test")):
-        runs = [(program.name, [], {})]
-        for name, options, more in runs:
-            with open(logs / f"{name}.log", "w") as file:
-                code = subprocess.run([program, *options], env=environment() | more, stdout=file, stderr=subprocess.STDOUT).returncode
-            print(f"{name}: {'passed' if code == 0 else f'FAILED, see {logs / name}.log'}", flush=True)
-            failed += [name] if code else []
+        name = program.name
+        with open(logs / f"{name}.log", "w") as file:
+            code = subprocess.run([program], env=environment(), stdout=file, stderr=subprocess.STDOUT).returncode
+        print(f"{name}: {'passed' if code == 0 else f'FAILED, see {logs / name}.log'}", flush=True)
+        failed += [name] if code else []
     for chapter in CHAPTERS:  # predicted = measured, for every line of tests/bytes.txt
         under_test = f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"
         with open(logs / f"{chapter}.bytes.log", "w") as file:

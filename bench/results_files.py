@@ -6,6 +6,9 @@ import pathlib
 
 SCHEMA_VERSION = 1
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace", "data")
+# Distinct also in grey and to colour-blind eyes (Okabe and Ito), with patterns not needed: the order is always the same.
+COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#d55e00",
+           "workspace": "#8a8a8a", "data": "#cc79a7"}
 OUTCOMES = ("ok", "oom", "skipped")
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps"}

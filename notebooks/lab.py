@@ -6,13 +6,14 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 
 import matplotlib.pyplot as plt
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#d55e00",
-           "workspace": "#8a8a8a", "data": "#cc79a7"}
+sys.path.insert(0, str(ROOT / "bench"))
+from results_files import COLOURS  # noqa: E402
 MIB = 1 << 20
 
 

@@ -508,6 +508,18 @@ void check_results(RunResult& run) {
 
 // --------------------------------------------------------------------------------------------------------- timing pass
 
+// Samples a second of each step.
+std::vector<double> rates_of(Context& context, Workload& work, std::size_t steps,
+                             const std::function<void(double)>& tick) {
+  auto rates = time_steps(context, work, steps, [&](double s) {
+    check_interrupt();
+    tick(s);
+  });
+  const auto samples = static_cast<double>(work.samples_per_step());
+  for (double& r : rates) r = samples / r;
+  return rates;
+}
+
 void time_team(const Config& config, const Variant& variant, bool fits, std::size_t steps, VariantResult& result,
                const std::function<void(double)>& tick) {
   const std::unique_ptr<Team> team = variant.team(variant.batch);
@@ -519,13 +531,10 @@ void time_team(const Config& config, const Variant& variant, bool fits, std::siz
     Ledger ledger;
     with_context(mine, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
       const auto work = team->make(context, rank);
-      const auto seconds = time_steps(context, *work, steps, [&](double s) {
-        check_interrupt();
-        if (rank == 0) tick(s);
-      });
-      if (rank != 0) return;
-      const auto samples = static_cast<double>(work->samples_per_step());
-      for (const double s : seconds) result.samples_per_second.push_back(samples / s);
+      for (const double rate : rates_of(context, *work, steps, [&](double s) {
+             if (rank == 0) tick(s);
+           }))
+        if (rank == 0) result.samples_per_second.push_back(rate);
     });
     return std::string();
   });
@@ -544,12 +553,7 @@ void add_reference_rates(const Config& config, VariantResult& result) {
 void time_alone(Context& context, const Variant& variant, std::size_t steps, VariantResult& result,
                 const std::function<void(double)>& tick) {
   const auto work = variant.make(context, variant.batch);
-  const auto seconds = time_steps(context, *work, steps, [&](double s) {
-    check_interrupt();
-    tick(s);
-  });
-  const auto samples = static_cast<double>(work->samples_per_step());
-  for (const double s : seconds) result.samples_per_second.push_back(samples / s);
+  for (const double rate : rates_of(context, *work, steps, tick)) result.samples_per_second.push_back(rate);
 }
 
 void run_timing_pass(const Config& config, const std::vector<const Variant*>& variants,

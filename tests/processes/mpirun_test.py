@@ -78,7 +78,7 @@ def two_hosts(folder):
     hosts = ["oomA" + mine, "oomB" + mine]
     made = []
     try:
-        for i, host in enumerate(hosts):
+        for host in hosts:
             done = run(["ip", "netns", "add", host])
             if done.returncode != 0:
                 skip("network namespaces are not allowed here: " + done.stderr.strip())

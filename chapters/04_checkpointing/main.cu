@@ -2,13 +2,13 @@
 //
 // The problem   Activations of all layers wait for the backward pass, each of them for a moment of use.
 // The idea      Keep some, compute the others again. Which ones? Every layer's input alone; the inputs of sqrt(L)
-// segments;
-//               everything but what is cheap (norms, GELU) or large (attention probabilities); or what a budget allows.
+//               segments; everything but what is cheap (norms, GELU) or large (attention probabilities); or what a
+//               budget allows.
 // The bytes     everything: L (16 R C + B H S^2) elements.  Every layer: L R C, and one layer.
 //               sqrt(L) segments: sqrt(L) R C, and sqrt(L) layers.       R = B S rows of width C.
 // Run it        build/host/bin/04_checkpointing
-//               build/host/bin/04_checkpointing --plan --model bert-large --batch 8 --seq 512 --precision fp16 --budget
-//               12GiB
+//               build/host/bin/04_checkpointing --plan --model bert-large --batch 8 --seq 512 --precision fp16
+//                 --budget 12GiB
 
 #include <map>
 

@@ -1,8 +1,7 @@
 // Chapter 05, unified memory: what if the memory simply were larger?
 //
-// The problem   The model's state, 16 bytes a parameter, is larger than the device: here 1.5 times the budget, and 3
-// times
-//               half of it.
+// The problem   The model's state, 16 bytes a parameter, is larger than the device: here 1.5 times the budget, and
+//               3 times half of it.
 // The idea      cudaMallocManaged gives one address to both sides, and pages move when they are touched. Or move the
 //               state yourself: it rests in pinned host memory, and each layer's tensors are copied to the device just
 //               before they are needed, by a second stream, while the layer before computes.

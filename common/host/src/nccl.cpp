@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <chrono>
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -83,17 +84,6 @@ std::size_t bytes_of(ncclDataType_t type) {
     case ncclFloat64: return 8;
   }
   return 0;
-}
-
-std::chrono::duration<double> patience() {
-#ifdef OOMLAB_HOST_CHECK
-  constexpr double kSeconds = 60;
-#else
-  const double kSeconds = processes_expected() ? 6 : 8;
-#endif
-  const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT");
-  const double seconds = text ? std::strtod(text, nullptr) : 0;
-  return std::chrono::duration<double>(seconds > 0 ? seconds : kSeconds);
 }
 
 using WorldLock = std::unique_lock<std::mutex>;
@@ -346,6 +336,35 @@ std::uint64_t this_process() {
 }
 
 }  // namespace
+
+std::chrono::duration<double> patience() {
+#ifdef OOMLAB_HOST_CHECK
+  constexpr double kSeconds = 60;
+#else
+  const double kSeconds = processes_expected() ? 6 : 8;
+#endif
+  const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT");
+  const double seconds = text ? std::strtod(text, nullptr) : 0;
+  return std::chrono::duration<double>(seconds > 0 ? seconds : kSeconds);
+}
+
+bool others_need_the_hub() {
+  const RuntimeScope scope;
+  std::vector<std::shared_ptr<World>> worlds;
+  {
+    const std::lock_guard lock(registry_mutex);
+    for (const auto& [key, entry] : registry)
+      if (std::shared_ptr<World> world = key.process == this_process() ? entry.lock() : nullptr)
+        worlds.push_back(std::move(world));
+  }
+  return std::any_of(worlds.begin(), worlds.end(), [](const std::shared_ptr<World>& world) {
+    const WorldLock lock(world->mutex);
+    bool here = false, elsewhere = false;  // is a rank at work
+    for (std::size_t rank = 0; rank < world->device.size(); ++rank)
+      if (!world->gone[rank]) (world->device[rank] >= 0 ? here : elsewhere) = true;
+    return elsewhere && !here && world->failure.empty();
+  });
+}
 
 IdContent make_id() {
   IdContent id;

@@ -157,7 +157,11 @@ class Hub {
     port_ = ntohs(any.sin_port);
     thread_ = std::thread([this] { serve(); });
   }
+  /// Ranks that are done may end before others are, whose messages go through here.
   ~Hub() {
+    const auto until = std::chrono::steady_clock::now() + patience();
+    while (others_need_the_hub() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     stopping_ = true;
     thread_.join();
   }

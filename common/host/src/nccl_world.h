@@ -6,6 +6,7 @@
 
 #include <nccl.h>
 
+#include <chrono>
 #include <compare>
 #include <condition_variable>
 #include <cstdint>
@@ -105,5 +106,9 @@ std::shared_ptr<Line> call_the_hub(const IdContent& id, World& world);
 /// Listens for other processes; the port and this machine's addresses. Throws std::runtime_error.
 void listen_for_processes(IdContent& id);
 bool processes_expected();
+/// True while a communicator that has its hub here is at work in other processes, though all ranks here have left it.
+bool others_need_the_hub();
+/// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or a default.
+std::chrono::duration<double> patience();
 
 }  // namespace oomlab::host

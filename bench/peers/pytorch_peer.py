@@ -258,18 +258,13 @@ def table(arguments, likes):
     """In turns, so that a machine that slows down favours neither; figures are medians."""
     print(f"PyTorch {torch.__version__}, {arguments.threads} threads, medians of {arguments.rounds} rounds, samples/s and peak MiB")
 
-    def row(chapter, name, budget, make, allocated, label):
-        pairs = []
-        for _ in range(arguments.rounds):
-            rate, our_peak = run_ours(arguments.bin / chapter, name, budget, arguments.threads)
-            pairs.append((rate, statistics.median(rates(make, make.batch, 6))))
-        a, b = (statistics.median(column) for column in zip(*pairs))
-        mib = 1 << 20
-        print(f"{label:<46} {a:>8.1f} {b:>8.1f} {a / b:>6.2f}   {our_peak / mib:>8.1f} {allocated / mib:>8.1f} "
-              f"{our_peak / allocated:>6.2f}", flush=True)
-
     def head(what):
         print(f"\n{what:<46} {'ours':>8} {'PyTorch':>8} {'ratio':>6}   {'ours':>8} {'PyTorch':>8} {'ratio':>6}")
+
+    def line(label, ours, theirs):  # of each the rate and the peak
+        mib = 1 << 20
+        return (f"{label:<46} {ours[0]:>8.1f} {theirs[0]:>8.1f} {ours[0] / theirs[0]:>6.2f}   {ours[1] / mib:>8.1f} "
+                f"{theirs[1] / mib:>8.1f} {ours[1] / theirs[1]:>6.2f}")
 
     less = []
     head("the same variant of both")
@@ -278,17 +273,21 @@ def table(arguments, likes):
             continue  # other contracts: see above
         chapter, config = ours["chapter"], ours["config"]
         for i, (name, batch, micro, options) in enumerate(variants_of(chapter, config)):
-            def make(batch=batch, micro=micro, options=options):
+            def make():
                 return Training(config, batch, micro, **options)
 
-            make.batch = batch
             allocated = peak(make)[0]
-            row(chapter, name, "none", make, allocated, f"{chapter}: {name}")
+            runs = [(name, "none")]
             if i == 0 and (found := mitigated(chapter, config, allocated)):
-                less.append((chapter, *found, make, allocated, f"{chapter[:2]}: {found[0]} / {name}"))
+                runs.append(found)
+            rounds = [[run_ours(arguments.bin / chapter, *run, arguments.threads) for run in runs] +
+                      [(statistics.median(rates(make, batch, 6)), allocated)] for _ in range(arguments.rounds)]
+            *mine, theirs = [tuple(map(statistics.median, zip(*column))) for column in zip(*rounds)]
+            print(line(f"{chapter}: {name}", mine[0], theirs), flush=True)
+            if len(mine) > 1:
+                less.append(line(f"{chapter[:2]}: {found[0]} / {name}", mine[1], theirs))
     head("the same step, ours mitigated / PyTorch plain")
-    for one in less:
-        row(*one)
+    print(*less, sep="\n")
 
 
 def main():

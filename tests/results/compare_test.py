@@ -59,7 +59,8 @@ assert done.returncode == 0 and [r["variant"] for r in same.values()] == NAMES
 assert all((r["memory"], r["throughput"], r["outcome"]) in {("equal", "SAME", "ok"), ("equal", "SAME", "oom")} for r in same.values())
 
 # Speed: a planted slowdown of 10 % is one; what the machine itself lost, or a wide spread, is not.
-for factor, machine, verdict in [(0.9, 1, "SLOWER"), (1 / 0.9, 1, "FASTER"), (0.97, 1, "SAME"), (0.9, 0.9, "AMBIGUOUS")]:
+for factor, machine, verdict in [(0.9, 1, "SLOWER"), (1 / 0.9, 1, "FASTER"), (0.97, 1, "SAME"), (0.9, 0.9, "AMBIGUOUS"),
+                                 (0.7, 0.8, "AMBIGUOUS"), (0.9, 1.02, "SLOWER")]:
     found, done = rows(base, changed(scale(factor, machine)))
     assert done.returncode == 0 and {r["throughput"] for r in found.values()} == {verdict}, (factor, machine, found)
     assert all(abs(r["ratio"] - factor) < 1e-6 for r in found.values())

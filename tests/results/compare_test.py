@@ -64,6 +64,8 @@ for factor, machine, verdict in [(0.9, 1, "SLOWER"), (1 / 0.9, 1, "FASTER"), (0.
     found, done = rows(base, changed(scale(factor, machine)))
     assert done.returncode == 0 and {r["throughput"] for r in found.values()} == {verdict}, (factor, machine, found)
     assert all(abs(r["ratio"] - factor) < 1e-6 for r in found.values())
+    assert [(c["chapter"], c["variants"], c["throughput"]) for c in json.loads(done.stdout)["chapters"]] == [
+        ("01_batch_reduction", len(NAMES), verdict)]
 
 
 def wide(result):

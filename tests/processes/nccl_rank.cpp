@@ -33,6 +33,20 @@ ncclUniqueId id_from(const std::string& file, bool mine) {
   return id;
 }
 
+// The first rank waits until the others have ended (a while): one that comes late is to hear why there is nobody.
+void end_after_all(const std::string& file, int rank, int ranks) {
+  if (rank > 0) {
+    std::ofstream(file + ".ended" + std::to_string(rank));
+    return;
+  }
+  for (int i = 0, other = 1; i < 2000 && other < ranks; ++i) {
+    if (std::filesystem::exists(file + ".ended" + std::to_string(other)))
+      ++other;
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 int explain(ncclResult_t result) {
   std::printf("error %d: %s\n", int(result), ncclGetLastError(nullptr));
   return 1;
@@ -90,7 +104,11 @@ int run(const std::string& scenario, int rank, int ranks, const std::string& fil
   const int claimed = scenario == "sizes" && rank == 1 ? ranks + 1 : ranks;
   if (scenario == "missing" && rank == 1) return 0;
   const int as = scenario == "twice" && rank == 2 ? 1 : rank;
-  if (const ncclResult_t result = ncclCommInitRank(&comm, claimed, id, as)) return explain(result);
+  if (const ncclResult_t result = ncclCommInitRank(&comm, claimed, id, as)) {
+    explain(result);
+    if (scenario == "sizes" || scenario == "twice") end_after_all(file, rank, ranks);
+    return 1;
+  }
   std::uint64_t hash = 0;
   if (scenario.ends_with("killed")) {  // after it has worked for a while
     (void)everything(comm, rank, ranks, hash);

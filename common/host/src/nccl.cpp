@@ -8,8 +8,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <chrono>
 #include <algorithm>
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>

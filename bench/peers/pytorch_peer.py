@@ -11,7 +11,7 @@ With a GPU everything runs there, otherwise on the CPU, with as many threads as 
 the result files of a run of ours (--like, by default bench/results/host).
 
 Fairness:
-  - Work. Same layers, widths, batch, sequence, AdamW, FP32; text is the course's Markdown, images are random (their values
+  - Work. Same layers, widths, batch, sequence, AdamW, FP32; text is the course's (common/data/text), images are random (their values
     change neither bytes nor times). PyTorch runs as its users run it: modules, scaled_dot_product_attention (which never
     forms the probabilities that ours keeps), tanh GELU, AdamW with fused=True, zero_grad(set_to_none=True).
   - Mixed precision is autocast (with GradScaler for fp16), which keeps FP32 weights; ours keeps 16-bit weights beside an
@@ -101,7 +101,7 @@ def make_model(name, again=False):
 def batch_of(config, samples):
     if config["model"] in WIDTHS:
         return torch.rand(samples, WIDTHS[config["model"]][0]), torch.randint(WIDTHS[config["model"]][-1], (samples,))
-    text = b"".join(f.read_bytes() for f in [root / "README.md", root / "CONTRIBUTING.md", *sorted(root.glob("chapters/*/README.md"))])
+    text = (root / "common/data/text/course_text.txt").read_bytes()
     rows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     seq = config["seq"]
     starts = [i * seq % (len(rows) - seq - 1) for i in range(samples)]

@@ -13,11 +13,11 @@
 namespace oomlab::data {
 
 namespace embedded {
-extern const std::span<const unsigned char> course_text_md;
+extern const std::span<const unsigned char> course_text_txt;
 }
 
 Text course_text() {
-  return {"the course's own Markdown", {embedded::course_text_md.begin(), embedded::course_text_md.end()}};
+  return {"the course's text", {embedded::course_text_txt.begin(), embedded::course_text_txt.end()}};
 }
 
 Text read_text(const std::string& path) {

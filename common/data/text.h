@@ -16,7 +16,7 @@ struct Text {
   std::vector<unsigned char> bytes;
 };
 
-/// The prose of this repository's own Markdown files, built into the program.
+/// The frozen text in data/text/, built into the program.
 Text course_text();
 /// Reads a file as bytes, whatever they are. Throws DataError when it cannot be read or is empty.
 Text read_text(const std::string& path);

@@ -63,7 +63,7 @@ struct Config {
   std::string model;
   std::size_t batch = 0, steps = 0;
   std::string data;                      ///< folder with IDX files; empty: the digits that come with the course
-  std::string text;                      ///< file to train on; empty: the course's own Markdown
+  std::string text;                      ///< file to train on; empty: the course's text
   std::size_t seq = 0, micro_batch = 0;  ///< 0: the chapter has no such option
   std::string precision;                 ///< empty: the chapter has no such option
   bool oversubscribe = false;            ///< more managed memory than the device has is allowed

@@ -135,7 +135,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (full.micro_batch) app.add_option("--micro-batch", micro_batch, "Samples of one forward and backward pass");
   if (full.seq) {
     app.add_option("--seq", seq, "Tokens a sequence");
-    app.add_option("--text", config.text, "File to train on, as bytes (default: the course's own Markdown)");
+    app.add_option("--text", config.text, "File to train on, as bytes (default: the course's text, which is built in)");
   } else {
     app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");
   }

@@ -135,7 +135,7 @@ def test():
     for chapter in CHAPTERS:  # predicted = measured, for every line of tests/bytes.txt
         under_test = f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"
         with open(logs / f"{chapter}.bytes.log", "w") as file:
-            code = subprocess.run([KIT / "bin" / f"{chapter}_checks", "--gtest_filter=Bytes*"], stdout=file, stderr=subprocess.STDOUT,
+            code = subprocess.run([KIT / "bin" / "chapter_checks", "--gtest_filter=Bytes*"], stdout=file, stderr=subprocess.STDOUT,
                                   env=environment() | {"OOMLAB_UNDER_TEST": under_test}).returncode
         print(f"{chapter}, bytes: {'passed' if code == 0 else f'FAILED, see {logs / chapter}.bytes.log'}", flush=True)
         failed += [chapter] if code else []

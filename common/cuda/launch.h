@@ -34,7 +34,7 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
 }
 
-/// Threads a block of every portable kernel; the tests set it to 1, 32, 96, 256, 1024.
+/// Threads a block of every portable kernel; the tests set it to each of kDistinctBlockThreads (oomlab_block.h).
 unsigned block_threads() noexcept;
 /// Changes block_threads() for this process. Throws std::invalid_argument outside 1…1024.
 void set_block_threads(unsigned threads);

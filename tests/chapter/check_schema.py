@@ -1,16 +1,13 @@
-"""Validates a result file against the schema: check_schema.py SCHEMA RESULT."""
+"""Validates result files against the schema: check_schema.py SCHEMA RESULT..."""
 import json
+import pathlib
 import sys
 
 import jsonschema
 
-schema_path, result_path = sys.argv[1:]
-with open(schema_path) as f:
-    schema = json.load(f)
-with open(result_path) as f:
-    result = json.load(f)
+schema = json.loads(pathlib.Path(sys.argv[1]).read_text())
 jsonschema.Draft7Validator.check_schema(schema)
-errors = sorted(jsonschema.Draft7Validator(schema).iter_errors(result), key=str)
-for error in errors:
-    print("/".join(map(str, error.absolute_path)), error.message)
-sys.exit(1 if errors else 0)
+errors = [f"{path}: {'/'.join(map(str, error.absolute_path))} {error.message}" for path in sys.argv[2:]
+          for error in sorted(jsonschema.Draft7Validator(schema).iter_errors(json.loads(pathlib.Path(path).read_text())), key=str)]
+print("\n".join(errors))
+sys.exit(1 if errors or not sys.argv[2:] else 0)

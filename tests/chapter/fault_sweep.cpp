@@ -7,7 +7,7 @@
 //      the allocation that failed, or with the same results when only giving back had failed, which is reported;
 //   2. nothing leaked: device bytes, streams, events, handles, pools, host bytes, temporary files; and the last CUDA
 //      error is clear;
-//   3. the chapter, run again without a fault, gives bit-identical results.
+//   3. the chapter, run again without a fault, gives bit-identical results (after every eighth fault).
 //
 //   --mode once|from   --device n (only calls of threads with this current device: of rank n)   --sites n (about n
 //   values of k, spread over all; without: every k)   --program NAME
@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,7 +38,8 @@
 #include "../faults/operator_new.h"
 #include "oomlab_host.h"
 
-int oomlab_chapter_main(int argc, char** argv);
+// Linked with --wrap=main: the program begins in __wrap_main(), and __real_main() is the chapter's main().
+extern "C" int __real_main(int argc, char** argv);
 
 // ------------------------------------------------------------------------------------------------- fallible file calls
 
@@ -140,8 +142,8 @@ struct Run {
 
 struct Sweep {
   std::string program, folder;
-  std::vector<std::string> words;
-  int device = -1;  // whose calls fail; -1: everybody's
+  std::vector<std::string> words, more;  ///< of the command line; those of them that were given after "--"
+  int device = -1;                       // whose calls fail; -1: everybody's
 
   /// Call number k fails; 0: none.
   Run run(std::uint64_t k = 0, bool from = false) const {
@@ -153,7 +155,7 @@ struct Sweep {
     for (const char* name : {"result.json", "trace.json", "snapshot.pickle"}) unlink((folder + "/" + name).c_str());
     Capture capture;
     if (k > 0) host::arm_fault(k, from, device);  // only the chapter's own calls count
-    result.exit_code = oomlab_chapter_main(static_cast<int>(argv.size()) - 1, argv.data());
+    result.exit_code = __real_main(static_cast<int>(argv.size()) - 1, argv.data());
     host::disarm_fault();
     capture.stop();
     result.out = capture.text(1);
@@ -231,6 +233,8 @@ std::string judge(const Run& run, const Run& clean, const json& reference) {
   return "";
 }
 
+constexpr std::size_t kFaultsARetry = 8;
+
 // No rank may wait for one that has failed. A run takes a fraction of a second, without a sanitizer.
 #ifdef OOMLAB_HOST_CHECK
 constexpr double kLongest = 120;
@@ -250,27 +254,74 @@ std::uint64_t stride_for(std::uint64_t calls, std::uint64_t sites) {
   return stride;
 }
 
-int sweep(const Sweep& chapter, bool from, std::uint64_t wanted, std::uint64_t replay) {
-  // Twice: the first run fills caches that live as long as the process (locales, flags, OpenBLAS's buffers).
-  Run clean = chapter.run();
-  clean = chapter.run();
+struct Options {
+  bool from = false;        ///< the k-th call and all later ones fail
+  std::uint64_t sites = 0;  ///< about so many values of k; 0: every k
+  std::uint64_t replay = 0;
+  bool quiet = false;  ///< of a replay: only the exit code tells
+};
+
+// A whole run without a fault must still be as it ever was.
+std::string judge_retry(const Sweep& chapter, const json& reference) {
+  const Run retry = chapter.run();
+  if (retry.exit_code != 0) return "a retry ends with exit code " + std::to_string(retry.exit_code) + ": " + retry.err;
+  if (deterministic(retry.files[0]) != reference) return "a retry has other results";
+  return "";
+}
+
+// The command that makes only call k fail.
+std::string replay_command(const Sweep& chapter, const Options& options, std::uint64_t k) {
+  std::string command = "/proc/self/exe --program " + chapter.program + " --mode " + (options.from ? "from" : "once") +
+                        " --replay " + std::to_string(k);
+  if (chapter.device >= 0) command += " --device " + std::to_string(chapter.device);
+  if (!chapter.more.empty()) command += " --";
+  for (const std::string& word : chapter.more) command += " '" + word + "'";
+  return command;
+}
+
+int sweep(const Sweep& chapter, const Options& options) {
+  // A first run fills caches that live as long as the process (locales, flags, OpenBLAS's buffers).
+  (void)chapter.run();
+  const Run clean = chapter.run(UINT64_MAX);
   if (clean.exit_code != 0) {
     std::printf("the clean run ends with exit code %d: %s\n", clean.exit_code, clean.err.c_str());
     return 1;
   }
   const json reference = deterministic(clean.files[0]);
-  (void)chapter.run(UINT64_MAX);
-  const std::uint64_t stride = stride_for(host::fault_calls(), wanted);
+  const std::uint64_t stride = stride_for(host::fault_calls(), options.sites);
   const host::Live nothing{};
   std::map<std::string, std::size_t> sites;
   std::size_t failures = 0;
+  std::vector<std::uint64_t> since_retry;  // the faults that the next retry answers for
 
-  for (std::uint64_t k = replay ? replay : 1;; k += stride) {
+  const auto report = [&](std::uint64_t k, const std::string& site, const std::string& complaint) {
+    ++failures;
+    if (!options.quiet)
+      std::printf("call %llu (%s) failing %s: %s\n    replay: %s\n", static_cast<unsigned long long>(k), site.c_str(),
+                  options.from ? "from then on" : "once", complaint.c_str(),
+                  replay_command(chapter, options, k).c_str());
+  };
+  // One retry for several faults: most runs of a sweep would be retries otherwise. When it fails, each of them is
+  // looked at in a process of its own.
+  const auto retry = [&](const std::string& site) {
+    const std::string complaint = judge_retry(chapter, reference);
+    if (!complaint.empty()) {
+      const std::size_t before = failures;
+      for (const std::uint64_t k : since_retry)
+        if (options.replay || std::system((replay_command(chapter, options, k) + " --quiet yes").c_str()) != 0)
+          report(k, site, complaint);
+      if (failures == before) report(since_retry.front(), "and those that follow, together", complaint);
+    }
+    since_retry.clear();
+    return complaint.empty();
+  };
+
+  for (std::uint64_t k = options.replay ? options.replay : 1;; k += stride) {
     const long long bytes_before = host_heap_bytes();
     std::string complaint;
     {
       const auto start = std::chrono::steady_clock::now();
-      const Run faulted = chapter.run(k, from);
+      const Run faulted = chapter.run(k, options.from);
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (host::fault_site()[0] == '\0') break;  // beyond the last fallible call
       complaint = judge(faulted, clean, reference);
@@ -281,7 +332,8 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t wanted, std::uint64_t r
           faulted.err.find("out of host memory") == std::string::npos &&
           faulted.err.find("rank " + std::to_string(chapter.device)) == std::string::npos)
         complaint = "an error that does not name the rank: " + faulted.err;
-      if (replay) std::printf("--- exit code %d\n%s%s", faulted.exit_code, faulted.out.c_str(), faulted.err.c_str());
+      if (options.replay && !options.quiet)
+        std::printf("--- exit code %d\n%s%s", faulted.exit_code, faulted.out.c_str(), faulted.err.c_str());
     }
     const std::string site = host::fault_site();
     const long long leaked = host_heap_bytes() - bytes_before - heap_bytes(site);
@@ -293,58 +345,48 @@ int sweep(const Sweep& chapter, bool from, std::uint64_t wanted, std::uint64_t r
       for (const auto& entry : std::filesystem::directory_iterator(chapter.folder))
         if (entry.path().extension() != ".json" && entry.path().extension() != ".pickle")
           complaint = "left the file " + entry.path().filename().string();
-    if (complaint.empty()) {
-      const Run retry = chapter.run();
-      if (retry.exit_code != 0) {
-        complaint = "the retry ends with exit code " + std::to_string(retry.exit_code) + ": " + retry.err;
-      } else if (deterministic(retry.files[0]) != reference) {
-        complaint = "the retry has other results";
-      }
+    if (!complaint.empty()) report(k, site, complaint);
+    if (failures >= 20) {
+      std::printf("giving up after 20 failures\n");
+      break;
     }
-    if (!complaint.empty()) {
-      ++failures;
-      std::printf("call %llu (%s) failing %s: %s\n    replay: %s_fault_sweep --program %s --mode %s --replay %llu\n",
-                  static_cast<unsigned long long>(k), site.c_str(), from ? "from then on" : "once", complaint.c_str(),
-                  chapter.program.c_str(), chapter.program.c_str(), from ? "from" : "once",
-                  static_cast<unsigned long long>(k));
-      if (failures >= 20) {
-        std::printf("giving up after 20 failures\n");
-        break;
-      }
-      if (!(host::live() == nothing)) break;  // everything after a leak would fail too
-    }
-    if (replay) break;
+    if (!(host::live() == nothing)) break;  // everything after a leak would fail too
+    since_retry.push_back(k);
+    if ((since_retry.size() == kFaultsARetry || options.replay) && !retry(site)) break;
+    if (options.replay) break;
   }
+  if (!since_retry.empty()) (void)retry("of the last few");
 
   std::size_t total = 0;
   for (const auto& [name, count] : sites) total += count;
+  if (options.quiet) return failures ? 1 : 0;
   std::printf("%s, mode %s, every %llu. call: %zu fault sites swept, %zu failures\n", chapter.program.c_str(),
-              from ? "from" : "once", static_cast<unsigned long long>(stride), total, failures);
+              options.from ? "from" : "once", static_cast<unsigned long long>(stride), total, failures);
   for (const auto& [name, count] : sites) std::printf("  %6zu  %s\n", count, name.c_str());
   return failures == 0 && total > 0 ? 0 : 1;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+extern "C" int __wrap_main(int argc, char** argv) {
   Sweep chapter;
-  bool from = false;
-  std::uint64_t sites = 0, replay = 0;
-  std::vector<std::string> more;  // options for the chapter, after "--"
+  Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (option == "--") {
-      more.assign(argv + i + 1, argv + argc);
+      chapter.more.assign(argv + i + 1, argv + argc);
       break;
     }
     if (option == "--device") {
       chapter.device = std::atoi(value.c_str());
     } else if (option == "--mode") {
-      from = value == "from";
+      options.from = value == "from";
     } else if (option == "--sites") {
-      sites = std::strtoull(value.c_str(), nullptr, 10);
+      options.sites = std::strtoull(value.c_str(), nullptr, 10);
     } else if (option == "--replay") {
-      replay = std::strtoull(value.c_str(), nullptr, 10);
+      options.replay = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (option == "--quiet") {
+      options.quiet = value == "yes";
     } else if (option == "--program") {
       chapter.program = value;
     } else {
@@ -356,19 +398,21 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "fault_sweep: --program NAME is needed\n");
     return 64;
   }
+  // Models are tiny here: to clear pages of 2 MiB for them would take a seventh of the time.
+  (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   std::string name = (std::filesystem::temp_directory_path() / "oomlab_sweep.XXXXXX").string();
   if (!mkdtemp(name.data())) return 1;
   terminal = dup(2);
   std::signal(SIGABRT, on_abort);
   chapter.folder = name;
-  const bool has_steps = std::find(more.begin(), more.end(), "--steps") != more.end();
+  const bool has_steps = std::find(chapter.more.begin(), chapter.more.end(), "--steps") != chapter.more.end();
   chapter.words = {chapter.program, "--quick",
                    "--json",        name + "/result.json",
                    "--trace",       name + "/trace.json",
                    "--snapshot",    name + "/snapshot.pickle"};
   if (!has_steps) chapter.words.insert(chapter.words.end(), {"--steps", "1"});
-  chapter.words.insert(chapter.words.end(), more.begin(), more.end());
-  const int exit_code = sweep(chapter, from, sites, replay);
+  chapter.words.insert(chapter.words.end(), chapter.more.begin(), chapter.more.end());
+  const int exit_code = sweep(chapter, options);
   std::filesystem::remove_all(name);
   return exit_code;
 }

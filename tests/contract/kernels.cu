@@ -88,7 +88,7 @@ class Kernels : public Contract, public testing::WithParamInterface<unsigned> {
  protected:
   unsigned threads() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(Threads, Kernels, testing::Values(1u, 32u, 96u, 256u, 1024u));
+INSTANTIATE_TEST_SUITE_P(Threads, Kernels, testing::ValuesIn(kDistinctBlockThreads));
 
 TEST_P(Kernels, GridRangeVisitsEachIndexOnce) {
   for (const std::size_t n : {0ul, 1ul, 15ul, 17ul, 1000ul, 4097ul}) {

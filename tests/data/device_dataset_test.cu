@@ -39,7 +39,7 @@ class Batches : public ::testing::TestWithParam<unsigned> {
     return result;
   }
 };
-INSTANTIATE_TEST_SUITE_P(BlockThreads, Batches, ::testing::Values(1u, 32u, 96u, 256u, 1024u));
+INSTANTIATE_TEST_SUITE_P(BlockThreads, Batches, ::testing::ValuesIn(kDistinctBlockThreads));
 
 double resized(const data::Dataset& d, std::size_t image, std::size_t y, std::size_t x, data::ImageShape to) {
   const auto at = [](std::size_t i, std::size_t from, std::size_t size) {

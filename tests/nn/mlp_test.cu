@@ -42,7 +42,7 @@ class Model : public ::testing::TestWithParam<std::tuple<unsigned, Activation>> 
   Device device;
 };
 INSTANTIATE_TEST_SUITE_P(All, Model,
-                         ::testing::Combine(::testing::Values(1u, 32u, 96u, 256u, 1024u),
+                         ::testing::Combine(::testing::ValuesIn(kDistinctBlockThreads),
                                             ::testing::Values(Activation::none, Activation::relu, Activation::gelu)),
                          [](const auto& info) {
                            return std::string(name_of(std::get<1>(info.param))) + "_" +
@@ -137,7 +137,7 @@ TEST(MlpInitialisation, SameBitsForAnyBlockSizeAndAnotherSeedOtherBits) {
   Device device;
   const MlpSpec spec = parse_model("mlp-small");
   std::optional<std::uint64_t> first;
-  for (const unsigned threads : {1u, 32u, 96u, 256u, 1024u}) {
+  for (const unsigned threads : kDistinctBlockThreads) {
     set_block_threads(threads);
     const Mlp model(device.context, spec, 7, false);
     if (!first) first = model.fingerprint(device.context);

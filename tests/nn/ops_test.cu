@@ -23,7 +23,7 @@ class Ops : public ::testing::TestWithParam<unsigned> {
   void TearDown() override { set_block_threads(256); }
   Device device;
 };
-INSTANTIATE_TEST_SUITE_P(BlockThreads, Ops, ::testing::Values(1u, 32u, 96u, 256u, 1024u));
+INSTANTIATE_TEST_SUITE_P(BlockThreads, Ops, ::testing::ValuesIn(kDistinctBlockThreads));
 
 struct Shape {
   std::size_t rows, width;

@@ -17,7 +17,7 @@ class Optimizers : public ::testing::TestWithParam<unsigned> {
   void TearDown() override { set_block_threads(256); }
   Device device;
 };
-INSTANTIATE_TEST_SUITE_P(BlockThreads, Optimizers, ::testing::Values(1u, 32u, 96u, 256u, 1024u));
+INSTANTIATE_TEST_SUITE_P(BlockThreads, Optimizers, ::testing::ValuesIn(kDistinctBlockThreads));
 
 constexpr int kSteps = 7;
 

@@ -63,7 +63,7 @@ class TransformerOps : public ::testing::TestWithParam<unsigned> {
   }
   Device device;
 };
-INSTANTIATE_TEST_SUITE_P(BlockThreads, TransformerOps, ::testing::Values(1u, 32u, 96u, 256u, 1024u));
+INSTANTIATE_TEST_SUITE_P(BlockThreads, TransformerOps, ::testing::ValuesIn(kDistinctBlockThreads));
 
 template <class F>
 void for_each_type(F f) {

@@ -15,6 +15,9 @@
 
 namespace oomlab {
 
+/// Threads a block that make a difference here, for tests: one, one warp, some, many, all.
+inline constexpr unsigned kDistinctBlockThreads[] = {1, 32, 96, 256, 1024};
+
 struct IndexRange {
   std::size_t first, last, step;
   struct Iterator {

@@ -1,0 +1,141 @@
+// A chapter from end to end, as its users start it: five cases. What all chapters share in the command line is tested
+// in tests/harness/cli_test.cpp.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "process.h"
+
+namespace {
+
+using namespace oomlab::test;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+void expect_success(const Words& python) {
+  const Outcome outcome = run_process("python3", python, "/");
+  EXPECT_EQ(outcome.exit_code, 0) << python[0] << "\n" << outcome.out << outcome.err;
+}
+
+void expect_schema(const Words& results) {
+  expect_success(Words{source_folder() + "/tests/chapter/check_schema.py",
+                       source_folder() + "/common/harness/result.schema.json"} +
+                 results);
+}
+
+// Trace and snapshot show the peak that the result has.
+void expect_the_peak(const TemporaryFolder& folder) {
+  const json result = json::parse(read_text(folder / "result.json"));
+  const std::string peak = result["variants"][0]["peak_allocated_bytes"].dump(), tests = source_folder() + "/tests/";
+  expect_success({tests + "memory/check_trace.py", folder / "trace.json", "--peak", peak});
+  expect_success({tests + "memory/check_snapshot.py", folder / "snapshot.pickle", "--peak", peak});
+}
+
+const Words kFiles = {"--json", "result.json", "--trace", "trace.json", "--snapshot", "snapshot.pickle"};
+
+TEST(EndToEnd, AQuickRunPassesSaysSoAndWritesValidFiles) {
+  const TemporaryFolder folder;
+  const Words steps = slow_build() ? Words{"--steps", "1"} : Words{};
+  const Outcome outcome = run_process(program(), Words{"--quick"} + steps + kFiles, folder.path());
+  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("OOM"), std::string::npos) << outcome.out;  // a chapter meets out of memory
+  EXPECT_NE(outcome.out.find("\nPASS: "), std::string::npos) << outcome.out;
+  expect_schema({folder / "result.json"});
+  expect_the_peak(folder);
+  EXPECT_EQ(folder.entries().size(), 3u);
+}
+
+TEST(EndToEnd, PlansAndBudgetsOfAnySizeGiveValidFiles) {
+  const TemporaryFolder folder;
+  Words results;
+  for (const Words& words : {Words{"--steps", "1", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"},
+                             Words{"--plan", "--budget", "1B"}, Words{"--plan"}}) {
+    const std::string result = folder / ("result" + std::to_string(results.size()) + ".json");
+    const Outcome outcome = run_process(program(), Words{"--quick", "--json", result} + words, folder.path());
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 0) << words.back() << ": " << outcome.err;
+    results.push_back(result);
+  }
+  expect_schema(results);
+  EXPECT_EQ(run_process(program(), Words{"--quick", "--plan"} + kFiles, folder.path()).exit_code, 0);
+  expect_the_peak(folder);
+}
+
+TEST(EndToEnd, BadInputCostsOneLine) {
+  const TemporaryFolder folder;
+  std::vector<std::pair<Words, const char*>> refused = {
+      {{"--nosuch"}, "--nosuch"},
+      {{"--model", "nosuch"}, "nosuch"},
+      {{"--filter", "^nothing-like-this$"}, "nothing-like-this"},
+      {{"--plan", "--batch", "18446744073709551615"}, "18446744073709551615"}};
+  const bool on_text = run_process(program(), {"--help"}, folder.path()).out.find(" --text ") != std::string::npos;
+  if (on_text) {
+    refused.push_back({{"--plan", "--model", "gpt:9-1-2000000000"}, "gpt:9-1-2000000000"});
+    refused.push_back({{"--plan", "--model", "mlp:64-10"}, "is unknown"});
+  } else {
+    refused.push_back({{"--plan", "--model", "mlp:2000000000-1000000000-10"}, "more bytes"});
+    refused.push_back({{"--plan", "--model", "gpt:1-1-8"}, "is unknown"});
+  }
+  for (const auto& [words, mentions] : refused) {
+    const Outcome outcome = run_process(program(), Words{"--quick"} + words + kFiles, folder.path());
+    EXPECT_EQ(outcome.exit_code, 64) << words.back() << ": " << outcome.err;
+    EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
+    EXPECT_NE(outcome.err.find(mentions), std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+  EXPECT_TRUE(folder.entries().empty()) << folder.entries().front();
+}
+
+TEST(EndToEnd, AFullDiskCostsOneLineAndNoOldResult) {
+  const auto run_on_a_full_disk = [](const TemporaryFolder& folder) {
+    return run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"}, folder.path(), [] {
+      // The smallest disk there is: files of this process may not grow beyond 1 KiB. The streams of the child are
+      // files too, so --quiet.
+      const rlimit limit{1024, 1024};
+      setrlimit(RLIMIT_FSIZE, &limit);
+      signal(SIGXFSZ, SIG_IGN);
+    });
+  };
+  const TemporaryFolder empty, old;
+  std::ofstream(old / "result.json") << "precious";
+  for (const TemporaryFolder* folder : {&empty, &old}) {
+    const Outcome outcome = run_on_a_full_disk(*folder);
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+    EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
+    EXPECT_NE(outcome.err.find("result.json"), std::string::npos) << outcome.err;
+  }
+  EXPECT_TRUE(empty.entries().empty()) << empty.entries().front();
+  EXPECT_EQ(read_text(old / "result.json"), "precious");
+  EXPECT_EQ(old.entries(), std::vector<std::string>{"result.json"});
+}
+
+TEST(EndToEnd, CtrlCLeavesNoResult) {
+  // Interrupted at different moments of a run that would take long.
+  for (const int milliseconds : {5, 60, 400}) {
+    const TemporaryFolder folder;
+    const Outcome outcome = run_process(program(), Words{"--quick", "--steps", "100000000"} + kFiles, folder.path(), {},
+                                        [milliseconds](pid_t pid) {
+                                          std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+                                          kill(pid, SIGINT);
+                                        });
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    // 130 from the handler, or from the signal itself when it came before there was a handler.
+    EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+    EXPECT_TRUE(folder.entries().empty()) << "after " << milliseconds << " ms: " << folder.entries().front();
+  }
+}
+
+}  // namespace

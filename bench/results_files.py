@@ -4,7 +4,7 @@ import json
 import math
 import pathlib
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace", "data")
 # Distinct also in grey and to colour-blind eyes (Okabe and Ito), with patterns not needed: the order is always the same.
 COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#d55e00",
@@ -113,6 +113,31 @@ class Variant:
         self.agrees = field["numerics"]["agrees"].truth()
 
 
+class Claim:
+    """Folk advice, the figure that it is judged by, and the verdict."""
+
+    def __init__(self, field):
+        def number(key):
+            value = field.get(key)
+            return value.number() if value else None
+        self.text, self.what, self.size = field["claim"].text(), field["what"].text(), field.get("size")
+        self.size = self.size.text() if self.size else ""
+        self.about = field["about"].one_of(("memory", "time", "numbers"))
+        self.low, self.high = number("low"), number("high")
+        self.measured, at_size = number("measured"), number("at_size")
+        self.judged = at_size if self.size else self.measured
+        self.verdict = field["verdict"].one_of(("holds", "holds for some sizes", "does not hold", "not judged", "not measured"))
+        self.verdict_text = field["verdict_text"].text()
+
+    def expected(self):
+        """The range in which the claim is true."""
+        if self.low is None:
+            return f"at most {self.high:g}"
+        if self.high is None:
+            return f"at least {self.low:g}"
+        return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
+
+
 class Result:
     """One chapter's file."""
 
@@ -143,9 +168,7 @@ class Result:
         self.variants = [Variant(v) for v in top["variants"].items()]
         if not self.variants:
             top["variants"].fail("is empty")
-        self.claims = [(c["claim"].text(), c["what"].text(), c["low"].number(), c["high"].number(),
-                        c.get("measured").number() if c.get("measured") else None, c["verdict"].text())
-                       for c in top["claims"].items()]
+        self.claims = [Claim(c) for c in top["claims"].items()]
         self.findings = {key: top["findings"][key].value for key in top["findings"].keys()}
         self.passed = top["passed"].truth()
 

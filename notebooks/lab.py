@@ -94,5 +94,6 @@ def bars(result, title=None):
 
 def claims(result):
     for c in result["claims"]:
-        measured = "" if c["measured"] is None else f" ({c['measured']:.4g}; expected {c['low']:g} to {c['high']:g})"
-        print(f"{c['verdict']:>14}: {c['claim']}{measured}")
+        judged = c["measured"] if c["size"] is None else c["at_size"]
+        where = f" for {c['size']}" if c["size"] else ""
+        print(f"{c['verdict_text']:>16}: {c['claim']}{'' if judged is None else f' ({judged:.4g}{where})'}")

@@ -49,11 +49,12 @@ inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples
                               std::span(samples.labels).subspan(from, rows), count, samples.seq);
 }
 
-/// What stays allocated while a model of T is trained with an optimizer that keeps `optimizer_bytes` a parameter.
+/// What stays allocated, beside the cuBLAS workspace, while a model with elements of `element_bytes` is trained with an
+/// optimizer that keeps `optimizer_copies` FP32 numbers per parameter.
 inline ByCategory resident_for_training(const nn::TransformerSpec& spec, std::size_t element_bytes,
                                         std::size_t optimizer_copies) {
   ByCategory resident;
-  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes) + round_to_granule(sizeof(float));  // the loss
+  resident[Category::workspace] = round_to_granule(sizeof(float));  // the loss
   resident[Category::parameters] = resident[Category::gradients] = nn::tensor_bytes(spec, element_bytes);
   resident[Category::optimizer] = checked_product(nn::tensor_bytes(spec, sizeof(float)), optimizer_copies);
   return resident;

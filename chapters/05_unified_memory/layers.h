@@ -161,7 +161,7 @@ class LayerTraining final : public Workload {
     return hash;
   }
 
-  /// Everything but the batch's source and the place: workspace and activations.
+  /// Everything but the batch's source, the place and the cuBLAS workspace: activations, losses.
   static ByCategory predicted(const nn::MlpSpec& spec, std::size_t batch) {
     ByCategory bytes;
     const auto floats = [](std::size_t count) { return round_to_granule(checked_product(count, sizeof(float))); };
@@ -169,7 +169,7 @@ class LayerTraining final : public Workload {
     for (std::size_t l = 1; l <= spec.layers(); ++l)
       add(Category::activations, floats(checked_product(batch, spec.widths[l])));
     for (int i = 0; i < 2; ++i) add(Category::activations, floats(checked_product(batch, widest_hidden(spec))));
-    add(Category::workspace, checked_sum(kBlasWorkspaceBytes, floats(batch)));
+    add(Category::workspace, floats(batch));
     add(Category::workspace, floats(1));
     return bytes;
   }

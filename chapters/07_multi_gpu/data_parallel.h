@@ -124,7 +124,7 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
   const ByCategory state = Units<T>::resident(units, 1, 0);
   ByCategory resident;
   if (rank == 0) resident = state;
-  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes) + kGranule;
+  resident[Category::workspace] = kGranule;
   const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), share, job.seq);
   const std::size_t e = nn::embedding_bytes(job.spec, sizeof(T), share, job.seq);
   const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), share, job.seq, job.keep);

@@ -284,7 +284,7 @@ ByCategory predict_rank(const Job& job, const Place& place) {
   const auto w = [&](const std::string& name) { return zero >= 3 ? whole(name) : 0; };
   const auto g = [&](const std::string& name) { return zero >= 2 ? whole(name) : 0; };
   ByCategory resident = Units<T>::resident(units, dp, zero);
-  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes) + (has_head ? 2 : 1) * kGranule;
+  resident[Category::workspace] = (has_head ? 2 : 1) * kGranule;
 
   const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
   const std::size_t e = embeds ? nn::embedding_bytes(job.spec, sizeof(T), job.micro_batch, job.seq) : 0;

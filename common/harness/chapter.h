@@ -1,12 +1,11 @@
 #pragma once
 // What a chapter declares, and what the harness finds out.
 //
-// A chapter is a list of variants of the same work (the first is the baseline, the others are mitigations), each with
-// the peak bytes that theory predicts, and a list of claims. run_chapter() does the rest: it runs every variant under
-// the budget, those that ran out of memory once more without it, checks prediction and numerics, measures throughput
-// in a separate pass, and reports.
+// A chapter is a list of variants of the same work (the first is the baseline, the others are mitigations; see
+// variant.h), each with the peak bytes that theory predicts, and a list of claims (claim.h). run_chapter() does the
+// rest: it runs every variant under the budget, those that ran out of memory once more without it, checks prediction
+// and numerics, measures throughput in a separate pass, and reports.
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,9 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "memory/context.h"
-#include "memory/ledger.h"
-#include "memory/out_of_memory.h"
+#include "harness/claim.h"
+#include "harness/variant.h"
 
 namespace oomlab {
 
@@ -52,11 +50,16 @@ struct Defaults {
   const char* precision = "";   ///< --precision: fp32, fp16, bf16
   bool oversubscribe = false;   ///< true: the chapter has the option --oversubscribe
   int devices = 0;  ///< a chapter on several devices: how many, and --tp, --pp, --dp, --zero and --checkpoint
+  /// Models that are published, and large: "gpt2 bert-large". Whoever names one means it at its own size, so then these
+  /// values are the defaults instead (models and optional parts of theirs are ignored).
+  const char* published_models = "";
+  const Defaults* published = nullptr;
 };
 
 /// The common command line, after parsing and checking.
 struct Config {
-  std::size_t budget = 0;  ///< bytes; kUnlimited with --budget none
+  std::size_t budget = 0;                       ///< bytes; kUnlimited with --budget none
+  std::size_t workspace = kBlasWorkspaceBytes;  ///< bytes of cuBLAS workspace that each context has, and counts
   int device = 0;
   int devices = 1;
   bool devices_given = false;  ///< --devices was
@@ -75,125 +78,6 @@ struct Config {
   std::string json, trace, snapshot;  ///< output files; empty: none
 };
 
-/// One running variant. All device memory it holds comes from the Context it was made with.
-class Workload {
- public:
-  virtual ~Workload() = default;
-  /// One step of work, queued on the context's stream. May throw OutOfMemory; then nothing has changed.
-  virtual void step() = 0;
-  virtual std::size_t samples_per_step() const = 0;
-  /// The figure that is compared between variants after a step, for example the loss. 0 in plan mode.
-  virtual double figure() = 0;
-  /// A hash of everything the work has produced, for example of all weights. 0 in plan mode.
-  virtual std::uint64_t fingerprint() = 0;
-  /// A rank of a team: payload sent since the beginning, bytes.
-  virtual std::uint64_t bytes_sent() const { return 0; }
-  /// A stage of a pipeline: micro-batches in flight at most.
-  virtual std::size_t most_in_flight() const { return 1; }
-};
-
-/// How a mitigation's numbers must agree with the baseline's, after every step.
-struct Agreement {
-  enum class Kind { bit_equal, within_tolerance, differs_by_design };
-  Kind kind = Kind::bit_equal;
-  double tolerance = 0;  ///< within_tolerance: largest relative difference of figure()
-  std::string why;       ///< differs_by_design: the reason, for the table's footnote
-};
-
-/// Numbers need not agree, because of `why`.
-inline Agreement differs_by_design(std::string why) {
-  Agreement agreement;
-  agreement.kind = Agreement::Kind::differs_by_design;
-  agreement.why = std::move(why);
-  return agreement;
-}
-
-/// Ranks that work on one thing, each on a thread and a device of its own. Made anew for every run.
-class Team {
- public:
-  explicit Team(int ranks) : ranks_(ranks) {}
-  virtual ~Team() = default;
-  int ranks() const noexcept { return ranks_; }
-  /// A rank's part of the work, made on its thread, its device current. Throws as Variant::make.
-  virtual std::unique_ptr<Workload> make(Context& context, int rank) = 0;
-  /// Peak allocated bytes of a rank by category, in closed form.
-  virtual ByCategory predicted(int rank) const = 0;
-  /// Ranks of one kind need the same memory: plan mode runs one of each.
-  virtual int kind(int rank) const { return rank; }
-  /// Raised when a rank fails: the others must not wait for it.
-  std::atomic<bool> failed{false};
-
- private:
-  int ranks_;
-};
-
-/// One row of the comparison.
-struct Variant {
-  std::string name;
-  std::size_t batch = 0;  ///< samples a step
-  /// Peak allocated bytes by category at a batch size, in closed form.
-  std::function<ByCategory(std::size_t batch)> predicted;
-  Agreement agreement;
-  /// Makes the work. Throws OutOfMemory when its fixed part does not fit; then nothing stays allocated.
-  std::function<std::unique_ptr<Workload>(Context&, std::size_t batch)> make;
-  /// Where its memory comes from, on the current device, with the budget in bytes (kUnlimited: none) as the limit of
-  /// what it may hold. Empty: cudaMallocAsync, with the budget as the limit of what is allocated.
-  std::function<std::unique_ptr<MemoryResource>(std::size_t budget)> resource = {};
-  /// Several ranks instead of `make`. The row shows the rank that needs most; `predicted` is that rank's.
-  std::function<std::unique_ptr<Team>(std::size_t batch)> team = {};
-  int ranks = 1;  ///< of the team
-};
-
-/// What one rank of a team, and those that are alike, needed.
-struct RankResult {
-  int rank = 0;
-  std::size_t alike = 1;  ///< ranks that this one stands for (plan mode), itself included
-  ByCategory predicted, at_peak;
-  std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
-  std::uint64_t bytes_sent = 0;                                             ///< payload, in a step
-  std::size_t most_in_flight = 0;                                           ///< micro-batches
-  std::uint64_t fingerprint = 0;                                            ///< after the memory pass
-};
-
-/// What happened to a variant.
-struct VariantResult {
-  enum class Outcome { ok, oom, skipped };
-  std::string name;
-  bool baseline = false;
-  std::size_t batch = 0;
-  Outcome outcome = Outcome::ok;         ///< under the budget
-  std::string reason;                    ///< oom: one line; skipped: why
-  std::optional<OutOfMemoryReport> oom;  ///< under the budget
-  bool measured = false;                 ///< the figures below are there (with the budget, or if oom, without it)
-  ByCategory predicted;
-  std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
-  ByCategory at_peak;
-  std::vector<PhasePeak> phases;
-  std::vector<RankResult> ranks;  ///< of a team; the figures above are those of the rank that needed most
-  std::vector<double> figures;    ///< figure() after each step of the memory pass
-  std::uint64_t fingerprint = 0;  ///< after the memory pass
-  bool compared = false;          ///< against the baseline; not when the baseline did not run, nor in plan mode
-  bool agrees = true;
-  Agreement agreement;
-  double largest_difference = 0;             ///< relative, of figures against the baseline's
-  std::vector<double> samples_per_second;    ///< one for every timed step; empty in plan mode
-  std::vector<double> reference_rates;       ///< of this machine, around these steps: see harness/timing.h
-  std::optional<std::size_t> largest_batch;  ///< that fits the budget by the prediction (which is checked)
-
-  std::size_t predicted_peak() const { return predicted.total(); }
-  /// False when the measured peak, or its split, is not the predicted one.
-  bool prediction_holds() const { return !measured || at_peak == predicted; }
-};
-
-/// Folk advice, put to the test.
-struct Claim {
-  std::string text;          ///< as it is commonly given
-  std::string what;          ///< what is measured here, with its unit
-  double low = 0, high = 0;  ///< the claim holds when the measurement lies in [low, high]
-  /// The measurement; nothing when this run does not have what it takes (a filter, an OOM, plan mode).
-  std::function<std::optional<double>(const std::vector<VariantResult>&)> measure;
-};
-
 class Report;
 
 /// A chapter, as its main.cu declares it.
@@ -202,8 +86,12 @@ struct Chapter {
   std::vector<Variant> variants;
   std::vector<Claim> claims;
   /// Runs after the table: the chapter's own findings. What it tells the Report is printed and lands in the JSON.
-  std::function<void(const std::vector<VariantResult>&, Report&)> after;
+  std::function<void(const Results&, Report&)> after;
 };
+
+/// The cuBLAS workspace of a run under a budget, bytes, when the user does not say: kBlasWorkspaceBytes, but at most a
+/// twentieth of the budget, so that it never hides what a chapter shows. The same on every device.
+std::size_t default_workspace(std::size_t budget);
 
 /// Runs `body` with a fresh context under `budget` bytes on the device of `config`, and gives what it allocated back,
 /// whatever happens. The ledger passed in keeps the figures. For chapters that search (a batch finder).

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <filesystem>
 #include <regex>
+#include <sstream>
 
 #include "memory/bytes.h"
 
@@ -37,6 +38,21 @@ std::size_t parse_budget(const std::string& text) {
   } catch (const std::invalid_argument& error) {
     throw UsageError(fmt::format("--budget: {}, or none", error.what()));
   }
+}
+
+std::size_t parse_workspace(const std::string& text) {
+  try {
+    return parse_bytes(text);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(fmt::format("--workspace: {}", error.what()));
+  }
+}
+
+bool is_published(const std::string& model, const Defaults& defaults) {
+  std::istringstream names(defaults.published_models);
+  for (std::string name; names >> name;)
+    if (name == model) return true;
+  return false;
 }
 
 std::string describe(const Defaults& d) {
@@ -112,7 +128,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
                                const Defaults& quick) {
   CommandLine result;
   Config& config = result.config;
-  std::string budget, device, devices, batch, steps, micro_batch, seq, tp, pp, dp, zero;
+  std::string budget, workspace, device, devices, batch, steps, micro_batch, seq, tp, pp, dp, zero;
   bool version = false;
 
   CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full),
@@ -122,6 +138,8 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   app.add_flag("--version", version, "Show the version and exit");
   const CLI::Option* budget_option =
       app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
+  app.add_option("--workspace", workspace,
+                 "cuBLAS workspace, counted (default 8 MiB, but at most 5 % of the budget), for example 32MiB");
   const CLI::Option* device_option =
       app.add_option("--device", device, "Device number (default 0), or auto: the one with the most free memory");
   const CLI::Option* devices_option =
@@ -147,7 +165,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     app.add_option("--pp", pp, "Ranks that have different layers (pipeline parallel)");
     app.add_option("--dp", dp, "Ranks, or groups of them, that have different samples (data parallel)");
     app.add_option("--zero", zero, "ZeRO stage among those of --dp: 0 to 3");
-    app.add_flag("--checkpoint", config.checkpoint, "Keep each layer's input only, and compute the layer again");
+    app.add_flag("--checkpoint", config.checkpoint, "Keep each layer's input only, and recompute the layer");
   }
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
@@ -184,12 +202,14 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     result.benchmark_flags.push_back(extra);
   }
 
-  const Defaults& defaults = config.quick ? quick : full;
+  const Defaults& size = config.quick ? quick : full;
+  const Defaults& defaults = full.published && is_published(config.model, full) ? *full.published : size;
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
   config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
   config.steps = given(steps_option) ? parse_count("--steps", steps) : defaults.steps;
-  if (!given(model_option)) config.model = defaults.model;
+  config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_workspace(workspace);
+  if (!given(model_option)) config.model = size.model;
   config.seq = seq.empty() ? defaults.seq : parse_count("--seq", seq);
   config.micro_batch = micro_batch.empty() ? defaults.micro_batch : parse_count("--micro-batch", micro_batch);
   if (config.precision.empty()) config.precision = defaults.precision;
@@ -200,7 +220,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   } else if (given(device_option)) {
     config.device = parse_device("--device", device, 0);
   }
-  config.devices = full.devices ? defaults.devices : 1;
+  config.devices = full.devices ? size.devices : 1;
   config.devices_given = given(devices_option);
   if (config.devices_given) config.devices = parse_device("--devices", devices, 1);
   if (!tp.empty()) config.tp = parse_count("--tp", tp);

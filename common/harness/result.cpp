@@ -27,6 +27,15 @@ const char* name_of(Agreement::Kind kind) {
   return "?";
 }
 
+const char* name_of(About about) {
+  switch (about) {
+    case About::memory: return "memory";
+    case About::time: return "time";
+    case About::numbers: return "numbers";
+  }
+  return "?";
+}
+
 std::string numerics_cell(const VariantResult& v) {
   if (v.baseline) return "baseline";
   if (!v.compared) return "-";
@@ -140,10 +149,10 @@ std::string oom_line(const OutOfMemoryReport& report) {
 std::string banner(const RunResult& run) {
   const Config& c = run.config;
   const SystemInfo& s = run.system;
-  std::string text = fmt::format("{} - {}\nmodel {}, batch {}{}{}{}, budget {}\n", run.program, run.title, c.model,
-                                 c.batch, c.micro_batch ? fmt::format(", micro-batch {}", c.micro_batch) : "",
-                                 c.seq ? fmt::format(", seq {}", c.seq) : "",
-                                 c.precision.empty() ? "" : ", " + c.precision, format_limit(c.budget));
+  std::string text = fmt::format(
+      "{} - {}\nmodel {}, batch {}{}{}{}, budget {}, cuBLAS workspace {}\n", run.program, run.title, c.model, c.batch,
+      c.micro_batch ? fmt::format(", micro-batch {}", c.micro_batch) : "", c.seq ? fmt::format(", seq {}", c.seq) : "",
+      c.precision.empty() ? "" : ", " + c.precision, format_limit(c.budget), format_bytes(c.workspace));
   if (c.plan) {
     text += "plan mode: bytes only, nothing is computed\n";
   } else if (s.backend == "host") {
@@ -181,7 +190,7 @@ std::string comparison_table(const RunResult& run) {
     rows.push_back(std::move(row));
   }
   std::string text = align(rows);
-  if (starred) text += "* measured without the budget, which it does not fit\n";
+  if (starred) text += "* exceeds the budget; measured again without it\n";
   for (const VariantResult& v : run.variants) {
     if (!v.reason.empty()) text += fmt::format("{}: {}\n", v.name, v.reason);
     if (v.compared && v.agreement.kind == Agreement::Kind::differs_by_design && !v.agreement.why.empty())
@@ -194,9 +203,16 @@ std::string claims_table(const RunResult& run) {
   std::string text;
   for (const ClaimResult& c : run.claims) {
     text += fmt::format("claim \"{}\"\n      {}: ", c.claim.text, c.claim.what);
-    text += c.measured ? fmt::format("{:.4g}, expected {:g} to {:g}: {}\n", *c.measured, c.claim.low, c.claim.high,
-                                     c.verdict())
-                       : fmt::format("{}\n", c.verdict());
+    if (!c.judged()) {
+      text += fmt::format("{}\n", c.verdict_text());
+      continue;
+    }
+    text += fmt::format("{:.4g}{}, expected {}: {}\n", *c.judged(), c.claim.at_size ? " for " + c.claim.size : "",
+                        describe(c.claim.range), c.verdict_text());
+    if (!c.claim.at_size || !c.measured) continue;
+    const bool alike = c.claim.range.has(*c.measured) == c.claim.range.has(*c.judged());
+    text += fmt::format("      in this run: {:.4g}{}\n", *c.measured,
+                        alike || c.claim.here.empty() ? "" : fmt::format(" ({})", c.claim.here));
   }
   return text;
 }
@@ -230,11 +246,14 @@ std::string phase_table(const VariantResult& result) {
 std::string result_json(const RunResult& run) {
   const Config& c = run.config;
   JsonWriter json;
-  json.begin_object().member("schema_version", 1).member("chapter", run.program).member("title", run.title);
+  json.begin_object().member("schema_version", 2).member("chapter", run.program).member("title", run.title);
   json.key("system");
   write_system(json, run.system);
   json.key("config").begin_object().member("model", c.model).member("batch", c.batch).member("steps", c.steps);
-  json.member("budget_bytes", maybe_limit(c.budget)).member("device", c.device).member("devices", c.devices);
+  json.member("budget_bytes", maybe_limit(c.budget))
+      .member("workspace_bytes", c.workspace)
+      .member("device", c.device)
+      .member("devices", c.devices);
   json.key("data");
   c.data.empty() ? json.null() : json.value(c.data);
   if (c.seq) {
@@ -253,8 +272,11 @@ std::string result_json(const RunResult& run) {
   for (const VariantResult& v : run.variants) write_variant(json, v, c.budget);
   json.end_array().key("claims").begin_array();
   for (const ClaimResult& r : run.claims) {
-    json.begin_object().member("claim", r.claim.text).member("what", r.claim.what).member("low", r.claim.low);
-    json.member("high", r.claim.high).member("measured", r.measured).member("verdict", r.verdict()).end_object();
+    json.begin_object().member("claim", r.claim.text).member("about", name_of(r.claim.about));
+    json.member("what", r.claim.what).member("low", r.claim.range.low).member("high", r.claim.range.high).key("size");
+    r.claim.at_size ? json.value(r.claim.size) : json.null();
+    json.member("at_size", r.at_size).member("measured", r.measured).member("verdict", r.verdict());
+    json.member("verdict_text", r.verdict_text()).end_object();
   }
   json.end_array().key("findings").begin_object();
   for (const auto& [name, figure] : run.findings) json.member(name, figure);

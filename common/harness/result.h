@@ -9,14 +9,6 @@
 
 namespace oomlab {
 
-/// A claim with what became of it.
-struct ClaimResult {
-  Claim claim;
-  std::optional<double> measured;
-  bool holds() const { return measured && *measured >= claim.low && *measured <= claim.high; }
-  const char* verdict() const { return !measured ? "not measured" : holds() ? "holds" : "does not hold"; }
-};
-
 /// Everything a run found out.
 struct RunResult {
   std::string program, title;

@@ -152,6 +152,12 @@ void say_devices(const Config& config, int ranks, const Progress& progress) {
   throw CannotRunHere(fmt::format("--plan needs {}, which is not there", twin.string()));
 }
 
+// What a context needs beside what a chapter predicts.
+ByCategory with_workspace(const Config& config, ByCategory bytes) {
+  bytes[Category::workspace] = checked_sum(bytes[Category::workspace], round_to_granule(config.workspace));
+  return bytes;
+}
+
 // --------------------------------------------------------------------------------------------------------- memory pass
 
 // Files that tell the story of the first variant.
@@ -343,7 +349,8 @@ struct MemoryPass {
         ++result.ranks[known->second].alike;
       } else {
         ranks.push_back(rank);
-        result.ranks.push_back({.rank = rank, .predicted = team->predicted(rank), .at_peak = {}});
+        result.ranks.push_back(
+            {.rank = rank, .predicted = with_workspace(config, team->predicted(rank)), .at_peak = {}});
       }
     }
     const auto returned = on_ranks(*team, ranks, [&](int rank) {
@@ -404,7 +411,7 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   result.baseline = baseline;
   result.batch = variant.batch;
   result.agreement = variant.agreement;
-  result.predicted = variant.predicted(variant.batch);
+  result.predicted = with_workspace(config, variant.predicted(variant.batch));
 
   Ledger ledger;
   ledger.record_timeline(story != nullptr);
@@ -468,11 +475,12 @@ void compare_numerics(VariantResult& v, const VariantResult& baseline) {
 }
 
 // The largest batch whose predicted peak fits: the prediction grows with the batch, so doubling, then bisection.
-std::optional<std::size_t> largest_batch(const Variant& variant, std::size_t budget) {
+std::optional<std::size_t> largest_batch(const Config& config, const Variant& variant) {
+  const std::size_t budget = config.budget;
   if (budget == kUnlimited) return std::nullopt;
   const auto fits = [&](std::size_t batch) {
     try {
-      return variant.predicted(batch).total() <= budget;
+      return with_workspace(config, variant.predicted(batch)).total() <= budget;
     } catch (const std::length_error&) {  // more bytes than a size_t can count
       return false;
     }
@@ -660,12 +668,12 @@ int flushed() {
 // What is told at the end. Returns the exit code.
 int finish(const std::string& program, const Chapter& chapter, RunResult& result, const Story& story) {
   const Config& config = result.config;
-  for (const Claim& claim : chapter.claims) result.claims.push_back({claim, claim.measure(result.variants)});
+  result.claims = judge(chapter.claims, Results(result.variants));
   check_results(result);
 
   if (!config.quiet) fmt::print("\n{}\n", comparison_table(result));
   RunReport report(result);
-  if (chapter.after) chapter.after(result.variants, report);
+  if (chapter.after) chapter.after(Results(result.variants), report);
   if (!config.quiet) fmt::print("{}{}", claims_table(result), verdict_line(result));
   (void)flushed();
   if (config.quiet)
@@ -734,7 +742,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     choose_device(line, most_ranks, progress);
     set_benchmark_flags(argv[0], line.benchmark_flags);
     check_benchmark_filter(line, chosen);
-    for (const Variant* variant : chosen) (void)variant->predicted(variant->batch).total();
+    for (const Variant* variant : chosen) (void)with_workspace(config, variant->predicted(variant->batch)).total();
     return std::string();
   });
   if (config.list) {
@@ -761,7 +769,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     const bool baseline = variant == &chapter.variants.front(), first = variant == chosen.front();
     result.variants.push_back(
         run_memory_pass(config, program, *variant, baseline, first && tell ? &story : nullptr, progress));
-    result.variants.back().largest_batch = largest_batch(*variant, config.budget);
+    result.variants.back().largest_batch = largest_batch(config, *variant);
   }
   if (!config.plan) {
     if (result.variants.front().baseline && processes().rank() == 0)  // only there the baseline has run
@@ -804,12 +812,17 @@ int run_and_explain(int argc, char** argv, const char* program, const Defaults& 
 
 }  // namespace
 
+std::size_t default_workspace(std::size_t budget) {
+  const std::size_t twentieth = budget / 20 / kGranule * kGranule;
+  return budget == kUnlimited ? kBlasWorkspaceBytes : std::clamp(twentieth, kGranule, kBlasWorkspaceBytes);
+}
+
 void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body) {
   const DeviceGuard guard(config.device);
   AsyncResource pool;
   LimitingResource limited(pool, budget);
   ledger.set_limit_bytes(budget);
-  Context context(limited, ledger);
+  Context context(limited, ledger, config.workspace);
   body(context);
 }
 
@@ -819,7 +832,7 @@ void with_context(const Config& config, const Variant& variant, std::size_t budg
   const DeviceGuard guard(config.device);
   const auto resource = variant.resource(budget);
   ledger.set_limit_bytes(budget);
-  Context context(*resource, ledger);
+  Context context(*resource, ledger, config.workspace);
   body(context);
 }
 

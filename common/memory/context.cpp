@@ -4,10 +4,10 @@
 
 namespace oomlab {
 
-Context::Context(MemoryResource& upstream, Ledger& ledger)
+Context::Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes)
     : memory_(upstream, ledger),
       blas_(stream_),
-      workspace_(memory_, stream_, kBlasWorkspaceBytes, Category::workspace, "cuBLAS workspace") {
+      workspace_(memory_, stream_, workspace_bytes, Category::workspace, "cuBLAS workspace") {
   // After cublasSetStream, which forgets the workspace.
   CUBLAS_CHECK(cublasSetWorkspace(blas_, workspace_.data(), workspace_.bytes()));
 }

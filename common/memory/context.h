@@ -10,15 +10,21 @@
 
 namespace oomlab {
 
-/// The cuBLAS workspace of a context, bytes. Given to cuBLAS explicitly, so that it is counted like everything else
-/// (left alone, cuBLAS allocates its own, which no ledger sees).
+/// The cuBLAS workspace of a context, bytes, unless it is told otherwise. Given to cuBLAS explicitly, so that it is
+/// counted like everything else (left alone, cuBLAS allocates its own, which no ledger sees).
 inline constexpr std::size_t kBlasWorkspaceBytes = std::size_t(8) << 20;
+
+/// `bytes` without that workspace. Predictions of operators and models leave it out: its size is the caller's choice.
+inline ByCategory without_workspace(ByCategory bytes, std::size_t workspace_bytes = kBlasWorkspaceBytes) {
+  bytes[Category::workspace] -= round_to_granule(workspace_bytes);
+  return bytes;
+}
 
 class Context {
  public:
   /// Uses the current device. Allocates the workspace (category workspace, tag "cuBLAS workspace").
   /// Throws OutOfMemory, CudaError, CublasError; then nothing stays allocated.
-  Context(MemoryResource& upstream, Ledger& ledger);
+  Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes = kBlasWorkspaceBytes);
   /// Waits for the stream.
   ~Context();
 

@@ -259,7 +259,6 @@ std::size_t label_bytes(std::size_t batch) { return round_to_granule(checked_pro
 
 ByCategory resident_for_inference(const MlpSpec& spec) {
   ByCategory resident;
-  resident[Category::workspace] = round_to_granule(kBlasWorkspaceBytes);
   resident[Category::parameters] = parameter_bytes(spec);
   return resident;
 }

@@ -116,8 +116,8 @@ std::size_t parameter_bytes(const MlpSpec& spec);
 /// granule(4 · batch): the labels of a batch (category data).
 std::size_t label_bytes(std::size_t batch);
 
-/// What stays allocated between steps: the context's workspace, parameters, and when training gradients, the
-/// loss, and the optimizer's state.
+/// What stays allocated between steps, beside the context's cuBLAS workspace (which no prediction here has, because its
+/// size is a choice): parameters, and when training gradients, the loss, and the optimizer's state.
 ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer);
 ByCategory resident_for_inference(const MlpSpec& spec);
 

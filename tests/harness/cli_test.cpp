@@ -82,6 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"BudgetUnit", {"--budget", "12parsecs"}, "12parsecs"}, Bad{"BudgetZero", {"--budget", "0"}, "0"},
         Bad{"BudgetNegative", {"--budget=-1MiB"}, "-1MiB"},
         Bad{"BudgetHuge", {"--budget", "99999999999TiB"}, "99999999999TiB"},
+        Bad{"WorkspaceUnit", {"--workspace", "12parsecs"}, "12parsecs"},
+        Bad{"WorkspaceZero", {"--workspace", "0"}, "0"}, Bad{"WorkspaceEmpty", {"--workspace", ""}, "--workspace"},
         Bad{"BatchZero", {"--batch", "0"}, "--batch '0'"}, Bad{"BatchNegative", {"--batch=-3"}, "-3"},
         Bad{"BatchWord", {"--batch", "many"}, "many"},
         Bad{"BatchOverflow", {"--batch", "99999999999999999999"}, "99999999999999999999"},

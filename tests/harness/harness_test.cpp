@@ -37,7 +37,6 @@ class Toy final : public Workload {
 
 ByCategory toy_bytes(std::size_t bytes) {
   ByCategory split;
-  split[Category::workspace] = kBlasWorkspaceBytes;
   split[Category::parameters] = split[Category::activations] = round_to_granule(bytes);
   return split;
 }
@@ -166,7 +165,7 @@ TEST_F(Harness, NumbersThatDisagreeFail) {
 }
 
 TEST_F(Harness, OutOfMemoryIsARow) {
-  const Ran ran = run(good(), {"--budget", std::to_string(kBlasWorkspaceBytes + 150'000)});
+  const Ran ran = run(good(), {"--budget", std::to_string(kBlasWorkspaceBytes + 150'000), "--workspace", "8MiB"});
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   const json &large = ran.result["variants"][0], &small = ran.result["variants"][1];
   EXPECT_EQ(large["outcome"], "oom");
@@ -182,33 +181,117 @@ TEST_F(Harness, OutOfMemoryIsARow) {
 
 TEST_F(Harness, TheLargestBatchIsTheLargestThatFits) {
   const std::size_t budget = kBlasWorkspaceBytes + 123'456;
-  const Ran ran = run(good(), {"--budget", std::to_string(budget)});
+  const Ran ran = run(good(), {"--budget", std::to_string(budget), "--workspace", "8MiB"});
   std::size_t largest = 0;  // by brute force
   for (std::size_t batch = 1; batch < 1'000; ++batch)
-    if (toy_bytes(1'000 * batch).total() <= budget) largest = batch;
+    if (kBlasWorkspaceBytes + toy_bytes(1'000 * batch).total() <= budget) largest = batch;
   EXPECT_GT(largest, 1u);
   EXPECT_EQ(ran.result["variants"][1]["largest_batch"], largest);
   EXPECT_EQ(ran.result["variants"][0]["largest_batch"], 0);
   EXPECT_TRUE(run(good()).result["variants"][0]["largest_batch"].is_null());
 }
 
+// ------------------------------------------------------------------------------------------------------------- claims
+
+Claim claim_of(const char* text, About about, Range range, std::optional<double> figure) {
+  Claim claim{.text = text, .about = about, .what = "answer", .range = range};
+  claim.measure = [figure](const Results&) { return figure; };
+  return claim;
+}
+
 TEST_F(Harness, ClaimsGetVerdictsAndDoNotFailTheRun) {
   Chapter chapter = good();
-  chapter.claims = {{"it holds", "answer", 41, 43, [](const auto&) { return 42.0; }},
-                    {"it does not", "answer", 0, 1, [](const auto&) { return 42.0; }},
-                    {"nobody knows", "answer", 0, 1, [](const auto&) { return std::nullopt; }}};
+  chapter.claims = {claim_of("it holds", About::numbers, between(41, 43), 42),
+                    claim_of("it does not", About::numbers, at_most(1), 42),
+                    claim_of("nobody knows", About::numbers, at_most(1), std::nullopt),
+                    claim_of("it is faster", About::time, at_least(2), 1)};
+  chapter.claims[3].holds_where = [] { return "never"; };
   const Ran ran = run(chapter);
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.result["claims"][0]["verdict"], "holds");
   EXPECT_EQ(ran.result["claims"][1]["verdict"], "does not hold");
+  EXPECT_TRUE(ran.result["claims"][1]["low"].is_null());
   EXPECT_EQ(ran.result["claims"][2]["verdict"], "not measured");
+  const bool host = ran.result["system"]["backend"] == "host";
+  EXPECT_EQ(ran.result["claims"][3]["verdict"], host ? "not judged" : "holds for some sizes");
+  EXPECT_EQ(ran.result["claims"][3]["measured"], 1);
+  EXPECT_NE(ran.out.find("answer: 42, expected 41 to 43: holds"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("answer: 42, expected at most 1: does not hold"), std::string::npos);
+  EXPECT_NE(ran.out.find(host ? "expected at least 2: host: not judged" : "at least 2: never"), std::string::npos);
+}
+
+// A claim about memory is judged at the size that it names, whatever this run is; what is true for some sizes says
+// which.
+TEST_F(Harness, MemoryIsJudgedAtItsSize) {
+  Chapter chapter = good();
+  Claim claim{.text = "half is saved", .about = About::memory, .what = "share saved", .range = at_least(0.5)};
+  claim.size = "a real model";
+  claim.at_size = [] { return 0.6; };
+  claim.measure = [](const Results& r) { return r.saved("small", "small", figures::peak); };
+  claim.here = "a toy";
+  chapter.claims = {claim, claim, claim};
+  chapter.claims[1].at_size = [] { return 0.4; };
+  chapter.claims[2].at_size = chapter.claims[1].at_size;
+  chapter.claims[2].holds_where = [] { return "holds from batch 9 on"; };
+  const Ran ran = run(chapter);
+  EXPECT_EQ(ran.result["claims"][0]["verdict"], "holds");
+  EXPECT_EQ(ran.result["claims"][0]["measured"], 0);
+  EXPECT_EQ(ran.result["claims"][1]["verdict"], "does not hold");
+  EXPECT_EQ(ran.result["claims"][2]["verdict"], "holds for some sizes");
+  EXPECT_EQ(ran.result["claims"][2]["verdict_text"], "holds from batch 9 on");
+  EXPECT_NE(
+      ran.out.find("share saved: 0.6 for a real model, expected at least 0.5: holds\n      in this run: 0 (a toy)\n"),
+      std::string::npos)
+      << ran.out;
+  EXPECT_EQ(run(chapter, {"--filter", "large"}).result["claims"][0]["verdict"], "holds");
+}
+
+TEST_F(Harness, ResultsAreLookedUpByName) {
+  Chapter chapter = good();
+  chapter.after = [](const Results& results, Report& report) {
+    report.figure("ratio", results.ratio("large", "small", figures::bytes(Category::parameters)).value());
+    report.figure("saved", results.saved("small", "large", figures::bytes(Category::parameters)).value());
+    report.check(!results.ratio("large", "smal", figures::peak) && !results.find("no such"),
+                 "a name that is not there");
+    report.check(!results.value("small", figures::bytes(Category::data)).has_value() ||
+                     !results.ratio("large", "small", figures::bytes(Category::data)),
+                 "nothing divided by nothing");
+  };
+  const Ran ran = run(chapter);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_EQ(ran.result["findings"]["ratio"], 100'352.0 / 1'024);
+  EXPECT_EQ(ran.result["findings"]["saved"], 1 - 1'024.0 / 100'352);
+}
+
+TEST(Ranges, ReadLikeEnglish) {
+  EXPECT_EQ(describe(at_least(1.2)), "at least 1.2");
+  EXPECT_EQ(describe(at_most(0.5)), "at most 0.5");
+  EXPECT_EQ(describe(between(0.5, 0.75)), "0.5 to 0.75");
+  EXPECT_EQ(describe(exactly(1)), "1");
+  EXPECT_TRUE(between(0.5, 0.75).has(0.75) && !between(0.5, 0.75).has(0.751) && at_least(0.5).has(1e9));
+}
+
+// ---------------------------------------------------------------------------------------------------------- workspace
+
+TEST_F(Harness, TheWorkspaceIsCountedAndNeverHidesWhatAChapterShows) {
+  EXPECT_EQ(default_workspace(kUnlimited), kBlasWorkspaceBytes);
+  EXPECT_EQ(default_workspace(std::size_t(80) << 30), kBlasWorkspaceBytes);
+  EXPECT_EQ(default_workspace(100'000'000), 5'000'000 / kGranule * kGranule);
+  EXPECT_EQ(default_workspace(1), kGranule);
+  const std::size_t budget = 10 << 20;
+  const json by_default = run(good(), {"--budget", "10MiB"}).result,
+             given = run(good(), {"--workspace", "12345"}).result;
+  EXPECT_EQ(by_default["config"]["workspace_bytes"], default_workspace(budget));
+  EXPECT_EQ(by_default["variants"][0]["by_category_bytes"]["workspace"], default_workspace(budget));
+  EXPECT_EQ(given["config"]["workspace_bytes"], 12'345);
+  EXPECT_EQ(given["variants"][0]["by_category_bytes"]["workspace"], round_to_granule(12'345));
 }
 
 TEST_F(Harness, FindingsAndFailedChecksOfAChapterAreReported) {
   Chapter chapter = good();
   chapter.after = [](const auto& results, Report& report) {
     report.line("a finding");
-    report.figure("variants_seen", static_cast<double>(results.size()));
+    report.figure("variants_seen", static_cast<double>(std::distance(results.begin(), results.end())));
     report.check(true, "fine");
     report.check(false, "the sky is not green");
   };
@@ -267,7 +350,7 @@ TEST_F(Harness, OutOfMemoryInTheTimingPassIsPartOfTheRow) {
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   const json &large = ran.result["variants"][0], &small = ran.result["variants"][1];
   EXPECT_EQ(large["outcome"], "ok");
-  EXPECT_EQ(large["peak_allocated_bytes"], toy_bytes(100'000).total());
+  EXPECT_EQ(large["peak_allocated_bytes"], kBlasWorkspaceBytes + toy_bytes(100'000).total());
   EXPECT_NE(large["reason"].get<std::string>().find("not timed, out of memory"), std::string::npos);
   EXPECT_FALSE(large.contains("throughput")) << large["throughput"];
   EXPECT_EQ(small["throughput"]["repetitions"], 3);

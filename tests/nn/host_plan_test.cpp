@@ -41,7 +41,7 @@ TEST(Plan, AThousandTimesLargerInLessThanASecond) {
   const Planning planning;
   Ledger plan;
   train(plan, spec, batch, OptimizerKind::adamw, 1);
-  EXPECT_EQ(plan.peak_by_category(), predict_training(spec, batch, OptimizerKind::adamw).at_peak);
+  EXPECT_EQ(without_workspace(plan.peak_by_category()), predict_training(spec, batch, OptimizerKind::adamw).at_peak);
   EXPECT_GT(plan.peak_bytes(), std::size_t(16) * 43'000'000 * 1'000'000);
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1.0);
 }

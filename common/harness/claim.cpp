@@ -1,0 +1,83 @@
+#include "harness/claim.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "cuda/backend.h"
+#include "harness/chapter.h"
+
+namespace oomlab {
+
+namespace figures {
+std::optional<double> peak(const VariantResult& r) { return double(r.peak_allocated); }
+std::optional<double> reserved(const VariantResult& r) { return double(r.peak_reserved); }
+std::optional<double> speed(const VariantResult& r) {
+  return r.samples_per_second.empty() ? std::nullopt : std::optional(median(r.samples_per_second));
+}
+Figure bytes(Category category) {
+  return [category](const VariantResult& r) { return double(r.at_peak[category]); };
+}
+std::optional<double> model_state(const VariantResult& r) {
+  return double(r.at_peak[Category::parameters] + r.at_peak[Category::gradients] + r.at_peak[Category::optimizer]);
+}
+}  // namespace figures
+
+std::optional<double> ratio(std::optional<double> a, std::optional<double> b) {
+  return a && b && *b != 0 ? std::optional(*a / *b) : std::nullopt;
+}
+std::optional<double> saved(std::optional<double> a, std::optional<double> b) {
+  const auto kept = ratio(a, b);
+  return kept ? std::optional(1 - *kept) : std::nullopt;
+}
+
+const VariantResult* Results::find(const std::string& name) const {
+  for (const VariantResult& r : all_)
+    if (r.name == name && r.measured) return &r;
+  return nullptr;
+}
+std::optional<double> Results::value(const std::string& name, const Figure& figure) const {
+  const VariantResult* const found = find(name);
+  return found ? figure(*found) : std::nullopt;
+}
+std::optional<double> Results::ratio(const std::string& a, const std::string& b, const Figure& figure) const {
+  return oomlab::ratio(value(a, figure), value(b, figure));
+}
+std::optional<double> Results::saved(const std::string& a, const std::string& b, const Figure& figure) const {
+  return oomlab::saved(value(a, figure), value(b, figure));
+}
+
+std::string describe(const Range& range) {
+  if (!range.low) return fmt::format("at most {:g}", range.high.value());
+  if (!range.high) return fmt::format("at least {:g}", *range.low);
+  return *range.low == *range.high ? fmt::format("{:g}", *range.low)
+                                   : fmt::format("{:g} to {:g}", *range.low, *range.high);
+}
+
+std::optional<double> ClaimResult::judged() const {
+  return claim.about == About::memory && claim.at_size ? at_size : measured;
+}
+
+const char* ClaimResult::verdict() const {
+  if (!judged()) return "not measured";
+  if (claim.about == About::time && !times_are_judged) return "not judged";
+  if (claim.range.has(*judged())) return "holds";
+  return claim.holds_where ? "holds for some sizes" : "does not hold";
+}
+
+std::string ClaimResult::verdict_text() const {
+  const std::string verdict = this->verdict();
+  if (verdict == "holds for some sizes") return claim.holds_where();
+  return verdict == "not judged" ? "host: not judged" : verdict;
+}
+
+std::vector<ClaimResult> judge(const std::vector<Claim>& claims, const Results& results) {
+  const bool host = std::strcmp(backend_name(), "host") == 0;
+  std::vector<ClaimResult> judged;
+  for (const Claim& claim : claims)
+    judged.push_back({claim, claim.at_size ? claim.at_size() : std::nullopt,
+                      claim.measure ? claim.measure(results) : std::nullopt, !host});
+  return judged;
+}
+
+}  // namespace oomlab

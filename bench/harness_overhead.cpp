@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "../chapters/00_anatomy/training.h"
+#include "train/image_training.h"
 #include "harness/timing.h"
 
 namespace {
@@ -29,7 +29,7 @@ int run(double limit) {
   Config config;
   Ledger ledger;
   with_context(config, kUnlimited, ledger, [&](Context& context) {
-    chapters::Training training(context, dataset, spec, nn::OptimizerKind::adamw, 32);
+    train::ImageTraining training(context, dataset, spec, nn::OptimizerKind::adamw, 32);
     // Wall time of each step, from the end of the one before it: medians of these forget what other programs did.
     const auto bare = [&](std::vector<double>& seconds) {
       training.step();

@@ -32,7 +32,7 @@ namespace {
 
 using namespace oomlab;
 using namespace oomlab::bench;
-using namespace oomlab::chapters;
+using namespace oomlab::caching_allocator;
 
 // --------------------------------------------------------------------------------------------------------- replaying
 

@@ -12,12 +12,12 @@
 #include <fmt/format.h>
 
 #include "cuda/backend.h"
-#include "training.h"
+#include "train/image_training.h"
 
 namespace {
 
 using namespace oomlab;
-using chapters::Training;
+using namespace oomlab::train;
 
 /// Inference keeps no gradients, no optimizer state, and frees each activation as soon as the next one is there.
 class Inference final : public Workload {
@@ -25,7 +25,7 @@ class Inference final : public Workload {
   Inference(Context& context, const data::Dataset& dataset, const nn::MlpSpec& spec, std::size_t batch)
       : context_(context),
         images_(context, dataset),
-        model_(context, spec, chapters::kSeed, /*with_gradients=*/false),
+        model_(context, spec, kImageSeed, /*with_gradients=*/false),
         batch_(batch) {}
 
   void step() override {
@@ -71,7 +71,7 @@ const VariantResult* find(const std::vector<VariantResult>& results, const std::
 
 Chapter anatomy(const Config& config) {
   const nn::MlpSpec spec = nn::parse_model(config.model);
-  const auto dataset = std::make_shared<data::Dataset>(chapters::load_images(config, spec));
+  const auto dataset = std::make_shared<data::Dataset>(load_images(config, spec));
   const std::size_t parameters = spec.parameters();
 
   Chapter chapter;
@@ -80,10 +80,10 @@ Chapter anatomy(const Config& config) {
     chapter.variants.push_back({
         .name = nn::name_of(kind),
         .batch = config.batch,
-        .predicted = [=](std::size_t batch) { return Training::predicted(*dataset, spec, kind, batch); },
+        .predicted = [=](std::size_t batch) { return ImageTraining::predicted(*dataset, spec, kind, batch); },
         .agreement = differs_by_design("another optimizer takes other steps"),
         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
-          return std::make_unique<Training>(context, *dataset, spec, kind, batch);
+          return std::make_unique<ImageTraining>(context, *dataset, spec, kind, batch);
         },
     });
   }

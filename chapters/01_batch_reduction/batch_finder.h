@@ -7,7 +7,7 @@
 
 #include "memory/out_of_memory.h"
 
-namespace oomlab::chapters {
+namespace oomlab::batch_reduction {
 
 /// One trial of the search.
 struct Attempt {
@@ -60,4 +60,4 @@ Search find_largest_batch(std::size_t limit, Try&& attempt) {
   return search;
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::batch_reduction

@@ -13,13 +13,13 @@
 
 #include <cmath>
 
-#include "../00_anatomy/training.h"
 #include "batch_finder.h"
+#include "train/image_training.h"
 
 namespace {
 
 using namespace oomlab;
-using chapters::Training;
+using namespace oomlab::train;
 
 constexpr auto kOptimizer = nn::OptimizerKind::adamw;
 constexpr std::size_t kVariants = 5;             // batch, batch/2, … batch/16
@@ -53,13 +53,13 @@ void find_batch(Report& report, const data::Dataset& dataset, const nn::MlpSpec&
                 std::optional<std::size_t> predicted) {
   const Config& config = report.config();
   if (config.budget == kUnlimited) return report.line("finder: no budget, no largest batch");
-  chapters::Search search;
+  Search search;
   bool fixed_fits = true;
   Ledger ledger;
   try {
     with_context(config, config.budget, ledger, [&](Context& context) {
-      Training training(context, dataset, spec, kOptimizer, 1);
-      search = chapters::find_largest_batch(kLargestTried, [&](std::size_t batch) {
+      ImageTraining training(context, dataset, spec, kOptimizer, 1);
+      search = find_largest_batch(kLargestTried, [&](std::size_t batch) {
         const std::size_t before = ledger.live_bytes();
         try {
           check_interrupt();
@@ -92,11 +92,11 @@ void find_batch(Report& report, const data::Dataset& dataset, const nn::MlpSpec&
 
 Chapter batch_reduction(const Config& config) {
   const nn::MlpSpec spec = nn::parse_model(config.model);
-  const auto dataset = std::make_shared<data::Dataset>(chapters::load_images(config, spec));
+  const auto dataset = std::make_shared<data::Dataset>(load_images(config, spec));
 
   Chapter chapter;
   chapter.title = "smaller batches";
-  const auto predicted = [=](std::size_t batch) { return Training::predicted(*dataset, spec, kOptimizer, batch); };
+  const auto predicted = [=](std::size_t batch) { return ImageTraining::predicted(*dataset, spec, kOptimizer, batch); };
   std::size_t batch = config.batch;
   for (std::size_t i = 0; i < kVariants && batch > 0; ++i, batch /= 2) {
     chapter.variants.push_back({
@@ -105,7 +105,7 @@ Chapter batch_reduction(const Config& config) {
         .predicted = predicted,
         .agreement = differs_by_design(i == 1 ? "a gradient of fewer samples is another gradient" : ""),
         .make = [=](Context& context, std::size_t size) -> std::unique_ptr<Workload> {
-          return std::make_unique<Training>(context, *dataset, spec, kOptimizer, size);
+          return std::make_unique<ImageTraining>(context, *dataset, spec, kOptimizer, size);
         },
     });
   }

@@ -6,9 +6,11 @@
 // The loss of a batch is a mean over its targets. So each micro-batch has to be divided by the number of targets of the
 // whole batch. Dividing its own mean by k instead is the same only when all micro-batches have equally many.
 
-#include "text_training.h"
+#include "train/text_training.h"
 
-namespace oomlab::chapters {
+namespace oomlab::gradient_accumulation {
+
+using namespace train;
 
 enum class Normalise {
   global_count,   ///< sum of losses / targets of the whole batch: the large batch's gradient
@@ -28,4 +30,4 @@ void accumulate_gradients(Context& context, nn::Transformer<T>& model, const dat
   }
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::gradient_accumulation

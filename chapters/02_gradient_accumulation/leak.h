@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "text_training.h"
+#include "train/text_training.h"
 
-namespace oomlab::chapters {
+namespace oomlab::gradient_accumulation {
+
+using namespace train;
 
 /// A forward pass up to the last layer, with all that its backward pass needs.
 class HeldForward {
@@ -52,4 +54,4 @@ class HeldForward {
   std::vector<nn::LayerActivations<float>> kept_;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::gradient_accumulation

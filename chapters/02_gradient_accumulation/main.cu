@@ -13,7 +13,8 @@
 namespace {
 
 using namespace oomlab;
-using namespace oomlab::chapters;
+using namespace oomlab::gradient_accumulation;
+using namespace oomlab::train;
 
 // Validation steps whose losses are kept, each with its forward pass, until memory runs out.
 void leak(Report& report, const nn::TransformerSpec& spec, const data::TextSampler& text) {

@@ -9,7 +9,7 @@
 #include "cuda/backend.h"
 #include "leak.h"
 
-namespace oomlab::chapters {
+namespace oomlab::gradient_accumulation {
 
 enum class Way { full_batch, global_count, mean_of_means, no_zero_grad, one_backward, micro_batch_alone };
 
@@ -107,4 +107,4 @@ class Accumulation final : public Workload {
   std::shared_ptr<Gradients> gradients_;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::gradient_accumulation

@@ -13,7 +13,8 @@
 namespace {
 
 using namespace oomlab;
-using namespace oomlab::chapters;
+using namespace oomlab::mixed_precision;
+using namespace oomlab::train;
 
 constexpr Precision kAll[] = {Precision::fp32, Precision::fp16, Precision::bf16, Precision::pure_fp16};
 

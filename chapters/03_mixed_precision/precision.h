@@ -10,47 +10,13 @@
 #include <map>
 #include <string>
 
-#include "../02_gradient_accumulation/text_training.h"
 #include "cuda/backend.h"
 #include "nn/mixed_precision.h"
+#include "train/precision.h"
 
-namespace oomlab::chapters {
+namespace oomlab::mixed_precision {
 
-/// How a model is stored and updated. `pure_fp16` has neither master weights nor a loss scale: the failure to see.
-enum class Precision { fp32, fp16, bf16, pure_fp16 };
-inline const char* name_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp32: return "fp32";
-    case Precision::fp16: return "fp16";
-    case Precision::bf16: return "bf16";
-    case Precision::pure_fp16: return "fp16 pure";
-  }
-  return "?";
-}
-inline std::size_t element_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
-
-inline nn::LossScaling scaling_of(Precision precision) {
-  // Frameworks begin with 65536, and let the first steps be skipped until it has come down.
-  return precision == Precision::fp16 ? nn::LossScaling::dynamic_from(1024) : nn::LossScaling::none();
-}
-
-inline bool has_master_weights(Precision precision) {
-  return precision == Precision::fp16 || precision == Precision::bf16;
-}
-
-/// What stays allocated: 16 bytes a parameter in FP32 (4 + 4 + 8) and with master weights (2 + 2 + 4 + 8), 12 without
-/// them (2 + 2 + 8), workspace, the loss and its scale.
-inline ByCategory resident_with(const nn::TransformerSpec& spec, Precision precision) {
-  ByCategory resident = resident_for_training(spec, element_bytes(precision), has_master_weights(precision) ? 3 : 2);
-  resident[Category::optimizer] += nn::scale_state_bytes();
-  return resident;
-}
-
-/// Peak allocated bytes by category of training: activations are 4 or 2 bytes an element.
-inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                                    Precision precision) {
-  return nn::predict_step(spec, element_bytes(precision), sequences, seq, {}, resident_with(spec, precision)).at_peak;
-}
+using namespace train;
 
 /// What the first step's gradients look like, by precision.
 struct GradientShares {
@@ -127,14 +93,9 @@ class PrecisionTraining final : public Workload {
 inline std::unique_ptr<Workload> make_training(Context& context, const nn::TransformerSpec& spec,
                                                const data::TextSampler& text, std::size_t batch, Precision precision,
                                                std::shared_ptr<GradientShares> shares) {
-  const auto make = [&]<class T>(T) -> std::unique_ptr<Workload> {
+  return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
     return std::make_unique<PrecisionTraining<T>>(context, spec, text, batch, precision, std::move(shares));
-  };
-  switch (precision) {
-    case Precision::fp32: return make(float{});
-    case Precision::bf16: return make(__nv_bfloat16{});
-    default: return make(__half{});
-  }
+  });
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::mixed_precision

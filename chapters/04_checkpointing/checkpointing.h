@@ -19,7 +19,7 @@
 #include "memory/bytes.h"
 #include "nn/transformer.h"
 
-namespace oomlab::chapters {
+namespace oomlab::checkpointing {
 
 struct Segment {
   std::size_t layers = 0;
@@ -223,4 +223,4 @@ inline std::string describe(const Schedule& schedule) {
   return text;
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::checkpointing

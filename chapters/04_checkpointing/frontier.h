@@ -1,10 +1,12 @@
 #pragma once
 // Memory against time, and against depth, as pictures in text.
 
-#include "../03_mixed_precision/precision.h"
 #include "solver.h"
+#include "train/precision.h"
 
-namespace oomlab::chapters {
+namespace oomlab::checkpointing {
+
+using namespace train;
 
 // Memory against time: what the solver finds between the least and the most that a step can use. Operations are shares
 // of the step's matrix products.
@@ -54,4 +56,4 @@ inline double bert_large(Precision precision, const Schedule& schedule) {
       predict_schedule(spec, element_bytes(precision), 8, 512, schedule, resident_with(spec, precision)).total());
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::checkpointing

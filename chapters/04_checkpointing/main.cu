@@ -17,7 +17,8 @@
 namespace {
 
 using namespace oomlab;
-using namespace oomlab::chapters;
+using namespace oomlab::checkpointing;
+using namespace oomlab::train;
 
 constexpr std::size_t kMostLayers = 256;  // the solver's time grows faster than their square
 

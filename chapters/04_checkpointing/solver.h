@@ -7,7 +7,7 @@
 
 #include "checkpointing.h"
 
-namespace oomlab::chapters {
+namespace oomlab::checkpointing {
 
 /// All ways to treat a stretch of layers that the solver knows; recomputed segments have up to `longest` layers.
 inline std::vector<Segment> segment_choices(std::size_t longest) {
@@ -84,4 +84,4 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   return std::nullopt;
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::checkpointing

@@ -8,10 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "../00_anatomy/training.h"
 #include "cuda/backend.h"
+#include "train/image_training.h"
 
-namespace oomlab::chapters {
+namespace oomlab::unified_memory {
+
+using namespace train;
 
 /// One layer's tensors, each [weights | padding | biases] of layer_count() floats, at addresses that the device can
 /// use.
@@ -58,7 +60,7 @@ inline void initialise(Context& context, const nn::MlpSpec& spec, std::size_t l,
   const std::size_t count = layer_count(spec, l);
   nn::fill(context, t.value, count, 0.0f);
   nn::fill_uniform(context, t.value, spec.widths[l - 1] * spec.widths[l],
-                   static_cast<float>(std::sqrt(6.0 / static_cast<double>(spec.widths[l - 1]))), kSeed, l);
+                   static_cast<float>(std::sqrt(6.0 / static_cast<double>(spec.widths[l - 1]))), kImageSeed, l);
   nn::fill(context, t.first, count, 0.0f);
   nn::fill(context, t.second, count, 0.0f);
 }
@@ -191,4 +193,4 @@ class LayerTraining final : public Workload {
   std::uint64_t steps_ = 0;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::unified_memory

@@ -3,7 +3,7 @@
 
 #include "layers.h"
 
-namespace oomlab::chapters {
+namespace oomlab::unified_memory {
 
 /// The whole dataset on the device, one byte a pixel: the batch is made there.
 class DeviceSource final : public BatchSource {
@@ -121,4 +121,4 @@ class HostSource final : public BatchSource {
   std::size_t turn_ = 0, first_ = 0;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::unified_memory

@@ -16,7 +16,8 @@
 namespace {
 
 using namespace oomlab;
-using namespace oomlab::chapters;
+using namespace oomlab::unified_memory;
+using namespace oomlab::train;
 
 using MakePlace = std::function<std::unique_ptr<Place>(Context&, const nn::MlpSpec&)>;
 using Results = std::vector<VariantResult>;

@@ -5,7 +5,7 @@
 
 #include "layers.h"
 
-namespace oomlab::chapters {
+namespace oomlab::unified_memory {
 
 // ---------------------------------------------------------------------------------------------------------------
 // device
@@ -294,4 +294,4 @@ class Streamed final : public Place {
   Stream stream_;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::unified_memory

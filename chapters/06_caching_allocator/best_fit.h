@@ -8,7 +8,7 @@
 #include "cuda/check.h"
 #include "memory/resource.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 
 /// Takes segments from cudaMalloc (20 MiB for requests below 10 MiB, larger ones just enough), cuts blocks from them,
 /// and keeps what is freed. A request gets the smallest free block of its stream that is large enough; what is left
@@ -144,4 +144,4 @@ class BestFitAllocator final : public MemoryResource {
   Free free_;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

@@ -18,7 +18,7 @@
 
 #include "memory/bytes.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 
 /// A block's name in a BlockMap is where it starts, in granules.
 using BlockId = std::uint32_t;
@@ -322,4 +322,4 @@ class BlockMap {
   std::size_t count_ = 0, used_ = 0, holes_ = 0;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

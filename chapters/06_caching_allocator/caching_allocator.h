@@ -35,7 +35,7 @@
 #include "memory/resource.h"
 #include "page_range.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 
 class CachingAllocator final : public MemoryResource {
  public:
@@ -434,4 +434,4 @@ class CachingAllocator final : public MemoryResource {
   std::size_t live_ = 0, peak_ = 0;  // granules
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

@@ -5,7 +5,7 @@
 #include "caching_allocator.h"
 #include "harness/chapter.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 
 /// Free memory in pieces: blocks of 3 MiB fill `limit`, every other one is freed, and one block of a quarter of the
 /// limit is asked for.
@@ -75,4 +75,4 @@ inline std::size_t chain_peak(MemoryResource& memory, cudaStream_t stream, bool 
   return ledger.peak_bytes();
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

@@ -15,7 +15,8 @@
 namespace {
 
 using namespace oomlab;
-using namespace oomlab::chapters;
+using namespace oomlab::caching_allocator;
+using namespace oomlab::train;
 
 using Results = std::vector<VariantResult>;
 constexpr std::size_t kPiecesLimit = std::size_t(96) << 20;

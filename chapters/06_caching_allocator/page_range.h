@@ -10,7 +10,7 @@
 #include "cuda/check.h"
 #include "memory/bytes.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 
 /// A range of addresses, pages of which have memory. Addresses cost nothing, so the range is larger than the device.
 class PageRange {
@@ -96,4 +96,4 @@ class PageRange {
   std::vector<CUmemGenericAllocationHandle> handles_, lost_;  // by page; 0: none
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

@@ -14,7 +14,7 @@
 #include "cuda/check.h"
 #include "memory/resource.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 
 /// A buffer of a plan: `bytes`, needed from event `begin` up to, not including, event `end`.
 struct Lifetime {
@@ -266,4 +266,4 @@ class PlannedResource final : public MemoryResource {
   bool in_step_ = false, deviated_ = false, refused_ = false;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

@@ -1,10 +1,12 @@
 #pragma once
 // The work of this chapter: rounds of eight training steps of a transformer, all of one length or each of another.
 
-#include "../02_gradient_accumulation/text_training.h"
 #include "planned.h"
+#include "train/text_training.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
+
+using namespace train;
 
 inline constexpr std::size_t kRound = 8;
 
@@ -51,4 +53,4 @@ class Rounds final : public Workload {
   PlannedResource* planned_;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

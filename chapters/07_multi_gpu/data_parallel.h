@@ -5,7 +5,7 @@
 
 #include "trainer.h"
 
-namespace oomlab::chapters {
+namespace oomlab::multi_gpu {
 
 template <class T>
 class DataParallel final : public Workload {
@@ -168,4 +168,4 @@ class DataParallelTeam final : public Team {
   Groups::Ids ids_;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::multi_gpu

@@ -9,7 +9,7 @@
 #include "harness/chapter.h"
 #include "nn/transformer.h"
 
-namespace oomlab::chapters {
+namespace oomlab::multi_gpu {
 
 /// How the work is split. Ranks are numbered as in Megatron-LM: those of a tensor group are neighbours, then those of a
 /// data group, then the stages: rank = (stage · dp + replica) · tp + part.
@@ -81,4 +81,4 @@ inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, 
         fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", layout.zero, layout.pp));
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::multi_gpu

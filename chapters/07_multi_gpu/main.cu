@@ -16,7 +16,8 @@
 namespace {
 
 using namespace oomlab;
-using namespace oomlab::chapters;
+using namespace oomlab::multi_gpu;
+using namespace oomlab::train;
 
 // The grid that was asked for; nothing when none was.
 std::optional<Layout> grid_of(const Config& config) {

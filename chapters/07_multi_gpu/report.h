@@ -3,7 +3,7 @@
 
 #include "trainer.h"
 
-namespace oomlab::chapters {
+namespace oomlab::multi_gpu {
 
 inline const VariantResult* result_of(const std::vector<VariantResult>& results, std::string_view begins) {
   for (const VariantResult& r : results)
@@ -119,4 +119,4 @@ inline std::vector<Claim> claims_of(std::size_t n) {
   };
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::multi_gpu

@@ -11,12 +11,14 @@
 
 #include <memory>
 
-#include "../02_gradient_accumulation/text_training.h"
 #include "cuda/backend.h"
 #include "layout.h"
+#include "train/text_training.h"
 #include "units.h"
 
-namespace oomlab::chapters {
+namespace oomlab::multi_gpu {
+
+using namespace train;
 
 /// What all ranks of a run work on.
 struct Job {
@@ -358,4 +360,4 @@ ByCategory predict_largest(const Job& job) {
   return largest.at_peak;
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::multi_gpu

@@ -20,7 +20,7 @@
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
 
-namespace oomlab::chapters {
+namespace oomlab::multi_gpu {
 
 inline constexpr std::size_t kAlign = 8;  // elements
 inline std::size_t padded(std::size_t count, std::size_t to) { return (count + to - 1) / to * to; }
@@ -187,4 +187,4 @@ class Units {
   std::optional<nn::MixedAdamW<T>> optimizer_;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::multi_gpu

@@ -10,7 +10,7 @@
 #include "../../chapters/06_caching_allocator/planned.h"
 #include "cuda/launch.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t(1) << 20;
@@ -306,4 +306,4 @@ TEST_F(Allocators, APlanServesTheSameStepAndFallsBackForAnother) {
 }
 
 }  // namespace
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

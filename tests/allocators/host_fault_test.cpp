@@ -9,7 +9,7 @@
 #include "../../chapters/06_caching_allocator/best_fit.h"
 #include "../../chapters/06_caching_allocator/caching_allocator.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t(1) << 20;
@@ -173,4 +173,4 @@ TEST(AllocatorFaults, APageWhoseUnmappingFailedIsQuarantined) {
 }
 
 }  // namespace
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

@@ -9,7 +9,7 @@
 #include "../../chapters/06_caching_allocator/caching_allocator.h"
 #include "cuda/launch.h"
 
-namespace oomlab::chapters {
+namespace oomlab::caching_allocator {
 namespace {
 
 __global__ void write_tag(unsigned* y, std::size_t n, unsigned tag) {
@@ -88,4 +88,4 @@ TEST_F(Deferred, AWrongStreamIsFound) {
 }
 
 }  // namespace
-}  // namespace oomlab::chapters
+}  // namespace oomlab::caching_allocator

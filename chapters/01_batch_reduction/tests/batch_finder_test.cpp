@@ -8,14 +8,14 @@
 #include <random>
 #include <set>
 
-#include "../../00_anatomy/training.h"
+#include "train/image_training.h"
 
 namespace {
 
 using namespace oomlab;
-using chapters::find_largest_batch;
-using chapters::Search;
-using chapters::Training;
+using find_largest_batch;
+using Search;
+using namespace oomlab::train;
 
 /// A search in a world where batches up to `largest` fit.
 Search search_with(std::size_t largest, std::size_t limit = 1u << 20) {
@@ -70,15 +70,15 @@ TEST(BatchFinder, EqualsBruteForceOverAllBatchesAtTenBudgets) {
   const nn::MlpSpec spec = nn::parse_model("mlp:16-48-24-10");
   const data::Dataset dataset = data::digits();
   constexpr auto kind = nn::OptimizerKind::adamw;
-  const std::size_t fixed = Training::predicted(dataset, spec, kind, 1).total();
-  const std::size_t top = Training::predicted(dataset, spec, kind, 120).total();
+  const std::size_t fixed = ImageTraining::predicted(dataset, spec, kind, 1).total();
+  const std::size_t top = ImageTraining::predicted(dataset, spec, kind, 120).total();
   std::mt19937_64 random(7);
   std::set<std::size_t> answers;
   for (int i = 0; i < 10; ++i) {
     const std::size_t budget = i == 0 ? fixed : fixed + random() % (top - fixed);
     Ledger ledger;
     with_context(Config{}, budget, ledger, [&](Context& context) {
-      Training training(context, dataset, spec, kind, 1);
+      ImageTraining training(context, dataset, spec, kind, 1);
       const std::size_t resident = ledger.live_bytes();
       const auto weights = training.fingerprint();
       const auto attempt = [&](std::size_t batch) { training.try_batch(batch); };

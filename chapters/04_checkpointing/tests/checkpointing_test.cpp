@@ -13,7 +13,7 @@
 #include "nn/mixed_precision.h"
 #include "solver.h"
 
-namespace oomlab::chapters {
+namespace oomlab::checkpointing {
 namespace {
 
 nn::TransformerSpec tiny(const char* name, std::size_t layers = 0) {
@@ -200,4 +200,4 @@ TEST(Schedules, InWords) {
 }
 
 }  // namespace
-}  // namespace oomlab::chapters
+}  // namespace oomlab::checkpointing

@@ -8,7 +8,7 @@
 
 #include "trainer.h"
 
-namespace oomlab::chapters {
+namespace oomlab::multi_gpu {
 namespace {
 
 struct Outcome {
@@ -196,4 +196,4 @@ TEST(Layouts, WhatDoesNotFitIsOneLine) {
 }
 
 }  // namespace
-}  // namespace oomlab::chapters
+}  // namespace oomlab::multi_gpu

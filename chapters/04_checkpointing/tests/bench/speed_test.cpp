@@ -9,7 +9,7 @@
 #include "checkpointing.h"
 #include "harness/chapter.h"
 
-namespace oomlab::chapters {
+namespace oomlab::checkpointing {
 namespace {
 
 TEST(Speed, ComputingAgainCostsWhatItsOperationsCost) {
@@ -53,4 +53,4 @@ TEST(Speed, ComputingAgainCostsWhatItsOperationsCost) {
 }
 
 }  // namespace
-}  // namespace oomlab::chapters
+}  // namespace oomlab::checkpointing

@@ -1,6 +1,5 @@
 #pragma once
-// The work that the first chapters measure: training steps (or inference steps) of a multilayer perceptron on images.
-// Later chapters include this header and change one thing.
+// What the chapters on images have in common: the images, and training steps of a multilayer perceptron on them.
 
 #include <fmt/format.h>
 
@@ -15,9 +14,9 @@
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
 
-namespace oomlab::chapters {
+namespace oomlab::train {
 
-inline constexpr std::uint64_t kSeed = 1;
+inline constexpr std::uint64_t kImageSeed = 1;
 
 /// The digits that come with the course, or the IDX files of --data. Throws data::DataError, and UsageError when the
 /// model has too few classes for the labels.
@@ -36,13 +35,13 @@ inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& 
 }
 
 /// Training: resident are the dataset, parameters, gradients and optimizer state; a step adds a batch and activations.
-class Training final : public Workload {
+class ImageTraining final : public Workload {
  public:
-  Training(Context& context, const data::Dataset& dataset, const nn::MlpSpec& spec, nn::OptimizerKind kind,
-           std::size_t batch)
+  ImageTraining(Context& context, const data::Dataset& dataset, const nn::MlpSpec& spec, nn::OptimizerKind kind,
+                std::size_t batch)
       : context_(context),
         images_(context, dataset),
-        model_(context, spec, kSeed, /*with_gradients=*/true),
+        model_(context, spec, kImageSeed, /*with_gradients=*/true),
         optimizer_(make_optimizer(context, model_, kind)),
         batch_(batch) {}
 
@@ -80,4 +79,4 @@ class Training final : public Workload {
   std::size_t batch_, first_ = 0;
 };
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::train

@@ -1,6 +1,5 @@
 #pragma once
-// What the chapters on text have in common: the text, the model, and training steps on them. Later chapters include
-// this header and change one thing.
+// What the chapters on text have in common: the text, the model, and batches of them on the device.
 
 #include <fmt/format.h>
 
@@ -15,7 +14,7 @@
 #include "nn/optimizer.h"
 #include "nn/transformer.h"
 
-namespace oomlab::chapters {
+namespace oomlab::train {
 
 inline constexpr std::uint64_t kTextSeed = 1;
 
@@ -60,4 +59,4 @@ inline ByCategory resident_for_training(const nn::TransformerSpec& spec, std::si
   return resident;
 }
 
-}  // namespace oomlab::chapters
+}  // namespace oomlab::train

@@ -1,0 +1,27 @@
+# The tests that every lesson gets without asking (label lesson). Called by oomlab_chapter(); `ENVIRONMENT …` may follow.
+#   NN_name.lesson                      passes, on the host within two seconds
+#   NN_name.lesson.deferred             passes with streams that put work off, and leaves nothing behind       (host only)
+#   NN_name.lesson.without_mitigation   fails when the marked lines are gone              (host only, no sanitizer builds)
+function(oomlab_lesson_tests name lesson)
+  set(folder "${OOMLAB_ROOT}/tests/lessons")
+  set(tests ${name}.lesson)
+  if(OOMLAB_BACKEND STREQUAL "cuda" OR OOMLAB_SANITIZE OR OOMLAB_CHECK)
+    set(seconds "")
+  else()
+    set(seconds 2)
+    list(APPEND tests ${name}.lesson.without_mitigation)
+    oomlab_lesson_program(${name}_lesson_without_mitigation "${lesson}" WITHOUT_MITIGATION)
+    target_compile_options(${name}_lesson_without_mitigation PRIVATE -w -O1)
+    add_test(NAME ${name}.lesson.without_mitigation
+      COMMAND "${folder}/expect.sh" fail $<TARGET_FILE:${name}_lesson_without_mitigation>)
+  endif()
+  add_test(NAME ${name}.lesson COMMAND "${folder}/expect.sh" pass $<TARGET_FILE:${name}_lesson> ${seconds})
+  if(OOMLAB_BACKEND STREQUAL "host")
+    list(APPEND tests ${name}.lesson.deferred)
+    oomlab_executable(${name}_lesson_leaks SOURCES "${folder}/leaks.cpp" LINK oomlab_runtime)
+    target_sources(${name}_lesson_leaks PRIVATE $<TARGET_OBJECTS:${name}_lesson>)
+    add_test(NAME ${name}.lesson.deferred COMMAND "${CMAKE_COMMAND}" -E env OOMLAB_HOST_STREAMS=deferred:3
+      "${folder}/expect.sh" pass $<TARGET_FILE:${name}_lesson_leaks>)
+  endif()
+  set_tests_properties(${tests} PROPERTIES LABELS lesson TIMEOUT 300 SKIP_RETURN_CODE 2 ${ARGN})
+endfunction()

@@ -15,7 +15,7 @@ def complaints(text):
     ours = [h for h in headers if not re.fullmatch(r"<[a-z0-9_/.]+>", h) or h.startswith("<oomlab") or (root / "common" / h[1:-1]).exists()]
     shouted = [c for c in comments if re.match(r"//\W*[A-Z]{2,}(:|\s+[A-Z]{2,}\b)", c) and not c.startswith(mark)]
     conditions = re.findall(r"^\s*#\s*(?:if|elif|else)\w*", text, re.M)
-    marked = [line for line in lines if mark in line]
+    marked = [(before.split("//")[0].rstrip(), line) for before, line in zip(lines, lines[1:]) if mark in line]
     return [what for bad, what in [
         (len(lines) > 130, f"{len(lines)} lines, more than 130"),
         (max(map(len, lines)) > 120, "a line of more than 120 characters"),
@@ -24,7 +24,8 @@ def complaints(text):
         ("__global__" not in text, "no __global__"),
         (not re.search(r"\w<<<.*>>>\s*\(", text), "no <<<>>>"),
         (not marked, f"no {mark}"),
-        (any(line.lstrip().startswith("//") for line in marked), f"{mark} with no code on its line"),
+        (any(line.lstrip().startswith("//") for _, line in marked), f"{mark} with no code on its line"),
+        (any(before and before[-1] not in ";{}:" for before, _ in marked), f"{mark} on a part of a statement"),
         (shouted, f"another comment in capitals: {shouted}"),
         (conditions, f"preprocessor conditions: {conditions}"),
     ] if bad]
@@ -41,6 +42,7 @@ else:  # what must be noticed
                              (lambda t: t.replace("<cstdio>", "<cuda/check.h>"), "toolkit"),
                              (lambda t: t.replace("__global__", ""), "__global__"), (lambda t: t.replace("<<<", "<<"), "<<<"),
                              (lambda t: t.replace(mark, "//"), "no " + mark), (lambda t: t + mark, "no code"),
+                             (lambda t: t + f"if (x)\n  y();  {mark}\n", "part of a statement"),
                              (lambda t: t + "// NOTE: so", "capitals"), (lambda t: t + "#ifdef __CUDACC__", "conditions")]:
         if not any(expected in what for what in complaints(change(good))):
             failures.append(f"not noticed: {expected}")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-expected, program, *limit = sys.argv[1:]
+expected, program, *limit = filter(None, sys.argv[1:])
 start = time.monotonic()
 run = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 usage = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -107,10 +107,10 @@ void run() {
   std::printf("%d layers of %d x %d floats, a budget of %.1f MiB\n", layers, width, width, limit / double(MiB));
   step(w, g, recipe);
   std::printf("  batch %d, without the budget     peak %5.1f MiB\n", recipe, peak / double(MiB));
-  require(peak > limit, "the recipe's batch does not fit");
+  require(peak > limit, "the recipe's batch should need more than the budget");
   budget = limit;
   int batch = recipe;
-  batch = largest_batch(w, g);  // THE MITIGATION
+  batch = largest_batch(w, g);  // THE MITIGATION: what fits is found by trying
   peak = 0;
   require(fits(w, g, batch), "the batch does not fit in the budget");
   std::printf("  batch %d, the largest that fits  peak %5.1f MiB\n", batch, peak / double(MiB));

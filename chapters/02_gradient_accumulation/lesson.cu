@@ -5,11 +5,11 @@
 //   fixed     two layers of 256 x 256 weights, and their gradients      1 MiB
 //   each row  4 x 256 floats: input, hidden, output, gradient           4 KiB, so 16 MiB for 4096 rows
 //
-// The idea: the gradient of a batch is the sum of its rows' gradients. So take a few rows at a time, and let each of
-// these micro-batches add to the gradient that is there already. The matrix product that makes a weight's gradient does
-// that by itself: it computes C = A B + beta C. With beta = 0 it overwrites, which is all that zero_grad means; with
-// beta = 1 it adds. What must not change is the divisor of the mean: the rows of the whole batch that count (the others
-// are padding), not those of the micro-batch.
+// The idea: the gradient of a batch is the sum of its rows' gradients. So take a few rows at a time, so few activations
+// let each of these micro-batches add to the gradient that is there already. The matrix product that makes a weight's
+// gradient does that by itself: it computes C = A B + beta C. With beta = 0 it overwrites, which is all that zero_grad
+// means; with beta = 1 it adds. What must not change is the divisor of the mean: the rows of the whole batch that count
+// (the others are padding), not those of the micro-batch.
 #include <cublas_v2.h>
 
 #include <cmath>
@@ -118,7 +118,7 @@ int main() {
   std::printf("a batch of %d rows, two layers of %d x %d floats\n", batch, width, width);
   const Result whole = run("the whole batch", batch, false);
   int rows = batch;
-  rows = batch / micro_batches;  // THE MITIGATION: few rows at a time, and
+  rows = batch / micro_batches;  // THE MITIGATION: few rows at a time, so few activations
   const Result micro = run("one divisor for all", rows, false, &whole);
   const Result means = run("each its own divisor", rows, true, &whole);
   CHECK(cublasDestroy(cublas));

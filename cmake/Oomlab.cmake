@@ -9,6 +9,7 @@ option(OOMLAB_CHECK "Host runtime in check mode: several real threads a block, r
 option(OOMLAB_NATIVE "Host backend: compile for this machine's instruction set" ON)
 set(OOMLAB_KERNEL_ARCHITECTURES "" CACHE STRING "CUDA architectures of common/, where its kernels are; empty: those of everything else")
 option(OOMLAB_TESTS "Build the tests" ON)
+option(OOMLAB_LESSONS "Build each chapter's lesson" ON)
 option(OOMLAB_MPI "Chapters on several devices can be started by mpirun, where MPI is installed" ON)
 option(OOMLAB_BENCH "Build the micro-benchmarks" ON)
 

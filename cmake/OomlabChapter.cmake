@@ -1,9 +1,12 @@
 # oomlab_chapter(): called by chapters/NN_name/CMakeLists.txt. Everything is derived from the folder, so a new
 # chapter needs no list to be edited anywhere.
+#   lesson.cu              a program of its own, build/<preset>/bin/NN_name_lesson (OomlabLesson.cmake)
 #   main.cu, *.cu, *.cpp   the program, build/<preset>/bin/NN_name
 #   tests/*.cpp            its own GoogleTest program
 #   tests/bench/*.cpp      the same for ratios of times: run alone, and not under a sanitizer
+# from tests/lessons/: that the lesson passes, and fails without its mitigation
 # and from tests/chapter/: bytes (predicted = plan = measured), bad input, faults.
+include("${CMAKE_CURRENT_LIST_DIR}/OomlabLesson.cmake")
 function(oomlab_chapter)
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
   # oomlab_chapter(NCCL DEVICES 8): a chapter on several devices; its own tests get as many from the host runtime.
@@ -24,6 +27,13 @@ function(oomlab_chapter)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu" "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   set(launcher "")
+  set(lesson "${CMAKE_CURRENT_SOURCE_DIR}/lesson.cu")
+  if("${lesson}" IN_LIST sources)
+    list(REMOVE_ITEM sources "${lesson}")
+    if(OOMLAB_LESSONS)
+      oomlab_lesson_program(${name}_lesson "${lesson}")
+    endif()
+  endif()
   if(arg_NCCL AND TARGET oomlab_mpi)
     set(launcher oomlab_mpi)
   endif()
@@ -34,6 +44,10 @@ function(oomlab_chapter)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   if(NOT OOMLAB_TESTS)
     return()
+  endif()
+  if(TARGET ${name}_lesson)
+    include("${OOMLAB_ROOT}/tests/lessons/lessons.cmake")
+    oomlab_lesson_tests(${name} "${lesson}" ${environment})
   endif()
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cu")
   if(tests)
@@ -56,7 +70,7 @@ function(oomlab_planner)
   ExternalProject_Add(oomlab_plan
     SOURCE_DIR "${CMAKE_SOURCE_DIR}"
     BINARY_DIR "${CMAKE_BINARY_DIR}/plan"
-    CMAKE_ARGS -DOOMLAB_BACKEND=host -DOOMLAB_NATIVE=OFF -DOOMLAB_MPI=OFF -DOOMLAB_TESTS=OFF -DOOMLAB_BENCH=OFF -DOOMLAB_PROGRAMS=${CMAKE_BINARY_DIR}/bin/plan
+    CMAKE_ARGS -DOOMLAB_BACKEND=host -DOOMLAB_NATIVE=OFF -DOOMLAB_MPI=OFF -DOOMLAB_TESTS=OFF -DOOMLAB_BENCH=OFF -DOOMLAB_LESSONS=OFF -DOOMLAB_PROGRAMS=${CMAKE_BINARY_DIR}/bin/plan
       -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}
     INSTALL_COMMAND ""
     BUILD_ALWAYS ON)

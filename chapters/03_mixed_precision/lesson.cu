@@ -1,0 +1,130 @@
+// nvcc -o lesson lesson.cu -lcublas
+//
+// The problem: "use FP16, it halves the memory". Half of which bytes? And what does a 16-bit number not hold?
+//
+//                     FP32          FP16
+//   activations       4 bytes       2 bytes         here 2 x 4096 x 128 of them: 4 MiB become 2 MiB
+//   weight, gradient  4 + 4 bytes   2 + 2 bytes     here 128 x 128:
+//   master weight                   4 bytes         128 KiB in both
+// The idea: store 16 bits, and mend two losses. FP16's neighbours of 0.001 are 0.000001 away, so smaller updates
+// vanish: the optimizer updates an FP32 copy of each weight, its master, and rounds that for the model. Below
+// 0.00000003 there is only 0, and many gradients are smaller: the loss is multiplied by a scale, all gradients with it,
+// and the update divides again. If one overflows, the step is skipped and the scale halved. The device decides; the
+// host never waits to hear.
+#include <cublas_v2.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+constexpr int width = 128, rows = 4096, updates = 12, blocks = 32, threads = 256;
+constexpr size_t weights = size_t(width) * width, n = size_t(rows) * width;
+void require(bool good, const char* what) {
+  if (good) return;
+  std::printf("FAIL: %s (CUDA: %s)\n", what, cudaGetErrorString(cudaPeekAtLastError()));
+  std::exit(1);
+}
+#define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
+// All memory is from the device's pool, which keeps the record: the most bytes that were in use.
+template <class T>
+T* upload(const std::vector<float>& values) {
+  const std::vector<T> rounded(values.begin(), values.end());
+  T* p;
+  CHECK(cudaMallocAsync(&p, rounded.size() * sizeof(T), 0));
+  CHECK(cudaMemcpy(p, rounded.data(), rounded.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return p;
+}
+std::vector<float> numbers(size_t count, float largest = 0) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = largest * (int(i * 7919 % 1021) - 510) / 510;
+  return values;
+}
+enum { scale, overflow, done, skipped, fields };  // of the state, an array on the device
+template <class T>
+__global__ void loss_gradient(T* y, const float* state) {  // of the mean of y^2 / 2, times the scale
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    y[i] = T(float(y[i]) * (state[scale] / n));
+}
+template <class T>
+__global__ void find_overflow(const T* g, float* state) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x)
+    if (!(fabsf(float(g[i])) < INFINITY)) atomicAdd(&state[overflow], 1.0f);
+}
+template <class T>
+__global__ void update(T* w, float* master, const T* g, const float* state) {
+  if (state[done] == updates) return;
+  if (state[overflow] > 0) return;  // THE MITIGATION, 1: a step that overflowed is skipped
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
+    const float updated = (master ? master[i] : float(w[i])) - 0.05f * float(g[i]) / state[scale];
+    if (master) master[i] = updated;
+    w[i] = T(updated);
+  }
+}
+__global__ void next_scale(float* state) {  // one thread; frameworks also double it after 2000 good steps
+  if (state[overflow] > 0) state[scale] /= 2;
+  if (state[done] < updates) ++state[state[overflow] > 0 ? skipped : done];
+  state[overflow] = 0;
+}
+struct Result {
+  std::vector<float> change, state;  // what training did to each weight; the state at its end
+  uint64_t peak;
+};
+template <class T>
+Result train(cublasHandle_t cublas, cudaMemPool_t pool, const char* what) {
+  const cudaDataType type = sizeof(T) == 2 ? CUDA_R_16F : CUDA_R_32F;
+  const float one = 1, zero = 0;
+  Result r{{}, {1, 0, 0, 0}, 0};
+  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &r.peak));  // starts the record anew
+  const std::vector<float> start = numbers(weights, 0.002f);
+  std::vector<T> end(weights);
+  T *w = upload<T>(start), *g = upload<T>(numbers(weights)), *x = upload<T>(numbers(n, 1)), *y = upload<T>(numbers(n));
+  float* master = nullptr;
+  if (sizeof(T) == 2) master = upload<float>(start);  // THE MITIGATION, 2: FP32 master weights
+  if (sizeof(T) == 2) r.state[scale] = 0x1p32f;       // THE MITIGATION, 3: a loss scale (too large, it comes down)
+  float* state = upload<float>(r.state);
+  for (int step = 0; step < updates + 4; ++step) {  // at most 4 are skipped
+    CHECK(cublasGemmEx(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, rows, width, &one, w, type, width, x, type, width,
+                       &zero, y, type, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    loss_gradient<T><<<blocks, threads>>>(y, state);
+    CHECK(cublasGemmEx(cublas, CUBLAS_OP_N, CUBLAS_OP_T, width, width, rows, &one, y, type, width, x, type, width,
+                       &zero, g, type, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    find_overflow<T><<<blocks, threads>>>(g, state);
+    update<T><<<blocks, threads>>>(w, master, g, state);
+    next_scale<<<1, 1>>>(state);
+  }
+  CHECK(cudaPeekAtLastError());
+  CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &r.peak));
+  CHECK(cudaMemcpy(end.data(), w, weights * sizeof(T), cudaMemcpyDeviceToHost));
+  r.change.assign(end.begin(), end.end());
+  if (master) CHECK(cudaMemcpy(r.change.data(), master, weights * sizeof(float), cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < weights; ++i) r.change[i] -= start[i];
+  CHECK(cudaMemcpy(r.state.data(), state, fields * sizeof(float), cudaMemcpyDeviceToHost));
+  for (void* p : std::initializer_list<void*>{w, g, x, y, state, master})
+    if (p) CHECK(cudaFreeAsync(p, 0));
+  std::printf("  %s  peak %4.2f MiB  %.0f updates, %.0f skipped, loss scale 2^%.0f\n", what, double(r.peak) / (1 << 20),
+              r.state[done], r.state[skipped], std::log2(r.state[scale]));
+  return r;
+}
+
+int main() {
+  cudaMemPool_t pool;
+  cublasHandle_t cublas;
+  CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
+  CHECK(cublasCreate(&cublas));
+  CHECK(cublasSetMathMode(cublas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));  // sums in FP32, always
+  std::printf("a layer of %d x %d, %d rows, %d updates\n", width, width, rows, updates);
+  const Result single = train<float>(cublas, pool, "FP32"), half = train<__half>(cublas, pool, "FP16");
+  double off = 0, all = 0;
+  for (size_t i = 0; i < weights; ++i)
+    off += std::pow(half.change[i] - single.change[i], 2), all += std::pow(single.change[i], 2);
+  off = std::sqrt(off / all);
+  std::printf("  what training changed in the weights: %.2f %% apart\n", 100 * off);
+  CHECK(cublasDestroy(cublas));
+  require(half.peak + 2 * n * 2 <= single.peak + 65536, "2 bytes less an activation");  // but for the pool's rounding
+  require(half.state[done] == updates, "steps are skipped only until the scale is right");
+  require(off < 0.01, "masters and scale keep the training as it is in FP32");
+  std::puts("PASS");
+}

@@ -1,0 +1,84 @@
+// nvcc -std=c++20 -o launches launches.cu
+// What a launch in a lesson may look like. nvcc compiles it as it stands, and the rewriting for the host must
+// understand it. A comment may have kernel<<<1, 1>>>(p), a lone <<<, or >>> in it; "quotes", 'apostrophes' and
+// [brackets; too.
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <tuple>
+#include <vector>
+
+__global__ void add(int* sum, int value) { atomicAdd(sum, value); }
+__global__ void put(int* sum) { atomicAdd(sum, 1); }
+template <class T, int N>
+__global__ void add_times(int* sum, T value) {
+  atomicAdd(sum, int(value) * N);
+}
+namespace inner {
+template <class A, class B>
+__global__ void pair(int* sum, A a, B b) {
+  atomicAdd(sum, int(a.size()) + int(b));
+}
+}  // namespace inner
+template <int... N>
+struct List {
+  __host__ __device__ static constexpr int size() { return sizeof...(N); }
+};
+#define ADD_TWICE(p, n) add<<<1, 1>>>(p, n), add<<<1, 1>>>(p, n)
+
+int failures = 0;
+void expect(int line, int* sum, int expected) {
+  int got = -1;
+  if (cudaMemcpy(&got, sum, sizeof got, cudaMemcpyDeviceToHost) != cudaSuccess || got != expected) {
+    std::printf("line %d: %d, expected %d\n", line, got, expected);
+    ++failures;
+  }
+  if (cudaMemset(sum, 0, sizeof got) != cudaSuccess) std::exit(2);
+}
+int half(int n) { return n / 2; }
+
+int main() {
+  int* sum;
+  cudaStream_t stream;
+  if (cudaMalloc(&sum, sizeof *sum) != cudaSuccess || cudaStreamCreate(&stream) != cudaSuccess) return 2;
+  if (cudaMemset(sum, 0, sizeof *sum) != cudaSuccess) return 2;
+  const std::vector<std::vector<std::vector<int>>> nested(2);  // >>> without a launch
+  const int blocks = 4, n = 10;
+
+  add<<<1, 1>>>(sum, 3);
+  expect(__LINE__, sum, 3);
+  add<<<dim3(blocks), dim3(1)>>>(sum, 1), add<<<2, 1, 0>>>(sum, 10);  // two in a line; <<< here, too
+  expect(__LINE__, sum, 24);
+  put<<<1, 1, 0, stream>>>(sum);  // "a string <<<
+  if (cudaStreamSynchronize(stream) != cudaSuccess) return 2;
+  expect(__LINE__, sum, 1);
+  // What clang-format does not take for launches (so a lesson names its shapes).
+  // clang-format off
+  put<<<(n + 255) / 256, 1, n > 5 ? 16 : 0>>>(sum);
+  put<<<half(half(8)), 1, (size_t(1) << 4) >> 1>>>(sum);
+  put<<<std::get<0>(std::array<int, 2>{2, 3}), 1>>>(sum);
+  expect(__LINE__, sum, 5);
+  if (n < 5) put<<<1, 1>>>(sum);
+  for (int i = 0; i < n; ++i) put<<<1, 1>>>(sum);
+  expect(__LINE__, sum, 10);
+  add_times<float, 3><<<1, 1>>>(sum, 2);  // converted to the kernel's types
+  add_times<float, (4 > 3)><<<2, 1>>>(sum, half(int(nested.size())));
+  expect(__LINE__, sum, 8);
+  inner::pair<List<1, 2>, int><<<1, 1>>>(sum, List<1, 2>{}, (n - 1) * (2 + half(2)));
+  expect(__LINE__, sum, 29);
+  void (*kernel)(int*, int) = add;
+  kernel<<<1,
+           1>>>
+      (sum,
+       7);
+  // clang-format on
+  (n > 5 ? add : kernel)<<<1, 1>>>(sum, 1);
+  ADD_TWICE(sum, 100);
+  expect(__LINE__, sum, 208);
+  add<<<0, 1>>>(sum, 1);  // refused, and says so as CUDA does
+  if (cudaGetLastError() != cudaErrorInvalidConfiguration) ++failures;
+  expect(__LINE__, sum, 0);
+  static_assert(__LINE__ == 81, "lines are those of the .cu file");
+  if (cudaStreamDestroy(stream) != cudaSuccess || cudaFree(sum) != cudaSuccess) return 2;
+  return failures != 0;
+}

@@ -1,0 +1,129 @@
+// nvcc -o lesson lesson.cu -lcublas
+//
+// Checkpointing. A layer computes h and a from its input x, and its backward pass needs all three again:
+//     h = x W1      a = max(h, 0)^2      next x = x + a W2        (x: rows by width; h and a: rows by 4 width)
+// The first layer's h and a are computed first and used last, so every layer's h and a wait in memory at the same time.
+// Checkpointing keeps only each layer's x. It drops h and a, and computes them again just before that layer's backward
+// pass. The same kernels on the same input give the same bits, so nothing but memory and time changes.
+//
+// The peak, with u = 4 bytes * rows * width = 256 KiB for one x, so 4 u for an h or an a:
+//     weights                          32 bytes * width * width * layers     1.00 MiB
+//     x of every layer and the output  (layers + 1) u                        2.25 MiB
+//     the gradient of one h            4 u                                   1.00 MiB
+//     h and a                          8 u * layers or, checkpointed, 8 u   16.00 MiB or 2.00 MiB
+#include <cublas_v2.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+constexpr int layers = 8, rows = 1024, width = 64, hidden = 4 * width, steps = 3, blocks = 128, threads = 256;
+constexpr size_t x_count = size_t(rows) * width, h_count = size_t(rows) * hidden, w_count = size_t(width) * hidden;
+
+const char* name(cudaError_t error) { return cudaGetErrorString(error); }
+const char* name(cublasStatus_t status) { return cublasGetStatusString(status); }
+#define CHECK(call) check((call), #call)
+template <class Status>
+void check(Status status, const char* call) {
+  if (status != Status(0)) std::printf("FAIL: %s: %s\n", call, name(status)), std::exit(1);
+}
+
+// One row a block or several, so right for any number of blocks and threads.
+__global__ void fill(float* p, int n_rows, int columns, float scale) {  // scattered numbers between -scale and scale
+  for (int r = blockIdx.x; r < n_rows; r += gridDim.x)
+    for (int i = r * columns + threadIdx.x; i < (r + 1) * columns; i += blockDim.x) {
+      const unsigned u = unsigned(i + 1) * 2654435761u;
+      p[i] = scale * ((u ^ u >> 15) * 2246822519u / 2147483648.0f - 1.0f);
+    }
+}
+__global__ void squared_relu(const float* h, float* a) {
+  for (int r = blockIdx.x; r < rows; r += gridDim.x)
+    for (int i = r * hidden + threadIdx.x; i < (r + 1) * hidden; i += blockDim.x) a[i] = h[i] > 0 ? h[i] * h[i] : 0;
+}
+__global__ void squared_relu_backward(const float* h, float* d) {  // d: a's gradient becomes h's
+  for (int r = blockIdx.x; r < rows; r += gridDim.x)
+    for (int i = r * hidden + threadIdx.x; i < (r + 1) * hidden; i += blockDim.x) d[i] *= h[i] > 0 ? 2 * h[i] : 0;
+}
+
+cublasHandle_t cublas;
+float *weights, *x[layers + 1], *h[layers], *a[layers];
+bool saved[layers];                             // whether this layer's h and a are in memory
+size_t live_bytes, peak_bytes, forward_passes;  // counted by allocate(), release() and forward()
+
+float* allocate(size_t count) {
+  float* p = nullptr;
+  CHECK(cudaMalloc(&p, count * sizeof(float)));
+  peak_bytes = std::max(peak_bytes, live_bytes += count * sizeof(float));
+  return p;
+}
+void release(float* p, size_t count) {
+  CHECK(cudaFree(p));
+  live_bytes -= count * sizeof(float);
+}
+float* w1(int l) { return weights + 2 * l * w_count; }
+float* w2(int l) { return w1(l) + w_count; }
+
+// C[m, n] = alpha op(A) op(B) + beta C, row by row. cuBLAS goes column by column: it computes C^T = op(B)^T op(A)^T.
+void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
+  CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
+                    tb ? k : n, A, ta ? m : k, &beta, C, n));
+}
+
+void forward(int l) {
+  h[l] = allocate(h_count), a[l] = allocate(h_count), saved[l] = true, ++forward_passes;
+  matmul(false, false, rows, hidden, width, 1, x[l], w1(l), 0, h[l]);
+  squared_relu<<<blocks, threads>>>(h[l], a[l]);
+}
+void drop(int l) { release(h[l], h_count), release(a[l], h_count), saved[l] = false; }
+
+void step(bool checkpoint, float rate) {
+  for (int l = 0; l < layers; ++l) {
+    forward(l);
+    x[l + 1] = allocate(x_count);
+    CHECK(cudaMemcpy(x[l + 1], x[l], x_count * sizeof(float), cudaMemcpyDeviceToDevice));
+    matmul(false, false, rows, width, hidden, 1, a[l], w2(l), 1, x[l + 1]);
+    if (checkpoint) drop(l);  // THE MITIGATION
+  }
+  float* dx = x[layers];  // the loss is |output|^2 / 2, so the output is its own gradient
+  for (int l = layers - 1; l >= 0; --l) {
+    if (!saved[l]) forward(l);  // THE MITIGATION
+    float* d = allocate(h_count);
+    matmul(false, true, rows, hidden, width, 1, dx, w2(l), 0, d);
+    matmul(true, false, hidden, width, rows, -rate, a[l], dx, 1, w2(l));  // SGD: W2 = W2 - rate a^T dx
+    squared_relu_backward<<<blocks, threads>>>(h[l], d);
+    drop(l);
+    matmul(false, true, rows, width, hidden, 1, d, w1(l), 1, dx);
+    matmul(true, false, width, hidden, rows, -rate, x[l], d, 1, w1(l));
+    release(d, h_count);
+    if (l > 0) release(x[l], x_count);
+  }
+  release(dx, x_count);
+  CHECK(cudaGetLastError());
+}
+
+size_t train(const char* way, bool checkpoint, std::vector<float>& result) {
+  forward_passes = 0, peak_bytes = 0;
+  fill<<<blocks, threads>>>(weights = allocate(result.size()), 2 * layers * width, hidden, 0.05f);
+  fill<<<blocks, threads>>>(x[0] = allocate(x_count), rows, width, 1.0f);
+  for (int s = 0; s < steps; ++s) step(checkpoint, 1e-3f);
+  CHECK(cudaMemcpy(result.data(), weights, result.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  release(weights, result.size()), release(x[0], x_count);
+  std::printf("  %-34s peak %5.2f MiB, %zu layer forward passes\n", way, peak_bytes / 1048576.0, forward_passes);
+  return peak_bytes;
+}
+
+int main() {
+  CHECK(cublasCreate(&cublas));
+  std::printf("%d layers of width %d, %d rows, FP32, %d steps\n", layers, width, rows, steps);
+  std::vector<float> kept(2 * layers * w_count), again(kept.size());
+  const size_t peak_kept = train("keep every h and a", false, kept);
+  const size_t peak_again = train("keep x only, compute h and a again", true, again);
+  const bool equal = kept == again && !std::memcmp(kept.data(), again.data(), kept.size() * sizeof(float));
+  std::printf("  weights after %d steps: %s\n", steps, equal ? "bit-equal" : "different");
+  CHECK(cublasDestroy(cublas));
+  if (!equal) return std::puts("FAIL: the weights differ"), 1;
+  if (peak_again > peak_kept / 2) return std::puts("FAIL: the peak did not fall by half"), 1;
+  return std::puts("PASS"), 0;
+}

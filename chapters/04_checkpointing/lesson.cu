@@ -22,12 +22,12 @@
 constexpr int layers = 8, rows = 1024, width = 64, hidden = 4 * width, steps = 3, blocks = 128, threads = 256;
 constexpr size_t x_count = size_t(rows) * width, h_count = size_t(rows) * hidden, w_count = size_t(width) * hidden;
 
-const char* name(cudaError_t error) { return cudaGetErrorString(error); }
-const char* name(cublasStatus_t status) { return cublasGetStatusString(status); }
+const char* text(cudaError_t error) { return cudaGetErrorString(error); }
+const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
 #define CHECK(call) check((call), #call)
 template <class Status>
 void check(Status status, const char* call) {
-  if (status != Status(0)) std::printf("FAIL: %s: %s\n", call, name(status)), std::exit(1);
+  if (status != Status(0)) std::printf("FAIL: %s: %s\n", call, text(status)), std::exit(1);
 }
 
 // One row a block or several, so right for any number of blocks and threads.

@@ -88,7 +88,7 @@ size_t run(const char* way, bool move) {  // returns the peak
   for (size_t i = 1; i < tensors; i += 2) give_back(t[i], small), free_pages += small;
   while (find(largest + 1) != none) ++largest;
   const size_t last = take(large, move);
-  fill<<<blocks, threads>>>(at(last), large * rows, 99);
+  fill<<<blocks, threads>>>(at(last), large * rows, 99), CHECK(cudaGetLastError());
   bool intact = holds(last, large, 99);
   for (size_t i = 0; i < tensors; i += 2) intact = intact && holds(t[i], small, i);
   std::printf("  %-30s %zu MiB free, %zu MiB in one piece: %s; peak reserved %zu MiB\n", way, free_pages * MiB,

@@ -58,8 +58,8 @@ float* allocate(size_t count) {
   peak_bytes = std::max(peak_bytes, live_bytes += count * sizeof(float));
   return p;
 }
-void release(float* p, size_t count) {
-  CHECK(cudaFree(p));
+void release(float*& p, size_t count) {
+  CHECK(cudaFree(p)), p = nullptr;
   live_bytes -= count * sizeof(float);
 }
 float* w1(int l) { return weights + 2 * l * w_count; }
@@ -91,7 +91,7 @@ void step(bool checkpoint, float rate) {
     if (!saved[l]) forward(l);  // THE MITIGATION
     float* d = allocate(h_count);
     matmul(false, true, rows, hidden, width, 1, dx, w2(l), 0, d);
-    matmul(true, false, hidden, width, rows, -rate, a[l], dx, 1, w2(l));  // SGD: W2 = W2 - rate a^T dx
+    matmul(true, false, hidden, width, rows, -rate, a[l], dx, 1, w2(l));  // an SGD step: W2 = W2 - rate a^T dx
     squared_relu_backward<<<blocks, threads>>>(h[l], d);
     drop(l);
     matmul(false, true, rows, width, hidden, 1, d, w1(l), 1, dx);

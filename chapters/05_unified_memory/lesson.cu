@@ -11,7 +11,7 @@
 // demand), or earlier (prefetched), or stay on the host and are read from there (advised). cudaMalloc does not see
 // them, but on the device they do use memory: on demand, pages stay there until it is full.
 //
-// The peak, with layers of 4 MiB: 8 layers * 4 MiB = 32 MiB on the device, 2 buffers * 4 MiB = 8 MiB streamed.
+// The peak, with layers of 2 MiB: 8 layers * 2 MiB = 16 MiB on the device, 2 buffers * 2 MiB = 4 MiB streamed.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -19,7 +19,7 @@
 #include <cstring>
 #include <vector>
 
-constexpr size_t weights = 1 << 19, numbers = 2 * weights, bytes = numbers * sizeof(float);  // of one layer
+constexpr size_t weights = 1 << 18, numbers = 2 * weights, bytes = numbers * sizeof(float);  // of one layer
 constexpr int layers = 8, passes = 3, blocks = 32, threads = 256;
 
 #define CHECK(call) check(call, #call)

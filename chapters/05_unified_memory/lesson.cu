@@ -108,7 +108,7 @@ int main() {
   CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
   if (!concurrent) return std::puts("this device cannot move single pages of managed memory"), 2;
   const char* names[] = {"every layer on the device", "streamed through two buffers", "managed, on demand",
-                         "managed, prefetched", "managed, advised: the host"};
+                         "managed, prefetched", "managed, advised to stay"};
   std::vector<float> state(layers * numbers), expected;
   size_t peak[5];
   bool equal = true;

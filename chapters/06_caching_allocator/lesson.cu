@@ -91,7 +91,7 @@ size_t run(const char* way, bool move) {  // returns the peak
   fill<<<blocks, threads>>>(at(last), large * rows, 99), CHECK(cudaGetLastError());
   bool intact = holds(last, large, 99);
   for (size_t i = 0; i < tensors; i += 2) intact = intact && holds(t[i], small, i);
-  std::printf("  %-30s %s (%zu MiB free, %zu MiB in one piece), then served: peak %zu MiB\n", way,
+  std::printf("  %-30s %s (%zu MiB free, %zu MiB in one piece), then served: peak reserved %zu MiB\n", way,
               largest < large ? "refused" : "not refused", free_pages * MiB, largest * MiB, reserved >> 20);
   for (size_t i = 0; i < end; ++i)
     if (page[i]) CHECK(cuMemUnmap(base + i * page_bytes, page_bytes)), CHECK(cuMemRelease(std::exchange(page[i], 0)));

@@ -1,5 +1,6 @@
 # The tests that every chapter gets without asking. Called by oomlab_chapter().
 #   NN_name.Bytes…      predicted = plan = measured peak bytes, for every line of tests/bytes.txt     (label bytes)
+#   NN_name.Claims…     claims about memory have the same verdict in a quick and in a full run        (label cli)
 #   NN_name.EndToEnd…   a run and its files, bad input, a full disk, interruption                     (label cli)
 #   NN_name.faults…     every fallible call made to fail                                 (host only, label faults)
 if(NOT TARGET oomlab_chapter_checks)
@@ -8,7 +9,8 @@ if(NOT TARGET oomlab_chapter_checks)
     list(APPEND link oomlab_cuda)  # for the precompiled headers
   endif()
   add_library(oomlab_chapter_checks OBJECT "${CMAKE_CURRENT_LIST_DIR}/bytes_test.cpp"
-    "${CMAKE_CURRENT_LIST_DIR}/end_to_end_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/process.cpp")
+    "${CMAKE_CURRENT_LIST_DIR}/claims_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/end_to_end_test.cpp"
+    "${CMAKE_CURRENT_LIST_DIR}/process.cpp")
   target_link_libraries(oomlab_chapter_checks PUBLIC oomlab_flags ${link})
   oomlab_compiled_quickly(oomlab_chapter_checks)
   oomlab_use_precompiled(oomlab_chapter_checks oomlab_precompiled_tests)
@@ -36,12 +38,12 @@ function(oomlab_chapter_tests name)
   # What is left out under a sanitizer, where a run takes ten times as long, and in check mode, where it takes a hundred.
   set(left_out "^$")
   if(OOMLAB_CHECK)
-    set(left_out "PlansAnySize|EndToEnd.[^B]")
+    set(left_out "PlansAnySize|EndToEnd.[^B]|Claims")
   elseif(OOMLAB_SANITIZE)
-    set(left_out "PlansAndBudgets|AFullDisk")
+    set(left_out "PlansAndBudgets|AFullDisk|Claims")
   endif()
   add_dependencies(chapter_checks ${name})
-  foreach(source bytes_test.cpp end_to_end_test.cpp)
+  foreach(source bytes_test.cpp claims_test.cpp end_to_end_test.cpp)
     file(STRINGS "${OOMLAB_ROOT}/tests/chapter/${source}" cases REGEX "^TEST\\(")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${OOMLAB_ROOT}/tests/chapter/${source}")
     foreach(case IN LISTS cases)

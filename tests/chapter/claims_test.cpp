@@ -1,0 +1,50 @@
+// A claim about memory is judged at the size that it names, so its verdict must not depend on the size of the run; and
+// what is printed must read as a person would write it.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+
+namespace {
+
+using namespace oomlab::test;
+using nlohmann::json;
+
+struct Judged {
+  std::map<std::string, std::string> verdicts;  // of claims about memory, by their text
+  std::string out;
+};
+
+Judged run(const std::vector<std::string>& size, std::string& problem) {
+  const TemporaryFolder folder;
+  auto arguments = size;
+  arguments.insert(arguments.end(), {"--steps", "1", "--json", "result.json"});
+  const Outcome outcome = run_process(program(), arguments, folder.path());
+  Judged judged{{}, outcome.out};
+  if (outcome.exit_code == 2) problem = outcome.err;
+  EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 2) << outcome.err;
+  if (outcome.exit_code != 0) return judged;
+  for (const json& claim : json::parse(read_text(folder / "result.json"))["claims"])
+    if (claim["about"] == "memory")
+      judged.verdicts[claim["claim"]] = claim["verdict_text"].get<std::string>() + " at " + claim["size"].dump();
+  return judged;
+}
+
+TEST(Claims, AboutMemoryHaveOneVerdictAtAnySize) {
+  std::string problem;
+  const Judged quick = run({"--quick"}, problem), full = run({}, problem);
+  if (!problem.empty()) GTEST_SKIP() << problem;
+  EXPECT_FALSE(quick.verdicts.empty());
+  EXPECT_EQ(quick.verdicts, full.verdicts);
+  for (const auto& [claim, verdict] : quick.verdicts) {
+    EXPECT_EQ(verdict.find("not measured"), std::string::npos) << claim;
+  }
+  for (const std::string* out : {&quick.out, &full.out})
+    for (const char* unreadable : {"e+0", "e+1", " nan", " inf", "expected 0 to 0"})
+      EXPECT_EQ(out->find(unreadable), std::string::npos) << unreadable << " in\n" << *out;
+}
+
+}  // namespace

@@ -42,14 +42,16 @@ def preflight():
 
 
 def run(chapter, *options):
-    """Runs a chapter (its name may be shortened: "01") and returns its result, as in common/harness/result.schema.json."""
+    """Runs a chapter (its name may be shortened: "01") and returns its result, as in common/harness/result.schema.json.
+
+    OOMLAB_OPTIONS in the environment has more options for every run, for example --quick on a slow machine."""
     found = sorted(p for p in programs().glob(f"{chapter}*") if p.name[2:3] == "_" and (ROOT / "chapters" / p.name).is_dir())
     if not found:
         raise FileNotFoundError(f"no program {chapter}* in {programs()}")
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "result.json"
         # Waiting threads soon sleep, as in bench/run: a notebook's machine has other things to do.
-        done = subprocess.run([found[0], "--quiet", "--json", file, *map(str, options)], capture_output=True, text=True,
+        done = subprocess.run([found[0], "--quiet", "--json", file, *map(str, options), *os.environ.get("OOMLAB_OPTIONS", "").split()], capture_output=True, text=True,
                               env={"GOMP_SPINCOUNT": "3000"} | os.environ)
         if not file.exists():
             raise RuntimeError(done.stderr.strip() or f"exit code {done.returncode}")

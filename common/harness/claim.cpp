@@ -54,6 +54,21 @@ std::string describe(const Range& range) {
                                    : fmt::format("{:g} to {:g}", *range.low, *range.high);
 }
 
+std::optional<std::size_t> holds_from(const std::function<bool(std::size_t)>& holds) {
+  constexpr std::size_t kMost = std::size_t(1) << 40;
+  std::size_t fails = 0, good = 1;
+  while (!holds(good)) {
+    if (good == kMost) return std::nullopt;
+    fails = good;
+    good *= 2;
+  }
+  while (good - fails > 1) {
+    const std::size_t middle = fails + (good - fails) / 2;
+    (holds(middle) ? good : fails) = middle;
+  }
+  return good;
+}
+
 std::optional<double> ClaimResult::judged() const {
   return claim.about == About::memory && claim.at_size ? at_size : measured;
 }

@@ -5,6 +5,7 @@
 // and the same verdict in every run. What this run measured stands beside it. A claim about time is judged on a GPU
 // only: on the host runtime the figure is shown, and not judged. A claim about numbers is judged by this run.
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <span>
@@ -64,6 +65,10 @@ inline Range between(double low, double high) { return {low, high}; }
 inline Range exactly(double figure) { return {figure, figure}; }
 /// "at least 1.2", "at most 0.5", "0.5 to 0.75", "1".
 std::string describe(const Range& range);
+
+/// The smallest size, from 1 on, at which something holds that then goes on to hold: for Claim::holds_where. Nothing
+/// when it does not hold at 2^40 either.
+std::optional<std::size_t> holds_from(const std::function<bool(std::size_t)>& holds);
 
 /// What is judged, and by which figure.
 enum class About {

@@ -118,40 +118,51 @@ std::string why(const OutOfMemoryReport& r) {
   return {};
 }
 
-constexpr const char* kSmallerBatch =
-    "chapter 01 (smaller batch): activations, and what is needed to compute them, shrink in proportion";
-constexpr const char* kAccumulation =
-    "gradient accumulation: the same effective batch in several small passes, activations of one pass at a "
-    "time";
-constexpr const char* kCheckpointing =
-    "checkpointing: keep few activations and recompute the rest in the backward pass";
-constexpr const char* kHalfActivations = "a training loop in FP16 or BF16: activations take half the bytes";
-constexpr const char* kHalfParameters = "parameters in FP16 or BF16: half the bytes (a master copy in FP32 costs more)";
-constexpr const char* kUnified = "unified memory: blocks that do not fit stay in host memory and move on demand";
-constexpr const char* kPlainSgd = "an optimizer with less state: SGD keeps none or one value a parameter, Adam two";
-constexpr const char* kEightBit = "an 8-bit optimizer: its state takes a quarter of the bytes";
-constexpr const char* kReleaseGradients = "update a layer as soon as its gradient is ready, then free the gradient";
-constexpr const char* kSmallerWorkspace = "a smaller workspace, or one shared by all operators";
-constexpr const char* kStreamData = "load the data in batches: keep only what the next steps need on the device";
-constexpr const char* kBudget = "a larger --budget, if the device has it";
+// Each line names the chapter that shows it, and says in bytes what it is worth here.
+using Advice = std::vector<std::string>;
 
-using Advice = std::vector<const char*>;
+// What is live of a category, with this request where it is of that category.
+std::size_t with_request(const OutOfMemoryReport& r, Category category) {
+  const std::size_t live = r.live_by_category[category];
+  return category == r.category ? plus(live, r.requested_rounded) : live;
+}
 
-Advice advice_for(Category category) {
+Advice advice_for(const OutOfMemoryReport& r, Category category) {
+  const std::size_t bytes = with_request(r, category);
+  const std::string all = format_bytes(bytes), half = format_bytes(bytes / 2), most = format_bytes(bytes - bytes / 8);
   switch (category) {
-    case Category::parameters: return {kHalfParameters, kUnified};
-    case Category::gradients: return {kReleaseGradients, kHalfParameters};
-    case Category::optimizer: return {kPlainSgd, kEightBit, kUnified};
-    case Category::activations: return {kSmallerBatch, kAccumulation, kCheckpointing, kHalfActivations};
-    case Category::workspace: return {kSmallerWorkspace, kSmallerBatch};
-    case Category::data: return {kStreamData, kSmallerBatch};
+    case Category::parameters:
+      if (r.live_by_category[Category::gradients] == 0)  // in training, an FP32 master copy takes what 16 bits save
+        return {fmt::format("chapter 03, weights in FP16 or BF16: inference needs half the bytes, {} less", half),
+                fmt::format("chapter 05, streaming: layers wait in host memory, two at a time are here: up to {} less",
+                            all)};
+      return {
+          fmt::format("chapter 07, ZeRO-3: each of 8 GPUs keeps an eighth of the parameters, {} less", most),
+          fmt::format("chapter 05, streaming: layers wait in host memory, two at a time are here: up to {} less", all)};
+    case Category::gradients:
+      return {fmt::format("chapter 07, ZeRO-2: each of 8 GPUs keeps an eighth of the gradients, {} less", most),
+              fmt::format("chapter 05, streaming: a gradient is used up where it was made: up to {} less", all)};
+    case Category::optimizer:
+      return {fmt::format("chapter 00, SGD keeps no optimizer state, {} less; with momentum half of AdamW's", all),
+              fmt::format("chapter 05, optimizer offload: the moments wait in host memory, up to {} less", all),
+              fmt::format("chapter 07, ZeRO-1: each of 8 GPUs keeps an eighth of the optimizer state, {} less", most)};
+    case Category::activations:
+      return {fmt::format("chapter 01, a smaller batch: half of it needs half the activations, {} less", half),
+              fmt::format("chapter 02, gradient accumulation: 8 micro-batches need an eighth, {} less", most),
+              fmt::format("chapter 04, checkpointing: 16 layers in segments of 4 keep at most half, {} less", half),
+              fmt::format("chapter 03, activations in FP16 or BF16: half the bytes, {} less", half)};
+    case Category::workspace:
+      return {
+          fmt::format("chapter 00, a smaller --workspace, or a smaller batch where it grows with it: {} here", all)};
+    case Category::data:
+      return {fmt::format("chapter 05, loaders: only the batches in flight are on the device, up to {} less", all)};
   }
   return {};
 }
 
 Category largest_category(const OutOfMemoryReport& r) {
   ByCategory bytes = r.live_by_category;
-  bytes[r.category] = plus(bytes[r.category], r.requested_rounded);
+  bytes[r.category] = with_request(r, r.category);
   const auto largest = std::max_element(bytes.bytes.begin(), bytes.bytes.end());
   return static_cast<Category>(std::distance(bytes.bytes.begin(), largest));
 }
@@ -162,23 +173,35 @@ Advice advice_for(const OutOfMemoryReport& r) {
     case Cause::too_big:
     case Cause::live: {
       const Category largest = cause == Cause::too_big ? r.category : largest_category(r);
-      Advice advice = advice_for(largest);
+      Advice advice = advice_for(r, largest);
       if (largest != r.category)  // what was asked for is a lever too
-        for (const char* line : advice_for(r.category))
-          if (std::find(advice.begin(), advice.end(), line) == advice.end()) advice.push_back(line);
-      if (r.by_limit) advice.push_back(kBudget);
+        for (std::string& line : advice_for(r, r.category)) advice.push_back(std::move(line));
+      if (r.by_limit)
+        advice.push_back(fmt::format("chapter 00, --budget: {} or more for this request, if the device has it",
+                                     format_bytes(plus(r.limit_used, r.requested_rounded))));
       return advice;
     }
-    case Cause::rounding: return {"one block for many small tensors: an arena cut by hand rounds once", kSmallerBatch};
-    case Cause::fragmented:
-      return {"allocate what lives long first, so that free memory stays in one piece",
-              "an arena as large as a step needs, or a caching allocator that joins free pages", kSmallerBatch};
+    case Cause::rounding: {
+      const std::size_t lost = plus(minus(r.live, r.live_requested), minus(r.requested_rounded, r.requested));
+      return {
+          fmt::format("chapter 06, a planned step: one block for all tensors is rounded once; {} are lost here",
+                      format_bytes(lost)),
+          fmt::format("chapter 01, a smaller batch: this request for half of it is {}", format_bytes(r.requested / 2))};
+    }
+    case Cause::fragmented: {
+      const std::string free = format_bytes(r.by_limit ? cached(r) : plus(r.device_free, cached(r)));
+      return {
+          fmt::format("chapter 06, a caching allocator that maps free pages side by side: {} are free", free),
+          fmt::format("chapter 06, a planned step: its tensors have fixed places, and no gaps; {} are in gaps", free)};
+    }
     case Cause::cached:
-      return {"give the cache back before a large request: AsyncResource::trim(), as torch.cuda.empty_cache() does",
-              "one allocator for all that shares the device: two caches cannot use each other's memory"};
+      return {fmt::format("chapter 06, empty_cache before a large request (here AsyncResource::trim()): up to {} back",
+                          format_bytes(cached(r)))};
     case Cause::other_process:
-      return {"end the other process (nvidia-smi names it), or choose another device with --device",
-              "a --budget that leaves the others their share, then the mitigations for a small card"};
+      return {fmt::format("chapter 00, --device auto: which device is free, and who holds these {}",
+                          format_bytes(held_by_others(r))),
+              fmt::format("chapter 01, a batch that fits beside them: a --budget of {}",
+                          format_bytes(plus(r.device_free, std::max(r.reserved, r.live))))};
   }
   return {};
 }
@@ -225,7 +248,7 @@ std::string explain(const OutOfMemoryReport& r) {
     text += "\n";
   }
   text += "What helps:";
-  for (const char* line : advice_for(r)) text += fmt::format("\n  - {}", line);
+  for (const std::string& line : advice_for(r)) text += fmt::format("\n  - {}", line);
   return text;
 }
 

@@ -45,7 +45,8 @@ struct OutOfMemoryReport {
 /// One line, the wording PyTorch users know:
 /// "CUDA out of memory. Tried to allocate 20.00 MiB for layer 3 weight. GPU 0 has a total capacity of …".
 std::string headline(const OutOfMemoryReport& report);
-/// The full text: the headline, why, the largest live tags, and the chapters that help with this cause.
+/// The full text: the headline, why, the largest live tags, and the chapters that help with this cause, each with the
+/// bytes that it is worth here.
 std::string explain(const OutOfMemoryReport& report);
 
 /// An allocation could not be served. Nothing was allocated, nothing else changed, and the last CUDA error is clear.

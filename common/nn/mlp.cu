@@ -62,6 +62,10 @@ MlpSpec parse_model(std::string_view text) {
     spec.widths = {512, 1024, 2048, 4096, 8192, 10};
   } else if (text == "mlp-small") {
     spec.widths = {64, 128, 64, 10};
+  } else if (text == "mlp-weights") {
+    spec.widths = {512, 2048, 2048, 10};
+  } else if (text == "mlp-activations") {
+    spec.widths = {8192, 8, 8192, 8, 8192, 8, 8192, 10};
   } else if (text.starts_with("mlp:")) {
     spec.widths = parse_widths(text, text.substr(4));
     try {
@@ -70,7 +74,7 @@ MlpSpec parse_model(std::string_view text) {
       bad_model(text, "has more parameters than 64 bits of bytes can hold");
     }
   } else {
-    bad_model(text, "is unknown; known: mlp, mlp-small, mlp:IN-...-CLASSES");
+    bad_model(text, "is unknown; known: mlp, mlp-small, mlp-weights, mlp-activations, mlp:IN-...-CLASSES");
   }
   return spec;
 }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,10 +29,21 @@ inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) 
   return images;
 }
 
+// A layer adds up as many changes of its weights as it has inputs, so the widest layer decides how large a step may be:
+// with a rate for narrow models, the loss of `mlp`, 8,192 wide, rises from 2.5 to 18 in the first step.
+inline float rate_for(const nn::MlpSpec& spec, float most, float for_width_one) {
+  return std::min(most, for_width_one / static_cast<float>(std::ranges::max(spec.widths)));
+}
+inline nn::AdamWSettings adamw_settings(const nn::MlpSpec& spec) { return {.lr = rate_for(spec, 1e-3f, 0.25f)}; }
+inline nn::SgdSettings sgd_settings(const nn::MlpSpec& spec, float momentum) {
+  return {.lr = rate_for(spec, 0.05f, 16), .momentum = momentum};
+}
+
 inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& model, nn::OptimizerKind kind) {
-  if (kind == nn::OptimizerKind::adamw) return std::make_unique<nn::AdamW>(context, model.parameters());
+  if (kind == nn::OptimizerKind::adamw)
+    return std::make_unique<nn::AdamW>(context, model.parameters(), adamw_settings(model.spec()));
   const float momentum = kind == nn::OptimizerKind::momentum ? 0.9f : 0.0f;
-  return std::make_unique<nn::Sgd>(context, model.parameters(), nn::SgdSettings{.lr = 0.05f, .momentum = momentum});
+  return std::make_unique<nn::Sgd>(context, model.parameters(), sgd_settings(model.spec(), momentum));
 }
 
 /// Training: resident are the dataset, parameters, gradients and optimizer state; a step adds a batch and activations.

@@ -271,6 +271,12 @@ TEST(Ranges, ReadLikeEnglish) {
   EXPECT_TRUE(between(0.5, 0.75).has(0.75) && !between(0.5, 0.75).has(0.751) && at_least(0.5).has(1e9));
 }
 
+TEST(Claims, HoldFromASizeOn) {
+  for (const std::size_t first : {1, 2, 3, 4, 5, 7, 8, 9, 490, 65536, 65537})
+    EXPECT_EQ(holds_from([first](std::size_t size) { return size >= first; }), first);
+  EXPECT_EQ(holds_from([](std::size_t) { return false; }), std::nullopt);
+}
+
 // ---------------------------------------------------------------------------------------------------------- workspace
 
 TEST_F(Harness, TheWorkspaceIsCountedAndNeverHidesWhatAChapterShows) {

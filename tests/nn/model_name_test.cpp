@@ -23,15 +23,18 @@ TEST(ModelName, Known) {
   EXPECT_EQ(mlp.parameters(),
             512u * 1024 + 1024 + 1024 * 2048 + 2048 + 2048 * 4096 + 4096 + 4096 * 8192 + 8192 + 8192 * 10 + 10);
   EXPECT_EQ(parse_model("mlp-small").widths, (std::vector<std::size_t>{64, 128, 64, 10}));
+  EXPECT_EQ(parse_model("mlp-weights").widths, (std::vector<std::size_t>{512, 2048, 2048, 10}));
+  EXPECT_EQ(parse_model("mlp-activations").widths, (std::vector<std::size_t>{8192, 8, 8192, 8, 8192, 8, 8192, 10}));
   EXPECT_EQ(parse_model("mlp:512-1024-10").widths, (std::vector<std::size_t>{512, 1024, 10}));
   EXPECT_EQ(parse_model("mlp:512-64x3-10").widths, (std::vector<std::size_t>{512, 64, 64, 64, 10}));
   EXPECT_EQ(parse_model("mlp:1-1").parameters(), 2u);
 }
 
 TEST(ModelName, Refused) {
-  EXPECT_EQ(refusal("nosuch"), "model 'nosuch' is unknown; known: mlp, mlp-small, mlp:IN-...-CLASSES");
-  EXPECT_EQ(refusal(""), "model '' is unknown; known: mlp, mlp-small, mlp:IN-...-CLASSES");
-  EXPECT_EQ(refusal("mlp-big"), "model 'mlp-big' is unknown; known: mlp, mlp-small, mlp:IN-...-CLASSES");
+  const std::string unknown = "is unknown; known: mlp, mlp-small, mlp-weights, mlp-activations, mlp:IN-...-CLASSES";
+  EXPECT_EQ(refusal("nosuch"), "model \'nosuch\' " + unknown);
+  EXPECT_EQ(refusal(""), "model \'\' " + unknown);
+  EXPECT_EQ(refusal("mlp-big"), "model \'mlp-big\' " + unknown);
   const std::string list = "is not a list of widths; write mlp:IN-...-CLASSES, for example mlp:64-128x3-10";
   for (const std::string name : {"mlp:", "mlp:-", "mlp:64-", "mlp:-64", "mlp:64--10", "mlp:64-x-10", "mlp:64 -10",
                                  "mlp:6.4-10", "mlp:+64-10", "mlp:64x-10", "mlp:64x2x2-10", "mlp:x2-10"})

@@ -2,6 +2,9 @@
 // Training steps whose gradient comes about in one of several ways, some of them wrong, and how far it is from the
 // large batch's.
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -13,16 +16,35 @@ namespace oomlab::gradient_accumulation {
 
 enum class Way { full_batch, global_count, mean_of_means, no_zero_grad, one_backward, micro_batch_alone };
 
-/// Gradients of the memory pass, by step: the baseline's, and how far the others are from them (relative L2).
-struct Gradients {
-  std::vector<std::vector<float>> baseline;
-  std::map<Way, std::vector<double>> difference, norm_ratio;
+/// The variant of this way: "8 x 4, global count".
+inline std::string name_of(Way way, const Config& config) {
+  const auto pieces = [&](const char* how) {
+    return fmt::format("{} x {}, {}", config.batch / config.micro_batch, config.micro_batch, how);
+  };
+  switch (way) {
+    case Way::full_batch: return fmt::format("full batch {}", config.batch);
+    case Way::global_count: return pieces("global count");
+    case Way::mean_of_means: return pieces("mean of means");
+    case Way::no_zero_grad: return pieces("no zero_grad");
+    case Way::one_backward: return pieces("one backward");
+    case Way::micro_batch_alone: return fmt::format("batch {} alone", config.micro_batch);
+  }
+  return "?";
+}
+
+/// What the memory pass has seen.
+struct Observed {
+  std::vector<std::vector<float>> baseline;  ///< the large batch's gradients, by step
+  /// By step: how far a way's gradient is from it (relative L2), and how long it is, in its lengths.
+  std::map<Way, std::vector<double>> difference, length;
+  /// Most bytes that were allocated after a step, in those before the first one.
+  std::map<Way, double> live_after_a_step;
 };
 
 class Accumulation final : public Workload {
  public:
   Accumulation(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
-               std::size_t micro_batch, Way way, std::shared_ptr<Gradients> gradients)
+               std::size_t micro_batch, Way way, std::shared_ptr<Observed> observed)
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
@@ -30,9 +52,11 @@ class Accumulation final : public Workload {
         batch_(batch),
         micro_batch_(way == Way::full_batch ? batch : micro_batch),
         way_(way),
-        gradients_(std::move(gradients)) {
+        observed_(std::move(observed)) {
     if (way == Way::no_zero_grad)  // they are added to from the first step on
       for (const auto& p : model_.parameters()) nn::fill(context, p.gradient, p.count, 0.0f);
+    live_before_ = context.ledger().live_bytes();
+    observed_->live_after_a_step[way] = 0;
   }
 
   void step() override {
@@ -51,6 +75,8 @@ class Accumulation final : public Workload {
                            way_ == Way::no_zero_grad);
     }
     optimizer_.step(context_);
+    double& most = observed_->live_after_a_step[way_];
+    most = std::max(most, double(context_.ledger().live_bytes()) / double(live_before_));
   }
   std::size_t samples_per_step() const override { return batch_; }
   std::uint64_t fingerprint() override { return 0; }  // nothing here is meant to be bit-equal
@@ -82,29 +108,29 @@ class Accumulation final : public Workload {
       context_.synchronize();
     }
     if (figures_++ == 0) {  // a new memory pass
-      if (way_ == Way::full_batch) gradients_->baseline.clear();
-      gradients_->difference[way_].clear();
-      gradients_->norm_ratio[way_].clear();
+      if (way_ == Way::full_batch) observed_->baseline.clear();
+      observed_->difference[way_].clear();
+      observed_->length[way_].clear();
     }
-    const std::size_t step = gradients_->difference[way_].size();
-    if (way_ == Way::full_batch) gradients_->baseline.push_back(all);
-    if (step >= gradients_->baseline.size()) return;
+    const std::size_t step = observed_->difference[way_].size();
+    if (way_ == Way::full_batch) observed_->baseline.push_back(all);
+    if (step >= observed_->baseline.size()) return;
     double difference = 0, square = 0, baseline_square = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const double b = gradients_->baseline[step][i];
+      const double b = observed_->baseline[step][i];
       difference += (all[i] - b) * (all[i] - b), square += double(all[i]) * all[i], baseline_square += b * b;
     }
-    gradients_->difference[way_].push_back(std::sqrt(difference / baseline_square));
-    gradients_->norm_ratio[way_].push_back(std::sqrt(square / baseline_square));
+    observed_->difference[way_].push_back(std::sqrt(difference / baseline_square));
+    observed_->length[way_].push_back(std::sqrt(square / baseline_square));
   }
 
   Context& context_;
   const data::TextSampler& text_;
   nn::Transformer<float> model_;
   nn::AdamW optimizer_;
-  std::size_t batch_, micro_batch_, first_ = 0, figures_ = 0;
+  std::size_t batch_, micro_batch_, live_before_ = 0, first_ = 0, figures_ = 0;
   Way way_;
-  std::shared_ptr<Gradients> gradients_;
+  std::shared_ptr<Observed> observed_;
 };
 
 }  // namespace oomlab::gradient_accumulation

@@ -5,7 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -18,12 +17,17 @@ namespace oomlab::mixed_precision {
 
 using namespace train;
 
-/// What the first step's gradients look like, by precision.
+/// What became of the first step's gradients, by precision: shares of those that are not zero in FP32.
 struct GradientShares {
   std::vector<bool> nonzero_in_fp32;
-  double below_normal = 0;              ///< share of FP32's that FP16 holds with fewer bits, or not at all: < 2^-14
-  std::map<Precision, double> flushed;  ///< share of the gradients that FP32 has, and that are zero here
+  std::map<Precision, double> flushed;  ///< zero here
+  std::map<Precision, double> damaged;  ///< zero here, or below the smallest normal number: held with fewer bits
 };
+
+/// 2^-14, below which FP16 has fewer bits; FP32 and BF16 have 2^-126.
+inline float smallest_normal(Precision precision) {
+  return precision == Precision::fp16 || precision == Precision::pure_fp16 ? 0x1p-14f : 0x1p-126f;
+}
 
 template <class T>
 class PrecisionTraining final : public Workload {
@@ -54,31 +58,28 @@ class PrecisionTraining final : public Workload {
 
  private:
   void look_at_gradients() {
-    std::vector<bool> nonzero;
-    std::size_t small = 0;
+    std::vector<float> gradients;
     for (const auto& p : model_.parameters()) {
       std::vector<T> values(p.count);
       CUDA_CHECK(
           cudaMemcpyAsync(values.data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost, context_.stream()));
       context_.synchronize();
-      for (const T& v : values) {
-        const float g = std::fabs(static_cast<float>(v));
-        nonzero.push_back(g != 0.0f);
-        small += g != 0.0f && g < 0x1p-14f;
-      }
+      for (const T& v : values) gradients.push_back(std::fabs(static_cast<float>(v)));
     }
     if (precision_ == Precision::fp32) {
-      const auto count = std::count(nonzero.begin(), nonzero.end(), true);
-      shares_->below_normal = double(small) / double(count);
-      shares_->nonzero_in_fp32 = nonzero;
+      shares_->nonzero_in_fp32.assign(gradients.size(), false);
+      for (std::size_t i = 0; i < gradients.size(); ++i) shares_->nonzero_in_fp32[i] = gradients[i] != 0;
     }
-    if (shares_->nonzero_in_fp32.size() != nonzero.size()) return;  // the baseline was not run
-    std::size_t all = 0, lost = 0;
-    for (std::size_t i = 0; i < nonzero.size(); ++i) {
-      all += shares_->nonzero_in_fp32[i];
-      lost += shares_->nonzero_in_fp32[i] && !nonzero[i];
+    if (shares_->nonzero_in_fp32.size() != gradients.size()) return;  // the baseline was not run
+    std::size_t all = 0, zero = 0, small = 0;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (!shares_->nonzero_in_fp32[i]) continue;
+      ++all;
+      zero += gradients[i] == 0;
+      small += gradients[i] < smallest_normal(precision_);
     }
-    shares_->flushed[precision_] = double(lost) / double(all);
+    shares_->flushed[precision_] = double(zero) / double(all);
+    shares_->damaged[precision_] = double(small) / double(all);
   }
 
   Context& context_;

@@ -48,11 +48,13 @@ std::size_t parse_workspace(const std::string& text) {
   }
 }
 
-bool is_published(const std::string& model, const Defaults& defaults) {
+// What a published model has as its defaults; nullptr for the others.
+const Defaults* published(const std::string& model, const Defaults& defaults) {
+  if (!defaults.published) return nullptr;
   std::istringstream names(defaults.published_models);
   for (std::string name; names >> name;)
-    if (name == model) return true;
-  return false;
+    if (name == model) return defaults.published;
+  return published(model, *defaults.published);
 }
 
 std::string describe(const Defaults& d) {
@@ -203,7 +205,8 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   }
 
   const Defaults& size = config.quick ? quick : full;
-  const Defaults& defaults = full.published && is_published(config.model, full) ? *full.published : size;
+  const Defaults* const named = published(config.model, full);
+  const Defaults& defaults = named ? *named : size;
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
   config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;

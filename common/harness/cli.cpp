@@ -48,11 +48,14 @@ std::size_t parse_workspace(const std::string& text) {
   }
 }
 
-bool is_published(const std::string& model, const Defaults& defaults) {
-  std::istringstream names(defaults.published_models);
-  for (std::string name; names >> name;)
-    if (name == model) return true;
-  return false;
+// The values that go with a published model, or `otherwise`.
+const Defaults& defaults_of(const std::string& model, const Defaults& full, const Defaults& otherwise) {
+  for (const Defaults* d = &full; d->published; d = d->published) {
+    std::istringstream names(d->published_models);
+    for (std::string name; names >> name;)
+      if (name == model) return *d->published;
+  }
+  return otherwise;
 }
 
 std::string describe(const Defaults& d) {
@@ -203,7 +206,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   }
 
   const Defaults& size = config.quick ? quick : full;
-  const Defaults& defaults = full.published && is_published(config.model, full) ? *full.published : size;
+  const Defaults& defaults = defaults_of(config.model, full, size);
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
   config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;

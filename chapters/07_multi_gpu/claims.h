@@ -151,9 +151,7 @@ inline std::vector<Claim> claims_of(std::size_t n) {
             .size = fmt::format("{:.0f} billion parameters", parameters / 1e9),
             .at_size = [=] { return std::optional(per * parameters / 1e9); },
             .holds_where =
-                [=] {
-                  return fmt::format("holds up to {:.0f} billion, if nothing else needs memory", std::floor(gb / per));
-                }};
+                [=] { return fmt::format("holds up to {:.1f} billion, if nothing else needs memory", gb / per); }};
   };
   return {
       {.text = "N GPUs have N times the memory",

@@ -91,19 +91,14 @@ static Chapter multi_gpu(const Config& config) {
 int main(int argc, char** argv) {
   using oomlab::Defaults;
   const auto gib = [](std::size_t n) { return n << 30; };
-  const Defaults huge{.batch = 512, .steps = 6, .budget = gib(80), .seq = 2048, .micro_batch = 1, .precision = "bf16"};
-  const Defaults large{.batch = 128,
-                       .steps = 6,
-                       .budget = gib(12),
-                       .seq = 512,
-                       .micro_batch = 8,
-                       .precision = "fp32",
-                       .published_models = "gpt3-175b llama-70b-like",
-                       .published = &huge};
+  Defaults huge{.batch = 128, .steps = 6, .budget = gib(80), .seq = 2048, .micro_batch = 1, .precision = "bf16"};
+  huge.devices = 8;
+  Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .seq = 512, .micro_batch = 8, .precision = "fp32"};
+  large.devices = 4, large.published_models = "gpt3-175b llama-70b-like", large.published = &huge;
   Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20};
   full.seq = 32, full.micro_batch = 1, full.precision = "fp32", full.devices = 8;
   full.published_models = "gpt2 bert-base bert-large", full.published = &large;
   Defaults quick = full;
-  quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1) << 20, quick.seq = 16;
+  quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1280) << 10, quick.seq = 16;
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::multi_gpu::multi_gpu);
 }

@@ -223,7 +223,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   } else if (given(device_option)) {
     config.device = parse_device("--device", device, 0);
   }
-  config.devices = full.devices ? size.devices : 1;
+  config.devices = full.devices ? defaults.devices : 1;
   config.devices_given = given(devices_option);
   if (config.devices_given) config.devices = parse_device("--devices", devices, 1);
   if (!tp.empty()) config.tp = parse_count("--tp", tp);

@@ -17,7 +17,7 @@ struct Outcome {
   std::map<std::string, std::map<std::size_t, std::vector<float>>> gradients;
 };
 
-Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24") {
+Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24", bool checkpoint = false) {
   const nn::TransformerSpec spec = nn::parse_transformer(model);
   const std::size_t seq = 3;
   const auto text = std::make_shared<data::TextSampler>(
@@ -27,7 +27,7 @@ Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "g
                                   .mask_token = int(spec.vocabulary) - 1,
                                   .ragged = true,
                                   .seed = 5});
-  return {spec, text, layout, 24, micro_batch, seq, {}};
+  return {spec, text, layout, 24, micro_batch, seq, {.layer = !checkpoint}};
 }
 
 // Every rank of the grid, a thread and a device each, two steps.
@@ -103,12 +103,13 @@ struct Case {
   std::size_t micro_batch;
   bool same_order;  // of all sums but the token table's
   const char* model = "gpt:3-24-24";
+  bool checkpoint = false;
 };
 
 // For the test's name, which would be the bytes otherwise.
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.model << " tp " << c.layout.tp << " pp " << c.layout.pp << " dp " << c.layout.dp << " ZeRO-"
-       << c.layout.zero << " micro-batch " << c.micro_batch;
+       << c.layout.zero << " micro-batch " << c.micro_batch << (c.checkpoint ? " checkpoint" : "");
 }
 
 class Grid : public testing::TestWithParam<Case> {};
@@ -119,7 +120,7 @@ TEST_P(Grid, IsOneDevice) {
   const Case& c = GetParam();
   if (std::size_t(devices) < c.layout.ranks()) GTEST_SKIP() << "only " << devices << " devices";
   const Outcome one = run(job_of({}, c.same_order ? c.micro_batch : 24, c.model))[0];
-  const auto grid = run(job_of(c.layout, c.micro_batch, c.model));
+  const auto grid = run(job_of(c.layout, c.micro_batch, c.model, c.checkpoint));
   for (std::size_t rank = 0; rank < grid.size(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     ASSERT_EQ(2u, grid[rank].losses.size());
@@ -161,7 +162,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{.pp = 4}, 24, true, "bert:4-4-20"}, Case{{.pp = 8}, 2, true, "gpt:8-2-12"},
                     Case{{.tp = 2, .dp = 2, .zero = 3}, 6, false}, Case{{.tp = 2, .pp = 2}, 8, false},
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 3, false},
-                    Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"}));
+                    Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"},
+                    Case{{.tp = 2, .dp = 2, .zero = 3}, 4, false, "bert:3-6-24", true},
+                    Case{{.tp = 2, .pp = 2}, 8, false, "gpt:3-6-24", true}));
 
 TEST(Pipeline, OneForwardOneBackwardHoldsStagesMinusRank) {
   for (const std::size_t stages : {1, 2, 3, 8})

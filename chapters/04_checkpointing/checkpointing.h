@@ -58,7 +58,7 @@ void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBat
     for (const Segment& segment : schedule)
       for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
         x[l] = std::move(stream);
-        const nn::Keep keep = segment.recompute ? nn::Keep{.layer = false} : segment.keep;
+        const nn::Keep keep = segment.recompute ? nn::Keep{.layer = false} : segment.keep;  // what is dropped
         stream = model.forward_layer(context, l, batch, x[l].data(), keep, kept[l]);
         if (segment.recompute && i > 0) x[l].reset();
       }
@@ -69,12 +69,12 @@ void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBat
   std::size_t end = layers;
   for (std::size_t s = schedule.size(); s-- > 0;) {
     const std::size_t first = end - schedule[s].layers;
-    // Forward again, up to the input of the segment's last layer; that layer itself is backward_layer()'s business.
-    if (schedule[s].recompute)
+    if (schedule[s].recompute)  // forward again, up to the input of the segment's last layer
       for (std::size_t l = first; l + 1 < end; ++l)
         x[l + 1] = model.forward_layer(context, l, batch, x[l].data(), {}, kept[l]);
     while (end > first) {
       --end;
+      model.rebuild_layer(context, end, batch, x[end].data(), kept[end]);  // what was not kept
       model.backward_layer(context, end, batch, x[end].data(), std::move(kept[end]), stream, false);
       x[end].reset();
     }

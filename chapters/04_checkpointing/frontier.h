@@ -1,5 +1,5 @@
 #pragma once
-// Memory against time, and against depth, as pictures in text.
+// Memory against time, as a picture in text.
 
 #include "solver.h"
 #include "train/precision.h"
@@ -8,15 +8,18 @@ namespace oomlab::checkpointing {
 
 using namespace train;
 
-// Memory against time: what the solver finds between the least and the most that a step can use. Operations are shares
-// of the step's matrix products.
-inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision precision) {
+/// What is allocated all the time, the cuBLAS workspace included: a schedule for a budget has the rest.
+inline ByCategory with_workspace(ByCategory resident, const Config& config) {
+  resident[Category::workspace] = checked_sum(resident[Category::workspace], round_to_granule(config.workspace));
+  return resident;
+}
+
+// What the solver finds between the least and the most that a step can use, beside what is `always` allocated.
+// Operations are shares of the step's matrix products.
+inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision precision, const ByCategory& always) {
   const Config& c = report.config();
   const std::size_t bytes = element_bytes(precision);
-  const ByCategory resident = resident_with(spec, precision);
-  const auto peak = [&](const Schedule& s) {
-    return predict_schedule(spec, bytes, c.batch, c.seq, s, resident).total();
-  };
+  const auto peak = [&](const Schedule& s) { return predict_schedule(spec, bytes, c.batch, c.seq, s, always).total(); };
   const StepCosts costs(spec, bytes, c.batch, c.seq);
   const Schedule everything = keep_everything(spec.layers);
   const std::size_t most = peak(everything);
@@ -27,7 +30,7 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
   constexpr std::size_t kPoints = 8;
   for (std::size_t i = 0; i <= kPoints; ++i) {
     const std::size_t budget = least + (most - least) * i / kPoints;
-    const auto schedule = solve_schedule(spec, bytes, c.batch, c.seq, budget, resident);
+    const auto schedule = solve_schedule(spec, bytes, c.batch, c.seq, budget, always);
     if (!schedule) continue;
     double again = 0;
     for (const Segment& segment : *schedule) again += costs.again(segment);
@@ -40,20 +43,6 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
     report.figure(fmt::format("frontier_{}_again_percent", i), more);
   }
   report.line("");
-}
-
-// Activation bytes at the peak of a model `layers` deep, without its head: how they grow with depth.
-inline double activations_of(std::size_t layers, const Schedule& schedule) {
-  nn::TransformerSpec spec = nn::parse_transformer("bytes-gpt");
-  spec.layers = layers;
-  return double(predict_schedule(spec, 4, 4, 128, schedule, {})[Category::activations]);
-}
-
-// Peak bytes of bert-large at batch 8 of 512 tokens.
-inline double bert_large(Precision precision, const Schedule& schedule) {
-  const nn::TransformerSpec spec = nn::parse_transformer("bert-large");
-  return double(
-      predict_schedule(spec, element_bytes(precision), 8, 512, schedule, resident_with(spec, precision)).total());
 }
 
 }  // namespace oomlab::checkpointing

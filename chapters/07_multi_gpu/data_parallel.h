@@ -52,8 +52,10 @@ class DataParallel final : public Workload {
     const Phase phase(context_.ledger(), "backward");
     if (rank_ != 0) replicate(gradients, Category::gradients, true);
     DeviceBuffer<T> d = model_.head_backward(context_, std::move(head), false);
-    for (std::size_t l = layers; l-- > 0; x[l].reset())
+    for (std::size_t l = layers; l-- > 0; x[l].reset()) {
+      model_.rebuild_layer(context_, l, batch, x[l].data(), kept[l]);  // --checkpoint
       model_.backward_layer(context_, l, batch, x[l].data(), std::move(kept[l]), d, false);
+    }
     model_.embed_backward(context_, batch, std::move(embedding), std::move(d), false);
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       world_.reduce(first_gradient(shapes_[i]), shapes_[i].count, 0, stream);
@@ -151,6 +153,18 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
   moment(with_head, false, true);
   for (std::size_t l = layers; l-- > 0;) moment(below(l) + 2 * u + layer.backward_peak, false, true);
   return peak.at_peak;
+}
+
+/// Payload in bytes that a rank sends in a step: parameters to all, logits to rank 0 and their gradients back,
+/// gradients to rank 0.
+template <class T>
+std::uint64_t sent_by_data_parallel(const Job& job, int rank) {
+  const std::size_t n = job.layout.dp;
+  const std::uint64_t logits = job.batch / n * job.seq * job.spec.vocabulary * sizeof(T);
+  std::uint64_t sent = logits * (rank == 0 ? n - 1 : 1);
+  for (const UnitShape& unit : units_of(job.spec, {.layers = job.spec.layers}, 1))
+    sent += 2 * (unit.count * sizeof(T) / n * (n - 1));
+  return sent;
 }
 
 template <class T>

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "harness/chapter.h"
@@ -79,6 +80,21 @@ inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, 
   if (layout.zero >= 2 && layout.pp > 1)
     throw UsageError(
         fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", layout.zero, layout.pp));
+}
+
+/// The grid that was asked for; nothing when none was. Throws UsageError.
+inline std::optional<Layout> grid_of(const Config& config) {
+  if (!config.tp && !config.pp && !config.dp && config.zero < 0) return std::nullopt;
+  Layout grid{.tp = config.tp ? config.tp : 1,
+              .dp = config.dp ? config.dp : 1,
+              .pp = config.pp ? config.pp : 1,
+              .zero = std::max(config.zero, 0)};
+  const std::size_t ranks = checked_product(checked_product(grid.tp, grid.pp), grid.dp);
+  if (config.devices_given && ranks != std::size_t(config.devices))
+    throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", grid.tp, grid.pp,
+                                 grid.dp, ranks, config.devices));
+  if (ranks > 1'000'000) throw UsageError(fmt::format("{} ranks are too many; a million are allowed", ranks));
+  return grid;
 }
 
 }  // namespace oomlab::multi_gpu

@@ -7,41 +7,21 @@
 //               gradients, then parameters become 1/N. Tensor parallel: 1/N of the layers' state, and of all
 //               activations but the residual stream's. Pipeline: 1/N of the layers; 1F1B holds N − stage micro-batches.
 // Run it        build/host/bin/07_multi_gpu           (no GPU: eight simulated devices, for memory only)
-//               build/host/bin/07_multi_gpu --plan --model gpt3-175b --tp 8 --pp 16 --dp 8 --zero 1 (and the README's
-//               other options): the memory of 1,024 GPUs, on this machine
+//               build/host/bin/07_multi_gpu --plan --model gpt3-175b --tp 8 --pp 16 --dp 8 --zero 1
+//               (the memory of 1,024 GPUs, on this machine)
 
-#include "data_parallel.h"
-#include "report.h"
+#include "claims.h"
 
-namespace {
-
-using namespace oomlab;
-using namespace oomlab::multi_gpu;
-using namespace oomlab::train;
-
-// The grid that was asked for; nothing when none was.
-std::optional<Layout> grid_of(const Config& config) {
-  if (!config.tp && !config.pp && !config.dp && config.zero < 0) return std::nullopt;
-  Layout grid{.tp = config.tp ? config.tp : 1,
-              .dp = config.dp ? config.dp : 1,
-              .pp = config.pp ? config.pp : 1,
-              .zero = std::max(config.zero, 0)};
-  const std::size_t ranks = checked_product(checked_product(grid.tp, grid.pp), grid.dp);
-  if (config.devices_given && ranks != std::size_t(config.devices))
-    throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", grid.tp, grid.pp,
-                                 grid.dp, ranks, config.devices));
-  if (ranks > 1'000'000) throw UsageError(fmt::format("{} ranks are too many; a million are allowed", ranks));
-  return grid;
-}
+namespace oomlab::multi_gpu {
 
 template <class T>
-Chapter multi_gpu_of(const Config& config) {
+static Chapter multi_gpu_of(const Config& config) {
   const auto n = static_cast<std::size_t>(config.devices);
   const nn::TransformerSpec spec = transformer_of(config);
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
+  const auto sent = std::make_shared<Sent>();
 
-  Chapter chapter;
-  chapter.title = "several GPUs";
+  Chapter chapter{.title = "several GPUs", .variants = {}, .claims = claims_of(n), .after = {}};
   const auto add = [&](std::string name, Layout layout, bool data_parallel = false) {
     check_layout(layout, spec, config.batch, config.micro_batch);
     const auto job = [=, seq = config.seq, micro_batch = config.micro_batch,
@@ -54,6 +34,9 @@ Chapter multi_gpu_of(const Config& config) {
     variant.agreement.kind = Agreement::Kind::within_tolerance;
     variant.agreement.tolerance = sizeof(T) == 2 ? 1e-3 : 1e-6;
     variant.ranks = static_cast<int>(layout.ranks());
+    (*sent)[name] = [=, job = job(config.batch)](int rank) {
+      return data_parallel ? sent_by_data_parallel<T>(job, rank) : sent_a_step<T>(job, place_of(layout, rank));
+    };
     if (data_parallel) {
       variant.predicted = [=](std::size_t batch) { return predict_data_parallel<T>(job(batch), 0); };
       variant.team = [=](std::size_t batch) { return std::make_unique<DataParallelTeam<T>>(job(batch)); };
@@ -89,38 +72,33 @@ Chapter multi_gpu_of(const Config& config) {
       add(fmt::format("tp {} x pp {} x dp {}, ZeRO-1", all.tp, all.pp, all.dp), all);
     }
   }
-  chapter.claims = claims_of(n);
-  chapter.after = [=](const std::vector<VariantResult>& results, Report& report) {
-    show_ranks(results, report);
+  chapter.after = [=](const Results& results, Report& report) {
+    show_ranks(results, report, *sent);
     zero_table(report);
+    card_table(report);
   };
   return chapter;
 }
 
-Chapter multi_gpu(const Config& config) {
+static Chapter multi_gpu(const Config& config) {
   if (config.precision == "fp16")
     throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
   return config.precision == "bf16" ? multi_gpu_of<__nv_bfloat16>(config) : multi_gpu_of<float>(config);
 }
 
-}  // namespace
+}  // namespace oomlab::multi_gpu
 
 int main(int argc, char** argv) {
-  const Defaults full{.model = "gpt:8-8-64",
-                      .batch = 32,
-                      .steps = 6,
-                      .budget = std::size_t(17) << 20,
-                      .seq = 64,
-                      .micro_batch = 2,
-                      .precision = "fp32",
-                      .devices = 8};
-  const Defaults quick{.model = "gpt:8-8-32",
-                       .batch = 16,
-                       .steps = 3,
-                       .budget = std::size_t(10) << 20,
-                       .seq = 16,
-                       .micro_batch = 2,
-                       .precision = "fp32",
-                       .devices = 8};
-  return run_chapter(argc, argv, full, quick, multi_gpu);
+  using oomlab::Defaults;
+  const auto gib = [](std::size_t n) { return n << 30; };
+  Defaults huge{.batch = 128, .steps = 6, .budget = gib(80), .seq = 2048, .micro_batch = 1, .precision = "bf16"};
+  huge.devices = 8;
+  Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .seq = 512, .micro_batch = 8, .precision = "fp32"};
+  large.devices = 4, large.published_models = "gpt3-175b llama-70b-like", large.published = &huge;
+  Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20};
+  full.seq = 32, full.micro_batch = 1, full.precision = "fp32", full.devices = 8;
+  full.published_models = "gpt2 bert-base bert-large", full.published = &large;
+  Defaults quick = full;
+  quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1280) << 10, quick.seq = 16;
+  return oomlab::run_chapter(argc, argv, full, quick, oomlab::multi_gpu::multi_gpu);
 }

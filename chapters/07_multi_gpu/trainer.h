@@ -64,9 +64,9 @@ struct Groups {
         at_an_end(l.pp > 1 && (place.stage == 0 || place.stage + 1 == l.pp)),
         ends(Ids::at(ids.ends, place.replica * l.tp + place.part), at_an_end ? 2 : 1, at_an_end && place.stage ? 1 : 0,
              failed) {}
-  std::uint64_t bytes_sent_a_step() const { return replicas.bytes_sent() + ends.bytes_sent(); }
-  std::uint64_t bytes_sent_a_micro_batch() const {
-    return parts.bytes_sent() + forward.bytes_sent() + backward.bytes_sent();
+  std::uint64_t bytes_sent() const {
+    return parts.bytes_sent() + replicas.bytes_sent() + forward.bytes_sent() + backward.bytes_sent() +
+           ends.bytes_sent();
   }
 
   Place place;
@@ -99,6 +99,7 @@ class RankTraining final : public Workload {
     if (embeds() && !has_head()) zero_token_gradient();  // the head would have overwritten it
     std::vector<Flight> flights(micro_batches);
     std::size_t now = 0;
+    const std::uint64_t before = sent_for_micro_batches();
     for (const Pass& pass : passes_of(layout, groups_.place.stage, micro_batches)) {
       const std::size_t at = groups_.place.replica * share + pass.micro_batch * job_.micro_batch;
       if (pass.forward) {
@@ -109,17 +110,16 @@ class RankTraining final : public Workload {
         --now;
       }
     }
+    left_out_ += (sent_for_micro_batches() - before) / micro_batches * (this->micro_batches() - micro_batches);
     if (groups_.at_an_end)
       groups_.ends.all_reduce(model_.parameter(0).gradient, model_.parameter(0).count, context_.stream());
-    if (embeds() || has_head()) units_.all_reduce_gradients("token", groups_.replicas, context_.stream());
+    if (embeds() || has_head()) units_.sum_gradients("token", context_.stream());
     join(reduce_stream_, context_.stream());
     units_.step();
   }
   std::size_t samples_per_step() const override { return job_.batch; }
   std::uint64_t fingerprint() override { return units_.fingerprint(); }
-  std::uint64_t bytes_sent() const override {
-    return groups_.bytes_sent_a_step() + groups_.bytes_sent_a_micro_batch() / run_micro_batches() * micro_batches();
-  }
+  std::uint64_t bytes_sent() const override { return groups_.bytes_sent() + left_out_; }
   std::size_t most_in_flight() const override { return most_in_flight_; }
 
   /// The loss of the whole batch, the same on every rank.
@@ -153,6 +153,11 @@ class RankTraining final : public Workload {
   std::size_t run_micro_batches() const {
     const bool all = !planning() || !job_.layout.one_forward_one_backward;
     return all ? micro_batches() : std::min(micro_batches(), job_.layout.pp + 1);
+  }
+  // Of what is sent while micro-batches run, what each of them sends: all but the sums of whole gradients.
+  std::uint64_t sent_for_micro_batches() const {
+    return groups_.parts.bytes_sent() + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
+           (job_.layout.zero >= 2 ? groups_.replicas.bytes_sent() : 0);
   }
   bool embeds() const { return model_.slice().embeds(); }
   bool has_head() const { return model_.slice().has_head(job_.spec); }
@@ -209,8 +214,9 @@ class RankTraining final : public Workload {
     }
     for (std::size_t l = f.x.size(); l-- > 0;) {
       units_.gather(layer_name(l)), units_.make_gradients(layer_name(l));
-      model_.backward_layer(context_, model_.slice().first_layer + l, f.batch, f.x[l].data(), std::move(f.kept[l]), d,
-                            accumulate);
+      const std::size_t layer = model_.slice().first_layer + l;
+      model_.rebuild_layer(context_, layer, f.batch, f.x[l].data(), f.kept[l]);  // --checkpoint
+      model_.backward_layer(context_, layer, f.batch, f.x[l].data(), std::move(f.kept[l]), d, accumulate);
       f.x[l].reset();
       units_.release(layer_name(l));
       finished(layer_name(l), accumulate, last);
@@ -233,7 +239,7 @@ class RankTraining final : public Workload {
     units_.reduce_gradients(unit, accumulate);
     if (!last || groups_.replicas.ranks() == 1) return;
     join(context_.stream(), reduce_stream_);
-    units_.all_reduce_gradients(unit, groups_.replicas, reduce_stream_);
+    units_.sum_gradients(unit, reduce_stream_);
   }
   // What is queued on `second` from now on runs after all that is queued on `first`.
   void join(cudaStream_t first, cudaStream_t second) {
@@ -254,6 +260,7 @@ class RankTraining final : public Workload {
   Units<T> units_;
   DeviceBuffer<float> shown_loss_;
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
+  std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
 };
 
 /// Peak allocated bytes of a rank, moment by moment in the order of its work. Above what stays (Units::resident()),
@@ -330,6 +337,33 @@ ByCategory predict_rank(const Job& job, const Place& place) {
     moment(0, 0, g("embedding") + more("embedding"));
   }
   return peak.at_peak;
+}
+
+/// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it. E P: all units' bytes; m:
+/// micro-batches; a ring of N sends (N − 1) / N of
+///
+///   replicas   DDP 2 E P   ZeRO-1 2 E P   ZeRO-2 (m + 1) E P   ZeRO-3 3 m E P, less m times the head's, which is used
+///              once
+///   parts      2 [rows, width] for each of a layer's 4 all-reduces, and for those of a layer that is computed again
+///   both ends  2 [vocabulary, width] of two
+/// and a stage sends [rows, width] to each neighbour.
+template <class T>
+std::uint64_t sent_a_step(const Job& job, const Place& place) {
+  const Layout& l = job.layout;
+  const nn::Slice slice = slice_of(job.spec, l, place);
+  const bool embeds = slice.embeds(), has_head = slice.has_head(job.spec);
+  const auto ring = [](std::uint64_t bytes, std::size_t n) { return bytes / n * (n - 1); };
+  const std::uint64_t m = job.batch / l.dp / job.micro_batch,
+                      stream = job.micro_batch * job.seq * job.spec.width * sizeof(T);
+  std::uint64_t sent = 0;
+  for (const UnitShape& unit : units_of(job.spec, slice, l.dp)) {
+    const std::uint64_t once = ring(unit.count * sizeof(T), l.dp);
+    sent += l.zero < 2 ? 2 * once : l.zero == 2 ? (m + 1) * once : (unit.name == "head" ? 2 : 3) * m * once;
+  }
+  const std::size_t again = job.keep.layer ? 0 : job.spec.bert() ? 2 : 1;
+  sent += m * slice.layers * (4 + again) * ring(2 * stream, l.tp);
+  if (embeds != has_head) sent += ring(2 * job.spec.vocabulary * job.spec.width * sizeof(T), 2);
+  return sent + m * stream * (!embeds + !has_head);
 }
 
 /// The ranks of a layout.

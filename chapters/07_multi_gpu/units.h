@@ -7,7 +7,7 @@
 // optimizer state (FP32: 4 and 8; 16 bits: 2 and 12), a rank of N has
 //
 //   ZeRO-0 (plain data parallel)   E + E + K
-//   ZeRO-1 shards the optimizer    E + E + K/N           and gathers the parameters after its step
+//   ZeRO-1 shards the optimizer    E + E + K/N           sums its shard of the gradients, gathers the parameters
 //   ZeRO-2 also the gradients      E + E/N + K/N         and one unit's whole gradients while they come into being
 //   ZeRO-3 also the parameters     E/N + E/N + K/N       and the units at work
 
@@ -110,10 +110,14 @@ class Units {
     if (accumulate) nn::add_residual(context_, shard, more.data(), nullptr, shard, 1, unit->shard);
     unit->whole_gradients.reset();
   }
-  /// Adds a unit's gradients up over the replicas on `stream` (ZeRO-0 and 1).
-  void all_reduce_gradients(std::string_view name, Communicator& replicas, cudaStream_t stream) {
-    if (Unit* unit = find(name); unit && zero_ < 2)
-      replicas.all_reduce(unit->gradients.data(), unit->shape.count, stream);
+  /// Sums a unit's complete gradients over the replicas on `stream`: all of them (ZeRO-0), or of this rank's shard
+  /// only (ZeRO-1), in place.
+  void sum_gradients(std::string_view name, cudaStream_t stream) {
+    Unit* unit = find(name);
+    if (!unit || zero_ >= 2) return;
+    T* const g = unit->gradients.data();
+    if (zero_ == 0) replicas_.all_reduce(g, unit->shape.count, stream);
+    if (zero_ == 1) replicas_.reduce_scatter(g, g + offset(*unit), unit->shard, stream);
   }
 
   /// One update, and what the replicas need of each other's (phase "optimizer").
@@ -132,12 +136,21 @@ class Units {
     return hash;
   }
 
-  /// This rank's gradients of tensor `i`, where they are whole; for tests.
-  const T* gradient(std::size_t i) const {
+  /// What this rank has of the gradient of tensor `i`, which has `count` elements, after a step; for tests.
+  struct Piece {
+    std::size_t first, count;  ///< elements of the tensor
+    const T* data;
+  };
+  Piece gradient(std::size_t i, std::size_t count) const {
     for (const Unit& unit : units_)
-      for (std::size_t t = 0; t < unit.shape.tensors.size(); ++t)
-        if (unit.shape.tensors[t] == i && zero_ < 2) return unit.gradients.data() + unit.shape.offsets[t];
-    return nullptr;
+      for (std::size_t t = 0; t < unit.shape.tensors.size(); ++t) {
+        if (unit.shape.tensors[t] != i) continue;
+        const std::size_t at = unit.shape.offsets[t];
+        const std::size_t mine = zero_ ? offset(unit) : 0, end = mine + (zero_ ? unit.shard : unit.shape.count);
+        const std::size_t first = std::max(at, mine), last = std::max(first, std::min(at + count, end));
+        return {first - at, last - first, unit.gradients.data() + first - (zero_ >= 2 ? mine : 0)};
+      }
+    return {};
   }
 
   /// What stays allocated, in bytes: the table above, each buffer rounded to the granule.

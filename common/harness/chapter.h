@@ -51,8 +51,8 @@ struct Defaults {
   bool oversubscribe = false;   ///< true: the chapter has the option --oversubscribe
   int devices = 0;  ///< a chapter on several devices: how many, and --tp, --pp, --dp, --zero and --checkpoint
   /// Models that are published, and large: "gpt2 bert-large". Whoever names one means it at its own size, so then these
-  /// values are the defaults instead (models and optional parts of theirs are ignored). They may name more such models,
-  /// with other values.
+  /// values are the defaults instead (models and optional parts of theirs are ignored). They may name models of their
+  /// own, larger still, and values for these.
   const char* published_models = "";
   const Defaults* published = nullptr;
 };

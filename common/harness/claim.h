@@ -3,7 +3,8 @@
 //
 // A claim about memory is judged at the size at which people say it, a named model and batch, in closed form: exact,
 // and the same verdict in every run. What this run measured stands beside it. A claim about time is judged on a GPU
-// only: on the host runtime the figure is shown, and not judged. A claim about numbers is judged by this run.
+// only: on the host runtime the figure is shown, and not judged. A claim about numbers (operations, bytes sent,
+// gradients) is judged by this run, or where a closed form exists, at its size too.
 
 #include <cstddef>
 #include <functional>
@@ -74,7 +75,7 @@ std::optional<std::size_t> holds_from(const std::function<bool(std::size_t)>& ho
 enum class About {
   memory,   ///< at_size(), or where there is none because the size does not matter, measure()
   time,     ///< measure(), on a GPU
-  numbers,  ///< measure()
+  numbers,  ///< at_size() where there is one, or else measure()
 };
 
 struct Claim {
@@ -82,7 +83,8 @@ struct Claim {
   About about = About::memory;
   std::string what;  ///< what is measured, with its unit
   Range range;       ///< where the claim is true
-  /// Where a claim about memory is judged: "bert-large, batch 8 x 512", and its figure there, in closed form.
+  /// Where a claim about memory or numbers is judged: "bert-large, batch 8 x 512", and its figure there, in closed
+  /// form.
   std::string size = {};
   std::function<std::optional<double>()> at_size = {};
   /// The figure of this run; nothing when the run does not have what it takes (a filter, an OOM, plan mode).

@@ -48,13 +48,14 @@ std::size_t parse_workspace(const std::string& text) {
   }
 }
 
-// What a published model has as its defaults; nullptr for the others.
-const Defaults* published(const std::string& model, const Defaults& defaults) {
-  if (!defaults.published) return nullptr;
-  std::istringstream names(defaults.published_models);
-  for (std::string name; names >> name;)
-    if (name == model) return defaults.published;
-  return published(model, *defaults.published);
+// The values that go with a published model, or `otherwise`.
+const Defaults& defaults_of(const std::string& model, const Defaults& full, const Defaults& otherwise) {
+  for (const Defaults* d = &full; d->published; d = d->published) {
+    std::istringstream names(d->published_models);
+    for (std::string name; names >> name;)
+      if (name == model) return *d->published;
+  }
+  return otherwise;
 }
 
 std::string describe(const Defaults& d) {
@@ -205,8 +206,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   }
 
   const Defaults& size = config.quick ? quick : full;
-  const Defaults* const named = published(config.model, full);
-  const Defaults& defaults = named ? *named : size;
+  const Defaults& defaults = defaults_of(config.model, full, size);
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
   config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
@@ -223,7 +223,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   } else if (given(device_option)) {
     config.device = parse_device("--device", device, 0);
   }
-  config.devices = full.devices ? size.devices : 1;
+  config.devices = full.devices ? defaults.devices : 1;
   config.devices_given = given(devices_option);
   if (config.devices_given) config.devices = parse_device("--devices", devices, 1);
   if (!tp.empty()) config.tp = parse_count("--tp", tp);

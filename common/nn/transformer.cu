@@ -545,7 +545,6 @@ DeviceBuffer<T> Transformer<T>::attention_backward(Context& context, const Token
                                                    DeviceBuffer<T> d_attended) {
   const std::size_t seq = batch.seq, heads = this->heads(), inner = this->inner(), depth = inner / heads;
   const std::size_t matrix = seq * seq, matrices = batch.sequences * heads;
-  if (!kept.probabilities) kept.probabilities = attention_probabilities(context, batch, kept.qkv.data());
   DeviceBuffer<T> d_qkv = activation(context, kept.qkv.size(), "qkv gradient");
   DeviceBuffer<T> d_p = activation(context, kept.probabilities.size(), "attention gradient");
   const auto of = [&](auto* base, std::size_t b) {
@@ -575,6 +574,29 @@ DeviceBuffer<T> Transformer<T>::attention_backward(Context& context, const Token
 }
 
 template <class T>
+void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
+                                   LayerActivations<T>& kept) {
+  if (!kept.qkv) {
+    run_layer(context, l, batch, x, {}, kept, false);
+    return;
+  }
+  const std::size_t rows = batch.rows(), width = spec_.width, hidden = this->hidden(), at = first_of_layer(l);
+  const auto norm = [&](DeviceBuffer<T>& output, std::size_t which, const T* before, const DeviceBuffer<float>& mean,
+                        const DeviceBuffer<float>& rstd) {
+    if (output) return;
+    output = activation(context, checked_product(rows, width), "norm, again");
+    layer_norm_again(context, before, mean.data(), rstd.data(), value(at + which), value(at + which + 1), output.data(),
+                     rows, width);
+  };
+  norm(kept.norm1, kNorm1, spec_.bert() ? kept.middle.data() : x, kept.mean1, kept.rstd1);
+  if (!spec_.bert()) norm(kept.norm2, kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
+  if (!kept.probabilities) kept.probabilities = attention_probabilities(context, batch, kept.qkv.data());
+  if (kept.activated) return;
+  kept.activated = activation(context, kept.hidden.size(), "GELU, again");
+  bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows, hidden, Activation::gelu);
+}
+
+template <class T>
 void Transformer<T>::backward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                     LayerActivations<T> kept, DeviceBuffer<T>& gradient_of_stream, bool accumulate) {
   const std::size_t rows = batch.rows(), width = spec_.width, inner = this->inner(), hidden = this->hidden();
@@ -583,7 +605,9 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
   const float on_top = slice_.part == 0 ? 1.0f : 0.0f;
   const bool bert = spec_.bert();
   DeviceBuffer<T>& d = gradient_of_stream;
-  if (!kept.qkv) run_layer(context, l, batch, x, {}, kept, false);
+  for (const auto* read : {&kept.norm1, bert ? &kept.sum : &kept.norm2, &kept.qkv, &kept.probabilities, &kept.attended,
+                           &kept.middle, &kept.hidden, &kept.activated})
+    if (!*read) throw std::logic_error("backward_layer() reads what was not kept: call rebuild_layer() first");
 
   const auto weights = [&](std::size_t which, const DeviceBuffer<T>& dy, const T* in_values, std::size_t in,
                            std::size_t out) {
@@ -600,21 +624,10 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
     mean.reset();
     rstd.reset();
   };
-  const auto norm_again = [&](DeviceBuffer<T>& output, std::size_t which, const T* before,
-                              const DeviceBuffer<float>& mean, const DeviceBuffer<float>& rstd) {
-    if (output) return;
-    output = activation(context, count, "norm, again");
-    layer_norm_again(context, before, mean.data(), rstd.data(), value(at + which), value(at + which + 1), output.data(),
-                     rows, width);
-  };
 
   if (bert) {
     norm(kNorm2, d, kept.sum.data(), kept.mean2, kept.rstd2, d);
     kept.sum.reset();
-  }
-  if (!kept.activated) {
-    kept.activated = activation(context, kept.hidden.size(), "GELU, again");
-    bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows, hidden, Activation::gelu);
   }
   weights(kContract, d, kept.activated.data(), hidden, width);
   kept.activated.reset();
@@ -623,7 +636,6 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
   activation_backward(context, d_hidden.data(), kept.hidden.data(), d_hidden.size(), Activation::gelu);
   kept.hidden.reset();
   if (bert) {
-    norm_again(kept.norm1, kNorm1, kept.middle.data(), kept.mean1, kept.rstd1);
     weights(kExpand, d_hidden, kept.norm1.data(), width, hidden);
     kept.norm1.reset();
     gemm(context, false, false, rows, width, hidden, 1.0f, static_cast<const T*>(d_hidden.data()), value(at + kExpand),
@@ -632,7 +644,6 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
     d_hidden.reset();
     norm(kNorm1, d, kept.middle.data(), kept.mean1, kept.rstd1, d);
   } else {
-    norm_again(kept.norm2, kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
     weights(kExpand, d_hidden, kept.norm2.data(), width, hidden);
     kept.norm2.reset();
     DeviceBuffer<T> d_norm = activation(context, count, "norm gradient");
@@ -655,7 +666,6 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
     sum_over_parts(context, d);
     return;
   }
-  norm_again(kept.norm1, kNorm1, x, kept.mean1, kept.rstd1);
   weights(kQkv, d_qkv, kept.norm1.data(), width, 3 * inner);
   kept.norm1.reset();
   DeviceBuffer<T> d_norm = activation(context, count, "norm gradient");
@@ -689,8 +699,7 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
 
 template <class T>
 void Transformer<T>::forward_backward(Context& context, TokenBatch batch, StepOptions options,
-                                      const float* scale_on_device, std::span<const Keep> keep) {
-  if (!keep.empty() && keep.size() != spec_.layers) throw std::invalid_argument("one Keep a layer, or none");
+                                      const float* scale_on_device) {
   std::vector<DeviceBuffer<T>> x(spec_.layers);
   std::vector<LayerActivations<T>> kept(spec_.layers);
   EmbeddingActivations embedding;
@@ -700,7 +709,7 @@ void Transformer<T>::forward_backward(Context& context, TokenBatch batch, StepOp
     DeviceBuffer<T> out = embed(context, batch, embedding);
     for (std::size_t l = 0; l < spec_.layers; ++l) {
       x[l] = std::move(out);
-      out = forward_layer(context, l, batch, x[l].data(), keep.empty() ? Keep{} : keep[l], kept[l]);
+      out = forward_layer(context, l, batch, x[l].data(), {}, kept[l]);
     }
     d = std::move(out);
   }
@@ -763,9 +772,9 @@ struct Sizes {
 //   kept, gpt       2 k(u) + q + k(p) + a + u + h + k(h) + 4 s    norms, qkv, probabilities, attended, middle, MLP
 //   kept, bert        k(u) + q + k(p) + a + u + h + k(h) + 4 s + u    one norm less, the sum before norm 2 more
 //
-// A layer's forward pass is fullest when its probabilities, or its output, have just come into being. Its backward pass
-// is fullest at its start (with GELU's output there again), or where the gradients of the probabilities and of qkv
-// stand beside these.
+// A layer's forward pass is fullest when its probabilities, or its output, have just come into being. Before its
+// backward pass all is there again; that pass is fullest at its start, or where the gradients of the probabilities and
+// of qkv stand beside these.
 LayerBytes layer_bytes(const Sizes& z, bool bert, const Keep& keep) {
   const auto if_kept = [](bool kept, std::size_t bytes) { return kept ? bytes : 0; };
   const std::size_t norms = bert ? 1 : 2;
@@ -804,12 +813,8 @@ LayerBytes layer_bytes(const Sizes& z, bool bert, const Keep& keep) {
   }
   bytes.forward_peak = peak;
 
-  // Backward. A layer computed again has everything.
-  const Keep there = keep.layer ? keep : Keep{};
-  const std::size_t kept = kept_with(there);
-  const std::size_t again = if_kept(!there.gelu, z.h);
-  const std::size_t attention = if_kept(!bert && there.norms, z.u) + (bert ? 0 : 2 * z.s) + 2 * z.q + 2 * z.p + z.a;
-  bytes.backward_peak = std::max(attention, bert ? std::max(kept, kept + again - z.u - 2 * z.s) : kept + again);
+  const std::size_t attention = (bert ? 0 : z.u + 2 * z.s) + 2 * z.q + 2 * z.p + z.a;
+  bytes.backward_peak = std::max(attention, kept_with(Keep{}));
   return bytes;
 }
 

@@ -91,8 +91,8 @@ struct TokenBatch {
 TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
                             std::size_t sequences, std::size_t seq);
 
-/// What a layer keeps from its forward pass until its backward pass. What is not kept is computed again, to the same
-/// bits, when the backward pass needs it.
+/// What a layer keeps from its forward pass until its backward pass. What is not kept must be computed again, to the
+/// same bits, before the backward pass: rebuild_layer().
 struct Keep {
   bool layer = true;          ///< false: nothing; the layer is computed again from its input
   bool norms = true;          ///< outputs of layer norms, R·C each: two in gpt, one in bert
@@ -146,10 +146,10 @@ class Transformer {
   std::vector<ParameterOf<T>> parameters();
 
   /// Forward and backward: fills the gradients and the loss, the mean over the batch's targets, or over
-  /// `options.total_batch` targets. `scale_on_device`, where not null, multiplies the gradients (not the loss). `keep`:
-  /// one a layer, or none for "everything". Throws OutOfMemory as Mlp::forward_backward().
+  /// `options.total_batch` targets. `scale_on_device`, where not null, multiplies the gradients (not the loss). All
+  /// layers keep everything. Throws OutOfMemory as Mlp::forward_backward().
   void forward_backward(Context& context, TokenBatch batch, StepOptions options = {},
-                        const float* scale_on_device = nullptr, std::span<const Keep> keep = {});
+                        const float* scale_on_device = nullptr);
   /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
   float loss(Context& context) const;
   /// The device float that loss() reads.
@@ -185,8 +185,10 @@ class Transformer {
   /// The three above: head, loss, and the gradient with respect to the last layer's output, which it consumes.
   DeviceBuffer<T> head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
                        const float* scale_on_device);
-  /// Computes what `kept` lacks again, then the layer's gradients; `gradient` [R, C] is with respect to its output
-  /// before and to x afterwards. Frees what was kept on the way.
+  /// Computes again what `kept` lacks, from x and from what is there, to the bits that forward_layer() gave.
+  void rebuild_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, LayerActivations<T>& kept);
+  /// The layer's gradients; `gradient` [R, C] is with respect to its output before and to x afterwards. Frees what was
+  /// kept on the way. Throws std::logic_error when `kept` lacks something.
   void backward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, LayerActivations<T> kept,
                       DeviceBuffer<T>& gradient, bool accumulate);
   void embed_backward(Context& context, const TokenBatch& batch, EmbeddingActivations kept, DeviceBuffer<T> gradient,
@@ -249,8 +251,8 @@ LayerBytes layer_bytes(const TransformerSpec& spec, std::size_t element_bytes, s
 std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
                          std::size_t seq);
 
-/// Peak of forward_backward() above what is resident; `keep` as there. Tokens and labels are counted, gradients and
-/// loss are resident.
+/// Peak of a step above what is resident: forward_backward(), or with `keep`, one a layer, each layer rebuilt before
+/// its backward pass. Tokens and labels are counted, gradients and loss are resident.
 PeakBytes predict_step(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
                        std::span<const Keep> keep, const ByCategory& resident);
 
@@ -261,7 +263,7 @@ struct LayerFlops {
   std::uint64_t probabilities;  ///< of these, the scores
 };
 LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq);
-/// A whole step with this Keep: three times the forward pass, and what is computed again.
+/// A whole step with this `keep`: three times the forward pass, and what is computed again.
 std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                          std::span<const Keep> keep = {});
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/chapter.h"
+#include "harness/cli.h"
 #include "harness/json_writer.h"
 #include "harness/timing.h"
 
@@ -233,12 +234,15 @@ TEST_F(Harness, MemoryIsJudgedAtItsSize) {
   chapter.claims[1].at_size = [] { return 0.4; };
   chapter.claims[2].at_size = chapter.claims[1].at_size;
   chapter.claims[2].holds_where = [] { return "holds from batch 9 on"; };
+  chapter.claims.push_back(claim);
+  chapter.claims[3].about = About::numbers;
   const Ran ran = run(chapter);
   EXPECT_EQ(ran.result["claims"][0]["verdict"], "holds");
   EXPECT_EQ(ran.result["claims"][0]["measured"], 0);
   EXPECT_EQ(ran.result["claims"][1]["verdict"], "does not hold");
   EXPECT_EQ(ran.result["claims"][2]["verdict"], "holds for some sizes");
   EXPECT_EQ(ran.result["claims"][2]["verdict_text"], "holds from batch 9 on");
+  EXPECT_EQ(ran.result["claims"][3]["verdict"], "holds");
   EXPECT_NE(
       ran.out.find("share saved: 0.6 for a real model, expected at least 0.5: holds\n      in this run: 0 (a toy)\n"),
       std::string::npos)
@@ -291,6 +295,41 @@ TEST_F(Harness, TheWorkspaceIsCountedAndNeverHidesWhatAChapterShows) {
   EXPECT_EQ(by_default["variants"][0]["by_category_bytes"]["workspace"], default_workspace(budget));
   EXPECT_EQ(given["config"]["workspace_bytes"], 12'345);
   EXPECT_EQ(given["variants"][0]["by_category_bytes"]["workspace"], round_to_granule(12'345));
+}
+
+// Whoever names a published model gets the batch, sequence and budget that go with it; what they give themselves
+// counts.
+TEST(PublishedModels, BringTheirDefaults) {
+  const Defaults huge{.batch = 3, .steps = 1, .budget = 3000, .seq = 30, .devices = 3};
+  const Defaults large{
+      .batch = 2, .steps = 1, .budget = 2000, .seq = 20, .devices = 2, .published_models = "huge", .published = &huge};
+  const Defaults full{.model = "toy",
+                      .batch = 1,
+                      .steps = 1,
+                      .budget = 1000,
+                      .seq = 10,
+                      .devices = 1,
+                      .published_models = "one two",
+                      .published = &large};
+  const auto parse = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "99_toy");
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    return parse_command_line(int(argv.size()), argv.data(), "99_toy", full, full).config;
+  };
+  for (const auto& [model, n] :
+       {std::pair("toy", 1u), std::pair("on", 1u), std::pair("two", 2u), std::pair("huge", 3u)}) {
+    const Config config = parse({"--model", model});
+    EXPECT_EQ(config.batch, n) << model;
+    EXPECT_EQ(config.seq, 10 * n);
+    EXPECT_EQ(config.budget, 1000 * n);
+    EXPECT_EQ(config.devices, int(n));
+    EXPECT_EQ(config.workspace, default_workspace(config.budget));
+  }
+  const Config given = parse({"--model", "one", "--batch", "7", "--budget", "8000"});
+  EXPECT_EQ(given.batch, 7);
+  EXPECT_EQ(given.budget, 8000);
+  EXPECT_EQ(given.seq, 20);
 }
 
 TEST_F(Harness, FindingsAndFailedChecksOfAChapterAreReported) {

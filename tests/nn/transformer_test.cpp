@@ -76,6 +76,26 @@ class TransformerOf : public ::testing::Test {};
 using Types = ::testing::Types<float, __half, __nv_bfloat16>;
 TYPED_TEST_SUITE(TransformerOf, Types);
 
+// forward_backward() with layers that do not keep everything.
+template <class T>
+void step_with(Context& context, Transformer<T>& model, TokenBatch batch, const std::vector<Keep>& keep) {
+  if (keep.empty()) return model.forward_backward(context, std::move(batch));
+  std::vector<DeviceBuffer<T>> x(keep.size());
+  std::vector<LayerActivations<T>> kept(keep.size());
+  typename Transformer<T>::EmbeddingActivations embedding;
+  DeviceBuffer<T> stream = model.embed(context, batch, embedding);
+  for (std::size_t l = 0; l < keep.size(); ++l) {
+    x[l] = std::move(stream);
+    stream = model.forward_layer(context, l, batch, x[l].data(), keep[l], kept[l]);
+  }
+  stream = model.head(context, batch, std::move(stream), {}, nullptr);
+  for (std::size_t l = keep.size(); l-- > 0; x[l].reset()) {
+    model.rebuild_layer(context, l, batch, x[l].data(), kept[l]);
+    model.backward_layer(context, l, batch, x[l].data(), std::move(kept[l]), stream, false);
+  }
+  model.embed_backward(context, batch, std::move(embedding), std::move(stream), false);
+}
+
 template <class T>
 void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                               const std::vector<Keep>& keep, const std::string& what) {
@@ -88,7 +108,7 @@ void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences
   const ByCategory resident = ledger.live_by_category();
   ledger.reset_peak();
   const std::uint64_t flops = context.flops();
-  model.forward_backward(context, Tokens(spec, sequences, seq, 1).batch(context), {}, nullptr, keep);
+  step_with(context, model, Tokens(spec, sequences, seq, 1).batch(context), keep);
   EXPECT_EQ(ledger.peak_by_category(), predict_step(spec, sizeof(T), sequences, seq, keep, resident).at_peak)
       << what << ": " << ledger.peak_bytes();
   EXPECT_EQ(ledger.live_by_category(), resident) << what;
@@ -135,7 +155,7 @@ TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
     Transformer<T> model(device.context, spec, 1);
     const Tokens tokens(spec, 3, 11, 5);
     const auto run = [&](const std::vector<Keep>& keep) {
-      model.forward_backward(device.context, tokens.batch(device.context), {}, nullptr, keep);
+      step_with(device.context, model, tokens.batch(device.context), keep);
       return model.loss(device.context);
     };
     const float loss = run({});
@@ -221,9 +241,32 @@ TEST(TransformerBatches, BadOnesAreRefused) {
   const std::vector<int> long_text(17, 1);
   EXPECT_THROW(model.forward_backward(device.context, make_token_batch(device.context, long_text, long_text, 1, 17)),
                std::invalid_argument);
-  EXPECT_THROW(model.forward_backward(device.context, make_token_batch(device.context, six, six, 1, 6), {}, nullptr,
-                                      std::vector<Keep>(2)),
-               std::invalid_argument);
+}
+
+// Nothing is computed again behind the caller's back.
+TEST(TransformerLayers, TheBackwardPassRequiresWhatItReads) {
+  for (const char* name : {"gpt:1-2-8", "bert:1-2-8"})
+    for (const auto& keep : keeps(1)) {
+      if (keep.empty()) continue;
+      const TransformerSpec spec = tiny(name);
+      Device device;
+      Transformer<float> model(device.context, spec, 1);
+      const TokenBatch batch = Tokens(spec, 2, 5, 1).batch(device.context);
+      Transformer<float>::EmbeddingActivations embedding;
+      const DeviceBuffer<float> x = model.embed(device.context, batch, embedding);
+      LayerActivations<float> kept;
+      DeviceBuffer<float> d = model.forward_layer(device.context, 0, batch, x.data(), keep[0], kept);
+      const auto backward = [&] {
+        model.backward_layer(device.context, 0, batch, x.data(), std::move(kept), d, false);
+      };
+      if (!(keep[0] == Keep{})) {
+        EXPECT_THROW(backward(), std::logic_error) << name;
+        kept = {};
+        (void)model.forward_layer(device.context, 0, batch, x.data(), keep[0], kept);
+        model.rebuild_layer(device.context, 0, batch, x.data(), kept);
+      }
+      EXPECT_NO_THROW(backward()) << name;
+    }
 }
 
 TEST(TransformerBytes, SizesBeyond64BitsAreRefused) {

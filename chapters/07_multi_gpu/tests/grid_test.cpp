@@ -13,10 +13,11 @@ namespace {
 
 struct Outcome {
   std::vector<double> losses;
-  std::map<std::string, std::vector<float>> gradients;  // of the first step, those that are whole on this rank
+  // Of the first step: by tensor, and by its element that they begin with, the numbers that this rank has.
+  std::map<std::string, std::map<std::size_t, std::vector<float>>> gradients;
 };
 
-Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24") {
+Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24", bool checkpoint = false) {
   const nn::TransformerSpec spec = nn::parse_transformer(model);
   const std::size_t seq = 3;
   const auto text = std::make_shared<data::TextSampler>(
@@ -26,7 +27,7 @@ Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "g
                                   .mask_token = int(spec.vocabulary) - 1,
                                   .ragged = true,
                                   .seed = 5});
-  return {spec, text, layout, 24, micro_batch, seq, {}};
+  return {spec, text, layout, 24, micro_batch, seq, {.layer = !checkpoint}};
 }
 
 // Every rank of the grid, a thread and a device each, two steps.
@@ -48,15 +49,18 @@ std::vector<Outcome> run(const Job& job) {
         for (int step = 0; step < 2; ++step) {
           training.step();
           all[rank].losses.push_back(training.figure());
-          for (std::size_t i = 0; step == 0 && i < shapes.size(); ++i)
-            if (const float* gradient = training.units().gradient(i)) {
-              std::vector<float>& v = all[rank].gradients[shapes[i].name];
-              v.resize(shapes[i].count());
-              CUDA_CHECK(cudaMemcpyAsync(v.data(), gradient, v.size() * sizeof(float), cudaMemcpyDeviceToHost,
-                                         context.stream()));
-              context.synchronize();
-            }
+          for (std::size_t i = 0; step == 0 && i < shapes.size(); ++i) {
+            const auto mine = training.units().gradient(i, shapes[i].count());
+            if (mine.count == 0) continue;
+            std::vector<float>& v = all[rank].gradients[shapes[i].name][mine.first];
+            v.resize(mine.count);
+            CUDA_CHECK(cudaMemcpyAsync(v.data(), mine.data, v.size() * sizeof(float), cudaMemcpyDeviceToHost,
+                                       context.stream()));
+            context.synchronize();
+          }
         }
+        EXPECT_EQ(sent_a_step<float>(job, place_of(job.layout, int(rank))), training.bytes_sent() / 2)
+            << "rank " << rank;
         EXPECT_EQ(predict_rank<float>(job, place_of(job.layout, int(rank))),
                   without_workspace(ledger.peak_by_category()))
             << "rank " << rank;
@@ -76,17 +80,36 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
   return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
+// The whole gradients of a rank's tensors: its own, or with ZeRO put together from its replicas' pieces, which must be
+// all there and not overlap.
+std::map<std::string, std::vector<float>> gradients_of(const std::vector<Outcome>& ranks, const Layout& layout,
+                                                       std::size_t rank) {
+  std::map<std::string, std::vector<float>> whole;
+  const Place place = place_of(layout, int(rank));
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const Place other = place_of(layout, int(r));
+    if (layout.zero == 0 ? r != rank : other.part != place.part || other.stage != place.stage) continue;
+    for (const auto& [name, pieces] : ranks[r].gradients)
+      for (const auto& [first, numbers] : pieces) {
+        EXPECT_EQ(whole[name].size(), first) << name;  // ranks in order have their pieces in order
+        whole[name].insert(whole[name].end(), numbers.begin(), numbers.end());
+      }
+  }
+  return whole;
+}
+
 struct Case {
   Layout layout;
   std::size_t micro_batch;
   bool same_order;  // of all sums but the token table's
   const char* model = "gpt:3-24-24";
+  bool checkpoint = false;
 };
 
 // For the test's name, which would be the bytes otherwise.
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.model << " tp " << c.layout.tp << " pp " << c.layout.pp << " dp " << c.layout.dp << " ZeRO-"
-       << c.layout.zero << " micro-batch " << c.micro_batch;
+       << c.layout.zero << " micro-batch " << c.micro_batch << (c.checkpoint ? " checkpoint" : "");
 }
 
 class Grid : public testing::TestWithParam<Case> {};
@@ -97,7 +120,7 @@ TEST_P(Grid, IsOneDevice) {
   const Case& c = GetParam();
   if (std::size_t(devices) < c.layout.ranks()) GTEST_SKIP() << "only " << devices << " devices";
   const Outcome one = run(job_of({}, c.same_order ? c.micro_batch : 24, c.model))[0];
-  const auto grid = run(job_of(c.layout, c.micro_batch, c.model));
+  const auto grid = run(job_of(c.layout, c.micro_batch, c.model, c.checkpoint));
   for (std::size_t rank = 0; rank < grid.size(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     ASSERT_EQ(2u, grid[rank].losses.size());
@@ -107,17 +130,19 @@ TEST_P(Grid, IsOneDevice) {
       EXPECT_EQ(one.losses[0], grid[rank].losses[0]);
     }
     if (c.layout.tp > 1) continue;  // parts of tensors: tests/nn/slices_test.cpp
-    EXPECT_EQ(c.layout.zero >= 2, grid[rank].gradients.empty());
+    const auto expected_of = gradients_of({one}, {}, 0), gradients = gradients_of(grid, c.layout, rank);
+    EXPECT_EQ(c.layout.pp == 1, gradients.size() == expected_of.size());
     std::vector<float> all, expected;
-    for (const auto& [name, gradient] : grid[rank].gradients) {
+    for (const auto& [name, gradient] : gradients) {
       SCOPED_TRACE(name);
+      ASSERT_EQ(expected_of.at(name).size(), gradient.size());
       if (c.same_order && name != "token embedding") {
-        EXPECT_EQ(one.gradients.at(name), gradient);
+        EXPECT_EQ(expected_of.at(name), gradient);
       } else {
-        EXPECT_LE(relative_difference(gradient, one.gradients.at(name)), 5e-6);
+        EXPECT_LE(relative_difference(gradient, expected_of.at(name)), 5e-6);
       }
       all.insert(all.end(), gradient.begin(), gradient.end());
-      expected.insert(expected.end(), one.gradients.at(name).begin(), one.gradients.at(name).end());
+      expected.insert(expected.end(), expected_of.at(name).begin(), expected_of.at(name).end());
     }
     EXPECT_LE(relative_difference(all, expected), 1e-6);  // a few numbers that nearly cancel out have fewer good digits
   }
@@ -137,7 +162,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{.pp = 4}, 24, true, "bert:4-4-20"}, Case{{.pp = 8}, 2, true, "gpt:8-2-12"},
                     Case{{.tp = 2, .dp = 2, .zero = 3}, 6, false}, Case{{.tp = 2, .pp = 2}, 8, false},
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 3, false},
-                    Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"}));
+                    Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"},
+                    Case{{.tp = 2, .dp = 2, .zero = 3}, 4, false, "bert:3-6-24", true},
+                    Case{{.tp = 2, .pp = 2}, 8, false, "gpt:3-6-24", true}));
 
 TEST(Pipeline, OneForwardOneBackwardHoldsStagesMinusRank) {
   for (const std::size_t stages : {1, 2, 3, 8})

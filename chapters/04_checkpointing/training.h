@@ -1,0 +1,45 @@
+#pragma once
+// Training with a schedule, as a variant of the table.
+
+#include "frontier.h"
+
+namespace oomlab::checkpointing {
+
+/// Draws a batch, makes a step with `schedule`, and counts the operations of its matrix products in `counted`, which
+/// must outlive it, as must `text`.
+template <class T>
+class Checkpointed final : public Workload {
+ public:
+  Checkpointed(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
+               Precision precision, Schedule schedule, std::uint64_t& counted)
+      : context_(context),
+        text_(text),
+        model_(context, spec, kTextSeed),
+        optimizer_(context, model_.parameters(), {}, scaling_of(precision), has_master_weights(precision)),
+        batch_(batch),
+        schedule_(std::move(schedule)),
+        counted_(counted) {}
+
+  void step() override {
+    const data::TokenSamples samples = text_.samples(first_, batch_);
+    first_ += batch_;
+    const std::uint64_t before = context_.flops();
+    checkpointed_step(context_, model_, upload(context_, samples, 0, batch_), schedule_, optimizer_.scale_on_device());
+    optimizer_.step(context_);
+    counted_ = context_.flops() - before;
+  }
+  std::size_t samples_per_step() const override { return batch_; }
+  double figure() override { return model_.loss(context_); }
+  std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
+
+ private:
+  Context& context_;
+  const data::TextSampler& text_;
+  nn::Transformer<T> model_;
+  nn::MixedAdamW<T> optimizer_;
+  std::size_t batch_, first_ = 0;
+  Schedule schedule_;
+  std::uint64_t& counted_;
+};
+
+}  // namespace oomlab::checkpointing

@@ -39,7 +39,7 @@ inline void show_ranks(const Results& results, Report& report, const Sent& sent)
                       format_bytes(r.peak_allocated));
       for (std::size_t c = 0; c < kCategoryCount; ++c)
         line += fmt::format(" {} {}", name_of(static_cast<Category>(c)), format_bytes(r.at_peak.bytes[c]));
-      line += fmt::format("; {} in flight, sends {} a step", r.most_in_flight, format_bytes(r.bytes_sent));
+      line += fmt::format("; {} in flight, sends {} per step", r.most_in_flight, format_bytes(r.bytes_sent));
       report.line(line);
       largest = std::max(largest, r.peak_allocated);
       all += r.peak_allocated * alike, count += alike;

@@ -11,9 +11,9 @@ import tempfile
 import time
 
 TEST, MPIRUN, PROGRAM, OTHER = sys.argv[1:5]
-SMALL = ["--quick", "--budget", "9800KiB"]
+SMALL = ["--quick", "--budget", "1600KiB"]
 # Long enough to be caught at work: seconds.
-LARGE = ["--model", "gpt:8-8-256", "--batch", "512", "--micro-batch", "8", "--budget", "none", "--filter", "1F1B"]
+LARGE = ["--model", "gpt:8-8-256", "--batch", "512", "--micro-batch", "8", "--seq", "64", "--budget", "none", "--filter", "1F1B"]
 AGENT = """#!/bin/sh
 host=$1
 shift

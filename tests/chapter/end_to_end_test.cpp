@@ -1,4 +1,4 @@
-// A chapter from end to end, as its users start it: five cases. What all chapters share in the command line is tested
+// A chapter from end to end, as its users start it: six cases. What all chapters share in the command line is tested
 // in tests/harness/cli_test.cpp.
 
 #include <gtest/gtest.h>
@@ -71,6 +71,23 @@ TEST(EndToEnd, PlansAndBudgetsOfAnySizeGiveValidFiles) {
   expect_schema(results);
   EXPECT_EQ(run_process(program(), Words{"--quick", "--plan"} + kFiles, folder.path()).exit_code, 0);
   expect_the_peak(folder);
+}
+
+// What is true of memory is judged at a named size: the same verdict in every run, however small the run is.
+TEST(EndToEnd, VerdictsAboutMemoryDoNotDependOnTheRun) {
+  const TemporaryFolder folder;
+  const auto verdicts_of = [&](const Words& words) {
+    const Outcome outcome = run_process(program(), words + Words{"--quiet", "--json", folder / "result.json"}, "/");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::vector<std::pair<std::string, std::string>> verdicts;
+    const json result = json::parse(read_text(folder / "result.json"));
+    for (const json& claim : result["claims"])
+      if (claim["about"] == "memory") verdicts.emplace_back(claim["claim"], claim["verdict_text"]);
+    return verdicts;
+  };
+  const auto quick = verdicts_of({"--plan", "--quick"});
+  EXPECT_GE(quick.size(), 1u);
+  EXPECT_EQ(quick, verdicts_of({"--plan"}));
 }
 
 TEST(EndToEnd, BadInputCostsOneLine) {

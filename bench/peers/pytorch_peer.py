@@ -46,7 +46,8 @@ from torch.utils.checkpoint import checkpoint
 
 root = pathlib.Path(__file__).resolve().parents[2]
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-WIDTHS = {"mlp": [512, 1024, 2048, 4096, 8192, 10]}
+WIDTHS = {"mlp": [512, 1024, 2048, 4096, 8192, 10], "mlp-weights": [512, 2048, 2048, 10],
+          "mlp-activations": [8192, 8, 8192, 8, 8192, 8, 8192, 10]}
 SHAPES = {"bytes-gpt": (4, 4, 128, 256, 256)}  # layers, heads, width, vocabulary, positions
 
 
@@ -111,7 +112,8 @@ def batch_of(config, samples):
 class Training:
     """One variant: step() is one optimizer step over `batch` samples, in micro-batches of `micro`."""
 
-    def __init__(self, config, batch, micro, again=False, autocast=None, compiled=False):
+    def __init__(self, config, batch, micro, again=False, autocast=None, compiled=False, model=None):
+        config = dict(config, model=model or config["model"])
         self.model = make_model(config["model"], again).to(device)
         self.forward = torch.compile(self.model) if compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
@@ -183,7 +185,8 @@ def variants_of(chapter, config):
     """(name of ours, batch, micro-batch, options of Training)."""
     batch, micro = config["batch"], config.get("micro_batch", 0)
     if chapter.startswith("01"):
-        return [(f"batch {b}", b, b, {}) for b in (batch >> i for i in range(5))]
+        return [(f"{model}, batch {b}", b, b, {"model": model}) for model in config["model"].split(",")
+                for b in (batch >> i for i in range(4))]
     if chapter.startswith("02"):
         return [(f"full batch {batch}", batch, batch, {}), (f"{batch // micro} x {micro}, global count", batch, micro, {}),
                 (f"batch {micro} alone", micro, micro, {})]

@@ -89,8 +89,8 @@ inline double fixed_in_samples(const std::function<std::size_t(std::size_t batch
 
 /// One claim about cutting the batch from `from` to `to`. `figure(small, large)` compares two peaks. `model` is the one
 /// of this run that is alike, if there is one.
-inline Claim cutting(const Published& at, const Model* model, const std::string& text, const std::string& what,
-                     std::size_t from, std::size_t to, Range range,
+inline Claim cutting(const Published& at, const Model* model, std::size_t workspace, const std::string& text,
+                     const std::string& what, std::size_t from, std::size_t to, Range range,
                      const std::function<std::optional<double>(double small, double large)>& figure) {
   const std::size_t parts = from / to;
   const auto first = holds_from([&](std::size_t small) {
@@ -108,22 +108,25 @@ inline Claim cutting(const Published& at, const Model* model, const std::string&
     const auto fit = fit_peaks(model, results);
     return fit ? figure(fit->at(double(to)), fit->at(double(from))) : std::nullopt;
   };
-  claim.here = fmt::format("the fixed part weighs as much as {:.0f} samples here, and as {:.0f} there",
-                           fixed_in_samples([&](std::size_t batch) { return model->predicted(batch).total(); }),
-                           fixed_in_samples(at.peak));
+  claim.here =
+      fmt::format("the fixed part weighs as much as {:.0f} samples here, and as {:.0f} there",
+                  fixed_in_samples([&](std::size_t batch) { return workspace + model->predicted(batch).total(); }),
+                  fixed_in_samples(at.peak));
   return claim;
 }
 
-inline std::vector<Claim> claims_of(const std::vector<Model>& models, std::size_t batch, std::size_t smallest) {
+inline std::vector<Claim> claims_of(const std::vector<Model>& models, const Config& config, std::size_t smallest) {
+  const std::size_t batch = config.batch;
   std::vector<Claim> claims;
   for (const Published& at : published()) {
     const auto alike = std::ranges::find_if(
         models, [&](const Model& model) { return model.mostly_activations(batch) == at.mostly_activations; });
     const Model* const model = alike == models.end() ? nullptr : &*alike;
-    claims.push_back(cutting(at, model, "cutting the batch from 32 to 8 cuts memory sharply",  // article 1
+    claims.push_back(cutting(at, model, config.workspace,
+                             "cutting the batch from 32 to 8 cuts memory sharply",  // article 1
                              "share of the peak saved", 32, 8, at_least(0.5), saved));
-    claims.push_back(
-        cutting(at, model, "half the batch needs half the memory", "peak / peak", 32, 16, between(0.45, 0.55), ratio));
+    claims.push_back(cutting(at, model, config.workspace, "half the batch needs half the memory", "peak / peak", 32, 16,
+                             between(0.45, 0.55), ratio));
   }
   const auto share_found = [](std::size_t largest) -> std::optional<double> {
     return ratio(double(std::bit_floor(largest)), double(largest));

@@ -62,7 +62,7 @@ Chapter declare(const Config& config) {
     }
     models.push_back(model);
   }
-  chapter.claims = claims_of(models, config.batch, smallest);
+  chapter.claims = claims_of(models, config, smallest);
   chapter.after = [=](const Results& results, Report& report) { tell(models, *dataset, results, report); };
   return chapter;
 }

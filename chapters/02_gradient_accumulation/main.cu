@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
                       .published = &bert};
   const Defaults full{.model = "bytes-gpt",
                       .batch = 32,
-                      .steps = 6,
+                      .steps = 5,
                       .budget = 96 * kMiB,
                       .seq = 128,
                       .micro_batch = 4,

@@ -49,7 +49,8 @@ inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::
        .here = "activations have another share of this model's peak",
        .holds_where = [] { return holds_from(0.3); }},
       {.text = "AMP saves 30 to 50 % of the memory",  // article 16
-       .what = "share of the peak saved by FP32 weights with 16-bit copies, derived: textbook attention, no dropout",
+       .what = "share of the peak saved (below 0: added), FP32 weights with 16-bit copies; derived: textbook "
+               "attention, no dropout",
        .range = between(0.3, 0.5),
        .size = kSize,
        .at_size =

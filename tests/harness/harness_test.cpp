@@ -102,6 +102,27 @@ class Harness : public testing::Test {
   }
 };
 
+TEST(CommandLineOf, APublishedModelBringsItsOwnDefaults) {
+  const Defaults huge{.batch = 1, .steps = 2, .budget = 80, .seq = 2048};
+  const Defaults large{
+      .batch = 8, .steps = 3, .budget = 24, .seq = 512, .published_models = "huge", .published = &huge};
+  const Defaults full{
+      .model = "toy", .batch = 4, .steps = 6, .budget = 9, .seq = 16, .published_models = "a b", .published = &large};
+  const auto parse = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "99_toy");
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    return parse_command_line(static_cast<int>(argv.size()), argv.data(), "99_toy", full, full).config;
+  };
+  EXPECT_EQ(parse({}).seq, 16u);
+  EXPECT_EQ(parse({"--model", "unknown"}).seq, 16u);
+  EXPECT_EQ(parse({"--model", "b"}).seq, 512u);
+  EXPECT_EQ(parse({"--model", "b"}).budget, 24u);
+  EXPECT_EQ(parse({"--model", "b", "--batch", "3"}).batch, 3u);
+  EXPECT_EQ(parse({"--model", "huge"}).seq, 2048u);
+  EXPECT_EQ(parse({"--model", "huge"}).steps, 2u);
+}
+
 TEST_F(Harness, AGoodChapterPasses) {
   const Ran ran = run(good());
   EXPECT_EQ(ran.exit_code, 0) << ran.err;

@@ -147,7 +147,7 @@ std::string oom_line(const OutOfMemoryReport& report) {
     const std::size_t inside = report.by_limit ? report.reserved - std::min(report.reserved, report.live) : 0;
     return fmt::format("OOM: asked for {} ({}), had {} in pieces, the largest {}",
                        format_bytes(report.requested_rounded), report.tag, format_bytes(had + inside),
-                       format_bytes(report.largest_free_block));
+                       format_bytes(std::max(had, report.largest_free_block)));
   }
   return fmt::format("OOM: asked for {} ({}), had {}", format_bytes(report.requested_rounded), report.tag,
                      format_bytes(had));

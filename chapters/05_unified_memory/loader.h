@@ -31,40 +31,42 @@ class DeviceSource final : public BatchSource {
   std::size_t first_ = 0;
 };
 
-enum class Loading { pageable, pinned, pinned_ahead };
+enum class Loading { pageable, pinned, pinned_ahead, queued };
 
 /// A data loader: the host makes a batch (pixels as floats, cut or repeated to the model's width) in staging memory,
 /// and copies it. Pinned memory makes the copy asynchronous. `pinned_ahead` has the next batch copied, on a second
-/// stream and into a second device buffer, while this one computes.
+/// stream and into a second device buffer, while this one computes. `queued` has more batches ready in pinned memory,
+/// as many as kWorkers processes of PyTorch's loader with a prefetch_factor of kPrefetchFactor would have.
 class HostSource final : public BatchSource {
  public:
+  static constexpr std::size_t kWorkers = 4, kPrefetchFactor = 2;
+
   HostSource(Context& context, const data::Dataset& dataset, std::size_t batch, std::size_t width, Loading loading)
       : context_(context), dataset_(dataset), width_(width), loading_(loading), pinned_memory_(pinned_, ledger_) {
-    for (std::size_t i = 0; i < slots(loading); ++i) {
-      slots_[i].batch = nn::make_batch(context, batch, width);
-      if (loading == Loading::pageable) {
-        slots_[i].pageable.resize(planning() ? 0 : checked_product(batch, width + 1));
-      } else {
-        const cudaStream_t copies = loading == Loading::pinned ? context.stream() : cudaStream_t(stream_);
-        slots_[i].pinned =
-            DeviceBuffer<float>(pinned_memory_, copies, checked_product(batch, width + 1), Category::data, "staging");
-      }
+    for (std::size_t i = 0; i < device_batches(loading); ++i) slots_[i].batch = nn::make_batch(context, batch, width);
+    staging_.resize(host_batches(loading));
+    for (Staging& staging : staging_) {
+      if (loading == Loading::pageable)
+        staging.pageable.resize(planning() ? 0 : checked_product(batch, width + 1));
+      else
+        staging.pinned =
+            DeviceBuffer<float>(pinned_memory_, copies(), checked_product(batch, width + 1), Category::data, "staging");
     }
   }
   ~HostSource() override { report_if_failed(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
   Views next() override {
     Slot& slot = slots_[turn_];
-    if (loading_ != Loading::pinned_ahead) {
-      load(slot, context_.stream());
+    if (device_batches(loading_) == 1) {
+      load(slot);
     } else {
-      if (first_ == 0) load(slot, stream_);
+      if (copied_ == 0) load(slot);
       Slot& following = slots_[turn_ = 1 - turn_];
       CUDA_CHECK(cudaStreamWaitEvent(context_.stream(), slot.loaded));
       // Work of the step before this one, the last that used the other slot, is all that is queued by now.
       used_.record(context_.stream());
       CUDA_CHECK(cudaStreamWaitEvent(stream_, used_));
-      load(following, stream_);
+      load(following);
     }
     return {slot.batch.input.data(), slot.batch.labels.data()};
   }
@@ -73,39 +75,64 @@ class HostSource final : public BatchSource {
   static ByCategory predicted(std::size_t batch, std::size_t width, Loading loading) {
     ByCategory bytes;
     bytes[Category::activations] = checked_product(
-        round_to_granule(checked_product(checked_product(batch, width), sizeof(float))), slots(loading));
-    bytes[Category::data] = checked_product(round_to_granule(checked_product(batch, sizeof(int))), slots(loading));
+        round_to_granule(checked_product(checked_product(batch, width), sizeof(float))), device_batches(loading));
+    bytes[Category::data] =
+        checked_product(round_to_granule(checked_product(batch, sizeof(int))), device_batches(loading));
     return bytes;
+  }
+  /// Bytes of host memory for staging, pinned or not: so many batches, each with its labels.
+  static std::size_t host_bytes(std::size_t batch, std::size_t width, Loading loading) {
+    return checked_product(round_to_granule(checked_product(checked_product(batch, width + 1), sizeof(float))),
+                           host_batches(loading));
   }
 
  private:
   struct Slot {
     nn::Batch batch;
-    std::vector<float> pageable;
-    DeviceBuffer<float> pinned;
     Event loaded;
   };
-  static std::size_t slots(Loading loading) { return loading == Loading::pinned_ahead ? 2 : 1; }
+  struct Staging {
+    std::vector<float> pageable;
+    DeviceBuffer<float> pinned;
+    Event copied;
+    float* data() { return pinned ? pinned.data() : pageable.data(); }
+  };
+  static std::size_t device_batches(Loading loading) {
+    return loading == Loading::pageable || loading == Loading::pinned ? 1 : 2;
+  }
+  static std::size_t host_batches(Loading loading) {
+    return loading == Loading::queued ? kWorkers * kPrefetchFactor : device_batches(loading);
+  }
+  cudaStream_t copies() const { return device_batches(loading_) == 1 ? context_.stream() : cudaStream_t(stream_); }
 
-  void load(Slot& slot, cudaStream_t stream) {
-    const std::size_t rows = slot.batch.size;
-    float* const staging = slot.pinned ? slot.pinned.data() : slot.pageable.data();
-    if (planning()) return;
-    slot.loaded.synchronize();  // the copy before this one has read the staging memory
-    int* const labels = reinterpret_cast<int*>(staging + rows * width_);
+  // The host makes the next batch in the next staging buffer, once the copy before has read that.
+  void fill() {
+    Staging& staging = staging_[filled_ % staging_.size()];
+    staging.copied.synchronize();
+    const std::size_t rows = slots_[0].batch.size;
+    float* const pixels = staging.data();
+    int* const labels = reinterpret_cast<int*>(pixels + rows * width_);
     for (std::size_t row = 0; row < rows; ++row) {
-      const std::size_t image = (first_ + row) % dataset_.count;
-      const std::uint8_t* const pixels = dataset_.images.data() + image * dataset_.pixels();
+      const std::size_t image = (filled_ * rows + row) % dataset_.count;
+      const std::uint8_t* const bytes = dataset_.images.data() + image * dataset_.pixels();
       for (std::size_t i = 0; i < width_; ++i)
-        staging[row * width_ + i] = float(pixels[i % dataset_.pixels()]) / float(dataset_.white);
+        pixels[row * width_ + i] = float(bytes[i % dataset_.pixels()]) / float(dataset_.white);
       labels[row] = dataset_.labels[image];
     }
-    first_ += rows;
-    CUDA_CHECK(cudaMemcpyAsync(slot.batch.input.data(), staging, rows * width_ * sizeof(float), cudaMemcpyHostToDevice,
-                               stream));
-    CUDA_CHECK(cudaMemcpyAsync(slot.batch.labels.data(), staging + rows * width_, rows * sizeof(int),
-                               cudaMemcpyHostToDevice, stream));
-    slot.loaded.record(stream);
+    ++filled_;
+  }
+  void load(Slot& slot) {
+    if (planning()) return;
+    if (filled_ == copied_) fill();
+    Staging& staging = staging_[copied_++ % staging_.size()];
+    const std::size_t pixels = slot.batch.size * width_;
+    CUDA_CHECK(cudaMemcpyAsync(slot.batch.input.data(), staging.data(), pixels * sizeof(float), cudaMemcpyHostToDevice,
+                               copies()));
+    CUDA_CHECK(cudaMemcpyAsync(slot.batch.labels.data(), staging.data() + pixels, slot.batch.size * sizeof(int),
+                               cudaMemcpyHostToDevice, copies()));
+    slot.loaded.record(copies());
+    staging.copied.record(copies());
+    while (filled_ + 1 < copied_ + staging_.size()) fill();  // all but the one that is being copied
   }
 
   Context& context_;
@@ -117,8 +144,9 @@ class HostSource final : public BatchSource {
   TrackingResource pinned_memory_;
   Stream stream_;
   Slot slots_[2];
+  std::vector<Staging> staging_;
   Event used_;
-  std::size_t turn_ = 0, first_ = 0;
+  std::size_t turn_ = 0, filled_ = 0, copied_ = 0;  // filled_, copied_: batches so far
 };
 
 }  // namespace oomlab::unified_memory

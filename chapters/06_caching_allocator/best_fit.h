@@ -10,13 +10,15 @@
 
 namespace oomlab::caching_allocator {
 
-/// Takes segments from cudaMalloc (20 MiB for requests below 10 MiB, larger ones just enough), cuts blocks from them,
+/// Takes segments from the device (20 MiB for requests below 10 MiB, larger ones just enough), cuts blocks from them,
 /// and keeps what is freed. A request gets the smallest free block of its stream that is large enough; what is left
 /// over stays free, and free neighbours grow together. When the device, or the limit, has no more, it takes just
 /// enough, and then gives back the segments that are free as a whole and tries once more.
 class BestFitAllocator final : public MemoryResource {
  public:
-  explicit BestFitAllocator(std::size_t limit_bytes = kUnlimited) : limit_(limit_bytes) {}
+  /// Segments come from `upstream`, or from cudaMalloc.
+  explicit BestFitAllocator(std::size_t limit_bytes = kUnlimited, MemoryResource* upstream = nullptr)
+      : device_(upstream ? *upstream : cuda_), limit_(limit_bytes) {}
   ~BestFitAllocator() override { empty_cache(); }
 
   void* allocate(std::size_t bytes, cudaStream_t stream) override {
@@ -121,6 +123,7 @@ class BestFitAllocator final : public MemoryResource {
       report.limit = limit_;
       report.limit_used = report.reserved = reserved_bytes();
       report.by_limit = true;
+      report.largest_free_block = largest_free_block();
       throw OutOfMemory(std::move(report));
     }
     auto* const address = static_cast<std::byte*>(device_.allocate(segment, stream));
@@ -137,9 +140,10 @@ class BestFitAllocator final : public MemoryResource {
     }
   }
 
+  CudaResource cuda_;
+  MemoryResource& device_;
   std::size_t limit_;
   std::uint64_t next_place_ = 0;
-  CudaResource device_;
   Blocks blocks_;
   Free free_;
 };

@@ -1,7 +1,9 @@
 #pragma once
-// The work of this chapter: rounds of eight training steps of a transformer, all of one length or each of another.
+// The work of this chapter: rounds of eight training steps of a transformer, all of one length or each of another; and
+// free memory in pieces.
 
-#include "planned.h"
+#include <functional>
+
 #include "train/text_training.h"
 
 namespace oomlab::caching_allocator {
@@ -16,24 +18,28 @@ inline std::size_t length_of(std::size_t k, std::size_t seq, bool varying) {
   return varying ? std::max<std::size_t>(1, seq * kOrder[k % kRound] / kRound) : seq;
 }
 
+/// Called before and after each training step: an allocator that plans steps, or gives its cache back after each.
+struct StepHooks {
+  std::function<void()> begin = [] {}, end = [] {};
+};
+
 class Rounds final : public Workload {
  public:
-  /// `planned`, where not null, is told where steps begin and end.
   Rounds(Context& context, const nn::TransformerSpec& spec, const std::vector<data::TextSampler>& text,
-         std::size_t batch, PlannedResource* planned)
+         std::size_t batch, StepHooks hooks = {})
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
         optimizer_(context, model_.parameters()),
         batch_(batch),
-        planned_(planned) {}
+        hooks_(std::move(hooks)) {}
 
   void step() override {
     for (std::size_t k = 0; k < kRound; ++k, first_ += batch_) {
-      if (planned_) planned_->begin_step();
+      hooks_.begin();
       model_.forward_backward(context_, upload(context_, text_[k].samples(first_, batch_), 0, batch_));
       optimizer_.step(context_);
-      if (planned_) planned_->end_step();
+      hooks_.end();
     }
   }
   std::size_t samples_per_step() const override { return kRound * batch_; }
@@ -50,7 +56,42 @@ class Rounds final : public Workload {
   nn::Transformer<float> model_;
   nn::AdamW optimizer_;
   std::size_t batch_, first_ = 0;
-  PlannedResource* planned_;
+  StepHooks hooks_;
+};
+
+/// Free memory in pieces: tensors of 3 MiB fill three quarters of a budget, every other one is freed, and one block of
+/// `wanted_bytes` is asked for. All is freed at the end of a step.
+class InPieces final : public Workload {
+ public:
+  InPieces(Context& context, std::size_t budget, std::size_t wanted_bytes)
+      : context_(context), count_(count(budget)), wanted_bytes_(wanted_bytes) {}
+
+  void step() override {
+    const Phase phase(context_.ledger(), "in pieces");
+    std::vector<DeviceBuffer<std::byte>> tensors;
+    for (std::size_t i = 0; i < count_; ++i) tensors.push_back(tensor(kTensorBytes, "piece"));
+    for (std::size_t i = 0; i < count_; i += 2) tensors[i].reset();
+    (void)tensor(wanted_bytes_, "one block");
+  }
+  std::size_t samples_per_step() const override { return 1; }
+  double figure() override { return context_.synchronize(), 0; }
+  std::uint64_t fingerprint() override { return 0; }
+
+  static ByCategory predicted(std::size_t budget, std::size_t wanted_bytes) {
+    ByCategory bytes;
+    bytes[Category::activations] = std::max(
+        count(budget) * kTensorBytes, checked_sum(count(budget) / 2 * kTensorBytes, round_to_granule(wanted_bytes)));
+    return bytes;
+  }
+
+ private:
+  static constexpr std::size_t kTensorBytes = std::size_t(3) << 20;
+  static std::size_t count(std::size_t budget) { return budget / 4 * 3 / kTensorBytes; }
+  DeviceBuffer<std::byte> tensor(std::size_t bytes, const char* tag) {
+    return context_.buffer<std::byte>(bytes, Category::activations, tag);
+  }
+  Context& context_;
+  std::size_t count_, wanted_bytes_;
 };
 
 }  // namespace oomlab::caching_allocator

@@ -142,6 +142,13 @@ std::string oom_line(const OutOfMemoryReport& report) {
   const std::size_t had = report.by_limit
                               ? report.limit - std::min(report.limit, report.limit_used)
                               : report.device_free + (report.reserved - std::min(report.reserved, report.live));
+  if (report.cause() == OutOfMemoryReport::Cause::fragmented && report.largest_free_block) {
+    // Under a budget, what is free inside of what the allocator holds was not counted above.
+    const std::size_t inside = report.by_limit ? report.reserved - std::min(report.reserved, report.live) : 0;
+    return fmt::format("OOM: asked for {} ({}), had {} in pieces, the largest {}",
+                       format_bytes(report.requested_rounded), report.tag, format_bytes(had + inside),
+                       format_bytes(std::max(had, report.largest_free_block)));
+  }
   return fmt::format("OOM: asked for {} ({}), had {}", format_bytes(report.requested_rounded), report.tag,
                      format_bytes(had));
 }

@@ -201,6 +201,22 @@ TEST_F(Harness, OutOfMemoryIsARow) {
   EXPECT_NE(ran.out.find("OOM: asked for 98.00 KiB (more), had 48.48 KiB"), std::string::npos) << ran.out;
 }
 
+TEST(OomLine, SaysWhenItIsFreeInPieces) {
+  constexpr std::size_t kMiB = std::size_t(1) << 20;
+  OutOfMemoryReport report;
+  report.tag = "x";
+  report.requested = report.requested_rounded = 16 * kMiB;
+  report.limit = 64 * kMiB, report.limit_used = report.reserved = 60 * kMiB;
+  report.live = report.live_requested = 28 * kMiB;
+  report.by_limit = report.cache_released = true;
+  report.largest_free_block = 5 * kMiB;
+  EXPECT_EQ(oom_line(report), "OOM: asked for 16.00 MiB (x), had 36.00 MiB in pieces, the largest 5.00 MiB");
+  report.largest_free_block = 3 * kMiB;  // smaller than what the budget has left
+  EXPECT_EQ(oom_line(report), "OOM: asked for 16.00 MiB (x), had 36.00 MiB in pieces, the largest 4.00 MiB");
+  report.live = report.live_requested = 60 * kMiB;
+  EXPECT_EQ(oom_line(report), "OOM: asked for 16.00 MiB (x), had 4.00 MiB");
+}
+
 TEST_F(Harness, TheLargestBatchIsTheLargestThatFits) {
   const std::size_t budget = kBlasWorkspaceBytes + 123'456;
   const Ran ran = run(good(), {"--budget", std::to_string(budget), "--workspace", "8MiB"});

@@ -1,0 +1,197 @@
+#pragma once
+// Folk advice about fragmentation, caches and freeing, put to the test; and why a row ran out of memory.
+
+#include "allocators.h"
+#include "demos.h"
+
+namespace oomlab::caching_allocator {
+
+// The size at which allocators are talked about: GPT-2, 8 texts of up to 1,024 tokens.
+inline constexpr std::size_t kClaimBatch = 8, kClaimSeq = 1024;
+inline constexpr const char* kClaimSize = "gpt2, batch 8, up to 1,024 tokens";
+inline std::vector<std::size_t> claim_lengths(bool varying) {
+  std::vector<std::size_t> lengths;
+  for (std::size_t k = 0; k < kRound; ++k) lengths.push_back(length_of(k, kClaimSeq, varying));
+  return lengths;
+}
+/// Best fit with these requests, for two rounds ("epochs") of eight steps: see replay().
+inline Replayed replay_gpt2(bool varying, std::size_t empty_every = 0) {
+  return replay(nn::parse_transformer("gpt2"), kClaimBatch, claim_lengths(varying), kUnlimited, empty_every);
+}
+
+/// A message that people ask about: tried to allocate 870.00 MiB, of 23.70 GiB 19.18 GiB are allocated, 21.70 GiB
+/// reserved, and 323.81 MiB free on the device. PyTorch had given its whole free segments back before it said so.
+inline OutOfMemoryReport message_of_a_24_gib_card() {
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  OutOfMemoryReport report;
+  report.requested = report.requested_rounded = std::size_t(870.00 * kMiB);
+  report.device_total = std::size_t(23.70 * kGiB);
+  report.device_free = std::size_t(323.81 * kMiB);
+  report.live = report.live_requested = std::size_t(19.18 * kGiB);
+  report.reserved = std::size_t(21.70 * kGiB);
+  report.cache_released = true;
+  return report;
+}
+
+/// 1 when the variant got its one block under the budget, 0 when it ran out of memory.
+inline std::function<std::optional<double>(const Results&)> served(const Config& config, const std::string& name) {
+  return [limited = config.budget != kUnlimited, name](const Results& results) -> std::optional<double> {
+    const VariantResult* const found = results.find(name);
+    if (!found || !limited) return std::nullopt;
+    return found->outcome == VariantResult::Outcome::ok ? 1 : 0;
+  };
+}
+
+inline std::vector<Claim> claims_of(const Config& config) {
+  using Measured = std::optional<double>;
+  const auto wasted = [](const Results& r) -> Measured {
+    return saved(r.value("best fit", figures::peak), r.value("best fit", figures::reserved));
+  };
+  return {
+      {.text = "a request smaller than the free memory succeeds",
+       .what = "1 when best fit served a quarter of the budget, more than that being free in pieces",
+       .range = exactly(1),
+       .measure = served(config, "in pieces, best fit")},
+      {.text = "moving free pages makes one block of the pieces",
+       .what = "1 when ours served the same request",
+       .range = exactly(1),
+       .measure = served(config, "in pieces, ours")},
+      {.text = "cudaMallocManaged cures fragmentation",  // article 20
+       .what = "1 when best fit over managed memory served the same request",
+       .range = exactly(1),
+       .measure = served(config, "in pieces, managed")},
+      {.text = "870 MiB refused, 19.18 GiB allocated, 21.70 GiB reserved: that is fragmentation",  // article 9
+       .what = "1 when the report's own rule says so",
+       .range = exactly(1),
+       .size = "a card of 23.70 GiB with 323.81 MiB free",
+       .at_size = [] { return message_of_a_24_gib_card().cause() == OutOfMemoryReport::Cause::fragmented; }},
+      {.text = "a caching allocator wastes a third of the memory",
+       .what = "share of what best fit reserves at its peak that is not live",
+       .range = at_least(0.33),
+       .size = kClaimSize,
+       .at_size =
+           [] {
+             const Replayed r = replay_gpt2(true);
+             return saved(double(r.live_peak), double(r.reserved_peak));
+           },
+       .measure = wasted,
+       .here = "segments of 20 MiB are large for so small a model"},
+      {.text = "reserved, not allocated, decides whether it fits",  // article 11
+       .what = "smallest budget that survives / reserved without a budget, best fit",
+       .range = exactly(1),
+       .size = kClaimSize,
+       .at_size =
+           [] {
+             return ratio(double(smallest_limit(nn::parse_transformer("gpt2"), kClaimBatch, claim_lengths(true))),
+                          double(replay_gpt2(true).reserved_peak));
+           }},
+      {.text = "texts of many lengths reserve less than padded ones",  // article 33
+       .what = "peak reserved, eight lengths / all of the longest, best fit",
+       .range = at_most(0.95),
+       .size = kClaimSize,
+       .at_size =
+           [] { return ratio(double(replay_gpt2(true).reserved_peak), double(replay_gpt2(false).reserved_peak)); },
+       .measure = [](const Results& r) { return r.ratio("best fit", "one length, best fit", figures::reserved); }},
+      {.text = "empty_cache() after every epoch lowers the peak",  // article 12
+       .what = "peak reserved, emptied after each round of 8 steps / never, best fit",
+       .range = at_most(0.99),
+       .size = kClaimSize,
+       .at_size =
+           [] {
+             return ratio(double(replay_gpt2(true, kRound).reserved_peak), double(replay_gpt2(true).reserved_peak));
+           }},
+      {.text = "empty_cache() after every step lowers the peak",  // article 12
+       .what = "peak reserved, emptied after each step / never, best fit",
+       .range = at_most(0.99),
+       .size = kClaimSize,
+       .at_size =
+           [] { return ratio(double(replay_gpt2(true, 1).reserved_peak), double(replay_gpt2(true).reserved_peak)); },
+       .measure = [](const Results& r) { return r.ratio("best fit, emptied", "best fit", figures::reserved); },
+       .here = "so small a model never needs a third segment of 20 MiB"},
+      {.text = "empty_cache() after every step costs nothing",  // article 12
+       .about = About::time,
+       .what = "samples/s, emptied after each step / never, best fit",
+       .range = at_least(0.99),
+       .measure = [](const Results& r) { return r.ratio("best fit, emptied", "best fit", figures::speed); }},
+      {.text = "empty_cache() gives all memory back that is not live",
+       .what = "bytes given back / reserved and not live, ours",
+       .range = exactly(1),
+       .measure = [](const Results&) -> Measured {
+         const auto e = empty_cache_with_live_blocks();
+         return e ? ratio(double(e->given), double(e->reserved - e->live)) : std::nullopt;
+       }},
+      {.text = "reserved stays after `del` and empty_cache()",  // article 10
+       .what = "reserved after `del` of a 512 x 4096 tensor and of its product, and empty_cache() / before, best fit",
+       .range = exactly(1),
+       .measure = [](const Results&) { return ratio(double(printout().without_both), double(printout().reserved)); },
+       .holds_where = [] { return "holds while another tensor of the segment is alive"; }},
+      {.text = "a 512 x 4096 tensor takes 8.39 G",  // article 10
+       .what = "MB of 512 x 4096 floats",
+       .range = between(8380, 8400),
+       .measure = [](const Results&) { return double(printout().x) / 1e6; }},
+      {.text = "it makes no difference when a tensor is freed (`del`)",  // article 12
+       .what = "peak of a chain of layers, without `del` / with it",
+       .range = exactly(1),
+       .measure = [](const Results&) { return ratio(double(chain_peak(false)), double(chain_peak(true))); }},
+      {.text = "gc.collect() frees device memory",  // article 12
+       .what = "MiB freed of two tensors of 4 MiB that nobody refers to any more",
+       .range = at_least(1),
+       .measure =
+           [](const Results&) {
+             const Collected c = two_tensors(false);
+             return double(c.after_del - c.after_collect) / (1 << 20);
+           },
+       .holds_where =
+           [] {
+             const Collected c = two_tensors(true);
+             return fmt::format("holds for tensors in a reference cycle: {} of {}",
+                                format_bytes(c.after_del - c.after_collect), format_bytes(c.after_del));
+           }},
+  };
+}
+
+inline const char* why(const OutOfMemoryReport& report) {
+  switch (report.cause()) {
+    case OutOfMemoryReport::Cause::fragmented: return "fragmentation";
+    case OutOfMemoryReport::Cause::live:
+    case OutOfMemoryReport::Cause::too_big: return "live tensors fill the budget";
+    default: return "see the message";
+  }
+}
+
+/// Why rows ran out of memory, and what freeing and emptying came to.
+inline void tell_pieces(const Results& results, Report& report) {
+  bool header = false;
+  for (const VariantResult& r : results) {
+    if (!r.oom) continue;
+    const OutOfMemoryReport& o = *r.oom;
+    if (!std::exchange(header, true))
+      report.line("out of memory, and why         asked        live    reserved  free inside  largest piece  cause");
+    const bool cached = o.reserved > o.live;
+    report.line(fmt::format("{:<24} {:>11} {:>11} {:>11} {:>12} {:>14}  {}", r.name, format_bytes(o.requested_rounded),
+                            format_bytes(o.live), format_bytes(o.reserved),
+                            format_bytes(cached ? o.reserved - o.live : 0), format_bytes(o.largest_free_block),
+                            why(o)));
+  }
+  if (std::string(backend_name()) == "host")
+    report.line("cudaMallocAsync reserves here as the host runtime's pool does; on a GPU the driver decides");
+  report.line(fmt::format("{}, 2 rounds of 8 steps through best fit:", kClaimSize));
+  for (const auto& [when, key, every] : {std::tuple("without empty_cache()", "never", std::size_t(0)),
+                                         std::tuple("with it after each round", "each_round", kRound),
+                                         std::tuple("with it after each step", "each_step", std::size_t(1))}) {
+    const Replayed r = replay_gpt2(true, every);
+    report.line(fmt::format("  {:<25} live peak {}, reserved {}, {} calls of cudaMalloc and cudaFree", when,
+                            format_bytes(r.live_peak), format_bytes(r.reserved_peak), r.driver_calls));
+    report.figure(fmt::format("driver_calls_emptied_{}", key), double(r.driver_calls));
+  }
+  const Printout p = printout();
+  report.line(fmt::format("512 x 4096 floats: {} ({:.2f} MB); with their 512 x 512 product {} live, {} reserved",
+                          format_bytes(p.x), double(p.x) / 1e6, format_bytes(p.both), format_bytes(p.reserved)));
+  report.line(fmt::format("reserved after `del x` and empty_cache(): {}; after `del product`, too: {}",
+                          format_bytes(p.without_x), format_bytes(p.without_both)));
+  report.line(fmt::format("a chain of layers peaks at {}; at {} with `del` of each input before the next layer",
+                          format_bytes(chain_peak(false)), format_bytes(chain_peak(true))));
+  report.line("");
+}
+
+}  // namespace oomlab::caching_allocator

@@ -111,12 +111,13 @@ def measure(chapters, options):
             code = subprocess.run([KIT / "bin" / chapter, *options, "--json", results / f"{chapter}.json"], env=environment(),
                                   stdout=file).returncode
         print(part.read_text(), flush=True)
-        if code in (64, 130):
-            part.unlink()
-            return code
         if code in (0, 1):
             part.replace(table)
-        worst = max(worst, code if code != 2 else 0)
+        else:
+            part.unlink()
+        if code in (64, 130):
+            return code
+        worst = max(worst, 1 if code < 0 else code if code != 2 else 0)  # below 0: ended by a signal
     started.unlink()
     print(f"results: {results}", file=sys.stderr)
     return worst

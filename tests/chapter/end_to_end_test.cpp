@@ -1,4 +1,4 @@
-// A chapter from end to end, as its users start it: five cases. What all chapters share in the command line is tested
+// A chapter from end to end, as its users start it: six cases. What all chapters share in the command line is tested
 // in tests/harness/cli_test.cpp.
 
 #include <gtest/gtest.h>
@@ -120,6 +120,26 @@ TEST(EndToEnd, AFullDiskCostsOneLineAndNoOldResult) {
   EXPECT_TRUE(empty.entries().empty()) << empty.entries().front();
   EXPECT_EQ(read_text(old / "result.json"), "precious");
   EXPECT_EQ(old.entries(), std::vector<std::string>{"result.json"});
+}
+
+// Where streams put work off as long as CUDA allows, a copy or a kernel that nobody waits for comes too late.
+TEST(EndToEnd, DeferredStreamsChangeNoNumber) {
+  const TemporaryFolder folder;
+  json eager;
+  for (const char* streams : {"eager", "deferred:1", "deferred:2"}) {
+    const Outcome outcome = run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"},
+                                        folder.path(), [streams] { setenv("OOMLAB_HOST_STREAMS", streams, 1); });
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    ASSERT_EQ(outcome.exit_code, 0) << streams << ": " << outcome.err;
+    const json result = json::parse(read_text(folder / "result.json"));
+    if (result["system"]["backend"] != "host") GTEST_SKIP() << "a setting of the host runtime";
+    if (eager.is_null()) eager = result;
+    for (std::size_t i = 0; i < eager["variants"].size(); ++i) {
+      const json &is = result["variants"][i], &was = eager["variants"][i];
+      for (const char* key : {"outcome", "numerics", "by_category_bytes"})
+        EXPECT_EQ(is.value(key, json()), was.value(key, json())) << was["name"] << ", " << streams;
+    }
+  }
 }
 
 TEST(EndToEnd, CtrlCLeavesNoResult) {

@@ -396,6 +396,21 @@ TEST_F(HostRuntime, FaultsAreCountedAndCanGoOn) {
   EXPECT_FALSE(host::inside_runtime());
 }
 
+// For ranks: a thread each, a device each.
+TEST_F(HostRuntime, FaultsOfOneDeviceLeaveTheOthersAlone) {
+  machine(3, 8 * MiB);
+  host::arm_fault(2, true, 1);
+  std::string seen;
+  for (const int device : {0, 1, 2, 1, 2, 0, 1}) {
+    {
+      const host::RuntimeScope uncounted;
+      CUDA_CHECK(cudaSetDevice(device));
+    }
+    seen += host::fault_point("test") ? 'x' : '.';
+  }
+  EXPECT_EQ("...x..x", seen);
+}
+
 // ---------------------------------------------------------------------------------------------------- deferred streams
 
 class Deferred : public HostRuntime, public testing::WithParamInterface<std::uint64_t> {
@@ -436,6 +451,64 @@ TEST_P(Deferred, APinnedSourceIsReadLate) {
   EXPECT_EQ(2, back);
   EXPECT_CUDA(cudaSuccess, cudaFreeHost(pinned));
   EXPECT_CUDA(cudaSuccess, cudaFree(device));
+}
+
+// Neither by the stream that gets it nor by anybody who gets it as part of a larger piece.
+TEST_P(Deferred, PoolMemoryIsNotUsedAgainBeforeTheWorkOnItIsDone) {
+  for (const bool low_first : {true, false})
+    for (const bool low_is_slow : {true, false}) {
+      const Stream a, b, c;
+      int *seen = nullptr, *low = nullptr, *high = nullptr, *both = nullptr;
+      ASSERT_CUDA(cudaMallocHost(&seen, 2 * sizeof(int)));
+      ASSERT_CUDA(cudaMallocAsync(&low, 16 * MiB, a));
+      ASSERT_CUDA(cudaMallocAsync(&high, 16 * MiB, b));
+      const auto work = [&](const Stream& stream, int* block, int* to, bool slow) {
+        launch(fill, {1, 1, 0}, stream, block, 1, std::size_t(1));
+        for (int i = 0; slow && i < 40; ++i)
+          ASSERT_CUDA(cudaLaunchHostFunc(
+              stream, [](void*) {}, nullptr));
+        ASSERT_CUDA(cudaMemcpyAsync(to, block, sizeof(int), cudaMemcpyDeviceToHost, stream));
+      };
+      work(a, low, seen, low_is_slow);
+      work(b, high, seen + 1, !low_is_slow);
+      if (low_first) {
+        ASSERT_CUDA(cudaFreeAsync(low, a));
+      }
+      ASSERT_CUDA(cudaFreeAsync(high, b));
+      if (!low_first) {
+        ASSERT_CUDA(cudaFreeAsync(low, a));
+      }
+      ASSERT_CUDA(cudaMallocAsync(&both, 32 * MiB, c));
+#ifndef OOMLAB_HOST_ASAN  // where every block has storage of its own
+      EXPECT_EQ(low, both);
+#endif
+      launch(fill, {1, 1, 0}, c, both, 2, std::size_t(1));
+      launch(fill, {1, 1, 0}, c, both + 16 * MiB / sizeof(int), 2, std::size_t(1));
+      c.synchronize();
+      ASSERT_CUDA(cudaDeviceSynchronize());
+      EXPECT_EQ(1, seen[0]);
+      EXPECT_EQ(1, seen[1]);
+      ASSERT_CUDA(cudaFreeAsync(both, c));
+      ASSERT_CUDA(cudaFreeHost(seen));
+    }
+}
+
+TEST_P(Deferred, TrimmingLeavesWhatQueuedWorkUses) {
+  const Stream stream;
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  int* block = nullptr;
+  ASSERT_CUDA(cudaMallocAsync(&block, 16 * MiB, stream));
+  launch(fill, {1, 1, 0}, stream, block, 1, 16 * MiB / sizeof(int));
+  ASSERT_CUDA(cudaFreeAsync(block, stream));
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool, 0));
+  std::uint64_t reserved = 0;
+  ASSERT_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+  EXPECT_GE(reserved, 16 * MiB);
+  stream.synchronize();
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool, 0));
+  ASSERT_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+  EXPECT_EQ(reserved, 0u);
 }
 
 TEST_P(Deferred, EventsAndTimes) {

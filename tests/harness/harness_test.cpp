@@ -9,6 +9,7 @@
 #include "harness/chapter.h"
 #include "harness/cli.h"
 #include "harness/json_writer.h"
+#include "harness/result.h"
 #include "harness/timing.h"
 
 namespace {
@@ -19,8 +20,11 @@ using nlohmann::json;
 /// Holds `bytes` between steps and `bytes` more during one; its figure counts steps, from `offset`.
 class Toy final : public Workload {
  public:
-  Toy(Context& context, std::size_t bytes, double offset)
-      : context_(context), figure_(offset), held_(context.buffer<char>(bytes, Category::parameters, "held")) {}
+  Toy(Context& context, std::size_t bytes, double offset, std::uint64_t weights)
+      : context_(context),
+        figure_(offset),
+        weights_(weights),
+        held_(context.buffer<char>(bytes, Category::parameters, "held")) {}
   void step() override {
     const Phase phase(context_.ledger(), "toy");
     const auto more = context_.buffer<char>(held_.size(), Category::activations, "more");
@@ -28,11 +32,12 @@ class Toy final : public Workload {
   }
   std::size_t samples_per_step() const override { return 1; }
   double figure() override { return figure_; }
-  std::uint64_t fingerprint() override { return 42; }
+  std::uint64_t fingerprint() override { return weights_; }
 
  private:
   Context& context_;
   double figure_;
+  std::uint64_t weights_;
   DeviceBuffer<char> held_;
 };
 
@@ -42,14 +47,15 @@ ByCategory toy_bytes(std::size_t bytes) {
   return split;
 }
 
-Variant toy(const char* name, std::size_t bytes, double offset = 0, const Agreement& agreement = {}) {
+Variant toy(const char* name, std::size_t bytes, double offset = 0, const Agreement& agreement = {},
+            std::uint64_t weights = 42) {
   Variant variant;
   variant.name = name;
   variant.batch = 1;
   variant.predicted = [bytes](std::size_t batch) { return toy_bytes(bytes * batch); };
   variant.agreement = agreement;
-  variant.make = [bytes, offset](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
-    return std::make_unique<Toy>(context, bytes * batch, offset);
+  variant.make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
+    return std::make_unique<Toy>(context, bytes * batch, offset, weights);
   };
   return variant;
 }
@@ -161,7 +167,9 @@ TEST_F(Harness, TheRightSumWithTheWrongSplitFails) {
     split[Category::parameters] -= 512;
     return split;
   };
-  EXPECT_EQ(run(chapter).exit_code, 1);
+  const Ran ran = run(chapter);
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_NE(ran.out.find("  split  "), std::string::npos) << "an error of 0 would be no error\n" << ran.out;
 }
 
 TEST_F(Harness, NumbersThatDisagreeFail) {
@@ -170,6 +178,8 @@ TEST_F(Harness, NumbersThatDisagreeFail) {
   const Ran ran = run(chapter);
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_FALSE(ran.result["variants"][1]["numerics"]["agrees"]);
+  chapter.variants[1] = toy("small", 1'000, 0, {}, 43);  // the same losses from other weights
+  EXPECT_EQ(run(chapter).exit_code, 1);
 
   Agreement loose;
   loose.kind = Agreement::Kind::within_tolerance;
@@ -436,6 +446,41 @@ TEST_F(Harness, OutOfMemoryInTheTimingPassIsPartOfTheRow) {
   EXPECT_NE(large["reason"].get<std::string>().find("not timed, out of memory"), std::string::npos);
   EXPECT_FALSE(large.contains("throughput")) << large["throughput"];
   EXPECT_EQ(small["throughput"]["repetitions"], 3);
+}
+
+TEST_F(Harness, EveryStepIsTimedOnce) {
+  for (const int steps : {1, 2, 4, 5}) {
+    const Ran ran = run(good(), {"--steps", std::to_string(steps)});
+    EXPECT_EQ(ran.result["variants"][0]["throughput"]["repetitions"], steps);
+  }
+}
+
+TEST_F(Harness, TheFirstStepWarmsUpAndIsNotTimed) {
+  Ledger ledger;
+  with_context(Config{}, kUnlimited, ledger, [](Context& context) {
+    Toy work(context, 1'000, 0, 42);
+    std::size_t told = 0;
+    EXPECT_EQ(time_steps(context, work, 3, [&](double) { ++told; }).size(), 3u);
+    EXPECT_EQ(told, 3u);
+    EXPECT_EQ(work.figure(), 4);
+  });
+}
+
+TEST(ResultJson, HasTheSpreadOfTheRates) {
+  RunResult run;
+  VariantResult variant;
+  for (int rate = 11; rate >= 1; --rate) {
+    variant.samples_per_second.push_back(rate);
+    variant.reference_rates.push_back(100 * rate);
+  }
+  run.variants = {variant};
+  const json throughput = json::parse(result_json(run))["variants"][0]["throughput"];
+  for (const auto& [rates, scale] : {std::pair(throughput, 1), std::pair(throughput["reference"], 100)}) {
+    EXPECT_EQ(rates["p10"], 2 * scale);
+    EXPECT_EQ(rates["median"], 6 * scale);
+    EXPECT_EQ(rates["p90"], 10 * scale);
+  }
+  EXPECT_EQ(throughput["repetitions"], 11);
 }
 
 TEST(Quantile, InterpolatesLikeEverybodyElse) {

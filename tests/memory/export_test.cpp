@@ -18,6 +18,9 @@
 #include <sstream>
 #include <string>
 #include <system_error>
+#include <vector>
+
+#include "memory/text.h"
 
 namespace oomlab {
 namespace {
@@ -167,6 +170,11 @@ TEST_F(Export, SnapshotOfBadText) {
   ledger.charge(address(1), 512, 512, Category::data, "\xff\xfe\xc3(\xed\xa0\x80 ok \xe2\x82");
   EXPECT_EQ(check_snapshot(memory_snapshot(ledger, 0, "\x80"), "--frame '?\?\?(?\?\? ok ?\?'"), 0) << said_;
   EXPECT_EQ(check_trace(chrome_trace(ledger, 0, "\x80"), "--peak 512"), 0) << said_;
+}
+
+TEST_F(Export, ACharacterThatIsCutOffIsNotReadBeyondTheEnd) {
+  for (const std::vector<char>& cut : {std::vector<char>{'\xc3'}, {'\xe2', '\x82'}, {'\xf0', '\x9f', '\x98'}})
+    EXPECT_EQ(clean_utf8({cut.data(), cut.size()}), std::string(cut.size(), '?'));
 }
 
 TEST_F(Export, TheSnapshotCheckerRefusesWhatIsWrong) {

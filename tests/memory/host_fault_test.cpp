@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <oomlab_host.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -23,6 +25,20 @@
 #include "memory/context.h"
 #include "memory/export.h"
 #include "memory/resource.h"
+
+// Linked with --wrap=close.
+namespace {
+bool close_fails = false;
+}
+extern "C" {
+int __real_close(int file);
+int __wrap_close(int file) {
+  const int result = __real_close(file);
+  if (!close_fails) return result;
+  errno = EIO;
+  return -1;
+}
+}
 
 namespace oomlab {
 namespace {
@@ -239,6 +255,21 @@ void make_context() {
 TEST(FaultSweepOf, AContextOnCudaMalloc) { sweep(make_context<CudaResource>); }
 TEST(FaultSweepOf, AContextOnAPool) { sweep(make_context<AsyncResource>); }
 
+// A workspace that cuBLAS has not taken, for example, would be counted beside the one that it uses.
+TEST(Faults, NoneIsPassedOverWhileAContextIsMade) {
+  CudaResource bottom;
+  Ledger ledger;
+  std::optional<Context> context;
+  host::arm_counting();
+  context.emplace(bottom, ledger);
+  const std::uint64_t calls = host::fault_calls();
+  host::disarm_fault();
+  context.reset();
+  EXPECT_GE(calls, 5u);
+  for (std::uint64_t k = 1; k <= calls; ++k)
+    EXPECT_NE(kind_of(run_armed([&] { const Context made(bottom, ledger); }, k, false)), "none") << host::fault_site();
+}
+
 TEST(FaultSweepOf, TheLedger) {
   sweep([] {
     Ledger ledger;
@@ -297,6 +328,19 @@ TEST(FaultSweepOf, WritingAFile) {
                     contents == memory_snapshot(ledger, 1, "program"));
       });
   fs::remove_all(folder);
+}
+
+// Some file systems tell only then that they are full.
+TEST(Faults, AFileThatCannotBeClosedDoesNotReplaceTheOldOne) {
+  std::string name = (std::filesystem::temp_directory_path() / "oomlab_fault_XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  write_file(name + "/file", "old");
+  close_fails = true;
+  EXPECT_THROW(write_file(name + "/file", "new"), std::system_error);
+  close_fails = false;
+  std::ifstream file(name + "/file");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "old");
+  EXPECT_EQ(std::filesystem::remove_all(name), 2u) << "the folder and the file, no temporary one";
 }
 
 }  // namespace

@@ -82,6 +82,9 @@ TEST(Cause, OnADevice) {
   cache = on_device(10 * kMiB, 64 * kMiB, 4 * kMiB, 52 * kMiB);
   cache.reserved = 60 * kMiB;
   EXPECT_EQ(cache.cause(), Cause::cached) << "cache and device together are enough";
+  cache = on_device(50 * kMiB, 64 * kMiB, 0, 24 * kMiB);
+  cache.reserved = 64 * kMiB;
+  EXPECT_EQ(cache.cause(), Cause::live) << "the rest is in this run's own cache, not in another process";
   OutOfMemoryReport small = on_device(10 * kMiB, 64 * kMiB, 4 * kMiB, 60 * kMiB);
   small.live_requested = kMiB;
   EXPECT_EQ(small.cause(), Cause::rounding);

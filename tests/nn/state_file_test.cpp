@@ -5,8 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -108,10 +111,30 @@ TEST_F(StateFile, AnythingElseIsRefusedAndNothingIsLost) {
   refused({{"a", "F32", a.data(), 4}}, path());
   refused(tensors, path() + ".missing");
   refused(tensors, folder);
-  std::filesystem::resize_file(path(), std::filesystem::file_size(path()) - 1);
-  refused(tensors, path());
+  const std::uintmax_t bytes = std::filesystem::file_size(path());
+  for (const std::uintmax_t wrong : {bytes + 1, bytes - 1}) {
+    std::filesystem::resize_file(path(), wrong);
+    refused(tensors, path());
+  }
   EXPECT_THROW(save_state(device.context, folder + "/missing/x", tensors), StateFileError);
   EXPECT_THROW(save_state(device.context, folder, tensors), StateFileError);
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(StateFile, AFullDiskKeepsTheOldState) {
+  Device device;
+  auto a = device.upload(std::vector<float>{1, 2}), b = device.upload(std::vector<float>{3, 4});
+  save_state(device.context, path(), {{"a", "F32", a.data(), 8}});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{70, before.rlim_max};  // within the header
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  EXPECT_THROW(save_state(device.context, path(), {{"a", "F32", b.data(), 8}}), StateFileError);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  load_state(device.context, path(), {{"a", "F32", b.data(), 8}});
+  EXPECT_EQ(device.download(b), (std::vector<float>{1, 2}));
   EXPECT_EQ(files(), 1u);
 }
 

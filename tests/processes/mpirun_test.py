@@ -176,6 +176,15 @@ def refused(_):
     assert done.returncode == 2 and "does not use MPI" in done.stderr, done
 
 
+def blamed(_):
+    """A call of rank 1 fails. Rank 0 fails, too, because it waits for rank 1; but it is rank 1 that is named."""
+    options = ["--quick", "--budget", "none", "--filter", "DDP"]
+    for call in (450, 700):
+        done = run([MPIRUN, "-np", "1", PROGRAM, *options, ":", "-np", "1", "env", f"OOMLAB_FAULT={call}", PROGRAM, *options])
+        lines = [line for line in done.stderr.splitlines() if line.startswith("07_multi_gpu: ")]
+        assert done.returncode == 1 and len(lines) == 1 and lines[0].startswith("07_multi_gpu: rank 1: "), (call, done)
+
+
 with tempfile.TemporaryDirectory() as folder:
-    {"equal": equal, "two_hosts": two_hosts, "killed": killed, "stalled": stalled, "refused": refused}[TEST](folder)
+    {"equal": equal, "two_hosts": two_hosts, "killed": killed, "stalled": stalled, "refused": refused, "blamed": blamed}[TEST](folder)
 print("ok")

@@ -100,11 +100,13 @@ assert done.returncode == 0 and "GPU X" in words and "different workloads" in wo
 (other / "traces").mkdir()
 samples = [{"ph": "C", "name": "gpu0 by category", "ts": i, "args": dict.fromkeys(
     ("parameters", "gradients", "optimizer", "activations", "workspace", "data"), i)} for i in range(5000)]
+samples[2503]["args"] = dict.fromkeys(samples[0]["args"], 20_000)  # a peak of one sample, of several that share a point
 trace = other / "traces" / "01_batch_reduction.json"
 trace.write_text(json.dumps({"traceEvents": [{"ph": "M", "name": "process_name", "args": {"name": "<b>"}}, *samples]}))
 done, text = report(other)
 page, words = check(text)
 assert done.returncode == 0 and page.counts["polygon"] == 6 and "5,000 allocations" in words
+assert "117.19 KiB at most" in words, "the peak is not in the picture"
 trace.write_text("{")
 done, text = report(other)
 assert done.returncode == 2 and "traces/01_batch_reduction.json" in done.stderr and check(text)

@@ -1,0 +1,58 @@
+// The same on several devices, and where streams put work off as long as CUDA allows.
+
+#include <gtest/gtest.h>
+#include <oomlab_host.h>
+
+#include "cuda/raii.h"
+
+namespace oomlab {
+namespace {
+
+class HostWrappers : public testing::Test {
+ protected:
+  void SetUp() override {
+    host::Machine machine = initial;
+    machine.devices = 3;
+    machine.deferred = true;
+    host::configure(machine);
+  }
+  void TearDown() override {
+    EXPECT_EQ("nothing", host::describe(host::live()));
+    host::configure(initial);
+  }
+  const host::Machine initial = host::machine();
+};
+
+TEST_F(HostWrappers, ADeviceGuardReturnsToTheDeviceBefore) {
+  int device = -1;
+  {
+    const DeviceGuard one(1);
+    {
+      const DeviceGuard two(2);
+      CUDA_CHECK(cudaGetDevice(&device));
+      EXPECT_EQ(device, 2);
+    }
+    CUDA_CHECK(cudaGetDevice(&device));
+    EXPECT_EQ(device, 1);
+    EXPECT_THROW(DeviceGuard(3), CudaError);
+    CUDA_CHECK(cudaGetDevice(&device));
+    EXPECT_EQ(device, 1);
+  }
+  CUDA_CHECK(cudaGetDevice(&device));
+  EXPECT_EQ(device, 0);
+}
+
+TEST_F(HostWrappers, ElapsedTimeWaitsForItsEnd) {
+  const Stream stream;
+  Event start, stop;
+  start.record(stream);
+  CUDA_CHECK(cudaLaunchHostFunc(
+      stream, [](void*) {}, nullptr));
+  stop.record(stream);
+  EXPECT_EQ(cudaEventQuery(stop), cudaErrorNotReady);
+  (void)cudaGetLastError();
+  EXPECT_GE(elapsed_ms(start, stop), 0);
+}
+
+}  // namespace
+}  // namespace oomlab

@@ -1,0 +1,71 @@
+// The owners of CUDA objects, and the checks of return codes.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <type_traits>
+
+#include "cuda/launch.h"
+#include "cuda/raii.h"
+
+namespace oomlab {
+namespace {
+
+class Wrappers : public testing::Test {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+      (void)cudaGetLastError();
+      GTEST_SKIP() << "no device";
+    }
+  }
+};
+
+TEST_F(Wrappers, AFailedCallIsNamedAndLeavesNoErrorBehind) {
+  try {
+    CUDA_CHECK(cudaSetDevice(-1));
+    ADD_FAILURE() << "not refused";
+  } catch (const CudaError& error) {
+    EXPECT_EQ(error.code(), cudaErrorInvalidDevice);
+    const std::string what = error.what();
+    for (const char* word : {"cudaErrorInvalidDevice", "cudaSetDevice(-1)", "wrappers_test.cpp:"})
+      EXPECT_NE(what.find(word), std::string::npos) << what;
+  }
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_THROW(CUBLAS_CHECK(cublasSetStream(nullptr, nullptr)), CublasError);
+  (void)cudaSetDevice(-1);
+  testing::internal::CaptureStderr();
+  report_if_failed(cudaErrorUnknown, "aCall");
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("aCall"), std::string::npos);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+TEST_F(Wrappers, OwnersMoveAndAreNotCopied) {
+  static_assert(!std::is_copy_constructible_v<Stream> && !std::is_copy_constructible_v<Event>);
+  static_assert(!std::is_copy_constructible_v<CublasHandle>);
+  Stream a;
+  const cudaStream_t one = a;
+  Stream b = std::move(a);
+  EXPECT_EQ(cudaStream_t(b), one);
+  a = Stream();
+  b = std::move(a);
+  EXPECT_NE(cudaStream_t(b), one);
+  b.synchronize();
+  CublasHandle blas(b);
+  cudaStream_t bound = nullptr;
+  CUBLAS_CHECK(cublasGetStream(blas, &bound));
+  EXPECT_EQ(bound, cudaStream_t(b));
+}
+
+TEST_F(Wrappers, ThreadsABlockAreWithinWhatCudaAllows) {
+  const unsigned threads = block_threads();
+  for (const unsigned wrong : {0u, 1025u}) EXPECT_THROW(set_block_threads(wrong), std::invalid_argument);
+  EXPECT_EQ(block_threads(), threads);
+  set_block_threads(1024);
+  EXPECT_EQ(shape_for_items(1).block.x, 1024u);
+  set_block_threads(threads);
+}
+
+}  // namespace
+}  // namespace oomlab

@@ -1,0 +1,138 @@
+"""bench/run and a kit's ./run, which run the chapters one after the other: with programs that are shell scripts."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+# Notes that it ran, prints a table, writes its JSON, and ends as the file beside it says.
+PROGRAM = """#!/bin/sh
+echo "$(basename "$0") $*" >>"{log}"
+echo "table of $*"
+while [ $# -gt 1 ]; do [ "$1" != --json ] || echo '{{"passed": true}}' >"$2"; shift; done
+code=$(cat "$0.ends" 2>/dev/null || echo 0)
+[ "$code" -ge 0 ] || kill "$code" $$
+exit "$code"
+"""
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class Place:
+    """A folder with a way to start a run, two chapters, and where their results are."""
+
+    def __init__(self, folder, command, programs, results, environment):
+        self.folder, self.command, self.programs, self.results = folder, command, programs, results
+        self.environment = os.environ | environment
+        self.log = folder / "log"
+        for name in ("01_one", "02_two"):
+            script(programs / name, PROGRAM.format(log=self.log))
+
+    def ends(self, **codes):
+        for name in ("01_one", "02_two"):
+            (self.programs / f"{name}.ends").write_text(str(codes.get(name[3:], 0)))
+
+    def run(self, *arguments):
+        """Exit code, and which chapters ran."""
+        self.log.write_text("")
+        done = subprocess.run([*self.command, *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr, done.stderr
+        self.said = done.stdout + done.stderr
+        assert not list(self.results.glob("*.tmp")) if self.results.is_dir() else True, list(self.results.iterdir())
+        return done.returncode, [line.split()[0][3:] for line in self.log.read_text().splitlines()]
+
+    def table(self, name):
+        path = self.results / f"{name}.txt"
+        return path.read_text() if path.exists() else None
+
+
+def both(place):
+    place.ends()
+    assert place.run("--batch", "7") == (0, ["one", "two"]), place.said
+    assert "--batch 7" in place.table("01_one") and json.loads((place.results / "01_one.json").read_text())
+    assert (place.results / "system.json").exists() and not (place.results / ".started").exists()
+    assert place.run("02", "--batch", "8") == (0, ["two"])  # the 8 is the option's
+    assert "--batch 7" in place.table("01_one") and "--batch 8" in place.table("02_two")
+    assert place.run("03")[0] == 64 and "03" in place.said
+
+    # A check that failed: the table is there to be read, the rest runs, and the exit code tells.
+    place.ends(one=1)
+    assert place.run("--batch", "9") == (1, ["one", "two"]) and "--batch 9" in place.table("01_one")
+    # What cannot run here is no failure, and its table from before stays.
+    place.ends(one=2)
+    assert place.run("--batch", "10") == (0, ["one", "two"]), place.said
+    assert "--batch 9" in place.table("01_one") and "--batch 10" in place.table("02_two")
+
+    # Interrupted in the second chapter: nothing of it is kept, and --resume begins with it.
+    place.ends(two=130)
+    assert place.run("--batch", "11") == (130, ["one", "two"])
+    assert "--batch 11" in place.table("01_one") and "--batch 10" in place.table("02_two")
+    place.ends()
+    assert place.run("--batch", "12", "--resume")[0] == 64, "an interrupted run with other options"
+    assert place.run("--batch", "11", "--resume") == (0, ["two"]), place.said
+    assert "--batch 11" in place.table("02_two")
+    assert place.run("--batch", "11", "--resume")[0] == 64, "nothing was interrupted"
+
+
+folder = pathlib.Path(tempfile.mkdtemp())
+system = '#!/bin/sh\n[ "$1" = --slug ] && echo gpu-x || echo \'{"slug": "gpu-x"}\'\n'
+
+# bench/run, with a cmake that has nothing to build.
+root, tools = folder / "repository", folder / "tools"
+for name in ("run", "setup.sh"):
+    (root / "bench").mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "bench" / name, root / "bench" / name)
+for name in ("01_one", "02_two"):
+    (root / "chapters" / name).mkdir(parents=True)
+    (root / "chapters" / name / "main.cu").touch()
+script(tools / "cmake", "#!/bin/sh\n")
+script(tools / "dpkg-query", "#!/bin/sh\necho installed\n")
+script(root / "build/host/bin/oomlab_system", system)
+bench = Place(root, ["bench/run"], root / "build/host/bin", root / "build/host/results/gpu-x",
+              {"PATH": f"{tools}:{os.environ['PATH']}", "OOMLAB_PRESET": "host"})
+both(bench)
+old = bench.table("01_one")
+assert bench.run("--plan") == (0, ["one", "two"]) and bench.table("01_one") == old, "a plan replaces no measurement"
+
+# A kit, on a machine whose driver is another library under its name.
+kit, driver = folder / "kit", folder / "driver"
+kit.mkdir()
+driver.mkdir()
+shutil.copy(ROOT / "bench/kit.py", kit / "run")
+libc = next(line.split()[-1] for line in open("/proc/self/maps") if "/libc.so" in line or "/libc-" in line)
+script(kit / "bin/oomlab_system", system)
+for name in ("01_one", "02_two"):
+    script(kit / "bin/plan" / name, PROGRAM.format(log=kit / "log"))
+(kit / "lib").mkdir()
+(kit / "lib/needed").write_text("libcublas.so.99\n")
+place = Place(kit, [sys.executable, "run"], kit / "bin", kit / "results/gpu-x", {"LD_LIBRARY_PATH": str(driver)})
+assert place.run("--list") == (0, ["one", "two"]) and place.run("01", "--plan") == (0, ["one"])
+if place.run()[0] == 2:  # else there is a real driver here
+    assert "no NVIDIA driver" in place.said
+    (driver / "libcuda.so.1").symlink_to(libc)
+    assert place.run() == (2, []) and "libcublas.so.99" in place.said
+(kit / "lib/needed").write_text("libc.so.6\n")
+both(place)
+place.ends(one=-9)
+assert place.run("--batch", "13") == (1, ["one", "two"]) and "--batch 11" in place.table("01_one"), "killed is not passed"
+
+# The tests of a kit.
+script(kit / "bin/good_test", "#!/bin/sh\n")
+script(kit / "bin/chapter_checks", '#!/bin/sh\ncase "$OOMLAB_UNDER_TEST" in *02_two*) exit "$(cat "$0.ends")" ;; esac\n')
+(kit / "bin/chapter_checks.ends").write_text("0")
+assert place.run("--tests")[0] == 0 and place.said.count("passed") == 3, place.said
+(kit / "bin/chapter_checks.ends").write_text("1")
+assert place.run("--tests")[0] == 1 and "02_two, bytes: FAILED" in place.said
+(kit / "bin/chapter_checks.ends").write_text("0")
+script(kit / "bin/bad_test", "#!/bin/sh\nexit 1\n")
+assert place.run("--tests")[0] == 1 and "bad_test: FAILED" in place.said
+shutil.rmtree(folder)
+print("ok")

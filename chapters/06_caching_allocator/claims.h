@@ -14,9 +14,20 @@ inline std::vector<std::size_t> claim_lengths(bool varying) {
   for (std::size_t k = 0; k < kRound; ++k) lengths.push_back(length_of(k, kClaimSeq, varying));
   return lengths;
 }
-/// Best fit with these requests, for two rounds ("epochs") of eight steps: see replay().
-inline Replayed replay_gpt2(bool varying, std::size_t empty_every = 0) {
-  return replay(nn::parse_transformer("gpt2"), kClaimBatch, claim_lengths(varying), kUnlimited, empty_every);
+/// Best fit with these requests, for two rounds ("epochs") of eight steps: see replay(). Worked out once a program.
+struct Gpt2Requests {
+  Replayed varying, one_length, emptied_each_round, emptied_each_step;
+  std::size_t smallest_limit = 0;  ///< bytes, with texts of many lengths
+};
+inline const Gpt2Requests& gpt2_requests() {
+  static const Gpt2Requests result = [] {
+    const nn::TransformerSpec spec = nn::parse_transformer("gpt2");
+    const auto many = claim_lengths(true), one = claim_lengths(false);
+    return Gpt2Requests{replay(spec, kClaimBatch, many), replay(spec, kClaimBatch, one),
+                        replay(spec, kClaimBatch, many, kUnlimited, kRound),
+                        replay(spec, kClaimBatch, many, kUnlimited, 1), smallest_limit(spec, kClaimBatch, many)};
+  }();
+  return result;
 }
 
 /// A message that people ask about: tried to allocate 870.00 MiB, of 23.70 GiB 19.18 GiB are allocated, 21.70 GiB
@@ -49,7 +60,7 @@ inline std::vector<Claim> claims_of(const Config& config) {
   };
   return {
       {.text = "a request smaller than the free memory succeeds",
-       .what = "1 when best fit served a quarter of the budget, more than that being free in pieces",
+       .what = "1 when best fit served a quarter of its budget, more than that being free in pieces",
        .range = exactly(1),
        .measure = served(config, "in pieces, best fit")},
       {.text = "moving free pages makes one block of the pieces",
@@ -71,7 +82,7 @@ inline std::vector<Claim> claims_of(const Config& config) {
        .size = kClaimSize,
        .at_size =
            [] {
-             const Replayed r = replay_gpt2(true);
+             const Replayed& r = gpt2_requests().varying;
              return saved(double(r.live_peak), double(r.reserved_peak));
            },
        .measure = wasted,
@@ -81,16 +92,16 @@ inline std::vector<Claim> claims_of(const Config& config) {
        .range = exactly(1),
        .size = kClaimSize,
        .at_size =
-           [] {
-             return ratio(double(smallest_limit(nn::parse_transformer("gpt2"), kClaimBatch, claim_lengths(true))),
-                          double(replay_gpt2(true).reserved_peak));
-           }},
+           [] { return ratio(double(gpt2_requests().smallest_limit), double(gpt2_requests().varying.reserved_peak)); }},
       {.text = "texts of many lengths reserve less than padded ones",  // article 33
        .what = "peak reserved, eight lengths / all of the longest, best fit",
        .range = at_most(0.95),
        .size = kClaimSize,
        .at_size =
-           [] { return ratio(double(replay_gpt2(true).reserved_peak), double(replay_gpt2(false).reserved_peak)); },
+           [] {
+             return ratio(double(gpt2_requests().varying.reserved_peak),
+                          double(gpt2_requests().one_length.reserved_peak));
+           },
        .measure = [](const Results& r) { return r.ratio("best fit", "one length, best fit", figures::reserved); }},
       {.text = "empty_cache() after every epoch lowers the peak",  // article 12
        .what = "peak reserved, emptied after each round of 8 steps / never, best fit",
@@ -98,14 +109,18 @@ inline std::vector<Claim> claims_of(const Config& config) {
        .size = kClaimSize,
        .at_size =
            [] {
-             return ratio(double(replay_gpt2(true, kRound).reserved_peak), double(replay_gpt2(true).reserved_peak));
+             return ratio(double(gpt2_requests().emptied_each_round.reserved_peak),
+                          double(gpt2_requests().varying.reserved_peak));
            }},
       {.text = "empty_cache() after every step lowers the peak",  // article 12
        .what = "peak reserved, emptied after each step / never, best fit",
        .range = at_most(0.99),
        .size = kClaimSize,
        .at_size =
-           [] { return ratio(double(replay_gpt2(true, 1).reserved_peak), double(replay_gpt2(true).reserved_peak)); },
+           [] {
+             return ratio(double(gpt2_requests().emptied_each_step.reserved_peak),
+                          double(gpt2_requests().varying.reserved_peak));
+           },
        .measure = [](const Results& r) { return r.ratio("best fit, emptied", "best fit", figures::reserved); },
        .here = "so small a model never needs a third segment of 20 MiB"},
       {.text = "empty_cache() after every step costs nothing",  // article 12
@@ -176,10 +191,12 @@ inline void tell_pieces(const Results& results, Report& report) {
   if (std::string(backend_name()) == "host")
     report.line("cudaMallocAsync reserves here as the host runtime's pool does; on a GPU the driver decides");
   report.line(fmt::format("{}, 2 rounds of 8 steps through best fit:", kClaimSize));
-  for (const auto& [when, key, every] : {std::tuple("without empty_cache()", "never", std::size_t(0)),
-                                         std::tuple("with it after each round", "each_round", kRound),
-                                         std::tuple("with it after each step", "each_step", std::size_t(1))}) {
-    const Replayed r = replay_gpt2(true, every);
+  const Gpt2Requests& gpt2 = gpt2_requests();
+  for (const auto& [when, key, replayed] :
+       {std::tuple("without empty_cache()", "never", &gpt2.varying),
+        std::tuple("with it after each round", "each_round", &gpt2.emptied_each_round),
+        std::tuple("with it after each step", "each_step", &gpt2.emptied_each_step)}) {
+    const Replayed& r = *replayed;
     report.line(fmt::format("  {:<25} live peak {}, reserved {}, {} calls of cudaMalloc and cudaFree", when,
                             format_bytes(r.live_peak), format_bytes(r.reserved_peak), r.driver_calls));
     report.figure(fmt::format("driver_calls_emptied_{}", key), double(r.driver_calls));

@@ -53,7 +53,7 @@ Chapter caching_allocator(const Config& config) {
     if (name == "best fit" || name == "ours, planned")
       add("one length, " + name, make, false, config.batch, differs_by_design("other texts"));
 
-  const std::size_t budget = config.budget == kUnlimited ? std::size_t(64) << 20 : config.budget;
+  const std::size_t budget = std::min(config.budget, std::size_t(64) << 20);  // enough to have pieces in
   const auto add_pieces = [&](const std::string& name, const MakeAllocator& make, std::size_t wanted) {
     chapter.variants.push_back({
         .name = name,
@@ -64,7 +64,7 @@ Chapter caching_allocator(const Config& config) {
         .resource =
             [=](std::size_t limit) {
               StepHooks none;
-              return make(limit, none);
+              return make(limit == kUnlimited ? limit : budget, none);
             },
     });
   };

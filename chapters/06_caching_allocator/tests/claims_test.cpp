@@ -13,10 +13,10 @@ constexpr std::size_t kMiB = std::size_t(1) << 20;
 
 TEST(Requests, AreThoseOfTheModel) {
   const nn::TransformerSpec spec = nn::parse_transformer("gpt2");
-  const double replayed = double(replay_gpt2(true).live_peak),
+  const double replayed = double(gpt2_requests().varying.live_peak),
                predicted = double(Rounds::predicted(spec, kClaimSeq, kClaimBatch).total());
   EXPECT_NEAR(replayed / predicted, 1, 0.005);
-  EXPECT_EQ(replay_gpt2(false).live_peak, replay_gpt2(true).live_peak) << "the longest text decides";
+  EXPECT_EQ(gpt2_requests().one_length.live_peak, gpt2_requests().varying.live_peak) << "the longest text decides";
 }
 
 TEST(Requests, SurviveTheSmallestLimitAndNotLess) {
@@ -29,7 +29,7 @@ TEST(Requests, SurviveTheSmallestLimitAndNotLess) {
 }
 
 TEST(EmptyCache, AfterEachStepAsksTheDriverAgain) {
-  const Replayed never = replay_gpt2(true), each_step = replay_gpt2(true, 1);
+  const Replayed never = gpt2_requests().varying, each_step = gpt2_requests().emptied_each_step;
   EXPECT_EQ(never.live_peak, each_step.live_peak);
   EXPECT_GT(each_step.driver_calls, 5 * never.driver_calls);
 }

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   const Defaults published{.batch = 8, .steps = 6, .budget = std::size_t(24) << 30, .seq = 512};
   const Defaults full{.model = "bytes-gpt",
                       .batch = 2,
-                      .steps = 6,
+                      .steps = 5,
                       .budget = std::size_t(64) << 20,
                       .seq = 128,
                       .published_models = "gpt2 bert-base bert-large",

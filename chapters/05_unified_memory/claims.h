@@ -37,7 +37,7 @@ inline constexpr const char* kImageBatch = "256 images of 3 x 224 x 224";
 inline std::vector<Claim> claims_of(const nn::MlpSpec& spec, const std::shared_ptr<const TrafficOf>& traffic) {
   const auto step = [traffic](const std::string& name) -> std::optional<ManagedTraffic> {
     const auto found = traffic->find(name);
-    return found == traffic->end() ? std::nullopt : found->second.step;
+    return planning() || found == traffic->end() ? std::nullopt : found->second.step;
   };
   const auto faults = [step](const std::string& name) -> std::optional<double> {
     const auto moved = step(name);

@@ -91,7 +91,7 @@ Chapter unified_memory(const Config& config) {
 int main(int argc, char** argv) {
   using namespace oomlab;
   const Defaults full{
-      .model = "mlp:512-768x17-10", .batch = 64, .steps = 6, .budget = std::size_t(100) << 20, .oversubscribe = true};
+      .model = "mlp:512-768x17-10", .batch = 64, .steps = 5, .budget = std::size_t(100) << 20, .oversubscribe = true};
   const Defaults quick{
       .model = "mlp:64-256x20-10", .batch = 16, .steps = 2, .budget = std::size_t(13) << 20, .oversubscribe = true};
   return run_chapter(argc, argv, full, quick, unified_memory::unified_memory);

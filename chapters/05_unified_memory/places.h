@@ -10,7 +10,7 @@ namespace oomlab::unified_memory {
 // ---------------------------------------------------------------------------------------------------------------
 // device
 
-/// Everything in device memory, all the time: 16 bytes a parameter.
+/// Everything in device memory, all the time: 16 bytes per parameter.
 class OnDevice final : public Place {
  public:
   OnDevice(Context& context, const nn::MlpSpec& spec) {

@@ -27,12 +27,11 @@ Chapter caching_allocator(const Config& config) {
 
   Chapter chapter;
   chapter.title = "allocators";
-  const auto add = [&](const std::string& name, const MakeAllocator& make, bool varying, std::size_t batch,
-                       Agreement agreement) {          // rounds of training steps
+  const auto add = [&](const std::string& name, const MakeAllocator& make, bool varying, Agreement agreement) {
     const auto hooks = std::make_shared<StepHooks>();  // of the allocator that was made last, for the work made with it
     chapter.variants.push_back({
         .name = name,
-        .batch = batch,
+        .batch = config.batch,
         .predicted = [=, seq = config.seq](std::size_t b) { return Rounds::predicted(spec, seq, b); },
         .agreement = std::move(agreement),
         .make = [=](Context& context, std::size_t b) -> std::unique_ptr<Workload> {
@@ -48,10 +47,10 @@ Chapter caching_allocator(const Config& config) {
                                                                          {"best fit, emptied", make_best_fit_emptied},
                                                                          {"ours", make_ours},
                                                                          {"ours, planned", make_planned}};
-  for (const auto& [name, make] : allocators) add(name, make, true, config.batch, {});
+  for (const auto& [name, make] : allocators) add(name, make, true, {});
   for (const auto& [name, make] : allocators)
     if (name == "best fit" || name == "ours, planned")
-      add("one length, " + name, make, false, config.batch, differs_by_design("other texts"));
+      add("one length, " + name, make, false, differs_by_design("other texts"));
 
   const std::size_t budget = std::min(config.budget, std::size_t(64) << 20);  // enough to have pieces in
   const auto add_pieces = [&](const std::string& name, const MakeAllocator& make, std::size_t wanted) {
@@ -86,7 +85,7 @@ int main(int argc, char** argv) {
   const Defaults published{.batch = 8, .steps = 6, .budget = std::size_t(24) << 30, .seq = 512};
   const Defaults full{.model = "bytes-gpt",
                       .batch = 2,
-                      .steps = 6,
+                      .steps = 5,
                       .budget = std::size_t(64) << 20,
                       .seq = 128,
                       .published_models = "gpt2 bert-base bert-large",

@@ -14,6 +14,7 @@ namespace {
 struct Outcome {
   std::vector<double> losses;
   std::map<std::string, std::vector<float>> gradients;  // of the first step, those that are whole on this rank
+  std::uint64_t bytes_sent = 0;                         // in the first step
 };
 
 Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24") {
@@ -47,6 +48,7 @@ std::vector<Outcome> run(const Job& job) {
         const auto shapes = nn::tensors_of(job.spec, training.model().slice());
         for (int step = 0; step < 2; ++step) {
           training.step();
+          if (step == 0) all[rank].bytes_sent = training.bytes_sent();
           all[rank].losses.push_back(training.figure());
           for (std::size_t i = 0; step == 0 && i < shapes.size(); ++i)
             if (const float* gradient = training.units().gradient(i)) {
@@ -137,6 +139,25 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{.tp = 2, .dp = 2, .zero = 3}, 6, false}, Case{{.tp = 2, .pp = 2}, 8, false},
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 3, false},
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"}));
+
+// A ring's reduce-scatter sends (N − 1) / N of the bytes, and so does its all-gather; an all-reduce is one of each.
+// ZeRO-3 gathers a unit for the forward pass and for the backward pass; the head, where they meet, once.
+TEST(Traffic, IsThatOfRings) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) (void)cudaGetLastError();
+  constexpr std::size_t n = 4;
+  if (std::size_t(devices) < n) GTEST_SKIP() << "only " << devices << " devices";
+  const auto ring = [](std::size_t elements) { return elements * sizeof(float) / n * (n - 1); };
+  for (const int zero : {0, 1, 2, 3}) {
+    const Job job = job_of({.dp = n, .zero = zero}, 24 / n);
+    std::size_t expected = 0;
+    for (const UnitShape& unit : units_of(job.spec, {}, n)) {
+      const std::size_t times = zero < 3 ? (zero == 1 ? 3 : 2) : unit.name == "head" ? 2 : 3;
+      expected += times * ring(unit.count);
+    }
+    for (const Outcome& rank : run(job)) EXPECT_EQ(rank.bytes_sent, expected) << "ZeRO-" << zero;
+  }
+}
 
 TEST(Pipeline, OneForwardOneBackwardHoldsStagesMinusRank) {
   for (const std::size_t stages : {1, 2, 3, 8})

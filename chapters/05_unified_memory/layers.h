@@ -152,7 +152,8 @@ class LayerTraining final : public Workload {
     if (!planning())
       CUDA_CHECK(cudaMemcpyAsync(&loss, loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context_.stream()));
     context_.synchronize();
-    traffic_ = {take_managed_traffic(), place_->outside_bytes() + source_->outside_bytes(), place_->bytes_in_place()};
+    traffic_ = {planning() ? std::nullopt : take_managed_traffic(), place_->outside_bytes() + source_->outside_bytes(),
+                place_->bytes_in_place()};
     return loss;
   }
   std::uint64_t fingerprint() override {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -106,6 +107,39 @@ TEST(Bytes, PredictedIsPlannedIsMeasured) {
   }
   EXPECT_GE(configurations, slowest_build() ? 1u : 3u);
   std::printf("%zu configurations, %zu variants, error 0\n", configurations, variants);
+}
+
+// bench/results/host/ is what the READMEs show. Its bytes, and its claims about bytes, are those of this program,
+// planned with the options that it has by itself.
+TEST(Bytes, PublishedResultsAreThePlans) {
+  const std::string name = std::filesystem::path(program()).filename();
+  const std::string path = source_folder() + "/bench/results/host/" + name + ".json";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "nothing is published";
+  Outcome outcome;
+  const json published = json::parse(read_text(path)), planned = run_for_json({}, true, outcome);
+  ASSERT_TRUE(planned.is_object()) << outcome.err;
+  const auto workload = [](json config) {
+    config.erase("plan");
+    config.erase("steps");
+    return config;
+  };
+  const char* const stale = "run bench/publish";
+  EXPECT_EQ(workload(planned["config"]), workload(published["config"])) << stale;
+  ASSERT_EQ(planned["variants"].size(), published["variants"].size()) << stale;
+  for (std::size_t i = 0; i < planned["variants"].size(); ++i) {
+    const json &is = planned["variants"][i], &was = published["variants"][i];
+    for (const char* key : {"name", "outcome", "peak_allocated_bytes", "by_category_bytes", "largest_batch"})
+      EXPECT_EQ(is.value(key, json()), was.value(key, json())) << is["name"] << " " << key << ": " << stale;
+  }
+  ASSERT_EQ(planned["claims"].size(), published["claims"].size()) << stale;
+  for (std::size_t i = 0; i < planned["claims"].size(); ++i) {
+    const json &is = planned["claims"][i], &was = published["claims"][i];
+    EXPECT_EQ(is["claim"], was["claim"]) << stale;
+    if (is["measured"].is_null()) continue;  // not in plan mode
+    EXPECT_EQ(is["verdict"], was["verdict"]) << is["claim"] << stale;
+    EXPECT_NEAR(is["measured"].get<double>(), was["measured"].get<double>(), 1e-9 * was["measured"].get<double>())
+        << is["claim"] << ": " << stale;
+  }
 }
 
 TEST(Bytes, PlansAnySizeInASecond) {

@@ -27,7 +27,8 @@ Judged run(const std::vector<std::string>& size, std::string& problem) {
   if (outcome.exit_code == 2) problem = outcome.err;
   EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 2) << outcome.err;
   if (outcome.exit_code != 0) return judged;
-  for (const json& claim : json::parse(read_text(folder / "result.json"))["claims"])
+  const json result = json::parse(read_text(folder / "result.json"));
+  for (const json& claim : result["claims"])
     if (claim["about"] == "memory")
       judged.verdicts[claim["claim"]] = claim["verdict_text"].get<std::string>() + " at " + claim["size"].dump();
   return judged;
@@ -43,7 +44,7 @@ TEST(Claims, AboutMemoryHaveOneVerdictAtAnySize) {
     EXPECT_EQ(verdict.find("not measured"), std::string::npos) << claim;
   }
   for (const std::string* out : {&quick.out, &full.out})
-    for (const char* unreadable : {"e+0", "e+1", " nan", " inf", "expected 0 to 0"})
+    for (const char* unreadable : {"e+0", "e+1", ": nan", ": inf"})
       EXPECT_EQ(out->find(unreadable), std::string::npos) << unreadable << " in\n" << *out;
 }
 

@@ -73,6 +73,7 @@ TEST_P(Batches, Resized) {
   for (const data::Dataset& d :
        {data::digits(), counting_dataset(5, 28, 28, 3), counting_dataset(3, 1, 9, 3), counting_dataset(2, 5, 1, 2)}) {
     const data::DeviceDataset dataset(context, d);
+    EXPECT_EQ(ledger.live_by_category()[Category::data], data::device_bytes(d));
     for (const std::size_t width : {1, 2, 7, 64, 100, 512, 784, 1000}) {
       const data::ImageShape to = data::shape_for_width(width);
       const Result result = batch(dataset, 1, 4, width);

@@ -137,6 +137,8 @@ TEST_F(Harness, AGoodChapterPasses) {
   const json& large = ran.result["variants"][0];
   EXPECT_EQ(large["role"], "baseline");
   EXPECT_EQ(large["peak_allocated_bytes"], kBlasWorkspaceBytes + 2 * 100'352);
+  EXPECT_GE(large["peak_reserved_bytes"], large["peak_allocated_bytes"]);
+  EXPECT_GE(large["peak_device_used_bytes"], large["peak_allocated_bytes"]);
   EXPECT_EQ(large["numerics"]["figures"], (std::vector<double>{1, 2}));
   EXPECT_EQ(large["throughput"]["repetitions"], 3);
   EXPECT_EQ(large["phases"][0]["name"], "setup");

@@ -74,7 +74,7 @@ for result in results:
         assert variant["name"] in words
         assert f"{variant['peak_allocated_bytes']:,}" in words, variant["name"]
     for claim in result["claims"]:
-        assert claim["claim"] in words and claim["verdict"] in words
+        assert claim["claim"] in words and claim["verdict_text"] in words
 # Every bar has the length that its bytes ask for: the widest of a chapter is the largest peak, and the budget has its line.
 for section, result in zip(text.split("<section ")[1:], results):
     plotted = [v for v in result["variants"] if v.get("peak_allocated_bytes")]

@@ -44,6 +44,9 @@ TEST(BatchFinder, StopsAtTheLimit) {
   for (std::size_t limit = 1; limit <= 70; ++limit) {
     for (std::size_t largest : {std::size_t(0), limit - 1, limit, limit + 1, std::size_t(1000)}) {
       const Search search = search_with(largest, limit);
+      std::set<std::size_t> tried;
+      for (const auto& attempt : search.attempts)
+        EXPECT_TRUE(tried.insert(attempt.batch).second) << "tried twice: " << attempt.batch << " of " << limit;
       ASSERT_EQ(search.largest, std::min(limit, largest)) << limit << " " << largest;
       EXPECT_EQ(search.hit_limit, largest >= limit) << limit << " " << largest;
     }
@@ -103,6 +106,32 @@ TEST(BatchFinder, EqualsBruteForceOverAllBatchesAtTenBudgets) {
     });
   }
   EXPECT_GE(answers.size(), 5u) << "the budgets must differ";
+}
+
+TEST(Training, EveryStepHasTheNextSamples) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    (void)cudaGetLastError();
+    GTEST_SKIP() << "no device";
+  }
+  constexpr std::size_t kBatch = 4;
+  const nn::MlpSpec spec = nn::parse_model("mlp:64-10");
+  data::Dataset next = data::digits(), again = next;  // again: its second batch is its first one
+  std::copy_n(again.images.begin(), kBatch * again.pixels(), again.images.begin() + kBatch * again.pixels());
+  std::copy_n(again.labels.begin(), kBatch, again.labels.begin() + kBatch);
+  const auto weights_after_two_steps = [&](const data::Dataset& dataset) {
+    std::uint64_t weights = 0;
+    Ledger ledger;
+    with_context(Config{}, kUnlimited, ledger, [&](Context& context) {
+      Training training(context, dataset, spec, nn::OptimizerKind::sgd, kBatch);
+      training.step();
+      training.step();
+      weights = training.fingerprint();
+    });
+    return weights;
+  };
+  EXPECT_EQ(weights_after_two_steps(next), weights_after_two_steps(next));
+  EXPECT_NE(weights_after_two_steps(next), weights_after_two_steps(again));
 }
 
 }  // namespace

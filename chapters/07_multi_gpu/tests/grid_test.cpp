@@ -15,6 +15,7 @@ struct Outcome {
   std::vector<double> losses;
   // Of the first step: by tensor, and by its element that they begin with, the numbers that this rank has.
   std::map<std::string, std::map<std::size_t, std::vector<float>>> gradients;
+  std::uint64_t bytes_sent = 0;                         // in the first step
 };
 
 Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24", bool checkpoint = false) {
@@ -48,6 +49,7 @@ std::vector<Outcome> run(const Job& job) {
         const auto shapes = nn::tensors_of(job.spec, training.model().slice());
         for (int step = 0; step < 2; ++step) {
           training.step();
+          if (step == 0) all[rank].bytes_sent = training.bytes_sent();
           all[rank].losses.push_back(training.figure());
           for (std::size_t i = 0; step == 0 && i < shapes.size(); ++i) {
             const auto mine = training.units().gradient(i, shapes[i].count());
@@ -165,6 +167,25 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{.tp = 2, .dp = 2, .pp = 2, .zero = 1}, 2, false, "bert:3-6-24"},
                     Case{{.tp = 2, .dp = 2, .zero = 3}, 4, false, "bert:3-6-24", true},
                     Case{{.tp = 2, .pp = 2}, 8, false, "gpt:3-6-24", true}));
+
+// A ring's reduce-scatter sends (N − 1) / N of the bytes, and so does its all-gather; an all-reduce is one of each.
+// ZeRO-3 gathers a unit for the forward pass and for the backward pass; the head, where they meet, once.
+TEST(Traffic, IsThatOfRings) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) (void)cudaGetLastError();
+  constexpr std::size_t n = 4;
+  if (std::size_t(devices) < n) GTEST_SKIP() << "only " << devices << " devices";
+  const auto ring = [](std::size_t elements) { return elements * sizeof(float) / n * (n - 1); };
+  for (const int zero : {0, 1, 2, 3}) {
+    const Job job = job_of({.dp = n, .zero = zero}, 24 / n);
+    std::size_t expected = 0;
+    for (const UnitShape& unit : units_of(job.spec, {}, n)) {
+      const std::size_t times = zero < 3 ? 2 : unit.name == "head" ? 2 : 3;
+      expected += times * ring(unit.count);
+    }
+    for (const Outcome& rank : run(job)) EXPECT_EQ(rank.bytes_sent, expected) << "ZeRO-" << zero;
+  }
+}
 
 TEST(Pipeline, OneForwardOneBackwardHoldsStagesMinusRank) {
   for (const std::size_t stages : {1, 2, 3, 8})

@@ -1,0 +1,36 @@
+// What the loss scale is for: gradients that FP16 would flush to zero.
+
+#include "precision.h"
+
+#include <gtest/gtest.h>
+
+namespace oomlab::chapters {
+namespace {
+
+TEST(LossScale, BringsSmallGradientsBack) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    (void)cudaGetLastError();
+    GTEST_SKIP() << "no device";
+  }
+  Config config;
+  config.model = "gpt:2-2-32";
+  config.seq = 32;
+  const nn::TransformerSpec spec = transformer_of(config);
+  const data::TextSampler text = text_for(config, spec, false);
+  const auto shares = std::make_shared<GradientShares>();
+  for (const Precision precision : {Precision::fp32, Precision::fp16, Precision::bf16, Precision::pure_fp16}) {
+    Ledger ledger;
+    with_context(config, kUnlimited, ledger, [&](Context& context) {
+      const auto training = make_training(context, spec, text, 8, precision, shares);
+      training->step();
+      EXPECT_GT(training->figure(), 0);
+    });
+  }
+  EXPECT_GT(shares->flushed[Precision::pure_fp16], 0);
+  EXPECT_LT(shares->flushed[Precision::fp16], shares->flushed[Precision::pure_fp16] / 10);
+  EXPECT_LT(shares->flushed[Precision::bf16], shares->flushed[Precision::pure_fp16]);
+}
+
+}  // namespace
+}  // namespace oomlab::chapters

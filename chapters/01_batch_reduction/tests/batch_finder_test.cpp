@@ -123,7 +123,7 @@ TEST(Training, EveryStepHasTheNextSamples) {
     std::uint64_t weights = 0;
     Ledger ledger;
     with_context(Config{}, kUnlimited, ledger, [&](Context& context) {
-      Training training(context, dataset, spec, nn::OptimizerKind::sgd, kBatch);
+      ImageTraining training(context, dataset, spec, nn::OptimizerKind::sgd, kBatch);
       training.step();
       training.step();
       weights = training.fingerprint();

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace oomlab::chapters {
+namespace oomlab::mixed_precision {
 namespace {
 
 TEST(LossScale, BringsSmallGradientsBack) {
@@ -33,4 +33,4 @@ TEST(LossScale, BringsSmallGradientsBack) {
 }
 
 }  // namespace
-}  // namespace oomlab::chapters
+}  // namespace oomlab::mixed_precision

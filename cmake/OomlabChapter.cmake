@@ -38,7 +38,7 @@ function(oomlab_chapter)
     set(launcher oomlab_mpi)
   endif()
   # Compiled once: the program, and the tests that call its main() as a function, are linked from the same objects.
-  oomlab_library(${name}_objects OBJECT SOURCES ${sources} LINK oomlab_harness oomlab_nn oomlab_data PRECOMPILED oomlab_precompiled_headers)
+  oomlab_library(${name}_objects OBJECT SOURCES ${sources} LINK ${link} PRECOMPILED oomlab_precompiled_headers)
   add_executable(${name} $<TARGET_OBJECTS:${name}_objects>)
   target_link_libraries(${name} PRIVATE ${launcher} ${link})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)

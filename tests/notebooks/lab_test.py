@@ -40,7 +40,7 @@ cp {ROOT}/bench/results/host/01_batch_reduction.json "$2"
     except FileNotFoundError:
         pass
 
-assert lab.variant(result, "batch 256")["name"] == "batch 256"
+assert lab.variant(result, "mlp-weights, batch 256")["name"] == "mlp-weights, batch 256"
 
 # Each variant's bar is its categories side by side, as long as its peak; the budget is a line.
 lab.plt.show = lambda: None

@@ -39,6 +39,7 @@ function(oomlab_chapter)
   endif()
   # Compiled once: the program, and the tests that call its main() as a function, are linked from the same objects.
   oomlab_library(${name}_objects OBJECT SOURCES ${sources} LINK ${link} PRECOMPILED oomlab_precompiled_headers)
+  oomlab_compiled_quickly(${name}_objects -O1)
   add_executable(${name} $<TARGET_OBJECTS:${name}_objects>)
   target_link_libraries(${name} PRIVATE ${launcher} ${link})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)

@@ -23,7 +23,6 @@
 #include <numeric>
 #include <optional>
 #include <random>
-#include <regex>
 #include <set>
 #include <span>
 #include <sstream>

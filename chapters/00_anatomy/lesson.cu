@@ -1,16 +1,16 @@
 // nvcc -o lesson lesson.cu -lcublas
 //
-// The problem: "CUDA out of memory. Tried to allocate 20.00 MiB." The message names the last request. What filled the
+// The problem: "CUDA out of memory. Tried to allocate 256.00 MiB." The message names the last request. What filled the
 // device is what came before it. Here that is one layer, Linear(8192, 8192), in FP32, trained with AdamW:
 //
 //   weights      8192 x 8192 floats                        256 MiB
 //   activations  input and output, 64 rows of 8192 floats    4 MiB    the only part that the batch decides
 //   gradients    one for each weight                       256 MiB
-//   moments      two for each weight, AdamW's state        512 MiB    so training takes four times the weights, 1 GiB
+//   moments      two for each weight, AdamW's state        512 MiB    with them, four times the weights: 1 GiB
 //
 // The idea: ask the device. cudaMemGetInfo() before and after tells what each part takes, and what no tensor accounts
 // for: the CUDA context, cuBLAS. A refused request is a result like any other: it took nothing, and the program can go
-// on. Only CUDA's "last error" stays set until somebody reads it, and the next check would blame an innocent kernel.
+// on. Only CUDA's "last error" stays set until cudaGetLastError() reads it: the next check would blame another kernel.
 #include <cublas_v2.h>
 
 #include <cstdio>
@@ -18,7 +18,7 @@
 #include <vector>
 
 constexpr int width = 8192, batch = 64, blocks = 1024, threads = 256;
-constexpr size_t weights = size_t(width) * width, activations = size_t(batch) * width;
+constexpr size_t weights = size_t(width) * width, activations = size_t(batch) * width;  // floats; y has as many
 
 const char* text(cudaError_t error) { return cudaGetErrorString(error); }
 const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
@@ -29,19 +29,19 @@ void fail(const char* what, const char* why) {
 #define CHECK(call) check(call, #call)
 template <class Status>
 void check(Status status, const char* call) {
-  if (status != Status(0)) fail(call, text(status));
+  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
 }
 void require(bool good, const char* what) {
   if (!good) fail("expected", what);
 }
 
-// One row a block, or several: right for any number of blocks and threads.
+// Some numbers. Block b takes rows b, b + gridDim.x, ...: right for any number of blocks and threads.
 __global__ void fill(float* p, int rows, float scale) {
   for (int r = blockIdx.x; r < rows; r += gridDim.x)
     for (int c = threadIdx.x; c < width; c += blockDim.x) p[size_t(r) * width + c] = scale * ((r * 7 + c * 3) % 11 - 5);
 }
 __global__ void adamw(float* w, const float* g, float* m, float* v) {
-  const float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, decay = 0.01f;
+  const float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, decay = 0.01f;  // and no bias correction
   for (int r = blockIdx.x; r < width; r += gridDim.x)
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
       const size_t i = size_t(r) * width + c;
@@ -52,11 +52,11 @@ __global__ void adamw(float* w, const float* g, float* m, float* v) {
 }
 
 double MiB(size_t bytes) { return double(bytes) / (1 << 20); }
-size_t total, last;  // bytes of the device, and how many of them were in use when used() was called last
-size_t used() {      // by all programs; the first call makes the CUDA context
-  size_t free;
-  CHECK(cudaMemGetInfo(&free, &total));
-  return last = total - free;
+size_t total;    // bytes of the device
+size_t used() {  // bytes in use, by all programs; the first call makes the CUDA context
+  size_t unused;
+  CHECK(cudaMemGetInfo(&unused, &total));
+  return total - unused;
 }
 void row(const char* what, size_t bytes) { std::printf("  %-38s %7.1f MiB\n", what, MiB(bytes)); }
 float* allocate(const char* what, size_t count) {
@@ -83,13 +83,13 @@ int main() {
   const size_t inference = used() - begin;
   float *g = allocate("gradients", weights), *m = allocate("AdamW, first moments", weights);
   float* v = allocate("AdamW, second moments", weights);
-  const size_t training = used() - begin;
+  const size_t training = used() - begin;  // nothing is freed before the end, so the sums are peaks
   row("together, for inference:  peak", inference);
   row("together, for training:   peak", training);
 
   const float one = 1, zero = 0;
   std::vector<float> before(activations), after(activations);
-  const auto forward = [&](std::vector<float>& result) {  // y = x w; cuBLAS counts columns where C++ counts rows
+  const auto forward = [&](std::vector<float>& result) {  // y = x w; cuBLAS stores by columns, and does y^T = w^T x^T
     CHECK(
         cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, batch, width, &one, w, width, x, width, &zero, y, width));
     CHECK(cudaMemcpy(result.data(), y, activations * sizeof(float), cudaMemcpyDeviceToHost));
@@ -104,12 +104,13 @@ int main() {
   void* extra = nullptr;
   const cudaError_t error = cudaMalloc(&extra, asked);
   std::printf("asked for %.1f MiB more: %s (%s)\n", MiB(asked), cudaGetErrorName(error), text(error));
-  require(error == cudaErrorMemoryAllocation, "more than the device has is refused");
-  (void)cudaGetLastError();  // THE MITIGATION: the error was dealt with, so it is read, which clears it
-  row("taken by the refused request", used() - in_use);
-  require(last == in_use, "a refused request takes nothing");
+  require(error == cudaErrorMemoryAllocation, "more than what is free is refused");
+  (void)cudaGetLastError();  // THE MITIGATION: clears the error, or the check after the next kernel reports it
+  const size_t after_refusal = used();
+  row("taken by the refused request", after_refusal - in_use);
+  require(after_refusal == in_use, "a refused request takes nothing");
 
-  forward(after);  // and a training step as if nothing had happened; the loss is |y|^2 / 2, whose gradient is y
+  forward(after);  // then a training step, as if nothing had happened: the loss is |y|^2 / 2, whose gradient is y
   CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_T, width, width, batch, &one, y, width, x, width, &zero, g, width));
   CHECK(cudaMemset(m, 0, weights * sizeof(float)));
   CHECK(cudaMemset(v, 0, weights * sizeof(float)));
@@ -118,10 +119,10 @@ int main() {
   CHECK(cudaDeviceSynchronize());
   std::printf("  output before and after: %s\n", before == after ? "bit-equal" : "different");
   require(before == after, "the output is the same after a refused request");
-  const size_t slack = 64 << 20;  // drivers give memory in steps of megabytes
-  require(inference >= 4 * weights && inference < 4 * weights + 8 * activations + slack,
+  const size_t slack = 64 << 20;  // drivers round every request up, to 2 MiB for example
+  require(inference >= 4 * weights && inference < 4 * weights + 2 * 4 * activations + slack,
           "inference takes 4 bytes a weight");
-  require(training >= 16 * weights && training < 16 * weights + 8 * activations + slack,
+  require(training >= 16 * weights && training < 16 * weights + 2 * 4 * activations + slack,
           "training takes 16 bytes a weight");
   for (float* p : {w, x, y, g, m, v}) CHECK(cudaFree(p));
   CHECK(cublasDestroy(cublas));

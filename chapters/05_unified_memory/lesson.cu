@@ -1,19 +1,21 @@
-// nvcc -o lesson lesson.cu
+// nvcc -o lesson lesson.cu         (CUDA 13 or newer; a GPU with concurrentManagedAccess, or it ends with exit code 2)
 //
 // More than the device has. A training step reads and writes all of a model's state, but one layer at a time. The other
 // layers can wait in the host's memory, which is larger. There are two ways to do it.
 //
 // Streaming: two buffers on the device take turns. While a layer is updated in one, the next is copied into the other.
-// A copy runs beside a kernel only if its host side is pinned, so each buffer has a pinned twin on the host. An event
-// says when a layer is back in the twin; before that no other layer may have the buffer.
+// A copy runs beside a kernel only in another stream and if its host side is pinned, so each buffer has a stream and a
+// pinned twin on the host. An event says when a layer is back in the twin; before that no other may have the buffer.
 //
-// Managed memory, from cudaMallocManaged(), is for both sides. Its pages move to the side that touches them (on
-// demand), or earlier (prefetched), or stay on the host and are read from there (advised). cudaMalloc does not see
-// them, but on the device they do use memory: on demand, pages stay there until it is full.
+// Managed (or unified) memory, from cudaMallocManaged(), has one address for both sides. Its pages move to the side
+// that touches them (on demand), or earlier (prefetched), or stay on the host and are used from there (advised). On the
+// device they use memory that no cudaMalloc() of ours counts: on demand, pages stay there until the device is full.
 //
-// The peak, with layers of 2 MiB: 8 layers * 2 MiB = 16 MiB on the device, 2 buffers * 2 MiB = 4 MiB streamed.
+// The peak, with layers of 2 MiB: 8 * 2 MiB = 16 MiB with all on the device, or on demand (all of this fits, so none
+// has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,10 +29,9 @@ void check(cudaError_t error, const char* call) {
   if (error != cudaSuccess) std::printf("FAIL: %s: %s\n", call, cudaGetErrorString(error)), std::exit(1);
 }
 
-// A layer's weights and their momentum, updated by SGD. The loss is |w - 1|^2 / 2. Each block has one piece of them.
+// A layer's weights and their momentum, updated by SGD. The loss is |w - 1|^2 / 2.
 __global__ void update(float* w, float* momentum) {
-  const size_t end = weights * (blockIdx.x + 1) / gridDim.x;
-  for (size_t i = weights * blockIdx.x / gridDim.x + threadIdx.x; i < end; i += blockDim.x) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
     momentum[i] = 0.9f * momentum[i] + (w[i] - 1);
     w[i] -= 0.1f * momentum[i];
   }
@@ -42,22 +43,22 @@ float* allocate() {
   CHECK(cudaMalloc(&p, bytes)), allocated += bytes;  // nothing is freed before the end, so this is the peak
   return p;
 }
-void look() {
-  size_t free = 0, total = 0;
-  CHECK(cudaMemGetInfo(&free, &total));
-  if (free_before > free + in_use) in_use = free_before - free;
+size_t free_bytes() {
+  size_t unused = 0, total = 0;
+  CHECK(cudaMemGetInfo(&unused, &total));
+  return unused;
 }
-
+void see_peak() { in_use = std::max(in_use, free_before - std::min(free_before, free_bytes())); }
 enum Way { on_device, streamed, on_demand, prefetched, advised };
 struct Buffer {
-  float *device = nullptr, *pinned = nullptr, *home = nullptr;  // home: of the layer that is in it, or null
+  float *device = nullptr, *pinned = nullptr, *home = nullptr;  // home: where in `state` its layer belongs
   cudaStream_t stream = nullptr;
-  cudaEvent_t back = nullptr;  // the layer is in `pinned` again
+  cudaEvent_t back = nullptr;  // its layer is in `pinned` again
 };
 void bring_home(const Buffer& b) {
   if (b.home) CHECK(cudaEventSynchronize(b.back)), std::memcpy(b.home, b.pinned, bytes);
 }
-void train(float* state, Way way) {
+void train(float* state, Way way) {  // on_device has more buffers, and copies as often
   std::vector<Buffer> buffers(layers);
   if (way == streamed) buffers.resize(2);  // THE MITIGATION
   for (Buffer& b : buffers) {
@@ -68,13 +69,13 @@ void train(float* state, Way way) {
   for (size_t i = 0; i < passes * layers; ++i) {
     Buffer& b = buffers[i % buffers.size()];
     bring_home(b);  // THE MITIGATION
-    b.home = state + i % layers * numbers;
+    b.home = state + (i % layers) * numbers;
     std::memcpy(b.pinned, b.home, bytes);
     CHECK(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream));
     update<<<blocks, threads, 0, b.stream>>>(b.device, b.device + weights);
     CHECK(cudaMemcpyAsync(b.pinned, b.device, bytes, cudaMemcpyDeviceToHost, b.stream));
     CHECK(cudaEventRecord(b.back, b.stream)), CHECK(cudaGetLastError());
-    look();
+    see_peak();
   }
   for (Buffer& b : buffers) {
     bring_home(b);
@@ -92,17 +93,17 @@ void train_managed(float* state, Way way) {
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetAccessedBy, device));
   }
   for (size_t i = 0; i < passes * layers; ++i) {
-    float *now = managed + i % layers * numbers, *next = managed + (i + 1) % layers * numbers;
-    if (way == prefetched) CHECK(cudaMemPrefetchAsync(next, bytes, device, 0));
+    float *now = managed + (i % layers) * numbers, *next = managed + (i + 1) % layers * numbers;
+    if (way == prefetched) CHECK(cudaMemPrefetchAsync(next, bytes, device, 0));  // one stream, so it is no faster here
     update<<<blocks, threads>>>(now, now + weights);
     CHECK(cudaGetLastError());
-    CHECK(cudaDeviceSynchronize()), look();  // waits only to look
+    CHECK(cudaDeviceSynchronize()), see_peak();
     if (way == prefetched) CHECK(cudaMemPrefetchAsync(now, bytes, host, 0));
   }
+  CHECK(cudaDeviceSynchronize());  // before the host reads
   std::memcpy(state, managed, layers * bytes);
   CHECK(cudaFree(managed));
 }
-
 int main() {
   int concurrent = 0;
   CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
@@ -115,9 +116,8 @@ int main() {
   std::printf("%d layers of %zu MiB, %d passes; peaks on the device:\n", layers, bytes >> 20, passes);
   for (const Way way : {on_device, streamed, on_demand, prefetched, advised}) {
     for (size_t i = 0; i < state.size(); ++i) state[i] = 0.001f * (i % 1000);
-    CHECK(cudaMemGetInfo(&free_before, &in_use));
-    allocated = in_use = 0;
-    way <= streamed ? train(state.data(), way) : train_managed(state.data(), way);
+    free_before = free_bytes(), allocated = in_use = 0;
+    (way <= streamed ? train : train_managed)(state.data(), way);
     if (way == on_device) expected = state;
     equal = equal && state == expected;
     peak[way] = allocated;
@@ -125,6 +125,6 @@ int main() {
   }
   std::printf("  state after %d passes: %s\n", passes, equal ? "bit-equal" : "different");
   if (!equal) return std::puts("FAIL: the ways differ"), 1;
-  if (peak[streamed] * layers != peak[on_device] * 2) return std::puts("FAIL: the peak is not two layers"), 1;
+  if (peak[streamed] != 2 * bytes) return std::puts("FAIL: the peak is not two layers"), 1;
   return std::puts("PASS"), 0;
 }

@@ -6,9 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <filesystem>
-#include <regex>
 #include <sstream>
 
+#include "harness/filter.h"
 #include "memory/bytes.h"
 
 namespace oomlab {
@@ -73,14 +73,6 @@ std::filesystem::path folder_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-void check_regex(const std::string& option, const std::string& pattern) {
-  try {
-    (void)std::regex(pattern);
-  } catch (const std::regex_error&) {
-    throw UsageError(fmt::format("{} '{}' is not a regular expression", option, pattern));
-  }
-}
-
 // Google Benchmark prints its usage, or ends the program, at a value that it does not like. So the values are checked
 // here; a flag that it does not know it tells us itself.
 void check_benchmark_flag(const std::string& flag, CommandLine& line) {
@@ -96,7 +88,7 @@ void check_benchmark_flag(const std::string& flag, CommandLine& line) {
     if (end == 0 || end != value.size()) throw UsageError(fmt::format("{} '{}' is not a number", name, value));
   };
   if (name == "--benchmark_filter") {
-    check_regex(name, value);
+    check_filter(name, value);
     line.benchmark_filter = value;
   } else if (name == "--benchmark_out") {
     check_output_path(name, value);
@@ -230,7 +222,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (!pp.empty()) config.pp = parse_count("--pp", pp);
   if (!dp.empty()) config.dp = parse_count("--dp", dp);
   if (!zero.empty()) config.zero = parse_device("--zero", zero, 0);
-  check_regex("--filter", config.filter);
+  check_filter("--filter", config.filter);
   check_output_path("--json", config.json);
   check_output_path("--trace", config.trace);
   check_output_path("--snapshot", config.snapshot);

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <regex>
 #include <thread>
 
 #include "cuda/backend.h"
@@ -17,6 +16,7 @@
 #include "data/dataset.h"
 #include "harness/chapter.h"
 #include "harness/cli.h"
+#include "harness/filter.h"
 #include "harness/interrupt.h"
 #include "harness/processes.h"
 #include "harness/result.h"
@@ -625,10 +625,9 @@ class RunReport final : public Report {
 };
 
 std::vector<const Variant*> select(const Chapter& chapter, const std::string& filter) {
-  const std::regex pattern(filter);
   std::vector<const Variant*> chosen;
   for (const Variant& variant : chapter.variants)
-    if (filter.empty() || std::regex_search(variant.name, pattern)) chosen.push_back(&variant);
+    if (matches_filter(filter, variant.name)) chosen.push_back(&variant);
   if (chosen.empty()) {
     std::string names;
     for (const Variant& variant : chapter.variants) names += (names.empty() ? "" : ", ") + variant.name;
@@ -640,9 +639,8 @@ std::vector<const Variant*> select(const Chapter& chapter, const std::string& fi
 // Google Benchmark runs nothing, and says nothing, when its filter matches nothing.
 void check_benchmark_filter(const CommandLine& line, const std::vector<const Variant*>& chosen) {
   if (line.benchmark_filter.empty() || line.benchmark_filter == "all") return;
-  const std::regex pattern(line.benchmark_filter);
   for (const Variant* variant : chosen)
-    if (std::regex_search(variant->name, pattern)) return;
+    if (matches_filter(line.benchmark_filter, variant->name)) return;
   throw UsageError(fmt::format("--benchmark_filter '{}' matches no variant", line.benchmark_filter));
 }
 

@@ -12,7 +12,7 @@ if(NOT TARGET oomlab_chapter_checks)
     "${CMAKE_CURRENT_LIST_DIR}/claims_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/end_to_end_test.cpp"
     "${CMAKE_CURRENT_LIST_DIR}/process.cpp")
   target_link_libraries(oomlab_chapter_checks PUBLIC oomlab_flags ${link})
-  oomlab_compiled_quickly(oomlab_chapter_checks)
+  oomlab_compiled_quickly(oomlab_chapter_checks -O0)
   oomlab_use_precompiled(oomlab_chapter_checks oomlab_precompiled_tests)
   # One program for all chapters: which one is under test says the environment.
   add_executable(chapter_checks $<TARGET_OBJECTS:oomlab_chapter_checks>)
@@ -22,8 +22,8 @@ if(NOT TARGET oomlab_chapter_checks)
     add_library(oomlab_fault_sweep OBJECT "${CMAKE_CURRENT_LIST_DIR}/fault_sweep.cpp"
       "${CMAKE_CURRENT_LIST_DIR}/../faults/operator_new.cpp")
     target_link_libraries(oomlab_fault_sweep PUBLIC oomlab_harness nlohmann_json::nlohmann_json GTest::gtest)
-    oomlab_compiled_quickly(oomlab_fault_sweep)
-    oomlab_use_precompiled(oomlab_fault_sweep oomlab_precompiled_tests)
+    oomlab_compiled_quickly(oomlab_fault_sweep -O1)  # thousands of runs, some functions of which are from here
+    oomlab_use_precompiled(oomlab_fault_sweep oomlab_precompiled_headers)
   endif()
 endif()
 

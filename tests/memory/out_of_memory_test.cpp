@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -150,14 +149,18 @@ void expect_good_advice(const std::string& text) {
   const std::string title = "What helps:\n";
   ASSERT_TRUE(contains(text, title)) << text;
   std::istringstream lines(text.substr(text.find(title) + title.size()));
-  const std::regex form("  - chapter (0[0-9]), .*[0-9] (bytes|[KMGT]iB).*");
+  const std::string begin = "  - chapter ";
   std::size_t count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    std::smatch match;
-    ASSERT_TRUE(std::regex_match(line, match, form)) << line;
+    ASSERT_TRUE(line.starts_with(begin)) << line;
+    const std::string number = line.substr(begin.size(), 2);
+    EXPECT_TRUE(std::ranges::any_of(std::array{"bytes", "KiB", "MiB", "GiB", "TiB"}, [&](const char* unit) {
+      const std::size_t at = line.find(std::string(" ") + unit);
+      return at != std::string::npos && std::isdigit(line[at - 1]);
+    })) << line;
     const std::filesystem::path chapters = std::filesystem::path(OOMLAB_CHECKERS) / "../../chapters";
     EXPECT_TRUE(std::ranges::any_of(std::filesystem::directory_iterator(chapters), [&](const auto& entry) {
-      return entry.path().filename().string().starts_with(match[1].str() + "_");
+      return entry.path().filename().string().starts_with(number + "_");
     })) << line;
     EXPECT_FALSE(contains(line, "on demand") || contains(line, "8-bit")) << line;
   }

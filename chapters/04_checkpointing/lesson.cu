@@ -20,7 +20,7 @@
 #include <cstring>
 #include <vector>
 
-constexpr int layers = 8, rows = 1024, width = 64, hidden = 4 * width, steps = 3, blocks = 128, threads = 256;
+constexpr int layers = 8, rows = 1024, width = 64, hidden = 4 * width, steps = 3, blocks = 32, threads = 256;
 constexpr size_t x_count = size_t(rows) * width, h_count = size_t(rows) * hidden, w_count = size_t(width) * hidden;
 
 const char* text(cudaError_t error) { return cudaGetErrorString(error); }

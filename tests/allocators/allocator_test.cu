@@ -241,6 +241,19 @@ TEST_F(Allocators, BestFitCutsGrowsTogetherAndGivesSegmentsBack) {
   memory.deallocate(all, 40 * kMiB, *stream);
 }
 
+// Wherever the driver puts them: what lies between two segments is nobody's.
+TEST_F(Allocators, BestFitNeverJoinsSegments) {
+  BestFitAllocator memory;
+  void* const a = memory.allocate(20 * kMiB, *stream);
+  void* const b = memory.allocate(20 * kMiB, *stream);
+  memory.deallocate(a, 20 * kMiB, *stream);
+  memory.deallocate(b, 20 * kMiB, *stream);
+  EXPECT_EQ(memory.largest_free_block(), 20 * kMiB);
+  void* const c = memory.allocate(30 * kMiB, *stream);
+  EXPECT_EQ(memory.reserved_bytes(), 70 * kMiB);
+  memory.deallocate(c, 30 * kMiB, *stream);
+}
+
 // ------------------------------------------------------------------------------------------------------------- plans
 
 TEST(Plans, BuffersThatLiveTogetherDoNotOverlap) {
@@ -269,7 +282,7 @@ TEST(Plans, BuffersThatLiveTogetherDoNotOverlap) {
 TEST_F(Allocators, APlanServesTheSameStepAndFallsBackForAnother) {
   CachingAllocator pages;
   PlannedResource memory(pages);
-  const auto step = [&](std::size_t factor) {
+  const auto step = [&](std::size_t factor, bool free_late = false) {
     memory.begin_step();
     std::vector<Live> live;
     for (std::size_t i = 1; i <= 20; ++i) {
@@ -278,7 +291,7 @@ TEST_F(Allocators, APlanServesTheSameStepAndFallsBackForAnother) {
         const char *x = static_cast<char*>(live[a].address), *y = static_cast<char*>(live.back().address);
         EXPECT_TRUE(x + live[a].bytes <= y || y + live.back().bytes <= x);
       }
-      if (i % 3 == 0) {
+      if (i % 3 == 0 && !free_late) {
         memory.deallocate(live[0].address, live[0].bytes, *stream);
         live.erase(live.begin());
       }
@@ -303,6 +316,9 @@ TEST_F(Allocators, APlanServesTheSameStepAndFallsBackForAnother) {
   step(1);
   EXPECT_EQ(memory.deviations(), 2u);
   memory.deallocate(kept, kMiB / 4, *stream);
+  // Nor is one whose place is another's, later in the step.
+  step(1, /*free_late=*/true);
+  EXPECT_EQ(memory.deviations(), 3u);
 }
 
 }  // namespace

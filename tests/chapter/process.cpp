@@ -59,6 +59,8 @@ Outcome run_process(const std::string& program, const std::vector<std::string>& 
   rusage usage{};
   if (wait4(pid, &status, 0, &usage) != pid) throw std::runtime_error("wait4 failed");
   Outcome outcome;
+  const auto seconds = [](const timeval& t) { return double(t.tv_sec) + 1e-6 * double(t.tv_usec); };
+  outcome.processor_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   outcome.peak_rss_kib = usage.ru_maxrss;

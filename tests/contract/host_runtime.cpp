@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include <chrono>
+#include <ctime>
 #include <functional>
 #include <random>
 #include <set>
@@ -214,14 +214,14 @@ TEST_F(HostRuntime, PlansPetabytesWithoutMemory) {
 TEST_F(HostRuntime, PlanningIsFast) {
   host::set_planning(true);
   std::vector<void*> blocks(100000);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process, whatever else the machine does
   for (std::size_t i = 0; i < blocks.size(); ++i) ASSERT_CUDA(cudaMallocAsync(&blocks[i], 1000 + i * 512, nullptr));
   for (void* p : blocks) ASSERT_CUDA(cudaFreeAsync(p, nullptr));
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  const double taken = double(std::clock() - start) / CLOCKS_PER_SEC;
 #if !defined(OOMLAB_HOST_CHECK) && !defined(OOMLAB_HOST_ASAN)
-  EXPECT_LT(taken.count(), 2.0);
+  EXPECT_LT(taken, 2.0);
 #endif
-  RecordProperty("seconds", std::to_string(taken.count()));
+  RecordProperty("seconds", std::to_string(taken));
   ASSERT_CUDA(cudaDeviceSynchronize());
 }
 

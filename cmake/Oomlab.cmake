@@ -139,6 +139,8 @@ function(oomlab_test name)
   endif()
   oomlab_executable(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest_main)
   oomlab_compiled_quickly(${name} -O0)
+  # How often to repeat what takes long: in check mode everything takes a hundred times as long.
+  target_compile_definitions(${name} PRIVATE OOMLAB_ROUNDS=$<IF:$<BOOL:${OOMLAB_CHECK}>,2,10>)
   if(arg_LINK MATCHES "oomlab_(cuda|memory|data|nn|harness|traces)")
     oomlab_use_precompiled(${name} oomlab_precompiled_tests)
   endif()

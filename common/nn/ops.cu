@@ -444,7 +444,7 @@ void fill(Context& context, T* values, std::size_t count, float value) {
 std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes, std::uint64_t hash) {
   if (planning()) return 0;
   constexpr std::size_t kPiece = std::size_t(1) << 20;
-  std::vector<std::uint32_t> words(kPiece / sizeof(std::uint32_t));
+  std::vector<std::uint32_t> words(std::min(kPiece, bytes) / sizeof(std::uint32_t) + 1);
   for (std::size_t first = 0; first < bytes; first += kPiece) {
     const std::size_t now = std::min(kPiece, bytes - first);
     CUDA_CHECK(cudaMemcpyAsync(words.data(), static_cast<const std::byte*>(data) + first, now, cudaMemcpyDefault,

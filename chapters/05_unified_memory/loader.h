@@ -44,6 +44,10 @@ class HostSource final : public BatchSource {
   HostSource(Context& context, const data::Dataset& dataset, std::size_t batch, std::size_t width, Loading loading)
       : context_(context), dataset_(dataset), width_(width), loading_(loading), pinned_memory_(pinned_, ledger_) {
     for (std::size_t i = 0; i < device_batches(loading); ++i) slots_[i].batch = nn::make_batch(context, batch, width);
+    if (device_batches(loading) > 1) {  // memory from one stream is the other's once it is there
+      used_.record(context.stream());
+      CUDA_CHECK(cudaStreamWaitEvent(stream_, used_));
+    }
     staging_.resize(host_batches(loading));
     for (Staging& staging : staging_) {
       if (loading == Loading::pageable)

@@ -218,6 +218,7 @@ TEST_P(TransformerOps, Softmax) {
   for_each_type([&]<class T>(T) {
     for (const auto [matrices, seq] : {Shape{1, 1}, Shape{3, 7}, Shape{2, 8}, Shape{2, 19}, Shape{1, 40}})
       for (const bool causal : {false, true}) {
+        if (OOMLAB_ROUNDS < 10 && seq > 19) continue;
         const float scale = 0.3f;
         const auto x = random<T>(matrices * seq * seq, 1, 8), dp = random<T>(x.size(), 2);
         auto p_ = device.upload(x), d_ = device.upload(dp);
@@ -230,8 +231,9 @@ TEST_P(TransformerOps, Softmax) {
           }
 
         nn::softmax_backward(device.context, p_.data(), d_.data(), matrices, seq, scale, causal);
+        const Vector gradient = doubles(read(dp));
         const Vector dx = central_differences(doubles(read(x)), [&](const Vector& v) {
-          return dot(softmax(v, matrices, seq, double(scale), causal), doubles(read(dp)));
+          return dot(softmax(v, matrices, seq, double(scale), causal), gradient);
         });
         if (seq > 1) expect(d_, dx, "dx");
       }

@@ -113,11 +113,9 @@ function(oomlab_executable name)
 endfunction()
 
 # oomlab_compiled_quickly(target level): for what takes longer to compile than to run. Kernels and the runtime are not;
-# what stands around them is (-O1), and so are tests (-O0). Under a sanitizer, -O1 is what everything has.
+# what stands around them is (-O1), and so are tests (-O0).
 function(oomlab_compiled_quickly target level)
-  if(NOT OOMLAB_SANITIZE)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${level}>)
-  endif()
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${level}>)
 endfunction()
 
 # oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...]): a GoogleTest program as one test. It writes which

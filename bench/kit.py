@@ -7,7 +7,7 @@ no compiler, no packages.
   ./run --resume            go on with a run that was interrupted
   ./run --list [01 ...]     what there is: variants and claims; needs no GPU
   ./run --plan [01 ...]     bytes only; needs no GPU
-  ./run --tests             the tests on this GPU: calls, kernels, operators, bytes to the byte
+  ./run --tests             the tests on this GPU: calls, kernels, operators, the lessons, bytes to the byte
   ./run --peers             PyTorch doing the same work, where PyTorch is installed
 
 Exit code: 0; 1 something failed; 2 no CUDA device, or no cuBLAS; 64 bad usage; 130 interrupted.
@@ -133,6 +133,12 @@ def test():
             code = subprocess.run([program], env=environment(), stdout=file, stderr=subprocess.STDOUT).returncode
         print(f"{name}: {'passed' if code == 0 else f'FAILED, see {logs / name}.log'}", flush=True)
         failed += [name] if code else []
+    for lesson in sorted((KIT / "bin").glob("*_lesson")):
+        with open(logs / f"{lesson.name}.log", "w") as file:
+            code = subprocess.run([lesson], env=environment(), stdout=file, stderr=subprocess.STDOUT).returncode
+        said = {0: "passed", 2: "skipped, it cannot run on this machine"}.get(code, f"FAILED, see {logs / lesson.name}.log")
+        print(f"{lesson.name}: {said}", flush=True)
+        failed += [lesson.name] if code not in (0, 2) else []
     for chapter in CHAPTERS:  # predicted = measured, for every line of tests/bytes.txt
         under_test = f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"
         with open(logs / f"{chapter}.bytes.log", "w") as file:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What every chapters/NN_name/lesson.cu looks like. Run with the repository's root."""
+"""What every chapters/NN_name/lesson.cu looks like, and how long main.cu may be. Run with the repository's root."""
 import pathlib
 import re
 import sys
@@ -33,6 +33,11 @@ def complaints(text):
 
 lessons = sorted(root.glob("chapters/*/lesson.cu"))
 failures = [f"{lesson}: {what}" for lesson in lessons for what in complaints(lesson.read_text())]
+for chapter in sorted(root.glob("chapters/[0-9][0-9]_*/")):
+    if not (chapter / "lesson.cu").exists():
+        failures.append(f"{chapter} has no lesson.cu")
+    if (length := len((chapter / "main.cu").read_text().splitlines())) > 110:
+        failures.append(f"{chapter}/main.cu: {length} lines, more than 110")
 if not lessons:
     failures.append("no lessons")
 else:  # what must be noticed

@@ -134,5 +134,10 @@ assert place.run("--tests")[0] == 1 and "02_two, bytes: FAILED" in place.said
 (kit / "bin/chapter_checks.ends").write_text("0")
 script(kit / "bin/bad_test", "#!/bin/sh\nexit 1\n")
 assert place.run("--tests")[0] == 1 and "bad_test: FAILED" in place.said
+script(kit / "bin/bad_test", "#!/bin/sh\n")
+script(kit / "bin/01_one_lesson", "#!/bin/sh\nexit 2\n")
+assert place.run("--tests")[0] == 0 and "01_one_lesson: skipped" in place.said, "fewer devices than the lesson needs"
+script(kit / "bin/01_one_lesson", "#!/bin/sh\nexit 1\n")
+assert place.run("--tests")[0] == 1 and "01_one_lesson: FAILED" in place.said
 shutil.rmtree(folder)
 print("ok")

@@ -21,7 +21,7 @@ constexpr int layers = 4, width = 256, recipe = 2048, blocks = 32, threads = 256
 constexpr size_t layer = size_t(width) * width, weights = layers * layer, budget = 11 << 20;
 
 void require(bool good, const char* what) {
-  if (!good) std::printf("FAIL, expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
+  if (!good) std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
 }
 #define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
 

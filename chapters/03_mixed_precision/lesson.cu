@@ -21,7 +21,7 @@
 constexpr int width = 128, rows = 4096, updates = 12, blocks = 32, threads = 256;
 constexpr size_t weights = size_t(width) * width, n = size_t(rows) * width;
 void require(bool good, const char* what) {
-  if (!good) std::printf("FAIL, expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
+  if (!good) std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
 }
 #define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
 template <class T, class From>

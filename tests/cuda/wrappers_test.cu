@@ -29,7 +29,7 @@ TEST_F(Wrappers, AFailedCallIsNamedAndLeavesNoErrorBehind) {
   } catch (const CudaError& error) {
     EXPECT_EQ(error.code(), cudaErrorInvalidDevice);
     const std::string what = error.what();
-    for (const char* word : {"cudaErrorInvalidDevice", "cudaSetDevice(-1)", "wrappers_test.cpp:"})
+    for (const char* word : {"cudaErrorInvalidDevice", "cudaSetDevice(-1)", "wrappers_test.cu:"})
       EXPECT_NE(what.find(word), std::string::npos) << what;
   }
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);

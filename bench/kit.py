@@ -123,30 +123,28 @@ def measure(chapters, options):
     return worst
 
 
+def passes(what, command, log, more=None, skips=()):
+    """Runs one test, its output to a log; says how it went."""
+    with open(log, "w") as file:
+        code = subprocess.run(command, env=environment() | (more or {}), stdout=file, stderr=subprocess.STDOUT).returncode
+    said = "passed" if code == 0 else "skipped, it cannot run on this machine" if code in skips else f"FAILED, see {log}"
+    print(f"{what}: {said}", flush=True)
+    return code == 0 or code in skips
+
+
 def test():
     require_device()
-    failed, logs = [], KIT / "results/tests"
+    good, logs = [], KIT / "results/tests"
     logs.mkdir(parents=True, exist_ok=True)
     for program in sorted((KIT / "bin").glob("*_test")):
-        name = program.name
-        with open(logs / f"{name}.log", "w") as file:
-            code = subprocess.run([program], env=environment(), stdout=file, stderr=subprocess.STDOUT).returncode
-        print(f"{name}: {'passed' if code == 0 else f'FAILED, see {logs / name}.log'}", flush=True)
-        failed += [name] if code else []
+        good.append(passes(program.name, [program], logs / f"{program.name}.log"))
     for lesson in sorted((KIT / "bin").glob("*_lesson")):
-        with open(logs / f"{lesson.name}.log", "w") as file:
-            code = subprocess.run([lesson], env=environment(), stdout=file, stderr=subprocess.STDOUT).returncode
-        said = {0: "passed", 2: "skipped, it cannot run on this machine"}.get(code, f"FAILED, see {logs / lesson.name}.log")
-        print(f"{lesson.name}: {said}", flush=True)
-        failed += [lesson.name] if code not in (0, 2) else []
+        good.append(passes(lesson.name, [lesson], logs / f"{lesson.name}.log", skips=[2]))
     for chapter in CHAPTERS:  # predicted = measured, for every line of tests/bytes.txt
-        under_test = f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"
-        with open(logs / f"{chapter}.bytes.log", "w") as file:
-            code = subprocess.run([KIT / "bin" / "chapter_checks", "--gtest_filter=Bytes*"], stdout=file, stderr=subprocess.STDOUT,
-                                  env=environment() | {"OOMLAB_UNDER_TEST": under_test}).returncode
-        print(f"{chapter}, bytes: {'passed' if code == 0 else f'FAILED, see {logs / chapter}.bytes.log'}", flush=True)
-        failed += [chapter] if code else []
-    return 1 if failed else 0
+        under_test = {"OOMLAB_UNDER_TEST": f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"}
+        good.append(passes(f"{chapter}, bytes", [KIT / "bin" / "chapter_checks", "--gtest_filter=Bytes*"],
+                           logs / f"{chapter}.bytes.log", under_test))
+    return 0 if all(good) else 1
 
 
 def main():

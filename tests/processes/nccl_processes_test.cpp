@@ -55,7 +55,7 @@ TEST_F(NcclProcesses, ALostRankEndsAll) {
                                               {"aborted", 1, "rank 1 has aborted"},
                                               {"missing", 1, "rank 1, which does not come"},
                                               {"hub killed", 0, "the process has ended"},
-                                              {"sizes", -1, "ranks in one process"},
+                                              {"sizes", -1, "3 ranks in one process, 4 in another"},
                                               {"twice", -1, "rank 1"}}) {
     const std::vector<Outcome> outcomes = run(scenario, 3);
     for (int rank = 0; rank < 3; ++rank) {

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -221,9 +222,9 @@ class Hub {
     const std::lock_guard lock(world.mutex);
     line->send(answer, nullptr);
     world.lines.push_back(line);
-    if (int(message.count) != world.size)
-      world.fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(message.count) + " ranks in one process, " +
-                                       std::to_string(world.size) + " in another");
+    if (const auto [fewer, more] = std::minmax({int(message.count), int(world.size)}); fewer != more)
+      world.fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks in one process, " +
+                                       std::to_string(more) + " in another");
     for (int rank = 0; rank < world.size; ++rank)
       if (world.device[std::size_t(rank)] != -1) line->send({.kind = Message::Kind::joined, .from = rank}, nullptr);
   }

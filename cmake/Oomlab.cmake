@@ -121,6 +121,14 @@ function(oomlab_compiled_quickly target level)
   endif()
 endfunction()
 
+# oomlab_optimised(source...): sources of a test that compute a lot; -O1, and without the precompiled headers, which are for -O0.
+function(oomlab_optimised)
+  if(OOMLAB_BACKEND STREQUAL "host")
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -O1)
+    set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
 # oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...]): a GoogleTest program as one test. It writes which
 # cases it had to test-cases/NAME.json, where tests/run counts them.
 function(oomlab_whole_program_test name)

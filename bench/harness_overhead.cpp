@@ -1,6 +1,6 @@
-// What the harness costs: the same training steps inside time_steps() under Google Benchmark, as the timing pass of a
-// chapter runs them, and in a bare loop. Interleaved, medians, one run. --check 1.01 makes a larger ratio,
-// three times in a row, an error.
+// What the harness costs: training steps inside time_steps() under Google Benchmark, as the timing pass of a chapter runs
+// them, and bare ones. One step in the harness, one without it, in turns: whatever else the machine does in these
+// milliseconds, it does to both. Medians, one run. --check 1.01 makes a larger ratio, three times in a row, an error.
 //
 // Floors of a step, P parameters, batch B: 6·P·B FLOPs; and with AdamW at least 7 passes over 4·P bytes (weights read
 // and written, gradients read, both moments read and written).
@@ -22,57 +22,38 @@ using namespace oomlab;
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int run(double limit) {
-  constexpr std::size_t steps = 60, rounds = 7;
+  constexpr std::size_t steps = 420;
   const nn::MlpSpec spec = nn::parse_model("mlp:64-1024-1024-10");
   const data::Dataset dataset = data::digits();
-  std::vector<double> ratios, bare_seconds, inside_seconds;
+  std::vector<double> bare, inside, ratios;
   Config config;
   Ledger ledger;
   with_context(config, kUnlimited, ledger, [&](Context& context) {
     train::ImageTraining training(context, dataset, spec, nn::OptimizerKind::adamw, 32);
-    // Wall time of each step, from the end of the one before it: medians of these forget what other programs did.
-    const auto bare = [&](std::vector<double>& seconds) {
-      training.step();
-      context.synchronize();
-      double last = now();
-      for (std::size_t i = 0; i < steps; ++i) {
-        training.step();
-        context.synchronize();
-        const double end = now();
-        seconds.push_back(end - last);
-        last = end;
-      }
-    };
-    const auto inside = [&](std::vector<double>& seconds) {
-      run_benchmarks(steps, {{"training", [&](std::size_t n, const std::function<void(double)>& tick) {
-                                double last = 0;
-                                time_steps(context, training, n, [&](double s) {
-                                  tick(s);
-                                  const double end = now();
-                                  if (last > 0) seconds.push_back(end - last);
-                                  last = end;
-                                });
-                              }}});
-    };
-    std::vector<double> unused;
-    bare(unused);
-    inside(unused);
-    for (std::size_t i = 0; i < rounds; ++i) {
-      // ABBA: a machine that slows down or speeds up meanwhile favours neither.
-      std::vector<double> a, b;
-      bare(a), inside(b), inside(b), bare(a);
-      ratios.push_back(median(b) / median(a));
-      bare_seconds.insert(bare_seconds.end(), a.begin(), a.end());
-      inside_seconds.insert(inside_seconds.end(), b.begin(), b.end());
-    }
+    run_benchmarks(steps, {{"training", [&](std::size_t n, const std::function<void(double)>& tick) {
+                              double last = 0;  // when the latest bare step ended: from there on the harness works
+                              time_steps(context, training, n, [&](double seconds) {
+                                tick(seconds);
+                                const double middle = now();
+                                const double in_harness = middle - last;
+                                training.step();
+                                context.synchronize();
+                                const bool first = last == 0;
+                                last = now();
+                                if (first) return;
+                                inside.push_back(in_harness);
+                                bare.push_back(last - middle);
+                                ratios.push_back(inside.back() / bare.back());
+                              });
+                            }}});
   });
-  const double step = median(bare_seconds), ratio = median(inside_seconds) / step;
+  const double step = median(bare), ratio = median(inside) / step;
   const double parameters = static_cast<double>(spec.parameters());
   fmt::print("a step: {:.1f} us; floors: {:.3g} MFLOP, {:.3g} MB\n", step * 1e6, 6 * parameters * 32 / 1e6,
              7 * 4 * parameters / 1e6);
-  fmt::print(
-      "time inside the harness / bare loop: {:.4f} (medians of all steps; of {} rounds p10 {:.4f}, p90 {:.4f})\n",
-      ratio, rounds, quantile(ratios, 0.1), quantile(ratios, 0.9));
+  fmt::print("time of a step inside the harness / without it: {:.4f} (medians of {} steps each; of pairs p10 {:.4f}, p90 "
+             "{:.4f})\n",
+             ratio, bare.size(), quantile(ratios, 0.1), quantile(ratios, 0.9));
   if (limit > 0 && ratio > limit) {
     fmt::print("FAIL: more than {}\n", limit);
     return 1;

@@ -10,8 +10,6 @@
 // Run it        build/host/bin/01_batch_reduction
 //               build/host/bin/01_batch_reduction --model mlp-small,mlp:64-10 --batch 2048 --budget 3MiB
 
-#include <sstream>
-
 #include "claims.h"
 
 namespace oomlab::batch_reduction {
@@ -22,8 +20,7 @@ constexpr std::size_t kRows = 4;  // of a model: batch, batch/2, batch/4, batch/
 /// --model A,B: models side by side.
 std::vector<nn::MlpSpec> models_of(const Config& config) {
   std::vector<nn::MlpSpec> specs;
-  std::istringstream names(config.model + ",");
-  for (std::string name; std::getline(names, name, ',');) {
+  for (const std::string& name : split(config.model, ',')) {
     for (const nn::MlpSpec& known : specs)
       if (known.name == name) throw UsageError(fmt::format("--model names '{}' twice", name));
     specs.push_back(nn::parse_model(name));

@@ -13,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/claim.h"
@@ -25,6 +26,10 @@ class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// The words of `text` between the separators; of an empty text one empty word. What option values such as "A,B" are read
+/// with: std::getline would take running out of host memory for the end of the text.
+std::vector<std::string> split(std::string_view text, char separator);
 
 /// The program cannot run on this machine: one line. Exit code 2, which CTest counts as skipped.
 class CannotRunHere : public std::runtime_error {

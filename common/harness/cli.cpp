@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <filesystem>
-#include <sstream>
 
 #include "harness/filter.h"
 #include "memory/bytes.h"
@@ -51,8 +50,7 @@ std::size_t parse_workspace(const std::string& text) {
 // The values that go with a published model, or `otherwise`.
 const Defaults& defaults_of(const std::string& model, const Defaults& full, const Defaults& otherwise) {
   for (const Defaults* d = &full; d->published; d = d->published) {
-    std::istringstream names(d->published_models);
-    for (std::string name; names >> name;)
+    for (const std::string& name : split(d->published_models, ' '))
       if (name == model) return *d->published;
   }
   return otherwise;
@@ -101,6 +99,16 @@ void check_benchmark_flag(const std::string& flag, CommandLine& line) {
 }
 
 }  // namespace
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> words;
+  for (;;) {
+    const std::size_t end = text.find(separator);
+    words.emplace_back(text.substr(0, end));
+    if (end == text.npos) return words;
+    text.remove_prefix(end + 1);
+  }
+}
 
 void check_output_path(const std::string& option, const std::string& path) {
   if (path.empty()) return;

@@ -12,13 +12,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 CMAKE = """cmake_minimum_required(VERSION 3.25)
 project(small LANGUAGES NONE)
 enable_testing()
-add_custom_target(program COMMAND grep -q compiles "${CMAKE_SOURCE_DIR}/code.txt")
+add_custom_target(program COMMAND grep -q compiles "${CMAKE_SOURCE_DIR}/code.txt"
+  COMMAND "${CMAKE_COMMAND}" -E echo "x: QUOTES")
 add_test(NAME sums COMMAND grep -q "one two" "${CMAKE_SOURCE_DIR}/code.txt")
 add_test(NAME fails_anyway COMMAND grep -q nothing "${CMAKE_SOURCE_DIR}/code.txt")
 add_test(NAME skipped COMMAND sh -c "exit 2")
 set_tests_properties(skipped PROPERTIES SKIP_RETURN_CODE 2)
 add_test(NAME slow COMMAND sleep 60)
-"""
+""".replace("QUOTES", "\u2019" * 1000)
 PRESETS = """{"version": 6, "configurePresets": [{"name": "host", "generator": "Ninja",
 "binaryDir": "${sourceDir}/build/${presetName}"}], "buildPresets": [{"name": "host", "configurePreset": "host"}],
 "testPresets": [{"name": "host", "configurePreset": "host"}]}"""
@@ -48,7 +49,7 @@ with tempfile.TemporaryDirectory() as folder:
     shutil.copy(HERE / "run", tool)
     for name, text in [("CMakeLists.txt", CMAKE), ("CMakePresets.json", PRESETS), ("code.txt", "not yet changed\n"),
                        (".gitignore", "/build/\n"), ("tests/mutants/defects.toml", DEFECTS)]:
-        (root / name).write_text(text)
+        (root / name).write_text(text, encoding="utf-8")
     for command in (["init", "-q"], ["add", "-A"]):
         subprocess.run(["git", *command], cwd=root, check=True)
     (root / "code.txt").write_text(CODE)  # in the working tree only

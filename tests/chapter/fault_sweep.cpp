@@ -326,10 +326,13 @@ int sweep(const Sweep& chapter, const Options& options) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (host::fault_site()[0] == '\0') {  // this run made no k-th call
         if (options.replay || k > calls) break;
-        // Ranks meet in no fixed order, so their calls are not always as many. Without them each call must be reached,
-        // and what had no fault must end as it always does: a sweep that stops here would have proved nothing.
+        // Ranks meet in no fixed order, so their calls are not always as many; and the last ones write times, which
+        // have now more digits, now fewer. Any other call must be reached, and what had no fault must end as it always
+        // does: a sweep that stopped here would have proved nothing.
+        const std::uint64_t certain = calls - std::min(calls, 16 + calls / 1000);
         complaint = judge_clean(faulted, reference);
-        if (complaint.empty() && chapter.device < 0) complaint = "not reached, of " + std::to_string(calls) + " calls";
+        if (complaint.empty() && chapter.device < 0 && k <= certain)
+          complaint = "not reached, of " + std::to_string(calls) + " calls";
         if (!complaint.empty()) report(k, "no fault", complaint);
         if (failures >= 20) break;
         ++not_reached;

@@ -1,0 +1,238 @@
+#include "harness/memory_pass.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+
+#include "cuda/backend.h"
+#include "harness/devices.h"
+#include "harness/interrupt.h"
+#include "harness/processes.h"
+#include "harness/ranks.h"
+#include "memory/export.h"
+
+namespace oomlab {
+namespace {
+
+constexpr std::size_t kMemorySteps = 2;  // the second one shows that nothing grows from step to step
+
+struct MemoryPass {
+  const Config& config;
+  const std::string& program;
+  const Variant& variant;
+  VariantResult& result;
+  Ledger& ledger;
+  Story* story;
+
+  void run(std::size_t budget) {
+    if (variant.team) {
+      run_team(budget);
+    } else {
+      (void)first_alone([&] {
+        run_alone(budget);
+        return std::string();
+      });
+    }
+    result.measured = true;
+  }
+
+ private:
+  // The steps of one rank, or of a variant that has one only. Returns the figures after each step.
+  template <class Make, class Finish>
+  std::vector<double> run_steps(Context& context, Ledger& ledger, Make make, Finish finish) {
+    context.memory().observe_device(true);
+    std::unique_ptr<Workload> work;
+    {
+      const Phase phase(ledger, "setup");
+      work = make(context);
+    }
+    std::vector<double> figures;
+    for (std::size_t i = 0; i < kMemorySteps; ++i) {
+      check_interrupt();
+      work->step();
+      figures.push_back(work->figure());
+    }
+    finish(*work);
+    return figures;
+  }
+
+  // A rank's results, to be taken to the first process.
+  static std::string bytes_of(const RankResult& r, const std::vector<double>& figures) {
+    std::string bytes(sizeof r + figures.size() * sizeof(double), '\0');
+    std::memcpy(bytes.data(), &r, sizeof r);
+    std::memcpy(bytes.data() + sizeof r, figures.data(), figures.size() * sizeof(double));
+    return bytes;
+  }
+  static std::vector<double> from_bytes(const std::string& bytes, RankResult& r) {
+    std::memcpy(&r, bytes.data(), sizeof r);
+    std::vector<double> figures((bytes.size() - sizeof r) / sizeof(double));
+    std::memcpy(figures.data(), bytes.data() + sizeof r, figures.size() * sizeof(double));
+    return figures;
+  }
+
+  void run_alone(std::size_t budget) {
+    ledger.reset_peak();
+    with_context(config, variant, budget, ledger, [&](Context& context) {
+      result.figures = run_steps(
+          context, ledger, [&](Context& c) { return variant.make(c, variant.batch); },
+          [&](Workload& work) { result.fingerprint = work.fingerprint(); });
+      take_snapshot();
+    });
+    result.peak_allocated = ledger.peak_bytes();
+    result.at_peak = ledger.peak_by_category();
+    result.peak_reserved = ledger.peak_reserved_bytes();
+    result.peak_device_used = ledger.peak_device_used_bytes();
+  }
+
+  void run_team(std::size_t budget) {
+    const std::unique_ptr<Team> team = variant.team(variant.batch);
+    require_devices(*team);
+    std::vector<int> ranks;
+    std::map<int, std::size_t> place;  // of a kind in result.ranks
+    result.ranks.clear();
+    result.fingerprint = 0;
+    for (int rank = 0; rank < team->ranks(); ++rank) {
+      const int kind = planning() ? team->kind(rank) : rank;
+      if (const auto [known, is_new] = place.try_emplace(kind, ranks.size()); !is_new) {
+        ++result.ranks[known->second].alike;
+      } else {
+        ranks.push_back(rank);
+        result.ranks.push_back(
+            {.rank = rank, .predicted = with_workspace(config, team->predicted(rank)), .at_peak = {}});
+      }
+    }
+    const auto returned = on_ranks(*team, ranks, [&](int rank) {
+      Config mine = config;
+      mine.device = device_of(config, rank);
+      Ledger of_its_own;
+      Ledger& books = rank == ranks.front() ? ledger : of_its_own;
+      RankResult r{.rank = rank, .predicted = {}, .at_peak = {}};
+      std::vector<double> figures;
+      books.reset_peak();
+      with_context(mine, variant, budget, books, [&](Context& context) {
+        figures = run_steps(
+            context, books, [&](Context& c) { return team->make(c, rank); },
+            [&](Workload& work) {
+              r.fingerprint = work.fingerprint();
+              r.bytes_sent = work.bytes_sent() / kMemorySteps;
+              r.most_in_flight = work.most_in_flight();
+            });
+        if (rank == ranks.front()) take_snapshot();
+      });
+      r.peak_allocated = books.peak_bytes();
+      r.at_peak = books.peak_by_category();
+      r.peak_reserved = books.peak_reserved_bytes();
+      r.peak_device_used = books.peak_device_used_bytes();
+      return bytes_of(r, figures);
+    });
+    for (std::size_t i = 0; i < returned.size(); ++i) {
+      RankResult& r = result.ranks[i];
+      const std::size_t alike = r.alike;
+      const ByCategory predicted = r.predicted;
+      const auto figures = from_bytes(returned[i], r);
+      r.alike = alike, r.predicted = predicted;
+      if (i == 0) result.figures = figures;
+      result.fingerprint = result.fingerprint * 0x100000001b3 ^ r.fingerprint;
+    }
+    // The row shows the rank that needs most; but one whose prediction fails must be seen.
+    const RankResult* shown = &result.ranks.front();
+    for (const RankResult& r : result.ranks)
+      if (r.peak_allocated > shown->peak_allocated) shown = &r;
+    for (const RankResult& r : result.ranks)
+      if (r.at_peak != r.predicted) shown = &r;
+    result.predicted = shown->predicted;
+    result.peak_allocated = shown->peak_allocated;
+    result.at_peak = shown->at_peak;
+    result.peak_reserved = shown->peak_reserved;
+    result.peak_device_used = shown->peak_device_used;
+  }
+
+  void take_snapshot() {
+    if (story && !config.snapshot.empty()) story->snapshot = memory_snapshot(ledger, config.device, program);
+  }
+};
+
+}  // namespace
+
+ByCategory with_workspace(const Config& config, ByCategory bytes) {
+  bytes[Category::workspace] = checked_sum(bytes[Category::workspace], round_to_granule(config.workspace));
+  return bytes;
+}
+
+VariantResult run_memory_pass(const Config& config, const std::string& program, const Variant& variant, bool baseline,
+                              Story* story, const Progress& progress) {
+  VariantResult result;
+  result.name = variant.name;
+  result.baseline = baseline;
+  result.batch = variant.batch;
+  result.agreement = variant.agreement;
+  result.predicted = with_workspace(config, variant.predicted(variant.batch));
+
+  Ledger ledger;
+  ledger.record_timeline(story != nullptr);
+  MemoryPass pass{config, program, variant, result, ledger, story};
+  try {
+    pass.run(config.budget);
+    progress(fmt::format("{}: peak {}", variant.name, format_bytes(result.peak_allocated)));
+  } catch (const VariantSkipped& skipped) {
+    result.outcome = VariantResult::Outcome::skipped;
+    result.reason = skipped.what();
+    progress(fmt::format("{}: skipped: {}", variant.name, result.reason));
+  } catch (const OutOfMemory& error) {
+    result.outcome = VariantResult::Outcome::oom;
+    result.oom = error.report();
+    result.reason = oom_line(error.report());
+    progress(fmt::format("{}: {}", variant.name, result.reason));
+  } catch (const std::runtime_error& error) {
+    if (!is_device_out_of_memory(error)) throw;
+    result.outcome = VariantResult::Outcome::oom;
+    result.reason = fmt::format("out of memory outside the ledger: {}", error.what());
+    progress(fmt::format("{}: {}", variant.name, result.reason));
+  }
+  if (result.oom && result.oom->by_limit) {
+    try {
+      pass.run(kUnlimited);
+      progress(fmt::format("{}: without the budget, peak {}", variant.name, format_bytes(result.peak_allocated)));
+    } catch (const VariantSkipped& skipped) {
+      result.reason += fmt::format("; without the budget: {}", skipped.what());
+    } catch (const OutOfMemory& error) {
+      result.reason += "; without the budget: " + oom_line(error.report());
+      progress(fmt::format("{}: without the budget: {}", variant.name, oom_line(error.report())));
+    }
+  }
+  result.phases = ledger.phases();
+  if (story) {
+    if (!config.trace.empty())
+      story->trace = chrome_trace(ledger, config.device, fmt::format("{} {}", program, variant.name));
+    if (!config.snapshot.empty() && story->snapshot.empty())  // it never got through a step
+      story->snapshot = memory_snapshot(ledger, config.device, program);
+  }
+  return result;
+}
+
+std::optional<std::size_t> largest_batch(const Config& config, const Variant& variant) {
+  const std::size_t budget = config.budget;
+  if (budget == kUnlimited) return std::nullopt;
+  const auto fits = [&](std::size_t batch) {
+    try {
+      return with_workspace(config, variant.predicted(batch)).total() <= budget;
+    } catch (const std::length_error&) {  // more bytes than a size_t can count
+      return false;
+    }
+  };
+  if (!fits(1)) return 0;
+  std::size_t low = 1, high = 2;
+  while (fits(high)) {
+    if (high >= std::size_t(1) << 62) return std::nullopt;  // the peak does not depend on the batch
+    low = high;
+    high *= 2;
+  }
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace oomlab

@@ -1,0 +1,31 @@
+#pragma once
+// The memory pass: what a variant allocates, counted; nothing is timed.
+
+#include <optional>
+#include <string>
+
+#include "harness/chapter.h"
+#include "harness/progress.h"
+#include "harness/result.h"
+
+namespace oomlab {
+
+/// Files that tell the story of the first variant.
+struct Story {
+  std::string trace, snapshot;
+};
+
+/// What a chapter predicts, and what a context needs beside that. Throws std::length_error for a sum beyond a size_t.
+ByCategory with_workspace(const Config& config, ByCategory bytes);
+
+/// Runs two steps of a variant under the budget, and, when that is too small, once more without it. A budget or a
+/// device that is too small, and a machine with too few devices, are outcomes; anything else is thrown. `story`, where
+/// there is one, gets the files.
+VariantResult run_memory_pass(const Config& config, const std::string& program, const Variant& variant, bool baseline,
+                              Story* story, const Progress& progress);
+
+/// The largest batch whose predicted peak fits the budget: the prediction grows with the batch, so doubling, then
+/// bisection. 0 when not even one sample fits; nothing without a budget, or when the peak does not depend on the batch.
+std::optional<std::size_t> largest_batch(const Config& config, const Variant& variant);
+
+}  // namespace oomlab

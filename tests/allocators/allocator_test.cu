@@ -8,6 +8,7 @@
 #include "../../chapters/06_caching_allocator/best_fit.h"
 #include "../../chapters/06_caching_allocator/caching_allocator.h"
 #include "../../chapters/06_caching_allocator/planned.h"
+#include "../device.h"
 #include "cuda/launch.h"
 
 namespace oomlab::caching_allocator {
@@ -18,11 +19,7 @@ constexpr std::size_t kMiB = std::size_t(1) << 20;
 class Allocators : public testing::Test {
  protected:
   void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      (void)cudaGetLastError();
-      GTEST_SKIP() << "no CUDA device";
-    }
+    SKIP_WITHOUT_DEVICE();
     stream.emplace();
     other.emplace();
   }

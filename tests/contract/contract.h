@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "../device.h"
 #include "cuda/raii.h"
 
 #define EXPECT_CUDA(expected, call) EXPECT_EQ(expected, call) << cudaGetErrorName(cudaPeekAtLastError())
@@ -23,11 +24,7 @@
 class Contract : public testing::Test {
  protected:
   void SetUp() override {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-      (void)cudaGetLastError();
-      GTEST_SKIP() << "no CUDA device";
-    }
+    SKIP_WITHOUT_DEVICE();
     ASSERT_CUDA(cudaDeviceSynchronize());
     (void)cudaGetLastError();
   }

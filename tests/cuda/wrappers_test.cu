@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 
+#include "../device.h"
 #include "cuda/launch.h"
 #include "cuda/raii.h"
 
@@ -13,13 +14,7 @@ namespace {
 
 class Wrappers : public testing::Test {
  protected:
-  void SetUp() override {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-      (void)cudaGetLastError();
-      GTEST_SKIP() << "no device";
-    }
-  }
+  void SetUp() override { SKIP_WITHOUT_DEVICE(); }
 };
 
 TEST_F(Wrappers, AFailedCallIsNamedAndLeavesNoErrorBehind) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "../device.h"
 #include "harness/chapter.h"
 #include "harness/cli.h"
 #include "harness/json_writer.h"
@@ -99,13 +100,7 @@ Chapter good() {
 
 class Harness : public testing::Test {
  protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      (void)cudaGetLastError();
-      GTEST_SKIP() << "no device";
-    }
-  }
+  void SetUp() override { SKIP_WITHOUT_DEVICE(); }
 };
 
 TEST(CommandLineOf, APublishedModelBringsItsOwnDefaults) {

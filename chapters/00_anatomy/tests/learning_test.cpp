@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "../../../tests/device.h"
 #include "train/image_training.h"
 
 namespace {
@@ -29,11 +30,7 @@ std::vector<double> losses(const char* model, nn::OptimizerKind kind) {
 }
 
 TEST(Learning, TheLossFallsAtEveryWidth) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    (void)cudaGetLastError();
-    GTEST_SKIP() << "no device";
-  }
+  SKIP_WITHOUT_DEVICE();
   if (OOMLAB_ROUNDS < 10) GTEST_SKIP() << "about numbers, which are the same in check mode";
   for (const char* const model : {"mlp:64-512-256-10", "mlp:512-768x6-10", "mlp:64-128-256-512-1024-2048-10"})
     for (const auto kind : {nn::OptimizerKind::adamw, nn::OptimizerKind::sgd}) {

@@ -1,6 +1,7 @@
 // What the loss scale is for: gradients that FP16 would flush to zero.
 
 #include "precision.h"
+#include "../../../tests/device.h"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +9,7 @@ namespace oomlab::mixed_precision {
 namespace {
 
 TEST(LossScale, BringsSmallGradientsBack) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    (void)cudaGetLastError();
-    GTEST_SKIP() << "no device";
-  }
+  SKIP_WITHOUT_DEVICE();
   Config config;
   config.model = "gpt:2-2-32";
   config.seq = 32;

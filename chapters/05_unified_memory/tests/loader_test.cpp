@@ -1,6 +1,7 @@
 // The loaders, several batches ahead of the device: on the host runtime, streams put work off as long as CUDA allows.
 
 #include "loader.h"
+#include "../../../tests/device.h"
 
 #include <gtest/gtest.h>
 
@@ -13,11 +14,7 @@ namespace {
 [[maybe_unused]] const int deferred = setenv("OOMLAB_HOST_STREAMS", "deferred:3", 1);
 
 TEST(Loaders, GiveTheNextBatchWithoutWaitingForTheLast) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    (void)cudaGetLastError();
-    GTEST_SKIP() << "no device";
-  }
+  SKIP_WITHOUT_DEVICE();
   const data::Dataset dataset = data::digits();
   constexpr std::size_t kBatch = 3, kWidth = 64, kBatches = 6, kCount = kBatch * kWidth;
   for (const Loading loading : {Loading::pageable, Loading::pinned, Loading::pinned_ahead, Loading::queued}) {

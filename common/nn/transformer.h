@@ -117,6 +117,9 @@ struct LayerActivations {
 };
 
 template <class T>
+struct Block;  // one layer at work: transformer_block.h
+
+template <class T>
 class Transformer {
  public:
   /// Allocates and initialises the parameters (weights uniform with a standard deviation of 0.02 · √(768 / C), GPT-2's
@@ -134,9 +137,7 @@ class Transformer {
     tensors_[i].gradient = gradient;
   }
   /// Tensor i without its name: null where it is not now.
-  ParameterOf<T> parameter(std::size_t i) noexcept {
-    return {{}, tensors_[i].value, tensors_[i].gradient, tensors_[i].count};
-  }
+  ParameterOf<T> parameter(std::size_t i) noexcept { return tensors_[i]; }
   /// Fills tensor i with what it is at the start of training: of a slice, the bits that the whole model has there.
   void initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const;
 
@@ -195,33 +196,19 @@ class Transformer {
                       bool accumulate);
 
  private:
-  struct Tensor {
-    T *value = nullptr, *gradient = nullptr;
-    std::size_t count = 0;
-  };
   const T* value(std::size_t i) const noexcept { return tensors_[i].value; }
   T* gradient(std::size_t i) noexcept { return tensors_[i].gradient; }
-  std::size_t heads() const noexcept { return spec_.heads / slice_.parts; }  // of this part
-  std::size_t inner() const noexcept { return spec_.width / slice_.parts; }  // all their columns
-  std::size_t hidden() const noexcept { return spec_.hidden() / slice_.parts; }
   std::size_t first_of_layer(std::size_t l) const noexcept;
   std::size_t first_of_head() const noexcept { return first_of_layer(slice_.end(spec_)); }
-  void sum_over_parts(Context& context, DeviceBuffer<T>& data) const {
-    if (slice_.parts > 1) sum_over_parts_(context, data.data(), data.size());
-  }
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
-  DeviceBuffer<T> attention_probabilities(Context& context, const TokenBatch& batch, const T* qkv);
-  DeviceBuffer<T> run_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
-                            LayerActivations<T>& kept, bool output);
+  Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const;
   HeadActivations run_head(Context& context, const TokenBatch& batch, const T* x);
-  DeviceBuffer<T> attention_backward(Context& context, const TokenBatch& batch, LayerActivations<T>& kept,
-                                     DeviceBuffer<T> d_attended);
 
   TransformerSpec spec_;
   Slice slice_;
   SumOverParts sum_over_parts_;
-  std::vector<Tensor> tensors_;
-  std::vector<DeviceBuffer<T>> owned_;  // values and gradients of a whole model
+  std::vector<ParameterOf<T>> tensors_;  // without their names
+  std::vector<DeviceBuffer<T>> owned_;   // values and gradients of a whole model
   DeviceBuffer<float> loss_;
 };
 

@@ -1,0 +1,70 @@
+// Pre-norm (GPT-2): x + attention(norm(x)), then that + MLP(norm(that)).
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "nn/transformer_block.h"
+
+namespace oomlab::nn {
+
+template <class T>
+DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output) {
+  const bool keep_norms = keep.layer && keep.norms;
+  kept.norm1 = block.activation(block.count(), "norm 1");
+  block.norm(Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1, kept.norm1.data());
+  block.qkv(kept.norm1.data(), kept);
+  if (!keep_norms) kept.norm1.reset();
+  block.attend(keep, kept);
+
+  kept.norm2 = block.activation(block.count(), "norm 2");
+  block.norm(Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2, kept.norm2.data());
+  block.expand(kept.norm2.data(), kept);
+  if (!keep_norms) kept.norm2.reset();
+  block.gelu(keep, kept);
+  if (!output) return {};
+  DeviceBuffer<T> y = block.contract(kept.middle.data(), "layer input", keep, kept);
+  if (!keep.layer) kept = {};
+  return y;
+}
+
+template <class T>
+void gpt_rebuild(const Block<T>& block, LayerActivations<T>& kept) {
+  block.norm_again(kept.norm1, Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
+  block.norm_again(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
+  block.probabilities_and_gelu_again(kept);
+}
+
+template <class T>
+void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate) {
+  // From the gradient of a product's output to that of the norm before it, added to the residual's.
+  const auto through_norm = [&](std::size_t product, DeviceBuffer<T> d_product, std::size_t columns, std::size_t norm,
+                                const T* before, DeviceBuffer<float>& mean, DeviceBuffer<float>& rstd) {
+    DeviceBuffer<T> d_norm = block.activation(block.count(), "norm gradient");
+    linear_backward_input(block.context, d_product.data(), block.value(product), d_norm.data(), block.rows(),
+                          block.width, columns);
+    block.sum_over_parts(d_norm);
+    d_product.reset();
+    block.norm_backward(norm, d_norm, before, mean, rstd, d, accumulate);
+  };
+  DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
+  block.weights(Block<T>::kExpand, d_hidden, kept.norm2.data(), block.width, block.hidden, accumulate);
+  kept.norm2.reset();
+  through_norm(Block<T>::kExpand, std::move(d_hidden), block.hidden, Block<T>::kNorm2, kept.middle.data(), kept.mean2,
+               kept.rstd2);
+
+  DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
+  block.weights(Block<T>::kQkv, d_qkv, kept.norm1.data(), block.width, 3 * block.inner(), accumulate);
+  kept.norm1.reset();
+  through_norm(Block<T>::kQkv, std::move(d_qkv), 3 * block.inner(), Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
+}
+
+#define OOMLAB_GPT(T)                                                                             \
+  template DeviceBuffer<T> gpt_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
+  template void gpt_rebuild(const Block<T>&, LayerActivations<T>&);                               \
+  template void gpt_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
+OOMLAB_GPT(float)
+OOMLAB_GPT(__half)
+OOMLAB_GPT(__nv_bfloat16)
+#undef OOMLAB_GPT
+
+}  // namespace oomlab::nn

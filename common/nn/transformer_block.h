@@ -1,0 +1,163 @@
+#pragma once
+// One layer of a transformer at work. What the styles of a block share is here; each style has a file of its own
+// (gpt_block.cu, bert_block.cu). Part of the model: others include transformer.h.
+
+#include <functional>
+
+#include "nn/attention.h"
+#include "nn/ops.h"
+#include "nn/transformer.h"
+#include "nn/transformer_ops.h"
+
+namespace oomlab::nn {
+
+/// A layer's tensors, batch and sizes, for the time of one pass through it.
+template <class T>
+struct Block {
+  // Where a layer's tensors are, counted from its first; a weight is followed by its bias, a gamma by its beta.
+  static constexpr std::size_t kQkv = 0, kProjection = 2, kNorm1 = 4, kExpand = 6, kContract = 8, kNorm2 = 10;
+  static constexpr std::size_t kTensors = 12;
+
+  Context& context;
+  AttentionShape attention;  ///< of this part
+  const T* x;                ///< the layer's input [R, C]
+  const ParameterOf<T>* tensors;
+  std::size_t width, hidden;  ///< C; 4 C of this part
+  bool first_part;            ///< the one that adds what the parts have in common
+  const std::function<void(Context&, T* data, std::size_t count)>* sum;  ///< over the parts; null: there is one
+
+  std::size_t rows() const { return attention.sequences * attention.seq; }
+  std::size_t inner() const { return attention.width; }
+  std::size_t count() const { return checked_product(rows(), width); }
+  const T* value(std::size_t i) const { return tensors[i].value; }
+  T* gradient(std::size_t i) const { return tensors[i].gradient; }
+  DeviceBuffer<T> activation(std::size_t count, const char* tag) const {
+    return context.buffer<T>(count, Category::activations, tag);
+  }
+
+  void sum_over_parts(DeviceBuffer<T>& data) const {
+    if (sum) (*sum)(context, data.data(), data.size());
+  }
+
+  // ---- forward
+
+  /// norm(from), to `to`, which may be null; mean and rstd are new.
+  void norm(std::size_t which, const T* from, DeviceBuffer<float>& mean, DeviceBuffer<float>& rstd, T* to) const {
+    mean = context.buffer<float>(rows(), Category::activations, "norm mean");
+    rstd = context.buffer<float>(rows(), Category::activations, "norm rstd");
+    layer_norm_forward(context, from, value(which), value(which + 1), to, mean.data(), rstd.data(), rows(), width);
+  }
+  void qkv(const T* from, LayerActivations<T>& kept) const {
+    kept.qkv = activation(checked_product(checked_product(rows(), inner()), 3), "qkv");
+    linear_forward(context, from, value(kQkv), kept.qkv.data(), rows(), width, 3 * inner());
+    bias_activation(context, kept.qkv.data(), value(kQkv + 1), rows(), 3 * inner(), Activation::none);
+  }
+  /// From qkv to middle = x + attention(…).
+  void attend(const Keep& keep, LayerActivations<T>& kept) const {
+    kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
+    kept.attended = activation(checked_product(rows(), inner()), "attended");
+    attention_forward<T>(context, attention, kept.qkv.data(), kept.probabilities.data(), kept.attended.data());
+    if (!keep.layer || !keep.probabilities) kept.probabilities.reset();
+    if (!keep.layer) kept.qkv.reset();
+    kept.middle = activation(count(), "middle");
+    linear_forward(context, kept.attended.data(), value(kProjection), kept.middle.data(), rows(), inner(), width);
+    sum_over_parts(kept.middle);
+    add_residual(context, x, kept.middle.data(), value(kProjection + 1), kept.middle.data(), rows(), width);
+    if (!keep.layer) kept.attended.reset();
+  }
+  void expand(const T* from, LayerActivations<T>& kept) const {
+    kept.hidden = activation(checked_product(rows(), hidden), "before GELU");
+    linear_forward(context, from, value(kExpand), kept.hidden.data(), rows(), width, hidden);
+  }
+  void gelu(const Keep& keep, LayerActivations<T>& kept) const {
+    if (keep.layer) {
+      kept.activated = activation(kept.hidden.size(), "GELU");
+      bias_activation_keep(context, kept.hidden.data(), value(kExpand + 1), kept.activated.data(), rows(), hidden,
+                           Activation::gelu);
+    } else {  // nobody will ask what came before GELU
+      kept.activated = std::move(kept.hidden);
+      bias_activation(context, kept.activated.data(), value(kExpand + 1), rows(), hidden, Activation::gelu);
+    }
+  }
+  /// residual + the MLP's second product.
+  DeviceBuffer<T> contract(const T* residual, const char* tag, const Keep& keep, LayerActivations<T>& kept) const {
+    DeviceBuffer<T> y = activation(count(), tag);
+    linear_forward(context, kept.activated.data(), value(kContract), y.data(), rows(), hidden, width);
+    sum_over_parts(y);
+    add_residual(context, residual, y.data(), value(kContract + 1), y.data(), rows(), width);
+    if (!keep.layer || !keep.gelu) kept.activated.reset();
+    return y;
+  }
+
+  // ---- what was dropped, computed once more
+
+  void norm_again(DeviceBuffer<T>& output, std::size_t which, const T* before, const DeviceBuffer<float>& mean,
+                  const DeviceBuffer<float>& rstd) const {
+    if (output) return;
+    output = activation(count(), "norm, again");
+    layer_norm_again(context, before, mean.data(), rstd.data(), value(which), value(which + 1), output.data(), rows(),
+                     width);
+  }
+  void probabilities_and_gelu_again(LayerActivations<T>& kept) const {
+    if (!kept.probabilities) kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
+    if (kept.activated) return;
+    kept.activated = activation(kept.hidden.size(), "GELU, again");
+    bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden, Activation::gelu);
+  }
+
+  // ---- backward
+
+  void weights(std::size_t which, const DeviceBuffer<T>& dy, const T* input, std::size_t in, std::size_t out,
+               bool accumulate) const {
+    linear_backward_weight(context, dy.data(), input, gradient(which), gradient(which + 1), rows(), in, out,
+                           accumulate);
+  }
+  /// Consumes the norm's statistics; `into` is dy itself, or the residual that the gradient is added to.
+  void norm_backward(std::size_t which, const DeviceBuffer<T>& dy, const T* before, DeviceBuffer<float>& mean,
+                     DeviceBuffer<float>& rstd, DeviceBuffer<T>& into, bool accumulate) const {
+    layer_norm_backward_weight(context, dy.data(), before, mean.data(), rstd.data(), gradient(which),
+                               gradient(which + 1), rows(), width, accumulate);
+    layer_norm_backward_input(context, dy.data(), before, mean.data(), rstd.data(), value(which), into.data(), rows(),
+                              width, &into != &dy);
+    mean.reset();
+    rstd.reset();
+  }
+  /// From d, the gradient of the MLP's output, to that of `hidden`.
+  DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
+    weights(kContract, d, kept.activated.data(), hidden, width, accumulate);
+    kept.activated.reset();
+    DeviceBuffer<T> d_hidden = activation(kept.hidden.size(), "MLP gradient");
+    linear_backward_input(context, d.data(), value(kContract), d_hidden.data(), rows(), hidden, width);
+    activation_backward(context, d_hidden.data(), kept.hidden.data(), d_hidden.size(), Activation::gelu);
+    kept.hidden.reset();
+    return d_hidden;
+  }
+  /// From d, the gradient of `middle`, to that of qkv.
+  DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
+    kept.middle.reset();
+    weights(kProjection, d, kept.attended.data(), inner(), width, accumulate);
+    kept.attended.reset();
+    DeviceBuffer<T> d_attended = activation(checked_product(rows(), inner()), "attended gradient");
+    linear_backward_input(context, d.data(), value(kProjection), d_attended.data(), rows(), inner(), width);
+    return attention_backward<T>(context, attention, kept.qkv, kept.probabilities, std::move(d_attended));
+  }
+};
+
+// The styles. Forward: the layer's output, or without `output` only what the backward pass reads. Recompute: what
+// `kept` lacks beside qkv. Backward: `d` [R, C] is the gradient with respect to the output before, and to x afterwards.
+
+template <class T>
+DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
+template <class T>
+void gpt_rebuild(const Block<T>& block, LayerActivations<T>& kept);
+template <class T>
+void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
+
+template <class T>
+DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
+template <class T>
+void bert_rebuild(const Block<T>& block, LayerActivations<T>& kept);
+template <class T>
+void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
+
+}  // namespace oomlab::nn

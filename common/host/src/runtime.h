@@ -158,6 +158,22 @@ std::size_t free_bytes(const Device& device);
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
+inline constexpr std::size_t most_bytes = std::size_t(1) << 60;  ///< larger requests are refused unseen
+#ifdef OOMLAB_HOST_ASAN
+inline constexpr bool blocks_have_storage = true;  ///< so that AddressSanitizer knows where each one ends
+#else
+inline constexpr bool blocks_have_storage = false;
+#endif
+#if defined(OOMLAB_HOST_ASAN) || defined(OOMLAB_HOST_CHECK)
+inline constexpr bool poisoned = true;  ///< fresh memory reads as NaN
+#else
+inline constexpr bool poisoned = false;
+#endif
+void add_block(void* address, const Block& block);
+/// Removes a block and gives its memory back, after what `stream` has queued so far (nullptr: after nothing).
+void release(Lock& lock, std::map<std::uintptr_t, Block>::iterator found, CUstream_st* stream);
+/// The part of it that concerns a pool's block.
+void pool_release(Lock& lock, const Block& block, CUstream_st* stream);
 /// The block that holds `address`, or nullptr. `base` receives where it starts. With the mutex held.
 Block* find_block(const void* address, std::uintptr_t* base = nullptr);
 /// False when the address is in a block, and fewer than `bytes` are left there. With the mutex held.

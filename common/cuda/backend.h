@@ -1,6 +1,6 @@
 #pragma once
-// What the harness needs to know about where it runs. Two implementations: host/src/backend.cpp and
-// cuda/device/backend.cpp; CMake links one.
+// What the harness needs to know about where it runs. Two implementations, host/backend.cpp and device/backend.cpp, of
+// which CMake links one.
 
 #include <cstddef>
 #include <cstdint>

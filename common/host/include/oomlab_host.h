@@ -34,6 +34,9 @@ const Machine& machine();
 void set_planning(bool on);
 bool planning() noexcept;
 
+/// Ranks are in several processes: ncclGetUniqueId then listens for the others. Before the first such call.
+void expect_processes() noexcept;
+
 // -------------------------------------------------------------------------------------------------------- what is live
 
 /// Objects and bytes that the program has and has not given back. A clean program ends with all zero.

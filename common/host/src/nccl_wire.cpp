@@ -18,7 +18,6 @@
 #include <stdexcept>
 #include <thread>
 
-#include "cuda/backend.h"
 #include "nccl_world.h"
 #include "runtime.h"
 
@@ -260,6 +259,7 @@ Socket connect_to(std::uint32_t address, std::uint16_t port) {
 }  // namespace
 
 bool processes_expected() { return expected; }
+void expect_processes() noexcept { expected = true; }
 
 void listen_for_processes(IdContent& id) {
   static Hub hub;
@@ -305,7 +305,3 @@ std::shared_ptr<Line> call_the_hub(const IdContent& id, World& world) {
 }
 
 }  // namespace oomlab::host
-
-namespace oomlab {
-void expect_processes() noexcept { host::expected = true; }
-}  // namespace oomlab

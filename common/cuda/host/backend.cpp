@@ -1,4 +1,4 @@
-// common/cuda/backend.h for the host runtime.
+// backend.h for the host runtime.
 
 #include "cuda/backend.h"
 
@@ -26,6 +26,7 @@ bool enable_planning() noexcept {
   }
 }
 void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
+void expect_processes() noexcept { host::expect_processes(); }
 void share_processor([[maybe_unused]] int ranks) noexcept {
 #ifdef _OPENMP
   omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // OpenBLAS asks OpenMP, too

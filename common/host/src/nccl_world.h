@@ -60,6 +60,8 @@ class Line {
   virtual void send(const Message& message, Bytes data) = 0;
 };
 
+using WorldLock = std::unique_lock<std::mutex>;
+
 struct World {
   World(const Key& key, int size);
   ~World();

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Do the arrows point one way? Reads the #includes of common/ and chapters/.
+
+  rooms_test.py ROOT
+
+  - A room of common/ includes only rooms below it; a chapter includes common/ and earlier chapters; nothing includes a chapter.
+  - No file includes itself, over whatever detour.
+  - No file has more than 450 lines.
+"""
+import pathlib
+import re
+import sys
+
+MOST_LINES = 450
+FLOORS = [["host"], ["cuda"], ["memory"], ["data", "nn"], ["harness"], ["train", "launcher"]]
+
+
+def files_of(root):
+    return sorted(p for folder in ("common", "chapters") for p in (root / folder).rglob("*") if p.suffix in (".h", ".cpp", ".cu"))
+
+
+def included(root, file):
+    """The files of this repository that it includes. A quoted name is looked for as the compiler does."""
+    chapter = [root / "chapters" / file.relative_to(root).parts[1]] if file.is_relative_to(root / "chapters") else []
+    for name in re.findall(r'^\s*#\s*include "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
+        for folder in (file.parent, *chapter, root / "common", root / "common/host/include", root):
+            found = (folder / name).resolve()
+            if found.is_file():
+                yield found
+                break
+        else:
+            sys.exit(f"{file.relative_to(root)} includes '{name}', which is nowhere")
+
+
+def may(root, file, other):
+    """True when `file` may include `other`."""
+    mine, its = file.relative_to(root).parts, other.relative_to(root).parts
+    if its[0] == "chapters":
+        return mine[0] == "chapters" and its[1] <= mine[1]
+    if its[0] == "tests":
+        return "tests" in mine
+    if mine[0] == "chapters" or mine[1] == its[1]:
+        return True
+    floor = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
+    return floor[its[1]] < floor[mine[1]]
+
+
+def circle(graph):
+    """The files of a circle, or nothing."""
+    state = {}
+
+    def visit(file, path):
+        state[file] = "open"
+        for other in graph.get(file, ()):
+            if state.get(other) == "open":
+                return path[path.index(other):] + [other] if other in path else [file, other]
+            if other not in state and (found := visit(other, path + [other])):
+                return found
+        state[file] = "done"
+        return None
+
+    for file in graph:
+        if file not in state and (found := visit(file, [file])):
+            return found
+    return None
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]).resolve()
+    files = files_of(root)
+    graph = {f: list(included(root, f)) for f in files}
+    wrong = [f"{f.relative_to(root)} must not include {g.relative_to(root)}" for f in files for g in graph[f] if not may(root, f, g)]
+    if found := circle(graph):
+        wrong.append("a circle: " + " -> ".join(str(f.relative_to(root)) for f in found))
+    for file in files:
+        if (lines := len(file.read_text(encoding="utf-8").splitlines())) > MOST_LINES:
+            wrong.append(f"{file.relative_to(root)} has {lines} lines, more than {MOST_LINES}")
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(f"{len(files)} files, {sum(map(len, graph.values()))} arrows")
+    sys.exit(1 if wrong else 0)
+
+
+main()

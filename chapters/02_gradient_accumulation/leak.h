@@ -38,7 +38,7 @@ class HeldForward {
   /// Bytes that one of these holds, in closed form: (layers + 1) streams, what each layer keeps, and the tokens; bert
   /// also its embedding's sum with mean and rstd.
   static ByCategory bytes(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
-    const std::size_t stream = nn::stream_bytes(spec, sizeof(float), sequences, seq);
+    const std::size_t stream = nn::residual_bytes(spec, sizeof(float), sequences, seq);
     const std::size_t kept = nn::layer_bytes(spec, sizeof(float), sequences, seq, {}).kept;
     ByCategory held;
     held[Category::activations] = (spec.layers + 1) * stream + spec.layers * kept;

@@ -7,7 +7,7 @@
 //   18
 //
 // Activations follow from which operation computes in which type. Matrix products and GELU give 16 bits. Norms, softmax
-// and the loss compute in FP32, and a sum with an FP32 residual stream is FP32. So beside what a 16-bit layer keeps,
+// and the loss compute in FP32, and a sum with an FP32 residual is FP32. So beside what a 16-bit layer keeps,
 //   * the inputs of its two norms, and of the head's, have 4 bytes an element, not 2;
 //   * softmax keeps its FP32 output, and the product with V a 16-bit copy of it: 4 + 2 bytes, where FP32 has 4;
 // and the loss reads an FP32 copy of the logits.
@@ -21,7 +21,7 @@ using namespace train;
 /// Bytes of training with AMP by category, at the moment of the loss. There the peak is wherever the vocabulary is as
 /// large as in published models.
 inline ByCategory amp_bytes(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
-  const std::size_t stream = nn::stream_bytes(spec, 2, sequences, seq), rows = sequences * seq;
+  const std::size_t stream = nn::residual_bytes(spec, 2, sequences, seq), rows = sequences * seq;
   const std::size_t probabilities = checked_product(rows * spec.heads, seq) * sizeof(float);
   ByCategory bytes = predict_precision(spec, sequences, seq, Precision::fp16);
   bytes[Category::parameters] = nn::tensor_bytes(spec, 4) + nn::tensor_bytes(spec, 2);

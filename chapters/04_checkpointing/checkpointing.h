@@ -95,9 +95,9 @@ class StepCosts {
   std::size_t forward_peak(const Segment& segment) const;
   std::size_t backward_peak(const Segment& segment) const;
   /// What it computes again, in operations: matrix products, and 30 for a GELU and 8 for a normalised element.
-  double again(const Segment& segment) const;
+  double recompute_cost(const Segment& segment) const;
   /// Of these the matrix products, exactly.
-  std::uint64_t flops_again(const Segment& segment) const;
+  std::uint64_t recompute_flops(const Segment& segment) const;
   /// The moment of the loss, above what all segments hold (row losses included), and what embed() keeps.
   std::size_t head = 0, embedding = 0;
 
@@ -114,7 +114,7 @@ class StepCosts {
 inline StepCosts::StepCosts(const nn::TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
                             std::size_t seq)
     : bert_(spec.bert()),
-      u_(nn::stream_bytes(spec, element_bytes, sequences, seq)),
+      u_(nn::residual_bytes(spec, element_bytes, sequences, seq)),
       rows_(sequences * seq),
       all_(nn::layer_bytes(spec, element_bytes, sequences, seq, {})),
       nothing_(nn::layer_bytes(spec, element_bytes, sequences, seq, {.layer = false})),
@@ -152,15 +152,15 @@ inline std::size_t StepCosts::backward_peak(const Segment& s) const {
   return std::max(again, below + nothing_.backward_peak);
 }
 
-inline std::uint64_t StepCosts::flops_again(const Segment& s) const {
+inline std::uint64_t StepCosts::recompute_flops(const Segment& s) const {
   if (s.recompute) return s.layers * flops_.forward - flops_.last_product;
   return s.keep.probabilities ? 0 : s.layers * flops_.probabilities;
 }
 
-inline double StepCosts::again(const Segment& s) const {
+inline double StepCosts::recompute_cost(const Segment& s) const {
   const auto elements = static_cast<double>(s.layers) * static_cast<double>(elements_);
   const double norms = (bert_ ? 1 : 2) * 8 * elements, gelu = 30 * 4 * elements;
-  double sum = static_cast<double>(flops_again(s));
+  double sum = static_cast<double>(recompute_flops(s));
   if (s.recompute) return sum + norms + gelu + (bert_ ? norms : 0);
   return sum + (s.keep.norms ? 0 : norms) + (s.keep.gelu ? 0 : gelu);
 }
@@ -197,7 +197,7 @@ inline std::uint64_t schedule_flops(const nn::TransformerSpec& spec, std::size_t
                                     const Schedule& schedule) {
   const StepCosts costs(spec, 4, sequences, seq);
   std::uint64_t flops = nn::step_flops(spec, sequences, seq);
-  for (const Segment& s : schedule) flops += costs.flops_again(s);
+  for (const Segment& s : schedule) flops += costs.recompute_flops(s);
   return flops;
 }
 

@@ -33,7 +33,7 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
     const auto schedule = solve_schedule(spec, bytes, c.batch, c.seq, budget, always);
     if (!schedule) continue;
     double again = 0;
-    for (const Segment& segment : *schedule) again += costs.again(segment);
+    for (const Segment& segment : *schedule) again += costs.recompute_cost(segment);
     const double more = 100 * again / double(nn::step_flops(spec, c.batch, c.seq));
     const std::size_t found = peak(*schedule);
     report.check(found <= budget, "the solver exceeded its budget");

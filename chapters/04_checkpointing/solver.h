@@ -41,7 +41,8 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   // Longer segments neither save bytes (the best length is below sqrt(layers)) nor operations (each leaves out one
   // product).
   for (const Segment& s : segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2)))
-    choices.push_back({s, costs.held(s), std::max(costs.forward_peak(s), costs.backward_peak(s)), costs.again(s)});
+    choices.push_back(
+        {s, costs.held(s), std::max(costs.forward_peak(s), costs.backward_peak(s)), costs.recompute_cost(s)});
 
   // after[l]: ways to treat the first l layers. A way that holds no less and computes no less than another is dropped:
   // whatever follows it could follow the other.

@@ -127,7 +127,7 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
   ByCategory resident;
   if (rank == 0) resident = state;
   resident[Category::workspace] = kGranule;
-  const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), share, job.seq);
+  const std::size_t u = nn::residual_bytes(job.spec, sizeof(T), share, job.seq);
   const std::size_t e = nn::embedding_bytes(job.spec, sizeof(T), share, job.seq);
   const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), share, job.seq, job.keep);
   const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), share, job.seq);

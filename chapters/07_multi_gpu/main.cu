@@ -5,7 +5,7 @@
 //               the layers (pipeline parallel). Or all of it.
 // The bytes     data parallel: all state on each GPU, activations of its samples. ZeRO-1/2/3 over N: optimizer, then
 //               gradients, then parameters become 1/N. Tensor parallel: 1/N of the layers' state, and of all
-//               activations but the residual stream's. Pipeline: 1/N of the layers; 1F1B holds N − stage micro-batches.
+//               activations but the residual's. Pipeline: 1/N of the layers; 1F1B holds N − stage micro-batches.
 // Run it        build/host/bin/07_multi_gpu           (no GPU: eight simulated devices, for memory only)
 //               build/host/bin/07_multi_gpu --plan --model gpt3-175b --tp 8 --pp 16 --dp 8 --zero 1
 //               (the memory of 1,024 GPUs, on this machine)

@@ -207,7 +207,7 @@ class RankTraining final : public Workload {
       units_.release("token"), units_.release("head");
       finished("head", accumulate, last);
     } else {
-      d = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, "stream gradient");
+      d = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, "residual gradient");
       join(context_.stream(), backward_stream_);
       groups_.backward.receive(d.data(), d.size(), int(groups_.place.stage) + 1, backward_stream_);
       join(backward_stream_, context_.stream());
@@ -264,7 +264,7 @@ class RankTraining final : public Workload {
 };
 
 /// Peak allocated bytes of a rank, moment by moment in the order of its work. Above what stays (Units::resident()),
-/// with u one residual stream, E what embed() keeps, W and G a unit's parameters and gradients while they are whole
+/// with u one residual, E what embed() keeps, W and G a unit's parameters and gradients while they are whole
 /// (ZeRO):
 ///
 ///   each micro-batch in flight   E + sum over layers of u + kept        (last stage: + u; first and last: + tokens)
@@ -295,7 +295,7 @@ ByCategory predict_rank(const Job& job, const Place& place) {
   ByCategory resident = Units<T>::resident(units, dp, zero);
   resident[Category::workspace] = (has_head ? 2 : 1) * kGranule;
 
-  const std::size_t u = nn::stream_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
+  const std::size_t u = nn::residual_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
   const std::size_t e = embeds ? nn::embedding_bytes(job.spec, sizeof(T), job.micro_batch, job.seq) : 0;
   const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), job.micro_batch, job.seq, job.keep, job.layout.tp);
   const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);

@@ -28,8 +28,8 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
 
 template <class T>
 void bert_rebuild(const Block<T>& block, LayerActivations<T>& kept) {
-  block.norm_again(kept.norm1, Block<T>::kNorm1, kept.middle.data(), kept.mean1, kept.rstd1);
-  block.probabilities_and_gelu_again(kept);
+  block.recompute_norm(kept.norm1, Block<T>::kNorm1, kept.middle.data(), kept.mean1, kept.rstd1);
+  block.recompute_probabilities_and_gelu(kept);
 }
 
 template <class T>

@@ -29,9 +29,9 @@ DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActiva
 
 template <class T>
 void gpt_rebuild(const Block<T>& block, LayerActivations<T>& kept) {
-  block.norm_again(kept.norm1, Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
-  block.norm_again(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
-  block.probabilities_and_gelu_again(kept);
+  block.recompute_norm(kept.norm1, Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
+  block.recompute_norm(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
+  block.recompute_probabilities_and_gelu(kept);
 }
 
 template <class T>

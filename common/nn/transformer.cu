@@ -83,8 +83,8 @@ void Transformer<T>::initialise(Context& context, std::size_t i, T* value, std::
       return;
     }
     const std::string_view name = p.name;
-    const bool onto_stream = p.layer && (name == "projection" || name == "contract");
-    const float scale = onto_stream ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
+    const bool onto_residual = p.layer && (name == "projection" || name == "contract");
+    const float scale = onto_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
     const std::size_t row_parts = p.split == Split::rows || p.split == Split::thirds ? slice_.parts : 1;
     const std::size_t column_parts = p.split == Split::columns ? slice_.parts : 1;
     fill_uniform_part(context, value,
@@ -255,7 +255,7 @@ DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations 
   linear_backward_weight(context, kept.logits.data(), kept.normed.data(), gradient(kToken),
                          spec_.bert() ? gradient(at + kDecoderBias) : nullptr, rows, width, vocabulary, accumulate);
   kept.normed.reset();
-  DeviceBuffer<T> d = activation(context, kept.x.size(), "stream gradient");
+  DeviceBuffer<T> d = activation(context, kept.x.size(), "residual gradient");
   linear_backward_input(context, kept.logits.data(), value(kToken), d.data(), rows, width, vocabulary);
   kept.logits.reset();
   const T* before_norm = spec_.bert() ? kept.activated.data() : kept.x.data();
@@ -270,7 +270,7 @@ DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations 
   linear_backward_weight(context, d.data(), kept.x.data(), gradient(at + kDense), gradient(at + kDense + 1), rows,
                          width, width, accumulate);
   kept.x.reset();
-  DeviceBuffer<T> below = activation(context, d.size(), "stream gradient");
+  DeviceBuffer<T> below = activation(context, d.size(), "residual gradient");
   linear_backward_input(context, d.data(), value(at + kDense), below.data(), rows, width, width);
   return below;
 }

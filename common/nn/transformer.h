@@ -123,7 +123,7 @@ template <class T>
 class Transformer {
  public:
   /// Allocates and initialises the parameters (weights uniform with a standard deviation of 0.02 · √(768 / C), GPT-2's
-  /// at its width, projections onto the residual stream smaller by √(2·layers); biases 0, norms 1), and with gradients
+  /// at its width, projections onto the residual smaller by √(2·layers); biases 0, norms 1), and with gradients
   /// also gradients and loss. Throws OutOfMemory: nothing stays allocated.
   Transformer(Context& context, const TransformerSpec& spec, std::uint64_t seed, bool with_gradients = true);
   /// A slice of the model, whose tensors live where the caller says: see bind(). Allocates the loss, where the head is.
@@ -234,9 +234,9 @@ struct LayerBytes {
 };
 LayerBytes layer_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
                        const Keep& keep, std::size_t parts = 1);
-/// One residual stream [R, C].
-std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
-                         std::size_t seq);
+/// One residual [R, C].
+std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
+                           std::size_t seq);
 
 /// Peak of a step above what is resident: forward_backward(), or with `keep`, one a layer, each layer rebuilt before
 /// its backward pass. Tokens and labels are counted, gradients and loss are resident.

@@ -91,17 +91,17 @@ struct Block {
 
   // ---- what was dropped, computed once more
 
-  void norm_again(DeviceBuffer<T>& output, std::size_t which, const T* before, const DeviceBuffer<float>& mean,
-                  const DeviceBuffer<float>& rstd) const {
+  void recompute_norm(DeviceBuffer<T>& output, std::size_t which, const T* before, const DeviceBuffer<float>& mean,
+                      const DeviceBuffer<float>& rstd) const {
     if (output) return;
-    output = activation(count(), "norm, again");
-    layer_norm_again(context, before, mean.data(), rstd.data(), value(which), value(which + 1), output.data(), rows(),
-                     width);
+    output = activation(count(), "recomputed norm");
+    layer_norm_recompute(context, before, mean.data(), rstd.data(), value(which), value(which + 1), output.data(),
+                         rows(), width);
   }
-  void probabilities_and_gelu_again(LayerActivations<T>& kept) const {
+  void recompute_probabilities_and_gelu(LayerActivations<T>& kept) const {
     if (!kept.probabilities) kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
     if (kept.activated) return;
-    kept.activated = activation(kept.hidden.size(), "GELU, again");
+    kept.activated = activation(kept.hidden.size(), "recomputed GELU");
     bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden, Activation::gelu);
   }
 

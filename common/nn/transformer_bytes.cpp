@@ -118,8 +118,8 @@ std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_byt
   return embedding_bytes(Sizes(spec, element_bytes, sequences, seq), spec.bert());
 }
 
-std::size_t stream_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
-                         std::size_t seq) {
+std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
+                           std::size_t seq) {
   return Sizes(spec, element_bytes, sequences, seq).u;
 }
 
@@ -163,11 +163,11 @@ std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std
                          std::span<const Keep> keep) {
   const std::uint64_t rows = sequences * seq;
   const LayerFlops layer = layer_flops(spec, sequences, seq);
-  std::uint64_t forward = layer.forward * spec.layers + 2 * rows * spec.width * spec.vocabulary, again = 0;
+  std::uint64_t forward = layer.forward * spec.layers + 2 * rows * spec.width * spec.vocabulary, recompute = 0;
   if (spec.bert()) forward += 2 * rows * spec.width * spec.width;
   for (const Keep& k : keep)
-    again += !k.layer ? layer.forward - layer.last_product : !k.probabilities ? layer.probabilities : 0;
-  return 3 * forward + again;
+    recompute += !k.layer ? layer.forward - layer.last_product : !k.probabilities ? layer.probabilities : 0;
+  return 3 * forward + recompute;
 }
 
 }  // namespace oomlab::nn

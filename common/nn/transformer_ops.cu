@@ -138,8 +138,8 @@ __global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* 
 }
 
 template <class T, bool kPacks>
-__global__ void layer_norm_again_kernel(const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
-                                        T* y, std::size_t rows, std::size_t width) {
+__global__ void layer_norm_recompute_kernel(const T* x, const float* mean, const float* rstd, const T* gamma,
+                                            const T* beta, T* y, std::size_t rows, std::size_t width) {
   for (std::size_t row : row_range(rows))
     normalise<T, kPacks>(x + row * width, gamma, beta, y + row * width, width, mean[row], rstd[row]);
 }
@@ -216,10 +216,10 @@ void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* b
 }
 
 template <class T>
-void layer_norm_again(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
-                      T* y, std::size_t rows, std::size_t width) {
-  const auto kernel =
-      packs_fit<T>(width, x, gamma, beta, y) ? layer_norm_again_kernel<T, true> : layer_norm_again_kernel<T, false>;
+void layer_norm_recompute(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma,
+                          const T* beta, T* y, std::size_t rows, std::size_t width) {
+  const auto kernel = packs_fit<T>(width, x, gamma, beta, y) ? layer_norm_recompute_kernel<T, true>
+                                                             : layer_norm_recompute_kernel<T, false>;
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, mean, rstd, gamma, beta, y, rows, width);
 }
 
@@ -418,8 +418,8 @@ void cross_entropy_with_gradient(Context& context, T* logits, const int* labels,
                                       bool);                                                                           \
   template void layer_norm_forward<T>(Context&, const T*, const T*, const T*, T*, float*, float*, std::size_t,         \
                                       std::size_t);                                                                    \
-  template void layer_norm_again<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,            \
-                                    std::size_t, std::size_t);                                                         \
+  template void layer_norm_recompute<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,        \
+                                        std::size_t, std::size_t);                                                     \
   template void layer_norm_backward_input<T>(Context&, const T*, const T*, const float*, const float*, const T*, T*,   \
                                              std::size_t, std::size_t, bool);                                          \
   template void layer_norm_backward_weight<T>(Context&, const T*, const T*, const float*, const float*, T*, T*,        \

@@ -32,9 +32,9 @@ void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* b
                         float* mean, float* rstd, std::size_t rows, std::size_t width);
 /// y from x and the kept mean and rstd: the bits that layer_norm_forward() gave, for a fraction of its work.
 template <class T>
-void layer_norm_again(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
-                      T* y, std::size_t rows, std::size_t width);
-/// dx += the gradient with respect to x (a residual stream has its own there already; `add` false overwrites). dx may
+void layer_norm_recompute(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma,
+                          const T* beta, T* y, std::size_t rows, std::size_t width);
+/// dx += the gradient with respect to x (a residual has its own there already; `add` false overwrites). dx may
 /// be dy.
 template <class T>
 void layer_norm_backward_input(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,

@@ -18,7 +18,7 @@ std::size_t layer(const nn::TransformerSpec& spec, std::size_t rows, std::size_t
   bytes += 4 * probabilities;  // softmax's output, from which its derivative is computed: FP32
   bytes += 2 * probabilities;  // its copy, read by the product with V
   bytes += 2 * c;              // read by attention's last product
-  bytes += 4 * c;              // input of a norm: a sum with the FP32 residual stream
+  bytes += 4 * c;              // input of a norm: a sum with the FP32 residual
   bytes += 2 * c;              // read by the MLP's first product
   bytes += 2 * 4 * c;          // input of GELU
   bytes += 2 * 4 * c;          // read by the MLP's second product

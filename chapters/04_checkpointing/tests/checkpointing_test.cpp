@@ -128,9 +128,9 @@ TYPED_TEST(Checkpointing, BytesAndOperationsAreAsPredicted) {
   }
 }
 
-double again(const StepCosts& costs, const Schedule& schedule) {
+double recompute_cost(const StepCosts& costs, const Schedule& schedule) {
   double sum = 0;
-  for (const Segment& s : schedule) sum += costs.again(s);
+  for (const Segment& s : schedule) sum += costs.recompute_cost(s);
   return sum;
 }
 

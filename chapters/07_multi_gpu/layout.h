@@ -21,16 +21,16 @@ struct Layout {
   std::size_t ranks() const { return tp * dp * pp; }
 };
 
-struct Place {
+struct RankCoordinates {
   std::size_t part, replica, stage;
 };
-inline Place place_of(const Layout& layout, int rank) {
+inline RankCoordinates coordinates_of(const Layout& layout, int rank) {
   const auto r = static_cast<std::size_t>(rank);
   return {r % layout.tp, r / layout.tp % layout.dp, r / layout.tp / layout.dp};
 }
 
 /// Layers as evenly as they go; the first stages have one more.
-inline nn::Slice slice_of(const nn::TransformerSpec& spec, const Layout& layout, const Place& place) {
+inline nn::Slice slice_of(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place) {
   const std::size_t few = spec.layers / layout.pp, more = spec.layers % layout.pp;
   return {.first_layer = place.stage * few + std::min(place.stage, more),
           .layers = few + (place.stage < more),

@@ -35,7 +35,7 @@ static Chapter multi_gpu_of(const Config& config) {
     variant.agreement.tolerance = sizeof(T) == 2 ? 1e-3 : 1e-6;
     variant.ranks = static_cast<int>(layout.ranks());
     (*sent)[name] = [=, job = job(config.batch)](int rank) {
-      return data_parallel ? sent_by_data_parallel<T>(job, rank) : sent_a_step<T>(job, place_of(layout, rank));
+      return data_parallel ? sent_by_data_parallel<T>(job, rank) : sent_a_step<T>(job, coordinates_of(layout, rank));
     };
     if (data_parallel) {
       variant.predicted = [=](std::size_t batch) { return predict_data_parallel<T>(job(batch), 0); };

@@ -55,7 +55,7 @@ struct Groups {
     }
   };
   Groups(const Ids& ids, const Layout& l, int rank, const std::atomic<bool>& failed)
-      : place(place_of(l, rank)),
+      : place(coordinates_of(l, rank)),
         world(Ids::at(ids.world, 0), int(l.ranks()), rank, failed),
         parts(Ids::at(ids.parts, place.stage * l.dp + place.replica), int(l.tp), int(place.part), failed),
         replicas(Ids::at(ids.replicas, place.stage * l.tp + place.part), int(l.dp), int(place.replica), failed),
@@ -69,7 +69,7 @@ struct Groups {
            ends.bytes_sent();
   }
 
-  Place place;
+  RankCoordinates place;
   Communicator world, parts, replicas;
   Communicator forward, backward;  // two, so that a stage may send in one direction while it waits for the other
   bool at_an_end;
@@ -272,7 +272,7 @@ class RankTraining final : public Workload {
 ///   the loss                     E + (L + 1) u + kept(0) + … + kept(L−1) + head + row losses + W, then G, without
 ///   these backward of layer l          E + (l + 2) u + kept(0) + … + kept(l−1) + backward_peak + W + G + G(token)
 template <class T>
-ByCategory predict_rank(const Job& job, const Place& place) {
+ByCategory predict_rank(const Job& job, const RankCoordinates& place) {
   const nn::Slice slice = slice_of(job.spec, job.layout, place);
   const bool embeds = slice.embeds(), has_head = slice.has_head(job.spec);
   const std::size_t dp = job.layout.dp;
@@ -348,7 +348,7 @@ ByCategory predict_rank(const Job& job, const Place& place) {
 ///   both ends  2 [vocabulary, width] of two
 /// and a stage sends [rows, width] to each neighbour.
 template <class T>
-std::uint64_t sent_a_step(const Job& job, const Place& place) {
+std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
   const Layout& l = job.layout;
   const nn::Slice slice = slice_of(job.spec, l, place);
   const bool embeds = slice.embeds(), has_head = slice.has_head(job.spec);
@@ -374,9 +374,9 @@ class Cluster final : public Team {
   std::unique_ptr<Workload> make(Context& context, int rank) override {
     return std::make_unique<RankTraining<T>>(context, job_, ids_, rank, failed);
   }
-  ByCategory predicted(int rank) const override { return predict_rank<T>(job_, place_of(job_.layout, rank)); }
+  ByCategory predicted(int rank) const override { return predict_rank<T>(job_, coordinates_of(job_.layout, rank)); }
   /// Parts and replicas have equally much of everything.
-  int kind(int rank) const override { return int(place_of(job_.layout, rank).stage); }
+  int kind(int rank) const override { return int(coordinates_of(job_.layout, rank).stage); }
 
  private:
   Job job_;
@@ -388,7 +388,7 @@ template <class T>
 ByCategory predict_largest(const Job& job) {
   nn::PeakBytes largest, next;
   for (std::size_t stage = 0; stage < job.layout.pp; ++stage) {
-    next.at_peak = predict_rank<T>(job, Place{0, 0, stage});
+    next.at_peak = predict_rank<T>(job, RankCoordinates{0, 0, stage});
     largest = nn::later_peak(largest, next);
   }
   return largest.at_peak;

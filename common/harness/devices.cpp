@@ -96,7 +96,7 @@ void say_devices(const Config& config, int ranks, const Progress& progress) {
                        others ? fmt::format(", {} other processes on it", others) : "");
   };
   if (processes().size() > 1) {
-    for (const std::string& line : together([&] { return line_of(processes().rank()); })) progress(line);
+    for (const std::string& line : on_all_processes([&] { return line_of(processes().rank()); })) progress(line);
     return;
   }
   for (int rank = 0; rank < std::min(ranks, count); ++rank) {

@@ -23,13 +23,13 @@ struct MemoryPass {
   const Variant& variant;
   VariantResult& result;
   Ledger& ledger;
-  Story* story;
+  TimelineFiles* files;
 
   void run(std::size_t budget) {
     if (variant.team) {
       run_team(budget);
     } else {
-      (void)first_alone([&] {
+      (void)on_first_process([&] {
         run_alone(budget);
         return std::string();
       });
@@ -149,7 +149,7 @@ struct MemoryPass {
   }
 
   void take_snapshot() {
-    if (story && !config.snapshot.empty()) story->snapshot = memory_snapshot(ledger, config.device, program);
+    if (files && !config.snapshot.empty()) files->snapshot = memory_snapshot(ledger, config.device, program);
   }
 };
 
@@ -161,7 +161,7 @@ ByCategory with_workspace(const Config& config, ByCategory bytes) {
 }
 
 VariantResult run_memory_pass(const Config& config, const std::string& program, const Variant& variant, bool baseline,
-                              Story* story, const Progress& progress) {
+                              TimelineFiles* files, const Progress& progress) {
   VariantResult result;
   result.name = variant.name;
   result.baseline = baseline;
@@ -170,8 +170,8 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   result.predicted = with_workspace(config, variant.predicted(variant.batch));
 
   Ledger ledger;
-  ledger.record_timeline(story != nullptr);
-  MemoryPass pass{config, program, variant, result, ledger, story};
+  ledger.record_timeline(files != nullptr);
+  MemoryPass pass{config, program, variant, result, ledger, files};
   try {
     pass.run(config.budget);
     progress(fmt::format("{}: peak {}", variant.name, format_bytes(result.peak_allocated)));
@@ -202,11 +202,11 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
     }
   }
   result.phases = ledger.phases();
-  if (story) {
+  if (files) {
     if (!config.trace.empty())
-      story->trace = chrome_trace(ledger, config.device, fmt::format("{} {}", program, variant.name));
-    if (!config.snapshot.empty() && story->snapshot.empty())  // it never got through a step
-      story->snapshot = memory_snapshot(ledger, config.device, program);
+      files->trace = chrome_trace(ledger, config.device, fmt::format("{} {}", program, variant.name));
+    if (!config.snapshot.empty() && files->snapshot.empty())  // it never got through a step
+      files->snapshot = memory_snapshot(ledger, config.device, program);
   }
   return result;
 }

@@ -10,8 +10,8 @@
 
 namespace oomlab {
 
-/// Files that tell the story of the first variant.
-struct Story {
+/// What memory did over time, as the files of --trace and --snapshot: of the first variant.
+struct TimelineFiles {
   std::string trace, snapshot;
 };
 
@@ -19,10 +19,10 @@ struct Story {
 ByCategory with_workspace(const Config& config, ByCategory bytes);
 
 /// Runs two steps of a variant under the budget, and, when that is too small, once more without it. A budget or a
-/// device that is too small, and a machine with too few devices, are outcomes; anything else is thrown. `story`, where
-/// there is one, gets the files.
+/// device that is too small, and a machine with too few devices, are outcomes; anything else is thrown. `files`, where
+/// not null, is filled.
 VariantResult run_memory_pass(const Config& config, const std::string& program, const Variant& variant, bool baseline,
-                              Story* story, const Progress& progress);
+                              TimelineFiles* files, const Progress& progress);
 
 /// The largest batch whose predicted peak fits the budget: the prediction grows with the batch, so doubling, then
 /// bisection. 0 when not even one sample fits; nothing without a budget, or when the peak does not depend on the batch.

@@ -176,8 +176,8 @@ bool failed_in(const std::string& ending) { return Unpacked(ending).get<Ending>(
   std::_Exit(1);
 }
 
-// One call of together() in this process. A message is the number of the call, and an ending, or nothing: a sign of
-// life. A process may be one call ahead of another; what it says is kept for then.
+// One call of on_all_processes() in this process. A message is the number of the call, and an ending, or nothing: a
+// sign of life. A process may be one call ahead of another; what it says is kept for then.
 class Meeting {
  public:
   explicit Meeting(std::atomic<bool>* failed) : failed_(failed), number_(next_++) {
@@ -257,7 +257,7 @@ ProcessScope::ProcessScope() {
 }
 ProcessScope::~ProcessScope() { launched.reset(); }
 
-std::vector<std::string> together(const std::function<std::string()>& body, std::atomic<bool>* failed) {
+std::vector<std::string> on_all_processes(const std::function<std::string()>& body, std::atomic<bool>* failed) {
   if (processes().size() == 1) return {body()};
   Meeting meeting(failed);
   std::string mine;
@@ -278,15 +278,15 @@ std::vector<std::string> together(const std::function<std::string()>& body, std:
 
 void made_by_the_first_process(void* data, std::size_t bytes, const std::function<void()>& make) {
   if (processes().size() == 1) return make();
-  const std::string made = first_alone([&] {
+  const std::string made = on_first_process([&] {
     make();
     return std::string(static_cast<const char*>(data), bytes);
   });
   std::memcpy(data, made.data(), bytes);
 }
 
-std::string first_alone(const std::function<std::string()>& body) {
-  return together([&] { return processes().rank() == 0 ? body() : std::string(); }).front();
+std::string on_first_process(const std::function<std::string()>& body) {
+  return on_all_processes([&] { return processes().rank() == 0 ? body() : std::string(); }).front();
 }
 
 }  // namespace oomlab

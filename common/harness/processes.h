@@ -65,8 +65,9 @@ class RankFailed : public std::runtime_error {
 /// Runs `body` in every process, each in a thread of its own, and gives back what each returned, by process. When it
 /// throws anywhere, it throws everywhere, the same; `failed` is raised as soon as that is known. A process that stops
 /// answering ends them all.
-std::vector<std::string> together(const std::function<std::string()>& body, std::atomic<bool>* failed = nullptr);
+std::vector<std::string> on_all_processes(const std::function<std::string()>& body,
+                                          std::atomic<bool>* failed = nullptr);
 /// Runs `body` in the first process only, while the others wait, and gives what it returned to all.
-std::string first_alone(const std::function<std::string()>& body);
+std::string on_first_process(const std::function<std::string()>& body);
 
 }  // namespace oomlab

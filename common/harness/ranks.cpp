@@ -58,7 +58,7 @@ std::vector<std::string> on_ranks(Team& team, const std::vector<int>& ranks,
       rethrow_with_rank(team, rank);
     }
   };
-  if (processes().size() > 1) return together([&] { return named(processes().rank()); }, &team.failed);
+  if (processes().size() > 1) return on_all_processes([&] { return named(processes().rank()); }, &team.failed);
 
   std::vector<std::string> returned(ranks.size());
   std::mutex mutex;

@@ -129,7 +129,7 @@ int flushed() {
 }
 
 // What is told at the end. Returns the exit code.
-int finish(const std::string& program, const Chapter& chapter, RunResult& result, const Story& story) {
+int finish(const std::string& program, const Chapter& chapter, RunResult& result, const TimelineFiles& files) {
   const Config& config = result.config;
   result.claims = judge(chapter.claims, Results(result.variants));
   check_results(result);
@@ -143,8 +143,8 @@ int finish(const std::string& program, const Chapter& chapter, RunResult& result
     for (const std::string& failure : result.failures) fmt::print(stderr, "{}: failed: {}\n", program, failure);
 
   check_interrupt();
-  if (!config.trace.empty()) write_file(config.trace, story.trace);
-  if (!config.snapshot.empty()) write_file(config.snapshot, story.snapshot);
+  if (!config.trace.empty()) write_file(config.trace, files.trace);
+  if (!config.snapshot.empty()) write_file(config.snapshot, files.snapshot);
   if (!config.json.empty()) write_file(config.json, result_json(result));
   return result.failures.empty() ? kOk : kFailed;
 }
@@ -169,7 +169,7 @@ void adapt_to_processes(CommandLine& line, const Defaults& defaults) {
 int run(int argc, char** argv, const std::string& program, const Defaults& full, const Defaults& quick,
         const std::function<Chapter(const Config&)>& declare) {
   CommandLine line;
-  (void)together([&] {
+  (void)on_all_processes([&] {
     line = parse_command_line(argc, argv, program, full, quick);
     if (processes().size() > 1) adapt_to_processes(line, full);
     return std::string();
@@ -187,7 +187,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   Chapter chapter;
   std::vector<const Variant*> chosen;
   int most_ranks = 1;
-  (void)together([&] {
+  (void)on_all_processes([&] {
     try {
       chapter = declare(config);
     } catch (const std::invalid_argument& error) {  // --model
@@ -226,12 +226,12 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   if (most_ranks > 1 && !config.plan && (!config.quiet || processes().size() > 1))
     say_devices(config, most_ranks, progress);
 
-  Story story;
+  TimelineFiles files;
   const bool tell = !config.trace.empty() || !config.snapshot.empty();
   for (const Variant* variant : chosen) {
     const bool baseline = variant == &chapter.variants.front(), first = variant == chosen.front();
     result.variants.push_back(
-        run_memory_pass(config, program, *variant, baseline, first && tell ? &story : nullptr, progress));
+        run_memory_pass(config, program, *variant, baseline, first && tell ? &files : nullptr, progress));
     result.variants.back().largest_batch = largest_batch(config, *variant);
   }
   if (!config.plan) {
@@ -239,7 +239,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
       for (VariantResult& v : result.variants) compare_numerics(v, result.variants.front());
     run_timing_pass(config, chosen, result.variants, progress);
   }
-  return std::stoi(first_alone([&] { return std::to_string(finish(program, chapter, result, story)); }));
+  return std::stoi(on_first_process([&] { return std::to_string(finish(program, chapter, result, files)); }));
 }
 
 int complain(const char* program, const char* what, int exit_code) noexcept {

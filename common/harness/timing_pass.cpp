@@ -80,7 +80,7 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                       Ledger ledger;
                       try {
                         if (variant.team) return time_team(config, variant, fits, steps, result, tick);
-                        (void)first_alone([&] {
+                        (void)on_first_process([&] {
                           add_reference_rates(config, result);
                           with_context(config, variant, fits ? config.budget : kUnlimited, ledger,
                                        [&](Context& context) { time_alone(context, variant, steps, result, tick); });

@@ -15,7 +15,7 @@ struct Outcome {
   std::vector<double> losses;
   // Of the first step: by tensor, and by its element that they begin with, the numbers that this rank has.
   std::map<std::string, std::map<std::size_t, std::vector<float>>> gradients;
-  std::uint64_t bytes_sent = 0;                         // in the first step
+  std::uint64_t bytes_sent = 0;  // in the first step
 };
 
 Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "gpt:3-24-24", bool checkpoint = false) {
@@ -61,9 +61,9 @@ std::vector<Outcome> run(const Job& job) {
             context.synchronize();
           }
         }
-        EXPECT_EQ(sent_a_step<float>(job, place_of(job.layout, int(rank))), training.bytes_sent() / 2)
+        EXPECT_EQ(sent_a_step<float>(job, coordinates_of(job.layout, int(rank))), training.bytes_sent() / 2)
             << "rank " << rank;
-        EXPECT_EQ(predict_rank<float>(job, place_of(job.layout, int(rank))),
+        EXPECT_EQ(predict_rank<float>(job, coordinates_of(job.layout, int(rank))),
                   without_workspace(ledger.peak_by_category()))
             << "rank " << rank;
       } catch (const std::exception& error) {
@@ -87,9 +87,9 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
 std::map<std::string, std::vector<float>> gradients_of(const std::vector<Outcome>& ranks, const Layout& layout,
                                                        std::size_t rank) {
   std::map<std::string, std::vector<float>> whole;
-  const Place place = place_of(layout, int(rank));
+  const RankCoordinates place = coordinates_of(layout, int(rank));
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const Place other = place_of(layout, int(r));
+    const RankCoordinates other = coordinates_of(layout, int(r));
     if (layout.zero == 0 ? r != rank : other.part != place.part || other.stage != place.stage) continue;
     for (const auto& [name, pieces] : ranks[r].gradients)
       for (const auto& [first, numbers] : pieces) {

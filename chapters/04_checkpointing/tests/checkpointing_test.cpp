@@ -156,7 +156,7 @@ TEST(Solver, IsAsGoodAsBruteForceAtEveryBudget) {
       all_schedules(layers, begun, all);
       std::vector<std::pair<std::size_t, double>> found;  // peak, operations
       for (const Schedule& s : all)
-        found.emplace_back(predict_schedule(spec, 4, 3, 30, s, resident).total(), again(costs, s));
+        found.emplace_back(predict_schedule(spec, 4, 3, 30, s, resident).total(), recompute_cost(costs, s));
       std::sort(found.begin(), found.end());
       double best = INFINITY;
       for (std::size_t i = 0; i < found.size(); ++i) {
@@ -166,7 +166,7 @@ TEST(Solver, IsAsGoodAsBruteForceAtEveryBudget) {
         const auto solved = solve_schedule(spec, 4, 3, 30, budget, resident);
         ASSERT_TRUE(solved) << name << " " << layers << " " << budget;
         ASSERT_LE(predict_schedule(spec, 4, 3, 30, *solved, resident).total(), budget);
-        ASSERT_LE(again(costs, *solved), best * (1 + 1e-12)) << describe(*solved);
+        ASSERT_LE(recompute_cost(costs, *solved), best * (1 + 1e-12)) << describe(*solved);
       }
       EXPECT_FALSE(solve_schedule(spec, 4, 3, 30, found.front().first - 1, resident));
     }
@@ -185,8 +185,8 @@ TEST(Solver, MoreBudgetNeverCostsMoreOperations) {
         EXPECT_EQ(last, INFINITY);
         continue;
       }
-      EXPECT_LE(again(costs, *solved), last);
-      last = again(costs, *solved);
+      EXPECT_LE(recompute_cost(costs, *solved), last);
+      last = recompute_cost(costs, *solved);
     }
     EXPECT_EQ(last, 0);
   }

@@ -165,7 +165,7 @@ __global__ void layer_norm_backward_kernel(const T* dy, const T* x, const float*
                             load_floats<kPacks, count>(v, x_row + i);
                             for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k] * ((v[k] - mean) * rstd);
                           });
-    __syncthreads();  // dx may be dy: everybody has read it
+    // dx may be dy: a sum of all threads' is there when all of them have read theirs.
     for_packs<T>(BlockRange{}, width, kPacks, [&](auto d, std::size_t i) {
       using V = decltype(d);
       d = load<V>(dy_row, i);

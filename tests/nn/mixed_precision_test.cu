@@ -92,6 +92,21 @@ std::vector<std::vector<std::byte>> bits(Device& device, const Model<T>& model, 
   return all;
 }
 
+// Many threads of several blocks report it at the same time.
+TEST(MixedAdamWTest, AllGradientsOverflow) {
+  Device device;
+  Model<__half> model(device, 5000);
+  MixedAdamW<__half> optimizer(device.context, model.parameters(), {.lr = 1e-2f}, LossScaling::dynamic_from(1024, 3));
+  const auto before = bits(device, model, optimizer);
+  model.set_gradient(std::vector<float>(5000, INFINITY));
+  optimizer.step(device.context);
+  EXPECT_TRUE(bits(device, model, optimizer) == before);
+  const ScaleState state = optimizer.state(device.context);
+  EXPECT_EQ(state.scale, 512.0f);
+  EXPECT_EQ(state.skipped, 1u);
+  EXPECT_EQ(state.overflow, 0u);
+}
+
 // Whatever the block size: one bad gradient anywhere, and the step has not happened.
 TEST(MixedAdamWTest, AnOverflowChangesNothingButTheScale) {
   for (const unsigned threads : {1u, 96u, 256u}) {

@@ -94,11 +94,12 @@ std::vector<std::vector<std::byte>> bits(Device& device, const Model<T>& model, 
 
 // Many threads of several blocks report it at the same time.
 TEST(MixedAdamWTest, AllGradientsOverflow) {
+  constexpr std::size_t kCount = 40'000;  // a block has at least 1,024 packs of 8
   Device device;
-  Model<__half> model(device, 5000);
+  Model<__half> model(device, kCount);
   MixedAdamW<__half> optimizer(device.context, model.parameters(), {.lr = 1e-2f}, LossScaling::dynamic_from(1024, 3));
   const auto before = bits(device, model, optimizer);
-  model.set_gradient(std::vector<float>(5000, INFINITY));
+  model.set_gradient(std::vector<float>(kCount, INFINITY));
   optimizer.step(device.context);
   EXPECT_TRUE(bits(device, model, optimizer) == before);
   const ScaleState state = optimizer.state(device.context);

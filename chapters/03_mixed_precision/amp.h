@@ -21,13 +21,13 @@ using namespace train;
 /// Bytes of training with AMP by category, at the moment of the loss. There the peak is wherever the vocabulary is as
 /// large as in published models.
 inline ByCategory amp_bytes(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
-  const std::size_t stream = nn::residual_bytes(spec, 2, sequences, seq), rows = sequences * seq;
+  const std::size_t residual = nn::residual_bytes(spec, 2, sequences, seq), rows = sequences * seq;
   const std::size_t probabilities = checked_product(rows * spec.heads, seq) * sizeof(float);
   ByCategory bytes = predict_precision(spec, sequences, seq, Precision::fp16);
   bytes[Category::parameters] = nn::tensor_bytes(spec, 4) + nn::tensor_bytes(spec, 2);
   bytes[Category::gradients] = nn::tensor_bytes(spec, 4);
   bytes[Category::optimizer] = 2 * nn::tensor_bytes(spec, 4) + nn::scale_state_bytes();
-  bytes[Category::activations] += spec.layers * (2 * stream + probabilities) + stream +
+  bytes[Category::activations] += spec.layers * (2 * residual + probabilities) + residual +
                                   nn::embedding_bytes(spec, 4, sequences, seq) -
                                   nn::embedding_bytes(spec, 2, sequences, seq) + rows * spec.vocabulary * sizeof(float);
   return bytes;

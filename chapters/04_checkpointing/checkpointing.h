@@ -50,20 +50,20 @@ void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBat
   std::vector<DeviceBuffer<T>> x(layers);
   std::vector<nn::LayerActivations<T>> kept(layers);
   typename nn::Transformer<T>::EmbeddingActivations embedding;
-  DeviceBuffer<T> stream;
+  DeviceBuffer<T> residual;
   {
     const Phase phase(context.ledger(), "forward");
-    stream = model.embed(context, batch, embedding);
+    residual = model.embed(context, batch, embedding);
     std::size_t l = 0;
     for (const Segment& segment : schedule)
       for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
-        x[l] = std::move(stream);
+        x[l] = std::move(residual);
         const nn::Keep keep = segment.recompute ? nn::Keep{.layer = false} : segment.keep;  // what is dropped
-        stream = model.forward_layer(context, l, batch, x[l].data(), keep, kept[l]);
+        residual = model.forward_layer(context, l, batch, x[l].data(), keep, kept[l]);
         if (segment.recompute && i > 0) x[l].reset();
       }
   }
-  stream = model.head(context, batch, std::move(stream), {}, scale_on_device);
+  residual = model.head(context, batch, std::move(residual), {}, scale_on_device);
 
   const Phase phase(context.ledger(), "backward");
   std::size_t end = layers;
@@ -75,11 +75,11 @@ void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBat
     while (end > first) {
       --end;
       model.rebuild_layer(context, end, batch, x[end].data(), kept[end]);  // what was not kept
-      model.backward_layer(context, end, batch, x[end].data(), std::move(kept[end]), stream, false);
+      model.backward_layer(context, end, batch, x[end].data(), std::move(kept[end]), residual, false);
       x[end].reset();
     }
   }
-  model.embed_backward(context, batch, std::move(embedding), std::move(stream), false);
+  model.embed_backward(context, batch, std::move(embedding), std::move(residual), false);
 }
 
 // --------------------------------------------------------------------------------------------------------- closed form
@@ -134,8 +134,8 @@ inline std::size_t StepCosts::held(const Segment& s) const {
   return checked_product(s.layers, u_ + nn::layer_bytes(spec_, element_bytes_, sequences_, seq_, s.keep).kept);
 }
 
-// u: one stream. In a plain segment, layer i (from 0) finds i + 1 inputs and what i layers keep, and backward the
-// stream's gradient too. A recomputed segment is, forward, its input, its layer's input, and the layer at work;
+// u: one residual. In a plain segment, layer i (from 0) finds i + 1 inputs and what i layers keep, and backward the
+// residual's gradient too. A recomputed segment is, forward, its input, its layer's input, and the layer at work;
 // backward it is a plain one that keeps everything, with its last layer computed again.
 inline std::size_t StepCosts::forward_peak(const Segment& s) const {
   if (s.recompute) return (s.layers > 1 ? 2 : 1) * u_ + nothing_.forward_peak;

@@ -354,16 +354,16 @@ std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
   const bool embeds = slice.embeds(), has_head = slice.has_head(job.spec);
   const auto ring = [](std::uint64_t bytes, std::size_t n) { return bytes / n * (n - 1); };
   const std::uint64_t m = job.batch / l.dp / job.micro_batch,
-                      stream = job.micro_batch * job.seq * job.spec.width * sizeof(T);
+                      residual = job.micro_batch * job.seq * job.spec.width * sizeof(T);
   std::uint64_t sent = 0;
   for (const UnitShape& unit : units_of(job.spec, slice, l.dp)) {
     const std::uint64_t once = ring(unit.count * sizeof(T), l.dp);
     sent += l.zero < 2 ? 2 * once : l.zero == 2 ? (m + 1) * once : (unit.name == "head" ? 2 : 3) * m * once;
   }
   const std::size_t again = job.keep.layer ? 0 : job.spec.bert() ? 2 : 1;
-  sent += m * slice.layers * (4 + again) * ring(2 * stream, l.tp);
+  sent += m * slice.layers * (4 + again) * ring(2 * residual, l.tp);
   if (embeds != has_head) sent += ring(2 * job.spec.vocabulary * job.spec.width * sizeof(T), 2);
-  return sent + m * stream * (!embeds + !has_head);
+  return sent + m * residual * (!embeds + !has_head);
 }
 
 /// The ranks of a layout.

@@ -13,23 +13,29 @@ std::size_t default_workspace(std::size_t budget) {
   return budget == kUnlimited ? kBlasWorkspaceBytes : std::clamp(twentieth, kGranule, kBlasWorkspaceBytes);
 }
 
+namespace {
+
+void with_context_over(MemoryResource& memory, const Config& config, std::size_t budget, Ledger& ledger,
+                       const std::function<void(Context&)>& body) {
+  ledger.set_limit_bytes(budget);
+  Context context(memory, ledger, config.workspace);
+  body(context);
+}
+
+}  // namespace
+
 void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body) {
   const DeviceGuard guard(config.device);
   AsyncResource pool;
   LimitingResource limited(pool, budget);
-  ledger.set_limit_bytes(budget);
-  Context context(limited, ledger, config.workspace);
-  body(context);
+  with_context_over(limited, config, budget, ledger, body);
 }
 
 void with_context(const Config& config, const Variant& variant, std::size_t budget, Ledger& ledger,
                   const std::function<void(Context&)>& body) {
   if (!variant.resource) return with_context(config, budget, ledger, body);
   const DeviceGuard guard(config.device);
-  const auto resource = variant.resource(budget);
-  ledger.set_limit_bytes(budget);
-  Context context(*resource, ledger, config.workspace);
-  body(context);
+  with_context_over(*variant.resource(budget), config, budget, ledger, body);
 }
 
 }  // namespace oomlab

@@ -123,7 +123,7 @@ std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_byte
   return Sizes(spec, element_bytes, sequences, seq).u;
 }
 
-// With u = one stream, in the order of the moments (E: what embed() keeps, in bert u + 2 s):
+// With u = one residual, in the order of the moments (E: what embed() keeps, in bert u + 2 s):
 //
 //   forward of l    E + (l + 1) u + kept(0) + … + kept(l−1) + forward_peak(l)
 //   the loss        E + (L + 1) u + kept(0) + … + kept(L−1) + head + V R + row losses (workspace)

@@ -12,7 +12,7 @@ import re
 import sys
 
 MOST_LINES = 450
-FLOORS = [["host"], ["cuda"], ["memory"], ["data", "nn"], ["harness"], ["train", "launcher"]]
+FLOOR = {"host": 0, "cuda": 1, "memory": 2, "data": 3, "nn": 3, "harness": 4, "train": 5, "launcher": 5}
 
 
 def files_of(root):
@@ -41,8 +41,7 @@ def may(root, file, other):
         return "tests" in mine
     if mine[0] == "chapters" or mine[1] == its[1]:
         return True
-    floor = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
-    return floor[its[1]] < floor[mine[1]]
+    return FLOOR[its[1]] < FLOOR[mine[1]]
 
 
 def circle(graph):
@@ -53,7 +52,7 @@ def circle(graph):
         state[file] = "open"
         for other in graph.get(file, ()):
             if state.get(other) == "open":
-                return path[path.index(other):] + [other] if other in path else [file, other]
+                return path[path.index(other):] + [other]
             if other not in state and (found := visit(other, path + [other])):
                 return found
         state[file] = "done"

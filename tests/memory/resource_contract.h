@@ -27,6 +27,7 @@ struct Stack {
   explicit Stack(cudaStream_t) {}
   Resource top;
 };
+
 template <class Resource>
 class ResourceContract : public ::testing::Test {
  protected:

@@ -1,9 +1,10 @@
 // What the loss scale is for: gradients that FP16 would flush to zero.
 
 #include "precision.h"
-#include "../../../tests/device.h"
 
 #include <gtest/gtest.h>
+
+#include "../../../tests/device.h"
 
 namespace oomlab::mixed_precision {
 namespace {

@@ -38,11 +38,11 @@ class HeldForward {
   /// Bytes that one of these holds, in closed form: (layers + 1) residuals, what each layer keeps, and the tokens; bert
   /// also its embedding's sum with mean and rstd.
   static ByCategory bytes(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
-    const std::size_t residual = nn::residual_bytes(spec, sizeof(float), sequences, seq);
-    const std::size_t kept = nn::layer_bytes(spec, sizeof(float), sequences, seq, {}).kept;
+    const nn::Segment all_kept{.layers = spec.layers};
     ByCategory held;
-    held[Category::activations] = (spec.layers + 1) * residual + spec.layers * kept;
-    if (spec.bert()) held[Category::activations] += residual + 2 * round_to_granule(sequences * seq * sizeof(float));
+    held[Category::activations] = nn::segment_bytes(spec, {.sequences = sequences, .seq = seq}, all_kept).held +
+                                  nn::residual_bytes(spec, sizeof(float), sequences, seq) +
+                                  nn::embedding_bytes(spec, sizeof(float), sequences, seq);
     held[Category::data] = nn::token_batch_bytes(sequences, seq);
     return held;
   }

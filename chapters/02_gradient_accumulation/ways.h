@@ -94,8 +94,8 @@ class Accumulation final : public Workload {
         resident.bytes[c] =
             checked_sum(resident.bytes[c], checked_product((batch + micro_batch - 1) / micro_batch - 1, held.bytes[c]));
     }
-    return nn::predict_step(spec, sizeof(float), way == Way::full_batch ? batch : micro_batch, seq, {}, resident)
-        .at_peak;
+    const std::size_t sequences = way == Way::full_batch ? batch : micro_batch;
+    return nn::walk_step(spec, {.sequences = sequences, .seq = seq}, resident).at_peak;
   }
 
  private:

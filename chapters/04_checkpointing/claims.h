@@ -82,8 +82,8 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<Counted>& counted) {
        .size = large,
        .at_size = []() -> std::optional<double> {
          const nn::TransformerSpec spec = nn::parse_transformer("bert-large");
-         return double(schedule_flops(spec, 8, 512, recompute_segments(24, 1))) /
-                    double(schedule_flops(spec, 8, 512, keep_everything(24))) -
+         return double(nn::step_flops(spec, 8, 512, recompute_segments(24, 1))) /
+                    double(nn::step_flops(spec, 8, 512, keep_everything(24))) -
                 1;
        },
        .measure = [=](const Results& r) -> std::optional<double> {
@@ -117,13 +117,13 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<Counted>& counted) {
 inline void show_operations(const Results& results, Report& report, const nn::TransformerSpec& spec, const Ways& ways,
                             Counted& counted) {
   const Config& c = report.config();
-  const std::uint64_t none = schedule_flops(spec, c.batch, c.seq, keep_everything(spec.layers));
+  const std::uint64_t none = nn::step_flops(spec, c.batch, c.seq, keep_everything(spec.layers));
   const auto most = results.value("none", figures::peak);
   for (const auto& [name, schedule_for] : ways) {
     const auto peak = results.value(name, figures::peak);
     if (!peak) continue;
     const Schedule schedule = schedule_for(c.batch);
-    const std::uint64_t flops = schedule_flops(spec, c.batch, c.seq, schedule);
+    const std::uint64_t flops = nn::step_flops(spec, c.batch, c.seq, schedule);
     report.line(fmt::format("{:<16}  {:>10.3f} GFLOP of matrix products, {:>4.1f} % again, {:>11} saved: {}", name,
                             double(flops) / 1e9, 100 * double(flops - none) / double(none),
                             most && *most >= *peak ? format_bytes(std::size_t(*most - *peak)) : "-",

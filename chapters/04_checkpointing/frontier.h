@@ -20,7 +20,6 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
   const Config& c = report.config();
   const std::size_t bytes = element_bytes(precision);
   const auto peak = [&](const Schedule& s) { return predict_schedule(spec, bytes, c.batch, c.seq, s, always).total(); };
-  const StepCosts costs(spec, bytes, c.batch, c.seq);
   const Schedule everything = keep_everything(spec.layers);
   const std::size_t most = peak(everything);
   std::size_t least = most;
@@ -32,9 +31,8 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
     const std::size_t budget = least + (most - least) * i / kPoints;
     const auto schedule = solve_schedule(spec, bytes, c.batch, c.seq, budget, always);
     if (!schedule) continue;
-    double again = 0;
-    for (const Segment& segment : *schedule) again += costs.recompute_cost(segment);
-    const double more = 100 * again / double(nn::step_flops(spec, c.batch, c.seq));
+    const double more =
+        100 * recompute_cost(spec, c.batch, c.seq, *schedule) / double(nn::step_flops(spec, c.batch, c.seq));
     const std::size_t found = peak(*schedule);
     report.check(found <= budget, "the solver exceeded its budget");
     report.line(fmt::format("  {:>11}  {:>5.1f} % |{:<34}| {}", format_bytes(found), more,

@@ -25,7 +25,7 @@ inline std::vector<Segment> segment_choices(std::size_t longest) {
 inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, std::size_t element_bytes,
                                               std::size_t sequences, std::size_t seq, std::size_t budget,
                                               const ByCategory& resident) {
-  const StepCosts costs(spec, element_bytes, sequences, seq);
+  const nn::StepLevers levers{.element_bytes = element_bytes, .sequences = sequences, .seq = seq};
   const std::size_t fixed = checked_sum(resident.total(), nn::token_batch_bytes(sequences, seq));
   if (budget <= fixed) return std::nullopt;
   const std::size_t room = budget - fixed;
@@ -40,9 +40,11 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   std::vector<Choice> choices;
   // Longer segments neither save bytes (the best length is below sqrt(layers)) nor operations (each leaves out one
   // product).
-  for (const Segment& s : segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2)))
+  for (const Segment& s : segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2))) {
+    const nn::SegmentBytes bytes = nn::segment_bytes(spec, levers, s);
     choices.push_back(
-        {s, costs.held(s), std::max(costs.forward_peak(s), costs.backward_peak(s)), costs.recompute_cost(s)});
+        {s, bytes.held, std::max(bytes.forward_peak, bytes.backward_peak), recompute_cost(spec, sequences, seq, s)});
+  }
 
   // after[l]: ways to treat the first l layers. A way that holds no less and computes no less than another is dropped:
   // whatever follows it could follow the other.
@@ -52,7 +54,7 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
     std::size_t from, choice;  // the state before, in after[l − layers of the choice], and the choice that led here
   };
   std::vector<std::vector<State>> after(spec.layers + 1);
-  after[0] = {{costs.embedding, 0, 0, 0}};
+  after[0] = {{nn::embedding_bytes(spec, element_bytes, sequences, seq), 0, 0, 0}};
   for (std::size_t l = 1; l <= spec.layers; ++l) {
     std::vector<State> all;
     for (std::size_t c = 0; c < choices.size(); ++c) {
@@ -70,8 +72,9 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
 
   // The fewer operations, the more bytes: the last one that leaves room for the loss.
   const auto& ends = after[spec.layers];
+  const std::size_t head = nn::head_peak_bytes(spec, levers);
   for (std::size_t i = ends.size(); i-- > 0;) {
-    if (ends[i].held + costs.head > room) continue;
+    if (ends[i].held + head > room) continue;
     Schedule schedule;
     for (std::size_t l = spec.layers, at = i; l > 0;) {
       const State& state = after[l][at];

@@ -64,8 +64,8 @@ inline nn::TransformerSpec zero_example() { return nn::parse_transformer("gpt:36
 /// Bytes of model state per parameter that a rank of N has, BF16 with AdamW.
 inline double state_per_parameter(std::size_t ranks, int stage) {
   const nn::TransformerSpec spec = zero_example();
-  return double(Units<__nv_bfloat16>::resident(units_of(spec, {}, ranks), ranks, stage).total()) /
-         double(spec.parameters());
+  const nn::StepLevers levers{.element_bytes = sizeof(__nv_bfloat16), .replicas = ranks, .zero = stage};
+  return double(nn::unit_state_bytes(spec, levers).total()) / double(spec.parameters());
 }
 
 inline void zero_table(Report& report) {

@@ -121,38 +121,17 @@ class DataParallel final : public Workload {
 /// while a step runs.
 template <class T>
 ByCategory predict_data_parallel(const Job& job, int rank) {
-  const std::size_t share = job.batch / job.layout.dp, layers = job.spec.layers;
-  const std::vector<UnitShape> units = units_of(job.spec, {.layers = layers}, 1);
-  const ByCategory state = Units<T>::resident(units, 1, 0);
+  const nn::StepLevers levers{
+      .element_bytes = sizeof(T),
+      .sequences = job.batch / job.layout.dp,
+      .seq = job.seq,
+      .schedule = {{job.spec.layers, false, job.keep}},
+      .replicas = job.layout.dp,
+      .data_parallel = rank == 0 ? nn::DataParallel::first_device : nn::DataParallel::other_device};
   ByCategory resident;
-  if (rank == 0) resident = state;
-  resident[Category::workspace] = kGranule;
-  const std::size_t u = nn::residual_bytes(job.spec, sizeof(T), share, job.seq);
-  const std::size_t e = nn::embedding_bytes(job.spec, sizeof(T), share, job.seq);
-  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), share, job.seq, job.keep);
-  const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), share, job.seq);
-  const auto below = [&](std::size_t l) { return checked_sum(e, checked_product(l, u + layer.kept)); };
-  const std::size_t rows = checked_product(job.batch, job.seq);
-  const std::size_t gathered = round_to_granule(checked_product(checked_product(rows, job.spec.vocabulary), sizeof(T)));
-
-  nn::PeakBytes peak{resident};
-  const auto moment = [&](std::size_t activations, bool whole_batch, bool gradients, std::size_t workspace = 0) {
-    nn::PeakBytes now{resident};
-    now.at_peak[Category::data] += nn::token_batch_bytes(share, job.seq);
-    if (rank == 0 && whole_batch) now.at_peak[Category::data] += nn::token_batch_bytes(job.batch, job.seq);
-    if (rank != 0) now.at_peak[Category::parameters] += state[Category::parameters];
-    if (rank != 0 && gradients) now.at_peak[Category::gradients] += state[Category::gradients];
-    now.at_peak[Category::activations] += activations;
-    now.at_peak[Category::workspace] += workspace;
-    peak = nn::later_peak(peak, now);
-  };
-  for (std::size_t l = 0; l < layers; ++l) moment(below(l) + u + layer.forward_peak, true, false);
-  const std::size_t with_head = below(layers) + u + head.activations;
-  moment(with_head, true, false);
-  if (rank == 0) moment(with_head + gathered, true, false, round_to_granule(rows * sizeof(float)));
-  moment(with_head, false, true);
-  for (std::size_t l = layers; l-- > 0;) moment(below(l) + 2 * u + layer.backward_peak, false, true);
-  return peak.at_peak;
+  if (rank == 0) resident = nn::unit_state_bytes(job.spec, {.element_bytes = sizeof(T)});
+  resident[Category::workspace] = round_to_granule(sizeof(float));  // the loss
+  return nn::walk_step(job.spec, levers, resident).at_peak;
 }
 
 /// Payload in bytes that a rank sends in a step: parameters to all, logits to rank 0 and their gradients back,

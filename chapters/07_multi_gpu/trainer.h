@@ -263,80 +263,30 @@ class RankTraining final : public Workload {
   std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
 };
 
-/// Peak allocated bytes of a rank, moment by moment in the order of its work. Above what stays (Units::resident()),
-/// with u one residual, E what embed() keeps, W and G a unit's parameters and gradients while they are whole
-/// (ZeRO):
-///
-///   each micro-batch in flight   E + sum over layers of u + kept        (last stage: + u; first and last: + tokens)
-///   forward of layer l           E + (l + 1) u + kept(0) + … + kept(l−1) + forward_peak + W
-///   the loss                     E + (L + 1) u + kept(0) + … + kept(L−1) + head + row losses + W, then G, without
-///   these backward of layer l          E + (l + 2) u + kept(0) + … + kept(l−1) + backward_peak + W + G + G(token)
+/// The step of one rank as its prediction sees it.
+template <class T>
+nn::StepLevers levers_of(const Job& job, const RankCoordinates& place) {
+  const std::size_t micro_batches = job.batch / job.layout.dp / job.micro_batch;
+  const nn::Slice slice = slice_of(job.spec, job.layout, place);
+  return {.element_bytes = sizeof(T),
+          .sequences = job.micro_batch,
+          .seq = job.seq,
+          .schedule = {{slice.layers, false, job.keep}},
+          .micro_batches = micro_batches,
+          .in_flight = most_in_flight(job.layout, place.stage, micro_batches),
+          .slice = slice,
+          .replicas = job.layout.dp,
+          .zero = job.layout.zero};
+}
+
+/// Peak allocated bytes of a rank.
 template <class T>
 ByCategory predict_rank(const Job& job, const RankCoordinates& place) {
-  const nn::Slice slice = slice_of(job.spec, job.layout, place);
-  const bool embeds = slice.embeds(), has_head = slice.has_head(job.spec);
-  const std::size_t dp = job.layout.dp;
-  const int zero = dp > 1 ? job.layout.zero : 0;
-  const std::vector<UnitShape> units = units_of(job.spec, slice, dp);
-  const auto whole = [&](const std::string& name) {
-    for (const UnitShape& unit : units)
-      if (unit.name == name) return round_to_granule(unit.count * sizeof(T));
-    return std::size_t(0);
-  };
-  const std::size_t micro_batches = job.batch / dp / job.micro_batch;
-  const auto more = [&](const std::string& name) {  // a shard, to be added to what earlier micro-batches left
-    std::size_t bytes = 0;
-    for (const UnitShape& unit : units)
-      if (unit.name == name && zero >= 2 && micro_batches > 1) bytes = round_to_granule(unit.count / dp * sizeof(T));
-    return bytes;
-  };
-  const auto w = [&](const std::string& name) { return zero >= 3 ? whole(name) : 0; };
-  const auto g = [&](const std::string& name) { return zero >= 2 ? whole(name) : 0; };
-  ByCategory resident = Units<T>::resident(units, dp, zero);
-  resident[Category::workspace] = (has_head ? 2 : 1) * kGranule;
-
-  const std::size_t u = nn::residual_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
-  const std::size_t e = embeds ? nn::embedding_bytes(job.spec, sizeof(T), job.micro_batch, job.seq) : 0;
-  const nn::LayerBytes layer = nn::layer_bytes(job.spec, sizeof(T), job.micro_batch, job.seq, job.keep, job.layout.tp);
-  const nn::HeadBytes head = nn::head_bytes(job.spec, sizeof(T), job.micro_batch, job.seq);
-  const std::size_t tokens = embeds || has_head ? nn::token_batch_bytes(job.micro_batch, job.seq) : 0;
-  const auto below = [&](std::size_t l) { return checked_sum(e, checked_product(l, u + layer.kept)); };
-  const std::size_t layers = slice.layers, held = below(layers) + (has_head ? u : 0);
-  const auto layer_name = [&](std::size_t l) { return "layer " + std::to_string(slice.first_layer + l + 1); };
-
-  nn::PeakBytes peak{resident};
-  std::size_t others = 0;  // micro-batches in flight beside the one at work
-  const auto moment = [&](std::size_t activations, std::size_t parameters, std::size_t gradients,
-                          std::size_t workspace = 0) {
-    nn::PeakBytes now{resident};
-    now.at_peak[Category::data] += checked_product(others + 1, tokens);
-    now.at_peak[Category::activations] += checked_sum(checked_product(others, held), activations);
-    now.at_peak[Category::parameters] += parameters;
-    now.at_peak[Category::gradients] += gradients;
-    now.at_peak[Category::workspace] += workspace;
-    peak = nn::later_peak(peak, now);
-  };
-  // With fewer in flight there is less of everything: the moments with the most of them decide.
-  others = most_in_flight(job.layout, place.stage, micro_batches) - 1;
-  if (embeds) moment(e + u, w("token") + w("embedding"), 0);
-  for (std::size_t l = 0; l < layers; ++l) moment(below(l) + u + layer.forward_peak, w(layer_name(l)), 0);
-  if (has_head) {
-    const std::size_t now = below(layers) + u + head.activations;
-    moment(now, w("token") + w("head"), 0, head.workspace);
-    moment(now, w("token") + w("head"), g("token") + g("head"));
-    moment(below(layers) + u, 0, g("token") + g("head") + more("head"));
-  }
-  for (std::size_t l = layers; l-- > 0;) {
-    const std::size_t gradients = g(layer_name(l)) + (has_head ? g("token") : 0);
-    moment(below(l) + 2 * u + layer.backward_peak, w(layer_name(l)), gradients);
-    moment(below(l) + u, 0, gradients + more(layer_name(l)));
-  }
-  if (embeds) {
-    moment(e + u, w("embedding"), g("token") + g("embedding"));
-    moment(0, 0, g("token") + g("embedding") + more("token"));
-    moment(0, 0, g("embedding") + more("embedding"));
-  }
-  return peak.at_peak;
+  const nn::StepLevers levers = levers_of<T>(job, place);
+  ByCategory resident = nn::unit_state_bytes(job.spec, levers);
+  // The loss of all ranks that is shown, and where the head is, the loss.
+  resident[Category::workspace] = (levers.slice.has_head(job.spec) ? 2 : 1) * round_to_granule(sizeof(float));
+  return nn::walk_step(job.spec, levers, resident).at_peak;
 }
 
 /// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it. E P: all units' bytes; m:
@@ -386,10 +336,10 @@ class Cluster final : public Team {
 /// The largest rank's.
 template <class T>
 ByCategory predict_largest(const Job& job) {
-  nn::PeakBytes largest, next;
+  PeakBytes largest, next;
   for (std::size_t stage = 0; stage < job.layout.pp; ++stage) {
     next.at_peak = predict_rank<T>(job, RankCoordinates{0, 0, stage});
-    largest = nn::later_peak(largest, next);
+    largest = later_peak(largest, next);
   }
   return largest.at_peak;
 }

@@ -17,12 +17,12 @@
 
 #include "cuda/nccl.h"
 #include "nn/mixed_precision.h"
+#include "nn/step_walk.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
 
 namespace oomlab::multi_gpu {
 
-inline constexpr std::size_t kAlign = 8;  // elements
 inline std::size_t padded(std::size_t count, std::size_t to) { return (count + to - 1) / to * to; }
 
 /// Where the tensors of one unit are.
@@ -40,9 +40,9 @@ inline std::vector<UnitShape> units_of(const nn::TransformerSpec& spec, const nn
     UnitShape& unit = units.back();
     unit.tensors.push_back(i);
     unit.offsets.push_back(unit.count);
-    unit.count += padded(shapes[i].count(), kAlign);
+    unit.count += padded(shapes[i].count(), nn::kUnitAlign);
   }
-  for (UnitShape& unit : units) unit.count = padded(unit.count, kAlign * shards);
+  for (UnitShape& unit : units) unit.count = padded(unit.count, nn::kUnitAlign * shards);
   return units;
 }
 
@@ -151,21 +151,6 @@ class Units {
         return {first - at, last - first, unit.gradients.data() + first - (zero_ >= 2 ? mine : 0)};
       }
     return {};
-  }
-
-  /// What stays allocated, in bytes: the table above, each buffer rounded to the granule.
-  static ByCategory resident(const std::vector<UnitShape>& units, std::size_t shards, int zero) {
-    ByCategory bytes;
-    if (shards == 1) zero = 0;
-    for (const UnitShape& unit : units) {
-      const std::size_t shard = unit.count / shards;
-      bytes[Category::parameters] += round_to_granule((zero >= 3 ? shard : unit.count) * sizeof(T));
-      bytes[Category::gradients] += round_to_granule((zero >= 2 ? shard : unit.count) * sizeof(T));
-      bytes[Category::optimizer] +=
-          (sizeof(T) == 2 ? 3 : 2) * round_to_granule((zero >= 1 ? shard : unit.count) * sizeof(float));
-    }
-    bytes[Category::optimizer] += nn::scale_state_bytes();
-    return bytes;
   }
 
  private:

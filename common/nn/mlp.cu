@@ -240,10 +240,6 @@ std::uint64_t Mlp::fingerprint(Context& context) const {
 
 // --------------------------------------------------------------------------------------------------------- closed form
 
-PeakBytes later_peak(const PeakBytes& first, const PeakBytes& second) {
-  return second.total() > first.total() ? second : first;
-}
-
 std::size_t activation_bytes(const MlpSpec& spec, std::size_t batch, std::size_t l) {
   return round_to_granule(checked_product(checked_product(batch, spec.widths[l]), sizeof(float)));
 }

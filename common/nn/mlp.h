@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "memory/context.h"
+#include "memory/peak.h"
 #include "nn/ops.h"
 #include "nn/optimizer.h"
 
@@ -102,15 +103,6 @@ class Mlp {
 };
 
 // --------------------------------------------------------------------------------------------------------- closed form
-
-/// Live bytes at the moment of the peak (the first one, when several are equal), as
-/// Ledger::peak_by_category().
-struct PeakBytes {
-  ByCategory at_peak;
-  std::size_t total() const { return at_peak.total(); }
-};
-/// The larger one; the first when equal. For a program that does one thing after the other.
-PeakBytes later_peak(const PeakBytes& first, const PeakBytes& second);
 
 /// granule(4 · batch · w[l]): one activation, l = 0…L (0 is the input).
 std::size_t activation_bytes(const MlpSpec& spec, std::size_t batch, std::size_t l);

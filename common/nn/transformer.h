@@ -1,5 +1,5 @@
 #pragma once
-// A transformer with hand-written backward, in two published shapes, and the closed form of the memory it needs.
+// A transformer with hand-written backward, in two published shapes. What memory it needs: step_walk.h.
 //
 //   gpt    pre-norm, causal, learned positions, final norm, head tied to the token embedding (GPT-2; Radford et al.,
 //          2019)
@@ -211,47 +211,5 @@ class Transformer {
   std::vector<DeviceBuffer<T>> owned_;   // values and gradients of a whole model
   DeviceBuffer<float> loss_;
 };
-
-// --------------------------------------------------------------------------------------------------------- closed form
-
-/// Bytes of values of `element_bytes` each, all tensors rounded to the granule on their own.
-std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes);
-/// What the head has at once, above its input, in its fullest moment: activations, and row losses (workspace).
-struct HeadBytes {
-  std::size_t activations, workspace;
-};
-HeadBytes head_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq);
-/// What embed() keeps until embed_backward().
-std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
-                            std::size_t seq);
-/// tokens and labels.
-std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq);
-
-/// The activations of one layer in bytes: what stays after its forward pass, and the fullest moments within its forward
-/// and its backward pass, each beside its input x and, backward, the gradient that flows through it.
-struct LayerBytes {
-  std::size_t kept, forward_peak, backward_peak;
-};
-LayerBytes layer_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
-                       const Keep& keep, std::size_t parts = 1);
-/// One residual [R, C].
-std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
-                           std::size_t seq);
-
-/// Peak of a step above what is resident: forward_backward(), or with `keep`, one a layer, each layer rebuilt before
-/// its backward pass. Tokens and labels are counted, gradients and loss are resident.
-PeakBytes predict_step(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences, std::size_t seq,
-                       std::span<const Keep> keep, const ByCategory& resident);
-
-/// Floating-point operations of the matrix products, a multiplication and an addition counted as two.
-struct LayerFlops {
-  std::uint64_t forward;        ///< of one layer
-  std::uint64_t last_product;   ///< of these, the one that a layer computed again can leave out (0 in bert)
-  std::uint64_t probabilities;  ///< of these, the scores
-};
-LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq);
-/// A whole step with this `keep`: three times the forward pass, and what is computed again.
-std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                         std::span<const Keep> keep = {});
 
 }  // namespace oomlab::nn

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "nn/step_walk.h"
 #include "nn/transformer_tensors.h"
 
 namespace oomlab::nn {

@@ -46,7 +46,8 @@ inline ByCategory resident_with(const nn::TransformerSpec& spec, Precision preci
 /// Peak allocated bytes by category of training: activations are 4 or 2 bytes an element.
 inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                                     Precision precision) {
-  return nn::predict_step(spec, element_bytes(precision), sequences, seq, {}, resident_with(spec, precision)).at_peak;
+  const nn::StepLevers levers{.element_bytes = element_bytes(precision), .sequences = sequences, .seq = seq};
+  return nn::walk_step(spec, levers, resident_with(spec, precision)).at_peak;
 }
 
 /// The precision that --precision names; the command line knows no others.

@@ -12,6 +12,7 @@
 #include "harness/chapter.h"
 #include "memory/context.h"
 #include "nn/optimizer.h"
+#include "nn/step_walk.h"
 #include "nn/transformer.h"
 
 namespace oomlab::train {

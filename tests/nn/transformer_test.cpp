@@ -1,6 +1,7 @@
 // The whole transformer: published parameter counts, bytes as predicted, gradients that point where the loss falls, and
 // bits that do not depend on what is kept. Numbers against another implementation: tests/parity.
 
+#include "nn/step_walk.h"
 #include "nn/transformer.h"
 
 #include <cuda_bf16.h>
@@ -109,10 +110,13 @@ void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences
   ledger.reset_peak();
   const std::uint64_t flops = context.flops();
   step_with(context, model, Tokens(spec, sequences, seq, 1).batch(context), keep);
-  EXPECT_EQ(ledger.peak_by_category(), predict_step(spec, sizeof(T), sequences, seq, keep, resident).at_peak)
+  Schedule schedule;
+  for (const Keep& k : keep) schedule.push_back({1, false, k});
+  const StepLevers levers{.element_bytes = sizeof(T), .sequences = sequences, .seq = seq, .schedule = schedule};
+  EXPECT_EQ(ledger.peak_by_category(), walk_step(spec, levers, resident).at_peak)
       << what << ": " << ledger.peak_bytes();
   EXPECT_EQ(ledger.live_by_category(), resident) << what;
-  EXPECT_EQ(context.flops() - flops, step_flops(spec, sequences, seq, keep)) << what;
+  EXPECT_EQ(context.flops() - flops, step_flops(spec, sequences, seq, schedule)) << what;
 }
 
 TYPED_TEST(TransformerOf, BytesAndFlopsAreAsPredicted) {
@@ -274,8 +278,8 @@ TEST(TransformerLayers, TheBackwardPassRequiresWhatItReads) {
 
 TEST(TransformerBytes, SizesBeyond64BitsAreRefused) {
   const TransformerSpec spec = parse_transformer("gpt2");
-  EXPECT_THROW(predict_step(spec, 4, SIZE_MAX / 2, 1024, {}, {}), std::length_error);
-  EXPECT_THROW(predict_step(spec, 4, SIZE_MAX / 4'000'000, 1024, {}, {}), std::length_error);
+  EXPECT_THROW(walk_step(spec, {.sequences = SIZE_MAX / 2, .seq = 1024}, {}), std::length_error);
+  EXPECT_THROW(walk_step(spec, {.sequences = SIZE_MAX / 4'000'000, .seq = 1024}, {}), std::length_error);
 }
 
 }  // namespace

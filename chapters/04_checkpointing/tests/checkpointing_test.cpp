@@ -122,16 +122,10 @@ TYPED_TEST(Checkpointing, BytesAndOperationsAreAsPredicted) {
       EXPECT_EQ(ledger.peak_by_category(),
                 predict_schedule(spec, sizeof(TypeParam), sequences, seq, schedule, resident))
           << name << " " << sequences << " x " << seq << ": " << describe(schedule);
-      EXPECT_EQ(context.flops() - before, schedule_flops(spec, sequences, seq, schedule)) << describe(schedule);
+      EXPECT_EQ(context.flops() - before, nn::step_flops(spec, sequences, seq, schedule)) << describe(schedule);
       EXPECT_EQ(ledger.live_by_category(), resident);
     }
   }
-}
-
-double recompute_cost(const StepCosts& costs, const Schedule& schedule) {
-  double sum = 0;
-  for (const Segment& s : schedule) sum += costs.recompute_cost(s);
-  return sum;
 }
 
 // Every schedule that can be put together from the solver's choices.
@@ -149,14 +143,13 @@ TEST(Solver, IsAsGoodAsBruteForceAtEveryBudget) {
   for (const char* name : {"gpt:1-2-12", "bert:1-2-12", "gpt:1-8-8"})
     for (std::size_t layers = 1; layers <= 5; ++layers) {
       const nn::TransformerSpec spec = tiny(name, layers);
-      const StepCosts costs(spec, 4, 3, 30);
       const ByCategory resident{};
       std::vector<Schedule> all;
       Schedule begun;
       all_schedules(layers, begun, all);
       std::vector<std::pair<std::size_t, double>> found;  // peak, operations
       for (const Schedule& s : all)
-        found.emplace_back(predict_schedule(spec, 4, 3, 30, s, resident).total(), recompute_cost(costs, s));
+        found.emplace_back(predict_schedule(spec, 4, 3, 30, s, resident).total(), recompute_cost(spec, 3, 30, s));
       std::sort(found.begin(), found.end());
       double best = INFINITY;
       for (std::size_t i = 0; i < found.size(); ++i) {
@@ -166,7 +159,7 @@ TEST(Solver, IsAsGoodAsBruteForceAtEveryBudget) {
         const auto solved = solve_schedule(spec, 4, 3, 30, budget, resident);
         ASSERT_TRUE(solved) << name << " " << layers << " " << budget;
         ASSERT_LE(predict_schedule(spec, 4, 3, 30, *solved, resident).total(), budget);
-        ASSERT_LE(recompute_cost(costs, *solved), best * (1 + 1e-12)) << describe(*solved);
+        ASSERT_LE(recompute_cost(spec, 3, 30, *solved), best * (1 + 1e-12)) << describe(*solved);
       }
       EXPECT_FALSE(solve_schedule(spec, 4, 3, 30, found.front().first - 1, resident));
     }
@@ -175,7 +168,6 @@ TEST(Solver, IsAsGoodAsBruteForceAtEveryBudget) {
 TEST(Solver, MoreBudgetNeverCostsMoreOperations) {
   for (const char* name : {"bert-large", "gpt2"}) {
     const nn::TransformerSpec spec = nn::parse_transformer(name);
-    const StepCosts costs(spec, 2, 8, 512);
     const ByCategory resident{};
     const std::size_t most = predict_schedule(spec, 2, 8, 512, keep_everything(spec.layers), resident).total();
     double last = INFINITY;
@@ -185,8 +177,8 @@ TEST(Solver, MoreBudgetNeverCostsMoreOperations) {
         EXPECT_EQ(last, INFINITY);
         continue;
       }
-      EXPECT_LE(recompute_cost(costs, *solved), last);
-      last = recompute_cost(costs, *solved);
+      EXPECT_LE(recompute_cost(spec, 8, 512, *solved), last);
+      last = recompute_cost(spec, 8, 512, *solved);
     }
     EXPECT_EQ(last, 0);
   }

@@ -216,7 +216,7 @@ TEST(Zero, BytesAreThePublishedOnes) {
       padding = parameters - spec.parameters();
       EXPECT_LE(padding, nn::tensors_of(spec).size() * 7 + units * (8 * n - 1));
       const auto divided = [&](bool shared, std::size_t bytes) { return parameters * bytes / (shared ? n : 1); };
-      const ByCategory b = Units<__nv_bfloat16>::resident(units_of(spec, {}, n), n, stage);
+      const ByCategory b = nn::unit_state_bytes(spec, {.element_bytes = 2, .replicas = n, .zero = stage});
       const std::size_t rounding = units * kGranule;
       for (const auto& [category, expected, buffers] :
            {std::tuple(Category::parameters, divided(stage >= 3, 2), std::size_t(1)),

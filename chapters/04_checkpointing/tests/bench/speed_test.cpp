@@ -26,7 +26,7 @@ TEST(Speed, ComputingAgainCostsWhatItsOperationsCost) {
   const Schedule ways[] = {keep_everything(layers), recompute_segments(layers, 1),
                            keep_selected(layers, {.norms = false, .gelu = false})};
   const double ideal =
-      double(schedule_flops(spec, sequences, seq, ways[1])) / double(schedule_flops(spec, sequences, seq, ways[0]));
+      double(nn::step_flops(spec, sequences, seq, ways[1])) / double(nn::step_flops(spec, sequences, seq, ways[0]));
   // Ratios to the step that keeps everything. What other programs do can cost more than the limits below, but not three
   // times in a row; what computing again costs, it costs every time.
   double every = 0, selective = 0;

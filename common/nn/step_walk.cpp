@@ -1,0 +1,410 @@
+#include "nn/step_walk.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "nn/mixed_precision.h"
+#include "nn/transformer_tensors.h"
+
+namespace oomlab::nn {
+
+namespace {
+
+// The buffers of a step, in bytes.
+struct Sizes {
+  std::size_t u;           // [R, C]
+  std::size_t a, q, h, p;  // of a part: [R, C], [R, 3C], [R, 4C], [B, H, S, S]
+  std::size_t s;           // [R] floats: a mean, an rstd, the row losses
+  std::size_t v;           // [R, V]
+  std::size_t tokens;      // and labels
+
+  Sizes(const TransformerSpec& spec, const StepLevers& levers) {
+    const std::size_t rows = checked_product(levers.sequences, levers.seq), parts = levers.slice.parts;
+    const auto bytes = [&](std::size_t a, std::size_t b, std::size_t size) {
+      return round_to_granule(checked_product(checked_product(a, b), size));
+    };
+    const std::size_t e = levers.element_bytes;
+    u = bytes(rows, spec.width, e);
+    a = bytes(rows, spec.width / parts, e);
+    q = bytes(rows, checked_product(spec.width / parts, 3), e);
+    h = bytes(rows, spec.hidden() / parts, e);
+    p = bytes(checked_product(levers.sequences, spec.heads / parts), checked_product(levers.seq, levers.seq), e);
+    s = bytes(rows, 1, sizeof(float));
+    v = bytes(rows, spec.vocabulary, e);
+    tokens = token_batch_bytes(levers.sequences, levers.seq);
+    // So that small multiples of these need no check.
+    if (std::max({h, p, v, s, q, tokens}) > SIZE_MAX / 64) throw std::length_error("a size does not fit 64 bits");
+  }
+};
+
+// The elements of each kind of unit. All layers have equally many.
+struct UnitElements {
+  std::size_t token = 0, embedding = 0, layer = 0, head = 0, layers = 0;
+
+  UnitElements(const TransformerSpec& spec, const StepLevers& levers) {
+    using Unit = Place::Unit;
+    const Slice& slice = levers.slice;
+    layers = slice.end(spec) - slice.first_layer;
+    const auto padded = [](std::size_t count, std::size_t to) { return checked_sum(count, to - 1) / to * to; };
+    visit_tensors(spec, slice, [&](const Place& p) {
+      if (p.unit == Unit::layer && p.layer != slice.first_layer + 1) return;
+      (p.unit == Unit::token       ? token
+       : p.unit == Unit::embedding ? embedding
+       : p.unit == Unit::layer     ? layer
+                                   : head) += padded(checked_product(p.rows, p.columns), kUnitAlign);
+    });
+    for (std::size_t* unit : {&token, &embedding, &layer, &head})
+      *unit = padded(*unit, checked_product(kUnitAlign, levers.replicas));
+  }
+};
+
+class StepWalk {
+ public:
+  StepWalk(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident)
+      : bert_(spec.bert()),
+        embeds_(levers.slice.embeds()),
+        has_head_(levers.slice.has_head(spec)),
+        spec_(spec),
+        levers_(levers),
+        schedule_(levers.schedule),
+        z_(spec, levers),
+        tracker_(resident) {
+    const std::size_t layers = levers.slice.end(spec) - levers.slice.first_layer;
+    if (schedule_.empty()) schedule_ = {{layers, false, {}}};
+    std::size_t scheduled = 0;
+    for (const Segment& segment : schedule_) scheduled += segment.layers;
+    if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
+    if (levers.replicas == 1 || levers.zero < 2) return;
+    const UnitElements elements(spec, levers);
+    token_ = temporary(elements.token), embedding_ = temporary(elements.embedding);
+    layer_ = temporary(elements.layer), head_ = temporary(elements.head);
+  }
+
+  void step() {
+    if (levers_.data_parallel == DataParallel::other_device)
+      add(Category::parameters, whole_state()[Category::parameters]);
+    if (levers_.data_parallel == DataParallel::first_device) add(Category::data, whole_batch_tokens());
+    // Of passes that do the same with as much or less beside them, one decides.
+    if (levers_.in_flight > 1) wait_in_flight(levers_.in_flight - 1);
+    forward();
+    backward();
+    if (levers_.micro_batches == 1) return;
+    accumulate_ = true;
+    if (levers_.micro_batches > levers_.in_flight) forward();
+    backward();
+  }
+
+  // ---- one segment; the residual before it is there
+
+  void forward(const Segment& segment) {
+    for (std::size_t i = 0; i < segment.layers; ++i) {
+      use(layer_);
+      forward_layer(segment.recompute ? Keep{.layer = false} : segment.keep);
+      done_with(layer_);
+      if (segment.recompute && i > 0) drop(z_.u);  // the layer's input; the segment's stays
+    }
+  }
+  void backward(const Segment& segment) {
+    for (std::size_t i = 0; segment.recompute && i + 1 < segment.layers; ++i) {
+      use(layer_);
+      forward_layer(Keep{});
+      done_with(layer_);
+    }
+    for (std::size_t i = segment.layers; i-- > 0;) {
+      const bool again = segment.recompute && i + 1 < segment.layers;  // its forward pass has just run again
+      use(layer_), make_gradients(layer_);
+      rebuild(again ? Keep{} : segment.recompute ? Keep{.layer = false} : segment.keep);
+      backward_layer();
+      drop(z_.u);  // the layer's input
+      done_with(layer_), reduce_gradients(layer_);
+    }
+  }
+
+  // Head and loss; the last layer's output is there.
+  void head_forward() {
+    use(token_), use(head_);
+    if (bert_) add(z_.u), add(z_.u);  // dense, GELU
+    add(z_.u), add(z_.s), add(z_.s);  // norm
+    add(z_.v);
+    if (levers_.data_parallel == DataParallel::other_device) return;
+    const bool gathers = levers_.data_parallel == DataParallel::first_device;
+    const std::size_t batch = checked_product(levers_.sequences, gathers ? levers_.replicas : 1);
+    const std::size_t rows = checked_product(batch, levers_.seq);
+    const std::size_t gathered =
+        round_to_granule(checked_product(checked_product(rows, spec_.vocabulary), levers_.element_bytes));
+    const std::size_t row_losses = round_to_granule(checked_product(rows, sizeof(float)));
+    if (gathers) add(gathered);
+    add(Category::workspace, row_losses);
+    tracker_.drop(Category::workspace, row_losses);
+    if (gathers) drop(gathered), tracker_.drop(Category::data, whole_batch_tokens());
+  }
+
+  const PeakTracker& tracker() const { return tracker_; }
+  void add(std::size_t bytes) { tracker_.add(Category::activations, bytes); }
+  std::size_t residual() const { return z_.u; }
+
+ private:
+  // Bytes of a unit that are there only while it is at work, or while its gradients come into being.
+  struct Temporary {
+    std::size_t parameters = 0, gradients = 0;
+    std::size_t shard = 0;  // while it is added to what earlier micro-batches left
+  };
+  Temporary temporary(std::size_t elements) const {
+    const auto bytes = [&](std::size_t count) {
+      return round_to_granule(checked_product(count, levers_.element_bytes));
+    };
+    return {.parameters = levers_.zero >= 3 ? bytes(elements) : 0,
+            .gradients = bytes(elements),
+            .shard = bytes(elements / levers_.replicas)};
+  }
+
+  // What forward passes of `micro_batches` leave until their backward passes.
+  void wait_in_flight(std::size_t micro_batches) {
+    StepWalk one(spec_, levers_, {});
+    one.forward();
+    for (std::size_t c = 0; c < kCategoryCount; ++c)
+      tracker_.add(Category(c), checked_product(micro_batches, one.tracker().live().bytes[c]));
+  }
+
+  void forward() {
+    if (embeds_ || has_head_) add(Category::data, z_.tokens);
+    if (embeds_) {
+      use(token_), use(embedding_);
+      if (bert_) add(z_.u), add(z_.s), add(z_.s);  // the sum before the norm, and its statistics
+      add(z_.u);
+      done_with(token_), done_with(embedding_);
+    } else {
+      add(z_.u);  // received
+    }
+    for (const Segment& segment : schedule_) forward(segment);
+    if (!has_head_) drop(z_.u);  // sent
+  }
+
+  void backward() {
+    if (has_head_) {
+      head_forward();
+      head_backward();
+    } else {
+      add(z_.u);  // received
+    }
+    for (std::size_t i = schedule_.size(); i-- > 0;) backward(schedule_[i]);
+    if (embeds_) {
+      use(embedding_), make_gradients(embedding_);
+      if (bert_) drop(z_.u), drop(z_.s), drop(z_.s);
+      drop(z_.u);
+      done_with(embedding_);
+      reduce_gradients(token_), reduce_gradients(embedding_);
+    } else {
+      drop(z_.u);  // sent
+    }
+    if (embeds_ || has_head_) tracker_.drop(Category::data, z_.tokens);
+  }
+
+  // From the logits to the gradient of the last layer's output, which takes that output's place.
+  void head_backward() {
+    if (levers_.data_parallel == DataParallel::other_device)
+      add(Category::gradients, whole_state()[Category::gradients]);
+    make_gradients(token_), make_gradients(head_);
+    drop(z_.u);  // norm
+    add(z_.u);   // gradient
+    drop(z_.v);
+    if (bert_) {
+      drop(z_.u), drop(z_.u), drop(z_.u);  // GELU, dense, the last layer's output
+      add(z_.u);
+      drop(z_.u);
+    } else {
+      drop(z_.u);  // the last layer's output
+    }
+    drop(z_.s), drop(z_.s);
+    done_with(token_), done_with(head_), reduce_gradients(head_);
+  }
+
+  // Its input is there, and stays; its output comes.
+  void forward_layer(const Keep& keep) {
+    const bool norms = keep.layer && keep.norms, gelu = keep.layer && keep.gelu;
+    if (!bert_) add(z_.u), add(z_.s), add(z_.s);  // norm 1
+    add(z_.q);
+    if (!bert_ && !norms) drop(z_.u);
+    add(z_.p);
+    add(z_.a);  // attended
+    if (!keep.layer || !keep.probabilities) drop(z_.p);
+    if (!keep.layer) drop(z_.q);
+    add(z_.u);  // middle
+    if (!keep.layer) drop(z_.a);
+    add(z_.u), add(z_.s), add(z_.s);  // the norm before the MLP
+    if (bert_ && !keep.layer) drop(z_.u);
+    add(z_.h);  // before GELU
+    if (!bert_ && !norms) drop(z_.u);
+    if (keep.layer) add(z_.h);  // after GELU: in place when nothing is kept
+    add(z_.u);                  // the output, in bert the sum before the norm
+    if (!gelu) drop(z_.h);
+    if (bert_) {
+      if (!norms) drop(z_.u);
+      add(z_.u), add(z_.s), add(z_.s);  // the output
+    }
+    if (!keep.layer) drop(z_.u), drop(4 * z_.s);  // gpt: middle; bert: the sum; statistics of two norms
+  }
+
+  // What the layer's backward pass reads and the layer did not keep.
+  void rebuild(const Keep& keep) {
+    const bool all = !keep.layer;
+    if (all || !keep.norms) add((bert_ ? 1 : 2) * z_.u);
+    if (all) add(z_.q), add(z_.a), add(z_.u), add(z_.h), add(4 * z_.s), add(bert_ ? z_.u : 0);
+    if (all || !keep.probabilities) add(z_.p);
+    if (all || !keep.gelu) add(z_.h);
+  }
+
+  // All that the layer's forward pass made is there, its input, and the gradient of its output, which becomes that of
+  // its input.
+  void backward_layer() {
+    if (bert_) drop(2 * z_.s), drop(z_.u);  // the second norm's statistics and the sum before it
+    drop(z_.h);                             // after GELU
+    add(z_.h);                              // the MLP's gradient
+    drop(z_.h);                             // before GELU
+    drop(z_.u);                             // the norm before the MLP
+    if (!bert_) add(z_.u);                  // its gradient
+    drop(z_.h);
+    drop(2 * z_.s);
+    if (!bert_) drop(z_.u);
+    drop(z_.u), drop(z_.a);  // middle, attended
+    add(z_.a), add(z_.q);    // gradients of attended and of qkv
+    add(z_.p);               // and of the probabilities
+    drop(z_.a), drop(z_.p), drop(z_.q), drop(z_.p);
+    if (!bert_) {
+      drop(z_.u);  // norm 1
+      add(z_.u);   // its gradient
+      drop(z_.u), drop(2 * z_.s);
+    }
+    drop(z_.q);
+  }
+
+  void use(const Temporary& unit) { add(Category::parameters, unit.parameters); }
+  void done_with(const Temporary& unit) { tracker_.drop(Category::parameters, unit.parameters); }
+  void make_gradients(const Temporary& unit) { add(Category::gradients, unit.gradients); }
+  void reduce_gradients(const Temporary& unit) {
+    const std::size_t more = accumulate_ ? unit.shard : 0;
+    add(Category::gradients, more);
+    tracker_.drop(Category::gradients, unit.gradients + more);
+  }
+  ByCategory whole_state() const {
+    return unit_state_bytes(spec_, {.element_bytes = levers_.element_bytes, .slice = levers_.slice});
+  }
+  std::size_t whole_batch_tokens() const {
+    return token_batch_bytes(checked_product(levers_.sequences, levers_.replicas), levers_.seq);
+  }
+  void add(Category category, std::size_t bytes) { tracker_.add(category, bytes); }
+  void drop(std::size_t bytes) { tracker_.drop(Category::activations, bytes); }
+
+  bool bert_, embeds_, has_head_;
+  const TransformerSpec& spec_;
+  const StepLevers& levers_;
+  Schedule schedule_;
+  Sizes z_;
+  Temporary token_, embedding_, layer_, head_;
+  bool accumulate_ = false;
+  PeakTracker tracker_;
+};
+
+// Levers for asking about a segment alone.
+StepLevers with_schedule(StepLevers levers, const Segment& segment) {
+  levers.schedule = {segment};
+  levers.slice.layers = segment.layers;
+  return levers;
+}
+
+}  // namespace
+
+PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident) {
+  StepWalk walk(spec, levers, resident);
+  walk.step();
+  return walk.tracker().peak();
+}
+
+SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers, const Segment& segment) {
+  const StepLevers alone = with_schedule(levers, segment);
+  StepWalk forward(spec, alone, {});
+  forward.add(forward.residual());  // its input
+  forward.forward(segment);
+  SegmentBytes bytes{};
+  bytes.held = forward.tracker().live_bytes() - forward.residual();  // without its output
+  bytes.forward_peak = forward.tracker().peak_bytes();
+  StepWalk backward(spec, alone, {});
+  backward.add(checked_sum(bytes.held, backward.residual()));  // and the gradient of its output
+  backward.backward(segment);
+  bytes.backward_peak = backward.tracker().peak_bytes();
+  return bytes;
+}
+
+std::size_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  StepWalk walk(spec, levers, {});
+  walk.add(walk.residual());
+  walk.head_forward();
+  return walk.tracker().peak_bytes();
+}
+
+std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
+                            std::size_t seq) {
+  const Sizes z(spec, {.element_bytes = element_bytes, .sequences = sequences, .seq = seq});
+  return spec.bert() ? checked_sum(z.u, 2 * z.s) : 0;
+}
+
+std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
+                           std::size_t seq) {
+  return Sizes(spec, {.element_bytes = element_bytes, .sequences = sequences, .seq = seq}).u;
+}
+
+std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq) {
+  return checked_product(round_to_granule(checked_product(checked_product(sequences, seq), sizeof(int))), 2);
+}
+
+std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes) {
+  std::size_t sum = 0;
+  visit_whole(spec, [&](const Place& p) {
+    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(p.rows, p.columns), element_bytes)));
+  });
+  return sum;
+}
+
+ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  const UnitElements units(spec, levers);
+  const std::size_t e = levers.element_bytes;
+  // Of each unit all, or a shard from this ZeRO stage on.
+  const auto bytes = [&](int sharded_from, std::size_t element_bytes) {
+    const std::size_t shards = levers.zero >= sharded_from ? levers.replicas : 1;
+    const auto unit = [&](std::size_t elements) {
+      return round_to_granule(checked_product(elements / shards, element_bytes));
+    };
+    const std::size_t rest = checked_sum(checked_sum(unit(units.token), unit(units.embedding)), unit(units.head));
+    return checked_sum(rest, checked_product(units.layers, unit(units.layer)));
+  };
+  ByCategory state;
+  state[Category::parameters] = bytes(3, e);
+  state[Category::gradients] = bytes(2, e);
+  state[Category::optimizer] =
+      checked_sum(checked_product(bytes(1, sizeof(float)), e == 2 ? 3 : 2), scale_state_bytes());
+  return state;
+}
+
+LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
+  const std::uint64_t rows = sequences * seq, square = std::uint64_t(spec.width) * spec.width;
+  const std::uint64_t scores = 2 * rows * seq * spec.width;  // H · D = C
+  return {24 * rows * square + 2 * scores, spec.bert() ? 0 : 8 * rows * square, scores};
+}
+
+std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
+  if (segment.recompute) return segment.layers * layer.forward - layer.last_product;
+  if (!segment.keep.layer) return segment.layers * (layer.forward - layer.last_product);
+  return segment.keep.probabilities ? 0 : segment.layers * layer.probabilities;
+}
+
+std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                         const Schedule& schedule) {
+  const std::uint64_t rows = sequences * seq;
+  const LayerFlops layer = layer_flops(spec, sequences, seq);
+  std::uint64_t forward = layer.forward * spec.layers + 2 * rows * spec.width * spec.vocabulary, recompute = 0;
+  if (spec.bert()) forward += 2 * rows * spec.width * spec.width;
+  for (const Segment& segment : schedule) recompute += recompute_flops(layer, segment);
+  return 3 * forward + recompute;
+}
+
+}  // namespace oomlab::nn

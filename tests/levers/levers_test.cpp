@@ -1,0 +1,191 @@
+// Levers in combinations that no chapter has: what the one walk through a step (nn/step_walk.h) says is what plan mode
+// counts, to the byte and by category, and what a run allocates.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "../../chapters/04_checkpointing/training.h"
+#include "../../chapters/07_multi_gpu/data_parallel.h"
+#include "oomlab_host.h"
+
+namespace oomlab {
+namespace {
+
+using namespace train;
+using checkpointing::Schedule;
+using multi_gpu::Job;
+using multi_gpu::Layout;
+
+// Draws numbers.
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  std::size_t from(std::size_t least, std::size_t most) { return least + engine_() % (most - least + 1); }
+  bool coin() { return from(0, 1) == 1; }
+  template <class T>
+  T one_of(std::initializer_list<T> all) {
+    return all.begin()[from(0, all.size() - 1)];
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+nn::TransformerSpec any_model(Random& random) {
+  nn::TransformerSpec spec = nn::parse_transformer(random.coin() ? "gpt:1-1-1" : "bert:1-1-1");
+  spec.layers = random.from(1, 6);
+  spec.heads = random.one_of<std::size_t>({1, 2, 3, 4, 6});
+  spec.width = spec.heads * random.from(1, 12);
+  spec.vocabulary = random.coin() ? random.from(258, 400) : random.from(258, 3000);  // 256 bytes and a mask at least
+  spec.positions = random.from(16, 64);
+  return spec;
+}
+nn::Keep any_keep(Random& random) { return {random.coin(), random.coin(), random.coin(), random.coin()}; }
+Schedule any_schedule(Random& random, std::size_t layers) {
+  Schedule schedule;
+  while (layers > 0) {
+    const std::size_t length = random.from(1, layers);
+    schedule.push_back({length, random.coin(), any_keep(random)});
+    layers -= length;
+  }
+  return schedule;
+}
+std::shared_ptr<const data::TextSampler> text_of(const nn::TransformerSpec& spec, std::size_t seq) {
+  static const auto text = data::course_text();
+  return std::make_shared<data::TextSampler>(
+      text, data::TextSampler::Settings{.seq = seq,
+                                        .task = spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
+                                        .mask_token = int(spec.vocabulary) - 1,
+                                        .ragged = false,
+                                        .seed = 5});
+}
+
+// A ledger's peak over two steps of a workload, without the cuBLAS workspace.
+template <class Make>
+ByCategory peak_of(int device, Make make) {
+  CUDA_CHECK(cudaSetDevice(device));
+  Ledger ledger;
+  AsyncResource memory;
+  Context context(memory, ledger);
+  const std::unique_ptr<Workload> work = make(context);
+  for (int step = 0; step < 2; ++step) {
+    work->step();
+    (void)work->figure();
+  }
+  ByCategory peak = ledger.peak_by_category();
+  peak[Category::workspace] -= round_to_granule(kBlasWorkspaceBytes);
+  return peak;
+}
+
+void expect_planned(const ByCategory& predicted, const ByCategory& peak, const std::string& what) {
+  for (std::size_t c = 0; c < kCategoryCount; ++c)
+    EXPECT_EQ(predicted.bytes[c], peak.bytes[c]) << what << ": " << name_of(Category(c));
+}
+
+std::string words(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
+  return fmt::format("{} of {} layers, {} heads, width {}, vocabulary {}, {} x {}", spec.bert() ? "bert" : "gpt",
+                     spec.layers, spec.heads, spec.width, spec.vocabulary, sequences, seq);
+}
+
+// One device: precision and schedule.
+void one_device(Random& random) {
+  const nn::TransformerSpec spec = any_model(random);
+  const Precision precision = random.one_of({Precision::fp32, Precision::fp16, Precision::bf16, Precision::pure_fp16});
+  const std::size_t batch = random.from(1, 6), seq = random.from(1, 16);
+  const Schedule schedule = any_schedule(random, spec.layers);
+  const auto text = text_of(spec, seq);
+  std::uint64_t counted = 0;
+  const ByCategory peak = with_element_of(precision, [&]<class T>(T) {
+    return peak_of(0, [&](Context& context) {
+      return std::make_unique<checkpointing::Checkpointed<T>>(context, spec, *text, batch, precision, schedule,
+                                                              counted);
+    });
+  });
+  expect_planned(
+      checkpointing::predict_schedule(spec, element_bytes(precision), batch, seq, schedule,
+                                      resident_with(spec, precision)),
+      peak, fmt::format("{} {}, {}", words(spec, batch, seq), name_of(precision), checkpointing::describe(schedule)));
+}
+
+// Several devices: parts, replicas, stages, ZeRO, micro-batches, what is kept.
+Layout any_layout(Random& random, const nn::TransformerSpec& spec) {
+  Layout layout;
+  do {
+    layout = {.tp = random.one_of<std::size_t>({1, 2, 3}),
+              .dp = random.one_of<std::size_t>({1, 2, 3, 4}),
+              .pp = random.one_of<std::size_t>({1, 1, 2, 3}),
+              .zero = int(random.from(0, 3)),
+              .one_forward_one_backward = random.coin()};
+  } while (layout.ranks() > 8 || spec.heads % layout.tp != 0 || layout.pp > spec.layers ||
+           (layout.zero >= 2 && layout.pp > 1));
+  return layout;
+}
+
+template <class T>
+void several_devices(Random& random) {
+  const nn::TransformerSpec spec = any_model(random);
+  const bool data_parallel = random.from(0, 4) == 0;
+  const Layout layout = data_parallel ? Layout{.dp = random.from(2, 4)} : any_layout(random, spec);
+  const std::size_t micro_batch = random.from(1, 3), micro_batches = data_parallel ? 1 : random.from(1, 4);
+  const std::size_t seq = random.from(1, 12);
+  const Job job{spec, text_of(spec, seq), layout, micro_batch * micro_batches * layout.dp, micro_batch,
+                seq,  any_keep(random)};
+  const std::string what =
+      fmt::format("{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq),
+                  micro_batches, sizeof(T) == 2 ? "bf16" : "fp32", layout.tp, layout.dp, layout.pp,
+                  layout.one_forward_one_backward ? "" : " GPipe", layout.zero, data_parallel ? " DataParallel" : "");
+  const multi_gpu::Groups::Ids ids(layout);
+  std::atomic<bool> failed{false};
+  const auto try_rank = [&](int rank) {
+    if (data_parallel) {
+      const ByCategory peak = peak_of(rank, [&](Context& context) {
+        return std::make_unique<multi_gpu::DataParallel<T>>(context, job, ids, rank, failed);
+      });
+      expect_planned(multi_gpu::predict_data_parallel<T>(job, rank), peak, fmt::format("{}, rank {}", what, rank));
+    } else {
+      const ByCategory peak = peak_of(rank, [&](Context& context) {
+        return std::make_unique<multi_gpu::RankTraining<T>>(context, job, ids, rank, failed);
+      });
+      expect_planned(multi_gpu::predict_rank<T>(job, multi_gpu::coordinates_of(layout, rank)), peak,
+                     fmt::format("{}, rank {}", what, rank));
+    }
+  };
+  if (planning()) {
+    for (int rank = 0; rank < int(layout.ranks()); ++rank) try_rank(rank);
+    return;
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < int(layout.ranks()); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        share_processor(64);
+        try_rank(rank);
+      } catch (const std::exception& error) {
+        failed = true;
+        ADD_FAILURE() << what << ", rank " << rank << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+void try_combinations(std::size_t count, unsigned seed) {
+  Random random(seed);
+  for (std::size_t i = 0; i < count && !testing::Test::HasFailure(); ++i) {
+    const std::size_t kind = random.from(0, 3);
+    kind < 2 ? one_device(random) : kind == 2 ? several_devices<float>(random) : several_devices<__nv_bfloat16>(random);
+  }
+}
+
+TEST(Levers, TwoThousandCombinationsArePlannedAsPredicted) {
+  host::set_planning(true);
+  try_combinations(OOMLAB_ROUNDS < 10 ? 400 : 2000, 1);
+  host::set_planning(false);
+}
+
+TEST(Levers, TwoHundredCombinationsRunAsPredicted) { try_combinations(OOMLAB_ROUNDS < 10 ? 20 : 200, 2); }
+
+}  // namespace
+}  // namespace oomlab

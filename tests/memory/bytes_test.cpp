@@ -7,10 +7,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "blocks.h"
+
 namespace oomlab {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t(1) << 20;
 constexpr std::size_t kGiB = std::size_t(1) << 30;
 
 TEST(RoundToGranule, RoundsUpAndKeepsZero) {

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <vector>
 
+#include "blocks.h"
 #include "memory/text.h"
 
 namespace oomlab {
@@ -65,8 +66,6 @@ class Export : public ::testing::Test {
   fs::path folder_;
   std::string said_;
 };
-
-const void* address(std::uintptr_t number) { return reinterpret_cast<const void*>(number << 20); }
 
 // A small training step that ends with parameters live and one refused allocation.
 void run_step(Ledger& ledger) {

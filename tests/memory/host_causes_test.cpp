@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "blocks.h"
 #include "cuda/check.h"
 #include "memory/out_of_memory.h"
 #include "memory/resource.h"
@@ -15,7 +16,6 @@ namespace oomlab {
 namespace {
 
 using Cause = OutOfMemoryReport::Cause;
-constexpr std::size_t kMiB = std::size_t(1) << 20;
 constexpr std::size_t kDevice = 64 * kMiB;
 
 class SmallDevice : public ::testing::Test {

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <vector>
 
+#include "blocks.h"
 #include "cuda/check.h"
 #include "cuda/raii.h"
 #include "memory/context.h"
@@ -42,8 +43,6 @@ int __wrap_close(int file) {
 
 namespace oomlab {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t(1) << 20;
 
 // The error that is typed, by name; "another exception" for all that may not come out.
 std::string kind_of(const std::exception_ptr& error) {

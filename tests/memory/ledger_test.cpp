@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "blocks.h"
+
 namespace oomlab {
 namespace {
 
 using Kind = TimelineEvent::Kind;
-
-const void* address(std::uintptr_t number) { return reinterpret_cast<const void*>(number << 20); }
 
 void charge(Ledger& ledger, std::uintptr_t number, std::size_t bytes, Category category = Category::activations,
             const std::string& tag = "block") {

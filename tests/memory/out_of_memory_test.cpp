@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "blocks.h"
 #include "memory/resource.h"
 
 namespace oomlab {
 namespace {
 
 using Cause = OutOfMemoryReport::Cause;
-constexpr std::size_t kMiB = std::size_t(1) << 20;
 
 OutOfMemoryReport asked(std::size_t bytes) {
   OutOfMemoryReport report;

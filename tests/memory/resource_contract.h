@@ -16,9 +16,9 @@
 #include "cuda/raii.h"
 #include "memory/resource.h"
 
-namespace oomlab {
+#include "blocks.h"
 
-constexpr std::size_t kMiB = std::size_t(1) << 20;
+namespace oomlab {
 
 /// How a resource is made: specialised where it needs others below it. Members are destroyed in reverse order, the top
 /// of the stack first.

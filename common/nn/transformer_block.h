@@ -1,6 +1,6 @@
 #pragma once
 // One layer of a transformer at work. What the styles of a block share is here; each style has a file of its own
-// (gpt_block.cu, bert_block.cu). Part of the model: others include transformer.h.
+// (gpt_block.cpp, bert_block.cpp). Part of the model: others include transformer.h.
 
 #include <functional>
 

@@ -3,16 +3,13 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "nn/bad_model.h"
 #include "nn/step_walk.h"
 #include "nn/transformer_tensors.h"
 
 namespace oomlab::nn {
 
 namespace {
-
-[[noreturn]] void bad_model(std::string_view text, const std::string& why) {
-  throw std::invalid_argument("model '" + std::string(text) + "' " + why);
-}
 
 // LAYERS-HEADS-WIDTH
 void parse_shape(std::string_view text, std::string_view list, TransformerSpec& spec) {

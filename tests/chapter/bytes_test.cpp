@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "process.h"
+#include "read_json.h"
 
 namespace {
 
@@ -70,7 +70,7 @@ json run_for_json(const Row& row, bool plan, Outcome& outcome) {
   if (outcome.exit_code == 2) return nullptr;
   EXPECT_EQ(outcome.exit_code, 0) << row.text << (plan ? " --plan" : "") << ": " << outcome.err;
   if (outcome.exit_code != 0) return nullptr;
-  return json::parse(read_text(folder / "result.json"));
+  return read_json(read_text(folder / "result.json"));
 }
 
 void expect_exact(const json& variant) {
@@ -119,7 +119,7 @@ TEST(Bytes, PublishedResultsAreThePlans) {
   const std::string path = source_folder() + "/bench/results/host/" + name + ".json";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "nothing is published";
   Outcome outcome;
-  const json published = json::parse(read_text(path)), planned = run_for_json({}, true, outcome);
+  const json published = read_json(read_text(path)), planned = run_for_json({}, true, outcome);
   ASSERT_TRUE(planned.is_object()) << outcome.err;
   const auto workload = [](json config) {
     config.erase("plan");

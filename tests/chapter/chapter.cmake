@@ -4,7 +4,7 @@
 #   NN_name.EndToEnd…   a run and its files, deferred streams, bad input, a full disk, interruption   (label cli)
 #   NN_name.faults…     every fallible call made to fail                                 (host only, label faults)
 if(NOT TARGET oomlab_chapter_checks)
-  set(link GTest::gtest fmt::fmt nlohmann_json::nlohmann_json)
+  set(link GTest::gtest fmt::fmt oomlab_read_json)
   if(OOMLAB_BACKEND STREQUAL "host")
     list(APPEND link oomlab_cuda)  # for the precompiled headers
   endif()
@@ -22,7 +22,7 @@ if(NOT TARGET oomlab_chapter_checks)
   if(OOMLAB_BACKEND STREQUAL "host")
     add_library(oomlab_fault_sweep OBJECT "${CMAKE_CURRENT_LIST_DIR}/fault_sweep.cpp"
       "${CMAKE_CURRENT_LIST_DIR}/../faults/operator_new.cpp")
-    target_link_libraries(oomlab_fault_sweep PUBLIC oomlab_harness nlohmann_json::nlohmann_json GTest::gtest)
+    target_link_libraries(oomlab_fault_sweep PUBLIC oomlab_harness oomlab_read_json GTest::gtest)
     oomlab_compiled_quickly(oomlab_fault_sweep -O1)  # thousands of runs, some functions of which are from here
     oomlab_use_precompiled(oomlab_fault_sweep oomlab_precompiled_headers)
   endif()
@@ -60,7 +60,7 @@ function(oomlab_chapter_tests name)
 
   if(OOMLAB_BACKEND STREQUAL "host")
     add_executable(${name}_fault_sweep $<TARGET_OBJECTS:oomlab_fault_sweep> $<TARGET_OBJECTS:${name}_objects>)
-    target_link_libraries(${name}_fault_sweep PRIVATE oomlab_harness oomlab_nn oomlab_data)
+    target_link_libraries(${name}_fault_sweep PRIVATE oomlab_harness oomlab_nn oomlab_data oomlab_read_json)
     set_target_properties(${name}_fault_sweep PROPERTIES LINKER_LANGUAGE CXX)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=main,--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
     # A sample, so that all chapters are swept in minutes: a run under a sanitizer takes ten times as long, with threads

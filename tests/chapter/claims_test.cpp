@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "process.h"
+#include "read_json.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ Judged run(const std::vector<std::string>& size, std::string& problem) {
   if (outcome.exit_code == 2) problem = outcome.err;
   EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 2) << outcome.err;
   if (outcome.exit_code != 0) return judged;
-  const json result = json::parse(read_text(folder / "result.json"));
+  const json result = read_json(read_text(folder / "result.json"));
   for (const json& claim : result["claims"])
     if (claim["about"] == "memory")
       judged.verdicts[claim["claim"]] = claim["verdict_text"].get<std::string>() + " at " + claim["size"].dump();

@@ -7,10 +7,10 @@
 
 #include <chrono>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "process.h"
+#include "read_json.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ void expect_schema(const Words& results) {
 
 // Trace and snapshot show the peak that the result has.
 void expect_the_peak(const TemporaryFolder& folder) {
-  const json result = json::parse(read_text(folder / "result.json"));
+  const json result = read_json(read_text(folder / "result.json"));
   const std::string peak = result["variants"][0]["peak_allocated_bytes"].dump(), tests = source_folder() + "/tests/";
   expect_success({tests + "memory/check_trace.py", folder / "trace.json", "--peak", peak});
   expect_success({tests + "memory/check_snapshot.py", folder / "snapshot.pickle", "--peak", peak});
@@ -131,7 +131,7 @@ TEST(EndToEnd, DeferredStreamsChangeNoNumber) {
                                         folder.path(), [streams] { setenv("OOMLAB_HOST_STREAMS", streams, 1); });
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
     ASSERT_EQ(outcome.exit_code, 0) << streams << ": " << outcome.err;
-    const json result = json::parse(read_text(folder / "result.json"));
+    const json result = read_json(read_text(folder / "result.json"));
     if (result["system"]["backend"] != "host") GTEST_SKIP() << "a setting of the host runtime";
     if (eager.is_null()) eager = result;
     for (std::size_t i = 0; i < eager["variants"].size(); ++i) {

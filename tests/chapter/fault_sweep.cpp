@@ -30,13 +30,13 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "../faults/operator_new.h"
 #include "oomlab_host.h"
+#include "read_json.h"
 
 // Linked with --wrap=main: the program begins in __wrap_main(), and __real_main() is the chapter's main().
 extern "C" int __real_main(int argc, char** argv);
@@ -80,6 +80,7 @@ namespace {
 namespace host = oomlab::host;
 using nlohmann::json;
 using oomlab::test::host_heap_bytes;
+using oomlab::test::read_json;
 
 // A fault that ends the process must not end it without a word: say which one, and what the chapter said last.
 int terminal = 2, captured_errors = -1;
@@ -174,7 +175,7 @@ struct Sweep {
 
 // Everything in a result that must be the same in every run: all but times.
 json deterministic(const std::string& text) {
-  json result = json::parse(text);
+  json result = read_json(text);
   for (json& variant : result["variants"]) variant.erase("throughput");
   for (json& claim : result["claims"])
     if (claim["what"].get<std::string>().find("samples/s") != std::string::npos) {

@@ -7,9 +7,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "../chapter/process.h"
+#include "read_json.h"
 
 extern "C" int __real_main(int argc, char** argv);
 extern "C" int __wrap_main(int argc, char** argv) {
@@ -207,7 +207,7 @@ TEST(CliRuns, BytesThatAreNotUtf8AreUsed) {
 TEST(CliRuns, AMachineThatCannotBeCostsOneLine) {
   const TemporaryFolder folder;
   (void)run_process(program(), {"--quick", "--plan", "--json", "result.json"}, folder.path());
-  if (json::parse(read_text(folder / "result.json"))["system"]["backend"] != "host")
+  if (read_json(read_text(folder / "result.json"))["system"]["backend"] != "host")
     GTEST_SKIP() << "the host runtime's settings";
   for (const char* setting : {"OOMLAB_HOST_MEMORY=lots", "OOMLAB_HOST_DEVICES=0", "OOMLAB_HOST_STREAMS=sometimes"}) {
     const Outcome outcome =
@@ -281,7 +281,7 @@ TEST(CliRuns, DeviceAutoAndBenchmarkFlagsWork) {
   const Outcome flags =
       run_process(program(), {"--quick", "--steps", "2", "--benchmark_out=bench.json"}, folder.path());
   EXPECT_EQ(flags.exit_code, 0) << flags.err;
-  EXPECT_TRUE(json::parse(read_text(folder / "bench.json")).contains("benchmarks"));
+  EXPECT_TRUE(read_json(read_text(folder / "bench.json")).contains("benchmarks"));
 }
 
 }  // namespace

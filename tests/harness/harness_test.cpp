@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <fstream>
 
 #include "../device.h"
 #include "harness/chapter.h"
@@ -12,11 +12,13 @@
 #include "harness/json_writer.h"
 #include "harness/result.h"
 #include "harness/timing.h"
+#include "read_json.h"
 
 namespace {
 
 using namespace oomlab;
 using nlohmann::json;
+using oomlab::test::read_json;
 
 /// Holds `bytes` between steps and `bytes` more during one; its figure counts steps, from `offset`.
 class Toy final : public Workload {
@@ -83,9 +85,8 @@ Ran run(const Chapter& chapter, std::vector<std::string> options = {}) {
                               [&chapter](const Config&) { return chapter; });
   ran.out = testing::internal::GetCapturedStdout();
   ran.err = testing::internal::GetCapturedStderr();
-  if (FILE* file = std::fopen(path.c_str(), "rb")) {
-    ran.result = json::parse(file);
-    std::fclose(file);
+  if (std::ifstream file(path); file) {
+    ran.result = read_json(file);
     std::remove(path.c_str());
   }
   return ran;
@@ -471,7 +472,7 @@ TEST(ResultJson, HasTheSpreadOfTheRates) {
     variant.reference_rates.push_back(100 * rate);
   }
   run.variants = {variant};
-  const json throughput = json::parse(result_json(run))["variants"][0]["throughput"];
+  const json throughput = read_json(result_json(run))["variants"][0]["throughput"];
   for (const auto& [rates, scale] : {std::pair(throughput, 1), std::pair(throughput["reference"], 100)}) {
     EXPECT_EQ(rates["p10"], 2 * scale);
     EXPECT_EQ(rates["median"], 6 * scale);

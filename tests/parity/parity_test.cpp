@@ -4,17 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "device.h"
 #include "nn/mixed_precision.h"
 #include "nn/transformer.h"
+#include "read_json.h"
 
 namespace oomlab::test {
 namespace {
 
 using namespace nn;
 using nlohmann::json;
+using test::read_json;
 
 struct Fixture {
   json all;
@@ -24,7 +25,7 @@ struct Fixture {
 
   explicit Fixture(const std::string& style) {
     std::ifstream file(std::string(OOMLAB_FIXTURES) + "/" + style + ".json");
-    all = json::parse(file);
+    all = read_json(file);
     spec = {style,           style == "bert" ? TransformerSpec::Style::bert : TransformerSpec::Style::gpt,
             all["layers"],   all["heads"],
             all["width"],    all["vocabulary"],

@@ -7,16 +7,13 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "nn/bad_model.h"
 
 namespace oomlab::nn {
 
 // --------------------------------------------------------------------------------------------------------------- names
 
 namespace {
-
-[[noreturn]] void bad_model(std::string_view text, const std::string& why) {
-  throw std::invalid_argument("model '" + std::string(text) + "' " + why);
-}
 
 constexpr std::size_t kMostRepeats = 100000;
 

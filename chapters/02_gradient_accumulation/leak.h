@@ -4,7 +4,6 @@
 // would read.
 
 #include <utility>
-#include <vector>
 
 #include "train/text_training.h"
 
@@ -12,27 +11,15 @@ namespace oomlab::gradient_accumulation {
 
 using namespace train;
 
-/// A forward pass up to the last layer, with all that its backward pass needs.
+/// A micro-batch and its forward pass up to the last layer, with all that its backward pass needs.
 class HeldForward {
  public:
   HeldForward(Context& context, nn::Transformer<float>& model, nn::TokenBatch batch)
-      : batch_(std::move(batch)), kept_(model.spec().layers) {
-    const Phase phase(context.ledger(), "forward");
-    x_.push_back(model.embed(context, batch_, embedding_));
-    for (std::size_t l = 0; l < kept_.size(); ++l)
-      x_.push_back(model.forward_layer(context, l, batch_, x_[l].data(), {}, kept_[l]));
-  }
+      : batch_(std::move(batch)), pass_(context, model, batch_) {}
 
   /// The backward pass; the gradients are the mean over `targets`, added to what is there if `accumulate`.
   void backward(Context& context, nn::Transformer<float>& model, std::size_t targets, bool accumulate) {
-    const nn::StepOptions options{.accumulate = accumulate, .total_batch = targets};
-    DeviceBuffer<float> gradient = model.head(context, batch_, std::move(x_.back()), options, nullptr);
-    const Phase phase(context.ledger(), "backward");
-    for (std::size_t l = kept_.size(); l-- > 0;) {
-      model.backward_layer(context, l, batch_, x_[l].data(), std::move(kept_[l]), gradient, accumulate);
-      x_[l].reset();
-    }
-    model.embed_backward(context, batch_, std::move(embedding_), std::move(gradient), accumulate);
+    pass_.backward(context, model, batch_, {.accumulate = accumulate, .total_batch = targets}, nullptr);
   }
 
   /// Bytes that one of these holds, in closed form: (layers + 1) residuals, what each layer keeps, and the tokens; bert
@@ -49,9 +36,7 @@ class HeldForward {
 
  private:
   nn::TokenBatch batch_;
-  nn::Transformer<float>::EmbeddingActivations embedding_;
-  std::vector<DeviceBuffer<float>> x_;
-  std::vector<nn::LayerActivations<float>> kept_;
+  nn::ForwardPass<float> pass_;
 };
 
 }  // namespace oomlab::gradient_accumulation

@@ -332,33 +332,42 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
   zero(kPosition, used);
 }
 
+// ------------------------------------------------------------------------------------------------------- the whole
+// step
+
+template <class T>
+ForwardPass<T>::ForwardPass(Context& context, Transformer<T>& model, const TokenBatch& batch)
+    : kept_(model.spec().layers) {
+  const Phase phase(context.ledger(), "forward");
+  x_.push_back(model.embed(context, batch, embedding_));
+  for (std::size_t l = 0; l < kept_.size(); ++l)
+    x_.push_back(model.forward_layer(context, l, batch, x_[l].data(), {}, kept_[l]));
+}
+
+template <class T>
+void ForwardPass<T>::backward(Context& context, Transformer<T>& model, const TokenBatch& batch, StepOptions options,
+                              const float* scale_on_device) {
+  DeviceBuffer<T> gradient = model.head(context, batch, std::move(x_.back()), options, scale_on_device);
+  const Phase phase(context.ledger(), "backward");
+  for (std::size_t l = kept_.size(); l-- > 0;) {
+    model.backward_layer(context, l, batch, x_[l].data(), std::move(kept_[l]), gradient, options.accumulate);
+    x_[l].reset();
+  }
+  model.embed_backward(context, batch, std::move(embedding_), std::move(gradient), options.accumulate);
+}
+
 template <class T>
 void Transformer<T>::forward_backward(Context& context, TokenBatch batch, StepOptions options,
                                       const float* scale_on_device) {
-  std::vector<DeviceBuffer<T>> x(spec_.layers);
-  std::vector<LayerActivations<T>> kept(spec_.layers);
-  EmbeddingActivations embedding;
-  DeviceBuffer<T> d;
-  {
-    const Phase phase(context.ledger(), "forward");
-    DeviceBuffer<T> out = embed(context, batch, embedding);
-    for (std::size_t l = 0; l < spec_.layers; ++l) {
-      x[l] = std::move(out);
-      out = forward_layer(context, l, batch, x[l].data(), {}, kept[l]);
-    }
-    d = std::move(out);
-  }
-  d = head(context, batch, std::move(d), options, scale_on_device);
-  const Phase phase(context.ledger(), "backward");
-  for (std::size_t l = spec_.layers; l-- > 0;) {
-    backward_layer(context, l, batch, x[l].data(), std::move(kept[l]), d, options.accumulate);
-    x[l].reset();
-  }
-  embed_backward(context, batch, std::move(embedding), std::move(d), options.accumulate);
+  ForwardPass<T> pass(context, *this, batch);
+  pass.backward(context, *this, batch, options, scale_on_device);
 }
 
 template class Transformer<float>;
 template class Transformer<__half>;
 template class Transformer<__nv_bfloat16>;
+template class ForwardPass<float>;
+template class ForwardPass<__half>;
+template class ForwardPass<__nv_bfloat16>;
 
 }  // namespace oomlab::nn

@@ -212,4 +212,22 @@ class Transformer {
   DeviceBuffer<float> loss_;
 };
 
+/// A forward pass through all layers of a whole model, all kept, and the backward pass that reads it: the loop over
+/// layers of Transformer::forward_backward(). Mitigations that arrange the step themselves have loops of their own.
+template <class T>
+class ForwardPass {
+ public:
+  /// Phase "forward". Throws OutOfMemory: nothing stays allocated.
+  ForwardPass(Context& context, Transformer<T>& model, const TokenBatch& batch);
+  /// Head, loss, and all gradients; frees on the way what the forward pass has left. To be called once, with what the
+  /// constructor got.
+  void backward(Context& context, Transformer<T>& model, const TokenBatch& batch, StepOptions options,
+                const float* scale_on_device);
+
+ private:
+  typename Transformer<T>::EmbeddingActivations embedding_;
+  std::vector<DeviceBuffer<T>> x_;  // each layer's input, and the last one's output
+  std::vector<LayerActivations<T>> kept_;
+};
+
 }  // namespace oomlab::nn

@@ -83,18 +83,15 @@ TEST_F(HostRuntime, EachDeviceHasItsOwn) {
   for (int d = 0; d < 3; ++d) {
     ASSERT_CUDA(cudaSetDevice(d));
     ASSERT_CUDA(cudaMalloc(&p[d], 8 * MiB));
-    cudaPointerAttributes a{};
-    EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, p[d]));
-    EXPECT_EQ(d, a.device);
+    std::size_t free = 1, total = 0;
+    EXPECT_CUDA(cudaSuccess, cudaMemGetInfo(&free, &total));
+    EXPECT_EQ(0u, free) << "on device " << d;
   }
-  EXPECT_CUDA(cudaSuccess, cudaMemcpyPeer(p[2], 2, p[0], 0, 8 * MiB));
   int can = 0;
   EXPECT_CUDA(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 2));
   EXPECT_EQ(1, can);
   EXPECT_CUDA(cudaSuccess, cudaDeviceEnablePeerAccess(0, 0));  // from device 2
   EXPECT_CUDA_ERROR(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(0, 0));
-  EXPECT_CUDA(cudaSuccess, cudaDeviceDisablePeerAccess(0));
-  EXPECT_CUDA_ERROR(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(0));
   cudaStream_t stream = nullptr;
   ASSERT_CUDA(cudaStreamCreate(&stream));
   ASSERT_CUDA(cudaSetDevice(0));
@@ -303,7 +300,6 @@ TEST_F(HostRuntime, EveryCallCanFail) {
   std::size_t a = 0, b = 0;
   std::uint64_t big = 0;
   cudaDeviceProp prop;
-  cudaPointerAttributes attributes;
   const Case cases[] = {
       {"cudaMalloc", [&] { return cudaMalloc(&q, 64); }},
       {"cudaMallocHost", [&] { return cudaMallocHost(&q, 64); }},
@@ -327,7 +323,6 @@ TEST_F(HostRuntime, EveryCallCanFail) {
       {"cudaSetDevice", [&] { return cudaSetDevice(0); }},
       {"cudaGetDeviceCount", [&] { return cudaGetDeviceCount(&n); }},
       {"cudaGetDeviceProperties", [&] { return cudaGetDeviceProperties(&prop, 0); }},
-      {"cudaPointerGetAttributes", [&] { return cudaPointerGetAttributes(&attributes, p); }},
       {"cudaMemPoolGetAttribute", [&] { return cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &big); }},
       {"cudaMemPoolTrimTo", [&] { return cudaMemPoolTrimTo(pool, 0); }},
       {"cudaLaunchHostFunc",

@@ -78,26 +78,6 @@ TEST_F(Memory, PinnedMemoryIsTheHosts) {
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaHostAlloc(&p, 4096, 0x100u));
 }
 
-TEST_F(Memory, PointerAttributes) {
-  char *device = nullptr, *pinned = nullptr;
-  ASSERT_CUDA(cudaMalloc(&device, 1000));
-  ASSERT_CUDA(cudaMallocHost(&pinned, 1000));
-  cudaPointerAttributes a{};
-  EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, device + 10));
-  EXPECT_EQ(cudaMemoryTypeDevice, a.type);
-  EXPECT_EQ(0, a.device);
-  EXPECT_EQ(device + 10, a.devicePointer);
-  EXPECT_EQ(nullptr, a.hostPointer);
-  EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, pinned + 10));
-  EXPECT_EQ(cudaMemoryTypeHost, a.type);
-  EXPECT_EQ(pinned + 10, a.hostPointer);
-  EXPECT_CUDA(cudaSuccess, cudaPointerGetAttributes(&a, &a));
-  EXPECT_EQ(cudaMemoryTypeUnregistered, a.type);
-  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaPointerGetAttributes(nullptr, device));
-  EXPECT_CUDA(cudaSuccess, cudaFree(device));
-  EXPECT_CUDA(cudaSuccess, cudaFreeHost(pinned));
-}
-
 TEST_F(Memory, CopiesGoThereAndBack) {
   std::vector<int> in(10000), out(10000);
   std::iota(in.begin(), in.end(), 1);
@@ -156,18 +136,6 @@ TEST_F(Memory, PageableDestinationIsReadyAfterTheCall) {
   EXPECT_EQ(std::vector<int>(100, 0x11111111), out);
 }
 
-TEST_F(Memory, RowsWithAPitch) {
-  std::vector<int> in(6 * 4), out(3 * 4, 0);
-  std::iota(in.begin(), in.end(), 0);
-  Values<int> a(in);
-  // the first 3 columns of a 4 x 6 matrix
-  ASSERT_CUDA(cudaMemcpy2DAsync(out.data(), 12, a.data(), 24, 12, 4, cudaMemcpyDeviceToHost, nullptr));
-  ASSERT_CUDA(cudaDeviceSynchronize());
-  EXPECT_EQ((std::vector<int>{0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20}), out);
-  EXPECT_CUDA_ERROR(cudaErrorInvalidPitchValue,
-                    cudaMemcpy2DAsync(out.data(), 8, a.data(), 24, 12, 4, cudaMemcpyDeviceToHost, nullptr));
-}
-
 TEST_F(Memory, CopiesOutOfBoundsAreRefused) {
   std::vector<char> here(64 << 20);
   Values<char> a(1 << 20);
@@ -187,25 +155,6 @@ TEST_F(Memory, CopiesThatMakeNoSense) {
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemset(here, 0, 4));
   EXPECT_CUDA(cudaSuccess, cudaMemcpy(a.data(), here, 0, cudaMemcpyHostToDevice));
   EXPECT_CUDA(cudaSuccess, cudaMemset(a.data(), 0, 0));
-}
-
-TEST_F(Memory, PeerCopies) {
-  int count = 0;
-  ASSERT_CUDA(cudaGetDeviceCount(&count));
-  const int other = count > 1 ? 1 : 0;
-  std::vector<int> in(100), out(100);
-  std::iota(in.begin(), in.end(), 0);
-  Values<int> a(in);
-  int* b = nullptr;
-  ASSERT_CUDA(cudaSetDevice(other));
-  ASSERT_CUDA(cudaMalloc(&b, 400));
-  ASSERT_CUDA(cudaSetDevice(0));
-  EXPECT_CUDA(cudaSuccess, cudaMemcpyPeer(b, other, a.data(), 0, 400));
-  ASSERT_CUDA(cudaMemset(a.data(), 0, 400));
-  EXPECT_CUDA(cudaSuccess, cudaMemcpyPeerAsync(a.data(), 0, b, other, 400, nullptr));
-  EXPECT_EQ(in, a.get());
-  EXPECT_CUDA_ERROR(cudaErrorInvalidDevice, cudaMemcpyPeer(b, 1000, a.data(), 0, 400));
-  EXPECT_CUDA(cudaSuccess, cudaFree(b));
 }
 
 }  // namespace

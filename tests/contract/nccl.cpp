@@ -170,13 +170,6 @@ TEST_F(Nccl, OneThreadMayHaveAllRanks) {
   for (int rank = 0; rank < ranks; ++rank) {
     CUDA_CHECK(cudaSetDevice(rank));
     EXPECT_EQ(100.0f * static_cast<float>(ranks * (ranks - 1) / 2), values[std::size_t(rank)]->get()[0]);
-    int count = 0, user = -1, device = -1;
-    NCCL_CHECK(ncclCommCount(comms[std::size_t(rank)], &count));
-    NCCL_CHECK(ncclCommUserRank(comms[std::size_t(rank)], &user));
-    NCCL_CHECK(ncclCommCuDevice(comms[std::size_t(rank)], &device));
-    EXPECT_EQ(ranks, count);
-    EXPECT_EQ(rank, user);
-    EXPECT_EQ(rank, device);
     NCCL_CHECK(ncclCommDestroy(comms[std::size_t(rank)]));
   }
   values.clear();
@@ -191,9 +184,6 @@ TEST_F(Nccl, BadArgumentsAreRefused) {
   EXPECT_EQ(ncclInvalidUsage, ncclGroupEnd());
   run([&](int, Communicator&, cudaStream_t) {});
   EXPECT_STREQ("no error", ncclGetErrorString(ncclSuccess));
-  int version = 0;
-  EXPECT_EQ(ncclSuccess, ncclGetVersion(&version));
-  EXPECT_GE(version, 20000);
 }
 
 }  // namespace

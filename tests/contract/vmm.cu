@@ -153,14 +153,4 @@ TEST_F(Vmm, RefusesWhatDoesNotFit) {
   EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(a, 2 * granule));
 }
 
-TEST_F(Vmm, DriverErrorsHaveNames) {
-  const char* text = nullptr;
-  EXPECT_EQ(CUDA_SUCCESS, cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
-  EXPECT_STREQ("CUDA_ERROR_OUT_OF_MEMORY", text);
-  EXPECT_EQ(CUDA_SUCCESS, cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
-  EXPECT_STREQ("out of memory", text);
-  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuGetErrorName(static_cast<CUresult>(12345), &text));
-  EXPECT_EQ(nullptr, text);
-}
-
 }  // namespace

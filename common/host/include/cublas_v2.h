@@ -56,24 +56,17 @@ typedef struct cublasContext* cublasHandle_t;
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle);
 cublasStatus_t cublasDestroy(cublasHandle_t handle);
-cublasStatus_t cublasGetVersion(cublasHandle_t handle, int* version);
 /// Also takes back the workspace set before, as cuBLAS does.
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
-cublasStatus_t cublasGetStream(cublasHandle_t handle, cudaStream_t* stream);
 /// Checked (256-byte alignment) and otherwise unused.
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes);
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
-cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode);
 const char* cublasGetStatusName(cublasStatus_t status);
 const char* cublasGetStatusString(cublasStatus_t status);
 
 cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                            int k, const float* alpha, const float* A, int lda, const float* B, int ldb,
                            const float* beta, float* C, int ldc);
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                         int m, int n, int k, const float* alpha, const float* A, int lda,
-                                         long long strideA, const float* B, int ldb, long long strideB,
-                                         const float* beta, float* C, int ldc, long long strideC, int batchCount);
 
 /// (A and B, C, compute): (32F, 32F, 32F…), (16F, 16F or 32F, 32F), (16BF, 16BF or 32F, 32F), (8I, 32I, 32I).
 /// Scalars are float, for 32I int. 8I needs A, B, lda and ldb in multiples of 4 bytes.

@@ -69,8 +69,6 @@ typedef struct CUmemAccessDesc_st {
 } CUmemAccessDesc;
 
 CUresult cuInit(unsigned int Flags);
-CUresult cuGetErrorName(CUresult error, const char** pStr);
-CUresult cuGetErrorString(CUresult error, const char** pStr);
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
                                        CUmemAllocationGranularity_flags option);
 CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,

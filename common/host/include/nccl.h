@@ -51,7 +51,6 @@ typedef enum {
 } ncclDataType_t;
 typedef enum { ncclSum = 0, ncclMax = 2, ncclMin = 3 } ncclRedOp_t;
 
-ncclResult_t ncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
 /// What this thread's last failed call complained of; "" when none did.
 const char* ncclGetLastError(ncclComm_t comm);
@@ -63,9 +62,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 /// Leaves at once; the other ranks' calls end with ncclRemoteError.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result);
-ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream);

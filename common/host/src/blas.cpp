@@ -22,7 +22,6 @@
 
 struct cublasContext {
   cudaStream_t stream = nullptr;
-  cublasMath_t math = CUBLAS_DEFAULT_MATH;
 };
 
 namespace {
@@ -294,25 +293,10 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
   return failed ? CUBLAS_STATUS_INTERNAL_ERROR : CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasGetVersion(cublasHandle_t, int* version) {
-  if (host::fault_point("cublasGetVersion")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!version) return CUBLAS_STATUS_INVALID_VALUE;
-  *version = CUBLAS_VERSION;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
   if (host::fault_point("cublasSetStream")) return CUBLAS_STATUS_INTERNAL_ERROR;
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   handle->stream = stream;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasGetStream(cublasHandle_t handle, cudaStream_t* stream) {
-  if (host::fault_point("cublasGetStream")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!stream) return CUBLAS_STATUS_INVALID_VALUE;
-  *stream = handle->stream;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -328,15 +312,6 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
   const int base = mode & ~CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
   if (base != CUBLAS_DEFAULT_MATH && base != CUBLAS_PEDANTIC_MATH && base != CUBLAS_TF32_TENSOR_OP_MATH)
     return CUBLAS_STATUS_INVALID_VALUE;
-  handle->math = mode;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
-  if (host::fault_point("cublasGetMathMode")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!mode) return CUBLAS_STATUS_INVALID_VALUE;
-  *mode = handle->math;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -380,23 +355,6 @@ cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cubl
                            const float* beta, float* C, int ldc) {
   return gemm("cublasSgemm", handle, transa, transb, alpha, beta,
               {m, n, k, 1, {A, CUDA_R_32F, lda, 0}, {B, CUDA_R_32F, ldb, 0}, {C, CUDA_R_32F, ldc, 0}, {}, {}},
-              CUBLAS_COMPUTE_32F);
-}
-
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                                         int m, int n, int k, const float* alpha, const float* A, int lda,
-                                         long long strideA, const float* B, int ldb, long long strideB,
-                                         const float* beta, float* C, int ldc, long long strideC, int batchCount) {
-  return gemm("cublasSgemmStridedBatched", handle, transa, transb, alpha, beta,
-              {m,
-               n,
-               k,
-               batchCount,
-               {A, CUDA_R_32F, lda, strideA},
-               {B, CUDA_R_32F, ldb, strideB},
-               {C, CUDA_R_32F, ldc, strideC},
-               {},
-               {}},
               CUBLAS_COMPUTE_32F);
 }
 

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "cuda.h"
 #include "runtime.h"
 
 namespace oomlab::host {
@@ -41,45 +40,35 @@ void rearm(Arm how, std::uint64_t k) noexcept {
 
 struct Named {
   int code;
-  const char *name, *driver_name, *text;
+  const char *name, *text;
 };
 constexpr Named names[] = {
-    {0, "cudaSuccess", "CUDA_SUCCESS", "no error"},
-    {1, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {2, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {3, "cudaErrorInitializationError", "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {9, "cudaErrorInvalidConfiguration", nullptr, "invalid configuration argument"},
-    {12, "cudaErrorInvalidPitchValue", nullptr, "invalid pitch argument"},
-    {21, "cudaErrorInvalidMemcpyDirection", nullptr, "invalid copy direction for memcpy"},
-    {98, "cudaErrorInvalidDeviceFunction", nullptr, "invalid device function"},
-    {35, "cudaErrorInsufficientDriver", nullptr, "CUDA driver version is insufficient for CUDA runtime version"},
-    {100, "cudaErrorNoDevice", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {101, "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {217, "cudaErrorPeerAccessUnsupported", nullptr, "peer access is not supported between these two devices"},
-    {304, "cudaErrorOperatingSystem", "CUDA_ERROR_OPERATING_SYSTEM",
-     "OS call failed or operation not supported on this OS"},
-    {400, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {600, "cudaErrorNotReady", "CUDA_ERROR_NOT_READY", "device not ready"},
-    {700, "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {701, "cudaErrorLaunchOutOfResources", nullptr, "too many resources requested for launch"},
-    {704, "cudaErrorPeerAccessAlreadyEnabled", nullptr, "peer access is already enabled"},
-    {705, "cudaErrorPeerAccessNotEnabled", nullptr, "peer access has not been enabled"},
-    {719, "cudaErrorLaunchFailure", "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {800, "cudaErrorNotPermitted", "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
-    {801, "cudaErrorNotSupported", "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {999, "cudaErrorUnknown", "CUDA_ERROR_UNKNOWN", "unknown error"},
+    {0, "cudaSuccess", "no error"},
+    {1, "cudaErrorInvalidValue", "invalid argument"},
+    {2, "cudaErrorMemoryAllocation", "out of memory"},
+    {3, "cudaErrorInitializationError", "initialization error"},
+    {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {35, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
+    {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
+    {304, "cudaErrorOperatingSystem", "OS call failed or operation not supported on this OS"},
+    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {600, "cudaErrorNotReady", "device not ready"},
+    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+    {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {800, "cudaErrorNotPermitted", "operation not permitted"},
+    {801, "cudaErrorNotSupported", "operation not supported"},
+    {999, "cudaErrorUnknown", "unknown error"},
 };
 const Named* find_name(int code) noexcept {
   for (const Named& named : names)
     if (named.code == code) return &named;
   return nullptr;
-}
-
-CUresult driver_text(CUresult error, const char** text, const char* Named::*member) {
-  if (!text) return CUDA_ERROR_INVALID_VALUE;
-  const Named* named = find_name(error);
-  *text = named && named->driver_name ? named->*member : nullptr;
-  return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
@@ -150,6 +139,3 @@ const char* cudaGetErrorString(cudaError_t error) {
   if (error == cudaErrorInitializationError && oomlab::host::no_machine[0]) return oomlab::host::no_machine;
   return named ? named->text : "unrecognized error code";
 }
-
-CUresult cuGetErrorName(CUresult error, const char** text) { return driver_text(error, text, &Named::driver_name); }
-CUresult cuGetErrorString(CUresult error, const char** text) { return driver_text(error, text, &Named::text); }

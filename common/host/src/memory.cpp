@@ -185,19 +185,3 @@ cudaError_t cudaFreeHost(void* address) {
   });
 }
 
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
-  return entry("cudaPointerGetAttributes", cudaErrorUnknown, [&] {
-    if (!attributes) return cudaErrorInvalidValue;
-    const Lock lock = lock_runtime();
-    const Block* block = find_block(address);
-    void* const p = const_cast<void*>(address);
-    const Kind kind = block ? block->kind : Kind::device;
-    if (!block)
-      *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, nullptr};
-    else if (kind == Kind::pinned || kind == Kind::managed)
-      *attributes = {kind == Kind::pinned ? cudaMemoryTypeHost : cudaMemoryTypeManaged, block->device, p, p};
-    else
-      *attributes = {cudaMemoryTypeDevice, block->device, p, nullptr};
-    return cudaSuccess;
-  });
-}

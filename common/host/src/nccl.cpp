@@ -98,14 +98,6 @@ ncclResult_t world_of(const ncclUniqueId& id, int size, std::shared_ptr<World>& 
 
 using namespace oomlab::host;
 
-ncclResult_t ncclGetVersion(int* version) {
-  return nccl_entry("ncclGetVersion", [&] {
-    if (!version) return complain(ncclInvalidArgument, "ncclGetVersion: no place for the version");
-    *version = NCCL_MAJOR * 10000 + NCCL_MINOR * 100;
-    return ncclSuccess;
-  });
-}
-
 const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
     case ncclSuccess: return "no error";
@@ -199,28 +191,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
     if (!comm->world) return ncclSuccess;
     const WorldLock lock(comm->world->mutex);
     *result = comm->world->result;
-    return ncclSuccess;
-  });
-}
-
-ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
-  return nccl_entry("ncclCommCount", [&] {
-    if (!comm || !count) return complain(ncclInvalidArgument, "ncclCommCount: null");
-    *count = comm->size;
-    return ncclSuccess;
-  });
-}
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
-  return nccl_entry("ncclCommUserRank", [&] {
-    if (!comm || !rank) return complain(ncclInvalidArgument, "ncclCommUserRank: null");
-    *rank = comm->rank;
-    return ncclSuccess;
-  });
-}
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  return nccl_entry("ncclCommCuDevice", [&] {
-    if (!comm || !device) return complain(ncclInvalidArgument, "ncclCommCuDevice: null");
-    *device = comm->device;
     return ncclSuccess;
   });
 }

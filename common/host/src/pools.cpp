@@ -175,7 +175,7 @@ void make_default_pools(Runtime& r) {
     auto pool = std::make_unique<Pool>();
     pool->device = static_cast<int>(d);
     r.live_pools.insert(pool.get());
-    r.devices[d].default_pool = r.devices[d].current_pool = pool.release();
+    r.devices[d].default_pool = pool.release();
   }
 }
 
@@ -199,7 +199,7 @@ cudaError_t cudaMallocAsync(void** result, size_t size, cudaStream_t handle) {
     Lock lock = lock_runtime();
     CUstream_st* const stream = find_stream(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
-    return pool_allocate(lock, result, size, *runtime().devices[std::size_t(stream->device)].current_pool, *stream);
+    return pool_allocate(lock, result, size, *runtime().devices[std::size_t(stream->device)].default_pool, *stream);
   });
 }
 cudaError_t cudaMallocFromPoolAsync(void** result, size_t size, cudaMemPool_t handle, cudaStream_t stream_handle) {
@@ -250,7 +250,6 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
     if (!pool) return cudaErrorInvalidValue;
     Device& device = runtime().devices[std::size_t(pool->device)];
     if (pool == device.default_pool) return cudaErrorInvalidValue;
-    if (pool == device.current_pool) device.current_pool = device.default_pool;
     runtime().live_pools.erase(pool);
     --runtime().live.pools;
     pool->destroyed = true;
@@ -337,25 +336,6 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* result, int device) {
     if (!result) return cudaErrorInvalidValue;
     if (!valid_device(device)) return cudaErrorInvalidDevice;
     *result = runtime().devices[std::size_t(device)].default_pool;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* result, int device) {
-  return entry("cudaDeviceGetMemPool", cudaErrorUnknown, [&] {
-    if (!result) return cudaErrorInvalidValue;
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
-    const Lock lock = lock_runtime();
-    *result = runtime().devices[std::size_t(device)].current_pool;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t handle) {
-  return entry("cudaDeviceSetMemPool", cudaErrorUnknown, [&] {
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
-    const Lock lock = lock_runtime();
-    Pool* const pool = find_pool(handle);
-    if (!pool || pool->device != device) return cudaErrorInvalidValue;
-    runtime().devices[std::size_t(device)].current_pool = pool;
     return cudaSuccess;
   });
 }

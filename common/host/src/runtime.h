@@ -51,7 +51,7 @@ struct Block {
 
 struct Device {
   std::size_t capacity = 0, used = 0;  // used: without managed memory, whose resident pages are counted apart
-  cudaMemPool_t default_pool = nullptr, current_pool = nullptr;
+  cudaMemPool_t default_pool = nullptr;
   cudaStream_t null_stream = nullptr;
   std::uint64_t peers = 0;  // bit d: device d's memory is open to this one
 };

@@ -55,7 +55,7 @@ if(OOMLAB_SANITIZE)
   target_link_options(oomlab_flags INTERFACE -fsanitize=${OOMLAB_SANITIZE})
 endif()
 
-if(OOMLAB_BACKEND STREQUAL "host")  # binutils' other linker takes less than half the time, where it is
+if(OOMLAB_BACKEND STREQUAL "host")  # binutils' other linker takes less than half the time, where it is installed
   include(CheckLinkerFlag)
   check_linker_flag(CXX -fuse-ld=gold OOMLAB_HAS_GOLD)
   target_link_options(oomlab_flags INTERFACE $<$<BOOL:${OOMLAB_HAS_GOLD}>:-fuse-ld=gold>)
@@ -126,7 +126,7 @@ endfunction()
 
 # oomlab_compiled_quickly(target level): for what takes longer to compile than to run. Kernels and the runtime are not;
 # what stands around them is (-O1), and so are tests (-O0). Under AddressSanitizer every access there calls a function
-# instead of bringing its check along.
+# instead of having its check inline.
 function(oomlab_compiled_quickly target level)
   if(OOMLAB_SANITIZE STREQUAL "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE "SHELL:--param asan-instrumentation-with-call-threshold=0")

@@ -87,15 +87,10 @@ class Accumulation final : public Workload {
 
   static ByCategory predicted(const nn::TransformerSpec& spec, std::size_t seq, std::size_t batch,
                               std::size_t micro_batch, Way way) {
-    ByCategory resident = resident_for_training(spec, sizeof(float), 2);
-    if (way == Way::one_backward) {
-      const ByCategory held = HeldForward::bytes(spec, micro_batch, seq);
-      for (std::size_t c = 0; c < kCategoryCount; ++c)
-        resident.bytes[c] =
-            checked_sum(resident.bytes[c], checked_product((batch + micro_batch - 1) / micro_batch - 1, held.bytes[c]));
-    }
-    const std::size_t sequences = way == Way::full_batch ? batch : micro_batch;
-    return nn::walk_step(spec, {.sequences = sequences, .seq = seq}, resident).at_peak;
+    nn::StepLevers levers{.sequences = way == Way::full_batch ? batch : micro_batch, .seq = seq};
+    if (way == Way::one_backward)  // every micro-batch waits for it
+      levers.micro_batches = levers.in_flight = (batch + micro_batch - 1) / micro_batch;
+    return nn::walk_step(spec, levers, resident_for_training(spec, sizeof(float), 2)).at_peak;
   }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// For the readers of model names.
+// For the functions that read model names.
 
 #include <stdexcept>
 #include <string>

@@ -33,7 +33,7 @@ struct Sizes {
     v = bytes(rows, spec.vocabulary, e);
     tokens = token_batch_bytes(levers.sequences, levers.seq);
     // So that small multiples of these need no check.
-    if (std::max({h, p, v, s, q, tokens}) > SIZE_MAX / 64) throw std::length_error("a size does not fit 64 bits");
+    if (std::max({u, h, p, v, s, q, tokens}) > SIZE_MAX / 64) throw std::length_error("a size does not fit 64 bits");
   }
 };
 
@@ -84,7 +84,7 @@ class StepWalk {
     if (levers_.data_parallel == DataParallel::other_device)
       add(Category::parameters, whole_state()[Category::parameters]);
     if (levers_.data_parallel == DataParallel::first_device) add(Category::data, whole_batch_tokens());
-    // Of passes that do the same with as much or less beside them, one decides.
+    // Later passes do the same with no more beside them, so these decide the peak.
     if (levers_.in_flight > 1) wait_in_flight(levers_.in_flight - 1);
     forward();
     backward();
@@ -158,7 +158,7 @@ class StepWalk {
             .shard = bytes(elements / levers_.replicas)};
   }
 
-  // What forward passes of `micro_batches` leave until their backward passes.
+  // What the forward passes of so many micro-batches hold until their backward passes.
   void wait_in_flight(std::size_t micro_batches) {
     StepWalk one(spec_, levers_, {});
     one.forward();
@@ -306,10 +306,12 @@ class StepWalk {
 };
 
 // Levers for asking about a segment alone.
-StepLevers with_schedule(StepLevers levers, const Segment& segment) {
-  levers.schedule = {segment};
-  levers.slice.layers = segment.layers;
-  return levers;
+StepLevers alone(const StepLevers& levers, const Segment& segment) {
+  return {.element_bytes = levers.element_bytes,
+          .sequences = levers.sequences,
+          .seq = levers.seq,
+          .schedule = {segment},
+          .slice = {.layers = segment.layers, .parts = levers.slice.parts}};
 }
 
 }  // namespace
@@ -321,14 +323,14 @@ PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const
 }
 
 SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers, const Segment& segment) {
-  const StepLevers alone = with_schedule(levers, segment);
-  StepWalk forward(spec, alone, {});
+  const StepLevers its = alone(levers, segment);
+  StepWalk forward(spec, its, {});
   forward.add(forward.residual());  // its input
   forward.forward(segment);
   SegmentBytes bytes{};
   bytes.held = forward.tracker().live_bytes() - forward.residual();  // without its output
   bytes.forward_peak = forward.tracker().peak_bytes();
-  StepWalk backward(spec, alone, {});
+  StepWalk backward(spec, its, {});
   backward.add(checked_sum(bytes.held, backward.residual()));  // and the gradient of its output
   backward.backward(segment);
   bytes.backward_peak = backward.tracker().peak_bytes();
@@ -336,7 +338,8 @@ SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers
 }
 
 std::size_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& levers) {
-  StepWalk walk(spec, levers, {});
+  const StepLevers its = alone(levers, {.layers = spec.layers});
+  StepWalk walk(spec, its, {});
   walk.add(walk.residual());
   walk.head_forward();
   return walk.tracker().peak_bytes();

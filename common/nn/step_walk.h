@@ -2,7 +2,7 @@
 // What a training step of a transformer needs, in bytes and operations, without running it: one walk through its
 // allocations and releases in the order of the work. Every prediction about a transformer asks it, whatever levers are
 // pulled: precision, what is kept, micro-batches, slices of the model, shards of its state. It shares nothing with the
-// code it predicts but the shapes of tensors.
+// code it predicts but the shapes of tensors, how they are aligned in units, and the size of the loss scale.
 //
 // Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary; E bytes an element. All bytes
 // are as the ledger counts them: every buffer on its own rounded to the granule.
@@ -39,7 +39,7 @@ struct StepLevers {
   std::size_t sequences = 0, seq = 0;         ///< B and S, of a micro-batch
   Schedule schedule{};
   std::size_t micro_batches = 1;  ///< in a step, one after the other; gradients accumulate
-  std::size_t in_flight = 1;      ///< of these, most that wait for their backward pass at once: pipelines
+  std::size_t in_flight = 1;      ///< how many of these wait for their backward pass at most (pipelines)
   Slice slice{};                  ///< the rank's stage and part
   std::size_t replicas = 1;       ///< ranks that have the same slice and other samples
   /// What the replicas share out, in units (see unit_state_bytes()): 0 nothing, 1 the optimizer, 2 also gradients,
@@ -54,12 +54,14 @@ struct StepLevers {
 PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident);
 
 /// What one segment has, in bytes of activations: from its forward to its backward pass, and at the fullest moment of
-/// each of the two, above what the segments before it hold.
+/// each of the two, above what the segments before it hold. Of the levers element_bytes, sequences, seq and slice.parts
+/// count.
 struct SegmentBytes {
   std::size_t held, forward_peak, backward_peak;
 };
 SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers, const Segment& segment);
 /// The fullest moment of the head and the loss, above what all segments hold: activations, and row losses (workspace).
+/// The same levers count.
 std::size_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& levers);
 /// What embed() keeps until embed_backward(), beside the first layer's input.
 std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,

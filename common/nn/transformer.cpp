@@ -332,12 +332,12 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
   zero(kPosition, used);
 }
 
-// ------------------------------------------------------------------------------------------------------- the whole
-// step
+// ---------------------------------------------------------------------------------------------------------- whole step
 
 template <class T>
 ForwardPass<T>::ForwardPass(Context& context, Transformer<T>& model, const TokenBatch& batch)
     : kept_(model.spec().layers) {
+  x_.reserve(kept_.size() + 1);
   const Phase phase(context.ledger(), "forward");
   x_.push_back(model.embed(context, batch, embedding_));
   for (std::size_t l = 0; l < kept_.size(); ++l)

@@ -101,6 +101,8 @@ TEST_F(Device, Peers) {
   if (!can) GTEST_SKIP() << "devices 0 and 1 do not reach each other";
   EXPECT_CUDA(cudaSuccess, cudaDeviceEnablePeerAccess(1, 0));
   EXPECT_CUDA_ERROR(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(1, 0));
+  EXPECT_CUDA(cudaSuccess, cudaDeviceDisablePeerAccess(1));
+  EXPECT_CUDA_ERROR(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(1));
 }
 
 }  // namespace

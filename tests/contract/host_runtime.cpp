@@ -83,15 +83,15 @@ TEST_F(HostRuntime, EachDeviceHasItsOwn) {
   for (int d = 0; d < 3; ++d) {
     ASSERT_CUDA(cudaSetDevice(d));
     ASSERT_CUDA(cudaMalloc(&p[d], 8 * MiB));
-    std::size_t free = 1, total = 0;
-    EXPECT_CUDA(cudaSuccess, cudaMemGetInfo(&free, &total));
-    EXPECT_EQ(0u, free) << "on device " << d;
+    EXPECT_EQ(0u, free_bytes()) << "on device " << d;
   }
   int can = 0;
   EXPECT_CUDA(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 2));
   EXPECT_EQ(1, can);
   EXPECT_CUDA(cudaSuccess, cudaDeviceEnablePeerAccess(0, 0));  // from device 2
   EXPECT_CUDA_ERROR(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(0, 0));
+  EXPECT_CUDA(cudaSuccess, cudaDeviceDisablePeerAccess(0));
+  EXPECT_CUDA_ERROR(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(0));
   cudaStream_t stream = nullptr;
   ASSERT_CUDA(cudaStreamCreate(&stream));
   ASSERT_CUDA(cudaSetDevice(0));

@@ -47,7 +47,6 @@ TEST_F(Wrappers, OwnersMoveAndAreNotCopied) {
   b = std::move(a);
   EXPECT_NE(cudaStream_t(b), one);
   b.synchronize();
-  const CublasHandle blas(b);
 }
 
 TEST_F(Wrappers, ThreadsABlockAreWithinWhatCudaAllows) {

@@ -15,7 +15,6 @@ namespace {
 
 using namespace nn;
 using nlohmann::json;
-using test::read_json;
 
 struct Fixture {
   json all;

@@ -12,11 +12,6 @@
 #include "cuda_runtime.h"
 #include "library_types.h"
 
-#define CUBLAS_VER_MAJOR 13
-#define CUBLAS_VER_MINOR 0
-#define CUBLAS_VER_PATCH 0
-#define CUBLAS_VERSION (CUBLAS_VER_MAJOR * 10000 + CUBLAS_VER_MINOR * 100 + CUBLAS_VER_PATCH)
-
 typedef enum {
   CUBLAS_STATUS_SUCCESS = 0,
   CUBLAS_STATUS_NOT_INITIALIZED = 1,
@@ -60,6 +55,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle);
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
 /// Checked (256-byte alignment) and otherwise unused.
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes);
+/// Checked and otherwise unused.
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
 const char* cublasGetStatusName(cublasStatus_t status);
 const char* cublasGetStatusString(cublasStatus_t status);

@@ -17,8 +17,6 @@
 
 #include <cstddef>
 
-#define NCCL_MAJOR 2
-#define NCCL_MINOR 28
 #define NCCL_UNIQUE_ID_BYTES 128
 
 typedef struct ncclComm* ncclComm_t;

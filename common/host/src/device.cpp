@@ -319,6 +319,16 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
     return cudaSuccess;
   });
 }
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return release_entry("cudaDeviceDisablePeerAccess", [&] {
+    const Lock lock = lock_runtime();
+    if (!valid_device(peer)) return cudaErrorInvalidDevice;
+    std::uint64_t& peers = runtime().devices[std::size_t(current_device())].peers;
+    if (!(peers >> peer & 1)) return cudaErrorPeerAccessNotEnabled;
+    peers &= ~(std::uint64_t(1) << peer);
+    return cudaSuccess;
+  });
+}
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return entry("cudaMemGetInfo", cudaErrorUnknown, [&] {

@@ -1,7 +1,5 @@
 // Device, pinned and managed memory: blocks, and the calls that make and free them. (Pools: pools.cpp.)
 
-#include <algorithm>
-
 #include "runtime.h"
 
 namespace oomlab::host {
@@ -184,4 +182,3 @@ cudaError_t cudaFreeHost(void* address) {
     return cudaSuccess;
   });
 }
-

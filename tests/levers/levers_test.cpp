@@ -9,7 +9,7 @@
 
 #include "../../chapters/04_checkpointing/training.h"
 #include "../../chapters/07_multi_gpu/data_parallel.h"
-#include "oomlab_host.h"
+#include "../planning.h"
 
 namespace oomlab {
 namespace {
@@ -54,13 +54,9 @@ Schedule any_schedule(Random& random, std::size_t layers) {
   return schedule;
 }
 std::shared_ptr<const data::TextSampler> text_of(const nn::TransformerSpec& spec, std::size_t seq) {
-  static const auto text = data::course_text();
-  return std::make_shared<data::TextSampler>(
-      text, data::TextSampler::Settings{.seq = seq,
-                                        .task = spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
-                                        .mask_token = int(spec.vocabulary) - 1,
-                                        .ragged = false,
-                                        .seed = 5});
+  Config config;
+  config.seq = seq;
+  return std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
 }
 
 // A ledger's peak over two steps of a workload, without the cuBLAS workspace.
@@ -75,9 +71,7 @@ ByCategory peak_of(int device, Make make) {
     work->step();
     (void)work->figure();
   }
-  ByCategory peak = ledger.peak_by_category();
-  peak[Category::workspace] -= round_to_granule(kBlasWorkspaceBytes);
-  return peak;
+  return without_workspace(ledger.peak_by_category());
 }
 
 void expect_planned(const ByCategory& predicted, const ByCategory& peak, const std::string& what) {
@@ -182,10 +176,7 @@ void try_combinations(std::size_t count, unsigned seed) {
 }
 
 TEST(Levers, CombinationsArePlannedAsPredicted) {
-  struct Planning {
-    Planning() { host::set_planning(true); }
-    ~Planning() { host::set_planning(false); }
-  } const planning;
+  const test::Planning planning;
   try_combinations(OOMLAB_COMBINATIONS, 1);
 }
 

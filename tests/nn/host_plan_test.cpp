@@ -4,19 +4,14 @@
 
 #include <chrono>
 
+#include "../planning.h"
 #include "data/device_dataset.h"
-#include "oomlab_host.h"
 #include "runs.h"
 
 namespace oomlab::test {
 namespace {
 
 using namespace nn;
-
-struct Planning {
-  Planning() { host::set_planning(true); }
-  ~Planning() { host::set_planning(false); }
-};
 
 TEST(Plan, CountsWhatARunCounts) {
   for (const char* model : {"mlp-small", "mlp:64-300-7", "mlp:10-20-30-40-5"})

@@ -12,6 +12,8 @@ COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e7
 OUTCOMES = ("ok", "oom", "skipped")
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps"}
+# What every chapter has; the rest of "config" are a chapter's own options.
+COMMON_OPTIONS = {"model", "batch", "steps", "budget_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
 
 
 class BadFile(Exception):
@@ -172,8 +174,13 @@ class Result:
         self.findings = {key: top["findings"][key].value for key in top["findings"].keys()}
         self.passed = top["passed"].truth()
 
+    def options(self):
+        """The chapter's own options; one that was not given (null in older files) is not there."""
+        return {key: value for key, value in self.config.items() if key not in COMMON_OPTIONS and value is not None}
+
     def workload(self):
-        return {key: value for key, value in self.config.items() if key not in NOT_WORKLOAD}
+        common = {key: self.config.get(key) for key in COMMON_OPTIONS - NOT_WORKLOAD}
+        return common | self.options()
 
 
 class Side:

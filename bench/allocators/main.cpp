@@ -375,12 +375,8 @@ Trace record(const std::string& model, std::size_t batch, std::size_t seq, bool 
   recorder.trace.name = fmt::format("{}, batch {}, seq {}{}", model, batch, varying ? "up to " : "", seq);
   Ledger ledger;
   {
-    Config config;
     std::vector<data::TextSampler> text;
-    for (std::size_t k = 0; k < kRound; ++k) {
-      config.seq = length_of(k, seq, varying);
-      text.push_back(text_for(config, spec, false));
-    }
+    for (std::size_t k = 0; k < kRound; ++k) text.push_back(text_for(spec, length_of(k, seq, varying), false));
     Context context(recorder, ledger);
     Rounds rounds(context, spec, text, batch);
     rounds.step();

@@ -52,7 +52,8 @@ Chapter declare(const Config& config) {
 }  // namespace oomlab::anatomy
 
 int main(int argc, char** argv) {
-  const oomlab::Defaults full{.model = "mlp", .batch = 32, .steps = 10, .budget = std::size_t(512) << 20};
+  const oomlab::Defaults full{
+      .model = "mlp", .batch = 32, .steps = 10, .budget = std::size_t(512) << 20, .options = {oomlab::train::kData}};
   const oomlab::Defaults quick{.model = "mlp:64-512-256-10", .batch = 32, .steps = 5, .budget = std::size_t(2) << 20};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::anatomy::declare);
 }

@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
                               .batch = 512,
                               .steps = 6,
                               .budget = std::size_t(64) << 20,
+                              .options = {oomlab::train::kData},
                               .published_models = "mlp",
                               .published = &mlp};
   const oomlab::Defaults quick{

@@ -17,9 +17,10 @@ inline ByCategory bytes_at_size(Way way) {
 /// Fewest and most targets of a micro-batch in the first step.
 inline std::pair<std::size_t, std::size_t> targets_of_micro_batches(const Config& config,
                                                                     const data::TextSampler& text) {
+  const std::size_t micro_batch = config.options[kMicroBatch];
   std::size_t fewest = SIZE_MAX, most = 0;
-  for (std::size_t first = 0; first < config.batch; first += config.micro_batch) {
-    const std::size_t targets = text.samples(first, config.micro_batch).targets();
+  for (std::size_t first = 0; first < config.batch; first += micro_batch) {
+    const std::size_t targets = text.samples(first, micro_batch).targets();
     fewest = std::min(fewest, targets), most = std::max(most, targets);
   }
   return {fewest, most};
@@ -28,7 +29,8 @@ inline std::pair<std::size_t, std::size_t> targets_of_micro_batches(const Config
 inline std::vector<Claim> claims_of(const Config& config, const nn::TransformerSpec& spec,
                                     const std::shared_ptr<data::TextSampler>& text,
                                     const std::shared_ptr<Observed>& observed) {
-  const std::size_t k = config.batch / config.micro_batch;
+  const std::size_t micro_batch = config.options[kMicroBatch], seq = config.options[kSeq],
+                    k = config.batch / micro_batch;
   const auto peaks_at_size = [](Way a, Way b) {
     return [=] { return ratio(double(bytes_at_size(a).total()), double(bytes_at_size(b).total())); };
   };
@@ -99,7 +101,7 @@ inline std::vector<Claim> claims_of(const Config& config, const nn::TransformerS
          const auto one = r.value(name_of(Way::one_backward, config), figures::peak),
                     each = r.value(name_of(Way::global_count, config), figures::peak);
          if (!one || !each || k == 1) return std::nullopt;
-         return (*one - *each) / double((k - 1) * HeldForward::bytes(spec, config.micro_batch, config.seq).total());
+         return (*one - *each) / double((k - 1) * HeldForward::bytes(spec, micro_batch, seq).total());
        }},
       {.text = "an in-place operation before the backward pass causes OOM",  // article 13
        .what = "peak of an activation function and its backward pass, in place / beside its input",
@@ -147,7 +149,8 @@ inline void tell_in_place(Report& report) {
 /// Validation steps whose losses are kept, each with its forward pass, until memory runs out.
 inline void leak(Report& report, const nn::TransformerSpec& spec, const data::TextSampler& text) {
   const Config& config = report.config();
-  const std::size_t held_bytes = HeldForward::bytes(spec, config.micro_batch, config.seq).total();
+  const std::size_t micro_batch = config.options[kMicroBatch];
+  const std::size_t held_bytes = HeldForward::bytes(spec, micro_batch, config.options[kSeq]).total();
   constexpr std::size_t kMost = 16;
   Ledger ledger;
   std::size_t steps = 0;
@@ -160,8 +163,7 @@ inline void leak(Report& report, const nn::TransformerSpec& spec, const data::Te
       for (; steps < kMost; ++steps) {
         check_interrupt();
         const std::size_t before = ledger.live_bytes();
-        losses.emplace_back(context, model,
-                            upload(context, text.samples(steps, config.micro_batch), 0, config.micro_batch));
+        losses.emplace_back(context, model, upload(context, text.samples(steps, micro_batch), 0, micro_batch));
         report.line(fmt::format("  step {:>2}: {} live", steps + 1, format_bytes(ledger.live_bytes())));
         report.check(ledger.live_bytes() - before == held_bytes, "a held step is not as predicted");
       }

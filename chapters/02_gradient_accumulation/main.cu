@@ -29,11 +29,11 @@ Agreement agreement_of(Way way) {
 
 Chapter declare(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
-  if (config.batch % config.micro_batch != 0)
-    throw UsageError(fmt::format("--micro-batch {} does not divide --batch {}", config.micro_batch, config.batch));
+  const std::size_t micro_batch = config.options[kMicroBatch], seq = config.options[kSeq];
+  if (config.batch % micro_batch != 0)
+    throw UsageError(fmt::format("--micro-batch {} does not divide --batch {}", micro_batch, config.batch));
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/true));
   const auto observed = std::make_shared<Observed>();
-  const std::size_t micro_batch = config.micro_batch, seq = config.seq;
 
   Chapter chapter;
   chapter.title = "gradient accumulation";
@@ -61,29 +61,27 @@ Chapter declare(const Config& config) {
 
 int main(int argc, char** argv) {
   constexpr std::size_t kMiB = std::size_t(1) << 20, kGiB = std::size_t(1) << 30;
-  const Defaults huge{.batch = 64, .steps = 2, .budget = 80 * kGiB, .seq = 2048, .micro_batch = 1};
+  const Defaults huge{.batch = 64, .steps = 2, .budget = 80 * kGiB, .options = {{kMicroBatch, 1}, {kSeq, 2048}}};
   const Defaults bert{.batch = 64,
                       .steps = 2,
                       .budget = 16 * kGiB,
-                      .seq = 512,
-                      .micro_batch = 4,
+                      .options = {{kSeq, 512}},
                       .published_models = "gpt3-175b llama-70b-like",
                       .published = &huge};
   const Defaults gpt2{.batch = 64,
                       .steps = 2,
                       .budget = 16 * kGiB,
-                      .seq = 1024,
-                      .micro_batch = 4,
+                      .options = {{kSeq, 1024}},
                       .published_models = "bert-base bert-large",
                       .published = &bert};
   const Defaults full{.model = "bytes-gpt",
                       .batch = 32,
                       .steps = 5,
                       .budget = 96 * kMiB,
-                      .seq = 128,
-                      .micro_batch = 4,
+                      .options = {{kMicroBatch, 4}, {kSeq, 128}, kText},
+                      .models = kTextModels,
                       .published_models = "gpt2",
                       .published = &gpt2};
-  const Defaults quick{.model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = 2 * kMiB, .seq = 32, .micro_batch = 4};
+  const Defaults quick{.model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = 2 * kMiB, .options = {{kSeq, 32}}};
   return run_chapter(argc, argv, full, quick, declare);
 }

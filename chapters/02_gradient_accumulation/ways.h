@@ -18,8 +18,9 @@ enum class Way { full_batch, global_count, mean_of_means, no_zero_grad, one_back
 
 /// The variant of this way: "8 x 4, global count".
 inline std::string name_of(Way way, const Config& config) {
+  const std::size_t micro_batch = config.options[kMicroBatch];
   const auto pieces = [&](const char* how) {
-    return fmt::format("{} x {}, {}", config.batch / config.micro_batch, config.micro_batch, how);
+    return fmt::format("{} x {}, {}", config.batch / micro_batch, micro_batch, how);
   };
   switch (way) {
     case Way::full_batch: return fmt::format("full batch {}", config.batch);
@@ -27,7 +28,7 @@ inline std::string name_of(Way way, const Config& config) {
     case Way::mean_of_means: return pieces("mean of means");
     case Way::no_zero_grad: return pieces("no zero_grad");
     case Way::one_backward: return pieces("one backward");
-    case Way::micro_batch_alone: return fmt::format("batch {} alone", config.micro_batch);
+    case Way::micro_batch_alone: return fmt::format("batch {} alone", micro_batch);
   }
   return "?";
 }

@@ -3,8 +3,8 @@
 // of its weights. That is PyTorch's AMP (torch.autocast with a GradScaler; formerly Apex O1). This chapter's program
 // stores 16 bits and keeps FP32 masters (Apex O2, Megatron-LM); it does not run AMP.
 //
-//   bytes a parameter   FP32 weight 4 + its 16-bit copy, kept for the backward pass 2 + FP32 gradient 4 + moments 8 =
-//   18
+//   bytes per parameter   FP32 weight 4 + its 16-bit copy, kept for the backward pass 2 + FP32 gradient 4 + moments 8,
+//                         18 in all
 //
 // Activations follow from which operation computes in which type. Matrix products and GELU give 16 bits. Norms, softmax
 // and the loss compute in FP32, and a sum with an FP32 residual is FP32. So beside what a 16-bit layer keeps,

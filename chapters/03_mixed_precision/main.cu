@@ -25,7 +25,7 @@ Chapter declare(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto shares = std::make_shared<GradientShares>();
-  const std::size_t seq = config.seq;
+  const std::size_t seq = config.options[kSeq];
 
   Chapter chapter;
   chapter.title = "mixed precision";
@@ -54,26 +54,27 @@ Chapter declare(const Config& config) {
 
 int main(int argc, char** argv) {
   constexpr std::size_t kMiB = std::size_t(1) << 20, kGiB = std::size_t(1) << 30;
-  const Defaults huge{.batch = 1, .steps = 2, .budget = 80 * kGiB, .seq = 2048};
+  const Defaults huge{.batch = 1, .steps = 2, .budget = 80 * kGiB, .options = {{kSeq, 2048}}};
   const Defaults bert{.batch = 8,
                       .steps = 2,
                       .budget = 12 * kGiB,
-                      .seq = 512,
+                      .options = {{kSeq, 512}},
                       .published_models = "gpt3-175b llama-70b-like",
                       .published = &huge};
   const Defaults gpt2{.batch = 8,
                       .steps = 2,
                       .budget = 12 * kGiB,
-                      .seq = 1024,
+                      .options = {{kSeq, 1024}},
                       .published_models = "bert-base bert-large",
                       .published = &bert};
   const Defaults full{.model = "bytes-gpt",
                       .batch = 16,
                       .steps = 6,
                       .budget = 80 * kMiB,
-                      .seq = 128,
+                      .options = {{kSeq, 128}, kText},
+                      .models = kTextModels,
                       .published_models = "gpt2",
                       .published = &gpt2};
-  const Defaults quick{.model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = 3 * kMiB, .seq = 32};
+  const Defaults quick{.model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = 3 * kMiB, .options = {{kSeq, 32}}};
   return run_chapter(argc, argv, full, quick, declare);
 }

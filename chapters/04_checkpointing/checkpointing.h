@@ -100,13 +100,13 @@ inline double recompute_cost(const nn::TransformerSpec& spec, std::size_t sequen
   return sum;
 }
 
-/// "4 kept, 2 without norms+GELU, 6 again in segments of 3": how many layers are treated how.
+/// "4 kept, 2 without norms+GELU, 6 recomputed in segments of 3": how many layers are treated how.
 inline std::string describe(const Schedule& schedule) {
   std::map<std::string, std::size_t> layers;
   for (const Segment& s : schedule) {
     std::string how;
     if (s.recompute) {
-      how = s.layers == 1 ? "again" : fmt::format("again in segments of {}", s.layers);
+      how = s.layers == 1 ? "recomputed" : fmt::format("recomputed in segments of {}", s.layers);
     } else {
       if (!s.keep.norms) how += "norms+";
       if (!s.keep.gelu) how += "GELU+";
@@ -116,7 +116,7 @@ inline std::string describe(const Schedule& schedule) {
     layers[how] += s.layers;
   }
   std::string text;
-  for (const char* first : {"kept", "without", "again"})
+  for (const char* first : {"kept", "without", "recomputed"})
     for (const auto& [how, count] : layers)
       if (how.starts_with(first)) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, how);
   return text;

@@ -1,5 +1,5 @@
 #pragma once
-// Folk advice about checkpointing, put to the test, and what each schedule computes again.
+// Folk advice about checkpointing, put to the test, and what each schedule recomputes.
 
 #include <cmath>
 #include <functional>
@@ -90,9 +90,9 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<Counted>& counted) {
          if (!r.find("none") || !r.find("every layer")) return std::nullopt;
          return double((*counted)["every layer"]) / double((*counted)["none"]) - 1;
        },
-       .here = "a gpt layer that is computed again leaves out its last product"},
+       .here = "a gpt layer that is recomputed leaves out its last product"},
       {.text = "BERT-large falls from 22 GB to 9 GB with AMP and checkpointing",  // article 32
-       .what = "GB at the peak, fp16 and every layer again",
+       .what = "GB at the peak, fp16 and every layer recomputed",
        .range = at_most(9),
        .size = fmt::format("bert-large, batch {} x 512, {:.1f} GB in fp32 with all kept", folk,
                            double(bert_large(folk, Precision::fp32, keep_everything(24)).total()) / 1e9),
@@ -113,18 +113,19 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<Counted>& counted) {
   };
 }
 
-/// What each variant computes again and what that saves; the operations counted must be the predicted ones.
+/// What each variant recomputes and what that saves; the operations counted must be the predicted ones.
 inline void show_operations(const Results& results, Report& report, const nn::TransformerSpec& spec, const Ways& ways,
                             Counted& counted) {
   const Config& c = report.config();
-  const std::uint64_t none = nn::step_flops(spec, c.batch, c.seq, keep_everything(spec.layers));
+  const std::size_t seq = c.options[train::kSeq];
+  const std::uint64_t none = nn::step_flops(spec, c.batch, seq, keep_everything(spec.layers));
   const auto most = results.value("none", figures::peak);
   for (const auto& [name, schedule_for] : ways) {
     const auto peak = results.value(name, figures::peak);
     if (!peak) continue;
     const Schedule schedule = schedule_for(c.batch);
-    const std::uint64_t flops = nn::step_flops(spec, c.batch, c.seq, schedule);
-    report.line(fmt::format("{:<16}  {:>10.3f} GFLOP of matrix products, {:>4.1f} % again, {:>11} saved: {}", name,
+    const std::uint64_t flops = nn::step_flops(spec, c.batch, seq, schedule);
+    report.line(fmt::format("{:<16}  {:>10.3f} GFLOP of matrix products, {:>4.1f} % recomputed, {:>11} saved: {}", name,
                             double(flops) / 1e9, 100 * double(flops - none) / double(none),
                             most && *most >= *peak ? format_bytes(std::size_t(*most - *peak)) : "-",
                             describe(schedule)));

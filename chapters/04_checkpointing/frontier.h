@@ -18,27 +18,27 @@ inline ByCategory with_workspace(ByCategory resident, const Config& config) {
 // Operations are shares of the step's matrix products.
 inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision precision, const ByCategory& always) {
   const Config& c = report.config();
-  const std::size_t bytes = element_bytes(precision);
-  const auto peak = [&](const Schedule& s) { return predict_schedule(spec, bytes, c.batch, c.seq, s, always).total(); };
+  const std::size_t seq = c.options[train::kSeq], bytes = element_bytes(precision);
+  const auto peak = [&](const Schedule& s) { return predict_schedule(spec, bytes, c.batch, seq, s, always).total(); };
   const Schedule everything = keep_everything(spec.layers);
   const std::size_t most = peak(everything);
   std::size_t least = most;
   for (std::size_t length = 1; length <= spec.layers; ++length)
     least = std::min(least, peak(recompute_segments(spec.layers, length)));
-  report.line("memory against time, by the solver (peak, operations computed again, schedule):");
+  report.line("memory against time, by the solver (peak, operations recomputed, schedule):");
   constexpr std::size_t kPoints = 8;
   for (std::size_t i = 0; i <= kPoints; ++i) {
     const std::size_t budget = least + (most - least) * i / kPoints;
-    const auto schedule = solve_schedule(spec, bytes, c.batch, c.seq, budget, always);
+    const auto schedule = solve_schedule(spec, bytes, c.batch, seq, budget, always);
     if (!schedule) continue;
     const double more =
-        100 * recompute_cost(spec, c.batch, c.seq, *schedule) / double(nn::step_flops(spec, c.batch, c.seq));
+        100 * recompute_cost(spec, c.batch, seq, *schedule) / double(nn::step_flops(spec, c.batch, seq));
     const std::size_t found = peak(*schedule);
     report.check(found <= budget, "the solver exceeded its budget");
     report.line(fmt::format("  {:>11}  {:>5.1f} % |{:<34}| {}", format_bytes(found), more,
                             std::string(std::size_t(more + 0.5), '#'), describe(*schedule)));
     report.figure(fmt::format("frontier_{}_peak_bytes", i), double(found));
-    report.figure(fmt::format("frontier_{}_again_percent", i), more);
+    report.figure(fmt::format("frontier_{}_recomputed_percent", i), more);
   }
   report.line("");
 }

@@ -24,7 +24,8 @@ static Chapter checkpointing(const Config& config) {
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto counted = std::make_shared<Counted>();
   const Precision precision = precision_of(config);
-  const std::size_t layers = spec.layers, seq = config.seq, budget = config.budget, bytes = element_bytes(precision);
+  const std::size_t layers = spec.layers, seq = config.options[train::kSeq], budget = config.budget,
+                    bytes = element_bytes(precision);
   const ByCategory resident = resident_with(spec, precision);
   const ByCategory always = with_workspace(resident, config);
 
@@ -68,24 +69,23 @@ static Chapter checkpointing(const Config& config) {
 
 int main(int argc, char** argv) {
   using oomlab::Defaults;
+  using namespace oomlab::train;
   const auto mib = [](double n) { return std::size_t(n * 1024 * 1024); };
-  const Defaults huge{.batch = 1, .steps = 6, .budget = mib(80 << 10), .seq = 2048, .precision = "bf16"};
+  const Defaults huge{.batch = 1, .steps = 6, .budget = mib(80 << 10), .options = {{kSeq, 2048}, {kPrecision, "bf16"}}};
   const Defaults large{.batch = 16,
                        .steps = 6,
                        .budget = mib(24 << 10),
-                       .seq = 512,
-                       .precision = "fp32",
+                       .options = {{kSeq, 512}},
                        .published_models = "gpt3-175b llama-70b-like",
                        .published = &huge};
   const Defaults full{.model = "gpt:9-4-128",
                       .batch = 8,
                       .steps = 6,
                       .budget = mib(66),
-                      .seq = 128,
-                      .precision = "fp32",
+                      .options = {{kSeq, 128}, {kPrecision, "fp32"}, kText},
+                      .models = kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &large};
-  const Defaults quick{
-      .model = "gpt:4-2-32", .batch = 16, .steps = 3, .budget = mib(4.25), .seq = 32, .precision = "fp32"};
+  const Defaults quick{.model = "gpt:4-2-32", .batch = 16, .steps = 3, .budget = mib(4.25), .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::checkpointing::checkpointing);
 }

@@ -19,7 +19,7 @@ inline std::vector<Segment> segment_choices(std::size_t longest) {
   return choices;
 }
 
-/// The schedule that computes least again among all whose peak is at most `budget` bytes, `resident` included; nothing
+/// The schedule that recomputes least among all whose peak is at most `budget` bytes, `resident` included; nothing
 /// when there is none. Exact: dynamic programming over the layers, whose states are all (bytes held, operations) of
 /// which no other is better in both.
 inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, std::size_t element_bytes,
@@ -35,7 +35,7 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   struct Choice {
     Segment segment;
     std::size_t held, peak;
-    double again;
+    double recomputed;
   };
   std::vector<Choice> choices;
   // Longer segments neither save bytes (the best length is below sqrt(layers)) nor operations (each leaves out one
@@ -50,7 +50,7 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   // whatever follows it could follow the other.
   struct State {
     std::size_t held;
-    double again;
+    double recomputed;
     std::size_t from, choice;  // the state before, in after[l − layers of the choice], and the choice that led here
   };
   std::vector<std::vector<State>> after(spec.layers + 1);
@@ -62,12 +62,13 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
       if (choice.segment.layers > l) continue;
       const auto& before = after[l - choice.segment.layers];
       for (std::size_t i = 0; i < before.size() && before[i].held + choice.peak <= room; ++i)
-        all.push_back({before[i].held + choice.held, before[i].again + choice.again, i, c});
+        all.push_back({before[i].held + choice.held, before[i].recomputed + choice.recomputed, i, c});
     }
-    std::sort(all.begin(), all.end(),
-              [](const State& a, const State& b) { return a.held != b.held ? a.held < b.held : a.again < b.again; });
+    std::sort(all.begin(), all.end(), [](const State& a, const State& b) {
+      return a.held != b.held ? a.held < b.held : a.recomputed < b.recomputed;
+    });
     for (const State& state : all)
-      if (after[l].empty() || state.again < after[l].back().again) after[l].push_back(state);
+      if (after[l].empty() || state.recomputed < after[l].back().recomputed) after[l].push_back(state);
   }
 
   // The fewer operations, the more bytes: the last one that leaves room for the loss.

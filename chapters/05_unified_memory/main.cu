@@ -90,9 +90,11 @@ Chapter unified_memory(const Config& config) {
 
 int main(int argc, char** argv) {
   using namespace oomlab;
-  const Defaults full{
-      .model = "mlp:512-768x17-10", .batch = 64, .steps = 5, .budget = std::size_t(100) << 20, .oversubscribe = true};
-  const Defaults quick{
-      .model = "mlp:64-256x20-10", .batch = 16, .steps = 2, .budget = std::size_t(13) << 20, .oversubscribe = true};
+  const Defaults full{.model = "mlp:512-768x17-10",
+                      .batch = 64,
+                      .steps = 5,
+                      .budget = std::size_t(100) << 20,
+                      .options = {train::kData, unified_memory::kOversubscribe}};
+  const Defaults quick{.model = "mlp:64-256x20-10", .batch = 16, .steps = 2, .budget = std::size_t(13) << 20};
   return run_chapter(argc, argv, full, quick, unified_memory::unified_memory);
 }

@@ -7,6 +7,9 @@
 
 namespace oomlab::unified_memory {
 
+inline constexpr Option<bool> kOversubscribe{"oversubscribe",
+                                             "On a GPU, let managed memory exceed what the budget leaves"};
+
 // ---------------------------------------------------------------------------------------------------------------
 // device
 
@@ -121,7 +124,7 @@ class Managed final : public Place {
   /// device's own, unless the user wants one. Throws VariantSkipped where nothing would be left.
   static std::size_t room(const Config& config, Context& context, std::size_t capacity) {
     const bool simulated = std::string(backend_name()) == "host";
-    if (capacity == kUnlimited || !(simulated || config.oversubscribe)) return kUnlimited;
+    if (capacity == kUnlimited || !(simulated || config.options[kOversubscribe])) return kUnlimited;
     const std::size_t live = context.ledger().live_bytes();
     if (capacity < live + (std::size_t(1) << 20))
       throw VariantSkipped(fmt::format("{} leave no room for managed pages", format_bytes(capacity)));

@@ -16,14 +16,13 @@ namespace {
 
 Chapter caching_allocator(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
+  const std::size_t seq = config.options[kSeq];
   using Texts = std::vector<data::TextSampler>;  // one for each step of a round
   const auto texts = std::make_shared<std::map<bool, Texts>>();
   for (const bool varying : {false, true})
-    for (std::size_t k = 0; k < kRound; ++k) {
-      Config length = config;
-      length.seq = length_of(k, config.seq, varying);
-      (*texts)[varying].push_back(text_for(length, spec, /*ragged=*/false));
-    }
+    for (std::size_t k = 0; k < kRound; ++k)
+      (*texts)[varying].push_back(
+          text_for(spec, length_of(k, seq, varying), /*ragged=*/false, config.options.find(kText)));
 
   Chapter chapter;
   chapter.title = "allocators";
@@ -32,7 +31,7 @@ Chapter caching_allocator(const Config& config) {
     chapter.variants.push_back({
         .name = name,
         .batch = config.batch,
-        .predicted = [=, seq = config.seq](std::size_t b) { return Rounds::predicted(spec, seq, b); },
+        .predicted = [=](std::size_t b) { return Rounds::predicted(spec, seq, b); },
         .agreement = std::move(agreement),
         .make = [=](Context& context, std::size_t b) -> std::unique_ptr<Workload> {
           return std::make_unique<Rounds>(context, spec, texts->at(varying), b, *hooks);
@@ -82,14 +81,16 @@ Chapter caching_allocator(const Config& config) {
 
 int main(int argc, char** argv) {
   using namespace oomlab;
-  const Defaults published{.batch = 8, .steps = 6, .budget = std::size_t(24) << 30, .seq = 512};
+  const Defaults published{.batch = 8, .steps = 6, .budget = std::size_t(24) << 30, .options = {{train::kSeq, 512}}};
   const Defaults full{.model = "bytes-gpt",
                       .batch = 2,
                       .steps = 5,
                       .budget = std::size_t(64) << 20,
-                      .seq = 128,
+                      .options = {{train::kSeq, 128}, train::kText},
+                      .models = train::kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &published};
-  const Defaults quick{.model = "gpt:2-2-16", .batch = 4, .steps = 1, .budget = std::size_t(40) << 20, .seq = 16};
+  const Defaults quick{
+      .model = "gpt:2-2-16", .batch = 4, .steps = 1, .budget = std::size_t(40) << 20, .options = {{train::kSeq, 16}}};
   return run_chapter(argc, argv, full, quick, caching_allocator::caching_allocator);
 }

@@ -12,6 +12,12 @@
 
 namespace oomlab::multi_gpu {
 
+inline constexpr Option<std::size_t> kTp{"tp", "Ranks that share each layer (tensor parallel)"};
+inline constexpr Option<std::size_t> kPp{"pp", "Ranks that have different layers (pipeline parallel)"};
+inline constexpr Option<std::size_t> kDp{"dp", "Ranks, or groups of them, that have different samples (data parallel)"};
+inline constexpr Option<std::size_t> kZero{"zero", "ZeRO stage among those of --dp: 0 to 3", 0, 3};
+inline constexpr Option<bool> kCheckpoint{"checkpoint", "Keep each layer's input only, and recompute the layer"};
+
 /// How the work is split. Ranks are numbered as in Megatron-LM: those of a tensor group are neighbours, then those of a
 /// data group, then the stages: rank = (stage · dp + replica) · tp + part.
 struct Layout {
@@ -67,7 +73,7 @@ inline std::size_t most_in_flight(const Layout& layout, std::size_t stage, std::
 /// Throws UsageError with one line when this model, batch and layout do not fit together.
 inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, std::size_t batch,
                          std::size_t micro_batch) {
-  if (layout.zero > 3) throw UsageError(fmt::format("--zero {} is not allowed; write 0, 1, 2 or 3", layout.zero));
+  if (layout.zero > 3) throw UsageError(fmt::format("--zero {} is not allowed; write 0 to 3", layout.zero));
   if (spec.heads % layout.tp != 0)
     throw UsageError(
         fmt::format("--tp {} does not divide the {} heads of model '{}'", layout.tp, spec.heads, spec.name));
@@ -84,11 +90,10 @@ inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, 
 
 /// The grid that was asked for; nothing when none was. Throws UsageError.
 inline std::optional<Layout> grid_of(const Config& config) {
-  if (!config.tp && !config.pp && !config.dp && config.zero < 0) return std::nullopt;
-  Layout grid{.tp = config.tp ? config.tp : 1,
-              .dp = config.dp ? config.dp : 1,
-              .pp = config.pp ? config.pp : 1,
-              .zero = std::max(config.zero, 0)};
+  const auto tp = config.options.find(kTp), pp = config.options.find(kPp), dp = config.options.find(kDp);
+  const auto zero = config.options.find(kZero);
+  if (!tp && !pp && !dp && !zero) return std::nullopt;
+  Layout grid{.tp = tp.value_or(1), .dp = dp.value_or(1), .pp = pp.value_or(1), .zero = int(zero.value_or(0))};
   const std::size_t ranks = checked_product(checked_product(grid.tp, grid.pp), grid.dp);
   if (config.devices_given && ranks != std::size_t(config.devices))
     throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", grid.tp, grid.pp,

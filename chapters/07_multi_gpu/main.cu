@@ -17,15 +17,16 @@ namespace oomlab::multi_gpu {
 template <class T>
 static Chapter multi_gpu_of(const Config& config) {
   const auto n = static_cast<std::size_t>(config.devices);
+  const std::size_t micro_batch = config.options[kMicroBatch], seq = config.options[kSeq];
+  const nn::Keep keep{.layer = !config.options[kCheckpoint]};
   const nn::TransformerSpec spec = transformer_of(config);
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto sent = std::make_shared<Sent>();
 
   Chapter chapter{.title = "several GPUs", .variants = {}, .claims = claims_of(n), .after = {}};
   const auto add = [&](std::string name, Layout layout, bool data_parallel = false) {
-    check_layout(layout, spec, config.batch, config.micro_batch);
-    const auto job = [=, seq = config.seq, micro_batch = config.micro_batch,
-                      keep = nn::Keep{.layer = !config.checkpoint}](std::size_t batch) {
+    check_layout(layout, spec, config.batch, micro_batch);
+    const auto job = [=](std::size_t batch) {
       const std::size_t unit = layout.dp * micro_batch;
       batch = checked_sum(batch, unit - 1) / unit * unit;  // when the largest batch that fits is looked for
       return Job{spec, text, layout, batch, micro_batch, seq, keep};
@@ -56,7 +57,8 @@ static Chapter multi_gpu_of(const Config& config) {
 
   add("one device", {});
   if (const auto grid = grid_of(config)) {
-    check_layout(*grid, spec, config.batch, config.micro_batch);  // a grid of one rank is the baseline
+    if (grid->ranks() > 1) chapter.ranks_asked_with = "--tp x --pp x --dp";
+    check_layout(*grid, spec, config.batch, micro_batch);  // a grid of one rank is the baseline
     if (grid->ranks() > 1)
       add(fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", grid->tp, grid->pp, grid->dp, grid->zero), *grid);
   } else if (n > 1) {
@@ -81,24 +83,26 @@ static Chapter multi_gpu_of(const Config& config) {
 }
 
 static Chapter multi_gpu(const Config& config) {
-  if (config.precision == "fp16")
-    throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
-  return config.precision == "bf16" ? multi_gpu_of<__nv_bfloat16>(config) : multi_gpu_of<float>(config);
+  const std::string precision = config.options[kPrecision];
+  if (precision == "fp16") throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
+  return precision == "bf16" ? multi_gpu_of<__nv_bfloat16>(config) : multi_gpu_of<float>(config);
 }
 
 }  // namespace oomlab::multi_gpu
 
 int main(int argc, char** argv) {
+  using namespace oomlab::train;
+  using namespace oomlab::multi_gpu;
   using oomlab::Defaults;
   const auto gib = [](std::size_t n) { return n << 30; };
-  Defaults huge{.batch = 128, .steps = 6, .budget = gib(80), .seq = 2048, .micro_batch = 1, .precision = "bf16"};
-  huge.devices = 8;
-  Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .seq = 512, .micro_batch = 8, .precision = "fp32"};
-  large.devices = 4, large.published_models = "gpt3-175b llama-70b-like", large.published = &huge;
-  Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20};
-  full.seq = 32, full.micro_batch = 1, full.precision = "fp32", full.devices = 8;
-  full.published_models = "gpt2 bert-base bert-large", full.published = &large;
+  Defaults huge{.batch = 128, .steps = 6, .budget = gib(80), .devices = 8};
+  huge.options = {{kMicroBatch, 1}, {kSeq, 2048}, {kPrecision, "bf16"}};
+  Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .devices = 4, .options = {{kMicroBatch, 8}, {kSeq, 512}}};
+  large.published_models = "gpt3-175b llama-70b-like", large.published = &huge;
+  Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20, .devices = 8};
+  full.options = {{kMicroBatch, 1}, {kSeq, 32}, {kPrecision, "fp32"}, kText, kTp, kPp, kDp, kZero, kCheckpoint};
+  full.models = kTextModels, full.published_models = "gpt2 bert-base bert-large", full.published = &large;
   Defaults quick = full;
-  quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1280) << 10, quick.seq = 16;
+  quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1280) << 10, quick.options = {{kSeq, 16}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::multi_gpu::multi_gpu);
 }

@@ -1,14 +1,15 @@
 #pragma once
 // NCCL with checked return codes, and an owner for a communicator. One rank a device, one thread a rank.
 //
-// When a rank fails, the others must not wait for it for ever. In the host runtime their calls end with an error. On
-// GPUs only their own ncclCommAbort() ends them, so ranks of one process share a flag: whoever fails raises it, and
-// everybody waits with wait(), which looks at it. Ranks of several processes end together because their launcher
-// (mpirun) ends them.
+// When a rank fails, the others must not wait for it for ever. On GPUs only their own ncclCommAbort() ends what they
+// have begun. So communicators do not block: a call that cannot end yet says ncclInProgress, and is asked again
+// (NCCL's user guide, "Fault tolerance"). While it waits, everybody looks at a flag that the ranks share; whoever fails
+// raises it. Ranks of several processes end together because their launcher (mpirun) ends them.
 
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -66,20 +67,23 @@ inline constexpr ncclDataType_t kNcclType<__nv_bfloat16> = ncclBfloat16;
 class Communicator {
  public:
   Communicator() = default;
-  /// On the current device; waits until all ranks are here. `failed` is raised by any rank that fails; it must outlive
-  /// this. Throws NcclError.
+  /// On the current device; waits until all ranks are here, or one has failed. `failed` is raised by any rank that
+  /// fails; it must outlive this. Throws NcclError.
   Communicator(const ncclUniqueId& id, int ranks, int rank, const std::atomic<bool>& failed)
       : rank_(rank), ranks_(ranks), failed_(&failed), exceptions_(std::uncaught_exceptions()) {
-    if (ranks > 1) NCCL_CHECK(ncclCommInitRank(&comm_, ranks, id, rank));
+    if (ranks == 1) return;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    try {
+      settle(ncclCommInitRankConfig(&comm_, ranks, id, rank, &config), "ncclCommInitRankConfig");
+    } catch (...) {
+      leave(/*abort=*/true);
+      throw;
+    }
   }
   /// Leaves. While an exception is on its way: aborts, so that the others end too.
   ~Communicator() {
-    if (!comm_) return;
-    const bool abort = std::uncaught_exceptions() > exceptions_ || *failed_;
-    const ncclResult_t result = abort ? ncclCommAbort(comm_) : ncclCommDestroy(comm_);
-    if (result != ncclSuccess)
-      std::fprintf(stderr, "%s: %s: %s\n", abort ? "ncclCommAbort" : "ncclCommDestroy", ncclGetErrorString(result),
-                   ncclGetLastError(nullptr));
+    if (comm_) leave(std::uncaught_exceptions() > exceptions_ || *failed_);
   }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -94,7 +98,7 @@ class Communicator {
   template <class T>
   void all_reduce(T* data, std::size_t count, cudaStream_t stream) {
     if (!comm_) return;
-    NCCL_CHECK(ncclAllReduce(data, data, count, kNcclType<T>, ncclSum, comm_, stream));
+    settle(ncclAllReduce(data, data, count, kNcclType<T>, ncclSum, comm_, stream), "ncclAllReduce");
     count_ring(2 * count * sizeof(T));
   }
   /// Rank r gets the sum of part r: data[ranks · count] to part[count].
@@ -104,7 +108,7 @@ class Communicator {
       if (data != part) copy(data, part, count, stream);
       return;
     }
-    NCCL_CHECK(ncclReduceScatter(data, part, count, kNcclType<T>, ncclSum, comm_, stream));
+    settle(ncclReduceScatter(data, part, count, kNcclType<T>, ncclSum, comm_, stream), "ncclReduceScatter");
     count_ring(count * sizeof(T) * std::size_t(ranks_));
   }
   /// part[count] of each rank to data[ranks · count].
@@ -114,29 +118,29 @@ class Communicator {
       if (data != part) copy(part, data, count, stream);
       return;
     }
-    NCCL_CHECK(ncclAllGather(part, data, count, kNcclType<T>, comm_, stream));
+    settle(ncclAllGather(part, data, count, kNcclType<T>, comm_, stream), "ncclAllGather");
     count_ring(count * sizeof(T) * std::size_t(ranks_));
   }
   template <class T>
   void broadcast(T* data, std::size_t count, int root, cudaStream_t stream) {
     if (!comm_) return;
-    NCCL_CHECK(ncclBroadcast(data, data, count, kNcclType<T>, root, comm_, stream));
+    settle(ncclBroadcast(data, data, count, kNcclType<T>, root, comm_, stream), "ncclBroadcast");
     count_ring(count * sizeof(T));
   }
   template <class T>
   void reduce(T* data, std::size_t count, int root, cudaStream_t stream) {
     if (!comm_) return;
-    NCCL_CHECK(ncclReduce(data, data, count, kNcclType<T>, ncclSum, root, comm_, stream));
+    settle(ncclReduce(data, data, count, kNcclType<T>, ncclSum, root, comm_, stream), "ncclReduce");
     count_ring(count * sizeof(T));
   }
   template <class T>
   void send(const T* data, std::size_t count, int peer, cudaStream_t stream) {
-    NCCL_CHECK(ncclSend(data, count, kNcclType<T>, peer, comm_, stream));
+    settle(ncclSend(data, count, kNcclType<T>, peer, comm_, stream), "ncclSend");
     bytes_sent_ += count * sizeof(T);
   }
   template <class T>
   void receive(T* data, std::size_t count, int peer, cudaStream_t stream) {
-    NCCL_CHECK(ncclRecv(data, count, kNcclType<T>, peer, comm_, stream));
+    settle(ncclRecv(data, count, kNcclType<T>, peer, comm_, stream), "ncclRecv");
   }
 
   /// Waits for the stream, but not for ranks that have failed. Throws NcclError, CudaError.
@@ -154,6 +158,22 @@ class Communicator {
   }
 
  private:
+  // The end of a call that may still be in progress; throws for one that fails, and when a rank has failed.
+  void settle(ncclResult_t result, const char* call) const {
+    for (; result == ncclInProgress; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
+      if (*failed_) throw_nccl_error(ncclRemoteError, call);
+      NCCL_CHECK(ncclCommGetAsyncError(comm_, &result));
+    }
+    if (result != ncclSuccess) throw_nccl_error(result, call);
+  }
+  void leave(bool abort) noexcept {
+    if (!comm_) return;
+    const ncclResult_t result = abort ? ncclCommAbort(comm_) : ncclCommDestroy(comm_);
+    comm_ = nullptr;
+    if (result != ncclSuccess && result != ncclInProgress)
+      std::fprintf(stderr, "%s: %s: %s\n", abort ? "ncclCommAbort" : "ncclCommDestroy", ncclGetErrorString(result),
+                   ncclGetLastError(nullptr));
+  }
   template <class T>
   static void copy(const T* from, T* to, std::size_t count, cudaStream_t stream) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToDevice, stream));

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "harness/claim.h"
+#include "harness/option.h"
 #include "harness/variant.h"
 
 namespace oomlab {
@@ -27,8 +28,8 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The words of `text` between the separators; of an empty text one empty word. What option values such as "A,B" are read
-/// with: std::getline would take running out of host memory for the end of the text.
+/// The words of `text` between the separators; of an empty text one empty word. What option values such as "A,B" are
+/// read with: std::getline would take running out of host memory for the end of the text.
 std::vector<std::string> split(std::string_view text, char separator);
 
 /// The program cannot run on this machine: one line. Exit code 2, which CTest counts as skipped.
@@ -49,12 +50,11 @@ struct Defaults {
   std::size_t batch = 0;   ///< samples a step
   std::size_t steps = 0;   ///< timed steps a variant
   std::size_t budget = 0;  ///< bytes
-  // Chapters that train on text have more options; a chapter has those for which it gives a default here.
-  std::size_t seq = 0;          ///< --seq and --text instead of --data: tokens a sequence; 0: a chapter on images
-  std::size_t micro_batch = 0;  ///< --micro-batch: samples of one forward and backward pass
-  const char* precision = "";   ///< --precision: fp32, fp16, bf16
-  bool oversubscribe = false;   ///< true: the chapter has the option --oversubscribe
-  int devices = 0;  ///< a chapter on several devices: how many, and --tp, --pp, --dp, --zero and --checkpoint
+  int devices = 0;         ///< a chapter on several devices: how many
+  /// The chapter's own options, named in the defaults of a full run. The others (of --quick, of published models) name
+  /// only those for which they have another default.
+  ChapterOptions options = {};
+  const char* models = "mlp, mlp-small or mlp:512-1024-10";  ///< examples of --model, for --help
   /// Models that are published, and large: "gpt2 bert-large". Whoever names one means it at its own size, so then these
   /// values are the defaults instead (models and optional parts of theirs are ignored). They may name models of their
   /// own, larger still, and values for these.
@@ -62,7 +62,7 @@ struct Defaults {
   const Defaults* published = nullptr;
 };
 
-/// The common command line, after parsing and checking.
+/// The command line, after parsing and checking.
 struct Config {
   std::size_t budget = 0;                       ///< bytes; kUnlimited with --budget none
   std::size_t workspace = kBlasWorkspaceBytes;  ///< bytes of cuBLAS workspace that each context has, and counts
@@ -71,14 +71,7 @@ struct Config {
   bool devices_given = false;  ///< --devices was
   std::string model;
   std::size_t batch = 0, steps = 0;
-  std::string data;                      ///< folder with IDX files; empty: the digits that come with the course
-  std::string text;                      ///< file to train on; empty: the course's text
-  std::size_t seq = 0, micro_batch = 0;  ///< 0: the chapter has no such option
-  std::string precision;                 ///< empty: the chapter has no such option
-  bool oversubscribe = false;            ///< more managed memory than the device has is allowed
-  std::size_t tp = 0, pp = 0, dp = 0;    ///< sizes of the groups of ranks; 0: not given
-  int zero = -1;                         ///< ZeRO stage, 0 to 3; -1: not given
-  bool checkpoint = false;               ///< layers are computed again instead of kept
+  OptionValues options;  ///< the chapter's own
   bool quick = false, plan = false, list = false, quiet = false;
   std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none
@@ -91,6 +84,9 @@ struct Chapter {
   std::string title;
   std::vector<Variant> variants;
   std::vector<Claim> claims;
+  /// Set when the user asked for just these ranks, to the options that did ("--tp x --pp x --dp"): then too few devices
+  /// are a usage error. Otherwise a variant that has more ranks than there are devices is skipped.
+  const char* ranks_asked_with = nullptr;
   /// Runs after the table: the chapter's own findings. What it tells the Report is printed and lands in the JSON.
   std::function<void(const Results&, Report&)> after;
 };

@@ -47,6 +47,35 @@ std::size_t parse_workspace(const std::string& text) {
   }
 }
 
+std::string allowed(std::size_t least, std::size_t most) {
+  return most == std::size_t(-1) ? fmt::format("{} or more", least) : fmt::format("{} to {}", least, most);
+}
+
+// The value of a chapter's own option, from the command line.
+void set_option(OptionValues& values, const ChapterOption& option, const std::string& text) {
+  if (option.kind == ChapterOption::Kind::number) {
+    std::size_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || number < option.least || number > option.most)
+      throw UsageError(fmt::format("--{} '{}' is not allowed; write a whole number, {}", option.name, text,
+                                   allowed(option.least, option.most)));
+    return values.set(option.name, number);
+  }
+  const std::vector<std::string> words = split(option.words, ' ');
+  if (*option.words && std::ranges::find(words, text) == words.end())
+    throw UsageError(fmt::format("--{} '{}' is unknown; known: {}", option.name, text, fmt::join(words, ", ")));
+  values.set(option.name, text);
+}
+
+// The default of an option: of the first of `defaults` that names one. Not set when none does.
+void set_default(OptionValues& values, const ChapterOption& option, std::initializer_list<const Defaults*> defaults) {
+  for (const Defaults* d : defaults)
+    for (const ChapterOption& o : d->options)
+      if (o.has_default && std::string_view(o.name) == option.name)
+        return option.kind == ChapterOption::Kind::number ? values.set(option.name, o.number)
+                                                          : values.set(option.name, std::string(o.word));
+}
+
 // The values that go with a published model, or `otherwise`.
 const Defaults& defaults_of(const std::string& model, const Defaults& full, const Defaults& otherwise) {
   for (const Defaults* d = &full; d->published; d = d->published) {
@@ -56,13 +85,16 @@ const Defaults& defaults_of(const std::string& model, const Defaults& full, cons
   return otherwise;
 }
 
-std::string describe(const Defaults& d) {
-  return fmt::format("--model {} --batch {}{}{}{} --steps {} --budget {}", d.model, d.batch,
-                     d.micro_batch ? fmt::format(" --micro-batch {}", d.micro_batch) : "",
-                     d.seq ? fmt::format(" --seq {}", d.seq) : "",
-                     fmt::format("{}{}", *d.precision ? fmt::format(" --precision {}", d.precision) : "",
-                                 d.devices ? fmt::format(" --devices {}", d.devices) : ""),
-                     d.steps, d.budget == kUnlimited ? "none" : format_bytes(d.budget));
+std::string describe(const Defaults& d, const Defaults& full) {
+  std::string options;
+  for (const ChapterOption& option : full.options) {
+    OptionValues value;
+    set_default(value, option, {&d, &full});
+    for (const OptionValues::Entry& entry : value.entries()) options += " --" + entry.words();
+  }
+  return fmt::format("--model {} --batch {}{}{} --steps {} --budget {}", d.model, d.batch, options,
+                     d.devices ? fmt::format(" --devices {}", d.devices) : "", d.steps,
+                     d.budget == kUnlimited ? "none" : format_bytes(d.budget));
 }
 
 // A file may be given that is not there yet, but its folder must be.
@@ -131,11 +163,16 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
                                const Defaults& quick) {
   CommandLine result;
   Config& config = result.config;
-  std::string budget, workspace, device, devices, batch, steps, micro_batch, seq, tp, pp, dp, zero;
+  struct Own {  // an option of the chapter's own
+    const ChapterOption* option;
+    std::string text = "";
+    bool flag = false;
+  };
+  std::string budget, workspace, device, devices, batch, steps;
   bool version = false;
 
-  CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full),
-                           describe(quick)),
+  CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full, full),
+                           describe(quick, full)),
                program};
   app.set_help_flag("-h,--help", "Show this and exit");
   app.add_flag("--version", version, "Show the version and exit");
@@ -148,27 +185,16 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   const CLI::Option* devices_option =
       app.add_option("--devices", devices, "Number of devices, for chapters that use several");
   const CLI::Option* model_option =
-      app.add_option("--model", config.model,
-                     full.seq ? "Model by name, for example bytes-gpt, gpt2, bert-large or gpt:4-4-128"
-                              : "Model by name, for example mlp, mlp-small or mlp:512-1024-10");
+      app.add_option("--model", config.model, fmt::format("Model by name, for example {}", full.models));
   const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples a step");
   const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps a variant");
-  if (full.micro_batch) app.add_option("--micro-batch", micro_batch, "Samples of one forward and backward pass");
-  if (full.seq) {
-    app.add_option("--seq", seq, "Tokens a sequence");
-    app.add_option("--text", config.text, "File to train on, as bytes (default: the course's text, which is built in)");
-  } else {
-    app.add_option("--data", config.data, "Folder with IDX files (MNIST layout, plain or .gz) to train on");
-  }
-  if (*full.precision) app.add_option("--precision", config.precision, "fp32, fp16 or bf16");
-  if (full.oversubscribe)
-    app.add_flag("--oversubscribe", config.oversubscribe, "On a GPU, let managed memory exceed what the budget leaves");
-  if (full.devices) {
-    app.add_option("--tp", tp, "Ranks that share each layer (tensor parallel)");
-    app.add_option("--pp", pp, "Ranks that have different layers (pipeline parallel)");
-    app.add_option("--dp", dp, "Ranks, or groups of them, that have different samples (data parallel)");
-    app.add_option("--zero", zero, "ZeRO stage among those of --dp: 0 to 3");
-    app.add_flag("--checkpoint", config.checkpoint, "Keep each layer's input only, and recompute the layer");
+  std::vector<Own> own;
+  own.reserve(full.options.size());  // the parser writes into it
+  for (const ChapterOption& option : full.options) {
+    Own& mine = own.emplace_back(&option);
+    const std::string name = fmt::format("--{}", option.name);
+    option.kind == ChapterOption::Kind::flag ? app.add_flag(name, mine.flag, option.help)
+                                             : app.add_option(name, mine.text, option.help);
   }
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
@@ -213,11 +239,13 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   config.steps = given(steps_option) ? parse_count("--steps", steps) : defaults.steps;
   config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_workspace(workspace);
   if (!given(model_option)) config.model = size.model;
-  config.seq = seq.empty() ? defaults.seq : parse_count("--seq", seq);
-  config.micro_batch = micro_batch.empty() ? defaults.micro_batch : parse_count("--micro-batch", micro_batch);
-  if (config.precision.empty()) config.precision = defaults.precision;
-  if (*full.precision && config.precision != "fp32" && config.precision != "fp16" && config.precision != "bf16")
-    throw UsageError(fmt::format("--precision '{}' is unknown; known: fp32, fp16, bf16", config.precision));
+  for (const Own& mine : own) {
+    if (mine.flag) config.options.set(mine.option->name, true);
+    if (!mine.text.empty())
+      set_option(config.options, *mine.option, mine.text);
+    else
+      set_default(config.options, *mine.option, {&defaults, &full});
+  }
   if (device == "auto") {
     result.device_auto = true;
   } else if (given(device_option)) {
@@ -226,10 +254,6 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   config.devices = full.devices ? defaults.devices : 1;
   config.devices_given = given(devices_option);
   if (config.devices_given) config.devices = parse_device("--devices", devices, 1);
-  if (!tp.empty()) config.tp = parse_count("--tp", tp);
-  if (!pp.empty()) config.pp = parse_count("--pp", pp);
-  if (!dp.empty()) config.dp = parse_count("--dp", dp);
-  if (!zero.empty()) config.zero = parse_device("--zero", zero, 0);
   check_filter("--filter", config.filter);
   check_output_path("--json", config.json);
   check_output_path("--trace", config.trace);

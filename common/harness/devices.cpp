@@ -26,7 +26,7 @@ bool no_device_here(cudaError_t code) {
 
 }  // namespace
 
-void choose_device(CommandLine& line, int most_ranks, const Progress& progress) {
+void choose_device(CommandLine& line, int most_ranks, const char* asked_with, const Progress& progress) {
   int count = 0;
   if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
     (void)cudaGetLastError();
@@ -37,14 +37,13 @@ void choose_device(CommandLine& line, int most_ranks, const Progress& progress) 
   const int launched = processes().size();
   if (launched == 1 && config.devices_given && !config.plan && config.devices > count)
     throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));
-  // A grid that was asked for must have its devices; the chapter's own variants are skipped where there are too few.
-  if ((config.tp || config.pp || config.dp) && !config.plan) {
+  // Ranks that were asked for must have their devices; the chapter's own variants are skipped where there are too few.
+  if (asked_with && !config.plan) {
     if (launched > 1 && most_ranks != launched)
-      throw UsageError(
-          fmt::format("{} ranks (--tp x --pp x --dp) are not the {} processes started", most_ranks, launched));
+      throw UsageError(fmt::format("{} ranks ({}) are not the {} processes started", most_ranks, asked_with, launched));
     if (launched == 1 && most_ranks > count)
       throw UsageError(
-          fmt::format("{} ranks (--tp x --pp x --dp) need as many devices; this machine has {}", most_ranks, count));
+          fmt::format("{} ranks ({}) need as many devices; this machine has {}", most_ranks, asked_with, count));
   }
   if (!line.device_auto) {
     if (config.device >= count)

@@ -8,8 +8,9 @@ namespace oomlab {
 
 /// Makes the device of the command line current; `--device auto` becomes the one with the most free memory, and
 /// `progress` hears what is on each. Throws CannotRunHere where there is no CUDA device, UsageError for a device that
-/// does not exist, for more devices than there are, and for a grid of ranks (`most_ranks`) that they are too few for.
-void choose_device(CommandLine& line, int most_ranks, const Progress& progress);
+/// does not exist, for more devices than there are, and where they are too few for the ranks that were asked for
+/// (`asked_with` is Chapter::ranks_asked_with).
+void choose_device(CommandLine& line, int most_ranks, const char* asked_with, const Progress& progress);
 
 /// The device of a rank: rank r has device r, counted from the first one of this run; of several processes, each counts
 /// on its own host. In plan mode all ranks have one.

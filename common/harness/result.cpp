@@ -156,10 +156,11 @@ std::string oom_line(const OutOfMemoryReport& report) {
 std::string banner(const RunResult& run) {
   const Config& c = run.config;
   const SystemInfo& s = run.system;
-  std::string text = fmt::format(
-      "{} - {}\nmodel {}, batch {}{}{}{}, budget {}, cuBLAS workspace {}\n", run.program, run.title, c.model, c.batch,
-      c.micro_batch ? fmt::format(", micro-batch {}", c.micro_batch) : "", c.seq ? fmt::format(", seq {}", c.seq) : "",
-      c.precision.empty() ? "" : ", " + c.precision, format_limit(c.budget), format_bytes(c.workspace));
+  std::string options;
+  for (const OptionValues::Entry& option : c.options.entries()) options += ", " + option.words();
+  std::string text =
+      fmt::format("{} - {}\nmodel {}, batch {}{}, budget {}, cuBLAS workspace {}\n", run.program, run.title, c.model,
+                  c.batch, options, format_limit(c.budget), format_bytes(c.workspace));
   if (c.plan) {
     text += "plan mode: bytes only, nothing is computed\n";
   } else if (s.backend == "host") {
@@ -261,19 +262,11 @@ std::string result_json(const RunResult& run) {
       .member("workspace_bytes", c.workspace)
       .member("device", c.device)
       .member("devices", c.devices);
-  json.key("data");
-  c.data.empty() ? json.null() : json.value(c.data);
-  if (c.seq) {
-    json.member("seq", c.seq).key("text");
-    c.text.empty() ? json.null() : json.value(c.text);
+  for (const OptionValues::Entry& option : c.options.entries()) {
+    std::string name = option.name;
+    std::ranges::replace(name, '-', '_');
+    std::visit([&](const auto& value) { json.member(name, value); }, option.value);
   }
-  if (c.micro_batch) json.member("micro_batch", c.micro_batch);
-  if (!c.precision.empty()) json.member("precision", c.precision);
-  if (c.oversubscribe) json.member("oversubscribe", true);
-  for (const auto& [name, value] : {std::pair("tp", c.tp), std::pair("pp", c.pp), std::pair("dp", c.dp)})
-    if (value) json.member(name, value);
-  if (c.checkpoint) json.member("checkpoint", true);
-  if (c.zero >= 0) json.member("zero", std::size_t(c.zero));
   json.member("quick", c.quick).member("plan", c.plan).end_object();
   json.key("variants").begin_array();
   for (const VariantResult& v : run.variants) write_variant(json, v, c.budget);

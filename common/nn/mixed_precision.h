@@ -3,8 +3,8 @@
 // optimizer keeps an FP32 master copy of the weights, and gradients too small for FP16 are saved by multiplying the
 // loss by a scale, which the optimizer divides out again.
 //
-//   bytes a parameter   T 2 + gradient 2 + master weights 4 + two moments 8 = 16, which is what FP32 needs, too:
-//                       4 + 4 + 8. Only activations are halved.
+//   bytes per parameter   T 2 + gradient 2 + master weights 4 + two moments 8 = 16, which is what FP32 needs, too:
+//                         4 + 4 + 8. Only activations are halved.
 //
 // The scale is dynamic: a step whose gradients overflow is skipped and halves it, `growth_interval` good steps in a row
 // double it. All of this is decided on the device; the host never waits.

@@ -1,10 +1,10 @@
 #pragma once
 // Optimizers: one fused kernel a tensor, state in buffers of the category "optimizer".
 //
-//   kind       state, bytes a parameter    update
-//   sgd        0                           w -= lr · g
-//   momentum   4                           v = momentum · v + g;  w -= lr · v
-//   adamw      8                           two moments, bias-corrected; decoupled weight decay
+//   kind       state, bytes per parameter    update
+//   sgd        0                             w -= lr · g
+//   momentum   4                             v = momentum · v + g;  w -= lr · v
+//   adamw      8                             two moments, bias-corrected; decoupled weight decay
 
 #include <cstddef>
 #include <cstdint>

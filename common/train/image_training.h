@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "data/dataset.h"
 #include "data/device_dataset.h"
@@ -14,6 +16,7 @@
 #include "memory/context.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
+#include "train/options.h"
 
 namespace oomlab::train {
 
@@ -22,7 +25,8 @@ inline constexpr std::uint64_t kImageSeed = 1;
 /// The digits that come with the course, or the IDX files of --data. Throws data::DataError, and UsageError when the
 /// model has too few classes for the labels.
 inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) {
-  data::Dataset images = config.data.empty() ? data::digits() : data::read_idx_folder(config.data);
+  const std::optional<std::string> folder = config.options.find(kData);
+  data::Dataset images = folder ? data::read_idx_folder(*folder) : data::digits();
   if (spec.classes() < images.classes)
     throw UsageError(fmt::format("model '{}' has {} classes, but the labels of {} need {}", spec.name, spec.classes(),
                                  images.name, images.classes));

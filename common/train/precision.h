@@ -52,7 +52,8 @@ inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t
 
 /// The precision that --precision names; the command line knows no others.
 inline Precision precision_of(const Config& config) {
-  return config.precision == "fp16" ? Precision::fp16 : config.precision == "bf16" ? Precision::bf16 : Precision::fp32;
+  const std::string name = config.options[kPrecision];
+  return name == "fp16" ? Precision::fp16 : name == "bf16" ? Precision::bf16 : Precision::fp32;
 }
 
 /// make(T{}) with the type that a model's elements have: float, __half or __nv_bfloat16.

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "data/text.h"
 #include "harness/chapter.h"
@@ -14,6 +16,7 @@
 #include "nn/optimizer.h"
 #include "nn/step_walk.h"
 #include "nn/transformer.h"
+#include "train/options.h"
 
 namespace oomlab::train {
 
@@ -23,21 +26,27 @@ inline constexpr std::uint64_t kTextSeed = 1;
 /// that is unknown.
 inline nn::TransformerSpec transformer_of(const Config& config) {
   nn::TransformerSpec spec = nn::parse_transformer(config.model);
-  if (config.seq > spec.positions)
+  if (const std::size_t seq = config.options[kSeq]; seq > spec.positions)
     throw UsageError(
-        fmt::format("--seq {} is longer than the {} positions of model '{}'", config.seq, spec.positions, spec.name));
+        fmt::format("--seq {} is longer than the {} positions of model '{}'", seq, spec.positions, spec.name));
   return spec;
 }
 
-/// --text or the course's own, cut into sequences for this model: next tokens for gpt, masked tokens for bert. `ragged`
-/// sequences have unequal numbers of targets. Throws data::DataError.
-inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged) {
-  return data::TextSampler(config.text.empty() ? data::course_text() : data::read_text(config.text),
-                           {.seq = config.seq,
+/// A file, or the course's own text, cut into sequences of `seq` tokens for this model: next tokens for gpt, masked
+/// tokens for bert. `ragged` sequences have unequal numbers of targets. Throws data::DataError.
+inline data::TextSampler text_for(const nn::TransformerSpec& spec, std::size_t seq, bool ragged,
+                                  const std::optional<std::string>& file = std::nullopt) {
+  return data::TextSampler(file ? data::read_text(*file) : data::course_text(),
+                           {.seq = seq,
                             .task = spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
                             .mask_token = static_cast<int>(spec.vocabulary) - 1,
                             .ragged = ragged,
                             .seed = kTextSeed});
+}
+
+/// The same of --text and --seq.
+inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged) {
+  return text_for(spec, config.options[kSeq], ragged, config.options.find(kText));
 }
 
 /// Samples first … first + count − 1 of `samples` on the device (phase "batch").

@@ -65,7 +65,7 @@ function(oomlab_chapter_tests name)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=main,--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
     # A sample, so that all chapters are swept in minutes: a run under a sanitizer takes ten times as long, with threads
     # a hundred times. Every call, nightly: ctest --preset host -C Nightly -L nightly
-    set(sites 400)
+    set(sites 250)
     if(OOMLAB_CHECK)
       set(sites 3)
     elseif(OOMLAB_SANITIZE)

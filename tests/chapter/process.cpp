@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -85,6 +86,13 @@ std::vector<std::string> TemporaryFolder::entries() const {
   for (const auto& entry : std::filesystem::directory_iterator(path_))
     names.push_back(entry.path().filename().string());
   return names;
+}
+
+std::string timing_only(const std::string& variant) {
+  std::string pattern = variant;
+  std::ranges::replace_if(
+      pattern, [](unsigned char c) { return !std::isalnum(c); }, '.');
+  return "--benchmark_filter=" + pattern;
 }
 
 std::string read_text(const std::string& path) {

@@ -45,6 +45,9 @@ class TemporaryFolder {
   std::string path_;
 };
 
+/// The option with which a run times one variant only, for tests that ask for no time.
+std::string timing_only(const std::string& variant);
+
 std::string read_text(const std::string& path);
 std::size_t count_lines(const std::string& text);
 

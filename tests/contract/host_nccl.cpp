@@ -2,12 +2,14 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <thread>
 
 #include "contract.h"
+#include "cuda/nccl.h"
 #include "oomlab_host.h"
 
 namespace {
@@ -131,6 +133,42 @@ TEST_F(HostNccl, AMissingRankIsNamed) {
   EXPECT_EQ(ncclRemoteError, ncclCommInitRank(&comm, 2, id, 1)) << "comes when the other has given up";
   (void)cudaSetDevice(0);
   unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+}
+
+TEST_F(HostNccl, ASetUpThatDoesNotBlock) {
+  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.3", 1);
+  ncclUniqueId id;
+  ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  ncclResult_t state = ncclSuccess;
+  ASSERT_EQ(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+  EXPECT_EQ(ncclSuccess, ncclCommGetAsyncError(comm, &state));
+  EXPECT_EQ(ncclInProgress, state);
+  EXPECT_EQ(ncclInvalidUsage, all_reduce(comm, 8)) << "nothing can be done with it yet";
+  while (state == ncclInProgress) ASSERT_EQ(ncclSuccess, ncclCommGetAsyncError(comm, &state));
+  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+  EXPECT_EQ(ncclRemoteError, state);
+  EXPECT_NE(std::string::npos, std::string(ncclGetLastError(nullptr)).find("waits for rank 1, which does not come"));
+  EXPECT_EQ(ncclSuccess, ncclCommAbort(comm));
+}
+
+// A rank that fails before it has come to the set-up: the others do not wait for it until they lose patience.
+TEST_F(HostNccl, AFailureEndsTheSetUpOfOthers) {
+  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "60", 1);
+  ncclUniqueId id;
+  ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
+  std::atomic<bool> failed{false};
+  const auto began = std::chrono::steady_clock::now();
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    failed = true;
+  });
+  EXPECT_THROW(Communicator(id, 2, 0, failed), RemoteNcclError);
+  other.join();
+  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
 }
 
 TEST_F(HostNccl, TwoRanksCannotShareADevice) {

@@ -20,6 +20,8 @@ using namespace oomlab;
 using nlohmann::json;
 using oomlab::test::read_json;
 
+constexpr Option<std::size_t> kSeq{"seq", "Tokens a sequence"};
+
 /// Holds `bytes` between steps and `bytes` more during one; its figure counts steps, from `offset`.
 class Toy final : public Workload {
  public:
@@ -105,23 +107,28 @@ class Harness : public testing::Test {
 };
 
 TEST(CommandLineOf, APublishedModelBringsItsOwnDefaults) {
-  const Defaults huge{.batch = 1, .steps = 2, .budget = 80, .seq = 2048};
+  const Defaults huge{.batch = 1, .steps = 2, .budget = 80, .options = {{kSeq, 2048}}};
   const Defaults large{
-      .batch = 8, .steps = 3, .budget = 24, .seq = 512, .published_models = "huge", .published = &huge};
-  const Defaults full{
-      .model = "toy", .batch = 4, .steps = 6, .budget = 9, .seq = 16, .published_models = "a b", .published = &large};
+      .batch = 8, .steps = 3, .budget = 24, .options = {{kSeq, 512}}, .published_models = "huge", .published = &huge};
+  const Defaults full{.model = "toy",
+                      .batch = 4,
+                      .steps = 6,
+                      .budget = 9,
+                      .options = {{kSeq, 16}},
+                      .published_models = "a b",
+                      .published = &large};
   const auto parse = [&](std::vector<std::string> words) {
     words.insert(words.begin(), "99_toy");
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     return parse_command_line(static_cast<int>(argv.size()), argv.data(), "99_toy", full, full).config;
   };
-  EXPECT_EQ(parse({}).seq, 16u);
-  EXPECT_EQ(parse({"--model", "unknown"}).seq, 16u);
-  EXPECT_EQ(parse({"--model", "b"}).seq, 512u);
+  EXPECT_EQ(parse({}).options[kSeq], 16u);
+  EXPECT_EQ(parse({"--model", "unknown"}).options[kSeq], 16u);
+  EXPECT_EQ(parse({"--model", "b"}).options[kSeq], 512u);
   EXPECT_EQ(parse({"--model", "b"}).budget, 24u);
   EXPECT_EQ(parse({"--model", "b", "--batch", "3"}).batch, 3u);
-  EXPECT_EQ(parse({"--model", "huge"}).seq, 2048u);
+  EXPECT_EQ(parse({"--model", "huge"}).options[kSeq], 2048u);
   EXPECT_EQ(parse({"--model", "huge"}).steps, 2u);
 }
 
@@ -342,18 +349,87 @@ TEST_F(Harness, TheWorkspaceIsCountedAndNeverHidesWhatAChapterShows) {
   EXPECT_EQ(given["variants"][0]["by_category_bytes"]["workspace"], round_to_granule(12'345));
 }
 
+// A chapter's own options: in --help, checked, with their defaults, in the line above the table, in the result file.
+TEST_F(Harness, AChaptersOwnOptions) {
+  static constexpr Option<std::size_t> stage{"a-stage", "Which stage", 0, 3};
+  static constexpr Option<std::string> form{"form", "Which form", "round square"}, file{"file", "A file"};
+  static constexpr Option<bool> twice{"twice", "Does it twice"};
+  const Defaults full{.model = "toy",
+                      .batch = 1,
+                      .steps = 1,
+                      .budget = kUnlimited,
+                      .options = {kSeq, {stage, 2}, {form, "round"}, file, twice}};
+  const Defaults quick{.model = "toy", .batch = 1, .steps = 1, .budget = kUnlimited, .options = {{form, "square"}}};
+  const auto parse = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "99_toy");
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    return parse_command_line(int(argv.size()), argv.data(), "99_toy", full, quick);
+  };
+  const OptionValues untouched = parse({}).config.options, quickly = parse({"--quick"}).config.options;
+  EXPECT_EQ(untouched.find(kSeq), std::nullopt);
+  EXPECT_EQ(untouched.find(file), std::nullopt);
+  EXPECT_THROW((void)untouched[kSeq], std::bad_optional_access);
+  EXPECT_EQ(untouched[stage], 2u);
+  EXPECT_EQ(quickly[stage], 2u) << "what --quick does not name is as in a full run";
+  EXPECT_EQ(untouched[form], "round");
+  EXPECT_EQ(quickly[form], "square");
+  EXPECT_FALSE(untouched[twice]);
+  const OptionValues given =
+      parse({"--seq", "9", "--a-stage", "0", "--form", "square", "--file", "x y", "--twice"}).config.options;
+  EXPECT_EQ(given[kSeq], 9u);
+  EXPECT_EQ(given[stage], 0u);
+  EXPECT_EQ(given[form], "square");
+  EXPECT_EQ(given[file], "x y");
+  EXPECT_TRUE(given[twice]);
+
+  for (const auto& [words, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--seq", "0"}, "--seq '0' is not allowed; write a whole number, 1 or more"},
+           {{"--a-stage", "4"}, "--a-stage '4' is not allowed; write a whole number, 0 to 3"},
+           {{"--a-stage=-1"}, "--a-stage '-1' is not allowed; write a whole number, 0 to 3"},
+           {{"--a-stage", ""}, "--a-stage needs a value"},
+           {{"--form", "flat"}, "--form 'flat' is unknown; known: round, square"},
+           {{"--file", ""}, "--file needs a value"},
+           {{"--data", "x"}, "'--data' is not an option of this program; see --help"}}) {
+    try {
+      (void)parse(words);
+      ADD_FAILURE() << words[0] << " is accepted";
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.what(), says);
+    }
+  }
+  const std::string help = parse({"--help"}).text;
+  for (const char* says : {"--a-stage 2 --form round", "--a-stage 2 --form square", "Which stage", "A file", "--twice"})
+    EXPECT_NE(help.find(says), std::string::npos) << says << " in " << help;
+
+  RunResult result;
+  result.config = parse({"--a-stage", "1", "--twice"}).config;
+  const std::string line = banner(result);
+  EXPECT_NE(line.find("batch 1, a-stage 1, form round, twice, budget"), std::string::npos) << line;
+  const json config = read_json(result_json(result))["config"];
+  EXPECT_EQ(config["a_stage"], 1);
+  EXPECT_EQ(config["form"], "round");
+  EXPECT_EQ(config["twice"], true);
+  EXPECT_FALSE(config.contains("seq") || config.contains("file"));
+}
+
 // Whoever names a published model gets the batch, sequence and budget that go with it; what they give themselves
 // counts.
 TEST(PublishedModels, BringTheirDefaults) {
-  const Defaults huge{.batch = 3, .steps = 1, .budget = 3000, .seq = 30, .devices = 3};
-  const Defaults large{
-      .batch = 2, .steps = 1, .budget = 2000, .seq = 20, .devices = 2, .published_models = "huge", .published = &huge};
+  const Defaults huge{.batch = 3, .steps = 1, .budget = 3000, .devices = 3, .options = {{kSeq, 30}}};
+  const Defaults large{.batch = 2,
+                       .steps = 1,
+                       .budget = 2000,
+                       .devices = 2,
+                       .options = {{kSeq, 20}},
+                       .published_models = "huge",
+                       .published = &huge};
   const Defaults full{.model = "toy",
                       .batch = 1,
                       .steps = 1,
                       .budget = 1000,
-                      .seq = 10,
                       .devices = 1,
+                      .options = {{kSeq, 10}},
                       .published_models = "one two",
                       .published = &large};
   const auto parse = [&](std::vector<std::string> words) {
@@ -366,7 +442,7 @@ TEST(PublishedModels, BringTheirDefaults) {
        {std::pair("toy", 1u), std::pair("on", 1u), std::pair("two", 2u), std::pair("huge", 3u)}) {
     const Config config = parse({"--model", model});
     EXPECT_EQ(config.batch, n) << model;
-    EXPECT_EQ(config.seq, 10 * n);
+    EXPECT_EQ(config.options[kSeq], 10 * n);
     EXPECT_EQ(config.budget, 1000 * n);
     EXPECT_EQ(config.devices, int(n));
     EXPECT_EQ(config.workspace, default_workspace(config.budget));
@@ -374,7 +450,7 @@ TEST(PublishedModels, BringTheirDefaults) {
   const Config given = parse({"--model", "one", "--batch", "7", "--budget", "8000"});
   EXPECT_EQ(given.batch, 7);
   EXPECT_EQ(given.budget, 8000);
-  EXPECT_EQ(given.seq, 20);
+  EXPECT_EQ(given.options[kSeq], 20);
 }
 
 TEST_F(Harness, FindingsAndFailedChecksOfAChapterAreReported) {

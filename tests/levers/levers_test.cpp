@@ -54,9 +54,7 @@ Schedule any_schedule(Random& random, std::size_t layers) {
   return schedule;
 }
 std::shared_ptr<const data::TextSampler> text_of(const nn::TransformerSpec& spec, std::size_t seq) {
-  Config config;
-  config.seq = seq;
-  return std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
+  return std::make_shared<data::TextSampler>(text_for(spec, seq, /*ragged=*/false));
 }
 
 // A ledger's peak over two steps of a workload, without the cuBLAS workspace.

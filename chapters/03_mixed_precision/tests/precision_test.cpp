@@ -12,10 +12,8 @@ namespace {
 TEST(LossScale, BringsSmallGradientsBack) {
   SKIP_WITHOUT_DEVICE();
   Config config;
-  config.model = "gpt:2-2-32";
-  config.seq = 32;
-  const nn::TransformerSpec spec = transformer_of(config);
-  const data::TextSampler text = text_for(config, spec, false);
+  const nn::TransformerSpec spec = nn::parse_transformer("gpt:2-2-32");
+  const data::TextSampler text = text_for(spec, 32, false);
   const auto shares = std::make_shared<GradientShares>();
   for (const Precision precision : {Precision::fp32, Precision::fp16, Precision::bf16, Precision::pure_fp16}) {
     Ledger ledger;

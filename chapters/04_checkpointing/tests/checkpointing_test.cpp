@@ -186,9 +186,9 @@ TEST(Solver, MoreBudgetNeverCostsMoreOperations) {
 
 TEST(Schedules, InWords) {
   EXPECT_EQ(describe(keep_everything(3)), "3 kept");
-  EXPECT_EQ(describe(recompute_segments(7, 3)), "1 again, 6 again in segments of 3");
+  EXPECT_EQ(describe(recompute_segments(7, 3)), "1 recomputed, 6 recomputed in segments of 3");
   EXPECT_EQ(describe({{2, false, {.norms = false, .gelu = false}}, {1, true, {}}, {1, false, {}}}),
-            "1 kept, 2 without norms+GELU, 1 again");
+            "1 kept, 2 without norms+GELU, 1 recomputed");
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ TEST(Pipeline, OneForwardOneBackwardHoldsStagesMinusRank) {
         }
 }
 
-// 2 + 2 + 12 bytes a parameter, of which each stage divides one more by N; what padding adds is stated.
+// 2 + 2 + 12 bytes per parameter, of which each stage divides one more by N; what padding adds is stated.
 TEST(Zero, BytesAreThePublishedOnes) {
   const nn::TransformerSpec spec = nn::parse_transformer("gpt:3-4-40");
   for (const std::size_t n : {2, 3, 8, 64})

@@ -49,6 +49,15 @@ typedef enum {
 } ncclDataType_t;
 typedef enum { ncclSum = 0, ncclMax = 2, ncclMin = 3 } ncclRedOp_t;
 
+#define NCCL_CONFIG_UNDEF_INT (-2147483647 - 1)
+typedef struct ncclConfig {
+  size_t size;
+  unsigned int magic, version;
+  int blocking;  // 0, or anything else for yes
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER \
+  { sizeof(ncclConfig_t), 0xcafebeef, 22800, NCCL_CONFIG_UNDEF_INT }
+
 const char* ncclGetErrorString(ncclResult_t result);
 /// What this thread's last failed call complained of; "" when none did.
 const char* ncclGetLastError(ncclComm_t comm);
@@ -56,6 +65,9 @@ const char* ncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 /// On the current device; two ranks of one communicator cannot share a device. Waits for all ranks.
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
+/// The same; with config.blocking = 0 it does not wait: the communicator is being set up while ncclCommGetAsyncError()
+/// says ncclInProgress, and until then nothing else may be called with it but ncclCommAbort().
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 /// Leaves at once; the other ranks' calls end with ncclRemoteError.
 ncclResult_t ncclCommAbort(ncclComm_t comm);

@@ -36,6 +36,7 @@ ncclResult_t submit(Request o) noexcept {
       return complain(result, "%s: %s", name_of(o.call), why);
     };
     if (!o.comm) return refuse(ncclInvalidArgument, "no communicator");
+    if (o.comm->joining) return refuse(ncclInvalidUsage, "the communicator is still being set up");
     if (!bytes_of(o.type)) return refuse(ncclInvalidArgument, "no such data type");
     if (o.op != ncclSum && o.op != ncclMax && o.op != ncclMin) return refuse(ncclInvalidArgument, "no such reduction");
     if (o.root < 0 || o.root >= o.comm->size) return refuse(ncclInvalidArgument, "no such rank");
@@ -123,15 +124,16 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   });
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t* result, int ranks, ncclUniqueId id, int rank) {
-  if (fault_point("ncclCommInitRank")) {
+static ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const ncclUniqueId& id, int rank,
+                              bool blocking) {
+  if (fault_point(call)) {
     const RuntimeScope scope;
     std::shared_ptr<World> world;
     if (!planning() && ranks > 0 && world_of(id, ranks, world) == ncclSuccess) {
       const WorldLock lock(world->mutex);
       (void)fail(*world, ncclRemoteError, "rank " + std::to_string(rank) + " cannot join");
     }
-    return complain(ncclSystemError, "ncclCommInitRank failed");
+    return complain(ncclSystemError, "%s failed", call);
   }
   const RuntimeScope scope;
   try {
@@ -148,7 +150,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t* result, int ranks, ncclUniqueId id, in
       if (world->device[std::size_t(rank)] != -1)
         return fail(*world, ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(rank) + " comes twice");
     }
-    auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device()});
+    auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device(), world && !blocking});
+    comm->patient_until += std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience());
     const Request join{.call = Call::join, .comm = comm.get()};
     if (world && group_depth > 0) {
       if (!group) group = new std::vector<Request>;
@@ -158,10 +161,17 @@ ncclResult_t ncclCommInitRank(ncclComm_t* result, int ranks, ncclUniqueId id, in
     }
     count_communicator(1);
     *result = comm.release();
-    return ncclSuccess;
+    return (*result)->joining ? ncclInProgress : ncclSuccess;
   } catch (...) {
     return complain(ncclSystemError, "ncclCommInitRank: out of host memory");
   }
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+  return init_rank("ncclCommInitRank", comm, ranks, id, rank, /*blocking=*/true);
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  return init_rank("ncclCommInitRankConfig", comm, ranks, id, rank, !config || config->blocking != 0);
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -185,6 +195,13 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  // How often this is asked during a set-up is a matter of time, so only the last answer counts as a call that may
+  // fail.
+  if (comm && result && comm->joining) {
+    const RuntimeScope scope;
+    *result = set_up_state(*comm);
+    if (*result == ncclInProgress) return ncclSuccess;
+  }
   return nccl_entry("ncclCommGetAsyncError", [&] {
     if (!comm || !result) return complain(ncclInvalidArgument, "ncclCommGetAsyncError: null");
     *result = ncclSuccess;

@@ -1,6 +1,7 @@
 #pragma once
 // What a rank asks of its communicator (nccl.cpp), and how that is done (nccl_collectives.cpp).
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -10,6 +11,8 @@
 struct ncclComm {
   std::shared_ptr<oomlab::host::World> world;  // null in plan mode
   int rank = 0, size = 0, device = 0;
+  bool joining = false;  // set up without blocking: not all ranks have come yet,
+  std::chrono::steady_clock::time_point patient_until = std::chrono::steady_clock::now();  // or waited for after this
 };
 
 namespace oomlab::host {
@@ -33,6 +36,8 @@ std::size_t sent(const Request& request);
 std::size_t received(const Request& request);
 /// Does them all: every first half, then every second one.
 ncclResult_t run(const std::vector<Request>& requests);
+/// Of a communicator that is being set up: ncclInProgress while a rank has not come.
+ncclResult_t set_up_state(ncclComm& comm);
 /// Returns `result`, and keeps the text for ncclGetLastError().
 __attribute__((format(printf, 2, 3))) ncclResult_t complain(ncclResult_t result, const char* format, ...);
 /// The failure of a world: the first one stands.

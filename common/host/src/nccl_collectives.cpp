@@ -67,17 +67,23 @@ std::size_t received(const Request& o) {
 
 namespace {
 
+std::string who_waits(Call call, int rank, int from) {
+  return std::string(name_of(call)) + ": rank " + std::to_string(rank) + " waits for rank " + std::to_string(from);
+}
+
 // Waits for something that rank `from` has to do.
 template <class Done>
 ncclResult_t wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done done) {
   const auto until = std::chrono::steady_clock::now() + patience();
   const auto over = [&] { return done() || !world.failure.empty() || world.gone[std::size_t(from)]; };
+  World::Wait& wait = world.waits[std::size_t(rank)];
+  wait.from = from;
   const bool in_time =
-      world.changed.wait_until(lock, std::chrono::time_point_cast<std::chrono::nanoseconds>(until), over);
+      wait.changed.wait_until(lock, std::chrono::time_point_cast<std::chrono::nanoseconds>(until), over);
+  wait.from = -1;
   if (done()) return ncclSuccess;
   if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
-  const std::string who =
-      std::string(name_of(call)) + ": rank " + std::to_string(rank) + " waits for rank " + std::to_string(from);
+  const std::string who = who_waits(call, rank, from);
   if (in_time) return fail(world, ncclRemoteError, who + ", which has left the communicator");
   return fail(world, ncclRemoteError, who + ", which does not come");
 }
@@ -212,8 +218,22 @@ ncclResult_t run(const std::vector<Request>& requests) {
   std::size_t posted = 0;
   ncclResult_t result = ncclSuccess;
   for (; posted < requests.size() && !result; ++posted) result = post(requests[posted]);
-  for (std::size_t i = 0; i < requests.size() && !result; ++i) result = finish(requests[i]);
+  for (std::size_t i = 0; i < requests.size() && !result; ++i)
+    if (!requests[i].comm->joining) result = finish(requests[i]);
   return result;
+}
+
+ncclResult_t set_up_state(ncclComm& comm) {
+  World& world = *comm.world;
+  const WorldLock lock(world.mutex);
+  if (world.failure.empty()) {
+    const auto missing = std::ranges::find(world.device, -1) - world.device.begin();
+    comm.joining = missing < world.size;
+    if (!comm.joining) return ncclSuccess;
+    if (std::chrono::steady_clock::now() < comm.patient_until) return ncclInProgress;
+    return fail(world, ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
+  }
+  return complain(world.result, "%s", world.failure.c_str());
 }
 
 }  // namespace oomlab::host

@@ -106,6 +106,7 @@ ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>
 World::World(const Key& key, int size)
     : key(key),
       size(size),
+      waits(std::size_t(size)),
       device(std::size_t(size), -1),
       gone(std::size_t(size)),
       collective(std::size_t(size) * std::size_t(size)),
@@ -116,6 +117,10 @@ World::~World() {
   to_the_hub.reset();  // its threads use the rest
   const std::lock_guard lock(registry_mutex);
   if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
+}
+
+void World::wake_all() {
+  for (Wait& wait : waits) wait.changed.notify_all();
 }
 
 void World::tell(const Message& message, const Bytes& data, const Line* except) {
@@ -133,7 +138,7 @@ void World::join(int rank, int its_device, Line* source) {
     for (const bool directly : {false, true})
       for (auto& waiting = queue(directly, from, rank); !waiting.empty(); waiting.pop_front())
         deliver(from, rank, std::move(waiting.front()));
-  changed.notify_all();
+  wake_all();
 }
 
 void World::deliver(int from, int to, Posted posted) {
@@ -152,13 +157,13 @@ void World::deliver(int from, int to, Posted posted) {
   }
   const bool directly = posted.call == Call::send;
   queue(directly, from, to).push_back(std::move(posted));
-  changed.notify_all();
+  if (Wait& wait = waits[std::size_t(to)]; wait.from == from) wait.changed.notify_all();
 }
 
 void World::leave(int rank, Line* source) {
   gone[std::size_t(rank)] = true;
   tell({.kind = Message::Kind::left, .from = rank}, nullptr, source);
-  changed.notify_all();
+  wake_all();
 }
 
 void World::fail(ncclResult_t its_result, const std::string& why, Line* source) {
@@ -168,7 +173,7 @@ void World::fail(ncclResult_t its_result, const std::string& why, Line* source) 
   auto text = std::make_shared<std::vector<std::byte>>(why.size());
   std::memcpy(text->data(), why.data(), why.size());
   tell({.kind = Message::Kind::failed, .result = int(result)}, text, source);
-  changed.notify_all();
+  wake_all();
   const std::lock_guard lock(registry_mutex);
   Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
   failed.key = key;

@@ -82,9 +82,13 @@ struct World {
   void hang_up(Line* line);
 
   std::mutex mutex;
-  std::condition_variable changed;
   const Key key;
   const int size;
+  struct Wait {
+    std::condition_variable changed;
+    int from = -1;  // the rank that is waited for
+  };
+  std::vector<Wait> waits;                             // by rank: news wakes only whom it is for
   std::vector<int> device;                             // by rank; -1: has not come yet; -2: is in another process
   std::vector<bool> gone;                              // by rank
   std::vector<std::deque<Posted>> collective, direct;  // from · size + to
@@ -95,6 +99,7 @@ struct World {
   std::shared_ptr<Line> to_the_hub;  // where this is not the hub
 
  private:
+  void wake_all();
   void tell(const Message& message, const Bytes& data, const Line* except);
 };
 

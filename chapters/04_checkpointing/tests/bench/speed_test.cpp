@@ -32,7 +32,7 @@ TEST(Speed, ComputingAgainCostsWhatItsOperationsCost) {
   double every = 0, selective = 0;
   for (int attempt = 0; attempt < 3; ++attempt) {
     std::vector<double> seconds[3];
-    for (int round = 0; round < 12; ++round)  // in turns, so that a busy machine is busy for all of them
+    for (int round = 0; round < 8; ++round)  // in turns, so that a busy machine is busy for all of them
       for (int way = 0; way < 3; ++way) {
         nn::TokenBatch batch = nn::make_token_batch(context, tokens, tokens, sequences, seq);
         context.synchronize();

@@ -1,0 +1,24 @@
+#pragma once
+// The options that several chapters have, and what --help says of the models they train.
+
+#include <cstddef>
+#include <string>
+
+#include "harness/option.h"
+
+namespace oomlab::train {
+
+/// Chapters on images.
+inline constexpr Option<std::string> kData{"data", "Folder with IDX files (MNIST layout, plain or .gz) to train on"};
+
+/// Chapters on text.
+inline constexpr const char* kTextModels = "bytes-gpt, gpt2, bert-large or gpt:4-4-128";
+inline constexpr Option<std::size_t> kSeq{"seq", "Tokens a sequence"};
+inline constexpr Option<std::string> kText{
+    "text", "File to train on, as bytes (default: the course's text, which is built in)"};
+
+/// Samples of one forward and backward pass.
+inline constexpr Option<std::size_t> kMicroBatch{"micro-batch", "Samples of one forward and backward pass"};
+inline constexpr Option<std::string> kPrecision{"precision", "fp32, fp16 or bf16", "fp32 fp16 bf16"};
+
+}  // namespace oomlab::train

@@ -134,8 +134,10 @@ TEST_P(Ops, Linear) {
       return sum;
     };
     const LinearGradients g = linear_backward(dyd, xd, wd, rows, in, out);
-    expect_close(g.dx, central_differences(xd, [&](const Vector& v) { return objective(v, wd); }), kReference, "dx");
-    expect_close(g.dw, central_differences(wd, [&](const Vector& v) { return objective(xd, v); }), kReference, "dw");
+    if (rows * in * out < 2000) {  // the reference's own formulas; it computes the objective twice for each element
+      expect_close(g.dx, central_differences(xd, [&](const Vector& v) { return objective(v, wd); }), kReference, "dx");
+      expect_close(g.dw, central_differences(wd, [&](const Vector& v) { return objective(xd, v); }), kReference, "dw");
+    }
 
     const auto x_ = device.upload(x), w_ = device.upload(w), dy_ = device.upload(dy);
     auto y = device.upload(std::vector<float>(rows * out, NAN)), dx = device.upload(std::vector<float>(rows * in, NAN));

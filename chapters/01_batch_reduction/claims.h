@@ -163,8 +163,7 @@ inline std::vector<Claim> claims_of(const std::vector<Model>& models, const Conf
   return claims;
 }
 
-// ------------------------------------------------------------------------------------------------------------ the
-// findings
+// ---------------------------------------------------------------------------------------------------- the findings
 
 /// Keys of the JSON's findings have lower case letters, digits and underscores.
 inline std::string key_of(const Model& model, const std::string& what) {
@@ -185,7 +184,7 @@ inline void find_batch(Report& report, const data::Dataset& dataset, const Model
   try {
     with_context(config, config.budget, ledger, [&](Context& context) {
       ImageTraining training(context, dataset, model.spec, kOptimizer, 1);
-      search = find_largest_batch(kLargestTried, [&](std::size_t batch) {
+      search = try_batches(kLargestTried, [&](std::size_t batch) {
         const std::size_t before = ledger.live_bytes();
         try {
           check_interrupt();
@@ -205,7 +204,7 @@ inline void find_batch(Report& report, const data::Dataset& dataset, const Model
                             format_bytes(config.budget), oom_line(*fixed_part)));
   } else {
     report.line(fmt::format("largest batch under {}: {}{}, found in {} trials", format_bytes(config.budget),
-                            search.largest, search.hit_limit ? " (the most that is tried)" : "",
+                            search.largest.batch, search.largest.hit_limit ? " (the most that is tried)" : "",
                             search.attempts.size()));
     for (const auto& attempt : search.attempts)
       report.line(fmt::format("  batch {:>7}  {}", attempt.batch, attempt.fits() ? "fits" : oom_line(*attempt.oom)));
@@ -214,9 +213,9 @@ inline void find_batch(Report& report, const data::Dataset& dataset, const Model
   bool only_the_budget = !fixed_part || fixed_part->by_limit;
   for (const auto& attempt : search.attempts) only_the_budget &= attempt.fits() || attempt.oom->by_limit;
   if (predicted && only_the_budget)
-    report.check(search.largest == std::min(*predicted, kLargestTried),
-                 fmt::format("finder: {} found, {} predicted", search.largest, *predicted));
-  report.figure(key_of(model, "largest_batch_found"), double(search.largest));
+    report.check(search.largest.batch == std::min(*predicted, kLargestTried),
+                 fmt::format("finder: {} found, {} predicted", search.largest.batch, *predicted));
+  report.figure(key_of(model, "largest_batch_found"), double(search.largest.batch));
   report.figure(key_of(model, "finder_trials"), double(search.attempts.size()));
 }
 

@@ -22,16 +22,10 @@ class HeldForward {
     pass_.backward(context, model, batch_, {.accumulate = accumulate, .total_batch = targets}, nullptr);
   }
 
-  /// Bytes that one of these holds, in closed form: (layers + 1) residuals, what each layer keeps, and the tokens; bert
-  /// also its embedding's sum with mean and rstd.
+  /// Bytes that one of these holds: (layers + 1) residuals, what each layer keeps, and the tokens; bert also its
+  /// embedding's sum with mean and rstd.
   static ByCategory bytes(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
-    const nn::Segment all_kept{.layers = spec.layers};
-    ByCategory held;
-    held[Category::activations] = nn::segment_bytes(spec, {.sequences = sequences, .seq = seq}, all_kept).held +
-                                  nn::residual_bytes(spec, sizeof(float), sequences, seq) +
-                                  nn::embedding_bytes(spec, sizeof(float), sequences, seq);
-    held[Category::data] = nn::token_batch_bytes(sequences, seq);
-    return held;
+    return nn::held_bytes(spec, {.sequences = sequences, .seq = seq});
   }
 
  private:

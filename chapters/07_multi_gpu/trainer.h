@@ -110,6 +110,7 @@ class RankTraining final : public Workload {
         --now;
       }
     }
+    settle();
     left_out_ += (sent_for_micro_batches() - before) / micro_batches * (this->micro_batches() - micro_batches);
     if (groups_.at_an_end)
       groups_.ends.all_reduce(model_.parameter(0).gradient, model_.parameter(0).count, context_.stream());
@@ -166,6 +167,7 @@ class RankTraining final : public Workload {
   void forward(Flight& f, const data::TokenSamples& samples, std::size_t at) {
     const Phase phase(context_.ledger(), "forward");
     f.batch.sequences = job_.micro_batch, f.batch.seq = job_.seq;
+    if (embeds()) settle();
     if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch);
     DeviceBuffer<T> out;
     if (embeds()) {
@@ -173,10 +175,7 @@ class RankTraining final : public Workload {
       out = model_.embed(context_, f.batch, f.embedding);
       units_.release("token"), units_.release("embedding");
     } else {
-      out = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, "layer input");
-      join(context_.stream(), forward_stream_);
-      groups_.forward.receive(out.data(), out.size(), int(groups_.place.stage) - 1, forward_stream_);
-      join(forward_stream_, context_.stream());
+      out = receive(groups_.forward, f, int(groups_.place.stage) - 1, forward_stream_, "layer input");
     }
     f.x.resize(model_.slice().layers), f.kept.resize(model_.slice().layers);
     for (std::size_t l = 0; l < f.x.size(); ++l) {
@@ -189,9 +188,7 @@ class RankTraining final : public Workload {
     if (has_head()) {
       f.out = std::move(out);
     } else {
-      join(context_.stream(), forward_stream_);
-      groups_.forward.send(out.data(), out.size(), int(groups_.place.stage) + 1, forward_stream_);
-      join(forward_stream_, context_.stream());
+      send(groups_.forward, std::move(out), int(groups_.place.stage) + 1, forward_stream_);
     }
   }
 
@@ -199,6 +196,7 @@ class RankTraining final : public Workload {
     const Phase phase(context_.ledger(), "backward");
     DeviceBuffer<T> d;
     if (has_head()) {
+      settle();
       units_.gather("token"), units_.gather("head");
       auto kept = model_.head_forward(context_, f.batch, std::move(f.out));
       model_.cross_entropy(context_, f.batch, kept.logits.data(), {accumulate, targets_}, nullptr);
@@ -207,10 +205,7 @@ class RankTraining final : public Workload {
       units_.release("token"), units_.release("head");
       finished("head", accumulate, last);
     } else {
-      d = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, "residual gradient");
-      join(context_.stream(), backward_stream_);
-      groups_.backward.receive(d.data(), d.size(), int(groups_.place.stage) + 1, backward_stream_);
-      join(backward_stream_, context_.stream());
+      d = receive(groups_.backward, f, int(groups_.place.stage) + 1, backward_stream_, "residual gradient");
     }
     for (std::size_t l = f.x.size(); l-- > 0;) {
       units_.gather(layer_name(l)), units_.make_gradients(layer_name(l));
@@ -228,10 +223,31 @@ class RankTraining final : public Workload {
       units_.reduce_gradients("token", accumulate);
       finished("embedding", accumulate, last);
     } else {
-      join(context_.stream(), backward_stream_);
-      groups_.backward.send(d.data(), d.size(), int(groups_.place.stage) - 1, backward_stream_);
-      join(backward_stream_, context_.stream());
+      send(groups_.backward, std::move(d), int(groups_.place.stage) - 1, backward_stream_);
     }
+  }
+
+  // A send may not end before its receive has begun (NCCL's contract), and two neighbours that each wait for the end of
+  // a send before they receive wait for ever. So what is sent stays, and nothing waits for it until this stage has
+  // begun to receive what it needs next.
+  void send(Communicator& neighbours, DeviceBuffer<T> what, int to, cudaStream_t stream) {
+    join(context_.stream(), stream);
+    neighbours.send(what.data(), what.size(), to, stream);
+    sending_ = std::move(what), sending_on_ = stream;
+  }
+  DeviceBuffer<T> receive(Communicator& neighbours, const Flight& f, int from, cudaStream_t stream, const char* tag) {
+    auto what = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, tag);
+    join(context_.stream(), stream);
+    neighbours.receive(what.data(), what.size(), from, stream);
+    settle();
+    join(stream, context_.stream());
+    return what;
+  }
+  // The last send has ended before anything that is queued from now on.
+  void settle() {
+    if (sending_.data() == nullptr) return;
+    join(sending_on_, context_.stream());
+    sending_.reset();
   }
 
   // A unit's gradients are complete: the replicas add them up, beside what comes next.
@@ -259,6 +275,8 @@ class RankTraining final : public Workload {
   nn::Transformer<T> model_;
   Units<T> units_;
   DeviceBuffer<float> shown_loss_;
+  DeviceBuffer<T> sending_;
+  cudaStream_t sending_on_ = nullptr;
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
   std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
 };

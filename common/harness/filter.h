@@ -1,6 +1,6 @@
 #pragma once
-// Which variants a command line asks for: regular expressions (ECMAScript, as Google Benchmark's own filter has them). Here
-// alone, because every file with <regex> in it takes seconds more to compile.
+// Which variants a command line asks for: regular expressions (ECMAScript, as Google Benchmark's own filter has them).
+// Here alone, because every file with <regex> in it takes seconds more to compile.
 
 #include <string>
 

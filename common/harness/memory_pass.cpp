@@ -8,6 +8,7 @@
 #include "cuda/backend.h"
 #include "harness/devices.h"
 #include "harness/interrupt.h"
+#include "harness/largest_batch.h"
 #include "harness/processes.h"
 #include "harness/ranks.h"
 #include "memory/export.h"
@@ -221,18 +222,8 @@ std::optional<std::size_t> largest_batch(const Config& config, const Variant& va
       return false;
     }
   };
-  if (!fits(1)) return 0;
-  std::size_t low = 1, high = 2;
-  while (fits(high)) {
-    if (high >= std::size_t(1) << 62) return std::nullopt;  // the peak does not depend on the batch
-    low = high;
-    high *= 2;
-  }
-  while (high - low > 1) {
-    const std::size_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
+  const LargestBatch largest = find_largest_batch(std::size_t(1) << 62, fits);
+  return largest.hit_limit ? std::nullopt : std::optional(largest.batch);  // else the peak does not depend on the batch
 }
 
 }  // namespace oomlab

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "nn/mixed_precision.h"
 #include "nn/transformer_tensors.h"
@@ -85,13 +86,23 @@ class StepWalk {
       add(Category::parameters, whole_state()[Category::parameters]);
     if (levers_.data_parallel == DataParallel::first_device) add(Category::data, whole_batch_tokens());
     // Later passes do the same with no more beside them, so these decide the peak.
-    if (levers_.in_flight > 1) wait_in_flight(levers_.in_flight - 1);
+    if (levers_.in_flight > 1) {
+      wait_in_flight(levers_.in_flight - 1);
+      if (!has_head_) add(sending_ = z_.u);  // the last one's output
+    }
     forward();
     backward();
     if (levers_.micro_batches == 1) return;
     accumulate_ = true;
     if (levers_.micro_batches > levers_.in_flight) forward();
     backward();
+  }
+
+  // What the forward pass of one micro-batch holds until its backward pass.
+  ByCategory held() {
+    forward();
+    settle();
+    return tracker_.live();
   }
 
   // ---- one segment; the residual before it is there
@@ -160,13 +171,13 @@ class StepWalk {
 
   // What the forward passes of so many micro-batches hold until their backward passes.
   void wait_in_flight(std::size_t micro_batches) {
-    StepWalk one(spec_, levers_, {});
-    one.forward();
+    const ByCategory one = held_bytes(spec_, levers_);
     for (std::size_t c = 0; c < kCategoryCount; ++c)
-      tracker_.add(Category(c), checked_product(micro_batches, one.tracker().live().bytes[c]));
+      tracker_.add(Category(c), checked_product(micro_batches, one.bytes[c]));
   }
 
   void forward() {
+    if (embeds_) settle();
     if (embeds_ || has_head_) add(Category::data, z_.tokens);
     if (embeds_) {
       use(token_), use(embedding_);
@@ -175,17 +186,20 @@ class StepWalk {
       done_with(token_), done_with(embedding_);
     } else {
       add(z_.u);  // received
+      settle();
     }
     for (const Segment& segment : schedule_) forward(segment);
-    if (!has_head_) drop(z_.u);  // sent
+    if (!has_head_) sending_ = z_.u;
   }
 
   void backward() {
     if (has_head_) {
+      settle();
       head_forward();
       head_backward();
     } else {
       add(z_.u);  // received
+      settle();
     }
     for (std::size_t i = schedule_.size(); i-- > 0;) backward(schedule_[i]);
     if (embeds_) {
@@ -195,10 +209,13 @@ class StepWalk {
       done_with(embedding_);
       reduce_gradients(token_), reduce_gradients(embedding_);
     } else {
-      drop(z_.u);  // sent
+      sending_ = z_.u;
     }
     if (embeds_ || has_head_) tracker_.drop(Category::data, z_.tokens);
   }
+
+  // What a stage sends to a neighbour stays until the stage has begun to receive what it needs next.
+  void settle() { drop(std::exchange(sending_, 0)); }
 
   // From the logits to the gradient of the last layer's output, which takes that output's place.
   void head_backward() {
@@ -302,6 +319,7 @@ class StepWalk {
   Sizes z_;
   Temporary token_, embedding_, layer_, head_;
   bool accumulate_ = false;
+  std::size_t sending_ = 0;
   PeakTracker tracker_;
 };
 
@@ -343,6 +361,10 @@ std::size_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& lever
   walk.add(walk.residual());
   walk.head_forward();
   return walk.tracker().peak_bytes();
+}
+
+ByCategory held_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  return StepWalk(spec, levers, {}).held();
 }
 
 std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,

@@ -63,6 +63,8 @@ SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers
 /// The fullest moment of the head and the loss, above what all segments hold: activations, and row losses (workspace).
 /// The same levers count.
 std::size_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& levers);
+/// What the forward pass of one micro-batch holds until its backward pass, tokens and labels included.
+ByCategory held_bytes(const TransformerSpec& spec, const StepLevers& levers);
 /// What embed() keeps until embed_backward(), beside the first layer's input.
 std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
                             std::size_t seq);

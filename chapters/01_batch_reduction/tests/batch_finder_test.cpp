@@ -13,13 +13,13 @@
 namespace {
 
 using namespace oomlab;
-using batch_reduction::find_largest_batch;
 using batch_reduction::Search;
+using batch_reduction::try_batches;
 using namespace oomlab::train;
 
 /// A search in a world where batches up to `largest` fit.
 Search search_with(std::size_t largest, std::size_t limit = 1u << 20) {
-  return find_largest_batch(limit, [&](std::size_t batch) {
+  return try_batches(limit, [&](std::size_t batch) {
     EXPECT_GE(batch, 1u);
     EXPECT_LE(batch, limit);
     if (batch > largest) throw OutOfMemory(OutOfMemoryReport{});
@@ -29,8 +29,8 @@ Search search_with(std::size_t largest, std::size_t limit = 1u << 20) {
 TEST(BatchFinder, FindsEveryAnswer) {
   for (std::size_t largest = 0; largest <= 600; ++largest) {
     const Search search = search_with(largest);
-    ASSERT_EQ(search.largest, largest);
-    EXPECT_FALSE(search.hit_limit);
+    ASSERT_EQ(search.largest.batch, largest);
+    EXPECT_FALSE(search.largest.hit_limit);
     std::set<std::size_t> tried;
     for (const auto& attempt : search.attempts) {
       EXPECT_TRUE(tried.insert(attempt.batch).second) << "tried twice: " << attempt.batch;
@@ -47,19 +47,19 @@ TEST(BatchFinder, StopsAtTheLimit) {
       std::set<std::size_t> tried;
       for (const auto& attempt : search.attempts)
         EXPECT_TRUE(tried.insert(attempt.batch).second) << "tried twice: " << attempt.batch << " of " << limit;
-      ASSERT_EQ(search.largest, std::min(limit, largest)) << limit << " " << largest;
-      EXPECT_EQ(search.hit_limit, largest >= limit) << limit << " " << largest;
+      ASSERT_EQ(search.largest.batch, std::min(limit, largest)) << limit << " " << largest;
+      EXPECT_EQ(search.largest.hit_limit, largest >= limit) << limit << " " << largest;
     }
   }
 }
 
 TEST(BatchFinder, OtherErrorsEndTheSearch) {
   std::size_t trials = 0;
-  EXPECT_THROW(find_largest_batch(100,
-                                  [&](std::size_t) {
-                                    ++trials;
-                                    throw std::runtime_error("not memory");
-                                  }),
+  EXPECT_THROW(try_batches(100,
+                           [&](std::size_t) {
+                             ++trials;
+                             throw std::runtime_error("not memory");
+                           }),
                std::runtime_error);
   EXPECT_EQ(trials, 1u) << "never retried silently";
 }
@@ -96,8 +96,8 @@ TEST(BatchFinder, EqualsBruteForceOverAllBatchesAtTenBudgets) {
         }
         ASSERT_EQ(ledger.live_bytes(), resident) << "batch " << batch << " leaked";
       }
-      const Search search = find_largest_batch(1u << 20, attempt);
-      EXPECT_EQ(search.largest, brute_force) << "budget " << budget;
+      const Search search = try_batches(1u << 20, attempt);
+      EXPECT_EQ(search.largest.batch, brute_force) << "budget " << budget;
       EXPECT_GE(brute_force, 1u);
       EXPECT_LT(brute_force, 130u);
       EXPECT_EQ(ledger.live_bytes(), resident);

@@ -2,6 +2,7 @@
 #   NN_name.Bytes…      predicted = plan = measured peak bytes, for every line of tests/bytes.txt     (label bytes)
 #   NN_name.Claims…     claims about memory have the same verdict in a quick and in a full run        (label cli)
 #   NN_name.EndToEnd…   a run and its files, deferred streams, bad input, a full disk, interruption   (label cli)
+#   NN_name.rendezvous  chapters on several devices: sends wait for their receives  (host only, label chapter)
 #   NN_name.faults…     every fallible call made to fail                                 (host only, label faults)
 if(NOT TARGET oomlab_chapter_checks)
   set(link GTest::gtest fmt::fmt oomlab_read_json)
@@ -57,6 +58,14 @@ function(oomlab_chapter_tests name)
         LABELS $<IF:$<STREQUAL:${source},bytes_test.cpp>,bytes,cli> SKIP_REGULAR_EXPRESSION "  SKIPPED ")
     endforeach()
   endforeach()
+
+  # Between devices: with sends that wait for their receives, as NCCL's may, nothing locks up and no number changes.
+  if(OOMLAB_BACKEND STREQUAL "host" AND arg_DEVICES)
+    add_test(NAME ${name}.rendezvous COMMAND ${name} --quick --quiet --steps 1)
+    set_tests_properties(${name}.rendezvous PROPERTIES LABELS chapter TIMEOUT 600 ENVIRONMENT "OOMLAB_HOST_NCCL=rendezvous")
+    oomlab_whole_program_test(${name}_test.rendezvous COMMAND ${name}_test LABELS chapter
+      ENVIRONMENT OOMLAB_HOST_NCCL=rendezvous OOMLAB_HOST_DEVICES=${arg_DEVICES})
+  endif()
 
   if(OOMLAB_BACKEND STREQUAL "host")
     add_executable(${name}_fault_sweep $<TARGET_OBJECTS:oomlab_fault_sweep> $<TARGET_OBJECTS:${name}_objects>)

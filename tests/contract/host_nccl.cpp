@@ -171,6 +171,64 @@ TEST_F(HostNccl, AFailureEndsTheSetUpOfOthers) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
 }
 
+// A send that is over only when it is received, as NCCL allows.
+class HostNcclRendezvous : public HostNccl {
+ protected:
+  void SetUp() override {
+    HostNccl::SetUp();
+    host::Machine machine = host::machine();
+    if (machine.deferred) GTEST_SKIP() << "with eager streams only";
+    machine.rendezvous = true;
+    host::configure(machine);
+    setenv("OOMLAB_HOST_NCCL_TIMEOUT", "3", 1);
+  }
+  void TearDown() override {
+    unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+    HostNccl::TearDown();
+  }
+  // Ranks 0 and 1 send each other a number and receive the other's, each on a stream of its own; what receives waits
+  // for the send first, or does not.
+  Results exchange(bool send_ends_before_receive_begins) {
+    return on_ranks([=](int rank, ncclComm_t comm) {
+      if (rank == 2) return ncclSuccess;
+      const Stream sending, receiving;
+      Event sent;
+      float mine = float(rank), theirs = -1;
+      ncclResult_t result = ncclSend(&mine, 1, ncclFloat32, 1 - rank, comm, sending);
+      sent.record(sending);
+      if (send_ends_before_receive_begins) {
+        EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(sending)) << "nobody has received it, or will";
+        EXPECT_EQ(cudaErrorNotReady, cudaEventQuery(sent));
+        (void)cudaGetLastError();
+        EXPECT_EQ(cudaSuccess, cudaStreamWaitEvent(receiving, sent));
+      }
+      if (!result) result = ncclRecv(&theirs, 1, ncclFloat32, 1 - rank, comm, receiving);
+      if (result) return result;
+      EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(sending));
+      EXPECT_EQ(cudaSuccess, cudaStreamQuery(sending));
+      EXPECT_EQ(cudaSuccess, cudaEventSynchronize(sent));
+      EXPECT_EQ(float(1 - rank), theirs);
+      return result;
+    });
+  }
+};
+
+TEST_F(HostNcclRendezvous, WhatIsReceivedIsOver) {
+  EXPECT_EQ((Results{ncclSuccess, ncclSuccess, ncclSuccess}), exchange(false));
+}
+
+// What chapter 07's pipeline did until it let its sends go on while it receives.
+TEST_F(HostNcclRendezvous, ACircleOfSendsIsReportedWithItsRanks) {
+  const Results r = exchange(true);
+  EXPECT_TRUE(r[0] == ncclInvalidUsage || r[1] == ncclInvalidUsage);
+  for (const int rank : {0, 1}) {
+    EXPECT_NE(ncclSuccess, r[std::size_t(rank)]);
+    EXPECT_NE(std::string::npos, said[std::size_t(rank)].find("ncclSend: rank 0 waits for rank 1")) << said[rank];
+    EXPECT_NE(std::string::npos, said[std::size_t(rank)].find("ncclSend: rank 1 waits for rank 0")) << said[rank];
+    EXPECT_NE(std::string::npos, said[std::size_t(rank)].find("in a circle")) << said[rank];
+  }
+}
+
 TEST_F(HostNccl, TwoRanksCannotShareADevice) {
   ncclUniqueId id;
   ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));

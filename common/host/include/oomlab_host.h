@@ -18,11 +18,13 @@ namespace oomlab::host {
 ///   OOMLAB_HOST_MEMORY=SIZE[,SIZE…]  capacity of each, for example 8GiB (default: three quarters of this machine's
 ///                                    memory); the last one repeats
 ///   OOMLAB_HOST_STREAMS=eager | deferred[:seed]
+///   OOMLAB_HOST_NCCL=buffered | rendezvous    whether a send may end before it is received. NCCL allows both; what
+///                                    works with one only may hang on a GPU. Rendezvous needs eager streams
 ///   OOMLAB_HOST_THREADS=N            check mode: threads a block (default 3)
 struct Machine {
   int devices = 1;
   std::size_t capacity[64] = {};
-  bool deferred = false;
+  bool deferred = false, rendezvous = false;
   std::uint64_t seed = 1;
 };
 /// Starts over with another machine. Only while nothing is live (see live()); std::logic_error otherwise.

@@ -72,6 +72,13 @@ Machine machine_from_environment() {
       bad_setting("OOMLAB_HOST_STREAMS", text, "eager, deferred or deferred:SEED");
     }
   }
+  if (const char* text = std::getenv("OOMLAB_HOST_NCCL")) {
+    machine.rendezvous = std::string_view(text) == "rendezvous";
+    if (!machine.rendezvous && std::string_view(text) != "buffered")
+      bad_setting("OOMLAB_HOST_NCCL", text, "buffered or rendezvous");
+    if (machine.rendezvous && machine.deferred)
+      bad_setting("OOMLAB_HOST_NCCL", text, "buffered, with deferred streams");
+  }
   return machine;
 }
 

@@ -54,6 +54,7 @@ ncclResult_t submit(Request o) noexcept {
           (receives && !in_bounds(o.receive, received(o) * bytes_of(o.type))))
         return refuse(ncclInvalidArgument, "a buffer is too small");
       if (runtime().planning) return ncclSuccess;
+      wait_for_unfinished(lock, *stream);
       if (deferred())
         if (drain(lock, {stream->id, stream->submitted}) != cudaSuccess)
           return refuse(ncclUnhandledCudaError, "work queued before has failed");

@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
@@ -25,6 +26,16 @@ constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast"
 thread_local char last_text[512] = "";
 
 }  // namespace
+
+struct Handshake final : Unfinished {
+  Handshake(std::shared_ptr<World> world, int rank, int to) : world(std::move(world)), rank(rank), to(to) {}
+  bool over() const override { return received; }
+  void wait() override;  // a failure is the world's, and told by the next call
+
+  std::shared_ptr<World> world;
+  int rank, to;
+  std::atomic<bool> received{false};
+};
 
 const char* name_of(Call call) { return kNames[static_cast<int>(call)]; }
 const char* last_complaint() { return last_text; }
@@ -67,6 +78,43 @@ std::size_t received(const Request& o) {
 
 namespace {
 
+// Which device's rank is blocked, and on which other's: what may close a circle.
+struct Blocked {
+  int on;
+  std::string what;
+};
+std::mutex blocked_mutex;
+std::map<int, Blocked> blocked;
+
+class BlockedScope {
+ public:
+  BlockedScope(int device, int on, std::string what) : device_(device) {
+    const std::lock_guard lock(blocked_mutex);
+    blocked[device] = {on, std::move(what)};
+  }
+  ~BlockedScope() {
+    const std::lock_guard lock(blocked_mutex);
+    blocked.erase(device_);
+  }
+  /// "A, B, in a circle: nobody can go on", when the one that is waited for waits for this one, however indirectly.
+  std::string circle() const {
+    const std::lock_guard lock(blocked_mutex);
+    std::string text;
+    int device = device_;
+    for (std::size_t i = 0; i < blocked.size(); ++i) {
+      const auto found = blocked.find(device);
+      if (found == blocked.end()) break;
+      text += found->second.what + ", ";
+      device = found->second.on;
+      if (device == device_) return text + "in a circle: nobody can go on";
+    }
+    return "";
+  }
+
+ private:
+  int device_;
+};
+
 std::string who_waits(Call call, int rank, int from) {
   return std::string(name_of(call)) + ": rank " + std::to_string(rank) + " waits for rank " + std::to_string(from);
 }
@@ -75,7 +123,10 @@ std::string who_waits(Call call, int rank, int from) {
 template <class Done>
 ncclResult_t wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done done) {
   const auto until = std::chrono::steady_clock::now() + patience();
+  if (done()) return ncclSuccess;
   const auto over = [&] { return done() || !world.failure.empty() || world.gone[std::size_t(from)]; };
+  const std::string who = who_waits(call, rank, from);
+  const BlockedScope scope(world.device[std::size_t(rank)], world.device[std::size_t(from)], who);
   World::Wait& wait = world.waits[std::size_t(rank)];
   wait.from = from;
   const bool in_time =
@@ -83,10 +134,21 @@ ncclResult_t wait_for(World& world, WorldLock& lock, int rank, int from, Call ca
   wait.from = -1;
   if (done()) return ncclSuccess;
   if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
-  const std::string who = who_waits(call, rank, from);
   if (in_time) return fail(world, ncclRemoteError, who + ", which has left the communicator");
+  if (const std::string circle = scope.circle(); !circle.empty()) return fail(world, ncclInvalidUsage, circle);
   return fail(world, ncclRemoteError, who + ", which does not come");
 }
+
+}  // namespace
+
+void Handshake::wait() {
+  if (received) return;
+  WorldLock lock(world->mutex);
+  (void)wait_for(*world, lock, rank, to, Call::send, [&] { return received.load(); });
+  received = true;
+}
+
+namespace {
 
 template <class T, class Sum>
 void reduce(std::byte* to, const std::vector<const std::byte*>& from, std::size_t count, int op) {
@@ -138,7 +200,10 @@ ncclResult_t post(const Request& o) {
     world.join(rank, o.comm->device, nullptr);
     return ncclSuccess;
   }
-  if (o.call == Call::receive) return ncclSuccess;
+  if (o.call == Call::receive) {
+    const WorldLock lock(world.mutex);
+    return world.failure.empty() ? ncclSuccess : complain(world.result, "%s", world.failure.c_str());
+  }
   const bool contributes = o.call != Call::broadcast || rank == o.root;
   std::shared_ptr<std::vector<std::byte>> data;
   if (contributes) {
@@ -146,10 +211,20 @@ ncclResult_t post(const Request& o) {
     const auto* const from = static_cast<const std::byte*>(o.send);
     data = std::make_shared<std::vector<std::byte>>(from, from + sent(o) * bytes_of(o.type));
   }
-  const WorldLock lock(world.mutex);
-  if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
-  for (int to = 0; to < world.size; ++to)
-    if (directly(o.call) ? to == o.root : true) world.deliver(rank, to, {o.call, o.count, o.type, o.op, o.root, data});
+  const auto handshake =
+      o.call == Call::send && machine().rendezvous ? std::make_shared<Handshake>(o.comm->world, rank, o.root) : nullptr;
+  {
+    const WorldLock lock(world.mutex);
+    if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
+    for (int to = 0; to < world.size; ++to)
+      if (directly(o.call) ? to == o.root : true)
+        world.deliver(rank, to, {o.call, o.count, o.type, o.op, o.root, data, handshake});
+    if (!handshake || world.device[std::size_t(o.root)] < 0) return ncclSuccess;  // other processes: buffered
+  }
+  const Lock lock = lock_runtime();
+  CUstream_st* const stream =
+      o.stream ? find_stream(o.stream) : runtime().devices[std::size_t(o.comm->device)].null_stream;
+  if (stream) stream->unfinished.push_back(handshake);
   return ncclSuccess;
 }
 
@@ -181,6 +256,10 @@ ncclResult_t finish(const Request& o) {
       return result;
     all.push_back(std::move(queue.front()));
     queue.pop_front();
+    if (all.back().handshake) {
+      all.back().handshake->received = true;
+      world.waits[std::size_t(from)].changed.notify_all();
+    }
     const Posted& theirs = all.back();
     const Posted ours{o.call == Call::receive ? Call::send : o.call, o.count, o.type, o.op, o.root, nullptr};
     const bool rooted = o.call == Call::reduce || o.call == Call::broadcast;

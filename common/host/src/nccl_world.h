@@ -20,6 +20,10 @@ namespace oomlab::host {
 
 enum class Call { all_reduce, reduce, broadcast, reduce_scatter, all_gather, send, receive, join };
 
+struct World;
+/// Rendezvous mode: a send that has been posted. It is over when it is received, or the communicator has failed.
+struct Handshake;
+
 using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
 /// What one rank has told another.
@@ -29,6 +33,7 @@ struct Posted {
   ncclDataType_t type;
   int op, root;
   Bytes data;
+  std::shared_ptr<Handshake> handshake = nullptr;
 };
 
 /// A ncclUniqueId says which process made it, and where that can be reached.

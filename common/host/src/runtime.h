@@ -32,6 +32,15 @@ struct Operation {
   Tickets after;
 };
 
+/// Eager streams: what a stream is still at after the call that began it has returned. Only a send in rendezvous mode.
+class Unfinished {
+ public:
+  virtual ~Unfinished() = default;
+  virtual bool over() const = 0;
+  virtual void wait() = 0;
+};
+using UnfinishedWork = std::vector<std::shared_ptr<Unfinished>>;
+
 inline constexpr std::size_t granule = 512, vmm_granule = std::size_t(2) << 20;
 inline constexpr std::size_t shared_default = 48 << 10, shared_most = 227 << 10;
 inline std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
@@ -64,12 +73,14 @@ struct CUstream_st {
   bool blocking = true;  // synchronises with the default stream
   std::uint64_t submitted = 0, done = 0;
   std::deque<oomlab::host::Operation> queue;
+  oomlab::host::UnfinishedWork unfinished;  // its own, and what it has to wait for
 };
 
 struct CUevent_st {
   int device = 0;
   bool timing = true, recorded = false;
   oomlab::host::Ticket ticket;
+  oomlab::host::UnfinishedWork unfinished;
   std::shared_ptr<double> milliseconds;  // when the record was reached; shared with the operation that writes it
 };
 
@@ -208,6 +219,8 @@ cudaError_t drain(Lock& lock, const Ticket& ticket);
 cudaError_t drain_device(Lock& lock, int device);
 void make_null_streams(Runtime& runtime);
 
+/// Waits for what must be over before the stream does more.
+void wait_for_unfinished(Lock& lock, CUstream_st& stream);
 /// Does `work` in stream order: now, or later. Called with the mutex held, which is released while working.
 template <class Work>
 void execute(Lock& lock, CUstream_st& stream, Work&& work);
@@ -245,6 +258,7 @@ void execute(Lock& lock, CUstream_st& stream, Work&& work) {
     });
     return;
   }
+  wait_for_unfinished(lock, stream);
   lock.unlock();
   {
     const DeviceView view(device);

@@ -3,6 +3,8 @@
 // Eager: work is done when it is submitted, so everything below is bookkeeping. Deferred: work waits in its stream's
 // queue with the tickets it depends on, and runs only inside calls where CUDA guarantees completion, streams taking
 // turns at random (seeded). A program that forgets to wait reads old data there, every time.
+// Rendezvous (eager streams only): a send is not over until it is received, nor is what comes after it in its stream,
+// or in a stream that waits for its event.
 
 #include <algorithm>
 #include <chrono>
@@ -30,6 +32,22 @@ std::uint64_t random_number() {  // xorshift64*
 bool can_run(const CUstream_st& stream) {
   return !stream.queue.empty() && std::all_of(stream.queue.front().after.begin(), stream.queue.front().after.end(),
                                               [](const Ticket& t) { return is_done(t); });
+}
+
+bool all_over(const UnfinishedWork& work) {
+  return std::ranges::all_of(work, [](const auto& w) { return w->over(); });
+}
+
+void wait_for_all(Lock& lock, const UnfinishedWork& work) {
+  lock.unlock();
+  for (const auto& w : work) w->wait();
+  lock.lock();
+}
+
+// The default stream waits for all blocking streams of its device, and they for it.
+bool ordered(const CUstream_st& a, const CUstream_st& b) {
+  const CUstream_st* const null_stream = runtime().devices[std::size_t(a.device)].null_stream;
+  return &a != &b && a.device == b.device && a.blocking && b.blocking && (&a == null_stream || &b == null_stream);
 }
 
 void forget_if_over(CUstream_st& stream) {
@@ -105,18 +123,19 @@ bool is_done(const Ticket& ticket) {
 }
 
 Ticket submit(CUstream_st& stream, std::function<void()> work, Tickets after) {
-  Runtime& r = runtime();
-  if (stream.blocking) {  // the default stream waits for all blocking streams of its device, and they for it
-    CUstream_st* const null_stream = r.devices[std::size_t(stream.device)].null_stream;
-    for (auto& [id, other] : r.streams) {
-      const bool ordered = &stream == null_stream || other.get() == null_stream;
-      if (ordered && other.get() != &stream && other->blocking && other->device == stream.device &&
-          other->done < other->submitted)
-        after.push_back({id, other->submitted});
-    }
-  }
+  for (auto& [id, other] : runtime().streams)
+    if (ordered(stream, *other) && other->done < other->submitted) after.push_back({id, other->submitted});
   stream.queue.push_back({std::move(work), std::move(after)});
   return {stream.id, ++stream.submitted};
+}
+
+void wait_for_unfinished(Lock& lock, CUstream_st& stream) {
+  if (!runtime().machine.rendezvous) return;
+  UnfinishedWork before = stream.unfinished;
+  for (auto& [id, other] : runtime().streams)
+    if (ordered(stream, *other)) before.insert(before.end(), other->unfinished.begin(), other->unfinished.end());
+  wait_for_all(lock, before);
+  std::erase_if(stream.unfinished, [](const auto& w) { return w->over(); });
 }
 
 cudaError_t drain(Lock& lock, const Ticket& ticket) {
@@ -125,8 +144,13 @@ cudaError_t drain(Lock& lock, const Ticket& ticket) {
 
 cudaError_t drain_device(Lock& lock, int device) {
   Tickets last;  // work submitted by other threads from now on is not waited for
+  UnfinishedWork unfinished;
   for (auto& [id, stream] : runtime().streams)
-    if (device < 0 || stream->device == device) last.push_back({id, stream->submitted});
+    if (device < 0 || stream->device == device) {
+      last.push_back({id, stream->submitted});
+      unfinished.insert(unfinished.end(), stream->unfinished.begin(), stream->unfinished.end());
+    }
+  wait_for_all(lock, unfinished);
   return drain_until(lock,
                      [&] { return std::all_of(last.begin(), last.end(), [](const Ticket& t) { return is_done(t); }); });
 }
@@ -181,6 +205,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     const int device = stream->device;
     const bool is_null = stream == runtime().devices[std::size_t(device)].null_stream;
     if (is_null && deferred()) submit(*stream, {});  // so that it waits for the blocking streams too
+    wait_for_unfinished(lock, *stream);
     const cudaError_t error = drain(lock, {stream->id, stream->submitted});
     trim_pools(device, false);
     return error;
@@ -192,7 +217,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     const Lock lock = lock_runtime();
     CUstream_st* const stream = find_stream(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
-    return stream->done < stream->submitted ? cudaErrorNotReady : cudaSuccess;
+    return stream->done < stream->submitted || !all_over(stream->unfinished) ? cudaErrorNotReady : cudaSuccess;
   });
 }
 
@@ -204,6 +229,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     if (!stream || !event) return cudaErrorInvalidResourceHandle;
     if (flags) return cudaErrorInvalidValue;
     if (deferred() && event->recorded && !is_done(event->ticket)) submit(*stream, {}, {event->ticket});
+    stream->unfinished.insert(stream->unfinished.end(), event->unfinished.begin(), event->unfinished.end());
     return cudaSuccess;
   });
 }
@@ -246,6 +272,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     } else {
       *event->milliseconds = now_ms();
     }
+    event->unfinished = stream->unfinished;
     event->recorded = true;
     return cudaSuccess;
   });
@@ -257,6 +284,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     const CUevent_st* const event = find_event(handle);
     if (!event) return cudaErrorInvalidResourceHandle;
     const int device = event->device;
+    wait_for_all(lock, UnfinishedWork(event->unfinished));
     const cudaError_t error = drain(lock, Ticket(event->ticket));
     trim_pools(device, false);
     return error;
@@ -268,7 +296,8 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     const Lock lock = lock_runtime();
     const CUevent_st* const event = find_event(handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    return event->recorded && !is_done(event->ticket) ? cudaErrorNotReady : cudaSuccess;
+    const bool done = is_done(event->ticket) && all_over(event->unfinished);
+    return event->recorded && !done ? cudaErrorNotReady : cudaSuccess;
   });
 }
 

@@ -256,8 +256,8 @@ ncclResult_t finish(const Request& o) {
       return result;
     all.push_back(std::move(queue.front()));
     queue.pop_front();
-    if (all.back().handshake) {
-      all.back().handshake->received = true;
+    if (const auto handshake = all.back().handshake.lock()) {
+      handshake->received = true;
       world.waits[std::size_t(from)].changed.notify_all();
     }
     const Posted& theirs = all.back();

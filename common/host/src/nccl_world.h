@@ -33,7 +33,7 @@ struct Posted {
   ncclDataType_t type;
   int op, root;
   Bytes data;
-  std::shared_ptr<Handshake> handshake = nullptr;
+  std::weak_ptr<Handshake> handshake = {};  // the sending stream owns it, and it owns the world that owns this
 };
 
 /// A ncclUniqueId says which process made it, and where that can be reached.

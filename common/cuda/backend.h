@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace oomlab {
@@ -25,8 +27,11 @@ void want_devices(int count) noexcept;
 /// On a thread that is one of several ranks: the host runtime takes its share of the processor, no more.
 void share_processor(int ranks) noexcept;
 
-/// Ranks are in several processes: the host runtime's NCCL then listens for the others. NCCL itself always does.
-void expect_processes() noexcept;
+/// Ranks are in `processes` processes, of which this one has the number `process`. The host runtime's NCCL says through
+/// `send`, which any thread may call, what the others must know, and what comes from them is to be given to the function
+/// that this one returns, by one thread. Null on a GPU: NCCL has a network of its own.
+using Deliver = std::function<void(int from, std::string_view message)>;
+Deliver expect_processes(int process, int processes, std::function<void(int to, std::string message)> send);
 
 /// A process that holds memory of a device, as the driver reports it.
 struct DeviceProcess {

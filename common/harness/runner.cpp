@@ -281,7 +281,6 @@ int run_chapter(int argc, char** argv, const Defaults& full, const Defaults& qui
   const char* program = slash ? slash + 1 : argc > 0 ? argv[0] : "chapter";
   try {
     const ProcessScope scope;
-    if (processes().size() > 1) expect_processes();
     return run_and_explain(argc, argv, program, full, quick, declare);
   } catch (const CannotRunHere& error) {
     return complain(program, error.what(), kCannotRunHere);

@@ -1,5 +1,6 @@
 """Chapter 07 under mpirun, one process a rank: the same results as with threads, here and on two hosts (network
-namespaces), and an end in seconds when a process is killed or stalls. Usage: mpirun_test.py TEST MPIRUN PROGRAM OTHER"""
+namespaces), and an end in seconds when a process is killed or stalls. The host runtime's NCCL likewise, with one rank
+in each process. Usage: mpirun_test.py TEST MPIRUN PROGRAM OTHER [NCCL_RANK]"""
 
 import json
 import os
@@ -11,6 +12,7 @@ import tempfile
 import time
 
 TEST, MPIRUN, PROGRAM, OTHER = sys.argv[1:5]
+NCCL_RANK = sys.argv[5] if len(sys.argv) > 5 else None
 SMALL = ["--quick", "--budget", "1600KiB"]
 # Long enough to be caught at work: seconds.
 LARGE = ["--model", "gpt:8-8-256", "--batch", "512", "--micro-batch", "8", "--seq", "64", "--budget", "none", "--filter", "1F1B"]
@@ -192,6 +194,40 @@ def blamed(_):
     assert named >= 2
 
 
+def nccl_ranks(scenario, ranks):
+    """Exit code, all that was said, and seconds, of a scenario of nccl_rank."""
+    began = time.monotonic()
+    done = run([MPIRUN, "-np", str(ranks), "-x", "OOMLAB_HOST_NCCL_TIMEOUT=3", NCCL_RANK, scenario])
+    return done.returncode, done.stdout + done.stderr, time.monotonic() - began
+
+
+def nccl(_):
+    """All-gather, all-reduce and broadcast reach all alike, and the ring gives everyone the broadcast's values: so every
+    rank's hash is the same. The first rank may end before the others."""
+    for ranks in (2, 3, 4):
+        code, said, _ = nccl_ranks("all", ranks)
+        print(said)
+        got = {line.split(": ", 1)[1] for line in said.splitlines() if line.startswith("rank ")}
+        assert code == 0 and said.count("rank ") == ranks and len(got) == 1 and "live: nothing" in got.pop(), said
+    code, said, _ = nccl_ranks("early", 3)
+    assert code == 0 and said.count("live: nothing") == 3, said
+
+
+def nccl_failures(_):
+    """Whatever happens to rank 1: the others end, in seconds, and it is named."""
+    for scenario, words, complaints in [("lost before set-up", "rank 1", 0), ("late", "waits for rank 1", 3),
+                                        ("missing", "rank 1, which does not come", 2), ("sizes", "3 ranks in one process, 4 in another", 3),
+                                        ("twice", "rank 1 comes twice", 3), ("lost at work", "rank 1", 0),
+                                        ("stalled", "waits for rank 1, which does not come", 3), ("aborted", "rank 1 has aborted", 2)]:
+        code, said, seconds = nccl_ranks(scenario, 3)
+        print(f"{scenario}: exit code {code} after {seconds:.1f} s\n{said}")
+        assert code != 0 and seconds < 10 and words in said, scenario
+        assert said.count(": error ") == complaints, scenario
+    code, said, _ = nccl_ranks("foreign", 2)
+    assert code != 0 and said.count("not from ncclGetUniqueId") == 2, said
+
+
 with tempfile.TemporaryDirectory() as folder:
-    {"equal": equal, "two_hosts": two_hosts, "killed": killed, "stalled": stalled, "refused": refused, "blamed": blamed}[TEST](folder)
+    {"equal": equal, "two_hosts": two_hosts, "killed": killed, "stalled": stalled, "refused": refused, "blamed": blamed,
+     "nccl": nccl, "nccl_failures": nccl_failures}[TEST](folder)
 print("ok")

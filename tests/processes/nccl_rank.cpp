@@ -1,58 +1,44 @@
-// One rank of a communicator between processes: nccl_rank SCENARIO RANK RANKS FILE. The first rank leaves the id in
-// FILE. Prints what it got, or what NCCL said.
+// One rank of a communicator between processes: mpirun -np N nccl_rank SCENARIO. Prints what it got, or what NCCL said.
 
 #include <nccl.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "cuda/backend.h"
 #include "cuda/check.h"
+#include "harness/processes.h"
 #include "oomlab_host.h"
 
 namespace {
 
 using namespace oomlab;
 
-ncclUniqueId id_from(const std::string& file, bool mine) {
+// Made by the first rank.
+ncclUniqueId id_for_all(int rank, int ranks) {
   ncclUniqueId id{};
-  if (mine) {
+  if (rank == 0) {
     if (ncclGetUniqueId(&id) != ncclSuccess) throw std::runtime_error(ncclGetLastError(nullptr));
-    std::ofstream(file + ".part", std::ios::binary).write(id.internal, sizeof id);
-    std::filesystem::rename(file + ".part", file);
+    for (int other = 1; other < ranks; ++other) processes().send(other, std::string(id.internal, sizeof id.internal));
+    (void)processes().receive();  // so they go out
     return id;
   }
-  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  std::ifstream(file, std::ios::binary).read(id.internal, sizeof id);
-  return id;
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+    if (const auto message = processes().receive()) {
+      std::memcpy(id.internal, message->second.data(), sizeof id.internal);
+      return id;
+    }
 }
 
-// The first rank waits until the others have ended (a while): one that comes late is to hear why there is nobody.
-void end_after_all(const std::string& file, int rank, int ranks) {
-  if (rank > 0) {
-    std::ofstream(file + ".ended" + std::to_string(rank));
-    return;
-  }
-  for (int i = 0, other = 1; i < 2000 && other < ranks; ++i) {
-    if (std::filesystem::exists(file + ".ended" + std::to_string(other)))
-      ++other;
-    else
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-}
-
-int explain(ncclResult_t result) {
-  std::printf("error %d: %s\n", int(result), ncclGetLastError(nullptr));
+int explain(int rank, ncclResult_t result) {
+  std::printf("rank %d: error %d: %s\n", rank, int(result), ncclGetLastError(nullptr));
   return 1;
 }
 
-// All calls once, with more than a socket takes at once; a hash of all that came.
+// All calls once, with more than a piece of a message; a hash of all that came.
 ncclResult_t everything(ncclComm_t comm, int rank, int ranks, std::uint64_t& hash) {
   const std::size_t n = 300'000, all = n * std::size_t(ranks);
   float *mine = nullptr, *whole = nullptr;
@@ -91,55 +77,56 @@ ncclResult_t everything(ncclComm_t comm, int rank, int ranks, std::uint64_t& has
   return result;
 }
 
-int run(const std::string& scenario, int rank, int ranks, const std::string& file) {
-  expect_processes();
+// The first rank is done; the others have something to say to each other.
+ncclResult_t go_on_without_the_first(ncclComm_t comm, int rank) {
+  if (rank == 0) return ncclSuccess;
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  float* v = nullptr;
+  CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&v), 2 * sizeof(float)));
+  v[0] = float(rank);
+  const int other = 3 - rank;
+  if (const ncclResult_t result = ncclGroupStart()) return result;
+  (void)ncclSend(v, 1, ncclFloat32, other, comm, nullptr);
+  (void)ncclRecv(v + 1, 1, ncclFloat32, other, comm, nullptr);
+  const ncclResult_t result = ncclGroupEnd();
+  const bool right = v[1] == float(other);
+  CUDA_CHECK(cudaFree(v));
+  return result == ncclSuccess && !right ? ncclInternalError : result;
+}
+
+int run(const std::string& scenario, int rank, int ranks) {
+  ncclComm_t comm = nullptr;
   if (scenario == "foreign") {  // an id of nobody
     ncclUniqueId id{};
     std::memset(&id, 0x5a, sizeof id);
-    ncclComm_t comm = nullptr;
-    return explain(ncclCommInitRank(&comm, ranks, id, rank));
+    return explain(rank, ncclCommInitRank(&comm, ranks, id, rank));
   }
-  const ncclUniqueId id = id_from(file, rank == 0);
-  ncclComm_t comm = nullptr;
+  const ncclUniqueId id = id_for_all(rank, ranks);
   const int claimed = scenario == "sizes" && rank == 1 ? ranks + 1 : ranks;
   if (scenario == "missing" && rank == 1) return 0;
+  if (scenario == "late" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+  if (scenario == "lost before set-up" && rank == 1) std::raise(SIGKILL);
   const int as = scenario == "twice" && rank == 2 ? 1 : rank;
-  if (const ncclResult_t result = ncclCommInitRank(&comm, claimed, id, as)) {
-    explain(result);
-    if (scenario == "sizes" || scenario == "twice") end_after_all(file, rank, ranks);
-    return 1;
-  }
+  if (const ncclResult_t result = ncclCommInitRank(&comm, claimed, id, as)) return explain(rank, result);
   std::uint64_t hash = 0;
-  if (scenario.ends_with("killed")) {  // after it has worked for a while
+  if (scenario == "lost at work") {
     (void)everything(comm, rank, ranks, hash);
-    if (rank == (scenario == "killed" ? 1 : 0)) std::raise(SIGKILL);
+    if (rank == 1) std::raise(SIGKILL);
   }
   if (scenario == "stalled" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
   if (scenario == "aborted" && rank == 1) {
     (void)ncclCommAbort(comm);
     return 0;
   }
-  if (scenario == "early") {  // the first rank is done; the others have something to say to each other
-    if (rank > 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      float* v = nullptr;
-      CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&v), 2 * sizeof(float)));
-      v[0] = float(rank);
-      const int other = 3 - rank;
-      if (const ncclResult_t result = ncclGroupStart()) return explain(result);
-      (void)ncclSend(v, 1, ncclFloat32, other, comm, nullptr);
-      (void)ncclRecv(v + 1, 1, ncclFloat32, other, comm, nullptr);
-      if (const ncclResult_t result = ncclGroupEnd()) return explain(result);
-      if (v[1] != float(other)) return 1;
-      CUDA_CHECK(cudaFree(v));
-    }
-  } else if (const ncclResult_t result = everything(comm, rank, ranks, hash)) {
-    explain(result);
+  if (const ncclResult_t result =
+          scenario == "early" ? go_on_without_the_first(comm, rank) : everything(comm, rank, ranks, hash)) {
+    explain(rank, result);
     (void)ncclCommAbort(comm);
     return 1;
   }
-  if (const ncclResult_t result = ncclCommDestroy(comm)) return explain(result);
-  std::printf("%016llx live: %s\n", static_cast<unsigned long long>(hash), host::describe(host::live()).c_str());
+  if (const ncclResult_t result = ncclCommDestroy(comm)) return explain(rank, result);
+  std::printf("rank %d: %016llx live: %s\n", rank, static_cast<unsigned long long>(hash),
+              host::describe(host::live()).c_str());
   return 0;
 }
 
@@ -147,7 +134,8 @@ int run(const std::string& scenario, int rank, int ranks, const std::string& fil
 
 int main(int, char** argv) {
   try {
-    return run(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), argv[4]);
+    const ProcessScope scope;
+    return run(argv[1], processes().rank(), processes().size());
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
     return 3;

@@ -54,7 +54,7 @@ class Nvml {
 
 void want_devices(int) noexcept {}
 void share_processor(int) noexcept {}
-void expect_processes() noexcept {}
+Deliver expect_processes(int, int, std::function<void(int, std::string)>) { return nullptr; }
 std::vector<DeviceProcess> device_processes(int device) {
   std::vector<DeviceProcess> result;
   const Nvml nvml;

@@ -26,7 +26,9 @@ bool enable_planning() noexcept {
   }
 }
 void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
-void expect_processes() noexcept { host::expect_processes(); }
+Deliver expect_processes(int process, int processes, std::function<void(int to, std::string message)> send) {
+  return host::expect_processes({process, processes, std::move(send)});
+}
 void share_processor([[maybe_unused]] int ranks) noexcept {
 #ifdef _OPENMP
   omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // OpenBLAS asks OpenMP, too

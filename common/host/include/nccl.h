@@ -1,13 +1,13 @@
 #pragma once
 // NCCL, as far as the course uses it, implemented on the host: between threads of this process, one rank a device, and
-// (after oomlab::expect_processes()) between processes, here and on other hosts, over TCP.
+// (after host::expect_processes()) between processes, through whatever carries their messages: MPI.
 // Names, signatures, enumerators and their values are those of NCCL 2.28. What is not implemented is not declared.
 //
 // Where host and GPU differ:
 //   - a call returns when its work is done (with deferred streams it waits for its stream first), so a rank waits for
 //     the others inside the call; sums are taken in the order of the ranks, in FP32 for the 16-bit types: every rank
 //     gets the same bits, and every run;
-//   - what would hang for ever there is an error here: a rank that never comes, has left, or whose process has ended
+//   - what would hang for ever there is an error here: a rank that never comes, or has left
 //     (ncclRemoteError), ranks that call different things, a message that nobody receives (ncclInvalidUsage).
 //     ncclGetLastError() says who and what. "Never" is OOMLAB_HOST_NCCL_TIMEOUT seconds (8; between processes 6; in
 //     check mode 60);

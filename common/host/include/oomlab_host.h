@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "cuda_runtime.h"
 
@@ -36,8 +37,15 @@ const Machine& machine();
 void set_planning(bool on);
 bool planning() noexcept;
 
-/// Ranks are in several processes: ncclGetUniqueId then listens for the others. Before the first such call.
-void expect_processes() noexcept;
+/// How NCCL's ranks here reach those in other processes. send() returns at once, keeps the order between any two
+/// processes, and may be called by any thread.
+struct Mail {
+  int process = 0, processes = 1;  ///< this one's number, and how many there are
+  std::function<void(int to, std::string message)> send;
+};
+/// Ranks are in several processes. To be called before NCCL is; what other processes send is to be given to the function
+/// that it returns, by one thread.
+std::function<void(int from, std::string_view message)> expect_processes(Mail mail);
 
 // -------------------------------------------------------------------------------------------------------- what is live
 

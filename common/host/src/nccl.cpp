@@ -1,4 +1,4 @@
-// NCCL's calls, between threads of this process, and of others (nccl_wire.cpp).
+// NCCL's calls, between threads of this process, and of others.
 
 #include <nccl.h>
 
@@ -80,7 +80,7 @@ std::size_t leave(ncclComm_t comm, bool abort) {
     World& world = *comm->world;
     const WorldLock lock(world.mutex);
     if (abort) (void)fail(world, ncclRemoteError, "rank " + std::to_string(comm->rank) + " has aborted");
-    world.leave(comm->rank, nullptr);
+    world.leave(comm->rank);
     if (world.failure.empty())
       for (int from = 0; from < world.size; ++from) left_over += world.queue(true, from, comm->rank).size();
   }
@@ -119,8 +119,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return nccl_entry("ncclGetUniqueId", [&] {
     if (!id) return complain(ncclInvalidArgument, "ncclGetUniqueId: no place for the id");
     std::memset(id, 0, sizeof *id);
-    const IdContent content = make_id();
-    std::memcpy(id->internal, &content, sizeof content);
+    const Key key = make_key();
+    std::memcpy(id->internal, &key, sizeof key);
     return ncclSuccess;
   });
 }

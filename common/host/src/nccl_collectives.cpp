@@ -197,7 +197,7 @@ ncclResult_t post(const Request& o) {
         return fail(world, ncclInvalidUsage,
                     "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
                         " are both on device " + std::to_string(o.comm->device));
-    world.join(rank, o.comm->device, nullptr);
+    world.join(rank, o.comm->device);
     return ncclSuccess;
   }
   if (o.call == Call::receive) {

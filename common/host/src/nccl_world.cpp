@@ -1,17 +1,28 @@
-// Who belongs to a communicator, and what its ranks have told each other.
-
-#include <cstdlib>
-#include <cstring>
-#include <random>
+// Who belongs to a communicator, and what its ranks have told each other, here and in other processes.
 
 #include "nccl_world.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
 #include "runtime.h"
 
 namespace oomlab::host {
 namespace {
 
+// A message that has come, with its data.
+struct Arrived {
+  int process;
+  Message message;
+  std::string data;
+};
+
+// All of this with `registry_mutex` held. Where a world's mutex is needed, too, that one comes first.
 std::mutex registry_mutex;
+Mail mail;  // without send(): there is this process only
 std::map<Key, std::weak_ptr<World>> registry;
+std::map<Key, std::vector<Arrived>> early;  // news of worlds that no rank here has joined, and perhaps none will
 std::uint64_t next_id = 1;
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
 struct Failed {
@@ -19,87 +30,95 @@ struct Failed {
   char why[200] = "";
 } failed_worlds[64];
 
-// Another one in every process.
-std::uint64_t this_process() {
-  static const std::uint64_t number = [] {
-    std::random_device random;
-    return (std::uint64_t(random()) << 32 | random()) | 1;
-  }();
-  return number;
+void remember_failure(const Key& key, std::string_view why) {
+  Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
+  failed.key = key;
+  std::snprintf(failed.why, sizeof failed.why, "%.*s", static_cast<int>(why.size()), why.data());
+}
+
+// A rank joins or leaves, or a communicator fails, in another process, and none of this one's ranks is in it.
+void note_early(int process, const Message& message, std::string_view data) {
+  if (message.kind == Message::Kind::joined) return early[message.key].push_back({process, message, std::string(data)});
+  if (message.kind == Message::Kind::posted) return;  // to ranks that have left since
+  early.erase(message.key);  // whoever leaves first has seen all come, or has failed
+  if (message.kind == Message::Kind::failed) remember_failure(message.key, data);
+}
+
+void take(int process, std::string_view text) {
+  const RuntimeScope scope;
+  Message message;
+  if (text.size() < sizeof message) return;
+  std::memcpy(&message, text.data(), sizeof message);
+  const std::string_view data = text.substr(sizeof message);
+  std::shared_ptr<World> world;
+  {
+    const std::lock_guard lock(registry_mutex);
+    if (const auto known = registry.find(message.key); known != registry.end()) world = known->second.lock();
+    if (!world) return note_early(process, message, data);
+  }
+  const WorldLock lock(world->mutex);
+  world->receive(process, message, data);
+}
+
+void tell(int process, const Message& message, std::string_view data) {
+  std::string text(sizeof message + data.size(), '\0');
+  std::memcpy(text.data(), &message, sizeof message);
+  std::ranges::copy(data, text.begin() + sizeof message);
+  mail.send(process, std::move(text));
 }
 
 }  // namespace
+
+std::function<void(int from, std::string_view message)> expect_processes(Mail its_mail) {
+  const std::lock_guard lock(registry_mutex);
+  mail = std::move(its_mail);
+  return take;
+}
 
 std::chrono::duration<double> patience() {
 #ifdef OOMLAB_HOST_CHECK
   constexpr double kSeconds = 60;
 #else
-  const double kSeconds = processes_expected() ? 6 : 8;
+  const double kSeconds = mail.send ? 6 : 8;
 #endif
   const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT");
   const double seconds = text ? std::strtod(text, nullptr) : 0;
   return std::chrono::duration<double>(seconds > 0 ? seconds : kSeconds);
 }
 
-bool others_need_the_hub() {
-  const RuntimeScope scope;
-  std::vector<std::shared_ptr<World>> worlds;
-  {
-    const std::lock_guard lock(registry_mutex);
-    for (const auto& [key, entry] : registry)
-      if (std::shared_ptr<World> world = key.process == this_process() ? entry.lock() : nullptr)
-        worlds.push_back(std::move(world));
-  }
-  return std::any_of(worlds.begin(), worlds.end(), [](const std::shared_ptr<World>& world) {
-    const WorldLock lock(world->mutex);
-    bool here = false, elsewhere = false;  // is a rank at work
-    for (std::size_t rank = 0; rank < world->device.size(); ++rank)
-      if (!world->gone[rank]) (world->device[rank] >= 0 ? here : elsewhere) = true;
-    return elsewhere && !here && world->failure.empty();
-  });
-}
-
-IdContent make_id() {
-  IdContent id;
-  if (processes_expected()) listen_for_processes(id);
+Key make_key() {
   const std::lock_guard lock(registry_mutex);
-  id.key = {this_process(), next_id++};
-  return id;
+  return {std::uint64_t(mail.process), next_id++};
 }
 
 ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>& world, std::string& why) {
-  IdContent content;
-  std::memcpy(&content, id.internal, sizeof content);
-  const bool mine = content.key.process == this_process();
+  Key key;
+  std::memcpy(&key, id.internal, sizeof key);
+  const auto made = std::make_shared<World>(key, size);
+  const WorldLock its_lock(made->mutex);  // no news before what came early
+  std::vector<Arrived> arrived;
   {
     const std::lock_guard lock(registry_mutex);
-    if (mine ? content.key.number == 0 || content.key.number >= next_id : content.port == 0) {
+    const bool mine = key.process == std::uint64_t(mail.process);
+    if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes))) {
       why = "ncclCommInitRank: this id is not from ncclGetUniqueId()";
       return ncclInvalidArgument;
     }
-    const Failed& failed = failed_worlds[content.key.number % std::size(failed_worlds)];
-    if (failed.key == content.key) {
+    const Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
+    if (failed.key == key) {
       why = failed.why;
       return ncclRemoteError;
     }
-    if (const auto known = registry.find(content.key); known != registry.end()) world = known->second.lock();
+    std::weak_ptr<World>& entry = registry[key];
+    world = entry.lock();
     if (world) return ncclSuccess;
-  }
-  const auto made = std::make_shared<World>(content.key, size);
-  if (!mine) {
-    const WorldLock lock(made->mutex);  // no news before this is done
-    try {
-      made->to_the_hub = call_the_hub(content, *made);
-    } catch (const std::runtime_error& error) {
-      why = std::string("ncclCommInitRank: ") + error.what();
-      return ncclRemoteError;
+    entry = world = made;
+    if (const auto news = early.find(key); news != early.end()) {
+      arrived = std::move(news->second);
+      early.erase(news);
     }
-    made->lines.push_back(made->to_the_hub.get());
   }
-  const std::lock_guard lock(registry_mutex);
-  std::weak_ptr<World>& entry = registry[content.key];
-  world = entry.lock();  // another thread may have been faster
-  if (!world) entry = world = made;
+  for (const Arrived& a : arrived) world->receive(a.process, a.message, a.data);
   return ncclSuccess;
 }
 
@@ -108,13 +127,12 @@ World::World(const Key& key, int size)
       size(size),
       waits(std::size_t(size)),
       device(std::size_t(size), -1),
+      process(std::size_t(size), -1),
       gone(std::size_t(size)),
       collective(std::size_t(size) * std::size_t(size)),
-      direct(collective.size()),
-      line_of(std::size_t(size)) {}
+      direct(collective.size()) {}
 
 World::~World() {
-  to_the_hub.reset();  // its threads use the rest
   const std::lock_guard lock(registry_mutex);
   if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
 }
@@ -123,29 +141,21 @@ void World::wake_all() {
   for (Wait& wait : waits) wait.changed.notify_all();
 }
 
-void World::tell(const Message& message, const Bytes& data, const Line* except) {
-  for (Line* line : lines)
-    if (line != except) line->send(message, data);
+void World::tell_all(const Message& message, std::string_view data) const {
+  for (int other = 0; other < mail.processes; ++other)
+    if (other != mail.process) tell(other, message, data);
 }
 
-void World::join(int rank, int its_device, Line* source) {
-  const auto r = static_cast<std::size_t>(rank);
-  device[r] = source ? -2 : its_device;
-  line_of[r] = source;
-  tell({.kind = Message::Kind::joined, .from = rank}, nullptr, source);
-  // What was posted to it before anybody knew where it is.
-  for (int from = 0; source && from < size; ++from)
-    for (const bool directly : {false, true})
-      for (auto& waiting = queue(directly, from, rank); !waiting.empty(); waiting.pop_front())
-        deliver(from, rank, std::move(waiting.front()));
+void World::join(int rank, int its_device) {
+  device[std::size_t(rank)] = its_device;
+  tell_all({.kind = Message::Kind::joined, .key = key, .from = rank, .count = std::uint64_t(size)});
   wake_all();
 }
 
 void World::deliver(int from, int to, Posted posted) {
-  Line* line = line_of[std::size_t(to)];
-  if (!line && device[std::size_t(to)] == -1) line = to_the_hub.get();
-  if (line) {
+  if (device[std::size_t(to)] == -2) {
     const Message message{.kind = Message::Kind::posted,
+                          .key = key,
                           .from = from,
                           .to = to,
                           .call = int(posted.call),
@@ -153,67 +163,64 @@ void World::deliver(int from, int to, Posted posted) {
                           .op = posted.op,
                           .root = posted.root,
                           .count = posted.count};
-    return line->send(message, std::move(posted.data));
+    const auto* const data = posted.data ? reinterpret_cast<const char*>(posted.data->data()) : nullptr;
+    return tell(process[std::size_t(to)], message, {data, posted.data ? posted.data->size() : 0});
   }
-  const bool directly = posted.call == Call::send;
-  queue(directly, from, to).push_back(std::move(posted));
+  queue(posted.call == Call::send, from, to).push_back(std::move(posted));
   if (Wait& wait = waits[std::size_t(to)]; wait.from == from) wait.changed.notify_all();
 }
 
-void World::leave(int rank, Line* source) {
+void World::leave(int rank) {
   gone[std::size_t(rank)] = true;
-  tell({.kind = Message::Kind::left, .from = rank}, nullptr, source);
+  tell_all({.kind = Message::Kind::left, .key = key, .from = rank});
   wake_all();
 }
 
-void World::fail(ncclResult_t its_result, const std::string& why, Line* source) {
-  if (!failure.empty()) return;
+void World::mark_failed(ncclResult_t its_result, const std::string& why) {
   failure = why;
   result = its_result;
-  auto text = std::make_shared<std::vector<std::byte>>(why.size());
-  std::memcpy(text->data(), why.data(), why.size());
-  tell({.kind = Message::Kind::failed, .result = int(result)}, text, source);
   wake_all();
   const std::lock_guard lock(registry_mutex);
-  Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
-  failed.key = key;
-  std::snprintf(failed.why, sizeof failed.why, "%s", why.c_str());
+  remember_failure(key, why);
 }
 
-void World::receive(const Message& m, Bytes data, Line* source) {
+void World::fail(ncclResult_t its_result, const std::string& why) {
+  if (!failure.empty()) return;
+  tell_all({.kind = Message::Kind::failed, .key = key, .result = int(its_result)}, why);
+  mark_failed(its_result, why);
+}
+
+void World::receive(int its_process, const Message& m, std::string_view data) {
   const auto valid = [&](int rank) { return rank >= 0 && rank < size; };
+  if (m.kind == Message::Kind::failed) {
+    if (failure.empty()) mark_failed(ncclResult_t(m.result), std::string(data));
+    return;
+  }
+  if (m.kind == Message::Kind::joined) {
+    if (const auto [fewer, more] = std::minmax({m.count, std::uint64_t(size)}); fewer != more)
+      return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks in one process, " +
+                                        std::to_string(more) + " in another");
+    if (valid(m.from) && device[std::size_t(m.from)] != -1)
+      return fail(ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(m.from) + " comes twice");
+  }
+  if (!valid(m.from)) return;
   switch (m.kind) {
     case Message::Kind::joined:
-      if (valid(m.from) && device[std::size_t(m.from)] != -1)
-        return fail(ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(m.from) + " comes twice");
-      if (valid(m.from)) join(m.from, -2, source);
-      break;
-    case Message::Kind::posted:
-      if (valid(m.from) && valid(m.to))
-        deliver(m.from, m.to,
-                {Call(m.call), std::size_t(m.count), ncclDataType_t(m.type), m.op, m.root, std::move(data)});
-      break;
+      device[std::size_t(m.from)] = -2;
+      process[std::size_t(m.from)] = its_process;
+      return wake_all();
+    case Message::Kind::posted: {
+      if (!valid(m.to)) return;
+      const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
+      return deliver(m.from, m.to,
+                     {Call(m.call), std::size_t(m.count), ncclDataType_t(m.type), m.op, m.root,
+                      std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+    }
     case Message::Kind::left:
-      if (valid(m.from)) leave(m.from, source);
-      break;
-    case Message::Kind::failed:
-      fail(ncclResult_t(m.result), data ? std::string(reinterpret_cast<const char*>(data->data()), data->size()) : "?",
-           source);
-      break;
-    case Message::Kind::hello:
-    case Message::Kind::welcome: break;
+      gone[std::size_t(m.from)] = true;
+      return wake_all();
+    case Message::Kind::failed: break;
   }
-}
-
-void World::hang_up(Line* line) {
-  std::erase(lines, line);
-  std::string who;
-  for (std::size_t rank = 0; rank < line_of.size(); ++rank) {
-    if (line_of[rank] != line) continue;
-    if (!gone[rank]) who += (who.empty() ? "rank " : ", ") + std::to_string(rank);
-    line_of[rank] = nullptr;
-  }
-  if (!who.empty()) fail(ncclRemoteError, who + ": the process has ended, or cannot be reached any more");
 }
 
 }  // namespace oomlab::host

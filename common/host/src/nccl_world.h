@@ -1,8 +1,8 @@
 #pragma once
-// What the ranks of one NCCL communicator share (nccl.cpp), and how ranks in other processes take part (nccl_wire.cpp).
+// What the ranks of one NCCL communicator share (nccl.cpp), and what ranks in other processes are told of it.
 //
-// Between processes the one that made the id is the hub: every other process of the communicator has one connection to
-// it, and all that is posted goes through there. That costs a detour, and needs no process to reach any but the hub.
+// Each process has a World of its own for a communicator. What happens in it is told to all other processes by
+// messages (see host::expect_processes()), and what a rank contributes goes to the processes of those who need it.
 
 #include <nccl.h>
 
@@ -14,17 +14,15 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace oomlab::host {
 
 enum class Call { all_reduce, reduce, broadcast, reduce_scatter, all_gather, send, receive, join };
 
-struct World;
 /// Rendezvous mode: a send that has been posted. It is over when it is received, or the communicator has failed.
 struct Handshake;
-
-using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
 /// What one rank has told another.
 struct Posted {
@@ -32,37 +30,25 @@ struct Posted {
   std::size_t count;
   ncclDataType_t type;
   int op, root;
-  Bytes data;
+  std::shared_ptr<const std::vector<std::byte>> data;
   std::weak_ptr<Handshake> handshake = {};  // the sending stream owns it, and it owns the world that owns this
 };
 
-/// A ncclUniqueId says which process made it, and where that can be reached.
+/// What an ncclUniqueId says: which process made it, and how many it had made before.
 struct Key {
   std::uint64_t process = 0, number = 0;
   auto operator<=>(const Key&) const = default;
 };
-struct IdContent {
-  Key key = {};
-  std::uint16_t port = 0, addresses = 0;  // port 0: only this process's ranks
-  std::uint32_t address[24] = {};         // IPv4, network order
-};
-static_assert(sizeof(IdContent) <= NCCL_UNIQUE_ID_BYTES);
+static_assert(sizeof(Key) <= NCCL_UNIQUE_ID_BYTES);
 
-/// What goes over a connection: this, then `bytes` of data.
+/// What one process tells another: this, then the data of what is posted, or the reason of a failure.
 struct Message {
-  enum class Kind : std::uint32_t { hello, welcome, joined, posted, left, failed };
+  enum class Kind : std::uint32_t { joined, posted, left, failed };
   Kind kind{};
+  Key key = {};
   std::int32_t from = 0, to = 0, result = 0;
   std::int32_t call = 0, type = 0, op = 0, root = 0;
-  std::uint64_t count = 0, bytes = 0;
-  Key key = {};
-};
-
-/// A connection. Sending never waits: a thread of its own writes.
-class Line {
- public:
-  virtual ~Line() = default;
-  virtual void send(const Message& message, Bytes data) = 0;
+  std::uint64_t count = 0;  // elements; of `joined`: ranks
 };
 
 using WorldLock = std::unique_lock<std::mutex>;
@@ -76,15 +62,14 @@ struct World {
     return (directly ? direct : collective)[std::size_t(from) * std::size_t(size) + std::size_t(to)];
   }
 
-  // All of these with `mutex` held; `source` is the connection that the news came by.
-  void join(int rank, int device, Line* source);
+  // All of these with `mutex` held.
+  void join(int rank, int device);
   void deliver(int from, int to, Posted posted);
-  void leave(int rank, Line* source);
+  void leave(int rank);
   /// The first failure stands, and everybody hears of it.
-  void fail(ncclResult_t result, const std::string& why, Line* source = nullptr);
-  /// Something came by a connection, or the connection has ended.
-  void receive(const Message& message, Bytes data, Line* source);
-  void hang_up(Line* line);
+  void fail(ncclResult_t result, const std::string& why);
+  /// Another process has said something.
+  void receive(int process, const Message& message, std::string_view data);
 
   std::mutex mutex;
   const Key key;
@@ -95,31 +80,22 @@ struct World {
   };
   std::vector<Wait> waits;                             // by rank: news wakes only whom it is for
   std::vector<int> device;                             // by rank; -1: has not come yet; -2: is in another process
+  std::vector<int> process;                            // by rank, where it is in another one
   std::vector<bool> gone;                              // by rank
   std::vector<std::deque<Posted>> collective, direct;  // from · size + to
   std::string failure;                                 // the first one; nothing works any more
   ncclResult_t result = ncclSuccess;
-  std::vector<Line*> lines;          // to other processes: all of them (in the hub), or the hub
-  std::vector<Line*> line_of;        // by rank; null: here, or not known yet
-  std::shared_ptr<Line> to_the_hub;  // where this is not the hub
 
  private:
   void wake_all();
-  void tell(const Message& message, const Bytes& data, const Line* except);
+  void tell_all(const Message& message, std::string_view data = {}) const;
+  void mark_failed(ncclResult_t result, const std::string& why);
 };
 
 /// The world of an id, made by whoever comes first. ncclSuccess, or why there is none (`why`).
 ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>& world, std::string& why);
-/// A new id. Throws std::runtime_error when other processes are expected and nothing can listen for them.
-IdContent make_id();
-
-/// The connection to an id's hub, with `world` told of all that comes. Throws std::runtime_error.
-std::shared_ptr<Line> call_the_hub(const IdContent& id, World& world);
-/// Listens for other processes; the port and this machine's addresses. Throws std::runtime_error.
-void listen_for_processes(IdContent& id);
-bool processes_expected();
-/// True while a communicator that has its hub here is at work in other processes, though all ranks here have left it.
-bool others_need_the_hub();
+/// A new id's content.
+Key make_key();
 /// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or a default.
 std::chrono::duration<double> patience();
 

@@ -22,7 +22,7 @@ using namespace oomlab;
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int run(double limit) {
-  constexpr std::size_t steps = 420;
+  constexpr std::size_t steps = 240;
   const nn::MlpSpec spec = nn::parse_model("mlp:64-1024-1024-10");
   const data::Dataset dataset = data::digits();
   std::vector<double> bare, inside, ratios;

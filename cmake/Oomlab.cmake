@@ -160,11 +160,11 @@ function(oomlab_whole_program_test name)
     ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-cases/${name}.json;${arg_ENVIRONMENT}")
 endfunction()
 
-# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [SERIAL])
+# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s])
 # A GoogleTest program. Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs
 # more than most tests, the whole program is one.
 function(oomlab_test name)
-  cmake_parse_arguments(arg "SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT OOMLAB_TESTS)
     return()
   endif()
@@ -185,9 +185,6 @@ function(oomlab_test name)
   endif()
   if(arg_ENVIRONMENT)  # one variable: gtest_discover_tests does not carry a list
     list(APPEND properties ENVIRONMENT "${arg_ENVIRONMENT}")
-  endif()
-  if(arg_SERIAL)
-    list(APPEND properties RUN_SERIAL TRUE)
   endif()
   if(OOMLAB_SANITIZE)
     oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT})

@@ -8,6 +8,8 @@ no compiler, no packages.
   ./run --list [01 ...]     what there is: variants and claims; needs no GPU
   ./run --plan [01 ...]     bytes only; needs no GPU
   ./run --tests             the tests on this GPU: calls, kernels, operators, the lessons, bytes to the byte
+  ./run --first             a first run on a new GPU: the tests and the chapters, what others build on first, up to the
+                            first layer that differs; one file to attach to an issue, results/first-<device>.txt
   ./run --peers             PyTorch doing the same work, where PyTorch is installed
 
 Exit code: 0; 1 something failed; 2 no CUDA device, or no cuBLAS; 64 bad usage; 130 interrupted.
@@ -132,19 +134,78 @@ def passes(what, command, log, more=None, skips=()):
     return code == 0 or code in skips
 
 
+def programs(pattern):
+    return sorted((KIT / "bin").glob(pattern))
+
+
+def bytes_of(chapter):
+    """The command and environment that compare a chapter's predicted with its measured bytes, by its tests/bytes.txt."""
+    return ([KIT / "bin" / "chapter_checks", "--gtest_filter=Bytes*"],
+            {"OOMLAB_UNDER_TEST": f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"})
+
+
 def test():
     require_device()
     good, logs = [], KIT / "results/tests"
     logs.mkdir(parents=True, exist_ok=True)
-    for program in sorted((KIT / "bin").glob("*_test")):
+    for program in programs("*_test"):
         good.append(passes(program.name, [program], logs / f"{program.name}.log"))
-    for lesson in sorted((KIT / "bin").glob("*_lesson")):
+    for lesson in programs("*_lesson"):
         good.append(passes(lesson.name, [lesson], logs / f"{lesson.name}.log", skips=[2]))
-    for chapter in CHAPTERS:  # predicted = measured, for every line of tests/bytes.txt
-        under_test = {"OOMLAB_UNDER_TEST": f"{KIT / 'bin' / chapter}|{KIT / 'chapters' / chapter}|{KIT}|fast"}
-        good.append(passes(f"{chapter}, bytes", [KIT / "bin" / "chapter_checks", "--gtest_filter=Bytes*"],
-                           logs / f"{chapter}.bytes.log", under_test))
+    for chapter in CHAPTERS:
+        command, more = bytes_of(chapter)
+        good.append(passes(f"{chapter}, bytes", command, logs / f"{chapter}.bytes.log", more))
     return 0 if all(good) else 1
+
+
+def layers():
+    """What a first run tries, each layer built on those before: its name, what it would show, and (name, command,
+    environment) of its programs."""
+    of = lambda pattern: [(p.name, [p], {}) for p in programs(pattern)]
+    below = ["contract_test", "cuda_test"]
+    return [
+        ("contract", "the driver's and the libraries' calls behave as the course takes for granted", of("contract_test")),
+        ("wrappers", "errors, owners of objects, launches", of("cuda_test")),
+        ("parts", "memory resources, operators, data, the harness", [p for p in of("*_test") if p[0] not in below]),
+        ("bytes", "predicted = measured", [(f"{c}, bytes", *bytes_of(c)) for c in CHAPTERS]),
+        ("lessons", "the plain CUDA of every chapter", of("*_lesson")),
+        ("chapters", "the experiments, in their quick form", [(c, [KIT / "bin" / c, "--quick"], {}) for c in CHAPTERS]),
+        ("benches", "kernels and allocators against their floors", of("bench_*")),
+    ]
+
+
+def first():
+    """All layers, or up to the first one that differs: what is built on it cannot be judged. One file says everything."""
+    device = require_device()
+    report = [f"a first run on {device['device']}", json.dumps(device, indent=2)]
+    differs = None
+    for name, shows, tests in layers():
+        if not tests:
+            continue
+        print(f"== {name}: {shows}", flush=True)
+        for what, command, more in tests:
+            done = subprocess.run(command, env=environment() | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  errors="replace", cwd=KIT)
+            cannot = done.returncode == 2 and name in ("lessons", "chapters")
+            said = "passed" if done.returncode == 0 else "skipped, it cannot run on this machine" if cannot else "DIFFERS"
+            report += ["", f"== {name}: {what}: {said}, exit code {done.returncode}"]
+            lines = done.stdout.splitlines()
+            report += lines if name in ("chapters", "benches") else lines[-60:] if said == "DIFFERS" else []
+            print(f"{what}: {said}", flush=True)
+            if said == "DIFFERS":
+                differs = name
+        if differs:
+            break
+    said = (f"the first layer that differs is '{differs}'; what is built on it was not tried" if differs else
+            "nothing differs from what the course says")
+    report.insert(1, said)
+    file = KIT / "results" / f"first-{device['slug']}.txt"
+    file.parent.mkdir(exist_ok=True)
+    part = file.with_suffix(".tmp")
+    part.write_text("\n".join(report) + "\n")
+    part.replace(file)
+    print(f"{said}. All of it, to attach to an issue: {file}")
+    return 1 if differs else 0
 
 
 def main():
@@ -154,6 +215,8 @@ def main():
         return 0
     if "--tests" in words:
         return test()
+    if "--first" in words:
+        return first() if words == ["--first"] else die(64, "--first goes alone")
     if "--peers" in words:
         require_device()
         like = next((p.parent for p in (KIT / "results").glob("*/01_*.json")), None)

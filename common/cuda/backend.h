@@ -23,15 +23,21 @@ bool enable_planning() noexcept;
 /// For programs on several devices, before any CUDA call: the host runtime simulates so many, unless the user has said
 /// how many (OOMLAB_HOST_DEVICES). A GPU machine has what it has.
 void want_devices(int count) noexcept;
+/// How many of `wanted` devices a program takes that was not told how many: all in the host runtime, which simulates
+/// them. On GPUs the largest power of two that is there, but two at least: what needs more than there are says so.
+int devices_by_default(int wanted) noexcept;
 
 /// On a thread that is one of several ranks: the host runtime takes its share of the processor, no more.
 void share_processor(int ranks) noexcept;
 
 /// Ranks are in `processes` processes, of which this one has the number `process`. The host runtime's NCCL says through
-/// `send`, which any thread may call, what the others must know, and what comes from them is to be given to the function
-/// that this one returns, by one thread. Null on a GPU: NCCL has a network of its own.
+/// `send`, which any thread may call, what the others must know, and what comes from them is to be given to the
+/// function that this one returns, by one thread. Null on a GPU: NCCL has a network of its own.
 using Deliver = std::function<void(int from, std::string_view message)>;
 Deliver expect_processes(int process, int processes, std::function<void(int to, std::string message)> send);
+
+/// How long a device is to work before its times count, seconds: a GPU's clocks rise for a while.
+double warm_up_seconds() noexcept;
 
 /// A process that holds memory of a device, as the driver reports it.
 struct DeviceProcess {

@@ -56,15 +56,18 @@ inline float elapsed_ms(const Event& start, const Event& stop) {
   return ms;
 }
 
-/// A cuBLAS handle bound to one stream.
+/// A cuBLAS handle bound to one stream. Products of 16-bit matrices are added up in FP32: left to itself, cuBLAS may
+/// add the parts of a long sum in 16 bits (cuBLAS documentation, cublasMath_t).
 class CublasHandle {
  public:
   explicit CublasHandle(cudaStream_t stream) {
     CUBLAS_CHECK(cublasCreate(&handle_));
-    const cublasStatus_t status = cublasSetStream(handle_, stream);
-    if (status != CUBLAS_STATUS_SUCCESS) {
+    try {
+      CUBLAS_CHECK(cublasSetStream(handle_, stream));
+      CUBLAS_CHECK(cublasSetMathMode(handle_, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+    } catch (...) {
       destroy();
-      throw_cublas_error(status, "cublasSetStream", __FILE__, __LINE__);
+      throw;
     }
   }
   ~CublasHandle() { destroy(); }

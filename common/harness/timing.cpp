@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <stdexcept>
@@ -13,11 +14,16 @@
 namespace oomlab {
 
 std::vector<double> time_steps(Context& context, Workload& workload, std::size_t steps,
-                               const std::function<void(double)>& on_step) {
+                               const std::function<void(double)>& on_step, double warm_up) {
   Event start, stop;
   std::vector<double> seconds;
   seconds.reserve(std::min(steps, std::size_t(1024)));  // more grow when they come: steps may be "until Ctrl-C"
-  workload.step();                                      // warm-up: first touches, library start-up, the pool's growth
+  // Warm-up: first touches, library start-up, the pool's growth; a GPU's clocks also take a while to rise.
+  const auto begun = std::chrono::steady_clock::now();
+  do {
+    workload.step();
+    context.synchronize();
+  } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() < warm_up);
   for (std::size_t i = 0; i < steps; ++i) {
     start.record(context.stream());
     workload.step();

@@ -10,10 +10,11 @@
 
 namespace oomlab {
 
-/// Runs `steps` steps (after one warm-up step) and returns the device time of each, in seconds, from CUDA events.
-/// `on_step` is told after each one; what it throws ends the run.
+/// Runs steps for `warm_up` seconds, one at least, then `steps` more, and returns the device time of each of these, in
+/// seconds, from CUDA events. `on_step` is told after each one; what it throws ends the run. A rank of several has no
+/// warm_up: all ranks must do equally many steps.
 std::vector<double> time_steps(Context& context, Workload& workload, std::size_t steps,
-                               const std::function<void(double seconds)>& on_step = {});
+                               const std::function<void(double seconds)>& on_step = {}, double warm_up = 0);
 
 /// How fast the machine is just now: passes a second of a fixed piece of work (a matrix product of 384 x 384 x 384 in
 /// FP32 and a copy of 4 MiB), some of them, each one timed. Taken around a variant's steps, it tells a slower program

@@ -16,11 +16,14 @@ namespace {
 
 // Samples a second of each step.
 std::vector<double> rates_of(Context& context, Workload& work, std::size_t steps,
-                             const std::function<void(double)>& tick) {
-  auto rates = time_steps(context, work, steps, [&](double s) {
-    check_interrupt();
-    tick(s);
-  });
+                             const std::function<void(double)>& tick, double warm_up) {
+  auto rates = time_steps(
+      context, work, steps,
+      [&](double s) {
+        check_interrupt();
+        tick(s);
+      },
+      warm_up);
   const auto samples = static_cast<double>(work.samples_per_step());
   for (double& r : rates) r = samples / r;
   return rates;
@@ -37,9 +40,12 @@ void time_team(const Config& config, const Variant& variant, bool fits, std::siz
     Ledger ledger;
     with_context(mine, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
       const auto work = team->make(context, rank);
-      for (const double rate : rates_of(context, *work, steps, [&](double s) {
-             if (rank == 0) tick(s);
-           }))
+      for (const double rate : rates_of(
+               context, *work, steps,
+               [&](double s) {
+                 if (rank == 0) tick(s);
+               },
+               /*warm_up=*/0))
         if (rank == 0) result.samples_per_second.push_back(rate);
     });
     return std::string();
@@ -59,7 +65,8 @@ void add_reference_rates(const Config& config, VariantResult& result) {
 void time_alone(Context& context, const Variant& variant, std::size_t steps, VariantResult& result,
                 const std::function<void(double)>& tick) {
   const auto work = variant.make(context, variant.batch);
-  for (const double rate : rates_of(context, *work, steps, tick)) result.samples_per_second.push_back(rate);
+  for (const double rate : rates_of(context, *work, steps, tick, warm_up_seconds()))
+    result.samples_per_second.push_back(rate);
 }
 
 }  // namespace

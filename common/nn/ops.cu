@@ -300,9 +300,9 @@ __global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, f
     const float largest = block_max_of(x, classes, kPacks);
     const float target = x[labels[row]] - largest;
     __syncthreads();  // everybody has read the target and the largest; now x is overwritten
+    // When the sum is there, all threads have stored their part of x, which is walked in another way from here on.
     const float sum = block_sum_of<kPacks, true>(x, classes, [&](float value) { return exp_of(value - largest); });
     const float scale = gradient_scale / sum;
-    __syncthreads();  // x is walked in another way than before
     for_packs(BlockRange{}, classes, kPacks, [&](auto v, std::size_t i) {
       using V = decltype(v);
       v = load<V>(x, i);

@@ -314,8 +314,8 @@ __global__ void softmax_kernel(T* x, std::size_t rows, std::size_t seq, float sc
     T* line = x + row * seq;
     const std::size_t seen = causal ? row % seq + 1 : seq;
     const float largest = block_max_over<T, kPacks>(line, seen);
+    // A sum of all threads' is there when all of them have read theirs: from here on the row may be overwritten.
     const float inverse = 1.0f / block_exp_sum<T, kPacks>(line, seen, largest, scale);
-    __syncthreads();  // everybody has read the row
     for_packs<T>(BlockRange{}, seq, kPacks, [&](auto v, std::size_t i) {
       using V = decltype(v);
       v = load<V>(line, i);
@@ -336,13 +336,13 @@ __global__ void softmax_backward_kernel(const T* p, T* dp, std::size_t rows, std
     const T* p_line = p + row * seq;
     T* line = dp + row * seq;
     const std::size_t seen = causal ? row % seq + 1 : seq;
+    // When this sum is there, all threads have read the row.
     const float common = block_sum_over(seen, [&](auto count, std::size_t i, float* sums) {
       float a[count], b[count];
       load_floats<kPacks, count>(a, p_line + i);
       load_floats<kPacks, count>(b, line + i);
       for (std::size_t k = 0; k < count; ++k) sums[k] += a[k] * b[k];
     });
-    __syncthreads();  // everybody has read the row
     for_packs<T>(BlockRange{}, seq, kPacks, [&](auto d, std::size_t i) {
       using V = decltype(d);
       d = load<V>(line, i);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <oomlab_host.h>
 
+#include <string>
+#include <vector>
+
 #include "cuda/raii.h"
 
 namespace oomlab {
@@ -52,6 +55,23 @@ TEST_F(HostWrappers, ElapsedTimeWaitsForItsEnd) {
   EXPECT_EQ(cudaEventQuery(stop), cudaErrorNotReady);
   (void)cudaGetLastError();
   EXPECT_GE(elapsed_ms(start, stop), 0);
+}
+
+TEST(HostBlasHandle, AddsUpInFp32AndEveryStepMayFail) {
+  std::vector<std::string> sites;
+  for (std::uint64_t call = 1; call < 10; ++call) {
+    host::arm_fault(call, false);
+    try {
+      const CublasHandle handle(nullptr);
+      host::disarm_fault();
+      break;
+    } catch (const CublasError&) {
+      sites.emplace_back(host::fault_site());
+    }
+    host::disarm_fault();
+    EXPECT_EQ("nothing", host::describe(host::live())) << sites.back();
+  }
+  EXPECT_EQ((std::vector<std::string>{"cublasCreate", "cublasSetStream", "cublasSetMathMode"}), sites);
 }
 
 }  // namespace

@@ -540,6 +540,17 @@ TEST_F(Harness, TheFirstStepWarmsUpAndIsNotTimed) {
   });
 }
 
+TEST_F(Harness, ALongerWarmUpIsNotTimedEither) {
+  Ledger ledger;
+  with_context(Config{}, kUnlimited, ledger, [](Context& context) {
+    Toy work(context, 1'000, 0, 42);
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_EQ(time_steps(context, work, 3, {}, 0.05).size(), 3u);
+    EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(50));
+    EXPECT_GT(work.figure(), 4) << "a toy's step takes microseconds";
+  });
+}
+
 TEST(ResultJson, HasTheSpreadOfTheRates) {
   RunResult run;
   VariantResult variant;

@@ -100,6 +100,19 @@ TEST_P(Ops, GeluFarOut) {
   }
 }
 
+// More tiles of columns than a grid has blocks: a block takes one after the other, in the same shared memory.
+TEST_P(Ops, ColumnSumOfManyTiles) {
+  const std::size_t rows = 3, width = 256 * (blocks_for_rows(1'000'000) + 5) + 1;
+  if (width > 100'000) GTEST_SKIP() << "a grid of this device has a block for every tile";
+  std::vector<float> x(rows * width);
+  Vector sums(width);
+  for (std::size_t i = 0; i < x.size(); ++i) sums[i % width] += x[i] = float(i / 256 % 7);
+  const auto input = device.upload(x);
+  auto output = device.upload(std::vector<float>(width, NAN));
+  nn::column_sum(device.context, input.data(), output.data(), rows, width);
+  expect_close(device.download(output), sums, kDevice, "column sums");
+}
+
 TEST_P(Ops, ColumnSum) {
   for (const auto [rows, width] : kShapes) {
     const auto x = random_floats(rows * width, 5), old = random_floats(width, 6);

@@ -197,7 +197,7 @@ def blamed(_):
 def nccl_ranks(scenario, ranks):
     """Exit code, all that was said, and seconds, of a scenario of nccl_rank."""
     began = time.monotonic()
-    done = run([MPIRUN, "-np", str(ranks), "-x", "OOMLAB_HOST_NCCL_TIMEOUT=3", NCCL_RANK, scenario])
+    done = run([MPIRUN, "-np", str(ranks), "-x", "OOMLAB_HOST_NCCL_TIMEOUT=1", NCCL_RANK, scenario])
     return done.returncode, done.stdout + done.stderr, time.monotonic() - began
 
 
@@ -215,14 +215,15 @@ def nccl(_):
 
 def nccl_failures(_):
     """Whatever happens to rank 1: the others end, in seconds, and it is named."""
-    for scenario, words, complaints in [("lost before set-up", "rank 1", 0), ("late", "waits for rank 1", 3),
+    for scenario, words, complaints in [("lost before set-up", "rank 1", None), ("late", "waits for rank 1", 3),
                                         ("missing", "rank 1, which does not come", 2), ("sizes", "3 ranks in one process, 4 in another", 3),
-                                        ("twice", "rank 1 comes twice", 3), ("lost at work", "rank 1", 0),
+                                        ("twice", "rank 1 comes twice", 3), ("lost at work", "rank 1", None),
                                         ("stalled", "waits for rank 1, which does not come", 3), ("aborted", "rank 1 has aborted", 2)]:
         code, said, seconds = nccl_ranks(scenario, 3)
         print(f"{scenario}: exit code {code} after {seconds:.1f} s\n{said}")
         assert code != 0 and seconds < 10 and words in said, scenario
-        assert said.count(": error ") == complaints, scenario
+        # When a process is lost, mpirun ends the others: perhaps before they complain, perhaps not.
+        assert complaints is None or said.count(": error ") == complaints, scenario
     code, said, _ = nccl_ranks("foreign", 2)
     assert code != 0 and said.count("not from ncclGetUniqueId") == 2, said
 

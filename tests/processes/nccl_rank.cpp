@@ -104,7 +104,7 @@ int run(const std::string& scenario, int rank, int ranks) {
   const ncclUniqueId id = id_for_all(rank, ranks);
   const int claimed = scenario == "sizes" && rank == 1 ? ranks + 1 : ranks;
   if (scenario == "missing" && rank == 1) return 0;
-  if (scenario == "late" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+  if (scenario == "late" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
   if (scenario == "lost before set-up" && rank == 1) std::raise(SIGKILL);
   const int as = scenario == "twice" && rank == 2 ? 1 : rank;
   if (const ncclResult_t result = ncclCommInitRank(&comm, claimed, id, as)) return explain(rank, result);
@@ -113,7 +113,7 @@ int run(const std::string& scenario, int rank, int ranks) {
     (void)everything(comm, rank, ranks, hash);
     if (rank == 1) std::raise(SIGKILL);
   }
-  if (scenario == "stalled" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+  if (scenario == "stalled" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
   if (scenario == "aborted" && rank == 1) {
     (void)ncclCommAbort(comm);
     return 0;

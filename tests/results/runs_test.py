@@ -83,7 +83,7 @@ def both(place):
 
 
 folder = pathlib.Path(tempfile.mkdtemp())
-system = '#!/bin/sh\n[ "$1" = --slug ] && echo gpu-x || echo \'{"slug": "gpu-x"}\'\n'
+system = '#!/bin/sh\n[ "$1" = --slug ] && echo gpu-x || echo \'{"slug": "gpu-x", "device": "GPU X"}\'\n'
 
 # bench/run, with a cmake that has nothing to build.
 root, tools = folder / "repository", folder / "tools"
@@ -100,6 +100,7 @@ bench = Place(root, ["bench/run"], root / "build/host/bin", root / "build/host/r
               {"PATH": f"{tools}:{os.environ['PATH']}", "OOMLAB_PRESET": "host"})
 both(bench)
 old = bench.table("01_one")
+assert bench.run("--first", "01")[0] == 64 and "alone" in bench.said
 assert bench.run("--plan") == (0, ["one", "two"]) and bench.table("01_one") == old, "a plan replaces no measurement"
 
 # A kit, on a machine whose driver is another library under its name.
@@ -139,5 +140,25 @@ script(kit / "bin/01_one_lesson", "#!/bin/sh\nexit 2\n")
 assert place.run("--tests")[0] == 0 and "01_one_lesson: skipped" in place.said, "fewer devices than the lesson needs"
 script(kit / "bin/01_one_lesson", "#!/bin/sh\nexit 1\n")
 assert place.run("--tests")[0] == 1 and "01_one_lesson: FAILED" in place.said
+script(kit / "bin/01_one_lesson", "#!/bin/sh\n")
+
+# A first run on a new GPU: layer by layer, up to the first one that differs.
+file = kit / "results/first-gpu-x.txt"
+for name in ("contract_test", "cuda_test", "bench_kernels"):
+    script(kit / "bin" / name, f"#!/bin/sh\necho says {name}\n")
+assert place.run("--first", "--quick")[0] == 64 and not file.exists()
+place.ends(one=0)
+code, ran = place.run("--first")
+text = file.read_text()
+assert code == 0 and ran == ["one", "two"] and "nothing differs" in place.said and "nothing differs" in text, place.said
+assert [place.said.index(f"== {layer}:") for layer in ("contract", "wrappers", "parts", "bytes", "lessons", "chapters", "benches")] == \
+    sorted(place.said.index(f"== {layer}:") for layer in ("contract", "wrappers", "parts", "bytes", "lessons", "chapters", "benches"))
+assert "says bench_kernels" in text and "says contract_test" not in text, "what passed is a line; measurements are whole"
+script(kit / "bin/01_one_lesson", "#!/bin/sh\nexit 2\n")
+assert place.run("--first")[0] == 0 and "01_one_lesson: skipped" in place.said
+script(kit / "bin/cuda_test", "#!/bin/sh\necho how it differs\nexit 1\n")
+code, ran = place.run("--first")
+assert code == 1 and ran == [] and "the first layer that differs is 'wrappers'" in place.said and "parts" not in place.said
+assert "how it differs" in file.read_text() and "== parts" not in file.read_text()
 shutil.rmtree(folder)
 print("ok")

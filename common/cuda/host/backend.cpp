@@ -26,6 +26,8 @@ bool enable_planning() noexcept {
   }
 }
 void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
+double warm_up_seconds() noexcept { return 0; }
+int devices_by_default(int wanted) noexcept { return wanted; }
 Deliver expect_processes(int process, int processes, std::function<void(int to, std::string message)> send) {
   return host::expect_processes({process, processes, std::move(send)});
 }

@@ -192,6 +192,7 @@ ncclResult_t post(const Request& o) {
   const int rank = o.comm->rank;
   if (o.call == Call::join) {
     const WorldLock lock(world.mutex);
+    if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
     for (int other = 0; other < world.size; ++other)
       if (world.device[std::size_t(other)] == o.comm->device && other != rank)
         return fail(world, ncclInvalidUsage,

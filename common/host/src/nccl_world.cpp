@@ -40,7 +40,7 @@ void remember_failure(const Key& key, std::string_view why) {
 void note_early(int process, const Message& message, std::string_view data) {
   if (message.kind == Message::Kind::joined) return early[message.key].push_back({process, message, std::string(data)});
   if (message.kind == Message::Kind::posted) return;  // to ranks that have left since
-  early.erase(message.key);  // whoever leaves first has seen all come, or has failed
+  early.erase(message.key);                           // whoever leaves first has seen all come, or has failed
   if (message.kind == Message::Kind::failed) remember_failure(message.key, data);
 }
 
@@ -216,9 +216,7 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
                      {Call(m.call), std::size_t(m.count), ncclDataType_t(m.type), m.op, m.root,
                       std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
     }
-    case Message::Kind::left:
-      gone[std::size_t(m.from)] = true;
-      return wake_all();
+    case Message::Kind::left: gone[std::size_t(m.from)] = true; return wake_all();
     case Message::Kind::failed: break;
   }
 }

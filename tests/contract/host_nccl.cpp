@@ -208,6 +208,9 @@ class HostNcclRendezvous : public HostNccl {
       EXPECT_EQ(cudaSuccess, cudaStreamQuery(sending));
       EXPECT_EQ(cudaSuccess, cudaEventSynchronize(sent));
       EXPECT_EQ(float(1 - rank), theirs);
+      ncclResult_t state = ncclInProgress;
+      EXPECT_EQ(ncclSuccess, ncclCommGetAsyncError(comm, &state));
+      EXPECT_EQ(ncclSuccess, state) << "nobody has lost patience";
       return result;
     });
   }

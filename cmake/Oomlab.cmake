@@ -186,6 +186,9 @@ function(oomlab_test name)
   if(arg_ENVIRONMENT)  # one variable: gtest_discover_tests does not carry a list
     list(APPEND properties ENVIRONMENT "${arg_ENVIRONMENT}")
   endif()
+  if(OOMLAB_BACKEND STREQUAL "cuda")  # what compares free memory, or times, must have the GPU to itself
+    list(APPEND properties RESOURCE_LOCK gpu)
+  endif()
   if(OOMLAB_SANITIZE)
     oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT})
   else()

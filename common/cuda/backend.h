@@ -36,6 +36,27 @@ void share_processor(int ranks) noexcept;
 using Deliver = std::function<void(int from, std::string_view message)>;
 Deliver expect_processes(int process, int processes, std::function<void(int to, std::string message)> send);
 
+/// What the current device has been asked to do since the program began.
+struct DeviceWork {
+  std::uint64_t launches = 0;      ///< of kernels
+  std::uint64_t gemms = 0;         ///< calls of cuBLAS; a batch is one
+  std::uint64_t copied_bytes = 0;  ///< each read once and written once
+  std::uint64_t filled_bytes = 0;
+  DeviceWork& operator+=(const DeviceWork& other) {
+    launches += other.launches, gemms += other.gemms;
+    copied_bytes += other.copied_bytes, filled_bytes += other.filled_bytes;
+    return *this;
+  }
+  friend DeviceWork operator-(const DeviceWork& now, const DeviceWork& before) {
+    return {now.launches - before.launches, now.gemms - before.gemms, now.copied_bytes - before.copied_bytes,
+            now.filled_bytes - before.filled_bytes};
+  }
+  friend bool operator==(const DeviceWork&, const DeviceWork&) = default;
+};
+/// Nothing where this backend cannot tell: on a GPU a profiler does (nsys profile --stats=true). Nothing in plan mode:
+/// a plan may leave out work that changes no peak, such as all micro-batches but the first two.
+std::optional<DeviceWork> device_work() noexcept;
+
 /// How long a device is to work before its times count, seconds: a GPU's clocks rise for a while.
 double warm_up_seconds() noexcept;
 

@@ -98,9 +98,9 @@ std::size_t default_workspace(std::size_t budget);
 /// Runs `body` with a fresh context under `budget` bytes on the device of `config`, and gives what it allocated back,
 /// whatever happens. The ledger passed in keeps the figures. For chapters that search (a batch finder).
 void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body);
-/// The same over a variant's own resource, where it has one.
-void with_context(const Config& config, const Variant& variant, std::size_t budget, Ledger& ledger,
-                  const std::function<void(Context&)>& body);
+/// The same over a variant's own resource, where it has one. `peers`: devices that must reach the memory, too.
+void with_context(const Config& config, const Variant& variant, const std::vector<int>& peers, std::size_t budget,
+                  Ledger& ledger, const std::function<void(Context&)>& body);
 
 /// An OutOfMemory in a few words: "OOM: asked for 128.00 MiB (layer 4 weight), had 31.00 MiB".
 std::string oom_line(const OutOfMemoryReport& report);

@@ -22,19 +22,25 @@ void with_context_over(MemoryResource& memory, const Config& config, std::size_t
   body(context);
 }
 
-}  // namespace
-
-void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body) {
-  const DeviceGuard guard(config.device);
+void with_context_over_a_pool(const Config& config, std::size_t budget, Ledger& ledger, const std::vector<int>& peers,
+                              const std::function<void(Context&)>& body) {
   AsyncResource pool;
+  pool.open_to_peers(peers);
   LimitingResource limited(pool, budget);
   with_context_over(limited, config, budget, ledger, body);
 }
 
-void with_context(const Config& config, const Variant& variant, std::size_t budget, Ledger& ledger,
-                  const std::function<void(Context&)>& body) {
-  if (!variant.resource) return with_context(config, budget, ledger, body);
+}  // namespace
+
+void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body) {
   const DeviceGuard guard(config.device);
+  with_context_over_a_pool(config, budget, ledger, {}, body);
+}
+
+void with_context(const Config& config, const Variant& variant, const std::vector<int>& peers, std::size_t budget,
+                  Ledger& ledger, const std::function<void(Context&)>& body) {
+  const DeviceGuard guard(config.device);
+  if (!variant.resource) return with_context_over_a_pool(config, budget, ledger, peers, body);
   with_context_over(*variant.resource(budget), config, budget, ledger, body);
 }
 

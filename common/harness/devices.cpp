@@ -79,6 +79,13 @@ int device_of(const Config& config, int rank) {
   return (config.device + (processes().size() > 1 ? processes().local_rank() : rank)) % count;
 }
 
+std::vector<int> devices_of_team(const Config& config, int ranks) {
+  std::vector<int> devices;
+  if (planning() || processes().size() > 1) return devices;
+  for (int rank = 0; rank < ranks; ++rank) devices.push_back(device_of(config, rank));
+  return devices;
+}
+
 void say_devices(const Config& config, int ranks, const Progress& progress) {
   int count = 0;
   CUDA_CHECK(cudaGetDeviceCount(&count));

@@ -16,6 +16,9 @@ void choose_device(CommandLine& line, int most_ranks, const char* asked_with, co
 /// on its own host. In plan mode all ranks have one.
 int device_of(const Config& config, int rank);
 
+/// The devices that a team's ranks have in this process: what their memory must be open to. Throws CudaError.
+std::vector<int> devices_of_team(const Config& config, int ranks);
+
 /// Tells which devices the ranks get, and what else is on them. Throws RankFailed where one cannot be asked.
 void say_devices(const Config& config, int ranks, const Progress& progress);
 

@@ -39,9 +39,11 @@ struct MemoryPass {
   }
 
  private:
-  // The steps of one rank, or of a variant that has one only. Returns the figures after each step.
+  // The steps of one rank, or of a variant that has one only. Returns the figures after each step; `last` is what the
+  // last one asked of the device.
   template <class Make, class Finish>
-  std::vector<double> run_steps(Context& context, Ledger& ledger, Make make, Finish finish) {
+  std::vector<double> run_steps(Context& context, Ledger& ledger, std::optional<DeviceWork>& last, Make make,
+                                Finish finish) {
     context.memory().observe_device(true);
     std::unique_ptr<Workload> work;
     {
@@ -51,7 +53,9 @@ struct MemoryPass {
     std::vector<double> figures;
     for (std::size_t i = 0; i < kMemorySteps; ++i) {
       check_interrupt();
+      const auto before = device_work();
       work->step();
+      if (const auto after = device_work(); after && before) last = *after - *before;
       figures.push_back(work->figure());
     }
     finish(*work);
@@ -74,9 +78,9 @@ struct MemoryPass {
 
   void run_alone(std::size_t budget) {
     ledger.reset_peak();
-    with_context(config, variant, budget, ledger, [&](Context& context) {
+    with_context(config, variant, {}, budget, ledger, [&](Context& context) {
       result.figures = run_steps(
-          context, ledger, [&](Context& c) { return variant.make(c, variant.batch); },
+          context, ledger, result.work, [&](Context& c) { return variant.make(c, variant.batch); },
           [&](Workload& work) { result.fingerprint = work.fingerprint(); });
       take_snapshot();
     });
@@ -87,8 +91,8 @@ struct MemoryPass {
   }
 
   void run_team(std::size_t budget) {
+    require_devices(variant.ranks);  // first, or its communicators' ids would be made for nothing
     const std::unique_ptr<Team> team = variant.team(variant.batch);
-    require_devices(*team);
     std::vector<int> ranks;
     std::map<int, std::size_t> place;  // of a kind in result.ranks
     result.ranks.clear();
@@ -111,9 +115,9 @@ struct MemoryPass {
       RankResult r{.rank = rank, .predicted = {}, .at_peak = {}};
       std::vector<double> figures;
       books.reset_peak();
-      with_context(mine, variant, budget, books, [&](Context& context) {
+      with_context(mine, variant, devices_of_team(config, team->ranks()), budget, books, [&](Context& context) {
         figures = run_steps(
-            context, books, [&](Context& c) { return team->make(c, rank); },
+            context, books, r.work, [&](Context& c) { return team->make(c, rank); },
             [&](Workload& work) {
               r.fingerprint = work.fingerprint();
               r.bytes_sent = work.bytes_sent() / kMemorySteps;
@@ -147,12 +151,19 @@ struct MemoryPass {
     result.at_peak = shown->at_peak;
     result.peak_reserved = shown->peak_reserved;
     result.peak_device_used = shown->peak_device_used;
+    result.work = shown->work;
   }
 
   void take_snapshot() {
     if (files && !config.snapshot.empty()) files->snapshot = memory_snapshot(ledger, config.device, program);
   }
 };
+
+// For example BF16 on a GPU from before it.
+bool is_beyond_the_device(const std::runtime_error& error) {
+  const auto* const blas = dynamic_cast<const CublasError*>(&error);
+  return blas && (blas->status() == CUBLAS_STATUS_NOT_SUPPORTED || blas->status() == CUBLAS_STATUS_ARCH_MISMATCH);
+}
 
 }  // namespace
 
@@ -186,10 +197,16 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
     result.reason = oom_line(error.report());
     progress(fmt::format("{}: {}", variant.name, result.reason));
   } catch (const std::runtime_error& error) {
-    if (!is_device_out_of_memory(error)) throw;
-    result.outcome = VariantResult::Outcome::oom;
-    result.reason = fmt::format("out of memory outside the ledger: {}", error.what());
-    progress(fmt::format("{}: {}", variant.name, result.reason));
+    if (is_beyond_the_device(error)) {
+      result.outcome = VariantResult::Outcome::skipped;
+      result.reason = fmt::format("this device cannot do it: {}", error.what());
+      progress(fmt::format("{}: skipped: {}", variant.name, result.reason));
+    } else {
+      if (!is_device_out_of_memory(error)) throw;
+      result.outcome = VariantResult::Outcome::oom;
+      result.reason = fmt::format("out of memory outside the ledger: {}", error.what());
+      progress(fmt::format("{}: {}", variant.name, result.reason));
+    }
   }
   if (result.oom && result.oom->by_limit) {
     try {
@@ -200,6 +217,10 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
     } catch (const OutOfMemory& error) {
       result.reason += "; without the budget: " + oom_line(error.report());
       progress(fmt::format("{}: without the budget: {}", variant.name, oom_line(error.report())));
+    } catch (const std::runtime_error& error) {
+      if (!is_device_out_of_memory(error)) throw;
+      result.reason += fmt::format("; without the budget: out of memory outside the ledger: {}", error.what());
+      progress(fmt::format("{}: without the budget: out of memory outside the ledger", variant.name));
     }
   }
   result.phases = ledger.phases();

@@ -103,17 +103,17 @@ std::vector<std::string> on_ranks(Team& team, const std::vector<int>& ranks,
   return returned;
 }
 
-void require_devices(const Team& team) {
+void require_devices(int ranks) {
   if (planning()) return;
   if (const int launched = processes().size(); launched > 1) {
-    if (team.ranks() != launched)
-      throw VariantSkipped(fmt::format("has {} ranks, and {} processes were started", team.ranks(), launched));
+    if (ranks != launched)
+      throw VariantSkipped(fmt::format("has {} ranks, and {} processes were started", ranks, launched));
     return;
   }
   int count = 1;
   CUDA_CHECK(cudaGetDeviceCount(&count));
-  if (team.ranks() > count)
-    throw VariantSkipped(fmt::format("needs {} devices, this machine has {}", team.ranks(), count));
+  if (ranks > count)
+    throw VariantSkipped(fmt::format("needs {} devices, this machine has {}", ranks, count));
 }
 
 }  // namespace oomlab

@@ -14,8 +14,8 @@ namespace oomlab {
 /// True for these errors, and for OutOfMemory.
 bool is_device_out_of_memory(const std::runtime_error& error);
 
-/// Throws VariantSkipped when there are not as many devices (under a launcher: processes) as the team has ranks.
-void require_devices(const Team& team);
+/// Throws VariantSkipped when there are not as many devices (under a launcher: processes) as ranks.
+void require_devices(int ranks);
 
 /// Runs body(rank) for each of `ranks`, a thread each, or a process each; in plan mode, where nobody waits for anybody,
 /// one after the other. Returns what each returned. Of several exceptions the first one counts, with its rank's name:

@@ -74,6 +74,12 @@ void write_split(JsonWriter& json, const char* name, const ByCategory& split) {
   json.end_object();
 }
 
+void write_work(JsonWriter& json, const char* name, const std::optional<DeviceWork>& work) {
+  if (!work) return;
+  json.key(name).begin_object().member("launches", work->launches).member("gemms", work->gemms);
+  json.member("copied_bytes", work->copied_bytes).member("filled_bytes", work->filled_bytes).end_object();
+}
+
 std::optional<std::size_t> maybe_limit(std::size_t limit) {
   return limit == kUnlimited ? std::nullopt : std::optional(limit);
 }
@@ -89,11 +95,14 @@ void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget)
     json.member("peak_allocated_bytes", v.peak_allocated).member("peak_reserved_bytes", v.peak_reserved);
     json.member("peak_device_used_bytes", v.peak_device_used);
     write_split(json, "by_category_bytes", v.at_peak);
+    write_work(json, "work", v.work);
     json.key("phases").begin_array();
     for (const PhasePeak& p : v.phases) {
       json.begin_object().member("name", p.name).member("peak_allocated_bytes", p.peak_allocated);
       json.member("peak_reserved_bytes", p.peak_reserved).member("peak_device_used_bytes", p.peak_device_used);
       write_split(json, "by_category_bytes", p.at_peak);
+      json.member("visits", p.visits);
+      write_work(json, "work", p.work);
       json.end_object();
     }
     json.end_array();
@@ -105,6 +114,7 @@ void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget)
         json.member("peak_reserved_bytes", r.peak_reserved).member("bytes_sent", r.bytes_sent);
         json.member("most_in_flight", r.most_in_flight).member("fingerprint", fmt::format("{:016x}", r.fingerprint));
         write_split(json, "by_category_bytes", r.at_peak);
+        write_work(json, "work", r.work);
         json.end_object();
       }
       json.end_array();

@@ -38,7 +38,8 @@ void time_team(const Config& config, const Variant& variant, bool fits, std::siz
     Config mine = config;
     mine.device = device_of(config, rank);
     Ledger ledger;
-    with_context(mine, variant, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
+    const std::vector<int> peers = devices_of_team(config, team->ranks());
+    with_context(mine, variant, peers, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
       const auto work = team->make(context, rank);
       for (const double rate : rates_of(
                context, *work, steps,
@@ -89,7 +90,7 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                         if (variant.team) return time_team(config, variant, fits, steps, result, tick);
                         (void)on_first_process([&] {
                           add_reference_rates(config, result);
-                          with_context(config, variant, fits ? config.budget : kUnlimited, ledger,
+                          with_context(config, variant, {}, fits ? config.budget : kUnlimited, ledger,
                                        [&](Context& context) { time_alone(context, variant, steps, result, tick); });
                           add_reference_rates(config, result);
                           return std::string();

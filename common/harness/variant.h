@@ -95,6 +95,7 @@ struct RankResult {
   std::uint64_t bytes_sent = 0;                                             ///< payload, in a step
   std::size_t most_in_flight = 0;                                           ///< micro-batches
   std::uint64_t fingerprint = 0;                                            ///< after the memory pass
+  std::optional<DeviceWork> work = {};                                      ///< of its device, in a step
 };
 
 /// What happened to a variant.
@@ -111,10 +112,11 @@ struct VariantResult {
   std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
   ByCategory at_peak;
   std::vector<PhasePeak> phases;
-  std::vector<RankResult> ranks;  ///< of a team; the figures above are those of the rank that needed most
-  std::vector<double> figures;    ///< figure() after each step of the memory pass
-  std::uint64_t fingerprint = 0;  ///< after the memory pass
-  bool compared = false;          ///< against the baseline; not when the baseline did not run, nor in plan mode
+  std::vector<RankResult> ranks;   ///< of a team; the figures above are those of the rank that needed most
+  std::vector<double> figures;     ///< figure() after each step of the memory pass
+  std::uint64_t fingerprint = 0;   ///< after the memory pass
+  std::optional<DeviceWork> work;  ///< of the device, in the last step of the memory pass
+  bool compared = false;           ///< against the baseline; not when the baseline did not run, nor in plan mode
   bool agrees = true;
   Agreement agreement;
   double largest_difference = 0;             ///< relative, of figures against the baseline's

@@ -78,8 +78,8 @@ void Ledger::note_peaks() noexcept {
   }
   peak_reserved_ = std::max(peak_reserved_, reserved_);
   peak_device_used_ = std::max(peak_device_used_, device_used_);
-  for (const std::size_t index : phase_stack_) {
-    PhasePeak& phase = phases_[index];
+  for (const OpenPhase& open : phase_stack_) {
+    PhasePeak& phase = phases_[open.index];
     if (live_bytes_ > phase.peak_allocated) {
       phase.peak_allocated = live_bytes_;
       phase.at_peak = live_by_category_;
@@ -186,15 +186,21 @@ void Ledger::begin_phase(std::string_view name) {
     phase.name = name;
     phases_.push_back(std::move(phase));
   }
-  phase_stack_.push_back(index);
+  ++phases_[index].visits;
+  phase_stack_.push_back({index, device_work()});
   note_peaks();  // what is live already counts for the phase
   if (recording_) record({.kind = TimelineEvent::Kind::phase_begin, .label = label, .allocated_after = live_bytes_});
 }
 
 void Ledger::end_phase() noexcept {
   if (phase_stack_.empty()) programming_error("a phase was ended, but none is open", nullptr);
-  PhasePeak& phase = phases_[phase_stack_.back()];
+  const OpenPhase& open = phase_stack_.back();
+  PhasePeak& phase = phases_[open.index];
   phase.end_allocated = live_bytes_;
+  if (const auto now = device_work(); now && open.before) {
+    if (!phase.work) phase.work.emplace();
+    *phase.work += *now - *open.before;
+  }
   phase_stack_.pop_back();
   if (recording_)
     record(
@@ -209,15 +215,15 @@ void Ledger::record_timeline(bool on) {
     return;
   }
   // The labels of an earlier timeline stay: events of it may have been copied by the caller.
-  for (const std::size_t index : phase_stack_) (void)interned(phases_[index].name);
+  for (const OpenPhase& open : phase_stack_) (void)interned(phases_[open.index].name);
   for (const auto& [address, block] : live_) (void)interned(block.tag);
   std::vector<TimelineEvent> fresh;
   fresh.reserve(2 * (live_.size() + phase_stack_.size()));
   timeline_ = std::move(fresh);
   recording_ = true;
   std::size_t allocated = 0;
-  for (const std::size_t index : phase_stack_)
-    record({.kind = TimelineEvent::Kind::phase_begin, .label = *labels_.find(phases_[index].name)});
+  for (const OpenPhase& open : phase_stack_)
+    record({.kind = TimelineEvent::Kind::phase_begin, .label = *labels_.find(phases_[open.index].name)});
   for (const auto& [address, block] : live_)
     record({.kind = TimelineEvent::Kind::alloc,
             .address = address,

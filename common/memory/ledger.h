@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cuda/backend.h"
 #include "memory/bytes.h"
 
 namespace oomlab {
@@ -67,6 +69,8 @@ struct PhasePeak {
   std::size_t peak_reserved = 0;     ///< largest reserved bytes known while in the phase
   std::size_t peak_device_used = 0;  ///< largest device-used bytes known while in the phase (driver's figure)
   ByCategory at_peak;                ///< live bytes by category at peak_allocated
+  std::size_t visits = 0;
+  std::optional<DeviceWork> work;  ///< of the visits that have ended, together; nothing where the backend cannot tell
 };
 
 /// Not thread-safe: one ledger belongs to one host thread.
@@ -134,7 +138,11 @@ class Ledger {
   std::size_t reserved_ = 0, peak_reserved_ = 0, device_used_ = 0, peak_device_used_ = 0;
   ByCategory live_by_category_, peak_by_category_;
   std::vector<PhasePeak> phases_;
-  std::vector<std::size_t> phase_stack_;  // indices into phases_
+  struct OpenPhase {
+    std::size_t index;  // into phases_
+    std::optional<DeviceWork> before;
+  };
+  std::vector<OpenPhase> phase_stack_;
   bool recording_ = false;
   std::vector<TimelineEvent> timeline_;
   std::set<std::string, std::less<>> labels_;  // what the labels of the timeline point to

@@ -95,6 +95,22 @@ void AsyncResource::deallocate(void* address, std::size_t, cudaStream_t stream) 
 
 std::size_t AsyncResource::reserved_bytes() const { return pool_attribute(pool_, cudaMemPoolAttrReservedMemCurrent); }
 
+void AsyncResource::open_to_peers(const std::vector<int>& devices) {
+  int own = 0;
+  CUDA_CHECK(cudaGetDevice(&own));
+  std::vector<cudaMemAccessDesc> peers;
+  for (const int device : devices) {
+    int reachable = 0;
+    if (device != own) CUDA_CHECK(cudaDeviceCanAccessPeer(&reachable, device, own));
+    if (!reachable) continue;
+    cudaMemAccessDesc& peer = peers.emplace_back();
+    peer.location.type = cudaMemLocationTypeDevice;
+    peer.location.id = device;
+    peer.flags = cudaMemAccessFlagsProtReadWrite;
+  }
+  if (!peers.empty()) CUDA_CHECK(cudaMemPoolSetAccess(pool_, peers.data(), peers.size()));
+}
+
 void AsyncResource::trim(std::size_t keep_bytes) { CUDA_CHECK(cudaMemPoolTrimTo(pool_, keep_bytes)); }
 
 // ----------------------------------------------------------------------------------------------------

@@ -65,6 +65,9 @@ class AsyncResource final : public MemoryResource {
   bool releases_cache() const override { return true; }  // the driver does
   /// Gives cached memory beyond `keep_bytes` back to the device, as torch.cuda.empty_cache() does.
   void trim(std::size_t keep_bytes = 0);
+  /// Lets other devices reach this memory, where there is a way from them to this one. A pool is its own device's
+  /// only; NCCL up to 2.22 has ranks write into their peers' buffers. Throws CudaError.
+  void open_to_peers(const std::vector<int>& devices);
 
  private:
   cudaMemPool_t pool_ = nullptr;

@@ -61,12 +61,21 @@ std::vector<Row> rows() {
   return result;
 }
 
+// A machine may have fewer GPUs than a row asks for. The host runtime simulates as many as anybody wants.
+bool for_gpus() {
+  const std::filesystem::path path = program();
+  return std::filesystem::exists(path.parent_path() / "plan" / path.filename());
+}
+bool too_few_gpus(const Outcome& outcome) {
+  return for_gpus() && outcome.exit_code == 64 && outcome.err.find("this machine has") != std::string::npos;
+}
+
 json run_for_json(const Row& row, const char* option, Outcome& outcome) {
   const TemporaryFolder folder;
   auto arguments = row.arguments;
   arguments.insert(arguments.end(), {"--quiet", "--json", folder / "result.json", option});
   outcome = run_process(program(), arguments, folder.path());
-  if (outcome.exit_code == 2) return nullptr;
+  if (outcome.exit_code == 2 || too_few_gpus(outcome)) return nullptr;
   EXPECT_EQ(outcome.exit_code, 0) << row.text << " " << option << ": " << outcome.err;
   if (outcome.exit_code != 0) return nullptr;
   return read_json(read_text(folder / "result.json"));
@@ -80,7 +89,7 @@ void expect_exact(const json& variant) {
 }
 
 TEST(Bytes, PredictedIsPlannedIsMeasured) {
-  std::size_t configurations = 0, variants = 0;
+  std::size_t configurations = 0, variants = 0, left_out = 0;
   for (const Row& row : rows()) {
     if (row.plan_only) continue;
     SCOPED_TRACE(row.text);
@@ -91,11 +100,20 @@ TEST(Bytes, PredictedIsPlannedIsMeasured) {
     const std::string first = planned["variants"][0]["name"];
     const json measured = run_for_json(row, timing_only(first).c_str(), outcome);
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
-    ASSERT_TRUE(planned.is_object() && measured.is_object());
+    ++configurations;
+    if (too_few_gpus(outcome)) {
+      left_out += planned["variants"].size();
+      continue;
+    }
+    ASSERT_TRUE(measured.is_object());
     ASSERT_EQ(planned["variants"].size(), measured["variants"].size());
     for (std::size_t i = 0; i < measured["variants"].size(); ++i) {
       const json &p = planned["variants"][i], &m = measured["variants"][i];
       expect_exact(p);
+      if (for_gpus() && m["outcome"] == "skipped") {
+        ++left_out;
+        continue;
+      }
       expect_exact(m);
       EXPECT_EQ(p["peak_allocated_bytes"], m["peak_allocated_bytes"]) << m["name"];
       EXPECT_EQ(p["outcome"], m["outcome"]) << m["name"];
@@ -109,10 +127,11 @@ TEST(Bytes, PredictedIsPlannedIsMeasured) {
       }
       ++variants;
     }
-    ++configurations;
   }
   EXPECT_GE(configurations, slowest_build() ? 1u : 3u);
-  std::printf("%zu configurations, %zu variants, error 0\n", configurations, variants);
+  EXPECT_GT(variants, 0u);
+  std::printf("%zu configurations, %zu variants, error 0; %zu left out, for want of GPUs\n", configurations, variants,
+              left_out);
 }
 
 // bench/results/host/ is what the READMEs show. Its bytes, and its claims about bytes, are those of this program,

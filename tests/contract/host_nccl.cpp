@@ -216,6 +216,34 @@ class HostNcclRendezvous : public HostNccl {
   }
 };
 
+// NCCL up to 2.22 writes into peers' buffers. A pool is open to its own device only, until it is told otherwise.
+TEST_F(HostNcclRendezvous, APoolThatPeersMayNotReachIsRefused) {
+  for (const bool open : {false, true}) {
+    const Results r = on_ranks([open](int rank, ncclComm_t comm) {
+      cudaMemPoolProps properties{};
+      properties.allocType = cudaMemAllocationTypePinned;
+      properties.location = {cudaMemLocationTypeDevice, rank};
+      cudaMemPool_t pool = nullptr;
+      CUDA_CHECK(cudaMemPoolCreate(&pool, &properties));
+      for (int peer = 0; open && peer < 3; ++peer) {
+        cudaMemAccessDesc access{};
+        access.location = {cudaMemLocationTypeDevice, peer};
+        access.flags = cudaMemAccessFlagsProtReadWrite;
+        CUDA_CHECK(cudaMemPoolSetAccess(pool, &access, 1));
+      }
+      void* data = nullptr;
+      CUDA_CHECK(cudaMallocFromPoolAsync(&data, 256, pool, nullptr));
+      const ncclResult_t result = ncclAllReduce(data, data, 64, ncclFloat32, ncclSum, comm, nullptr);
+      CUDA_CHECK(cudaFreeAsync(data, nullptr));
+      CUDA_CHECK(cudaStreamSynchronize(nullptr));
+      CUDA_CHECK(cudaMemPoolDestroy(pool));
+      return result;
+    });
+    EXPECT_EQ(Results(3, open ? ncclSuccess : ncclInvalidUsage), r);
+    EXPECT_EQ(!open, said[0].find("a pool that another rank's device may not reach") != std::string::npos) << said[0];
+  }
+}
+
 TEST_F(HostNcclRendezvous, WhatIsReceivedIsOver) {
   EXPECT_EQ((Results{ncclSuccess, ncclSuccess, ncclSuccess}), exchange(false));
 }

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <map>
 
 #include "../device.h"
 #include "harness/chapter.h"
@@ -520,6 +522,89 @@ TEST_F(Harness, OutOfMemoryInTheTimingPassIsPartOfTheRow) {
   EXPECT_NE(large["reason"].get<std::string>().find("not timed, out of memory"), std::string::npos);
   EXPECT_FALSE(large.contains("throughput")) << large["throughput"];
   EXPECT_EQ(small["throughput"]["repetitions"], 3);
+}
+
+// A library, or the driver, runs out of memory where no ledger looks: with the budget, or without it.
+TEST_F(Harness, OutOfMemoryOutsideTheLedgerIsARow) {
+  for (const int failing : {1, 2}) {
+    Chapter chapter = good();
+    auto calls = std::make_shared<int>(0);
+    const auto make = chapter.variants[1].make;
+    chapter.variants[1].make = [=](Context& context, std::size_t batch) {
+      if (++*calls == 1 && failing == 1) throw CublasError(CUBLAS_STATUS_ALLOC_FAILED, "cublasCreate", "file", 1);
+      if (*calls == 2) throw CudaError(cudaErrorMemoryAllocation, "cudaStreamCreate", "file", 1);
+      if (failing == 2) (void)context.buffer<char>(std::size_t(1) << 30, Category::activations, "too large");
+      return make(context, batch);
+    };
+    const Ran ran = run(chapter, {"--budget", "16MiB"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    const json& row = ran.result["variants"][1];
+    EXPECT_EQ(row["outcome"], "oom");
+    const auto reason = row["reason"].get<std::string>();
+    EXPECT_NE(reason.find("out of memory outside the ledger: "), std::string::npos) << reason;
+    EXPECT_EQ(failing == 2, reason.find("asked for 1.00 GiB") != std::string::npos) << reason;
+    EXPECT_EQ(failing == 2, reason.find("; without the budget: ") != std::string::npos) << reason;
+  }
+}
+
+TEST_F(Harness, WhatADeviceCannotDoIsSkippedWithTheReason) {
+  Chapter chapter = good();
+  chapter.variants[1].make = [](Context&, std::size_t) -> std::unique_ptr<Workload> {
+    throw CublasError(CUBLAS_STATUS_NOT_SUPPORTED, "cublasGemmEx", "file", 1);
+  };
+  const Ran ran = run(chapter);
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const json& row = ran.result["variants"][1];
+  EXPECT_EQ(row["outcome"], "skipped");
+  EXPECT_EQ(row["reason"].get<std::string>().find("this device cannot do it: "), 0u) << row["reason"];
+}
+
+/// Fills, copies, and multiplies: so much of each.
+class Busy final : public Workload {
+ public:
+  explicit Busy(Context& context)
+      : context_(context), data_(context.buffer<float>(1024, Category::parameters, "data")) {}
+  void step() override {
+    const cudaStream_t stream = context_.stream();
+    const Phase all(context_.ledger(), "all of it");
+    CUDA_CHECK(cudaMemsetAsync(data_.data(), 0, 4096, stream));
+    for (int twice = 0; twice < 2; ++twice) {
+      const Phase phase(context_.ledger(), "copies");
+      CUDA_CHECK(cudaMemcpyAsync(data_.data(), data_.data() + 512, 1000, cudaMemcpyDeviceToDevice, stream));
+    }
+    const float one = 1, zero = 0;
+    CUBLAS_CHECK(cublasSgemm(context_.blas(), CUBLAS_OP_N, CUBLAS_OP_N, 4, 4, 4, &one, data_.data(), 4, data_.data(), 4,
+                             &zero, data_.data() + 512, 4));
+  }
+  std::size_t samples_per_step() const override { return 1; }
+  double figure() override { return 1; }
+  std::uint64_t fingerprint() override { return 42; }
+
+ private:
+  Context& context_;
+  DeviceBuffer<float> data_;
+};
+
+TEST_F(Harness, WhatAStepAsksOfTheDeviceIsCounted) {
+  if (!device_work()) GTEST_SKIP() << "not on this backend";
+  Chapter chapter = good();
+  for (Variant& variant : chapter.variants) {
+    variant.predicted = [](std::size_t) { return ByCategory{{4096}}; };
+    variant.make = [](Context& context, std::size_t) { return std::make_unique<Busy>(context); };
+  }
+  const Ran ran = run(chapter);
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const json& row = ran.result["variants"][0];
+  EXPECT_EQ(row["work"], read_json(R"({"launches": 0, "gemms": 1, "copied_bytes": 2000, "filled_bytes": 4096})"));
+  std::map<std::string, json> phases;
+  for (const json& phase : row["phases"]) phases[phase["name"]] = phase;
+  // Two steps of the memory pass.
+  EXPECT_EQ(phases["all of it"]["visits"], 2);
+  EXPECT_EQ(phases["copies"]["visits"], 4);
+  EXPECT_EQ(phases["all of it"]["work"]["gemms"], 2);
+  EXPECT_EQ(phases["all of it"]["work"]["filled_bytes"], 8192);
+  EXPECT_EQ(phases["copies"]["work"]["copied_bytes"], 4000);
+  EXPECT_EQ(phases["copies"]["work"]["filled_bytes"], 0);
 }
 
 TEST_F(Harness, EveryStepIsTimedOnce) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <thread>
 
 #include "trainer.h"
@@ -36,6 +37,8 @@ std::vector<Outcome> run(const Job& job) {
   std::vector<Outcome> all(job.layout.ranks());
   const Groups::Ids ids(job.layout);
   std::atomic<bool> failed{false};
+  std::vector<int> devices(all.size());
+  std::iota(devices.begin(), devices.end(), 0);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     threads.emplace_back([&, rank] {
@@ -44,6 +47,7 @@ std::vector<Outcome> run(const Job& job) {
         CUDA_CHECK(cudaSetDevice(int(rank)));
         Ledger ledger;
         AsyncResource memory;
+        memory.open_to_peers(devices);
         Context context(memory, ledger);
         RankTraining<float> training(context, job, ids, int(rank), failed);
         const auto shapes = nn::tensors_of(job.spec, training.model().slice());

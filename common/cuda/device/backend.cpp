@@ -54,6 +54,7 @@ class Nvml {
 }  // namespace
 
 void want_devices(int) noexcept {}
+std::optional<DeviceWork> device_work() noexcept { return std::nullopt; }
 double warm_up_seconds() noexcept { return 0.5; }
 int devices_by_default(int wanted) noexcept {
   int count = 0;

@@ -26,6 +26,11 @@ bool enable_planning() noexcept {
   }
 }
 void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
+std::optional<DeviceWork> device_work() noexcept {
+  if (host::planning()) return std::nullopt;
+  const host::Work w = host::work();
+  return DeviceWork{w.launches, w.gemms, w.copied_bytes, w.filled_bytes};
+}
 double warm_up_seconds() noexcept { return 0; }
 int devices_by_default(int wanted) noexcept { return wanted; }
 Deliver expect_processes(int process, int processes, std::function<void(int to, std::string message)> send) {

@@ -20,7 +20,9 @@ namespace oomlab::host {
 ///                                    memory); the last one repeats
 ///   OOMLAB_HOST_STREAMS=eager | deferred[:seed]
 ///   OOMLAB_HOST_NCCL=buffered | rendezvous    whether a send may end before it is received. NCCL allows both; what
-///                                    works with one only may hang on a GPU. Rendezvous needs eager streams
+///                                    works with one only may hang on a GPU. Rendezvous needs eager streams. It also
+///                                    refuses buffers in pools that the other ranks' devices may not reach, which NCCL
+///                                    up to 2.22 would write into
 ///   OOMLAB_HOST_THREADS=N            check mode: threads a block (default 3)
 struct Machine {
   int devices = 1;
@@ -43,8 +45,8 @@ struct Mail {
   int process = 0, processes = 1;  ///< this one's number, and how many there are
   std::function<void(int to, std::string message)> send;
 };
-/// Ranks are in several processes. To be called before NCCL is; what other processes send is to be given to the function
-/// that it returns, by one thread.
+/// Ranks are in several processes. To be called before NCCL is; what other processes send is to be given to the
+/// function that it returns, by one thread.
 std::function<void(int from, std::string_view message)> expect_processes(Mail mail);
 
 // -------------------------------------------------------------------------------------------------------- what is live
@@ -70,6 +72,13 @@ struct PagingCounters {
   std::uint64_t bytes_prefetched = 0;                    ///< of those to a device: because of cudaMemPrefetchAsync
 };
 PagingCounters take_paging_counters() noexcept;
+
+/// What the calling thread's device has been asked to do since the program began. A batched product is one call.
+struct Work {
+  std::uint64_t launches = 0, gemms = 0;
+  std::uint64_t copied_bytes = 0, filled_bytes = 0;  ///< cudaMemcpy…: read and written once; cudaMemset…: written
+};
+Work work() noexcept;
 
 // ---------------------------------------------------------------------------------------------------------- fault seam
 
@@ -105,5 +114,7 @@ bool inside_runtime() noexcept;
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) noexcept;
 /// Counts cuBLAS handles for live(); delta is +1 or -1.
 void count_blas_handle(int delta) noexcept;
+/// Counts a product for work().
+void count_gemm() noexcept;
 
 }  // namespace oomlab::host

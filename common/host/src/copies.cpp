@@ -40,6 +40,7 @@ cudaError_t copy(Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait)
     return cudaErrorInvalidValue;
   const Side to = side_of(work.to), from = side_of(work.from);
   if (!kind_fits(kind, to, from)) return cudaErrorInvalidValue;
+  count_work(stream->device, &Work::copied_bytes, work.bytes);
   if (runtime().planning) return cudaSuccess;
   if (!deferred()) {
     execute(lock, *stream, work);
@@ -65,6 +66,7 @@ cudaError_t fill(void* address, int value, std::size_t bytes, cudaStream_t handl
   if (!stream) return cudaErrorInvalidResourceHandle;
   if (bytes == 0) return cudaSuccess;
   if (!address || !find_block(address) || !in_bounds(address, bytes)) return cudaErrorInvalidValue;
+  count_work(stream->device, &Work::filled_bytes, bytes);
   if (!runtime().planning) execute(lock, *stream, [=] { std::memset(address, value, bytes); });
   return cudaSuccess;
 }

@@ -182,6 +182,22 @@ void count_blas_handle(int delta) noexcept {
 
 // A machine may have been replaced by one with fewer devices.
 int device_of_this_thread() noexcept { return this_device; }
+namespace {
+Work work_of[64];  // by device; several threads may drive one
+}
+void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount) noexcept {
+  std::atomic_ref(work_of[device].*what).fetch_add(amount, std::memory_order_relaxed);
+}
+Work work() noexcept {
+  Work& all = work_of[current_device()];
+  const auto get = [&](std::uint64_t Work::*what) {
+    return std::atomic_ref(all.*what).load(std::memory_order_relaxed);
+  };
+  return {get(&Work::launches), get(&Work::gemms), get(&Work::copied_bytes), get(&Work::filled_bytes)};
+}
+
+void count_gemm() noexcept { count_work(current_device(), &Work::gemms); }
+
 int current_device() { return this_device < runtime().machine.devices ? this_device : 0; }
 bool valid_device(int device) { return device >= 0 && device < runtime().machine.devices; }
 

@@ -274,6 +274,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexc
     Lock lock = lock_runtime();
     CUstream_st* const stream = find_stream(config->stream);
     if (!stream || stream->device != current_device()) return cudaErrorInvalidResourceHandle;
+    count_work(stream->device, &Work::launches);
     if (runtime().planning) return cudaSuccess;
     const dim3 grid = config->gridDim, block = config->blockDim;
     const std::size_t shared = config->dynamicSmemBytes;

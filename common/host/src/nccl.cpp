@@ -2,8 +2,10 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 
 #include "nccl_calls.h"
 #include "runtime.h"
@@ -42,6 +44,11 @@ ncclResult_t submit(Request o) noexcept {
     if (o.root < 0 || o.root >= o.comm->size) return refuse(ncclInvalidArgument, "no such rank");
     const bool sends = o.call != Call::receive && (o.call != Call::broadcast || o.comm->rank == o.root);
     const bool receives = o.call != Call::send && (o.call != Call::reduce || o.comm->rank == o.root);
+    std::vector<int> peers;  // devices that must reach the buffers
+    if (machine().rendezvous && o.comm->world) {
+      const WorldLock lock(o.comm->world->mutex);
+      std::ranges::copy_if(o.comm->world->device, std::back_inserter(peers), [](int device) { return device >= 0; });
+    }
     {
       Lock lock = lock_runtime();
       CUstream_st* const stream =
@@ -53,6 +60,9 @@ ncclResult_t submit(Request o) noexcept {
       if ((sends && !in_bounds(o.send, sent(o) * bytes_of(o.type))) ||
           (receives && !in_bounds(o.receive, received(o) * bytes_of(o.type))))
         return refuse(ncclInvalidArgument, "a buffer is too small");
+      for (const int device : peers)
+        if ((sends && !open_to(o.send, device)) || (receives && !open_to(o.receive, device)))
+          return refuse(ncclInvalidUsage, "a buffer is in a pool that another rank's device may not reach");
       if (runtime().planning) return ncclSuccess;
       wait_for_unfinished(lock, *stream);
       if (deferred())

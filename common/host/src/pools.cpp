@@ -316,16 +316,25 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attr, 
   });
 }
 
+bool oomlab::host::open_to(const void* address, int device) {
+  const Block* const block = find_block(address);
+  return !block || !block->pool || block->device == device || (block->pool->peers >> device & 1);
+}
+
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* list, size_t count) {
   return entry("cudaMemPoolSetAccess", cudaErrorUnknown, [&] {
     const Lock lock = lock_runtime();
-    const Pool* const pool = find_pool(handle);
+    Pool* const pool = find_pool(handle);
     if (!pool || (!list && count)) return cudaErrorInvalidValue;
     for (std::size_t i = 0; i < count; ++i) {
       if (list[i].location.type != cudaMemLocationTypeDevice) return cudaErrorInvalidValue;
       if (!valid_device(list[i].location.id)) return cudaErrorInvalidDevice;
       if (list[i].location.id == pool->device && list[i].flags != cudaMemAccessFlagsProtReadWrite)
         return cudaErrorInvalidDevice;  // a device keeps access to its own memory
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t bit = std::uint64_t(1) << list[i].location.id;
+      list[i].flags == cudaMemAccessFlagsProtReadWrite ? pool->peers |= bit : pool->peers &= ~bit;
     }
     return cudaSuccess;
   });

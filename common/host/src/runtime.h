@@ -98,6 +98,7 @@ struct CUmemPoolHandle_st {
   };
   int device = 0;
   bool destroyed = false;
+  std::uint64_t peers = 0;  // bit d: device d may reach it
   std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0, next_offset = 0;
   std::uint64_t reuse[3] = {1, 1, 1};
   std::map<std::uint64_t, Chunk> chunks;                 // by offset
@@ -159,6 +160,10 @@ cudaError_t release_entry(const char* call, Work&& work) noexcept {
 // ------------------------------------------------------------------------------------------------------------- devices
 
 int current_device();
+/// False for memory of a pool that this device may not reach. With the lock held.
+bool open_to(const void* address, int device);
+/// Adds to what a device has been asked to do (host::work()).
+void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount = 1) noexcept;
 /// The same, whether there is such a device or not.
 int device_of_this_thread() noexcept;
 bool valid_device(int device);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/check.h"
+#include "harness/chapter.h"
 #include "harness/processes.h"
 #include "oomlab_host.h"
 
@@ -17,20 +18,12 @@ namespace {
 
 using namespace oomlab;
 
-// Made by the first rank.
-ncclUniqueId id_for_all(int rank, int ranks) {
+ncclUniqueId id_for_all() {
   ncclUniqueId id{};
-  if (rank == 0) {
+  made_by_the_first_process(&id, sizeof id, [&] {
     if (ncclGetUniqueId(&id) != ncclSuccess) throw std::runtime_error(ncclGetLastError(nullptr));
-    for (int other = 1; other < ranks; ++other) processes().send(other, std::string(id.internal, sizeof id.internal));
-    (void)processes().receive();  // so they go out
-    return id;
-  }
-  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1)))
-    if (const auto message = processes().receive()) {
-      std::memcpy(id.internal, message->second.data(), sizeof id.internal);
-      return id;
-    }
+  });
+  return id;
 }
 
 int explain(int rank, ncclResult_t result) {
@@ -101,7 +94,7 @@ int run(const std::string& scenario, int rank, int ranks) {
     std::memset(&id, 0x5a, sizeof id);
     return explain(rank, ncclCommInitRank(&comm, ranks, id, rank));
   }
-  const ncclUniqueId id = id_for_all(rank, ranks);
+  const ncclUniqueId id = id_for_all();
   const int claimed = scenario == "sizes" && rank == 1 ? ranks + 1 : ranks;
   if (scenario == "missing" && rank == 1) return 0;
   if (scenario == "late" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));

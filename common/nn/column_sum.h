@@ -3,9 +3,12 @@
 //
 // A block takes a tile of columns. A cell is 8 rows × 8 columns: two packs a row, eight rows in flight. Cells
 // of one tile side by side, `groups` of them below each other, add up into shared memory until the rows are
-// done; each cell has one owner, so only the last step, adding the groups, needs a barrier. Which numbers are
-// added in which order depends on the matrix alone, not on the block size. On the host the cells are walked
-// row by row: whole cache lines.
+// done; each cell has one owner, so only the last step, adding the groups pair by pair, needs barriers. Which numbers
+// are added in which order depends on the matrix and the width of a tile, not on the block size.
+//
+// A tile is as wide as leaves enough blocks to fill a GPU: 8 columns of a matrix of 768, one sector of 32 bytes a row.
+// (Splitting the rows over blocks would need scratch memory, which every byte formula would have to know.) On the host
+// tiles are wide, and the cells are walked row by row: whole cache lines.
 
 #include "memory/context.h"
 #include "nn/kernel.h"
@@ -21,9 +24,10 @@ struct ColumnTiles {
   __host__ __device__ std::size_t cells() const { return groups << cells_across_log2; }
 };
 
-inline ColumnTiles column_tiles(std::size_t rows, std::size_t width) {
+/// Tiles for a matrix [rows, width], at least `blocks` where that many cells lie side by side.
+inline ColumnTiles column_tiles(std::size_t rows, std::size_t width, std::size_t blocks = kColumnSumBlocks) {
   unsigned log2 = 0;
-  while (log2 < 5 && (kCell << log2) < width) ++log2;
+  while (log2 < 5 && (kCell << log2) < width && (blocks == 1 || (kCell << (log2 + 1)) * blocks <= width)) ++log2;
   const std::size_t row_cells = std::max<std::size_t>(1, (rows + kCell - 1) / kCell);
   return {kCell << log2, log2, std::min(kCellsOfBlock >> log2, row_cells)};
 }
@@ -57,10 +61,16 @@ __global__ void column_sum_kernel(Term term, Out* __restrict__ sums, std::size_t
       }
     }
     __syncthreads();
+    for (std::size_t groups = tiles.groups; groups > 1;) {
+      const std::size_t half = (groups + 1) / 2;
+      for (std::size_t i : block_range((groups - half) * tiles.columns))
+        partial[i] += partial[half * tiles.columns + i];
+      __syncthreads();
+      groups = half;
+    }
     for (std::size_t column : block_range(columns)) {
-      float sum = accumulate ? static_cast<float>(sums[first + column]) : 0.0f;
-      for (std::size_t g = 0; g < tiles.groups; ++g) sum += partial[g * tiles.columns + column];
-      sums[first + column] = static_cast<Out>(sum);
+      const float sum = accumulate ? static_cast<float>(sums[first + column]) : 0.0f;
+      sums[first + column] = static_cast<Out>(sum + partial[column]);
     }
     __syncthreads();  // the next tile writes partial again
   }
@@ -68,8 +78,9 @@ __global__ void column_sum_kernel(Term term, Out* __restrict__ sums, std::size_t
 
 /// sums[width] (+)= the column sums of term over [rows, width].
 template <class Term, class Out>
-void launch_column_sum(Context& context, Term term, Out* sums, std::size_t rows, std::size_t width, bool accumulate) {
-  const ColumnTiles tiles = column_tiles(rows, width);
+void launch_column_sum(Context& context, Term term, Out* sums, std::size_t rows, std::size_t width, bool accumulate,
+                       std::size_t blocks = kColumnSumBlocks) {
+  const ColumnTiles tiles = column_tiles(rows, width, blocks);
   launch(column_sum_kernel<Term, Out>,
          shape_for_short_rows((width + tiles.columns - 1) / tiles.columns, tiles.cells(),
                               tiles.cells() * kCell * sizeof(float)),

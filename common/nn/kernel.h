@@ -58,9 +58,9 @@ struct BlockRange {
   __device__ auto operator()(std::size_t n) const { return block_range(n); }
 };
 
-/// A thread's part of a row, sixteen values at a time and as many running sums: side by side they vectorise without
-/// reordering a sum.
-inline constexpr std::size_t kLanes = 16;
+/// How many values of a row of T a thread takes at a time, into as many running sums.
+template <class T>
+inline constexpr std::size_t kLanes = std::max(kRowLanes, Pack<T>::size);
 
 /// count values of T as floats: in packs, where those are aligned, or one by one.
 template <bool kPacks, std::size_t count, class T>
@@ -72,16 +72,28 @@ __device__ void load_floats(float* to, const T* from) {
   }
 }
 
-/// The sum of what body(count, i, sums) adds to sums[0…count−1] for the elements i…i+count−1, over 0…n−1, for all
-/// threads of the block. `count` is a std::integral_constant, kLanes or 1.
-template <class Body>
+/// And back.
+template <bool kPacks, std::size_t count, class T>
+__device__ void store_floats(T* to, const float* from) {
+  using V = std::conditional_t<kPacks && count % Pack<T>::size == 0, Pack<T>, Single<T>>;
+  for (std::size_t p = 0; p < count / V::size; ++p) {
+    V v;
+    for (std::size_t k = 0; k < V::size; ++k) v[k] = static_cast<T>(from[p * V::size + k]);
+    store(to, p, v);
+  }
+}
+
+/// The sum of what body(count, i, sums) adds to sums[0…count−1] for the elements i…i+count−1 of a row of T, over 0…n−1,
+/// for all threads of the block. `count` is a std::integral_constant, kLanes<T> or 1.
+template <class T, class Body>
 __device__ float block_sum_over(std::size_t n, Body body) {
-  float sums[kLanes];
-  for (std::size_t k = 0; k < kLanes; ++k) sums[k] = 0.0f;
-  for (std::size_t i : block_range(n / kLanes)) body(std::integral_constant<std::size_t, kLanes>{}, i * kLanes, sums);
+  constexpr std::size_t lanes = kLanes<T>;
+  float sums[lanes];
+  for (std::size_t k = 0; k < lanes; ++k) sums[k] = 0.0f;
+  for (std::size_t i : block_range(n / lanes)) body(std::integral_constant<std::size_t, lanes>{}, i * lanes, sums);
   float all = 0.0f;
-  for (std::size_t k = 0; k < kLanes; ++k) all += sums[k];
-  const std::size_t done = n / kLanes * kLanes;
+  for (std::size_t k = 0; k < lanes; ++k) all += sums[k];
+  const std::size_t done = n / lanes * lanes;
   for (std::size_t i : block_range(n - done)) body(std::integral_constant<std::size_t, 1>{}, done + i, &all);
   return block_sum(all);
 }
@@ -89,7 +101,7 @@ __device__ float block_sum_over(std::size_t n, Body body) {
 /// Whether all addresses are null or aligned for packs. Device buffers always are; pieces of a larger buffer
 /// may not be.
 template <class... Pointers>
-bool aligned_for_packs(Pointers... pointers) {
+__host__ __device__ bool aligned_for_packs(Pointers... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 

@@ -9,7 +9,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "nn/kernel.h"
+#include "nn/tensor_table.h"
 
 namespace oomlab::nn {
 
@@ -25,13 +25,29 @@ __global__ void first_state_kernel(ScaleState* state, float scale) {
 }
 
 template <class T>
-__global__ void overflow_kernel(const T* gradient, std::size_t count, ScaleState* state, bool packs) {
+struct GradientTensor {
+  const T* gradient;
+  std::size_t count;
+};
+template <class T>
+struct MixedTensor {
+  T* value;
+  const T* gradient;
+  float *master, *first, *second;  // master null: there is no such copy
+  std::size_t count;
+};
+
+template <class T>
+__global__ void overflow_kernel(TensorTable<GradientTensor<T>, kTensorsOfLaunch> table, ScaleState* state) {
   unsigned bad = 0;
-  for_packs<T>(GridRange{}, count, packs, [&](auto g, std::size_t i) {
-    using V = decltype(g);
-    g = load<V>(gradient, i);
-    each_lane<V>([&](std::size_t k) { bad |= fabsf(static_cast<float>(g[k])) <= FLT_MAX ? 0u : 1u; });
-  });
+  for (std::size_t t = 0; t < table.size; ++t) {
+    const T* const gradient = table.tensors[t].gradient;
+    for_packs<T>(GridRange{}, table.tensors[t].count, aligned_for_packs(gradient), [&](auto g, std::size_t i) {
+      using V = decltype(g);
+      g = load<V>(gradient, i);
+      each_lane<V>([&](std::size_t k) { bad |= fabsf(static_cast<float>(g[k])) <= FLT_MAX ? 0u : 1u; });
+    });
+  }
   bad = block_max(bad);
   for ([[maybe_unused]] std::size_t once : block_range(1))
     if (bad) atomicAdd(&state->overflow, 1u);
@@ -65,21 +81,37 @@ __global__ void end_kernel(ScaleState* state, LossScaling scaling) {
 }
 
 template <class T>
-__global__ void update_kernel(T* value, const T* __restrict__ gradient, float* master, float* first, float* second,
-                              std::size_t count, AdamWSettings s, const ScaleState* __restrict__ state) {
+__global__ void update_kernel(TensorTable<MixedTensor<T>, kTensorsOfLaunch> table, AdamWSettings s,
+                              const ScaleState* __restrict__ state) {
   if (state->overflow) return;
   const float unscale = 1.0f / state->scale, rate = state->rate, unbiased = state->second_unbiased;
   const float keep = 1.0f - s.lr * s.weight_decay;
-  for (std::size_t i : grid_range(count)) {
-    const float g = static_cast<float>(gradient[i]) * unscale;
-    const float m = s.beta1 * first[i] + (1.0f - s.beta1) * g;
-    const float v = s.beta2 * second[i] + (1.0f - s.beta2) * g * g;
-    const float w =
-        keep * (master ? master[i] : static_cast<float>(value[i])) - rate * m / (sqrtf(v * unbiased) + s.eps);
-    first[i] = m;
-    second[i] = v;
-    if (master) master[i] = w;
-    value[i] = static_cast<T>(w);
+  for (std::size_t at = 0; at < table.size; ++at) {
+    const MixedTensor<T> t = table.tensors[at];
+    const bool packs = aligned_for_packs(t.value, t.gradient, t.master, t.first, t.second);
+    for_packs<T>(GridRange{}, t.count, packs, [&](auto value, std::size_t i) {
+      using V = decltype(value);
+      constexpr std::size_t lanes = V::size;
+      constexpr bool kPacks = lanes > 1;
+      float w[lanes], g[lanes], m[lanes], v[lanes];
+      load_floats<kPacks, lanes>(g, t.gradient + i * lanes);
+      load_floats<kPacks, lanes>(m, t.first + i * lanes);
+      load_floats<kPacks, lanes>(v, t.second + i * lanes);
+      if (t.master)
+        load_floats<kPacks, lanes>(w, t.master + i * lanes);
+      else
+        load_floats<kPacks, lanes>(w, t.value + i * lanes);
+      each_lane<V>([&](std::size_t k) {
+        g[k] *= unscale;
+        m[k] = s.beta1 * m[k] + (1.0f - s.beta1) * g[k];
+        v[k] = s.beta2 * v[k] + (1.0f - s.beta2) * g[k] * g[k];
+        w[k] = keep * w[k] - rate * m[k] / (sqrtf(v[k] * unbiased) + s.eps);
+      });
+      store_floats<kPacks, lanes>(t.first + i * lanes, m);
+      store_floats<kPacks, lanes>(t.second + i * lanes, v);
+      if (t.master) store_floats<kPacks, lanes>(t.master + i * lanes, w);
+      store_floats<kPacks, lanes>(t.value + i * lanes, w);
+    });
   }
 }
 
@@ -111,14 +143,21 @@ template <class T>
 void MixedAdamW<T>::step(Context& context) {
   const Phase phase(context.ledger(), "optimizer");
   if (scaling_.dynamic)
-    for (const ParameterOf<T>& p : parameters_)
-      launch(overflow_kernel<T>, shape_for_items(p.count / Pack<T>::size), context.stream(), p.gradient, p.count,
-             state_.data(), aligned_for_packs(p.gradient));
+    launch_over_tensors(
+        overflow_kernel<T>, context.stream(), parameters_.size(), Pack<T>::size,
+        [&](std::size_t i) {
+          return GradientTensor<T>{parameters_[i].gradient, parameters_[i].count};
+        },
+        state_.data());
   launch(begin_kernel, shape_for_rows(1), context.stream(), state_.data(), settings_);
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    launch(update_kernel<T>, shape_for_items(parameters_[i].count), context.stream(), parameters_[i].value,
-           parameters_[i].gradient, master_.empty() ? nullptr : master_[i].data(), first_[i].data(), second_[i].data(),
-           parameters_[i].count, settings_, state_.data());
+  launch_over_tensors(
+      update_kernel<T>, context.stream(), parameters_.size(), Pack<T>::size,
+      [&](std::size_t i) {
+        const ParameterOf<T>& p = parameters_[i];
+        return MixedTensor<T>{p.value,          p.gradient,        master_.empty() ? nullptr : master_[i].data(),
+                              first_[i].data(), second_[i].data(), p.count};
+      },
+      settings_, state_.data());
   launch(end_kernel, shape_for_rows(1), context.stream(), state_.data(), scaling_);
 }
 

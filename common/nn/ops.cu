@@ -264,26 +264,26 @@ __device__ inline float block_max_of(const float* x, std::size_t n, bool packs) 
 template <bool kPacks>
 __device__ void copy_lanes(float* to, const float* from) {
   using V = std::conditional_t<kPacks, Pack<float>, Single<float>>;
-  for (std::size_t p = 0; p < kLanes / V::size; ++p) store(to, p, load<V>(from, p));
+  for (std::size_t p = 0; p < kLanes<float> / V::size; ++p) store(to, p, load<V>(from, p));
 }
 
 // The sum of f(x[i]) over the row, for all threads of the block; with kStore, f(x[i]) also replaces x[i].
 template <bool kPacks, bool kStore, class X, class F>
 __device__ float block_sum_of(X* x, std::size_t n, F f) {
-  float sums[kLanes];
-  for (std::size_t k = 0; k < kLanes; ++k) sums[k] = 0.0f;
-  for (std::size_t i : block_range(n / kLanes)) {
-    alignas(Pack<float>) float v[kLanes];
-    copy_lanes<kPacks>(v, x + i * kLanes);
-    for (std::size_t k = 0; k < kLanes; ++k) {
+  float sums[kLanes<float>];
+  for (std::size_t k = 0; k < kLanes<float>; ++k) sums[k] = 0.0f;
+  for (std::size_t i : block_range(n / kLanes<float>)) {
+    alignas(Pack<float>) float v[kLanes<float>];
+    copy_lanes<kPacks>(v, x + i * kLanes<float>);
+    for (std::size_t k = 0; k < kLanes<float>; ++k) {
       v[k] = f(v[k]);
       sums[k] += v[k];
     }
-    if constexpr (kStore) copy_lanes<kPacks>(x + i * kLanes, v);
+    if constexpr (kStore) copy_lanes<kPacks>(x + i * kLanes<float>, v);
   }
   float all = 0.0f;
-  for (std::size_t k = 0; k < kLanes; ++k) all += sums[k];
-  const std::size_t done = n / kLanes * kLanes;
+  for (std::size_t k = 0; k < kLanes<float>; ++k) all += sums[k];
+  const std::size_t done = n / kLanes<float> * kLanes<float>;
   for (std::size_t i : block_range(n - done)) {
     const float v = f(x[done + i]);
     all += v;

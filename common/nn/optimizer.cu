@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "cuda/check.h"
-#include "nn/kernel.h"
+#include "nn/tensor_table.h"
 
 namespace oomlab::nn {
 
@@ -31,31 +31,53 @@ std::size_t state_buffers(OptimizerKind kind) noexcept {
 
 namespace {
 
-__global__ void sgd_kernel(float* __restrict__ value, const float* __restrict__ gradient, std::size_t count, float lr,
-                           bool packs) {
-  for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
-    using V = decltype(w);
-    w = load<V>(value, i);
-    const V g = load<V>(gradient, i);
-    each_lane<V>([&](std::size_t k) { w[k] -= lr * g[k]; });
-    store(value, i, w);
-  });
+struct SgdTensor {
+  float* value;
+  const float* gradient;
+  float* velocity;  // null without momentum
+  std::size_t count;
+};
+struct AdamWTensor {
+  float* value;
+  const float* gradient;
+  float *first, *second;
+  std::size_t count;
+};
+
+template <std::size_t kMost>
+__global__ void sgd_kernel(TensorTable<SgdTensor, kMost> table, float lr) {
+  for (std::size_t t = 0; t < table.size; ++t) {
+    float* const value = table.tensors[t].value;
+    const float* const __restrict__ gradient = table.tensors[t].gradient;
+    for_packs(GridRange{}, table.tensors[t].count, aligned_for_packs(value, gradient), [&](auto w, std::size_t i) {
+      using V = decltype(w);
+      w = load<V>(value, i);
+      const V g = load<V>(gradient, i);
+      each_lane<V>([&](std::size_t k) { w[k] -= lr * g[k]; });
+      store(value, i, w);
+    });
+  }
 }
 
-__global__ void momentum_kernel(float* __restrict__ value, const float* __restrict__ gradient,
-                                float* __restrict__ velocity, std::size_t count, float lr, float momentum, bool packs) {
-  for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
-    using V = decltype(w);
-    w = load<V>(value, i);
-    V v = load<V>(velocity, i);
-    const V g = load<V>(gradient, i);
-    each_lane<V>([&](std::size_t k) {
-      v[k] = momentum * v[k] + g[k];
-      w[k] -= lr * v[k];
+template <std::size_t kMost>
+__global__ void momentum_kernel(TensorTable<SgdTensor, kMost> table, float lr, float momentum) {
+  for (std::size_t t = 0; t < table.size; ++t) {
+    float *const value = table.tensors[t].value, *const velocity = table.tensors[t].velocity;
+    const float* const __restrict__ gradient = table.tensors[t].gradient;
+    const bool packs = aligned_for_packs(value, gradient, velocity);
+    for_packs(GridRange{}, table.tensors[t].count, packs, [&](auto w, std::size_t i) {
+      using V = decltype(w);
+      w = load<V>(value, i);
+      V v = load<V>(velocity, i);
+      const V g = load<V>(gradient, i);
+      each_lane<V>([&](std::size_t k) {
+        v[k] = momentum * v[k] + g[k];
+        w[k] -= lr * v[k];
+      });
+      store(velocity, i, v);
+      store(value, i, w);
     });
-    store(velocity, i, v);
-    store(value, i, w);
-  });
+  }
 }
 
 struct AdamWStep {
@@ -67,22 +89,49 @@ struct AdamWStep {
 
 // Without __restrict__ on what is written: the compiler for the host would move the load of `value` below the
 // stores, and a load right after a store to the same place of another page waits for it.
-__global__ void adamw_kernel(float* value, const float* __restrict__ gradient, float* first, float* second,
-                             std::size_t count, AdamWStep step, bool packs) {
-  for_packs(GridRange{}, count, packs, [&](auto w, std::size_t i) {
-    using V = decltype(w);
-    w = load<V>(value, i);
-    V m = load<V>(first, i), v = load<V>(second, i);
-    const V g = load<V>(gradient, i);
-    each_lane<V>([&](std::size_t k) {
-      m[k] = step.beta1 * m[k] + (1.0f - step.beta1) * g[k];
-      v[k] = step.beta2 * v[k] + (1.0f - step.beta2) * g[k] * g[k];
-      w[k] = step.keep * w[k] - step.rate * m[k] / (sqrtf(v[k] * step.second_unbiased) + step.eps);
+template <std::size_t kMost>
+__global__ void adamw_kernel(TensorTable<AdamWTensor, kMost> table, AdamWStep step) {
+  for (std::size_t t = 0; t < table.size; ++t) {
+    float *const value = table.tensors[t].value, *const first = table.tensors[t].first,
+                 *const second = table.tensors[t].second;
+    const float* const __restrict__ gradient = table.tensors[t].gradient;
+    const bool packs = aligned_for_packs(value, gradient, first, second);
+    for_packs(GridRange{}, table.tensors[t].count, packs, [&](auto w, std::size_t i) {
+      using V = decltype(w);
+      w = load<V>(value, i);
+      V m = load<V>(first, i), v = load<V>(second, i);
+      const V g = load<V>(gradient, i);
+      each_lane<V>([&](std::size_t k) {
+        m[k] = step.beta1 * m[k] + (1.0f - step.beta1) * g[k];
+        v[k] = step.beta2 * v[k] + (1.0f - step.beta2) * g[k] * g[k];
+        w[k] = step.keep * w[k] - step.rate * m[k] / (sqrtf(v[k] * step.second_unbiased) + step.eps);
+      });
+      store(first, i, m);
+      store(second, i, v);
+      store(value, i, w);
     });
-    store(first, i, m);
-    store(second, i, v);
-    store(value, i, w);
-  });
+  }
+}
+
+// One update of tensor_at(0) … tensor_at(n − 1).
+template <std::size_t kMost, class At>
+void sgd_update_all(Context& context, std::size_t n, At tensor_at, const SgdSettings& settings) {
+  if (settings.momentum == 0.0f)
+    launch_over_tensors(sgd_kernel<kMost>, context.stream(), n, 4, tensor_at, settings.lr);
+  else
+    launch_over_tensors(momentum_kernel<kMost>, context.stream(), n, 4, tensor_at, settings.lr, settings.momentum);
+}
+template <std::size_t kMost, class At>
+void adamw_update_all(Context& context, std::size_t n, At tensor_at, const AdamWSettings& settings,
+                      std::uint64_t step) {
+  const double t = static_cast<double>(step);
+  const AdamWStep s{settings.beta1,
+                    settings.beta2,
+                    settings.eps,
+                    1.0f - settings.lr * settings.weight_decay,
+                    static_cast<float>(settings.lr / (1.0 - std::pow(double(settings.beta1), t))),
+                    static_cast<float>(1.0 / (1.0 - std::pow(double(settings.beta2), t)))};
+  launch_over_tensors(adamw_kernel<kMost>, context.stream(), n, 4, tensor_at, s);
 }
 
 std::vector<DeviceBuffer<float>> make_state(Context& context, const std::vector<Parameter>& parameters,
@@ -106,26 +155,22 @@ std::vector<Parameter> require_gradients(std::vector<Parameter> parameters) {
 
 void sgd_update(Context& context, float* value, const float* gradient, float* velocity, std::size_t count,
                 const SgdSettings& settings) {
-  const LaunchShape shape = shape_for_items(count / 4);
-  const bool packs = aligned_for_packs(value, gradient, velocity);
-  if (settings.momentum == 0.0f)
-    launch(sgd_kernel, shape, context.stream(), value, gradient, count, settings.lr, packs);
-  else
-    launch(momentum_kernel, shape, context.stream(), value, gradient, velocity, count, settings.lr, settings.momentum,
-           packs);
+  sgd_update_all<1>(
+      context, 1,
+      [&](std::size_t) {
+        return SgdTensor{value, gradient, velocity, count};
+      },
+      settings);
 }
 
 void adamw_update(Context& context, float* value, const float* gradient, float* first, float* second, std::size_t count,
                   const AdamWSettings& settings, std::uint64_t step) {
-  const double t = static_cast<double>(step);
-  const AdamWStep s{settings.beta1,
-                    settings.beta2,
-                    settings.eps,
-                    1.0f - settings.lr * settings.weight_decay,
-                    static_cast<float>(settings.lr / (1.0 - std::pow(double(settings.beta1), t))),
-                    static_cast<float>(1.0 / (1.0 - std::pow(double(settings.beta2), t)))};
-  launch(adamw_kernel, shape_for_items(count / 4), context.stream(), value, gradient, first, second, count, s,
-         aligned_for_packs(value, gradient, first, second));
+  adamw_update_all<1>(
+      context, 1,
+      [&](std::size_t) {
+        return AdamWTensor{value, gradient, first, second, count};
+      },
+      settings, step);
 }
 
 // ---------------------------------------------------------------------------------------------------------- optimizers
@@ -141,9 +186,13 @@ OptimizerKind Sgd::kind() const noexcept {
 
 void Sgd::step(Context& context) {
   const Phase phase(context.ledger(), "optimizer");
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    sgd_update(context, parameters_[i].value, parameters_[i].gradient,
-               velocity_.empty() ? nullptr : velocity_[i].data(), parameters_[i].count, settings_);
+  sgd_update_all<kTensorsOfLaunch>(
+      context, parameters_.size(),
+      [&](std::size_t i) {
+        const Parameter& p = parameters_[i];
+        return SgdTensor{p.value, p.gradient, velocity_.empty() ? nullptr : velocity_[i].data(), p.count};
+      },
+      settings_);
   ++steps_;
 }
 
@@ -155,9 +204,13 @@ AdamW::AdamW(Context& context, std::vector<Parameter> parameters, AdamWSettings 
 
 void AdamW::step(Context& context) {
   const Phase phase(context.ledger(), "optimizer");
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    adamw_update(context, parameters_[i].value, parameters_[i].gradient, first_[i].data(), second_[i].data(),
-                 parameters_[i].count, settings_, steps_ + 1);
+  adamw_update_all<kTensorsOfLaunch>(
+      context, parameters_.size(),
+      [&](std::size_t i) {
+        const Parameter& p = parameters_[i];
+        return AdamWTensor{p.value, p.gradient, first_[i].data(), second_[i].data(), p.count};
+      },
+      settings_, steps_ + 1);
   ++steps_;
 }
 

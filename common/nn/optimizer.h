@@ -1,5 +1,5 @@
 #pragma once
-// Optimizers: one fused kernel a tensor, state in buffers of the category "optimizer".
+// Optimizers: one fused kernel over all tensors, state in buffers of the category "optimizer".
 //
 //   kind       state, bytes per parameter    update
 //   sgd        0                             w -= lr · g

@@ -35,26 +35,54 @@ __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __rest
   }
 }
 
-// Every token belongs to one owner, which adds its rows in order: no atomics, and the same bits every time.
-constexpr std::size_t kOwners = 256;
+// Every token belongs to one owner, which adds its rows in order: no atomics, and the same bits every time. An owner
+// looks at kListed rows at a time: its threads write down which are its own, and link each to the next one with the
+// same token. A token's rows are then added in FP32, and rounded once.
+constexpr std::size_t kOwners = 256, kListed = 4096;
+struct TokenRows {
+  int token[kListed];             // −1: not this owner's
+  std::uint16_t next[kListed];    // the next row with this token; kListed: none
+  std::uint8_t follows[kListed];  // whether there is one before
+};
 
 template <class T>
 __global__ void token_gradient_kernel(const int* __restrict__ tokens, const T* __restrict__ dx, T* __restrict__ dtoken,
                                       std::size_t rows, std::size_t width, bool packs) {
+  auto* const list = dynamic_shared<TokenRows>();
   for (std::size_t owner : row_range(kOwners))
-    for (std::size_t row = 0; row < rows; ++row) {
-      const auto token = static_cast<std::size_t>(tokens[row]);
-      if (token % kOwners != owner) continue;
-      T* to = dtoken + token * width;
-      const T* from = dx + row * width;
-      for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
-        using V = decltype(v);
-        v = load<V>(to, i);
-        const V d = load<V>(from, i);
-        each_lane<V>(
-            [&](std::size_t k) { v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(d[k])); });
-        store(to, i, v);
-      });
+    for (std::size_t top = 0; top < rows; top += kListed) {
+      const std::size_t count = rows - top < kListed ? rows - top : kListed;
+      for (std::size_t i : block_range(count)) {
+        const int token = tokens[top + i];
+        list->token[i] = static_cast<std::size_t>(token) % kOwners == owner ? token : -1;
+        list->follows[i] = 0;
+      }
+      __syncthreads();
+      for (std::size_t i : block_range(count)) {
+        if (list->token[i] < 0) continue;
+        std::size_t next = i + 1;
+        while (next < count && list->token[next] != list->token[i]) ++next;
+        list->next[i] = static_cast<std::uint16_t>(next < count ? next : kListed);
+        if (next < count) list->follows[next] = 1;
+      }
+      __syncthreads();
+      for (std::size_t first = 0; first < count; ++first) {
+        if (list->token[first] < 0 || list->follows[first]) continue;
+        T* to = dtoken + static_cast<std::size_t>(list->token[first]) * width;
+        for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
+          using V = decltype(v);
+          float sum[V::size];
+          v = load<V>(to, i);
+          each_lane<V>([&](std::size_t k) { sum[k] = static_cast<float>(v[k]); });
+          for (std::size_t row = first; row != kListed; row = list->next[row]) {
+            v = load<V>(dx + (top + row) * width, i);
+            each_lane<V>([&](std::size_t k) { sum[k] += static_cast<float>(v[k]); });
+          }
+          each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(sum[k]); });
+          store(to, i, v);
+        });
+      }
+      __syncthreads();  // the next rows are listed in the same place
     }
 }
 
@@ -81,8 +109,8 @@ void embedding_forward(Context& context, const int* tokens, const T* token, cons
 template <class T>
 void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, T* dposition, std::size_t rows,
                         std::size_t seq, std::size_t width, bool accumulate_position) {
-  launch(token_gradient_kernel<T>, shape_for_packed_rows<T>(kOwners, width), context.stream(), tokens, dx, dtoken, rows,
-         width, packs_fit<T>(width, dx, dtoken));
+  launch(token_gradient_kernel<T>, shape_for_rows(kOwners, sizeof(TokenRows)), context.stream(), tokens, dx, dtoken,
+         rows, width, packs_fit<T>(width, dx, dtoken));
   launch(position_gradient_kernel<T>, shape_for_items(seq * width), context.stream(), dx, dposition, rows / seq,
          seq * width, accumulate_position);
 }
@@ -113,20 +141,20 @@ __global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* 
                                   std::size_t rows, std::size_t width) {
   for (std::size_t row : row_range(rows)) {
     const T* from = x + row * width;
-    const float mean = block_sum_over(width,
-                                      [&](auto count, std::size_t i, float* sums) {
-                                        float v[count];
-                                        load_floats<kPacks, count>(v, from + i);
-                                        for (std::size_t k = 0; k < count; ++k) sums[k] += v[k];
-                                      }) /
+    const float mean = block_sum_over<T>(width,
+                                         [&](auto count, std::size_t i, float* sums) {
+                                           float v[count];
+                                           load_floats<kPacks, count>(v, from + i);
+                                           for (std::size_t k = 0; k < count; ++k) sums[k] += v[k];
+                                         }) /
                        static_cast<float>(width);
-    const float variance = block_sum_over(width,
-                                          [&](auto count, std::size_t i, float* sums) {
-                                            float v[count];
-                                            load_floats<kPacks, count>(v, from + i);
-                                            for (std::size_t k = 0; k < count; ++k)
-                                              sums[k] += (v[k] - mean) * (v[k] - mean);
-                                          }) /
+    const float variance = block_sum_over<T>(width,
+                                             [&](auto count, std::size_t i, float* sums) {
+                                               float v[count];
+                                               load_floats<kPacks, count>(v, from + i);
+                                               for (std::size_t k = 0; k < count; ++k)
+                                                 sums[k] += (v[k] - mean) * (v[k] - mean);
+                                             }) /
                            static_cast<float>(width);
     const float rstd = 1.0f / sqrtf(variance + kEpsilon);
     if (y) normalise<T, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
@@ -152,13 +180,13 @@ __global__ void layer_norm_backward_kernel(const T* dy, const T* x, const float*
     const T *dy_row = dy + row * width, *x_row = x + row * width;
     T* to = dx + row * width;
     const float mean = mean_in[row], rstd = rstd_in[row], share = 1.0f / static_cast<float>(width);
-    const float g_mean = share * block_sum_over(width, [&](auto count, std::size_t i, float* sums) {
+    const float g_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
                            float d[count], g[count];
                            load_floats<kPacks, count>(d, dy_row + i);
                            load_floats<kPacks, count>(g, gamma + i);
                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k];
                          });
-    const float gh_mean = share * block_sum_over(width, [&](auto count, std::size_t i, float* sums) {
+    const float gh_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
                             float d[count], g[count], v[count];
                             load_floats<kPacks, count>(d, dy_row + i);
                             load_floats<kPacks, count>(g, gamma + i);
@@ -281,16 +309,17 @@ namespace {
 
 template <class T, bool kPacks>
 __device__ float block_max_over(const T* x, std::size_t n) {
-  float largest[kLanes];
-  for (std::size_t k = 0; k < kLanes; ++k) largest[k] = -INFINITY;
-  for (std::size_t i : block_range(n / kLanes)) {
-    float v[kLanes];
-    load_floats<kPacks, kLanes>(v, x + i * kLanes);
-    for (std::size_t k = 0; k < kLanes; ++k) largest[k] = largest[k] < v[k] ? v[k] : largest[k];
+  constexpr std::size_t lanes = kLanes<T>;
+  float largest[lanes];
+  for (std::size_t k = 0; k < lanes; ++k) largest[k] = -INFINITY;
+  for (std::size_t i : block_range(n / lanes)) {
+    float v[lanes];
+    load_floats<kPacks, lanes>(v, x + i * lanes);
+    for (std::size_t k = 0; k < lanes; ++k) largest[k] = largest[k] < v[k] ? v[k] : largest[k];
   }
   float all = largest[0];
-  for (std::size_t k = 1; k < kLanes; ++k) all = all < largest[k] ? largest[k] : all;
-  const std::size_t done = n / kLanes * kLanes;
+  for (std::size_t k = 1; k < lanes; ++k) all = all < largest[k] ? largest[k] : all;
+  const std::size_t done = n / lanes * lanes;
   for (std::size_t i : block_range(n - done)) {
     const float v = static_cast<float>(x[done + i]);
     all = all < v ? v : all;
@@ -301,7 +330,7 @@ __device__ float block_max_over(const T* x, std::size_t n) {
 // The sum of e^(scale · (x − largest)).
 template <class T, bool kPacks>
 __device__ float block_exp_sum(const T* x, std::size_t n, float largest, float scale) {
-  return block_sum_over(n, [&](auto count, std::size_t i, float* sums) {
+  return block_sum_over<T>(n, [&](auto count, std::size_t i, float* sums) {
     float v[count];
     load_floats<kPacks, count>(v, x + i);
     for (std::size_t k = 0; k < count; ++k) sums[k] += exp_of((v[k] - largest) * scale);
@@ -337,7 +366,7 @@ __global__ void softmax_backward_kernel(const T* p, T* dp, std::size_t rows, std
     T* line = dp + row * seq;
     const std::size_t seen = causal ? row % seq + 1 : seq;
     // When this sum is there, all threads have read the row.
-    const float common = block_sum_over(seen, [&](auto count, std::size_t i, float* sums) {
+    const float common = block_sum_over<T>(seen, [&](auto count, std::size_t i, float* sums) {
       float a[count], b[count];
       load_floats<kPacks, count>(a, p_line + i);
       load_floats<kPacks, count>(b, line + i);

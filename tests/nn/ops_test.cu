@@ -7,6 +7,7 @@
 
 #include "cuda/launch.h"
 #include "device.h"
+#include "nn/column_sum.h"
 #include "nn/kernel.h"
 #include "reference.h"
 
@@ -111,6 +112,41 @@ TEST_P(Ops, ColumnSumOfManyTiles) {
   auto output = device.upload(std::vector<float>(width, NAN));
   nn::column_sum(device.context, input.data(), output.data(), rows, width);
   expect_close(device.download(output), sums, kDevice, "column sums");
+}
+
+// Tiles as narrow as on a GPU, where blocks count for more than cache lines: a cell of 8 columns each, or a few.
+TEST(ColumnTiles, ThereAreEnoughToFillAGpu) {
+  for (const std::size_t width : {1, 8, 127, 128, 512, 768, 1024, 3072, 50257}) {
+    const nn::ColumnTiles tiles = nn::column_tiles(8192, width, 64);
+    const std::size_t count = (width + tiles.columns - 1) / tiles.columns;
+    EXPECT_GE(count, std::min<std::size_t>(64, (width + 7) / 8)) << "width " << width;
+    EXPECT_EQ(tiles.columns, nn::kCell << tiles.cells_across_log2);
+    EXPECT_LE(tiles.cells(), nn::kCellsOfBlock);
+  }
+  EXPECT_GE(768 / nn::column_tiles(8192, 768, 64).columns, 64u);
+}
+
+// What is summed, one value at a time: launch_column_sum() takes any term.
+struct Values {
+  const float* x;
+  std::size_t width;
+  __device__ float at(std::size_t row, std::size_t column) const { return x[row * width + column]; }
+  __device__ void add_cell_row(float* sum, std::size_t row, std::size_t column) const {
+    for (std::size_t k = 0; k < nn::kCell; ++k) sum[k] += at(row, column + k);
+  }
+};
+
+TEST_P(Ops, ColumnSumOfNarrowTiles) {
+  for (const auto [rows, width] : {std::array<std::size_t, 2>{1, 1}, {9, 8}, {300, 40}, {4101, 17}, {777, 129}})
+    for (const std::size_t blocks : {2, 64}) {
+      const auto x = random_floats(rows * width, 5), old = random_floats(width, 6);
+      Vector sums = doubles(old);
+      for (std::size_t i = 0; i < x.size(); ++i) sums[i % width] += x[i];
+      const auto input = device.upload(x);
+      auto output = device.upload(old);
+      nn::launch_column_sum(device.context, Values{input.data(), width}, output.data(), rows, width, true, blocks);
+      expect_close(device.download(output), sums, kDevice, "column sums of narrow tiles");
+    }
 }
 
 TEST_P(Ops, ColumnSum) {

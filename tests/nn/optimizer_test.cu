@@ -94,6 +94,30 @@ TEST_P(Optimizers, AdamW) {
       });
 }
 
+// More tensors than one launch takes, of sizes that fill packs and that do not: each as if it were alone.
+TEST(ManyTensors, EachIsUpdatedOnceAsIfItWereAlone) {
+  Device device;
+  constexpr std::size_t kTensors = 1030;
+  const AdamWSettings s{0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
+  std::vector<DeviceBuffer<float>> values, gradients;
+  std::vector<Parameter> parameters;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    values.push_back(device.upload(random_floats(1 + i % 9, static_cast<unsigned>(i))));
+    gradients.push_back(device.upload(random_floats(1 + i % 9, static_cast<unsigned>(kTensors + i))));
+    parameters.push_back({"t", values[i].data(), gradients[i].data(), 1 + i % 9});
+  }
+  std::vector<std::vector<float>> alone;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    auto value = device.upload(device.download(values[i]));
+    auto first = device.upload(std::vector<float>(1 + i % 9)), second = device.upload(std::vector<float>(1 + i % 9));
+    adamw_update(device.context, value.data(), gradients[i].data(), first.data(), second.data(), 1 + i % 9, s, 1);
+    alone.push_back(device.download(value));
+  }
+  AdamW adamw(device.context, parameters, s);
+  adamw.step(device.context);
+  for (std::size_t i = 0; i < kTensors; ++i) EXPECT_EQ(device.download(values[i]), alone[i]) << "tensor " << i;
+}
+
 TEST(OptimizerState, TagsAndCategory) {
   Device device;
   const auto value = device.upload(std::vector<float>(100)), gradient = device.upload(std::vector<float>(100));

@@ -104,6 +104,25 @@ TEST_P(TransformerOps, GemmStrided) {
                std::length_error);
 }
 
+// More rows than an owner lists at a time, tokens that many rows share, and some that none has. A token's rows are
+// added in FP32 and rounded once: in 16 bits, one after the other, 2,000 ones would stop at 256 (BF16) or 2,048 (FP16).
+TEST_P(TransformerOps, TokenGradientsOfManyRows) {
+  constexpr std::size_t rows = 5000, width = 9, vocabulary = 600;
+  for_each_type([&]<class T>(T) {
+    std::vector<int> tokens(rows);
+    for (std::size_t r = 0; r < rows; ++r) tokens[r] = r % 2 ? 300 : static_cast<int>(r * 7 % (vocabulary - 1));
+    const auto tokens_ = device.upload(tokens);
+    const auto dx = device.upload(stored<T>(std::vector<float>(rows * width, 1.0f)));
+    auto dtoken = device.upload(stored<T>(std::vector<float>(vocabulary * width, 1.0f)));
+    auto dposition = device.upload(stored<T>(std::vector<float>(width)));
+    Vector expected(vocabulary * width, 1.0);
+    for (const int token : tokens)
+      for (std::size_t c = 0; c < width; ++c) expected[static_cast<std::size_t>(token) * width + c] += 1;
+    nn::embedding_backward(device.context, tokens_.data(), dx.data(), dtoken.data(), dposition.data(), rows, 1, width);
+    expect(dtoken, expected, "token gradients of many rows");
+  });
+}
+
 TEST_P(TransformerOps, Embedding) {
   for_each_type([&]<class T>(T) {
     for (const auto [seq, width] : kShapes) {

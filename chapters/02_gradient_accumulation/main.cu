@@ -34,6 +34,7 @@ Chapter declare(const Config& config) {
     throw UsageError(fmt::format("--micro-batch {} does not divide --batch {}", micro_batch, config.batch));
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/true));
   const auto observed = std::make_shared<Observed>();
+  const nn::StepForm form = form_of(config);
 
   Chapter chapter;
   chapter.title = "gradient accumulation";
@@ -42,10 +43,11 @@ Chapter declare(const Config& config) {
     chapter.variants.push_back({
         .name = name_of(way, config),
         .batch = way == Way::micro_batch_alone ? micro_batch : config.batch,
-        .predicted = [=](std::size_t batch) { return Accumulation::predicted(spec, seq, batch, micro_batch, way); },
+        .predicted =
+            [=](std::size_t batch) { return Accumulation::predicted(spec, seq, batch, micro_batch, way, form); },
         .agreement = agreement_of(way),
         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
-          return std::make_unique<Accumulation>(context, spec, *text, batch, micro_batch, way, observed);
+          return std::make_unique<Accumulation>(context, spec, *text, batch, micro_batch, way, form, observed);
         },
     });
   chapter.claims = claims_of(config, spec, text, observed);
@@ -78,7 +80,7 @@ int main(int argc, char** argv) {
                       .batch = 32,
                       .steps = 5,
                       .budget = 96 * kMiB,
-                      .options = {{kMicroBatch, 4}, {kSeq, 128}, kText},
+                      .options = {{kMicroBatch, 4}, {kSeq, 128}, kText, kAttention, kLoss, kLean},
                       .models = kTextModels,
                       .published_models = "gpt2",
                       .published = &gpt2};

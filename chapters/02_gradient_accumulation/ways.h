@@ -45,7 +45,7 @@ struct Observed {
 class Accumulation final : public Workload {
  public:
   Accumulation(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
-               std::size_t micro_batch, Way way, std::shared_ptr<Observed> observed)
+               std::size_t micro_batch, Way way, const nn::StepForm& form, std::shared_ptr<Observed> observed)
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
@@ -54,6 +54,7 @@ class Accumulation final : public Workload {
         micro_batch_(way == Way::full_batch ? batch : micro_batch),
         way_(way),
         observed_(std::move(observed)) {
+    model_.set_form(form);
     if (way == Way::no_zero_grad)  // they are added to from the first step on
       for (const auto& p : model_.parameters()) nn::fill(context, p.gradient, p.count, 0.0f);
     live_before_ = context.ledger().live_bytes();
@@ -87,8 +88,8 @@ class Accumulation final : public Workload {
   }
 
   static ByCategory predicted(const nn::TransformerSpec& spec, std::size_t seq, std::size_t batch,
-                              std::size_t micro_batch, Way way) {
-    nn::StepLevers levers{.sequences = way == Way::full_batch ? batch : micro_batch, .seq = seq};
+                              std::size_t micro_batch, Way way, const nn::StepForm& form = {}) {
+    nn::StepLevers levers{.sequences = way == Way::full_batch ? batch : micro_batch, .seq = seq, .form = form};
     if (way == Way::one_backward)  // every micro-batch waits for it
       levers.micro_batches = levers.in_flight = (batch + micro_batch - 1) / micro_batch;
     return nn::walk_step(spec, levers, resident_for_training(spec, sizeof(float), 2)).at_peak;

@@ -26,6 +26,7 @@ Chapter declare(const Config& config) {
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto shares = std::make_shared<GradientShares>();
   const std::size_t seq = config.options[kSeq];
+  const nn::StepForm form = form_of(config);
 
   Chapter chapter;
   chapter.title = "mixed precision";
@@ -33,10 +34,10 @@ Chapter declare(const Config& config) {
     chapter.variants.push_back({
         .name = name_of(precision),
         .batch = config.batch,
-        .predicted = [=](std::size_t batch) { return predict_precision(spec, batch, seq, precision); },
+        .predicted = [=](std::size_t batch) { return predict_precision(spec, batch, seq, precision, form); },
         .agreement = agreement_of(precision),
         .make = [=](Context& context,
-                    std::size_t batch) { return make_training(context, spec, *text, batch, precision, shares); },
+                    std::size_t batch) { return make_training(context, spec, *text, batch, precision, form, shares); },
     });
   chapter.claims = claims_of(spec, shares);
   chapter.after = [=](const Results&, Report& report) {
@@ -71,7 +72,7 @@ int main(int argc, char** argv) {
                       .batch = 16,
                       .steps = 6,
                       .budget = 80 * kMiB,
-                      .options = {{kSeq, 128}, kText},
+                      .options = {{kSeq, 128}, kText, kAttention, kLoss, kLean},
                       .models = kTextModels,
                       .published_models = "gpt2",
                       .published = &gpt2};

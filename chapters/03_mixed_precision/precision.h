@@ -33,14 +33,16 @@ template <class T>
 class PrecisionTraining final : public Workload {
  public:
   PrecisionTraining(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
-                    Precision precision, std::shared_ptr<GradientShares> shares)
+                    Precision precision, const nn::StepForm& form, std::shared_ptr<GradientShares> shares)
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
         optimizer_(context, model_.parameters(), {}, scaling_of(precision), has_master_weights(precision)),
         batch_(batch),
         precision_(precision),
-        shares_(std::move(shares)) {}
+        shares_(std::move(shares)) {
+    model_.set_form(form);
+  }
 
   // Nothing here waits for the device, an overflow included: the next loss scale is decided there.
   void step() override {
@@ -93,9 +95,9 @@ class PrecisionTraining final : public Workload {
 
 inline std::unique_ptr<Workload> make_training(Context& context, const nn::TransformerSpec& spec,
                                                const data::TextSampler& text, std::size_t batch, Precision precision,
-                                               std::shared_ptr<GradientShares> shares) {
+                                               const nn::StepForm& form, std::shared_ptr<GradientShares> shares) {
   return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-    return std::make_unique<PrecisionTraining<T>>(context, spec, text, batch, precision, std::move(shares));
+    return std::make_unique<PrecisionTraining<T>>(context, spec, text, batch, precision, form, std::move(shares));
   });
 }
 

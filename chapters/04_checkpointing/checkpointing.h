@@ -64,10 +64,10 @@ void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBat
     const std::size_t first = end - schedule[s].layers;
     if (schedule[s].recompute)  // forward again, up to the input of the segment's last layer
       for (std::size_t l = first; l + 1 < end; ++l)
-        x[l + 1] = model.forward_layer(context, l, batch, x[l].data(), {}, kept[l]);
+        x[l + 1] = model.forward_layer(context, l, batch, x[l].data(), model.form().keep, kept[l]);
     while (end > first) {
       --end;
-      model.rebuild_layer(context, end, batch, x[end].data(), kept[end]);  // what was not kept
+      model.rebuild_layer(context, end, batch, x[end].data(), kept[end]);  // of which nothing was kept
       model.backward_layer(context, end, batch, x[end].data(), std::move(kept[end]), residual, false);
       x[end].reset();
     }
@@ -77,26 +77,28 @@ void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBat
 
 // --------------------------------------------------------------------------------------------------------- closed form
 
-/// Peak of checkpointed_step() with this schedule, by category, above `resident`.
+/// Peak of checkpointed_step() with this schedule, of a model in this form, by category, above `resident`.
 inline ByCategory predict_schedule(const nn::TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
-                                   std::size_t seq, const Schedule& schedule, const ByCategory& resident) {
-  const nn::StepLevers levers{.element_bytes = element_bytes, .sequences = sequences, .seq = seq, .schedule = schedule};
+                                   std::size_t seq, const Schedule& schedule, const ByCategory& resident,
+                                   const nn::StepForm& form = {}) {
+  const nn::StepLevers levers{
+      .element_bytes = element_bytes, .sequences = sequences, .seq = seq, .form = form, .schedule = schedule};
   return nn::walk_step(spec, levers, resident).at_peak;
 }
 
 /// What a segment recomputes, in operations: matrix products, and 30 for a GELU and 8 for a normalised element.
-inline double recompute_cost(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                             const Segment& s) {
+inline double recompute_cost(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq, const Segment& s,
+                             const nn::StepForm& form = {}) {
   const double elements = double(s.layers) * double(sequences) * double(seq) * double(spec.width);
   const double norms = (spec.bert() ? 1 : 2) * 8 * elements, gelu = 30 * 4 * elements;
-  const auto products = double(nn::recompute_flops(nn::layer_flops(spec, sequences, seq), s));
+  const auto products = double(nn::recompute_flops(nn::layer_flops(spec, sequences, seq, form), s));
   if (s.recompute) return products + norms + gelu + (spec.bert() ? norms : 0);
   return products + (s.keep.norms ? 0 : norms) + (s.keep.gelu ? 0 : gelu);
 }
 inline double recompute_cost(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                             const Schedule& schedule) {
+                             const Schedule& schedule, const nn::StepForm& form = {}) {
   double sum = 0;
-  for (const Segment& segment : schedule) sum += recompute_cost(spec, sequences, seq, segment);
+  for (const Segment& segment : schedule) sum += recompute_cost(spec, sequences, seq, segment, form);
   return sum;
 }
 
@@ -111,6 +113,7 @@ inline std::string describe(const Schedule& schedule) {
       if (!s.keep.norms) how += "norms+";
       if (!s.keep.gelu) how += "GELU+";
       if (!s.keep.probabilities) how += "probabilities+";
+      if (!s.keep.middle) how += "middle+";
       how = how.empty() ? "kept" : "without " + how.substr(0, how.size() - 1);
     }
     layers[how] += s.layers;

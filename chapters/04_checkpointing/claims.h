@@ -114,17 +114,17 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<Counted>& counted) {
 }
 
 /// What each variant recomputes and what that saves; the operations counted must be the predicted ones.
-inline void show_operations(const Results& results, Report& report, const nn::TransformerSpec& spec, const Ways& ways,
-                            Counted& counted) {
+inline void show_operations(const Results& results, Report& report, const nn::TransformerSpec& spec,
+                            const nn::StepForm& form, const Ways& ways, Counted& counted) {
   const Config& c = report.config();
   const std::size_t seq = c.options[train::kSeq];
-  const std::uint64_t none = nn::step_flops(spec, c.batch, seq, keep_everything(spec.layers));
+  const std::uint64_t none = nn::step_flops(spec, c.batch, seq, keep_everything(spec.layers), form);
   const auto most = results.value("none", figures::peak);
   for (const auto& [name, schedule_for] : ways) {
     const auto peak = results.value(name, figures::peak);
     if (!peak) continue;
     const Schedule schedule = schedule_for(c.batch);
-    const std::uint64_t flops = nn::step_flops(spec, c.batch, seq, schedule);
+    const std::uint64_t flops = nn::step_flops(spec, c.batch, seq, schedule, form);
     report.line(fmt::format("{:<16}  {:>10.3f} GFLOP of matrix products, {:>4.1f} % recomputed, {:>11} saved: {}", name,
                             double(flops) / 1e9, 100 * double(flops - none) / double(none),
                             most && *most >= *peak ? format_bytes(std::size_t(*most - *peak)) : "-",

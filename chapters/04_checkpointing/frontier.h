@@ -16,10 +16,13 @@ inline ByCategory with_workspace(ByCategory resident, const Config& config) {
 
 // What the solver finds between the least and the most that a step can use, beside what is `always` allocated.
 // Operations are shares of the step's matrix products.
-inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision precision, const ByCategory& always) {
+inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision precision, const nn::StepForm& form,
+                     const ByCategory& always) {
   const Config& c = report.config();
   const std::size_t seq = c.options[train::kSeq], bytes = element_bytes(precision);
-  const auto peak = [&](const Schedule& s) { return predict_schedule(spec, bytes, c.batch, seq, s, always).total(); };
+  const auto peak = [&](const Schedule& s) {
+    return predict_schedule(spec, bytes, c.batch, seq, s, always, form).total();
+  };
   const Schedule everything = keep_everything(spec.layers);
   const std::size_t most = peak(everything);
   std::size_t least = most;
@@ -29,10 +32,10 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
   constexpr std::size_t kPoints = 8;
   for (std::size_t i = 0; i <= kPoints; ++i) {
     const std::size_t budget = least + (most - least) * i / kPoints;
-    const auto schedule = solve_schedule(spec, bytes, c.batch, seq, budget, always);
+    const auto schedule = solve_schedule(spec, bytes, c.batch, seq, budget, always, form);
     if (!schedule) continue;
-    const double more =
-        100 * recompute_cost(spec, c.batch, seq, *schedule) / double(nn::step_flops(spec, c.batch, seq));
+    const double more = 100 * recompute_cost(spec, c.batch, seq, *schedule, form) /
+                        double(nn::step_flops(spec, c.batch, seq, {}, form));
     const std::size_t found = peak(*schedule);
     report.check(found <= budget, "the solver exceeded its budget");
     report.line(fmt::format("  {:>11}  {:>5.1f} % |{:<34}| {}", format_bytes(found), more,

@@ -24,6 +24,7 @@ static Chapter checkpointing(const Config& config) {
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto counted = std::make_shared<Counted>();
   const Precision precision = precision_of(config);
+  const nn::StepForm form = form_of(config);  // of the attention and the loss; what is kept is this chapter's question
   const std::size_t layers = spec.layers, seq = config.options[train::kSeq], budget = config.budget,
                     bytes = element_bytes(precision);
   const ByCategory resident = resident_with(spec, precision);
@@ -37,30 +38,31 @@ static Chapter checkpointing(const Config& config) {
       {"norms and GELU", [=](std::size_t) { return keep_selected(layers, {.norms = false, .gelu = false}); }},
       {"probabilities", [=](std::size_t) { return keep_selected(layers, {.probabilities = false}); }},
       {"solved", [=](std::size_t batch) {
-         const auto solved = solve_schedule(spec, bytes, batch, seq, budget, always);
+         const auto solved = solve_schedule(spec, bytes, batch, seq, budget, always, form);
          return solved ? *solved : recompute_segments(layers, 1);  // nothing fits: out of memory will say so
        }}};
 
   Chapter chapter{.title = "checkpointing", .variants = {}, .claims = claims_of(counted), .after = {}};
   const Agreement bit_equal;
   for (const auto& [name, schedule_for] : ways)
-    chapter.variants.push_back({.name = name,
-                                .batch = config.batch,
-                                .predicted =
-                                    [=, schedule_for = schedule_for](std::size_t batch) {
-                                      return predict_schedule(spec, bytes, batch, seq, schedule_for(batch), resident);
-                                    },
-                                .agreement = bit_equal,
-                                .make =
-                                    [=, name = name, schedule_for = schedule_for](Context& context, std::size_t batch) {
-                                      return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                                        return std::make_unique<Checkpointed<T>>(context, spec, *text, batch, precision,
-                                                                                 schedule_for(batch), (*counted)[name]);
-                                      });
-                                    }});
+    chapter.variants.push_back(
+        {.name = name,
+         .batch = config.batch,
+         .predicted =
+             [=, schedule_for = schedule_for](std::size_t batch) {
+               return predict_schedule(spec, bytes, batch, seq, schedule_for(batch), resident, form);
+             },
+         .agreement = bit_equal,
+         .make =
+             [=, name = name, schedule_for = schedule_for](Context& context, std::size_t batch) {
+               return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
+                 return std::make_unique<Checkpointed<T>>(context, spec, *text, batch, precision, schedule_for(batch),
+                                                          (*counted)[name], form);
+               });
+             }});
   chapter.after = [=](const Results& results, Report& report) {
-    show_operations(results, report, spec, ways, *counted);
-    frontier(report, spec, precision, always);
+    show_operations(results, report, spec, form, ways, *counted);
+    frontier(report, spec, precision, form, always);
   };
   return chapter;
 }
@@ -82,7 +84,7 @@ int main(int argc, char** argv) {
                       .batch = 8,
                       .steps = 6,
                       .budget = mib(66),
-                      .options = {{kSeq, 128}, {kPrecision, "fp32"}, kText},
+                      .options = {{kSeq, 128}, {kPrecision, "fp32"}, kText, kAttention, kLoss},
                       .models = kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &large};

@@ -10,11 +10,15 @@
 namespace oomlab::checkpointing {
 
 /// All ways to treat a stretch of layers that the solver knows; recomputed segments have up to `longest` layers.
-inline std::vector<Segment> segment_choices(std::size_t longest) {
+inline std::vector<Segment> segment_choices(std::size_t longest, const nn::StepForm& form = {}) {
   std::vector<Segment> choices;
-  for (const bool cheap : {true, false})  // norms and GELU go together: both cost little
-    for (const bool probabilities : {true, false})
-      choices.push_back({1, false, {.norms = cheap, .gelu = cheap, .probabilities = probabilities}});
+  const bool textbook = form.attention == nn::AttentionForm::textbook;
+  for (const bool cheap : {true, false})      // norms and GELU go together: both cost little
+    for (const bool product : {true, false})  // where there are no probabilities, the product after the attention
+      choices.push_back(
+          {1,
+           false,
+           {.norms = cheap, .gelu = cheap, .probabilities = !textbook || product, .middle = textbook || product}});
   for (std::size_t n = 1; n <= longest; ++n) choices.push_back({n, true, {}});
   return choices;
 }
@@ -24,12 +28,13 @@ inline std::vector<Segment> segment_choices(std::size_t longest) {
 /// which no other is better in both.
 inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, std::size_t element_bytes,
                                               std::size_t sequences, std::size_t seq, std::size_t budget,
-                                              const ByCategory& resident) {
-  const nn::StepLevers levers{.element_bytes = element_bytes, .sequences = sequences, .seq = seq};
+                                              const ByCategory& resident, const nn::StepForm& form = {}) {
+  const nn::StepLevers levers{.element_bytes = element_bytes, .sequences = sequences, .seq = seq, .form = form};
   const std::size_t fixed = checked_sum(resident.total(), nn::token_batch_bytes(sequences, seq));
   if (budget <= fixed) return std::nullopt;
   const std::size_t room = budget - fixed;
-  if (predict_schedule(spec, element_bytes, sequences, seq, keep_everything(spec.layers), resident).total() <= budget)
+  if (predict_schedule(spec, element_bytes, sequences, seq, keep_everything(spec.layers), resident, form).total() <=
+      budget)
     return keep_everything(spec.layers);
 
   struct Choice {
@@ -40,10 +45,10 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   std::vector<Choice> choices;
   // Longer segments neither save bytes (the best length is below sqrt(layers)) nor operations (each leaves out one
   // product).
-  for (const Segment& s : segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2))) {
+  for (const Segment& s : segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2), form)) {
     const nn::SegmentBytes bytes = nn::segment_bytes(spec, levers, s);
-    choices.push_back(
-        {s, bytes.held, std::max(bytes.forward_peak, bytes.backward_peak), recompute_cost(spec, sequences, seq, s)});
+    choices.push_back({s, bytes.held, std::max(bytes.forward_peak, bytes.backward_peak),
+                       recompute_cost(spec, sequences, seq, s, form)});
   }
 
   // after[l]: ways to treat the first l layers. A way that holds no less and computes no less than another is dropped:

@@ -5,20 +5,22 @@
 
 namespace oomlab::checkpointing {
 
-/// Draws a batch, makes a step with `schedule`, and counts the operations of its matrix products in `counted`, which
-/// must outlive it, as must `text`.
+/// Draws a batch, makes a step with `schedule` of a model in this form, and counts the operations of its matrix
+/// products in `counted`, which must outlive it, as must `text`.
 template <class T>
 class Checkpointed final : public Workload {
  public:
   Checkpointed(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
-               Precision precision, Schedule schedule, std::uint64_t& counted)
+               Precision precision, Schedule schedule, std::uint64_t& counted, const nn::StepForm& form = {})
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
         optimizer_(context, model_.parameters(), {}, scaling_of(precision), has_master_weights(precision)),
         batch_(batch),
         schedule_(std::move(schedule)),
-        counted_(counted) {}
+        counted_(counted) {
+    model_.set_form(form);
+  }
 
   void step() override {
     const data::TokenSamples samples = text_.samples(first_, batch_);

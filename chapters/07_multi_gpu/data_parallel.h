@@ -17,6 +17,7 @@ class DataParallel final : public Workload {
         world_(Groups::Ids::at(ids.world, 0), int(job.layout.dp), rank, failed),
         model_(context, job.spec, nn::Slice{.layers = job.spec.layers}, nullptr),
         shapes_(units_of(job.spec, model_.slice(), 1)) {
+    model_.set_form(job.form);
     if (rank == 0) units_.emplace(context, model_, alone_, 0, kTextSeed);
   }
 
@@ -42,7 +43,7 @@ class DataParallel final : public Workload {
       out = model_.embed(context_, batch, embedding);
       for (std::size_t l = 0; l < layers; ++l) {
         x[l] = std::move(out);
-        out = model_.forward_layer(context_, l, batch, x[l].data(), job_.keep, kept[l]);
+        out = model_.forward_layer(context_, l, batch, x[l].data(), job_.form.keep, kept[l]);
       }
     }
     auto head = model_.head_forward(context_, batch, std::move(out));
@@ -125,7 +126,7 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
       .element_bytes = sizeof(T),
       .sequences = job.batch / job.layout.dp,
       .seq = job.seq,
-      .schedule = {{job.spec.layers, false, job.keep}},
+      .form = job.form,
       .replicas = job.layout.dp,
       .data_parallel = rank == 0 ? nn::DataParallel::first_device : nn::DataParallel::other_device};
   ByCategory resident;

@@ -18,7 +18,8 @@ template <class T>
 static Chapter multi_gpu_of(const Config& config) {
   const auto n = static_cast<std::size_t>(config.devices);
   const std::size_t micro_batch = config.options[kMicroBatch], seq = config.options[kSeq];
-  const nn::Keep keep{.layer = !config.options[kCheckpoint]};
+  nn::StepForm form = form_of(config);
+  form.keep.layer = !config.options[kCheckpoint];
   const nn::TransformerSpec spec = transformer_of(config);
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto sent = std::make_shared<Sent>();
@@ -29,7 +30,7 @@ static Chapter multi_gpu_of(const Config& config) {
     const auto job = [=](std::size_t batch) {
       const std::size_t unit = layout.dp * micro_batch;
       batch = checked_sum(batch, unit - 1) / unit * unit;  // when the largest batch that fits is looked for
-      return Job{spec, text, layout, batch, micro_batch, seq, keep};
+      return Job{spec, text, layout, batch, micro_batch, seq, form};
     };
     Variant variant{.name = name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
     variant.agreement.kind = Agreement::Kind::within_tolerance;
@@ -100,7 +101,18 @@ int main(int argc, char** argv) {
   Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .devices = 4, .options = {{kMicroBatch, 8}, {kSeq, 512}}};
   large.published_models = "gpt3-175b llama-70b-like", large.published = &huge;
   Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20, .devices = 8};
-  full.options = {{kMicroBatch, 1}, {kSeq, 32}, {kPrecision, "fp32"}, kText, kTp, kPp, kDp, kZero, kCheckpoint};
+  full.options = {{kMicroBatch, 1},
+                  {kSeq, 32},
+                  {kPrecision, "fp32"},
+                  kText,
+                  kTp,
+                  kPp,
+                  kDp,
+                  kZero,
+                  kCheckpoint,
+                  kAttention,
+                  kLoss,
+                  kLean};
   full.models = kTextModels, full.published_models = "gpt2 bert-base bert-large", full.published = &large;
   Defaults quick = full;
   quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1280) << 10, quick.options = {{kSeq, 16}};

@@ -26,7 +26,7 @@ struct Job {
   std::shared_ptr<const data::TextSampler> text;
   Layout layout;
   std::size_t batch, micro_batch, seq;
-  nn::Keep keep;  ///< of every layer: chapter 04's mitigation inside this one
+  nn::StepForm form;  ///< chapter 04's and 08's mitigations inside this one
 };
 
 /// The groups that a rank belongs to, each with its communicator. A group of one is no group.
@@ -86,7 +86,9 @@ class RankTraining final : public Workload {
         model_(context, job_.spec, slice_of(job_.spec, job_.layout, groups_.place),
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
         units_(context, model_, groups_.replicas, job_.layout.zero, kTextSeed),
-        shown_loss_(context.buffer<float>(1, Category::workspace, "loss of all")) {}
+        shown_loss_(context.buffer<float>(1, Category::workspace, "loss of all")) {
+    model_.set_form(job_.form);
+  }
 
   void step() override {
     const Layout& layout = job_.layout;
@@ -181,8 +183,8 @@ class RankTraining final : public Workload {
     for (std::size_t l = 0; l < f.x.size(); ++l) {
       f.x[l] = std::move(out);
       units_.gather(layer_name(l));
-      out =
-          model_.forward_layer(context_, model_.slice().first_layer + l, f.batch, f.x[l].data(), job_.keep, f.kept[l]);
+      out = model_.forward_layer(context_, model_.slice().first_layer + l, f.batch, f.x[l].data(), job_.form.keep,
+                                 f.kept[l]);
       units_.release(layer_name(l));
     }
     if (has_head()) {
@@ -198,10 +200,15 @@ class RankTraining final : public Workload {
     if (has_head()) {
       settle();
       units_.gather("token"), units_.gather("head");
-      auto kept = model_.head_forward(context_, f.batch, std::move(f.out));
-      model_.cross_entropy(context_, f.batch, kept.logits.data(), {accumulate, targets_}, nullptr);
-      units_.make_gradients("token"), units_.make_gradients("head");
-      d = model_.head_backward(context_, std::move(kept), accumulate);
+      if (job_.form.loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
+        units_.make_gradients("token"), units_.make_gradients("head");
+        d = model_.head(context_, f.batch, std::move(f.out), {accumulate, targets_}, nullptr);
+      } else {
+        auto kept = model_.head_forward(context_, f.batch, std::move(f.out));
+        model_.cross_entropy(context_, f.batch, kept.logits.data(), {accumulate, targets_}, nullptr);
+        units_.make_gradients("token"), units_.make_gradients("head");
+        d = model_.head_backward(context_, std::move(kept), accumulate);
+      }
       units_.release("token"), units_.release("head");
       finished("head", accumulate, last);
     } else {
@@ -289,7 +296,7 @@ nn::StepLevers levers_of(const Job& job, const RankCoordinates& place) {
   return {.element_bytes = sizeof(T),
           .sequences = job.micro_batch,
           .seq = job.seq,
-          .schedule = {{slice.layers, false, job.keep}},
+          .form = job.form,
           .micro_batches = micro_batches,
           .in_flight = most_in_flight(job.layout, place.stage, micro_batches),
           .slice = slice,
@@ -328,7 +335,8 @@ std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
     const std::uint64_t once = ring(unit.count * sizeof(T), l.dp);
     sent += l.zero < 2 ? 2 * once : l.zero == 2 ? (m + 1) * once : (unit.name == "head" ? 2 : 3) * m * once;
   }
-  const std::size_t again = job.keep.layer ? 0 : job.spec.bert() ? 2 : 1;
+  const nn::Keep& keep = job.form.keep;  // a layer that is recomputed sums its parts once more, or twice
+  const std::size_t again = keep.layer ? !keep.middle : job.spec.bert() ? 2 : 1;
   sent += m * slice.layers * (4 + again) * ring(2 * residual, l.tp);
   if (embeds != has_head) sent += ring(2 * job.spec.vocabulary * job.spec.width * sizeof(T), 2);
   return sent + m * residual * (!embeds + !has_head);

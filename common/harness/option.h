@@ -65,7 +65,7 @@ struct ChapterOption {
   const char* word = "";
 };
 
-/// At most ten options of a chapter. Throws std::length_error for more.
+/// At most sixteen options of a chapter. Throws std::length_error for more.
 class ChapterOptions {
  public:
   constexpr ChapterOptions() = default;
@@ -80,7 +80,7 @@ class ChapterOptions {
   constexpr std::size_t size() const { return count_; }
 
  private:
-  ChapterOption options_[10] = {};
+  ChapterOption options_[16] = {};
   std::size_t count_ = 0;
 };
 

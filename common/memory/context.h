@@ -32,8 +32,8 @@ class Context {
   Ledger& ledger() noexcept { return memory_.ledger(); }
   cudaStream_t stream() const noexcept { return stream_; }
   cublasHandle_t blas() const noexcept { return blas_; }
-  /// Floating-point operations of the matrix products queued so far, a multiplication and an addition counted as two;
-  /// in plan mode, of those that would have been.
+  /// Floating-point operations of the matrix products queued so far, in kernels of ours or in cuBLAS, a multiplication and
+  /// an addition counted as two; in plan mode, of those that would have been.
   std::uint64_t flops() const noexcept { return flops_; }
   void count_flops(std::uint64_t flops) noexcept { flops_ += flops; }
   /// Waits for everything queued on the stream. Throws CudaError.

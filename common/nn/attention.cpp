@@ -3,10 +3,28 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <stdexcept>
+#include <string>
+
 #include "nn/attention_batches.h"
 #include "nn/transformer_ops.h"
 
 namespace oomlab::nn {
+
+const char* name_of(AttentionForm form) noexcept {
+  switch (form) {
+    case AttentionForm::textbook: return "textbook";
+    case AttentionForm::tiled: return "tiled";
+    case AttentionForm::fused: return "fused";
+  }
+  return "?";
+}
+
+AttentionForm parse_attention(std::string_view name) {
+  for (const AttentionForm form : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
+    if (name == name_of(form)) return form;
+  throw std::invalid_argument("attention '" + std::string(name) + "' is unknown; known: textbook, tiled, fused");
+}
 
 template <class T>
 DeviceBuffer<T> attention_probabilities(Context& context, const AttentionShape& shape, const T* qkv) {
@@ -19,7 +37,7 @@ DeviceBuffer<T> attention_probabilities(Context& context, const AttentionShape& 
   for (std::size_t g = 0; g < groups.count(); ++g)
     gemm_strided<T>(context, false, true, seq, seq, depth, 1.0f, groups.of(g, q), groups.of(g, k), 0.0f,
                     groups.of(g, out), groups.matrices());
-  softmax_forward(context, p.data(), shape.matrices(), seq, groups.scale(), shape.causal);
+  softmax_forward(context, p.data(), {shape.matrices(), seq, seq, 0, shape.causal}, groups.scale());
   return p;
 }
 
@@ -55,7 +73,8 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
   product(true, false, depth, seq, p, d, out(2));
   product(false, true, seq, depth, d, in(2), ds);
   d_attended.reset();
-  softmax_backward(context, probabilities.data(), d_p.data(), shape.matrices(), seq, groups.scale(), shape.causal);
+  softmax_backward(context, probabilities.data(), d_p.data(), {shape.matrices(), seq, seq, 0, shape.causal},
+                   groups.scale());
   probabilities.reset();
   const auto from = groups.in_squares<const T>(d_p.data());
   product(false, false, depth, seq, from, in(1), out(0));

@@ -1,11 +1,28 @@
 #pragma once
-// Attention as the textbook has it: its probabilities are a matrix in memory (Vaswani et al., 2017).
+// Attention, in three forms that compute the same: softmax(Q·Kᵀ / √depth) · V.
+//
+//   textbook  the probabilities are a matrix in memory, B·H·S² elements, kept for the backward pass (Vaswani et al.,
+//             2017)
+//   tiled     the scores of some queries at a time, through cuBLAS; computed again in the backward pass, nothing is
+//   kept
+//             (after Rabe and Staats, "Self-attention does not need O(n²) memory", 2021)
+//   fused     one kernel, which never stores a score: it meets the keys tile by tile, with a running maximum and sum,
+//             and keeps the logarithm of each row's sum (Dao et al., "FlashAttention", 2022)
+//
+// All are deterministic: every sum has one owner and one order.
 
 #include <cstddef>
+#include <string_view>
 
 #include "memory/context.h"
 
 namespace oomlab::nn {
+
+enum class AttentionForm { textbook, tiled, fused };
+/// "textbook", "tiled", "fused".
+const char* name_of(AttentionForm form) noexcept;
+/// Throws std::invalid_argument with one line that says what is allowed.
+AttentionForm parse_attention(std::string_view name);
 
 /// Q, K and V of `sequences` · `seq` rows lie in qkv [rows, 3, heads, width / heads]. With several parts, heads and
 /// width are those of this part.
@@ -14,6 +31,8 @@ struct AttentionShape {
   bool causal;  ///< row q sees rows 0…q only
   std::size_t matrices() const { return checked_product(sequences, heads); }
 };
+
+// ---- textbook
 
 /// softmax(Q·Kᵀ / √depth) [sequences, heads, seq, seq]: a new buffer of activations.
 template <class T>
@@ -27,5 +46,37 @@ void attention_forward(Context& context, const AttentionShape& shape, const T* q
 template <class T>
 DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                    DeviceBuffer<T>& probabilities, DeviceBuffer<T> d_attended);
+
+// ---- tiled
+
+/// Queries of a tile, of a group of max(sequences, heads) matrices: so many that their scores take no more elements
+/// than attended does, but 32 where there are as many.
+std::size_t attention_tile_rows(const AttentionShape& shape);
+/// attended [rows, width]; allocates the scores of one tile meanwhile (activations).
+template <class T>
+void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended);
+/// As attention_backward(). Allocates two tiles meanwhile, and where T is shorter than float and there are several
+/// tiles FP32 sums for the gradients of K and V of one group.
+template <class T>
+DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
+                                         DeviceBuffer<T> d_attended);
+
+// ---- fused
+
+/// The largest head that the fused kernels have shared memory for.
+inline constexpr std::size_t kFusedDepth = 256;
+/// attended [rows, width], and the logarithm of the sum of each row's exponentials, `lse` [sequences, heads, seq].
+/// Throws std::invalid_argument where heads are wider than kFusedDepth.
+template <class T>
+void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse);
+/// dots [sequences, heads, seq]: of each row of attended with its gradient. What the backward pass needs of attended.
+template <class T>
+void attention_row_dots(Context& context, const AttentionShape& shape, const T* attended, const T* d_attended,
+                        float* dots);
+/// As attention_backward(); frees lse and dots, too.
+template <class T>
+DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
+                                         DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
+                                         DeviceBuffer<T> d_attended);
 
 }  // namespace oomlab::nn

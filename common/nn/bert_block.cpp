@@ -14,7 +14,7 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
 
   kept.norm1 = block.activation(block.count(), "norm 1");
   block.norm(Block<T>::kNorm1, kept.middle.data(), kept.mean1, kept.rstd1, kept.norm1.data());
-  if (!keep.layer) kept.middle.reset();
+  if (!keep.layer || !keep.middle) kept.middle.reset();
   block.expand(kept.norm1.data(), kept);
   block.gelu(keep, kept);
   DeviceBuffer<T> y = block.contract(kept.norm1.data(), "layer sum", keep, kept);
@@ -24,12 +24,6 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
   block.norm(Block<T>::kNorm2, kept.sum.data(), kept.mean2, kept.rstd2, y.data());
   if (!keep.layer) kept = {};
   return y;
-}
-
-template <class T>
-void bert_rebuild(const Block<T>& block, LayerActivations<T>& kept) {
-  block.recompute_norm(kept.norm1, Block<T>::kNorm1, kept.middle.data(), kept.mean1, kept.rstd1);
-  block.recompute_probabilities_and_gelu(kept);
 }
 
 template <class T>
@@ -43,6 +37,8 @@ void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer
   block.norm_backward(Block<T>::kNorm2, d, kept.sum.data(), kept.mean2, kept.rstd2, d, accumulate);
   kept.sum.reset();
   DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
+  block.recompute_middle(kept);
+  block.recompute_norm(kept.norm1, Block<T>::kNorm1, kept.middle.data(), kept.mean1, kept.rstd1);
   block.weights(Block<T>::kExpand, d_hidden, kept.norm1.data(), block.width, block.hidden, accumulate);
   kept.norm1.reset();
   onto_residual(Block<T>::kExpand, d_hidden, block.hidden);
@@ -56,7 +52,6 @@ void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer
 
 #define OOMLAB_BERT(T)                                                                             \
   template DeviceBuffer<T> bert_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
-  template void bert_rebuild(const Block<T>&, LayerActivations<T>&);                               \
   template void bert_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
 OOMLAB_BERT(float)
 OOMLAB_BERT(__half)

@@ -20,18 +20,12 @@ DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActiva
   block.norm(Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2, kept.norm2.data());
   block.expand(kept.norm2.data(), kept);
   if (!keep_norms) kept.norm2.reset();
-  block.gelu(keep, kept);
+  if (output || keep.gelu) block.gelu(keep, kept);
   if (!output) return {};
   DeviceBuffer<T> y = block.contract(kept.middle.data(), "layer input", keep, kept);
   if (!keep.layer) kept = {};
+  if (!keep.middle) kept.middle.reset();
   return y;
-}
-
-template <class T>
-void gpt_rebuild(const Block<T>& block, LayerActivations<T>& kept) {
-  block.recompute_norm(kept.norm1, Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
-  block.recompute_norm(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
-  block.recompute_probabilities_and_gelu(kept);
 }
 
 template <class T>
@@ -47,12 +41,15 @@ void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<
     block.norm_backward(norm, d_norm, before, mean, rstd, d, accumulate);
   };
   DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
+  block.recompute_middle(kept);
+  block.recompute_norm(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
   block.weights(Block<T>::kExpand, d_hidden, kept.norm2.data(), block.width, block.hidden, accumulate);
   kept.norm2.reset();
   through_norm(Block<T>::kExpand, std::move(d_hidden), block.hidden, Block<T>::kNorm2, kept.middle.data(), kept.mean2,
                kept.rstd2);
 
   DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
+  block.recompute_norm(kept.norm1, Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
   block.weights(Block<T>::kQkv, d_qkv, kept.norm1.data(), block.width, 3 * block.inner(), accumulate);
   kept.norm1.reset();
   through_norm(Block<T>::kQkv, std::move(d_qkv), 3 * block.inner(), Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
@@ -60,7 +57,6 @@ void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<
 
 #define OOMLAB_GPT(T)                                                                             \
   template DeviceBuffer<T> gpt_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
-  template void gpt_rebuild(const Block<T>&, LayerActivations<T>&);                               \
   template void gpt_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
 OOMLAB_GPT(float)
 OOMLAB_GPT(__half)

@@ -38,9 +38,10 @@ constexpr cudaDataType data_type() {
 
 }  // namespace
 
-template <class T>
+template <class T, class Out>
 void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count) {
+                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<std::type_identity_t<Out>> c,
+                  std::size_t count) {
   context.count_flops(2 * std::uint64_t(m) * n * k * count);
   if (std::max({m, n, k, a.row_stride, b.row_stride, c.row_stride, count}) > INT_MAX) {
     if (planning()) return;
@@ -54,7 +55,7 @@ void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::siz
       context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
       static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &alpha, b.data, data_type<T>(),
       static_cast<int>(b.row_stride), stride(b.matrix_stride), a.data, data_type<T>(), static_cast<int>(a.row_stride),
-      stride(a.matrix_stride), &beta, c.data, data_type<T>(), static_cast<int>(c.row_stride), stride(c.matrix_stride),
+      stride(a.matrix_stride), &beta, c.data, data_type<Out>(), static_cast<int>(c.row_stride), stride(c.matrix_stride),
       static_cast<int>(count), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
@@ -377,8 +378,8 @@ void count_correct(Context& context, const float* logits, const int* labels, std
 // ----------------------------------------------------------------------------------------------------------- instances
 
 #define OOMLAB_INSTANCES(T)                                                                                            \
-  template void gemm_strided<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, Strided<const T>,  \
-                                Strided<const T>, float, Strided<T>, std::size_t);                                     \
+  template void gemm_strided<T, T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float,                 \
+                                   Strided<const T>, Strided<const T>, float, Strided<T>, std::size_t);                \
   template void gemm<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, const T*, const T*, float, \
                         T*);                                                                                           \
   template void linear_forward<T>(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);            \
@@ -393,5 +394,11 @@ OOMLAB_INSTANCES(float)
 OOMLAB_INSTANCES(__half)
 OOMLAB_INSTANCES(__nv_bfloat16)
 #undef OOMLAB_INSTANCES
+#define OOMLAB_WIDER(T)                                                                                    \
+  template void gemm_strided<T, float>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, \
+                                       Strided<const T>, Strided<const T>, float, Strided<float>, std::size_t);
+OOMLAB_WIDER(__half)
+OOMLAB_WIDER(__nv_bfloat16)
+#undef OOMLAB_WIDER
 
 }  // namespace oomlab::nn

@@ -29,11 +29,13 @@ struct Strided {
 
 /// C[m, n] = alpha · op(A) op(B) + beta · C for `count` matrices, all row-major, stored as T and added up in FP32;
 /// op(X) is X, or Xᵀ when transposed:
-/// A is [m, k] or [k, m], B is [k, n] or [n, k] in memory. Through cuBLAS. Throws std::length_error when a dimension
-/// does not fit the 32-bit interface; in plan mode, where nothing is computed, such a product is accepted.
-template <class T>
+/// A is [m, k] or [k, m], B is [k, n] or [n, k] in memory. C may be FP32 where A and B are shorter: what several
+/// products add up to is then rounded once. Through cuBLAS. Throws std::length_error when a dimension does not fit the
+/// 32-bit interface; in plan mode, where nothing is computed, such a product is accepted.
+template <class T, class Out = T>
 void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<T> c, std::size_t count);
+                  float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<std::type_identity_t<Out>> c,
+                  std::size_t count);
 
 /// The same for one matrix without gaps.
 template <class T>

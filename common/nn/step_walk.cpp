@@ -4,8 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "nn/mixed_precision.h"
-#include "nn/transformer_tensors.h"
+#include "nn/step_units.h"
 
 namespace oomlab::nn {
 
@@ -16,7 +15,9 @@ struct Sizes {
   std::size_t u;           // [R, C]
   std::size_t a, q, h, p;  // of a part: [R, C], [R, 3C], [R, 4C], [B, H, S, S]
   std::size_t s;           // [R] floats: a mean, an rstd, the row losses
-  std::size_t v;           // [R, V]
+  std::size_t t, sums;     // of tiled attention: the scores of a tile, and where its gradients are added up
+  std::size_t l;           // of fused attention: a float a row and head
+  std::size_t v, chunk;    // [R, V], and of it what the chunked loss has at a time
   std::size_t tokens;      // and labels
 
   Sizes(const TransformerSpec& spec, const StepLevers& levers) {
@@ -31,31 +32,22 @@ struct Sizes {
     h = bytes(rows, spec.hidden() / parts, e);
     p = bytes(checked_product(levers.sequences, spec.heads / parts), checked_product(levers.seq, levers.seq), e);
     s = bytes(rows, 1, sizeof(float));
+    // Tiled attention works on the heads of a sequence, or on one head of all sequences, whichever are more.
+    const std::size_t heads = spec.heads / parts, side_by_side = std::max(levers.sequences, heads);
+    const std::size_t as_output = checked_product(levers.sequences, spec.width / parts) / side_by_side;
+    const std::size_t queries = std::min(levers.seq, std::max<std::size_t>(32, as_output));
+    t = bytes(checked_product(side_by_side, queries), levers.seq, e);
+    const bool rounds_tiles = e < sizeof(float) && queries < levers.seq;
+    sums = rounds_tiles ? bytes(checked_product(side_by_side, levers.seq), 2 * (spec.width / spec.heads), sizeof(float))
+                        : 0;
+    l = bytes(rows, heads, sizeof(float));
     v = bytes(rows, spec.vocabulary, e);
+    const std::size_t chunk_rows = checked_product(rows, 2 * spec.width) / spec.vocabulary;
+    chunk = bytes(std::clamp<std::size_t>(chunk_rows, 1, rows / 2 + rows % 2), spec.vocabulary, e);
     tokens = token_batch_bytes(levers.sequences, levers.seq);
     // So that small multiples of these need no check.
-    if (std::max({u, h, p, v, s, q, tokens}) > SIZE_MAX / 64) throw std::length_error("a size does not fit 64 bits");
-  }
-};
-
-// The elements of each kind of unit. All layers have equally many.
-struct UnitElements {
-  std::size_t token = 0, embedding = 0, layer = 0, head = 0, layers = 0;
-
-  UnitElements(const TransformerSpec& spec, const StepLevers& levers) {
-    using Unit = Place::Unit;
-    const Slice& slice = levers.slice;
-    layers = slice.end(spec) - slice.first_layer;
-    const auto padded = [](std::size_t count, std::size_t to) { return checked_sum(count, to - 1) / to * to; };
-    visit_tensors(spec, slice, [&](const Place& p) {
-      if (p.unit == Unit::layer && p.layer != slice.first_layer + 1) return;
-      (p.unit == Unit::token       ? token
-       : p.unit == Unit::embedding ? embedding
-       : p.unit == Unit::layer     ? layer
-                                   : head) += padded(checked_product(p.rows, p.columns), kUnitAlign);
-    });
-    for (std::size_t* unit : {&token, &embedding, &layer, &head})
-      *unit = padded(*unit, checked_product(kUnitAlign, levers.replicas));
+    if (std::max({u, h, p, t, sums, l, v, s, q, tokens}) > SIZE_MAX / 64)
+      throw std::length_error("a size does not fit 64 bits");
   }
 };
 
@@ -71,7 +63,7 @@ class StepWalk {
         z_(spec, levers),
         tracker_(resident) {
     const std::size_t layers = levers.slice.end(spec) - levers.slice.first_layer;
-    if (schedule_.empty()) schedule_ = {{layers, false, {}}};
+    if (schedule_.empty()) schedule_ = {{layers, false, levers.form.keep}};
     std::size_t scheduled = 0;
     for (const Segment& segment : schedule_) scheduled += segment.layers;
     if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
@@ -118,14 +110,16 @@ class StepWalk {
   void backward(const Segment& segment) {
     for (std::size_t i = 0; segment.recompute && i + 1 < segment.layers; ++i) {
       use(layer_);
-      forward_layer(Keep{});
+      forward_layer(levers_.form.keep);
       done_with(layer_);
     }
     for (std::size_t i = segment.layers; i-- > 0;) {
-      const bool again = segment.recompute && i + 1 < segment.layers;  // its forward pass has just run again
       use(layer_), make_gradients(layer_);
-      rebuild(again ? Keep{} : segment.recompute ? Keep{.layer = false} : segment.keep);
-      backward_layer();
+      const bool again = segment.recompute && i + 1 < segment.layers;  // its forward pass has just run again
+      const bool nothing = again ? !levers_.form.keep.layer : segment.recompute || !segment.keep.layer;
+      Keep keep = nothing || again ? levers_.form.keep : segment.keep;
+      if (nothing) keep.layer = keep.middle = keep.probabilities = true, forward_layer(keep, false);
+      backward_layer(keep);
       drop(z_.u);  // the layer's input
       done_with(layer_), reduce_gradients(layer_);
     }
@@ -136,7 +130,8 @@ class StepWalk {
     use(token_), use(head_);
     if (bert_) add(z_.u), add(z_.u);  // dense, GELU
     add(z_.u), add(z_.s), add(z_.s);  // norm
-    add(z_.v);
+    if (chunked()) make_gradients(token_), make_gradients(head_);
+    add(chunked() ? z_.chunk : z_.v);
     if (levers_.data_parallel == DataParallel::other_device) return;
     const bool gathers = levers_.data_parallel == DataParallel::first_device;
     const std::size_t batch = checked_product(levers_.sequences, gathers ? levers_.replicas : 1);
@@ -148,6 +143,7 @@ class StepWalk {
     add(Category::workspace, row_losses);
     tracker_.drop(Category::workspace, row_losses);
     if (gathers) drop(gathered), tracker_.drop(Category::data, whole_batch_tokens());
+    if (chunked()) drop(z_.chunk);
   }
 
   const PeakTracker& tracker() const { return tracker_; }
@@ -221,10 +217,12 @@ class StepWalk {
   void head_backward() {
     if (levers_.data_parallel == DataParallel::other_device)
       add(Category::gradients, whole_state()[Category::gradients]);
-    make_gradients(token_), make_gradients(head_);
-    drop(z_.u);  // norm
-    add(z_.u);   // gradient
-    drop(z_.v);
+    if (!chunked()) {  // or the gradient took the place of the norm's output while chunks of logits came and went
+      make_gradients(token_), make_gradients(head_);
+      drop(z_.u);  // norm
+      add(z_.u);   // gradient
+      drop(z_.v);
+    }
     if (bert_) {
       drop(z_.u), drop(z_.u), drop(z_.u);  // GELU, dense, the last layer's output
       add(z_.u);
@@ -236,63 +234,101 @@ class StepWalk {
     done_with(token_), done_with(head_), reduce_gradients(head_);
   }
 
-  // Its input is there, and stays; its output comes.
-  void forward_layer(const Keep& keep) {
+  bool chunked() const { return levers_.form.loss == LossForm::chunked && levers_.data_parallel == DataParallel::none; }
+
+  // Its input is there, and stays; its output comes, or only what its backward pass reads.
+  void forward_layer(const Keep& keep, bool output = true) {
     const bool norms = keep.layer && keep.norms, gelu = keep.layer && keep.gelu;
     if (!bert_) add(z_.u), add(z_.s), add(z_.s);  // norm 1
     add(z_.q);
     if (!bert_ && !norms) drop(z_.u);
-    add(z_.p);
-    add(z_.a);  // attended
-    if (!keep.layer || !keep.probabilities) drop(z_.p);
-    if (!keep.layer) drop(z_.q);
+    attend(keep);
     add(z_.u);  // middle
     if (!keep.layer) drop(z_.a);
     add(z_.u), add(z_.s), add(z_.s);  // the norm before the MLP
-    if (bert_ && !keep.layer) drop(z_.u);
+    if (bert_ && (!keep.layer || !keep.middle)) drop(z_.u);
     add(z_.h);  // before GELU
     if (!bert_ && !norms) drop(z_.u);
+    if (!bert_ && !output) {
+      if (gelu) add(z_.h);
+      return;
+    }
     if (keep.layer) add(z_.h);  // after GELU: in place when nothing is kept
     add(z_.u);                  // the output, in bert the sum before the norm
     if (!gelu) drop(z_.h);
     if (bert_) {
       if (!norms) drop(z_.u);
-      add(z_.u), add(z_.s), add(z_.s);  // the output
+      if (output) add(z_.u);
+      add(z_.s), add(z_.s);
     }
     if (!keep.layer) drop(z_.u), drop(4 * z_.s);  // gpt: middle; bert: the sum; statistics of two norms
+    if (!bert_ && keep.layer && !keep.middle) drop(z_.u);
+  }
+  // From qkv to attended.
+  void attend(const Keep& keep) {
+    switch (levers_.form.attention) {
+      case AttentionForm::textbook:
+        add(z_.p), add(z_.a);
+        if (!keep.layer || !keep.probabilities) drop(z_.p);
+        break;
+      case AttentionForm::tiled:
+        add(z_.a);
+        add(z_.t), drop(z_.t);
+        break;
+      case AttentionForm::fused:
+        add(z_.a), add(z_.l);
+        if (!keep.layer) drop(z_.l);
+        break;
+    }
+    if (!keep.layer) drop(z_.q);
   }
 
-  // What the layer's backward pass reads and the layer did not keep.
-  void rebuild(const Keep& keep) {
-    const bool all = !keep.layer;
-    if (all || !keep.norms) add((bert_ ? 1 : 2) * z_.u);
-    if (all) add(z_.q), add(z_.a), add(z_.u), add(z_.h), add(4 * z_.s), add(bert_ ? z_.u : 0);
-    if (all || !keep.probabilities) add(z_.p);
-    if (all || !keep.gelu) add(z_.h);
-  }
-
-  // All that the layer's forward pass made is there, its input, and the gradient of its output, which becomes that of
-  // its input.
-  void backward_layer() {
+  // What `keep` says of the layer is there, its input, and the gradient of its output, which becomes that of its input.
+  // The rest is computed again when it is needed.
+  void backward_layer(const Keep& keep) {
     if (bert_) drop(2 * z_.s), drop(z_.u);  // the second norm's statistics and the sum before it
-    drop(z_.h);                             // after GELU
-    add(z_.h);                              // the MLP's gradient
-    drop(z_.h);                             // before GELU
-    drop(z_.u);                             // the norm before the MLP
-    if (!bert_) add(z_.u);                  // its gradient
-    drop(z_.h);
+    if (!keep.gelu) add(z_.h);
+    drop(z_.h);  // after GELU
+    add(z_.h);   // the MLP's gradient
+    drop(z_.h);  // before GELU
+    if (!keep.middle) add(z_.u);
+    if (!keep.norms) add(z_.u);
+    drop(z_.u);             // the norm before the MLP
+    if (!bert_) add(z_.u);  // its gradient
+    drop(z_.h);             // the MLP's gradient
     drop(2 * z_.s);
     if (!bert_) drop(z_.u);
-    drop(z_.u), drop(z_.a);  // middle, attended
-    add(z_.a), add(z_.q);    // gradients of attended and of qkv
-    add(z_.p);               // and of the probabilities
-    drop(z_.a), drop(z_.p), drop(z_.q), drop(z_.p);
+    drop(z_.u);  // middle
+    attend_backward(keep);
     if (!bert_) {
+      if (!keep.norms) add(z_.u);
       drop(z_.u);  // norm 1
       add(z_.u);   // its gradient
       drop(z_.u), drop(2 * z_.s);
     }
-    drop(z_.q);
+    drop(z_.q);  // gradient of qkv
+  }
+  // From attended and qkv to the gradient of qkv.
+  void attend_backward(const Keep& keep) {
+    switch (levers_.form.attention) {
+      case AttentionForm::textbook:
+        drop(z_.a), add(z_.a);  // attended, its gradient
+        if (!keep.probabilities) add(z_.p);
+        add(z_.q), add(z_.p);  // gradients of qkv and of the probabilities
+        drop(z_.a), drop(z_.p), drop(z_.q), drop(z_.p);
+        break;
+      case AttentionForm::tiled:
+        drop(z_.a), add(z_.a);
+        add(z_.q), add(2 * z_.t), add(z_.sums);
+        drop(z_.a), drop(z_.q), drop(2 * z_.t), drop(z_.sums);
+        break;
+      case AttentionForm::fused:
+        add(z_.a), add(z_.l);  // gradient of attended, and its dots with attended
+        drop(z_.a);
+        add(z_.q);
+        drop(z_.a), drop(2 * z_.l), drop(z_.q);
+        break;
+    }
   }
 
   void use(const Temporary& unit) { add(Category::parameters, unit.parameters); }
@@ -328,6 +364,7 @@ StepLevers alone(const StepLevers& levers, const Segment& segment) {
   return {.element_bytes = levers.element_bytes,
           .sequences = levers.sequences,
           .seq = levers.seq,
+          .form = levers.form,
           .schedule = {segment},
           .slice = {.layers = segment.layers, .parts = levers.slice.parts}};
 }
@@ -376,60 +413,6 @@ std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_byt
 std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
                            std::size_t seq) {
   return Sizes(spec, {.element_bytes = element_bytes, .sequences = sequences, .seq = seq}).u;
-}
-
-std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq) {
-  return checked_product(round_to_granule(checked_product(checked_product(sequences, seq), sizeof(int))), 2);
-}
-
-std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes) {
-  std::size_t sum = 0;
-  visit_whole(spec, [&](const Place& p) {
-    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(p.rows, p.columns), element_bytes)));
-  });
-  return sum;
-}
-
-ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
-  const UnitElements units(spec, levers);
-  const std::size_t e = levers.element_bytes;
-  // Of each unit all, or a shard from this ZeRO stage on.
-  const auto bytes = [&](int sharded_from, std::size_t element_bytes) {
-    const std::size_t shards = levers.zero >= sharded_from ? levers.replicas : 1;
-    const auto unit = [&](std::size_t elements) {
-      return round_to_granule(checked_product(elements / shards, element_bytes));
-    };
-    const std::size_t rest = checked_sum(checked_sum(unit(units.token), unit(units.embedding)), unit(units.head));
-    return checked_sum(rest, checked_product(units.layers, unit(units.layer)));
-  };
-  ByCategory state;
-  state[Category::parameters] = bytes(3, e);
-  state[Category::gradients] = bytes(2, e);
-  state[Category::optimizer] =
-      checked_sum(checked_product(bytes(1, sizeof(float)), e == 2 ? 3 : 2), scale_state_bytes());
-  return state;
-}
-
-LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
-  const std::uint64_t rows = sequences * seq, square = std::uint64_t(spec.width) * spec.width;
-  const std::uint64_t scores = 2 * rows * seq * spec.width;  // H · D = C
-  return {24 * rows * square + 2 * scores, spec.bert() ? 0 : 8 * rows * square, scores};
-}
-
-std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
-  if (segment.recompute) return segment.layers * layer.forward - layer.last_product;
-  if (!segment.keep.layer) return segment.layers * (layer.forward - layer.last_product);
-  return segment.keep.probabilities ? 0 : segment.layers * layer.probabilities;
-}
-
-std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                         const Schedule& schedule) {
-  const std::uint64_t rows = sequences * seq;
-  const LayerFlops layer = layer_flops(spec, sequences, seq);
-  std::uint64_t forward = layer.forward * spec.layers + 2 * rows * spec.width * spec.vocabulary, recompute = 0;
-  if (spec.bert()) forward += 2 * rows * spec.width * spec.width;
-  for (const Segment& segment : schedule) recompute += recompute_flops(layer, segment);
-  return 3 * forward + recompute;
 }
 
 }  // namespace oomlab::nn

@@ -23,7 +23,7 @@ struct Segment {
   Keep keep{};             ///< of each layer, where not
   friend bool operator==(const Segment&, const Segment&) = default;
 };
-/// How all layers of a model, or of a slice of it, are treated. Empty: all keep everything.
+/// How all layers of a model, or of a slice of it, are treated. Empty: all keep what the step's form says.
 using Schedule = std::vector<Segment>;
 
 /// torch.nn.DataParallel: each device computes its share of the batch, the first one has all else.
@@ -37,6 +37,7 @@ enum class DataParallel {
 struct StepLevers {
   std::size_t element_bytes = sizeof(float);  ///< E, of parameters, gradients and activations
   std::size_t sequences = 0, seq = 0;         ///< B and S, of a micro-batch
+  StepForm form{};                            ///< its keep holds for layers that a schedule says nothing about
   Schedule schedule{};
   std::size_t micro_batches = 1;  ///< in a step, one after the other; gradients accumulate
   std::size_t in_flight = 1;      ///< how many of these wait for their backward pass at most (pipelines)
@@ -54,8 +55,8 @@ struct StepLevers {
 PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident);
 
 /// What one segment has, in bytes of activations: from its forward to its backward pass, and at the fullest moment of
-/// each of the two, above what the segments before it hold. Of the levers element_bytes, sequences, seq and slice.parts
-/// count.
+/// each of the two, above what the segments before it hold. Of the levers element_bytes, sequences, seq, form and
+/// slice.parts count.
 struct SegmentBytes {
   std::size_t held, forward_peak, backward_peak;
 };
@@ -85,17 +86,21 @@ inline constexpr std::size_t kUnitAlign = 8;
 /// 16-bit elements 12 for the 8 (master weights), each shared out as `zero` says; and the loss scale.
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
 
-/// Floating-point operations of the matrix products, a multiplication and an addition counted as two.
+/// Floating-point operations of the matrix products of one layer, a multiplication and an addition counted as two. What
+/// fused attention does in its kernels is counted as if it were products: two in the forward, seven in the backward
+/// pass.
 struct LayerFlops {
-  std::uint64_t forward;        ///< of one layer
-  std::uint64_t last_product;   ///< of these, the one that a recomputed layer can leave out (0 in bert)
-  std::uint64_t probabilities;  ///< of these, the scores
+  std::uint64_t forward, backward;
+  std::uint64_t last_product;   ///< of the forward pass, what a recomputed layer can leave out (0 in bert)
+  std::uint64_t probabilities;  ///< of the forward pass, the scores of textbook attention; 0 in other forms
+  std::uint64_t middle;         ///< of the forward pass, what Keep::middle saves
+  std::uint64_t again;          ///< what a layer computes once more whose forward pass has run twice
 };
-LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq);
-/// What a segment computes a second time.
+LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form = {});
+/// What a segment computes a second time, beside what its attention's form always does.
 std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment);
-/// A whole step: three times the forward pass, and what is recomputed.
+/// A whole step. An empty schedule: all layers keep what the form says.
 std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                         const Schedule& schedule = {});
+                         const Schedule& schedule = {}, const StepForm& form = {});
 
 }  // namespace oomlab::nn

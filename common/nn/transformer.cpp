@@ -131,18 +131,6 @@ DeviceBuffer<T> Transformer<T>::activation(Context& context, std::size_t count, 
   return context.buffer<T>(count, Category::activations, tag);
 }
 
-namespace {
-
-struct Statistics {
-  DeviceBuffer<float>&mean, &rstd;
-  void allocate(Context& context, std::size_t rows) {
-    mean = context.buffer<float>(rows, Category::activations, "norm mean");
-    rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
-  }
-};
-
-}  // namespace
-
 // -------------------------------------------------------------------------------------------------------- forward pass
 
 template <class T>
@@ -157,7 +145,8 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
                     spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width);
   if (!spec_.bert()) return x;
   kept.sum = std::move(x);
-  Statistics{kept.mean, kept.rstd}.allocate(context, rows);
+  kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
+  kept.rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
   x = activation(context, kept.sum.size(), "layer input");
   layer_norm_forward(context, kept.sum.data(), value(kEmbedNorm), value(kEmbedNorm + 1), x.data(), kept.mean.data(),
                      kept.rstd.data(), rows, width);
@@ -170,6 +159,7 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
   return {
       .context = context,
       .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts, !spec_.bert()},
+      .form = form_.attention,
       .x = x,
       .tensors = &tensors_[first_of_layer(l)],
       .width = spec_.width,
@@ -183,32 +173,6 @@ DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, c
                                               const Keep& keep, LayerActivations<T>& kept) {
   const Block<T> layer = block(context, l, batch, x);
   return spec_.bert() ? bert_forward(layer, keep, kept, true) : gpt_forward(layer, keep, kept, true);
-}
-
-// Of `x` nothing is kept here.
-template <class T>
-typename Transformer<T>::HeadActivations Transformer<T>::run_head(Context& context, const TokenBatch& batch,
-                                                                  const T* x) {
-  const std::size_t rows = batch.rows(), width = spec_.width, count = checked_product(rows, width);
-  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
-  HeadActivations kept;
-  if (spec_.bert()) {
-    kept.dense = activation(context, count, "head before GELU");
-    kept.activated = activation(context, count, "head GELU");
-    linear_forward(context, x, value(at + kDense), kept.dense.data(), rows, width, width);
-    bias_activation_keep(context, kept.dense.data(), value(at + kDense + 1), kept.activated.data(), rows, width,
-                         Activation::gelu);
-    x = kept.activated.data();
-  }
-  kept.normed = activation(context, count, "head norm");
-  Statistics{kept.mean, kept.rstd}.allocate(context, rows);
-  layer_norm_forward(context, x, value(norm), value(norm + 1), kept.normed.data(), kept.mean.data(), kept.rstd.data(),
-                     rows, width);
-  kept.logits = activation(context, checked_product(rows, spec_.vocabulary), "logits");
-  linear_forward(context, kept.normed.data(), value(kToken), kept.logits.data(), rows, width, spec_.vocabulary);
-  if (spec_.bert())
-    bias_activation(context, kept.logits.data(), value(at + kDecoderBias), rows, spec_.vocabulary, Activation::none);
-  return kept;
 }
 
 template <class T>
@@ -228,83 +192,20 @@ DeviceBuffer<T> Transformer<T>::logits(Context& context, const TokenBatch& batch
 // ------------------------------------------------------------------------------------------------------- backward pass
 
 template <class T>
-typename Transformer<T>::HeadActivations Transformer<T>::head_forward(Context& context, const TokenBatch& batch,
-                                                                      DeviceBuffer<T> x) {
-  HeadActivations kept = run_head(context, batch, x.data());
-  kept.x = std::move(x);
-  return kept;
-}
-
-template <class T>
-void Transformer<T>::cross_entropy(Context& context, const TokenBatch& batch, T* logits, StepOptions options,
-                                   const float* scale_on_device) {
-  if (!loss_) throw std::logic_error("this model was made without gradients");
-  const std::size_t rows = batch.rows();
-  const float mean_of = 1.0f / static_cast<float>(options.total_batch ? options.total_batch : batch.targets);
-  DeviceBuffer<float> row_loss = context.buffer<float>(rows, Category::workspace, "row losses");
-  cross_entropy_with_gradient(context, logits, batch.labels.data(), row_loss.data(), rows, spec_.vocabulary, mean_of,
-                              scale_on_device);
-  scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
-}
-
-template <class T>
-DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations kept, bool accumulate) {
-  const std::size_t width = spec_.width, vocabulary = spec_.vocabulary, rows = kept.x.size() / width;
-  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
-  // The tied embedding gets its gradient as a head here, and as an embedding in embed_backward().
-  linear_backward_weight(context, kept.logits.data(), kept.normed.data(), gradient(kToken),
-                         spec_.bert() ? gradient(at + kDecoderBias) : nullptr, rows, width, vocabulary, accumulate);
-  kept.normed.reset();
-  DeviceBuffer<T> d = activation(context, kept.x.size(), "residual gradient");
-  linear_backward_input(context, kept.logits.data(), value(kToken), d.data(), rows, width, vocabulary);
-  kept.logits.reset();
-  const T* before_norm = spec_.bert() ? kept.activated.data() : kept.x.data();
-  layer_norm_backward_weight(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), gradient(norm),
-                             gradient(norm + 1), rows, width, accumulate);
-  layer_norm_backward_input(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), value(norm), d.data(),
-                            rows, width, false);
-  if (!spec_.bert()) return d;
-  kept.activated.reset();
-  activation_backward(context, d.data(), kept.dense.data(), d.size(), Activation::gelu);
-  kept.dense.reset();
-  linear_backward_weight(context, d.data(), kept.x.data(), gradient(at + kDense), gradient(at + kDense + 1), rows,
-                         width, width, accumulate);
-  kept.x.reset();
-  DeviceBuffer<T> below = activation(context, d.size(), "residual gradient");
-  linear_backward_input(context, d.data(), value(at + kDense), below.data(), rows, width, width);
-  return below;
-}
-
-template <class T>
-DeviceBuffer<T> Transformer<T>::head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
-                                     const float* scale_on_device) {
-  HeadActivations kept;
-  {
-    const Phase phase(context.ledger(), "forward");
-    kept = head_forward(context, batch, std::move(x));
-    cross_entropy(context, batch, kept.logits.data(), options, scale_on_device);
-  }
-  const Phase phase(context.ledger(), "backward");
-  return head_backward(context, std::move(kept), options.accumulate);
-}
-
-template <class T>
 void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                    LayerActivations<T>& kept) {
+  if (kept.qkv) return;
+  Keep keep = form_.keep;
+  keep.layer = keep.middle = keep.probabilities = true;  // what is there, and soon needed
   const Block<T> layer = block(context, l, batch, x);
-  if (kept.qkv) {
-    spec_.bert() ? bert_rebuild(layer, kept) : gpt_rebuild(layer, kept);
-  } else {
-    (void)(spec_.bert() ? bert_forward(layer, Keep{}, kept, false) : gpt_forward(layer, Keep{}, kept, false));
-  }
+  (void)(spec_.bert() ? bert_forward(layer, keep, kept, false) : gpt_forward(layer, keep, kept, false));
 }
 
 template <class T>
 void Transformer<T>::backward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                     LayerActivations<T> kept, DeviceBuffer<T>& gradient, bool accumulate) {
-  for (const auto* read : {&kept.norm1, spec_.bert() ? &kept.sum : &kept.norm2, &kept.qkv, &kept.probabilities,
-                           &kept.attended, &kept.middle, &kept.hidden, &kept.activated})
-    if (!*read) throw std::logic_error("backward_layer() reads what was not kept: call rebuild_layer() first");
+  if (!kept.qkv)
+    throw std::logic_error("backward_layer() reads a layer of which nothing was kept: call rebuild_layer() first");
   const Block<T> layer = block(context, l, batch, x);
   if (spec_.bert()) return bert_backward(layer, std::move(kept), gradient, accumulate);
   gpt_backward(layer, std::move(kept), gradient, accumulate);
@@ -341,7 +242,7 @@ ForwardPass<T>::ForwardPass(Context& context, Transformer<T>& model, const Token
   const Phase phase(context.ledger(), "forward");
   x_.push_back(model.embed(context, batch, embedding_));
   for (std::size_t l = 0; l < kept_.size(); ++l)
-    x_.push_back(model.forward_layer(context, l, batch, x_[l].data(), {}, kept_[l]));
+    x_.push_back(model.forward_layer(context, l, batch, x_[l].data(), model.form().keep, kept_[l]));
 }
 
 template <class T>

@@ -6,8 +6,9 @@
 //   bert   post-norm, every token sees every token, token types, embedding norm, masked-token head: dense, GELU, norm,
 //          decoder tied to the token embedding (BERT; Devlin et al., 2018)
 //
-// Attention is the textbook one: its probabilities are a matrix in memory. GELU is the tanh form in both, epsilon of
-// the norms 1e-5, no dropout. Values are stored as T (float, __half, __nv_bfloat16) and added up in FP32.
+// Attention and loss have several forms (StepForm); by default they are the textbook's, whose probabilities and logits
+// are matrices in memory. GELU is the tanh form in both, epsilon of the norms 1e-5, no dropout. Values are stored as T
+// (float, __half, __nv_bfloat16) and added up in FP32.
 //
 // Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary.
 
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "memory/context.h"
+#include "nn/attention.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
 
@@ -91,14 +93,43 @@ struct TokenBatch {
 TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
                             std::size_t sequences, std::size_t seq);
 
-/// What a layer keeps from its forward pass until its backward pass. What is not kept must be computed again, to the
-/// same bits, before the backward pass: rebuild_layer().
+/// What a layer keeps from its forward pass until its backward pass. What is not kept is computed again, to the same
+/// bits: a whole layer before its backward pass, by rebuild_layer(); single tensors in the backward pass, when they are
+/// needed.
 struct Keep {
   bool layer = true;          ///< false: nothing; the layer is computed again from its input
   bool norms = true;          ///< outputs of layer norms, R·C each: two in gpt, one in bert
   bool gelu = true;           ///< GELU's output, 4 R·C
-  bool probabilities = true;  ///< of the attention, B·H·S²
+  bool probabilities = true;  ///< of textbook attention, B·H·S²; the other forms have none to keep
+  bool middle = true;         ///< x + attention(x), R·C: one product of R·C² to compute again
   friend bool operator==(const Keep&, const Keep&) = default;
+
+  /// Without everything that is cheap to compute again: 9 R·C of gpt's 16 are left.
+  static Keep lean() { return {.norms = false, .gelu = false, .probabilities = false, .middle = false}; }
+};
+
+/// How logits become a loss and gradients.
+enum class LossForm {
+  full,     ///< all logits at once, R·V
+  chunked,  ///< head, loss and both gradients for some rows after the other: see loss_chunk_rows()
+};
+/// "full", "chunked".
+const char* name_of(LossForm form) noexcept;
+/// Throws std::invalid_argument with one line that says what is allowed.
+LossForm parse_loss(std::string_view name);
+/// Rows of a chunk: so many that their logits take at most as much as two residuals, R·C each, and at most half of all
+/// rows.
+std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows);
+
+/// How a model goes about a step, to the same result. By default as textbooks have it.
+struct StepForm {
+  AttentionForm attention = AttentionForm::textbook;
+  LossForm loss = LossForm::full;
+  Keep keep{};  ///< of every layer, in forward_backward()
+  friend bool operator==(const StepForm&, const StepForm&) = default;
+
+  /// No scores, no logits, nothing kept that is cheap to compute again.
+  static StepForm lean() { return {AttentionForm::tiled, LossForm::chunked, Keep::lean()}; }
 };
 
 /// The buffers between a layer's forward and its backward pass. Which ones exist: see Keep.
@@ -106,7 +137,8 @@ template <class T>
 struct LayerActivations {
   DeviceBuffer<T> norm1;          ///< gpt: norm(x), what attention reads; bert: norm(middle), what the MLP reads
   DeviceBuffer<T> qkv;            ///< [R, 3, H, C/H]
-  DeviceBuffer<T> probabilities;  ///< [B, H, S, S]
+  DeviceBuffer<T> probabilities;  ///< textbook attention: [B, H, S, S]
+  DeviceBuffer<float> lse;        ///< fused attention: [B, H, S]
   DeviceBuffer<T> attended;       ///< [R, C]
   DeviceBuffer<T> middle;         ///< x + attention(…)
   DeviceBuffer<T> norm2;          ///< gpt: norm(middle), what the MLP reads
@@ -141,14 +173,18 @@ class Transformer {
   /// Fills tensor i with what it is at the start of training: of a slice, the bits that the whole model has there.
   void initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const;
 
+  /// How the steps from now on are done.
+  void set_form(const StepForm& form) noexcept { form_ = form; }
+  const StepForm& form() const noexcept { return form_; }
+
   const Slice& slice() const noexcept { return slice_; }
   const TransformerSpec& spec() const noexcept { return spec_; }
   /// Every tensor in the order of tensors_of(). Valid as long as the model lives.
   std::vector<ParameterOf<T>> parameters();
 
   /// Forward and backward: fills the gradients and the loss, the mean over the batch's targets, or over
-  /// `options.total_batch` targets. `scale_on_device`, where not null, multiplies the gradients (not the loss). All
-  /// layers keep everything. Throws OutOfMemory as Mlp::forward_backward().
+  /// `options.total_batch` targets. `scale_on_device`, where not null, multiplies the gradients (not the loss). Every
+  /// layer keeps what form() says. Throws OutOfMemory as Mlp::forward_backward().
   void forward_backward(Context& context, TokenBatch batch, StepOptions options = {},
                         const float* scale_on_device = nullptr);
   /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
@@ -183,13 +219,15 @@ class Transformer {
   void cross_entropy(Context& context, const TokenBatch& batch, T* logits, StepOptions options,
                      const float* scale_on_device);
   DeviceBuffer<T> head_backward(Context& context, HeadActivations kept, bool accumulate);
-  /// The three above: head, loss, and the gradient with respect to the last layer's output, which it consumes.
+  /// The three above, or in one pass over chunks of rows, as form() says: head, loss, and the gradient with respect to
+  /// the last layer's output, which it consumes.
   DeviceBuffer<T> head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
                        const float* scale_on_device);
-  /// Computes again what `kept` lacks, from x and from what is there, to the bits that forward_layer() gave.
+  /// A layer of which nothing was kept: its forward pass again, which now keeps what form() says. Nothing where
+  /// something was kept.
   void rebuild_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, LayerActivations<T>& kept);
-  /// The layer's gradients; `gradient` [R, C] is with respect to its output before and to x afterwards. Frees what was
-  /// kept on the way. Throws std::logic_error when `kept` lacks something.
+  /// The layer's gradients; `gradient` [R, C] is with respect to its output before and to x afterwards. Computes again
+  /// what `kept` lacks of Keep's tensors, and frees what was kept on the way. Throws std::logic_error when nothing was.
   void backward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x, LayerActivations<T> kept,
                       DeviceBuffer<T>& gradient, bool accumulate);
   void embed_backward(Context& context, const TokenBatch& batch, EmbeddingActivations kept, DeviceBuffer<T> gradient,
@@ -202,18 +240,26 @@ class Transformer {
   std::size_t first_of_head() const noexcept { return first_of_layer(slice_.end(spec_)); }
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
   Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const;
+  void make_logits(Context& context, const T* normed, T* logits, std::size_t rows);
+  void token_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows, bool accumulate);
+  HeadActivations head_before_logits(Context& context, const TokenBatch& batch, const T* x);
   HeadActivations run_head(Context& context, const TokenBatch& batch, const T* x);
+  DeviceBuffer<T> chunked_head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
+                               const float* scale_on_device);
+  DeviceBuffer<T> before_logits_backward(Context& context, HeadActivations kept, DeviceBuffer<T> d, bool accumulate);
 
   TransformerSpec spec_;
   Slice slice_;
   SumOverParts sum_over_parts_;
+  StepForm form_;
   std::vector<ParameterOf<T>> tensors_;  // without their names
   std::vector<DeviceBuffer<T>> owned_;   // values and gradients of a whole model
   DeviceBuffer<float> loss_;
 };
 
-/// A forward pass through all layers of a whole model, all kept, and the backward pass that reads it: the loop over
-/// layers of Transformer::forward_backward(). Mitigations that arrange the step themselves have loops of their own.
+/// A forward pass through all layers of a whole model, kept as its form says, and the backward pass that reads it: the
+/// loop over layers of Transformer::forward_backward(). Mitigations that arrange the step themselves have loops of
+/// their own.
 template <class T>
 class ForwardPass {
  public:

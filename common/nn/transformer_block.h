@@ -20,7 +20,8 @@ struct Block {
 
   Context& context;
   AttentionShape attention;  ///< of this part
-  const T* x;                ///< the layer's input [R, C]
+  AttentionForm form;
+  const T* x;  ///< the layer's input [R, C]
   const ParameterOf<T>* tensors;
   std::size_t width, hidden;  ///< C; 4 C of this part
   bool first_part;            ///< the one that adds what the parts have in common
@@ -54,16 +55,39 @@ struct Block {
   }
   /// From qkv to middle = x + attention(…).
   void attend(const Keep& keep, LayerActivations<T>& kept) const {
-    kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
-    kept.attended = activation(checked_product(rows(), inner()), "attended");
-    attention_forward<T>(context, attention, kept.qkv.data(), kept.probabilities.data(), kept.attended.data());
-    if (!keep.layer || !keep.probabilities) kept.probabilities.reset();
+    const auto attended = [&] { return activation(checked_product(rows(), inner()), "attended"); };
+    switch (form) {
+      case AttentionForm::textbook:
+        kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
+        kept.attended = attended();
+        attention_forward<T>(context, attention, kept.qkv.data(), kept.probabilities.data(), kept.attended.data());
+        if (!keep.layer || !keep.probabilities) kept.probabilities.reset();
+        break;
+      case AttentionForm::tiled:
+        kept.attended = attended();
+        attention_forward_tiled<T>(context, attention, kept.qkv.data(), kept.attended.data());
+        break;
+      case AttentionForm::fused:
+        kept.attended = attended();
+        kept.lse = row_values("attention log-sum-exp");
+        attention_forward_fused<T>(context, attention, kept.qkv.data(), kept.attended.data(), kept.lse.data());
+        if (!keep.layer) kept.lse.reset();
+        break;
+    }
     if (!keep.layer) kept.qkv.reset();
+    middle(kept);
+    if (!keep.layer) kept.attended.reset();
+  }
+  /// x + attention(…), from attended.
+  void middle(LayerActivations<T>& kept) const {
     kept.middle = activation(count(), "middle");
     linear_forward(context, kept.attended.data(), value(kProjection), kept.middle.data(), rows(), inner(), width);
     sum_over_parts(kept.middle);
     add_residual(context, x, kept.middle.data(), value(kProjection + 1), kept.middle.data(), rows(), width);
-    if (!keep.layer) kept.attended.reset();
+  }
+  /// One float a row and head.
+  DeviceBuffer<float> row_values(const char* tag) const {
+    return context.buffer<float>(checked_product(rows(), attention.heads), Category::activations, tag);
   }
   void expand(const T* from, LayerActivations<T>& kept) const {
     kept.hidden = activation(checked_product(rows(), hidden), "before GELU");
@@ -89,7 +113,7 @@ struct Block {
     return y;
   }
 
-  // ---- what was dropped, computed once more
+  // ---- what was dropped, computed once more when it is needed
 
   void recompute_norm(DeviceBuffer<T>& output, std::size_t which, const T* before, const DeviceBuffer<float>& mean,
                       const DeviceBuffer<float>& rstd) const {
@@ -98,8 +122,10 @@ struct Block {
     layer_norm_recompute(context, before, mean.data(), rstd.data(), value(which), value(which + 1), output.data(),
                          rows(), width);
   }
-  void recompute_probabilities_and_gelu(LayerActivations<T>& kept) const {
-    if (!kept.probabilities) kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
+  void recompute_middle(LayerActivations<T>& kept) const {
+    if (!kept.middle) middle(kept);
+  }
+  void recompute_gelu(LayerActivations<T>& kept) const {
     if (kept.activated) return;
     kept.activated = activation(kept.hidden.size(), "recomputed GELU");
     bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden, Activation::gelu);
@@ -124,6 +150,7 @@ struct Block {
   }
   /// From d, the gradient of the MLP's output, to that of `hidden`.
   DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
+    recompute_gelu(kept);
     weights(kContract, d, kept.activated.data(), hidden, width, accumulate);
     kept.activated.reset();
     DeviceBuffer<T> d_hidden = activation(kept.hidden.size(), "MLP gradient");
@@ -136,27 +163,32 @@ struct Block {
   DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
     kept.middle.reset();
     weights(kProjection, d, kept.attended.data(), inner(), width, accumulate);
-    kept.attended.reset();
+    if (form != AttentionForm::fused) kept.attended.reset();
     DeviceBuffer<T> d_attended = activation(checked_product(rows(), inner()), "attended gradient");
     linear_backward_input(context, d.data(), value(kProjection), d_attended.data(), rows(), inner(), width);
+    if (form == AttentionForm::tiled)
+      return attention_backward_tiled<T>(context, attention, kept.qkv, std::move(d_attended));
+    if (form == AttentionForm::fused) {
+      DeviceBuffer<float> dots = row_values("attention row dots");
+      attention_row_dots<T>(context, attention, kept.attended.data(), d_attended.data(), dots.data());
+      kept.attended.reset();
+      return attention_backward_fused<T>(context, attention, kept.qkv, kept.lse, dots, std::move(d_attended));
+    }
+    if (!kept.probabilities) kept.probabilities = attention_probabilities<T>(context, attention, kept.qkv.data());
     return attention_backward<T>(context, attention, kept.qkv, kept.probabilities, std::move(d_attended));
   }
 };
 
-// The styles. Forward: the layer's output, or without `output` only what the backward pass reads. Recompute: what
-// `kept` lacks beside qkv. Backward: `d` [R, C] is the gradient with respect to the output before, and to x afterwards.
+// The styles. Forward: the layer's output, or without `output` only what the backward pass reads. Backward: `d` [R, C]
+// is the gradient with respect to the output before, and to x afterwards; what `kept` lacks is computed again.
 
 template <class T>
 DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
-template <class T>
-void gpt_rebuild(const Block<T>& block, LayerActivations<T>& kept);
 template <class T>
 void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
 
 template <class T>
 DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
-template <class T>
-void bert_rebuild(const Block<T>& block, LayerActivations<T>& kept);
 template <class T>
 void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
 

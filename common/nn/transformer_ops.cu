@@ -10,111 +10,6 @@
 
 namespace oomlab::nn {
 
-// ---------------------------------------------------------------------------------------------------------- embeddings
-
-namespace {
-
-template <class T>
-__global__ void embedding_kernel(const int* __restrict__ tokens, const T* __restrict__ token,
-                                 const T* __restrict__ position, const T* __restrict__ everywhere, T* __restrict__ x,
-                                 std::size_t rows, std::size_t seq, std::size_t width, bool packs) {
-  for (std::size_t row : row_range(rows)) {
-    const T *word = token + static_cast<std::size_t>(tokens[row]) * width, *place = position + row % seq * width;
-    T* to = x + row * width;
-    for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
-      using V = decltype(v);
-      v = load<V>(word, i);
-      const V p = load<V>(place, i);
-      V e{};
-      if (everywhere) e = load<V>(everywhere, i);
-      each_lane<V>([&](std::size_t k) {
-        v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(p[k]) + static_cast<float>(e[k]));
-      });
-      store(to, i, v);
-    });
-  }
-}
-
-// Every token belongs to one owner, which adds its rows in order: no atomics, and the same bits every time. An owner
-// looks at kListed rows at a time: its threads write down which are its own, and link each to the next one with the
-// same token. A token's rows are then added in FP32, and rounded once.
-constexpr std::size_t kOwners = 256, kListed = 4096;
-struct TokenRows {
-  int token[kListed];             // −1: not this owner's
-  std::uint16_t next[kListed];    // the next row with this token; kListed: none
-  std::uint8_t follows[kListed];  // whether there is one before
-};
-
-template <class T>
-__global__ void token_gradient_kernel(const int* __restrict__ tokens, const T* __restrict__ dx, T* __restrict__ dtoken,
-                                      std::size_t rows, std::size_t width, bool packs) {
-  auto* const list = dynamic_shared<TokenRows>();
-  for (std::size_t owner : row_range(kOwners))
-    for (std::size_t top = 0; top < rows; top += kListed) {
-      const std::size_t count = rows - top < kListed ? rows - top : kListed;
-      for (std::size_t i : block_range(count)) {
-        const int token = tokens[top + i];
-        list->token[i] = static_cast<std::size_t>(token) % kOwners == owner ? token : -1;
-        list->follows[i] = 0;
-      }
-      __syncthreads();
-      for (std::size_t i : block_range(count)) {
-        if (list->token[i] < 0) continue;
-        std::size_t next = i + 1;
-        while (next < count && list->token[next] != list->token[i]) ++next;
-        list->next[i] = static_cast<std::uint16_t>(next < count ? next : kListed);
-        if (next < count) list->follows[next] = 1;
-      }
-      __syncthreads();
-      for (std::size_t first = 0; first < count; ++first) {
-        if (list->token[first] < 0 || list->follows[first]) continue;
-        T* to = dtoken + static_cast<std::size_t>(list->token[first]) * width;
-        for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
-          using V = decltype(v);
-          float sum[V::size];
-          v = load<V>(to, i);
-          each_lane<V>([&](std::size_t k) { sum[k] = static_cast<float>(v[k]); });
-          for (std::size_t row = first; row != kListed; row = list->next[row]) {
-            v = load<V>(dx + (top + row) * width, i);
-            each_lane<V>([&](std::size_t k) { sum[k] += static_cast<float>(v[k]); });
-          }
-          each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(sum[k]); });
-          store(to, i, v);
-        });
-      }
-      __syncthreads();  // the next rows are listed in the same place
-    }
-}
-
-template <class T>
-__global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict__ dposition, std::size_t sequences,
-                                         std::size_t count, bool accumulate) {
-  for (std::size_t i : grid_range(count)) {
-    float sum = accumulate ? static_cast<float>(dposition[i]) : 0.0f;
-    for (std::size_t s = 0; s < sequences; ++s) sum += static_cast<float>(dx[s * count + i]);
-    dposition[i] = static_cast<T>(sum);
-  }
-}
-
-}  // namespace
-
-template <class T>
-void embedding_forward(Context& context, const int* tokens, const T* token, const T* position,
-                       const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
-                       std::size_t width) {
-  launch(embedding_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), tokens, token, position,
-         everywhere, x, rows, seq, width, packs_fit<T>(width, token, position, everywhere, x));
-}
-
-template <class T>
-void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, T* dposition, std::size_t rows,
-                        std::size_t seq, std::size_t width, bool accumulate_position) {
-  launch(token_gradient_kernel<T>, shape_for_rows(kOwners, sizeof(TokenRows)), context.stream(), tokens, dx, dtoken,
-         rows, width, packs_fit<T>(width, dx, dtoken));
-  launch(position_gradient_kernel<T>, shape_for_items(seq * width), context.stream(), dx, dposition, rows / seq,
-         seq * width, accumulate_position);
-}
-
 // ---------------------------------------------------------------------------------------------------------- layer norm
 
 namespace {
@@ -338,14 +233,15 @@ __device__ float block_exp_sum(const T* x, std::size_t n, float largest, float s
 }
 
 template <class T, bool kPacks>
-__global__ void softmax_kernel(T* x, std::size_t rows, std::size_t seq, float scale, bool causal) {
-  for (std::size_t row : row_range(rows)) {
-    T* line = x + row * seq;
-    const std::size_t seen = causal ? row % seq + 1 : seq;
+__global__ void softmax_kernel(T* x, ScoreTile tile, float scale) {
+  const std::size_t columns = tile.columns;
+  for (std::size_t row : row_range(tile.matrices * tile.rows)) {
+    T* line = x + row * columns;
+    const std::size_t seen = tile.causal ? tile.first + row % tile.rows + 1 : columns;
     const float largest = block_max_over<T, kPacks>(line, seen);
     // A sum of all threads' is there when all of them have read theirs: from here on the row may be overwritten.
     const float inverse = 1.0f / block_exp_sum<T, kPacks>(line, seen, largest, scale);
-    for_packs<T>(BlockRange{}, seq, kPacks, [&](auto v, std::size_t i) {
+    for_packs<T>(BlockRange{}, columns, kPacks, [&](auto v, std::size_t i) {
       using V = decltype(v);
       v = load<V>(line, i);
       each_lane<V>([&](std::size_t k) {
@@ -359,12 +255,12 @@ __global__ void softmax_kernel(T* x, std::size_t rows, std::size_t seq, float sc
 
 // dx = scale · p · (dp − Σ p dp). Where p is 0 because it is masked, dp is not read into the sum.
 template <class T, bool kPacks>
-__global__ void softmax_backward_kernel(const T* p, T* dp, std::size_t rows, std::size_t seq, float scale,
-                                        bool causal) {
-  for (std::size_t row : row_range(rows)) {
-    const T* p_line = p + row * seq;
-    T* line = dp + row * seq;
-    const std::size_t seen = causal ? row % seq + 1 : seq;
+__global__ void softmax_backward_kernel(const T* p, T* dp, ScoreTile tile, float scale) {
+  const std::size_t columns = tile.columns;
+  for (std::size_t row : row_range(tile.matrices * tile.rows)) {
+    const T* p_line = p + row * columns;
+    T* line = dp + row * columns;
+    const std::size_t seen = tile.causal ? tile.first + row % tile.rows + 1 : columns;
     // When this sum is there, all threads have read the row.
     const float common = block_sum_over<T>(seen, [&](auto count, std::size_t i, float* sums) {
       float a[count], b[count];
@@ -372,7 +268,7 @@ __global__ void softmax_backward_kernel(const T* p, T* dp, std::size_t rows, std
       load_floats<kPacks, count>(b, line + i);
       for (std::size_t k = 0; k < count; ++k) sums[k] += a[k] * b[k];
     });
-    for_packs<T>(BlockRange{}, seq, kPacks, [&](auto d, std::size_t i) {
+    for_packs<T>(BlockRange{}, columns, kPacks, [&](auto d, std::size_t i) {
       using V = decltype(d);
       d = load<V>(line, i);
       const V v = load<V>(p_line, i);
@@ -415,18 +311,17 @@ __global__ void cross_entropy_gradient_kernel(T* logits, const int* labels, floa
 }  // namespace
 
 template <class T>
-void softmax_forward(Context& context, T* x, std::size_t matrices, std::size_t seq, float scale, bool causal) {
-  const std::size_t rows = checked_product(matrices, seq);
-  launch(packs_fit<T>(seq, x) ? softmax_kernel<T, true> : softmax_kernel<T, false>, shape_for_packed_rows<T>(rows, seq),
-         context.stream(), x, rows, seq, scale, causal);
+void softmax_forward(Context& context, T* x, const ScoreTile& tile, float scale) {
+  launch(packs_fit<T>(tile.columns, x) ? softmax_kernel<T, true> : softmax_kernel<T, false>,
+         shape_for_packed_rows<T>(checked_product(tile.matrices, tile.rows), tile.columns), context.stream(), x, tile,
+         scale);
 }
 
 template <class T>
-void softmax_backward(Context& context, const T* p, T* dp, std::size_t matrices, std::size_t seq, float scale,
-                      bool causal) {
-  const std::size_t rows = checked_product(matrices, seq);
-  launch(packs_fit<T>(seq, p, dp) ? softmax_backward_kernel<T, true> : softmax_backward_kernel<T, false>,
-         shape_for_packed_rows<T>(rows, seq), context.stream(), p, dp, rows, seq, scale, causal);
+void softmax_backward(Context& context, const T* p, T* dp, const ScoreTile& tile, float scale) {
+  launch(packs_fit<T>(tile.columns, p, dp) ? softmax_backward_kernel<T, true> : softmax_backward_kernel<T, false>,
+         shape_for_packed_rows<T>(checked_product(tile.matrices, tile.rows), tile.columns), context.stream(), p, dp,
+         tile, scale);
 }
 
 template <class T>
@@ -440,23 +335,19 @@ void cross_entropy_with_gradient(Context& context, T* logits, const int* labels,
 
 // --------------------------------------------------------------------------------------------------------- instances
 
-#define OOMLAB_INSTANCES(T)                                                                                            \
-  template void embedding_forward<T>(Context&, const int*, const T*, const T*, const T*, T*, std::size_t, std::size_t, \
-                                     std::size_t);                                                                     \
-  template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, std::size_t, std::size_t,   \
-                                      bool);                                                                           \
-  template void layer_norm_forward<T>(Context&, const T*, const T*, const T*, T*, float*, float*, std::size_t,         \
-                                      std::size_t);                                                                    \
-  template void layer_norm_recompute<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,        \
-                                        std::size_t, std::size_t);                                                     \
-  template void layer_norm_backward_input<T>(Context&, const T*, const T*, const float*, const float*, const T*, T*,   \
-                                             std::size_t, std::size_t, bool);                                          \
-  template void layer_norm_backward_weight<T>(Context&, const T*, const T*, const float*, const float*, T*, T*,        \
-                                              std::size_t, std::size_t, bool);                                         \
-  template void add_residual<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t);                 \
-  template void softmax_forward<T>(Context&, T*, std::size_t, std::size_t, float, bool);                               \
-  template void softmax_backward<T>(Context&, const T*, T*, std::size_t, std::size_t, float, bool);                    \
-  template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float,      \
+#define OOMLAB_INSTANCES(T)                                                                                          \
+  template void layer_norm_forward<T>(Context&, const T*, const T*, const T*, T*, float*, float*, std::size_t,       \
+                                      std::size_t);                                                                  \
+  template void layer_norm_recompute<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,      \
+                                        std::size_t, std::size_t);                                                   \
+  template void layer_norm_backward_input<T>(Context&, const T*, const T*, const float*, const float*, const T*, T*, \
+                                             std::size_t, std::size_t, bool);                                        \
+  template void layer_norm_backward_weight<T>(Context&, const T*, const T*, const float*, const float*, T*, T*,      \
+                                              std::size_t, std::size_t, bool);                                       \
+  template void add_residual<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t);               \
+  template void softmax_forward<T>(Context&, T*, const ScoreTile&, float);                                           \
+  template void softmax_backward<T>(Context&, const T*, T*, const ScoreTile&, float);                                \
+  template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float,    \
                                                const float*);
 OOMLAB_INSTANCES(float)
 OOMLAB_INSTANCES(__half)

@@ -49,14 +49,19 @@ template <class T>
 void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out,
                   std::size_t rows, std::size_t width);
 
-/// softmax(scale · x) of each row of [matrices · seq, seq] in place. Causal: row q of each matrix sees columns 0…q, the
-/// others become 0.
+/// Attention scores of some queries: `matrices` of [rows, columns], of which the rows are those of queries first,
+/// first + 1, … Causal: query q sees columns 0…q.
+struct ScoreTile {
+  std::size_t matrices, rows, columns;
+  std::size_t first = 0;
+  bool causal = false;
+};
+/// softmax(scale · x) of each row in place; what a query does not see becomes 0.
 template <class T>
-void softmax_forward(Context& context, T* x, std::size_t matrices, std::size_t seq, float scale, bool causal);
+void softmax_forward(Context& context, T* x, const ScoreTile& tile, float scale);
 /// dp becomes the gradient with respect to x, in place; p is what softmax_forward() left.
 template <class T>
-void softmax_backward(Context& context, const T* p, T* dp, std::size_t matrices, std::size_t seq, float scale,
-                      bool causal);
+void softmax_backward(Context& context, const T* p, T* dp, const ScoreTile& tile, float scale);
 
 /// Cross-entropy on logits[rows, classes], forward and backward in one kernel: row_loss[r] = −log
 /// softmax(logits[r])[labels[r]], and logits become (softmax − one-hot) · gradient_scale in place. A negative label is

@@ -1,5 +1,6 @@
 // Names of models, and the tensors they have.
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 
@@ -35,6 +36,19 @@ void parse_shape(std::string_view text, std::string_view list, TransformerSpec& 
 }
 
 }  // namespace
+
+const char* name_of(LossForm form) noexcept { return form == LossForm::full ? "full" : "chunked"; }
+
+LossForm parse_loss(std::string_view name) {
+  for (const LossForm form : {LossForm::full, LossForm::chunked})
+    if (name == name_of(form)) return form;
+  throw std::invalid_argument("loss '" + std::string(name) + "' is unknown; known: full, chunked");
+}
+
+std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
+  const std::size_t as_residuals = checked_product(checked_product(rows, 2), spec.width) / spec.vocabulary;
+  return std::max<std::size_t>(1, std::min(as_residuals, (rows + 1) / 2));
+}
 
 TransformerSpec parse_transformer(std::string_view text) {
   using Style = TransformerSpec::Style;

@@ -45,8 +45,9 @@ inline ByCategory resident_with(const nn::TransformerSpec& spec, Precision preci
 
 /// Peak allocated bytes by category of training: activations are 4 or 2 bytes an element.
 inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                                    Precision precision) {
-  const nn::StepLevers levers{.element_bytes = element_bytes(precision), .sequences = sequences, .seq = seq};
+                                    Precision precision, const nn::StepForm& form = {}) {
+  const nn::StepLevers levers{
+      .element_bytes = element_bytes(precision), .sequences = sequences, .seq = seq, .form = form};
   return nn::walk_step(spec, levers, resident_with(spec, precision)).at_peak;
 }
 

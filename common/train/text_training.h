@@ -32,6 +32,16 @@ inline nn::TransformerSpec transformer_of(const Config& config) {
   return spec;
 }
 
+/// The form that --attention, --loss and --lean ask for; what a chapter does not have, or nobody asks for, is the
+/// textbook's.
+inline nn::StepForm form_of(const Config& config) {
+  nn::StepForm form;
+  if (const auto attention = config.options.find(kAttention)) form.attention = nn::parse_attention(*attention);
+  if (const auto loss = config.options.find(kLoss)) form.loss = nn::parse_loss(*loss);
+  if (config.options[kLean]) form.keep = nn::Keep::lean();
+  return form;
+}
+
 /// A file, or the course's own text, cut into sequences of `seq` tokens for this model: next tokens for gpt, masked
 /// tokens for bert. `ragged` sequences have unequal numbers of targets. Throws data::DataError.
 inline data::TextSampler text_for(const nn::TransformerSpec& spec, std::size_t seq, bool ragged,

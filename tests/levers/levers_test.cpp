@@ -43,7 +43,14 @@ nn::TransformerSpec any_model(Random& random) {
   spec.positions = random.from(16, 64);
   return spec;
 }
-nn::Keep any_keep(Random& random) { return {random.coin(), random.coin(), random.coin(), random.coin()}; }
+nn::Keep any_keep(Random& random) {
+  return {random.coin(), random.coin(), random.coin(), random.coin(), random.coin()};
+}
+nn::StepForm any_form(Random& random) {
+  using nn::AttentionForm, nn::LossForm;
+  return {random.one_of({AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}),
+          random.one_of({LossForm::full, LossForm::chunked}), any_keep(random)};
+}
 Schedule any_schedule(Random& random, std::size_t layers) {
   Schedule schedule;
   while (layers > 0) {
@@ -88,18 +95,20 @@ void one_device(Random& random) {
   const Precision precision = random.one_of({Precision::fp32, Precision::fp16, Precision::bf16, Precision::pure_fp16});
   const std::size_t batch = random.from(1, 6), seq = random.from(1, 16);
   const Schedule schedule = any_schedule(random, spec.layers);
+  const nn::StepForm form = any_form(random);
   const auto text = text_of(spec, seq);
   std::uint64_t counted = 0;
   const ByCategory peak = with_element_of(precision, [&]<class T>(T) {
     return peak_of(0, [&](Context& context) {
-      return std::make_unique<checkpointing::Checkpointed<T>>(context, spec, *text, batch, precision, schedule,
-                                                              counted);
+      return std::make_unique<checkpointing::Checkpointed<T>>(context, spec, *text, batch, precision, schedule, counted,
+                                                              form);
     });
   });
-  expect_planned(
-      checkpointing::predict_schedule(spec, element_bytes(precision), batch, seq, schedule,
-                                      resident_with(spec, precision)),
-      peak, fmt::format("{} {}, {}", words(spec, batch, seq), name_of(precision), checkpointing::describe(schedule)));
+  expect_planned(checkpointing::predict_schedule(spec, element_bytes(precision), batch, seq, schedule,
+                                                 resident_with(spec, precision), form),
+                 peak,
+                 fmt::format("{} {}, {}, attention {}, loss {}", words(spec, batch, seq), name_of(precision),
+                             checkpointing::describe(schedule), nn::name_of(form.attention), nn::name_of(form.loss)));
 }
 
 // Several devices: parts, replicas, stages, ZeRO, micro-batches, what is kept.
@@ -126,7 +135,7 @@ void several_devices(Random& random) {
   const std::size_t micro_batch = random.from(1, 3), micro_batches = data_parallel ? 1 : random.from(1, 4);
   const std::size_t seq = random.from(1, 12);
   const Job job{spec, text_of(spec, seq), layout, micro_batch * micro_batches * layout.dp, micro_batch,
-                seq,  any_keep(random)};
+                seq,  any_form(random)};
   const std::string what =
       fmt::format("{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq),
                   micro_batches, sizeof(T) == 2 ? "bf16" : "fp32", layout.tp, layout.dp, layout.pp,

@@ -241,7 +241,7 @@ TEST_P(TransformerOps, Softmax) {
         const float scale = 0.3f;
         const auto x = random<T>(matrices * seq * seq, 1, 8), dp = random<T>(x.size(), 2);
         auto p_ = device.upload(x), d_ = device.upload(dp);
-        nn::softmax_forward(device.context, p_.data(), matrices, seq, scale, causal);
+        nn::softmax_forward(device.context, p_.data(), {matrices, seq, seq, 0, causal}, scale);
         expect(p_, softmax(doubles(read(x)), matrices, seq, scale, causal), "p");
         const auto p = read(device.download(p_));
         for (std::size_t i = 0; i < p.size(); ++i)
@@ -249,7 +249,7 @@ TEST_P(TransformerOps, Softmax) {
             ASSERT_EQ(p[i], 0.0f) << "the future";
           }
 
-        nn::softmax_backward(device.context, p_.data(), d_.data(), matrices, seq, scale, causal);
+        nn::softmax_backward(device.context, p_.data(), d_.data(), {matrices, seq, seq, 0, causal}, scale);
         const Vector gradient = doubles(read(dp));
         const Vector dx = central_differences(doubles(read(x)), [&](const Vector& v) {
           return dot(softmax(v, matrices, seq, double(scale), causal), gradient);
@@ -265,9 +265,9 @@ TEST_P(TransformerOps, MaskedValuesMayBeAnything) {
   for (std::size_t i = 0; i < x.size(); ++i)
     if (i % seq > i / seq) wild[i] = i % 2 ? NAN : INFINITY, wild_dp[i] = NAN;
   auto a = device.upload(x), b = device.upload(wild), da = device.upload(dp), db = device.upload(wild_dp);
-  for (auto* p : {&a, &b}) nn::softmax_forward(device.context, p->data(), 1, seq, 1, true);
-  nn::softmax_backward(device.context, a.data(), da.data(), 1, seq, 1, true);
-  nn::softmax_backward(device.context, b.data(), db.data(), 1, seq, 1, true);
+  for (auto* p : {&a, &b}) nn::softmax_forward(device.context, p->data(), {1, seq, seq, 0, true}, 1);
+  nn::softmax_backward(device.context, a.data(), da.data(), {1, seq, seq, 0, true}, 1);
+  nn::softmax_backward(device.context, b.data(), db.data(), {1, seq, seq, 0, true}, 1);
   EXPECT_EQ(device.download(a), device.download(b));
   EXPECT_EQ(device.download(da), device.download(db));
 }

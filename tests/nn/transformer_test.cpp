@@ -1,8 +1,8 @@
 // The whole transformer: published parameter counts, bytes as predicted, gradients that point where the loss falls, and
 // bits that do not depend on what is kept. Numbers against another implementation: tests/parity.
 
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
+#include "nn/step_walk.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -59,9 +59,19 @@ std::vector<std::vector<Keep>> keeps(std::size_t layers) {
   std::vector<std::vector<Keep>> all{{}};
   for (int bits = 0; bits < 9; ++bits)
     all.emplace_back(layers, Keep{bits < 8, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+  all.emplace_back(layers, Keep::lean());
+  all.emplace_back(layers, Keep{.middle = false});
   std::vector<Keep> mixed(layers);
   for (std::size_t l = 0; l < layers; ++l) mixed[l] = Keep{l % 2 == 0, true, l % 3 != 0, false};
   all.push_back(mixed);
+  return all;
+}
+
+std::vector<StepForm> forms() {
+  std::vector<StepForm> all;
+  for (const AttentionForm attention : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
+    for (const LossForm loss : {LossForm::full, LossForm::chunked})
+      for (const Keep& keep : {Keep{}, Keep::lean()}) all.push_back({attention, loss, keep});
   return all;
 }
 
@@ -99,11 +109,12 @@ void step_with(Context& context, Transformer<T>& model, TokenBatch batch, const 
 
 template <class T>
 void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
-                              const std::vector<Keep>& keep, const std::string& what) {
+                              const std::vector<Keep>& keep, const std::string& what, const StepForm& form = {}) {
   CudaResource resource;
   Ledger ledger;
   Context context(resource, ledger);
   Transformer<T> model(context, spec, 1);
+  model.set_form(form);
   EXPECT_EQ(ledger.live_by_category()[Category::parameters], tensor_bytes(spec, sizeof(T)));
   EXPECT_EQ(ledger.live_by_category()[Category::gradients], tensor_bytes(spec, sizeof(T)));
   const ByCategory resident = ledger.live_by_category();
@@ -112,11 +123,12 @@ void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences
   step_with(context, model, Tokens(spec, sequences, seq, 1).batch(context), keep);
   Schedule schedule;
   for (const Keep& k : keep) schedule.push_back({1, false, k});
-  const StepLevers levers{.element_bytes = sizeof(T), .sequences = sequences, .seq = seq, .schedule = schedule};
+  const StepLevers levers{
+      .element_bytes = sizeof(T), .sequences = sequences, .seq = seq, .form = form, .schedule = schedule};
   EXPECT_EQ(ledger.peak_by_category(), walk_step(spec, levers, resident).at_peak)
       << what << ": " << ledger.peak_bytes();
   EXPECT_EQ(ledger.live_by_category(), resident) << what;
-  EXPECT_EQ(context.flops() - flops, step_flops(spec, sequences, seq, schedule)) << what;
+  EXPECT_EQ(context.flops() - flops, step_flops(spec, sequences, seq, schedule, form)) << what;
 }
 
 TYPED_TEST(TransformerOf, BytesAndFlopsAreAsPredicted) {
@@ -138,6 +150,45 @@ TYPED_TEST(TransformerOf, BytesAndFlopsAreAsPredicted) {
   TransformerSpec narrow = tiny("gpt:2-4-4");
   narrow.positions = 200;
   for (const auto& keep : keeps(2)) expect_step_as_predicted<TypeParam>(narrow, 2, 200, keep, "narrow");
+}
+
+TYPED_TEST(TransformerOf, BytesAndFlopsOfEveryFormAreAsPredicted) {
+  std::mt19937 random(4);
+  for (const char* name : {"gpt:3-2-8", "bert:3-2-8", "gpt:2-3-15"})
+    for (const std::size_t vocabulary : {3u, 29u, 2000u})
+      for (const StepForm& form : forms()) {
+        TransformerSpec spec = tiny(name, vocabulary);
+        spec.positions = 200;
+        const auto all = keeps(spec.layers);
+        const std::size_t seq = random() % 2 ? 1 + random() % 16 : 40 + random() % 160;  // one tile, or several
+        expect_step_as_predicted<TypeParam>(
+            spec, 1 + random() % 5, seq, all[random() % all.size()],
+            std::string(name) + " " + name_of(form.attention) + " " + name_of(form.loss), form);
+        if (OOMLAB_ROUNDS < 10) break;
+      }
+}
+
+// The largest single requests of a step: no form but the textbook's asks for B·H·S² or B·S·V elements.
+TEST(StepForms, LeanOnesNeverAskForScoresOrLogits) {
+  TransformerSpec spec = tiny("gpt:2-4-16", 400);
+  spec.positions = 256;
+  const std::size_t sequences = 2, seq = 256, scores = sequences * 4 * seq * seq * 4,
+                    logits = sequences * seq * 400 * 4;
+  for (const StepForm& form : forms()) {
+    CudaResource resource;
+    Ledger ledger;
+    Context context(resource, ledger);
+    Transformer<float> model(context, spec, 1);
+    model.set_form(form);
+    ledger.record_timeline(true);  // begins with the parameters that are live
+    model.forward_backward(context, Tokens(spec, sequences, seq, 1).batch(context));
+    std::size_t of_scores = 0, of_logits = 0;
+    for (const TimelineEvent& event : ledger.timeline())
+      if (event.kind == TimelineEvent::Kind::alloc && event.category == Category::activations)
+        of_scores += event.bytes >= scores, of_logits += event.bytes >= logits && event.bytes < scores;
+    EXPECT_EQ(of_scores > 0, form.attention == AttentionForm::textbook) << name_of(form.attention);
+    EXPECT_EQ(of_logits > 0, form.loss == LossForm::full) << name_of(form.attention) << " " << name_of(form.loss);
+  }
 }
 
 template <class T>
@@ -172,6 +223,39 @@ TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
       for (const auto& p : model.parameters()) fill(device.context, p.gradient, p.count, NAN);
       EXPECT_EQ(run(keep), loss);
       EXPECT_TRUE(same_bits(gradients(device, model), expected)) << name;
+    }
+  }
+}
+
+// Every form computes the same step: loss and every gradient, textbook against each other one.
+TEST(StepForms, LossAndEveryGradientAreThoseOfTheTextbook) {
+  for (const char* name : {"gpt:3-3-24", "bert:3-3-24"}) {
+    TransformerSpec spec = tiny(name, 257);
+    spec.positions = 100;
+    Device device;
+    Transformer<float> model(device.context, spec, 1);
+    for (const std::size_t seq : {7u, 100u}) {
+      const Tokens tokens(spec, 2, seq, 5);
+      model.set_form({});
+      model.forward_backward(device.context, tokens.batch(device.context));
+      const float loss = model.loss(device.context);
+      const auto expected = gradients(device, model);
+      for (const StepForm& form : forms()) {
+        model.set_form(form);
+        for (const auto& p : model.parameters()) fill(device.context, p.gradient, p.count, NAN);
+        model.forward_backward(device.context, tokens.batch(device.context));
+        const std::string what = std::string(name) + " " + name_of(form.attention) + " " + name_of(form.loss);
+        EXPECT_NEAR(model.loss(device.context), loss, 1e-5 * loss) << what;
+        const auto found = gradients(device, model);
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          double square = 0, all = 0;
+          for (std::size_t k = 0; k < found[i].size(); ++k) {
+            square += std::pow(double(found[i][k]) - expected[i][k], 2);
+            all += std::pow(double(expected[i][k]), 2);
+          }
+          EXPECT_LE(std::sqrt(square), 1e-5 * std::sqrt(all) + 1e-9) << what << ", tensor " << i;
+        }
+      }
     }
   }
 }
@@ -250,8 +334,8 @@ TEST(TransformerBatches, BadOnesAreRefused) {
                std::invalid_argument);
 }
 
-// Nothing is computed again behind the caller's back.
-TEST(TransformerLayers, TheBackwardPassRequiresWhatItReads) {
+// A whole layer is not computed again behind the caller's back.
+TEST(TransformerLayers, TheBackwardPassRequiresALayerThatKeptSomething) {
   for (const char* name : {"gpt:1-2-8", "bert:1-2-8"})
     for (const auto& keep : keeps(1)) {
       if (keep.empty()) continue;
@@ -266,7 +350,7 @@ TEST(TransformerLayers, TheBackwardPassRequiresWhatItReads) {
       const auto backward = [&] {
         model.backward_layer(device.context, 0, batch, x.data(), std::move(kept), d, false);
       };
-      if (!(keep[0] == Keep{})) {
+      if (!keep[0].layer) {
         EXPECT_THROW(backward(), std::logic_error) << name;
         kept = {};
         (void)model.forward_layer(device.context, 0, batch, x.data(), keep[0], kept);

@@ -1,0 +1,127 @@
+#pragma once
+// Folk advice about attention and the loss, put to the test; how the peak grows with the sequence, and how long it may
+// be.
+
+#include <map>
+#include <memory>
+
+#include "forms.h"
+
+namespace oomlab::attention_and_loss {
+
+/// Operations of the matrix products of a step, counted, by variant.
+using Counted = std::map<std::string, std::uint64_t>;
+
+inline std::vector<Claim> claims_of() {
+  const nn::TransformerSpec gpt2 = nn::parse_transformer("gpt2"), bert = nn::parse_transformer("bert-large");
+  const nn::StepForm textbook, tiled{.attention = nn::AttentionForm::tiled};
+  const std::string long_gpt2 = "gpt2 with as many positions, batch 1, bf16";
+  const auto growth = [=](const nn::StepForm& form) {
+    return [=] {
+      const auto activations = [&](std::size_t seq) {
+        return std::optional(double(bytes_of(gpt2, form, 1, seq, Precision::bf16)[Category::activations]));
+      };
+      return ratio(activations(65536), activations(32768));
+    };
+  };
+  const auto saves = [](const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                        const nn::StepForm& form, const nn::StepForm& without) {
+    return [=] {
+      const auto peak = [&](const nn::StepForm& f) {
+        return std::optional(double(bytes_of(spec, f, sequences, seq, Precision::bf16).total()));
+      };
+      return saved(peak(form), peak(without));
+    };
+  };
+  const std::string small = "a small model is another mixture of scores, logits and the rest";
+  return {
+      {.text = "attention memory is quadratic in the sequence",
+       .what = "activations of the textbook's step, 65,536 tokens / 32,768",
+       .range = between(3.5, 4),
+       .size = long_gpt2,
+       .at_size = growth(textbook)},
+      {.text = "without stored scores it is linear",
+       .what = "activations of the lean step, 65,536 tokens / 32,768",
+       .range = between(1.9, 2.1),
+       .size = long_gpt2,
+       .at_size = growth(nn::StepForm::lean())},
+      {.text = "FlashAttention is an approximation",
+       .about = About::numbers,
+       .what = "largest relative difference of the loss, fused against textbook",
+       .range = at_least(1e-3),
+       .measure = [](const Results& r) -> std::optional<double> {
+         const VariantResult* fused = r.find("fused");
+         return fused && fused->compared ? std::optional(fused->largest_difference) : std::nullopt;
+       }},
+      {.text = "it saves only at long sequences",
+       .what = "share of the peak that attention without stored scores saves",
+       .range = at_most(0.05),
+       .size = "bert-large, batch 32 x 128, bf16",
+       .at_size = saves(bert, 32, 128, tiled, textbook),
+       .measure = [](const Results& r) { return r.saved("tiled", "textbook", figures::peak); },
+       .here = small},
+      {.text = "the loss is small change",
+       .what = "share of the peak that the chunked loss saves",
+       .range = at_most(0.05),
+       .size = "gpt2, batch 8 x 1024, bf16, tiled attention",
+       .at_size = saves(gpt2, 8, 1024, {nn::AttentionForm::tiled, nn::LossForm::chunked}, tiled),
+       .measure = [](const Results& r) { return r.saved("tiled + chunked loss", "tiled", figures::peak); },
+       .here = small},
+      {.text = "fused attention is slower, because its backward pass computes the scores again",
+       .about = About::time,
+       .what = "samples/s, textbook / fused",
+       .range = at_least(1.0),
+       .measure = [](const Results& r) { return r.ratio("textbook", "fused", figures::speed); }},
+  };
+}
+
+/// What each variant computes and saves; the operations counted must be the predicted ones.
+inline void show_operations(const Results& results, Report& report, const nn::TransformerSpec& spec,
+                            const std::vector<Way>& all,
+                            const std::function<Schedule(const Way&, std::size_t)>& schedule_of, Counted& counted) {
+  const Config& c = report.config();
+  const auto textbook = results.value("textbook", figures::peak);
+  for (const Way& way : all) {
+    const auto peak = results.value(way.name, figures::peak);
+    if (!peak) continue;
+    const std::uint64_t flops = nn::step_flops(spec, c.batch, c.options[kSeq], schedule_of(way, c.batch), way.form);
+    report.line(fmt::format("{:<20}  {:>10.3f} GFLOP of matrix products, {:>11} saved", way.name, double(flops) / 1e9,
+                            textbook && *textbook >= *peak ? format_bytes(std::size_t(*textbook - *peak)) : "-"));
+    report.check(planning() || counted[way.name] == flops,
+                 fmt::format("{}: {} operations counted, {} predicted", way.name, counted[way.name], flops));
+  }
+  report.line("");
+}
+
+/// The peak of a step with one sequence against its length, and the longest one that fits a card: in closed form, for
+/// BF16 with master weights.
+inline void show_lengths(Report& report) {
+  const nn::StepForm forms[] = {{},
+                                {.attention = nn::AttentionForm::tiled},
+                                {nn::AttentionForm::tiled, nn::LossForm::chunked},
+                                nn::StepForm::lean()};
+  const std::string head = fmt::format("{:>12} {:>12} {:>12} {:>12}", "textbook", "tiled", "+ chunked", "lean");
+  report.line("one sequence of gpt2 in bf16, by its length (peak allocated; as many positions as tokens):");
+  report.line(fmt::format("  {:>8} {}", "tokens", head));
+  const nn::TransformerSpec gpt2 = nn::parse_transformer("gpt2");
+  for (std::size_t seq = 128; seq <= 131072; seq *= 4) {
+    std::string line = fmt::format("  {:>8} ", seq);
+    for (const nn::StepForm& form : forms)
+      line += fmt::format("{:>12} ", format_bytes(bytes_of(gpt2, form, 1, seq, Precision::bf16).total()));
+    line.pop_back();
+    report.line(line);
+  }
+  report.line("the longest sequence that fits, in bf16 (tokens):");
+  report.line(fmt::format("  {:<10} {:>7} {}", "model", "memory", head));
+  for (const char* name : {"gpt2", "bert-large"})
+    for (const std::size_t gib : {8, 16, 24, 80}) {
+      std::string line = fmt::format("  {:<10} {:>3} GiB ", name, gib);
+      for (const nn::StepForm& form : forms)
+        line += fmt::format("{:>12} ", longest_sequence(nn::parse_transformer(name), form, gib << 30, Precision::bf16));
+      line.pop_back();
+      report.line(line);
+    }
+  report.line("");
+}
+
+}  // namespace oomlab::attention_and_loss

@@ -1,0 +1,93 @@
+// Bytes and operations of a step that need no walk.
+
+#include <algorithm>
+
+#include "nn/mixed_precision.h"
+#include "nn/step_units.h"
+
+namespace oomlab::nn {
+
+std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq) {
+  return checked_product(round_to_granule(checked_product(checked_product(sequences, seq), sizeof(int))), 2);
+}
+
+std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes) {
+  std::size_t sum = 0;
+  visit_whole(spec, [&](const Place& p) {
+    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(p.rows, p.columns), element_bytes)));
+  });
+  return sum;
+}
+
+ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  const UnitElements units(spec, levers);
+  const std::size_t e = levers.element_bytes;
+  // Of each unit all, or a shard from this ZeRO stage on.
+  const auto bytes = [&](int sharded_from, std::size_t element_bytes) {
+    const std::size_t shards = levers.zero >= sharded_from ? levers.replicas : 1;
+    const auto unit = [&](std::size_t elements) {
+      return round_to_granule(checked_product(elements / shards, element_bytes));
+    };
+    const std::size_t rest = checked_sum(checked_sum(unit(units.token), unit(units.embedding)), unit(units.head));
+    return checked_sum(rest, checked_product(units.layers, unit(units.layer)));
+  };
+  ByCategory state;
+  state[Category::parameters] = bytes(3, e);
+  state[Category::gradients] = bytes(2, e);
+  state[Category::optimizer] =
+      checked_sum(checked_product(bytes(1, sizeof(float)), e == 2 ? 3 : 2), scale_state_bytes());
+  return state;
+}
+
+LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form) {
+  const std::uint64_t rows = sequences * seq, square = std::uint64_t(spec.width) * spec.width;
+  const std::uint64_t linear = 24 * rows * square, middle = 2 * rows * square;
+  std::uint64_t scores = 2 * rows * seq * spec.width;  // H · D = C
+  std::uint64_t attention_backward = 4 * scores;
+  switch (form.attention) {
+    case AttentionForm::textbook: break;
+    case AttentionForm::tiled: {  // scores again; causal: no tile beyond its own queries
+      const std::size_t queries = attention_tile_rows({sequences, seq, spec.heads, spec.width, !spec.bert()});
+      std::uint64_t seen = 0;  // keys, over all queries
+      for (std::size_t first = 0; !spec.bert() && first < seq; first += queries) {
+        const std::size_t count = std::min(queries, seq - first);
+        seen += std::uint64_t(count) * (first + count);
+      }
+      if (!spec.bert()) scores = 2 * sequences * seen * spec.width;
+      attention_backward = 5 * scores;
+      break;
+    }
+    case AttentionForm::fused: attention_backward = 7 * scores; break;
+  }
+  const std::uint64_t last_product = spec.bert() ? 0 : 8 * rows * square;
+  const std::uint64_t probabilities = form.attention == AttentionForm::textbook ? scores : 0;
+  return {.forward = linear + 2 * scores,
+          .backward = 2 * linear + attention_backward,
+          .last_product = last_product,
+          .probabilities = probabilities,
+          .middle = middle,
+          .again = !form.keep.layer ? linear + 2 * scores - last_product
+                                    : (form.keep.middle ? 0 : middle) + (form.keep.probabilities ? 0 : probabilities)};
+}
+
+std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
+  // The last layer of a segment is rebuilt right before its backward pass, and leaves out what that does not read.
+  if (segment.recompute)
+    return segment.layers * layer.forward - layer.last_product + (segment.layers - 1) * layer.again;
+  if (!segment.keep.layer) return segment.layers * (layer.forward - layer.last_product);
+  return segment.layers *
+         ((segment.keep.probabilities ? 0 : layer.probabilities) + (segment.keep.middle ? 0 : layer.middle));
+}
+
+std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const Schedule& schedule,
+                         const StepForm& form) {
+  const std::uint64_t rows = sequences * seq;
+  const LayerFlops layer = layer_flops(spec, sequences, seq, form);
+  std::uint64_t head = 2 * rows * spec.width * spec.vocabulary, recompute = 0;
+  if (spec.bert()) head += 2 * rows * spec.width * spec.width;
+  for (const Segment& segment : schedule) recompute += recompute_flops(layer, segment);
+  if (schedule.empty()) recompute = recompute_flops(layer, {spec.layers, false, form.keep});
+  return (layer.forward + layer.backward) * spec.layers + 3 * head + recompute;
+}
+
+}  // namespace oomlab::nn

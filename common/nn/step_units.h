@@ -1,0 +1,30 @@
+#pragma once
+// How many elements lie in a unit: part of step_walk.h.
+
+#include "nn/step_walk.h"
+#include "nn/transformer_tensors.h"
+
+namespace oomlab::nn {
+
+// The elements of each kind of unit. All layers have equally many.
+struct UnitElements {
+  std::size_t token = 0, embedding = 0, layer = 0, head = 0, layers = 0;
+
+  UnitElements(const TransformerSpec& spec, const StepLevers& levers) {
+    using Unit = Place::Unit;
+    const Slice& slice = levers.slice;
+    layers = slice.end(spec) - slice.first_layer;
+    const auto padded = [](std::size_t count, std::size_t to) { return checked_sum(count, to - 1) / to * to; };
+    visit_tensors(spec, slice, [&](const Place& p) {
+      if (p.unit == Unit::layer && p.layer != slice.first_layer + 1) return;
+      (p.unit == Unit::token       ? token
+       : p.unit == Unit::embedding ? embedding
+       : p.unit == Unit::layer     ? layer
+                                   : head) += padded(checked_product(p.rows, p.columns), kUnitAlign);
+    });
+    for (std::size_t* unit : {&token, &embedding, &layer, &head})
+      *unit = padded(*unit, checked_product(kUnitAlign, levers.replicas));
+  }
+};
+
+}  // namespace oomlab::nn

@@ -1,0 +1,226 @@
+// The three forms of attention, forward and backward, against double precision: heads of 1 to 256 values, sequences
+// that no tile divides, every storage type. The reference's gradient is held against central differences first.
+
+#include "nn/attention.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/launch.h"
+#include "device.h"
+#include "transformer_reference.h"
+
+namespace oomlab::test {
+namespace {
+
+using nn::AttentionForm;
+using nn::AttentionShape;
+
+struct Reference {
+  Vector attended, d_qkv;
+};
+// From qkv [B·S, 3, H, D] and the gradient of attended [B·S, H, D].
+Reference attention(const AttentionShape& shape, const Vector& qkv, const Vector& d) {
+  const std::size_t seq = shape.seq, width = shape.width, depth = width / shape.heads;
+  const double scale = 1 / std::sqrt(double(depth));
+  Reference r{Vector(d.size()), Vector(qkv.size())};
+  for (std::size_t b = 0; b < shape.sequences; ++b)
+    for (std::size_t h = 0; h < shape.heads; ++h) {
+      const auto in = [&](std::size_t which, std::size_t row) {
+        return ((b * seq + row) * 3 + which) * width + h * depth;
+      };
+      const auto out = [&](std::size_t row) { return (b * seq + row) * width + h * depth; };
+      for (std::size_t q = 0; q < seq; ++q) {
+        const std::size_t seen = shape.causal ? q + 1 : seq;
+        Vector p(seen), dp(seen);
+        double largest = -INFINITY, sum = 0, common = 0;
+        for (std::size_t k = 0; k < seen; ++k) {
+          for (std::size_t i = 0; i < depth; ++i) p[k] += scale * qkv[in(0, q) + i] * qkv[in(1, k) + i];
+          largest = std::max(largest, p[k]);
+        }
+        for (double& v : p) sum += v = std::exp(v - largest);
+        for (std::size_t k = 0; k < seen; ++k) {
+          p[k] /= sum;
+          for (std::size_t i = 0; i < depth; ++i) {
+            r.attended[out(q) + i] += p[k] * qkv[in(2, k) + i];
+            dp[k] += d[out(q) + i] * qkv[in(2, k) + i];
+            r.d_qkv[in(2, k) + i] += p[k] * d[out(q) + i];
+          }
+          common += p[k] * dp[k];
+        }
+        for (std::size_t k = 0; k < seen; ++k)
+          for (std::size_t i = 0; i < depth; ++i) {
+            const double ds = p[k] * (dp[k] - common) * scale;
+            r.d_qkv[in(0, q) + i] += ds * qkv[in(1, k) + i];
+            r.d_qkv[in(1, k) + i] += ds * qkv[in(0, q) + i];
+          }
+      }
+    }
+  return r;
+}
+
+TEST(AttentionReference, ItsGradientIsThatOfCentralDifferences) {
+  for (const bool causal : {false, true}) {
+    const AttentionShape shape{2, 4, 2, 6, causal};
+    const Vector qkv = doubles(random_floats(8 * 18, 1)), d = doubles(random_floats(8 * 6, 2));
+    const Vector expected =
+        central_differences(qkv, [&](const Vector& x) { return dot(attention(shape, x, d).attended, d); });
+    expect_close(attention(shape, qkv, d).d_qkv, expected, 1e-6, "gradient of qkv");
+  }
+}
+
+template <class T>
+constexpr double kTolerance = 0;
+template <>
+constexpr double kTolerance<float> = 1e-5;
+template <>
+constexpr double kTolerance<__half> = 4e-3;
+template <>
+constexpr double kTolerance<__nv_bfloat16> = 3e-2;
+
+double distance(const std::vector<float>& found, const Vector& expected) {
+  double square = 0, all = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    square += (found[i] - expected[i]) * (found[i] - expected[i]);
+    all += expected[i] * expected[i];
+  }
+  return std::sqrt(square / (all > 0 ? all : 1));
+}
+
+template <class T>
+struct Found {
+  std::vector<T> attended, d_qkv;
+};
+template <class T>
+std::vector<float> floats(const std::vector<T>& values) {
+  std::vector<float> all;
+  for (const T& v : values) all.push_back(static_cast<float>(v));
+  return all;
+}
+
+template <class T>
+Found<T> run(Device& device, AttentionForm form, const AttentionShape& shape, const std::vector<T>& qkv,
+             const std::vector<T>& d) {
+  Context& context = device.context;
+  auto in = device.upload(qkv);
+  auto d_out = device.upload(d), out = device.upload(std::vector<T>(d.size(), static_cast<T>(NAN)));
+  const std::size_t rows = shape.matrices() * shape.seq;
+  auto lse = context.buffer<float>(rows, Category::activations, "lse");
+  auto dots = context.buffer<float>(rows, Category::activations, "dots");
+  DeviceBuffer<T> p, d_in;
+  switch (form) {
+    case AttentionForm::textbook:
+      p = nn::attention_probabilities<T>(context, shape, in.data());
+      nn::attention_forward<T>(context, shape, in.data(), p.data(), out.data());
+      d_in = nn::attention_backward<T>(context, shape, in, p, std::move(d_out));
+      break;
+    case AttentionForm::tiled:
+      nn::attention_forward_tiled<T>(context, shape, in.data(), out.data());
+      d_in = nn::attention_backward_tiled<T>(context, shape, in, std::move(d_out));
+      break;
+    case AttentionForm::fused:
+      nn::attention_forward_fused<T>(context, shape, in.data(), out.data(), lse.data());
+      nn::attention_row_dots<T>(context, shape, out.data(), d_out.data(), dots.data());
+      d_in = nn::attention_backward_fused<T>(context, shape, in, lse, dots, std::move(d_out));
+      break;
+  }
+  return {device.download(out), device.download(d_in)};
+}
+
+struct Case {
+  std::size_t sequences, seq, heads, depth;
+};
+// Heads of 1 to 256 values; rows that fill no tile, one more than a tile, and one less; more sequences than heads.
+constexpr Case kCases[] = {{1, 1, 1, 1},   {2, 5, 3, 1},    {1, 31, 3, 2},  {3, 33, 2, 7},   {2, 64, 3, 8},
+                           {1, 65, 3, 16}, {5, 12, 3, 5},   {1, 63, 1, 33}, {2, 129, 3, 32}, {1, 257, 3, 64},
+                           {1, 40, 1, 96}, {1, 70, 2, 128}, {1, 19, 1, 256}};
+
+class Attention : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override { set_block_threads(GetParam()); }
+  void TearDown() override { set_block_threads(256); }
+  Device device;
+};
+INSTANTIATE_TEST_SUITE_P(BlockThreads, Attention, ::testing::ValuesIn(kDistinctBlockThreads));
+
+template <class T>
+void expect_all_forms(Device& device, const Case& c, bool causal) {
+  const AttentionShape shape{c.sequences, c.seq, c.heads, c.heads * c.depth, causal};
+  const std::size_t rows = c.sequences * c.seq;
+  std::vector<T> qkv, d;
+  for (const float v : random_floats(rows * 3 * shape.width, 1)) qkv.push_back(static_cast<T>(v));
+  for (const float v : random_floats(rows * shape.width, 2)) d.push_back(static_cast<T>(v));
+  const Reference expected = attention(shape, doubles(floats(qkv)), doubles(floats(d)));
+  double textbook[2] = {};
+  for (const AttentionForm form : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}) {
+    const Found<T> found = run<T>(device, form, shape, qkv, d);
+    const std::string what = std::string(name_of(form)) + (causal ? " causal " : " ") + std::to_string(c.sequences) +
+                             " x " + std::to_string(c.seq) + ", " + std::to_string(c.heads) + " heads of " +
+                             std::to_string(c.depth);
+    const double forward = distance(floats(found.attended), expected.attended);
+    const double backward = distance(floats(found.d_qkv), expected.d_qkv);
+    EXPECT_LE(forward, kTolerance<T>) << what << ", forward";
+    EXPECT_LE(backward, kTolerance<T>) << what << ", backward";
+    if (form == AttentionForm::textbook) textbook[0] = forward, textbook[1] = backward;
+    // The other forms round no more often. One draw of a few values is no mean: the chapter compares twenty.
+    if (sizeof(T) < sizeof(float) && rows * shape.width > 1000) {
+      EXPECT_LE(forward, 1.1 * textbook[0]) << what;
+      EXPECT_LE(backward, 1.1 * textbook[1]) << what;
+    }
+    const Found<T> again = run<T>(device, form, shape, qkv, d);
+    EXPECT_EQ(floats(found.attended), floats(again.attended)) << what << ": other bits the second time";
+    EXPECT_EQ(floats(found.d_qkv), floats(again.d_qkv)) << what << ": other bits the second time";
+  }
+}
+
+TEST_P(Attention, EveryFormIsAsTheReferenceSays) {
+  for (const Case& c : kCases)
+    for (const bool causal : {false, true}) {
+      if (OOMLAB_ROUNDS < 10 && (c.seq > 70 || c.depth > 100)) continue;
+      expect_all_forms<float>(device, c, causal);
+      expect_all_forms<__half>(device, c, causal);
+      expect_all_forms<__nv_bfloat16>(device, c, causal);
+    }
+}
+
+// Scores as large as they get: the running maximum rises late, or at once.
+TEST_P(Attention, LargeScoresDoNotOverflow) {
+  const AttentionShape shape{1, 70, 1, 4, false};
+  for (const bool rising : {false, true}) {
+    std::vector<float> qkv = random_floats(70 * 12, 3), d = random_floats(70 * 4, 4);
+    for (std::size_t row = 0; row < 70; ++row)
+      for (std::size_t i = 0; i < 4; ++i) {
+        qkv[row * 12 + i] = 12.0f;                                                  // q
+        qkv[row * 12 + 4 + i] = float(rising ? row : 69 - row) * (i == 0 ? 1 : 0);  // k: scores up to 414
+      }
+    const Reference expected = attention(shape, doubles(qkv), doubles(d));
+    for (const AttentionForm form : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}) {
+      const Found<float> found = run<float>(device, form, shape, qkv, d);
+      EXPECT_LE(distance(found.attended, expected.attended), 1e-4) << name_of(form);
+      EXPECT_LE(distance(found.d_qkv, expected.d_qkv), 1e-4) << name_of(form);
+    }
+  }
+}
+
+TEST(AttentionForms, HeadsThatDoNotFitSharedMemoryAreRefused) {
+  Device device;
+  const AttentionShape shape{1, 2, 1, 257, true};
+  const auto qkv = device.upload(std::vector<float>(2 * 3 * 257));
+  auto out = device.upload(std::vector<float>(2 * 257)), lse = device.upload(std::vector<float>(2));
+  EXPECT_THROW(nn::attention_forward_fused<float>(device.context, shape, qkv.data(), out.data(), lse.data()),
+               std::invalid_argument);
+}
+
+TEST(AttentionForms, NamesAreRead) {
+  for (const AttentionForm form : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
+    EXPECT_EQ(nn::parse_attention(name_of(form)), form);
+  try {
+    (void)nn::parse_attention("flash");
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "attention 'flash' is unknown; known: textbook, tiled, fused");
+  }
+}
+
+}  // namespace
+}  // namespace oomlab::test

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch doing the work of chapters 01 to 04: the same models, shapes, optimizer and data, measured as ours are.
+"""PyTorch doing the work of chapters 01 to 04 and 08: the same models, shapes, optimizer and data, measured as ours are.
 
   pip install torch
   bench/peers/pytorch_peer.py                    result files in build/peers/pytorch-eager-<device>/, for bench/compare
@@ -13,15 +13,16 @@ the result files of a run of ours (--like, by default bench/results/host).
 Fairness:
   - Work. Same layers, widths, batch, sequence, AdamW, FP32; text is the course's (common/data/text), images are random (their values
     change neither bytes nor times). PyTorch runs as its users run it: modules, scaled_dot_product_attention (which never
-    forms the probabilities that ours keeps), tanh GELU, AdamW with fused=True, zero_grad(set_to_none=True).
+    forms the probabilities that the textbook keeps), tanh GELU, AdamW with fused=True, zero_grad(set_to_none=True). For chapter
+    08 also the textbook's way, softmax(Q Kᵀ) V, and a loss by chunks of logits, each recomputed in the backward pass.
   - Mixed precision is autocast (with GradScaler for fp16), which keeps FP32 weights; ours keeps 16-bit weights beside an
     FP32 master copy. Neither is the other's design, both are what one gets.
   - Time. Ours includes making the batch and copying it to the device; PyTorch's does not.
   - Peak. On a GPU torch.cuda.max_memory_allocated(). On the CPU the profiler's record of every allocation and release of
     PyTorch's allocator, live bytes at their highest, models and optimizer included, in a pass of its own. What oneDNN and
     MKL allocate for themselves is not seen; our 8 MiB of cuBLAS workspace are counted.
-  - The table's last block is not the same work of both: ours mitigated, PyTorch as it is first written. What it needs with the
-    same mitigation stands in the rows above, where it has one.
+  - The table's second block is not the same work of both: ours mitigated, PyTorch as it is first written. What it needs with the
+    same mitigation stands in the rows above, where it has one. "Activations" are the peak less 16 bytes per parameter.
   - Nothing of PyTorch is limited by a budget on the CPU: a row is "oom" when its peak is above the budget.
 """
 import argparse
@@ -52,9 +53,9 @@ SHAPES = {"bytes-gpt": (4, 4, 128, 256, 256)}  # layers, heads, width, vocabular
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, textbook=False):
         super().__init__()
-        self.heads = heads
+        self.heads, self.textbook = heads, textbook
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -62,24 +63,41 @@ class Block(nn.Module):
     def forward(self, x):
         b, s, c = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.textbook:
+            scores = (q @ k.transpose(-2, -1)) / (c // self.heads) ** 0.5
+            hidden = torch.ones(s, s, dtype=torch.bool, device=x.device).triu(1)
+            y = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.projection(y.transpose(1, 2).reshape(b, s, c))
         return x + self.contract(F.gelu(self.expand(self.norm2(x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):
-    def __init__(self, layers, heads, width, vocabulary, positions, again=False):
+    def __init__(self, layers, heads, width, vocabulary, positions, again=False, textbook=False, chunks=0):
         super().__init__()
         self.again = again  # checkpointing: each layer's input only is kept
+        self.chunks = chunks  # of the loss; 0: all logits at once
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, textbook) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens):
         x = self.token(tokens) + self.position.weight[:tokens.shape[1]]
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
-        return F.linear(self.norm(x), self.token.weight)
+        return self.norm(x) if self.chunks else F.linear(self.norm(x), self.token.weight)
+
+    def summed_loss(self, x, y):
+        """Of what forward() gives, and targets: the sum, all at once or by chunks of rows whose logits are not kept."""
+        if not self.chunks:
+            return F.cross_entropy(x.view(-1, x.shape[-1]), y.reshape(-1), reduction="sum")
+
+        def of(rows, targets):
+            return F.cross_entropy(F.linear(rows, self.token.weight), targets, reduction="sum")
+
+        pieces = zip(x.view(-1, x.shape[-1]).chunk(self.chunks), y.reshape(-1).chunk(self.chunks))
+        return sum(checkpoint(of, rows, targets, use_reentrant=False) for rows, targets in pieces)
 
 
 def perceptron(widths):
@@ -89,13 +107,13 @@ def perceptron(widths):
     return nn.Sequential(*layers)
 
 
-def make_model(name, again=False):
+def make_model(name, **options):
     if name in WIDTHS:
         return perceptron(WIDTHS[name])
     if name in SHAPES:
-        return Gpt(*SHAPES[name], again)
+        return Gpt(*SHAPES[name], **options)
     if found := re.fullmatch(r"gpt:(\d+)-(\d+)-(\d+)", name):
-        return Gpt(*map(int, found.groups()), 258, 1024, again)
+        return Gpt(*map(int, found.groups()), 258, 1024, **options)
     sys.exit(f"pytorch_peer.py: model {name} is not one that this script has")
 
 
@@ -112,9 +130,9 @@ def batch_of(config, samples):
 class Training:
     """One variant: step() is one optimizer step over `batch` samples, in micro-batches of `micro`."""
 
-    def __init__(self, config, batch, micro, again=False, autocast=None, compiled=False, model=None):
+    def __init__(self, config, batch, micro, autocast=None, compiled=False, model=None, **options):
         config = dict(config, model=model or config["model"])
-        self.model = make_model(config["model"], again).to(device)
+        self.model = make_model(config["model"], **options).to(device)
         self.forward = torch.compile(self.model) if compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
         self.autocast = autocast
@@ -128,7 +146,8 @@ class Training:
         for x, y in zip(self.x.split(self.micro), self.y.split(self.micro)):
             with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
                 out = self.forward(x)
-                loss = F.cross_entropy(out.view(-1, out.shape[-1]), y.reshape(-1), reduction="sum") / self.y.numel()
+                summed_loss = getattr(self.model, "summed_loss", lambda out, y: F.cross_entropy(out, y, reduction="sum"))
+                loss = summed_loss(out, y) / self.y.numel()
             (self.scaler.scale(loss) if self.scaler else loss).backward()
             total = total + loss.detach()
         if self.scaler:
@@ -193,6 +212,9 @@ def variants_of(chapter, config):
     if chapter.startswith("03"):
         return [("fp32", batch, batch, {}), ("fp16", batch, batch, {"autocast": torch.float16}),
                 ("bf16", batch, batch, {"autocast": torch.bfloat16})]
+    if chapter.startswith("08"):
+        return [("textbook", batch, batch, {"textbook": True}), ("tiled", batch, batch, {}),
+                ("tiled + chunked loss", batch, batch, {"chunks": 2})]
     return [("none", batch, batch, {}), ("every layer", batch, batch, {"again": True})]
 
 
@@ -240,35 +262,44 @@ def result_of(ours, kind, steps):
             "failures": [], "passed": True}
 
 
-def run_ours(program, variant, budget, threads):
+def run_ours(program, variant, budget, threads, options=()):
     """Samples a second and peak allocated bytes of one variant of ours, alone, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "result.json"
-        subprocess.run([program, "--steps", "6", "--filter", f"^{re.escape(variant)}$", "--quiet", "--budget", budget, "--json", path],
+        subprocess.run([program, "--steps", "6", "--filter", f"^{re.escape(variant)}$", "--quiet", "--budget", budget, "--json", path, *options],
                        check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)})
         row = json.loads(path.read_text())["variants"][0]
         return row["throughput"]["median"], row["peak_allocated_bytes"]
 
 
-def mitigated(chapter, config, theirs):
-    """The variant of ours, and its budget, that does the step of PyTorch's first row, whose peak is `theirs`, in less memory."""
+def mitigated(name, chapter, config, theirs):
+    """What of ours does the step of PyTorch's row `name`, whose peak is `theirs`, in less memory: label, chapter, variant, budget,
+    options."""
+    if chapter.startswith("01"):
+        return []  # its mitigation, a smaller batch, is another step
+    small = f"{int(0.7 * theirs) >> 10}KiB"
+    shape = ["--model", config["model"], "--batch", str(config["batch"]), "--seq", str(config["seq"])]
+    lean = [("lean", "08_attention_and_loss", "lean", "none", shape), ("lean, solved for 0.7 x", "08_attention_and_loss", "lean, solved", small, shape)]
     if chapter.startswith("02"):
-        return f"{config['batch'] // config['micro_batch']} x {config['micro_batch']}, global count", "none"
-    if chapter.startswith("04"):
-        return "solved", f"{int(0.7 * theirs) >> 10}KiB"
-    return None  # 01's mitigation, a smaller batch, is another step
+        pieces = f"{config['batch'] // config['micro_batch']} x {config['micro_batch']}, global count"
+        if name == pieces:
+            return [("lean", chapter, pieces, "none", ["--attention", "tiled", "--loss", "chunked", "--lean"])]
+        return [(pieces, chapter, pieces, "none", []), *lean] if name.startswith("full") else []
+    if chapter.startswith("04") and name == "none":
+        return [("solved for 0.7 x", chapter, "solved", small, []), *lean]
+    return lean if chapter.startswith("08") and name == "tiled" else []
 
 
 def table(arguments, likes):
     """In turns, so that a machine that slows down favours neither; figures are medians."""
     print(f"PyTorch {torch.__version__}, {arguments.threads} threads, medians of {arguments.rounds} rounds, samples/s and peak MiB")
 
-    def head(what):
-        print(f"\n{what:<46} {'ours':>8} {'PyTorch':>8} {'ratio':>6}   {'ours':>8} {'PyTorch':>8} {'ratio':>6}")
+    def head(what, more=""):
+        print(f"\n{what:<58} {'ours':>8} {'PyTorch':>8} {'ratio':>6}   {'ours':>8} {'PyTorch':>8} {'ratio':>6}   {more}".rstrip())
 
     def line(label, ours, theirs):  # of each the rate and the peak
         mib = 1 << 20
-        return (f"{label:<46} {ours[0]:>8.1f} {theirs[0]:>8.1f} {ours[0] / theirs[0]:>6.2f}   {ours[1] / mib:>8.1f} "
+        return (f"{label:<58} {ours[0]:>8.1f} {theirs[0]:>8.1f} {ours[0] / theirs[0]:>6.2f}   {ours[1] / mib:>8.1f} "
                 f"{theirs[1] / mib:>8.1f} {ours[1] / theirs[1]:>6.2f}")
 
     less = []
@@ -277,21 +308,22 @@ def table(arguments, likes):
         if ours["chapter"].startswith("03"):
             continue  # other contracts: see above
         chapter, config = ours["chapter"], ours["config"]
-        for i, (name, batch, micro, options) in enumerate(variants_of(chapter, config)):
+        for name, batch, micro, options in variants_of(chapter, config):
             def make():
                 return Training(config, batch, micro, **options)
 
             allocated = peak(make)[0]
-            runs = [(name, "none")]
-            if i == 0 and (found := mitigated(chapter, config, allocated)):
-                runs.append(found)
-            rounds = [[run_ours(arguments.bin / chapter, *run, arguments.threads) for run in runs] +
+            others = mitigated(name, chapter, config, allocated)
+            runs = [(chapter, name, "none", []), *(other[1:] for other in others)]
+            rounds = [[run_ours(arguments.bin / program, variant, budget, arguments.threads, more) for program, variant, budget, more in runs] +
                       [(statistics.median(rates(make, batch, 6)), allocated)] for _ in range(arguments.rounds)]
             *mine, theirs = [tuple(map(statistics.median, zip(*column))) for column in zip(*rounds)]
             print(line(f"{chapter}: {name}", mine[0], theirs), flush=True)
-            if len(mine) > 1:
-                less.append(line(f"{chapter[:2]}: {found[0]} / {name}", mine[1], theirs))
-    head("the same step, ours mitigated / PyTorch plain")
+            state = 16 * sum(p.numel() for p in make().model.parameters())
+            for other, figures in zip(others, mine[1:]):
+                activations = (figures[1] - state) / (allocated - state)
+                less.append(f"{line(f'{chapter[:2]} {name}: ours {other[0]}', figures, theirs)}   {activations:>6.2f}")
+    head("the same step, ours mitigated / PyTorch plain", "activations")
     print(*less, sep="\n")
 
 
@@ -307,9 +339,9 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    likes = [json.loads(f.read_text()) for f in sorted(arguments.like.glob("0[1-4]_*.json"))]
+    likes = [json.loads(f.read_text()) for f in sorted(arguments.like.glob("0[1-48]_*.json"))]
     if not likes:
-        sys.exit(f"pytorch_peer.py: no results of chapters 01 to 04 in {arguments.like}")
+        sys.exit(f"pytorch_peer.py: no results of chapters 01 to 04 and 08 in {arguments.like}")
     if arguments.table:
         return table(arguments, likes)
     kind = "compile" if arguments.compile else "eager"

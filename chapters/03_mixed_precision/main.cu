@@ -37,7 +37,7 @@ Chapter declare(const Config& config) {
         .predicted = [=](std::size_t batch) { return predict_precision(spec, batch, seq, precision, form); },
         .agreement = agreement_of(precision),
         .make = [=](Context& context,
-                    std::size_t batch) { return make_training(context, spec, *text, batch, precision, form, shares); },
+                    std::size_t batch) { return make_training(context, spec, *text, batch, precision, shares, form); },
     });
   chapter.claims = claims_of(spec, shares);
   chapter.after = [=](const Results&, Report& report) {

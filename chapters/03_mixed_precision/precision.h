@@ -33,7 +33,7 @@ template <class T>
 class PrecisionTraining final : public Workload {
  public:
   PrecisionTraining(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
-                    Precision precision, const nn::StepForm& form, std::shared_ptr<GradientShares> shares)
+                    Precision precision, std::shared_ptr<GradientShares> shares, const nn::StepForm& form)
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
@@ -95,9 +95,9 @@ class PrecisionTraining final : public Workload {
 
 inline std::unique_ptr<Workload> make_training(Context& context, const nn::TransformerSpec& spec,
                                                const data::TextSampler& text, std::size_t batch, Precision precision,
-                                               const nn::StepForm& form, std::shared_ptr<GradientShares> shares) {
+                                               std::shared_ptr<GradientShares> shares, const nn::StepForm& form = {}) {
   return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-    return std::make_unique<PrecisionTraining<T>>(context, spec, text, batch, precision, form, std::move(shares));
+    return std::make_unique<PrecisionTraining<T>>(context, spec, text, batch, precision, std::move(shares), form);
   });
 }
 

@@ -8,13 +8,13 @@ namespace oomlab::checkpointing {
 /// Draws a batch, makes a step with `schedule` of a model in this form, and counts the operations of its matrix
 /// products in `counted`, which must outlive it, as must `text`.
 template <class T>
-class Checkpointed final : public Workload {
+class Checkpointed : public Workload {
  public:
   Checkpointed(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
                Precision precision, Schedule schedule, std::uint64_t& counted, const nn::StepForm& form = {})
       : context_(context),
-        text_(text),
         model_(context, spec, kTextSeed),
+        text_(text),
         optimizer_(context, model_.parameters(), {}, scaling_of(precision), has_master_weights(precision)),
         batch_(batch),
         schedule_(std::move(schedule)),
@@ -34,10 +34,12 @@ class Checkpointed final : public Workload {
   double figure() override { return model_.loss(context_); }
   std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
 
- private:
+ protected:
   Context& context_;
-  const data::TextSampler& text_;
   nn::Transformer<T> model_;
+
+ private:
+  const data::TextSampler& text_;
   nn::MixedAdamW<T> optimizer_;
   std::size_t batch_, first_ = 0;
   Schedule schedule_;

@@ -2,6 +2,8 @@
 // The ways of a step that this chapter compares, and their bytes in closed form. What each form computes, and how, is
 // in nn/attention.h and nn/transformer.h: the chapters before this one can choose it, too.
 
+#include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,54 @@ inline std::vector<Way> ways() {
           {"lean", nn::StepForm::lean()},
           {"lean, solved", nn::StepForm::lean(), true}};
 }
+
+/// What the memory pass has seen.
+struct Observed {
+  std::vector<float> baseline;                   ///< the first step's gradients, the textbook's way
+  std::map<std::string, double> distance;        ///< from these, relative L2, by variant
+  std::map<std::string, std::uint64_t> counted;  ///< operations of a step's matrix products, by variant
+};
+
+/// Training in one of the ways, whose first gradient is compared with the textbook's. `observed` must outlive it.
+template <class T>
+class FormTraining final : public checkpointing::Checkpointed<T> {
+ public:
+  FormTraining(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
+               Precision precision, const Schedule& schedule, const Way& way, Observed& observed)
+      : checkpointing::Checkpointed<T>(context, spec, text, batch, precision, schedule, observed.counted[way.name],
+                                       way.form),
+        name_(way.name),
+        observed_(observed) {}
+
+  double figure() override {
+    if (!planning() && figures_++ == 0) compare_gradients();
+    return checkpointing::Checkpointed<T>::figure();
+  }
+
+ private:
+  void compare_gradients() {
+    std::vector<float> all;
+    for (const auto& p : this->model_.parameters()) {
+      std::vector<T> values(p.count);
+      CUDA_CHECK(cudaMemcpyAsync(values.data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost,
+                                 this->context_.stream()));
+      this->context_.synchronize();
+      for (const T& v : values) all.push_back(static_cast<float>(v));
+    }
+    if (name_ == "textbook") observed_.baseline = all;
+    if (observed_.baseline.size() != all.size()) return;  // the baseline was not run
+    double difference = 0, square = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const double b = observed_.baseline[i];
+      difference += (all[i] - b) * (all[i] - b), square += b * b;
+    }
+    observed_.distance[name_] = std::sqrt(difference / square);
+  }
+
+  std::string name_;
+  Observed& observed_;
+  std::size_t figures_ = 0;
+};
 
 /// A model's step at a size that people speak of: peak bytes by category, without cuBLAS workspace. The model has as
 /// many positions as the sequence has tokens, or more.

@@ -14,14 +14,14 @@
 
 namespace oomlab::attention_and_loss {
 
-using checkpointing::Checkpointed, checkpointing::predict_schedule, checkpointing::solve_schedule;
+using checkpointing::predict_schedule, checkpointing::solve_schedule;
 
 static Chapter attention_and_loss(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
   if (spec.layers > 256)
     throw UsageError(fmt::format("model '{}' has {} layers; the solver takes up to 256", spec.name, spec.layers));
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
-  const auto counted = std::make_shared<Counted>();
+  const auto observed = std::make_shared<Observed>();
   const Precision precision = precision_of(config);
   const std::size_t seq = config.options[kSeq], budget = config.budget, bytes = element_bytes(precision);
   const ByCategory resident = resident_with(spec, precision);
@@ -32,7 +32,7 @@ static Chapter attention_and_loss(const Config& config) {
     return {{spec.layers, false, way.form.keep}};
   };
 
-  Chapter chapter{.title = "attention and loss", .variants = {}, .claims = claims_of(), .after = {}};
+  Chapter chapter{.title = "attention and loss", .variants = {}, .claims = claims_of(observed), .after = {}};
   for (const Way& way : ways())
     chapter.variants.push_back(
         {.name = way.name,
@@ -45,12 +45,12 @@ static Chapter attention_and_loss(const Config& config) {
          .make =
              [=](Context& context, std::size_t batch) {
                return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                 return std::make_unique<Checkpointed<T>>(context, spec, *text, batch, precision,
-                                                          schedule_of(way, batch), (*counted)[way.name], way.form);
+                 return std::make_unique<FormTraining<T>>(context, spec, *text, batch, precision,
+                                                          schedule_of(way, batch), way, *observed);
                });
              }});
   chapter.after = [=](const Results& results, Report& report) {
-    show_operations(results, report, spec, ways(), schedule_of, *counted);
+    show_operations(results, report, spec, ways(), schedule_of, *observed);
     show_lengths(report);
   };
   return chapter;
@@ -62,17 +62,17 @@ int main(int argc, char** argv) {
   using oomlab::Defaults;
   using namespace oomlab::train;
   const auto mib = [](double n) { return std::size_t(n * 1024 * 1024); };
-  const Defaults bert{.batch = 8, .steps = 4, .budget = mib(12 << 10), .options = {{kSeq, 512}, {kPrecision, "bf16"}}};
+  const Defaults bert{.batch = 8, .steps = 4, .budget = mib(8 << 10), .options = {{kSeq, 512}, {kPrecision, "bf16"}}};
   const Defaults gpt2{.batch = 8,
                       .steps = 4,
-                      .budget = mib(8 << 10),
+                      .budget = mib(4.5 * 1024),
                       .options = {{kSeq, 1024}, {kPrecision, "bf16"}},
                       .published_models = "bert-base bert-large",
                       .published = &bert};
   const Defaults full{.model = "gpt:4-4-128",
                       .batch = 4,
                       .steps = 4,
-                      .budget = mib(66),
+                      .budget = mib(80),
                       .options = {{kSeq, 512}, {kPrecision, "fp32"}, kText},
                       .models = kTextModels,
                       .published_models = "gpt2",

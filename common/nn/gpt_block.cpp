@@ -28,6 +28,32 @@ DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActiva
   return y;
 }
 
+// From the gradient of the MLP's first product to that of `middle`, added to d: where the norm's output was not kept,
+// some rows' of it at a time.
+template <class T>
+static void gpt_expand_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden, LayerActivations<T>& kept,
+                                        DeviceBuffer<T>& d, bool accumulate) {
+  constexpr std::size_t kExpand = Block<T>::kExpand, kNorm = Block<T>::kNorm2;
+  DeviceBuffer<T> chunk = block.activation(checked_product(block.chunk_rows(), block.width), "norm of some rows");
+  block.each_chunk([&](std::size_t first, std::size_t count) {
+    const T *const before = kept.middle.data() + first * block.width, *const dh =
+                                                                          d_hidden.data() + first * block.hidden;
+    const float *const mean = kept.mean2.data() + first, *const rstd = kept.rstd2.data() + first;
+    const bool add = accumulate || first > 0;
+    layer_norm_recompute(block.context, before, mean, rstd, block.value(kNorm), block.value(kNorm + 1), chunk.data(),
+                         count, block.width);
+    linear_backward_weight(block.context, dh, chunk.data(), block.gradient(kExpand), block.gradient(kExpand + 1), count,
+                           block.width, block.hidden, add);
+    linear_backward_input(block.context, dh, block.value(kExpand), chunk.data(), count, block.width, block.hidden);
+    layer_norm_backward_weight(block.context, chunk.data(), before, mean, rstd, block.gradient(kNorm),
+                               block.gradient(kNorm + 1), count, block.width, add);
+    layer_norm_backward_input(block.context, chunk.data(), before, mean, rstd, block.value(kNorm),
+                              d.data() + first * block.width, count, block.width, true);
+  });
+  kept.mean2.reset();
+  kept.rstd2.reset();
+}
+
 template <class T>
 void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate) {
   // From the gradient of a product's output to that of the norm before it, added to the residual's.
@@ -42,11 +68,15 @@ void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<
   };
   DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
   block.recompute_middle(kept);
-  block.recompute_norm(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
-  block.weights(Block<T>::kExpand, d_hidden, kept.norm2.data(), block.width, block.hidden, accumulate);
-  kept.norm2.reset();
-  through_norm(Block<T>::kExpand, std::move(d_hidden), block.hidden, Block<T>::kNorm2, kept.middle.data(), kept.mean2,
-               kept.rstd2);
+  if (!kept.norm2 && block.by_rows && !block.sum) {
+    gpt_expand_backward_by_rows(block, std::move(d_hidden), kept, d, accumulate);
+  } else {  // sums over parts are of all rows at once
+    block.recompute_norm(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
+    block.weights(Block<T>::kExpand, d_hidden, kept.norm2.data(), block.width, block.hidden, accumulate);
+    kept.norm2.reset();
+    through_norm(Block<T>::kExpand, std::move(d_hidden), block.hidden, Block<T>::kNorm2, kept.middle.data(), kept.mean2,
+                 kept.rstd2);
+  }
 
   DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
   block.recompute_norm(kept.norm1, Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);

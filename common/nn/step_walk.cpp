@@ -12,13 +12,14 @@ namespace {
 
 // The buffers of a step, in bytes.
 struct Sizes {
-  std::size_t u;           // [R, C]
-  std::size_t a, q, h, p;  // of a part: [R, C], [R, 3C], [R, 4C], [B, H, S, S]
-  std::size_t s;           // [R] floats: a mean, an rstd, the row losses
-  std::size_t t, sums;     // of tiled attention: the scores of a tile, and where its gradients are added up
-  std::size_t l;           // of fused attention: a float a row and head
-  std::size_t v, chunk;    // [R, V], and of it what the chunked loss has at a time
-  std::size_t tokens;      // and labels
+  std::size_t u;                 // [R, C]
+  std::size_t a, q, h, p;        // of a part: [R, C], [R, 3C], [R, 4C], [B, H, S, S]
+  std::size_t h_chunk, u_chunk;  // a quarter of the rows of h and u
+  std::size_t s;                 // [R] floats: a mean, an rstd, the row losses
+  std::size_t t, sums;           // of tiled attention: the scores of a tile, and where its gradients are added up
+  std::size_t l;                 // of fused attention: a float a row and head
+  std::size_t v, chunk;          // [R, V], and of it what the chunked loss has at a time
+  std::size_t tokens;            // and labels
 
   Sizes(const TransformerSpec& spec, const StepLevers& levers) {
     const std::size_t rows = checked_product(levers.sequences, levers.seq), parts = levers.slice.parts;
@@ -30,6 +31,8 @@ struct Sizes {
     a = bytes(rows, spec.width / parts, e);
     q = bytes(rows, checked_product(spec.width / parts, 3), e);
     h = bytes(rows, spec.hidden() / parts, e);
+    h_chunk = bytes(rows / 4 + (rows % 4 != 0), spec.hidden() / parts, e);
+    u_chunk = bytes(rows / 4 + (rows % 4 != 0), spec.width, e);
     p = bytes(checked_product(levers.sequences, spec.heads / parts), checked_product(levers.seq, levers.seq), e);
     s = bytes(rows, 1, sizeof(float));
     // Tiled attention works on the heads of a sequence, or on one head of all sequences, whichever are more.
@@ -42,8 +45,8 @@ struct Sizes {
                         : 0;
     l = bytes(rows, heads, sizeof(float));
     v = bytes(rows, spec.vocabulary, e);
-    const std::size_t chunk_rows = checked_product(rows, 2 * spec.width) / spec.vocabulary;
-    chunk = bytes(std::clamp<std::size_t>(chunk_rows, 1, rows / 2 + rows % 2), spec.vocabulary, e);
+    const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;
+    chunk = bytes(std::clamp<std::size_t>(as_residual, 1, rows / 4 + (rows % 4 != 0)), spec.vocabulary, e);
     tokens = token_batch_bytes(levers.sequences, levers.seq);
     // So that small multiples of these need no check.
     if (std::max({u, h, p, t, sums, l, v, s, q, tokens}) > SIZE_MAX / 64)
@@ -287,17 +290,25 @@ class StepWalk {
   // The rest is computed again when it is needed.
   void backward_layer(const Keep& keep) {
     if (bert_) drop(2 * z_.s), drop(z_.u);  // the second norm's statistics and the sum before it
-    if (!keep.gelu) add(z_.h);
-    drop(z_.h);  // after GELU
-    add(z_.h);   // the MLP's gradient
-    drop(z_.h);  // before GELU
+    if (keep.gelu || !levers_.form.by_rows) {
+      if (!keep.gelu) add(z_.h);
+      drop(z_.h);  // after GELU
+      add(z_.h);   // the MLP's gradient
+      drop(z_.h);  // before GELU
+    } else {       // whose place the MLP's gradient takes
+      add(z_.h_chunk), drop(z_.h_chunk);
+    }
     if (!keep.middle) add(z_.u);
-    if (!keep.norms) add(z_.u);
-    drop(z_.u);             // the norm before the MLP
-    if (!bert_) add(z_.u);  // its gradient
-    drop(z_.h);             // the MLP's gradient
-    drop(2 * z_.s);
-    if (!bert_) drop(z_.u);
+    if (!bert_ && !keep.norms && levers_.form.by_rows && levers_.slice.parts == 1) {
+      add(z_.u_chunk), drop(z_.h), drop(2 * z_.s), drop(z_.u_chunk);
+    } else {
+      if (!keep.norms) add(z_.u);
+      drop(z_.u);             // the norm before the MLP
+      if (!bert_) add(z_.u);  // its gradient
+      drop(z_.h);             // the MLP's gradient
+      drop(2 * z_.s);
+      if (!bert_) drop(z_.u);
+    }
     drop(z_.u);  // middle
     attend_backward(keep);
     if (!bert_) {

@@ -160,6 +160,7 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
       .context = context,
       .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts, !spec_.bert()},
       .form = form_.attention,
+      .by_rows = form_.by_rows,
       .x = x,
       .tensors = &tensors_[first_of_layer(l)],
       .width = spec_.width,

@@ -117,7 +117,7 @@ enum class LossForm {
 const char* name_of(LossForm form) noexcept;
 /// Throws std::invalid_argument with one line that says what is allowed.
 LossForm parse_loss(std::string_view name);
-/// Rows of a chunk: so many that their logits take at most as much as two residuals, R·C each, and at most half of all
+/// Rows of a chunk: so many that their logits take at most as much as the residual, R·C, and at most a quarter of all
 /// rows.
 std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows);
 
@@ -126,10 +126,13 @@ struct StepForm {
   AttentionForm attention = AttentionForm::textbook;
   LossForm loss = LossForm::full;
   Keep keep{};  ///< of every layer, in forward_backward()
+  /// What an MLP computes again in its backward pass comes a quarter of the rows at a time: less memory at that moment.
+  /// Its weights' gradients are then added up in another order: not the bits of an MLP that kept everything.
+  bool by_rows = false;
   friend bool operator==(const StepForm&, const StepForm&) = default;
 
   /// No scores, no logits, nothing kept that is cheap to compute again.
-  static StepForm lean() { return {AttentionForm::tiled, LossForm::chunked, Keep::lean()}; }
+  static StepForm lean() { return {AttentionForm::tiled, LossForm::chunked, Keep::lean(), true}; }
 };
 
 /// The buffers between a layer's forward and its backward pass. Which ones exist: see Keep.

@@ -2,8 +2,10 @@
 // One layer of a transformer at work. What the styles of a block share is here; each style has a file of its own
 // (gpt_block.cpp, bert_block.cpp). Part of the model: others include transformer.h.
 
+#include <algorithm>
 #include <functional>
 
+#include "cuda/check.h"
 #include "nn/attention.h"
 #include "nn/ops.h"
 #include "nn/transformer.h"
@@ -21,7 +23,8 @@ struct Block {
   Context& context;
   AttentionShape attention;  ///< of this part
   AttentionForm form;
-  const T* x;  ///< the layer's input [R, C]
+  bool by_rows;  ///< StepForm's
+  const T* x;    ///< the layer's input [R, C]
   const ParameterOf<T>* tensors;
   std::size_t width, hidden;  ///< C; 4 C of this part
   bool first_part;            ///< the one that adds what the parts have in common
@@ -130,6 +133,14 @@ struct Block {
     kept.activated = activation(kept.hidden.size(), "recomputed GELU");
     bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden, Activation::gelu);
   }
+  /// Rows that are worked on at a time, by rows: a quarter.
+  std::size_t chunk_rows() const { return (rows() + 3) / 4; }
+  /// Calls body(first, count) for all rows, chunk_rows() at a time.
+  template <class Body>
+  void each_chunk(Body body) const {
+    for (std::size_t first = 0; first < rows(); first += chunk_rows())
+      body(first, std::min(chunk_rows(), rows() - first));
+  }
 
   // ---- backward
 
@@ -150,6 +161,7 @@ struct Block {
   }
   /// From d, the gradient of the MLP's output, to that of `hidden`.
   DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
+    if (!kept.activated && by_rows) return contract_backward_by_rows(d, kept, accumulate);
     recompute_gelu(kept);
     weights(kContract, d, kept.activated.data(), hidden, width, accumulate);
     kept.activated.reset();
@@ -158,6 +170,24 @@ struct Block {
     activation_backward(context, d_hidden.data(), kept.hidden.data(), d_hidden.size(), Activation::gelu);
     kept.hidden.reset();
     return d_hidden;
+  }
+  /// The same where GELU's output was not kept, by rows: some of it at a time, and the gradient takes the place of
+  /// `hidden`.
+  DeviceBuffer<T> contract_backward_by_rows(const DeviceBuffer<T>& d, LayerActivations<T>& kept,
+                                            bool accumulate) const {
+    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden), "GELU of some rows");
+    each_chunk([&](std::size_t first, std::size_t count) {
+      T* const before = kept.hidden.data() + first * hidden;
+      const T* const dy = d.data() + first * width;
+      bias_activation_keep(context, before, nullptr, chunk.data(), count, hidden, Activation::gelu);
+      linear_backward_weight(context, dy, chunk.data(), gradient(kContract), gradient(kContract + 1), count, hidden,
+                             width, accumulate || first > 0);
+      linear_backward_input(context, dy, value(kContract), chunk.data(), count, hidden, width);
+      activation_backward(context, chunk.data(), before, count * hidden, Activation::gelu);
+      CUDA_CHECK(cudaMemcpyAsync(before, chunk.data(), count * hidden * sizeof(T), cudaMemcpyDeviceToDevice,
+                                 context.stream()));
+    });
+    return std::move(kept.hidden);
   }
   /// From d, the gradient of `middle`, to that of qkv.
   DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {

@@ -46,8 +46,8 @@ LossForm parse_loss(std::string_view name) {
 }
 
 std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
-  const std::size_t as_residuals = checked_product(checked_product(rows, 2), spec.width) / spec.vocabulary;
-  return std::max<std::size_t>(1, std::min(as_residuals, (rows + 1) / 2));
+  const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;
+  return std::max<std::size_t>(1, std::min(as_residual, (rows + 3) / 4));
 }
 
 TransformerSpec parse_transformer(std::string_view text) {

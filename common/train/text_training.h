@@ -38,7 +38,7 @@ inline nn::StepForm form_of(const Config& config) {
   nn::StepForm form;
   if (const auto attention = config.options.find(kAttention)) form.attention = nn::parse_attention(*attention);
   if (const auto loss = config.options.find(kLoss)) form.loss = nn::parse_loss(*loss);
-  if (config.options[kLean]) form.keep = nn::Keep::lean();
+  if (config.options[kLean]) form.keep = nn::Keep::lean(), form.by_rows = true;
   return form;
 }
 

@@ -49,7 +49,7 @@ nn::Keep any_keep(Random& random) {
 nn::StepForm any_form(Random& random) {
   using nn::AttentionForm, nn::LossForm;
   return {random.one_of({AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}),
-          random.one_of({LossForm::full, LossForm::chunked}), any_keep(random)};
+          random.one_of({LossForm::full, LossForm::chunked}), any_keep(random), random.coin()};
 }
 Schedule any_schedule(Random& random, std::size_t layers) {
   Schedule schedule;

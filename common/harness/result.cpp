@@ -77,6 +77,7 @@ void write_split(JsonWriter& json, const char* name, const ByCategory& split) {
 void write_work(JsonWriter& json, const char* name, const std::optional<DeviceWork>& work) {
   if (!work) return;
   json.key(name).begin_object().member("launches", work->launches).member("gemms", work->gemms);
+  json.member("gemm_flops", work->gemm_flops);
   json.member("copied_bytes", work->copied_bytes).member("filled_bytes", work->filled_bytes).end_object();
 }
 

@@ -595,7 +595,8 @@ TEST_F(Harness, WhatAStepAsksOfTheDeviceIsCounted) {
   const Ran ran = run(chapter);
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   const json& row = ran.result["variants"][0];
-  EXPECT_EQ(row["work"], read_json(R"({"launches": 0, "gemms": 1, "copied_bytes": 2000, "filled_bytes": 4096})"));
+  EXPECT_EQ(row["work"], read_json(R"({"launches": 0, "gemms": 1, "gemm_flops": 128, "copied_bytes": 2000,
+                                     "filled_bytes": 4096})"));
   std::map<std::string, json> phases;
   for (const json& phase : row["phases"]) phases[phase["name"]] = phase;
   // Two steps of the memory pass.

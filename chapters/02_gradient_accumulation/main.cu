@@ -47,6 +47,7 @@ Chapter declare(const Config& config) {
         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
           return std::make_unique<Accumulation>(context, spec, *text, batch, micro_batch, way, observed);
         },
+        .flops = [=](std::size_t batch) { return flops_of_step(spec, batch, seq); },
     });
   chapter.claims = claims_of(config, spec, text, observed);
   chapter.after = [=](const Results&, Report& report) {

@@ -44,20 +44,24 @@ static Chapter checkpointing(const Config& config) {
   Chapter chapter{.title = "checkpointing", .variants = {}, .claims = claims_of(counted), .after = {}};
   const Agreement bit_equal;
   for (const auto& [name, schedule_for] : ways)
-    chapter.variants.push_back({.name = name,
-                                .batch = config.batch,
-                                .predicted =
-                                    [=, schedule_for = schedule_for](std::size_t batch) {
-                                      return predict_schedule(spec, bytes, batch, seq, schedule_for(batch), resident);
-                                    },
-                                .agreement = bit_equal,
-                                .make =
-                                    [=, name = name, schedule_for = schedule_for](Context& context, std::size_t batch) {
-                                      return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                                        return std::make_unique<Checkpointed<T>>(context, spec, *text, batch, precision,
-                                                                                 schedule_for(batch), (*counted)[name]);
-                                      });
-                                    }});
+    chapter.variants.push_back(
+        {.name = name,
+         .batch = config.batch,
+         .predicted =
+             [=, schedule_for = schedule_for](std::size_t batch) {
+               return predict_schedule(spec, bytes, batch, seq, schedule_for(batch), resident);
+             },
+         .agreement = bit_equal,
+         .make =
+             [=, name = name, schedule_for = schedule_for](Context& context, std::size_t batch) {
+               return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
+                 return std::make_unique<Checkpointed<T>>(context, spec, *text, batch, precision, schedule_for(batch),
+                                                          (*counted)[name]);
+               });
+             },
+         .flops = [=, schedule_for = schedule_for](
+                      std::size_t batch) { return flops_of_step(spec, batch, seq, schedule_for(batch)); },
+         .arithmetic = arithmetic_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_operations(results, report, spec, ways, *counted);
     frontier(report, spec, precision, always);

@@ -608,6 +608,25 @@ TEST_F(Harness, WhatAStepAsksOfTheDeviceIsCounted) {
   EXPECT_EQ(phases["copies"]["work"]["filled_bytes"], 0);
 }
 
+TEST_F(Harness, OperationsThatAreNotThePredictedOnesFail) {
+  if (!device_work()) GTEST_SKIP() << "not on this backend";
+  for (const double predicted : {128.0, 127.0}) {
+    Chapter chapter = good();
+    chapter.variants.resize(1);
+    chapter.variants[0].predicted = [](std::size_t) { return ByCategory{{4096}}; };
+    chapter.variants[0].make = [](Context& context, std::size_t) { return std::make_unique<Busy>(context); };
+    chapter.variants[0].flops = [=](std::size_t) { return predicted; };
+    const Ran ran = run(chapter);
+    EXPECT_EQ(ran.exit_code, predicted == 128 ? 0 : 1);
+    EXPECT_EQ(ran.out.find("large: matrix products of 128 operations in a step, predicted 127") == std::string::npos,
+              predicted == 128)
+        << ran.out;
+    EXPECT_EQ(ran.result["variants"][0]["flops"], predicted);
+    EXPECT_FALSE(ran.result["variants"][0].contains("least_time")) << "times of the host runtime are no GPU's";
+    EXPECT_EQ(ran.out.find("least time"), std::string::npos) << ran.out;
+  }
+}
+
 TEST_F(Harness, EveryStepIsTimedOnce) {
   for (const int steps : {1, 2, 4, 5}) {
     const Ran ran = run(good(), {"--steps", std::to_string(steps)});

@@ -32,6 +32,7 @@ Chapter declare(const Config& config) {
         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
           return std::make_unique<ImageTraining>(context, *dataset, spec, kind, batch);
         },
+        .flops = [=](std::size_t batch) { return nn::step_flops(spec, batch); },
     });
   }
   chapter.variants.push_back({

@@ -54,6 +54,7 @@ Chapter declare(const Config& config) {
           .make = [=](Context& context, std::size_t size) -> std::unique_ptr<Workload> {
             return std::make_unique<ImageTraining>(context, *dataset, spec, kOptimizer, size);
           },
+          .flops = [=](std::size_t size) { return nn::step_flops(spec, size); },
       });
       smallest = batch;
     }

@@ -49,6 +49,11 @@ Chapter declare(const Config& config) {
         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
           return std::make_unique<Accumulation>(context, spec, *text, batch, micro_batch, way, form, observed);
         },
+        .flops = [=](std::size_t batch) -> std::optional<double> {
+          const std::size_t at_once = way == Way::full_batch ? batch : micro_batch;
+          const auto one = flops_of_step(spec, at_once, seq, {}, form);
+          return one ? std::optional(*one * static_cast<double>(batch / at_once)) : std::nullopt;
+        },
     });
   chapter.claims = claims_of(config, spec, text, observed);
   chapter.after = [=](const Results&, Report& report) {

@@ -38,6 +38,8 @@ Chapter declare(const Config& config) {
         .agreement = agreement_of(precision),
         .make = [=](Context& context,
                     std::size_t batch) { return make_training(context, spec, *text, batch, precision, shares, form); },
+        .flops = [=](std::size_t batch) { return flops_of_step(spec, batch, seq, {}, form); },
+        .arithmetic = arithmetic_of(precision),
     });
   chapter.claims = claims_of(spec, shares);
   chapter.after = [=](const Results&, Report& report) {

@@ -59,7 +59,10 @@ static Chapter checkpointing(const Config& config) {
                  return std::make_unique<Checkpointed<T>>(context, spec, *text, batch, precision, schedule_for(batch),
                                                           (*counted)[name], form);
                });
-             }});
+             },
+         .flops = [=, schedule_for = schedule_for](
+                      std::size_t batch) { return flops_of_step(spec, batch, seq, schedule_for(batch), form); },
+         .arithmetic = arithmetic_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_operations(results, report, spec, form, ways, *counted);
     frontier(report, spec, precision, form, always);

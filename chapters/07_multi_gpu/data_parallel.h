@@ -155,6 +155,10 @@ class DataParallelTeam final : public Team {
     return std::make_unique<DataParallel<T>>(context, job_, ids_, rank, failed);
   }
   ByCategory predicted(int rank) const override { return predict_data_parallel<T>(job_, rank); }
+  std::optional<double> flops(int) const override {
+    if (job_.form.attention == nn::AttentionForm::tiled) return std::nullopt;  // the tiles of a whole share
+    return flops_a_step(job_, {0, 0, 0});
+  }
   int kind(int rank) const override { return rank > 0; }
 
  private:

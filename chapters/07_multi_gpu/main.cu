@@ -35,7 +35,7 @@ static Chapter multi_gpu_of(const Config& config) {
     Variant variant{.name = name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
     variant.agreement.kind = Agreement::Kind::within_tolerance;
     variant.agreement.tolerance = sizeof(T) == 2 ? 1e-3 : 1e-6;
-    variant.ranks = static_cast<int>(layout.ranks());
+    variant.ranks = static_cast<int>(layout.ranks()), variant.arithmetic = arithmetic_of<T>();
     (*sent)[name] = [=, job = job(config.batch)](int rank) {
       return data_parallel ? sent_by_data_parallel<T>(job, rank) : sent_a_step<T>(job, coordinates_of(layout, rank));
     };
@@ -47,6 +47,7 @@ static Chapter multi_gpu_of(const Config& config) {
       if (layout.ranks() > 1) {
         variant.team = [=](std::size_t batch) { return std::make_unique<Cluster<T>>(job(batch)); };
       } else {
+        variant.flops = [=](std::size_t batch) { return flops_a_step(job(batch), {0, 0, 0}); };
         variant.make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
           static const std::atomic<bool> never{false};
           return std::make_unique<RankTraining<T>>(context, job(batch), Groups::Ids(layout), 0, never);

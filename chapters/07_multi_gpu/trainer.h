@@ -342,6 +342,26 @@ std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
   return sent + m * residual * (!embeds + !has_head);
 }
 
+/// Operations of the matrix products that a rank has in a step (Variant::flops). A part has its share of each layer;
+/// head and loss are whole on each part of the last stage.
+inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates& place) {
+  const nn::Slice slice = slice_of(job.spec, job.layout, place);
+  if (job.form.attention == nn::AttentionForm::tiled && slice.parts > 1) return std::nullopt;  // a part's own tiles
+  const std::size_t layers = slice.layers;
+  nn::TransformerSpec of_layers = job.spec;
+  of_layers.layers = layers;
+  const auto all = flops_of_step(of_layers, job.micro_batch, job.seq, {}, job.form);
+  of_layers.layers = 0;
+  const auto head = flops_of_step(of_layers, job.micro_batch, job.seq);
+  if (!all || !head) return std::nullopt;
+  const auto micro_batches = static_cast<double>(job.batch / job.layout.dp / job.micro_batch);
+  return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + (slice.has_head(job.spec) ? *head : 0));
+}
+template <class T>
+constexpr Arithmetic arithmetic_of() {
+  return sizeof(T) == sizeof(float) ? Arithmetic::fp32 : Arithmetic::bf16;
+}
+
 /// The ranks of a layout.
 template <class T>
 class Cluster final : public Team {
@@ -351,6 +371,7 @@ class Cluster final : public Team {
     return std::make_unique<RankTraining<T>>(context, job_, ids_, rank, failed);
   }
   ByCategory predicted(int rank) const override { return predict_rank<T>(job_, coordinates_of(job_.layout, rank)); }
+  std::optional<double> flops(int rank) const override { return flops_a_step(job_, coordinates_of(job_.layout, rank)); }
   /// Parts and replicas have equally much of everything.
   int kind(int rank) const override { return int(coordinates_of(job_.layout, rank).stage); }
 

@@ -48,7 +48,9 @@ static Chapter attention_and_loss(const Config& config) {
                  return std::make_unique<FormTraining<T>>(context, spec, *text, batch, precision,
                                                           schedule_of(way, batch), way, *observed);
                });
-             }});
+             },
+         .flops = [=](std::size_t batch) { return flops_of_step(spec, batch, seq, schedule_of(way, batch), way.form); },
+         .arithmetic = arithmetic_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_operations(results, report, spec, ways(), schedule_of, *observed);
     show_lengths(report);

@@ -40,16 +40,17 @@ Deliver expect_processes(int process, int processes, std::function<void(int to, 
 struct DeviceWork {
   std::uint64_t launches = 0;      ///< of kernels
   std::uint64_t gemms = 0;         ///< calls of cuBLAS; a batch is one
+  std::uint64_t gemm_flops = 0;    ///< their operations, a multiplication and an addition counted as two
   std::uint64_t copied_bytes = 0;  ///< each read once and written once
   std::uint64_t filled_bytes = 0;
   DeviceWork& operator+=(const DeviceWork& other) {
-    launches += other.launches, gemms += other.gemms;
+    launches += other.launches, gemms += other.gemms, gemm_flops += other.gemm_flops;
     copied_bytes += other.copied_bytes, filled_bytes += other.filled_bytes;
     return *this;
   }
   friend DeviceWork operator-(const DeviceWork& now, const DeviceWork& before) {
-    return {now.launches - before.launches, now.gemms - before.gemms, now.copied_bytes - before.copied_bytes,
-            now.filled_bytes - before.filled_bytes};
+    return {now.launches - before.launches, now.gemms - before.gemms, now.gemm_flops - before.gemm_flops,
+            now.copied_bytes - before.copied_bytes, now.filled_bytes - before.filled_bytes};
   }
   friend bool operator==(const DeviceWork&, const DeviceWork&) = default;
 };

@@ -73,6 +73,7 @@ struct Config {
   std::size_t batch = 0, steps = 0;
   OptionValues options;  ///< the chapter's own
   bool quick = false, plan = false, list = false, quiet = false;
+  const Card* card = nullptr;         ///< of --card: whose least times a plan shows
   std::string filter;                 ///< regular expression on variant names; empty: all
   std::string json, trace, snapshot;  ///< output files; empty: none
 };

@@ -168,7 +168,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     std::string text = "";
     bool flag = false;
   };
-  std::string budget, workspace, device, devices, batch, steps;
+  std::string budget, workspace, device, devices, batch, steps, card;
   bool version = false;
 
   CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full, full),
@@ -198,6 +198,8 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   }
   app.add_flag("--quick", config.quick, "A small model and few steps: done in seconds");
   app.add_flag("--plan", config.plan, "Count the bytes and compute nothing; any size on any machine");
+  const CLI::Option* card_option = app.add_option(
+      "--card", card, fmt::format("With --plan: the least time that a step can take on this card: {}", card_names()));
   app.add_flag("--list", config.list, "List the variants and claims, and exit");
   app.add_option("--filter", config.filter, "Run only variants whose name matches this regular expression");
   app.add_option("--json", config.json, "Write the results to this file");
@@ -254,6 +256,12 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   config.devices = full.devices ? defaults.devices : 1;
   config.devices_given = given(devices_option);
   if (config.devices_given) config.devices = parse_device("--devices", devices, 1);
+  if (given(card_option)) {
+    if (!config.plan) throw UsageError("--card goes with --plan; a run on a GPU knows its own");
+    config.card = find_card(card);
+    if (!card.empty() && !config.card)
+      throw UsageError(fmt::format("--card '{}' is unknown; known: {}", card, card_names()));
+  }
   check_filter("--filter", config.filter);
   check_output_path("--json", config.json);
   check_output_path("--trace", config.trace);

@@ -103,8 +103,11 @@ struct MemoryPass {
         ++result.ranks[known->second].alike;
       } else {
         ranks.push_back(rank);
-        result.ranks.push_back(
-            {.rank = rank, .predicted = with_workspace(config, team->predicted(rank)), .at_peak = {}});
+        result.ranks.push_back({.rank = rank,
+                                .predicted = with_workspace(config, team->predicted(rank)),
+                                .at_peak = {},
+                                .flops = team->flops(rank)});
+        if (const auto flops = result.ranks.back().flops) result.flops = std::max(result.flops.value_or(0), *flops);
       }
     }
     const auto returned = on_ranks(*team, ranks, [&](int rank) {
@@ -135,8 +138,9 @@ struct MemoryPass {
       RankResult& r = result.ranks[i];
       const std::size_t alike = r.alike;
       const ByCategory predicted = r.predicted;
+      const auto flops = r.flops;
       const auto figures = from_bytes(returned[i], r);
-      r.alike = alike, r.predicted = predicted;
+      r.alike = alike, r.predicted = predicted, r.flops = flops;
       if (i == 0) result.figures = figures;
       result.fingerprint = result.fingerprint * 0x100000001b3 ^ r.fingerprint;
     }
@@ -180,6 +184,8 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   result.batch = variant.batch;
   result.agreement = variant.agreement;
   result.predicted = with_workspace(config, variant.predicted(variant.batch));
+  if (variant.flops) result.flops = variant.flops(variant.batch);
+  result.arithmetic = variant.arithmetic;
 
   Ledger ledger;
   ledger.record_timeline(files != nullptr);

@@ -77,20 +77,52 @@ void write_split(JsonWriter& json, const char* name, const ByCategory& split) {
 void write_work(JsonWriter& json, const char* name, const std::optional<DeviceWork>& work) {
   if (!work) return;
   json.key(name).begin_object().member("launches", work->launches).member("gemms", work->gemms);
+  json.member("gemm_flops", work->gemm_flops);
   json.member("copied_bytes", work->copied_bytes).member("filled_bytes", work->filled_bytes).end_object();
+}
+
+// Seconds of a step, as they were measured.
+std::optional<double> seconds_of(const VariantResult& v) {
+  return v.samples_per_second.empty() ? std::nullopt
+                                      : std::optional(static_cast<double>(v.batch) / median(v.samples_per_second));
+}
+
+void write_least_time(JsonWriter& json, const RunResult& run, const VariantResult& v) {
+  const auto least = least_time_of(run, v);
+  if (!least) return;
+  json.key("least_time").begin_object().member("card", run.card->name).member("seconds", least->seconds());
+  json.member("computing_seconds", least->computing_seconds).member("moving_seconds", least->moving_seconds);
+  json.member("moved_bytes", least->moved_bytes);
+  if (const auto seconds = seconds_of(v)) json.member("share_of_bound", least->seconds() / *seconds);
+  json.end_object();
+}
+
+// Decimal units, as peaks and bandwidths have them.
+std::string format_decimal(double value, const char* unit) {
+  const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E", "Z", "Y"};
+  std::size_t p = 0;
+  for (; value >= 999.95 && p + 1 < std::size(prefixes); value /= 1000) ++p;
+  return fmt::format("{:.1f} {}{}", value, prefixes[p], unit);
+}
+std::string format_seconds(double seconds) {
+  return seconds >= 0.99995      ? fmt::format("{:.1f} s", seconds)
+         : seconds >= 0.99995e-3 ? fmt::format("{:.1f} ms", 1e3 * seconds)
+                                 : fmt::format("{:.1f} us", 1e6 * seconds);
 }
 
 std::optional<std::size_t> maybe_limit(std::size_t limit) {
   return limit == kUnlimited ? std::nullopt : std::optional(limit);
 }
 
-void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget) {
+void write_variant(JsonWriter& json, const RunResult& run, const VariantResult& v) {
   json.begin_object();
   json.member("name", v.name).member("role", v.baseline ? "baseline" : "mitigation").member("batch", v.batch);
   json.member("outcome", name_of(v.outcome)).key("reason");
   v.reason.empty() ? json.null() : json.value(v.reason);
-  json.member("budget_bytes", maybe_limit(budget)).member("predicted_bytes", v.predicted_peak());
+  json.member("budget_bytes", maybe_limit(run.config.budget)).member("predicted_bytes", v.predicted_peak());
   write_split(json, "predicted_by_category_bytes", v.predicted);
+  if (v.flops) json.member("flops", *v.flops);
+  write_least_time(json, run, v);
   if (v.measured) {
     json.member("peak_allocated_bytes", v.peak_allocated).member("peak_reserved_bytes", v.peak_reserved);
     json.member("peak_device_used_bytes", v.peak_device_used);
@@ -115,6 +147,7 @@ void write_variant(JsonWriter& json, const VariantResult& v, std::size_t budget)
         json.member("most_in_flight", r.most_in_flight).member("fingerprint", fmt::format("{:016x}", r.fingerprint));
         write_split(json, "by_category_bytes", r.at_peak);
         write_work(json, "work", r.work);
+        if (r.flops) json.member("flops", *r.flops);
         json.end_object();
       }
       json.end_array();
@@ -217,6 +250,51 @@ std::string comparison_table(const RunResult& run) {
   return text;
 }
 
+std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& v) {
+  std::optional<LeastTime> longest;
+  const auto add = [&](const std::optional<double>& flops, const ByCategory& at_peak) {
+    const auto least = flops ? least_time(*run.card, v.arithmetic, *flops, at_peak) : std::nullopt;
+    if (least && (!longest || least->seconds() > longest->seconds())) longest = least;
+  };
+  if (!run.card) return std::nullopt;
+  if (v.ranks.empty()) add(v.flops, v.predicted);
+  for (const RankResult& r : v.ranks) add(r.flops, r.predicted);
+  return longest;
+}
+
+std::string least_time_table(const RunResult& run) {
+  if (!run.card) return "";
+  const Card& card = *run.card;
+  std::vector<std::vector<std::string>> rows = {
+      {"least time of a step", "operations", "computing", "bytes", "moving", "at least"}};
+  if (!run.config.plan) rows[0].insert(rows[0].end(), {"measured", "% of bound"});
+  bool ranks = false;
+  for (const VariantResult& v : run.variants) {
+    const auto least = least_time_of(run, v);
+    rows.push_back({v.name});
+    ranks |= !v.ranks.empty();
+    if (!least) {
+      rows.back().resize(rows[0].size(), "-");
+      continue;
+    }
+    const auto seconds = seconds_of(v);
+    rows.back().insert(rows.back().end(),
+                       {format_decimal(least->flops, "FLOP"), format_seconds(least->computing_seconds),
+                        format_decimal(least->moved_bytes, "B"), format_seconds(least->moving_seconds),
+                        format_seconds(least->seconds())});
+    if (run.config.plan) continue;
+    rows.back().push_back(seconds ? format_seconds(*seconds) : "-");
+    rows.back().push_back(seconds ? fmt::format("{:.0f}", 100 * least->seconds() / *seconds) : "-");
+  }
+  std::string text = align(rows);
+  text += fmt::format("on {}: {:g} TFLOP/s in FP32, {:g} in {}, {:g} GB/s. A bound, no prediction: the larger of\n",
+                      card.title, card.fp32_tflops, card.fp16_tflops, card.has_bf16 ? "FP16 and BF16" : "FP16",
+                      card.gb_per_s);
+  text +=
+      "its matrix products alone at the peak, and what it holds, written and read once, less what the cache can hold\n";
+  return text + (ranks ? "of ranks the one that needs longest; nothing is counted for what they send\n\n" : "\n");
+}
+
 std::string claims_table(const RunResult& run) {
   std::string text;
   for (const ClaimResult& c : run.claims) {
@@ -279,7 +357,7 @@ std::string result_json(const RunResult& run) {
   }
   json.member("quick", c.quick).member("plan", c.plan).end_object();
   json.key("variants").begin_array();
-  for (const VariantResult& v : run.variants) write_variant(json, v, c.budget);
+  for (const VariantResult& v : run.variants) write_variant(json, run, v);
   json.end_array().key("claims").begin_array();
   for (const ClaimResult& r : run.claims) {
     json.begin_object().member("claim", r.claim.text).member("about", name_of(r.claim.about));

@@ -14,6 +14,7 @@ struct RunResult {
   std::string program, title;
   Config config;
   SystemInfo system;
+  const Card* card = nullptr;  ///< whose least times are shown; null: none
   std::vector<VariantResult> variants;
   std::vector<ClaimResult> claims;
   std::vector<std::pair<std::string, double>> findings;
@@ -27,6 +28,11 @@ std::string format_limit(std::size_t bytes);
 std::string banner(const RunResult& run);
 /// Side by side: a row a variant, and the footnotes.
 std::string comparison_table(const RunResult& run);
+/// The least time of each variant's step on the run's card (harness/card.h); of a team, of the rank that needs longest.
+/// Nothing when there is no card, or a variant's operations are not known.
+std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& variant);
+/// These, and the share that measured steps have of their bound, side by side. Empty when there is no card.
+std::string least_time_table(const RunResult& run);
 std::string claims_table(const RunResult& run);
 std::string verdict_line(const RunResult& run);
 std::string phase_table(const VariantResult& result);

@@ -53,12 +53,23 @@ void compare_numerics(VariantResult& v, const VariantResult& baseline) {
   }
 }
 
+// The least time that a card needs rests on them. (A GPU's are counted by a profiler, not here.)
+void check_operations(RunResult& run, const std::string& who, const std::optional<double>& predicted,
+                      const std::optional<DeviceWork>& work) {
+  if (!predicted || !work || *predicted == static_cast<double>(work->gemm_flops)) return;
+  run.failures.push_back(
+      fmt::format("{}: matrix products of {} operations in a step, predicted {}", who, work->gemm_flops, *predicted));
+}
+
 void check_results(RunResult& run) {
   for (const VariantResult& v : run.variants) {
     if (!v.prediction_holds())
       run.failures.push_back(fmt::format("{}: peak allocated is {} bytes, predicted {}{}", v.name, v.peak_allocated,
                                          v.predicted_peak(),
                                          v.peak_allocated == v.predicted_peak() ? ", with another split" : ""));
+    check_operations(run, v.name, v.ranks.empty() ? v.flops : std::nullopt, v.work);
+    for (const RankResult& r : v.ranks)
+      check_operations(run, fmt::format("{}: rank {}", v.name, r.rank), r.flops, r.work);
     if (!v.agrees)
       run.failures.push_back(fmt::format(
           "{}: numbers are not {} with the baseline's (relative difference {:.3g})", v.name,
@@ -134,7 +145,7 @@ int finish(const std::string& program, const Chapter& chapter, RunResult& result
   result.claims = judge(chapter.claims, Results(result.variants));
   check_results(result);
 
-  if (!config.quiet) fmt::print("\n{}\n", comparison_table(result));
+  if (!config.quiet) fmt::print("\n{}\n{}", comparison_table(result), least_time_table(result));
   RunReport report(result);
   if (chapter.after) chapter.after(Results(result.variants), report);
   if (!config.quiet) fmt::print("{}{}", claims_table(result), verdict_line(result));
@@ -220,6 +231,11 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   result.title = chapter.title;
   result.config = config;
   result.system = system_info(config.device);
+  if (config.plan) {
+    result.card = config.card;
+  } else if (result.system.backend == "cuda") {
+    result.card = card_of_device(result.system.device_name, result.system.device_total);
+  }
   if (!config.quiet) {
     fmt::print("{}", banner(result));
     std::fflush(stdout);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/card.h"
 #include "memory/context.h"
 #include "memory/ledger.h"
 #include "memory/out_of_memory.h"
@@ -59,6 +60,8 @@ class Team {
   virtual std::unique_ptr<Workload> make(Context& context, int rank) = 0;
   /// Peak allocated bytes of a rank by category, in closed form, without its context's cuBLAS workspace.
   virtual ByCategory predicted(int rank) const = 0;
+  /// Variant::flops of a rank.
+  virtual std::optional<double> flops(int) const { return std::nullopt; }
   /// Ranks of one kind need the same memory: plan mode runs one of each.
   virtual int kind(int rank) const { return rank; }
   /// Raised when a rank fails: the others must not wait for it.
@@ -84,6 +87,11 @@ struct Variant {
   /// Several ranks instead of `make`. The row shows the rank that needs most; `predicted` is that rank's.
   std::function<std::unique_ptr<Team>(std::size_t batch)> team = {};
   int ranks = 1;  ///< of the team
+  /// Operations of a step's matrix products at a batch size, in closed form, a multiplication and an addition counted
+  /// as two; what the host runtime counts must be the same. Empty, or nothing: not known, and there is no least time
+  /// (harness/card.h).
+  std::function<std::optional<double>(std::size_t batch)> flops = {};
+  Arithmetic arithmetic = Arithmetic::fp32;  ///< of these, all ranks' too
 };
 
 /// What one rank of a team, and those that are alike, needed.
@@ -96,6 +104,7 @@ struct RankResult {
   std::size_t most_in_flight = 0;                                           ///< micro-batches
   std::uint64_t fingerprint = 0;                                            ///< after the memory pass
   std::optional<DeviceWork> work = {};                                      ///< of its device, in a step
+  std::optional<double> flops = {};                                         ///< predicted, in a step
 };
 
 /// What happened to a variant.
@@ -116,7 +125,9 @@ struct VariantResult {
   std::vector<double> figures;     ///< figure() after each step of the memory pass
   std::uint64_t fingerprint = 0;   ///< after the memory pass
   std::optional<DeviceWork> work;  ///< of the device, in the last step of the memory pass
-  bool compared = false;           ///< against the baseline; not when the baseline did not run, nor in plan mode
+  std::optional<double> flops;     ///< predicted, in a step; of a team: of the rank that has most
+  Arithmetic arithmetic = Arithmetic::fp32;
+  bool compared = false;  ///< against the baseline; not when the baseline did not run, nor in plan mode
   bool agrees = true;
   Agreement agreement;
   double largest_difference = 0;             ///< relative, of figures against the baseline's

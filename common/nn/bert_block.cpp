@@ -16,8 +16,7 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
   block.norm(Block<T>::kNorm1, kept.middle.data(), kept.mean1, kept.rstd1, kept.norm1.data());
   if (!keep.layer || !keep.middle) kept.middle.reset();
   block.expand(kept.norm1.data(), kept);
-  block.gelu(keep, kept);
-  DeviceBuffer<T> y = block.contract(kept.norm1.data(), "layer sum", keep, kept);
+  DeviceBuffer<T> y = block.second_half(kept.norm1, "layer sum", keep, kept);
   if (!keep.layer || !keep.norms) kept.norm1.reset();
   kept.sum = std::move(y);
   if (output) y = block.activation(block.count(), "layer input");

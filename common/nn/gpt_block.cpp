@@ -20,9 +20,18 @@ DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActiva
   block.norm(Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2, kept.norm2.data());
   block.expand(kept.norm2.data(), kept);
   if (!keep_norms) kept.norm2.reset();
-  if (output || keep.gelu) block.gelu(keep, kept);
-  if (!output) return {};
-  DeviceBuffer<T> y = block.contract(kept.middle.data(), "layer input", keep, kept);
+  if (!output) {
+    if (keep.gelu) block.gelu(keep, kept);
+    return {};
+  }
+  if (block.by_rows && keep.layer && !keep.gelu && !keep.middle && !block.sum) {
+    DeviceBuffer<T> y = std::move(kept.middle);  // which is not kept, so the output may take its place
+    block.contract_by_rows(kept, 1.0f, y.data());
+    bias_activation(block.context, y.data(), block.value(Block<T>::kContract + 1), block.rows(), block.width,
+                    Activation::none);
+    return y;
+  }
+  DeviceBuffer<T> y = block.second_half(kept.middle, "layer input", keep, kept);
   if (!keep.layer) kept = {};
   if (!keep.middle) kept.middle.reset();
   return y;

@@ -319,6 +319,13 @@ PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch) {
   return peak;
 }
 
+double step_flops(const MlpSpec& spec, std::size_t batch) {
+  double flops = 0;
+  for (std::size_t l = 1; l <= spec.layers(); ++l)
+    flops += (l == 1 ? 4.0 : 6.0) * static_cast<double>(spec.widths[l - 1]) * static_cast<double>(spec.widths[l]);
+  return flops * static_cast<double>(batch);
+}
+
 // Inference on top of `resident`, with the labels and one counter beside it.
 PeakBytes predict_count_correct(const MlpSpec& spec, std::size_t batch, const ByCategory& resident) {
   PeakBytes peak{resident};

@@ -122,6 +122,10 @@ PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind
 /// Peak of a program with one Context, one Mlp without gradients, and forward() on inputs of `batch` (no
 /// labels).
 PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch);
+/// Floating-point operations of a training step's matrix products, a multiplication and an addition counted as two:
+/// 2 · batch · w[l−1] · w[l] for each layer forward, for the gradient of its weight, and, but for the first layer, for
+/// that of its input. Exact up to 2^53.
+double step_flops(const MlpSpec& spec, std::size_t batch);
 /// Peak of count_correct() on a Batch (which has labels), above `resident`.
 PeakBytes predict_count_correct(const MlpSpec& spec, std::size_t batch, const ByCategory& resident);
 

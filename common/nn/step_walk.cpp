@@ -256,9 +256,16 @@ class StepWalk {
       if (gelu) add(z_.h);
       return;
     }
-    if (keep.layer) add(z_.h);  // after GELU: in place when nothing is kept
-    add(z_.u);                  // the output, in bert the sum before the norm
-    if (!gelu) drop(z_.h);
+    if (levers_.form.by_rows && keep.layer && !gelu) {
+      const bool in_place = !bert_ && !keep.middle && levers_.slice.parts == 1;
+      if (!in_place) add(z_.u);
+      add(z_.h_chunk), drop(z_.h_chunk);
+      if (in_place) return;  // the output has taken the place of `middle`
+    } else {
+      if (keep.layer) add(z_.h);  // after GELU: in place when nothing is kept
+      add(z_.u);                  // the output, in bert the sum before the norm
+      if (!gelu) drop(z_.h);
+    }
     if (bert_) {
       if (!norms) drop(z_.u);
       if (output) add(z_.u);

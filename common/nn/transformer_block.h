@@ -116,6 +116,29 @@ struct Block {
     return y;
   }
 
+  /// From `hidden` to residual + MLP(…), whose GELU is not kept: some rows of it at a time, if the form is by rows.
+  DeviceBuffer<T> second_half(const DeviceBuffer<T>& residual, const char* tag, const Keep& keep,
+                              LayerActivations<T>& kept) const {
+    if (!by_rows || !keep.layer || keep.gelu) {
+      gelu(keep, kept);
+      return contract(residual.data(), tag, keep, kept);
+    }
+    DeviceBuffer<T> y = activation(count(), tag);
+    contract_by_rows(kept, 0.0f, y.data());
+    sum_over_parts(y);
+    add_residual(context, residual.data(), y.data(), value(kContract + 1), y.data(), rows(), width);
+    return y;
+  }
+  /// y = beta · y + GELU(hidden) · Wᵀ.
+  void contract_by_rows(LayerActivations<T>& kept, float beta, T* y) const {
+    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden), "GELU of some rows");
+    each_chunk([&](std::size_t first, std::size_t count) {
+      bias_activation_keep(context, kept.hidden.data() + first * hidden, value(kExpand + 1), chunk.data(), count,
+                           hidden, Activation::gelu);
+      gemm(context, false, true, count, width, hidden, 1.0f, chunk.data(), value(kContract), beta, y + first * width);
+    });
+  }
+
   // ---- what was dropped, computed once more when it is needed
 
   void recompute_norm(DeviceBuffer<T>& output, std::size_t which, const T* before, const DeviceBuffer<float>& mean,

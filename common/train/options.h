@@ -24,7 +24,7 @@ inline constexpr Option<std::string> kPrecision{"precision", "fp32, fp16 or bf16
 /// How a transformer goes about a step: chapter 08's mitigations, for the chapters before it.
 inline constexpr Option<std::string> kAttention{"attention", "textbook, tiled or fused", "textbook tiled fused"};
 inline constexpr Option<std::string> kLoss{"loss", "full, or chunked: logits of some rows at a time", "full chunked"};
-inline constexpr Option<bool> kLean{"lean",
-                                    "Keep nothing that is cheap to recompute: norms, GELU, the sum after the attention"};
+inline constexpr Option<bool> kLean{
+    "lean", "Keep nothing that is cheap to recompute: norms, GELU, the sum after the attention"};
 
 }  // namespace oomlab::train

@@ -24,6 +24,13 @@ inline const char* name_of(Precision precision) {
   }
   return "?";
 }
+inline Arithmetic arithmetic_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp32: return Arithmetic::fp32;
+    case Precision::bf16: return Arithmetic::bf16;
+    default: return Arithmetic::fp16;
+  }
+}
 inline std::size_t element_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
 
 inline nn::LossScaling scaling_of(Precision precision) {

@@ -68,6 +68,20 @@ inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples
                               std::span(samples.labels).subspan(from, rows), count, samples.seq);
 }
 
+/// nn::step_flops() of any number of sequences: each needs the same, and the product is a double, exact up to 2^53. For
+/// Variant::flops; nothing where the figure is beyond 64 bits, nor for fused attention, whose kernels are no matrix
+/// products that cuBLAS is asked for. Tiles of attention depend on all sequences of a batch.
+inline std::optional<double> flops_of_step(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                                           const nn::Schedule& schedule = {}, const nn::StepForm& form = {}) {
+  const auto figure = [](std::size_t n) { return static_cast<double>(n); };
+  const double per_token = figure(spec.parameters()) + 2 * figure(spec.layers) * figure(seq) * figure(spec.width);
+  const bool tiled = form.attention == nn::AttentionForm::tiled;
+  const std::size_t at_once = tiled ? sequences : 1;
+  if (form.attention == nn::AttentionForm::fused || 8 * per_token * figure(seq) * figure(at_once) > 0x1p63)
+    return std::nullopt;
+  return figure(sequences / at_once) * static_cast<double>(nn::step_flops(spec, at_once, seq, schedule, form));
+}
+
 /// What stays allocated, beside the cuBLAS workspace, while a model with elements of `element_bytes` is trained with an
 /// optimizer that keeps `optimizer_copies` FP32 numbers per parameter.
 inline ByCategory resident_for_training(const nn::TransformerSpec& spec, std::size_t element_bytes,

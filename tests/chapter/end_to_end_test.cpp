@@ -61,7 +61,7 @@ TEST(EndToEnd, PlansAndBudgetsOfAnySizeGiveValidFiles) {
   const TemporaryFolder folder;
   Words results;
   for (const Words& words : {Words{"--steps", "1", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"},
-                             Words{"--plan", "--budget", "1B"}, Words{"--plan"}}) {
+                             Words{"--plan", "--budget", "1B"}, Words{"--plan", "--card", "t4"}}) {
     const std::string result = folder / ("result" + std::to_string(results.size()) + ".json");
     const Outcome outcome = run_process(program(), Words{"--quick", "--json", result} + words, folder.path());
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;

@@ -93,8 +93,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"FilterMatchesNothing", {"--filter", "^nothing-like-this$"}, "nothing-like-this"},
         Bad{"Device", {"--device", "99"}, "99"}, Bad{"DeviceWord", {"--device", "gpu"}, "gpu"},
         Bad{"DeviceNegative", {"--device=-1"}, "-1"}, Bad{"Devices", {"--devices", "999"}, "999"},
-        Bad{"Option", {"--nosuch"}, "--nosuch"}, Bad{"Argument", {"nosuch"}, "nosuch"},
-        Bad{"MissingValue", {"--batch"}, "--batch"},
+        Bad{"CardUnknown", {"--card", "rtx-9999", "--plan"}, "--card 'rtx-9999' is unknown; known: t4, "},
+        Bad{"CardWithoutPlan", {"--card", "t4"}, "--card goes with --plan"},
+        Bad{"CardEmpty", {"--card", "", "--plan"}, "--card"}, Bad{"Option", {"--nosuch"}, "--nosuch"},
+        Bad{"Argument", {"nosuch"}, "nosuch"}, Bad{"MissingValue", {"--batch"}, "--batch"},
         Bad{"BenchmarkFlag", {"--benchmark_nosuch=1"}, "--benchmark_nosuch"},
         Bad{"BenchmarkFormat", {"--benchmark_format=bogus"}, "bogus"},
         Bad{"BenchmarkFilter", {"--benchmark_filter=("}, "'('"},
@@ -252,6 +254,30 @@ TEST(Cli, HelpListVersion) {
   EXPECT_EQ(list.exit_code, 0) << list.err;
   EXPECT_NE(list.out.find("(baseline)"), std::string::npos);
   EXPECT_EQ(call({"--version"}, folder.path()).exit_code, 0);
+}
+
+TEST(CliRuns, APlanShowsTheLeastTimesOfACard) {
+  const TemporaryFolder folder;
+  std::vector<json> plans;
+  for (const char* card : {"t4", "H100 SXM"}) {
+    const Outcome outcome =
+        run_process(program(), {"--quick", "--plan", "--card", card, "--json", "plan.json"}, folder.path());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("\nleast time of a step"), std::string::npos) << outcome.out;
+    plans.push_back(read_json(read_text(folder / "plan.json"))["variants"]);
+  }
+  std::size_t known = 0;
+  for (std::size_t i = 0; i < plans[0].size(); ++i) {
+    ASSERT_EQ(plans[0][i].contains("flops"), plans[1][i].contains("flops"));
+    if (!plans[0][i].contains("flops")) continue;
+    ++known;
+    EXPECT_EQ(plans[0][i]["flops"], plans[1][i]["flops"]);
+    EXPECT_EQ(plans[1][i]["least_time"]["card"], "h100-sxm");
+    // So small a model stays in either card's cache: FP32 operations at 8.1 and 67 TFLOP/s.
+    EXPECT_NEAR(plans[0][i]["least_time"]["seconds"].get<double>() / plans[1][i]["least_time"]["seconds"].get<double>(),
+                67 / 8.1, 1e-9);
+  }
+  EXPECT_GT(known, 0u);
 }
 
 TEST(CliRuns, QuietSaysNothing) {

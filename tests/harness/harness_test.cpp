@@ -595,7 +595,8 @@ TEST_F(Harness, WhatAStepAsksOfTheDeviceIsCounted) {
   const Ran ran = run(chapter);
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   const json& row = ran.result["variants"][0];
-  EXPECT_EQ(row["work"], read_json(R"({"launches": 0, "gemms": 1, "copied_bytes": 2000, "filled_bytes": 4096})"));
+  EXPECT_EQ(row["work"], read_json(R"({"launches": 0, "gemms": 1, "gemm_flops": 128, "copied_bytes": 2000,
+                                     "filled_bytes": 4096})"));
   std::map<std::string, json> phases;
   for (const json& phase : row["phases"]) phases[phase["name"]] = phase;
   // Two steps of the memory pass.
@@ -605,6 +606,25 @@ TEST_F(Harness, WhatAStepAsksOfTheDeviceIsCounted) {
   EXPECT_EQ(phases["all of it"]["work"]["filled_bytes"], 8192);
   EXPECT_EQ(phases["copies"]["work"]["copied_bytes"], 4000);
   EXPECT_EQ(phases["copies"]["work"]["filled_bytes"], 0);
+}
+
+TEST_F(Harness, OperationsThatAreNotThePredictedOnesFail) {
+  if (!device_work()) GTEST_SKIP() << "not on this backend";
+  for (const double predicted : {128.0, 127.0}) {
+    Chapter chapter = good();
+    chapter.variants.resize(1);
+    chapter.variants[0].predicted = [](std::size_t) { return ByCategory{{4096}}; };
+    chapter.variants[0].make = [](Context& context, std::size_t) { return std::make_unique<Busy>(context); };
+    chapter.variants[0].flops = [=](std::size_t) { return predicted; };
+    const Ran ran = run(chapter);
+    EXPECT_EQ(ran.exit_code, predicted == 128 ? 0 : 1);
+    EXPECT_EQ(ran.out.find("large: matrix products of 128 operations in a step, predicted 127") == std::string::npos,
+              predicted == 128)
+        << ran.out;
+    EXPECT_EQ(ran.result["variants"][0]["flops"], predicted);
+    EXPECT_FALSE(ran.result["variants"][0].contains("least_time")) << "times of the host runtime are no GPU's";
+    EXPECT_EQ(ran.out.find("least time"), std::string::npos) << ran.out;
+  }
 }
 
 TEST_F(Harness, EveryStepIsTimedOnce) {

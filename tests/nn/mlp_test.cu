@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "cuda/backend.h"
 #include "cuda/launch.h"
 #include "device.h"
 #include "reference.h"
@@ -214,6 +215,25 @@ TEST(MlpTags, AreWhatTheReaderExpects) {
   ASSERT_EQ(phases.size(), 2u);
   EXPECT_EQ(phases[0].name, "forward");
   EXPECT_EQ(phases[1].name, "backward");
+}
+
+TEST(MlpFlops, AreThoseOfItsProducts) {
+  Device device;
+  for (const auto& widths : {std::vector<std::size_t>{3, 2}, {5, 7, 3}, {6, 4, 9, 5, 4}})
+    for (const std::size_t rows : {1, 6}) {
+      const MlpSpec spec = spec_of(widths, Activation::relu);
+      Mlp model(device.context, spec, 1, true);
+      const std::uint64_t before = device.context.flops();
+      const auto work = device_work();
+      model.forward_backward(device.context, batch_of(device.context, random_floats(rows * spec.inputs(), 1),
+                                                      random_labels(rows, spec.classes(), 2)));
+      EXPECT_EQ(double(device.context.flops() - before), step_flops(spec, rows));
+      if (work) {
+        EXPECT_EQ(double((*device_work() - *work).gemm_flops), step_flops(spec, rows));  // what cuBLAS was asked for
+      }
+    }
+  // In words: 2 x 5 x 7 and 2 x 7 x 3 forward, as much for the weights' gradients, and 2 x 7 x 3 back through layer 2.
+  EXPECT_EQ(step_flops(spec_of({5, 7, 3}, Activation::relu), 10), 10.0 * (2 * (70 + 42) + 42));
 }
 
 // ------------------------------------------------------------------------------------------------------- out of memory

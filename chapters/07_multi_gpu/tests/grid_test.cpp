@@ -67,6 +67,8 @@ std::vector<Outcome> run(const Job& job) {
         }
         EXPECT_EQ(sent_a_step<float>(job, coordinates_of(job.layout, int(rank))), training.bytes_sent() / 2)
             << "rank " << rank;
+        EXPECT_EQ(flops_a_step(job, coordinates_of(job.layout, int(rank))), double(context.flops()) / 2)
+            << "rank " << rank;
         EXPECT_EQ(predict_rank<float>(job, coordinates_of(job.layout, int(rank))),
                   without_workspace(ledger.peak_by_category()))
             << "rank " << rank;

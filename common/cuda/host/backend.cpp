@@ -29,7 +29,7 @@ void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_st
 std::optional<DeviceWork> device_work() noexcept {
   if (host::planning()) return std::nullopt;
   const host::Work w = host::work();
-  return DeviceWork{w.launches, w.gemms, w.copied_bytes, w.filled_bytes};
+  return DeviceWork{w.launches, w.gemms, w.gemm_flops, w.copied_bytes, w.filled_bytes};
 }
 double warm_up_seconds() noexcept { return 0; }
 int devices_by_default(int wanted) noexcept { return wanted; }

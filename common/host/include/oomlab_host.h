@@ -76,6 +76,7 @@ PagingCounters take_paging_counters() noexcept;
 /// What the calling thread's device has been asked to do since the program began. A batched product is one call.
 struct Work {
   std::uint64_t launches = 0, gemms = 0;
+  std::uint64_t gemm_flops = 0;  ///< of these products, a multiplication and an addition counted as two
   std::uint64_t copied_bytes = 0, filled_bytes = 0;  ///< cudaMemcpy…: read and written once; cudaMemset…: written
 };
 Work work() noexcept;
@@ -115,6 +116,6 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) noexcept;
 /// Counts cuBLAS handles for live(); delta is +1 or -1.
 void count_blas_handle(int delta) noexcept;
 /// Counts a product for work().
-void count_gemm() noexcept;
+void count_gemm(std::uint64_t flops) noexcept;
 
 }  // namespace oomlab::host

@@ -252,7 +252,7 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t t
     if (g.alpha.real == 0) g.k = 0;
   }
   if (!g.c.data || (g.k > 0 && (!g.a.data || !g.b.data))) return CUBLAS_STATUS_INVALID_VALUE;
-  host::count_gemm();
+  host::count_gemm(2 * std::uint64_t(g.m) * std::uint64_t(g.n) * std::uint64_t(g.k) * std::uint64_t(g.batch));
   if (host::planning()) return CUBLAS_STATUS_SUCCESS;
 
   const host::RuntimeScope scope;

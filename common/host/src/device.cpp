@@ -193,10 +193,14 @@ Work work() noexcept {
   const auto get = [&](std::uint64_t Work::*what) {
     return std::atomic_ref(all.*what).load(std::memory_order_relaxed);
   };
-  return {get(&Work::launches), get(&Work::gemms), get(&Work::copied_bytes), get(&Work::filled_bytes)};
+  return {get(&Work::launches), get(&Work::gemms), get(&Work::gemm_flops), get(&Work::copied_bytes),
+          get(&Work::filled_bytes)};
 }
 
-void count_gemm() noexcept { count_work(current_device(), &Work::gemms); }
+void count_gemm(std::uint64_t flops) noexcept {
+  count_work(current_device(), &Work::gemms);
+  count_work(current_device(), &Work::gemm_flops, flops);
+}
 
 int current_device() { return this_device < runtime().machine.devices ? this_device : 0; }
 bool valid_device(int device) { return device >= 0 && device < runtime().machine.devices; }

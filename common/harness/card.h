@@ -1,0 +1,67 @@
+#pragma once
+// Cards by name, and the least time that a step can take on one: a bound from below, for plans, and for measured runs
+// to be compared with. It is no prediction: real steps take longer, often several times.
+//
+//   computing    the operations of the step's matrix products / the card's peak for what they are stored as
+//   moving       what the step holds at its peak / the card's bandwidth. Parameters, gradients, optimizer state and
+//                activations are each written and read once at least: state is read in a step and left for the next
+//                one, gradients wait for the optimizer, activations for the backward pass. cuBLAS workspace and data do
+//                not count.
+//   least time   the larger of the two, because they can overlap
+//
+// A cache may spare memory some of it, but no more than it holds at one moment. Each of three groups (parameters and
+// optimizer state; gradients; activations) waits at two moments at most: what is kept, and what is made beside it. So
+// twice the L2 cache is taken off each of them, and nothing is left of a model that fits into the cache.
+//
+// All else is left out, which makes the bound lower, never higher: other kernels' operations, second reads, launches,
+// what ranks send, and copies between host and device. Two things can undercut it: a card that clocks higher than its
+// rated boost, by as much, and tensors of a few bytes, because bytes are the ledger's, rounded up to 512 a tensor.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "memory/ledger.h"
+
+namespace oomlab {
+
+/// What the factors of a matrix product are stored as. Sums are FP32 in all of them: FP32 is computed without tensor
+/// cores (no TF32), FP16 and BF16 with them.
+enum class Arithmetic { fp32, fp16, bf16 };
+
+struct Card {
+  const char* name;      ///< for --card: "h100-sxm"
+  const char* title;     ///< for people: "H100 SXM"
+  const char* device;    ///< as cudaGetDeviceProperties names it, without "NVIDIA", "GeForce" and "Tesla"
+  double memory_gb;      ///< printed
+  double gb_per_s;       ///< of device memory
+  double l2_mib;         ///< at most: where it was not to be found, that of the largest card with the same chip
+  double fp32_tflops;    ///< at the rated boost clock
+  double fp16_tflops;    ///< of tensor cores, dense, sums in FP32
+  bool has_bf16 = true;  ///< as fast as FP16
+};
+
+/// All that are known.
+std::span<const Card> cards();
+/// Their names, for --help and for errors: "t4, v100-16gb, …".
+std::string card_names();
+/// The card of this name, in capitals or not, blanks or dashes between its words; nullptr when it is unknown.
+const Card* find_card(std::string_view name);
+/// The card that cudaGetDeviceProperties names so and that has `total_bytes` of memory, to a tenth: some names stand
+/// for several cards, and a slice of a card (MIG) is none. nullptr when it is unknown.
+const Card* card_of_device(std::string_view device_name, std::size_t total_bytes);
+
+/// A bound from below; see above.
+struct LeastTime {
+  double flops = 0;
+  double computing_seconds = 0;
+  double moved_bytes = 0;
+  double moving_seconds = 0;
+  double seconds() const { return computing_seconds > moving_seconds ? computing_seconds : moving_seconds; }
+};
+/// Of a step with `flops` operations (a multiplication and an addition are two) that holds `at_peak` bytes. Nothing
+/// when the card does not compute so.
+std::optional<LeastTime> least_time(const Card& card, Arithmetic arithmetic, double flops, const ByCategory& at_peak);
+
+}  // namespace oomlab

@@ -57,8 +57,8 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
         score[i] = dot / sqrtf(float(depth));
         now = fmaxf(now, score[i]);
       }
-      const float shrink =
-          expf(largest - now);  // THE MITIGATION: what was summed under the old maximum counts less now
+      float shrink = 1;  // what was summed under the old maximum counts less, once there is a larger one
+      if (now > largest) shrink = expf(largest - now);  // THE MITIGATION
       for (int d = 0; d < depth; ++d) total[d] *= shrink;
       sum *= shrink, largest = now;
       for (int i = 0; i < tile; ++i) {

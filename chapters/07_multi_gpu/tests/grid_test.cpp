@@ -29,7 +29,7 @@ Job job_of(const Layout& layout, std::size_t micro_batch, const char* model = "g
                                   .mask_token = int(spec.vocabulary) - 1,
                                   .ragged = true,
                                   .seed = 5});
-  return {spec, text, layout, 24, micro_batch, seq, {.layer = !checkpoint}};
+  return {spec, text, layout, 24, micro_batch, seq, {.keep = {.layer = !checkpoint}}};
 }
 
 // Every rank of the grid, a thread and a device each, two steps.

@@ -60,12 +60,19 @@ __global__ void token_gradient_kernel(const int* __restrict__ tokens, const T* _
 
 template <class T>
 __global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict__ dposition, std::size_t sequences,
-                                         std::size_t count, bool accumulate) {
-  for (std::size_t i : grid_range(count)) {
-    float sum = accumulate ? static_cast<float>(dposition[i]) : 0.0f;
-    for (std::size_t s = 0; s < sequences; ++s) sum += static_cast<float>(dx[s * count + i]);
-    dposition[i] = static_cast<T>(sum);
-  }
+                                         std::size_t count, bool accumulate, bool packs) {
+  for_packs<T>(GridRange{}, count, packs, [&](auto v, std::size_t i) {
+    using V = decltype(v);
+    if (accumulate) v = load<V>(dposition, i);
+    float sum[V::size];
+    each_lane<V>([&](std::size_t k) { sum[k] = static_cast<float>(v[k]); });
+    for (std::size_t s = 0; s < sequences; ++s) {
+      const V d = load<V>(dx + s * count, i);
+      each_lane<V>([&](std::size_t k) { sum[k] += static_cast<float>(d[k]); });
+    }
+    each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(sum[k]); });
+    store(dposition, i, v);
+  });
 }
 
 }  // namespace
@@ -83,8 +90,8 @@ void embedding_backward(Context& context, const int* tokens, const T* dx, T* dto
                         std::size_t seq, std::size_t width, bool accumulate_position) {
   launch(token_gradient_kernel<T>, shape_for_packed_rows<T>(kOwners, width), context.stream(), tokens, dx, dtoken, rows,
          width, packs_fit<T>(width, dx, dtoken));
-  launch(position_gradient_kernel<T>, shape_for_items(seq * width), context.stream(), dx, dposition, rows / seq,
-         seq * width, accumulate_position);
+  launch(position_gradient_kernel<T>, shape_for_items(seq * width / Pack<T>::size), context.stream(), dx, dposition,
+         rows / seq, seq * width, accumulate_position, packs_fit<T>(seq * width, dx, dposition));
 }
 
 // ---------------------------------------------------------------------------------------------------------- layer norm
@@ -146,38 +153,43 @@ __global__ void layer_norm_recompute_kernel(const T* x, const float* mean, const
 
 // With g = dy · gamma and h = (x − mean) · rstd:  dx = rstd · (g − mean(g) − h · mean(g · h)).
 template <class T, bool kPacks>
-__global__ void layer_norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in,
-                                           const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
+__global__ void __launch_bounds__(kMostBlockThreads)
+    layer_norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in, const T* gamma,
+                               T* dx, std::size_t rows, std::size_t width, bool add) {
   for (std::size_t row : row_range(rows)) {
-    const T *dy_row = dy + row * width, *x_row = x + row * width;
-    T* to = dx + row * width;
+    const std::size_t at = row * width;
     const float mean = mean_in[row], rstd = rstd_in[row], share = 1.0f / static_cast<float>(width);
     const float g_mean = share * block_sum_over(width, [&](auto count, std::size_t i, float* sums) {
                            float d[count], g[count];
-                           load_floats<kPacks, count>(d, dy_row + i);
+                           load_floats<kPacks, count>(d, dy + at + i);
                            load_floats<kPacks, count>(g, gamma + i);
                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k];
                          });
     const float gh_mean = share * block_sum_over(width, [&](auto count, std::size_t i, float* sums) {
-                            float d[count], g[count], v[count];
-                            load_floats<kPacks, count>(d, dy_row + i);
-                            load_floats<kPacks, count>(g, gamma + i);
-                            load_floats<kPacks, count>(v, x_row + i);
-                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k] * ((v[k] - mean) * rstd);
+                            // In two parts: three times kLanes values, loaded ahead, do not fit into 64 registers.
+                            constexpr std::size_t part = count == 1 ? 1 : count / 2;
+                            for (std::size_t p = 0; p < count; p += part) {
+                              float d[part], g[part], v[part];
+                              load_floats<kPacks, part>(d, dy + at + i + p);
+                              load_floats<kPacks, part>(g, gamma + i + p);
+                              load_floats<kPacks, part>(v, x + at + i + p);
+                              for (std::size_t k = 0; k < part; ++k)
+                                sums[p + k] += d[k] * g[k] * ((v[k] - mean) * rstd);
+                            }
                           });
     // dx may be dy: a sum of all threads' is there when all of them have read theirs.
     for_packs<T>(BlockRange{}, width, kPacks, [&](auto d, std::size_t i) {
       using V = decltype(d);
-      d = load<V>(dy_row, i);
-      const V g = load<V>(gamma, i), v = load<V>(x_row, i);
+      d = load<V>(dy + at, i);
+      const V g = load<V>(gamma, i), v = load<V>(x + at, i);
       V old{};
-      if (add) old = load<V>(to, i);
+      if (add) old = load<V>(dx + at, i);
       each_lane<V>([&](std::size_t k) {
         const float hat = (static_cast<float>(v[k]) - mean) * rstd;
         const float own = rstd * (static_cast<float>(d[k]) * static_cast<float>(g[k]) - g_mean - hat * gh_mean);
         d[k] = static_cast<T>(add ? static_cast<float>(old[k]) + own : own);
       });
-      store(to, i, d);
+      store(dx + at, i, d);
     });
   }
 }

@@ -64,6 +64,17 @@ have_nvcc() {
   command -v nvcc >/dev/null
 }
 
+# Puts cuobjdump, and nvdisasm, which it calls, on the path: the toolkit's, or, where nvcc was installed without them, those of
+# NVIDIA's packages on PyPI. They read what older versions of nvcc wrote, too.
+have_cuobjdump() {
+  have_nvcc || return
+  PATH=$PATH:$(dirname "$(readlink -f "$(command -v nvcc)")"):$PWD/build/cuobjdump/nvidia/cu13/bin
+  command -v cuobjdump >/dev/null && command -v nvdisasm >/dev/null && return
+  say "installing cuobjdump into build/cuobjdump"
+  python3 -m pip install --quiet --root-user-action=ignore --no-deps --upgrade --target build/cuobjdump \
+    nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37 >&2
+}
+
 have_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'
 }

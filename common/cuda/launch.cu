@@ -12,8 +12,8 @@ unsigned threads_per_block = 256;
 unsigned block_threads() noexcept { return threads_per_block; }
 
 void set_block_threads(unsigned threads) {
-  if (threads < 1 || threads > 1024)
-    throw std::invalid_argument(fmt::format("threads a block must be 1 to 1024, not {}", threads));
+  if (threads < 1 || threads > kMostBlockThreads)
+    throw std::invalid_argument(fmt::format("threads a block must be 1 to {}, not {}", kMostBlockThreads, threads));
   threads_per_block = threads;
 }
 

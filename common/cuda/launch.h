@@ -34,9 +34,12 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
 }
 
+/// As many threads as a block can have. A kernel that needs more than 64 registers is not started with so many, unless
+/// it is compiled for them: __global__ void __launch_bounds__(kMostBlockThreads) (tests/sass finds those kernels).
+inline constexpr unsigned kMostBlockThreads = 1024;
 /// Threads a block of every portable kernel; the tests set it to each of kDistinctBlockThreads (oomlab_block.h).
 unsigned block_threads() noexcept;
-/// Changes block_threads() for this process. Throws std::invalid_argument outside 1…1024.
+/// Changes block_threads() for this process. Throws std::invalid_argument outside 1…kMostBlockThreads.
 void set_block_threads(unsigned threads);
 
 /// The shape for a kernel that walks grid_range(items).

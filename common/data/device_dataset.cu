@@ -1,10 +1,12 @@
 #include "data/device_dataset.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "cuda/check.h"
 #include "cuda/launch.h"
+#include "cuda/pack.h"
 
 namespace oomlab::data {
 
@@ -44,16 +46,28 @@ DeviceDataset::DeviceDataset(Context& context, const Dataset& dataset)
 
 namespace {
 
+// As many pixels as a Pack<float> has values.
+struct alignas(Pack<float>::size) PackedPixels {
+  unsigned char value[Pack<float>::size];
+};
+
 // The images have the wanted shape already: a row is an image. Only `out` is __restrict__: knowing that labels stay
 // apart too, the compiler for the host would copy them in a loop of its own and divide twice a row.
 __global__ void gather_kernel(const unsigned char* images, const unsigned char* labels, float* __restrict__ out,
                               int* labels_out, std::size_t first, std::size_t count, std::size_t batch,
-                              std::size_t pixels, float scale) {
+                              std::size_t pixels, float scale, bool packs) {
   for (std::size_t row : row_range(batch)) {
     const std::size_t image = (first + row) % count;
     const unsigned char* from = images + image * pixels;
     float* to = out + row * pixels;
-    for (std::size_t i : block_range(pixels)) to[i] = static_cast<float>(from[i]) * scale;
+    const std::size_t done = packs ? pixels : 0;
+    for (std::size_t i : block_range(done / Pack<float>::size)) {
+      const PackedPixels p = reinterpret_cast<const PackedPixels*>(from)[i];
+      Pack<float> v;
+      for (std::size_t k = 0; k < Pack<float>::size; ++k) v[k] = static_cast<float>(p.value[k]) * scale;
+      as_packs(to)[i] = v;
+    }
+    for (std::size_t i : block_range(pixels - done)) to[done + i] = static_cast<float>(from[done + i]) * scale;
     if (labels_out)
       for ([[maybe_unused]] std::size_t once : block_range(1)) labels_out[row] = labels[image];
   }
@@ -115,8 +129,9 @@ void DeviceDataset::batch(Context& context, std::size_t first, std::size_t batch
   if (count_ == 0) throw DataError("the dataset is empty");
   const ImageShape to = shape_for_width(width);
   if (to.height == height_ && to.width == width_)
-    launch(gather_kernel, shape_for(batch, width), context.stream(), images_.data(), labels_.data(), out, labels_out,
-           first % count_, count_, batch, width, scale_);
+    launch(gather_kernel, shape_for(batch, width / Pack<float>::size), context.stream(), images_.data(), labels_.data(),
+           out, labels_out, first % count_, count_, batch, width, scale_,
+           width % Pack<float>::size == 0 && reinterpret_cast<std::uintptr_t>(out) % sizeof(Pack<float>) == 0);
   else
     launch(resize_kernel, shape_for(checked_product(batch, to.height), to.width), context.stream(), images_.data(),
            labels_.data(), out, labels_out, first % count_, count_, batch, static_cast<int>(height_),

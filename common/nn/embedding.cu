@@ -84,12 +84,19 @@ __global__ void token_gradient_kernel(const int* __restrict__ tokens, const T* _
 
 template <class T>
 __global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict__ dposition, std::size_t sequences,
-                                         std::size_t count, bool accumulate) {
-  for (std::size_t i : grid_range(count)) {
-    float sum = accumulate ? static_cast<float>(dposition[i]) : 0.0f;
-    for (std::size_t s = 0; s < sequences; ++s) sum += static_cast<float>(dx[s * count + i]);
-    dposition[i] = static_cast<T>(sum);
-  }
+                                         std::size_t count, bool accumulate, bool packs) {
+  for_packs<T>(GridRange{}, count, packs, [&](auto v, std::size_t i) {
+    using V = decltype(v);
+    if (accumulate) v = load<V>(dposition, i);
+    float sum[V::size];
+    each_lane<V>([&](std::size_t k) { sum[k] = static_cast<float>(v[k]); });
+    for (std::size_t s = 0; s < sequences; ++s) {
+      const V d = load<V>(dx + s * count, i);
+      each_lane<V>([&](std::size_t k) { sum[k] += static_cast<float>(d[k]); });
+    }
+    each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(sum[k]); });
+    store(dposition, i, v);
+  });
 }
 
 }  // namespace
@@ -107,8 +114,8 @@ void embedding_backward(Context& context, const int* tokens, const T* dx, T* dto
                         std::size_t seq, std::size_t width, bool accumulate_position) {
   launch(token_gradient_kernel<T>, shape_for_rows(kOwners, sizeof(TokenRows)), context.stream(), tokens, dx, dtoken,
          rows, width, packs_fit<T>(width, dx, dtoken));
-  launch(position_gradient_kernel<T>, shape_for_items(seq * width), context.stream(), dx, dposition, rows / seq,
-         seq * width, accumulate_position);
+  launch(position_gradient_kernel<T>, shape_for_items(seq * width / Pack<T>::size), context.stream(), dx, dposition,
+         rows / seq, seq * width, accumulate_position, packs_fit<T>(seq * width, dx, dposition));
 }
 
 #define OOMLAB_EMBEDDING(T)                                                                                            \

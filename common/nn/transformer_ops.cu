@@ -69,38 +69,38 @@ __global__ void layer_norm_recompute_kernel(const T* x, const float* mean, const
 
 // With g = dy · gamma and h = (x − mean) · rstd:  dx = rstd · (g − mean(g) − h · mean(g · h)).
 template <class T, bool kPacks>
-__global__ void layer_norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in,
-                                           const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
+__global__ void __launch_bounds__(kMostBlockThreads)
+    layer_norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in, const T* gamma,
+                               T* dx, std::size_t rows, std::size_t width, bool add) {
   for (std::size_t row : row_range(rows)) {
-    const T *dy_row = dy + row * width, *x_row = x + row * width;
-    T* to = dx + row * width;
+    const std::size_t at = row * width;
     const float mean = mean_in[row], rstd = rstd_in[row], share = 1.0f / static_cast<float>(width);
     const float g_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
                            float d[count], g[count];
-                           load_floats<kPacks, count>(d, dy_row + i);
+                           load_floats<kPacks, count>(d, dy + at + i);
                            load_floats<kPacks, count>(g, gamma + i);
                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k];
                          });
     const float gh_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
                             float d[count], g[count], v[count];
-                            load_floats<kPacks, count>(d, dy_row + i);
+                            load_floats<kPacks, count>(d, dy + at + i);
                             load_floats<kPacks, count>(g, gamma + i);
-                            load_floats<kPacks, count>(v, x_row + i);
+                            load_floats<kPacks, count>(v, x + at + i);
                             for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k] * ((v[k] - mean) * rstd);
                           });
     // dx may be dy: a sum of all threads' is there when all of them have read theirs.
     for_packs<T>(BlockRange{}, width, kPacks, [&](auto d, std::size_t i) {
       using V = decltype(d);
-      d = load<V>(dy_row, i);
-      const V g = load<V>(gamma, i), v = load<V>(x_row, i);
+      d = load<V>(dy + at, i);
+      const V g = load<V>(gamma, i), v = load<V>(x + at, i);
       V old{};
-      if (add) old = load<V>(to, i);
+      if (add) old = load<V>(dx + at, i);
       each_lane<V>([&](std::size_t k) {
         const float hat = (static_cast<float>(v[k]) - mean) * rstd;
         const float own = rstd * (static_cast<float>(d[k]) * static_cast<float>(g[k]) - g_mean - hat * gh_mean);
         d[k] = static_cast<T>(add ? static_cast<float>(old[k]) + own : own);
       });
-      store(to, i, d);
+      store(dx + at, i, d);
     });
   }
 }

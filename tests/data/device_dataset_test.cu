@@ -23,16 +23,18 @@ class Batches : public ::testing::TestWithParam<unsigned> {
     std::vector<float> pixels;
     std::vector<int> labels;
   };
-  Result batch(const data::DeviceDataset& dataset, std::size_t first, std::size_t size, std::size_t width) {
-    auto out = context.buffer<float>(size * width, Category::activations, "out");
+  // `moved` values behind an aligned address.
+  Result batch(const data::DeviceDataset& dataset, std::size_t first, std::size_t size, std::size_t width,
+               std::size_t moved = 0) {
+    auto out = context.buffer<float>(size * width + moved, Category::activations, "out");
     auto labels = context.buffer<int>(size, Category::data, "labels");
     const std::size_t before = ledger.live_bytes();
     ledger.reset_peak();
-    dataset.batch(context, first, size, width, out.data(), labels.data());
+    dataset.batch(context, first, size, width, out.data() + moved, labels.data());
     EXPECT_EQ(ledger.peak_bytes(), before) << "a batch allocates nothing";
     Result result{std::vector<float>(size * width), std::vector<int>(size)};
-    CUDA_CHECK(
-        cudaMemcpyAsync(result.pixels.data(), out.data(), out.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(cudaMemcpyAsync(result.pixels.data(), out.data() + moved, result.pixels.size() * sizeof(float),
+                               cudaMemcpyDeviceToHost, context.stream()));
     CUDA_CHECK(
         cudaMemcpyAsync(result.labels.data(), labels.data(), labels.bytes(), cudaMemcpyDeviceToHost, context.stream()));
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
@@ -69,12 +71,28 @@ TEST_P(Batches, SameSizeIsExact) {
   }
 }
 
+// 4,100 pixels are a pack for each of 1,024 threads, and one more; seven fill no whole number of them.
+TEST_P(Batches, InPacksAndOneByOne) {
+  for (const data::Dataset& d : {counting_dataset(3, 50, 82, 3), counting_dataset(3, 1, 7, 3)})
+    for (const std::size_t moved : {0, 1}) {
+      const data::DeviceDataset dataset(context, d);
+      const Result result = batch(dataset, 2, 4, d.pixels(), moved);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const std::size_t image = (2 + i) % 3;
+        EXPECT_EQ(result.labels[i], d.labels[image]);
+        for (std::size_t p = 0; p < d.pixels(); ++p)
+          ASSERT_EQ(result.pixels[i * d.pixels() + p], float(d.images[image * d.pixels() + p]) * (1.0f / d.white));
+      }
+    }
+}
+
 TEST_P(Batches, Resized) {
   for (const data::Dataset& d :
        {data::digits(), counting_dataset(5, 28, 28, 3), counting_dataset(3, 1, 9, 3), counting_dataset(2, 5, 1, 2)}) {
     const data::DeviceDataset dataset(context, d);
     EXPECT_EQ(ledger.live_by_category()[Category::data], data::device_bytes(d));
-    for (const std::size_t width : {1, 2, 7, 64, 100, 512, 784, 1000}) {
+    for (const std::size_t width :
+         {1, 2, 7, 64, 100, 512, 784, 1000, 1021}) {  // the last one is one line, for 1,024 threads
       const data::ImageShape to = data::shape_for_width(width);
       const Result result = batch(dataset, 1, 4, width);
       for (std::size_t i = 0; i < 4; ++i) {

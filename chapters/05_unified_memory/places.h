@@ -80,6 +80,7 @@ class Ballast {
     std::size_t rest = std::min((free - leave + granule - 1) / granule, free / granule), piece = rest;  // granules
     while (rest) {
       CUmemGenericAllocationHandle handle{};
+      handles_.reserve(handles_.size() + 1);  // what was made must find its place
       piece = std::min({piece, rest, std::max<std::size_t>(1, kLargestPiece / granule)});
       const CUresult made = cuMemCreate(&handle, piece * granule, &properties, 0);
       if (made == CUDA_ERROR_OUT_OF_MEMORY && piece > 1) {

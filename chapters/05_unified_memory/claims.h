@@ -119,9 +119,8 @@ inline void tell_traffic(const nn::MlpSpec& spec, const TrafficOf& traffic, cons
     report.line(fmt::format("state {}: {:.2f} x the budget, {:.2f} x half of it; a step uses {} of it",
                             format_bytes(state), double(state) / double(config.budget),
                             double(state) / double(half_of(config.budget)), format_bytes(used)));
-  if (!config.plan && config.budget != kUnlimited && !Managed::may_oversubscribe(config))
-    report.line(
-        "this process may share the device, so managed memory had all of it, not the budget (see --oversubscribe)");
+  if (!config.plan && config.budget != kUnlimited && !Managed::may_oversubscribe(config, half_of(config.budget)))
+    report.line("managed memory had all of the device in some rows, not what the budget leaves (see --oversubscribe)");
   report.line(managed_traffic_source());
   report.line(
       "one step              outside budget  faults  per page used   to device     to host  prefetched    in place");

@@ -145,14 +145,14 @@ class Managed final : public Place {
   std::size_t outside_bytes() const override { return ledger_.live_bytes(); }
   std::size_t bytes_in_place() const override { return bytes_in_place_; }
 
-  /// Whether device memory may be taken away until only the budget is left: nobody else needs it, or the user says so.
-  static bool may_oversubscribe(const Config& config) {
-    return config.options[kOversubscribe] || has_device_to_itself(config.device);
+  /// Whether device memory may be taken away until only `capacity` is left: nobody else needs it, or the user says so.
+  static bool may_oversubscribe(const Config& config, std::size_t capacity) {
+    return config.options[kOversubscribe] || may_fill_device(config.device, capacity);
   }
-  /// Bytes of managed memory that may be on the device: what `capacity` has left, or, where others use the device, all
-  /// that there is. Throws VariantSkipped where nothing would be left.
+  /// Bytes of managed memory that may be on the device: what `capacity` has left, or, where others may need the device,
+  /// all that there is. Throws VariantSkipped where nothing would be left.
   static std::size_t room(const Config& config, Context& context, std::size_t capacity) {
-    if (capacity == kUnlimited || !may_oversubscribe(config)) return kUnlimited;
+    if (capacity == kUnlimited || !may_oversubscribe(config, capacity)) return kUnlimited;
     const std::size_t live = context.ledger().live_bytes();
     if (capacity < live + (std::size_t(1) << 20))
       throw VariantSkipped(fmt::format("{} leave no room for managed pages", format_bytes(capacity)));

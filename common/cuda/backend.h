@@ -86,9 +86,10 @@ struct DeviceProcess {
 };
 /// Who else holds memory of `device` (NVML, loaded at run time). Empty where NVML is absent or silent.
 std::vector<DeviceProcess> device_processes(int device);
-/// Whether this process has `device` to itself: no other one holds memory of it, and no display needs it. Where nobody
-/// can tell: false.
-bool has_device_to_itself(int device);
+/// Whether this process may take all memory of `device` but `leave` bytes: no other process holds memory of it, no
+/// display needs it, and a driver has room for kernels that it loads when they are first used. Where nobody can tell:
+/// false.
+bool may_fill_device(int device, std::size_t leave);
 
 /// Bytes of a page of managed memory in the host runtime; a GPU moves larger and smaller pieces.
 inline constexpr std::size_t kManagedPage = std::size_t(64) << 10;

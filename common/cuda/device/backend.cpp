@@ -104,7 +104,9 @@ std::vector<DeviceProcess> device_processes(int device) {
   return result;
 }
 
-bool has_device_to_itself(int device) {
+bool may_fill_device(int device, std::size_t leave) {
+  constexpr std::size_t kForKernels = std::size_t(32) << 20;  // those of one chapter, and cuBLAS's, are some MiB
+  if (leave < kForKernels) return false;
   int shows_a_screen = 0;  // then kernels may not run for long
   CUDA_CHECK(cudaDeviceGetAttribute(&shows_a_screen, cudaDevAttrKernelExecTimeout, device));
   CUDA_CHECK(cudaFree(nullptr));  // this process has a context, so it is in the list, in a container by another number

@@ -44,7 +44,7 @@ void share_processor([[maybe_unused]] int ranks) noexcept {
 #endif
 }
 std::vector<DeviceProcess> device_processes(int) { return {}; }
-bool has_device_to_itself(int) { return true; }
+bool may_fill_device(int, std::size_t) { return true; }
 std::size_t managed_piece() noexcept { return kManagedPage; }
 ManagedWatch::ManagedWatch() = default;
 ManagedWatch::~ManagedWatch() = default;

@@ -1,5 +1,5 @@
-// What the harness costs: training steps inside time_steps() under Google Benchmark, as the timing pass of a chapter runs
-// them, and bare ones. One step in the harness, one without it, in turns: whatever else the machine does in these
+// What the harness costs: training steps inside time_steps() under Google Benchmark, as the timing pass of a chapter
+// runs them, and bare ones. One step in the harness, one without it, in turns: whatever else the machine does in these
 // milliseconds, it does to both. Medians, one run. --check 1.01 makes a larger ratio, three times in a row, an error.
 //
 // Floors of a step, P parameters, batch B: 6·P·B FLOPs; and with AdamW at least 7 passes over 4·P bytes (weights read
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "train/image_training.h"
 #include "harness/timing.h"
+#include "train/image_training.h"
 
 namespace {
 
@@ -32,7 +32,7 @@ int run(double limit) {
     train::ImageTraining training(context, dataset, spec, nn::OptimizerKind::adamw, 32);
     run_benchmarks(steps, {{"training", [&](std::size_t n, const std::function<void(double)>& tick) {
                               double last = 0;  // when the latest bare step ended: from there on the harness works
-                              time_steps(context, training, n, [&](double seconds) {
+                              time_steps(context, training, {n}, [&](double seconds) {
                                 tick(seconds);
                                 const double middle = now();
                                 const double in_harness = middle - last;
@@ -51,9 +51,10 @@ int run(double limit) {
   const double parameters = static_cast<double>(spec.parameters());
   fmt::print("a step: {:.1f} us; floors: {:.3g} MFLOP, {:.3g} MB\n", step * 1e6, 6 * parameters * 32 / 1e6,
              7 * 4 * parameters / 1e6);
-  fmt::print("time of a step inside the harness / without it: {:.4f} (medians of {} steps each; of pairs p10 {:.4f}, p90 "
-             "{:.4f})\n",
-             ratio, bare.size(), quantile(ratios, 0.1), quantile(ratios, 0.9));
+  fmt::print(
+      "time of a step inside the harness / without it: {:.4f} (medians of {} steps each; of pairs p10 {:.4f}, p90 "
+      "{:.4f})\n",
+      ratio, bare.size(), quantile(ratios, 0.1), quantile(ratios, 0.9));
   if (limit > 0 && ratio > limit) {
     fmt::print("FAIL: more than {}\n", limit);
     return 1;

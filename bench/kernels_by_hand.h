@@ -1,31 +1,33 @@
 #pragma once
-// The same arithmetic as the portable kernels, as the OpenMP loops that one would write for a CPU: what
-// portability costs is measured against these.
+// What the kernels are measured against. Two implementations: kernels_by_hand.cpp for the host runtime, where device
+// memory is this machine's, and kernels_floors.cu for a GPU.
+
+#include <cuda_runtime.h>
 
 #include <cstddef>
+#include <functional>
+#include <string_view>
 
-namespace oomlab::bench::by_hand {
+namespace oomlab::bench {
 
-void bias_relu(float* y, const float* bias, std::size_t rows, std::size_t width);
-void bias_gelu(float* y, const float* bias, std::size_t rows, std::size_t width);
-void relu_backward(float* dy, const float* y, std::size_t count);
-void gelu_backward(float* dy, const float* z, std::size_t count);
-void column_sum(const float* x, float* sums, std::size_t rows, std::size_t width);
-void softmax_cross_entropy(float* logits, const int* labels, float* row_loss, std::size_t rows, std::size_t classes,
-                           float scale);
-void sgd(float* w, const float* g, std::size_t count, float lr);
-void momentum(float* w, const float* g, float* v, std::size_t count, float lr, float momentum);
-void adamw(float* w, const float* g, float* m, float* v, std::size_t count, float lr, float beta1, float beta2,
-           float eps, float weight_decay, int step);
-void gather(const unsigned char* images, const unsigned char* labels, float* out, int* labels_out, std::size_t count,
-            std::size_t batch, std::size_t pixels, float scale);
-void resize(const unsigned char* images, const unsigned char* labels, float* out, int* labels_out, std::size_t count,
-            std::size_t batch, int from_height, int from_width, int height, int width, float scale);
+/// What all kernels work on, device memory: [rows, width] floats; images of 8 x 8 bytes.
+struct KernelData {
+  float *x, *y, *m, *v, *bias, *sums, *row_loss;
+  int* labels;
+  const unsigned char *images, *image_labels;
+  std::size_t image_count, rows, width;
+};
 
+/// The arithmetic of the kernel of this name as the OpenMP loop that one would write for a processor: what portability
+/// costs is measured against it. Empty on a GPU, for which the kernels are written: there the floors are the measure.
+std::function<void()> by_hand(std::string_view kernel, const KernelData& data);
+
+// Queued on `stream`, or done at once.
 /// to[i] = from[i], and x[i] *= factor: what memory can do. A copy may have to read the lines that it writes.
-void copy(float* to, const float* from, std::size_t count);
-void scale(float* x, std::size_t count, float factor);
-/// Multiplications and additions that touch no memory: what the cores can do. Returns the operations done.
-double arithmetic(std::size_t rounds, float* result);
+void copy(float* to, const float* from, std::size_t count, cudaStream_t stream);
+void scale(float* x, std::size_t count, float factor, cudaStream_t stream);
+/// Multiplications and additions that touch no memory: what the cores can do. Writes a float to `result`, device
+/// memory. Returns the operations.
+double arithmetic(std::size_t rounds, float* result, cudaStream_t stream);
 
-}  // namespace oomlab::bench::by_hand
+}  // namespace oomlab::bench

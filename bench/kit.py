@@ -36,7 +36,9 @@ def die(code, text):
 def environment():
     paths = [str(KIT / "lib"), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
     paths += [folder for pattern in KNOWN_CUBLAS for folder in sorted(glob.glob(pattern))]
-    return os.environ | {"LD_LIBRARY_PATH": ":".join(paths)}
+    # What programs look for where they were built is in the kit.
+    return os.environ | {"LD_LIBRARY_PATH": ":".join(paths), "OOMLAB_PYTHON": sys.executable,
+                         "OOMLAB_CHECKERS": str(KIT / "tests/memory"), "OOMLAB_TRACES": str(KIT / "bench/traces")}
 
 
 def has(library, paths=()):

@@ -54,6 +54,7 @@ inline std::vector<Claim> claims_of(const nn::MlpSpec& spec, const std::shared_p
     };
   };
   const nn::MlpSpec large = nn::parse_model("mlp:4096-16384x100-10");
+  const std::string pager = std::string(backend_name()) == "host" ? ", in the host runtime's pager" : "";
   return {
       {.text = "cudaMallocManaged makes OOM go away, and that is all",
        .about = About::time,
@@ -65,20 +66,20 @@ inline std::vector<Claim> claims_of(const nn::MlpSpec& spec, const std::shared_p
        .what = "samples/s, prefetch / on demand",
        .range = at_least(1.1),
        .measure = [](const Results& r) { return r.ratio("managed, prefetch", "managed, on demand", figures::speed); }},
-      // Faults and migrations are those of the host runtime's pager. On a GPU the driver decides, and does not tell.
+      // Faults and migrations are those of the host runtime's pager. On a GPU the driver decides.
       {.text = "at 1.5 times the device, a third of the touches fault",
        .about = About::numbers,
-       .what = "faults / pages used, on demand, in the host runtime's pager (the oldest page leaves)",
+       .what = "faults / pages used, on demand" + pager + (pager.empty() ? "" : " (the oldest page leaves)"),
        .range = between(0.25, 0.4),
        .measure = [=](const Results&) { return ratio(faults("managed, on demand"), pages_used(spec)); }},
       {.text = "prefetching avoids the faults",
        .about = About::numbers,
-       .what = "faults, prefetch / on demand, in the host runtime's pager",
+       .what = "faults, prefetch / on demand" + pager,
        .range = at_most(0.1),
        .measure = [=](const Results&) { return ratio(faults("managed, prefetch"), faults("managed, on demand")); }},
       {.text = "prefetching avoids the traffic",
        .about = About::numbers,
-       .what = "bytes moved, prefetch / on demand, in the host runtime's pager",
+       .what = "bytes moved, prefetch / on demand" + pager,
        .range = at_most(0.5),
        .measure = [=](const Results&) { return ratio(bytes("managed, prefetch"), bytes("managed, on demand")); }},
       {.text = "offloading the optimizer frees 8 bytes per parameter",
@@ -118,7 +119,9 @@ inline void tell_traffic(const nn::MlpSpec& spec, const TrafficOf& traffic, cons
     report.line(fmt::format("state {}: {:.2f} x the budget, {:.2f} x half of it; a step uses {} of it",
                             format_bytes(state), double(state) / double(config.budget),
                             double(state) / double(half_of(config.budget)), format_bytes(used)));
-  report.line("faults and what moves are those of the host runtime's pager: pages of 64 KiB, the oldest one leaves");
+  if (!config.plan && config.budget != kUnlimited && !Managed::may_oversubscribe(config, half_of(config.budget)))
+    report.line("managed memory had all of the device in some rows, not what the budget leaves (see --oversubscribe)");
+  report.line(managed_traffic_source());
   report.line(
       "one step              outside budget  faults  per page used   to device     to host  prefetched    in place");
   std::optional<std::uint64_t> loaded;

@@ -100,6 +100,7 @@ class LayerTraining final : public Workload {
     for (auto& gradient : input_gradients_)
       gradient =
           context.buffer<float>(checked_product(batch, widest_hidden(spec)), Category::activations, "input gradient");
+    if (context.memory().observes_device()) watch_.emplace();
     row_loss_ = context.buffer<float>(batch, Category::workspace, "row loss");
     loss_ = context.buffer<float>(1, Category::workspace, "loss");
     source_ = source(context);
@@ -189,6 +190,7 @@ class LayerTraining final : public Workload {
   Traffic& traffic_;
   std::vector<DeviceBuffer<float>> outputs_;
   DeviceBuffer<float> input_gradients_[2], row_loss_, loss_;
+  std::optional<ManagedWatch> watch_;  // not while steps are timed
   std::unique_ptr<BatchSource> source_;
   std::unique_ptr<Place> place_;
   std::uint64_t steps_ = 0;

@@ -7,8 +7,8 @@
 
 namespace oomlab::unified_memory {
 
-inline constexpr Option<bool> kOversubscribe{"oversubscribe",
-                                             "On a GPU, let managed memory exceed what the budget leaves"};
+inline constexpr Option<bool> kOversubscribe{
+    "oversubscribe", "Let managed memory exceed what the budget leaves on a GPU that others use, too"};
 
 // ---------------------------------------------------------------------------------------------------------------
 // device
@@ -50,10 +50,24 @@ class OnDevice final : public Place {
 // managed
 
 /// Takes device memory until at most `leave` bytes are free, so that managed pages meet a small device on a large one.
-/// It is made by the virtual memory calls because those commit memory without an address, and nobody touches it.
+/// It is made by the virtual memory calls because those commit memory without an address, and nobody touches it. In
+/// pieces, because a device may not have so much in one.
 class Ballast {
  public:
   explicit Ballast(std::size_t leave) {
+    try {
+      fill(leave);
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  ~Ballast() { release(); }
+  Ballast(const Ballast&) = delete;
+  Ballast& operator=(const Ballast&) = delete;
+
+ private:
+  void fill(std::size_t leave) {
     CU_CHECK(cuInit(0));
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -63,18 +77,28 @@ class Ballast {
     CU_CHECK(cuMemGetAllocationGranularity(&granule, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
     if (free <= leave) return;
-    bytes_ = std::min((free - leave + granule - 1) / granule, free / granule) * granule;
-    if (bytes_) CU_CHECK(cuMemCreate(&handle_, bytes_, &properties, 0));
+    std::size_t rest = std::min((free - leave + granule - 1) / granule, free / granule), piece = rest;  // granules
+    while (rest) {
+      CUmemGenericAllocationHandle handle{};
+      handles_.reserve(handles_.size() + 1);  // what was made must find its place
+      piece = std::min({piece, rest, std::max<std::size_t>(1, kLargestPiece / granule)});
+      const CUresult made = cuMemCreate(&handle, piece * granule, &properties, 0);
+      if (made == CUDA_ERROR_OUT_OF_MEMORY && piece > 1) {
+        piece /= 2;
+        continue;
+      }
+      if (made == CUDA_ERROR_OUT_OF_MEMORY) return;  // somebody has taken the rest meanwhile
+      CU_CHECK(made);
+      rest -= piece;
+      handles_.push_back(handle);
+    }
   }
-  ~Ballast() {
-    if (bytes_) report_if_failed(static_cast<cudaError_t>(cuMemRelease(handle_)), "cuMemRelease");
+  void release() noexcept {
+    for (const auto handle : handles_) report_if_failed(static_cast<cudaError_t>(cuMemRelease(handle)), "cuMemRelease");
   }
-  Ballast(const Ballast&) = delete;
-  Ballast& operator=(const Ballast&) = delete;
 
- private:
-  std::size_t bytes_ = 0;
-  CUmemGenericAllocationHandle handle_{};
+  static constexpr std::size_t kLargestPiece = std::size_t(1) << 30;
+  std::vector<CUmemGenericAllocationHandle> handles_;
 };
 
 enum class Paging {
@@ -99,8 +123,9 @@ class Managed final : public Place {
         layers_.resize(spec.layers());
         auto& buffer = layers_[l - 1][tensor];
         buffer = DeviceBuffer<float>(memory_, context.stream(), layer_count(spec, l), Category::parameters, "managed");
-        const bool fits = paging == Paging::advice && buffer.bytes() + kManagedPage <= left;
-        if (fits && left != kUnlimited) left -= (buffer.bytes() + kManagedPage - 1) / kManagedPage * kManagedPage;
+        const std::size_t piece = managed_piece();
+        const bool fits = paging == Paging::advice && buffer.bytes() + piece <= left;
+        if (fits && left != kUnlimited) left -= (buffer.bytes() + piece - 1) / piece * piece;
         advise(buffer, tensor, fits);
       }
     if (room != kUnlimited && !planning()) ballast_.emplace(room);
@@ -120,11 +145,14 @@ class Managed final : public Place {
   std::size_t outside_bytes() const override { return ledger_.live_bytes(); }
   std::size_t bytes_in_place() const override { return bytes_in_place_; }
 
-  /// Bytes of managed memory that may be on the device: what `capacity` has left. On a GPU there is no limit but the
-  /// device's own, unless the user wants one. Throws VariantSkipped where nothing would be left.
+  /// Whether device memory may be taken away until only `capacity` is left: nobody else needs it, or the user says so.
+  static bool may_oversubscribe(const Config& config, std::size_t capacity) {
+    return config.options[kOversubscribe] || may_fill_device(config.device, capacity);
+  }
+  /// Bytes of managed memory that may be on the device: what `capacity` has left, or, where others may need the device,
+  /// all that there is. Throws VariantSkipped where nothing would be left.
   static std::size_t room(const Config& config, Context& context, std::size_t capacity) {
-    const bool simulated = std::string(backend_name()) == "host";
-    if (capacity == kUnlimited || !(simulated || config.options[kOversubscribe])) return kUnlimited;
+    if (capacity == kUnlimited || !may_oversubscribe(config, capacity)) return kUnlimited;
     const std::size_t live = context.ledger().live_bytes();
     if (capacity < live + (std::size_t(1) << 20))
       throw VariantSkipped(fmt::format("{} leave no room for managed pages", format_bytes(capacity)));

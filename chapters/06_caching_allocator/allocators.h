@@ -29,21 +29,28 @@ class Stack final : public MemoryResource {
   std::unique_ptr<Top> top_;
 };
 
-/// Makes an allocator that holds at most `budget` bytes, and says what it wants to do before and after a step: valid as
-/// long as the allocator is.
+/// Makes an allocator that holds at most `budget` bytes (the driver's own: that allocates at most so many), and says
+/// what it wants to do before and after a step: valid as long as the allocator is.
 using MakeAllocator = std::function<std::unique_ptr<MemoryResource>(std::size_t budget, StepHooks& hooks)>;
 
-inline std::unique_ptr<MemoryResource> make_cuda_malloc(std::size_t budget, StepHooks&) {
-  auto device = std::make_unique<CudaResource>();
-  auto limit = std::make_unique<LimitingResource>(*device, budget);
-  return std::make_unique<Stack<LimitingResource, CudaResource>>(std::move(device), std::move(limit));
+/// `below`, refusing what would bring its live bytes above the budget.
+template <class Resource>
+std::unique_ptr<MemoryResource> limited(std::unique_ptr<Resource> below, std::size_t budget) {
+  auto limit = std::make_unique<LimitingResource>(*below, budget);
+  return std::make_unique<Stack<LimitingResource, Resource>>(std::move(below), std::move(limit));
 }
-/// cudaMallocAsync: the pool gives freed memory back at each synchronisation, or keeps it.
+
+inline std::unique_ptr<MemoryResource> make_cuda_malloc(std::size_t budget, StepHooks&) {
+  return limited(std::make_unique<CudaResource>(), budget);
+}
+/// cudaMallocAsync: the pool gives freed memory back at each synchronisation, or keeps it. What it holds beyond what is
+/// allocated is the driver's choice, and shown, but not counted against the budget: whether a step fits would depend on
+/// the driver.
 inline std::unique_ptr<MemoryResource> make_async(std::size_t budget, StepHooks&) {
-  return std::make_unique<AsyncResource>(0, budget);
+  return limited(std::make_unique<AsyncResource>(0), budget);
 }
 inline std::unique_ptr<MemoryResource> make_async_kept(std::size_t budget, StepHooks&) {
-  return std::make_unique<AsyncResource>(UINT64_MAX, budget);
+  return limited(std::make_unique<AsyncResource>(UINT64_MAX), budget);
 }
 inline std::unique_ptr<MemoryResource> make_best_fit(std::size_t budget, StepHooks&) {
   return std::make_unique<BestFitAllocator>(budget);

@@ -64,6 +64,9 @@ struct Groups {
         at_an_end(l.pp > 1 && (place.stage == 0 || place.stage + 1 == l.pp)),
         ends(Ids::at(ids.ends, place.replica * l.tp + place.part), at_an_end ? 2 : 1, at_an_end && place.stage ? 1 : 0,
              failed) {}
+  ~Groups() { Communicator::abort_together({&world, &parts, &replicas, &forward, &backward, &ends}); }
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
   std::uint64_t bytes_sent() const {
     return parts.bytes_sent() + replicas.bytes_sent() + forward.bytes_sent() + backward.bytes_sent() +
            ends.bytes_sent();

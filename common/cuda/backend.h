@@ -58,8 +58,26 @@ struct DeviceWork {
 /// a plan may leave out work that changes no peak, such as all micro-batches but the first two.
 std::optional<DeviceWork> device_work() noexcept;
 
-/// How long a device is to work before its times count, seconds: a GPU's clocks rise for a while.
-double warm_up_seconds() noexcept;
+/// What times need that are to mean something.
+struct TimingNeeds {
+  double warm_up_seconds;  ///< how long a device is to work before: a GPU's clocks rise for a while
+  double seconds_a_round;  ///< that are timed at least; a GPU's steps may take microseconds
+  int reference_edge;      ///< of the square product by which timing.h tells how fast the machine is just now
+};
+TimingNeeds timing_needs() noexcept;
+
+/// For the scope of it, a profiler's timeline has a range of this name on this thread (NVTX). Free where there is no
+/// profiler, and in the host runtime.
+class NamedRange {
+ public:
+  explicit NamedRange(const char* name) noexcept { begin(name); }
+  ~NamedRange() { end(); }
+  NamedRange(const NamedRange&) = delete;
+  NamedRange& operator=(const NamedRange&) = delete;
+  /// The two ends, for those that are not a scope. Ranges of a thread nest.
+  static void begin(const char* name) noexcept;
+  static void end() noexcept;
+};
 
 /// A process that holds memory of a device, as the driver reports it.
 struct DeviceProcess {
@@ -69,16 +87,34 @@ struct DeviceProcess {
 };
 /// Who else holds memory of `device` (NVML, loaded at run time). Empty where NVML is absent or silent.
 std::vector<DeviceProcess> device_processes(int device);
+/// Whether this process may take all memory of `device` but `leave` bytes: no other process holds memory of it, no
+/// display needs it, and a driver has room for kernels that it loads when they are first used. Where nobody can tell:
+/// false.
+bool may_fill_device(int device, std::size_t leave);
+
 /// Bytes of a page of managed memory in the host runtime; a GPU moves larger and smaller pieces.
 inline constexpr std::size_t kManagedPage = std::size_t(64) << 10;
+/// Bytes of managed memory that leave a device together where it is short: a page of the host runtime, 2 MiB on a GPU
+/// (a root chunk of NVIDIA's driver, uvm_pmm_gpu.h of its open kernel modules).
+std::size_t managed_piece() noexcept;
 /// What managed memory did since the last call: faults (of the host and of devices), and bytes that migrated.
 struct ManagedTraffic {
   std::uint64_t faults = 0, bytes_to_device = 0, bytes_to_host = 0;
   std::uint64_t bytes_prefetched = 0;  ///< part of bytes_to_device: asked for by cudaMemPrefetchAsync
 };
-/// Nothing where this backend cannot tell: on a GPU the driver's profiler does (nsys profile --cuda-um-gpu-page-faults
-/// true).
+/// For the scope of it managed memory is watched. On a GPU that is CUPTI's work, which makes faults slower: for when
+/// nothing is timed. One at a time.
+class ManagedWatch {
+ public:
+  ManagedWatch();
+  ~ManagedWatch();
+  ManagedWatch(const ManagedWatch&) = delete;
+  ManagedWatch& operator=(const ManagedWatch&) = delete;
+};
+/// Of what has ended on the device. Nothing where it is not watched, or cannot be.
 std::optional<ManagedTraffic> take_managed_traffic() noexcept;
+/// Whose figures these are, a line for the reader.
+const char* managed_traffic_source() noexcept;
 /// The driver's version for the banner and the JSON, for example "580.65", or "host runtime".
 std::string driver_version();
 

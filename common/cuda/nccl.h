@@ -8,11 +8,14 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -83,10 +86,20 @@ class Communicator {
   }
   /// Leaves. While an exception is on its way: aborts, so that the others end too.
   ~Communicator() {
-    if (comm_) leave(std::uncaught_exceptions() > exceptions_ || *failed_);
+    if (comm_) leave(must_abort());
   }
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
+
+  /// For the destructor of what owns several: where one must abort, all do, in one group. One after the other they may
+  /// wait for ever: an abort gives memory back, that waits for all work of the device, and what is queued for the next
+  /// communicator ends only when that aborts, too (NCCL issue 1013; a group aborts all first, from NCCL 2.22 on).
+  static void abort_together(std::initializer_list<Communicator*> all) noexcept {
+    if (std::ranges::none_of(all, [](const Communicator* c) { return c->comm_ && c->must_abort(); })) return;
+    const bool grouped = report_if_failed(ncclGroupStart(), "ncclGroupStart");
+    for (Communicator* c : all) c->leave(/*abort=*/true);
+    if (grouped) report_if_failed(ncclGroupEnd(), "ncclGroupEnd");
+  }
 
   int rank() const noexcept { return rank_; }
   int ranks() const noexcept { return ranks_; }
@@ -166,13 +179,18 @@ class Communicator {
     }
     if (result != ncclSuccess) throw_nccl_error(result, call);
   }
+  bool must_abort() const noexcept { return std::uncaught_exceptions() > exceptions_ || *failed_; }
   void leave(bool abort) noexcept {
     if (!comm_) return;
-    const ncclResult_t result = abort ? ncclCommAbort(comm_) : ncclCommDestroy(comm_);
+    report_if_failed(abort ? ncclCommAbort(comm_) : ncclCommDestroy(comm_),
+                     abort ? "ncclCommAbort" : "ncclCommDestroy");
     comm_ = nullptr;
-    if (result != ncclSuccess && result != ncclInProgress)
-      std::fprintf(stderr, "%s: %s: %s\n", abort ? "ncclCommAbort" : "ncclCommDestroy", ncclGetErrorString(result),
-                   ncclGetLastError(nullptr));
+  }
+  // For what must not throw. Returns whether it succeeded.
+  static bool report_if_failed(ncclResult_t result, const char* call) noexcept {
+    if (result == ncclSuccess || result == ncclInProgress) return true;
+    std::fprintf(stderr, "%s: %s: %s\n", call, ncclGetErrorString(result), ncclGetLastError(nullptr));
+    return false;
   }
   template <class T>
   static void copy(const T* from, T* to, std::size_t count, cudaStream_t stream) {

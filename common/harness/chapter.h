@@ -66,6 +66,7 @@ struct Defaults {
 struct Config {
   std::size_t budget = 0;                       ///< bytes; kUnlimited with --budget none
   std::size_t workspace = kBlasWorkspaceBytes;  ///< bytes of cuBLAS workspace that each context has, and counts
+  bool tf32 = false;                            ///< products of FP32 matrices may round their operands to TF32
   int device = 0;
   int devices = 1;
   bool devices_given = false;  ///< --devices was

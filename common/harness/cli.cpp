@@ -180,6 +180,8 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
       app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
   app.add_option("--workspace", workspace,
                  "cuBLAS workspace, counted (default 8 MiB, but at most 5 % of the budget), for example 32MiB");
+  app.add_flag("--tf32", config.tf32,
+               "Products of FP32 matrices in TF32: on tensor cores, operands rounded to 10 bits of mantissa");
   const CLI::Option* device_option =
       app.add_option("--device", device, "Device number (default 0), or auto: the one with the most free memory");
   const CLI::Option* devices_option =

@@ -18,7 +18,7 @@ namespace {
 void with_context_over(MemoryResource& memory, const Config& config, std::size_t budget, Ledger& ledger,
                        const std::function<void(Context&)>& body) {
   ledger.set_limit_bytes(budget);
-  Context context(memory, ledger, config.workspace);
+  Context context(memory, ledger, config.workspace, config.tf32);
   body(context);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -18,6 +19,29 @@ namespace {
 
 constexpr std::size_t kMemorySteps = 2;  // the second one shows that nothing grows from step to step
 
+// Bytes of the device that are in use without being this run's: the context, what libraries and kernels take when they
+// first work (so a product is made first), other processes. What the driver says is "used" has them in it.
+std::size_t in_use_without_us(Context& context) {
+  if (planning()) return 0;
+  {
+    CudaResource device;
+    Ledger books;  // of their own: nothing of this is the variant's
+    TrackingResource memory(device, books);
+    constexpr int n = 16;
+    DeviceBuffer<float> a(memory, context.stream(), n * n, Category::workspace, "first product"),
+        c(memory, context.stream(), n * n, Category::workspace, "first product");
+    const float one = 1, zero = 0;
+    CUDA_CHECK(cudaMemsetAsync(a.data(), 0, a.bytes(), context.stream()));
+    CUBLAS_CHECK(cublasSgemm(context.blas(), CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a.data(), n, a.data(), n, &zero,
+                             c.data(), n));
+    context.synchronize();
+  }
+  std::size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const std::size_t ours = context.memory().reserved_bytes();
+  return total - free - std::min(total - free, ours);
+}
+
 struct MemoryPass {
   const Config& config;
   const std::string& program;
@@ -27,6 +51,7 @@ struct MemoryPass {
   TimelineFiles* files;
 
   void run(std::size_t budget) {
+    const NamedRange range((variant.name + ", memory").c_str());
     if (variant.team) {
       run_team(budget);
     } else {
@@ -39,11 +64,11 @@ struct MemoryPass {
   }
 
  private:
-  // The steps of one rank, or of a variant that has one only. Returns the figures after each step; `last` is what the
-  // last one asked of the device.
-  template <class Make, class Finish>
-  std::vector<double> run_steps(Context& context, Ledger& ledger, std::optional<DeviceWork>& last, Make make,
-                                Finish finish) {
+  // The steps of one rank, or of a variant that has one only. Returns the figures after each step, and puts into
+  // `what` (a RankResult, or the VariantResult) what the last one asked of the device, and what was in use before.
+  template <class Result, class Make, class Finish>
+  std::vector<double> run_steps(Context& context, Ledger& ledger, Result& what, Make make, Finish finish) {
+    what.device_used_before = in_use_without_us(context);
     context.memory().observe_device(true);
     std::unique_ptr<Workload> work;
     {
@@ -55,7 +80,7 @@ struct MemoryPass {
       check_interrupt();
       const auto before = device_work();
       work->step();
-      if (const auto after = device_work(); after && before) last = *after - *before;
+      if (const auto after = device_work(); after && before) what.work = *after - *before;
       figures.push_back(work->figure());
     }
     finish(*work);
@@ -80,7 +105,7 @@ struct MemoryPass {
     ledger.reset_peak();
     with_context(config, variant, {}, budget, ledger, [&](Context& context) {
       result.figures = run_steps(
-          context, ledger, result.work, [&](Context& c) { return variant.make(c, variant.batch); },
+          context, ledger, result, [&](Context& c) { return variant.make(c, variant.batch); },
           [&](Workload& work) { result.fingerprint = work.fingerprint(); });
       take_snapshot();
     });
@@ -120,7 +145,7 @@ struct MemoryPass {
       books.reset_peak();
       with_context(mine, variant, devices_of_team(config, team->ranks()), budget, books, [&](Context& context) {
         figures = run_steps(
-            context, books, r.work, [&](Context& c) { return team->make(c, rank); },
+            context, books, r, [&](Context& c) { return team->make(c, rank); },
             [&](Workload& work) {
               r.fingerprint = work.fingerprint();
               r.bytes_sent = work.bytes_sent() / kMemorySteps;
@@ -155,6 +180,7 @@ struct MemoryPass {
     result.at_peak = shown->at_peak;
     result.peak_reserved = shown->peak_reserved;
     result.peak_device_used = shown->peak_device_used;
+    result.device_used_before = shown->device_used_before;
     result.work = shown->work;
   }
 
@@ -183,6 +209,7 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   result.baseline = baseline;
   result.batch = variant.batch;
   result.agreement = variant.agreement;
+  if (config.tf32) result.agreement.tolerance = std::max(result.agreement.tolerance, kTf32Tolerance);
   result.predicted = with_workspace(config, variant.predicted(variant.batch));
   if (variant.flops) result.flops = variant.flops(variant.batch);
   result.arithmetic = variant.arithmetic;

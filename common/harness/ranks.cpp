@@ -112,8 +112,7 @@ void require_devices(int ranks) {
   }
   int count = 1;
   CUDA_CHECK(cudaGetDeviceCount(&count));
-  if (ranks > count)
-    throw VariantSkipped(fmt::format("needs {} devices, this machine has {}", ranks, count));
+  if (ranks > count) throw VariantSkipped(fmt::format("needs {} devices, this machine has {}", ranks, count));
 }
 
 }  // namespace oomlab

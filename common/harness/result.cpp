@@ -126,6 +126,7 @@ void write_variant(JsonWriter& json, const RunResult& run, const VariantResult& 
   if (v.measured) {
     json.member("peak_allocated_bytes", v.peak_allocated).member("peak_reserved_bytes", v.peak_reserved);
     json.member("peak_device_used_bytes", v.peak_device_used);
+    json.member("device_used_before_bytes", v.device_used_before);
     write_split(json, "by_category_bytes", v.at_peak);
     write_work(json, "work", v.work);
     json.key("phases").begin_array();
@@ -201,9 +202,9 @@ std::string banner(const RunResult& run) {
   const SystemInfo& s = run.system;
   std::string options;
   for (const OptionValues::Entry& option : c.options.entries()) options += ", " + option.words();
-  std::string text =
-      fmt::format("{} - {}\nmodel {}, batch {}{}, budget {}, cuBLAS workspace {}\n", run.program, run.title, c.model,
-                  c.batch, options, format_limit(c.budget), format_bytes(c.workspace));
+  std::string text = fmt::format("{} - {}\nmodel {}, batch {}{}, budget {}, cuBLAS workspace {}{}\n", run.program,
+                                 run.title, c.model, c.batch, options, format_limit(c.budget),
+                                 format_bytes(c.workspace), c.tf32 ? ", FP32 products in TF32" : "");
   if (c.plan) {
     text += "plan mode: bytes only, nothing is computed\n";
   } else if (s.backend == "host") {
@@ -242,6 +243,12 @@ std::string comparison_table(const RunResult& run) {
   }
   std::string text = align(rows);
   if (starred) text += "* exceeds the budget; measured again without it\n";
+  std::size_t before = 0;
+  for (const VariantResult& v : run.variants) before = std::max(before, v.device_used_before);
+  if (before)
+    text += fmt::format(
+        "device used: up to {} of it were in use before a variant began: by the context, by libraries, by others\n",
+        format_bytes(before));
   for (const VariantResult& v : run.variants) {
     if (!v.reason.empty()) text += fmt::format("{}: {}\n", v.name, v.reason);
     if (v.compared && v.agreement.kind == Agreement::Kind::differs_by_design && !v.agreement.why.empty())
@@ -251,6 +258,8 @@ std::string comparison_table(const RunResult& run) {
 }
 
 std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& v) {
+  // The peak of TF32 is in no table here, and FP32's is no bound for it.
+  if (run.config.tf32 && v.arithmetic == Arithmetic::fp32) return std::nullopt;
   std::optional<LeastTime> longest;
   const auto add = [&](const std::optional<double>& flops, const ByCategory& at_peak) {
     const auto least = flops ? least_time(*run.card, v.arithmetic, *flops, at_peak) : std::nullopt;
@@ -350,6 +359,7 @@ std::string result_json(const RunResult& run) {
       .member("workspace_bytes", c.workspace)
       .member("device", c.device)
       .member("devices", c.devices);
+  if (c.tf32) json.member("tf32", true);
   for (const OptionValues::Entry& option : c.options.entries()) {
     std::string name = option.name;
     std::ranges::replace(name, '-', '_');

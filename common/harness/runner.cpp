@@ -231,6 +231,9 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   result.title = chapter.title;
   result.config = config;
   result.system = system_info(config.device);
+  if (config.tf32 && result.system.backend == "cuda" && result.system.compute_major < 8)
+    throw CannotRunHere(fmt::format("--tf32 needs compute capability 8.0, and {} has {}.{}", result.system.device_name,
+                                    result.system.compute_major, result.system.compute_minor));
   if (config.plan) {
     result.card = config.card;
   } else if (result.system.backend == "cuda") {

@@ -10,15 +10,24 @@
 
 namespace oomlab {
 
-/// Runs steps for `warm_up` seconds, one at least, then `steps` more, and returns the device time of each of these, in
-/// seconds, from CUDA events. `on_step` is told after each one; what it throws ends the run. A rank of several has no
-/// warm_up: all ranks must do equally many steps.
-std::vector<double> time_steps(Context& context, Workload& workload, std::size_t steps,
-                               const std::function<void(double seconds)>& on_step = {}, double warm_up = 0);
+/// How much of a workload is timed, and how much goes before: warm_up_steps and warm_up_seconds, then steps and
+/// seconds, both at least. All ranks of a team must do equally many steps, so for them there are no seconds.
+struct Pace {
+  std::size_t steps;
+  std::size_t warm_up_steps = 1;
+  double warm_up_seconds = 0, seconds = 0;
+};
+/// For a team one of whose steps takes `seconds_a_step`: as many steps as make up the seconds of `pace`.
+Pace in_steps(const Pace& pace, double seconds_a_step);
 
-/// How fast the machine is just now: passes a second of a fixed piece of work (a matrix product of 384 x 384 x 384 in
-/// FP32 and a copy of 4 MiB), some of them, each one timed. Taken around a variant's steps, it tells a slower program
-/// from a machine that had other things to do.
+/// Runs steps, and returns the device time of each one that counts, in seconds, from CUDA events. `on_step` is told
+/// after each of these; what it throws ends the run.
+std::vector<double> time_steps(Context& context, Workload& workload, const Pace& pace,
+                               const std::function<void(double seconds)>& on_step = {});
+
+/// How fast the machine is just now: passes a second of a fixed piece of work (a square matrix product in FP32, its
+/// edge that of timing_needs(), and a copy of one of its matrices, 4 MiB at least), some of them, each one timed. Taken
+/// around a variant's steps, it tells a slower program from a machine that had other things to do.
 std::vector<double> reference_rates(Context& context);
 /// Fewer timed steps are no basis for a comparison (bench/compare: FEWEST_REPETITIONS).
 inline constexpr std::size_t kStepsToCompare = 5;
@@ -26,7 +35,7 @@ inline constexpr std::size_t kStepsToCompare = 5;
 /// The q-quantile (0…1) of values, interpolated. Throws std::invalid_argument when there are none.
 double quantile(std::vector<double> values, double q);
 
-/// One benchmark: makes its work anew, does `steps` steps, and calls `tick` with each step's seconds.
+/// One benchmark: makes its work anew, does `steps` steps or more, and calls `tick` with each step's seconds.
 struct TimedRun {
   std::string name;
   std::function<void(std::size_t steps, const std::function<void(double seconds)>& tick)> run;

@@ -42,6 +42,10 @@ struct Agreement {
   std::string why;       ///< differs_by_design: the reason, for the table's footnote
 };
 
+/// With --tf32 at least this is tolerated, where numbers agree within a tolerance: a weight that another order of FP32
+/// sums has changed in its last bit may be rounded to another neighbour, and these are so far apart (relative).
+inline constexpr double kTf32Tolerance = 0x1p-10;
+
 /// Numbers need not agree, because of `why`.
 inline Agreement differs_by_design(std::string why) {
   Agreement agreement;
@@ -105,6 +109,7 @@ struct RankResult {
   std::uint64_t fingerprint = 0;                                            ///< after the memory pass
   std::optional<DeviceWork> work = {};                                      ///< of its device, in a step
   std::optional<double> flops = {};                                         ///< predicted, in a step
+  std::size_t device_used_before = 0;  ///< bytes of its device in use, before it had any, by others and libraries
 };
 
 /// What happened to a variant.
@@ -119,6 +124,7 @@ struct VariantResult {
   bool measured = false;                 ///< the figures below are there (with the budget, or if oom, without it)
   ByCategory predicted;
   std::size_t peak_allocated = 0, peak_reserved = 0, peak_device_used = 0;  ///< bytes
+  std::size_t device_used_before = 0;  ///< bytes of the last one that are not this run's: context, libraries, others
   ByCategory at_peak;
   std::vector<PhasePeak> phases;
   std::vector<RankResult> ranks;   ///< of a team; the figures above are those of the rank that needed most

@@ -4,10 +4,11 @@
 
 namespace oomlab {
 
-Context::Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes)
+Context::Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes, bool tf32)
     : memory_(upstream, ledger),
       blas_(stream_),
-      workspace_(memory_, stream_, workspace_bytes, Category::workspace, "cuBLAS workspace") {
+      workspace_(memory_, stream_, workspace_bytes, Category::workspace, "cuBLAS workspace"),
+      tf32_(tf32) {
   // After cublasSetStream, which forgets the workspace.
   CUBLAS_CHECK(cublasSetWorkspace(blas_, workspace_.data(), workspace_.bytes()));
 }

@@ -22,9 +22,11 @@ inline ByCategory without_workspace(ByCategory bytes, std::size_t workspace_byte
 
 class Context {
  public:
-  /// Uses the current device. Allocates the workspace (category workspace, tag "cuBLAS workspace").
+  /// Uses the current device. Allocates the workspace (category workspace, tag "cuBLAS workspace"). `tf32`: products of
+  /// FP32 matrices may round their operands to TF32, 10 bits of mantissa, and run on tensor cores.
   /// Throws OutOfMemory, CudaError, CublasError; then nothing stays allocated.
-  Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes = kBlasWorkspaceBytes);
+  Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes = kBlasWorkspaceBytes,
+          bool tf32 = false);
   /// Waits for the stream.
   ~Context();
 
@@ -32,8 +34,9 @@ class Context {
   Ledger& ledger() noexcept { return memory_.ledger(); }
   cudaStream_t stream() const noexcept { return stream_; }
   cublasHandle_t blas() const noexcept { return blas_; }
-  /// Floating-point operations of the matrix products queued so far, in kernels of ours or in cuBLAS, a multiplication and
-  /// an addition counted as two; in plan mode, of those that would have been.
+  bool tf32() const noexcept { return tf32_; }
+  /// Floating-point operations of the matrix products queued so far, in kernels of ours or in cuBLAS, a multiplication
+  /// and an addition counted as two; in plan mode, of those that would have been.
   std::uint64_t flops() const noexcept { return flops_; }
   void count_flops(std::uint64_t flops) noexcept { flops_ += flops; }
   /// Waits for everything queued on the stream. Throws CudaError.
@@ -51,6 +54,7 @@ class Context {
   CublasHandle blas_;
   DeviceBuffer<std::byte> workspace_;
   std::uint64_t flops_ = 0;
+  bool tf32_;
 };
 
 }  // namespace oomlab

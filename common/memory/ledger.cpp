@@ -188,6 +188,7 @@ void Ledger::begin_phase(std::string_view name) {
   }
   ++phases_[index].visits;
   phase_stack_.push_back({index, device_work()});
+  NamedRange::begin(phases_[index].name.c_str());
   note_peaks();  // what is live already counts for the phase
   if (recording_) record({.kind = TimelineEvent::Kind::phase_begin, .label = label, .allocated_after = live_bytes_});
 }
@@ -197,6 +198,7 @@ void Ledger::end_phase() noexcept {
   const OpenPhase& open = phase_stack_.back();
   PhasePeak& phase = phases_[open.index];
   phase.end_allocated = live_bytes_;
+  NamedRange::end();
   if (const auto now = device_work(); now && open.before) {
     if (!phase.work) phase.work.emplace();
     *phase.work += *now - *open.before;

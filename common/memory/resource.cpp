@@ -54,14 +54,13 @@ void CudaResource::deallocate(void* address, std::size_t bytes, cudaStream_t) no
 // ------------------------------------------------------------------------------------------------------
 // AsyncResource
 
-AsyncResource::AsyncResource(std::uint64_t release_threshold_bytes, std::size_t limit_bytes) : limit_(limit_bytes) {
+AsyncResource::AsyncResource(std::uint64_t release_threshold_bytes) {
   int device = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = device;
-  properties.maxSize = limit_bytes == kUnlimited ? 0 : limit_bytes;
   CUDA_CHECK(cudaMemPoolCreate(&pool_, &properties));
   const cudaError_t code = cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &release_threshold_bytes);
   if (code == cudaSuccess) return;
@@ -76,16 +75,8 @@ void* AsyncResource::allocate(std::size_t bytes, cudaStream_t stream) {
   const std::size_t rounded = round_to_granule(bytes);
   if (rounded == 0) return nullptr;
   void* address = nullptr;
-  const cudaError_t code = cudaMallocFromPoolAsync(&address, rounded, pool_, stream);
-  if (code == cudaErrorMemoryAllocation && limit_ != kUnlimited) {
-    (void)cudaGetLastError();
-    OutOfMemoryReport report = bare_report(bytes, rounded);
-    report.limit = limit_;
-    report.by_limit = true;
-    report.limit_used = pool_attribute(pool_, cudaMemPoolAttrUsedMemCurrent);
-    throw OutOfMemory(std::move(report));
-  }
-  check_allocation(code, "cudaMallocFromPoolAsync", bytes, rounded);
+  check_allocation(cudaMallocFromPoolAsync(&address, rounded, pool_, stream), "cudaMallocFromPoolAsync", bytes,
+                   rounded);
   return address;
 }
 

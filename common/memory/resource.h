@@ -53,11 +53,13 @@ class CudaResource final : public MemoryResource {
 };
 
 /// cudaMallocAsync from a pool of its own on the current device, which keeps freed memory up to the release threshold
-/// (bytes; by default all of it) until trim(), and never holds more than its limit. This is the default of the
-/// chapters. It cannot tell its largest free block: the driver says how much of a pool is free, not in what pieces.
+/// (bytes; by default all of it) until trim(). This is the default of the chapters. It cannot tell its largest free
+/// block: the driver says how much of a pool is free, not in what pieces. It has no limit of its own
+/// (cudaMemPoolProps::maxSize): a driver takes memory in steps that it does not document, so what fits below such a
+/// limit would be another thing on every driver. LimitingResource counts what is allocated.
 class AsyncResource final : public MemoryResource {
  public:
-  explicit AsyncResource(std::uint64_t release_threshold_bytes = UINT64_MAX, std::size_t limit_bytes = kUnlimited);
+  explicit AsyncResource(std::uint64_t release_threshold_bytes = UINT64_MAX);
   ~AsyncResource() override;
   void* allocate(std::size_t bytes, cudaStream_t stream) override;
   void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
@@ -71,7 +73,6 @@ class AsyncResource final : public MemoryResource {
 
  private:
   cudaMemPool_t pool_ = nullptr;
-  std::size_t limit_;
 };
 
 /// cudaMallocManaged: pages move between host and device on demand.
@@ -152,6 +153,7 @@ class TrackingResource final : public MemoryResource {
   /// Tells the ledger what is reserved and what the device says is used, at every allocation and free (off by
   /// default: it costs a driver call each; the memory pass turns it on).
   void observe_device(bool on) noexcept { observe_ = on; }
+  bool observes_device() const noexcept { return observe_; }
 
  private:
   void observe();

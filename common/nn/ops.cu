@@ -50,13 +50,14 @@ void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::siz
   }
   if (m == 0 || n == 0 || count == 0) return;
   const auto stride = [](std::size_t elements) { return static_cast<long long>(elements); };
+  const bool tf32 = std::is_same_v<T, float> && context.tf32();
   // cuBLAS is column-major, and a row-major matrix read so is its transpose: Cᵀ = op(B)ᵀ op(A)ᵀ.
   CUBLAS_CHECK(cublasGemmStridedBatchedEx(
       context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
       static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &alpha, b.data, data_type<T>(),
       static_cast<int>(b.row_stride), stride(b.matrix_stride), a.data, data_type<T>(), static_cast<int>(a.row_stride),
       stride(a.matrix_stride), &beta, c.data, data_type<Out>(), static_cast<int>(c.row_stride), stride(c.matrix_stride),
-      static_cast<int>(count), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+      static_cast<int>(count), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
 template <class T>

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <vector>
 
 #include "../device.h"
@@ -19,6 +20,14 @@
     EXPECT_EQ(expected, call);                  \
     EXPECT_EQ(expected, cudaGetLastError());    \
     EXPECT_EQ(cudaSuccess, cudaGetLastError()); \
+  } while (false)
+
+/// The statements return true, in a process of their own: for calls that on a GPU may end in a fault of the device,
+/// after which every other call of the process fails. The test's SetUp runs in that process, too.
+#define EXPECT_IN_A_PROCESS_OF_ITS_OWN(...)                                                           \
+  do {                                                                                                \
+    GTEST_FLAG_SET(death_test_style, "threadsafe");                                                   \
+    EXPECT_EXIT(std::_Exit([&]() -> bool { __VA_ARGS__ }() ? 0 : 1), testing::ExitedWithCode(0), ""); \
   } while (false)
 
 class Contract : public testing::Test {

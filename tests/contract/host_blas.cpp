@@ -4,8 +4,10 @@
 #include <cublas_v2.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,26 @@ struct Value {
 cublasStatus_t multiply(cublasHandle_t blas, const float* a, const float* b, float* c, float alpha = 1) {
   const float zero = 0;
   return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, a, 1, b, 1, &zero, c, 1);
+}
+
+// A GPU's rounding of the operands is its own; here it is to nearest even, 10 bits of mantissa.
+TEST_F(HostBlas, Tf32RoundsItsOperands) {
+  const oomlab::CublasHandle blas(nullptr);
+  const Value unit(1), result(0);
+  const float one = 1, zero = 0, infinity = std::numeric_limits<float>::infinity();
+  const auto through = [&](float x, cublasComputeType_t compute) {
+    const Value value(x);
+    CUBLAS_CHECK(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, value.data, CUDA_R_32F, 1, unit.data,
+                              CUDA_R_32F, 1, &zero, result.data, CUDA_R_32F, 1, compute, CUBLAS_GEMM_DEFAULT));
+    return result.get();
+  };
+  for (const auto& [x, rounded] :
+       {std::pair(1 + 0x1p-10f, 1 + 0x1p-10f), std::pair(1 + 0x1p-11f, 1.0f), std::pair(1 + 0x1.8p-10f, 1 + 0x1p-9f),
+        std::pair(-1 - 0x1.2p-11f, -1 - 0x1p-10f), std::pair(0x1.fffp5f, 0x1p6f), std::pair(-infinity, -infinity)}) {
+    EXPECT_EQ(rounded, through(x, CUBLAS_COMPUTE_32F_FAST_TF32)) << x;
+    EXPECT_EQ(x, through(x, CUBLAS_COMPUTE_32F)) << x;
+  }
+  EXPECT_TRUE(std::isnan(through(std::nanf(""), CUBLAS_COMPUTE_32F_FAST_TF32)));
 }
 
 TEST_F(HostBlas, HandlesAreCounted) {

@@ -216,6 +216,26 @@ class HostNcclRendezvous : public HostNccl {
   }
 };
 
+// An abort waits for the device on a GPU, so for what is queued for a communicator that is aborted only after it.
+TEST_F(HostNcclRendezvous, OneAbortAfterTheOtherIsReported) {
+  for (const bool in_a_group : {false, true}) {
+    ncclComm_t comms[3] = {};
+    float value = 1;
+    for (ncclComm_t& comm : comms) {
+      ncclUniqueId id;
+      ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
+      ASSERT_EQ(ncclSuccess, ncclCommInitRank(&comm, 1, id, 0));
+      if (&comm == &comms[2]) continue;  // has had nothing to do, so nobody waits for it
+      ASSERT_EQ(ncclSuccess, ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr));
+    }
+    ASSERT_EQ(ncclSuccess, in_a_group ? ncclGroupStart() : ncclSuccess);
+    EXPECT_EQ(in_a_group ? ncclSuccess : ncclInvalidUsage, ncclCommAbort(comms[0]));
+    EXPECT_EQ(ncclSuccess, ncclCommAbort(comms[1]));
+    EXPECT_EQ(ncclSuccess, in_a_group ? ncclGroupEnd() : ncclSuccess);
+    EXPECT_EQ(ncclSuccess, ncclCommAbort(comms[2]));
+  }
+}
+
 // NCCL up to 2.22 writes into peers' buffers. A pool is open to its own device only, until it is told otherwise.
 TEST_F(HostNcclRendezvous, APoolThatPeersMayNotReachIsRefused) {
   for (const bool open : {false, true}) {

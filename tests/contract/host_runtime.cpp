@@ -122,6 +122,13 @@ TEST_F(HostRuntime, UnusedPoolMemoryIsGivenUpBeforeAnAllocationFails) {
   ASSERT_CUDA(cudaDeviceSynchronize());
 }
 
+// CUDA leaves undefined what a copy does whose direction its addresses do not have.
+TEST_F(HostRuntime, CopiesInAnotherDirectionAreRefused) {
+  int here[2] = {1, 2};
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemcpy(&here[1], &here[0], 4, cudaMemcpyHostToDevice));
+  EXPECT_EQ(2, here[1]);
+}
+
 TEST_F(HostRuntime, HandlesThatAreGone) {
   cudaStream_t stream = nullptr;
   cudaEvent_t event = nullptr;

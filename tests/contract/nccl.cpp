@@ -176,6 +176,29 @@ TEST_F(Nccl, OneThreadMayHaveAllRanks) {
   CUDA_CHECK(cudaSetDevice(0));
 }
 
+// Two communicators have work queued that never ends by itself: the last rank sends nothing.
+TEST_F(Nccl, SeveralAreAbortedInAGroup) {
+  const ncclUniqueId ids[] = {new_id(), new_id()};
+  expect_no_error(on_ranks(ranks, [&](int rank) {
+    const Stream streams[2];
+    Values<float> values(numbers(17, rank));
+    Communicator one(ids[0], ranks, rank, failed), other(ids[1], ranks, rank, failed);
+    try {
+      one.all_reduce(values.data(), 17, streams[0]);
+      other.all_reduce(values.data(), 17, streams[0]);
+      other.wait(streams[0]);
+      if (rank < ranks - 1) {
+        one.receive(values.data(), 17, ranks - 1, streams[0]);
+        other.receive(values.data(), 17, ranks - 1, streams[1]);
+        one.wait(streams[0]);
+      }
+      failed = true;
+    } catch (const RemoteNcclError&) {
+    }
+    Communicator::abort_together({&one, &other});
+  }));
+}
+
 TEST_F(Nccl, BadArgumentsAreRefused) {
   ncclComm_t none = nullptr;
   EXPECT_EQ(ncclInvalidArgument, ncclCommInitRank(&none, 2, new_id(), 2));

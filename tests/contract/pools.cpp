@@ -159,21 +159,6 @@ TEST_F(Pools, MoreThanThereIs) {
   EXPECT_EQ(0u, get(cudaMemPoolAttrUsedMemCurrent));
 }
 
-TEST_F(Pools, NoMoreThanItsMaximum) {
-  cudaMemPoolProps props = pool_properties();
-  props.maxSize = 64 * MiB;
-  cudaMemPool_t small = nullptr;
-  ASSERT_CUDA(cudaMemPoolCreate(&small, &props));
-  char *first = nullptr, *second = nullptr;
-  EXPECT_CUDA(cudaSuccess, cudaMallocFromPoolAsync(&first, 40 * MiB, small, nullptr));
-  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMallocFromPoolAsync(&second, 40 * MiB, small, nullptr));
-  EXPECT_CUDA(cudaSuccess, cudaFreeAsync(first, nullptr));
-  ASSERT_CUDA(cudaDeviceSynchronize());
-  EXPECT_CUDA(cudaSuccess, cudaMallocFromPoolAsync(&second, 40 * MiB, small, nullptr));
-  EXPECT_CUDA(cudaSuccess, cudaFreeAsync(second, nullptr));
-  EXPECT_CUDA(cudaSuccess, cudaMemPoolDestroy(small));
-}
-
 TEST_F(Pools, CudaFreeTakesThemToo) {
   char* a = take(1000);
   EXPECT_CUDA(cudaSuccess, cudaFree(a));

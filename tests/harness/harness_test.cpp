@@ -9,6 +9,7 @@
 #include <map>
 
 #include "../device.h"
+#include "cuda/backend.h"
 #include "harness/chapter.h"
 #include "harness/cli.h"
 #include "harness/json_writer.h"
@@ -524,6 +525,26 @@ TEST_F(Harness, OutOfMemoryInTheTimingPassIsPartOfTheRow) {
   EXPECT_EQ(small["throughput"]["repetitions"], 3);
 }
 
+// What the driver calls used has in it what is not this run's.
+TEST_F(Harness, WhatWasInUseBeforeIsTold) {
+  constexpr std::size_t kOthers = std::size_t(6) << 20;
+  const Ran alone = run(good());
+  void* others = nullptr;
+  ASSERT_EQ(cudaSuccess, cudaMalloc(&others, kOthers));
+  const Ran beside = run(good());
+  ASSERT_EQ(cudaSuccess, cudaFree(others));
+  for (std::size_t i = 0; i < 2; ++i) {
+    const json &without = alone.result["variants"][i], &with = beside.result["variants"][i];
+    EXPECT_GE(with["device_used_before_bytes"], without["device_used_before_bytes"].get<std::size_t>() + kOthers);
+    const bool host = alone.result["system"]["backend"] == "host";  // where nobody else has anything
+    EXPECT_TRUE(!host || with["device_used_before_bytes"] == kOthers) << with["device_used_before_bytes"];
+    EXPECT_GE(with["peak_device_used_bytes"].get<std::size_t>(),
+              with["device_used_before_bytes"].get<std::size_t>() + with["peak_reserved_bytes"].get<std::size_t>());
+    EXPECT_EQ(with["peak_allocated_bytes"], without["peak_allocated_bytes"]);
+  }
+  EXPECT_NE(beside.out.find("were in use before a variant began"), std::string::npos) << beside.out;
+}
+
 // A library, or the driver, runs out of memory where no ledger looks: with the budget, or without it.
 TEST_F(Harness, OutOfMemoryOutsideTheLedgerIsARow) {
   for (const int failing : {1, 2}) {
@@ -627,10 +648,30 @@ TEST_F(Harness, OperationsThatAreNotThePredictedOnesFail) {
   }
 }
 
+TEST_F(Harness, Tf32IsRecordedAndToleratesMore) {
+  Chapter chapter = good();
+  chapter.variants[1] = toy("close", 1'000, 5e-4, {Agreement::Kind::within_tolerance, 1e-6, ""});
+  const Ran exact = run(chapter), rounded = run(chapter, {"--tf32"});
+  if (rounded.exit_code == 2) GTEST_SKIP() << rounded.err;
+  EXPECT_EQ(exact.exit_code, 1);
+  EXPECT_FALSE(exact.result["config"].contains("tf32"));
+  EXPECT_EQ(exact.out.find("TF32"), std::string::npos);
+  EXPECT_EQ(rounded.exit_code, 0) << rounded.out;
+  EXPECT_EQ(rounded.result["config"]["tf32"], true);
+  EXPECT_NE(rounded.out.find("FP32 products in TF32"), std::string::npos);
+  EXPECT_NE(rounded.out.find("within 1e-03"), std::string::npos) << "what is tolerated is shown";
+  chapter.variants[1] = toy("far", 1'000, 1e-2, {Agreement::Kind::within_tolerance, 1e-6, ""});
+  EXPECT_EQ(run(chapter, {"--tf32"}).exit_code, 1) << "not more than that";
+  chapter.variants[1] = toy("other bits", 1'000, 1e-9);
+  EXPECT_EQ(run(chapter, {"--tf32"}).exit_code, 1) << "bit-equal stays bit-equal";
+}
+
 TEST_F(Harness, EveryStepIsTimedOnce) {
   for (const int steps : {1, 2, 4, 5}) {
     const Ran ran = run(good(), {"--steps", std::to_string(steps)});
-    EXPECT_EQ(ran.result["variants"][0]["throughput"]["repetitions"], steps);
+    const int timed = ran.result["variants"][0]["throughput"]["repetitions"];
+    EXPECT_GE(timed, steps);
+    EXPECT_TRUE(timed == steps || timing_needs().seconds_a_round > 0) << timed;
   }
 }
 
@@ -639,7 +680,7 @@ TEST_F(Harness, TheFirstStepWarmsUpAndIsNotTimed) {
   with_context(Config{}, kUnlimited, ledger, [](Context& context) {
     Toy work(context, 1'000, 0, 42);
     std::size_t told = 0;
-    EXPECT_EQ(time_steps(context, work, 3, [&](double) { ++told; }).size(), 3u);
+    EXPECT_EQ(time_steps(context, work, {3}, [&](double) { ++told; }).size(), 3u);
     EXPECT_EQ(told, 3u);
     EXPECT_EQ(work.figure(), 4);
   });
@@ -650,10 +691,45 @@ TEST_F(Harness, ALongerWarmUpIsNotTimedEither) {
   with_context(Config{}, kUnlimited, ledger, [](Context& context) {
     Toy work(context, 1'000, 0, 42);
     const auto begun = std::chrono::steady_clock::now();
-    EXPECT_EQ(time_steps(context, work, 3, {}, 0.05).size(), 3u);
+    EXPECT_EQ(time_steps(context, work, {.steps = 3, .warm_up_seconds = 0.05}).size(), 3u);
     EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(50));
     EXPECT_GT(work.figure(), 4) << "a toy's step takes microseconds";
+    const double before = work.figure();
+    EXPECT_EQ(time_steps(context, work, {.steps = 3, .warm_up_steps = 7}).size(), 3u);
+    EXPECT_EQ(work.figure(), before + 10);
   });
+}
+
+TEST_F(Harness, ShortStepsAreTimedUntilTheyMakeUpTheSeconds) {
+  Ledger ledger;
+  with_context(Config{}, kUnlimited, ledger, [](Context& context) {
+    Toy work(context, 1'000, 0, 42);
+    double told = 0;
+    const auto seconds = time_steps(context, work, {.steps = 3, .seconds = 0.01}, [&](double s) { told += s; });
+    EXPECT_GT(seconds.size(), 3u);
+    EXPECT_GE(told, 0.01);
+    EXPECT_LT(told - seconds.back(), 0.01) << "and no longer";
+  });
+}
+
+TEST(Pace, OfATeamIsInSteps) {
+  const Pace pace{.steps = 3, .warm_up_seconds = 0.5, .seconds = 0.25};
+  const Pace slow = in_steps(pace, 1), fast = in_steps(pace, 0.0625), unknown = in_steps(pace, 0);
+  EXPECT_EQ(slow.steps, 3u);
+  EXPECT_EQ(slow.warm_up_steps, 1u);
+  EXPECT_EQ(fast.steps, 4u);
+  EXPECT_EQ(fast.warm_up_steps, 8u);
+  EXPECT_EQ(unknown.steps, 3u);
+  for (const Pace& p : {slow, fast, unknown})
+    EXPECT_EQ(p.seconds + p.warm_up_seconds, 0) << "ranks do not look at clocks";
+}
+
+TEST(Benchmarks, MayTimeMoreStepsThanPromised) {
+  std::size_t ticks = 0;
+  run_benchmarks(3, {{"eager", [&](std::size_t steps, const std::function<void(double)>& tick) {
+                        for (std::size_t i = 0; i < steps + 5; ++i, ++ticks) tick(1e-6);
+                      }}});
+  EXPECT_EQ(ticks, 3 + kTimingRounds * 5);
 }
 
 TEST(ResultJson, HasTheSpreadOfTheRates) {

@@ -80,6 +80,25 @@ void within_a_collective(const ncclUniqueId& id, int rank, const std::atomic<boo
   work(comm, stream);
 }
 
+// In two groups, as ranks of a grid are: both are aborted at once, or in rendezvous mode the host complains.
+struct Both {
+  Communicator &one, &other;
+  ~Both() { Communicator::abort_together({&one, &other}); }
+};
+void in_two_groups(const ncclUniqueId& id, int rank, const std::atomic<bool>& failed) {
+  const Stream stream;
+  Communicator one(id, kRanks, rank, failed);
+  ncclUniqueId second{};
+  if (rank == 0) NCCL_CHECK(ncclGetUniqueId(&second));
+  one.broadcast(second.internal, sizeof second.internal, 0, stream);
+  one.wait(stream);
+  Communicator other(second, kRanks, rank, failed);
+  const Both both{one, other};
+  work(other, stream);
+  if (rank == kFailing) give_up();
+  work(one, stream);
+}
+
 struct Case {
   const char* name;
   Body body;
@@ -108,6 +127,7 @@ class FailingRank : public testing::TestWithParam<Case> {
 TEST_P(FailingRank, EndsTheOthersSoonAndIsNamed) {
   std::vector<int> ranks(kRanks);
   std::iota(ranks.begin(), ranks.end(), 0);
+  testing::internal::CaptureStderr();  // what a destructor has to say
   for (int repetition = 0; repetition < 10 * OOMLAB_ROUNDS; ++repetition) {
     ncclUniqueId id;
     ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
@@ -127,6 +147,7 @@ TEST_P(FailingRank, EndsTheOthersSoonAndIsNamed) {
     ASSERT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10)) << "repetition " << repetition;
     (void)cudaGetLastError();
   }
+  EXPECT_EQ("", testing::internal::GetCapturedStderr());
 }
 
 constexpr Case kCases[] = {
@@ -137,6 +158,8 @@ constexpr Case kCases[] = {
     {"AtTheFirstSendRendezvous", at_the_first_send, true},
     {"WithinACollective", within_a_collective, false},
     {"WithinACollectiveRendezvous", within_a_collective, true},
+    {"InTwoGroups", in_two_groups, false},
+    {"InTwoGroupsRendezvous", in_two_groups, true},
 };
 INSTANTIATE_TEST_SUITE_P(Moments, FailingRank, testing::ValuesIn(kCases),
                          [](const testing::TestParamInfo<Case>& info) { return std::string(info.param.name); });

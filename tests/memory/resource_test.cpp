@@ -231,6 +231,19 @@ TEST(TrackingResource, PassesOtherErrorsOn) {
   EXPECT_EQ(ledger.live_bytes(), 0u);
 }
 
+// Drivers take memory for a pool in steps of their own, which may be larger than a whole budget.
+TEST(LimitingResource, DoesNotCountAPoolsSteps) {
+  AsyncResource pool;
+  LimitingResource memory(pool, 3 * kMiB);
+  const Stream stream;
+  void* const most = memory.allocate(2 * kMiB + 1, stream);
+  void* const rest = memory.allocate(kMiB - kGranule, stream);
+  EXPECT_GE(pool.reserved_bytes(), 3 * kMiB);
+  EXPECT_THROW((void)memory.allocate(1, stream), OutOfMemory);
+  memory.deallocate(most, 2 * kMiB + 1, stream);
+  memory.deallocate(rest, kMiB - kGranule, stream);
+}
+
 TEST(LimitingResource, CountsNothingThatUpstreamRefused) {
   ScriptedResource bottom;
   LimitingResource memory(bottom, 4096);

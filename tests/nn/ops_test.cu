@@ -5,6 +5,7 @@
 
 #include <climits>
 
+#include "cuda/backend.h"
 #include "cuda/launch.h"
 #include "device.h"
 #include "nn/column_sum.h"
@@ -335,6 +336,39 @@ TEST(Gemm, AllFourTranspositions) {
         }
       expect_close(device.download(c_), expected, 1e-5, "product");
     }
+}
+
+TEST(Gemm, OfATf32ContextRoundsItsOperands) {
+  constexpr std::size_t m = 37, n = 29, k = 200;
+  const auto a = random_floats(m * k, 1), b = random_floats(k * n, 2);
+  const auto error_with = [&](bool tf32) {
+    CudaResource resource;
+    Ledger ledger;
+    Context context(resource, ledger, kBlasWorkspaceBytes, tf32);
+    Device device;
+    const auto a_ = device.upload(a), b_ = device.upload(b);
+    auto c = device.upload(std::vector<float>(m * n, NAN));
+    nn::gemm(context, false, false, m, n, k, 1.0f, a_.data(), b_.data(), 0.0f, c.data());
+    context.synchronize();
+    const std::vector<float> found = device.download(c);
+    double error = 0;  // relative to the sum of what is added up
+    for (std::size_t i = 0; i < m; ++i)
+      for (std::size_t j = 0; j < n; ++j) {
+        double sum = 0, magnitude = 0;
+        for (std::size_t p = 0; p < k; ++p) {
+          const double product = double(a[i * k + p]) * double(b[p * n + j]);
+          sum += product, magnitude += std::fabs(product);
+        }
+        error = std::max(error, std::fabs(found[i * n + j] - sum) / magnitude);
+      }
+    return error;
+  };
+  EXPECT_LT(error_with(false), 1e-6);
+  EXPECT_LT(error_with(true), 2.01 * 0x1p-10) << "two operands, 10 bits of mantissa each";
+  cudaDeviceProp device{};
+  CUDA_CHECK(cudaGetDeviceProperties(&device, 0));
+  const bool rounds = device.major >= 8 || std::string(backend_name()) == "host";
+  EXPECT_TRUE(!rounds || error_with(true) > 1e-5) << "plain FP32";
 }
 
 TEST(Gemm, SizesBeyond32BitsAreRefused) {

@@ -105,6 +105,64 @@ old = bench.table("01_one")
 assert bench.run("--first", "01")[0] == 64 and "alone" in bench.said
 assert bench.run("--plan") == (0, ["one", "two"]) and bench.table("01_one") == old, "a plan replaces no measurement"
 
+# Packing a kit, of programs that are copies of one.
+for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
+    shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
+for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py"):
+    shutil.copy(ROOT / name, root / name)
+for name in ("01_one", "02_two"):
+    (root / "chapters" / name / "README.md").touch()
+    (root / "chapters" / name / "tests").mkdir()
+    (root / "chapters" / name / "tests/bytes.txt").touch()
+for name in ("01_one", "02_two", "plan/01_one", "plan/02_two", "memory_test", "parity_test", "bench_allocators"):
+    (root / "build/cuda/bin" / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(shutil.which("true"), root / "build/cuda/bin" / name)
+script(tools / "nvcc", "#!/bin/sh\n")
+assert bench.run("--kit", folder / "packed")[0] == 0, bench.said
+packed = {str(path.relative_to(folder / "packed")) for path in (folder / "packed").rglob("*")}
+assert {"run", "bin/01_one", "bin/plan/02_two", "bin/memory_test", "chapters/01_one/tests/bytes.txt"} <= packed
+assert {"tests/memory/check_snapshot.py", "tests/memory/check_trace.py"} <= packed, "what memory_test calls"
+assert {"bin/bench_allocators", "bench/traces/bert_large.csv"} <= packed
+assert "bin/parity_test" not in packed
+assert bench.run("--kit", folder / "packed")[0] == 64, "not empty"
+
+# tests/run compute-sanitizer, with a tool that runs what it is given and finds what a file says.
+for name in ("run", "compute_sanitizer"):
+    shutil.copy(ROOT / "tests" / name, root / "tests" / name)
+(root / "chapters/01_one/lesson.cu").touch()
+script(tools / "nvidia-smi", "#!/bin/sh\nexit 9\n")
+
+
+def sanitizer(*words, command=("tests/compute_sanitizer",)):
+    done = subprocess.run([*command, *words], cwd=root, env=bench.environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+for command in (("tests/run", "compute-sanitizer"), ("tests/compute_sanitizer",)):
+    code, said = sanitizer(command=command)
+    assert code == 2 and "needs a GPU" in said and said.count("\n") == 1, said
+assert sanitizer("nosuch")[0] == 64 and "memcheck" in sanitizer("nosuch")[1]
+script(tools / "nvidia-smi", "#!/bin/sh\necho GPU 0: X\n")
+script(tools / "compute-sanitizer", """#!/bin/sh
+for program; do :; done
+echo "$2 ${program##*/}" >>"$(dirname "$0")/ran"
+[ "$(cat "$(dirname "$0")/finds")" != "$2 ${program##*/}" ] || exit 99
+exec "$program"
+""")
+(tools / "finds").write_text("nothing")
+for name in ("contract_test", "cuda_test", "allocator_test", "data_test", "nn_test", "01_one_lesson"):
+    script(root / "build/cuda/bin" / name, "#!/bin/sh\n")
+script(root / "build/cuda/bin/01_one_lesson", "#!/bin/sh\nexit 2\n")
+code, said = sanitizer()
+assert code == 0 and said.count("nothing found") == 18 and said.count("skipped") == 3, said
+assert len((tools / "ran").read_text().splitlines()) == 21
+(tools / "finds").write_text("racecheck nn_test")
+assert sanitizer("memcheck")[0] == 0
+code, said = sanitizer("memcheck", "racecheck")
+assert code == 1 and "racecheck nn_test: FOUND SOMETHING" in said and said.count("nothing found") == 11, said
+script(root / "build/cuda/bin/cuda_test", "#!/bin/sh\nexit 2\n")
+assert sanitizer("synccheck")[0] == 1, "only lessons may be skipped"
+
 # A kit, on a machine whose driver is another library under its name.
 kit, driver = folder / "kit", folder / "driver"
 kit.mkdir()
@@ -127,8 +185,8 @@ both(place)
 place.ends(one=-9)
 assert place.run("--batch", "13") == (1, ["one", "two"]) and "--batch 11" in place.table("01_one"), "killed is not passed"
 
-# The tests of a kit.
-script(kit / "bin/good_test", "#!/bin/sh\n")
+# The tests of a kit find what they call in it.
+script(kit / "bin/good_test", '#!/bin/sh\n[ "$OOMLAB_CHECKERS" = "$PWD/tests/memory" ] && "$OOMLAB_PYTHON" -c ""\n')
 script(kit / "bin/chapter_checks", '#!/bin/sh\ncase "$OOMLAB_UNDER_TEST" in *02_two*) exit "$(cat "$0.ends")" ;; esac\n')
 (kit / "bin/chapter_checks.ends").write_text("0")
 assert place.run("--tests")[0] == 0 and place.said.count("passed") == 3, place.said

@@ -176,6 +176,43 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A ring's reduce-scatter sends (N − 1) / N of the bytes, and so does its all-gather; an all-reduce is one of each.
 // ZeRO-3 gathers a unit for the forward pass and for the backward pass; the head, where they meet, once.
+// A rank that fails between two steps: the others end, and each of them aborts its communicators together.
+TEST(AFailingRank, EndsTheOthersOfItsGrid) {
+  constexpr std::size_t kFailing = 1;
+  const Job job = job_of({.tp = 2, .pp = 2}, 12);
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) (void)cudaGetLastError();
+  if (std::size_t(devices) < job.layout.ranks()) GTEST_SKIP() << "only " << devices << " devices";
+  const Groups::Ids ids(job.layout);
+  std::atomic<bool> failed{false};
+  std::atomic<int> followed{0};
+  std::vector<std::thread> threads;
+  testing::internal::CaptureStderr();  // what destructors have to say
+  for (std::size_t rank = 0; rank < job.layout.ranks(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        CUDA_CHECK(cudaSetDevice(int(rank)));
+        Ledger ledger;
+        CudaResource memory;
+        Context context(memory, ledger);
+        RankTraining<float> training(context, job, ids, int(rank), failed);
+        training.step();
+        (void)training.figure();
+        if (rank == kFailing) throw std::runtime_error("a cause of its own");
+        training.step();
+        (void)training.figure();
+      } catch (const RemoteNcclError&) {
+        ++followed;
+      } catch (const std::runtime_error&) {
+        failed = true;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ("", testing::internal::GetCapturedStderr());
+  EXPECT_EQ(3, followed);
+  (void)cudaGetLastError();
+}
+
 TEST(Traffic, IsThatOfRings) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess) (void)cudaGetLastError();

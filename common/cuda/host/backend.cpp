@@ -31,7 +31,9 @@ std::optional<DeviceWork> device_work() noexcept {
   const host::Work w = host::work();
   return DeviceWork{w.launches, w.gemms, w.gemm_flops, w.copied_bytes, w.filled_bytes};
 }
-double warm_up_seconds() noexcept { return 0; }
+TimingNeeds timing_needs() noexcept { return {0, 0, 384}; }
+void NamedRange::begin(const char*) noexcept {}
+void NamedRange::end() noexcept {}
 int devices_by_default(int wanted) noexcept { return wanted; }
 Deliver expect_processes(int process, int processes, std::function<void(int to, std::string message)> send) {
   return host::expect_processes({process, processes, std::move(send)});
@@ -42,6 +44,13 @@ void share_processor([[maybe_unused]] int ranks) noexcept {
 #endif
 }
 std::vector<DeviceProcess> device_processes(int) { return {}; }
+bool may_fill_device(int, std::size_t) { return true; }
+std::size_t managed_piece() noexcept { return kManagedPage; }
+ManagedWatch::ManagedWatch() = default;
+ManagedWatch::~ManagedWatch() = default;
+const char* managed_traffic_source() noexcept {
+  return "faults and what moves are those of the host runtime's pager: pages of 64 KiB, the oldest one leaves";
+}
 std::optional<ManagedTraffic> take_managed_traffic() noexcept {
   const host::PagingCounters c = host::take_paging_counters();
   return ManagedTraffic{c.faults, c.bytes_to_device, c.bytes_to_host, c.bytes_prefetched};

@@ -3,7 +3,8 @@
 // cuBLAS.
 //
 // What is narrower than cuBLAS: scalars are read from host memory; half and bfloat16 operands accumulate in
-// FP32 (there is no CUBLAS_COMPUTE_16F); TF32 and the other "fast" choices compute in plain FP32.
+// FP32 (there is no CUBLAS_COMPUTE_16F); TF32 is asked for by compute type, and rounds the operands to its 10 bits of
+// mantissa, to nearest even; the other "fast" choices compute in plain FP32.
 
 #include <cstddef>
 
@@ -33,7 +34,6 @@ typedef enum { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 } cu
 typedef enum {
   CUBLAS_DEFAULT_MATH = 0,
   CUBLAS_PEDANTIC_MATH = 2,
-  CUBLAS_TF32_TENSOR_OP_MATH = 3,
   CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16,
 } cublasMath_t;
 

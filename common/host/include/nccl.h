@@ -69,7 +69,9 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
 /// says ncclInProgress, and until then nothing else may be called with it but ncclCommAbort().
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-/// Leaves at once; the other ranks' calls end with ncclRemoteError.
+/// Leaves at once; the other ranks' calls end with ncclRemoteError. In rendezvous mode the abort of one of several
+/// communicators that this thread has worked with says ncclInvalidUsage, unless it is one of a group: see nccl.h of
+/// cuda/.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result);
 

@@ -1,9 +1,11 @@
-// cuBLAS over OpenBLAS. FP32 goes to sgemm as it is. Shorter types are converted tile by tile into a bounded
+// cuBLAS over OpenBLAS. FP32 goes to sgemm as it is. Shorter types, and TF32, are converted tile by tile into a bounded
 // FP32 scratch, multiplied by sgemm, summed over k in FP32 (int8: in int32) and rounded once.
 
 #include <cblas.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,6 +52,7 @@ struct Gemm {
     float real;
     std::int32_t integer;
   } alpha, beta;
+  bool tf32 = false;
 };
 
 int threads() {
@@ -71,6 +74,16 @@ int thread_index() {
 template <class T>
 float to_float(T value) {
   return static_cast<float>(value);
+}
+
+/// An FP32 operand of a product in TF32: 10 bits of mantissa, here rounded to nearest even.
+struct Tf32 {
+  float value;
+};
+float to_float(Tf32 x) {
+  if (!std::isfinite(x.value)) return x.value;
+  const auto bits = std::bit_cast<std::uint32_t>(x.value);
+  return std::bit_cast<float>((bits + 0xfff + (bits >> 13 & 1)) & ~std::uint32_t(0x1fff));
 }
 
 /// A dense FP32 copy of a rows × columns tile.
@@ -110,7 +123,7 @@ Plan plan(const Gemm& g) {
   const double work = double(g.m) * g.n * g.k * g.batch;
   // Below this, waking threads costs more than it gains, and much more on a busy machine.
   const int useful = work < 128.0 * 128 * 128 ? 1 : threads();
-  if (g.a.type != CUDA_R_32F) {
+  if (g.a.type != CUDA_R_32F || g.tf32) {
     const auto cut = [&](int edge) {
       p.tile_m = std::min(g.m, edge), p.tile_n = std::min(g.n, edge);
       p.across = (g.m + p.tile_m - 1) / p.tile_m;
@@ -193,7 +206,9 @@ void run(const Gemm& g, const Plan& plan, float* scratch) {
   const bool wide = g.c.type == CUDA_R_32F;
   const float alpha = g.alpha.real, beta = g.beta.real;
   switch (g.a.type) {
-    case CUDA_R_32F: return run<float, float>(g, plan, alpha, beta, scratch);
+    case CUDA_R_32F:
+      return g.tf32 ? run<Tf32, float>(g, plan, alpha, beta, scratch)
+                    : run<float, float>(g, plan, alpha, beta, scratch);
     case CUDA_R_16F:
       return wide ? run<__half, float>(g, plan, alpha, beta, scratch)
                   : run<__half, __half>(g, plan, alpha, beta, scratch);
@@ -241,6 +256,7 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t t
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
   if (!supported(g, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  g.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   if (g.m == 0 || g.n == 0 || g.batch == 0) return CUBLAS_STATUS_SUCCESS;
   if (g.a.type == CUDA_R_8I) {
     g.alpha.integer = *static_cast<const std::int32_t*>(alpha);
@@ -311,9 +327,8 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
   if (host::fault_point("cublasSetMathMode")) return CUBLAS_STATUS_INTERNAL_ERROR;
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   const int base = mode & ~CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-  if (base != CUBLAS_DEFAULT_MATH && base != CUBLAS_PEDANTIC_MATH && base != CUBLAS_TF32_TENSOR_OP_MATH)
-    return CUBLAS_STATUS_INVALID_VALUE;
-  return CUBLAS_STATUS_SUCCESS;
+  return base == CUBLAS_DEFAULT_MATH || base == CUBLAS_PEDANTIC_MATH ? CUBLAS_STATUS_SUCCESS
+                                                                     : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 const char* cublasGetStatusName(cublasStatus_t status) {

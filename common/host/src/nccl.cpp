@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
+#include <set>
 
 #include "nccl_calls.h"
 #include "runtime.h"
@@ -16,6 +17,7 @@ namespace {
 thread_local int group_depth = 0;
 thread_local std::vector<Request>* group = nullptr;
 thread_local ncclResult_t group_result = ncclSuccess;
+thread_local std::set<ncclComm_t> at_work;  // that this thread has given work to, and that it has not left
 
 // The frame of every call: the fault seam, the runtime's scope, exceptions.
 template <class Work>
@@ -64,6 +66,7 @@ ncclResult_t submit(Request o) noexcept {
         if ((sends && !open_to(o.send, device)) || (receives && !open_to(o.receive, device)))
           return refuse(ncclInvalidUsage, "a buffer is in a pool that another rank's device may not reach");
       if (runtime().planning) return ncclSuccess;
+      at_work.insert(o.comm);
       wait_for_unfinished(lock, *stream);
       if (deferred())
         if (drain(lock, {stream->id, stream->submitted}) != cudaSuccess)
@@ -86,6 +89,7 @@ void count_communicator(int delta) {
 // Ends a rank's part in its world. Returns what it has not received.
 std::size_t leave(ncclComm_t comm, bool abort) {
   std::size_t left_over = 0;
+  at_work.erase(comm);
   if (comm->world) {
     World& world = *comm->world;
     const WorldLock lock(world.mutex);
@@ -201,8 +205,14 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const bool fault = fault_point("ncclCommAbort");
   const RuntimeScope scope;
+  const bool alone = group_depth == 0 && at_work.contains(comm);
   if (comm) (void)leave(comm, true);
-  return fault ? complain(ncclSystemError, "ncclCommAbort failed") : ncclSuccess;
+  if (fault) return complain(ncclSystemError, "ncclCommAbort failed");
+  if (machine().rendezvous && alone && !at_work.empty())
+    return complain(ncclInvalidUsage,
+                    "of several communicators that have work to end one is aborted outside of a group: "
+                    "on a GPU it may wait for the others' for ever");
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {

@@ -42,7 +42,7 @@ void trim(Pool& pool, std::size_t keep) {
 bool grow(Pool& pool, std::size_t bytes) {
   const std::size_t enough = round_up(bytes, chunk_granule);
   for (const std::size_t size : {std::max(enough, usual_chunk), enough}) {
-    if (size > pool.most - std::min(pool.most, pool.reserved) || !charge(pool.device, size)) continue;
+    if (!charge(pool.device, size)) continue;
     char* base = nullptr;
     if (runtime().planning) {
       base = reinterpret_cast<char*>(plan_address(size));
@@ -229,13 +229,12 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* result, const cudaMemPoolProps* props) {
   return entry("cudaMemPoolCreate", cudaErrorMemoryAllocation, [&] {
     if (!result || !props || props->allocType != cudaMemAllocationTypePinned || props->handleTypes ||
-        props->location.type != cudaMemLocationTypeDevice || props->usage)
+        props->location.type != cudaMemLocationTypeDevice || props->usage || props->maxSize)
       return cudaErrorInvalidValue;
     const Lock lock = lock_runtime();
     if (!valid_device(props->location.id)) return cudaErrorInvalidDevice;
     auto pool = std::make_unique<Pool>();
     pool->device = props->location.id;
-    if (props->maxSize) pool->most = props->maxSize;
     runtime().live_pools.insert(pool.get());
     ++runtime().live.pools;
     *result = pool.release();

@@ -85,7 +85,6 @@ struct CUevent_st {
 };
 
 struct CUmemPoolHandle_st {
-  std::size_t most = SIZE_MAX;  // bytes it may reserve
   struct Range {
     std::size_t size;
     bool free;

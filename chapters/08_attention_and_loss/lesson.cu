@@ -7,9 +7,9 @@
 // its row, the largest score and the sum of e^(score - largest), and both can be kept up to date while the keys come
 // by, a few at a time. If a larger score turns up, what was added so far is scaled down once. No score has to stay.
 //
-// The peak, with T = 1024 and D = 64:
-//     Q, K, V and the output     16 bytes * T * D      1 MiB
-//     the scores, textbook        4 bytes * T * T      4 MiB      together 5 MiB, or 1 MiB without them
+// The peak, with T = 1024 and D = 32:
+//     Q, K, V and the output     16 bytes * T * D      0.5 MiB
+//     the scores, textbook        4 bytes * T * T      4.0 MiB    together 4.5 MiB, or 0.5 MiB without them
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 #include <cstdlib>
 #include <vector>
 
-constexpr int tokens = 1024, depth = 64, tile = 32, blocks = 64, threads = 64;
+constexpr int tokens = 1024, depth = 32, tile = 8, blocks = 64, threads = 64;
 constexpr size_t count = size_t(tokens) * depth;
 
 const char* text(cudaError_t error) { return cudaGetErrorString(error); }

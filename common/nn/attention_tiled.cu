@@ -128,12 +128,13 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
                       groups.of(g, dq, tile.first), matrices);
       add(ds_tile, q_tile, 0, dk);
     });
-    for (std::size_t which = 0; wide && which < 2; ++which) {
-      const Strided<T> to = groups.of(g, which ? dv : dk);
-      launch(rounded_sums_kernel<T>, shape_for_packed_rows<T>(checked_product(matrices, shape.seq), depth),
-             context.stream(), sums.data() + which * one, to.data, matrices, shape.seq, depth, to.row_stride,
-             to.matrix_stride, packs_fit<T>(depth, to.data, sums.data() + which * one));
-    }
+    if constexpr (sizeof(T) < sizeof(float))
+      for (std::size_t which = 0; wide && which < 2; ++which) {
+        const Strided<T> to = groups.of(g, which ? dv : dk);
+        launch(rounded_sums_kernel<T>, shape_for_packed_rows<T>(checked_product(matrices, shape.seq), depth),
+               context.stream(), sums.data() + which * one, to.data, matrices, shape.seq, depth, to.row_stride,
+               to.matrix_stride, packs_fit<T>(depth, to.data, sums.data() + which * one));
+      }
   }
   d_attended.reset();
   qkv.reset();

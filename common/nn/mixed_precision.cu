@@ -38,7 +38,8 @@ struct MixedTensor {
 };
 
 template <class T>
-__global__ void overflow_kernel(TensorTable<GradientTensor<T>, kTensorsOfLaunch> table, ScaleState* state) {
+__global__ void overflow_kernel(const __grid_constant__ TensorTable<GradientTensor<T>, kTensorsOfLaunch> table,
+                                ScaleState* state) {
   unsigned bad = 0;
   for (std::size_t t = 0; t < table.size; ++t) {
     const T* const gradient = table.tensors[t].gradient;
@@ -81,8 +82,8 @@ __global__ void end_kernel(ScaleState* state, LossScaling scaling) {
 }
 
 template <class T>
-__global__ void update_kernel(TensorTable<MixedTensor<T>, kTensorsOfLaunch> table, AdamWSettings s,
-                              const ScaleState* __restrict__ state) {
+__global__ void update_kernel(const __grid_constant__ TensorTable<MixedTensor<T>, kTensorsOfLaunch> table,
+                              AdamWSettings s, const ScaleState* __restrict__ state) {
   if (state->overflow) return;
   const float unscale = 1.0f / state->scale, rate = state->rate, unbiased = state->second_unbiased;
   const float keep = 1.0f - s.lr * s.weight_decay;

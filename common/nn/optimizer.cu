@@ -45,7 +45,7 @@ struct AdamWTensor {
 };
 
 template <std::size_t kMost>
-__global__ void sgd_kernel(TensorTable<SgdTensor, kMost> table, float lr) {
+__global__ void sgd_kernel(const __grid_constant__ TensorTable<SgdTensor, kMost> table, float lr) {
   for (std::size_t t = 0; t < table.size; ++t) {
     float* const value = table.tensors[t].value;
     const float* const __restrict__ gradient = table.tensors[t].gradient;
@@ -60,7 +60,7 @@ __global__ void sgd_kernel(TensorTable<SgdTensor, kMost> table, float lr) {
 }
 
 template <std::size_t kMost>
-__global__ void momentum_kernel(TensorTable<SgdTensor, kMost> table, float lr, float momentum) {
+__global__ void momentum_kernel(const __grid_constant__ TensorTable<SgdTensor, kMost> table, float lr, float momentum) {
   for (std::size_t t = 0; t < table.size; ++t) {
     float *const value = table.tensors[t].value, *const velocity = table.tensors[t].velocity;
     const float* const __restrict__ gradient = table.tensors[t].gradient;
@@ -90,7 +90,7 @@ struct AdamWStep {
 // Without __restrict__ on what is written: the compiler for the host would move the load of `value` below the
 // stores, and a load right after a store to the same place of another page waits for it.
 template <std::size_t kMost>
-__global__ void adamw_kernel(TensorTable<AdamWTensor, kMost> table, AdamWStep step) {
+__global__ void adamw_kernel(const __grid_constant__ TensorTable<AdamWTensor, kMost> table, AdamWStep step) {
   for (std::size_t t = 0; t < table.size; ++t) {
     float *const value = table.tensors[t].value, *const first = table.tensors[t].first,
                  *const second = table.tensors[t].second;

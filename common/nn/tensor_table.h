@@ -10,7 +10,8 @@
 
 namespace oomlab::nn {
 
-/// Addresses and counts of some tensors: a kernel's parameter. Tensor has a member `count`, in elements.
+/// Addresses and counts of some tensors: a kernel's parameter, __grid_constant__, so that no thread makes a copy of it.
+/// Tensor has a member `count`, in elements.
 template <class Tensor, std::size_t kMost>
 struct TensorTable {
   Tensor tensors[kMost];

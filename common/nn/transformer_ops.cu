@@ -67,9 +67,12 @@ __global__ void layer_norm_recompute_kernel(const T* x, const float* mean, const
     normalise<T, kPacks>(x + row * width, gamma, beta, y + row * width, width, mean[row], rstd[row]);
 }
 
+// A thread has more values in flight here than the registers of 1,024 threads hold.
+constexpr unsigned kNormBackwardThreads = 512;
+
 // With g = dy · gamma and h = (x − mean) · rstd:  dx = rstd · (g − mean(g) − h · mean(g · h)).
 template <class T, bool kPacks>
-__global__ void __launch_bounds__(kMostBlockThreads)
+__global__ void __launch_bounds__(kNormBackwardThreads)
     layer_norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in, const T* gamma,
                                T* dx, std::size_t rows, std::size_t width, bool add) {
   for (std::size_t row : row_range(rows)) {
@@ -151,8 +154,9 @@ void layer_norm_backward_input(Context& context, const T* dy, const T* x, const 
                                const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
   const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? layer_norm_backward_kernel<T, true>
                                                             : layer_norm_backward_kernel<T, false>;
-  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), dy, x, mean, rstd, gamma, dx, rows, width,
-         add);
+  LaunchShape shape = shape_for_packed_rows<T>(rows, width);
+  shape.block.x = std::min(shape.block.x, kNormBackwardThreads);
+  launch(kernel, shape, context.stream(), dy, x, mean, rstd, gamma, dx, rows, width, add);
 }
 
 template <class T>

@@ -30,6 +30,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
 struct uint3 {

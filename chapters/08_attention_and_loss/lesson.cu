@@ -18,7 +18,7 @@
 #include <cstdlib>
 #include <vector>
 
-constexpr int tokens = 1024, depth = 32, tile = 8, blocks = 64, threads = 64;
+constexpr int tokens = 1024, depth = 32, tile = 4, blocks = 64, threads = 64;
 constexpr size_t count = size_t(tokens) * depth;
 
 const char* text(cudaError_t error) { return cudaGetErrorString(error); }

@@ -60,10 +60,11 @@ __global__ void rounded_sums_kernel(const float* __restrict__ sums, T* __restric
     const float* const from = sums + row * depth;
     T* const line = to + row / seq * matrix_stride + row % seq * row_stride;
     for_packs<T>(BlockRange{}, depth, packs, [&](auto v, std::size_t i) {
-      constexpr std::size_t lanes = decltype(v)::size;
-      float sum[lanes];
-      load_floats<(lanes > 1), lanes>(sum, from + i * lanes);
-      store_floats<(lanes > 1), lanes>(line + i * lanes, sum);
+      using V = decltype(v);
+      float sum[V::size];
+      load_floats<(V::size > 1), V::size>(sum, from + i * V::size);
+      each_lane<V>([&](std::size_t k) { v[k] = static_cast<T>(sum[k]); });
+      store(line, i, v);
     });
   }
 }

@@ -85,11 +85,12 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k];
                          });
     const float gh_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
-                            float d[count], g[count], v[count];
+                            float d[count], v[count];
                             load_floats<kPacks, count>(d, dy + at + i);
-                            load_floats<kPacks, count>(g, gamma + i);
+                            load_floats<kPacks, count>(v, gamma + i);
+                            for (std::size_t k = 0; k < count; ++k) d[k] *= v[k];
                             load_floats<kPacks, count>(v, x + at + i);
-                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k] * ((v[k] - mean) * rstd);
+                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * ((v[k] - mean) * rstd);
                           });
     // dx may be dy: a sum of all threads' is there when all of them have read theirs.
     for_packs<T>(BlockRange{}, width, kPacks, [&](auto d, std::size_t i) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "harness/chapter.h"
@@ -100,6 +101,27 @@ inline std::optional<Layout> grid_of(const Config& config) {
                                  grid.dp, ranks, config.devices));
   if (ranks > 1'000'000) throw UsageError(fmt::format("{} ranks are too many; a million are allowed", ranks));
   return grid;
+}
+
+/// A way of splitting the work, as a row of the table.
+struct NamedLayout {
+  std::string name;
+  Layout layout;
+  bool data_parallel = false;  ///< as torch.nn.DataParallel: one rank has all state and all logits
+};
+/// What n ranks, two or more, are compared in when no grid was asked for.
+inline std::vector<NamedLayout> layouts_of(std::size_t n) {
+  std::vector<NamedLayout> all{{fmt::format("DataParallel x {}", n), {.dp = n}, true},
+                               {fmt::format("DDP x {}", n), {.dp = n}}};
+  for (const int stage : {1, 2, 3}) all.push_back({fmt::format("ZeRO-{} x {}", stage, n), {.dp = n, .zero = stage}});
+  all.push_back({fmt::format("tensor parallel x {}", n), {.tp = n}});
+  all.push_back({fmt::format("pipeline x {}, GPipe", n), {.pp = n, .one_forward_one_backward = false}});
+  all.push_back({fmt::format("pipeline x {}, 1F1B", n), {.pp = n}});
+  if (n % 4 != 0) return all;
+  const std::size_t tp = n % 8 == 0 ? 2 : 1;
+  const Layout together{.tp = tp, .dp = n / tp / 2, .pp = 2, .zero = 1};
+  all.push_back({fmt::format("tp {} x pp {} x dp {}, ZeRO-1", together.tp, together.pp, together.dp), together});
+  return all;
 }
 
 }  // namespace oomlab::multi_gpu

@@ -64,17 +64,7 @@ static Chapter multi_gpu_of(const Config& config) {
     if (grid->ranks() > 1)
       add(fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", grid->tp, grid->pp, grid->dp, grid->zero), *grid);
   } else if (n > 1) {
-    add(fmt::format("DataParallel x {}", n), {.dp = n}, true);
-    add(fmt::format("DDP x {}", n), {.dp = n});
-    for (const int stage : {1, 2, 3}) add(fmt::format("ZeRO-{} x {}", stage, n), {.dp = n, .zero = stage});
-    add(fmt::format("tensor parallel x {}", n), {.tp = n});
-    add(fmt::format("pipeline x {}, GPipe", n), {.pp = n, .one_forward_one_backward = false});
-    add(fmt::format("pipeline x {}, 1F1B", n), {.pp = n});
-    const std::size_t tp = n % 8 == 0 ? 2 : 1, pp = n % 4 == 0 ? 2 : 1;
-    if (pp > 1) {
-      const Layout all{.tp = tp, .dp = n / tp / pp, .pp = pp, .zero = 1};
-      add(fmt::format("tp {} x pp {} x dp {}, ZeRO-1", all.tp, all.pp, all.dp), all);
-    }
+    for (const NamedLayout& way : layouts_of(n)) add(way.name, way.layout, way.data_parallel);
   }
   chapter.after = [=](const Results& results, Report& report) {
     show_ranks(results, report, *sent);

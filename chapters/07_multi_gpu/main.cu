@@ -56,7 +56,6 @@ static Chapter multi_gpu_of(const Config& config) {
     }
     chapter.variants.push_back(std::move(variant));
   };
-
   add("one device", {});
   if (const auto grid = grid_of(config)) {
     if (grid->ranks() > 1) chapter.ranks_asked_with = "--tp x --pp x --dp";

@@ -111,9 +111,8 @@ __device__ void add_products(float* to, std::size_t rows, std::size_t count, Kep
 }
 
 template <class T>
-__global__ void __launch_bounds__(kFusedThreads)
-    fused_forward_kernel(const T* __restrict__ qkv, T* __restrict__ attended, float* __restrict__ lse,
-                         std::size_t matrices, Layout at) {
+__global__ void fused_forward_kernel(const T* __restrict__ qkv, T* __restrict__ attended, float* __restrict__ lse,
+                                     std::size_t matrices, Layout at) {
   const std::size_t cells = at.tile * at.depth, row_stride = 3 * at.width;
   float* const q = dynamic_shared<float>();
   float *const k = q + cells, *const v = k + cells, *const out = v + cells, *const score = out + cells;
@@ -188,10 +187,9 @@ __device__ inline void score_gradients(float* p, float* ds, const float* row_lse
 
 // The gradient of Q: a block has a tile of queries and meets the keys.
 template <class T>
-__global__ void __launch_bounds__(kFusedThreads)
-    fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
-                                const float* __restrict__ lse, const float* __restrict__ dots, T* __restrict__ d_qkv,
-                                std::size_t matrices, Layout at) {
+__global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
+                                            const float* __restrict__ lse, const float* __restrict__ dots,
+                                            T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
   const std::size_t cells = at.tile * at.depth, row_stride = 3 * at.width;
   float* const q = dynamic_shared<float>();
   float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
@@ -232,10 +230,9 @@ __global__ void __launch_bounds__(kFusedThreads)
 
 // The gradients of K and V: a block has a tile of keys and meets the queries that see them.
 template <class T>
-__global__ void __launch_bounds__(kFusedThreads)
-    fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
-                              const float* __restrict__ lse, const float* __restrict__ dots, T* __restrict__ d_qkv,
-                              std::size_t matrices, Layout at) {
+__global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
+                                          const float* __restrict__ lse, const float* __restrict__ dots,
+                                          T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
   const std::size_t cells = at.tile * at.depth, row_stride = 3 * at.width;
   float* const k = dynamic_shared<float>();
   float *const v = k + cells, *const q = v + cells, *const d = q + cells, *const dk = d + cells, *const dv = dk + cells,

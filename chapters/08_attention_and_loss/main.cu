@@ -6,7 +6,7 @@
 //               one kernel). Logits come and go by chunks of rows, with the loss and both gradients. And what is cheap
 //               to compute again need not be kept (lean).
 // The bytes     a layer of gpt keeps, in residuals R C:   textbook 16 + H S / C,   tiled 16,   lean 9.
-//               logits R V at once, or a chunk of at most 2 R C.       R = B S rows of width C, H heads.
+//               logits R V at once, or a chunk of at most R C.       R = B S rows of width C, H heads.
 // Run it        build/host/bin/08_attention_and_loss
 //               build/host/bin/08_attention_and_loss --plan --model gpt2
 

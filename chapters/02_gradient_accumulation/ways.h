@@ -97,13 +97,7 @@ class Accumulation final : public Workload {
 
  private:
   void compare_gradients() {
-    std::vector<float> all;
-    for (const auto& p : model_.parameters()) {
-      all.resize(all.size() + p.count);
-      CUDA_CHECK(cudaMemcpyAsync(all.data() + all.size() - p.count, p.gradient, p.count * sizeof(float),
-                                 cudaMemcpyDeviceToHost, context_.stream()));
-      context_.synchronize();
-    }
+    const std::vector<float> all = gradients_of(context_, model_);
     if (figures_++ == 0) {  // a new memory pass
       if (way_ == Way::full_batch) observed_->baseline.clear();
       observed_->difference[way_].clear();

@@ -60,14 +60,8 @@ class PrecisionTraining final : public Workload {
 
  private:
   void look_at_gradients() {
-    std::vector<float> gradients;
-    for (const auto& p : model_.parameters()) {
-      std::vector<T> values(p.count);
-      CUDA_CHECK(
-          cudaMemcpyAsync(values.data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost, context_.stream()));
-      context_.synchronize();
-      for (const T& v : values) gradients.push_back(std::fabs(static_cast<float>(v)));
-    }
+    std::vector<float> gradients = gradients_of(context_, model_);
+    for (float& g : gradients) g = std::fabs(g);
     if (precision_ == Precision::fp32) {
       shares_->nonzero_in_fp32.assign(gradients.size(), false);
       for (std::size_t i = 0; i < gradients.size(); ++i) shares_->nonzero_in_fp32[i] = gradients[i] != 0;

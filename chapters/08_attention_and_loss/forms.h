@@ -56,14 +56,7 @@ class FormTraining final : public checkpointing::Checkpointed<T> {
 
  private:
   void compare_gradients() {
-    std::vector<float> all;
-    for (const auto& p : this->model_.parameters()) {
-      std::vector<T> values(p.count);
-      CUDA_CHECK(cudaMemcpyAsync(values.data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost,
-                                 this->context_.stream()));
-      this->context_.synchronize();
-      for (const T& v : values) all.push_back(static_cast<float>(v));
-    }
+    const std::vector<float> all = gradients_of(this->context_, this->model_);
     if (name_ == "textbook") observed_.baseline = all;
     if (observed_.baseline.size() != all.size()) return;  // the baseline was not run
     double difference = 0, square = 0;

@@ -9,7 +9,9 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "cuda/check.h"
 #include "data/text.h"
 #include "harness/chapter.h"
 #include "memory/context.h"
@@ -66,6 +68,21 @@ inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples
   const std::size_t from = first * samples.seq, rows = count * samples.seq;
   return nn::make_token_batch(context, std::span(samples.tokens).subspan(from, rows),
                               std::span(samples.labels).subspan(from, rows), count, samples.seq);
+}
+
+/// All gradients of a model, one tensor after the other, as floats (waits for the stream). For checks: not part of a
+/// step.
+template <class T>
+std::vector<float> gradients_of(Context& context, nn::Transformer<T>& model) {
+  std::vector<float> all;
+  for (const auto& p : model.parameters()) {
+    std::vector<T> values(p.count);
+    CUDA_CHECK(
+        cudaMemcpyAsync(values.data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost, context.stream()));
+    context.synchronize();
+    for (const T& v : values) all.push_back(static_cast<float>(v));
+  }
+  return all;
 }
 
 /// nn::step_flops() of any number of sequences: each needs the same, and the product is a double, exact up to 2^53. For

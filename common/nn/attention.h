@@ -4,8 +4,7 @@
 //   textbook  the probabilities are a matrix in memory, B·H·S² elements, kept for the backward pass (Vaswani et al.,
 //             2017)
 //   tiled     the scores of some queries at a time, through cuBLAS; computed again in the backward pass, nothing is
-//   kept
-//             (after Rabe and Staats, "Self-attention does not need O(n²) memory", 2021)
+//             kept (after Rabe and Staats, "Self-attention does not need O(n²) memory", 2021)
 //   fused     one kernel, which never stores a score: it meets the keys tile by tile, with a running maximum and sum,
 //             and keeps the logarithm of each row's sum (Dao et al., "FlashAttention", 2022)
 //

@@ -48,9 +48,13 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
 
 // ---- tiled
 
-/// Queries of a tile, of a group of max(sequences, heads) matrices: so many that their scores take no more elements
-/// than attended does, but 32 where there are as many.
-std::size_t attention_tile_rows(const AttentionShape& shape);
+/// Queries of a tile, and how many of a group's max(sequences, heads) matrices it has: so many that their scores take
+/// no more elements than attended does, but 32 queries of all where there are as many. Of long sequences a tile has
+/// more queries of fewer matrices: the same scores, in products of a better shape.
+struct AttentionTile {
+  std::size_t rows, matrices;
+};
+AttentionTile attention_tile(const AttentionShape& shape);
 /// attended [rows, width]; allocates the scores of one tile meanwhile (activations).
 template <class T>
 void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended);

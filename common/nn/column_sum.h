@@ -8,7 +8,7 @@
 //
 // A tile is as wide as leaves enough blocks to fill a GPU: 8 columns of a matrix of 768, one sector of 32 bytes a row.
 // (Splitting the rows over blocks would need scratch memory, which every byte formula would have to know.) On the host
-// tiles are wide, and the cells are walked row by row: whole cache lines.
+// a few blocks are enough, so tiles are wide, and the cells are walked row by row: whole cache lines.
 
 #include "memory/context.h"
 #include "nn/kernel.h"
@@ -27,7 +27,7 @@ struct ColumnTiles {
 /// Tiles for a matrix [rows, width], at least `blocks` where that many cells lie side by side.
 inline ColumnTiles column_tiles(std::size_t rows, std::size_t width, std::size_t blocks = kColumnSumBlocks) {
   unsigned log2 = 0;
-  while (log2 < 5 && (kCell << log2) < width && (blocks == 1 || (kCell << (log2 + 1)) * blocks <= width)) ++log2;
+  while (log2 < 5 && (kCell << log2) < width && (kCell << (log2 + 1)) * blocks <= width) ++log2;
   const std::size_t row_cells = std::max<std::size_t>(1, (rows + kCell - 1) / kCell);
   return {kCell << log2, log2, std::min(kCellsOfBlock >> log2, row_cells)};
 }

@@ -175,17 +175,18 @@ __global__ void bias_activation_keep_kernel(T* z, const T* bias, T* y, std::size
   }
 }
 
-template <class T, Activation A>
-__global__ void activation_backward_kernel(T* __restrict__ dy, const T* __restrict__ saved, std::size_t count,
+// dz takes the place of dy, or of what was saved: `into`. The other one is only read.
+template <class T, Activation A, bool kIntoSaved>
+__global__ void activation_backward_kernel(T* __restrict__ into, const T* __restrict__ other, std::size_t count,
                                            bool packs) {
   for_packs<T>(GridRange{}, count, packs, [&](auto d, std::size_t i) {
     using V = decltype(d);
-    d = load<V>(dy, i);
-    const V s = load<V>(saved, i);
+    d = load<V>(kIntoSaved ? other : into, i);
+    const V s = load<V>(kIntoSaved ? into : other, i);
     each_lane<V>([&](std::size_t k) {
       d[k] = static_cast<T>(static_cast<float>(d[k]) * derivative<A>(static_cast<float>(s[k])));
     });
-    store(dy, i, d);
+    store(into, i, d);
   });
 }
 
@@ -219,10 +220,16 @@ template <class T>
 void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
                          Activation activation) {
   if (activation == Activation::none) return;
-  const auto kernel = activation == Activation::relu ? activation_backward_kernel<T, Activation::relu>
-                                                     : activation_backward_kernel<T, Activation::gelu>;
+  const auto kernel = activation == Activation::relu ? activation_backward_kernel<T, Activation::relu, false>
+                                                     : activation_backward_kernel<T, Activation::gelu, false>;
   launch(kernel, shape_for_items(count / Pack<T>::size), context.stream(), dy, saved, count,
          aligned_for_packs(dy, saved));
+}
+
+template <class T>
+void gelu_backward_over(Context& context, const T* dy, T* z, std::size_t count) {
+  launch(activation_backward_kernel<T, Activation::gelu, true>, shape_for_items(count / Pack<T>::size),
+         context.stream(), z, dy, count, aligned_for_packs(dy, z));
 }
 
 // --------------------------------------------------------------------------------------------------------- column sums
@@ -413,6 +420,7 @@ void count_correct(Context& context, const float* logits, const int* labels, std
   template void bias_activation<T>(Context&, T*, const T*, std::size_t, std::size_t, Activation);                      \
   template void bias_activation_keep<T>(Context&, T*, const T*, T*, std::size_t, std::size_t, Activation);             \
   template void activation_backward<T>(Context&, T*, const T*, std::size_t, Activation);                               \
+  template void gelu_backward_over<T>(Context&, const T*, T*, std::size_t);                                            \
   template void column_sum<T>(Context&, const T*, T*, std::size_t, std::size_t, bool);
 OOMLAB_INSTANCES(float)
 OOMLAB_INSTANCES(__half)

@@ -74,6 +74,9 @@ void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>*
 template <class T>
 void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
                          Activation activation);
+/// z becomes dz = dy ⊙ gelu'(z): for where dy's memory is needed sooner than z's.
+template <class T>
+void gelu_backward_over(Context& context, const T* dy, T* z, std::size_t count);
 /// sums[width] (+)= the column sums of x[rows, width].
 template <class T>
 void column_sum(Context& context, const T* x, std::type_identity_t<T>* sums, std::size_t rows, std::size_t width,

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "cuda/check.h"
 #include "nn/attention.h"
 #include "nn/ops.h"
 #include "nn/transformer.h"
@@ -205,9 +204,7 @@ struct Block {
       linear_backward_weight(context, dy, chunk.data(), gradient(kContract), gradient(kContract + 1), count, hidden,
                              width, accumulate || first > 0);
       linear_backward_input(context, dy, value(kContract), chunk.data(), count, hidden, width);
-      activation_backward(context, chunk.data(), before, count * hidden, Activation::gelu);
-      CUDA_CHECK(cudaMemcpyAsync(before, chunk.data(), count * hidden * sizeof(T), cudaMemcpyDeviceToDevice,
-                                 context.stream()));
+      gelu_backward_over(context, chunk.data(), before, count * hidden);
     });
     return std::move(kept.hidden);
   }

@@ -86,6 +86,11 @@ TEST_P(Ops, ActivationBackward) {
       const auto saved = device.upload(z);
       nn::activation_backward(device.context, gradient.data(), saved.data(), count, a);
       expect_close(device.download(gradient), dz, kDevice, nn::name_of(a));
+      if (a != Activation::gelu) continue;
+      const auto from = device.upload(dy);
+      auto over = device.upload(z);
+      nn::gelu_backward_over(device.context, from.data(), over.data(), count);
+      EXPECT_EQ(device.download(over), device.download(gradient));
     }
 }
 

@@ -16,7 +16,7 @@ namespace oomlab {
 /// Values of a row that a thread takes at a time: as many running sums side by side vectorise without reordering a sum.
 inline constexpr std::size_t kRowLanes = 16;
 /// Blocks that sums over the columns of a matrix are spread over: here whole cache lines count for more.
-inline constexpr std::size_t kColumnSumBlocks = 1;
+inline constexpr std::size_t kColumnSumBlocks = 4;
 
 struct IndexRange {
   std::size_t first, last;

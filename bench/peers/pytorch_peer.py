@@ -5,7 +5,8 @@
   bench/peers/pytorch_peer.py                    result files in build/peers/pytorch-eager-<device>/, for bench/compare
   bench/peers/pytorch_peer.py --compile          the same with torch.compile
   bench/peers/pytorch_peer.py --table            ours and PyTorch in turns on this processor, as ratios of medians: each
-                                                 variant, then what a chapter's mitigation needs for PyTorch's plain step
+                                                 variant, then what a chapter's mitigation needs for PyTorch's plain step;
+                                                 and attention alone, as bench_attention does it
 
 With a GPU everything runs there, otherwise on the CPU, with as many threads as ours (--threads). The workload is that of
 the result files of a run of ours (--like, by default bench/results/host).
@@ -200,6 +201,33 @@ def peak(make):
     return highest, highest, losses
 
 
+def attention_table(arguments):
+    """Attention alone, forward and backward: ours by tiles and in one kernel, and scaled_dot_product_attention, in turns."""
+    heads, depth = 8, 64  # bench_attention's
+    print(f"\n{f'attention of {heads} heads of {depth}, causal, sequences/s':<58} {'tiled':>8} {'fused':>8} {'PyTorch':>8} {'tiled / PyTorch':>16}")
+
+    def ours(form, seq):
+        out = subprocess.run([arguments.bin / "bench_attention", f"--benchmark_filter=^{form}/{seq}/", "--benchmark_format=json"],
+                             check=True, capture_output=True, text=True,
+                             env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
+        return json.loads(out.stdout)["benchmarks"][0]["items_per_second"]
+
+    def theirs(seq):
+        q, k, v = (torch.randn(1, heads, seq, depth, requires_grad=True) for _ in range(3))
+        gradient, seconds = torch.randn(1, heads, seq, depth), []
+        for _ in range(12):
+            q.grad = k.grad = v.grad = None
+            start = time.perf_counter()
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).backward(gradient)
+            seconds.append(time.perf_counter() - start)
+        return 1 / statistics.median(seconds[2:])
+
+    for seq in (512, 1024, 2048):
+        rounds = [(ours("tiled", seq), ours("fused", seq), theirs(seq)) for _ in range(arguments.rounds)]
+        tiled, fused, pytorch = map(statistics.median, zip(*rounds))
+        print(f"{f'S {seq}':<58} {tiled:>8.1f} {fused:>8.1f} {pytorch:>8.1f} {tiled / pytorch:>16.2f}", flush=True)
+
+
 def variants_of(chapter, config):
     """(name of ours, batch, micro-batch, options of Training)."""
     batch, micro = config["batch"], config.get("micro_batch", 0)
@@ -302,29 +330,36 @@ def table(arguments, likes):
         return (f"{label:<58} {ours[0]:>8.1f} {theirs[0]:>8.1f} {ours[0] / theirs[0]:>6.2f}   {ours[1] / mib:>8.1f} "
                 f"{theirs[1] / mib:>8.1f} {ours[1] / theirs[1]:>6.2f}")
 
+    workloads = []  # chapter, config, what it is called, our options for it
+    for ours in likes:
+        chapter, config = ours["chapter"], ours["config"]
+        if chapter.startswith("03"):
+            continue  # other contracts: see above
+        workloads.append((chapter, config, chapter, []))
+        if chapter.startswith("08"):  # and a long sequence
+            workloads.append((chapter, dict(config, seq=1024), f"{chapter}, S 1024", ["--seq", "1024"]))
     less = []
     head("the same variant of both")
-    for ours in likes:
-        if ours["chapter"].startswith("03"):
-            continue  # other contracts: see above
-        chapter, config = ours["chapter"], ours["config"]
+    for chapter, config, title, shape in workloads:
         for name, batch, micro, options in variants_of(chapter, config):
             def make():
                 return Training(config, batch, micro, **options)
 
             allocated = peak(make)[0]
             others = mitigated(name, chapter, config, allocated)
-            runs = [(chapter, name, "none", []), *(other[1:] for other in others)]
+            runs = [(chapter, name, "none", shape), *(other[1:] for other in others)]
             rounds = [[run_ours(arguments.bin / program, variant, budget, arguments.threads, more) for program, variant, budget, more in runs] +
                       [(statistics.median(rates(make, batch, 6)), allocated)] for _ in range(arguments.rounds)]
             *mine, theirs = [tuple(map(statistics.median, zip(*column))) for column in zip(*rounds)]
-            print(line(f"{chapter}: {name}", mine[0], theirs), flush=True)
+            print(line(f"{title}: {name}", mine[0], theirs), flush=True)
             state = 16 * sum(p.numel() for p in make().model.parameters())
             for other, figures in zip(others, mine[1:]):
                 activations = (figures[1] - state) / (allocated - state)
-                less.append(f"{line(f'{chapter[:2]} {name}: ours {other[0]}', figures, theirs)}   {activations:>6.2f}")
+                label = f"{title.replace(chapter, chapter[:2])} {name}: ours {other[0]}"
+                less.append(f"{line(label, figures, theirs)}   {activations:>6.2f}")
     head("the same step, ours mitigated / PyTorch plain", "activations")
     print(*less, sep="\n")
+    attention_table(arguments)
 
 
 def main():

@@ -1,5 +1,5 @@
 #pragma once
-// How the threads of a grid share work, on the host: the twin of cuda/device/oomlab_block.h, same names, same contract
+// How the threads of a grid share work, on the host: the twin of device/oomlab_block.h, same names, same contract
 // ("each index is visited exactly once", never a particular stride).
 //
 // Fast mode has one thread a block, so a block visits all of block_range(n) and block_sum(x) is x. grid_range(n) gives

@@ -61,7 +61,7 @@ class HostNcclMail : public Contract {
     deliver_(1, text);
   }
   Message joined(int rank, std::uint64_t ranks) const {
-    Message m{.kind = Kind::joined, .from = rank, .count = ranks};
+    Message m{.kind = Kind::joined, .from = rank, .what = {.count = ranks}};
     std::memcpy(&m.key, id_.internal, sizeof m.key);
     return m;
   }
@@ -70,7 +70,7 @@ class HostNcclMail : public Contract {
     if (m.kind == Kind::joined) return say(joined(1, 2));
     if (m.kind != Kind::posted) return;
     std::swap(m.from, m.to);
-    if (host::Call(m.call) == host::Call::send) m.root = m.to;
+    if (m.what.call == host::Call::send) m.what.root = m.to;
     say(m, data);
   }
   ncclResult_t join(ncclComm_t& comm) { return ncclCommInitRank(&comm, 2, id_, 0); }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -55,21 +56,13 @@ struct Gemm {
   bool tf32 = false;
 };
 
-int threads() {
 #ifdef _OPENMP
-  return omp_in_parallel() ? 1 : omp_get_max_threads();
+int threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+int thread_index() { return omp_get_thread_num(); }
 #else
-  return 1;
+int threads() { return 1; }
+int thread_index() { return 0; }
 #endif
-}
-
-int thread_index() {
-#ifdef _OPENMP
-  return omp_get_thread_num();
-#else
-  return 0;
-#endif
-}
 
 template <class T>
 float to_float(T value) {
@@ -219,60 +212,55 @@ void run(const Gemm& g, const Plan& plan, float* scratch) {
   }
 }
 
-bool is_operation(cublasOperation_t op) { return op == CUBLAS_OP_N || op == CUBLAS_OP_T || op == CUBLAS_OP_C; }
-
 bool supported(const Gemm& g, cublasComputeType_t compute) {
-  if (g.a.type != g.b.type) return false;
   const cudaDataType in = g.a.type, out = g.c.type;
+  if (in != g.b.type) return false;
+  const auto aligned = [](const Matrix& matrix) {
+    return matrix.ld % 4 == 0 && matrix.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 4 == 0;
+  };
   switch (compute) {
     case CUBLAS_COMPUTE_32F:
-    case CUBLAS_COMPUTE_32F_PEDANTIC:
-      return (in == CUDA_R_32F && out == in) || (in == CUDA_R_16F && (out == in || out == CUDA_R_32F)) ||
-             (in == CUDA_R_16BF && (out == in || out == CUDA_R_32F));
-    case CUBLAS_COMPUTE_32F_FAST_16F:
-    case CUBLAS_COMPUTE_32F_FAST_16BF:
+      return in == CUDA_R_32F ? out == in : (in == CUDA_R_16F || in == CUDA_R_16BF) && (out == in || out == CUDA_R_32F);
     case CUBLAS_COMPUTE_32F_FAST_TF32: return in == CUDA_R_32F && out == in;
-    case CUBLAS_COMPUTE_32I:
-    case CUBLAS_COMPUTE_32I_PEDANTIC: {
-      const auto aligned = [](const Matrix& matrix) {
-        return matrix.ld % 4 == 0 && matrix.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 4 == 0;
-      };
-      return in == CUDA_R_8I && out == CUDA_R_32I && aligned(g.a) && aligned(g.b);
-    }
+    case CUBLAS_COMPUTE_32I: return in == CUDA_R_8I && out == CUDA_R_32I && aligned(g.a) && aligned(g.b);
   }
   return false;
 }
 
-/// Every GEMM comes through here. Checks in cuBLAS's order, then queues the work.
-cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                    const void* alpha, const void* beta, Gemm g, cublasComputeType_t compute) noexcept {
-  if (host::fault_point(call)) return CUBLAS_STATUS_EXECUTION_FAILED;
+/// The frame of every call: the fault seam, the handle, the runtime's scope, exceptions.
+template <class Work>
+cublasStatus_t blas_entry(const char* call, cublasStatus_t fault, cublasHandle_t handle, Work&& work) noexcept {
+  if (host::fault_point(call)) return fault;
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!is_operation(transa) || !is_operation(transb)) return CUBLAS_STATUS_INVALID_VALUE;
-  g.a.transposed = transa != CUBLAS_OP_N;
-  g.b.transposed = transb != CUBLAS_OP_N;
-  if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0 || g.a.ld < std::max(1, g.a.transposed ? g.k : g.m) ||
-      g.b.ld < std::max(1, g.b.transposed ? g.n : g.k) || g.c.ld < std::max(1, g.m))
-    return CUBLAS_STATUS_INVALID_VALUE;
-  if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!supported(g, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  g.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  if (g.m == 0 || g.n == 0 || g.batch == 0) return CUBLAS_STATUS_SUCCESS;
-  if (g.a.type == CUDA_R_8I) {
-    g.alpha.integer = *static_cast<const std::int32_t*>(alpha);
-    g.beta.integer = *static_cast<const std::int32_t*>(beta);
-    if (g.alpha.integer == 0) g.k = 0;
-  } else {
-    g.alpha.real = *static_cast<const float*>(alpha);
-    g.beta.real = *static_cast<const float*>(beta);
-    if (g.alpha.real == 0) g.k = 0;
-  }
-  if (!g.c.data || (g.k > 0 && (!g.a.data || !g.b.data))) return CUBLAS_STATUS_INVALID_VALUE;
-  host::count_gemm(2 * std::uint64_t(g.m) * std::uint64_t(g.n) * std::uint64_t(g.k) * std::uint64_t(g.batch));
-  if (host::planning()) return CUBLAS_STATUS_SUCCESS;
-
   const host::RuntimeScope scope;
   try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return CUBLAS_STATUS_ALLOC_FAILED;
+  }
+}
+
+/// Every GEMM comes through here. Checks in cuBLAS's order, then queues the work.
+cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
+                    const void* alpha, const void* beta, Gemm g, cublasComputeType_t compute) {
+  return blas_entry(call, CUBLAS_STATUS_EXECUTION_FAILED, handle, [&] {
+    for (const cublasOperation_t op : {transa, transb})
+      if (op != CUBLAS_OP_N && op != CUBLAS_OP_T) return CUBLAS_STATUS_INVALID_VALUE;
+    g.a.transposed = transa == CUBLAS_OP_T;
+    g.b.transposed = transb == CUBLAS_OP_T;
+    if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0 || g.a.ld < std::max(1, g.a.transposed ? g.k : g.m) ||
+        g.b.ld < std::max(1, g.b.transposed ? g.n : g.k) || g.c.ld < std::max(1, g.m) || !alpha || !beta)
+      return CUBLAS_STATUS_INVALID_VALUE;
+    if (!supported(g, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    g.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    if (g.m == 0 || g.n == 0 || g.batch == 0) return CUBLAS_STATUS_SUCCESS;
+    std::memcpy(&g.alpha, alpha, sizeof g.alpha);
+    std::memcpy(&g.beta, beta, sizeof g.beta);
+    if (g.a.type == CUDA_R_8I ? g.alpha.integer == 0 : g.alpha.real == 0) g.k = 0;
+    if (!g.c.data || (g.k > 0 && (!g.a.data || !g.b.data))) return CUBLAS_STATUS_INVALID_VALUE;
+    host::count_gemm(2 * std::uint64_t(g.m) * std::uint64_t(g.n) * std::uint64_t(g.k) * std::uint64_t(g.batch));
+    if (host::planning()) return CUBLAS_STATUS_SUCCESS;
+
     const Plan how = plan(g);
     std::shared_ptr<float[]> scratch;
     if (how.floats) scratch = std::make_shared_for_overwrite<float[]>(how.floats * how.workers);
@@ -282,12 +270,36 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t t
     });
     if (queued == cudaErrorMemoryAllocation) return CUBLAS_STATUS_ALLOC_FAILED;
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
-  } catch (const std::bad_alloc&) {
-    return CUBLAS_STATUS_ALLOC_FAILED;
-  }
+  });
+}
+
+struct Status {
+  cublasStatus_t status;
+  const char *name, *text;
+};
+#define OOMLAB_STATUS(status, text) \
+  { status, #status, text }
+constexpr Status statuses[] = {
+    OOMLAB_STATUS(CUBLAS_STATUS_SUCCESS, "success"),
+    OOMLAB_STATUS(CUBLAS_STATUS_NOT_INITIALIZED, "the handle was not created"),
+    OOMLAB_STATUS(CUBLAS_STATUS_ALLOC_FAILED, "cuBLAS could not allocate memory for itself"),
+    OOMLAB_STATUS(CUBLAS_STATUS_INVALID_VALUE, "an argument is not valid"),
+    OOMLAB_STATUS(CUBLAS_STATUS_ARCH_MISMATCH, "this device lacks a feature that the call needs"),
+    OOMLAB_STATUS(CUBLAS_STATUS_EXECUTION_FAILED, "the computation failed on the device"),
+    OOMLAB_STATUS(CUBLAS_STATUS_INTERNAL_ERROR, "an operation inside cuBLAS failed"),
+    OOMLAB_STATUS(CUBLAS_STATUS_NOT_SUPPORTED, "this combination of types or parameters is not supported"),
+};
+#undef OOMLAB_STATUS
+const Status& find_status(cublasStatus_t status) {
+  static constexpr Status unknown{CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_UNKNOWN", "unknown cuBLAS status"};
+  const auto found = std::ranges::find(statuses, status, &Status::status);
+  return found == std::end(statuses) ? unknown : *found;
 }
 
 }  // namespace
+
+const char* cublasGetStatusName(cublasStatus_t status) { return find_status(status).name; }
+const char* cublasGetStatusString(cublasStatus_t status) { return find_status(status).text; }
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
   if (host::fault_point("cublasCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
@@ -311,59 +323,24 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
 }
 
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-  if (host::fault_point("cublasSetStream")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  handle->stream = stream;
-  return CUBLAS_STATUS_SUCCESS;
+  return blas_entry("cublasSetStream", CUBLAS_STATUS_INTERNAL_ERROR, handle, [&] {
+    handle->stream = stream;
+    return CUBLAS_STATUS_SUCCESS;
+  });
 }
 
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t) {
-  if (host::fault_point("cublasSetWorkspace")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  return reinterpret_cast<std::uintptr_t>(workspace) % 256 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+  return blas_entry("cublasSetWorkspace", CUBLAS_STATUS_INTERNAL_ERROR, handle, [&] {
+    const bool aligned = reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0;
+    return aligned ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  });
 }
 
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-  if (host::fault_point("cublasSetMathMode")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  const int base = mode & ~CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-  return base == CUBLAS_DEFAULT_MATH || base == CUBLAS_PEDANTIC_MATH ? CUBLAS_STATUS_SUCCESS
-                                                                     : CUBLAS_STATUS_INVALID_VALUE;
-}
-
-const char* cublasGetStatusName(cublasStatus_t status) {
-  switch (status) {
-#define OOMLAB_STATUS(name) \
-  case name: return #name
-    OOMLAB_STATUS(CUBLAS_STATUS_SUCCESS);
-    OOMLAB_STATUS(CUBLAS_STATUS_NOT_INITIALIZED);
-    OOMLAB_STATUS(CUBLAS_STATUS_ALLOC_FAILED);
-    OOMLAB_STATUS(CUBLAS_STATUS_INVALID_VALUE);
-    OOMLAB_STATUS(CUBLAS_STATUS_ARCH_MISMATCH);
-    OOMLAB_STATUS(CUBLAS_STATUS_MAPPING_ERROR);
-    OOMLAB_STATUS(CUBLAS_STATUS_EXECUTION_FAILED);
-    OOMLAB_STATUS(CUBLAS_STATUS_INTERNAL_ERROR);
-    OOMLAB_STATUS(CUBLAS_STATUS_NOT_SUPPORTED);
-    OOMLAB_STATUS(CUBLAS_STATUS_LICENSE_ERROR);
-#undef OOMLAB_STATUS
-  }
-  return "CUBLAS_STATUS_UNKNOWN";
-}
-
-const char* cublasGetStatusString(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS: return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "the handle was not created";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "cuBLAS could not allocate memory for itself";
-    case CUBLAS_STATUS_INVALID_VALUE: return "an argument is not valid";
-    case CUBLAS_STATUS_ARCH_MISMATCH: return "this device lacks a feature that the call needs";
-    case CUBLAS_STATUS_MAPPING_ERROR: return "device memory could not be accessed";
-    case CUBLAS_STATUS_EXECUTION_FAILED: return "the computation failed on the device";
-    case CUBLAS_STATUS_INTERNAL_ERROR: return "an operation inside cuBLAS failed";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "this combination of types or parameters is not supported";
-    case CUBLAS_STATUS_LICENSE_ERROR: return "the licence was not found";
-  }
-  return "unknown cuBLAS status";
+  return blas_entry("cublasSetMathMode", CUBLAS_STATUS_INTERNAL_ERROR, handle, [&] {
+    const bool known = mode == CUBLAS_DEFAULT_MATH || mode == CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    return known ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  });
 }
 
 cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,

@@ -30,20 +30,17 @@ bool kind_fits(cudaMemcpyKind kind, Side to, Side from) {
 }
 
 // `wait`: the forms without Async.
-cudaError_t copy(Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
-  Lock lock = lock_runtime();
-  CUstream_st* const stream = find_stream(handle);
-  if (!stream) return cudaErrorInvalidResourceHandle;
-  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+cudaError_t copy(Lock& lock, Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
+  CUstream_st& stream = find_stream(handle);
+  require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
   if (work.bytes == 0) return cudaSuccess;
-  if (!work.to || !work.from || !in_bounds(work.to, work.bytes) || !in_bounds(work.from, work.bytes))
-    return cudaErrorInvalidValue;
+  require(work.to && work.from && in_bounds(work.to, work.bytes) && in_bounds(work.from, work.bytes));
   const Side to = side_of(work.to), from = side_of(work.from);
-  if (!kind_fits(kind, to, from)) return cudaErrorInvalidValue;
-  count_work(stream->device, &Work::copied_bytes, work.bytes);
+  require(kind_fits(kind, to, from));
+  count_work(stream.device, &Work::copied_bytes, work.bytes);
   if (runtime().planning) return cudaSuccess;
   if (!deferred()) {
-    execute(lock, *stream, work);
+    execute(lock, stream, work);
     if (wait) managed_host_view();
     return cudaSuccess;
   }
@@ -53,22 +50,19 @@ cudaError_t copy(Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait)
   if (from == Side::pageable && !finish) {
     auto staged = std::make_shared<std::vector<char>>(work.bytes);
     Copy{staged->data(), work.from, work.bytes}();
-    execute(lock, *stream, [=] { Copy{work.to, staged->data(), work.bytes}(); });
+    execute(lock, stream, [=] { Copy{work.to, staged->data(), work.bytes}(); });
   } else {
-    execute(lock, *stream, work);
+    execute(lock, stream, work);
   }
-  return finish ? drain(lock, {stream->id, stream->submitted}) : cudaSuccess;
+  return finish ? drain(lock, {{stream.id, stream.submitted}}) : cudaSuccess;
 }
 
-cudaError_t fill(void* address, int value, std::size_t bytes, cudaStream_t handle) {
-  Lock lock = lock_runtime();
-  CUstream_st* const stream = find_stream(handle);
-  if (!stream) return cudaErrorInvalidResourceHandle;
-  if (bytes == 0) return cudaSuccess;
-  if (!address || !find_block(address) || !in_bounds(address, bytes)) return cudaErrorInvalidValue;
-  count_work(stream->device, &Work::filled_bytes, bytes);
-  if (!runtime().planning) execute(lock, *stream, [=] { std::memset(address, value, bytes); });
-  return cudaSuccess;
+void fill(Lock& lock, void* address, int value, std::size_t bytes, cudaStream_t handle) {
+  CUstream_st& stream = find_stream(handle);
+  if (bytes == 0) return;
+  require(address && find_block(address) && in_bounds(address, bytes));
+  count_work(stream.device, &Work::filled_bytes, bytes);
+  if (!runtime().planning) execute(lock, stream, [=] { std::memset(address, value, bytes); });
 }
 
 }  // namespace
@@ -77,14 +71,18 @@ cudaError_t fill(void* address, int value, std::size_t bytes, cudaStream_t handl
 using namespace oomlab::host;
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return entry("cudaMemcpy", cudaErrorUnknown, [&] { return copy({to, from, bytes}, kind, nullptr, true); });
+  return entry("cudaMemcpy", cudaErrorUnknown, [&](Lock& lock) {
+    return copy(lock, {to, from, bytes}, kind, nullptr, true);
+  });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return entry("cudaMemcpyAsync", cudaErrorUnknown, [&] { return copy({to, from, bytes}, kind, stream, false); });
+  return entry("cudaMemcpyAsync", cudaErrorUnknown, [&](Lock& lock) {
+    return copy(lock, {to, from, bytes}, kind, stream, false);
+  });
 }
 cudaError_t cudaMemset(void* address, int value, size_t bytes) {
-  return entry("cudaMemset", cudaErrorUnknown, [&] { return fill(address, value, bytes, nullptr); });
+  return entry("cudaMemset", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, nullptr); });
 }
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
-  return entry("cudaMemsetAsync", cudaErrorUnknown, [&] { return fill(address, value, bytes, stream); });
+  return entry("cudaMemsetAsync", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, stream); });
 }

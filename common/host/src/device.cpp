@@ -180,8 +180,6 @@ void count_blas_handle(int delta) noexcept {
   runtime().live.blas_handles += static_cast<std::size_t>(delta);
 }
 
-// A machine may have been replaced by one with fewer devices.
-int device_of_this_thread() noexcept { return this_device; }
 namespace {
 Work work_of[64];  // by device; several threads may drive one
 }
@@ -202,125 +200,87 @@ void count_gemm(std::uint64_t flops) noexcept {
   count_work(current_device(), &Work::gemm_flops, flops);
 }
 
+int device_of_this_thread() noexcept { return this_device; }
+// A machine may have been replaced by one with fewer devices.
 int current_device() { return this_device < runtime().machine.devices ? this_device : 0; }
-bool valid_device(int device) { return device >= 0 && device < runtime().machine.devices; }
-
-std::size_t free_bytes(const Device& device) {
-  const std::size_t used = device.used + managed_resident(static_cast<int>(&device - runtime().devices.data()));
-  return used < device.capacity ? device.capacity - used : 0;
-}
+Device& device_of(int number) { return runtime().devices[std::size_t(number)]; }
+void require_device(int number) { require(number >= 0 && number < runtime().machine.devices, cudaErrorInvalidDevice); }
 
 bool charge(int device, std::size_t bytes) {
-  Runtime& r = runtime();
-  Device& d = r.devices[std::size_t(device)];
-  if (!r.planning) {
-    if (bytes > d.capacity - d.used) return false;  // managed pages make room, see managed_set_limit()
-  }
+  Device& d = device_of(device);
+  if (!runtime().planning && bytes > d.capacity - d.used) return false;
   d.used += bytes;
-  if (!r.planning) managed_set_limit(device, d.capacity - d.used);
+  if (!runtime().planning) managed_set_limit(device, d.capacity - d.used);  // managed pages make room
   return true;
 }
 
+void charge_or_trim(Lock& lock, int device, std::size_t bytes) {
+  if (charge(device, bytes)) return;
+  drain_device(lock, device);
+  trim_pools(device, true);
+  require(charge(device, bytes), cudaErrorMemoryAllocation);
+}
+
 void refund(int device, std::size_t bytes) {
-  Runtime& r = runtime();
-  Device& d = r.devices[std::size_t(device)];
+  Device& d = device_of(device);
   d.used -= bytes;
-  if (!r.planning) managed_set_limit(device, d.capacity - d.used);
+  if (!runtime().planning) managed_set_limit(device, d.capacity - d.used);
 }
 
 }  // namespace oomlab::host
 
 using namespace oomlab::host;
 
-cudaError_t cudaDriverGetVersion(int* version) {
-  return entry("cudaDriverGetVersion", cudaErrorUnknown, [&] {
-    if (!version) return cudaErrorInvalidValue;
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-  });
-}
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  return entry("cudaRuntimeGetVersion", cudaErrorUnknown, [&] {
-    if (!version) return cudaErrorInvalidValue;
+  return entry("cudaRuntimeGetVersion", cudaErrorUnknown, [&](Lock&) {
+    require(version);
     *version = CUDART_VERSION;
-    return cudaSuccess;
   });
 }
-
 cudaError_t cudaGetDeviceCount(int* count) {
-  return entry("cudaGetDeviceCount", cudaErrorInitializationError, [&] {
-    if (!count) return cudaErrorInvalidValue;
+  return entry("cudaGetDeviceCount", cudaErrorInitializationError, [&](Lock&) {
+    require(count);
     *count = machine().devices;
-    return cudaSuccess;
   });
 }
 cudaError_t cudaSetDevice(int device) {
-  return entry("cudaSetDevice", cudaErrorUnknown, [&] {
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
+  return entry("cudaSetDevice", cudaErrorUnknown, [&](Lock&) {
+    require_device(device);
     this_device = device;
-    return cudaSuccess;
   });
 }
 cudaError_t cudaGetDevice(int* device) {
-  return entry("cudaGetDevice", cudaErrorUnknown, [&] {
-    if (!device) return cudaErrorInvalidValue;
+  return entry("cudaGetDevice", cudaErrorUnknown, [&](Lock&) {
+    require(device);
     *device = current_device();
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
-  return entry("cudaGetDeviceProperties", cudaErrorUnknown, [&] {
-    if (!prop) return cudaErrorInvalidValue;
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
+  return entry("cudaGetDeviceProperties", cudaErrorUnknown, [&](Lock&) {
+    require(prop);
+    require_device(device);
     *prop = {};
     std::snprintf(prop->name, sizeof prop->name, "host runtime device %d", device);
-    prop->totalGlobalMem = runtime().devices[std::size_t(device)].capacity;
-    prop->sharedMemPerBlock = shared_default;
-    prop->sharedMemPerBlockOptin = shared_most;
-    prop->warpSize = 32;
-    prop->maxThreadsPerBlock = 1024;
-    const int threads[3] = {1024, 1024, 64}, grid[3] = {2147483647, 65535, 65535};
-    std::copy_n(threads, 3, prop->maxThreadsDim);
-    std::copy_n(grid, 3, prop->maxGridSize);
-    prop->multiProcessorCount = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    prop->concurrentKernels = prop->unifiedAddressing = prop->managedMemory = 1;
-    prop->concurrentManagedAccess = prop->memoryPoolsSupported = prop->asyncEngineCount = 1;
-    return cudaSuccess;
   });
 }
-
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
-  return entry("cudaDeviceGetAttribute", cudaErrorUnknown, [&] {
-    if (!value) return cudaErrorInvalidValue;
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
+  return entry("cudaDeviceGetAttribute", cudaErrorUnknown, [&](Lock&) {
+    require(value);
+    require_device(device);
     switch (attr) {
-      case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
-      case cudaDevAttrMaxGridDimX: *value = 2147483647; break;
-      case cudaDevAttrMaxSharedMemoryPerBlock: *value = shared_default; break;
-      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_most; break;
-      case cudaDevAttrWarpSize: *value = 32; break;
       case cudaDevAttrMultiProcessorCount:
         *value = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-        break;
-      case cudaDevAttrIntegrated:
-      case cudaDevAttrPageableMemoryAccess:
-      case cudaDevAttrComputeCapabilityMajor:
-      case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-      case cudaDevAttrConcurrentKernels:
-      case cudaDevAttrUnifiedAddressing:
-      case cudaDevAttrManagedMemory:
-      case cudaDevAttrConcurrentManagedAccess:
-      case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
-      default: return cudaErrorInvalidValue;
+        return;
+      case cudaDevAttrPageableMemoryAccess: *value = 0; return;
+      case cudaDevAttrConcurrentManagedAccess: *value = 1; return;
     }
-    return cudaSuccess;
+    require(false);
   });
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
-  return entry("cudaDeviceSynchronize", cudaErrorUnknown, [] {
-    Lock lock = lock_runtime();
+  return entry("cudaDeviceSynchronize", cudaErrorUnknown, [](Lock& lock) {
     const cudaError_t error = drain_device(lock, current_device());
     trim_pools(current_device(), false);
     return error;
@@ -328,47 +288,20 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return entry("cudaDeviceCanAccessPeer", cudaErrorUnknown, [&] {
-    if (!can) return cudaErrorInvalidValue;
-    if (!valid_device(device) || !valid_device(peer)) return cudaErrorInvalidDevice;
+  return entry("cudaDeviceCanAccessPeer", cudaErrorUnknown, [&](Lock&) {
+    require(can);
+    require_device(device);
+    require_device(peer);
     *can = device != peer;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
-  return entry("cudaDeviceEnablePeerAccess", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    if (flags) return cudaErrorInvalidValue;
-    if (!valid_device(peer) || peer == current_device()) return cudaErrorInvalidDevice;
-    std::uint64_t& peers = runtime().devices[std::size_t(current_device())].peers;
-    if (peers >> peer & 1) return cudaErrorPeerAccessAlreadyEnabled;
-    peers |= std::uint64_t(1) << peer;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceDisablePeerAccess(int peer) {
-  return release_entry("cudaDeviceDisablePeerAccess", [&] {
-    const Lock lock = lock_runtime();
-    if (!valid_device(peer)) return cudaErrorInvalidDevice;
-    std::uint64_t& peers = runtime().devices[std::size_t(current_device())].peers;
-    if (!(peers >> peer & 1)) return cudaErrorPeerAccessNotEnabled;
-    peers &= ~(std::uint64_t(1) << peer);
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  return entry("cudaMemGetInfo", cudaErrorUnknown, [&] {
-    if (!free || !total) return cudaErrorInvalidValue;
-    const Lock lock = lock_runtime();
-    const Device& device = runtime().devices[std::size_t(current_device())];
-    if (runtime().planning) {  // unlimited, and still a number
-      *total = std::size_t(1) << 62;
-      *free = *total - std::min(*total, device.used);
-      return cudaSuccess;
-    }
-    *total = device.capacity;
-    *free = free_bytes(device);
-    return cudaSuccess;
+  return entry("cudaMemGetInfo", cudaErrorUnknown, [&](Lock&) {
+    require(free && total);
+    const Device& device = device_of(current_device());
+    constexpr std::size_t unlimited = std::size_t(1) << 62;  // plan mode: and still a number
+    *total = runtime().planning ? unlimited : device.capacity;
+    *free = *total - std::min(*total, device.used + managed_resident(current_device()));
   });
 }

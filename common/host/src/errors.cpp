@@ -1,9 +1,9 @@
 // Error codes, the thread's last error, and the fault seam.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <stdexcept>
 
@@ -39,37 +39,30 @@ void rearm(Arm how, std::uint64_t k) noexcept {
 }();
 
 struct Named {
-  int code;
+  cudaError_t code;
   const char *name, *text;
 };
+#define OOMLAB_NAMED(code, text) \
+  { code, #code, text }
 constexpr Named names[] = {
-    {0, "cudaSuccess", "no error"},
-    {1, "cudaErrorInvalidValue", "invalid argument"},
-    {2, "cudaErrorMemoryAllocation", "out of memory"},
-    {3, "cudaErrorInitializationError", "initialization error"},
-    {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
-    {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
-    {35, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
-    {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
-    {304, "cudaErrorOperatingSystem", "OS call failed or operation not supported on this OS"},
-    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {600, "cudaErrorNotReady", "device not ready"},
-    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
-    {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
-    {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {705, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
-    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {800, "cudaErrorNotPermitted", "operation not permitted"},
-    {801, "cudaErrorNotSupported", "operation not supported"},
-    {999, "cudaErrorUnknown", "unknown error"},
+    OOMLAB_NAMED(cudaSuccess, "no error"),
+    OOMLAB_NAMED(cudaErrorInvalidValue, "invalid argument"),
+    OOMLAB_NAMED(cudaErrorMemoryAllocation, "out of memory"),
+    OOMLAB_NAMED(cudaErrorInitializationError, "initialization error"),
+    OOMLAB_NAMED(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    OOMLAB_NAMED(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+    OOMLAB_NAMED(cudaErrorInvalidDevice, "invalid device ordinal"),
+    OOMLAB_NAMED(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    OOMLAB_NAMED(cudaErrorNotReady, "device not ready"),
+    OOMLAB_NAMED(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    OOMLAB_NAMED(cudaErrorNotSupported, "operation not supported"),
+    OOMLAB_NAMED(cudaErrorUnknown, "unknown error"),
 };
-const Named* find_name(int code) noexcept {
-  for (const Named& named : names)
-    if (named.code == code) return &named;
-  return nullptr;
+#undef OOMLAB_NAMED
+const Named& find_name(cudaError_t code) noexcept {
+  static constexpr Named unknown{cudaErrorUnknown, "unrecognized error code", "unrecognized error code"};
+  const auto found = std::ranges::find(names, code, &Named::code);
+  return found == std::end(names) ? unknown : *found;
 }
 
 }  // namespace
@@ -85,6 +78,8 @@ char no_machine[256] = "";
 cudaError_t error_of_current_exception() noexcept {
   try {
     throw;
+  } catch (const Refusal& refusal) {
+    return refusal.error;
   } catch (const std::bad_alloc&) {
     return cudaErrorMemoryAllocation;
   } catch (const std::invalid_argument& why) {
@@ -131,12 +126,7 @@ using namespace oomlab::host;
 cudaError_t cudaGetLastError(void) { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
-const char* cudaGetErrorName(cudaError_t error) {
-  const Named* named = find_name(error);
-  return named ? named->name : "unrecognized error code";
-}
+const char* cudaGetErrorName(cudaError_t error) { return find_name(error).name; }
 const char* cudaGetErrorString(cudaError_t error) {
-  const Named* named = find_name(error);
-  if (error == cudaErrorInitializationError && oomlab::host::no_machine[0]) return oomlab::host::no_machine;
-  return named ? named->text : "unrecognized error code";
+  return error == cudaErrorInitializationError && no_machine[0] ? no_machine : find_name(error).text;
 }

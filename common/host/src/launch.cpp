@@ -249,15 +249,13 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, void (*run)(const
 
 #endif
 
-// Threads a block and blocks a grid within what CUDA allows, and shared memory within what the kernel may have.
-bool valid_shape(const cudaLaunchConfig_t& config, const void* function) {
+constexpr std::size_t most_shared = 48 << 10;  // what any kernel may have
+
+// Threads a block and blocks a grid within what CUDA allows, and shared memory.
+bool valid_shape(const cudaLaunchConfig_t& config) {
   const dim3 g = config.gridDim, b = config.blockDim;
-  if (!g.x || !g.y || !g.z || !b.x || !b.y || !b.z || count(b) > 1024 || b.z > 64) return false;
-  if (g.x > 2147483647 || g.y > 65535 || g.z > 65535) return false;
-  if (config.dynamicSmemBytes <= shared_default) return true;
-  const Lock lock = lock_runtime();
-  const auto found = runtime().shared_limit.find(function);
-  return found != runtime().shared_limit.end() && config.dynamicSmemBytes <= found->second;
+  return count(g) && g.x <= 2147483647 && g.y <= 65535 && g.z <= 65535 && count(b) && count(b) <= 1024 && b.z <= 64 &&
+         config.dynamicSmemBytes <= most_shared;
 }
 
 }  // namespace
@@ -265,27 +263,26 @@ bool valid_shape(const cudaLaunchConfig_t& config, const void* function) {
 namespace detail {
 
 cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexcept {
-  return entry("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, [&] {
-    if (!config || !kernel.function) return cudaErrorInvalidValue;
-    if (config->numAttrs) return cudaErrorNotSupported;
-    if (!valid_shape(*config, kernel.function)) return cudaErrorInvalidConfiguration;
-    if (count(config->gridDim) != config->gridDim.x || count(config->blockDim) != config->blockDim.x)
-      return cudaErrorNotSupported;  // grids and blocks have one dimension here
-    Lock lock = lock_runtime();
-    CUstream_st* const stream = find_stream(config->stream);
-    if (!stream || stream->device != current_device()) return cudaErrorInvalidResourceHandle;
-    count_work(stream->device, &Work::launches);
-    if (runtime().planning) return cudaSuccess;
+  return entry("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, [&](Lock& lock) {
+    require(config && kernel.function);
+    require(config->numAttrs == 0, cudaErrorNotSupported);
+    require(valid_shape(*config), cudaErrorInvalidConfiguration);
+    // Grids and blocks have one dimension here.
+    require(count(config->gridDim) == config->gridDim.x && count(config->blockDim) == config->blockDim.x,
+            cudaErrorNotSupported);
+    CUstream_st& stream = find_stream(config->stream);
+    require(stream.device == current_device(), cudaErrorInvalidResourceHandle);
+    count_work(stream.device, &Work::launches);
+    if (runtime().planning) return;
     const dim3 grid = config->gridDim, block = config->blockDim;
     const std::size_t shared = config->dynamicSmemBytes;
     if (deferred())
-      execute(lock, *stream, [=, work = kernel.own(kernel.closure)] {
+      execute(lock, stream, [=, work = kernel.own(kernel.closure)] {
         run_grid(
             grid, block, shared, [](const void* f) { (*static_cast<const std::function<void()>*>(f))(); }, &work);
       });
     else
-      execute(lock, *stream, [&] { run_grid(grid, block, shared, kernel.run, kernel.closure); });
-    return cudaSuccess;
+      execute(lock, stream, [&] { run_grid(grid, block, shared, kernel.run, kernel.closure); });
   });
 }
 
@@ -301,16 +298,3 @@ unsigned concurrent_blocks() { return static_cast<unsigned>(omp_get_max_threads(
 
 }  // namespace detail
 }  // namespace oomlab::host
-
-using namespace oomlab::host;
-
-cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attr, int value) {
-  return entry("cudaFuncSetAttribute", cudaErrorUnknown, [&] {
-    if (!function) return cudaErrorInvalidDeviceFunction;
-    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || std::size_t(value) > shared_most)
-      return cudaErrorInvalidValue;
-    const Lock lock = lock_runtime();
-    runtime().shared_limit[function] = static_cast<std::size_t>(value);
-    return cudaSuccess;
-  });
-}

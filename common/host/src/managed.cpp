@@ -376,12 +376,13 @@ PagingCounters take_paging_counters() noexcept {
 
 namespace {
 
-// A range of managed memory, and a place that it can be in. With the mutex held.
-cudaError_t check_range(const void* address, std::size_t bytes, cudaMemLocation where) {
+// Refuses what is no range of managed memory. Where that is to go: a device, or the host.
+int place_of(const void* address, std::size_t bytes, cudaMemLocation where) {
   const Block* block = find_block(address);
-  if (!block || block->kind != Kind::managed || bytes == 0 || !in_bounds(address, bytes)) return cudaErrorInvalidValue;
-  if (where.type == cudaMemLocationTypeDevice) return valid_device(where.id) ? cudaSuccess : cudaErrorInvalidDevice;
-  return where.type == cudaMemLocationTypeHost ? cudaSuccess : cudaErrorInvalidValue;
+  require(block && block->kind == Kind::managed && bytes && in_bounds(address, bytes));
+  if (where.type == cudaMemLocationTypeDevice) return require_device(where.id), where.id;
+  require(where.type == cudaMemLocationTypeHost);
+  return on_host;
 }
 
 }  // namespace
@@ -391,27 +392,19 @@ using namespace oomlab::host;
 
 cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocation where, unsigned int flags,
                                  cudaStream_t handle) {
-  return entry("cudaMemPrefetchAsync", cudaErrorUnknown, [&] {
-    Lock lock = lock_runtime();
-    CUstream_st* const stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    if (flags) return cudaErrorInvalidValue;
-    const cudaError_t error = check_range(address, bytes, where);
-    const int device = where.type == cudaMemLocationTypeDevice ? where.id : on_host;
-    if (!error && !runtime().planning) execute(lock, *stream, [=] { managed_prefetch(address, bytes, device); });
-    return error;
+  return entry("cudaMemPrefetchAsync", cudaErrorUnknown, [&](Lock& lock) {
+    CUstream_st& stream = find_stream(handle);
+    require(flags == 0);
+    const int place = place_of(address, bytes, where);
+    if (!runtime().planning) execute(lock, stream, [=] { managed_prefetch(address, bytes, place); });
   });
 }
 
 cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation where) {
-  return entry("cudaMemAdvise", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    if (advice < cudaMemAdviseSetReadMostly || advice > cudaMemAdviseUnsetAccessedBy) return cudaErrorInvalidValue;
+  return entry("cudaMemAdvise", cudaErrorUnknown, [&](Lock&) {
+    require(advice >= cudaMemAdviseSetReadMostly && advice <= cudaMemAdviseUnsetAccessedBy);
     const bool anywhere = advice <= cudaMemAdviseUnsetReadMostly || advice == cudaMemAdviseUnsetPreferredLocation;
-    if (anywhere) where = {cudaMemLocationTypeHost, 0};
-    const cudaError_t error = check_range(address, bytes, where);
-    if (!error && !runtime().planning)
-      managed_advise(address, bytes, advice, where.type == cudaMemLocationTypeDevice ? where.id : on_host);
-    return error;
+    const int place = place_of(address, bytes, anywhere ? cudaMemLocation{cudaMemLocationTypeHost, 0} : where);
+    if (!runtime().planning) managed_advise(address, bytes, advice, place);
   });
 }

@@ -9,19 +9,39 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
-#include "nccl_calls.h"
+#include "nccl_world.h"
 #include "runtime.h"
 
 namespace oomlab::host {
 namespace {
 
-constexpr const char* kNames[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter",
-                                  "ncclAllGather", "ncclSend",   "ncclRecv",      "ncclCommInitRank"};
+// By Call: who gives something, and who gets something. A part for each rank, where it is one of `parts`.
+enum class Who { all, root, nobody };
+struct Description {
+  const char* name;
+  Who gives, gets;
+  bool gives_parts = false, gets_parts = false;
+};
+constexpr Description descriptions[] = {
+    {"ncclAllReduce", Who::all, Who::all},
+    {"ncclReduce", Who::all, Who::root},
+    {"ncclBroadcast", Who::root, Who::all},
+    {"ncclReduceScatter", Who::all, Who::all, /*gives_parts=*/true},
+    {"ncclAllGather", Who::all, Who::all, false, /*gets_parts=*/true},
+    {"ncclSend", Who::all, Who::nobody},
+    {"ncclRecv", Who::nobody, Who::all},
+    {"ncclCommInitRank", Who::nobody, Who::nobody},
+};
+const Description& description(Call call) { return descriptions[static_cast<int>(call)]; }
+
+std::size_t buffer_bytes(const Request& o, Who who, bool parts) {
+  if (who == Who::nobody || (who == Who::root && o.comm->rank != o.what.root)) return 0;
+  return o.what.count * bytes_of(o.what.type) * (parts ? std::size_t(o.comm->size) : 1);
+}
 
 thread_local char last_text[512] = "";
 
@@ -37,43 +57,36 @@ struct Handshake final : Unfinished {
   std::atomic<bool> received{false};
 };
 
-const char* name_of(Call call) { return kNames[static_cast<int>(call)]; }
+const char* name_of(Call call) { return description(call).name; }
 const char* last_complaint() { return last_text; }
-
-ncclResult_t complain(ncclResult_t result, const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(last_text, sizeof last_text, format, arguments);
-  va_end(arguments);
-  return result;
-}
 
 std::size_t bytes_of(ncclDataType_t type) {
   switch (type) {
-    case ncclInt8:
-    case ncclUint8: return 1;
+    case ncclInt8: return 1;
     case ncclFloat16:
     case ncclBfloat16: return 2;
-    case ncclInt32:
-    case ncclUint32:
     case ncclFloat32: return 4;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64: return 8;
   }
   return 0;
 }
+std::size_t sent_bytes(const Request& o) {
+  return buffer_bytes(o, description(o.what.call).gives, description(o.what.call).gives_parts);
+}
+std::size_t received_bytes(const Request& o) {
+  return buffer_bytes(o, description(o.what.call).gets, description(o.what.call).gets_parts);
+}
 
-ncclResult_t fail(World& world, ncclResult_t result, const std::string& why) {
+ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {
+  std::snprintf(last_text, sizeof last_text, "%.*s", static_cast<int>(why.size()), why.data());
+  return result;
+}
+void refuse(ncclResult_t result, std::string_view why) { throw NcclRefusal{complain(result, why)}; }
+void refuse(World& world, ncclResult_t result, const std::string& why) {
   world.fail(result, why);
-  return complain(world.result, "%s", world.failure.c_str());
+  refuse(world.result, world.failure);
 }
-
-std::size_t sent(const Request& o) {
-  return o.call == Call::reduce_scatter ? o.count * std::size_t(o.comm->size) : o.count;
-}
-std::size_t received(const Request& o) {
-  return o.call == Call::all_gather ? o.count * std::size_t(o.comm->size) : o.count;
+void require_no_failure(const World& world) {
+  if (!world.failure.empty()) refuse(world.result, world.failure);
 }
 
 namespace {
@@ -121,22 +134,22 @@ std::string who_waits(Call call, int rank, int from) {
 
 // Waits for something that rank `from` has to do.
 template <class Done>
-ncclResult_t wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done done) {
-  const auto until = std::chrono::steady_clock::now() + patience();
-  if (done()) return ncclSuccess;
+void wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done done) {
+  if (done()) return;
+  const auto until =
+      std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() + patience());
   const auto over = [&] { return done() || !world.failure.empty() || world.gone[std::size_t(from)]; };
   const std::string who = who_waits(call, rank, from);
   const BlockedScope scope(world.device[std::size_t(rank)], world.device[std::size_t(from)], who);
   World::Wait& wait = world.waits[std::size_t(rank)];
   wait.from = from;
-  const bool in_time =
-      wait.changed.wait_until(lock, std::chrono::time_point_cast<std::chrono::nanoseconds>(until), over);
+  const bool in_time = wait.changed.wait_until(lock, until, over);
   wait.from = -1;
-  if (done()) return ncclSuccess;
-  if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
-  if (in_time) return fail(world, ncclRemoteError, who + ", which has left the communicator");
-  if (const std::string circle = scope.circle(); !circle.empty()) return fail(world, ncclInvalidUsage, circle);
-  return fail(world, ncclRemoteError, who + ", which does not come");
+  if (done()) return;
+  require_no_failure(world);
+  if (in_time) refuse(world, ncclRemoteError, who + ", which has left the communicator");
+  if (const std::string circle = scope.circle(); !circle.empty()) refuse(world, ncclInvalidUsage, circle);
+  refuse(world, ncclRemoteError, who + ", which does not come");
 }
 
 }  // namespace
@@ -144,163 +157,136 @@ ncclResult_t wait_for(World& world, WorldLock& lock, int rank, int from, Call ca
 void Handshake::wait() {
   if (received) return;
   WorldLock lock(world->mutex);
-  (void)wait_for(*world, lock, rank, to, Call::send, [&] { return received.load(); });
-  received = true;
+  try {
+    wait_for(*world, lock, rank, to, Call::send, [&] { return received.load(); });
+  } catch (const NcclRefusal&) {
+    received = true;
+  }
 }
 
 namespace {
 
 template <class T, class Sum>
-void reduce(std::byte* to, const std::vector<const std::byte*>& from, std::size_t count, int op) {
+void add_up(std::byte* to, const std::vector<const std::byte*>& from, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto value = [&](std::size_t r) {
       T v;
       std::memcpy(&v, from[r] + i * sizeof(T), sizeof(T));
       return static_cast<Sum>(v);
     };
-    Sum result = value(0);
-    for (std::size_t r = 1; r < from.size(); ++r) {
-      const Sum v = value(r);
-      result = op == ncclSum ? static_cast<Sum>(result + v) : (op == ncclMax) == (v > result) ? v : result;
-    }
-    const T stored = static_cast<T>(result);
+    Sum sum = value(0);
+    for (std::size_t r = 1; r < from.size(); ++r) sum += value(r);
+    const T stored = static_cast<T>(sum);
     std::memcpy(to + i * sizeof(T), &stored, sizeof(T));
   }
 }
 
-void reduce(void* to, const std::vector<const std::byte*>& from, std::size_t count, ncclDataType_t type, int op) {
-  auto* const out = static_cast<std::byte*>(to);
-  switch (type) {
-    case ncclInt8: return reduce<std::int8_t, std::int8_t>(out, from, count, op);
-    case ncclUint8: return reduce<std::uint8_t, std::uint8_t>(out, from, count, op);
-    case ncclInt32: return reduce<std::int32_t, std::int32_t>(out, from, count, op);
-    case ncclUint32: return reduce<std::uint32_t, std::uint32_t>(out, from, count, op);
-    case ncclInt64: return reduce<std::int64_t, std::int64_t>(out, from, count, op);
-    case ncclUint64: return reduce<std::uint64_t, std::uint64_t>(out, from, count, op);
-    case ncclFloat16: return reduce<__half, float>(out, from, count, op);
-    case ncclFloat32: return reduce<float, float>(out, from, count, op);
-    case ncclFloat64: return reduce<double, double>(out, from, count, op);
-    case ncclBfloat16: return reduce<__nv_bfloat16, float>(out, from, count, op);
+void add_up(std::byte* to, const std::vector<const std::byte*>& from, const What& what) {
+  switch (what.type) {
+    case ncclInt8: return add_up<std::int8_t, int>(to, from, what.count);
+    case ncclFloat16: return add_up<__half, float>(to, from, what.count);
+    case ncclFloat32: return add_up<float, float>(to, from, what.count);
+    case ncclBfloat16: return add_up<__nv_bfloat16, float>(to, from, what.count);
   }
 }
-
-bool directly(Call call) { return call == Call::send || call == Call::receive; }
 
 // The first half.
-ncclResult_t post(const Request& o) {
+void post(const Request& o) {
   World& world = *o.comm->world;
-  const int rank = o.comm->rank;
-  if (o.call == Call::join) {
-    const WorldLock lock(world.mutex);
-    if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
-    for (int other = 0; other < world.size; ++other)
-      if (world.device[std::size_t(other)] == o.comm->device && other != rank)
-        return fail(world, ncclInvalidUsage,
-                    "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
-                        " are both on device " + std::to_string(o.comm->device));
-    world.join(rank, o.comm->device);
-    return ncclSuccess;
-  }
-  if (o.call == Call::receive) {
-    const WorldLock lock(world.mutex);
-    return world.failure.empty() ? ncclSuccess : complain(world.result, "%s", world.failure.c_str());
-  }
-  const bool contributes = o.call != Call::broadcast || rank == o.root;
+  const int rank = o.comm->rank, to = o.what.root;
+  const bool message = o.what.call == Call::send;
   std::shared_ptr<std::vector<std::byte>> data;
-  if (contributes) {
+  if (const std::size_t bytes = sent_bytes(o)) {
     const DeviceView view(o.comm->device);
     const auto* const from = static_cast<const std::byte*>(o.send);
-    data = std::make_shared<std::vector<std::byte>>(from, from + sent(o) * bytes_of(o.type));
+    data = std::make_shared<std::vector<std::byte>>(from, from + bytes);
   }
   const auto handshake =
-      o.call == Call::send && machine().rendezvous ? std::make_shared<Handshake>(o.comm->world, rank, o.root) : nullptr;
+      message && machine().rendezvous ? std::make_shared<Handshake>(o.comm->world, rank, to) : nullptr;
   {
     const WorldLock lock(world.mutex);
-    if (!world.failure.empty()) return complain(world.result, "%s", world.failure.c_str());
-    for (int to = 0; to < world.size; ++to)
-      if (directly(o.call) ? to == o.root : true)
-        world.deliver(rank, to, {o.call, o.count, o.type, o.op, o.root, data, handshake});
-    if (!handshake || world.device[std::size_t(o.root)] < 0) return ncclSuccess;  // other processes: buffered
+    require_no_failure(world);
+    if (o.what.call == Call::receive) return;
+    if (o.what.call == Call::join) {
+      for (int other = 0; other < world.size; ++other)
+        if (world.device[std::size_t(other)] == o.comm->device && other != rank)
+          refuse(world, ncclInvalidUsage,
+                 "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
+                     " are both on device " + std::to_string(o.comm->device));
+      return world.join(rank, o.comm->device);
+    }
+    for (int other = 0; other < world.size; ++other)
+      if (!message || other == to) world.deliver(rank, other, {o.what, data, handshake});
+    if (!handshake || world.device[std::size_t(to)] < 0) return;  // other processes: buffered
   }
   const Lock lock = lock_runtime();
-  CUstream_st* const stream =
-      o.stream ? find_stream(o.stream) : runtime().devices[std::size_t(o.comm->device)].null_stream;
-  if (stream) stream->unfinished.push_back(handshake);
-  return ncclSuccess;
+  if (CUstream_st* const stream = stream_or_null(o.stream, o.comm->device)) stream->unfinished.push_back(handshake);
 }
 
-std::string described(const Posted& p, bool with_root) {
-  std::string text = std::string(name_of(p.call)) + " of " + std::to_string(p.count) + " elements of type " +
-                     std::to_string(int(p.type));
-  return with_root ? text + ", root " + std::to_string(p.root) : text;
+std::string described(const What& what) {
+  const std::string text = std::string(name_of(what.call)) + " of " + std::to_string(what.count) +
+                           " elements of type " + std::to_string(int(what.type));
+  const bool rooted = what.call == Call::reduce || what.call == Call::broadcast;
+  return rooted ? text + ", root " + std::to_string(what.root) : text;
 }
 
 // The second half.
-ncclResult_t finish(const Request& o) {
+void finish(const Request& o) {
   World& world = *o.comm->world;
   const int rank = o.comm->rank;
+  const Call call = o.what.call;
+  if (call == Call::send) return;
   WorldLock lock(world.mutex);
-  if (o.call == Call::join) {
+  if (call == Call::join) {
     for (int other = 0; other < world.size; ++other)
-      if (const ncclResult_t result =
-              wait_for(world, lock, rank, other, o.call, [&] { return world.device[std::size_t(other)] != -1; }))
-        return result;
-    return ncclSuccess;
+      wait_for(world, lock, rank, other, call, [&] { return world.device[std::size_t(other)] != -1; });
+    return;
   }
-  if (o.call == Call::send) return ncclSuccess;
-
-  const int first = o.call == Call::receive ? o.root : 0, last = o.call == Call::receive ? o.root : world.size - 1;
+  const bool message = call == Call::receive;
+  What ours = o.what;  // as the others must have posted it
+  if (message) ours.call = Call::send, ours.root = rank;
   std::vector<Posted> all;
-  for (int from = first; from <= last; ++from) {
-    std::deque<Posted>& queue = world.queue(directly(o.call), from, rank);
-    if (const ncclResult_t result = wait_for(world, lock, rank, from, o.call, [&] { return !queue.empty(); }))
-      return result;
+  for (int from = message ? o.what.root : 0; from <= (message ? o.what.root : world.size - 1); ++from) {
+    std::deque<Posted>& queue = world.queue(ours.call, from, rank);
+    wait_for(world, lock, rank, from, call, [&] { return !queue.empty(); });
     all.push_back(std::move(queue.front()));
     queue.pop_front();
     if (const auto handshake = all.back().handshake.lock()) {
       handshake->received = true;
       world.waits[std::size_t(from)].changed.notify_all();
     }
-    const Posted& theirs = all.back();
-    const Posted ours{o.call == Call::receive ? Call::send : o.call, o.count, o.type, o.op, o.root, nullptr};
-    const bool rooted = o.call == Call::reduce || o.call == Call::broadcast;
-    if (theirs.call != ours.call || theirs.count != ours.count || theirs.type != ours.type || theirs.op != ours.op ||
-        (rooted && theirs.root != ours.root))
-      return fail(world, ncclInvalidUsage,
-                  "rank " + std::to_string(from) + " calls " + described(theirs, rooted) + ", rank " +
-                      std::to_string(rank) + " " + (o.call == Call::receive ? "receives" : "calls") + " " +
-                      described(ours, rooted));
+    if (all.back().what != ours)
+      refuse(world, ncclInvalidUsage,
+             "rank " + std::to_string(from) + " calls " + described(all.back().what) + ", rank " +
+                 std::to_string(rank) + (message ? " receives " : " calls ") + described(ours));
   }
   lock.unlock();
 
   const DeviceView view(o.comm->device);
-  const std::size_t bytes = o.count * bytes_of(o.type);
+  const std::size_t bytes = o.what.count * bytes_of(o.what.type);
+  if (bytes == 0) return;
   auto* const to = static_cast<std::byte*>(o.receive);
-  switch (o.call) {
+  switch (call) {
     case Call::receive: std::memcpy(to, all[0].data->data(), bytes); break;
-    case Call::broadcast: std::memcpy(to, all[std::size_t(o.root)].data->data(), bytes); break;
+    case Call::broadcast: std::memcpy(to, all[std::size_t(o.what.root)].data->data(), bytes); break;
     case Call::all_gather:
       for (std::size_t r = 0; r < all.size(); ++r) std::memcpy(to + r * bytes, all[r].data->data(), bytes);
       break;
     default:
-      if (o.call == Call::reduce && rank != o.root) break;
+      if (received_bytes(o) == 0) break;
       std::vector<const std::byte*> from;
       for (const Posted& p : all)
-        from.push_back(p.data->data() + (o.call == Call::reduce_scatter ? std::size_t(rank) * bytes : 0));
-      reduce(to, from, o.count, o.type, o.op);
+        from.push_back(p.data->data() + (call == Call::reduce_scatter ? std::size_t(rank) * bytes : 0));
+      add_up(to, from, o.what);
   }
-  return ncclSuccess;
 }
 
 }  // namespace
 
-ncclResult_t run(const std::vector<Request>& requests) {
-  std::size_t posted = 0;
-  ncclResult_t result = ncclSuccess;
-  for (; posted < requests.size() && !result; ++posted) result = post(requests[posted]);
-  for (std::size_t i = 0; i < requests.size() && !result; ++i)
-    if (!requests[i].comm->joining) result = finish(requests[i]);
-  return result;
+void run(const std::vector<Request>& requests) {
+  for (const Request& request : requests) post(request);
+  for (const Request& request : requests)
+    if (!request.comm->joining) finish(request);
 }
 
 ncclResult_t set_up_state(ncclComm& comm) {
@@ -311,9 +297,9 @@ ncclResult_t set_up_state(ncclComm& comm) {
     comm.joining = missing < world.size;
     if (!comm.joining) return ncclSuccess;
     if (std::chrono::steady_clock::now() < comm.patient_until) return ncclInProgress;
-    return fail(world, ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
+    world.fail(ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
   }
-  return complain(world.result, "%s", world.failure.c_str());
+  return complain(world.result, world.failure);
 }
 
 }  // namespace oomlab::host

@@ -91,7 +91,7 @@ Key make_key() {
   return {std::uint64_t(mail.process), next_id++};
 }
 
-ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>& world, std::string& why) {
+std::shared_ptr<World> find_world(const ncclUniqueId& id, int size) {
   Key key;
   std::memcpy(&key, id.internal, sizeof key);
   const auto made = std::make_shared<World>(key, size);
@@ -100,26 +100,20 @@ ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>
   {
     const std::lock_guard lock(registry_mutex);
     const bool mine = key.process == std::uint64_t(mail.process);
-    if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes))) {
-      why = "ncclCommInitRank: this id is not from ncclGetUniqueId()";
-      return ncclInvalidArgument;
-    }
+    if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes)))
+      refuse(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
     const Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
-    if (failed.key == key) {
-      why = failed.why;
-      return ncclRemoteError;
-    }
+    if (failed.key == key) refuse(ncclRemoteError, failed.why);
     std::weak_ptr<World>& entry = registry[key];
-    world = entry.lock();
-    if (world) return ncclSuccess;
-    entry = world = made;
+    if (std::shared_ptr<World> known = entry.lock()) return known;
+    entry = made;
     if (const auto news = early.find(key); news != early.end()) {
       arrived = std::move(news->second);
       early.erase(news);
     }
   }
-  for (const Arrived& a : arrived) world->receive(a.process, a.message, a.data);
-  return ncclSuccess;
+  for (const Arrived& a : arrived) made->receive(a.process, a.message, a.data);
+  return made;
 }
 
 World::World(const Key& key, int size)
@@ -148,25 +142,17 @@ void World::tell_all(const Message& message, std::string_view data) const {
 
 void World::join(int rank, int its_device) {
   device[std::size_t(rank)] = its_device;
-  tell_all({.kind = Message::Kind::joined, .key = key, .from = rank, .count = std::uint64_t(size)});
+  tell_all({.kind = Message::Kind::joined, .key = key, .from = rank, .what = {.count = std::uint64_t(size)}});
   wake_all();
 }
 
 void World::deliver(int from, int to, Posted posted) {
   if (device[std::size_t(to)] == -2) {
-    const Message message{.kind = Message::Kind::posted,
-                          .key = key,
-                          .from = from,
-                          .to = to,
-                          .call = int(posted.call),
-                          .type = int(posted.type),
-                          .op = posted.op,
-                          .root = posted.root,
-                          .count = posted.count};
+    const Message message{.kind = Message::Kind::posted, .key = key, .from = from, .to = to, .what = posted.what};
     const auto* const data = posted.data ? reinterpret_cast<const char*>(posted.data->data()) : nullptr;
     return tell(process[std::size_t(to)], message, {data, posted.data ? posted.data->size() : 0});
   }
-  queue(posted.call == Call::send, from, to).push_back(std::move(posted));
+  queue(posted.what.call, from, to).push_back(std::move(posted));
   if (Wait& wait = waits[std::size_t(to)]; wait.from == from) wait.changed.notify_all();
 }
 
@@ -197,7 +183,7 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
     return;
   }
   if (m.kind == Message::Kind::joined) {
-    if (const auto [fewer, more] = std::minmax({m.count, std::uint64_t(size)}); fewer != more)
+    if (const auto [fewer, more] = std::minmax({m.what.count, std::uint64_t(size)}); fewer != more)
       return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks in one process, " +
                                         std::to_string(more) + " in another");
     if (valid(m.from) && device[std::size_t(m.from)] != -1)
@@ -213,8 +199,7 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
       if (!valid(m.to)) return;
       const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
       return deliver(m.from, m.to,
-                     {Call(m.call), std::size_t(m.count), ncclDataType_t(m.type), m.op, m.root,
-                      std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+                     {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
     }
     case Message::Kind::left: gone[std::size_t(m.from)] = true; return wake_all();
     case Message::Kind::failed: break;

@@ -13,6 +13,7 @@ namespace oomlab::host {
 constexpr std::size_t mapped_from = std::size_t(1) << 20;  // storage of this size comes from mmap
 
 void* storage_allocate(std::size_t bytes) {
+  if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
   void* address = nullptr;
   if (blocks_have_storage) {
     if (posix_memalign(&address, granule, bytes)) address = nullptr;  // exact: one element too far is an error
@@ -56,6 +57,7 @@ void poison(void* address, std::size_t bytes) noexcept {
 }
 
 void storage_free(void* storage, std::size_t bytes) noexcept {
+  if (runtime().planning) return;
   if (!blocks_have_storage && bytes >= mapped_from)
     (void)munmap(storage, bytes);
   else

@@ -23,7 +23,7 @@ class HostNccl : public Contract {
     before_ = host::machine();
     host::Machine machine = before_;
     machine.devices = 3;
-    std::fill(std::begin(machine.capacity), std::end(machine.capacity), std::size_t(64) << 20);
+    machine.capacity = std::size_t(64) << 20;
     host::configure(machine);
     start_ = std::chrono::steady_clock::now();
   }

@@ -167,7 +167,7 @@ TEST_F(HostNcclMail, AnotherNumberOfRanks) {
   say(joined(1, 3));
   ncclComm_t comm = nullptr;
   EXPECT_EQ(ncclInvalidUsage, join(comm));
-  EXPECT_EQ("ncclCommInitRank: 2 ranks in one process, 3 in another", last_error());
+  EXPECT_EQ("ncclCommInitRank: 2 ranks for one of them, 3 for another", last_error());
 }
 
 TEST_F(HostNcclMail, ARankThatComesTwice) {

@@ -50,7 +50,7 @@ class HostRuntime : public testing::Test {
   static void machine(int devices, std::size_t capacity, bool deferred = false, std::uint64_t seed = 1) {
     host::Machine m;
     m.devices = devices;
-    for (std::size_t& c : m.capacity) c = capacity;
+    m.capacity = capacity;
     m.deferred = deferred;
     m.seed = seed;
     host::configure(m);

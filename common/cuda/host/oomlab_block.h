@@ -54,8 +54,7 @@ inline IndexRange row_range(std::size_t n) { return detail::even_piece(n, blockI
 
 #ifdef OOMLAB_HOST_CHECK
 
-/// Threads a block that make a difference here, for tests: one, and more than are played (three, or as many as
-/// OOMLAB_HOST_THREADS says).
+/// Threads a block that make a difference here, for tests: one, and more than are played (three).
 inline constexpr unsigned kDistinctBlockThreads[] = {1, 256};
 
 inline IndexRange grid_range(std::size_t n) {

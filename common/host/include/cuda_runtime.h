@@ -232,14 +232,9 @@ cudaError_t cudaMallocFromPoolAsync(T** ptr, size_t size, cudaMemPool_t memPool,
 
 namespace oomlab::host::detail {
 
-/// A kernel with its arguments, without its type. `own` makes a copy that outlives the launch call.
-struct Kernel {
-  const void* function;
-  const void* closure;
-  void (*run)(const void* closure);
-  std::function<void()> (*own)(const void* closure);
-};
-cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexcept;
+/// `copy` copies the closure, which is a kernel with its arguments: so that it outlives the call.
+cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const void* closure,
+                   std::function<void()> (*copy)(const void* closure)) noexcept;
 
 /// Check mode: where the threads of the calling block meet and exchange values.
 void block_barrier();
@@ -258,11 +253,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter of the kernel");
   const auto call = [kernel, values = std::tuple<std::remove_cv_t<Parameters>...>(static_cast<Parameters>(
                                  std::forward<Arguments>(arguments))...)] { std::apply(kernel, values); };
-  using Call = decltype(call);
-  return oomlab::host::detail::launch(
-      config,
-      {reinterpret_cast<const void*>(kernel), &call, [](const void* closure) { (*static_cast<Call*>(closure))(); },
-       [](const void* closure) { return std::function<void()>(*static_cast<Call*>(closure)); }});
+  return oomlab::host::detail::launch(config, reinterpret_cast<const void*>(kernel), &call, [](const void* closure) {
+    return std::function<void()>(*static_cast<decltype(call)*>(closure));
+  });
 }
 
 /// All threads of the block arrive before any goes on.

@@ -310,7 +310,7 @@ cublasStatus_t cublasCreate(cublasHandle_t* handle) {
 #endif
   *handle = new (std::nothrow) cublasContext;
   if (!*handle) return CUBLAS_STATUS_ALLOC_FAILED;
-  host::count_blas_handle(+1);
+  host::count_live(&host::Live::blas_handles, +1);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -318,7 +318,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
   const bool failed = host::fault_point("cublasDestroy");
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   delete handle;
-  host::count_blas_handle(-1);
+  host::count_live(&host::Live::blas_handles, -1);
   return failed ? CUBLAS_STATUS_INTERNAL_ERROR : CUBLAS_STATUS_SUCCESS;
 }
 

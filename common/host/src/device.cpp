@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -34,6 +35,12 @@ std::size_t parse_size(const char* name, const std::string& text) {
   return static_cast<std::size_t>(number * static_cast<double>(std::size_t(1) << 10 * (found - std::begin(units))));
 }
 
+std::optional<std::uint64_t> parse_number(std::string_view digits) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+  return error == std::errc() && end == digits.end() ? std::optional(number) : std::nullopt;
+}
+
 std::size_t machine_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
   std::size_t bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
@@ -45,32 +52,20 @@ std::size_t machine_memory() {
 Machine machine_from_environment() {
   Machine machine;
   if (const char* text = std::getenv("OOMLAB_HOST_DEVICES")) {
-    char* end = nullptr;
-    const long n = std::strtol(text, &end, 10);
-    if (end == text || *end || n < 1 || n > 64) bad_setting("OOMLAB_HOST_DEVICES", text, "a number from 1 to 64");
-    machine.devices = static_cast<int>(n);
+    const auto number = parse_number(text);
+    if (!number || *number < 1 || *number > 64) bad_setting("OOMLAB_HOST_DEVICES", text, "a number from 1 to 64");
+    machine.devices = static_cast<int>(*number);
   }
-  std::size_t last = machine_memory() / 4 * 3;
   const char* const memory = std::getenv("OOMLAB_HOST_MEMORY");
-  std::string sizes = memory ? memory : "";
-  for (std::size_t& capacity : machine.capacity) {
-    if (!sizes.empty()) {
-      const std::size_t comma = sizes.find(',');
-      last = parse_size("OOMLAB_HOST_MEMORY", sizes.substr(0, comma));
-      sizes = comma == std::string::npos ? "" : sizes.substr(comma + 1);
-    }
-    capacity = last;
-  }
+  machine.capacity = memory ? parse_size("OOMLAB_HOST_MEMORY", memory) : machine_memory() / 4 * 3;
   if (const char* text = std::getenv("OOMLAB_HOST_STREAMS")) {
-    const std::string_view mode(text);
-    machine.deferred = mode.starts_with("deferred");
-    if (mode.starts_with("deferred:")) {
-      char* end = nullptr;
-      machine.seed = std::strtoull(text + 9, &end, 10);
-      if (end == text + 9 || *end) bad_setting("OOMLAB_HOST_STREAMS", text, "eager, deferred or deferred:SEED");
-    } else if (mode != "eager" && mode != "deferred") {
+    const std::string_view mode(text), seeded = "deferred:";
+    const bool has_seed = mode.starts_with(seeded);
+    const auto seed = has_seed ? parse_number(mode.substr(seeded.size())) : machine.seed;
+    if (!seed || (mode != "eager" && mode != "deferred" && !has_seed))
       bad_setting("OOMLAB_HOST_STREAMS", text, "eager, deferred or deferred:SEED");
-    }
+    machine.deferred = mode != "eager";
+    machine.seed = *seed;
   }
   if (const char* text = std::getenv("OOMLAB_HOST_NCCL")) {
     machine.rendezvous = std::string_view(text) == "rendezvous";
@@ -87,17 +82,17 @@ void set_up(Runtime& r, const Machine& machine) {
   r.streams.clear();
   r.random = machine.seed * 0x9e3779b97f4a7c15u + 1;
   r.devices.assign(static_cast<std::size_t>(machine.devices), Device{});
-  for (int d = 0; d < machine.devices; ++d) {
-    r.devices[std::size_t(d)].capacity = machine.capacity[d];
-    managed_set_limit(d, machine.capacity[d]);
-  }
+  for (int d = 0; d < machine.devices; ++d) managed_set_limit(d, machine.capacity);
   make_null_streams(r);
   make_default_pools(r);
 }
 
-void require_nothing_live(const char* what) {
+// What only the runtime itself holds is given back, before it starts over.
+void clear(Lock& lock, const char* what) {
   if (const Live now = runtime().live; now != Live{})
     throw std::logic_error(std::string(what) + " while something is live: " + describe(now));
+  drain_device(lock, -1);
+  destroy_default_pools();
 }
 
 }  // namespace
@@ -118,9 +113,7 @@ void configure(const Machine& machine) {
   if (machine.devices < 1 || machine.devices > 64)
     throw std::invalid_argument("a machine has 1 to 64 devices, not " + std::to_string(machine.devices));
   Lock lock(r.mutex);
-  require_nothing_live("configure()");
-  drain_device(lock, -1);
-  destroy_default_pools();
+  clear(lock, "configure()");
   set_up(r, machine);
 }
 
@@ -131,9 +124,7 @@ void set_planning(bool on) {
   const RuntimeScope scope;
   Lock lock(r.mutex);
   if (on == r.planning) return;
-  require_nothing_live("set_planning()");
-  drain_device(lock, -1);
-  destroy_default_pools();  // their addresses are of the other kind
+  clear(lock, "set_planning()");  // the pools' addresses are of the other kind
   r.planning = on;
   r.next_address = std::uintptr_t(1) << 60;  // no such address exists: touching it is a fault
   make_default_pools(r);
@@ -158,46 +149,38 @@ Live live() noexcept {
 
 std::string describe(const Live& l) {
   std::string text;
-  const auto add = [&](std::size_t n, const char* one, const char* many, const char* more = "") {
-    if (n) text += (text.empty() ? "" : ", ") + std::to_string(n) + " " + (n == 1 ? one : many) + more;
+  const auto counted = [](std::size_t n, const char* one) {
+    return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
   };
-  const std::string in = " in " + std::to_string(l.device_blocks) + (l.device_blocks == 1 ? " block" : " blocks");
-  add(l.streams, "stream", "streams");
-  add(l.events, "event", "events");
-  add(l.device_bytes, "device byte", "device bytes", in.c_str());
-  if (!l.device_bytes) add(l.device_blocks, "device block", "device blocks");
-  add(l.pinned_bytes, "pinned byte", "pinned bytes");
-  add(l.pools, "pool", "pools");
-  add(l.reservations, "address reservation", "address reservations");
-  add(l.vmm_handles, "memory handle", "memory handles");
-  add(l.blas_handles, "cuBLAS handle", "cuBLAS handles");
-  add(l.communicators, "communicator", "communicators");
+  const auto add = [&](std::size_t n, const char* one, const std::string& more = "") {
+    if (n) text += (text.empty() ? "" : ", ") + counted(n, one) + more;
+  };
+  add(l.streams, "stream");
+  add(l.events, "event");
+  add(l.device_bytes, "device byte", " in " + counted(l.device_blocks, "block"));
+  add(l.pinned_bytes, "pinned byte");
+  add(l.pools, "pool");
+  add(l.reservations, "address reservation");
+  add(l.vmm_handles, "memory handle");
+  add(l.blas_handles, "cuBLAS handle");
+  add(l.communicators, "communicator");
   return text.empty() ? "nothing" : text;
 }
 
-void count_blas_handle(int delta) noexcept {
+void count_live(std::size_t Live::*what, int change) noexcept {
   const Lock lock = lock_runtime();
-  runtime().live.blas_handles += static_cast<std::size_t>(delta);
-}
-
-namespace {
-Work work_of[64];  // by device; several threads may drive one
-}
-void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount) noexcept {
-  std::atomic_ref(work_of[device].*what).fetch_add(amount, std::memory_order_relaxed);
-}
-Work work() noexcept {
-  Work& all = work_of[current_device()];
-  const auto get = [&](std::uint64_t Work::*what) {
-    return std::atomic_ref(all.*what).load(std::memory_order_relaxed);
-  };
-  return {get(&Work::launches), get(&Work::gemms), get(&Work::gemm_flops), get(&Work::copied_bytes),
-          get(&Work::filled_bytes)};
+  runtime().live.*what += static_cast<std::size_t>(change);
 }
 
 void count_gemm(std::uint64_t flops) noexcept {
+  const Lock lock = lock_runtime();
   count_work(current_device(), &Work::gemms);
   count_work(current_device(), &Work::gemm_flops, flops);
+}
+void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount) { runtime().work[device].*what += amount; }
+Work work() noexcept {
+  const Lock lock = lock_runtime();
+  return runtime().work[current_device()];
 }
 
 int device_of_this_thread() noexcept { return this_device; }
@@ -207,10 +190,9 @@ Device& device_of(int number) { return runtime().devices[std::size_t(number)]; }
 void require_device(int number) { require(number >= 0 && number < runtime().machine.devices, cudaErrorInvalidDevice); }
 
 bool charge(int device, std::size_t bytes) {
-  Device& d = device_of(device);
-  if (!runtime().planning && bytes > d.capacity - d.used) return false;
-  d.used += bytes;
-  if (!runtime().planning) managed_set_limit(device, d.capacity - d.used);  // managed pages make room
+  const std::size_t left = machine().capacity - device_of(device).used;
+  if (!runtime().planning && bytes > left) return false;
+  refund(device, 0 - bytes);  // managed pages make room
   return true;
 }
 
@@ -222,9 +204,9 @@ void charge_or_trim(Lock& lock, int device, std::size_t bytes) {
 }
 
 void refund(int device, std::size_t bytes) {
-  Device& d = device_of(device);
-  d.used -= bytes;
-  if (!runtime().planning) managed_set_limit(device, d.capacity - d.used);
+  std::size_t& used = device_of(device).used;
+  used -= bytes;
+  if (!runtime().planning) managed_set_limit(device, machine().capacity - used);
 }
 
 }  // namespace oomlab::host
@@ -299,9 +281,9 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return entry("cudaMemGetInfo", cudaErrorUnknown, [&](Lock&) {
     require(free && total);
-    const Device& device = device_of(current_device());
     constexpr std::size_t unlimited = std::size_t(1) << 62;  // plan mode: and still a number
-    *total = runtime().planning ? unlimited : device.capacity;
-    *free = *total - std::min(*total, device.used + managed_resident(current_device()));
+    *total = runtime().planning ? unlimited : machine().capacity;
+    const int device = current_device();
+    *free = *total - std::min(*total, device_of(device).used + managed_resident(device));
   });
 }

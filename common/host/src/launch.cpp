@@ -4,7 +4,7 @@
 // barrier, two teams at a time, so that ThreadSanitizer sees a missing __syncthreads() and a race between blocks.
 
 #include <algorithm>
-#include <climits>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -15,13 +15,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <climits>
 #include <condition_variable>
 #include <thread>
 #else
 #include <omp.h>
-
-#include <atomic>
 #endif
 
 constinit thread_local uint3 blockIdx{0, 0, 0};
@@ -36,54 +34,45 @@ namespace {
 
 std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
 
-struct Freer {
-  void operator()(void* p) const { std::free(p); }
-};
-using Shared = std::unique_ptr<void, Freer>;
+using Kernel = std::function<void()>;
 
 // Dynamic shared memory of one block. In check and AddressSanitizer builds of exactly the size that was asked for.
-void fit_shared(Shared& shared, std::size_t& size, std::size_t bytes) {
-#if defined(OOMLAB_HOST_ASAN) || defined(OOMLAB_HOST_CHECK)
-  const bool keep = size == bytes;
-#else
-  const bool keep = size >= bytes;
-#endif
-  if (keep) return;
-  void* p = nullptr;
-  if (bytes && posix_memalign(&p, 64, bytes)) throw std::bad_alloc();
-  shared.reset(p);
-  size = bytes;
-}
+class Shared {
+ public:
+  ~Shared() { std::free(memory_); }
+  void* fit(std::size_t bytes) {
+    if (poisoned ? size_ == bytes : size_ >= bytes) return memory_;
+    std::free(std::exchange(memory_, nullptr));
+    size_ = 0;
+    if (bytes && posix_memalign(&memory_, 64, bytes)) throw std::bad_alloc();
+    size_ = bytes;
+    return memory_;
+  }
+  void* get() const { return memory_; }
+
+ private:
+  void* memory_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 #ifndef OOMLAB_HOST_CHECK
 
-constinit thread_local void* this_shared = nullptr;
+constinit thread_local Shared this_shared;
 
-struct Scratch {
-  Shared shared;
-  std::size_t size = 0;
-};
-Scratch& scratch() {
-  static thread_local Scratch instance;
-  return instance;
-}
-
-void run_grid(dim3 grid, dim3, std::size_t shared_bytes, void (*run)(const void*), const void* closure) {
+void run_grid(dim3 grid, dim3, std::size_t shared_bytes, const Kernel& kernel) {
   const long blocks = static_cast<long>(grid.x);
   std::atomic<bool> failed{false};
   const auto enter = [&]() noexcept {
     gridDim = grid;
-    if (shared_bytes == 0) return;
     try {
-      fit_shared(scratch().shared, scratch().size, shared_bytes);
-      this_shared = scratch().shared.get();
+      if (shared_bytes) this_shared.fit(shared_bytes);
     } catch (const std::bad_alloc&) {
       failed = true;
     }
   };
   const auto run_block = [&](long b) {
     blockIdx.x = static_cast<unsigned>(b);
-    if (!failed.load(std::memory_order_relaxed)) run(closure);
+    if (!failed.load(std::memory_order_relaxed)) kernel();
   };
   if (blocks == 1) {
     enter();
@@ -145,37 +134,26 @@ struct alignas(64) Slot {
   unsigned char bytes[64];
 };
 
-constexpr unsigned teams = 2;
+constexpr unsigned teams = 2, most_threads = 3;
 struct Team {
   Barrier inside, end;  // __syncthreads(); the end of a block
-  std::unique_ptr<Slot[]> slots;
+  Slot slots[most_threads];
   Shared shared;
-  std::size_t shared_size = 0;
 };
 constinit thread_local Team* this_team = nullptr;
-
-unsigned most_threads() {
-  static const unsigned n = [] {
-    const char* text = std::getenv("OOMLAB_HOST_THREADS");
-    const long value = text ? std::strtol(text, nullptr, 10) : 3;
-    return static_cast<unsigned>(std::clamp(value, 1l, 32l));
-  }();
-  return n;
-}
 
 // The threads that play the blocks: started once, asleep between launches, never joined (they own nothing).
 class Crew {
  public:
-  Crew() : threads_(most_threads()) {
-    for (Team& team : team_) team.slots = std::make_unique<Slot[]>(threads_);
-    for (unsigned i = 0; i < teams * threads_; ++i) std::thread([this, i] { work(i); }).detach();
+  Crew() {
+    for (unsigned i = 0; i < teams * most_threads; ++i) std::thread([this, i] { work(i); }).detach();
   }
 
-  void run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*run)(const void*), const void* closure) {
+  void run(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
     const std::lock_guard one_at_a_time(launch_mutex_);
-    const Job job = {grid, std::min(threads_, block.x), std::min(teams, grid.x), shared_bytes, run, closure};
+    const Job job = {grid, std::min(most_threads, block.x), std::min(teams, grid.x), shared_bytes, &kernel};
     for (unsigned t = 0; t < job.teams; ++t) {
-      fit_shared(team_[t].shared, team_[t].shared_size, shared_bytes);
+      team_[t].shared.fit(shared_bytes);
       team_[t].inside.reset(job.threads);
       team_[t].end.reset(job.threads);
     }
@@ -193,8 +171,7 @@ class Crew {
     dim3 grid;
     unsigned threads, teams;
     std::size_t shared_bytes;
-    void (*run)(const void*);
-    const void* closure;
+    const Kernel* kernel;
   };
 
   void work(unsigned index) {
@@ -226,13 +203,12 @@ class Crew {
         team.end.wait();
       }
       blockIdx.x = b;
-      job.run(job.closure);
+      (*job.kernel)();
       team.inside.leave();
       team.end.wait([&] { team.inside.reset(job.threads); });
     }
   }
 
-  const unsigned threads_;
   Team team_[teams];
   Job job_{};
   Barrier start_;
@@ -242,9 +218,9 @@ class Crew {
   unsigned running_ = 0;
 };
 
-void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, void (*run)(const void*), const void* closure) {
+void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
   static Crew& crew = *new Crew;
-  crew.run(grid, block, shared_bytes, run, closure);
+  crew.run(grid, block, shared_bytes, kernel);
 }
 
 #endif
@@ -262,9 +238,10 @@ bool valid_shape(const cudaLaunchConfig_t& config) {
 
 namespace detail {
 
-cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexcept {
+cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const void* closure,
+                   Kernel (*copy)(const void*)) noexcept {
   return entry("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, [&](Lock& lock) {
-    require(config && kernel.function);
+    require(config && function);
     require(config->numAttrs == 0, cudaErrorNotSupported);
     require(valid_shape(*config), cudaErrorInvalidConfiguration);
     // Grids and blocks have one dimension here.
@@ -274,15 +251,9 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexc
     require(stream.device == current_device(), cudaErrorInvalidResourceHandle);
     count_work(stream.device, &Work::launches);
     if (runtime().planning) return;
-    const dim3 grid = config->gridDim, block = config->blockDim;
-    const std::size_t shared = config->dynamicSmemBytes;
-    if (deferred())
-      execute(lock, stream, [=, work = kernel.own(kernel.closure)] {
-        run_grid(
-            grid, block, shared, [](const void* f) { (*static_cast<const std::function<void()>*>(f))(); }, &work);
-      });
-    else
-      execute(lock, stream, [&] { run_grid(grid, block, shared, kernel.run, kernel.closure); });
+    execute(lock, stream, [config = *config, kernel = copy(closure)] {
+      run_grid(config.gridDim, config.blockDim, config.dynamicSmemBytes, kernel);
+    });
   });
 }
 
@@ -292,7 +263,7 @@ void* block_slot(unsigned thread) { return &this_team->slots[thread]; }
 void* block_shared() { return this_team->shared.get(); }
 unsigned concurrent_blocks() { return 2 * teams; }  // more than play at once, so that a team plays several
 #else
-void* block_shared() { return this_shared; }
+void* block_shared() { return this_shared.get(); }
 unsigned concurrent_blocks() { return static_cast<unsigned>(omp_get_max_threads()); }
 #endif
 

@@ -1,10 +1,88 @@
-// Device, pinned and managed memory: blocks, and the calls that make and free them. (Pools: pools.cpp.)
+// Device, pinned and managed memory: what is behind it, the calls that make and free it, copies and fills. (Pools:
+// pools.cpp; managed memory's pages: managed.cpp.) Plan mode checks the arguments, makes addresses, and touches
+// nothing.
+
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "runtime.h"
 
 namespace oomlab::host {
+
+// ------------------------------------------------------------------------------------------------------------- storage
+
+constexpr std::size_t mapped_from = std::size_t(1) << 20;  // storage of this size comes from mmap
+
+void* storage_allocate(std::size_t bytes) {
+  if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
+  void* address = nullptr;
+  if (blocks_have_storage) {
+    if (posix_memalign(&address, granule, bytes)) address = nullptr;  // exact: one element too far is an error
+  } else if (bytes >= mapped_from) {
+    address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED) address = nullptr;
+    if (address) (void)madvise(address, bytes, MADV_HUGEPAGE);
+  } else {
+    address = std::aligned_alloc(granule, round_up(bytes, granule));
+  }
+  if (!address) throw std::bad_alloc();
+  poison(address, bytes);
+  return address;
+}
+
+#ifdef OOMLAB_HOST_CHECK
+namespace {
+// ThreadSanitizer remembers every write, in four times the memory. Of a block it sees only the ends: who uses the block
+// too early touches those, too.
+constexpr std::size_t seen = std::size_t(64) << 10;
+
+__attribute__((no_sanitize("thread"), optimize("no-tree-loop-distribute-patterns"))) void fill_unseen(
+    std::uint64_t* words, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) words[i] = ~std::uint64_t(0);
+}
+}  // namespace
+#endif
+
+void poison(void* address, std::size_t bytes) noexcept {
+  if (!poisoned) return;
+#ifdef OOMLAB_HOST_CHECK
+  if (bytes > 4 * seen) {
+    unsigned char* const first = static_cast<unsigned char*>(address);
+    fill_unseen(static_cast<std::uint64_t*>(address), bytes / sizeof(std::uint64_t));
+    std::memset(first, 0xff, seen);
+    std::memset(first + bytes - seen, 0xff, seen);
+    return;
+  }
+#endif
+  std::memset(address, 0xff, bytes);
+}
+
+void storage_free(void* storage, std::size_t bytes) noexcept {
+  if (runtime().planning) return;
+  if (!blocks_have_storage && bytes >= mapped_from)
+    (void)munmap(storage, bytes);
+  else
+    std::free(storage);
+}
+
+void* lazy_allocate(std::size_t bytes) noexcept {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return address == MAP_FAILED ? nullptr : address;
+}
+void lazy_free(void* address, std::size_t bytes) noexcept { (void)munmap(address, bytes); }
+
+std::uintptr_t plan_address(std::size_t bytes) {
+  std::uintptr_t& next = runtime().next_address;
+  const std::uintptr_t address = next;
+  next += round_up(bytes, granule) + granule;  // no two blocks touch
+  return address;
+}
+
+// -------------------------------------------------------------------------------------------------------------- blocks
+
 namespace {
 
 // A block comes (+1) or goes (-1). Unsigned sums wrap around, so both are additions.
@@ -89,6 +167,66 @@ void* host_visible_allocate(std::size_t size, Kind kind) {
   return address;
 }
 
+// -------------------------------------------------------------------------------------------------------------- copies
+
+enum class Side { pageable, pinned, managed, device };
+Side side_of(const void* address) {
+  const Block* block = find_block(address);
+  if (!block) return Side::pageable;
+  return block->kind == Kind::pinned ? Side::pinned : block->kind == Kind::managed ? Side::managed : Side::device;
+}
+
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+  void operator()() const { std::memmove(to, from, bytes); }
+};
+
+// Where each end must be for a kind; pinned and managed memory belong to both worlds.
+bool kind_fits(cudaMemcpyKind kind, Side to, Side from) {
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  return kind == cudaMemcpyDefault ||
+         (to != (to_device ? Side::pageable : Side::device) && from != (from_device ? Side::pageable : Side::device));
+}
+
+// `wait`: the forms without Async.
+cudaError_t copy(Lock& lock, Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
+  CUstream_st& stream = find_stream(handle);
+  require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
+  if (work.bytes == 0) return cudaSuccess;
+  require(work.to && work.from && in_bounds(work.to, work.bytes) && in_bounds(work.from, work.bytes));
+  const Side to = side_of(work.to), from = side_of(work.from);
+  require(kind_fits(kind, to, from));
+  count_work(stream.device, &Work::copied_bytes, work.bytes);
+  if (runtime().planning) return cudaSuccess;
+  if (!deferred()) {
+    execute(lock, stream, work);
+    if (wait) managed_host_view();
+    return cudaSuccess;
+  }
+  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
+  // Async, except from device to device.
+  const bool finish = to == Side::pageable || (wait && !(to == Side::device && from == Side::device));
+  if (from == Side::pageable && !finish) {
+    auto staged = std::make_shared<std::vector<char>>(work.bytes);
+    Copy{staged->data(), work.from, work.bytes}();
+    execute(lock, stream, [=] { Copy{work.to, staged->data(), work.bytes}(); });
+  } else {
+    execute(lock, stream, work);
+  }
+  return finish ? drain(lock, {{stream.id, stream.submitted}}) : cudaSuccess;
+}
+
+void fill(Lock& lock, void* address, int value, std::size_t bytes, cudaStream_t handle) {
+  CUstream_st& stream = find_stream(handle);
+  if (bytes == 0) return;
+  require(address && find_block(address) && in_bounds(address, bytes));
+  count_work(stream.device, &Work::filled_bytes, bytes);
+  if (!runtime().planning) execute(lock, stream, [=] { std::memset(address, value, bytes); });
+}
+
 }  // namespace
 }  // namespace oomlab::host
 
@@ -142,4 +280,21 @@ cudaError_t cudaFreeHost(void* address) {
     drain_device(lock, -1);
     release(lock, block_at(address, {Kind::pinned}), nullptr);
   });
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return entry("cudaMemcpy", cudaErrorUnknown, [&](Lock& lock) {
+    return copy(lock, {to, from, bytes}, kind, nullptr, true);
+  });
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return entry("cudaMemcpyAsync", cudaErrorUnknown, [&](Lock& lock) {
+    return copy(lock, {to, from, bytes}, kind, stream, false);
+  });
+}
+cudaError_t cudaMemset(void* address, int value, size_t bytes) {
+  return entry("cudaMemset", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, nullptr); });
+}
+cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
+  return entry("cudaMemsetAsync", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, stream); });
 }

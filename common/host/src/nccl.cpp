@@ -54,7 +54,8 @@ void check(const Request& o) {
   std::vector<int> peers;  // devices that must reach the buffers
   if (machine().rendezvous && o.comm->world) {
     const WorldLock lock(o.comm->world->mutex);
-    std::ranges::copy_if(o.comm->world->device, std::back_inserter(peers), [](int device) { return device >= 0; });
+    for (const World::Rank& rank : o.comm->world->ranks)
+      if (rank.device >= 0) peers.push_back(rank.device);
   }
   Lock lock = lock_runtime();
   CUstream_st* const stream = stream_or_null(o.stream, o.comm->device);
@@ -88,11 +89,6 @@ ncclResult_t submit(Request o) noexcept {
   return result;
 }
 
-void count_communicator(int delta) {
-  const Lock lock = lock_runtime();
-  runtime().live.communicators += static_cast<std::size_t>(delta);
-}
-
 // Ends a rank's part in its world. Returns what it has not received.
 std::size_t leave(ncclComm_t comm, bool abort) {
   std::size_t left_over = 0;
@@ -106,7 +102,7 @@ std::size_t leave(ncclComm_t comm, bool abort) {
       for (int from = 0; from < world.size; ++from) left_over += world.queue(Call::send, from, comm->rank).size();
   }
   delete comm;
-  count_communicator(-1);
+  count_live(&Live::communicators, -1);
   return left_over;
 }
 
@@ -117,15 +113,9 @@ ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const nc
     if (!result || ranks < 1 || rank < 0 || rank >= ranks)
       refuse(ncclInvalidArgument, "ncclCommInitRank: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     const std::shared_ptr<World> world = planning() ? nullptr : find_world(id, ranks);
-    if (world) {
+    if (world && fault) {
       const WorldLock lock(world->mutex);
-      if (fault) world->fail(ncclRemoteError, "rank " + std::to_string(rank) + " cannot join");
-      if (world->size != ranks)
-        refuse(*world, ncclInvalidUsage,
-               "ncclCommInitRank: " + std::to_string(ranks) + " ranks here, " + std::to_string(world->size) +
-                   " elsewhere");
-      if (world->device[std::size_t(rank)] != -1)
-        refuse(*world, ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(rank) + " comes twice");
+      world->fail(ncclRemoteError, "rank " + std::to_string(rank) + " cannot join");
     }
     if (fault) return;
     auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device(), world && !blocking});
@@ -136,7 +126,7 @@ ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const nc
       group.push_back(join);
     else if (world)
       run({join});
-    count_communicator(1);
+    count_live(&Live::communicators, +1);
     in_progress = comm->joining;
     *result = comm.release();
   });

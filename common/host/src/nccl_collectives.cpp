@@ -99,34 +99,20 @@ struct Blocked {
 std::mutex blocked_mutex;
 std::map<int, Blocked> blocked;
 
-class BlockedScope {
- public:
-  BlockedScope(int device, int on, std::string what) : device_(device) {
-    const std::lock_guard lock(blocked_mutex);
-    blocked[device] = {on, std::move(what)};
+// This device's is blocked no more. "A, B, in a circle: nobody can go on", when the one that it waited for waits for
+// it, however indirectly.
+std::string unblocked(int first) {
+  const std::lock_guard lock(blocked_mutex);
+  std::string text, circle;
+  int device = first;
+  for (std::size_t i = 0; i < blocked.size() && blocked.contains(device) && circle.empty(); ++i) {
+    text += blocked[device].what + ", ";
+    device = blocked[device].on;
+    if (device == first) circle = text + "in a circle: nobody can go on";
   }
-  ~BlockedScope() {
-    const std::lock_guard lock(blocked_mutex);
-    blocked.erase(device_);
-  }
-  /// "A, B, in a circle: nobody can go on", when the one that is waited for waits for this one, however indirectly.
-  std::string circle() const {
-    const std::lock_guard lock(blocked_mutex);
-    std::string text;
-    int device = device_;
-    for (std::size_t i = 0; i < blocked.size(); ++i) {
-      const auto found = blocked.find(device);
-      if (found == blocked.end()) break;
-      text += found->second.what + ", ";
-      device = found->second.on;
-      if (device == device_) return text + "in a circle: nobody can go on";
-    }
-    return "";
-  }
-
- private:
-  int device_;
-};
+  blocked.erase(first);
+  return circle;
+}
 
 std::string who_waits(Call call, int rank, int from) {
   return std::string(name_of(call)) + ": rank " + std::to_string(rank) + " waits for rank " + std::to_string(from);
@@ -138,17 +124,21 @@ void wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done
   if (done()) return;
   const auto until =
       std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() + patience());
-  const auto over = [&] { return done() || !world.failure.empty() || world.gone[std::size_t(from)]; };
+  const auto over = [&] { return done() || !world.failure.empty() || world.ranks[std::size_t(from)].gone; };
   const std::string who = who_waits(call, rank, from);
-  const BlockedScope scope(world.device[std::size_t(rank)], world.device[std::size_t(from)], who);
-  World::Wait& wait = world.waits[std::size_t(rank)];
-  wait.from = from;
-  const bool in_time = wait.changed.wait_until(lock, until, over);
-  wait.from = -1;
+  World::Rank& mine = world.ranks[std::size_t(rank)];
+  {
+    const std::lock_guard its_lock(blocked_mutex);
+    blocked[mine.device] = {world.ranks[std::size_t(from)].device, who};
+  }
+  mine.waits_for = from;
+  const bool in_time = mine.changed.wait_until(lock, until, over);
+  mine.waits_for = -1;
+  const std::string circle = unblocked(mine.device);
   if (done()) return;
   require_no_failure(world);
   if (in_time) refuse(world, ncclRemoteError, who + ", which has left the communicator");
-  if (const std::string circle = scope.circle(); !circle.empty()) refuse(world, ncclInvalidUsage, circle);
+  if (!circle.empty()) refuse(world, ncclInvalidUsage, circle);
   refuse(world, ncclRemoteError, who + ", which does not come");
 }
 
@@ -208,16 +198,12 @@ void post(const Request& o) {
     require_no_failure(world);
     if (o.what.call == Call::receive) return;
     if (o.what.call == Call::join) {
-      for (int other = 0; other < world.size; ++other)
-        if (world.device[std::size_t(other)] == o.comm->device && other != rank)
-          refuse(world, ncclInvalidUsage,
-                 "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
-                     " are both on device " + std::to_string(o.comm->device));
-      return world.join(rank, o.comm->device);
+      world.join(rank, o.comm->device, -1, std::uint64_t(o.comm->size));
+      return require_no_failure(world);
     }
     for (int other = 0; other < world.size; ++other)
       if (!message || other == to) world.deliver(rank, other, {o.what, data, handshake});
-    if (!handshake || world.device[std::size_t(to)] < 0) return;  // other processes: buffered
+    if (!handshake || world.ranks[std::size_t(to)].device < 0) return;  // other processes: buffered
   }
   const Lock lock = lock_runtime();
   if (CUstream_st* const stream = stream_or_null(o.stream, o.comm->device)) stream->unfinished.push_back(handshake);
@@ -239,7 +225,7 @@ void finish(const Request& o) {
   WorldLock lock(world.mutex);
   if (call == Call::join) {
     for (int other = 0; other < world.size; ++other)
-      wait_for(world, lock, rank, other, call, [&] { return world.device[std::size_t(other)] != -1; });
+      wait_for(world, lock, rank, other, call, [&] { return world.ranks[std::size_t(other)].device != -1; });
     return;
   }
   const bool message = call == Call::receive;
@@ -253,7 +239,7 @@ void finish(const Request& o) {
     queue.pop_front();
     if (const auto handshake = all.back().handshake.lock()) {
       handshake->received = true;
-      world.waits[std::size_t(from)].changed.notify_all();
+      world.ranks[std::size_t(from)].changed.notify_all();
     }
     if (all.back().what != ours)
       refuse(world, ncclInvalidUsage,
@@ -293,7 +279,7 @@ ncclResult_t set_up_state(ncclComm& comm) {
   World& world = *comm.world;
   const WorldLock lock(world.mutex);
   if (world.failure.empty()) {
-    const auto missing = std::ranges::find(world.device, -1) - world.device.begin();
+    const auto missing = std::ranges::find(world.ranks, -1, &World::Rank::device) - world.ranks.begin();
     comm.joining = missing < world.size;
     if (!comm.joining) return ncclSuccess;
     if (std::chrono::steady_clock::now() < comm.patient_until) return ncclInProgress;

@@ -11,18 +11,11 @@
 namespace oomlab::host {
 namespace {
 
-// A message that has come, with its data.
-struct Arrived {
-  int process;
-  Message message;
-  std::string data;
-};
-
 // All of this with `registry_mutex` held. Where a world's mutex is needed, too, that one comes first.
 std::mutex registry_mutex;
 Mail mail;  // without send(): there is this process only
 std::map<Key, std::weak_ptr<World>> registry;
-std::map<Key, std::vector<Arrived>> early;  // news of worlds that no rank here has joined, and perhaps none will
+std::map<Key, std::shared_ptr<World>> foreign;  // that no rank here has joined, and perhaps none will
 std::uint64_t next_id = 1;
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
 struct Failed {
@@ -36,14 +29,6 @@ void remember_failure(const Key& key, std::string_view why) {
   std::snprintf(failed.why, sizeof failed.why, "%.*s", static_cast<int>(why.size()), why.data());
 }
 
-// A rank joins or leaves, or a communicator fails, in another process, and none of this one's ranks is in it.
-void note_early(int process, const Message& message, std::string_view data) {
-  if (message.kind == Message::Kind::joined) return early[message.key].push_back({process, message, std::string(data)});
-  if (message.kind == Message::Kind::posted) return;  // to ranks that have left since
-  early.erase(message.key);                           // whoever leaves first has seen all come, or has failed
-  if (message.kind == Message::Kind::failed) remember_failure(message.key, data);
-}
-
 void take(int process, std::string_view text) {
   const RuntimeScope scope;
   Message message;
@@ -54,7 +39,14 @@ void take(int process, std::string_view text) {
   {
     const std::lock_guard lock(registry_mutex);
     if (const auto known = registry.find(message.key); known != registry.end()) world = known->second.lock();
-    if (!world) return note_early(process, message, data);
+    if (!world && message.kind == Message::Kind::joined) {
+      world = foreign[message.key] = std::make_shared<World>(message.key, int(message.what.count));
+      registry[message.key] = world;
+    }
+    if (!world && message.kind == Message::Kind::failed) remember_failure(message.key, data);
+    if (!world) return;  // left, or posted to ranks that have left since
+    // Whoever leaves first has seen all come, or has failed.
+    if (message.kind == Message::Kind::left || message.kind == Message::Kind::failed) foreign.erase(message.key);
   }
   const WorldLock lock(world->mutex);
   world->receive(process, message, data);
@@ -94,36 +86,24 @@ Key make_key() {
 std::shared_ptr<World> find_world(const ncclUniqueId& id, int size) {
   Key key;
   std::memcpy(&key, id.internal, sizeof key);
-  const auto made = std::make_shared<World>(key, size);
-  const WorldLock its_lock(made->mutex);  // no news before what came early
-  std::vector<Arrived> arrived;
-  {
-    const std::lock_guard lock(registry_mutex);
-    const bool mine = key.process == std::uint64_t(mail.process);
-    if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes)))
-      refuse(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
-    const Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
-    if (failed.key == key) refuse(ncclRemoteError, failed.why);
-    std::weak_ptr<World>& entry = registry[key];
-    if (std::shared_ptr<World> known = entry.lock()) return known;
-    entry = made;
-    if (const auto news = early.find(key); news != early.end()) {
-      arrived = std::move(news->second);
-      early.erase(news);
-    }
-  }
-  for (const Arrived& a : arrived) made->receive(a.process, a.message, a.data);
-  return made;
+  const std::lock_guard lock(registry_mutex);
+  const bool mine = key.process == std::uint64_t(mail.process);
+  if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes)))
+    refuse(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
+  const Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
+  if (failed.key == key) refuse(ncclRemoteError, failed.why);
+  std::weak_ptr<World>& entry = registry[key];
+  std::shared_ptr<World> world = entry.lock();
+  if (!world) entry = world = std::make_shared<World>(key, size);
+  foreign.erase(key);
+  return world;
 }
 
 World::World(const Key& key, int size)
     : key(key),
       size(size),
-      waits(std::size_t(size)),
-      device(std::size_t(size), -1),
-      process(std::size_t(size), -1),
-      gone(std::size_t(size)),
-      collective(std::size_t(size) * std::size_t(size)),
+      ranks(std::size_t(size)),
+      collective(ranks.size() * ranks.size()),
       direct(collective.size()) {}
 
 World::~World() {
@@ -132,7 +112,7 @@ World::~World() {
 }
 
 void World::wake_all() {
-  for (Wait& wait : waits) wait.changed.notify_all();
+  for (Rank& rank : ranks) rank.changed.notify_all();
 }
 
 void World::tell_all(const Message& message, std::string_view data) const {
@@ -140,24 +120,34 @@ void World::tell_all(const Message& message, std::string_view data) const {
     if (other != mail.process) tell(other, message, data);
 }
 
-void World::join(int rank, int its_device) {
-  device[std::size_t(rank)] = its_device;
-  tell_all({.kind = Message::Kind::joined, .key = key, .from = rank, .what = {.count = std::uint64_t(size)}});
+void World::join(int rank, int its_device, int its_process, std::uint64_t its_size) {
+  const auto refused = [&](const std::string& why) { fail(ncclInvalidUsage, "ncclCommInitRank: " + why); };
+  if (const auto [fewer, more] = std::minmax({its_size, std::uint64_t(size)}); fewer != more)
+    return refused(std::to_string(fewer) + " ranks for one of them, " + std::to_string(more) + " for another");
+  if (ranks[std::size_t(rank)].device != -1) return refused("rank " + std::to_string(rank) + " comes twice");
+  for (int other = 0; other < size; ++other)
+    if (its_device >= 0 && ranks[std::size_t(other)].device == its_device)
+      return refused("ranks " + std::to_string(std::min(rank, other)) + " and " +
+                     std::to_string(std::max(rank, other)) + " are both on device " + std::to_string(its_device));
+  ranks[std::size_t(rank)].device = its_device;
+  ranks[std::size_t(rank)].process = its_process;
+  if (its_device >= 0)
+    tell_all({.kind = Message::Kind::joined, .key = key, .from = rank, .what = {.count = std::uint64_t(size)}});
   wake_all();
 }
 
 void World::deliver(int from, int to, Posted posted) {
-  if (device[std::size_t(to)] == -2) {
+  if (ranks[std::size_t(to)].device == -2) {
     const Message message{.kind = Message::Kind::posted, .key = key, .from = from, .to = to, .what = posted.what};
     const auto* const data = posted.data ? reinterpret_cast<const char*>(posted.data->data()) : nullptr;
-    return tell(process[std::size_t(to)], message, {data, posted.data ? posted.data->size() : 0});
+    return tell(ranks[std::size_t(to)].process, message, {data, posted.data ? posted.data->size() : 0});
   }
   queue(posted.what.call, from, to).push_back(std::move(posted));
-  if (Wait& wait = waits[std::size_t(to)]; wait.from == from) wait.changed.notify_all();
+  if (Rank& rank = ranks[std::size_t(to)]; rank.waits_for == from) rank.changed.notify_all();
 }
 
 void World::leave(int rank) {
-  gone[std::size_t(rank)] = true;
+  ranks[std::size_t(rank)].gone = true;
   tell_all({.kind = Message::Kind::left, .key = key, .from = rank});
   wake_all();
 }
@@ -180,29 +170,16 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
   const auto valid = [&](int rank) { return rank >= 0 && rank < size; };
   if (m.kind == Message::Kind::failed) {
     if (failure.empty()) mark_failed(ncclResult_t(m.result), std::string(data));
+  } else if (!valid(m.from)) {
     return;
-  }
-  if (m.kind == Message::Kind::joined) {
-    if (const auto [fewer, more] = std::minmax({m.what.count, std::uint64_t(size)}); fewer != more)
-      return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks in one process, " +
-                                        std::to_string(more) + " in another");
-    if (valid(m.from) && device[std::size_t(m.from)] != -1)
-      return fail(ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(m.from) + " comes twice");
-  }
-  if (!valid(m.from)) return;
-  switch (m.kind) {
-    case Message::Kind::joined:
-      device[std::size_t(m.from)] = -2;
-      process[std::size_t(m.from)] = its_process;
-      return wake_all();
-    case Message::Kind::posted: {
-      if (!valid(m.to)) return;
-      const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
-      return deliver(m.from, m.to,
-                     {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
-    }
-    case Message::Kind::left: gone[std::size_t(m.from)] = true; return wake_all();
-    case Message::Kind::failed: break;
+  } else if (m.kind == Message::Kind::joined) {
+    join(m.from, -2, its_process, m.what.count);
+  } else if (m.kind == Message::Kind::left) {
+    ranks[std::size_t(m.from)].gone = true;
+    wake_all();
+  } else if (valid(m.to)) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
+    deliver(m.from, m.to, {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
   }
 }
 

@@ -68,7 +68,8 @@ struct World {
   }
 
   // All of these with `mutex` held.
-  void join(int rank, int device);
+  /// A rank comes that expects so many: on `device`, or (-2) in another process.
+  void join(int rank, int device, int process, std::uint64_t ranks);
   void deliver(int from, int to, Posted posted);
   void leave(int rank);
   /// The first failure stands, and everybody hears of it.
@@ -79,14 +80,14 @@ struct World {
   std::mutex mutex;
   const Key key;
   const int size;
-  struct Wait {
-    std::condition_variable changed;
-    int from = -1;  // the rank that is waited for
+  struct Rank {
+    int device = -1;   // -1: has not come yet; -2: is in another process
+    int process = -1;  // where it is in another one
+    bool gone = false;
+    std::condition_variable changed;  // news wakes only whom it is for
+    int waits_for = -1;
   };
-  std::vector<Wait> waits;                             // by rank: news wakes only whom it is for
-  std::vector<int> device;                             // by rank; -1: has not come yet; -2: is in another process
-  std::vector<int> process;                            // by rank, where it is in another one
-  std::vector<bool> gone;                              // by rank
+  std::vector<Rank> ranks;
   std::vector<std::deque<Posted>> collective, direct;  // from · size + to
   std::string failure;                                 // the first one; nothing works any more
   ncclResult_t result = ncclSuccess;

@@ -82,29 +82,26 @@ std::uint64_t take(Pool& pool, std::size_t bytes, CUstream_st& stream) {
   return offset;
 }
 
+// Two neighbours that are free, in one chunk, become one.
+void join(Pool& pool, std::map<std::uint64_t, Pool::Range>::iterator low) {
+  const auto high = std::next(low);
+  if (high == pool.ranges.end() || !low->second.free || !high->second.free || low->second.chunk != high->second.chunk)
+    return;
+  for (const auto& range : {low, high}) pool.free.erase({range->second.size, range->first});
+  low->second.size += high->second.size;
+  low->second.after.insert(low->second.after.end(), high->second.after.begin(), high->second.after.end());
+  pool.free.insert({low->second.size, low->first});
+  pool.ranges.erase(high);
+}
+
 void give_back(Pool& pool, std::uint64_t offset, const Tickets& after) {
-  auto range = pool.ranges.find(offset);
+  const auto range = pool.ranges.find(offset);
   pool.used -= range->second.size;
   range->second.free = true;
   range->second.after = after;
-  using Place = std::map<std::uint64_t, Pool::Range>::iterator;
-  const auto merge = [&](Place low, Place high) {
-    low->second.size += high->second.size;
-    low->second.after.insert(low->second.after.end(), high->second.after.begin(), high->second.after.end());
-    pool.ranges.erase(high);
-  };
-  const auto joins = [&](Place other) { return other->second.free && other->second.chunk == range->second.chunk; };
-  if (const auto next = std::next(range); next != pool.ranges.end() && joins(next)) {
-    pool.free.erase({next->second.size, next->first});
-    merge(range, next);
-  }
-  if (range != pool.ranges.begin() && joins(std::prev(range))) {
-    const auto low = std::prev(range);
-    pool.free.erase({low->second.size, low->first});
-    merge(low, range);
-    range = low;
-  }
-  pool.free.insert({range->second.size, range->first});
+  pool.free.insert({range->second.size, offset});
+  join(pool, range);
+  if (range != pool.ranges.begin()) join(pool, std::prev(range));
 }
 
 void delete_if_over(Lock& lock, Pool* pool) {

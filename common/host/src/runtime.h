@@ -59,7 +59,7 @@ struct Block {
 using Blocks = std::map<std::uintptr_t, Block>;
 
 struct Device {
-  std::size_t capacity = 0, used = 0;  // used: without managed memory, whose resident pages are counted apart
+  std::size_t used = 0;  // without managed memory, whose resident pages are counted apart
   cudaMemPool_t default_pool = nullptr;
   cudaStream_t null_stream = nullptr;
 };
@@ -118,6 +118,7 @@ struct Runtime {
   std::uint64_t next_stream = 1, random = 1;
   std::uintptr_t next_address = 0;  // plan mode
   Live live;
+  Work work[64];                             // by device, since the program began
   cudaError_t deferred_error = cudaSuccess;  // of queued work; the next synchronising call returns it
 };
 /// Made at the first call; reads the environment. Throws std::invalid_argument when that is nonsense.
@@ -138,8 +139,7 @@ inline void require(bool met, cudaError_t otherwise = cudaErrorInvalidValue) {
 cudaError_t set_last_error(cudaError_t error) noexcept;
 cudaError_t error_of_current_exception() noexcept;
 
-/// What every call does in its frame: the runtime's scope, the mutex, exceptions. `work(lock)` returns a code, or
-/// nothing for success.
+/// In the runtime's scope, with the mutex, without exceptions. `work(lock)` returns a code, or nothing for success.
 template <class Work>
 cudaError_t guarded(Work&& work) noexcept {
   const RuntimeScope scope;
@@ -153,17 +153,23 @@ cudaError_t guarded(Work&& work) noexcept {
     return error_of_current_exception();
   }
 }
-/// The frame of a call of the runtime API: the fault seam, all that, the last error.
+/// The frame of every call of the runtime and of the driver: the fault seam, and all that. A call that `gives_back`
+/// something does so, and then reports the fault.
+template <class Work>
+cudaError_t frame(const char* call, cudaError_t fault, bool gives_back, Work&& work) noexcept {
+  const bool fails = fault_point(call);
+  if (fails && !gives_back) return fault;
+  const cudaError_t error = guarded(work);
+  return fails ? fault : error;
+}
+/// The runtime's calls also set the last error.
 template <class Work>
 cudaError_t entry(const char* call, cudaError_t fault, Work&& work) noexcept {
-  return set_last_error(fault_point(call) ? fault : guarded(work));
+  return set_last_error(frame(call, fault, false, work));
 }
-/// The same for calls that give something back: the work is done, then the fault is reported.
 template <class Work>
 cudaError_t release_entry(const char* call, Work&& work) noexcept {
-  const bool fault = fault_point(call);
-  const cudaError_t error = guarded(work);
-  return set_last_error(fault ? cudaErrorUnknown : error);
+  return set_last_error(frame(call, cudaErrorUnknown, true, work));
 }
 
 // ------------------------------------------------------------------------------------------------------------- devices
@@ -175,7 +181,7 @@ Device& device_of(int number);
 /// Refuses a number that is no device's.
 void require_device(int number);
 /// Adds to what a device has been asked to do (host::work()).
-void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount = 1) noexcept;
+void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount = 1);
 /// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never).
 bool charge(int device, std::size_t bytes);
 /// The same; what the pools hold and do not use is given back first. Refuses when that is not enough.

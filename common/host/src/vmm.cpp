@@ -11,27 +11,35 @@
 namespace oomlab::host {
 namespace {
 
+// Charged from here to the end of its handle and of its last mapping.
 struct Memory {
-  std::size_t size;
-  int device, file;  // file -1: plan mode
-  int mappings = 0;
-  bool released = false;
+  Memory(std::size_t size, int device) : size(size), device(device) { count(+1); }
+  ~Memory() {
+    if (file >= 0) close(file);
+    refund(device, size);
+    count(-1);
+  }
+  void count(int change) const {
+    runtime().live.device_bytes += static_cast<std::size_t>(change) * size;
+    runtime().live.device_blocks += static_cast<std::size_t>(change);
+  }
+  const std::size_t size;
+  const int device;
+  int file = -1;  // none: plan mode
 };
-std::map<CUmemGenericAllocationHandle, Memory> memories;
+std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> memories;
+std::map<CUdeviceptr, std::shared_ptr<Memory>> mapped;
 std::map<CUdeviceptr, std::size_t> reservations;
 CUmemGenericAllocationHandle next_handle = 1;
 
 // The codes have the numbers of the runtime's, whose last error stays as it is.
 template <class Work>
 CUresult driver_entry(const char* call, CUresult fault, Work&& work) noexcept {
-  return fault_point(call) ? fault : static_cast<CUresult>(guarded(work));
+  return static_cast<CUresult>(frame(call, static_cast<cudaError_t>(fault), false, work));
 }
-// For calls that give something back: the work is done, then the fault is reported.
 template <class Work>
 CUresult driver_release_entry(const char* call, Work&& work) noexcept {
-  const bool fault = fault_point(call);
-  const auto result = static_cast<CUresult>(guarded(work));
-  return fault ? CUDA_ERROR_UNKNOWN : result;
+  return static_cast<CUresult>(frame(call, cudaErrorUnknown, true, work));
 }
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
@@ -44,10 +52,10 @@ int device_in(const CUmemAllocationProp* p) {
   return p->location.id;
 }
 
-std::map<CUmemGenericAllocationHandle, Memory>::iterator memory_of(CUmemGenericAllocationHandle handle) {
+std::shared_ptr<Memory>& memory_of(CUmemGenericAllocationHandle handle) {
   const auto memory = memories.find(handle);
-  require(memory != memories.end() && !memory->second.released);
-  return memory;
+  require(memory != memories.end());
+  return memory->second;
 }
 
 bool anything_in(CUdeviceptr address, std::size_t size) {
@@ -73,15 +81,6 @@ std::vector<Blocks::iterator> mappings(CUdeviceptr address, std::size_t size) {
   }
   require(size && at == address + size);
   return all;
-}
-
-void free_if_over(std::map<CUmemGenericAllocationHandle, Memory>::iterator memory) {
-  if (!memory->second.released || memory->second.mappings) return;
-  if (memory->second.file >= 0) close(memory->second.file);
-  refund(memory->second.device, memory->second.size);
-  runtime().live.device_bytes -= memory->second.size;
-  --runtime().live.device_blocks;
-  memories.erase(memory);
 }
 
 }  // namespace
@@ -141,44 +140,35 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* result, size_t size, const CU
     require(result && size && whole(size) && !flags);
     const int device = device_in(properties);
     charge_or_trim(lock, device, size);
-    int file = -1;
-    if (!runtime().planning) {
-      file = memfd_create("oomlab", MFD_CLOEXEC);
-      if (file < 0 || ftruncate(file, static_cast<off_t>(size)) != 0) {
-        if (file >= 0) close(file);
-        refund(device, size);
-        throw std::bad_alloc();
-      }
-    }
-    memories.emplace(next_handle, Memory{size, device, file});
-    Live& live = runtime().live;
-    live.device_bytes += size;
-    ++live.device_blocks;
-    ++live.vmm_handles;
+    const auto memory = std::make_shared<Memory>(size, device);
+    if (!runtime().planning) memory->file = memfd_create("oomlab", MFD_CLOEXEC);
+    const bool made = runtime().planning || (memory->file >= 0 && !ftruncate(memory->file, static_cast<off_t>(size)));
+    require(made, cudaErrorMemoryAllocation);
+    memories.emplace(next_handle, memory);
+    ++runtime().live.vmm_handles;
     *result = next_handle++;
   });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return driver_release_entry("cuMemRelease", [&](Lock&) {
-    const auto memory = memory_of(handle);
-    memory->second.released = true;
+    (void)memory_of(handle);
+    memories.erase(handle);
     --runtime().live.vmm_handles;
-    free_if_over(memory);
   });
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   return driver_entry("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock&) {
-    Memory& memory = memory_of(handle)->second;
-    require(size && whole(size) && whole(address) && !offset && !flags && size <= memory.size &&
+    const std::shared_ptr<Memory>& memory = memory_of(handle);
+    require(size && whole(size) && whole(address) && !offset && !flags && size <= memory->size &&
             reserved(address, size) && !anything_in(address, size));
-    const bool mapped = memory.file < 0 ||
-                        mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory.file, 0) != MAP_FAILED;
-    require(mapped, cudaErrorMemoryAllocation);
-    runtime().blocks.emplace(address, Block{size, 0, Kind::mapped, memory.device, nullptr, handle, false});
-    ++memory.mappings;
+    const bool done = memory->file < 0 ||
+                      mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) != MAP_FAILED;
+    require(done, cudaErrorMemoryAllocation);
+    runtime().blocks.emplace(address, Block{size, 0, Kind::mapped, memory->device, nullptr, 0, false});
+    mapped.emplace(address, memory);
   });
 }
 
@@ -189,10 +179,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
       if (!runtime().planning)  // where it fails, the pages stay until the range is given back
         (void)mmap(pointer(block->first), block->second.size, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-      const auto memory = memories.find(block->second.offset);
-      --memory->second.mappings;
+      mapped.erase(block->first);
       runtime().blocks.erase(block);
-      free_if_over(memory);
     }
   });
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -46,14 +45,15 @@ struct Matrix {
   bool transposed = false;
 };
 
+struct Plan;
 struct Gemm {
   int m, n, k, batch;
   Matrix a, b, c;
   union Scalar {
     float real;
     std::int32_t integer;
-  } alpha, beta;
-  bool tf32 = false;
+  } alpha = {}, beta = {};
+  void (*run)(const Gemm& g, const Plan& plan, float* scratch) = nullptr;
 };
 
 #ifdef _OPENMP
@@ -111,12 +111,15 @@ struct Plan {
   std::size_t floats = 0;  ///< scratch of a worker
 };
 
+template <class In, class Out>
+void run(const Gemm& g, const Plan& plan, float* scratch);
+
 Plan plan(const Gemm& g) {
   Plan p{g.m, g.n, g.k, 1, g.batch};
   const double work = double(g.m) * g.n * g.k * g.batch;
   // Below this, waking threads costs more than it gains, and much more on a busy machine.
   const int useful = work < 128.0 * 128 * 128 ? 1 : threads();
-  if (g.a.type != CUDA_R_32F || g.tf32) {
+  if (g.run != run<float, float>) {
     const auto cut = [&](int edge) {
       p.tile_m = std::min(g.m, edge), p.tile_n = std::min(g.n, edge);
       p.across = (g.m + p.tile_m - 1) / p.tile_m;
@@ -139,8 +142,11 @@ Plan plan(const Gemm& g) {
 }
 
 /// C = alpha·op(A)·op(B) + beta·C for one item. Does not read A and B when k is 0.
-template <class In, class Out, class Scalar>
-void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar beta, float* scratch) {
+template <class In, class Out>
+void multiply(const Gemm& g, const Plan& plan, int item, float* scratch) {
+  constexpr bool integral = std::is_integral_v<In>;
+  using Scalar = std::conditional_t<integral, std::int32_t, float>;
+  const auto alpha = std::bit_cast<Scalar>(g.alpha), beta = std::bit_cast<Scalar>(g.beta);
   const int tiles = plan.items / g.batch, problem = item / tiles, tile = item % tiles;
   const In* const a = static_cast<const In*>(g.a.data) + problem * g.a.stride;
   const In* const b = static_cast<const In*>(g.b.data) + problem * g.b.stride;
@@ -152,7 +158,6 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
     cblas_sgemm(CblasColMajor, op_a, op_b, g.m, columns, g.k, alpha, a, g.a.ld, g.b.transposed ? b + j : b + j * ldb,
                 g.b.ld, beta, c + j * ldc, g.c.ld);
   } else {
-    constexpr bool integral = std::is_integral_v<In>;
     const int i = tile % plan.across * plan.tile_m, rows = std::min(plan.tile_m, g.m - i);
     const int j = tile / plan.across * plan.tile_n, columns = std::min(plan.tile_n, g.n - j);
     const int elements = rows * columns;
@@ -184,47 +189,40 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
   }
 }
 
-template <class In, class Out, class Scalar>
-void run(const Gemm& g, const Plan& plan, Scalar alpha, Scalar beta, float* scratch) {
+template <class In, class Out>
+void run(const Gemm& g, const Plan& plan, float* scratch) {
   if (plan.workers == 1) {  // a parallel region of one thread costs as much as a small GEMM
-    for (int item = 0; item < plan.items; ++item) multiply<In, Out>(g, plan, item, alpha, beta, scratch);
+    for (int item = 0; item < plan.items; ++item) multiply<In, Out>(g, plan, item, scratch);
     return;
   }
   OOMLAB_OMP(omp parallel for schedule(static) num_threads(plan.workers))
   for (int item = 0; item < plan.items; ++item)
-    multiply<In, Out>(g, plan, item, alpha, beta, scratch + plan.floats * thread_index());
+    multiply<In, Out>(g, plan, item, scratch + plan.floats * thread_index());
 }
 
-void run(const Gemm& g, const Plan& plan, float* scratch) {
-  const bool wide = g.c.type == CUDA_R_32F;
-  const float alpha = g.alpha.real, beta = g.beta.real;
-  switch (g.a.type) {
-    case CUDA_R_32F:
-      return g.tf32 ? run<Tf32, float>(g, plan, alpha, beta, scratch)
-                    : run<float, float>(g, plan, alpha, beta, scratch);
-    case CUDA_R_16F:
-      return wide ? run<__half, float>(g, plan, alpha, beta, scratch)
-                  : run<__half, __half>(g, plan, alpha, beta, scratch);
-    case CUDA_R_16BF:
-      return wide ? run<__nv_bfloat16, float>(g, plan, alpha, beta, scratch)
-                  : run<__nv_bfloat16, __nv_bfloat16>(g, plan, alpha, beta, scratch);
-    default: return run<std::int8_t, std::int32_t>(g, plan, g.alpha.integer, g.beta.integer, scratch);
-  }
-}
+struct Combination {
+  cublasComputeType_t compute;
+  cudaDataType in, out;
+  decltype(Gemm::run) run;
+};
+constexpr Combination combinations[] = {
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, run<float, float>},
+    {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, run<Tf32, float>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_32F, run<__half, float>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_16F, run<__half, __half>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_32F, run<__nv_bfloat16, float>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, run<__nv_bfloat16, __nv_bfloat16>},
+    {CUBLAS_COMPUTE_32I, CUDA_R_8I, CUDA_R_32I, run<std::int8_t, std::int32_t>},
+};
 
-bool supported(const Gemm& g, cublasComputeType_t compute) {
-  const cudaDataType in = g.a.type, out = g.c.type;
-  if (in != g.b.type) return false;
-  const auto aligned = [](const Matrix& matrix) {
-    return matrix.ld % 4 == 0 && matrix.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 4 == 0;
-  };
-  switch (compute) {
-    case CUBLAS_COMPUTE_32F:
-      return in == CUDA_R_32F ? out == in : (in == CUDA_R_16F || in == CUDA_R_16BF) && (out == in || out == CUDA_R_32F);
-    case CUBLAS_COMPUTE_32F_FAST_TF32: return in == CUDA_R_32F && out == in;
-    case CUBLAS_COMPUTE_32I: return in == CUDA_R_8I && out == CUDA_R_32I && aligned(g.a) && aligned(g.b);
-  }
-  return false;
+decltype(Gemm::run) find_run(const Gemm& g, cublasComputeType_t compute) {
+  for (const Matrix& matrix : {g.a, g.b})
+    if (matrix.type == CUDA_R_8I &&
+        (matrix.ld % 4 || matrix.stride % 4 || reinterpret_cast<std::uintptr_t>(matrix.data) % 4))
+      return nullptr;
+  for (const Combination& c : combinations)
+    if (c.compute == compute && c.in == g.a.type && c.in == g.b.type && c.out == g.c.type) return c.run;
+  return nullptr;
 }
 
 /// The frame of every call: the fault seam, the handle, the runtime's scope, exceptions.
@@ -251,8 +249,8 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t t
     if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0 || g.a.ld < std::max(1, g.a.transposed ? g.k : g.m) ||
         g.b.ld < std::max(1, g.b.transposed ? g.n : g.k) || g.c.ld < std::max(1, g.m) || !alpha || !beta)
       return CUBLAS_STATUS_INVALID_VALUE;
-    if (!supported(g, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    g.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    g.run = find_run(g, compute);
+    if (!g.run) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (g.m == 0 || g.n == 0 || g.batch == 0) return CUBLAS_STATUS_SUCCESS;
     std::memcpy(&g.alpha, alpha, sizeof g.alpha);
     std::memcpy(&g.beta, beta, sizeof g.beta);
@@ -266,7 +264,7 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t t
     if (how.floats) scratch = std::make_shared_for_overwrite<float[]>(how.floats * how.workers);
     const cudaError_t queued = host::enqueue(handle->stream, [g, how, scratch] {
       const host::RuntimeScope inner;
-      run(g, how, scratch.get());
+      g.run(g, how, scratch.get());
     });
     if (queued == cudaErrorMemoryAllocation) return CUBLAS_STATUS_ALLOC_FAILED;
     return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
@@ -347,7 +345,7 @@ cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cubl
                            int k, const float* alpha, const float* A, int lda, const float* B, int ldb,
                            const float* beta, float* C, int ldc) {
   return gemm("cublasSgemm", handle, transa, transb, alpha, beta,
-              {m, n, k, 1, {A, CUDA_R_32F, lda, 0}, {B, CUDA_R_32F, ldb, 0}, {C, CUDA_R_32F, ldc, 0}, {}, {}},
+              {m, n, k, 1, {A, CUDA_R_32F, lda, 0}, {B, CUDA_R_32F, ldb, 0}, {C, CUDA_R_32F, ldc, 0}},
               CUBLAS_COMPUTE_32F);
 }
 
@@ -356,7 +354,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cub
                             cudaDataType Btype, int ldb, const void* beta, void* C, cudaDataType Ctype, int ldc,
                             cublasComputeType_t computeType, cublasGemmAlgo_t) {
   return gemm("cublasGemmEx", handle, transa, transb, alpha, beta,
-              {m, n, k, 1, {A, Atype, lda, 0}, {B, Btype, ldb, 0}, {C, Ctype, ldc, 0}, {}, {}}, computeType);
+              {m, n, k, 1, {A, Atype, lda, 0}, {B, Btype, ldb, 0}, {C, Ctype, ldc, 0}}, computeType);
 }
 
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
@@ -365,8 +363,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           long long strideB, const void* beta, void* C, cudaDataType Ctype, int ldc,
                                           long long strideC, int batchCount, cublasComputeType_t computeType,
                                           cublasGemmAlgo_t) {
-  return gemm(
-      "cublasGemmStridedBatchedEx", handle, transa, transb, alpha, beta,
-      {m, n, k, batchCount, {A, Atype, lda, strideA}, {B, Btype, ldb, strideB}, {C, Ctype, ldc, strideC}, {}, {}},
-      computeType);
+  return gemm("cublasGemmStridedBatchedEx", handle, transa, transb, alpha, beta,
+              {m, n, k, batchCount, {A, Atype, lda, strideA}, {B, Btype, ldb, strideB}, {C, Ctype, ldc, strideC}},
+              computeType);
 }

@@ -15,7 +15,7 @@ namespace {
 constinit thread_local cudaError_t last_error = cudaSuccess;
 constinit thread_local int runtime_depth = 0;
 
-enum class Arm { off, counting, once, onwards };
+enum class Arm { off, once, onwards };
 constinit std::atomic<Arm> arm{Arm::off};
 constinit std::atomic<std::uint64_t> calls{0}, target{0};
 constinit std::atomic<int> only_device{-1};
@@ -97,7 +97,7 @@ void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
 }
 void arm_counting() noexcept {
   only_device = -1;
-  rearm(Arm::counting, 0);
+  rearm(Arm::once, 0);  // which no call is
 }
 void disarm_fault() noexcept { arm = Arm::off; }
 std::uint64_t fault_calls() noexcept { return calls; }
@@ -108,7 +108,6 @@ bool fault_point(const char* call) noexcept {
   if (how == Arm::off || runtime_depth > 0) return false;
   if (const int device = only_device; device >= 0 && device != device_of_this_thread()) return false;
   const std::uint64_t number = ++calls;
-  if (how == Arm::counting) return false;
   if (number != target && !(how == Arm::onwards && number > target)) return false;
   const char* none = "";
   if (number == target) site.compare_exchange_strong(none, call);

@@ -99,14 +99,11 @@ class Barrier {
     expected_ = threads;
     missing_ = threads;
   }
-  template <class Last>
-  void wait(Last last) {
+  template <class Last = decltype([] {})>
+  void wait(Last last = {}) {
     const unsigned phase = phase_.load(std::memory_order_acquire);
     if (!arrive(last))
       while (phase_.load(std::memory_order_acquire) == phase) futex(FUTEX_WAIT_PRIVATE, phase);
-  }
-  void wait() {
-    wait([] {});
   }
   void leave() {  // a thread that returned from the kernel is not waited for
     --expected_;
@@ -130,14 +127,10 @@ class Barrier {
   std::atomic<unsigned> expected_{0}, missing_{0}, phase_{0};
 };
 
-struct alignas(64) Slot {
-  unsigned char bytes[64];
-};
-
 constexpr unsigned teams = 2, most_threads = 3;
 struct Team {
   Barrier inside, end;  // __syncthreads(); the end of a block
-  Slot slots[most_threads];
+  alignas(64) unsigned char slots[most_threads][64];
   Shared shared;
 };
 constinit thread_local Team* this_team = nullptr;
@@ -259,7 +252,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const
 
 #ifdef OOMLAB_HOST_CHECK
 void block_barrier() { this_team->inside.wait(); }
-void* block_slot(unsigned thread) { return &this_team->slots[thread]; }
+void* block_slot(unsigned thread) { return this_team->slots[thread]; }
 void* block_shared() { return this_team->shared.get(); }
 unsigned concurrent_blocks() { return 2 * teams; }  // more than play at once, so that a team plays several
 #else

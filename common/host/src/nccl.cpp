@@ -97,7 +97,7 @@ std::size_t leave(ncclComm_t comm, bool abort) {
     World& world = *comm->world;
     const WorldLock lock(world.mutex);
     if (abort) world.fail(ncclRemoteError, "rank " + std::to_string(comm->rank) + " has aborted");
-    world.leave(comm->rank);
+    world.say({.kind = Message::Kind::left, .from = comm->rank});
     if (world.failure.empty())
       for (int from = 0; from < world.size; ++from) left_over += world.queue(Call::send, from, comm->rank).size();
   }

@@ -8,7 +8,6 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -46,16 +45,6 @@ std::size_t buffer_bytes(const Request& o, Who who, bool parts) {
 thread_local char last_text[512] = "";
 
 }  // namespace
-
-struct Handshake final : Unfinished {
-  Handshake(std::shared_ptr<World> world, int rank, int to) : world(std::move(world)), rank(rank), to(to) {}
-  bool over() const override { return received; }
-  void wait() override;  // a failure is the world's, and told by the next call
-
-  std::shared_ptr<World> world;
-  int rank, to;
-  std::atomic<bool> received{false};
-};
 
 const char* name_of(Call call) { return description(call).name; }
 const char* last_complaint() { return last_text; }
@@ -142,19 +131,20 @@ void wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done
   refuse(world, ncclRemoteError, who + ", which does not come");
 }
 
-}  // namespace
-
-void Handshake::wait() {
-  if (received) return;
-  WorldLock lock(world->mutex);
-  try {
-    wait_for(*world, lock, rank, to, Call::send, [&] { return received.load(); });
-  } catch (const NcclRefusal&) {
-    received = true;
-  }
+// Rendezvous mode: what the stream of a send has to wait for.
+std::shared_ptr<Unfinished> make_handshake(std::shared_ptr<World> world, int rank, int to) {
+  const auto handshake = std::make_shared<Unfinished>();
+  handshake->wait = [world, rank, to, &over = handshake->over] {
+    if (over) return;
+    WorldLock lock(world->mutex);
+    try {
+      wait_for(*world, lock, rank, to, Call::send, [&] { return over.load(); });
+    } catch (const NcclRefusal&) {  // a failure is the world's, and told by the next call
+      over = true;
+    }
+  };
+  return handshake;
 }
-
-namespace {
 
 template <class T, class Sum>
 void add_up(std::byte* to, const std::vector<const std::byte*>& from, std::size_t count) {
@@ -191,14 +181,13 @@ void post(const Request& o) {
     const auto* const from = static_cast<const std::byte*>(o.send);
     data = std::make_shared<std::vector<std::byte>>(from, from + bytes);
   }
-  const auto handshake =
-      message && machine().rendezvous ? std::make_shared<Handshake>(o.comm->world, rank, to) : nullptr;
+  const auto handshake = message && machine().rendezvous ? make_handshake(o.comm->world, rank, to) : nullptr;
   {
     const WorldLock lock(world.mutex);
     require_no_failure(world);
     if (o.what.call == Call::receive) return;
     if (o.what.call == Call::join) {
-      world.join(rank, o.comm->device, -1, std::uint64_t(o.comm->size));
+      world.say({Message::Kind::joined, {}, rank, o.comm->device, 0, {.count = std::uint64_t(o.comm->size)}});
       return require_no_failure(world);
     }
     for (int other = 0; other < world.size; ++other)
@@ -238,7 +227,7 @@ void finish(const Request& o) {
     all.push_back(std::move(queue.front()));
     queue.pop_front();
     if (const auto handshake = all.back().handshake.lock()) {
-      handshake->received = true;
+      handshake->over = true;
       world.ranks[std::size_t(from)].changed.notify_all();
     }
     if (all.back().what != ours)

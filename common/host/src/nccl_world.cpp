@@ -111,29 +111,12 @@ World::~World() {
   if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
 }
 
-void World::wake_all() {
-  for (Rank& rank : ranks) rank.changed.notify_all();
-}
-
-void World::tell_all(const Message& message, std::string_view data) const {
+void World::say(Message message, std::string_view data) {
+  message.key = key;
+  receive(mail.process, message, data);
+  if (message.kind == Message::Kind::joined && !failure.empty()) return;  // it was refused
   for (int other = 0; other < mail.processes; ++other)
     if (other != mail.process) tell(other, message, data);
-}
-
-void World::join(int rank, int its_device, int its_process, std::uint64_t its_size) {
-  const auto refused = [&](const std::string& why) { fail(ncclInvalidUsage, "ncclCommInitRank: " + why); };
-  if (const auto [fewer, more] = std::minmax({its_size, std::uint64_t(size)}); fewer != more)
-    return refused(std::to_string(fewer) + " ranks for one of them, " + std::to_string(more) + " for another");
-  if (ranks[std::size_t(rank)].device != -1) return refused("rank " + std::to_string(rank) + " comes twice");
-  for (int other = 0; other < size; ++other)
-    if (its_device >= 0 && ranks[std::size_t(other)].device == its_device)
-      return refused("ranks " + std::to_string(std::min(rank, other)) + " and " +
-                     std::to_string(std::max(rank, other)) + " are both on device " + std::to_string(its_device));
-  ranks[std::size_t(rank)].device = its_device;
-  ranks[std::size_t(rank)].process = its_process;
-  if (its_device >= 0)
-    tell_all({.kind = Message::Kind::joined, .key = key, .from = rank, .what = {.count = std::uint64_t(size)}});
-  wake_all();
 }
 
 void World::deliver(int from, int to, Posted posted) {
@@ -146,41 +129,48 @@ void World::deliver(int from, int to, Posted posted) {
   if (Rank& rank = ranks[std::size_t(to)]; rank.waits_for == from) rank.changed.notify_all();
 }
 
-void World::leave(int rank) {
-  ranks[std::size_t(rank)].gone = true;
-  tell_all({.kind = Message::Kind::left, .key = key, .from = rank});
-  wake_all();
-}
-
-void World::mark_failed(ncclResult_t its_result, const std::string& why) {
-  failure = why;
-  result = its_result;
-  wake_all();
-  const std::lock_guard lock(registry_mutex);
-  remember_failure(key, why);
-}
-
 void World::fail(ncclResult_t its_result, const std::string& why) {
-  if (!failure.empty()) return;
-  tell_all({.kind = Message::Kind::failed, .key = key, .result = int(its_result)}, why);
-  mark_failed(its_result, why);
+  if (failure.empty()) say({.kind = Message::Kind::failed, .result = int(its_result)}, why);
 }
 
 void World::receive(int its_process, const Message& m, std::string_view data) {
   const auto valid = [&](int rank) { return rank >= 0 && rank < size; };
   if (m.kind == Message::Kind::failed) {
-    if (failure.empty()) mark_failed(ncclResult_t(m.result), std::string(data));
+    if (!failure.empty()) return;
+    failure = data;
+    result = ncclResult_t(m.result);
+    const std::lock_guard lock(registry_mutex);
+    remember_failure(key, failure);
+  } else if (m.kind == Message::Kind::joined && m.what.count != std::uint64_t(size)) {
+    const auto [fewer, more] = std::minmax({m.what.count, std::uint64_t(size)});
+    return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks for one of them, " +
+                                      std::to_string(more) + " for another");
   } else if (!valid(m.from)) {
     return;
-  } else if (m.kind == Message::Kind::joined) {
-    join(m.from, -2, its_process, m.what.count);
+  } else if (m.kind == Message::Kind::posted) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
+    if (valid(m.to))
+      deliver(m.from, m.to, {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+    return;
   } else if (m.kind == Message::Kind::left) {
     ranks[std::size_t(m.from)].gone = true;
-    wake_all();
-  } else if (valid(m.to)) {
-    const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
-    deliver(m.from, m.to, {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+  } else {
+    const int device = its_process == mail.process ? m.to : -2;
+    if (const std::string why = why_not(m.from, device); !why.empty())
+      return fail(ncclInvalidUsage, "ncclCommInitRank: " + why);
+    ranks[std::size_t(m.from)].device = device;
+    ranks[std::size_t(m.from)].process = its_process;
   }
+  for (Rank& rank : ranks) rank.changed.notify_all();
+}
+
+std::string World::why_not(int rank, int its_device) const {
+  if (ranks[std::size_t(rank)].device != -1) return "rank " + std::to_string(rank) + " comes twice";
+  for (int other = 0; other < size; ++other)
+    if (its_device >= 0 && ranks[std::size_t(other)].device == its_device)
+      return "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
+             " are both on device " + std::to_string(its_device);
+  return "";
 }
 
 }  // namespace oomlab::host

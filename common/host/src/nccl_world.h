@@ -30,14 +30,13 @@ struct What {
   bool operator==(const What&) const = default;
 };
 
-/// Rendezvous mode: a send that has been posted. It is over when it is received, or the communicator has failed.
-struct Handshake;
+struct Unfinished;
 
 /// What one rank has told another.
 struct Posted {
   What what;
   std::shared_ptr<const std::vector<std::byte>> data;
-  std::weak_ptr<Handshake> handshake = {};  // the sending stream owns it, and it owns the world that owns this
+  std::weak_ptr<Unfinished> handshake = {};  // the sending stream owns it, and it owns the world that owns this
 };
 
 /// What an ncclUniqueId says: which process made it, and how many it had made before.
@@ -52,8 +51,8 @@ struct Message {
   enum class Kind : std::uint32_t { joined, posted, left, failed };
   Kind kind{};
   Key key = {};
-  std::int32_t from = 0, to = 0, result = 0;
-  What what = {};  // of `posted`; of `joined` the number of ranks is its count
+  std::int32_t from = 0, to = 0, result = 0;  // to: of `joined` its device
+  What what = {};                             // of `posted`; of `joined` the number of ranks is its count
 };
 
 using WorldLock = std::unique_lock<std::mutex>;
@@ -68,13 +67,12 @@ struct World {
   }
 
   // All of these with `mutex` held.
-  /// A rank comes that expects so many: on `device`, or (-2) in another process.
-  void join(int rank, int device, int process, std::uint64_t ranks);
+  /// To all ranks, in this process and in the others.
+  void say(Message message, std::string_view data = {});
   void deliver(int from, int to, Posted posted);
-  void leave(int rank);
   /// The first failure stands, and everybody hears of it.
   void fail(ncclResult_t result, const std::string& why);
-  /// Another process has said something.
+  /// A process has said something.
   void receive(int process, const Message& message, std::string_view data);
 
   std::mutex mutex;
@@ -93,9 +91,7 @@ struct World {
   ncclResult_t result = ncclSuccess;
 
  private:
-  void wake_all();
-  void tell_all(const Message& message, std::string_view data = {}) const;
-  void mark_failed(ncclResult_t result, const std::string& why);
+  std::string why_not(int rank, int device) const;  // it may not join; "": it may
 };
 
 /// The world of an id, made by whoever comes first. Refuses an id that is none, or whose world has failed.

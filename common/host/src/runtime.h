@@ -3,6 +3,7 @@
 // and so everything here is called with it held; it is open only while a kernel, a copy or another wait runs. Managed
 // memory's page tables have a lock of their own (managed.cpp), because they are used inside a signal handler.
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -33,12 +34,11 @@ struct Operation {
   Tickets after;
 };
 
-/// Eager streams: what a stream is still at after the call that began it has returned. Only a send in rendezvous mode.
-class Unfinished {
- public:
-  virtual ~Unfinished() = default;
-  virtual bool over() const = 0;
-  virtual void wait() = 0;
+/// Eager streams: what a stream is still at after the call that began it has returned. Only a send in rendezvous mode:
+/// it is over when it is received, or the communicator has failed.
+struct Unfinished {
+  std::atomic<bool> over{false};
+  std::function<void()> wait;
 };
 using UnfinishedWork = std::vector<std::shared_ptr<Unfinished>>;
 

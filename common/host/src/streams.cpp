@@ -124,7 +124,7 @@ void wait_for_unfinished(Lock& lock, CUstream_st& stream) {
   for (auto& [id, other] : runtime().streams)
     if (ordered(stream, *other)) append(before, other->unfinished);
   wait_for_all(lock, before);
-  std::erase_if(stream.unfinished, [](const auto& w) { return w->over(); });
+  std::erase_if(stream.unfinished, [](const auto& w) { return w->over.load(); });
 }
 
 cudaError_t drain(Lock& lock, const Tickets& until) {
@@ -196,7 +196,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return entry("cudaStreamQuery", cudaErrorUnknown, [&](Lock&) {
     const CUstream_st& stream = find_stream(handle);
-    const bool over = std::ranges::all_of(stream.unfinished, [](const auto& w) { return w->over(); });
+    const bool over = std::ranges::all_of(stream.unfinished, [](const auto& w) { return w->over.load(); });
     return over && stream.done == stream.submitted ? cudaSuccess : cudaErrorNotReady;
   });
 }

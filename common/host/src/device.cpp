@@ -81,10 +81,11 @@ void set_up(Runtime& r, const Machine& machine) {
   r.machine = machine;
   r.streams.clear();
   r.random = machine.seed * 0x9e3779b97f4a7c15u + 1;
-  r.devices.assign(static_cast<std::size_t>(machine.devices), Device{});
-  for (int d = 0; d < machine.devices; ++d) managed_set_limit(d, machine.capacity);
-  make_null_streams(r);
-  make_default_pools(r);
+  r.devices.clear();
+  for (int d = 0; d < machine.devices; ++d) {
+    managed_set_limit(d, machine.capacity);
+    r.devices.push_back({0, new_pool(r, d), new_stream(r, d, true)});
+  }
 }
 
 // What only the runtime itself holds is given back, before it starts over.
@@ -92,7 +93,7 @@ void clear(Lock& lock, const char* what) {
   if (const Live now = runtime().live; now != Live{})
     throw std::logic_error(std::string(what) + " while something is live: " + describe(now));
   drain_device(lock, -1);
-  destroy_default_pools();
+  destroy_default_pools(lock);
 }
 
 }  // namespace
@@ -127,7 +128,7 @@ void set_planning(bool on) {
   clear(lock, "set_planning()");  // the pools' addresses are of the other kind
   r.planning = on;
   r.next_address = std::uintptr_t(1) << 60;  // no such address exists: touching it is a fault
-  make_default_pools(r);
+  for (int d = 0; d < r.machine.devices; ++d) device_of(d).default_pool = new_pool(r, d);
 }
 
 bool planning() noexcept {

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include <climits>
-#include <condition_variable>
 #include <thread>
 #else
 #include <omp.h>
@@ -139,24 +138,21 @@ constinit thread_local Team* this_team = nullptr;
 class Crew {
  public:
   Crew() {
+    start_.reset(teams * most_threads + 1);
+    end_.reset(teams * most_threads + 1);
     for (unsigned i = 0; i < teams * most_threads; ++i) std::thread([this, i] { work(i); }).detach();
   }
 
   void run(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
     const std::lock_guard one_at_a_time(launch_mutex_);
-    const Job job = {grid, std::min(most_threads, block.x), std::min(teams, grid.x), shared_bytes, &kernel};
-    for (unsigned t = 0; t < job.teams; ++t) {
+    job_ = {grid, std::min(most_threads, block.x), std::min(teams, grid.x), shared_bytes, &kernel};
+    for (unsigned t = 0; t < job_.teams; ++t) {
       team_[t].shared.fit(shared_bytes);
-      team_[t].inside.reset(job.threads);
-      team_[t].end.reset(job.threads);
+      team_[t].inside.reset(job_.threads);
+      team_[t].end.reset(job_.threads);
     }
-    start_.reset(job.threads * job.teams);
-    std::unique_lock lock(mutex_);  // a thread without a part in the last job may be waking up only now
-    job_ = job;
-    running_ = job.threads * job.teams;
-    ++number_;
-    wake_.notify_all();
-    done_.wait(lock, [&] { return running_ == 0; });
+    start_.wait();
+    end_.wait();
   }
 
  private:
@@ -169,18 +165,12 @@ class Crew {
 
   void work(unsigned index) {
     const RuntimeScope scope;
-    for (std::uint64_t seen = 0;;) {
-      Job job;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return number_ != seen; });
-        seen = number_;
-        job = job_;
-      }
-      if (index >= job.threads * job.teams) continue;
-      play(job, team_[index / job.threads], index / job.threads, index % job.threads);
-      const std::lock_guard lock(mutex_);
-      if (--running_ == 0) done_.notify_one();
+    for (;;) {
+      // No thread starts before all are awake, or the late ones would seem to be ordered after the early.
+      start_.wait();
+      const unsigned team = index / job_.threads;
+      if (team < job_.teams) play(job_, team_[team], team, index % job_.threads);
+      end_.wait();
     }
   }
 
@@ -189,7 +179,6 @@ class Crew {
     threadIdx.x = thread;
     blockDim = job.threads;
     gridDim = job.grid;
-    start_.wait();  // no thread starts before all are awake, or the late ones would seem to be ordered after the early
     for (unsigned b = team_index; b < job.grid.x; b += job.teams) {
       if (job.shared_bytes) {
         if (thread == 0) std::memset(team.shared.get(), 0xff, job.shared_bytes);
@@ -204,11 +193,8 @@ class Crew {
 
   Team team_[teams];
   Job job_{};
-  Barrier start_;
-  std::mutex launch_mutex_, mutex_;
-  std::condition_variable wake_, done_;
-  std::uint64_t number_ = 0;
-  unsigned running_ = 0;
+  Barrier start_, end_;  // of a launch: for the crew and whoever launches
+  std::mutex launch_mutex_;
 };
 
 void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {

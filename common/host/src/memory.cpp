@@ -169,11 +169,14 @@ void* host_visible_allocate(std::size_t size, Kind kind) {
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-enum class Side { pageable, pinned, managed, device };
-Side side_of(const void* address) {
+// Who may touch an address; pinned and managed memory belong to both worlds.
+struct Reach {
+  bool host, device;
+};
+Reach reach_of(const void* address) {
   const Block* block = find_block(address);
-  if (!block) return Side::pageable;
-  return block->kind == Kind::pinned ? Side::pinned : block->kind == Kind::managed ? Side::managed : Side::device;
+  if (!block) return {true, false};
+  return {block->kind == Kind::pinned || block->kind == Kind::managed, true};
 }
 
 struct Copy {
@@ -183,22 +186,16 @@ struct Copy {
   void operator()() const { std::memmove(to, from, bytes); }
 };
 
-// Where each end must be for a kind; pinned and managed memory belong to both worlds.
-bool kind_fits(cudaMemcpyKind kind, Side to, Side from) {
-  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  return kind == cudaMemcpyDefault ||
-         (to != (to_device ? Side::pageable : Side::device) && from != (from_device ? Side::pageable : Side::device));
-}
-
 // `wait`: the forms without Async.
 cudaError_t copy(Lock& lock, Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
   CUstream_st& stream = find_stream(handle);
   require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
   if (work.bytes == 0) return cudaSuccess;
   require(work.to && work.from && in_bounds(work.to, work.bytes) && in_bounds(work.from, work.bytes));
-  const Side to = side_of(work.to), from = side_of(work.from);
-  require(kind_fits(kind, to, from));
+  const Reach to = reach_of(work.to), from = reach_of(work.from);
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require(kind == cudaMemcpyDefault || ((to_device ? to.device : to.host) && (from_device ? from.device : from.host)));
   count_work(stream.device, &Work::copied_bytes, work.bytes);
   if (runtime().planning) return cudaSuccess;
   if (!deferred()) {
@@ -208,8 +205,8 @@ cudaError_t copy(Lock& lock, Copy work, cudaMemcpyKind kind, cudaStream_t handle
   }
   // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
   // Async, except from device to device.
-  const bool finish = to == Side::pageable || (wait && !(to == Side::device && from == Side::device));
-  if (from == Side::pageable && !finish) {
+  const bool finish = !to.device || (wait && (to.host || from.host));
+  if (!from.device && !finish) {
     auto staged = std::make_shared<std::vector<char>>(work.bytes);
     Copy{staged->data(), work.from, work.bytes}();
     execute(lock, stream, [=] { Copy{work.to, staged->data(), work.bytes}(); });

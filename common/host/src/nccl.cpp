@@ -2,9 +2,7 @@
 
 #include <nccl.h>
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <set>
 
 #include "nccl_world.h"
@@ -45,7 +43,9 @@ ncclResult_t nccl_entry(const char* call, Work&& work) noexcept {
 
 void check(const Request& o) {
   const auto must = [&](bool met, ncclResult_t otherwise, const char* why) {
-    if (!met) refuse(otherwise, std::string(name_of(o.what.call)) + ": " + why);
+    if (met) return;
+    if (group_depth > 0) group_result = otherwise;
+    refuse(otherwise, std::string(name_of(o.what.call)) + ": " + why);
   };
   must(o.comm, ncclInvalidArgument, "no communicator");
   must(!o.comm->joining, ncclInvalidUsage, "the communicator is still being set up");
@@ -77,7 +77,7 @@ void check(const Request& o) {
 }
 
 ncclResult_t submit(Request o) noexcept {
-  const ncclResult_t result = nccl_entry(name_of(o.what.call), [&] {
+  return nccl_entry(name_of(o.what.call), [&] {
     check(o);
     if (planning()) return;
     if (group_depth > 0)
@@ -85,8 +85,6 @@ ncclResult_t submit(Request o) noexcept {
     else
       run({o});
   });
-  if (result && group_depth > 0) group_result = result;
-  return result;
 }
 
 // Ends a rank's part in its world. Returns what it has not received.

@@ -18,35 +18,14 @@
 namespace oomlab::host {
 namespace {
 
-// By Call: who gives something, and who gets something. A part for each rank, where it is one of `parts`.
-enum class Who { all, root, nobody };
-struct Description {
-  const char* name;
-  Who gives, gets;
-  bool gives_parts = false, gets_parts = false;
-};
-constexpr Description descriptions[] = {
-    {"ncclAllReduce", Who::all, Who::all},
-    {"ncclReduce", Who::all, Who::root},
-    {"ncclBroadcast", Who::root, Who::all},
-    {"ncclReduceScatter", Who::all, Who::all, /*gives_parts=*/true},
-    {"ncclAllGather", Who::all, Who::all, false, /*gets_parts=*/true},
-    {"ncclSend", Who::all, Who::nobody},
-    {"ncclRecv", Who::nobody, Who::all},
-    {"ncclCommInitRank", Who::nobody, Who::nobody},
-};
-const Description& description(Call call) { return descriptions[static_cast<int>(call)]; }
-
-std::size_t buffer_bytes(const Request& o, Who who, bool parts) {
-  if (who == Who::nobody || (who == Who::root && o.comm->rank != o.what.root)) return 0;
-  return o.what.count * bytes_of(o.what.type) * (parts ? std::size_t(o.comm->size) : 1);
-}
+constexpr const char* names_of_calls[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter",
+                                          "ncclAllGather", "ncclSend",   "ncclRecv",      "ncclCommInitRank"};
 
 thread_local char last_text[512] = "";
 
 }  // namespace
 
-const char* name_of(Call call) { return description(call).name; }
+const char* name_of(Call call) { return names_of_calls[static_cast<int>(call)]; }
 const char* last_complaint() { return last_text; }
 
 std::size_t bytes_of(ncclDataType_t type) {
@@ -59,10 +38,14 @@ std::size_t bytes_of(ncclDataType_t type) {
   return 0;
 }
 std::size_t sent_bytes(const Request& o) {
-  return buffer_bytes(o, description(o.what.call).gives, description(o.what.call).gives_parts);
+  const auto [call, type, root, count] = o.what;
+  if (call == Call::receive || call == Call::join || (call == Call::broadcast && o.comm->rank != root)) return 0;
+  return count * bytes_of(type) * std::size_t(call == Call::reduce_scatter ? o.comm->size : 1);
 }
 std::size_t received_bytes(const Request& o) {
-  return buffer_bytes(o, description(o.what.call).gets, description(o.what.call).gets_parts);
+  const auto [call, type, root, count] = o.what;
+  if (call == Call::send || call == Call::join || (call == Call::reduce && o.comm->rank != root)) return 0;
+  return count * bytes_of(type) * std::size_t(call == Call::all_gather ? o.comm->size : 1);
 }
 
 ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {

@@ -116,13 +116,6 @@ Pool& find_pool(cudaMemPool_t handle) {
   return *handle;
 }
 
-Pool* new_pool(Runtime& r, int device) {
-  auto pool = std::make_unique<Pool>();
-  pool->device = device;
-  r.pools.insert(pool.get());
-  return pool.release();
-}
-
 void* pool_allocate(Lock& lock, std::size_t size, Pool& pool, CUstream_st& stream) {
   if (size == 0) return nullptr;
   require(size <= most_bytes, cudaErrorMemoryAllocation);
@@ -166,16 +159,17 @@ void trim_pools(int device, bool everything) {
     if (device < 0 || pool->device == device) trim(*pool, everything ? 0 : pool->threshold);
 }
 
-void make_default_pools(Runtime& r) {
-  for (std::size_t d = 0; d < r.devices.size(); ++d) r.devices[d].default_pool = new_pool(r, static_cast<int>(d));
+cudaMemPool_t new_pool(Runtime& r, int device) {
+  auto pool = std::make_unique<Pool>();
+  pool->device = device;
+  return *r.pools.insert(pool.release()).first;
 }
 
-void destroy_default_pools() {
-  for (Device& device : runtime().devices) {
-    Pool* const pool = device.default_pool;
-    while (!pool->chunks.empty()) release_chunk(*pool, pool->chunks.begin());
-    runtime().pools.erase(pool);
-    delete pool;
+void destroy_default_pools(Lock& lock) {
+  for (const Device& device : runtime().devices) {
+    device.default_pool->destroyed = true;
+    runtime().pools.erase(device.default_pool);
+    delete_if_over(lock, device.default_pool);
   }
 }
 

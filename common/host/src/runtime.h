@@ -226,8 +226,8 @@ void lazy_free(void* address, std::size_t bytes) noexcept;
 /// Gives unused pool memory of a device (-1: of all) back, down to each pool's threshold (all of it, when
 /// `everything`).
 void trim_pools(int device, bool everything);
-void make_default_pools(Runtime& runtime);
-void destroy_default_pools();
+cudaMemPool_t new_pool(Runtime& runtime, int device);
+void destroy_default_pools(Lock& lock);
 
 // ------------------------------------------------------------------------------------------------------------- managed
 
@@ -258,7 +258,7 @@ void managed_set_limit(int device, std::size_t bytes) noexcept;
 CUstream_st* stream_or_null(cudaStream_t handle, int device);
 /// The same, of the current device; refuses when there is no such stream.
 CUstream_st& find_stream(cudaStream_t handle);
-void make_null_streams(Runtime& runtime);
+CUstream_st* new_stream(Runtime& runtime, int device, bool blocking);
 /// True when work on these must be queued rather than done now.
 inline bool deferred() { return runtime().machine.deferred && !runtime().planning; }
 Ticket submit(CUstream_st& stream, std::function<void()> work, Tickets after = {});

@@ -69,16 +69,6 @@ bool step(Lock& lock) {
   return true;
 }
 
-CUstream_st* new_stream(Runtime& r, int device, bool blocking) {
-  auto stream = std::make_unique<CUstream_st>();
-  stream->id = r.next_stream++;
-  stream->device = device;
-  stream->blocking = blocking;
-  CUstream_st* result = stream.get();
-  r.streams.emplace(result->id, std::move(stream));
-  return result;
-}
-
 CUevent_st& find_event(cudaEvent_t event) {
   require(runtime().events.contains(event), cudaErrorInvalidResourceHandle);
   return *event;
@@ -86,9 +76,12 @@ CUevent_st& find_event(cudaEvent_t event) {
 
 }  // namespace
 
-void make_null_streams(Runtime& r) {
-  for (std::size_t d = 0; d < r.devices.size(); ++d)
-    r.devices[d].null_stream = new_stream(r, static_cast<int>(d), true);
+CUstream_st* new_stream(Runtime& r, int device, bool blocking) {
+  auto stream = std::make_unique<CUstream_st>();
+  stream->id = r.next_stream++;
+  stream->device = device;
+  stream->blocking = blocking;
+  return r.streams.emplace(stream->id, std::move(stream)).first->second.get();
 }
 
 CUstream_st* stream_or_null(cudaStream_t handle, int device) {

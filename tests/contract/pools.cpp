@@ -39,7 +39,7 @@ class Pools : public Contract {
   void set(cudaMemPoolAttr attr, std::uint64_t value) const { CUDA_CHECK(cudaMemPoolSetAttribute(pool, attr, &value)); }
   char* take(std::size_t bytes, cudaStream_t stream = nullptr) const {
     char* p = nullptr;
-    CUDA_CHECK(cudaMallocFromPoolAsync(&p, bytes, pool, stream));
+    CUDA_CHECK(cudaMallocFromPoolAsync(reinterpret_cast<void**>(&p), bytes, pool, stream));
     return p;
   }
   cudaMemPool_t pool = nullptr;
@@ -191,7 +191,7 @@ TEST_F(Pools, TheDevicesPools) {
   ASSERT_CUDA(cudaMallocAsync(&a, MiB, nullptr));
   EXPECT_LT(get(cudaMemPoolAttrUsedMemCurrent), MiB) << "cudaMallocAsync takes from the device's default pool";
   ASSERT_CUDA(cudaFreeAsync(a, nullptr));
-  ASSERT_CUDA(cudaMallocFromPoolAsync(&a, MiB, pool, nullptr));
+  ASSERT_CUDA(cudaMallocFromPoolAsync(reinterpret_cast<void**>(&a), MiB, pool, nullptr));
   EXPECT_GE(get(cudaMemPoolAttrUsedMemCurrent), MiB);
   ASSERT_CUDA(cudaFreeAsync(a, nullptr));
   ASSERT_CUDA(cudaDeviceSynchronize());

@@ -18,7 +18,7 @@ typedef enum cudaDataType_t {
   CUDA_R_16F = 2,
   CUDA_R_8I = 3,
   CUDA_R_32I = 10,
-  CUDA_R_16BF = 14,
+  CUDA_R_16BF = 14
 } cudaDataType;
 typedef enum {
   CUBLAS_STATUS_SUCCESS = 0,
@@ -37,7 +37,7 @@ typedef enum { CUBLAS_DEFAULT_MATH = 0, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_R
 typedef enum {
   CUBLAS_COMPUTE_32F = 68,
   CUBLAS_COMPUTE_32I = 72,
-  CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
+  CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 } cublasComputeType_t;
 
 typedef struct cublasContext* cublasHandle_t;

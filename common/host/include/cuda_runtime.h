@@ -223,10 +223,6 @@ template <class T>
 cudaError_t cudaMallocAsync(T** ptr, size_t size, cudaStream_t stream) {
   return cudaMallocAsync((void**)(void*)ptr, size, stream);
 }
-template <class T>
-cudaError_t cudaMallocFromPoolAsync(T** ptr, size_t size, cudaMemPool_t memPool, cudaStream_t stream) {
-  return cudaMallocFromPoolAsync((void**)(void*)ptr, size, memPool, stream);
-}
 
 // -------------------------------------------------------------------------------------------------------------- launch
 

@@ -275,19 +275,17 @@ struct Status {
   cublasStatus_t status;
   const char *name, *text;
 };
-#define OOMLAB_STATUS(status, text) \
-  { status, #status, text }
 constexpr Status statuses[] = {
-    OOMLAB_STATUS(CUBLAS_STATUS_SUCCESS, "success"),
-    OOMLAB_STATUS(CUBLAS_STATUS_NOT_INITIALIZED, "the handle was not created"),
-    OOMLAB_STATUS(CUBLAS_STATUS_ALLOC_FAILED, "cuBLAS could not allocate memory for itself"),
-    OOMLAB_STATUS(CUBLAS_STATUS_INVALID_VALUE, "an argument is not valid"),
-    OOMLAB_STATUS(CUBLAS_STATUS_ARCH_MISMATCH, "this device lacks a feature that the call needs"),
-    OOMLAB_STATUS(CUBLAS_STATUS_EXECUTION_FAILED, "the computation failed on the device"),
-    OOMLAB_STATUS(CUBLAS_STATUS_INTERNAL_ERROR, "an operation inside cuBLAS failed"),
-    OOMLAB_STATUS(CUBLAS_STATUS_NOT_SUPPORTED, "this combination of types or parameters is not supported"),
+    {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS", "success"},
+    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED", "the handle was not created"},
+    {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED", "cuBLAS could not allocate memory for itself"},
+    {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE", "an argument is not valid"},
+    {CUBLAS_STATUS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH", "this device lacks a feature that the call needs"},
+    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED", "the computation failed on the device"},
+    {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR", "an operation inside cuBLAS failed"},
+    {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED",
+     "this combination of types or parameters is not supported"},
 };
-#undef OOMLAB_STATUS
 const Status& find_status(cublasStatus_t status) {
   static constexpr Status unknown{CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_UNKNOWN", "unknown cuBLAS status"};
   const auto found = std::ranges::find(statuses, status, &Status::status);

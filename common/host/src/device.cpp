@@ -190,10 +190,16 @@ int current_device() { return this_device < runtime().machine.devices ? this_dev
 Device& device_of(int number) { return runtime().devices[std::size_t(number)]; }
 void require_device(int number) { require(number >= 0 && number < runtime().machine.devices, cudaErrorInvalidDevice); }
 
+// Managed pages make room for what is charged.
+static void change_used(int device, std::size_t by) {
+  std::size_t& used = device_of(device).used;
+  used += by;
+  if (!runtime().planning) managed_set_limit(device, machine().capacity - used);
+}
+
 bool charge(int device, std::size_t bytes) {
-  const std::size_t left = machine().capacity - device_of(device).used;
-  if (!runtime().planning && bytes > left) return false;
-  refund(device, 0 - bytes);  // managed pages make room
+  if (!runtime().planning && bytes > machine().capacity - device_of(device).used) return false;
+  change_used(device, bytes);
   return true;
 }
 
@@ -204,27 +210,21 @@ void charge_or_trim(Lock& lock, int device, std::size_t bytes) {
   require(charge(device, bytes), cudaErrorMemoryAllocation);
 }
 
-void refund(int device, std::size_t bytes) {
-  std::size_t& used = device_of(device).used;
-  used -= bytes;
-  if (!runtime().planning) managed_set_limit(device, machine().capacity - used);
-}
+void refund(int device, std::size_t bytes) { change_used(device, 0 - bytes); }
 
 }  // namespace oomlab::host
 
 using namespace oomlab::host;
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  return entry("cudaRuntimeGetVersion", cudaErrorUnknown, [&](Lock&) {
-    require(version);
-    *version = CUDART_VERSION;
-  });
+  return result_entry("cudaRuntimeGetVersion", cudaErrorUnknown, version, [](Lock&) { return CUDART_VERSION; });
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  return entry("cudaGetDeviceCount", cudaErrorInitializationError, [&](Lock&) {
-    require(count);
-    *count = machine().devices;
-  });
+  return result_entry("cudaGetDeviceCount", cudaErrorInitializationError, count,
+                      [](Lock&) { return machine().devices; });
+}
+cudaError_t cudaGetDevice(int* device) {
+  return result_entry("cudaGetDevice", cudaErrorUnknown, device, [](Lock&) { return current_device(); });
 }
 cudaError_t cudaSetDevice(int device) {
   return entry("cudaSetDevice", cudaErrorUnknown, [&](Lock&) {
@@ -232,33 +232,23 @@ cudaError_t cudaSetDevice(int device) {
     this_device = device;
   });
 }
-cudaError_t cudaGetDevice(int* device) {
-  return entry("cudaGetDevice", cudaErrorUnknown, [&](Lock&) {
-    require(device);
-    *device = current_device();
-  });
-}
-
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
-  return entry("cudaGetDeviceProperties", cudaErrorUnknown, [&](Lock&) {
-    require(prop);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return result_entry("cudaGetDeviceProperties", cudaErrorUnknown, properties, [&](Lock&) {
     require_device(device);
-    *prop = {};
-    std::snprintf(prop->name, sizeof prop->name, "host runtime device %d", device);
+    cudaDeviceProp all = {};
+    std::snprintf(all.name, sizeof all.name, "host runtime device %d", device);
+    return all;
   });
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
-  return entry("cudaDeviceGetAttribute", cudaErrorUnknown, [&](Lock&) {
-    require(value);
+  return result_entry("cudaDeviceGetAttribute", cudaErrorUnknown, value, [&](Lock&) {
     require_device(device);
     switch (attr) {
-      case cudaDevAttrMultiProcessorCount:
-        *value = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-        return;
-      case cudaDevAttrPageableMemoryAccess: *value = 0; return;
-      case cudaDevAttrConcurrentManagedAccess: *value = 1; return;
+      case cudaDevAttrMultiProcessorCount: return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+      case cudaDevAttrPageableMemoryAccess: return 0;
+      case cudaDevAttrConcurrentManagedAccess: return 1;
     }
-    require(false);
+    throw Refusal{cudaErrorInvalidValue};
   });
 }
 
@@ -271,14 +261,12 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return entry("cudaDeviceCanAccessPeer", cudaErrorUnknown, [&](Lock&) {
-    require(can);
+  return result_entry("cudaDeviceCanAccessPeer", cudaErrorUnknown, can, [&](Lock&) {
     require_device(device);
     require_device(peer);
-    *can = device != peer;
+    return device != peer;
   });
 }
-
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return entry("cudaMemGetInfo", cudaErrorUnknown, [&](Lock&) {
     require(free && total);

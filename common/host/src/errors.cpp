@@ -42,23 +42,20 @@ struct Named {
   cudaError_t code;
   const char *name, *text;
 };
-#define OOMLAB_NAMED(code, text) \
-  { code, #code, text }
 constexpr Named names[] = {
-    OOMLAB_NAMED(cudaSuccess, "no error"),
-    OOMLAB_NAMED(cudaErrorInvalidValue, "invalid argument"),
-    OOMLAB_NAMED(cudaErrorMemoryAllocation, "out of memory"),
-    OOMLAB_NAMED(cudaErrorInitializationError, "initialization error"),
-    OOMLAB_NAMED(cudaErrorInvalidConfiguration, "invalid configuration argument"),
-    OOMLAB_NAMED(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
-    OOMLAB_NAMED(cudaErrorInvalidDevice, "invalid device ordinal"),
-    OOMLAB_NAMED(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-    OOMLAB_NAMED(cudaErrorNotReady, "device not ready"),
-    OOMLAB_NAMED(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
-    OOMLAB_NAMED(cudaErrorNotSupported, "operation not supported"),
-    OOMLAB_NAMED(cudaErrorUnknown, "unknown error"),
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
-#undef OOMLAB_NAMED
 const Named& find_name(cudaError_t code) noexcept {
   static constexpr Named unknown{cudaErrorUnknown, "unrecognized error code", "unrecognized error code"};
   const auto found = std::ranges::find(names, code, &Named::code);

@@ -291,6 +291,19 @@ void managed_free(void* address) noexcept {
   lazy_free(region->base, region->count * page_bytes);
 }
 
+std::size_t managed_resident(int device) noexcept { return residents[device].bytes; }
+
+void managed_set_limit(int device, std::size_t bytes) noexcept {
+  const Spin spin;
+  residents[device].limit = bytes;
+  evict_to(device, bytes);
+}
+
+PagingCounters take_paging_counters() noexcept {
+  const Spin spin;
+  return std::exchange(counters, PagingCounters{});
+}
+
 namespace {
 
 template <class Visit>
@@ -302,8 +315,7 @@ void for_pages(const void* address, std::size_t bytes, Visit visit) {
   for (Page* page = first; page <= last; ++page) visit(*page);
 }
 
-}  // namespace
-
+// Moves pages without faults.
 void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept {
   for_pages(address, bytes, [device](Page& page) {
     const std::uint64_t moved = counters.bytes_to_device;
@@ -332,21 +344,6 @@ void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise adv
     show(page);
   });
 }
-
-std::size_t managed_resident(int device) noexcept { return residents[device].bytes; }
-
-void managed_set_limit(int device, std::size_t bytes) noexcept {
-  const Spin spin;
-  residents[device].limit = bytes;
-  evict_to(device, bytes);
-}
-
-PagingCounters take_paging_counters() noexcept {
-  const Spin spin;
-  return std::exchange(counters, PagingCounters{});
-}
-
-namespace {
 
 // Refuses what is no range of managed memory. Where that is to go: a device, or the host.
 int place_of(const void* address, std::size_t bytes, cudaMemLocation where) {

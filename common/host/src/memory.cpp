@@ -12,8 +12,6 @@
 
 namespace oomlab::host {
 
-// ------------------------------------------------------------------------------------------------------------- storage
-
 constexpr std::size_t mapped_from = std::size_t(1) << 20;  // storage of this size comes from mmap
 
 void* storage_allocate(std::size_t bytes) {
@@ -33,31 +31,24 @@ void* storage_allocate(std::size_t bytes) {
   return address;
 }
 
-#ifdef OOMLAB_HOST_CHECK
 namespace {
 // ThreadSanitizer remembers every write, in four times the memory. Of a block it sees only the ends: who uses the block
 // too early touches those, too.
-constexpr std::size_t seen = std::size_t(64) << 10;
+constexpr std::size_t seen = std::size_t(128) << 10;
 
 __attribute__((no_sanitize("thread"), optimize("no-tree-loop-distribute-patterns"))) void fill_unseen(
     std::uint64_t* words, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) words[i] = ~std::uint64_t(0);
 }
 }  // namespace
-#endif
 
 void poison(void* address, std::size_t bytes) noexcept {
   if (!poisoned) return;
-#ifdef OOMLAB_HOST_CHECK
-  if (bytes > 4 * seen) {
-    unsigned char* const first = static_cast<unsigned char*>(address);
-    fill_unseen(static_cast<std::uint64_t*>(address), bytes / sizeof(std::uint64_t));
-    std::memset(first, 0xff, seen);
-    std::memset(first + bytes - seen, 0xff, seen);
-    return;
-  }
-#endif
-  std::memset(address, 0xff, bytes);
+  fill_unseen(static_cast<std::uint64_t*>(address), bytes / sizeof(std::uint64_t));
+  unsigned char* const first = static_cast<unsigned char*>(address);
+  const std::size_t end = std::min(bytes, seen);
+  std::memset(first, 0xff, end);
+  std::memset(first + bytes - end, 0xff, end);
 }
 
 void storage_free(void* storage, std::size_t bytes) noexcept {
@@ -81,8 +72,6 @@ std::uintptr_t plan_address(std::size_t bytes) {
   return address;
 }
 
-// -------------------------------------------------------------------------------------------------------------- blocks
-
 namespace {
 
 // A block comes (+1) or goes (-1). Unsigned sums wrap around, so both are additions.
@@ -92,7 +81,7 @@ void count(const Block& block, int change) {
   if (block.kind == Kind::pinned) {
     live.pinned_bytes += times * block.size;
   } else {
-    live.device_bytes += times * block.charged;
+    live.device_bytes += times * block.charged();
     live.device_blocks += times;
   }
 }
@@ -116,7 +105,7 @@ void release(Lock& lock, Blocks::iterator found, CUstream_st* stream) {
   runtime().blocks.erase(found);
   count(block, -1);
   if (block.kind == Kind::pool) return pool_release(lock, address, block, stream);
-  if (block.kind == Kind::device) refund(block.device, block.charged);
+  if (block.kind == Kind::device) refund(block.device, block.charged());
   if (block.kind != Kind::device && runtime().planning)
     lazy_free(address, block.size);
   else if (block.kind == Kind::managed)
@@ -163,11 +152,9 @@ void* host_visible_allocate(std::size_t size, Kind kind) {
   } else {
     address = kind == Kind::managed ? managed_allocate(size) : storage_allocate(size);
   }
-  add_block(address, {size, round_up(size, granule), kind, current_device()});
+  add_block(address, {size, kind, current_device()});
   return address;
 }
-
-// -------------------------------------------------------------------------------------------------------------- copies
 
 // Who may touch an address; pinned and managed memory belong to both worlds.
 struct Reach {
@@ -179,41 +166,32 @@ Reach reach_of(const void* address) {
   return {block->kind == Kind::pinned || block->kind == Kind::managed, true};
 }
 
-struct Copy {
-  void* to;
-  const void* from;
-  std::size_t bytes;
-  void operator()() const { std::memmove(to, from, bytes); }
-};
-
 // `wait`: the forms without Async.
-cudaError_t copy(Lock& lock, Copy work, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
+cudaError_t copy(Lock& lock, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle,
+                 bool wait) {
   CUstream_st& stream = find_stream(handle);
   require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
-  if (work.bytes == 0) return cudaSuccess;
-  require(work.to && work.from && in_bounds(work.to, work.bytes) && in_bounds(work.from, work.bytes));
-  const Reach to = reach_of(work.to), from = reach_of(work.from);
+  if (bytes == 0) return cudaSuccess;
+  require(to && from && in_bounds(to, bytes) && in_bounds(from, bytes));
+  const Reach target = reach_of(to), source = reach_of(from);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  require(kind == cudaMemcpyDefault || ((to_device ? to.device : to.host) && (from_device ? from.device : from.host)));
-  count_work(stream.device, &Work::copied_bytes, work.bytes);
+  require(kind == cudaMemcpyDefault ||
+          ((to_device ? target.device : target.host) && (from_device ? source.device : source.host)));
+  count_work(stream.device, &Work::copied_bytes, bytes);
   if (runtime().planning) return cudaSuccess;
-  if (!deferred()) {
-    execute(lock, stream, work);
-    if (wait) managed_host_view();
-    return cudaSuccess;
-  }
   // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
   // Async, except from device to device.
-  const bool finish = !to.device || (wait && (to.host || from.host));
-  if (!from.device && !finish) {
-    auto staged = std::make_shared<std::vector<char>>(work.bytes);
-    Copy{staged->data(), work.from, work.bytes}();
-    execute(lock, stream, [=] { Copy{work.to, staged->data(), work.bytes}(); });
+  const bool finish = !target.device || (wait && (target.host || source.host));
+  if (!source.device && !finish && deferred()) {
+    const char* const first = static_cast<const char*>(from);
+    const auto staged = std::make_shared<std::vector<char>>(first, first + bytes);
+    execute(lock, stream, [=] { std::memmove(to, staged->data(), bytes); });
   } else {
-    execute(lock, stream, work);
+    execute(lock, stream, [=] { std::memmove(to, from, bytes); });
   }
-  return finish ? drain(lock, {{stream.id, stream.submitted}}) : cudaSuccess;
+  if (wait && !deferred()) managed_host_view();
+  return finish && deferred() ? drain(lock, {{stream.id, stream.submitted}}) : cudaSuccess;
 }
 
 void fill(Lock& lock, void* address, int value, std::size_t bytes, cudaStream_t handle) {
@@ -235,12 +213,12 @@ cudaError_t cudaMalloc(void** result, size_t size) {
     *result = nullptr;
     if (size == 0) return;
     require(size <= most_bytes, cudaErrorMemoryAllocation);
-    const Block block{size, round_up(size, granule), Kind::device, current_device()};
-    charge_or_trim(lock, block.device, block.charged);
+    const Block block{size, Kind::device, current_device()};
+    charge_or_trim(lock, block.device, block.charged());
     try {
       *result = storage_allocate(size);
     } catch (const std::bad_alloc&) {
-      refund(block.device, block.charged);
+      refund(block.device, block.charged());
       throw;
     }
     add_block(*result, block);
@@ -265,9 +243,9 @@ cudaError_t cudaMallocHost(void** result, size_t size) {
 }
 
 cudaError_t cudaMallocManaged(void** result, size_t size, unsigned int flags) {
-  return entry("cudaMallocManaged", cudaErrorMemoryAllocation, [&](Lock&) {
-    require(result && size && flags == cudaMemAttachGlobal);
-    *result = host_visible_allocate(size, Kind::managed);
+  return result_entry("cudaMallocManaged", cudaErrorMemoryAllocation, result, [&](Lock&) {
+    require(size && flags == cudaMemAttachGlobal);
+    return host_visible_allocate(size, Kind::managed);
   });
 }
 
@@ -280,14 +258,12 @@ cudaError_t cudaFreeHost(void* address) {
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return entry("cudaMemcpy", cudaErrorUnknown, [&](Lock& lock) {
-    return copy(lock, {to, from, bytes}, kind, nullptr, true);
-  });
+  return entry("cudaMemcpy", cudaErrorUnknown,
+               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, nullptr, true); });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return entry("cudaMemcpyAsync", cudaErrorUnknown, [&](Lock& lock) {
-    return copy(lock, {to, from, bytes}, kind, stream, false);
-  });
+  return entry("cudaMemcpyAsync", cudaErrorUnknown,
+               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, stream, false); });
 }
 cudaError_t cudaMemset(void* address, int value, size_t bytes) {
   return entry("cudaMemset", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, nullptr); });

@@ -1,6 +1,6 @@
 #pragma once
-// NCCL: what a rank asks of its communicator (nccl.cpp) and how that is done (nccl_collectives.cpp), what the ranks of
-// one communicator share, and what ranks in other processes are told of it (nccl_world.cpp).
+// NCCL: what a rank asks of its communicator (nccl.cpp), what the ranks of one communicator share and do together, and
+// what ranks in other processes are told of it (nccl_world.cpp).
 //
 // Each process has a World of its own for a communicator. What happens in it is told to all other processes by
 // messages (see host::expect_processes()), and what a rank contributes goes to the processes of those who need it.

@@ -126,7 +126,7 @@ void* pool_allocate(Lock& lock, std::size_t size, Pool& pool, CUstream_st& strea
     trim_pools(pool.device, true);
     require(fits(), cudaErrorMemoryAllocation);
   }
-  const Block block{size, bytes, Kind::pool, pool.device, &pool, take(pool, bytes, stream)};
+  const Block block{size, Kind::pool, pool.device, &pool, take(pool, bytes, stream)};
   const auto chunk = pool.chunks.find(pool.ranges.at(block.offset).chunk);
   char* address = chunk->second.base + (block.offset - chunk->first);
   if (!chunk->second.base) {
@@ -183,19 +183,15 @@ bool open_to(const void* address, int device) {
 using namespace oomlab::host;
 
 cudaError_t cudaMallocAsync(void** result, size_t size, cudaStream_t handle) {
-  return entry("cudaMallocAsync", cudaErrorMemoryAllocation, [&](Lock& lock) {
-    require(result);
+  return result_entry("cudaMallocAsync", cudaErrorMemoryAllocation, result, [&](Lock& lock) {
     CUstream_st& stream = find_stream(handle);
-    *result = pool_allocate(lock, size, *device_of(stream.device).default_pool, stream);
+    return pool_allocate(lock, size, *device_of(stream.device).default_pool, stream);
   });
 }
 cudaError_t cudaMallocFromPoolAsync(void** result, size_t size, cudaMemPool_t pool, cudaStream_t stream) {
-  return entry("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation, [&](Lock& lock) {
-    require(result);
-    *result = pool_allocate(lock, size, find_pool(pool), find_stream(stream));
-  });
+  return result_entry("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation, result,
+                      [&](Lock& lock) { return pool_allocate(lock, size, find_pool(pool), find_stream(stream)); });
 }
-
 cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
   return release_entry("cudaFreeAsync", [&](Lock& lock) {
     CUstream_st& stream = find_stream(handle);
@@ -204,15 +200,14 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* result, const cudaMemPoolProps* props) {
-  return entry("cudaMemPoolCreate", cudaErrorMemoryAllocation, [&](Lock&) {
-    require(result && props && props->allocType == cudaMemAllocationTypePinned && !props->handleTypes &&
+  return result_entry("cudaMemPoolCreate", cudaErrorMemoryAllocation, result, [&](Lock&) {
+    require(props && props->allocType == cudaMemAllocationTypePinned && !props->handleTypes &&
             props->location.type == cudaMemLocationTypeDevice && !props->usage && !props->maxSize);
     require_device(props->location.id);
-    *result = new_pool(runtime(), props->location.id);
     ++runtime().live.pools;
+    return new_pool(runtime(), props->location.id);
   });
 }
-
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
   return release_entry("cudaMemPoolDestroy", [&](Lock& lock) {
     Pool& pool = find_pool(handle);
@@ -277,9 +272,8 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* 
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* result, int device) {
-  return entry("cudaDeviceGetDefaultMemPool", cudaErrorUnknown, [&](Lock&) {
-    require(result);
+  return result_entry("cudaDeviceGetDefaultMemPool", cudaErrorUnknown, result, [&](Lock&) {
     require_device(device);
-    *result = device_of(device).default_pool;
+    return device_of(device).default_pool;
   });
 }

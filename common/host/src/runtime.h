@@ -49,7 +49,8 @@ enum class Kind : std::uint8_t { device, pool, managed, pinned, mapped };
 
 /// One piece of memory that the program holds, found by address.
 struct Block {
-  std::size_t size = 0, charged = 0;  // as asked for; as counted
+  std::size_t size = 0;  // as asked for
+  std::size_t charged() const { return kind == Kind::mapped ? 0 : round_up(size, granule); }
   Kind kind = Kind::device;
   int device = 0;
   cudaMemPool_t pool = nullptr;  // and its place there
@@ -167,6 +168,14 @@ template <class Work>
 cudaError_t entry(const char* call, cudaError_t fault, Work&& work) noexcept {
   return set_last_error(frame(call, fault, false, work));
 }
+/// Of a call that has a result: what work(lock) returns.
+template <class Result, class Work>
+cudaError_t result_entry(const char* call, cudaError_t fault, Result* result, Work&& work) noexcept {
+  return entry(call, fault, [&](Lock& lock) {
+    require(result);
+    *result = work(lock);
+  });
+}
 template <class Work>
 cudaError_t release_entry(const char* call, Work&& work) noexcept {
   return set_last_error(frame(call, cudaErrorUnknown, true, work));
@@ -244,10 +253,6 @@ class DeviceView {
 void managed_host_view() noexcept;
 void* managed_allocate(std::size_t bytes);  // throws std::bad_alloc
 void managed_free(void* address) noexcept;
-/// Moves pages to a device (-1: to the host) without faults.
-void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept;
-/// Follows cudaMemAdvise for the pages of a range; device -1 is the host.
-void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept;
 /// Bytes of managed memory on a device, and how many there may be: pages beyond are evicted.
 std::size_t managed_resident(int device) noexcept;
 void managed_set_limit(int device, std::size_t bytes) noexcept;
@@ -274,20 +279,17 @@ void wait_for_unfinished(Lock& lock, CUstream_st& stream);
 /// Does `work` in stream order: now, with the mutex released, or later.
 template <class Work>
 void execute(Lock& lock, CUstream_st& stream, Work&& work) {
-  const int device = stream.device;
+  auto viewed = [device = stream.device, work = std::forward<Work>(work)] {
+    const DeviceView view(device);
+    work();
+  };
   if (deferred()) {
-    submit(stream, [device, work = std::forward<Work>(work)] {
-      const DeviceView view(device);
-      work();
-    });
+    submit(stream, std::move(viewed));
     return;
   }
   wait_for_unfinished(lock, stream);
   lock.unlock();
-  {
-    const DeviceView view(device);
-    work();
-  }
+  viewed();
   lock.lock();
 }
 

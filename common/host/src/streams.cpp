@@ -156,10 +156,10 @@ cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) noexcept {
 using namespace oomlab::host;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* result, unsigned int flags) {
-  return entry("cudaStreamCreateWithFlags", cudaErrorMemoryAllocation, [&](Lock&) {
-    require(result && flags <= cudaStreamNonBlocking);
-    *result = new_stream(runtime(), current_device(), flags != cudaStreamNonBlocking);
+  return result_entry("cudaStreamCreateWithFlags", cudaErrorMemoryAllocation, result, [&](Lock&) {
+    require(flags <= cudaStreamNonBlocking);
     ++runtime().live.streams;
+    return new_stream(runtime(), current_device(), flags != cudaStreamNonBlocking);
   });
 }
 cudaError_t cudaStreamCreate(cudaStream_t* result) { return cudaStreamCreateWithFlags(result, 0); }
@@ -205,16 +205,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* result) {
-  return entry("cudaEventCreate", cudaErrorMemoryAllocation, [&](Lock&) {
-    require(result);
+  return result_entry("cudaEventCreate", cudaErrorMemoryAllocation, result, [&](Lock&) {
     auto event = std::make_unique<CUevent_st>();
     event->device = current_device();
-    runtime().events.insert(event.get());
     ++runtime().live.events;
-    *result = event.release();
+    return *runtime().events.insert(event.release()).first;
   });
 }
-
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   return release_entry("cudaEventDestroy", [&](Lock&) {
     require(runtime().events.erase(handle), cudaErrorInvalidResourceHandle);
@@ -246,11 +243,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 }
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start_handle, cudaEvent_t end_handle) {
-  return entry("cudaEventElapsedTime", cudaErrorUnknown, [&](Lock&) {
-    require(ms);
+  return result_entry("cudaEventElapsedTime", cudaErrorUnknown, ms, [&](Lock&) {
     const CUevent_st &start = find_event(start_handle), &end = find_event(end_handle);
     require(start.milliseconds && end.milliseconds && start.device == end.device, cudaErrorInvalidResourceHandle);
     require(all_done({start.ticket, end.ticket}), cudaErrorNotReady);
-    *ms = static_cast<float>(*end.milliseconds - *start.milliseconds);
+    return static_cast<float>(*end.milliseconds - *start.milliseconds);
   });
 }

@@ -167,7 +167,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     const bool done = memory->file < 0 ||
                       mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) != MAP_FAILED;
     require(done, cudaErrorMemoryAllocation);
-    runtime().blocks.emplace(address, Block{size, 0, Kind::mapped, memory->device, nullptr, 0, false});
+    runtime().blocks.emplace(address, Block{size, Kind::mapped, memory->device, nullptr, 0, false});
     mapped.emplace(address, memory);
   });
 }

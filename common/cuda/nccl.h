@@ -58,7 +58,7 @@ class RemoteNcclError final : public NcclError, public AnotherRankFailed {
   } while (false)
 
 template <class T>
-inline constexpr ncclDataType_t kNcclType = ncclInt8;
+extern const ncclDataType_t kNcclType;  // of these types only
 template <>
 inline constexpr ncclDataType_t kNcclType<float> = ncclFloat32;
 template <>

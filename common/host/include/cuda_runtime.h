@@ -119,11 +119,8 @@ struct cudaMemAccessDesc {
 };
 enum cudaMemoryAdvise {
   cudaMemAdviseSetReadMostly = 1,
-  cudaMemAdviseUnsetReadMostly = 2,
   cudaMemAdviseSetPreferredLocation = 3,
-  cudaMemAdviseUnsetPreferredLocation = 4,
-  cudaMemAdviseSetAccessedBy = 5,
-  cudaMemAdviseUnsetAccessedBy = 6
+  cudaMemAdviseSetAccessedBy = 5
 };
 
 /// The members of the real structure that somebody reads, under their real names. Compute capability is 0.0 here.

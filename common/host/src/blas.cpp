@@ -271,6 +271,12 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t t
   });
 }
 
+// Is checked, and makes no difference.
+cublasStatus_t setting(const char* call, cublasHandle_t handle, bool valid) {
+  return blas_entry(call, CUBLAS_STATUS_INTERNAL_ERROR, handle,
+                    [&] { return valid ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE; });
+}
+
 struct Status {
   cublasStatus_t status;
   const char *name, *text;
@@ -326,17 +332,11 @@ cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
 }
 
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t) {
-  return blas_entry("cublasSetWorkspace", CUBLAS_STATUS_INTERNAL_ERROR, handle, [&] {
-    const bool aligned = reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0;
-    return aligned ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
-  });
+  return setting("cublasSetWorkspace", handle, reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0);
 }
-
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-  return blas_entry("cublasSetMathMode", CUBLAS_STATUS_INTERNAL_ERROR, handle, [&] {
-    const bool known = mode == CUBLAS_DEFAULT_MATH || mode == CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-    return known ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
-  });
+  return setting("cublasSetMathMode", handle,
+                 mode == CUBLAS_DEFAULT_MATH || mode == CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
 }
 
 cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,

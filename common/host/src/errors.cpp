@@ -21,20 +21,12 @@ constinit std::atomic<std::uint64_t> calls{0}, target{0};
 constinit std::atomic<int> only_device{-1};
 constinit std::atomic<const char*> site{""};
 
-void rearm(Arm how, std::uint64_t k) noexcept {
-  arm = Arm::off;
-  calls = 0;
-  target = k;
-  site = "";
-  arm = how;
-}
-
 // Armed from the environment before main().
 [[maybe_unused]] const bool armed_by_environment = [] {
   const char* text = std::getenv("OOMLAB_FAULT");
   char* end = nullptr;
   const std::uint64_t k = text ? std::strtoull(text, &end, 10) : 0;
-  if (k) rearm(*end == ':' ? Arm::onwards : Arm::once, k);
+  if (k) arm_fault(k, *end == ':');
   return k != 0;
 }();
 
@@ -89,13 +81,14 @@ cudaError_t error_of_current_exception() noexcept {
 }
 
 void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
+  arm = Arm::off;
   only_device = device;
-  rearm(from_then_on ? Arm::onwards : Arm::once, k);
+  calls = 0;
+  target = k;
+  site = "";
+  arm = from_then_on ? Arm::onwards : Arm::once;
 }
-void arm_counting() noexcept {
-  only_device = -1;
-  rearm(Arm::once, 0);  // which no call is
-}
+void arm_counting() noexcept { arm_fault(0, false); }  // no call has number 0
 void disarm_fault() noexcept { arm = Arm::off; }
 std::uint64_t fault_calls() noexcept { return calls; }
 const char* fault_site() noexcept { return site; }

@@ -326,20 +326,15 @@ void managed_prefetch(const void* address, std::size_t bytes, int device) noexce
 
 void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept {
   for_pages(address, bytes, [&](Page& page) {
-    const std::uint64_t bit = device == on_host ? 0 : std::uint64_t(1) << device;
     switch (advice) {
       case cudaMemAdviseSetReadMostly: page.read_mostly = true; break;
-      case cudaMemAdviseUnsetReadMostly:
-        page.read_mostly = false;
-        if (page.both()) unlink(page);
-        break;
       case cudaMemAdviseSetPreferredLocation:
         page.preferred = static_cast<std::int8_t>(device);
         page.has_preferred = true;
         break;
-      case cudaMemAdviseUnsetPreferredLocation: page.has_preferred = false; break;
-      case cudaMemAdviseSetAccessedBy: page.mapped_by |= bit; break;
-      case cudaMemAdviseUnsetAccessedBy: page.mapped_by &= ~bit; break;
+      case cudaMemAdviseSetAccessedBy:
+        if (device != on_host) page.mapped_by |= std::uint64_t(1) << device;
+        break;
     }
     show(page);
   });
@@ -371,8 +366,9 @@ cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocat
 
 cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation where) {
   return entry("cudaMemAdvise", cudaErrorUnknown, [&](Lock&) {
-    require(advice >= cudaMemAdviseSetReadMostly && advice <= cudaMemAdviseUnsetAccessedBy);
-    const bool anywhere = advice <= cudaMemAdviseUnsetReadMostly || advice == cudaMemAdviseUnsetPreferredLocation;
+    require(advice == cudaMemAdviseSetReadMostly || advice == cudaMemAdviseSetPreferredLocation ||
+            advice == cudaMemAdviseSetAccessedBy);
+    const bool anywhere = advice == cudaMemAdviseSetReadMostly;
     const int place = place_of(address, bytes, anywhere ? cudaMemLocation{cudaMemLocationTypeHost, 0} : where);
     if (!runtime().planning) managed_advise(address, bytes, advice, place);
   });

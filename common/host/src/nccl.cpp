@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <cstring>
+#include <iterator>
 #include <set>
 
 #include "nccl_world.h"
@@ -137,17 +138,15 @@ ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const nc
 using namespace oomlab::host;
 
 const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error";
-    case ncclSystemError: return "unhandled system error";
-    case ncclInternalError: return "internal error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "NCCL operation in progress";
-  }
-  return "unknown result code";
+  constexpr const char* texts[] = {"no error",
+                                   "unhandled cuda error",
+                                   "unhandled system error",
+                                   "internal error",
+                                   "invalid argument",
+                                   "invalid usage",
+                                   "remote process exited or there was a network error",
+                                   "NCCL operation in progress"};
+  return result >= 0 && result < std::ssize(texts) ? texts[result] : "unknown result code";
 }
 const char* ncclGetLastError(ncclComm_t) { return last_complaint(); }
 

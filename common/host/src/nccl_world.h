@@ -24,7 +24,7 @@ enum class Call : std::int32_t { all_reduce, reduce, broadcast, reduce_scatter, 
 /// What a rank asks for: what the others must ask for, too.
 struct What {
   Call call{};
-  ncclDataType_t type = ncclInt8;
+  ncclDataType_t type = ncclFloat32;
   std::int32_t root = 0;  // or the peer; what is sent bears the receiver's number
   std::uint64_t count = 0;
   bool operator==(const What&) const = default;

@@ -58,7 +58,7 @@ class RemoteNcclError final : public NcclError, public AnotherRankFailed {
   } while (false)
 
 template <class T>
-extern const ncclDataType_t kNcclType;  // of these types only
+inline constexpr ncclDataType_t kNcclType = ncclInt8;
 template <>
 inline constexpr ncclDataType_t kNcclType<float> = ncclFloat32;
 template <>

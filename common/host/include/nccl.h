@@ -35,7 +35,7 @@ typedef enum {
   ncclInProgress = 7
 } ncclResult_t;
 
-typedef enum { ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum { ncclInt8 = 0, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
 typedef enum { ncclSum = 0 } ncclRedOp_t;
 
 #define NCCL_CONFIG_UNDEF_INT (-2147483647 - 1)

@@ -189,6 +189,7 @@ const char* last_complaint() { return last_text; }
 
 std::size_t bytes_of(ncclDataType_t type) {
   switch (type) {
+    case ncclInt8: return 1;
     case ncclFloat16:
     case ncclBfloat16: return 2;
     case ncclFloat32: return 4;
@@ -287,15 +288,15 @@ std::shared_ptr<Unfinished> make_handshake(std::shared_ptr<World> world, int ran
   return handshake;
 }
 
-template <class T>
+template <class T, class Sum>
 void add_up(std::byte* to, const std::vector<const std::byte*>& from, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto value = [&](std::size_t r) {
       T v;
       std::memcpy(&v, from[r] + i * sizeof(T), sizeof(T));
-      return static_cast<float>(v);
+      return static_cast<Sum>(v);
     };
-    float sum = value(0);
+    Sum sum = value(0);
     for (std::size_t r = 1; r < from.size(); ++r) sum += value(r);
     const T stored = static_cast<T>(sum);
     std::memcpy(to + i * sizeof(T), &stored, sizeof(T));
@@ -304,9 +305,10 @@ void add_up(std::byte* to, const std::vector<const std::byte*>& from, std::size_
 
 void add_up(std::byte* to, const std::vector<const std::byte*>& from, const What& what) {
   switch (what.type) {
-    case ncclFloat16: return add_up<__half>(to, from, what.count);
-    case ncclFloat32: return add_up<float>(to, from, what.count);
-    case ncclBfloat16: return add_up<__nv_bfloat16>(to, from, what.count);
+    case ncclInt8: return add_up<std::int8_t, int>(to, from, what.count);
+    case ncclFloat16: return add_up<__half, float>(to, from, what.count);
+    case ncclFloat32: return add_up<float, float>(to, from, what.count);
+    case ncclBfloat16: return add_up<__nv_bfloat16, float>(to, from, what.count);
   }
 }
 

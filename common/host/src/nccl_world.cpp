@@ -28,7 +28,17 @@ std::map<Key, std::weak_ptr<World>> registry;
 std::map<Key, std::shared_ptr<World>> foreign;  // that no rank here has joined, and perhaps none will
 std::uint64_t next_id = 1;
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
-std::map<Key, std::string> failed_worlds;
+// In a place that never grows: a program that goes on after a failure has not leaked it.
+struct Failed {
+  Key key;
+  char why[200] = "";
+} failed_worlds[64];
+Failed& failed_world(const Key& key) { return failed_worlds[key.number % std::size(failed_worlds)]; }
+
+void remember_failure(const Key& key, std::string_view why) {
+  failed_world(key).key = key;
+  failed_world(key).why[why.copy(failed_world(key).why, sizeof Failed::why - 1)] = '\0';
+}
 
 void take(int process, std::string_view text) {
   const RuntimeScope scope;
@@ -44,7 +54,7 @@ void take(int process, std::string_view text) {
       world = foreign[message.key] = std::make_shared<World>(message.key, int(message.what.count));
       registry[message.key] = world;
     }
-    if (!world && message.kind == Message::Kind::failed) failed_worlds[message.key] = data;
+    if (!world && message.kind == Message::Kind::failed) remember_failure(message.key, data);
     if (!world) return;  // left, or posted to ranks that have left since
     // Whoever leaves first has seen all come, or has failed.
     if (message.kind == Message::Kind::left || message.kind == Message::Kind::failed) foreign.erase(message.key);
@@ -91,8 +101,7 @@ std::shared_ptr<World> find_world(const ncclUniqueId& id, int size) {
   const bool mine = key.process == std::uint64_t(mail.process);
   if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes)))
     refuse(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
-  if (const auto failed = failed_worlds.find(key); failed != failed_worlds.end())
-    refuse(ncclRemoteError, failed->second);
+  if (failed_world(key).key == key) refuse(ncclRemoteError, failed_world(key).why);
   std::weak_ptr<World>& entry = registry[key];
   std::shared_ptr<World> world = entry.lock();
   if (!world) entry = world = std::make_shared<World>(key, size);
@@ -141,7 +150,7 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
     failure = data;
     result = ncclResult_t(m.result);
     const std::lock_guard lock(registry_mutex);
-    failed_worlds[key] = failure;
+    remember_failure(key, failure);
   } else if (m.kind == Message::Kind::joined && m.what.count != std::uint64_t(size)) {
     const auto [fewer, more] = std::minmax({m.what.count, std::uint64_t(size)});
     return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks for one of them, " +

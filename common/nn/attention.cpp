@@ -3,10 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "nn/attention_batches.h"
+#include "nn/named.h"
 #include "nn/transformer_ops.h"
 
 namespace oomlab::nn {
@@ -21,9 +19,7 @@ const char* name_of(AttentionForm form) noexcept {
 }
 
 AttentionForm parse_attention(std::string_view name) {
-  for (const AttentionForm form : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
-    if (name == name_of(form)) return form;
-  throw std::invalid_argument("attention '" + std::string(name) + "' is unknown; known: textbook, tiled, fused");
+  return parse_named("attention", name, {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused});
 }
 
 template <class T>

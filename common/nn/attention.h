@@ -4,8 +4,7 @@
 //   textbook  the probabilities are a matrix in memory, B·H·S² elements, kept for the backward pass (Vaswani et al.,
 //             2017)
 //   tiled     the scores of some queries at a time, through cuBLAS; computed again in the backward pass, nothing is
-//   kept
-//             (after Rabe and Staats, "Self-attention does not need O(n²) memory", 2021)
+//             kept (after Rabe and Staats, "Self-attention does not need O(n²) memory", 2021)
 //   fused     one kernel, which never stores a score: it meets the keys tile by tile, with a running maximum and sum,
 //             and keeps the logarithm of each row's sum (Dao et al., "FlashAttention", 2022)
 //
@@ -49,9 +48,13 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
 
 // ---- tiled
 
-/// Queries of a tile, of a group of max(sequences, heads) matrices: so many that their scores take no more elements
-/// than attended does, but 32 where there are as many.
-std::size_t attention_tile_rows(const AttentionShape& shape);
+/// Queries of a tile, and how many of a group's max(sequences, heads) matrices it has: so many that their scores take
+/// no more elements than attended does, but 32 queries of all where there are as many. Of long sequences a tile has
+/// more queries of fewer matrices: the same scores, in products of a better shape.
+struct AttentionTile {
+  std::size_t rows, matrices;
+};
+AttentionTile attention_tile(const AttentionShape& shape);
 /// attended [rows, width]; allocates the scores of one tile meanwhile (activations).
 template <class T>
 void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended);

@@ -25,11 +25,13 @@ class AttentionGroups {
   std::size_t count() const noexcept { return std::min(shape_.heads, shape_.sequences); }
   /// Matrices of a group.
   std::size_t matrices() const noexcept { return std::max(shape_.heads, shape_.sequences); }
-  /// Of one group, from row `row` on.
+  /// Of one group, from its matrix `matrix` and row `row` on.
   template <class T>
-  Strided<T> of(std::size_t group, const HeadMatrices<T>& all, std::size_t row = 0) const noexcept {
-    T* const first = all.data + group * (of_head_ ? all.head_stride : all.sequence_stride);
-    return {first + row * all.row_stride, all.row_stride, of_head_ ? all.sequence_stride : all.head_stride};
+  Strided<T> of(std::size_t group, const HeadMatrices<T>& all, std::size_t matrix = 0,
+                std::size_t row = 0) const noexcept {
+    const std::size_t between_groups = of_head_ ? all.head_stride : all.sequence_stride;
+    const std::size_t stride = of_head_ ? all.sequence_stride : all.head_stride;
+    return {all.data + group * between_groups + matrix * stride + row * all.row_stride, all.row_stride, stride};
   }
 
   std::size_t depth() const noexcept { return shape_.width / shape_.heads; }

@@ -54,21 +54,21 @@ struct Layout {
   __device__ bool sees(std::size_t query, std::size_t key) const { return key < seq && (!causal || key <= query); }
 };
 
-// Rows of T [rows, depth], `stride` apart, to shared memory as floats; rows beyond are zero.
-template <class T>
-__device__ void take(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at) {
+// Rows of T [rows, depth], `stride` apart, to shared memory as floats, to[place(row, column)]; rows beyond are zero.
+template <class T, class Place>
+__device__ void take_to(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at, Place place) {
   for (std::size_t i : block_range(at.tile * at.depth)) {
     const std::size_t row = i / at.depth, column = i % at.depth;
-    to[i] = row < rows ? static_cast<float>(from[row * stride + column]) : 0.0f;
+    to[place(row, column)] = row < rows ? static_cast<float>(from[row * stride + column]) : 0.0f;
   }
 }
-// The same, transposed: to[column · tile + row].
+template <class T>
+__device__ void take(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at) {
+  take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return row * at.depth + column; });
+}
 template <class T>
 __device__ void take_transposed(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at) {
-  for (std::size_t i : block_range(at.tile * at.depth)) {
-    const std::size_t row = i / at.depth, column = i % at.depth;
-    to[column * at.tile + row] = row < rows ? static_cast<float>(from[row * stride + column]) : 0.0f;
-  }
+  take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return column * at.tile + row; });
 }
 
 // Calls body(lanes, row, column) for the rows × columns of a matrix, `lanes` columns at a time: kWide of them, or one
@@ -173,16 +173,38 @@ __global__ void row_dots_kernel(const T* __restrict__ attended, const T* __restr
   }
 }
 
-// The probabilities of a tile and the gradients of its scores, from the products q·kᵀ and d·vᵀ, in their places.
-__device__ inline void score_gradients(float* p, float* ds, const float* row_lse, const float* row_dot,
-                                       std::size_t query, std::size_t queries, std::size_t key, const Layout& at) {
+// What the backward pass needs of a tile of queries: themselves, the gradients of what they attended to, both
+// [tile, depth], and of each row the log-sum-exp and the dot.
+struct Queries {
+  float *q, *d, *lse, *dot;
+};
+template <class T>
+__device__ void take_queries(const Queries& to, const T* qkv, const T* d_attended, const float* lse, const float* dots,
+                             std::size_t matrix, std::size_t first, const Layout& at) {
+  const std::size_t rows = at.rows_from(first);
+  take(to.q, qkv + at.row_of_qkv(matrix, 0, first), 3 * at.width, rows, at);
+  take(to.d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
+  for (std::size_t r : block_range(rows)) {
+    to.lse[r] = lse[matrix * at.seq + first + r];
+    to.dot[r] = dots[matrix * at.seq + first + r];
+  }
+}
+
+// The probabilities of a tile and the gradients of its scores, [tile, tile]. Keys and values come transposed.
+__device__ inline void score_gradients(float* p, float* ds, const Queries& queries, std::size_t query, const float* k,
+                                       const float* v, std::size_t key, const Layout& at) {
+  products(p, queries.q, k, at);
+  products(ds, queries.d, v, at);
+  __syncthreads();
+  const std::size_t rows = at.rows_from(query);
   for (std::size_t i : block_range(at.tile * at.tile)) {
     const std::size_t r = i / at.tile, c = i % at.tile;
-    const bool counts = r < queries && at.sees(query + r, key + c);
-    const float probability = counts ? exp_of(p[i] * at.scale - row_lse[r]) : 0.0f;
+    const bool counts = r < rows && at.sees(query + r, key + c);
+    const float probability = counts ? exp_of(p[i] * at.scale - queries.lse[r]) : 0.0f;
     p[i] = probability;
-    ds[i] = counts ? probability * (ds[i] - row_dot[r]) * at.scale : 0.0f;
+    ds[i] = counts ? probability * (ds[i] - queries.dot[r]) * at.scale : 0.0f;
   }
+  __syncthreads();
 }
 
 // The gradient of Q: a block has a tile of queries and meets the keys.
@@ -194,18 +216,14 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
   float* const q = dynamic_shared<float>();
   float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
                *const dq = keys_by_row + cells, *const p = dq + cells, *const ds = p + at.tile * at.tile;
-  float *const row_lse = ds + at.tile * at.tile, *const row_dot = row_lse + at.tile;
+  float* const row_lse = ds + at.tile * at.tile;
+  const Queries queries{q, d, row_lse, row_lse + at.tile};
   const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
   const auto whole = [](std::size_t) { return 1.0f; };
   for (std::size_t block : row_range(matrices * tiles)) {
     const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
-    take(q, qkv + at.row_of_qkv(matrix, 0, first), row_stride, rows, at);
-    take(d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
+    take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
     for (std::size_t i : block_range(cells)) dq[i] = 0.0f;
-    for (std::size_t r : block_range(rows)) {
-      row_lse[r] = lse[matrix * at.seq + first + r];
-      row_dot[r] = dots[matrix * at.seq + first + r];
-    }
     for (std::size_t key = 0; key < (at.causal ? first + rows : at.seq); key += at.tile) {
       const std::size_t keys = at.rows_from(key);
       __syncthreads();  // the tile before has been read
@@ -213,11 +231,7 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
       take(keys_by_row, qkv + at.row_of_qkv(matrix, 1, key), row_stride, keys, at);
       take_transposed(v, qkv + at.row_of_qkv(matrix, 2, key), row_stride, keys, at);
       __syncthreads();
-      products(p, q, k, at);
-      products(ds, d, v, at);
-      __syncthreads();
-      score_gradients(p, ds, row_lse, row_dot, first, rows, key, at);
-      __syncthreads();
+      score_gradients(p, ds, queries, first, k, v, key, at);
       add_products(
           dq, rows, keys, whole, [&](std::size_t r, std::size_t c) { return ds[r * at.tile + c]; }, keys_by_row, at);
     }
@@ -237,7 +251,8 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
   float* const k = dynamic_shared<float>();
   float *const v = k + cells, *const q = v + cells, *const d = q + cells, *const dk = d + cells, *const dv = dk + cells,
                *const p = dv + cells, *const ds = p + at.tile * at.tile;
-  float *const row_lse = ds + at.tile * at.tile, *const row_dot = row_lse + at.tile;
+  float* const row_lse = ds + at.tile * at.tile;
+  const Queries queries{q, d, row_lse, row_lse + at.tile};
   const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
   const auto whole = [](std::size_t) { return 1.0f; };
   for (std::size_t block : row_range(matrices * tiles)) {
@@ -248,18 +263,9 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
     for (std::size_t first = at.causal ? key : 0; first < at.seq; first += at.tile) {
       const std::size_t rows = at.rows_from(first);
       __syncthreads();  // the tile before has been read
-      take(q, qkv + at.row_of_qkv(matrix, 0, first), row_stride, rows, at);
-      take(d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
-      for (std::size_t r : block_range(rows)) {
-        row_lse[r] = lse[matrix * at.seq + first + r];
-        row_dot[r] = dots[matrix * at.seq + first + r];
-      }
+      take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
       __syncthreads();
-      products(p, q, k, at);
-      products(ds, d, v, at);
-      __syncthreads();
-      score_gradients(p, ds, row_lse, row_dot, first, rows, key, at);
-      __syncthreads();
+      score_gradients(p, ds, queries, first, k, v, key, at);
       add_products(
           dk, keys, rows, whole, [&](std::size_t c, std::size_t r) { return ds[r * at.tile + c]; }, q, at);
       add_products(

@@ -12,43 +12,62 @@
 
 namespace oomlab::nn {
 
-std::size_t attention_tile_rows(const AttentionShape& shape) {
+AttentionTile attention_tile(const AttentionShape& shape) {
   constexpr std::size_t kLeast = 32;  // fewer would make products of a few rows only
-  const std::size_t as_attended = checked_product(shape.sequences, shape.width) / AttentionGroups(shape).matrices();
-  return std::min(shape.seq, std::max(kLeast, as_attended));
+  constexpr std::size_t kGood = 128;  // more are not faster, and causal attention computes scores that nobody sees
+  const std::size_t all = AttentionGroups(shape).matrices();
+  const std::size_t rows = std::min(shape.seq, std::max(kLeast, checked_product(shape.sequences, shape.width) / all));
+  const std::size_t better = std::min(kGood, shape.seq / 8);
+  const std::size_t queries = checked_product(rows, all);
+  if (rows >= better || queries < better) return {rows, all};
+  return {better, queries / better};
 }
 
 namespace {
 
-// One group of one tile after the other.
+// One after the other.
 struct Tile {
-  std::size_t group, first, rows;  // queries first…first + rows − 1
-  std::size_t seen;                // keys that at least one of them sees
+  std::size_t group, matrix, matrices;  // matrices of the group: matrix, matrix + 1, …
+  std::size_t first, rows;              // queries first, first + 1, …
+  std::size_t seen;                     // keys that at least one of them sees
+  template <class T>
+  Strided<T> squares(T* scores) const {
+    return {scores, seen, rows * seen};
+  }
+  ScoreTile in(const AttentionShape& shape) const { return {matrices, rows, seen, first, shape.causal}; }
 };
+// The tiles of some matrices, the last queries first.
 template <class Body>
-void each_tile_backwards(const AttentionShape& shape, std::size_t group, std::size_t rows_of_tile, Body body) {
+void each_tile_backwards(const AttentionShape& shape, std::size_t group, std::size_t matrix, std::size_t matrices,
+                         Body body) {
+  const std::size_t rows_of_tile = attention_tile(shape).rows;
   for (std::size_t tiles = (shape.seq + rows_of_tile - 1) / rows_of_tile, t = tiles; t-- > 0;) {
     const std::size_t first = t * rows_of_tile, rows = std::min(rows_of_tile, shape.seq - first);
-    body(Tile{group, first, rows, shape.causal ? first + rows : shape.seq});
+    body(Tile{group, matrix, matrices, first, rows, shape.causal ? first + rows : shape.seq});
   }
 }
+// Calls body(group, matrix, matrices) for all matrices, as many as a tile has at a time.
+template <class Body>
+void each_batch(const AttentionShape& shape, Body body) {
+  const AttentionGroups groups(shape);
+  const std::size_t of_tile = attention_tile(shape).matrices;
+  for (std::size_t g = 0; g < groups.count(); ++g)
+    for (std::size_t m = 0; m < groups.matrices(); m += of_tile) body(g, m, std::min(of_tile, groups.matrices() - m));
+}
 
-// The probabilities of a tile [matrices, rows, seen], to `to`.
+// The scores of a tile [matrices, rows, seen], to `to`.
 template <class T>
-void probabilities_of(Context& context, const AttentionShape& shape, const AttentionGroups& groups, const Tile& tile,
-                      const T* qkv, T* to) {
+void scores_of(Context& context, const AttentionGroups& groups, const Tile& tile, const T* qkv, T* to) {
   gemm_strided<T>(context, false, true, tile.rows, tile.seen, groups.depth(), 1.0f,
-                  groups.of(tile.group, groups.in_qkv(qkv, 0), tile.first),
-                  groups.of(tile.group, groups.in_qkv(qkv, 1)), 0.0f, {to, tile.seen, tile.rows * tile.seen},
-                  groups.matrices());
-  softmax_forward(context, to, {groups.matrices(), tile.rows, tile.seen, tile.first, shape.causal}, groups.scale());
+                  groups.of(tile.group, groups.in_qkv(qkv, 0), tile.matrix, tile.first),
+                  groups.of(tile.group, groups.in_qkv(qkv, 1), tile.matrix), 0.0f, tile.squares(to), tile.matrices);
 }
 
 template <class T>
 DeviceBuffer<T> make_tile(Context& context, const AttentionShape& shape, const char* tag) {
-  const std::size_t matrices = AttentionGroups(shape).matrices();
-  return context.buffer<T>(checked_product(checked_product(matrices, attention_tile_rows(shape)), shape.seq),
-                           Category::activations, tag);
+  const AttentionTile tile = attention_tile(shape);
+  return context.buffer<T>(checked_product(checked_product(tile.matrices, tile.rows), shape.seq), Category::activations,
+                           tag);
 }
 
 // Sums [matrices, seq, depth] to where K's or V's gradient is: to + matrix · matrix_stride + row · row_stride.
@@ -75,26 +94,29 @@ template <class T>
 void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended) {
   const AttentionGroups groups(shape);
   auto scores = make_tile<T>(context, shape, "attention scores of a tile");
-  for (std::size_t g = 0; g < groups.count(); ++g)
-    each_tile_backwards(shape, g, attention_tile_rows(shape), [&](const Tile& tile) {
-      probabilities_of(context, shape, groups, tile, qkv, scores.data());
+  each_batch(shape, [&](std::size_t group, std::size_t matrix, std::size_t matrices) {
+    each_tile_backwards(shape, group, matrix, matrices, [&](const Tile& tile) {
+      scores_of(context, groups, tile, qkv, scores.data());
+      softmax_forward(context, scores.data(), tile.in(shape), groups.scale());
       gemm_strided<T>(context, false, false, tile.rows, groups.depth(), tile.seen, 1.0f,
-                      {scores.data(), tile.seen, tile.rows * tile.seen}, groups.of(g, groups.in_qkv(qkv, 2)), 0.0f,
-                      groups.of(g, groups.in_rows(attended), tile.first), groups.matrices());
+                      tile.squares<const T>(scores.data()), groups.of(group, groups.in_qkv(qkv, 2), matrix), 0.0f,
+                      groups.of(group, groups.in_rows(attended), matrix, tile.first), matrices);
     });
+  });
 }
 
 template <class T>
 DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                          DeviceBuffer<T> d_attended) {
   const AttentionGroups groups(shape);
-  const std::size_t depth = groups.depth(), matrices = groups.matrices(), tile_rows = attention_tile_rows(shape);
+  const std::size_t depth = groups.depth();
+  const AttentionTile size = attention_tile(shape);
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
   auto p = make_tile<T>(context, shape, "attention probabilities of a tile");
   auto d_p = make_tile<T>(context, shape, "attention gradient of a tile");
   // Every tile adds to the gradients of K and V: in FP32, rounded once.
-  const bool wide = sizeof(T) < sizeof(float) && tile_rows < shape.seq;
-  const std::size_t one = checked_product(matrices, checked_product(shape.seq, depth));
+  const bool wide = sizeof(T) < sizeof(float) && size.rows < shape.seq;
+  const std::size_t one = checked_product(size.matrices, checked_product(shape.seq, depth));
   DeviceBuffer<float> sums;
   if (wide) sums = context.buffer<float>(checked_product(one, 2), Category::activations, "key and value gradients");
 
@@ -103,40 +125,38 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
   const auto d = groups.in_rows<const T>(d_attended.data());
   const auto dq = groups.in_qkv(d_qkv.data(), 0), dk = groups.in_qkv(d_qkv.data(), 1),
              dv = groups.in_qkv(d_qkv.data(), 2);
-  for (std::size_t g = 0; g < groups.count(); ++g) {
+  each_batch(shape, [&](std::size_t group, std::size_t matrix, std::size_t matrices) {
     // The last queries come first: they see every key, so their products also clear what was there.
-    each_tile_backwards(shape, g, tile_rows, [&](const Tile& tile) {
+    each_tile_backwards(shape, group, matrix, matrices, [&](const Tile& tile) {
       const float beta = tile.first + tile.rows == shape.seq ? 0.0f : 1.0f;
-      const Strided<const T> p_tile{p.data(), tile.seen, tile.rows * tile.seen};
-      const Strided<const T> ds_tile{d_p.data(), tile.seen, tile.rows * tile.seen};
-      const auto d_tile = groups.of(g, d, tile.first), q_tile = groups.of(g, q, tile.first);
+      const auto p_tile = tile.squares<const T>(p.data()), ds_tile = tile.squares<const T>(d_p.data());
+      const auto d_tile = groups.of(group, d, matrix, tile.first), q_tile = groups.of(group, q, matrix, tile.first);
       const auto add = [&](const Strided<const T>& a, const Strided<const T>& b, std::size_t which,
                            const HeadMatrices<T>& narrow) {
         if (wide)
           gemm_strided<T, float>(context, true, false, tile.seen, depth, tile.rows, 1.0f, a, b, beta,
                                  {sums.data() + which * one, depth, shape.seq * depth}, matrices);
         else
-          gemm_strided<T>(context, true, false, tile.seen, depth, tile.rows, 1.0f, a, b, beta, groups.of(g, narrow),
-                          matrices);
+          gemm_strided<T>(context, true, false, tile.seen, depth, tile.rows, 1.0f, a, b, beta,
+                          groups.of(group, narrow, matrix), matrices);
       };
-      probabilities_of<T>(context, shape, groups, tile, qkv.data(), p.data());
+      scores_of<T>(context, groups, tile, qkv.data(), p.data());
+      gemm_strided<T>(context, false, true, tile.rows, tile.seen, depth, 1.0f, d_tile, groups.of(group, v, matrix),
+                      0.0f, tile.squares(d_p.data()), matrices);
+      softmax_forward_backward(context, p.data(), d_p.data(), tile.in(shape), groups.scale());
       add(p_tile, d_tile, 1, dv);
-      gemm_strided<T>(context, false, true, tile.rows, tile.seen, depth, 1.0f, d_tile, groups.of(g, v), 0.0f,
-                      {d_p.data(), tile.seen, tile.rows * tile.seen}, matrices);
-      softmax_backward(context, p.data(), d_p.data(), {matrices, tile.rows, tile.seen, tile.first, shape.causal},
-                       groups.scale());
-      gemm_strided<T>(context, false, false, tile.rows, depth, tile.seen, 1.0f, ds_tile, groups.of(g, k), 0.0f,
-                      groups.of(g, dq, tile.first), matrices);
+      gemm_strided<T>(context, false, false, tile.rows, depth, tile.seen, 1.0f, ds_tile, groups.of(group, k, matrix),
+                      0.0f, groups.of(group, dq, matrix, tile.first), matrices);
       add(ds_tile, q_tile, 0, dk);
     });
     if constexpr (sizeof(T) < sizeof(float))
       for (std::size_t which = 0; wide && which < 2; ++which) {
-        const Strided<T> to = groups.of(g, which ? dv : dk);
+        const Strided<T> to = groups.of(group, which ? dv : dk, matrix);
         launch(rounded_sums_kernel<T>, shape_for_packed_rows<T>(checked_product(matrices, shape.seq), depth),
                context.stream(), sums.data() + which * one, to.data, matrices, shape.seq, depth, to.row_stride,
                to.matrix_stride, packs_fit<T>(depth, to.data, sums.data() + which * one));
       }
-  }
+  });
   d_attended.reset();
   qkv.reset();
   return d_qkv;

@@ -73,6 +73,27 @@ void linear_forward(Context& context, const T* x, const T* weight, T* y, std::si
   gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
 }
 
+namespace {
+
+template <class T>
+__global__ void repeat_row_kernel(const T* __restrict__ row, T* __restrict__ y, std::size_t rows, std::size_t width,
+                                  bool packs) {
+  for (std::size_t r : row_range(rows)) {
+    T* const line = y + r * width;
+    for_packs<T>(BlockRange{}, width, packs, [=](auto v, std::size_t i) { store(line, i, load<decltype(v)>(row, i)); });
+  }
+}
+
+}  // namespace
+
+template <class T>
+void linear_bias_forward(Context& context, const T* x, const T* weight, const T* bias, T* y, std::size_t batch,
+                         std::size_t in, std::size_t out) {
+  launch(repeat_row_kernel<T>, shape_for_packed_rows<T>(batch, out), context.stream(), bias, y, batch, out,
+         packs_fit<T>(out, bias, y));
+  gemm(context, false, true, batch, out, in, 1.0f, x, weight, 1.0f, y);
+}
+
 template <class T>
 void linear_backward_input(Context& context, const T* dy, const T* weight, T* dx, std::size_t batch, std::size_t in,
                            std::size_t out) {
@@ -384,6 +405,8 @@ void count_correct(Context& context, const float* logits, const int* labels, std
   template void gemm<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, const T*, const T*, float, \
                         T*);                                                                                           \
   template void linear_forward<T>(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);            \
+  template void linear_bias_forward<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t,           \
+                                       std::size_t);                                                                   \
   template void linear_backward_input<T>(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);     \
   template void linear_backward_weight<T>(Context&, const T*, const T*, T*, T*, std::size_t, std::size_t, std::size_t, \
                                           bool);                                                                       \

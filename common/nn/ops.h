@@ -46,6 +46,10 @@ void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, s
 template <class T>
 void linear_forward(Context& context, const T* x, const T* weight, T* y, std::size_t batch, std::size_t in,
                     std::size_t out);
+/// The same plus bias[out], rounded once: the bias lies in y first, and the product is added to it.
+template <class T>
+void linear_bias_forward(Context& context, const T* x, const T* weight, const T* bias, T* y, std::size_t batch,
+                         std::size_t in, std::size_t out);
 /// dx[batch, in] = dy[batch, out] · weight[out, in].
 template <class T>
 void linear_backward_input(Context& context, const T* dy, const T* weight, T* dx, std::size_t batch, std::size_t in,

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "cuda/check.h"
+#include "nn/named.h"
 #include "nn/tensor_table.h"
 
 namespace oomlab::nn {
@@ -18,9 +19,7 @@ const char* name_of(OptimizerKind kind) noexcept {
 }
 
 OptimizerKind parse_optimizer(std::string_view name) {
-  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw})
-    if (name == name_of(kind)) return kind;
-  throw std::invalid_argument("optimizer '" + std::string(name) + "' is unknown; known: sgd, momentum, adamw");
+  return parse_named("optimizer", name, {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw});
 }
 
 std::size_t state_buffers(OptimizerKind kind) noexcept {

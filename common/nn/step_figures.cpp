@@ -47,7 +47,7 @@ LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::
   switch (form.attention) {
     case AttentionForm::textbook: break;
     case AttentionForm::tiled: {  // scores again; causal: no tile beyond its own queries
-      const std::size_t queries = attention_tile_rows({sequences, seq, spec.heads, spec.width, !spec.bert()});
+      const std::size_t queries = attention_tile({sequences, seq, spec.heads, spec.width, !spec.bert()}).rows;
       std::uint64_t seen = 0;  // keys, over all queries
       for (std::size_t first = 0; !spec.bert() && first < seq; first += queries) {
         const std::size_t count = std::min(queries, seq - first);

@@ -38,11 +38,13 @@ struct Sizes {
     // Tiled attention works on the heads of a sequence, or on one head of all sequences, whichever are more.
     const std::size_t heads = spec.heads / parts, side_by_side = std::max(levers.sequences, heads);
     const std::size_t as_output = checked_product(levers.sequences, spec.width / parts) / side_by_side;
-    const std::size_t queries = std::min(levers.seq, std::max<std::size_t>(32, as_output));
-    t = bytes(checked_product(side_by_side, queries), levers.seq, e);
+    std::size_t queries = std::min(levers.seq, std::max<std::size_t>(32, as_output)), of_tile = side_by_side;
+    if (const std::size_t better = std::min<std::size_t>(128, levers.seq / 8), all = checked_product(queries, of_tile);
+        queries < better && better <= all)
+      queries = better, of_tile = all / better;  // long sequences: more queries of fewer matrices
+    t = bytes(checked_product(of_tile, queries), levers.seq, e);
     const bool rounds_tiles = e < sizeof(float) && queries < levers.seq;
-    sums = rounds_tiles ? bytes(checked_product(side_by_side, levers.seq), 2 * (spec.width / spec.heads), sizeof(float))
-                        : 0;
+    sums = rounds_tiles ? bytes(checked_product(of_tile, levers.seq), 2 * (spec.width / spec.heads), sizeof(float)) : 0;
     l = bytes(rows, heads, sizeof(float));
     v = bytes(rows, spec.vocabulary, e);
     const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;

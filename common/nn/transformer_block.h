@@ -53,8 +53,7 @@ struct Block {
   }
   void qkv(const T* from, LayerActivations<T>& kept) const {
     kept.qkv = activation(checked_product(checked_product(rows(), inner()), 3), "qkv");
-    linear_forward(context, from, value(kQkv), kept.qkv.data(), rows(), width, 3 * inner());
-    bias_activation(context, kept.qkv.data(), value(kQkv + 1), rows(), 3 * inner(), Activation::none);
+    linear_bias_forward(context, from, value(kQkv), value(kQkv + 1), kept.qkv.data(), rows(), width, 3 * inner());
   }
   /// From qkv to middle = x + attention(…).
   void attend(const Keep& keep, LayerActivations<T>& kept) const {
@@ -94,16 +93,16 @@ struct Block {
   }
   void expand(const T* from, LayerActivations<T>& kept) const {
     kept.hidden = activation(checked_product(rows(), hidden), "before GELU");
-    linear_forward(context, from, value(kExpand), kept.hidden.data(), rows(), width, hidden);
+    linear_bias_forward(context, from, value(kExpand), value(kExpand + 1), kept.hidden.data(), rows(), width, hidden);
   }
   void gelu(const Keep& keep, LayerActivations<T>& kept) const {
     if (keep.layer) {
       kept.activated = activation(kept.hidden.size(), "GELU");
-      bias_activation_keep(context, kept.hidden.data(), value(kExpand + 1), kept.activated.data(), rows(), hidden,
+      bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden,
                            Activation::gelu);
     } else {  // nobody will ask what came before GELU
       kept.activated = std::move(kept.hidden);
-      bias_activation(context, kept.activated.data(), value(kExpand + 1), rows(), hidden, Activation::gelu);
+      bias_activation(context, kept.activated.data(), nullptr, rows(), hidden, Activation::gelu);
     }
   }
   /// residual + the MLP's second product.
@@ -133,8 +132,8 @@ struct Block {
   void contract_by_rows(LayerActivations<T>& kept, float beta, T* y) const {
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden), "GELU of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
-      bias_activation_keep(context, kept.hidden.data() + first * hidden, value(kExpand + 1), chunk.data(), count,
-                           hidden, Activation::gelu);
+      bias_activation_keep(context, kept.hidden.data() + first * hidden, nullptr, chunk.data(), count, hidden,
+                           Activation::gelu);
       gemm(context, false, true, count, width, hidden, 1.0f, chunk.data(), value(kContract), beta, y + first * width);
     });
   }

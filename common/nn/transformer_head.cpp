@@ -32,9 +32,8 @@ typename Transformer<T>::HeadActivations Transformer<T>::head_before_logits(Cont
   if (spec_.bert()) {
     kept.dense = activation(context, count, "head before GELU");
     kept.activated = activation(context, count, "head GELU");
-    linear_forward(context, x, value(at + kDense), kept.dense.data(), rows, width, width);
-    bias_activation_keep(context, kept.dense.data(), value(at + kDense + 1), kept.activated.data(), rows, width,
-                         Activation::gelu);
+    linear_bias_forward(context, x, value(at + kDense), value(at + kDense + 1), kept.dense.data(), rows, width, width);
+    bias_activation_keep(context, kept.dense.data(), nullptr, kept.activated.data(), rows, width, Activation::gelu);
     x = kept.activated.data();
   }
   kept.normed = activation(context, count, "head norm");
@@ -48,9 +47,11 @@ typename Transformer<T>::HeadActivations Transformer<T>::head_before_logits(Cont
 // From rows [rows, C] of the head's norm.
 template <class T>
 void Transformer<T>::make_logits(Context& context, const T* normed, T* logits, std::size_t rows) {
-  linear_forward(context, normed, value(kToken), logits, rows, spec_.width, spec_.vocabulary);
   if (spec_.bert())
-    bias_activation(context, logits, value(first_of_head() + kDecoderBias), rows, spec_.vocabulary, Activation::none);
+    linear_bias_forward(context, normed, value(kToken), value(first_of_head() + kDecoderBias), logits, rows,
+                        spec_.width, spec_.vocabulary);
+  else
+    linear_forward(context, normed, value(kToken), logits, rows, spec_.width, spec_.vocabulary);
 }
 
 template <class T>

@@ -62,6 +62,9 @@ void softmax_forward(Context& context, T* x, const ScoreTile& tile, float scale)
 /// dp becomes the gradient with respect to x, in place; p is what softmax_forward() left.
 template <class T>
 void softmax_backward(Context& context, const T* p, T* dp, const ScoreTile& tile, float scale);
+/// Both, one after the other: each row while it is at hand.
+template <class T>
+void softmax_forward_backward(Context& context, T* x, T* dp, const ScoreTile& tile, float scale);
 
 /// Cross-entropy on logits[rows, classes], forward and backward in one kernel: row_loss[r] = −log
 /// softmax(logits[r])[labels[r]], and logits become (softmax − one-hot) · gradient_scale in place. A negative label is

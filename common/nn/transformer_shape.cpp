@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "nn/bad_model.h"
+#include "nn/named.h"
 #include "nn/step_walk.h"
 #include "nn/transformer_tensors.h"
 
@@ -40,9 +41,7 @@ void parse_shape(std::string_view text, std::string_view list, TransformerSpec& 
 const char* name_of(LossForm form) noexcept { return form == LossForm::full ? "full" : "chunked"; }
 
 LossForm parse_loss(std::string_view name) {
-  for (const LossForm form : {LossForm::full, LossForm::chunked})
-    if (name == name_of(form)) return form;
-  throw std::invalid_argument("loss '" + std::string(name) + "' is unknown; known: full, chunked");
+  return parse_named("loss", name, {LossForm::full, LossForm::chunked});
 }
 
 std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {

@@ -481,6 +481,17 @@ TEST_P(Deferred, PoolMemoryIsNotUsedAgainBeforeTheWorkOnItIsDone) {
     }
 }
 
+#ifndef OOMLAB_HOST_ASAN  // where every block has storage of its own
+TEST(HostStorage, LargeBlocksTakeThePagesOfThoseThatWereFreed) {
+  void *first = nullptr, *second = nullptr;
+  ASSERT_CUDA(cudaMalloc(&first, 8 * MiB));
+  ASSERT_CUDA(cudaFree(first));
+  ASSERT_CUDA(cudaMalloc(&second, 8 * MiB - 100));  // as many pages
+  EXPECT_EQ(second, first);
+  ASSERT_CUDA(cudaFree(second));
+}
+#endif
+
 TEST_P(Deferred, TrimmingLeavesWhatQueuedWorkUses) {
   const Stream stream;
   cudaMemPool_t pool = nullptr;

@@ -196,6 +196,10 @@ TEST_P(Ops, Linear) {
     nn::linear_backward_input(device.context, dy_.data(), w_.data(), dx.data(), rows, in, out);
     nn::linear_backward_weight(device.context, dy_.data(), x_.data(), dw.data(), db.data(), rows, in, out);
     expect_close(device.download(y), linear(xd, wd, {}, rows, in, out), kDevice, "y");
+    const auto b = random_floats(out, 6);
+    const auto b_ = device.upload(b);
+    nn::linear_bias_forward(device.context, x_.data(), w_.data(), b_.data(), y.data(), rows, in, out);
+    expect_close(device.download(y), linear(xd, wd, doubles(b), rows, in, out), kDevice, "y with bias");
     expect_close(device.download(dx), g.dx, kDevice, "dx");
     expect_close(device.download(dw), g.dw, kDevice, "dw");
     expect_close(device.download(db), g.db, kDevice, "db");

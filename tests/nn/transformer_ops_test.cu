@@ -337,6 +337,14 @@ TEST_P(TransformerOps, CrossEntropyWithGradient) {
                                       1.0f / float(rows), scale_.data());
       for (double& g : gradients) g *= 8;
       expect(scaled_, gradients, "scaled gradient");
+
+      // a micro-batch without a target: it adds nothing
+      const auto none_ = device.upload(std::vector<int>(rows, -1));
+      auto untouched_ = device.upload(logits);
+      nn::cross_entropy_with_gradient(device.context, untouched_.data(), none_.data(), row_loss_.data(), rows, classes,
+                                      1.0f / float(rows));
+      expect(untouched_, Vector(rows * classes), "gradient without targets");
+      expect(row_loss_, Vector(rows), "loss without targets");
     }
   });
 }

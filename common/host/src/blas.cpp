@@ -133,7 +133,7 @@ Plan plan(const Gemm& g) {
   } else if (g.batch == 1 && g.n >= 2 * kPanel && std::size_t(g.m) * g.k <= kPanel * 1024) {
     p.tile_n = kPanel;  // a small matrix times a wide one: by panels that stay in the cache from clearing to storing
     p.items = (g.n + kPanel - 1) / kPanel;
-  } else if (g.batch < 2 * useful && work > g.batch * 64.0 * 64 * 64) {
+  } else if (g.batch < 2 * useful && g.batch % useful != 0 && work > g.batch * 64.0 * 64 * 64) {
     return p;  // few and large: sgemm has threads of its own
   }
   // With a stride of 0 the problems of a batch overwrite each other: in order, then.

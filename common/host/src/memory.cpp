@@ -12,17 +12,62 @@
 
 namespace oomlab::host {
 
+namespace {
+
 constexpr std::size_t mapped_from = std::size_t(1) << 20;  // storage of this size comes from mmap
+std::size_t mapped_size(std::size_t bytes) { return round_up(bytes, std::size_t(64) << 10); }
+bool is_mapped(std::size_t bytes) { return !blocks_have_storage && bytes >= mapped_from; }
+
+// Mapped storage that was freed, to be had again: a new page has to be cleared when it is first touched, and a step
+// that allocates and frees would pay for that every time.
+class Kept {
+ public:
+  void* take(std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = pieces_; i-- > 0;)
+      if (piece_[i].bytes == bytes) return remove(i);
+    return nullptr;
+  }
+  void put(void* address, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (bytes > most_bytes) return void(munmap(address, bytes));
+    while (pieces_ == most_pieces || bytes_ + bytes > most_bytes) {
+      const std::size_t oldest = piece_[0].bytes;
+      (void)munmap(remove(0), oldest);
+    }
+    piece_[pieces_++] = {address, bytes};
+    bytes_ += bytes;
+  }
+
+ private:
+  static constexpr std::size_t most_bytes = std::size_t(256) << 20, most_pieces = 64;
+  struct Piece {
+    void* address;
+    std::size_t bytes;
+  };
+  void* remove(std::size_t i) noexcept {
+    void* const address = piece_[i].address;
+    bytes_ -= piece_[i].bytes;
+    std::copy(piece_ + i + 1, piece_ + pieces_--, piece_ + i);
+    return address;
+  }
+  std::mutex mutex_;
+  Piece piece_[most_pieces] = {};
+  std::size_t pieces_ = 0, bytes_ = 0;
+};
+constinit Kept kept;
+
+}  // namespace
 
 void* storage_allocate(std::size_t bytes) {
   if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
   void* address = nullptr;
   if (blocks_have_storage) {
     if (posix_memalign(&address, granule, bytes)) address = nullptr;  // exact: one element too far is an error
-  } else if (bytes >= mapped_from) {
-    address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (address == MAP_FAILED) address = nullptr;
-    if (address) (void)madvise(address, bytes, MADV_HUGEPAGE);
+  } else if (is_mapped(bytes)) {
+    address = kept.take(mapped_size(bytes));
+    if (!address) address = lazy_allocate(mapped_size(bytes));
+    if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
   } else {
     address = std::aligned_alloc(granule, round_up(bytes, granule));
   }
@@ -53,8 +98,8 @@ void poison(void* address, std::size_t bytes) noexcept {
 
 void storage_free(void* storage, std::size_t bytes) noexcept {
   if (runtime().planning) return;
-  if (!blocks_have_storage && bytes >= mapped_from)
-    (void)munmap(storage, bytes);
+  if (is_mapped(bytes))
+    kept.put(storage, mapped_size(bytes));
   else
     std::free(storage);
 }

@@ -1,6 +1,6 @@
 # cmake -DINPUT=lesson.cu -DOUTPUT=lesson.cpp [-DWITHOUT_MITIGATION=ON] -P rewrite_lesson.cmake
 # Makes C++ of a lesson: kernel<<<grid, block>>>(a, b) becomes kernel ->* Shape(grid, block)(a, b), which
-# common/host/include/oomlab_lesson.h defines. Lines stay where they are, so that messages point at the lesson.
+# common/cuda/host/oomlab_lesson.h defines. Lines stay where they are, so that messages point at the lesson.
 # Refused by the compiler: a kernel whose template arguments are left to be deduced; a ; between <<< and >>>.
 # Not recognised: that a launch stands in a string.
 # WITHOUT_MITIGATION comments out every line that carries the mark.

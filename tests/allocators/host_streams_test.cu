@@ -23,7 +23,7 @@ __global__ void count_others(const unsigned* y, std::size_t n, unsigned tag, uns
 // Values that were not there any more, over one seeded schedule. `honest`: the allocator is told the right stream.
 unsigned lost_values(unsigned seed, bool honest) {
   host::Machine machine;
-  machine.capacity[0] = std::size_t(64) << 20;
+  machine.capacity = std::size_t(64) << 20;
   machine.deferred = true;
   machine.seed = seed;
   host::configure(machine);

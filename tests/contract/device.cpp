@@ -9,13 +9,10 @@ namespace {
 using Device = Contract;
 
 TEST_F(Device, Versions) {
-  int driver = 0, runtime = 0;
-  EXPECT_CUDA(cudaSuccess, cudaDriverGetVersion(&driver));
+  int runtime = 0;
   EXPECT_CUDA(cudaSuccess, cudaRuntimeGetVersion(&runtime));
-  EXPECT_GE(driver, runtime);
   EXPECT_GE(runtime, 12040);
   EXPECT_EQ(CUDART_VERSION, runtime);
-  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaDriverGetVersion(nullptr));
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaRuntimeGetVersion(nullptr));
 }
 
@@ -34,36 +31,18 @@ TEST_F(Device, CountAndCurrent) {
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaGetDevice(nullptr));
 }
 
-TEST_F(Device, PropertiesAgreeWithAttributes) {
+TEST_F(Device, Properties) {
   cudaDeviceProp prop;
   ASSERT_CUDA(cudaGetDeviceProperties(&prop, 0));
   EXPECT_FALSE(std::string(prop.name).empty());
-  EXPECT_EQ(1024, prop.maxThreadsPerBlock);
-  EXPECT_EQ(32, prop.warpSize);
-  EXPECT_GE(prop.multiProcessorCount, 1);
-  const auto attribute = [](cudaDeviceAttr attr) {
-    int value = -1;
-    CUDA_CHECK(cudaDeviceGetAttribute(&value, attr, 0));
-    return value;
-  };
-  EXPECT_EQ(prop.maxThreadsPerBlock, attribute(cudaDevAttrMaxThreadsPerBlock));
-  EXPECT_EQ(prop.maxGridSize[0], attribute(cudaDevAttrMaxGridDimX));
-  EXPECT_EQ(prop.sharedMemPerBlock, static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlock)));
-  EXPECT_EQ(prop.sharedMemPerBlockOptin, static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)));
-  EXPECT_EQ(prop.warpSize, attribute(cudaDevAttrWarpSize));
-  EXPECT_EQ(prop.multiProcessorCount, attribute(cudaDevAttrMultiProcessorCount));
-  EXPECT_EQ(prop.integrated, attribute(cudaDevAttrIntegrated));
-  EXPECT_EQ(prop.concurrentKernels, attribute(cudaDevAttrConcurrentKernels));
-  EXPECT_EQ(prop.unifiedAddressing, attribute(cudaDevAttrUnifiedAddressing));
-  EXPECT_EQ(prop.major, attribute(cudaDevAttrComputeCapabilityMajor));
-  EXPECT_EQ(prop.minor, attribute(cudaDevAttrComputeCapabilityMinor));
-  EXPECT_EQ(prop.managedMemory, attribute(cudaDevAttrManagedMemory));
-  EXPECT_EQ(prop.pageableMemoryAccess, attribute(cudaDevAttrPageableMemoryAccess));
-  EXPECT_EQ(prop.concurrentManagedAccess, attribute(cudaDevAttrConcurrentManagedAccess));
-  EXPECT_EQ(prop.memoryPoolsSupported, attribute(cudaDevAttrMemoryPoolsSupported));
+  EXPECT_GE(prop.major, 0);
+  EXPECT_GE(prop.minor, 0);
   EXPECT_CUDA_ERROR(cudaErrorInvalidDevice, cudaGetDeviceProperties(&prop, 1000));
-  int value;
-  EXPECT_CUDA_ERROR(cudaErrorInvalidDevice, cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 1000));
+  EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaGetDeviceProperties(nullptr, 0));
+  int value = 0;
+  EXPECT_CUDA(cudaSuccess, cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0));
+  EXPECT_GE(value, 1);
+  EXPECT_CUDA_ERROR(cudaErrorInvalidDevice, cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 1000));
 }
 
 TEST_F(Device, LastErrorStaysUntilItIsRead) {
@@ -93,16 +72,10 @@ TEST_F(Device, Peers) {
   EXPECT_CUDA(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 0));
   EXPECT_EQ(0, can) << "a device is not its own peer";
   EXPECT_CUDA_ERROR(cudaErrorInvalidDevice, cudaDeviceCanAccessPeer(&can, 0, 1000));
-  EXPECT_CUDA_ERROR(cudaErrorInvalidDevice, cudaDeviceEnablePeerAccess(1000, 0));
   int count = 0;
   ASSERT_CUDA(cudaGetDeviceCount(&count));
   if (count < 2) GTEST_SKIP() << "one device";
-  ASSERT_CUDA(cudaDeviceCanAccessPeer(&can, 0, 1));
-  if (!can) GTEST_SKIP() << "devices 0 and 1 do not reach each other";
-  EXPECT_CUDA(cudaSuccess, cudaDeviceEnablePeerAccess(1, 0));
-  EXPECT_CUDA_ERROR(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(1, 0));
-  EXPECT_CUDA(cudaSuccess, cudaDeviceDisablePeerAccess(1));
-  EXPECT_CUDA_ERROR(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(1));
+  EXPECT_CUDA(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 1));
 }
 
 }  // namespace

@@ -172,25 +172,19 @@ TYPED_TEST(Half, NotANumberIsCanonical) {
     EXPECT_EQ(Format<TypeParam>::bits(TypeParam(std::bit_cast<float>(bits))), 0x7fff);
 }
 
-TYPED_TEST(Half, DoublesAndIntegersRoundOnce) {
-  // Just above a midpoint, by less than a float can hold: rounding to float first would lose it.
-  const double one_and_half_step = 1 + std::ldexp(1.0, -Format<TypeParam>::digits);
-  for (const double x :
-       {one_and_half_step, one_and_half_step + 1e-15, one_and_half_step - 1e-15, -one_and_half_step - 1e-15,
-        3.0 * one_and_half_step + 1e-14, 1e300, -1e300, 1e-300, 0.1, 65519.999999, 65520.0})
-    EXPECT_TRUE(same(static_cast<float>(TypeParam(x)), nearest<TypeParam>(x))) << x;
-  for (const int x : {0, 1, -1, 2049, 4097, 32767, -65504, 65519, 65520, 16842753, 2147483647, -2147483647})
-    EXPECT_TRUE(same(static_cast<float>(TypeParam(x)), nearest<TypeParam>(x))) << x;
-}
-
-TYPED_TEST(Half, IntegersTruncateAndSaturate) {
-  EXPECT_EQ(static_cast<int>(TypeParam(-2.75f)), -2);
-  EXPECT_EQ(static_cast<unsigned>(TypeParam(3.5f)), 3u);
-  EXPECT_EQ(static_cast<short>(TypeParam(60000.0f)), 32767);
-  EXPECT_EQ(static_cast<unsigned>(TypeParam(-1.0f)), 0u);
-  EXPECT_EQ(static_cast<int>(Format<TypeParam>::make(0x7fff)), 0);
+TYPED_TEST(Half, IsTrueUnlessItIsZero) {
   EXPECT_TRUE(static_cast<bool>(TypeParam(0.5f)));
   EXPECT_FALSE(static_cast<bool>(TypeParam(-0.0f)));
+}
+
+// As in CUDA, where a constant of another type must be converted by hand.
+template <class T, class Other>
+concept Multiplies = requires(T a, Other b) { a* b; };
+TYPED_TEST(Half, MixedArithmeticIsAmbiguous) {
+  EXPECT_TRUE((Multiplies<TypeParam, TypeParam>));
+  EXPECT_FALSE((Multiplies<TypeParam, float>));
+  EXPECT_FALSE((Multiplies<TypeParam, double>));
+  EXPECT_FALSE((Multiplies<TypeParam, int>));
 }
 
 TYPED_TEST(Half, ArithmeticRoundsOnce) {
@@ -218,44 +212,14 @@ TYPED_TEST(Half, ArithmeticRoundsOnce) {
 
 TYPED_TEST(Half, OperatorsAndPredicates) {
   const TypeParam one(1.0f), two(2.0f), zero(0.0f), minus_zero(-0.0f);
-  const TypeParam nan = Format<TypeParam>::make(0x7fff), infinity(std::numeric_limits<float>::infinity());
+  const TypeParam nan = Format<TypeParam>::make(0x7fff);
   EXPECT_TRUE(one < two && two > one && one <= one && one >= one && one == one && one != two && zero == minus_zero);
   EXPECT_FALSE(nan == nan || nan < one || nan > one || nan <= nan || nan >= nan);
   EXPECT_TRUE(nan != nan);
+  EXPECT_EQ(static_cast<float>(-two), -2.0f);
   TypeParam x(6.0f);
   x += one;
-  x -= two;
-  x *= two;
-  x /= TypeParam(4.0f);
-  EXPECT_EQ(static_cast<float>(x), 2.5f);
-  x = 3.0f;
-  EXPECT_EQ(static_cast<float>(-x), -3.0f);
-  EXPECT_EQ(static_cast<float>(+x), 3.0f);
-  EXPECT_TRUE(__hisnan(nan) && !__hisnan(infinity));
-  EXPECT_EQ(__hisinf(infinity), 1);
-  EXPECT_EQ(__hisinf(-infinity), -1);
-  EXPECT_EQ(__hisinf(nan), 0);
-  EXPECT_EQ(static_cast<float>(__habs(-x)), 3.0f);
-  EXPECT_EQ(static_cast<float>(__hneg(x)), -3.0f);
-  EXPECT_EQ(static_cast<float>(__hmax(one, two)), 2.0f);
-  EXPECT_EQ(static_cast<float>(__hmin(one, two)), 1.0f);
-  EXPECT_EQ(static_cast<float>(__hmax(nan, one)), 1.0f);
-  EXPECT_EQ(static_cast<float>(__hmin(one, nan)), 1.0f);
-  EXPECT_EQ(Format<TypeParam>::bits(__hmax(minus_zero, zero)), 0);
-  EXPECT_EQ(Format<TypeParam>::bits(__hmin(zero, minus_zero)), 0x8000);
-  EXPECT_TRUE(__hisnan(__hmax(nan, nan)));
-}
-
-TEST(HalfNames, ConversionFunctions) {
-  EXPECT_EQ(__half2float(__float2half(0.1f)), static_cast<float>(__half(0.1f)));
-  EXPECT_EQ(__half2float(__float2half_rn(0.1f)), __half2float(__double2half(double(0.1f))));
-  EXPECT_EQ(__half_as_ushort(__ushort_as_half(0x1234)), 0x1234);
-  EXPECT_EQ(__bfloat162float(__float2bfloat16(0.1f)), static_cast<float>(__nv_bfloat16(0.1f)));
-  EXPECT_EQ(__bfloat162float(__float2bfloat16_rn(0.1f)), __bfloat162float(__double2bfloat16(double(0.1f))));
-  EXPECT_EQ(__bfloat16_as_ushort(__ushort_as_bfloat16(0x1234)), 0x1234);
-  EXPECT_EQ(static_cast<float>(__half(__nv_bfloat16(1.5f))), 1.5f);
-  EXPECT_EQ(static_cast<float>(__nv_bfloat16(__half(1.5f))), 1.5f);
-  EXPECT_EQ(static_cast<float>(half(2.0f)), 2.0f);
+  EXPECT_EQ(static_cast<float>(x), 7.0f);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class HostNccl : public Contract {
     before_ = host::machine();
     host::Machine machine = before_;
     machine.devices = 3;
-    std::fill(std::begin(machine.capacity), std::end(machine.capacity), std::size_t(64) << 20);
+    machine.capacity = std::size_t(64) << 20;
     host::configure(machine);
     start_ = std::chrono::steady_clock::now();
   }
@@ -198,9 +198,9 @@ class HostNcclRendezvous : public HostNccl {
       sent.record(sending);
       if (send_ends_before_receive_begins) {
         EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(sending)) << "nobody has received it, or will";
-        EXPECT_EQ(cudaErrorNotReady, cudaEventQuery(sent));
-        (void)cudaGetLastError();
         EXPECT_EQ(cudaSuccess, cudaStreamWaitEvent(receiving, sent));
+        EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(receiving)) << "it waits for the event behind the send";
+        (void)cudaGetLastError();
       }
       if (!result) result = ncclRecv(&theirs, 1, ncclFloat32, 1 - rank, comm, receiving);
       if (result) return result;

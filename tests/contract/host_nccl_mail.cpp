@@ -61,7 +61,7 @@ class HostNcclMail : public Contract {
     deliver_(1, text);
   }
   Message joined(int rank, std::uint64_t ranks) const {
-    Message m{.kind = Kind::joined, .from = rank, .count = ranks};
+    Message m{.kind = Kind::joined, .from = rank, .what = {.count = ranks}};
     std::memcpy(&m.key, id_.internal, sizeof m.key);
     return m;
   }
@@ -70,7 +70,7 @@ class HostNcclMail : public Contract {
     if (m.kind == Kind::joined) return say(joined(1, 2));
     if (m.kind != Kind::posted) return;
     std::swap(m.from, m.to);
-    if (host::Call(m.call) == host::Call::send) m.root = m.to;
+    if (m.what.call == host::Call::send) m.what.root = m.to;
     say(m, data);
   }
   ncclResult_t join(ncclComm_t& comm) { return ncclCommInitRank(&comm, 2, id_, 0); }
@@ -167,7 +167,7 @@ TEST_F(HostNcclMail, AnotherNumberOfRanks) {
   say(joined(1, 3));
   ncclComm_t comm = nullptr;
   EXPECT_EQ(ncclInvalidUsage, join(comm));
-  EXPECT_EQ("ncclCommInitRank: 2 ranks in one process, 3 in another", last_error());
+  EXPECT_EQ("ncclCommInitRank: 2 ranks for one of them, 3 for another", last_error());
 }
 
 TEST_F(HostNcclMail, ARankThatComesTwice) {

@@ -88,27 +88,17 @@ TEST_F(Nccl, AllReduceAddsUp) {
   });
 }
 
-TEST_F(Nccl, MaxAndMinAndSixteenBits) {
-  const ncclUniqueId id = new_id();
-  expect_no_error(on_ranks(ranks, [&](int rank) {
-    const Stream stream;
-    ncclComm_t comm = nullptr;
-    NCCL_CHECK(ncclCommInitRank(&comm, ranks, id, rank));
-    Values<int> most(std::vector<int>{rank, -rank, 7}), least(std::vector<int>{rank, -rank, 7});
-    Values<__half> halves(std::vector<__half>(33, __float2half(static_cast<float>(rank) + 0.5f)));
-    Values<__nv_bfloat16> brains(std::vector<__nv_bfloat16>(33, __float2bfloat16(static_cast<float>(rank) + 0.5f)));
-    NCCL_CHECK(ncclAllReduce(most.data(), most.data(), 3, ncclInt32, ncclMax, comm, stream));
-    NCCL_CHECK(ncclAllReduce(least.data(), least.data(), 3, ncclInt32, ncclMin, comm, stream));
-    NCCL_CHECK(ncclAllReduce(halves.data(), halves.data(), 33, ncclFloat16, ncclSum, comm, stream));
-    NCCL_CHECK(ncclAllReduce(brains.data(), brains.data(), 33, ncclBfloat16, ncclSum, comm, stream));
-    stream.synchronize();
-    EXPECT_EQ((std::vector<int>{ranks - 1, 0, 7}), most.get());
-    EXPECT_EQ((std::vector<int>{0, 1 - ranks, 7}), least.get());
-    const float sum = static_cast<float>(ranks * ranks) / 2;
-    EXPECT_EQ(sum, __half2float(halves.get()[32]));
-    EXPECT_EQ(sum, __bfloat162float(brains.get()[32]));
-    NCCL_CHECK(ncclCommDestroy(comm));
-  }));
+TEST_F(Nccl, SixteenBits) {
+  run([&](int rank, Communicator& comm, cudaStream_t stream) {
+    const float mine = static_cast<float>(rank) + 0.5f, sum = static_cast<float>(ranks * ranks) / 2;
+    Values<__half> halves(std::vector<__half>(33, __half(mine)));
+    Values<__nv_bfloat16> brains(std::vector<__nv_bfloat16>(33, __nv_bfloat16(mine)));
+    comm.all_reduce(halves.data(), 33, stream);
+    comm.all_reduce(brains.data(), 33, stream);
+    comm.wait(stream);
+    EXPECT_EQ(sum, static_cast<float>(halves.get()[32]));
+    EXPECT_EQ(sum, static_cast<float>(brains.get()[32]));
+  });
 }
 
 TEST_F(Nccl, ScatterThenGatherIsAllReduce) {

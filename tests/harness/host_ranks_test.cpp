@@ -111,7 +111,7 @@ class FailingRank : public testing::TestWithParam<Case> {
     before_ = host::machine();
     host::Machine machine = before_;
     machine.devices = kRanks;
-    std::fill(std::begin(machine.capacity), std::end(machine.capacity), std::size_t(64) << 20);
+    machine.capacity = std::size_t(64) << 20;
     machine.rendezvous = GetParam().rendezvous;
     host::configure(machine);
   }

@@ -22,7 +22,7 @@ class SmallDevice : public ::testing::Test {
  protected:
   void SetUp() override {
     host::Machine small = before_;
-    for (std::size_t& bytes : small.capacity) bytes = kDevice;
+    small.capacity = kDevice;
     host::configure(small);
   }
   void TearDown() override {

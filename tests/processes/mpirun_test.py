@@ -216,7 +216,7 @@ def nccl(_):
 def nccl_failures(_):
     """Whatever happens to rank 1: the others end, in seconds, and it is named."""
     for scenario, words, complaints in [("lost before set-up", "rank 1", None), ("late", "waits for rank 1", 3),
-                                        ("missing", "rank 1, which does not come", 2), ("sizes", "3 ranks in one process, 4 in another", 3),
+                                        ("missing", "rank 1, which does not come", 2), ("sizes", "3 ranks for one of them, 4 for another", 3),
                                         ("twice", "rank 1 comes twice", 3), ("lost at work", "rank 1", None),
                                         ("stalled", "waits for rank 1, which does not come", 3), ("aborted", "rank 1 has aborted", 2)]:
         code, said, seconds = nccl_ranks(scenario, 3)

@@ -4,47 +4,40 @@
 //
 // What is narrower than cuBLAS: scalars are read from host memory; half and bfloat16 operands accumulate in
 // FP32 (there is no CUBLAS_COMPUTE_16F); TF32 is asked for by compute type, and rounds the operands to its 10 bits of
-// mantissa, to nearest even; the other "fast" choices compute in plain FP32.
+// mantissa, to nearest even.
 
 #include <cstddef>
 
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
 #include "cuda_runtime.h"
-#include "library_types.h"
 
+/// Element types of operands.
+typedef enum cudaDataType_t {
+  CUDA_R_32F = 0,
+  CUDA_R_16F = 2,
+  CUDA_R_8I = 3,
+  CUDA_R_32I = 10,
+  CUDA_R_16BF = 14
+} cudaDataType;
 typedef enum {
   CUBLAS_STATUS_SUCCESS = 0,
   CUBLAS_STATUS_NOT_INITIALIZED = 1,
   CUBLAS_STATUS_ALLOC_FAILED = 3,
   CUBLAS_STATUS_INVALID_VALUE = 7,
   CUBLAS_STATUS_ARCH_MISMATCH = 8,
-  CUBLAS_STATUS_MAPPING_ERROR = 11,
   CUBLAS_STATUS_EXECUTION_FAILED = 13,
   CUBLAS_STATUS_INTERNAL_ERROR = 14,
   CUBLAS_STATUS_NOT_SUPPORTED = 15,
-  CUBLAS_STATUS_LICENSE_ERROR = 16,
 } cublasStatus_t;
 
-/// Operands are real, so CUBLAS_OP_C is CUBLAS_OP_T.
-typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_OP_C = 2 } cublasOperation_t;
-
-typedef enum { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 } cublasGemmAlgo_t;
-
-typedef enum {
-  CUBLAS_DEFAULT_MATH = 0,
-  CUBLAS_PEDANTIC_MATH = 2,
-  CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16,
-} cublasMath_t;
-
+typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
+typedef enum { CUBLAS_GEMM_DEFAULT = -1 } cublasGemmAlgo_t;
+typedef enum { CUBLAS_DEFAULT_MATH = 0, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 } cublasMath_t;
 typedef enum {
   CUBLAS_COMPUTE_32F = 68,
-  CUBLAS_COMPUTE_32F_PEDANTIC = 69,
   CUBLAS_COMPUTE_32I = 72,
-  CUBLAS_COMPUTE_32I_PEDANTIC = 73,
-  CUBLAS_COMPUTE_32F_FAST_16F = 74,
-  CUBLAS_COMPUTE_32F_FAST_16BF = 75,
-  CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
+  CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 } cublasComputeType_t;
 
 typedef struct cublasContext* cublasHandle_t;
@@ -64,7 +57,7 @@ cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cubl
                            int k, const float* alpha, const float* A, int lda, const float* B, int ldb,
                            const float* beta, float* C, int ldc);
 
-/// (A and B, C, compute): (32F, 32F, 32F…), (16F, 16F or 32F, 32F), (16BF, 16BF or 32F, 32F), (8I, 32I, 32I).
+/// (A and B, C, compute): (32F, 32F, 32F or TF32), (16F, 16F or 32F, 32F), (16BF, 16BF or 32F, 32F), (8I, 32I, 32I).
 /// Scalars are float, for 32I int. 8I needs A, B, lda and ldb in multiples of 4 bytes.
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                             int k, const void* alpha, const void* A, cudaDataType Atype, int lda, const void* B,

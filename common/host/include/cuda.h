@@ -10,7 +10,6 @@ typedef enum cudaError_enum {
   CUDA_ERROR_INVALID_VALUE = 1,
   CUDA_ERROR_OUT_OF_MEMORY = 2,
   CUDA_ERROR_NOT_INITIALIZED = 3,
-  CUDA_ERROR_NO_DEVICE = 100,
   CUDA_ERROR_INVALID_DEVICE = 101,
   CUDA_ERROR_NOT_SUPPORTED = 801,
   CUDA_ERROR_UNKNOWN = 999
@@ -20,23 +19,12 @@ typedef unsigned long long CUdeviceptr;
 typedef int CUdevice;
 typedef unsigned long long CUmemGenericAllocationHandle;
 
-typedef enum CUmemLocationType_enum {
-  CU_MEM_LOCATION_TYPE_INVALID = 0,
-  CU_MEM_LOCATION_TYPE_DEVICE = 1
-} CUmemLocationType;
-typedef enum CUmemAllocationType_enum {
-  CU_MEM_ALLOCATION_TYPE_INVALID = 0,
-  CU_MEM_ALLOCATION_TYPE_PINNED = 1
-} CUmemAllocationType;
+typedef enum CUmemLocationType_enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 } CUmemLocationType;
+typedef enum CUmemAllocationType_enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 } CUmemAllocationType;
 typedef enum CUmemAllocationHandleType_enum { CU_MEM_HANDLE_TYPE_NONE = 0 } CUmemAllocationHandleType;
-typedef enum CUmemAccess_flags_enum {
-  CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
-  CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
-  CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3
-} CUmemAccess_flags;
+typedef enum CUmemAccess_flags_enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 } CUmemAccess_flags;
 typedef enum CUmemAllocationGranularity_flags_enum {
-  CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
-  CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1
+  CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0
 } CUmemAllocationGranularity_flags;
 
 typedef struct CUmemLocation_st {

@@ -4,8 +4,8 @@
 // instruction set.
 
 #include <bit>
+#include <concepts>
 #include <cstdint>
-#include <limits>
 
 namespace oomlab::host {
 
@@ -35,121 +35,49 @@ constexpr float from_half_bits(unsigned short half) {
   return std::bit_cast<float>(choose(mask(x < 0x00800000), subnormal, normal) | sign);
 }
 
-/// A float that rounds to a shorter type as `value` itself does: cut off, and odd when anything was cut (a
-/// plain cast would round twice).
-constexpr float round_to_odd(double value) {
-  const float nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || value != value) return nearest;
-  const bool beyond = (static_cast<double>(nearest) > value) == (value > 0);
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(nearest) - beyond) | 1u);
-}
-
-/// Towards zero, saturating, NaN to 0: what CUDA's conversions to integers do.
-template <class Integer>
-constexpr Integer to_integer(float value) {
-  using Limits = std::numeric_limits<Integer>;
-  if (value != value) return 0;
-  if (value <= static_cast<float>(Limits::min())) return Limits::min();
-  if (value >= static_cast<float>(Limits::max())) return Limits::max();
-  return static_cast<Integer>(value);
-}
-
 }  // namespace oomlab::host
 
 struct __half_raw {
   unsigned short x;
 };
 
-class __half;
-class __nv_bfloat16;
-
-// The full list of constructors and conversions matters: an expression that is ambiguous in CUDA, as `h
-// * 2.0f`, must be ambiguous here.
-#define OOMLAB_SHORT_FLOAT_CLASS(Type, Raw, Other, from_bits, to_bits)                                    \
-  class alignas(2) Type {                                                                                 \
-   public:                                                                                                \
-    Type() = default;                                                                                     \
-    constexpr Type(const Raw& raw) : __x(raw.x) {}                                                        \
-    Type(float value) : __x(to_bits(value)) {}                                                            \
-    Type(double value) : __x(to_bits(::oomlab::host::round_to_odd(value))) {}                             \
-    inline explicit Type(const Other value);                                                              \
-    Type(short value) : Type(static_cast<float>(value)) {}                                                \
-    Type(unsigned short value) : Type(static_cast<float>(value)) {}                                       \
-    Type(int value) : Type(static_cast<double>(value)) {}                                                 \
-    Type(unsigned value) : Type(static_cast<double>(value)) {}                                            \
-    operator Raw() const { return {__x}; }                                                                \
-    operator float() const { return from_bits(__x); }                                                     \
-    operator bool() const { return (__x & 0x7fffu) != 0; }                                                \
-    operator char() const { return ::oomlab::host::to_integer<char>(*this); }                             \
-    operator signed char() const { return ::oomlab::host::to_integer<signed char>(*this); }               \
-    operator unsigned char() const { return ::oomlab::host::to_integer<unsigned char>(*this); }           \
-    operator short() const { return ::oomlab::host::to_integer<short>(*this); }                           \
-    operator unsigned short() const { return ::oomlab::host::to_integer<unsigned short>(*this); }         \
-    operator int() const { return ::oomlab::host::to_integer<int>(*this); }                               \
-    operator unsigned() const { return ::oomlab::host::to_integer<unsigned>(*this); }                     \
-    operator long() const { return ::oomlab::host::to_integer<long>(*this); }                             \
-    operator unsigned long() const { return ::oomlab::host::to_integer<unsigned long>(*this); }           \
-    operator long long() const { return ::oomlab::host::to_integer<long long>(*this); }                   \
-    operator unsigned long long() const { return ::oomlab::host::to_integer<unsigned long long>(*this); } \
-                                                                                                          \
-   private:                                                                                               \
-    unsigned short __x;                                                                                   \
+// An expression that is ambiguous in CUDA, as `h * 2.0f`, must be ambiguous here, so all of its operators are declared.
+// What is made of doubles, and integers made of it, do not compile: nobody needs them, and a detour over float would
+// round twice, or not saturate.
+#define OOMLAB_SHORT_FLOAT_CLASS(Type, Raw, from_bits, to_bits) \
+  class alignas(2) Type {                                       \
+   public:                                                      \
+    Type() = default;                                           \
+    constexpr Type(const Raw& raw) : __x(raw.x) {}              \
+    Type(float value) : __x(to_bits(value)) {}                  \
+    Type(double value) = delete;                                \
+    operator Raw() const { return {__x}; }                      \
+    operator float() const { return from_bits(__x); }           \
+    operator bool() const { return (__x & 0x7fffu) != 0; }      \
+    template <std::integral Integer>                            \
+    operator Integer() const = delete;                          \
+                                                                \
+   private:                                                     \
+    unsigned short __x;                                         \
   };
 
 // A float holds more than twice the digits, so computing in float and rounding once more gives the nearest
 // result.
-// __hmax and __hmin: a NaN loses against a number, and -0 is less than +0.
-#define OOMLAB_SHORT_FLOAT_FUNCTIONS(Type, Raw)                                                                  \
-  inline Type __hadd(const Type a, const Type b) { return Type(float(a) + float(b)); }                           \
-  inline Type __hsub(const Type a, const Type b) { return Type(float(a) - float(b)); }                           \
-  inline Type __hmul(const Type a, const Type b) { return Type(float(a) * float(b)); }                           \
-  inline Type __hdiv(const Type a, const Type b) { return Type(float(a) / float(b)); }                           \
-  inline Type __hneg(const Type a) { return Type(-float(a)); }                                                   \
-  inline Type __habs(const Type a) { return Raw{static_cast<unsigned short>(static_cast<Raw>(a).x & 0x7fffu)}; } \
-  inline bool __heq(const Type a, const Type b) { return float(a) == float(b); }                                 \
-  inline bool __hneu(const Type a, const Type b) { return float(a) != float(b); }                                \
-  inline bool __hlt(const Type a, const Type b) { return float(a) < float(b); }                                  \
-  inline bool __hle(const Type a, const Type b) { return float(a) <= float(b); }                                 \
-  inline bool __hgt(const Type a, const Type b) { return float(a) > float(b); }                                  \
-  inline bool __hge(const Type a, const Type b) { return float(a) >= float(b); }                                 \
-  inline bool __hisnan(const Type a) { return float(a) != float(a); }                                            \
-  inline Type __hmax(const Type a, const Type b) {                                                               \
-    if (__heq(a, b)) return static_cast<Raw>(a).x & 0x8000u ? b : a;                                             \
-    return __hgt(a, b) || __hisnan(b) ? Type(float(a)) : b;                                                      \
-  }                                                                                                              \
-  inline Type __hmin(const Type a, const Type b) {                                                               \
-    if (__heq(a, b)) return static_cast<Raw>(a).x & 0x8000u ? a : b;                                             \
-    return __hlt(a, b) || __hisnan(b) ? Type(float(a)) : b;                                                      \
-  }                                                                                                              \
-  inline Type operator+(const Type& a, const Type& b) { return __hadd(a, b); }                                   \
-  inline Type operator-(const Type& a, const Type& b) { return __hsub(a, b); }                                   \
-  inline Type operator*(const Type& a, const Type& b) { return __hmul(a, b); }                                   \
-  inline Type operator/(const Type& a, const Type& b) { return __hdiv(a, b); }                                   \
-  inline Type& operator+=(Type& a, const Type& b) { return a = __hadd(a, b); }                                   \
-  inline Type& operator-=(Type& a, const Type& b) { return a = __hsub(a, b); }                                   \
-  inline Type& operator*=(Type& a, const Type& b) { return a = __hmul(a, b); }                                   \
-  inline Type& operator/=(Type& a, const Type& b) { return a = __hdiv(a, b); }                                   \
-  inline Type operator+(const Type& a) { return a; }                                                             \
-  inline Type operator-(const Type& a) { return __hneg(a); }                                                     \
-  inline bool operator==(const Type& a, const Type& b) { return __heq(a, b); }                                   \
-  inline bool operator!=(const Type& a, const Type& b) { return __hneu(a, b); }                                  \
-  inline bool operator<(const Type& a, const Type& b) { return __hlt(a, b); }                                    \
-  inline bool operator<=(const Type& a, const Type& b) { return __hle(a, b); }                                   \
-  inline bool operator>(const Type& a, const Type& b) { return __hgt(a, b); }                                    \
-  inline bool operator>=(const Type& a, const Type& b) { return __hge(a, b); }
+#define OOMLAB_SHORT_FLOAT_OPERATOR(Type, Result, op) \
+  inline Result operator op(const Type& a, const Type& b) { return Result(float(a) op float(b)); }
+#define OOMLAB_SHORT_FLOAT_OPERATORS(Type)                         \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, Type, +)                       \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, Type, -)                       \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, Type, *)                       \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, Type, /)                       \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, bool, ==)                      \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, bool, !=)                      \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, bool, <)                       \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, bool, <=)                      \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, bool, >)                       \
+  OOMLAB_SHORT_FLOAT_OPERATOR(Type, bool, >=)                      \
+  inline Type operator-(const Type& a) { return Type(-float(a)); } \
+  inline Type& operator+=(Type& a, const Type& b) { return a = a + b; }
 
-OOMLAB_SHORT_FLOAT_CLASS(__half, __half_raw, __nv_bfloat16, ::oomlab::host::from_half_bits,
-                         ::oomlab::host::to_half_bits)
-OOMLAB_SHORT_FLOAT_FUNCTIONS(__half, __half_raw)
-typedef __half half;
-
-inline __half __float2half(const float a) { return __half(a); }
-inline __half __float2half_rn(const float a) { return __half(a); }
-inline __half __double2half(const double a) { return __half(a); }
-inline float __half2float(const __half a) { return static_cast<float>(a); }
-inline __half __ushort_as_half(const unsigned short bits) { return __half_raw{bits}; }
-inline unsigned short __half_as_ushort(const __half a) { return static_cast<__half_raw>(a).x; }
-/// 1 for +infinity, -1 for -infinity, else 0.
-inline int __hisinf(const __half a) {
-  return __half_as_ushort(a) == 0x7c00u ? 1 : __half_as_ushort(a) == 0xfc00u ? -1 : 0;
-}
+OOMLAB_SHORT_FLOAT_CLASS(__half, __half_raw, ::oomlab::host::from_half_bits, ::oomlab::host::to_half_bits)
+OOMLAB_SHORT_FLOAT_OPERATORS(__half)

@@ -6,8 +6,8 @@
 // Where host and GPU differ:
 //   - a kernel runs with one thread a block (check mode: a few real ones), whatever blockDim was asked for; threadIdx,
 //     blockIdx, blockDim and gridDim are one-dimensional: a kernel walks the ranges of oomlab_block.h;
-//   - compute capability is reported as 0.0, the name is "host runtime device N";
-//   - there is no static shared memory (__shared__ is not defined) and there are no warp operations;
+//   - there is no static shared memory (__shared__ is not defined), at most 48 KiB of the dynamic kind, and no warp
+//     operation;
 //   - a device's capacity is a number (oomlab_host.h), and cudaMalloc charges it in steps of 512 bytes.
 
 #include <cmath>
@@ -27,11 +27,9 @@
 #define __global__ __attribute__((flatten))
 #define __device__
 #define __host__
-#define __forceinline__ inline __attribute__((always_inline))
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __align__(bytes) alignas(bytes)
 
 struct uint3 {
   unsigned x, y, z;
@@ -42,14 +40,6 @@ struct dim3 {
   constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
   constexpr operator uint3() const { return {x, y, z}; }
 };
-struct alignas(8) float2 {
-  float x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
-};
-inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 #ifdef OOMLAB_HOST_CHECK
 extern constinit thread_local uint3 threadIdx;
@@ -61,27 +51,8 @@ inline constexpr dim3 blockDim{1, 1, 1};
 extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 gridDim;
 
-// The functions that CUDA has in device code and C++ has under another name, or has not.
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
-#define OOMLAB_MIN_MAX(T)                          \
-  inline T min(T a, T b) { return b < a ? b : a; } \
-  inline T max(T a, T b) { return a < b ? b : a; }
-OOMLAB_MIN_MAX(int)
-OOMLAB_MIN_MAX(unsigned)
-OOMLAB_MIN_MAX(long)
-OOMLAB_MIN_MAX(unsigned long)
-OOMLAB_MIN_MAX(long long)
-OOMLAB_MIN_MAX(unsigned long long)
-OOMLAB_MIN_MAX(float)
-OOMLAB_MIN_MAX(double)
-#undef OOMLAB_MIN_MAX
-
 inline int atomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 inline unsigned atomicAdd(unsigned* p, unsigned v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long v) {
-  return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-}
 inline float atomicAdd(float* p, float v) {
   float old;
   __atomic_load(p, &old, __ATOMIC_RELAXED);
@@ -99,20 +70,10 @@ typedef enum cudaError {
   cudaErrorInitializationError = 3,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInvalidMemcpyDirection = 21,
-  cudaErrorInvalidDeviceFunction = 98,
-  cudaErrorInsufficientDriver = 35,
-  cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
-  cudaErrorPeerAccessUnsupported = 217,
-  cudaErrorOperatingSystem = 304,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
-  cudaErrorIllegalAddress = 700,
   cudaErrorLaunchOutOfResources = 701,
-  cudaErrorPeerAccessAlreadyEnabled = 704,
-  cudaErrorPeerAccessNotEnabled = 705,
-  cudaErrorLaunchFailure = 719,
-  cudaErrorNotPermitted = 800,
   cudaErrorNotSupported = 801,
   cudaErrorUnknown = 999
 } cudaError_t;
@@ -120,7 +81,6 @@ typedef enum cudaError {
 typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
 typedef struct CUmemPoolHandle_st* cudaMemPool_t;
-typedef void (*cudaHostFn_t)(void* userData);
 
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost = 0,
@@ -129,7 +89,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToDevice = 3,
   cudaMemcpyDefault = 4
 };
-enum cudaMemLocationType { cudaMemLocationTypeInvalid = 0, cudaMemLocationTypeDevice = 1, cudaMemLocationTypeHost = 2 };
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1, cudaMemLocationTypeHost = 2 };
 struct cudaMemLocation {
   enum cudaMemLocationType type;
   int id;
@@ -146,72 +106,33 @@ struct cudaMemPoolProps {
   unsigned char reserved[54];
 };
 enum cudaMemPoolAttr {
-  cudaMemPoolReuseFollowEventDependencies = 1,
-  cudaMemPoolReuseAllowOpportunistic = 2,
-  cudaMemPoolReuseAllowInternalDependencies = 3,
   cudaMemPoolAttrReleaseThreshold = 4,
   cudaMemPoolAttrReservedMemCurrent = 5,
   cudaMemPoolAttrReservedMemHigh = 6,
   cudaMemPoolAttrUsedMemCurrent = 7,
   cudaMemPoolAttrUsedMemHigh = 8
 };
-enum cudaMemAccessFlags {
-  cudaMemAccessFlagsProtNone = 0,
-  cudaMemAccessFlagsProtRead = 1,
-  cudaMemAccessFlagsProtReadWrite = 3
-};
+enum cudaMemAccessFlags { cudaMemAccessFlagsProtNone = 0, cudaMemAccessFlagsProtReadWrite = 3 };
 struct cudaMemAccessDesc {
   struct cudaMemLocation location;
   enum cudaMemAccessFlags flags;
 };
 enum cudaMemoryAdvise {
   cudaMemAdviseSetReadMostly = 1,
-  cudaMemAdviseUnsetReadMostly = 2,
   cudaMemAdviseSetPreferredLocation = 3,
-  cudaMemAdviseUnsetPreferredLocation = 4,
-  cudaMemAdviseSetAccessedBy = 5,
-  cudaMemAdviseUnsetAccessedBy = 6
+  cudaMemAdviseSetAccessedBy = 5
 };
-enum cudaDeviceAttr {
-  cudaDevAttrMaxThreadsPerBlock = 1,
-  cudaDevAttrMaxGridDimX = 5,
-  cudaDevAttrMaxSharedMemoryPerBlock = 8,
-  cudaDevAttrWarpSize = 10,
-  cudaDevAttrMultiProcessorCount = 16,
-  cudaDevAttrIntegrated = 18,
-  cudaDevAttrConcurrentKernels = 31,
-  cudaDevAttrUnifiedAddressing = 41,
-  cudaDevAttrComputeCapabilityMajor = 75,
-  cudaDevAttrComputeCapabilityMinor = 76,
-  cudaDevAttrManagedMemory = 83,
-  cudaDevAttrPageableMemoryAccess = 88,
-  cudaDevAttrConcurrentManagedAccess = 89,
-  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
-  cudaDevAttrMemoryPoolsSupported = 115
-};
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
-/// The members of the real structure that mean something here, under their real names.
+/// The members of the real structure that somebody reads, under their real names. Compute capability is 0.0 here.
 struct cudaDeviceProp {
   char name[256];
-  size_t totalGlobalMem;
-  size_t sharedMemPerBlock;
-  int warpSize;
-  int maxThreadsPerBlock;
-  int maxThreadsDim[3];
-  int maxGridSize[3];
   int major;
   int minor;
-  int multiProcessorCount;
-  int integrated;
-  int concurrentKernels;
-  int asyncEngineCount;
-  int unifiedAddressing;
-  int managedMemory;
-  int pageableMemoryAccess;
-  int concurrentManagedAccess;
-  size_t sharedMemPerBlockOptin;
-  int memoryPoolsSupported;
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrPageableMemoryAccess = 88,
+  cudaDevAttrConcurrentManagedAccess = 89
 };
 
 typedef struct cudaLaunchAttribute_st cudaLaunchAttribute;  // none is implemented: numAttrs must be 0
@@ -224,17 +145,8 @@ typedef struct cudaLaunchConfig_st {
   unsigned int numAttrs;
 } cudaLaunchConfig_t;
 
-#define cudaStreamDefault 0x00
 #define cudaStreamNonBlocking 0x01
-#define cudaStreamLegacy ((cudaStream_t)0x1)
-#define cudaEventDefault 0x00
-#define cudaEventBlockingSync 0x01
-#define cudaEventDisableTiming 0x02
-#define cudaHostAllocDefault 0x00
-#define cudaHostAllocPortable 0x01
 #define cudaMemAttachGlobal 0x01
-#define cudaMemAttachHost 0x02
-#define cudaCpuDeviceId ((int)-1)
 
 // ----------------------------------------------------------------------------------------------------------- functions
 
@@ -243,7 +155,6 @@ cudaError_t cudaPeekAtLastError(void);
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
-cudaError_t cudaDriverGetVersion(int* driverVersion);
 cudaError_t cudaRuntimeGetVersion(int* runtimeVersion);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
@@ -252,14 +163,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDeviceCanAccessPeer(int* canAccessPeer, int device, int peerDevice);
-cudaError_t cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags);
-cudaError_t cudaDeviceDisablePeerAccess(int peerDevice);
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaMalloc(void** devPtr, size_t size);
 cudaError_t cudaFree(void* devPtr);
 cudaError_t cudaMallocHost(void** ptr, size_t size);
-cudaError_t cudaHostAlloc(void** pHost, size_t size, unsigned int flags);
 cudaError_t cudaFreeHost(void* ptr);
 cudaError_t cudaMallocManaged(void** devPtr, size_t size, unsigned int flags = cudaMemAttachGlobal);
 cudaError_t cudaMemPrefetchAsync(const void* devPtr, size_t count, cudaMemLocation location, unsigned int flags,
@@ -289,31 +197,20 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags = 0);
 cudaError_t cudaEventCreate(cudaEvent_t* event);
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = 0);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
-cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* userData);
-cudaError_t cudaFuncSetAttribute(const void* func, cudaFuncAttribute attr, int value);
 
 // --------------------------------------------------------------------------------------- typed forms, as CUDA has them
 
-inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int flags) {
-  return cudaEventCreateWithFlags(event, flags);
-}
 template <class T>
 cudaError_t cudaMalloc(T** devPtr, size_t size) {
   return cudaMalloc((void**)(void*)devPtr, size);
 }
 template <class T>
-cudaError_t cudaMallocHost(T** ptr, size_t size, unsigned int flags = cudaHostAllocDefault) {
-  return cudaHostAlloc((void**)(void*)ptr, size, flags);
-}
-template <class T>
-cudaError_t cudaHostAlloc(T** ptr, size_t size, unsigned int flags) {
-  return cudaHostAlloc((void**)(void*)ptr, size, flags);
+cudaError_t cudaMallocHost(T** ptr, size_t size) {
+  return cudaMallocHost((void**)(void*)ptr, size);
 }
 template <class T>
 cudaError_t cudaMallocManaged(T** devPtr, size_t size, unsigned int flags = cudaMemAttachGlobal) {
@@ -323,31 +220,14 @@ template <class T>
 cudaError_t cudaMallocAsync(T** ptr, size_t size, cudaStream_t stream) {
   return cudaMallocAsync((void**)(void*)ptr, size, stream);
 }
-template <class T>
-cudaError_t cudaMallocAsync(T** ptr, size_t size, cudaMemPool_t memPool, cudaStream_t stream) {
-  return cudaMallocFromPoolAsync((void**)(void*)ptr, size, memPool, stream);
-}
-template <class T>
-cudaError_t cudaMallocFromPoolAsync(T** ptr, size_t size, cudaMemPool_t memPool, cudaStream_t stream) {
-  return cudaMallocFromPoolAsync((void**)(void*)ptr, size, memPool, stream);
-}
-template <class... Parameters>
-cudaError_t cudaFuncSetAttribute(void (*func)(Parameters...), cudaFuncAttribute attr, int value) {
-  return cudaFuncSetAttribute((const void*)func, attr, value);
-}
 
 // -------------------------------------------------------------------------------------------------------------- launch
 
 namespace oomlab::host::detail {
 
-/// A kernel with its arguments, without its type. `own` makes a copy that outlives the launch call.
-struct Kernel {
-  const void* function;
-  const void* closure;
-  void (*run)(const void* closure);
-  std::function<void()> (*own)(const void* closure);
-};
-cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexcept;
+/// `copy` copies the closure, which is a kernel with its arguments: so that it outlives the call.
+cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const void* closure,
+                   std::function<void()> (*copy)(const void* closure)) noexcept;
 
 /// Check mode: where the threads of the calling block meet and exchange values.
 void block_barrier();
@@ -366,11 +246,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter of the kernel");
   const auto call = [kernel, values = std::tuple<std::remove_cv_t<Parameters>...>(static_cast<Parameters>(
                                  std::forward<Arguments>(arguments))...)] { std::apply(kernel, values); };
-  using Call = decltype(call);
-  return oomlab::host::detail::launch(
-      config,
-      {reinterpret_cast<const void*>(kernel), &call, [](const void* closure) { (*static_cast<Call*>(closure))(); },
-       [](const void* closure) { return std::function<void()>(*static_cast<Call*>(closure)); }});
+  return oomlab::host::detail::launch(config, reinterpret_cast<const void*>(kernel), &call, [](const void* closure) {
+    return std::function<void()>(*static_cast<decltype(call)*>(closure));
+  });
 }
 
 /// All threads of the block arrive before any goes on.

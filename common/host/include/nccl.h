@@ -35,19 +35,8 @@ typedef enum {
   ncclInProgress = 7
 } ncclResult_t;
 
-typedef enum {
-  ncclInt8 = 0,
-  ncclUint8 = 1,
-  ncclInt32 = 2,
-  ncclUint32 = 3,
-  ncclInt64 = 4,
-  ncclUint64 = 5,
-  ncclFloat16 = 6,
-  ncclFloat32 = 7,
-  ncclFloat64 = 8,
-  ncclBfloat16 = 9
-} ncclDataType_t;
-typedef enum { ncclSum = 0, ncclMax = 2, ncclMin = 3 } ncclRedOp_t;
+typedef enum { ncclInt8 = 0, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum { ncclSum = 0 } ncclRedOp_t;
 
 #define NCCL_CONFIG_UNDEF_INT (-2147483647 - 1)
 typedef struct ncclConfig {

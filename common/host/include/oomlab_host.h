@@ -16,17 +16,16 @@ namespace oomlab::host {
 
 /// The machine that the runtime models. Read once, at the first call into the runtime, from the environment:
 ///   OOMLAB_HOST_DEVICES=N            devices (default 1, at most 64)
-///   OOMLAB_HOST_MEMORY=SIZE[,SIZE…]  capacity of each, for example 8GiB (default: three quarters of this machine's
-///                                    memory); the last one repeats
+///   OOMLAB_HOST_MEMORY=SIZE          capacity of each, for example 8GiB (default: three quarters of this machine's
+///                                    memory)
 ///   OOMLAB_HOST_STREAMS=eager | deferred[:seed]
 ///   OOMLAB_HOST_NCCL=buffered | rendezvous    whether a send may end before it is received. NCCL allows both; what
 ///                                    works with one only may hang on a GPU. Rendezvous needs eager streams. It also
 ///                                    refuses buffers in pools that the other ranks' devices may not reach, which NCCL
 ///                                    up to 2.22 would write into
-///   OOMLAB_HOST_THREADS=N            check mode: threads a block (default 3)
 struct Machine {
   int devices = 1;
-  std::size_t capacity[64] = {};
+  std::size_t capacity = 0;
   bool deferred = false, rendezvous = false;
   std::uint64_t seed = 1;
 };
@@ -113,8 +112,8 @@ bool inside_runtime() noexcept;
 /// Runs `work` in stream order: now (eager), or when the stream is drained (deferred). Not in plan mode.
 /// Allocation failure of the queue itself: returns cudaErrorMemoryAllocation.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) noexcept;
-/// Counts cuBLAS handles for live(); delta is +1 or -1.
-void count_blas_handle(int delta) noexcept;
+/// One more or less (+1, -1) for live().
+void count_live(std::size_t Live::*what, int change) noexcept;
 /// Counts a product for work().
 void count_gemm(std::uint64_t flops) noexcept;
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -45,31 +45,24 @@ struct Matrix {
   bool transposed = false;
 };
 
+struct Plan;
 struct Gemm {
   int m, n, k, batch;
   Matrix a, b, c;
   union Scalar {
     float real;
     std::int32_t integer;
-  } alpha, beta;
-  bool tf32 = false;
+  } alpha = {}, beta = {};
+  void (*run)(const Gemm& g, const Plan& plan, float* scratch) = nullptr;
 };
 
-int threads() {
 #ifdef _OPENMP
-  return omp_in_parallel() ? 1 : omp_get_max_threads();
+int threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+int thread_index() { return omp_get_thread_num(); }
 #else
-  return 1;
+int threads() { return 1; }
+int thread_index() { return 0; }
 #endif
-}
-
-int thread_index() {
-#ifdef _OPENMP
-  return omp_get_thread_num();
-#else
-  return 0;
-#endif
-}
 
 template <class T>
 float to_float(T value) {
@@ -118,12 +111,15 @@ struct Plan {
   std::size_t floats = 0;  ///< scratch of a worker
 };
 
+template <class In, class Out>
+void run(const Gemm& g, const Plan& plan, float* scratch);
+
 Plan plan(const Gemm& g) {
   Plan p{g.m, g.n, g.k, 1, g.batch};
   const double work = double(g.m) * g.n * g.k * g.batch;
   // Below this, waking threads costs more than it gains, and much more on a busy machine.
   const int useful = work < 128.0 * 128 * 128 ? 1 : threads();
-  if (g.a.type != CUDA_R_32F || g.tf32) {
+  if (g.run != run<float, float>) {
     const auto cut = [&](int edge) {
       p.tile_m = std::min(g.m, edge), p.tile_n = std::min(g.n, edge);
       p.across = (g.m + p.tile_m - 1) / p.tile_m;
@@ -146,8 +142,11 @@ Plan plan(const Gemm& g) {
 }
 
 /// C = alpha·op(A)·op(B) + beta·C for one item. Does not read A and B when k is 0.
-template <class In, class Out, class Scalar>
-void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar beta, float* scratch) {
+template <class In, class Out>
+void multiply(const Gemm& g, const Plan& plan, int item, float* scratch) {
+  constexpr bool integral = std::is_integral_v<In>;
+  using Scalar = std::conditional_t<integral, std::int32_t, float>;
+  const auto alpha = std::bit_cast<Scalar>(g.alpha), beta = std::bit_cast<Scalar>(g.beta);
   const int tiles = plan.items / g.batch, problem = item / tiles, tile = item % tiles;
   const In* const a = static_cast<const In*>(g.a.data) + problem * g.a.stride;
   const In* const b = static_cast<const In*>(g.b.data) + problem * g.b.stride;
@@ -159,7 +158,6 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
     cblas_sgemm(CblasColMajor, op_a, op_b, g.m, columns, g.k, alpha, a, g.a.ld, g.b.transposed ? b + j : b + j * ldb,
                 g.b.ld, beta, c + j * ldc, g.c.ld);
   } else {
-    constexpr bool integral = std::is_integral_v<In>;
     const int i = tile % plan.across * plan.tile_m, rows = std::min(plan.tile_m, g.m - i);
     const int j = tile / plan.across * plan.tile_n, columns = std::min(plan.tile_n, g.n - j);
     const int elements = rows * columns;
@@ -191,103 +189,119 @@ void multiply(const Gemm& g, const Plan& plan, int item, Scalar alpha, Scalar be
   }
 }
 
-template <class In, class Out, class Scalar>
-void run(const Gemm& g, const Plan& plan, Scalar alpha, Scalar beta, float* scratch) {
+template <class In, class Out>
+void run(const Gemm& g, const Plan& plan, float* scratch) {
   if (plan.workers == 1) {  // a parallel region of one thread costs as much as a small GEMM
-    for (int item = 0; item < plan.items; ++item) multiply<In, Out>(g, plan, item, alpha, beta, scratch);
+    for (int item = 0; item < plan.items; ++item) multiply<In, Out>(g, plan, item, scratch);
     return;
   }
   OOMLAB_OMP(omp parallel for schedule(static) num_threads(plan.workers))
   for (int item = 0; item < plan.items; ++item)
-    multiply<In, Out>(g, plan, item, alpha, beta, scratch + plan.floats * thread_index());
+    multiply<In, Out>(g, plan, item, scratch + plan.floats * thread_index());
 }
 
-void run(const Gemm& g, const Plan& plan, float* scratch) {
-  const bool wide = g.c.type == CUDA_R_32F;
-  const float alpha = g.alpha.real, beta = g.beta.real;
-  switch (g.a.type) {
-    case CUDA_R_32F:
-      return g.tf32 ? run<Tf32, float>(g, plan, alpha, beta, scratch)
-                    : run<float, float>(g, plan, alpha, beta, scratch);
-    case CUDA_R_16F:
-      return wide ? run<__half, float>(g, plan, alpha, beta, scratch)
-                  : run<__half, __half>(g, plan, alpha, beta, scratch);
-    case CUDA_R_16BF:
-      return wide ? run<__nv_bfloat16, float>(g, plan, alpha, beta, scratch)
-                  : run<__nv_bfloat16, __nv_bfloat16>(g, plan, alpha, beta, scratch);
-    default: return run<std::int8_t, std::int32_t>(g, plan, g.alpha.integer, g.beta.integer, scratch);
-  }
+struct Combination {
+  cublasComputeType_t compute;
+  cudaDataType in, out;
+  decltype(Gemm::run) run;
+};
+constexpr Combination combinations[] = {
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, run<float, float>},
+    {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, run<Tf32, float>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_32F, run<__half, float>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_16F, run<__half, __half>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_32F, run<__nv_bfloat16, float>},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, run<__nv_bfloat16, __nv_bfloat16>},
+    {CUBLAS_COMPUTE_32I, CUDA_R_8I, CUDA_R_32I, run<std::int8_t, std::int32_t>},
+};
+
+decltype(Gemm::run) find_run(const Gemm& g, cublasComputeType_t compute) {
+  for (const Matrix& matrix : {g.a, g.b})
+    if (matrix.type == CUDA_R_8I &&
+        (matrix.ld % 4 || matrix.stride % 4 || reinterpret_cast<std::uintptr_t>(matrix.data) % 4))
+      return nullptr;
+  for (const Combination& c : combinations)
+    if (c.compute == compute && c.in == g.a.type && c.in == g.b.type && c.out == g.c.type) return c.run;
+  return nullptr;
 }
 
-bool is_operation(cublasOperation_t op) { return op == CUBLAS_OP_N || op == CUBLAS_OP_T || op == CUBLAS_OP_C; }
-
-bool supported(const Gemm& g, cublasComputeType_t compute) {
-  if (g.a.type != g.b.type) return false;
-  const cudaDataType in = g.a.type, out = g.c.type;
-  switch (compute) {
-    case CUBLAS_COMPUTE_32F:
-    case CUBLAS_COMPUTE_32F_PEDANTIC:
-      return (in == CUDA_R_32F && out == in) || (in == CUDA_R_16F && (out == in || out == CUDA_R_32F)) ||
-             (in == CUDA_R_16BF && (out == in || out == CUDA_R_32F));
-    case CUBLAS_COMPUTE_32F_FAST_16F:
-    case CUBLAS_COMPUTE_32F_FAST_16BF:
-    case CUBLAS_COMPUTE_32F_FAST_TF32: return in == CUDA_R_32F && out == in;
-    case CUBLAS_COMPUTE_32I:
-    case CUBLAS_COMPUTE_32I_PEDANTIC: {
-      const auto aligned = [](const Matrix& matrix) {
-        return matrix.ld % 4 == 0 && matrix.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 4 == 0;
-      };
-      return in == CUDA_R_8I && out == CUDA_R_32I && aligned(g.a) && aligned(g.b);
-    }
-  }
-  return false;
-}
-
-/// Every GEMM comes through here. Checks in cuBLAS's order, then queues the work.
-cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
-                    const void* alpha, const void* beta, Gemm g, cublasComputeType_t compute) noexcept {
-  if (host::fault_point(call)) return CUBLAS_STATUS_EXECUTION_FAILED;
+/// The frame of every call: the fault seam, the handle, the runtime's scope, exceptions.
+template <class Work>
+cublasStatus_t blas_entry(const char* call, cublasStatus_t fault, cublasHandle_t handle, Work&& work) noexcept {
+  if (host::fault_point(call)) return fault;
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!is_operation(transa) || !is_operation(transb)) return CUBLAS_STATUS_INVALID_VALUE;
-  g.a.transposed = transa != CUBLAS_OP_N;
-  g.b.transposed = transb != CUBLAS_OP_N;
-  if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0 || g.a.ld < std::max(1, g.a.transposed ? g.k : g.m) ||
-      g.b.ld < std::max(1, g.b.transposed ? g.n : g.k) || g.c.ld < std::max(1, g.m))
-    return CUBLAS_STATUS_INVALID_VALUE;
-  if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!supported(g, compute)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  g.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  if (g.m == 0 || g.n == 0 || g.batch == 0) return CUBLAS_STATUS_SUCCESS;
-  if (g.a.type == CUDA_R_8I) {
-    g.alpha.integer = *static_cast<const std::int32_t*>(alpha);
-    g.beta.integer = *static_cast<const std::int32_t*>(beta);
-    if (g.alpha.integer == 0) g.k = 0;
-  } else {
-    g.alpha.real = *static_cast<const float*>(alpha);
-    g.beta.real = *static_cast<const float*>(beta);
-    if (g.alpha.real == 0) g.k = 0;
-  }
-  if (!g.c.data || (g.k > 0 && (!g.a.data || !g.b.data))) return CUBLAS_STATUS_INVALID_VALUE;
-  host::count_gemm(2 * std::uint64_t(g.m) * std::uint64_t(g.n) * std::uint64_t(g.k) * std::uint64_t(g.batch));
-  if (host::planning()) return CUBLAS_STATUS_SUCCESS;
-
   const host::RuntimeScope scope;
   try {
-    const Plan how = plan(g);
-    std::shared_ptr<float[]> scratch;
-    if (how.floats) scratch = std::make_shared_for_overwrite<float[]>(how.floats * how.workers);
-    const cudaError_t queued = host::enqueue(handle->stream, [g, how, scratch] {
-      const host::RuntimeScope inner;
-      run(g, how, scratch.get());
-    });
-    if (queued == cudaErrorMemoryAllocation) return CUBLAS_STATUS_ALLOC_FAILED;
-    return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+    return work();
   } catch (const std::bad_alloc&) {
     return CUBLAS_STATUS_ALLOC_FAILED;
   }
 }
 
+/// Every GEMM comes through here. Checks in cuBLAS's order, then queues the work.
+cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
+                    const void* alpha, const void* beta, Gemm g, cublasComputeType_t compute) {
+  return blas_entry(call, CUBLAS_STATUS_EXECUTION_FAILED, handle, [&] {
+    for (const cublasOperation_t op : {transa, transb})
+      if (op != CUBLAS_OP_N && op != CUBLAS_OP_T) return CUBLAS_STATUS_INVALID_VALUE;
+    g.a.transposed = transa == CUBLAS_OP_T;
+    g.b.transposed = transb == CUBLAS_OP_T;
+    if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0 || g.a.ld < std::max(1, g.a.transposed ? g.k : g.m) ||
+        g.b.ld < std::max(1, g.b.transposed ? g.n : g.k) || g.c.ld < std::max(1, g.m) || !alpha || !beta)
+      return CUBLAS_STATUS_INVALID_VALUE;
+    g.run = find_run(g, compute);
+    if (!g.run) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (g.m == 0 || g.n == 0 || g.batch == 0) return CUBLAS_STATUS_SUCCESS;
+    std::memcpy(&g.alpha, alpha, sizeof g.alpha);
+    std::memcpy(&g.beta, beta, sizeof g.beta);
+    if (g.a.type == CUDA_R_8I ? g.alpha.integer == 0 : g.alpha.real == 0) g.k = 0;
+    if (!g.c.data || (g.k > 0 && (!g.a.data || !g.b.data))) return CUBLAS_STATUS_INVALID_VALUE;
+    host::count_gemm(2 * std::uint64_t(g.m) * std::uint64_t(g.n) * std::uint64_t(g.k) * std::uint64_t(g.batch));
+    if (host::planning()) return CUBLAS_STATUS_SUCCESS;
+
+    const Plan how = plan(g);
+    std::shared_ptr<float[]> scratch;
+    if (how.floats) scratch = std::make_shared_for_overwrite<float[]>(how.floats * how.workers);
+    const cudaError_t queued = host::enqueue(handle->stream, [g, how, scratch] {
+      const host::RuntimeScope inner;
+      g.run(g, how, scratch.get());
+    });
+    if (queued == cudaErrorMemoryAllocation) return CUBLAS_STATUS_ALLOC_FAILED;
+    return queued == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+  });
+}
+
+// Is checked, and makes no difference.
+cublasStatus_t setting(const char* call, cublasHandle_t handle, bool valid) {
+  return blas_entry(call, CUBLAS_STATUS_INTERNAL_ERROR, handle,
+                    [&] { return valid ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE; });
+}
+
+struct Status {
+  cublasStatus_t status;
+  const char *name, *text;
+};
+constexpr Status statuses[] = {
+    {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS", "success"},
+    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED", "the handle was not created"},
+    {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED", "cuBLAS could not allocate memory for itself"},
+    {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE", "an argument is not valid"},
+    {CUBLAS_STATUS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH", "this device lacks a feature that the call needs"},
+    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED", "the computation failed on the device"},
+    {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR", "an operation inside cuBLAS failed"},
+    {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED",
+     "this combination of types or parameters is not supported"},
+};
+const Status& find_status(cublasStatus_t status) {
+  static constexpr Status unknown{CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_UNKNOWN", "unknown cuBLAS status"};
+  const auto found = std::ranges::find(statuses, status, &Status::status);
+  return found == std::end(statuses) ? unknown : *found;
+}
+
 }  // namespace
+
+const char* cublasGetStatusName(cublasStatus_t status) { return find_status(status).name; }
+const char* cublasGetStatusString(cublasStatus_t status) { return find_status(status).text; }
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
   if (host::fault_point("cublasCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
@@ -298,7 +312,7 @@ cublasStatus_t cublasCreate(cublasHandle_t* handle) {
 #endif
   *handle = new (std::nothrow) cublasContext;
   if (!*handle) return CUBLAS_STATUS_ALLOC_FAILED;
-  host::count_blas_handle(+1);
+  host::count_live(&host::Live::blas_handles, +1);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -306,71 +320,30 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
   const bool failed = host::fault_point("cublasDestroy");
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   delete handle;
-  host::count_blas_handle(-1);
+  host::count_live(&host::Live::blas_handles, -1);
   return failed ? CUBLAS_STATUS_INTERNAL_ERROR : CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-  if (host::fault_point("cublasSetStream")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  handle->stream = stream;
-  return CUBLAS_STATUS_SUCCESS;
+  return blas_entry("cublasSetStream", CUBLAS_STATUS_INTERNAL_ERROR, handle, [&] {
+    handle->stream = stream;
+    return CUBLAS_STATUS_SUCCESS;
+  });
 }
 
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t) {
-  if (host::fault_point("cublasSetWorkspace")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  return reinterpret_cast<std::uintptr_t>(workspace) % 256 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+  return setting("cublasSetWorkspace", handle, reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0);
 }
-
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-  if (host::fault_point("cublasSetMathMode")) return CUBLAS_STATUS_INTERNAL_ERROR;
-  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  const int base = mode & ~CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-  return base == CUBLAS_DEFAULT_MATH || base == CUBLAS_PEDANTIC_MATH ? CUBLAS_STATUS_SUCCESS
-                                                                     : CUBLAS_STATUS_INVALID_VALUE;
-}
-
-const char* cublasGetStatusName(cublasStatus_t status) {
-  switch (status) {
-#define OOMLAB_STATUS(name) \
-  case name: return #name
-    OOMLAB_STATUS(CUBLAS_STATUS_SUCCESS);
-    OOMLAB_STATUS(CUBLAS_STATUS_NOT_INITIALIZED);
-    OOMLAB_STATUS(CUBLAS_STATUS_ALLOC_FAILED);
-    OOMLAB_STATUS(CUBLAS_STATUS_INVALID_VALUE);
-    OOMLAB_STATUS(CUBLAS_STATUS_ARCH_MISMATCH);
-    OOMLAB_STATUS(CUBLAS_STATUS_MAPPING_ERROR);
-    OOMLAB_STATUS(CUBLAS_STATUS_EXECUTION_FAILED);
-    OOMLAB_STATUS(CUBLAS_STATUS_INTERNAL_ERROR);
-    OOMLAB_STATUS(CUBLAS_STATUS_NOT_SUPPORTED);
-    OOMLAB_STATUS(CUBLAS_STATUS_LICENSE_ERROR);
-#undef OOMLAB_STATUS
-  }
-  return "CUBLAS_STATUS_UNKNOWN";
-}
-
-const char* cublasGetStatusString(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS: return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "the handle was not created";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "cuBLAS could not allocate memory for itself";
-    case CUBLAS_STATUS_INVALID_VALUE: return "an argument is not valid";
-    case CUBLAS_STATUS_ARCH_MISMATCH: return "this device lacks a feature that the call needs";
-    case CUBLAS_STATUS_MAPPING_ERROR: return "device memory could not be accessed";
-    case CUBLAS_STATUS_EXECUTION_FAILED: return "the computation failed on the device";
-    case CUBLAS_STATUS_INTERNAL_ERROR: return "an operation inside cuBLAS failed";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "this combination of types or parameters is not supported";
-    case CUBLAS_STATUS_LICENSE_ERROR: return "the licence was not found";
-  }
-  return "unknown cuBLAS status";
+  return setting("cublasSetMathMode", handle,
+                 mode == CUBLAS_DEFAULT_MATH || mode == CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
 }
 
 cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                            int k, const float* alpha, const float* A, int lda, const float* B, int ldb,
                            const float* beta, float* C, int ldc) {
   return gemm("cublasSgemm", handle, transa, transb, alpha, beta,
-              {m, n, k, 1, {A, CUDA_R_32F, lda, 0}, {B, CUDA_R_32F, ldb, 0}, {C, CUDA_R_32F, ldc, 0}, {}, {}},
+              {m, n, k, 1, {A, CUDA_R_32F, lda, 0}, {B, CUDA_R_32F, ldb, 0}, {C, CUDA_R_32F, ldc, 0}},
               CUBLAS_COMPUTE_32F);
 }
 
@@ -379,7 +352,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cub
                             cudaDataType Btype, int ldb, const void* beta, void* C, cudaDataType Ctype, int ldc,
                             cublasComputeType_t computeType, cublasGemmAlgo_t) {
   return gemm("cublasGemmEx", handle, transa, transb, alpha, beta,
-              {m, n, k, 1, {A, Atype, lda, 0}, {B, Btype, ldb, 0}, {C, Ctype, ldc, 0}, {}, {}}, computeType);
+              {m, n, k, 1, {A, Atype, lda, 0}, {B, Btype, ldb, 0}, {C, Ctype, ldc, 0}}, computeType);
 }
 
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
@@ -388,8 +361,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           long long strideB, const void* beta, void* C, cudaDataType Ctype, int ldc,
                                           long long strideC, int batchCount, cublasComputeType_t computeType,
                                           cublasGemmAlgo_t) {
-  return gemm(
-      "cublasGemmStridedBatchedEx", handle, transa, transb, alpha, beta,
-      {m, n, k, batchCount, {A, Atype, lda, strideA}, {B, Btype, ldb, strideB}, {C, Ctype, ldc, strideC}, {}, {}},
-      computeType);
+  return gemm("cublasGemmStridedBatchedEx", handle, transa, transb, alpha, beta,
+              {m, n, k, batchCount, {A, Atype, lda, strideA}, {B, Btype, ldb, strideB}, {C, Ctype, ldc, strideC}},
+              computeType);
 }

@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -34,6 +35,12 @@ std::size_t parse_size(const char* name, const std::string& text) {
   return static_cast<std::size_t>(number * static_cast<double>(std::size_t(1) << 10 * (found - std::begin(units))));
 }
 
+std::optional<std::uint64_t> parse_number(std::string_view digits) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+  return error == std::errc() && end == digits.end() ? std::optional(number) : std::nullopt;
+}
+
 std::size_t machine_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
   std::size_t bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
@@ -45,32 +52,20 @@ std::size_t machine_memory() {
 Machine machine_from_environment() {
   Machine machine;
   if (const char* text = std::getenv("OOMLAB_HOST_DEVICES")) {
-    char* end = nullptr;
-    const long n = std::strtol(text, &end, 10);
-    if (end == text || *end || n < 1 || n > 64) bad_setting("OOMLAB_HOST_DEVICES", text, "a number from 1 to 64");
-    machine.devices = static_cast<int>(n);
+    const auto number = parse_number(text);
+    if (!number || *number < 1 || *number > 64) bad_setting("OOMLAB_HOST_DEVICES", text, "a number from 1 to 64");
+    machine.devices = static_cast<int>(*number);
   }
-  std::size_t last = machine_memory() / 4 * 3;
   const char* const memory = std::getenv("OOMLAB_HOST_MEMORY");
-  std::string sizes = memory ? memory : "";
-  for (std::size_t& capacity : machine.capacity) {
-    if (!sizes.empty()) {
-      const std::size_t comma = sizes.find(',');
-      last = parse_size("OOMLAB_HOST_MEMORY", sizes.substr(0, comma));
-      sizes = comma == std::string::npos ? "" : sizes.substr(comma + 1);
-    }
-    capacity = last;
-  }
+  machine.capacity = memory ? parse_size("OOMLAB_HOST_MEMORY", memory) : machine_memory() / 4 * 3;
   if (const char* text = std::getenv("OOMLAB_HOST_STREAMS")) {
-    const std::string_view mode(text);
-    machine.deferred = mode.starts_with("deferred");
-    if (mode.starts_with("deferred:")) {
-      char* end = nullptr;
-      machine.seed = std::strtoull(text + 9, &end, 10);
-      if (end == text + 9 || *end) bad_setting("OOMLAB_HOST_STREAMS", text, "eager, deferred or deferred:SEED");
-    } else if (mode != "eager" && mode != "deferred") {
+    const std::string_view mode(text), seeded = "deferred:";
+    const bool has_seed = mode.starts_with(seeded);
+    const auto seed = has_seed ? parse_number(mode.substr(seeded.size())) : machine.seed;
+    if (!seed || (mode != "eager" && mode != "deferred" && !has_seed))
       bad_setting("OOMLAB_HOST_STREAMS", text, "eager, deferred or deferred:SEED");
-    }
+    machine.deferred = mode != "eager";
+    machine.seed = *seed;
   }
   if (const char* text = std::getenv("OOMLAB_HOST_NCCL")) {
     machine.rendezvous = std::string_view(text) == "rendezvous";
@@ -86,18 +81,19 @@ void set_up(Runtime& r, const Machine& machine) {
   r.machine = machine;
   r.streams.clear();
   r.random = machine.seed * 0x9e3779b97f4a7c15u + 1;
-  r.devices.assign(static_cast<std::size_t>(machine.devices), Device{});
+  r.devices.clear();
   for (int d = 0; d < machine.devices; ++d) {
-    r.devices[std::size_t(d)].capacity = machine.capacity[d];
-    managed_set_limit(d, machine.capacity[d]);
+    managed_set_limit(d, machine.capacity);
+    r.devices.push_back({0, new_pool(r, d), new_stream(r, d, true)});
   }
-  make_null_streams(r);
-  make_default_pools(r);
 }
 
-void require_nothing_live(const char* what) {
+// What only the runtime itself holds is given back, before it starts over.
+void clear(Lock& lock, const char* what) {
   if (const Live now = runtime().live; now != Live{})
     throw std::logic_error(std::string(what) + " while something is live: " + describe(now));
+  drain_device(lock, -1);
+  destroy_default_pools(lock);
 }
 
 }  // namespace
@@ -118,9 +114,7 @@ void configure(const Machine& machine) {
   if (machine.devices < 1 || machine.devices > 64)
     throw std::invalid_argument("a machine has 1 to 64 devices, not " + std::to_string(machine.devices));
   Lock lock(r.mutex);
-  require_nothing_live("configure()");
-  drain_device(lock, -1);
-  destroy_default_pools();
+  clear(lock, "configure()");
   set_up(r, machine);
 }
 
@@ -131,12 +125,10 @@ void set_planning(bool on) {
   const RuntimeScope scope;
   Lock lock(r.mutex);
   if (on == r.planning) return;
-  require_nothing_live("set_planning()");
-  drain_device(lock, -1);
-  destroy_default_pools();  // their addresses are of the other kind
+  clear(lock, "set_planning()");  // the pools' addresses are of the other kind
   r.planning = on;
   r.next_address = std::uintptr_t(1) << 60;  // no such address exists: touching it is a fault
-  make_default_pools(r);
+  for (int d = 0; d < r.machine.devices; ++d) device_of(d).default_pool = new_pool(r, d);
 }
 
 bool planning() noexcept {
@@ -158,169 +150,110 @@ Live live() noexcept {
 
 std::string describe(const Live& l) {
   std::string text;
-  const auto add = [&](std::size_t n, const char* one, const char* many, const char* more = "") {
-    if (n) text += (text.empty() ? "" : ", ") + std::to_string(n) + " " + (n == 1 ? one : many) + more;
+  const auto counted = [](std::size_t n, const char* one) {
+    return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
   };
-  const std::string in = " in " + std::to_string(l.device_blocks) + (l.device_blocks == 1 ? " block" : " blocks");
-  add(l.streams, "stream", "streams");
-  add(l.events, "event", "events");
-  add(l.device_bytes, "device byte", "device bytes", in.c_str());
-  if (!l.device_bytes) add(l.device_blocks, "device block", "device blocks");
-  add(l.pinned_bytes, "pinned byte", "pinned bytes");
-  add(l.pools, "pool", "pools");
-  add(l.reservations, "address reservation", "address reservations");
-  add(l.vmm_handles, "memory handle", "memory handles");
-  add(l.blas_handles, "cuBLAS handle", "cuBLAS handles");
-  add(l.communicators, "communicator", "communicators");
+  const auto add = [&](std::size_t n, const char* one, const std::string& more = "") {
+    if (n) text += (text.empty() ? "" : ", ") + counted(n, one) + more;
+  };
+  add(l.streams, "stream");
+  add(l.events, "event");
+  add(l.device_bytes, "device byte", " in " + counted(l.device_blocks, "block"));
+  add(l.pinned_bytes, "pinned byte");
+  add(l.pools, "pool");
+  add(l.reservations, "address reservation");
+  add(l.vmm_handles, "memory handle");
+  add(l.blas_handles, "cuBLAS handle");
+  add(l.communicators, "communicator");
   return text.empty() ? "nothing" : text;
 }
 
-void count_blas_handle(int delta) noexcept {
+void count_live(std::size_t Live::*what, int change) noexcept {
   const Lock lock = lock_runtime();
-  runtime().live.blas_handles += static_cast<std::size_t>(delta);
-}
-
-// A machine may have been replaced by one with fewer devices.
-int device_of_this_thread() noexcept { return this_device; }
-namespace {
-Work work_of[64];  // by device; several threads may drive one
-}
-void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount) noexcept {
-  std::atomic_ref(work_of[device].*what).fetch_add(amount, std::memory_order_relaxed);
-}
-Work work() noexcept {
-  Work& all = work_of[current_device()];
-  const auto get = [&](std::uint64_t Work::*what) {
-    return std::atomic_ref(all.*what).load(std::memory_order_relaxed);
-  };
-  return {get(&Work::launches), get(&Work::gemms), get(&Work::gemm_flops), get(&Work::copied_bytes),
-          get(&Work::filled_bytes)};
+  runtime().live.*what += static_cast<std::size_t>(change);
 }
 
 void count_gemm(std::uint64_t flops) noexcept {
+  const Lock lock = lock_runtime();
   count_work(current_device(), &Work::gemms);
   count_work(current_device(), &Work::gemm_flops, flops);
 }
+void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount) { runtime().work[device].*what += amount; }
+Work work() noexcept {
+  const Lock lock = lock_runtime();
+  return runtime().work[current_device()];
+}
 
+int device_of_this_thread() noexcept { return this_device; }
+// A machine may have been replaced by one with fewer devices.
 int current_device() { return this_device < runtime().machine.devices ? this_device : 0; }
-bool valid_device(int device) { return device >= 0 && device < runtime().machine.devices; }
+Device& device_of(int number) { return runtime().devices[std::size_t(number)]; }
+void require_device(int number) { require(number >= 0 && number < runtime().machine.devices, cudaErrorInvalidDevice); }
 
-std::size_t free_bytes(const Device& device) {
-  const std::size_t used = device.used + managed_resident(static_cast<int>(&device - runtime().devices.data()));
-  return used < device.capacity ? device.capacity - used : 0;
+// Managed pages make room for what is charged.
+static void change_used(int device, std::size_t by) {
+  std::size_t& used = device_of(device).used;
+  used += by;
+  if (!runtime().planning) managed_set_limit(device, machine().capacity - used);
 }
 
 bool charge(int device, std::size_t bytes) {
-  Runtime& r = runtime();
-  Device& d = r.devices[std::size_t(device)];
-  if (!r.planning) {
-    if (bytes > d.capacity - d.used) return false;  // managed pages make room, see managed_set_limit()
-  }
-  d.used += bytes;
-  if (!r.planning) managed_set_limit(device, d.capacity - d.used);
+  if (!runtime().planning && bytes > machine().capacity - device_of(device).used) return false;
+  change_used(device, bytes);
   return true;
 }
 
-void refund(int device, std::size_t bytes) {
-  Runtime& r = runtime();
-  Device& d = r.devices[std::size_t(device)];
-  d.used -= bytes;
-  if (!r.planning) managed_set_limit(device, d.capacity - d.used);
+void charge_or_trim(Lock& lock, int device, std::size_t bytes) {
+  if (charge(device, bytes)) return;
+  drain_device(lock, device);
+  trim_pools(device, true);
+  require(charge(device, bytes), cudaErrorMemoryAllocation);
 }
+
+void refund(int device, std::size_t bytes) { change_used(device, 0 - bytes); }
 
 }  // namespace oomlab::host
 
 using namespace oomlab::host;
 
-cudaError_t cudaDriverGetVersion(int* version) {
-  return entry("cudaDriverGetVersion", cudaErrorUnknown, [&] {
-    if (!version) return cudaErrorInvalidValue;
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-  });
-}
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  return entry("cudaRuntimeGetVersion", cudaErrorUnknown, [&] {
-    if (!version) return cudaErrorInvalidValue;
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-  });
+  return result_entry("cudaRuntimeGetVersion", cudaErrorUnknown, version, [](Lock&) { return CUDART_VERSION; });
 }
-
 cudaError_t cudaGetDeviceCount(int* count) {
-  return entry("cudaGetDeviceCount", cudaErrorInitializationError, [&] {
-    if (!count) return cudaErrorInvalidValue;
-    *count = machine().devices;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaSetDevice(int device) {
-  return entry("cudaSetDevice", cudaErrorUnknown, [&] {
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
-    this_device = device;
-    return cudaSuccess;
-  });
+  return result_entry("cudaGetDeviceCount", cudaErrorInitializationError, count,
+                      [](Lock&) { return machine().devices; });
 }
 cudaError_t cudaGetDevice(int* device) {
-  return entry("cudaGetDevice", cudaErrorUnknown, [&] {
-    if (!device) return cudaErrorInvalidValue;
-    *device = current_device();
-    return cudaSuccess;
+  return result_entry("cudaGetDevice", cudaErrorUnknown, device, [](Lock&) { return current_device(); });
+}
+cudaError_t cudaSetDevice(int device) {
+  return entry("cudaSetDevice", cudaErrorUnknown, [&](Lock&) {
+    require_device(device);
+    this_device = device;
   });
 }
-
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
-  return entry("cudaGetDeviceProperties", cudaErrorUnknown, [&] {
-    if (!prop) return cudaErrorInvalidValue;
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
-    *prop = {};
-    std::snprintf(prop->name, sizeof prop->name, "host runtime device %d", device);
-    prop->totalGlobalMem = runtime().devices[std::size_t(device)].capacity;
-    prop->sharedMemPerBlock = shared_default;
-    prop->sharedMemPerBlockOptin = shared_most;
-    prop->warpSize = 32;
-    prop->maxThreadsPerBlock = 1024;
-    const int threads[3] = {1024, 1024, 64}, grid[3] = {2147483647, 65535, 65535};
-    std::copy_n(threads, 3, prop->maxThreadsDim);
-    std::copy_n(grid, 3, prop->maxGridSize);
-    prop->multiProcessorCount = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    prop->concurrentKernels = prop->unifiedAddressing = prop->managedMemory = 1;
-    prop->concurrentManagedAccess = prop->memoryPoolsSupported = prop->asyncEngineCount = 1;
-    return cudaSuccess;
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return result_entry("cudaGetDeviceProperties", cudaErrorUnknown, properties, [&](Lock&) {
+    require_device(device);
+    cudaDeviceProp all = {};
+    std::snprintf(all.name, sizeof all.name, "host runtime device %d", device);
+    return all;
   });
 }
-
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
-  return entry("cudaDeviceGetAttribute", cudaErrorUnknown, [&] {
-    if (!value) return cudaErrorInvalidValue;
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
+  return result_entry("cudaDeviceGetAttribute", cudaErrorUnknown, value, [&](Lock&) {
+    require_device(device);
     switch (attr) {
-      case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
-      case cudaDevAttrMaxGridDimX: *value = 2147483647; break;
-      case cudaDevAttrMaxSharedMemoryPerBlock: *value = shared_default; break;
-      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_most; break;
-      case cudaDevAttrWarpSize: *value = 32; break;
-      case cudaDevAttrMultiProcessorCount:
-        *value = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-        break;
-      case cudaDevAttrIntegrated:
-      case cudaDevAttrPageableMemoryAccess:
-      case cudaDevAttrComputeCapabilityMajor:
-      case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-      case cudaDevAttrConcurrentKernels:
-      case cudaDevAttrUnifiedAddressing:
-      case cudaDevAttrManagedMemory:
-      case cudaDevAttrConcurrentManagedAccess:
-      case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
-      default: return cudaErrorInvalidValue;
+      case cudaDevAttrMultiProcessorCount: return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+      case cudaDevAttrPageableMemoryAccess: return 0;
+      case cudaDevAttrConcurrentManagedAccess: return 1;
     }
-    return cudaSuccess;
+    throw Refusal{cudaErrorInvalidValue};
   });
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
-  return entry("cudaDeviceSynchronize", cudaErrorUnknown, [] {
-    Lock lock = lock_runtime();
+  return entry("cudaDeviceSynchronize", cudaErrorUnknown, [](Lock& lock) {
     const cudaError_t error = drain_device(lock, current_device());
     trim_pools(current_device(), false);
     return error;
@@ -328,47 +261,18 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return entry("cudaDeviceCanAccessPeer", cudaErrorUnknown, [&] {
-    if (!can) return cudaErrorInvalidValue;
-    if (!valid_device(device) || !valid_device(peer)) return cudaErrorInvalidDevice;
-    *can = device != peer;
-    return cudaSuccess;
+  return result_entry("cudaDeviceCanAccessPeer", cudaErrorUnknown, can, [&](Lock&) {
+    require_device(device);
+    require_device(peer);
+    return device != peer;
   });
 }
-cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
-  return entry("cudaDeviceEnablePeerAccess", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    if (flags) return cudaErrorInvalidValue;
-    if (!valid_device(peer) || peer == current_device()) return cudaErrorInvalidDevice;
-    std::uint64_t& peers = runtime().devices[std::size_t(current_device())].peers;
-    if (peers >> peer & 1) return cudaErrorPeerAccessAlreadyEnabled;
-    peers |= std::uint64_t(1) << peer;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceDisablePeerAccess(int peer) {
-  return release_entry("cudaDeviceDisablePeerAccess", [&] {
-    const Lock lock = lock_runtime();
-    if (!valid_device(peer)) return cudaErrorInvalidDevice;
-    std::uint64_t& peers = runtime().devices[std::size_t(current_device())].peers;
-    if (!(peers >> peer & 1)) return cudaErrorPeerAccessNotEnabled;
-    peers &= ~(std::uint64_t(1) << peer);
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  return entry("cudaMemGetInfo", cudaErrorUnknown, [&] {
-    if (!free || !total) return cudaErrorInvalidValue;
-    const Lock lock = lock_runtime();
-    const Device& device = runtime().devices[std::size_t(current_device())];
-    if (runtime().planning) {  // unlimited, and still a number
-      *total = std::size_t(1) << 62;
-      *free = *total - std::min(*total, device.used);
-      return cudaSuccess;
-    }
-    *total = device.capacity;
-    *free = free_bytes(device);
-    return cudaSuccess;
+  return entry("cudaMemGetInfo", cudaErrorUnknown, [&](Lock&) {
+    require(free && total);
+    constexpr std::size_t unlimited = std::size_t(1) << 62;  // plan mode: and still a number
+    *total = runtime().planning ? unlimited : machine().capacity;
+    const int device = current_device();
+    *free = *total - std::min(*total, device_of(device).used + managed_resident(device));
   });
 }

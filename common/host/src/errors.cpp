@@ -1,9 +1,9 @@
 // Error codes, the thread's last error, and the fault seam.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <stdexcept>
 
@@ -15,61 +15,43 @@ namespace {
 constinit thread_local cudaError_t last_error = cudaSuccess;
 constinit thread_local int runtime_depth = 0;
 
-enum class Arm { off, counting, once, onwards };
+enum class Arm { off, once, onwards };
 constinit std::atomic<Arm> arm{Arm::off};
 constinit std::atomic<std::uint64_t> calls{0}, target{0};
 constinit std::atomic<int> only_device{-1};
 constinit std::atomic<const char*> site{""};
-
-void rearm(Arm how, std::uint64_t k) noexcept {
-  arm = Arm::off;
-  calls = 0;
-  target = k;
-  site = "";
-  arm = how;
-}
 
 // Armed from the environment before main().
 [[maybe_unused]] const bool armed_by_environment = [] {
   const char* text = std::getenv("OOMLAB_FAULT");
   char* end = nullptr;
   const std::uint64_t k = text ? std::strtoull(text, &end, 10) : 0;
-  if (k) rearm(*end == ':' ? Arm::onwards : Arm::once, k);
+  if (k) arm_fault(k, *end == ':');
   return k != 0;
 }();
 
 struct Named {
-  int code;
+  cudaError_t code;
   const char *name, *text;
 };
 constexpr Named names[] = {
-    {0, "cudaSuccess", "no error"},
-    {1, "cudaErrorInvalidValue", "invalid argument"},
-    {2, "cudaErrorMemoryAllocation", "out of memory"},
-    {3, "cudaErrorInitializationError", "initialization error"},
-    {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
-    {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
-    {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
-    {35, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
-    {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
-    {304, "cudaErrorOperatingSystem", "OS call failed or operation not supported on this OS"},
-    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {600, "cudaErrorNotReady", "device not ready"},
-    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
-    {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
-    {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {705, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
-    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {800, "cudaErrorNotPermitted", "operation not permitted"},
-    {801, "cudaErrorNotSupported", "operation not supported"},
-    {999, "cudaErrorUnknown", "unknown error"},
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
-const Named* find_name(int code) noexcept {
-  for (const Named& named : names)
-    if (named.code == code) return &named;
-  return nullptr;
+const Named& find_name(cudaError_t code) noexcept {
+  static constexpr Named unknown{cudaErrorUnknown, "unrecognized error code", "unrecognized error code"};
+  const auto found = std::ranges::find(names, code, &Named::code);
+  return found == std::end(names) ? unknown : *found;
 }
 
 }  // namespace
@@ -85,6 +67,8 @@ char no_machine[256] = "";
 cudaError_t error_of_current_exception() noexcept {
   try {
     throw;
+  } catch (const Refusal& refusal) {
+    return refusal.error;
   } catch (const std::bad_alloc&) {
     return cudaErrorMemoryAllocation;
   } catch (const std::invalid_argument& why) {
@@ -97,13 +81,14 @@ cudaError_t error_of_current_exception() noexcept {
 }
 
 void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
+  arm = Arm::off;
   only_device = device;
-  rearm(from_then_on ? Arm::onwards : Arm::once, k);
+  calls = 0;
+  target = k;
+  site = "";
+  arm = from_then_on ? Arm::onwards : Arm::once;
 }
-void arm_counting() noexcept {
-  only_device = -1;
-  rearm(Arm::counting, 0);
-}
+void arm_counting() noexcept { arm_fault(0, false); }  // no call has number 0
 void disarm_fault() noexcept { arm = Arm::off; }
 std::uint64_t fault_calls() noexcept { return calls; }
 const char* fault_site() noexcept { return site; }
@@ -113,7 +98,6 @@ bool fault_point(const char* call) noexcept {
   if (how == Arm::off || runtime_depth > 0) return false;
   if (const int device = only_device; device >= 0 && device != device_of_this_thread()) return false;
   const std::uint64_t number = ++calls;
-  if (how == Arm::counting) return false;
   if (number != target && !(how == Arm::onwards && number > target)) return false;
   const char* none = "";
   if (number == target) site.compare_exchange_strong(none, call);
@@ -131,12 +115,7 @@ using namespace oomlab::host;
 cudaError_t cudaGetLastError(void) { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
-const char* cudaGetErrorName(cudaError_t error) {
-  const Named* named = find_name(error);
-  return named ? named->name : "unrecognized error code";
-}
+const char* cudaGetErrorName(cudaError_t error) { return find_name(error).name; }
 const char* cudaGetErrorString(cudaError_t error) {
-  const Named* named = find_name(error);
-  if (error == cudaErrorInitializationError && oomlab::host::no_machine[0]) return oomlab::host::no_machine;
-  return named ? named->text : "unrecognized error code";
+  return error == cudaErrorInitializationError && no_machine[0] ? no_machine : find_name(error).text;
 }

@@ -4,7 +4,7 @@
 // barrier, two teams at a time, so that ThreadSanitizer sees a missing __syncthreads() and a race between blocks.
 
 #include <algorithm>
-#include <climits>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -15,13 +15,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <condition_variable>
+#include <climits>
 #include <thread>
 #else
 #include <omp.h>
-
-#include <atomic>
 #endif
 
 constinit thread_local uint3 blockIdx{0, 0, 0};
@@ -36,54 +33,45 @@ namespace {
 
 std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
 
-struct Freer {
-  void operator()(void* p) const { std::free(p); }
-};
-using Shared = std::unique_ptr<void, Freer>;
+using Kernel = std::function<void()>;
 
 // Dynamic shared memory of one block. In check and AddressSanitizer builds of exactly the size that was asked for.
-void fit_shared(Shared& shared, std::size_t& size, std::size_t bytes) {
-#if defined(OOMLAB_HOST_ASAN) || defined(OOMLAB_HOST_CHECK)
-  const bool keep = size == bytes;
-#else
-  const bool keep = size >= bytes;
-#endif
-  if (keep) return;
-  void* p = nullptr;
-  if (bytes && posix_memalign(&p, 64, bytes)) throw std::bad_alloc();
-  shared.reset(p);
-  size = bytes;
-}
+class Shared {
+ public:
+  ~Shared() { std::free(memory_); }
+  void* fit(std::size_t bytes) {
+    if (poisoned ? size_ == bytes : size_ >= bytes) return memory_;
+    std::free(std::exchange(memory_, nullptr));
+    size_ = 0;
+    if (bytes && posix_memalign(&memory_, 64, bytes)) throw std::bad_alloc();
+    size_ = bytes;
+    return memory_;
+  }
+  void* get() const { return memory_; }
+
+ private:
+  void* memory_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 #ifndef OOMLAB_HOST_CHECK
 
-constinit thread_local void* this_shared = nullptr;
+constinit thread_local Shared this_shared;
 
-struct Scratch {
-  Shared shared;
-  std::size_t size = 0;
-};
-Scratch& scratch() {
-  static thread_local Scratch instance;
-  return instance;
-}
-
-void run_grid(dim3 grid, dim3, std::size_t shared_bytes, void (*run)(const void*), const void* closure) {
+void run_grid(dim3 grid, dim3, std::size_t shared_bytes, const Kernel& kernel) {
   const long blocks = static_cast<long>(grid.x);
   std::atomic<bool> failed{false};
   const auto enter = [&]() noexcept {
     gridDim = grid;
-    if (shared_bytes == 0) return;
     try {
-      fit_shared(scratch().shared, scratch().size, shared_bytes);
-      this_shared = scratch().shared.get();
+      if (shared_bytes) this_shared.fit(shared_bytes);
     } catch (const std::bad_alloc&) {
       failed = true;
     }
   };
   const auto run_block = [&](long b) {
     blockIdx.x = static_cast<unsigned>(b);
-    if (!failed.load(std::memory_order_relaxed)) run(closure);
+    if (!failed.load(std::memory_order_relaxed)) kernel();
   };
   if (blocks == 1) {
     enter();
@@ -110,14 +98,11 @@ class Barrier {
     expected_ = threads;
     missing_ = threads;
   }
-  template <class Last>
-  void wait(Last last) {
+  template <class Last = decltype([] {})>
+  void wait(Last last = {}) {
     const unsigned phase = phase_.load(std::memory_order_acquire);
     if (!arrive(last))
       while (phase_.load(std::memory_order_acquire) == phase) futex(FUTEX_WAIT_PRIVATE, phase);
-  }
-  void wait() {
-    wait([] {});
   }
   void leave() {  // a thread that returned from the kernel is not waited for
     --expected_;
@@ -141,51 +126,33 @@ class Barrier {
   std::atomic<unsigned> expected_{0}, missing_{0}, phase_{0};
 };
 
-struct alignas(64) Slot {
-  unsigned char bytes[64];
-};
-
-constexpr unsigned teams = 2;
+constexpr unsigned teams = 2, most_threads = 3;
 struct Team {
   Barrier inside, end;  // __syncthreads(); the end of a block
-  std::unique_ptr<Slot[]> slots;
+  alignas(64) unsigned char slots[most_threads][64];
   Shared shared;
-  std::size_t shared_size = 0;
 };
 constinit thread_local Team* this_team = nullptr;
-
-unsigned most_threads() {
-  static const unsigned n = [] {
-    const char* text = std::getenv("OOMLAB_HOST_THREADS");
-    const long value = text ? std::strtol(text, nullptr, 10) : 3;
-    return static_cast<unsigned>(std::clamp(value, 1l, 32l));
-  }();
-  return n;
-}
 
 // The threads that play the blocks: started once, asleep between launches, never joined (they own nothing).
 class Crew {
  public:
-  Crew() : threads_(most_threads()) {
-    for (Team& team : team_) team.slots = std::make_unique<Slot[]>(threads_);
-    for (unsigned i = 0; i < teams * threads_; ++i) std::thread([this, i] { work(i); }).detach();
+  Crew() {
+    start_.reset(teams * most_threads + 1);
+    end_.reset(teams * most_threads + 1);
+    for (unsigned i = 0; i < teams * most_threads; ++i) std::thread([this, i] { work(i); }).detach();
   }
 
-  void run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*run)(const void*), const void* closure) {
+  void run(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
     const std::lock_guard one_at_a_time(launch_mutex_);
-    const Job job = {grid, std::min(threads_, block.x), std::min(teams, grid.x), shared_bytes, run, closure};
-    for (unsigned t = 0; t < job.teams; ++t) {
-      fit_shared(team_[t].shared, team_[t].shared_size, shared_bytes);
-      team_[t].inside.reset(job.threads);
-      team_[t].end.reset(job.threads);
+    job_ = {grid, std::min(most_threads, block.x), std::min(teams, grid.x), shared_bytes, &kernel};
+    for (unsigned t = 0; t < job_.teams; ++t) {
+      team_[t].shared.fit(shared_bytes);
+      team_[t].inside.reset(job_.threads);
+      team_[t].end.reset(job_.threads);
     }
-    start_.reset(job.threads * job.teams);
-    std::unique_lock lock(mutex_);  // a thread without a part in the last job may be waking up only now
-    job_ = job;
-    running_ = job.threads * job.teams;
-    ++number_;
-    wake_.notify_all();
-    done_.wait(lock, [&] { return running_ == 0; });
+    start_.wait();
+    end_.wait();
   }
 
  private:
@@ -193,24 +160,17 @@ class Crew {
     dim3 grid;
     unsigned threads, teams;
     std::size_t shared_bytes;
-    void (*run)(const void*);
-    const void* closure;
+    const Kernel* kernel;
   };
 
   void work(unsigned index) {
     const RuntimeScope scope;
-    for (std::uint64_t seen = 0;;) {
-      Job job;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return number_ != seen; });
-        seen = number_;
-        job = job_;
-      }
-      if (index >= job.threads * job.teams) continue;
-      play(job, team_[index / job.threads], index / job.threads, index % job.threads);
-      const std::lock_guard lock(mutex_);
-      if (--running_ == 0) done_.notify_one();
+    for (;;) {
+      // No thread starts before all are awake, or the late ones would seem to be ordered after the early.
+      start_.wait();
+      const unsigned team = index / job_.threads;
+      if (team < job_.teams) play(job_, team_[team], team, index % job_.threads);
+      end_.wait();
     }
   }
 
@@ -219,98 +179,72 @@ class Crew {
     threadIdx.x = thread;
     blockDim = job.threads;
     gridDim = job.grid;
-    start_.wait();  // no thread starts before all are awake, or the late ones would seem to be ordered after the early
     for (unsigned b = team_index; b < job.grid.x; b += job.teams) {
       if (job.shared_bytes) {
         if (thread == 0) std::memset(team.shared.get(), 0xff, job.shared_bytes);
         team.end.wait();
       }
       blockIdx.x = b;
-      job.run(job.closure);
+      (*job.kernel)();
       team.inside.leave();
       team.end.wait([&] { team.inside.reset(job.threads); });
     }
   }
 
-  const unsigned threads_;
   Team team_[teams];
   Job job_{};
-  Barrier start_;
-  std::mutex launch_mutex_, mutex_;
-  std::condition_variable wake_, done_;
-  std::uint64_t number_ = 0;
-  unsigned running_ = 0;
+  Barrier start_, end_;  // of a launch: for the crew and whoever launches
+  std::mutex launch_mutex_;
 };
 
-void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, void (*run)(const void*), const void* closure) {
+void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
   static Crew& crew = *new Crew;
-  crew.run(grid, block, shared_bytes, run, closure);
+  crew.run(grid, block, shared_bytes, kernel);
 }
 
 #endif
 
-// Threads a block and blocks a grid within what CUDA allows, and shared memory within what the kernel may have.
-bool valid_shape(const cudaLaunchConfig_t& config, const void* function) {
+constexpr std::size_t most_shared = 48 << 10;  // what any kernel may have
+
+// Threads a block and blocks a grid within what CUDA allows, and shared memory.
+bool valid_shape(const cudaLaunchConfig_t& config) {
   const dim3 g = config.gridDim, b = config.blockDim;
-  if (!g.x || !g.y || !g.z || !b.x || !b.y || !b.z || count(b) > 1024 || b.z > 64) return false;
-  if (g.x > 2147483647 || g.y > 65535 || g.z > 65535) return false;
-  if (config.dynamicSmemBytes <= shared_default) return true;
-  const Lock lock = lock_runtime();
-  const auto found = runtime().shared_limit.find(function);
-  return found != runtime().shared_limit.end() && config.dynamicSmemBytes <= found->second;
+  return count(g) && g.x <= 2147483647 && g.y <= 65535 && g.z <= 65535 && count(b) && count(b) <= 1024 && b.z <= 64 &&
+         config.dynamicSmemBytes <= most_shared;
 }
 
 }  // namespace
 
 namespace detail {
 
-cudaError_t launch(const cudaLaunchConfig_t* config, const Kernel& kernel) noexcept {
-  return entry("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, [&] {
-    if (!config || !kernel.function) return cudaErrorInvalidValue;
-    if (config->numAttrs) return cudaErrorNotSupported;
-    if (!valid_shape(*config, kernel.function)) return cudaErrorInvalidConfiguration;
-    if (count(config->gridDim) != config->gridDim.x || count(config->blockDim) != config->blockDim.x)
-      return cudaErrorNotSupported;  // grids and blocks have one dimension here
-    Lock lock = lock_runtime();
-    CUstream_st* const stream = find_stream(config->stream);
-    if (!stream || stream->device != current_device()) return cudaErrorInvalidResourceHandle;
-    count_work(stream->device, &Work::launches);
-    if (runtime().planning) return cudaSuccess;
-    const dim3 grid = config->gridDim, block = config->blockDim;
-    const std::size_t shared = config->dynamicSmemBytes;
-    if (deferred())
-      execute(lock, *stream, [=, work = kernel.own(kernel.closure)] {
-        run_grid(
-            grid, block, shared, [](const void* f) { (*static_cast<const std::function<void()>*>(f))(); }, &work);
-      });
-    else
-      execute(lock, *stream, [&] { run_grid(grid, block, shared, kernel.run, kernel.closure); });
-    return cudaSuccess;
+cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const void* closure,
+                   Kernel (*copy)(const void*)) noexcept {
+  return entry("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, [&](Lock& lock) {
+    require(config && function);
+    require(config->numAttrs == 0, cudaErrorNotSupported);
+    require(valid_shape(*config), cudaErrorInvalidConfiguration);
+    // Grids and blocks have one dimension here.
+    require(count(config->gridDim) == config->gridDim.x && count(config->blockDim) == config->blockDim.x,
+            cudaErrorNotSupported);
+    CUstream_st& stream = find_stream(config->stream);
+    require(stream.device == current_device(), cudaErrorInvalidResourceHandle);
+    count_work(stream.device, &Work::launches);
+    if (runtime().planning) return;
+    execute(lock, stream, [config = *config, kernel = copy(closure)] {
+      run_grid(config.gridDim, config.blockDim, config.dynamicSmemBytes, kernel);
+    });
   });
 }
 
 #ifdef OOMLAB_HOST_CHECK
 void block_barrier() { this_team->inside.wait(); }
-void* block_slot(unsigned thread) { return &this_team->slots[thread]; }
+void* block_slot(unsigned thread) { return this_team->slots[thread]; }
 void* block_shared() { return this_team->shared.get(); }
 unsigned concurrent_blocks() { return 2 * teams; }  // more than play at once, so that a team plays several
 #else
-void* block_shared() { return this_shared; }
+void* block_shared() { return this_shared.get(); }
 unsigned concurrent_blocks() { return static_cast<unsigned>(omp_get_max_threads()); }
 #endif
 
 }  // namespace detail
 }  // namespace oomlab::host
-
-using namespace oomlab::host;
-
-cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attr, int value) {
-  return entry("cudaFuncSetAttribute", cudaErrorUnknown, [&] {
-    if (!function) return cudaErrorInvalidDeviceFunction;
-    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || std::size_t(value) > shared_most)
-      return cudaErrorInvalidValue;
-    const Lock lock = lock_runtime();
-    runtime().shared_limit[function] = static_cast<std::size_t>(value);
-    return cudaSuccess;
-  });
-}

@@ -42,13 +42,13 @@ constexpr int on_host = -1;
 struct Region;
 enum Rights : unsigned char { closed, read_only, open };
 struct Page {
-  Region* region;
-  Page *older, *newer;              // its place among the pages of its device
-  std::int8_t device, preferred;    // whose memory holds it; where it would rather be
-  bool host;                        // the host's memory holds it
-  bool read_mostly, has_preferred;  // advice
-  Rights shown;                     // what mprotect was told
-  std::uint64_t mapped_by;          // devices that use it wherever it is
+  Region* region = nullptr;
+  Page *older = nullptr, *newer = nullptr;            // its place among the pages of its device
+  std::int8_t device = on_host, preferred = on_host;  // whose memory holds it; where it would rather be
+  bool host = false;                                  // the host's memory holds it
+  bool read_mostly = false, has_preferred = false;    // advice
+  Rights shown = open;                                // what mprotect was told
+  std::uint64_t mapped_by = 0;                        // devices that use it wherever it is
 
   bool fresh() const { return device == on_host && !host; }
   bool both() const { return device != on_host && host; }
@@ -88,16 +88,6 @@ std::size_t least_resident() {
   return pages * page_bytes;
 }
 
-void protect(Region& region, std::size_t first, std::size_t count, Rights rights) {
-  if (region.broken) return;
-  const int protection = rights == open ? PROT_READ | PROT_WRITE : rights == read_only ? PROT_READ : PROT_NONE;
-  if (mprotect(region.base + first * page_bytes, count * page_bytes, protection) != 0) {
-    region.broken = true;
-    (void)mprotect(region.base, region.count * page_bytes, PROT_READ | PROT_WRITE);
-  }
-  for (std::size_t i = first; i < first + count; ++i) region.pages[i].shown = rights;
-}
-
 // What the view may do with a page as it is now.
 Rights rights(const Page& page) {
   const bool here = view == on_host ? page.host : page.device == view;
@@ -106,32 +96,30 @@ Rights rights(const Page& page) {
   return page.both() ? read_only : open;
 }
 
-void show(Page& page) {
-  const Rights wanted = rights(page);
-  if (page.shown != wanted)
-    protect(*page.region, static_cast<std::size_t>(&page - page.region->pages.get()), 1, wanted);
-}
-
-void show_region(Region& region) {  // in as few calls as possible
-  for (std::size_t i = 0, end; i < region.count; i = end) {
+// Tells the system what the view may do with pages [first, last) of a region, in as few calls as possible.
+void show(Region& region, std::size_t first, std::size_t last) {
+  for (std::size_t i = first, end; i < last; i = end) {
     const Rights wanted = rights(region.pages[i]);
-    const auto differs = [&](const Page& page) { return rights(page) == wanted && page.shown != wanted; };
-    for (end = i; end < region.count && differs(region.pages[end]);) ++end;
-    if (end > i)
-      protect(region, i, end - i, wanted);
-    else
-      ++end;
+    for (end = i; end < last && rights(region.pages[end]) == wanted && region.pages[end].shown != wanted; ++end)
+      region.pages[end].shown = wanted;
+    const int protection = wanted == open ? PROT_READ | PROT_WRITE : wanted == read_only ? PROT_READ : PROT_NONE;
+    if (end > i && !region.broken && mprotect(region.base + i * page_bytes, (end - i) * page_bytes, protection) != 0) {
+      region.broken = true;
+      (void)mprotect(region.base, region.count * page_bytes, PROT_READ | PROT_WRITE);
+    }
+    end = std::max(end, i + 1);
   }
 }
 
-void show_view() {
-  for (Region* region = regions; region; region = region->next) show_region(*region);
+void show(Page& page) {
+  const auto number = static_cast<std::size_t>(&page - page.region->pages.get());
+  show(*page.region, number, number + 1);
 }
 
 void set_view(int device) {
   if (view == device) return;
   view = device;
-  show_view();
+  for (Region* region = regions; region; region = region->next) show(*region, 0, region->count);
 }
 
 void unlink(Page& page) {
@@ -214,42 +202,28 @@ bool is_write([[maybe_unused]] const void* context) {
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
-  {
-    const Spin spin;
-    if (Page* page = find_page(info->si_addr)) {
-      if (workers == 0) set_view(on_host);  // nobody works on a device, so it is the host that touches
-      const Rights now = rights(*page);
-      if (page->shown < now) {  // it changed after this thread's access began
-        show(*page);
-      } else if (now == read_only) {
-        if (!is_write(context)) return;
-        ++counters.faults;
-        drop_copies(*page);
-      } else if (now == closed) {
-        ++counters.faults;
-        if (page->fresh() && page->has_preferred) bring(*page, page->preferred);
-        const bool settled = page->has_preferred && (page->preferred == on_host ? page->host && page->device == on_host
-                                                                                : page->device == page->preferred);
-        if (settled && view != on_host) {
-          page->mapped_by |= std::uint64_t(1) << view;
-          show(*page);
-        } else {
-          bring(*page, view);
-        }
-      }
-      return;  // and the access is tried again
-    }
+  const Spin spin;
+  Page* const page = find_page(info->si_addr);
+  if (!page) {  // the access faults again, and whoever handled that before does so now
+    sigaction(signal, &previous_action, nullptr);
+    return;
   }
-  if (previous_action.sa_flags & SA_SIGINFO)
-    previous_action.sa_sigaction(signal, info, context);
-  else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN)
-    sigaction(signal, &previous_action, nullptr);  // the access faults again, and ends the program
-  else
-    previous_action.sa_handler(signal);
+  if (workers == 0) set_view(on_host);  // nobody works on a device, so it is the host that touches
+  const Rights now = rights(*page);
+  if (page->shown < now) return show(*page);  // it changed after this thread's access began
+  if (now == open || (now == read_only && !is_write(context))) return;
+  ++counters.faults;
+  if (now == read_only) return drop_copies(*page);
+  if (page->fresh() && page->has_preferred) bring(*page, page->preferred);
+  const bool settled = page->has_preferred && (page->preferred == on_host ? page->host && page->device == on_host
+                                                                          : page->device == page->preferred);
+  if (!settled || view == on_host) return bring(*page, view);
+  page->mapped_by |= std::uint64_t(1) << view;
+  show(*page);
 }
 
 void install_handler() {
-  static const bool installed = [] {
+  [[maybe_unused]] static const bool installed = [] {
     (void)least_resident();
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
@@ -257,7 +231,6 @@ void install_handler() {
     sigemptyset(&action.sa_mask);
     return sigaction(SIGSEGV, &action, &previous_action) == 0;
   }();
-  (void)installed;
 }
 
 }  // namespace
@@ -289,12 +262,11 @@ void* managed_allocate(std::size_t bytes) {
   if (!region->base) throw std::bad_alloc();
   poison(region->base, bytes);
   ASAN_POISON_MEMORY_REGION(region->base + bytes, region->count * page_bytes - bytes);
-  for (std::size_t i = 0; i < region->count; ++i)
-    region->pages[i] = Page{region.get(), nullptr, nullptr, on_host, on_host, false, false, false, open, 0};
+  for (std::size_t i = 0; i < region->count; ++i) region->pages[i].region = region.get();
   void* const address = region->base;
   const Spin spin;
   region->next = regions;
-  show_region(*region);  // fresh: closed to everybody
+  show(*region, 0, region->count);  // fresh: closed to everybody
   regions = region.release();
   return address;
 }
@@ -319,48 +291,6 @@ void managed_free(void* address) noexcept {
   lazy_free(region->base, region->count * page_bytes);
 }
 
-namespace {
-
-template <class Visit>
-void for_pages(const void* address, std::size_t bytes, Visit visit) {
-  const Spin spin;
-  Page* const first = bytes ? find_page(address) : nullptr;
-  Page* const last = first ? find_page(static_cast<const char*>(address) + bytes - 1) : nullptr;
-  if (!last || last->region != first->region) return;
-  for (Page* page = first; page <= last; ++page) visit(*page);
-}
-
-}  // namespace
-
-void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept {
-  for_pages(address, bytes, [device](Page& page) {
-    const std::uint64_t moved = counters.bytes_to_device;
-    bring(page, device);
-    counters.bytes_prefetched += counters.bytes_to_device - moved;
-  });
-}
-
-void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept {
-  for_pages(address, bytes, [&](Page& page) {
-    const std::uint64_t bit = device == on_host ? 0 : std::uint64_t(1) << device;
-    switch (advice) {
-      case cudaMemAdviseSetReadMostly: page.read_mostly = true; break;
-      case cudaMemAdviseUnsetReadMostly:
-        page.read_mostly = false;
-        if (page.both()) unlink(page);
-        break;
-      case cudaMemAdviseSetPreferredLocation:
-        page.preferred = static_cast<std::int8_t>(device);
-        page.has_preferred = true;
-        break;
-      case cudaMemAdviseUnsetPreferredLocation: page.has_preferred = false; break;
-      case cudaMemAdviseSetAccessedBy: page.mapped_by |= bit; break;
-      case cudaMemAdviseUnsetAccessedBy: page.mapped_by &= ~bit; break;
-    }
-    show(page);
-  });
-}
-
 std::size_t managed_resident(int device) noexcept { return residents[device].bytes; }
 
 void managed_set_limit(int device, std::size_t bytes) noexcept {
@@ -376,12 +306,47 @@ PagingCounters take_paging_counters() noexcept {
 
 namespace {
 
-// A range of managed memory, and a place that it can be in. With the mutex held.
-cudaError_t check_range(const void* address, std::size_t bytes, cudaMemLocation where) {
+template <class Visit>
+void for_pages(const void* address, std::size_t bytes, Visit visit) {
+  const Spin spin;
+  Page* const first = bytes ? find_page(address) : nullptr;
+  Page* const last = first ? find_page(static_cast<const char*>(address) + bytes - 1) : nullptr;
+  if (!last || last->region != first->region) return;
+  for (Page* page = first; page <= last; ++page) visit(*page);
+}
+
+// Moves pages without faults.
+void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept {
+  for_pages(address, bytes, [device](Page& page) {
+    const std::uint64_t moved = counters.bytes_to_device;
+    bring(page, device);
+    counters.bytes_prefetched += counters.bytes_to_device - moved;
+  });
+}
+
+void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept {
+  for_pages(address, bytes, [&](Page& page) {
+    switch (advice) {
+      case cudaMemAdviseSetReadMostly: page.read_mostly = true; break;
+      case cudaMemAdviseSetPreferredLocation:
+        page.preferred = static_cast<std::int8_t>(device);
+        page.has_preferred = true;
+        break;
+      case cudaMemAdviseSetAccessedBy:
+        if (device != on_host) page.mapped_by |= std::uint64_t(1) << device;
+        break;
+    }
+    show(page);
+  });
+}
+
+// Refuses what is no range of managed memory. Where that is to go: a device, or the host.
+int place_of(const void* address, std::size_t bytes, cudaMemLocation where) {
   const Block* block = find_block(address);
-  if (!block || block->kind != Kind::managed || bytes == 0 || !in_bounds(address, bytes)) return cudaErrorInvalidValue;
-  if (where.type == cudaMemLocationTypeDevice) return valid_device(where.id) ? cudaSuccess : cudaErrorInvalidDevice;
-  return where.type == cudaMemLocationTypeHost ? cudaSuccess : cudaErrorInvalidValue;
+  require(block && block->kind == Kind::managed && bytes && in_bounds(address, bytes));
+  if (where.type == cudaMemLocationTypeDevice) return require_device(where.id), where.id;
+  require(where.type == cudaMemLocationTypeHost);
+  return on_host;
 }
 
 }  // namespace
@@ -391,27 +356,20 @@ using namespace oomlab::host;
 
 cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocation where, unsigned int flags,
                                  cudaStream_t handle) {
-  return entry("cudaMemPrefetchAsync", cudaErrorUnknown, [&] {
-    Lock lock = lock_runtime();
-    CUstream_st* const stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    if (flags) return cudaErrorInvalidValue;
-    const cudaError_t error = check_range(address, bytes, where);
-    const int device = where.type == cudaMemLocationTypeDevice ? where.id : on_host;
-    if (!error && !runtime().planning) execute(lock, *stream, [=] { managed_prefetch(address, bytes, device); });
-    return error;
+  return entry("cudaMemPrefetchAsync", cudaErrorUnknown, [&](Lock& lock) {
+    CUstream_st& stream = find_stream(handle);
+    require(flags == 0);
+    const int place = place_of(address, bytes, where);
+    if (!runtime().planning) execute(lock, stream, [=] { managed_prefetch(address, bytes, place); });
   });
 }
 
 cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation where) {
-  return entry("cudaMemAdvise", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    if (advice < cudaMemAdviseSetReadMostly || advice > cudaMemAdviseUnsetAccessedBy) return cudaErrorInvalidValue;
-    const bool anywhere = advice <= cudaMemAdviseUnsetReadMostly || advice == cudaMemAdviseUnsetPreferredLocation;
-    if (anywhere) where = {cudaMemLocationTypeHost, 0};
-    const cudaError_t error = check_range(address, bytes, where);
-    if (!error && !runtime().planning)
-      managed_advise(address, bytes, advice, where.type == cudaMemLocationTypeDevice ? where.id : on_host);
-    return error;
+  return entry("cudaMemAdvise", cudaErrorUnknown, [&](Lock&) {
+    require(advice == cudaMemAdviseSetReadMostly || advice == cudaMemAdviseSetPreferredLocation ||
+            advice == cudaMemAdviseSetAccessedBy);
+    const bool anywhere = advice == cudaMemAdviseSetReadMostly;
+    const int place = place_of(address, bytes, anywhere ? cudaMemLocation{cudaMemLocationTypeHost, 0} : where);
+    if (!runtime().planning) managed_advise(address, bytes, advice, place);
   });
 }

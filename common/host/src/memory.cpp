@@ -1,79 +1,163 @@
-// Device, pinned and managed memory: blocks, and the calls that make and free them. (Pools: pools.cpp.)
+// Device, pinned and managed memory: what is behind it, the calls that make and free it, copies and fills. (Pools:
+// pools.cpp; managed memory's pages: managed.cpp.) Plan mode checks the arguments, makes addresses, and touches
+// nothing.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "runtime.h"
 
 namespace oomlab::host {
 
-void add_block(void* address, const Block& block) {
-  Live& live = runtime().live;
-  runtime().blocks.emplace(reinterpret_cast<std::uintptr_t>(address), block);
-  if (block.kind == Kind::pinned) {
-    live.pinned_bytes += block.size;
-  } else {
-    live.device_bytes += block.charged;
-    ++live.device_blocks;
-  }
-}
 namespace {
 
-void remove_block(std::map<std::uintptr_t, Block>::iterator found) {
-  Live& live = runtime().live;
-  if (found->second.kind == Kind::pinned) {
-    live.pinned_bytes -= found->second.size;
-  } else {
-    live.device_bytes -= found->second.charged;
-    --live.device_blocks;
+constexpr std::size_t mapped_from = std::size_t(1) << 20;  // storage of this size comes from mmap
+std::size_t mapped_size(std::size_t bytes) { return round_up(bytes, std::size_t(64) << 10); }
+bool is_mapped(std::size_t bytes) { return !blocks_have_storage && bytes >= mapped_from; }
+
+// Mapped storage that was freed, to be had again: a new page has to be cleared when it is first touched, and a step
+// that allocates and frees would pay for that every time.
+class Kept {
+ public:
+  void* take(std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = pieces_; i-- > 0;)
+      if (piece_[i].bytes == bytes) return remove(i);
+    return nullptr;
   }
-  runtime().blocks.erase(found);
+  void put(void* address, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (bytes > most_bytes) return void(munmap(address, bytes));
+    while (pieces_ == most_pieces || bytes_ + bytes > most_bytes) {
+      const std::size_t oldest = piece_[0].bytes;
+      (void)munmap(remove(0), oldest);
+    }
+    piece_[pieces_++] = {address, bytes};
+    bytes_ += bytes;
+  }
+
+ private:
+  static constexpr std::size_t most_bytes = std::size_t(256) << 20, most_pieces = 64;
+  struct Piece {
+    void* address;
+    std::size_t bytes;
+  };
+  void* remove(std::size_t i) noexcept {
+    void* const address = piece_[i].address;
+    bytes_ -= piece_[i].bytes;
+    std::copy(piece_ + i + 1, piece_ + pieces_--, piece_ + i);
+    return address;
+  }
+  std::mutex mutex_;
+  Piece piece_[most_pieces] = {};
+  std::size_t pieces_ = 0, bytes_ = 0;
+};
+constinit Kept kept;
+
+}  // namespace
+
+void* storage_allocate(std::size_t bytes) {
+  if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
+  void* address = nullptr;
+  if (blocks_have_storage) {
+    if (posix_memalign(&address, granule, bytes)) address = nullptr;  // exact: one element too far is an error
+  } else if (is_mapped(bytes)) {
+    address = kept.take(mapped_size(bytes));
+    if (!address) address = lazy_allocate(mapped_size(bytes));
+    if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
+  } else {
+    address = std::aligned_alloc(granule, round_up(bytes, granule));
+  }
+  if (!address) throw std::bad_alloc();
+  poison(address, bytes);
+  return address;
+}
+
+namespace {
+// ThreadSanitizer remembers every write, in four times the memory. Of a block it sees only the ends: who uses the block
+// too early touches those, too.
+constexpr std::size_t seen = std::size_t(128) << 10;
+
+__attribute__((no_sanitize("thread"), optimize("no-tree-loop-distribute-patterns"))) void fill_unseen(
+    std::uint64_t* words, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) words[i] = ~std::uint64_t(0);
+}
+}  // namespace
+
+void poison(void* address, std::size_t bytes) noexcept {
+  if (!poisoned) return;
+  fill_unseen(static_cast<std::uint64_t*>(address), bytes / sizeof(std::uint64_t));
+  unsigned char* const first = static_cast<unsigned char*>(address);
+  const std::size_t end = std::min(bytes, seen);
+  std::memset(first, 0xff, end);
+  std::memset(first + bytes - end, 0xff, end);
+}
+
+void storage_free(void* storage, std::size_t bytes) noexcept {
+  if (runtime().planning) return;
+  if (is_mapped(bytes))
+    kept.put(storage, mapped_size(bytes));
+  else
+    std::free(storage);
+}
+
+void* lazy_allocate(std::size_t bytes) noexcept {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return address == MAP_FAILED ? nullptr : address;
+}
+void lazy_free(void* address, std::size_t bytes) noexcept { (void)munmap(address, bytes); }
+
+std::uintptr_t plan_address(std::size_t bytes) {
+  std::uintptr_t& next = runtime().next_address;
+  const std::uintptr_t address = next;
+  next += round_up(bytes, granule) + granule;  // no two blocks touch
+  return address;
+}
+
+namespace {
+
+// A block comes (+1) or goes (-1). Unsigned sums wrap around, so both are additions.
+void count(const Block& block, int change) {
+  Live& live = runtime().live;
+  const auto times = static_cast<std::size_t>(change);
+  if (block.kind == Kind::pinned) {
+    live.pinned_bytes += times * block.size;
+  } else {
+    live.device_bytes += times * block.charged();
+    live.device_blocks += times;
+  }
 }
 
 }  // namespace
 
-void release(Lock& lock, std::map<std::uintptr_t, Block>::iterator found, CUstream_st* stream) {
+void add_block(void* address, const Block& block) {
+  runtime().blocks.emplace(reinterpret_cast<std::uintptr_t>(address), block);
+  count(block, +1);
+}
+
+Blocks::iterator block_at(const void* address, std::initializer_list<Kind> kinds) {
+  const auto found = runtime().blocks.find(reinterpret_cast<std::uintptr_t>(address));
+  require(found != runtime().blocks.end() && std::ranges::count(kinds, found->second.kind));
+  return found;
+}
+
+void release(Lock& lock, Blocks::iterator found, CUstream_st* stream) {
   const Block block = found->second;
   void* const address = reinterpret_cast<void*>(found->first);
-  remove_block(found);
-  if (block.kind == Kind::managed && !runtime().planning) {
+  runtime().blocks.erase(found);
+  count(block, -1);
+  if (block.kind == Kind::pool) return pool_release(lock, address, block, stream);
+  if (block.kind == Kind::device) refund(block.device, block.charged());
+  if (block.kind != Kind::device && runtime().planning)
+    lazy_free(address, block.size);
+  else if (block.kind == Kind::managed)
     managed_free(address);
-  } else if (block.kind == Kind::pool) {
-    pool_release(lock, block, stream);
-  } else {
-    if (block.kind == Kind::device) refund(block.device, block.charged);
-    if (block.storage && runtime().planning)
-      lazy_free(block.storage, block.size);
-    else if (block.storage)
-      storage_free(block.storage, block.size);
-  }
+  else
+    storage_free(address, block.size);
 }
-
-namespace {
-
-// Pinned and managed memory: host code may touch it. In plan mode it is address space with nothing behind it.
-cudaError_t host_visible_allocate(void** result, std::size_t size, Kind kind) {
-  if (size > most_bytes) return cudaErrorMemoryAllocation;
-  const Lock lock = lock_runtime();
-  Block block{size, round_up(size, granule), kind, current_device(), nullptr, 0, nullptr};
-  void* address;
-  if (runtime().planning) {
-    block.storage = address = lazy_allocate(size);
-    if (!address) address = reinterpret_cast<void*>(plan_address(size));
-  } else {
-    // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
-    constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
-    if (size > most_host_bytes) return cudaErrorMemoryAllocation;
-    block.storage = address = kind == Kind::managed ? managed_allocate(size) : storage_allocate(size);
-  }
-  add_block(address, block);
-  *result = address;
-  return cudaSuccess;
-}
-cudaError_t pinned_allocate(void** result, std::size_t size) {
-  if (!result) return cudaErrorInvalidValue;
-  *result = nullptr;
-  return size ? host_visible_allocate(result, size, Kind::pinned) : cudaSuccess;
-}
-
-}  // namespace
 
 Block* find_block(const void* address, std::uintptr_t* base) {
   auto& blocks = runtime().blocks;
@@ -99,86 +183,136 @@ bool in_bounds(const void* address, std::size_t bytes) {
   return block && block->accessible && end <= reached;
 }
 
+namespace {
+
+// Pinned and managed memory: host code may touch it. In plan mode it is address space with nothing behind it.
+void* host_visible_allocate(std::size_t size, Kind kind) {
+  // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
+  constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
+  require(size <= (runtime().planning ? most_bytes : most_host_bytes), cudaErrorMemoryAllocation);
+  void* address;
+  if (runtime().planning) {
+    address = lazy_allocate(size);
+    if (!address) address = reinterpret_cast<void*>(plan_address(size));
+  } else {
+    address = kind == Kind::managed ? managed_allocate(size) : storage_allocate(size);
+  }
+  add_block(address, {size, kind, current_device()});
+  return address;
+}
+
+// Who may touch an address; pinned and managed memory belong to both worlds.
+struct Reach {
+  bool host, device;
+};
+Reach reach_of(const void* address) {
+  const Block* block = find_block(address);
+  if (!block) return {true, false};
+  return {block->kind == Kind::pinned || block->kind == Kind::managed, true};
+}
+
+// `wait`: the forms without Async.
+cudaError_t copy(Lock& lock, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle,
+                 bool wait) {
+  CUstream_st& stream = find_stream(handle);
+  require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
+  if (bytes == 0) return cudaSuccess;
+  require(to && from && in_bounds(to, bytes) && in_bounds(from, bytes));
+  const Reach target = reach_of(to), source = reach_of(from);
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require(kind == cudaMemcpyDefault ||
+          ((to_device ? target.device : target.host) && (from_device ? source.device : source.host)));
+  count_work(stream.device, &Work::copied_bytes, bytes);
+  if (runtime().planning) return cudaSuccess;
+  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
+  // Async, except from device to device.
+  const bool finish = !target.device || (wait && (target.host || source.host));
+  if (!source.device && !finish && deferred()) {
+    const char* const first = static_cast<const char*>(from);
+    const auto staged = std::make_shared<std::vector<char>>(first, first + bytes);
+    execute(lock, stream, [=] { std::memmove(to, staged->data(), bytes); });
+  } else {
+    execute(lock, stream, [=] { std::memmove(to, from, bytes); });
+  }
+  if (wait && !deferred()) managed_host_view();
+  return finish && deferred() ? drain(lock, {{stream.id, stream.submitted}}) : cudaSuccess;
+}
+
+void fill(Lock& lock, void* address, int value, std::size_t bytes, cudaStream_t handle) {
+  CUstream_st& stream = find_stream(handle);
+  if (bytes == 0) return;
+  require(address && find_block(address) && in_bounds(address, bytes));
+  count_work(stream.device, &Work::filled_bytes, bytes);
+  if (!runtime().planning) execute(lock, stream, [=] { std::memset(address, value, bytes); });
+}
+
+}  // namespace
 }  // namespace oomlab::host
 
 using namespace oomlab::host;
 
 cudaError_t cudaMalloc(void** result, size_t size) {
-  return entry("cudaMalloc", cudaErrorMemoryAllocation, [&] {
-    if (!result) return cudaErrorInvalidValue;
+  return entry("cudaMalloc", cudaErrorMemoryAllocation, [&](Lock& lock) {
+    require(result);
     *result = nullptr;
-    if (size == 0) return cudaSuccess;
-    if (size > most_bytes) return cudaErrorMemoryAllocation;
-    Lock lock = lock_runtime();
-    const int device = current_device();
-    Block block{size, round_up(size, granule), Kind::device, device, nullptr, 0, nullptr};
-    if (!charge(device, block.charged)) {  // what the pools hold and do not use is given back first
-      drain_device(lock, device);
-      trim_pools(device, true);
-      if (!charge(device, block.charged)) return cudaErrorMemoryAllocation;
+    if (size == 0) return;
+    require(size <= most_bytes, cudaErrorMemoryAllocation);
+    const Block block{size, Kind::device, current_device()};
+    charge_or_trim(lock, block.device, block.charged());
+    try {
+      *result = storage_allocate(size);
+    } catch (const std::bad_alloc&) {
+      refund(block.device, block.charged());
+      throw;
     }
-    void* address;
-    if (runtime().planning) {
-      address = reinterpret_cast<void*>(plan_address(size));
-    } else {
-      try {
-        block.storage = address = storage_allocate(size);
-      } catch (const std::bad_alloc&) {
-        refund(device, block.charged);
-        throw;
-      }
-    }
-    add_block(address, block);
-    *result = address;
-    return cudaSuccess;
+    add_block(*result, block);
   });
 }
 
 cudaError_t cudaFree(void* address) {
-  return release_entry("cudaFree", [&] {
-    if (!address) return cudaSuccess;
-    Lock lock = lock_runtime();
-    const auto freeable = [&] {
-      const auto found = runtime().blocks.find(reinterpret_cast<std::uintptr_t>(address));
-      if (found == runtime().blocks.end()) return found;
-      const bool ours = found->second.kind != Kind::pinned && found->second.kind != Kind::mapped;
-      return ours ? found : runtime().blocks.end();
-    };
-    if (freeable() == runtime().blocks.end()) return cudaErrorInvalidValue;
+  return release_entry("cudaFree", [&](Lock& lock) {
+    if (!address) return;
+    const auto freeable = [&] { return block_at(address, {Kind::device, Kind::pool, Kind::managed}); };
     drain_device(lock, freeable()->second.device);
-    const auto found = freeable();  // once more: the mutex was open in between
-    if (found == runtime().blocks.end()) return cudaErrorInvalidValue;
-    release(lock, found, nullptr);
-    return cudaSuccess;
+    release(lock, freeable(), nullptr);  // looked for once more: the mutex was open in between
   });
 }
 
-cudaError_t cudaHostAlloc(void** result, size_t size, unsigned int flags) {
-  return entry("cudaHostAlloc", cudaErrorMemoryAllocation, [&] {
-    if (flags & ~unsigned(cudaHostAllocPortable)) return cudaErrorInvalidValue;
-    return pinned_allocate(result, size);
-  });
-}
 cudaError_t cudaMallocHost(void** result, size_t size) {
-  return entry("cudaMallocHost", cudaErrorMemoryAllocation, [&] { return pinned_allocate(result, size); });
+  return entry("cudaMallocHost", cudaErrorMemoryAllocation, [&](Lock&) {
+    require(result);
+    *result = nullptr;
+    if (size) *result = host_visible_allocate(size, Kind::pinned);
+  });
 }
 
 cudaError_t cudaMallocManaged(void** result, size_t size, unsigned int flags) {
-  return entry("cudaMallocManaged", cudaErrorMemoryAllocation, [&] {
-    if (!result || size == 0 || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
-      return cudaErrorInvalidValue;
-    return host_visible_allocate(result, size, Kind::managed);
+  return result_entry("cudaMallocManaged", cudaErrorMemoryAllocation, result, [&](Lock&) {
+    require(size && flags == cudaMemAttachGlobal);
+    return host_visible_allocate(size, Kind::managed);
   });
 }
 
 cudaError_t cudaFreeHost(void* address) {
-  return release_entry("cudaFreeHost", [&] {
-    if (!address) return cudaSuccess;
-    Lock lock = lock_runtime();
+  return release_entry("cudaFreeHost", [&](Lock& lock) {
+    if (!address) return;
     drain_device(lock, -1);
-    const auto found = runtime().blocks.find(reinterpret_cast<std::uintptr_t>(address));
-    if (found == runtime().blocks.end() || found->second.kind != Kind::pinned) return cudaErrorInvalidValue;
-    release(lock, found, nullptr);
-    return cudaSuccess;
+    release(lock, block_at(address, {Kind::pinned}), nullptr);
   });
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return entry("cudaMemcpy", cudaErrorUnknown,
+               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, nullptr, true); });
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return entry("cudaMemcpyAsync", cudaErrorUnknown,
+               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, stream, false); });
+}
+cudaError_t cudaMemset(void* address, int value, size_t bytes) {
+  return entry("cudaMemset", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, nullptr); });
+}
+cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
+  return entry("cudaMemsetAsync", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, stream); });
 }

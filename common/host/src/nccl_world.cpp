@@ -1,47 +1,43 @@
-// Who belongs to a communicator, and what its ranks have told each other, here and in other processes.
+// Who belongs to a communicator, what its ranks have told each other, here and in other processes, and what they do
+// together.
+//
+// Every operation has two halves. The first posts what this rank contributes to all who need it, and never waits; the
+// second takes what the others have posted. So a group runs all first halves, then all second ones, and cannot block
+// itself. A copy of the contribution is posted: the caller's buffer is free again when the call returns.
 
 #include "nccl_world.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "runtime.h"
 
 namespace oomlab::host {
 namespace {
 
-// A message that has come, with its data.
-struct Arrived {
-  int process;
-  Message message;
-  std::string data;
-};
-
 // All of this with `registry_mutex` held. Where a world's mutex is needed, too, that one comes first.
 std::mutex registry_mutex;
 Mail mail;  // without send(): there is this process only
 std::map<Key, std::weak_ptr<World>> registry;
-std::map<Key, std::vector<Arrived>> early;  // news of worlds that no rank here has joined, and perhaps none will
+std::map<Key, std::shared_ptr<World>> foreign;  // that no rank here has joined, and perhaps none will
 std::uint64_t next_id = 1;
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
+// In a place that never grows: a program that goes on after a failure has not leaked it.
 struct Failed {
   Key key;
   char why[200] = "";
 } failed_worlds[64];
+Failed& failed_world(const Key& key) { return failed_worlds[key.number % std::size(failed_worlds)]; }
 
 void remember_failure(const Key& key, std::string_view why) {
-  Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
-  failed.key = key;
-  std::snprintf(failed.why, sizeof failed.why, "%.*s", static_cast<int>(why.size()), why.data());
-}
-
-// A rank joins or leaves, or a communicator fails, in another process, and none of this one's ranks is in it.
-void note_early(int process, const Message& message, std::string_view data) {
-  if (message.kind == Message::Kind::joined) return early[message.key].push_back({process, message, std::string(data)});
-  if (message.kind == Message::Kind::posted) return;  // to ranks that have left since
-  early.erase(message.key);                           // whoever leaves first has seen all come, or has failed
-  if (message.kind == Message::Kind::failed) remember_failure(message.key, data);
+  failed_world(key).key = key;
+  failed_world(key).why[why.copy(failed_world(key).why, sizeof Failed::why - 1)] = '\0';
 }
 
 void take(int process, std::string_view text) {
@@ -54,7 +50,14 @@ void take(int process, std::string_view text) {
   {
     const std::lock_guard lock(registry_mutex);
     if (const auto known = registry.find(message.key); known != registry.end()) world = known->second.lock();
-    if (!world) return note_early(process, message, data);
+    if (!world && message.kind == Message::Kind::joined) {
+      world = foreign[message.key] = std::make_shared<World>(message.key, int(message.what.count));
+      registry[message.key] = world;
+    }
+    if (!world && message.kind == Message::Kind::failed) remember_failure(message.key, data);
+    if (!world) return;  // left, or posted to ranks that have left since
+    // Whoever leaves first has seen all come, or has failed.
+    if (message.kind == Message::Kind::left || message.kind == Message::Kind::failed) foreign.erase(message.key);
   }
   const WorldLock lock(world->mutex);
   world->receive(process, message, data);
@@ -91,45 +94,26 @@ Key make_key() {
   return {std::uint64_t(mail.process), next_id++};
 }
 
-ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>& world, std::string& why) {
+std::shared_ptr<World> find_world(const ncclUniqueId& id, int size) {
   Key key;
   std::memcpy(&key, id.internal, sizeof key);
-  const auto made = std::make_shared<World>(key, size);
-  const WorldLock its_lock(made->mutex);  // no news before what came early
-  std::vector<Arrived> arrived;
-  {
-    const std::lock_guard lock(registry_mutex);
-    const bool mine = key.process == std::uint64_t(mail.process);
-    if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes))) {
-      why = "ncclCommInitRank: this id is not from ncclGetUniqueId()";
-      return ncclInvalidArgument;
-    }
-    const Failed& failed = failed_worlds[key.number % std::size(failed_worlds)];
-    if (failed.key == key) {
-      why = failed.why;
-      return ncclRemoteError;
-    }
-    std::weak_ptr<World>& entry = registry[key];
-    world = entry.lock();
-    if (world) return ncclSuccess;
-    entry = world = made;
-    if (const auto news = early.find(key); news != early.end()) {
-      arrived = std::move(news->second);
-      early.erase(news);
-    }
-  }
-  for (const Arrived& a : arrived) world->receive(a.process, a.message, a.data);
-  return ncclSuccess;
+  const std::lock_guard lock(registry_mutex);
+  const bool mine = key.process == std::uint64_t(mail.process);
+  if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes)))
+    refuse(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
+  if (failed_world(key).key == key) refuse(ncclRemoteError, failed_world(key).why);
+  std::weak_ptr<World>& entry = registry[key];
+  std::shared_ptr<World> world = entry.lock();
+  if (!world) entry = world = std::make_shared<World>(key, size);
+  foreign.erase(key);
+  return world;
 }
 
 World::World(const Key& key, int size)
     : key(key),
       size(size),
-      waits(std::size_t(size)),
-      device(std::size_t(size), -1),
-      process(std::size_t(size), -1),
-      gone(std::size_t(size)),
-      collective(std::size_t(size) * std::size_t(size)),
+      ranks(std::size_t(size)),
+      collective(ranks.size() * ranks.size()),
       direct(collective.size()) {}
 
 World::~World() {
@@ -137,88 +121,311 @@ World::~World() {
   if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
 }
 
-void World::wake_all() {
-  for (Wait& wait : waits) wait.changed.notify_all();
-}
-
-void World::tell_all(const Message& message, std::string_view data) const {
+void World::say(Message message, std::string_view data) {
+  message.key = key;
+  receive(mail.process, message, data);
+  if (message.kind == Message::Kind::joined && !failure.empty()) return;  // it was refused
   for (int other = 0; other < mail.processes; ++other)
     if (other != mail.process) tell(other, message, data);
 }
 
-void World::join(int rank, int its_device) {
-  device[std::size_t(rank)] = its_device;
-  tell_all({.kind = Message::Kind::joined, .key = key, .from = rank, .count = std::uint64_t(size)});
-  wake_all();
-}
-
 void World::deliver(int from, int to, Posted posted) {
-  if (device[std::size_t(to)] == -2) {
-    const Message message{.kind = Message::Kind::posted,
-                          .key = key,
-                          .from = from,
-                          .to = to,
-                          .call = int(posted.call),
-                          .type = int(posted.type),
-                          .op = posted.op,
-                          .root = posted.root,
-                          .count = posted.count};
+  if (ranks[std::size_t(to)].device == -2) {
+    const Message message{.kind = Message::Kind::posted, .key = key, .from = from, .to = to, .what = posted.what};
     const auto* const data = posted.data ? reinterpret_cast<const char*>(posted.data->data()) : nullptr;
-    return tell(process[std::size_t(to)], message, {data, posted.data ? posted.data->size() : 0});
+    return tell(ranks[std::size_t(to)].process, message, {data, posted.data ? posted.data->size() : 0});
   }
-  queue(posted.call == Call::send, from, to).push_back(std::move(posted));
-  if (Wait& wait = waits[std::size_t(to)]; wait.from == from) wait.changed.notify_all();
-}
-
-void World::leave(int rank) {
-  gone[std::size_t(rank)] = true;
-  tell_all({.kind = Message::Kind::left, .key = key, .from = rank});
-  wake_all();
-}
-
-void World::mark_failed(ncclResult_t its_result, const std::string& why) {
-  failure = why;
-  result = its_result;
-  wake_all();
-  const std::lock_guard lock(registry_mutex);
-  remember_failure(key, why);
+  queue(posted.what.call, from, to).push_back(std::move(posted));
+  if (Rank& rank = ranks[std::size_t(to)]; rank.waits_for == from) rank.changed.notify_all();
 }
 
 void World::fail(ncclResult_t its_result, const std::string& why) {
-  if (!failure.empty()) return;
-  tell_all({.kind = Message::Kind::failed, .key = key, .result = int(its_result)}, why);
-  mark_failed(its_result, why);
+  if (failure.empty()) say({.kind = Message::Kind::failed, .result = int(its_result)}, why);
 }
 
 void World::receive(int its_process, const Message& m, std::string_view data) {
   const auto valid = [&](int rank) { return rank >= 0 && rank < size; };
   if (m.kind == Message::Kind::failed) {
-    if (failure.empty()) mark_failed(ncclResult_t(m.result), std::string(data));
+    if (!failure.empty()) return;
+    failure = data;
+    result = ncclResult_t(m.result);
+    const std::lock_guard lock(registry_mutex);
+    remember_failure(key, failure);
+  } else if (m.kind == Message::Kind::joined && m.what.count != std::uint64_t(size)) {
+    const auto [fewer, more] = std::minmax({m.what.count, std::uint64_t(size)});
+    return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks for one of them, " +
+                                      std::to_string(more) + " for another");
+  } else if (!valid(m.from)) {
+    return;
+  } else if (m.kind == Message::Kind::posted) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
+    if (valid(m.to))
+      deliver(m.from, m.to, {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+    return;
+  } else if (m.kind == Message::Kind::left) {
+    ranks[std::size_t(m.from)].gone = true;
+  } else {
+    const int device = its_process == mail.process ? m.to : -2;
+    if (const std::string why = why_not(m.from, device); !why.empty())
+      return fail(ncclInvalidUsage, "ncclCommInitRank: " + why);
+    ranks[std::size_t(m.from)].device = device;
+    ranks[std::size_t(m.from)].process = its_process;
+  }
+  for (Rank& rank : ranks) rank.changed.notify_all();
+}
+
+std::string World::why_not(int rank, int its_device) const {
+  if (ranks[std::size_t(rank)].device != -1) return "rank " + std::to_string(rank) + " comes twice";
+  for (int other = 0; other < size; ++other)
+    if (its_device >= 0 && ranks[std::size_t(other)].device == its_device)
+      return "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
+             " are both on device " + std::to_string(its_device);
+  return "";
+}
+
+// --------------------------------------------------------------------------------------------------------- collectives
+namespace {
+
+constexpr const char* names_of_calls[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter",
+                                          "ncclAllGather", "ncclSend",   "ncclRecv",      "ncclCommInitRank"};
+
+thread_local char last_text[512] = "";
+
+}  // namespace
+
+const char* name_of(Call call) { return names_of_calls[static_cast<int>(call)]; }
+const char* last_complaint() { return last_text; }
+
+std::size_t bytes_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8: return 1;
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    case ncclFloat32: return 4;
+  }
+  return 0;
+}
+std::size_t sent_bytes(const Request& o) {
+  const auto [call, type, root, count] = o.what;
+  if (call == Call::receive || call == Call::join || (call == Call::broadcast && o.comm->rank != root)) return 0;
+  return count * bytes_of(type) * std::size_t(call == Call::reduce_scatter ? o.comm->size : 1);
+}
+std::size_t received_bytes(const Request& o) {
+  const auto [call, type, root, count] = o.what;
+  if (call == Call::send || call == Call::join || (call == Call::reduce && o.comm->rank != root)) return 0;
+  return count * bytes_of(type) * std::size_t(call == Call::all_gather ? o.comm->size : 1);
+}
+
+ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {
+  std::snprintf(last_text, sizeof last_text, "%.*s", static_cast<int>(why.size()), why.data());
+  return result;
+}
+void refuse(ncclResult_t result, std::string_view why) { throw NcclRefusal{complain(result, why)}; }
+void refuse(World& world, ncclResult_t result, const std::string& why) {
+  world.fail(result, why);
+  refuse(world.result, world.failure);
+}
+void require_no_failure(const World& world) {
+  if (!world.failure.empty()) refuse(world.result, world.failure);
+}
+
+namespace {
+
+// Which device's rank is blocked, and on which other's: what may close a circle.
+struct Blocked {
+  int on;
+  std::string what;
+};
+std::mutex blocked_mutex;
+std::map<int, Blocked> blocked;
+
+// This device's is blocked no more. "A, B, in a circle: nobody can go on", when the one that it waited for waits for
+// it, however indirectly.
+std::string unblocked(int first) {
+  const std::lock_guard lock(blocked_mutex);
+  std::string text, circle;
+  int device = first;
+  for (std::size_t i = 0; i < blocked.size() && blocked.contains(device) && circle.empty(); ++i) {
+    text += blocked[device].what + ", ";
+    device = blocked[device].on;
+    if (device == first) circle = text + "in a circle: nobody can go on";
+  }
+  blocked.erase(first);
+  return circle;
+}
+
+std::string who_waits(Call call, int rank, int from) {
+  return std::string(name_of(call)) + ": rank " + std::to_string(rank) + " waits for rank " + std::to_string(from);
+}
+
+// Waits for something that rank `from` has to do.
+template <class Done>
+void wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done done) {
+  if (done()) return;
+  const auto until =
+      std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() + patience());
+  const auto over = [&] { return done() || !world.failure.empty() || world.ranks[std::size_t(from)].gone; };
+  const std::string who = who_waits(call, rank, from);
+  World::Rank& mine = world.ranks[std::size_t(rank)];
+  {
+    const std::lock_guard its_lock(blocked_mutex);
+    blocked[mine.device] = {world.ranks[std::size_t(from)].device, who};
+  }
+  mine.waits_for = from;
+  const bool in_time = mine.changed.wait_until(lock, until, over);
+  mine.waits_for = -1;
+  const std::string circle = unblocked(mine.device);
+  if (done()) return;
+  require_no_failure(world);
+  if (in_time) refuse(world, ncclRemoteError, who + ", which has left the communicator");
+  if (!circle.empty()) refuse(world, ncclInvalidUsage, circle);
+  refuse(world, ncclRemoteError, who + ", which does not come");
+}
+
+// Rendezvous mode: what the stream of a send has to wait for.
+std::shared_ptr<Unfinished> make_handshake(std::shared_ptr<World> world, int rank, int to) {
+  const auto handshake = std::make_shared<Unfinished>();
+  handshake->wait = [world, rank, to, &over = handshake->over] {
+    if (over) return;
+    WorldLock lock(world->mutex);
+    try {
+      wait_for(*world, lock, rank, to, Call::send, [&] { return over.load(); });
+    } catch (const NcclRefusal&) {  // a failure is the world's, and told by the next call
+      over = true;
+    }
+  };
+  return handshake;
+}
+
+template <class T, class Sum>
+void add_up(std::byte* to, const std::vector<const std::byte*>& from, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto value = [&](std::size_t r) {
+      T v;
+      std::memcpy(&v, from[r] + i * sizeof(T), sizeof(T));
+      return static_cast<Sum>(v);
+    };
+    Sum sum = value(0);
+    for (std::size_t r = 1; r < from.size(); ++r) sum += value(r);
+    const T stored = static_cast<T>(sum);
+    std::memcpy(to + i * sizeof(T), &stored, sizeof(T));
+  }
+}
+
+void add_up(std::byte* to, const std::vector<const std::byte*>& from, const What& what) {
+  switch (what.type) {
+    case ncclInt8: return add_up<std::int8_t, int>(to, from, what.count);
+    case ncclFloat16: return add_up<__half, float>(to, from, what.count);
+    case ncclFloat32: return add_up<float, float>(to, from, what.count);
+    case ncclBfloat16: return add_up<__nv_bfloat16, float>(to, from, what.count);
+  }
+}
+
+// The first half.
+void post(const Request& o) {
+  World& world = *o.comm->world;
+  const int rank = o.comm->rank, to = o.what.root;
+  const bool message = o.what.call == Call::send;
+  std::shared_ptr<std::vector<std::byte>> data;
+  if (const std::size_t bytes = sent_bytes(o)) {
+    const DeviceView view(o.comm->device);
+    const auto* const from = static_cast<const std::byte*>(o.send);
+    data = std::make_shared<std::vector<std::byte>>(from, from + bytes);
+  }
+  const auto handshake = message && machine().rendezvous ? make_handshake(o.comm->world, rank, to) : nullptr;
+  {
+    const WorldLock lock(world.mutex);
+    require_no_failure(world);
+    if (o.what.call == Call::receive) return;
+    if (o.what.call == Call::join) {
+      world.say({Message::Kind::joined, {}, rank, o.comm->device, 0, {.count = std::uint64_t(o.comm->size)}});
+      return require_no_failure(world);
+    }
+    for (int other = 0; other < world.size; ++other)
+      if (!message || other == to) world.deliver(rank, other, {o.what, data, handshake});
+    if (!handshake || world.ranks[std::size_t(to)].device < 0) return;  // other processes: buffered
+  }
+  const Lock lock = lock_runtime();
+  if (CUstream_st* const stream = stream_or_null(o.stream, o.comm->device)) stream->unfinished.push_back(handshake);
+}
+
+std::string described(const What& what) {
+  const std::string text = std::string(name_of(what.call)) + " of " + std::to_string(what.count) +
+                           " elements of type " + std::to_string(int(what.type));
+  const bool rooted = what.call == Call::reduce || what.call == Call::broadcast;
+  return rooted ? text + ", root " + std::to_string(what.root) : text;
+}
+
+// The second half.
+void finish(const Request& o) {
+  World& world = *o.comm->world;
+  const int rank = o.comm->rank;
+  const Call call = o.what.call;
+  if (call == Call::send) return;
+  WorldLock lock(world.mutex);
+  if (call == Call::join) {
+    for (int other = 0; other < world.size; ++other)
+      wait_for(world, lock, rank, other, call, [&] { return world.ranks[std::size_t(other)].device != -1; });
     return;
   }
-  if (m.kind == Message::Kind::joined) {
-    if (const auto [fewer, more] = std::minmax({m.count, std::uint64_t(size)}); fewer != more)
-      return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks in one process, " +
-                                        std::to_string(more) + " in another");
-    if (valid(m.from) && device[std::size_t(m.from)] != -1)
-      return fail(ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(m.from) + " comes twice");
-  }
-  if (!valid(m.from)) return;
-  switch (m.kind) {
-    case Message::Kind::joined:
-      device[std::size_t(m.from)] = -2;
-      process[std::size_t(m.from)] = its_process;
-      return wake_all();
-    case Message::Kind::posted: {
-      if (!valid(m.to)) return;
-      const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
-      return deliver(m.from, m.to,
-                     {Call(m.call), std::size_t(m.count), ncclDataType_t(m.type), m.op, m.root,
-                      std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+  const bool message = call == Call::receive;
+  What ours = o.what;  // as the others must have posted it
+  if (message) ours.call = Call::send, ours.root = rank;
+  std::vector<Posted> all;
+  for (int from = message ? o.what.root : 0; from <= (message ? o.what.root : world.size - 1); ++from) {
+    std::deque<Posted>& queue = world.queue(ours.call, from, rank);
+    wait_for(world, lock, rank, from, call, [&] { return !queue.empty(); });
+    all.push_back(std::move(queue.front()));
+    queue.pop_front();
+    if (const auto handshake = all.back().handshake.lock()) {
+      handshake->over = true;
+      world.ranks[std::size_t(from)].changed.notify_all();
     }
-    case Message::Kind::left: gone[std::size_t(m.from)] = true; return wake_all();
-    case Message::Kind::failed: break;
+    if (all.back().what != ours)
+      refuse(world, ncclInvalidUsage,
+             "rank " + std::to_string(from) + " calls " + described(all.back().what) + ", rank " +
+                 std::to_string(rank) + (message ? " receives " : " calls ") + described(ours));
   }
+  lock.unlock();
+
+  const DeviceView view(o.comm->device);
+  const std::size_t bytes = o.what.count * bytes_of(o.what.type);
+  if (bytes == 0) return;
+  auto* const to = static_cast<std::byte*>(o.receive);
+  switch (call) {
+    case Call::receive: std::memcpy(to, all[0].data->data(), bytes); break;
+    case Call::broadcast: std::memcpy(to, all[std::size_t(o.what.root)].data->data(), bytes); break;
+    case Call::all_gather:
+      for (std::size_t r = 0; r < all.size(); ++r) std::memcpy(to + r * bytes, all[r].data->data(), bytes);
+      break;
+    default:
+      if (received_bytes(o) == 0) break;
+      std::vector<const std::byte*> from;
+      for (const Posted& p : all)
+        from.push_back(p.data->data() + (call == Call::reduce_scatter ? std::size_t(rank) * bytes : 0));
+      add_up(to, from, o.what);
+  }
+}
+
+}  // namespace
+
+void run(const std::vector<Request>& requests) {
+  for (const Request& request : requests) post(request);
+  for (const Request& request : requests)
+    if (!request.comm->joining) finish(request);
+}
+
+ncclResult_t set_up_state(ncclComm& comm) {
+  World& world = *comm.world;
+  const WorldLock lock(world.mutex);
+  if (world.failure.empty()) {
+    const auto missing = std::ranges::find(world.ranks, -1, &World::Rank::device) - world.ranks.begin();
+    comm.joining = missing < world.size;
+    if (!comm.joining) return ncclSuccess;
+    if (std::chrono::steady_clock::now() < comm.patient_until) return ncclInProgress;
+    world.fail(ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
+  }
+  return complain(world.result, world.failure);
 }
 
 }  // namespace oomlab::host

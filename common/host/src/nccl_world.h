@@ -1,5 +1,6 @@
 #pragma once
-// What the ranks of one NCCL communicator share (nccl.cpp), and what ranks in other processes are told of it.
+// NCCL: what a rank asks of its communicator (nccl.cpp), what the ranks of one communicator share and do together, and
+// what ranks in other processes are told of it (nccl_world.cpp).
 //
 // Each process has a World of its own for a communicator. What happens in it is told to all other processes by
 // messages (see host::expect_processes()), and what a rank contributes goes to the processes of those who need it.
@@ -7,7 +8,6 @@
 #include <nccl.h>
 
 #include <chrono>
-#include <compare>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -19,19 +19,24 @@
 
 namespace oomlab::host {
 
-enum class Call { all_reduce, reduce, broadcast, reduce_scatter, all_gather, send, receive, join };
+enum class Call : std::int32_t { all_reduce, reduce, broadcast, reduce_scatter, all_gather, send, receive, join };
 
-/// Rendezvous mode: a send that has been posted. It is over when it is received, or the communicator has failed.
-struct Handshake;
+/// What a rank asks for: what the others must ask for, too.
+struct What {
+  Call call{};
+  ncclDataType_t type = ncclFloat32;
+  std::int32_t root = 0;  // or the peer; what is sent bears the receiver's number
+  std::uint64_t count = 0;
+  bool operator==(const What&) const = default;
+};
+
+struct Unfinished;
 
 /// What one rank has told another.
 struct Posted {
-  Call call;
-  std::size_t count;
-  ncclDataType_t type;
-  int op, root;
+  What what;
   std::shared_ptr<const std::vector<std::byte>> data;
-  std::weak_ptr<Handshake> handshake = {};  // the sending stream owns it, and it owns the world that owns this
+  std::weak_ptr<Unfinished> handshake = {};  // the sending stream owns it, and it owns the world that owns this
 };
 
 /// What an ncclUniqueId says: which process made it, and how many it had made before.
@@ -46,9 +51,8 @@ struct Message {
   enum class Kind : std::uint32_t { joined, posted, left, failed };
   Kind kind{};
   Key key = {};
-  std::int32_t from = 0, to = 0, result = 0;
-  std::int32_t call = 0, type = 0, op = 0, root = 0;
-  std::uint64_t count = 0;  // elements; of `joined`: ranks
+  std::int32_t from = 0, to = 0, result = 0;  // to: of `joined` its device
+  What what = {};                             // of `posted`; of `joined` the number of ranks is its count
 };
 
 using WorldLock = std::unique_lock<std::mutex>;
@@ -58,45 +62,82 @@ struct World {
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
-  std::deque<Posted>& queue(bool directly, int from, int to) {
-    return (directly ? direct : collective)[std::size_t(from) * std::size_t(size) + std::size_t(to)];
+  std::deque<Posted>& queue(Call call, int from, int to) {
+    return (call == Call::send ? direct : collective)[std::size_t(from) * std::size_t(size) + std::size_t(to)];
   }
 
   // All of these with `mutex` held.
-  void join(int rank, int device);
+  /// To all ranks, in this process and in the others.
+  void say(Message message, std::string_view data = {});
   void deliver(int from, int to, Posted posted);
-  void leave(int rank);
   /// The first failure stands, and everybody hears of it.
   void fail(ncclResult_t result, const std::string& why);
-  /// Another process has said something.
+  /// A process has said something.
   void receive(int process, const Message& message, std::string_view data);
 
   std::mutex mutex;
   const Key key;
   const int size;
-  struct Wait {
-    std::condition_variable changed;
-    int from = -1;  // the rank that is waited for
+  struct Rank {
+    int device = -1;   // -1: has not come yet; -2: is in another process
+    int process = -1;  // where it is in another one
+    bool gone = false;
+    std::condition_variable changed;  // news wakes only whom it is for
+    int waits_for = -1;
   };
-  std::vector<Wait> waits;                             // by rank: news wakes only whom it is for
-  std::vector<int> device;                             // by rank; -1: has not come yet; -2: is in another process
-  std::vector<int> process;                            // by rank, where it is in another one
-  std::vector<bool> gone;                              // by rank
+  std::vector<Rank> ranks;
   std::vector<std::deque<Posted>> collective, direct;  // from · size + to
   std::string failure;                                 // the first one; nothing works any more
   ncclResult_t result = ncclSuccess;
 
  private:
-  void wake_all();
-  void tell_all(const Message& message, std::string_view data = {}) const;
-  void mark_failed(ncclResult_t result, const std::string& why);
+  std::string why_not(int rank, int device) const;  // it may not join; "": it may
 };
 
-/// The world of an id, made by whoever comes first. ncclSuccess, or why there is none (`why`).
-ncclResult_t find_world(const ncclUniqueId& id, int size, std::shared_ptr<World>& world, std::string& why);
+/// The world of an id, made by whoever comes first. Refuses an id that is none, or whose world has failed.
+std::shared_ptr<World> find_world(const ncclUniqueId& id, int size);
 /// A new id's content.
 Key make_key();
 /// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or a default.
 std::chrono::duration<double> patience();
 
+/// What a call refuses with: thrown anywhere inside it, returned by its frame.
+struct NcclRefusal {
+  ncclResult_t result;
+};
+/// Returns `result`, and keeps the text for ncclGetLastError().
+ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept;
+const char* last_complaint();
+[[noreturn]] void refuse(ncclResult_t result, std::string_view why);
+/// The same for all ranks: the world fails. Its first failure is what is refused with.
+[[noreturn]] void refuse(World& world, ncclResult_t result, const std::string& why);
+/// Refuses when the world has failed.
+void require_no_failure(const World& world);
+
+/// One call of one rank.
+struct Request {
+  What what;
+  ncclComm_t comm;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  cudaStream_t stream = nullptr;
+};
+const char* name_of(Call call);
+/// Bytes of an element; 0 for a type that does not exist.
+std::size_t bytes_of(ncclDataType_t type);
+/// Bytes that this rank gives, and that it gets.
+std::size_t sent_bytes(const Request& request);
+std::size_t received_bytes(const Request& request);
+/// Does them all: every first half, then every second one.
+void run(const std::vector<Request>& requests);
+/// Of a communicator that is being set up: ncclInProgress while a rank has not come.
+ncclResult_t set_up_state(ncclComm& comm);
+
 }  // namespace oomlab::host
+
+struct ncclComm {
+  std::shared_ptr<oomlab::host::World> world;  // null in plan mode
+  int rank = 0, size = 0, device = 0;
+  bool joining = false;                                      // set up without blocking: not all ranks have come yet,
+  std::chrono::steady_clock::time_point patient_until = {};  // or waited for after this
+};

@@ -18,7 +18,7 @@ void release_chunk(Pool& pool, std::map<std::uint64_t, Pool::Chunk>::iterator ch
   pool.ranges.erase(chunk->first);
   refund(pool.device, chunk->second.size);
   pool.reserved -= chunk->second.size;
-  if (!runtime().planning && chunk->second.base) storage_free(chunk->second.base, chunk->second.size);
+  if (chunk->second.base) storage_free(chunk->second.base, chunk->second.size);
   pool.chunks.erase(chunk);
 }
 
@@ -29,8 +29,7 @@ void trim(Pool& pool, std::size_t keep) {
   for (auto next = pool.chunks.end(); next != pool.chunks.begin();) {
     const auto chunk = std::prev(next);
     const Pool::Range& range = pool.ranges.at(chunk->first);
-    const bool unused = range.free && range.size == chunk->second.size &&
-                        std::all_of(range.after.begin(), range.after.end(), [](const Ticket& t) { return is_done(t); });
+    const bool unused = range.free && range.size == chunk->second.size && all_done(range.after);
     if (unused && pool.reserved - chunk->second.size >= keep)
       release_chunk(pool, chunk);  // `next` stays valid
     else
@@ -44,15 +43,11 @@ bool grow(Pool& pool, std::size_t bytes) {
   for (const std::size_t size : {std::max(enough, usual_chunk), enough}) {
     if (!charge(pool.device, size)) continue;
     char* base = nullptr;
-    if (runtime().planning) {
-      base = reinterpret_cast<char*>(plan_address(size));
-    } else if (!blocks_have_storage) {
-      try {
-        base = static_cast<char*>(storage_allocate(size));
-      } catch (const std::bad_alloc&) {
-        refund(pool.device, size);
-        return false;
-      }
+    try {
+      if (!blocks_have_storage || runtime().planning) base = static_cast<char*>(storage_allocate(size));
+    } catch (const std::bad_alloc&) {
+      refund(pool.device, size);
+      return false;
     }
     const std::uint64_t offset = pool.next_offset;
     pool.next_offset += size;
@@ -73,7 +68,7 @@ std::uint64_t take(Pool& pool, std::size_t bytes, CUstream_st& stream) {
   Pool::Range& range = pool.ranges.at(offset);
   Tickets after;
   for (const Ticket& t : range.after)
-    if (t.stream != stream.id && !is_done(t)) after.push_back(t);
+    if (t.stream != stream.id && !all_done({t})) after.push_back(t);
   if (size > bytes) {
     pool.ranges[offset + bytes] = {size - bytes, true, range.chunk, range.after};
     pool.free.insert({size - bytes, offset + bytes});
@@ -87,29 +82,26 @@ std::uint64_t take(Pool& pool, std::size_t bytes, CUstream_st& stream) {
   return offset;
 }
 
+// Two neighbours that are free, in one chunk, become one.
+void join(Pool& pool, std::map<std::uint64_t, Pool::Range>::iterator low) {
+  const auto high = std::next(low);
+  if (high == pool.ranges.end() || !low->second.free || !high->second.free || low->second.chunk != high->second.chunk)
+    return;
+  for (const auto& range : {low, high}) pool.free.erase({range->second.size, range->first});
+  low->second.size += high->second.size;
+  low->second.after.insert(low->second.after.end(), high->second.after.begin(), high->second.after.end());
+  pool.free.insert({low->second.size, low->first});
+  pool.ranges.erase(high);
+}
+
 void give_back(Pool& pool, std::uint64_t offset, const Tickets& after) {
-  auto range = pool.ranges.find(offset);
+  const auto range = pool.ranges.find(offset);
   pool.used -= range->second.size;
   range->second.free = true;
   range->second.after = after;
-  using Place = std::map<std::uint64_t, Pool::Range>::iterator;
-  const auto merge = [&](Place low, Place high) {
-    low->second.size += high->second.size;
-    low->second.after.insert(low->second.after.end(), high->second.after.begin(), high->second.after.end());
-    pool.ranges.erase(high);
-  };
-  const auto joins = [&](Place other) { return other->second.free && other->second.chunk == range->second.chunk; };
-  if (const auto next = std::next(range); next != pool.ranges.end() && joins(next)) {
-    pool.free.erase({next->second.size, next->first});
-    merge(range, next);
-  }
-  if (range != pool.ranges.begin() && joins(std::prev(range))) {
-    const auto low = std::prev(range);
-    pool.free.erase({low->second.size, low->first});
-    merge(low, range);
-    range = low;
-  }
-  pool.free.insert({range->second.size, range->first});
+  pool.free.insert({range->second.size, offset});
+  join(pool, range);
+  if (range != pool.ranges.begin()) join(pool, std::prev(range));
 }
 
 void delete_if_over(Lock& lock, Pool* pool) {
@@ -119,74 +111,71 @@ void delete_if_over(Lock& lock, Pool* pool) {
   delete pool;
 }
 
-Pool* find_pool(cudaMemPool_t handle) { return runtime().live_pools.contains(handle) ? handle : nullptr; }
+Pool& find_pool(cudaMemPool_t handle) {
+  require(runtime().pools.contains(handle));
+  return *handle;
+}
 
-cudaError_t pool_allocate(Lock& lock, void** result, std::size_t size, Pool& pool, CUstream_st& stream) {
-  if (size == 0) {
-    *result = nullptr;
-    return cudaSuccess;
-  }
-  if (size > most_bytes) return cudaErrorMemoryAllocation;
+void* pool_allocate(Lock& lock, std::size_t size, Pool& pool, CUstream_st& stream) {
+  if (size == 0) return nullptr;
+  require(size <= most_bytes, cudaErrorMemoryAllocation);
   const std::size_t bytes = round_up(size, granule);
-  const auto fits = [&] { return pool.free.lower_bound({bytes, 0}) != pool.free.end(); };
-  if (!fits() && !grow(pool, bytes)) {
+  const auto fits = [&] { return pool.free.lower_bound({bytes, 0}) != pool.free.end() || grow(pool, bytes); };
+  if (!fits()) {
     drain_device(lock, pool.device);
     trim_pools(pool.device, true);
-    if (!fits() && !grow(pool, bytes)) return cudaErrorMemoryAllocation;
+    require(fits(), cudaErrorMemoryAllocation);
   }
-  Block block{size, bytes, Kind::pool, pool.device, &pool, take(pool, bytes, stream), nullptr};
-  const auto chunk = pool.chunks.at(pool.ranges.at(block.offset).chunk);
-  char* address = chunk.base + (block.offset - pool.ranges.at(block.offset).chunk);
-  if (!chunk.base) {
+  const Block block{size, Kind::pool, pool.device, &pool, take(pool, bytes, stream)};
+  const auto chunk = pool.chunks.find(pool.ranges.at(block.offset).chunk);
+  char* address = chunk->second.base + (block.offset - chunk->first);
+  if (!chunk->second.base) {
     try {
-      block.storage = storage_allocate(size);
+      address = static_cast<char*>(storage_allocate(size));
     } catch (const std::bad_alloc&) {
       give_back(pool, block.offset, {});
-      return cudaErrorMemoryAllocation;
+      throw;
     }
-    address = static_cast<char*>(block.storage);
   }
   add_block(address, block);
-  *result = address;
   if (poisoned && !runtime().planning) execute(lock, stream, [=] { poison(address, size); });
-  return cudaSuccess;
+  return address;
 }
 
 }  // namespace
 
-void pool_release(Lock& lock, const Block& block, CUstream_st* stream) {
+void pool_release(Lock& lock, void* address, const Block& block, CUstream_st* stream) {
   give_back(*block.pool, block.offset, stream && deferred() ? Tickets{{stream->id, stream->submitted}} : Tickets{});
   delete_if_over(lock, block.pool);
-  if (block.storage && stream)
-    execute(lock, *stream, [=] { storage_free(block.storage, block.size); });
-  else if (block.storage)
-    storage_free(block.storage, block.size);
+  if (!blocks_have_storage || runtime().planning) return;
+  if (stream)
+    execute(lock, *stream, [=] { storage_free(address, block.size); });
+  else
+    storage_free(address, block.size);
 }
 
 void trim_pools(int device, bool everything) {
-  for (const void* handle : runtime().live_pools) {
-    Pool& pool = *static_cast<Pool*>(const_cast<void*>(handle));
-    if (device < 0 || pool.device == device) trim(pool, everything ? 0 : pool.threshold);
+  for (const cudaMemPool_t pool : runtime().pools)
+    if (device < 0 || pool->device == device) trim(*pool, everything ? 0 : pool->threshold);
+}
+
+cudaMemPool_t new_pool(Runtime& r, int device) {
+  auto pool = std::make_unique<Pool>();
+  pool->device = device;
+  return *r.pools.insert(pool.release()).first;
+}
+
+void destroy_default_pools(Lock& lock) {
+  for (const Device& device : runtime().devices) {
+    device.default_pool->destroyed = true;
+    runtime().pools.erase(device.default_pool);
+    delete_if_over(lock, device.default_pool);
   }
 }
 
-void make_default_pools(Runtime& r) {
-  for (std::size_t d = 0; d < r.devices.size(); ++d) {
-    auto pool = std::make_unique<Pool>();
-    pool->device = static_cast<int>(d);
-    r.live_pools.insert(pool.get());
-    r.devices[d].default_pool = pool.release();
-  }
-}
-
-void destroy_default_pools() {
-  Runtime& r = runtime();
-  for (Device& device : r.devices) {
-    Pool* const pool = device.default_pool;
-    while (!pool->chunks.empty()) release_chunk(*pool, pool->chunks.begin());
-    r.live_pools.erase(pool);
-    delete pool;
-  }
+bool open_to(const void* address, int device) {
+  const Block* const block = find_block(address);
+  return !block || !block->pool || block->device == device || (block->pool->peers >> device & 1);
 }
 
 }  // namespace oomlab::host
@@ -194,156 +183,97 @@ void destroy_default_pools() {
 using namespace oomlab::host;
 
 cudaError_t cudaMallocAsync(void** result, size_t size, cudaStream_t handle) {
-  return entry("cudaMallocAsync", cudaErrorMemoryAllocation, [&] {
-    if (!result) return cudaErrorInvalidValue;
-    Lock lock = lock_runtime();
-    CUstream_st* const stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    return pool_allocate(lock, result, size, *runtime().devices[std::size_t(stream->device)].default_pool, *stream);
+  return result_entry("cudaMallocAsync", cudaErrorMemoryAllocation, result, [&](Lock& lock) {
+    CUstream_st& stream = find_stream(handle);
+    return pool_allocate(lock, size, *device_of(stream.device).default_pool, stream);
   });
 }
-cudaError_t cudaMallocFromPoolAsync(void** result, size_t size, cudaMemPool_t handle, cudaStream_t stream_handle) {
-  return entry("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation, [&] {
-    if (!result) return cudaErrorInvalidValue;
-    Lock lock = lock_runtime();
-    CUstream_st* const stream = find_stream(stream_handle);
-    Pool* const pool = find_pool(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    if (!pool) return cudaErrorInvalidValue;
-    return pool_allocate(lock, result, size, *pool, *stream);
-  });
+cudaError_t cudaMallocFromPoolAsync(void** result, size_t size, cudaMemPool_t pool, cudaStream_t stream) {
+  return result_entry("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation, result,
+                      [&](Lock& lock) { return pool_allocate(lock, size, find_pool(pool), find_stream(stream)); });
 }
-
 cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
-  return release_entry("cudaFreeAsync", [&] {
-    Lock lock = lock_runtime();
-    CUstream_st* const stream = find_stream(handle);
-    if (!stream) return cudaErrorInvalidResourceHandle;
-    const auto found = runtime().blocks.find(reinterpret_cast<std::uintptr_t>(address));
-    if (found == runtime().blocks.end() || found->second.kind != Kind::pool) return cudaErrorInvalidValue;
-    release(lock, found, stream);
-    return cudaSuccess;
+  return release_entry("cudaFreeAsync", [&](Lock& lock) {
+    CUstream_st& stream = find_stream(handle);
+    release(lock, block_at(address, {Kind::pool}), &stream);
   });
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* result, const cudaMemPoolProps* props) {
-  return entry("cudaMemPoolCreate", cudaErrorMemoryAllocation, [&] {
-    if (!result || !props || props->allocType != cudaMemAllocationTypePinned || props->handleTypes ||
-        props->location.type != cudaMemLocationTypeDevice || props->usage || props->maxSize)
-      return cudaErrorInvalidValue;
-    const Lock lock = lock_runtime();
-    if (!valid_device(props->location.id)) return cudaErrorInvalidDevice;
-    auto pool = std::make_unique<Pool>();
-    pool->device = props->location.id;
-    runtime().live_pools.insert(pool.get());
+  return result_entry("cudaMemPoolCreate", cudaErrorMemoryAllocation, result, [&](Lock&) {
+    require(props && props->allocType == cudaMemAllocationTypePinned && !props->handleTypes &&
+            props->location.type == cudaMemLocationTypeDevice && !props->usage && !props->maxSize);
+    require_device(props->location.id);
     ++runtime().live.pools;
-    *result = pool.release();
-    return cudaSuccess;
+    return new_pool(runtime(), props->location.id);
   });
 }
-
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
-  return release_entry("cudaMemPoolDestroy", [&] {
-    Lock lock = lock_runtime();
-    Pool* const pool = find_pool(handle);
-    if (!pool) return cudaErrorInvalidValue;
-    Device& device = runtime().devices[std::size_t(pool->device)];
-    if (pool == device.default_pool) return cudaErrorInvalidValue;
-    runtime().live_pools.erase(pool);
+  return release_entry("cudaMemPoolDestroy", [&](Lock& lock) {
+    Pool& pool = find_pool(handle);
+    require(&pool != device_of(pool.device).default_pool);
+    runtime().pools.erase(&pool);
     --runtime().live.pools;
-    pool->destroyed = true;
-    delete_if_over(lock, pool);  // with blocks outstanding: when the last one is freed
-    return cudaSuccess;
+    pool.destroyed = true;
+    delete_if_over(lock, &pool);  // with blocks outstanding: when the last one is freed
   });
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t handle, size_t keep) {
-  return entry("cudaMemPoolTrimTo", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    Pool* const pool = find_pool(handle);
-    if (!pool) return cudaErrorInvalidValue;
-    trim(*pool, keep);
-    return cudaSuccess;
-  });
+  return entry("cudaMemPoolTrimTo", cudaErrorUnknown, [&](Lock&) { trim(find_pool(handle), keep); });
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attr, void* value) {
-  return entry("cudaMemPoolSetAttribute", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    Pool* const pool = find_pool(handle);
-    if (!pool || !value) return cudaErrorInvalidValue;
-    const auto number = [&] { return *static_cast<const std::uint64_t*>(value); };
-    switch (attr) {
-      case cudaMemPoolReuseFollowEventDependencies:
-      case cudaMemPoolReuseAllowOpportunistic:
-      case cudaMemPoolReuseAllowInternalDependencies:
-        pool->reuse[attr - 1] = *static_cast<const int*>(value) != 0;  // accepted; reuse works as described above
-        return cudaSuccess;
-      case cudaMemPoolAttrReleaseThreshold: pool->threshold = number(); return cudaSuccess;
-      case cudaMemPoolAttrReservedMemHigh:
-        if (number() != 0) return cudaErrorInvalidValue;
-        pool->reserved_high = pool->reserved;
-        return cudaSuccess;
-      case cudaMemPoolAttrUsedMemHigh:
-        if (number() != 0) return cudaErrorInvalidValue;
-        pool->used_high = pool->used;
-        return cudaSuccess;
-      default: return cudaErrorInvalidValue;
+  return entry("cudaMemPoolSetAttribute", cudaErrorUnknown, [&](Lock&) {
+    Pool& pool = find_pool(handle);
+    require(value);
+    const std::uint64_t number = *static_cast<const std::uint64_t*>(value);
+    if (attr == cudaMemPoolAttrReleaseThreshold) {
+      pool.threshold = number;
+    } else {  // a record starts anew
+      require(number == 0 && (attr == cudaMemPoolAttrReservedMemHigh || attr == cudaMemPoolAttrUsedMemHigh));
+      attr == cudaMemPoolAttrUsedMemHigh ? pool.used_high = pool.used : pool.reserved_high = pool.reserved;
     }
   });
 }
 
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attr, void* value) {
-  return entry("cudaMemPoolGetAttribute", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    const Pool* const pool = find_pool(handle);
-    if (!pool || !value) return cudaErrorInvalidValue;
+  return entry("cudaMemPoolGetAttribute", cudaErrorUnknown, [&](Lock&) {
+    const Pool& pool = find_pool(handle);
+    require(value);
     std::uint64_t& number = *static_cast<std::uint64_t*>(value);
     switch (attr) {
-      case cudaMemPoolReuseFollowEventDependencies:
-      case cudaMemPoolReuseAllowOpportunistic:
-      case cudaMemPoolReuseAllowInternalDependencies:
-        *static_cast<int*>(value) = static_cast<int>(pool->reuse[attr - 1]);
-        return cudaSuccess;
-      case cudaMemPoolAttrReleaseThreshold: number = pool->threshold; return cudaSuccess;
-      case cudaMemPoolAttrReservedMemCurrent: number = pool->reserved; return cudaSuccess;
-      case cudaMemPoolAttrReservedMemHigh: number = pool->reserved_high; return cudaSuccess;
-      case cudaMemPoolAttrUsedMemCurrent: number = pool->used; return cudaSuccess;
-      case cudaMemPoolAttrUsedMemHigh: number = pool->used_high; return cudaSuccess;
+      case cudaMemPoolAttrReleaseThreshold: number = pool.threshold; return;
+      case cudaMemPoolAttrReservedMemCurrent: number = pool.reserved; return;
+      case cudaMemPoolAttrReservedMemHigh: number = pool.reserved_high; return;
+      case cudaMemPoolAttrUsedMemCurrent: number = pool.used; return;
+      case cudaMemPoolAttrUsedMemHigh: number = pool.used_high; return;
     }
-    return cudaErrorInvalidValue;
+    require(false);
   });
 }
 
-bool oomlab::host::open_to(const void* address, int device) {
-  const Block* const block = find_block(address);
-  return !block || !block->pool || block->device == device || (block->pool->peers >> device & 1);
-}
-
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* list, size_t count) {
-  return entry("cudaMemPoolSetAccess", cudaErrorUnknown, [&] {
-    const Lock lock = lock_runtime();
-    Pool* const pool = find_pool(handle);
-    if (!pool || (!list && count)) return cudaErrorInvalidValue;
+  return entry("cudaMemPoolSetAccess", cudaErrorUnknown, [&](Lock&) {
+    Pool& pool = find_pool(handle);
+    require(list || !count);
+    std::uint64_t peers = pool.peers;
     for (std::size_t i = 0; i < count; ++i) {
-      if (list[i].location.type != cudaMemLocationTypeDevice) return cudaErrorInvalidValue;
-      if (!valid_device(list[i].location.id)) return cudaErrorInvalidDevice;
-      if (list[i].location.id == pool->device && list[i].flags != cudaMemAccessFlagsProtReadWrite)
-        return cudaErrorInvalidDevice;  // a device keeps access to its own memory
+      const int device = list[i].location.id;
+      const bool may = list[i].flags == cudaMemAccessFlagsProtReadWrite;
+      require(list[i].location.type == cudaMemLocationTypeDevice);
+      require_device(device);
+      require(may || device != pool.device, cudaErrorInvalidDevice);  // a device keeps access to its own memory
+      const std::uint64_t bit = std::uint64_t(1) << device;
+      peers = may ? peers | bit : peers & ~bit;
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t bit = std::uint64_t(1) << list[i].location.id;
-      list[i].flags == cudaMemAccessFlagsProtReadWrite ? pool->peers |= bit : pool->peers &= ~bit;
-    }
-    return cudaSuccess;
+    pool.peers = peers;
   });
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* result, int device) {
-  return entry("cudaDeviceGetDefaultMemPool", cudaErrorUnknown, [&] {
-    if (!result) return cudaErrorInvalidValue;
-    if (!valid_device(device)) return cudaErrorInvalidDevice;
-    *result = runtime().devices[std::size_t(device)].default_pool;
-    return cudaSuccess;
+  return result_entry("cudaDeviceGetDefaultMemPool", cudaErrorUnknown, result, [&](Lock&) {
+    require_device(device);
+    return device_of(device).default_pool;
   });
 }

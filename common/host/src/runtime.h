@@ -1,18 +1,20 @@
 #pragma once
-// What the host runtime knows, shared by its source files. One mutex guards all of it; it is never held while a kernel,
-// a copy or a host function runs. Managed memory's page tables have a lock of their own (managed.cpp), because they are
-// used inside a signal handler.
+// What the host runtime knows, shared by its source files. One mutex guards all of it: every call of the API holds it,
+// and so everything here is called with it held; it is open only while a kernel, a copy or another wait runs. Managed
+// memory's page tables have a lock of their own (managed.cpp), because they are used inside a signal handler.
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <set>
-#include <unordered_map>
-#include <unordered_set>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "oomlab_host.h"
@@ -32,37 +34,35 @@ struct Operation {
   Tickets after;
 };
 
-/// Eager streams: what a stream is still at after the call that began it has returned. Only a send in rendezvous mode.
-class Unfinished {
- public:
-  virtual ~Unfinished() = default;
-  virtual bool over() const = 0;
-  virtual void wait() = 0;
+/// Eager streams: what a stream is still at after the call that began it has returned. Only a send in rendezvous mode:
+/// it is over when it is received, or the communicator has failed.
+struct Unfinished {
+  std::atomic<bool> over{false};
+  std::function<void()> wait;
 };
 using UnfinishedWork = std::vector<std::shared_ptr<Unfinished>>;
 
 inline constexpr std::size_t granule = 512, vmm_granule = std::size_t(2) << 20;
-inline constexpr std::size_t shared_default = 48 << 10, shared_most = 227 << 10;
 inline std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
 
 enum class Kind : std::uint8_t { device, pool, managed, pinned, mapped };
 
 /// One piece of memory that the program holds, found by address.
 struct Block {
-  std::size_t size = 0, charged = 0;  // as asked for; as counted
+  std::size_t size = 0;  // as asked for
+  std::size_t charged() const { return kind == Kind::mapped ? 0 : round_up(size, granule); }
   Kind kind = Kind::device;
   int device = 0;
   cudaMemPool_t pool = nullptr;  // and its place there
   std::uint64_t offset = 0;
-  void* storage = nullptr;  // nullptr: plan mode, or the pool's
-  bool accessible = true;   // false: mapped, and cuMemSetAccess is still to come
+  bool accessible = true;  // false: mapped, and cuMemSetAccess is still to come
 };
+using Blocks = std::map<std::uintptr_t, Block>;
 
 struct Device {
-  std::size_t capacity = 0, used = 0;  // used: without managed memory, whose resident pages are counted apart
+  std::size_t used = 0;  // without managed memory, whose resident pages are counted apart
   cudaMemPool_t default_pool = nullptr;
   cudaStream_t null_stream = nullptr;
-  std::uint64_t peers = 0;  // bit d: device d's memory is open to this one
 };
 
 }  // namespace oomlab::host
@@ -71,6 +71,7 @@ struct CUstream_st {
   std::uint64_t id = 0;
   int device = 0;
   bool blocking = true;  // synchronises with the default stream
+  bool alive = true;     // not destroyed; with work left it goes on, nameless, until that is done
   std::uint64_t submitted = 0, done = 0;
   std::deque<oomlab::host::Operation> queue;
   oomlab::host::UnfinishedWork unfinished;  // its own, and what it has to wait for
@@ -78,10 +79,9 @@ struct CUstream_st {
 
 struct CUevent_st {
   int device = 0;
-  bool timing = true, recorded = false;
   oomlab::host::Ticket ticket;
   oomlab::host::UnfinishedWork unfinished;
-  std::shared_ptr<double> milliseconds;  // when the record was reached; shared with the operation that writes it
+  std::shared_ptr<double> milliseconds;  // when the record was reached, written by its operation; null: not recorded
 };
 
 struct CUmemPoolHandle_st {
@@ -99,7 +99,6 @@ struct CUmemPoolHandle_st {
   bool destroyed = false;
   std::uint64_t peers = 0;  // bit d: device d may reach it
   std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0, next_offset = 0;
-  std::uint64_t reuse[3] = {1, 1, 1};
   std::map<std::uint64_t, Chunk> chunks;                 // by offset
   std::map<std::uint64_t, Range> ranges;                 // by offset; together they fill the chunks
   std::set<std::pair<std::size_t, std::uint64_t>> free;  // size, offset: best fit, then lowest
@@ -113,13 +112,14 @@ struct Runtime {
   Machine machine;
   bool planning = false;
   std::vector<Device> devices;
-  std::map<std::uintptr_t, Block> blocks;
+  Blocks blocks;
   std::map<std::uint64_t, std::unique_ptr<CUstream_st>> streams;  // all, also destroyed ones with work left
-  std::unordered_set<const void*> live_streams, live_events, live_pools;
+  std::set<cudaEvent_t> events;
+  std::set<cudaMemPool_t> pools;
   std::uint64_t next_stream = 1, random = 1;
   std::uintptr_t next_address = 0;  // plan mode
-  std::unordered_map<const void*, std::size_t> shared_limit;
   Live live;
+  Work work[64];                             // by device, since the program began
   cudaError_t deferred_error = cudaSuccess;  // of queued work; the next synchronising call returns it
 };
 /// Made at the first call; reads the environment. Throws std::invalid_argument when that is nonsense.
@@ -129,47 +129,73 @@ inline Lock lock_runtime() { return Lock(runtime().mutex); }
 
 // -------------------------------------------------------------------------------------------------------------- errors
 
+/// What a call refuses with: thrown anywhere inside it, returned by its frame.
+struct Refusal {
+  cudaError_t error;
+};
+inline void require(bool met, cudaError_t otherwise = cudaErrorInvalidValue) {
+  if (!met) throw Refusal{otherwise};
+}
+
 cudaError_t set_last_error(cudaError_t error) noexcept;
 cudaError_t error_of_current_exception() noexcept;
 
-/// The frame of every API function: the fault seam, the runtime's scope, exceptions, the last error.
+/// In the runtime's scope, with the mutex, without exceptions. `work(lock)` returns a code, or nothing for success.
 template <class Work>
-cudaError_t entry(const char* call, cudaError_t fault, Work&& work) noexcept {
-  if (fault_point(call)) return set_last_error(fault);
+cudaError_t guarded(Work&& work) noexcept {
   const RuntimeScope scope;
   try {
-    return set_last_error(work());
+    Lock lock = lock_runtime();
+    if constexpr (std::is_void_v<decltype(work(lock))>)
+      return work(lock), cudaSuccess;
+    else
+      return work(lock);
   } catch (...) {
-    return set_last_error(error_of_current_exception());
+    return error_of_current_exception();
   }
 }
-/// The same for calls that give something back: the work is done, then the fault is reported.
+/// The frame of every call of the runtime and of the driver: the fault seam, and all that. A call that `gives_back`
+/// something does so, and then reports the fault.
+template <class Work>
+cudaError_t frame(const char* call, cudaError_t fault, bool gives_back, Work&& work) noexcept {
+  const bool fails = fault_point(call);
+  if (fails && !gives_back) return fault;
+  const cudaError_t error = guarded(work);
+  return fails ? fault : error;
+}
+/// The runtime's calls also set the last error.
+template <class Work>
+cudaError_t entry(const char* call, cudaError_t fault, Work&& work) noexcept {
+  return set_last_error(frame(call, fault, false, work));
+}
+/// Of a call that has a result: what work(lock) returns.
+template <class Result, class Work>
+cudaError_t result_entry(const char* call, cudaError_t fault, Result* result, Work&& work) noexcept {
+  return entry(call, fault, [&](Lock& lock) {
+    require(result);
+    *result = work(lock);
+  });
+}
 template <class Work>
 cudaError_t release_entry(const char* call, Work&& work) noexcept {
-  const bool fault = fault_point(call);
-  const RuntimeScope scope;
-  try {
-    const cudaError_t error = work();
-    return set_last_error(fault ? cudaErrorUnknown : error);
-  } catch (...) {
-    return set_last_error(error_of_current_exception());
-  }
+  return set_last_error(frame(call, cudaErrorUnknown, true, work));
 }
 
 // ------------------------------------------------------------------------------------------------------------- devices
 
 int current_device();
-/// False for memory of a pool that this device may not reach. With the lock held.
-bool open_to(const void* address, int device);
-/// Adds to what a device has been asked to do (host::work()).
-void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount = 1) noexcept;
 /// The same, whether there is such a device or not.
 int device_of_this_thread() noexcept;
-bool valid_device(int device);
-/// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never). With the mutex held.
+Device& device_of(int number);
+/// Refuses a number that is no device's.
+void require_device(int number);
+/// Adds to what a device has been asked to do (host::work()).
+void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount = 1);
+/// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never).
 bool charge(int device, std::size_t bytes);
+/// The same; what the pools hold and do not use is given back first. Refuses when that is not enough.
+void charge_or_trim(Lock& lock, int device, std::size_t bytes);
 void refund(int device, std::size_t bytes);
-std::size_t free_bytes(const Device& device);
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
@@ -185,15 +211,20 @@ inline constexpr bool poisoned = true;  ///< fresh memory reads as NaN
 inline constexpr bool poisoned = false;
 #endif
 void add_block(void* address, const Block& block);
+/// The block that begins at `address`; refuses when there is none, or one of another kind.
+Blocks::iterator block_at(const void* address, std::initializer_list<Kind> kinds);
 /// Removes a block and gives its memory back, after what `stream` has queued so far (nullptr: after nothing).
-void release(Lock& lock, std::map<std::uintptr_t, Block>::iterator found, CUstream_st* stream);
+void release(Lock& lock, Blocks::iterator found, CUstream_st* stream);
 /// The part of it that concerns a pool's block.
-void pool_release(Lock& lock, const Block& block, CUstream_st* stream);
-/// The block that holds `address`, or nullptr. `base` receives where it starts. With the mutex held.
+void pool_release(Lock& lock, void* address, const Block& block, CUstream_st* stream);
+/// The block that holds `address`, or nullptr. `base` receives where it starts.
 Block* find_block(const void* address, std::uintptr_t* base = nullptr);
-/// False when the address is in a block, and fewer than `bytes` are left there. With the mutex held.
+/// False when the address is in a block, and fewer than `bytes` are left there.
 bool in_bounds(const void* address, std::size_t bytes);
-void* storage_allocate(std::size_t bytes);  // throws std::bad_alloc
+/// False for memory of a pool that this device may not reach.
+bool open_to(const void* address, int device);
+/// In plan mode an address that nothing has. Throws std::bad_alloc.
+void* storage_allocate(std::size_t bytes);
 void storage_free(void* storage, std::size_t bytes) noexcept;
 /// Check and AddressSanitizer builds: fills fresh memory with NaN.
 void poison(void* address, std::size_t bytes) noexcept;
@@ -204,30 +235,8 @@ void lazy_free(void* address, std::size_t bytes) noexcept;
 /// Gives unused pool memory of a device (-1: of all) back, down to each pool's threshold (all of it, when
 /// `everything`).
 void trim_pools(int device, bool everything);
-void make_default_pools(Runtime& runtime);
-void destroy_default_pools();
-
-// ------------------------------------------------------------------------------------------------------------- streams
-
-/// The stream meant by a handle: 0 and cudaStreamLegacy are the current device's default stream. nullptr: no such
-/// stream. With the mutex held.
-CUstream_st* find_stream(cudaStream_t handle);
-/// True when work on these must be queued rather than done now.
-inline bool deferred() { return runtime().machine.deferred && !runtime().planning; }
-Ticket submit(CUstream_st& stream, std::function<void()> work, Tickets after = {});  // with the mutex held
-bool is_done(const Ticket& ticket);                                                  // with the mutex held
-/// Runs queued work, in a random order that respects streams and events, until the ticket is done. Returns what went
-/// wrong in queued work since the last time.
-cudaError_t drain(Lock& lock, const Ticket& ticket);
-/// The same for all streams of a device (-1: all devices).
-cudaError_t drain_device(Lock& lock, int device);
-void make_null_streams(Runtime& runtime);
-
-/// Waits for what must be over before the stream does more.
-void wait_for_unfinished(Lock& lock, CUstream_st& stream);
-/// Does `work` in stream order: now, or later. Called with the mutex held, which is released while working.
-template <class Work>
-void execute(Lock& lock, CUstream_st& stream, Work&& work);
+cudaMemPool_t new_pool(Runtime& runtime, int device);
+void destroy_default_pools(Lock& lock);
 
 // ------------------------------------------------------------------------------------------------------------- managed
 
@@ -244,30 +253,43 @@ class DeviceView {
 void managed_host_view() noexcept;
 void* managed_allocate(std::size_t bytes);  // throws std::bad_alloc
 void managed_free(void* address) noexcept;
-/// Moves pages to a device (-1: to the host) without faults.
-void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept;
-/// Follows cudaMemAdvise for the pages of a range; device -1 is the host.
-void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept;
 /// Bytes of managed memory on a device, and how many there may be: pages beyond are evicted.
 std::size_t managed_resident(int device) noexcept;
 void managed_set_limit(int device, std::size_t bytes) noexcept;
 
+// ------------------------------------------------------------------------------------------------------------- streams
+
+/// The stream meant by a handle; 0 is the default stream of `device`. nullptr: no such stream.
+CUstream_st* stream_or_null(cudaStream_t handle, int device);
+/// The same, of the current device; refuses when there is no such stream.
+CUstream_st& find_stream(cudaStream_t handle);
+CUstream_st* new_stream(Runtime& runtime, int device, bool blocking);
+/// True when work on these must be queued rather than done now.
+inline bool deferred() { return runtime().machine.deferred && !runtime().planning; }
+Ticket submit(CUstream_st& stream, std::function<void()> work, Tickets after = {});
+bool all_done(const Tickets& tickets);
+/// Runs queued work, in a random order that respects streams and events, until these are done. Returns what went wrong
+/// in queued work since the last time.
+cudaError_t drain(Lock& lock, const Tickets& until);
+/// The same for all that the streams of a device (-1: of all devices) have now.
+cudaError_t drain_device(Lock& lock, int device);
+/// Waits for what must be over before the stream does more.
+void wait_for_unfinished(Lock& lock, CUstream_st& stream);
+
+/// Does `work` in stream order: now, with the mutex released, or later.
 template <class Work>
 void execute(Lock& lock, CUstream_st& stream, Work&& work) {
-  const int device = stream.device;
+  auto viewed = [device = stream.device, work = std::forward<Work>(work)] {
+    const DeviceView view(device);
+    work();
+  };
   if (deferred()) {
-    submit(stream, [device, work = std::forward<Work>(work)] {
-      const DeviceView view(device);
-      work();
-    });
+    submit(stream, std::move(viewed));
     return;
   }
   wait_for_unfinished(lock, stream);
   lock.unlock();
-  {
-    const DeviceView view(device);
-    work();
-  }
+  viewed();
   lock.lock();
 }
 

@@ -11,38 +11,56 @@
 namespace oomlab::host {
 namespace {
 
+// Charged from here to the end of its handle and of its last mapping.
 struct Memory {
-  std::size_t size;
-  int device, file;  // file -1: plan mode
-  int mappings = 0;
-  bool released = false;
+  Memory(std::size_t size, int device) : size(size), device(device) { count(+1); }
+  ~Memory() {
+    if (file >= 0) close(file);
+    refund(device, size);
+    count(-1);
+  }
+  void count(int change) const {
+    runtime().live.device_bytes += static_cast<std::size_t>(change) * size;
+    runtime().live.device_blocks += static_cast<std::size_t>(change);
+  }
+  const std::size_t size;
+  const int device;
+  int file = -1;  // none: plan mode
 };
-std::map<CUmemGenericAllocationHandle, Memory> memories;
+std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> memories;
+std::map<CUdeviceptr, std::shared_ptr<Memory>> mapped;
 std::map<CUdeviceptr, std::size_t> reservations;
 CUmemGenericAllocationHandle next_handle = 1;
 
+// The codes have the numbers of the runtime's, whose last error stays as it is.
 template <class Work>
-CUresult driver_entry(const char* call, CUresult fault, bool gives_back, Work&& work) noexcept {
-  const bool fails = fault_point(call);
-  if (fails && !gives_back) return fault;
-  const RuntimeScope scope;
-  try {
-    Lock lock = lock_runtime();
-    const CUresult result = work(lock);
-    return fails ? fault : result;
-  } catch (...) {
-    return static_cast<CUresult>(error_of_current_exception());
-  }
+CUresult driver_entry(const char* call, CUresult fault, Work&& work) noexcept {
+  return static_cast<CUresult>(frame(call, static_cast<cudaError_t>(fault), false, work));
+}
+template <class Work>
+CUresult driver_release_entry(const char* call, Work&& work) noexcept {
+  return static_cast<CUresult>(frame(call, cudaErrorUnknown, true, work));
 }
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 bool whole(unsigned long long n) { return n % vmm_granule == 0; }
 
-CUresult check_properties(const CUmemAllocationProp* p) {
-  if (!p || p->type != CU_MEM_ALLOCATION_TYPE_PINNED || p->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (p->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
-  return valid_device(p->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+int device_in(const CUmemAllocationProp* p) {
+  require(p && p->type == CU_MEM_ALLOCATION_TYPE_PINNED && p->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+  require(p->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE, cudaErrorNotSupported);
+  require_device(p->location.id);
+  return p->location.id;
+}
+
+std::shared_ptr<Memory>& memory_of(CUmemGenericAllocationHandle handle) {
+  const auto memory = memories.find(handle);
+  require(memory != memories.end());
+  return memory->second;
+}
+
+bool anything_in(CUdeviceptr address, std::size_t size) {
+  const auto next = runtime().blocks.lower_bound(address);
+  return find_block(pointer(address)) || (next != runtime().blocks.end() && next->first < address + size);
 }
 
 bool reserved(CUdeviceptr address, std::size_t size) {
@@ -53,30 +71,16 @@ bool reserved(CUdeviceptr address, std::size_t size) {
   return start < found->second && size <= found->second - start;
 }
 
-// Calls visit(block) for each mapping in a range, if whole mappings fill it; false otherwise.
-template <class Visit>
-bool for_mappings(CUdeviceptr address, std::size_t size, Visit visit) {
-  auto& blocks = runtime().blocks;
+// The mappings that fill a range; refuses when it is not filled by whole ones.
+std::vector<Blocks::iterator> mappings(CUdeviceptr address, std::size_t size) {
+  std::vector<Blocks::iterator> all;
   CUdeviceptr at = address;
-  for (const bool act : {false, true}) {
-    for (at = address; at < address + size;) {
-      const auto found = blocks.find(at);
-      if (found == blocks.end() || found->second.kind != Kind::mapped) return false;
-      at += found->second.size;
-      if (act) visit(found);
-    }
-    if (at != address + size) return false;
+  for (; at < address + size; at += all.back()->second.size) {
+    all.push_back(runtime().blocks.find(at));
+    require(all.back() != runtime().blocks.end() && all.back()->second.kind == Kind::mapped);
   }
-  return true;
-}
-
-void free_if_over(std::map<CUmemGenericAllocationHandle, Memory>::iterator memory) {
-  if (!memory->second.released || memory->second.mappings) return;
-  if (memory->second.file >= 0) close(memory->second.file);
-  refund(memory->second.device, memory->second.size);
-  runtime().live.device_bytes -= memory->second.size;
-  --runtime().live.device_blocks;
-  memories.erase(memory);
+  require(size && at == address + size);
+  return all;
 }
 
 }  // namespace
@@ -85,32 +89,30 @@ void free_if_over(std::map<CUmemGenericAllocationHandle, Memory>::iterator memor
 using namespace oomlab::host;
 
 CUresult cuInit(unsigned int flags) {
-  return driver_entry("cuInit", CUDA_ERROR_NOT_INITIALIZED, false,
-                      [&](Lock&) { return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
+  return driver_entry("cuInit", CUDA_ERROR_NOT_INITIALIZED, [&](Lock&) { require(flags == 0); });
 }
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                        CUmemAllocationGranularity_flags option) {
-  return driver_entry("cuMemGetAllocationGranularity", CUDA_ERROR_UNKNOWN, false, [&](Lock&) {
-    if (!granularity || option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult error = check_properties(properties);
-    if (error == CUDA_SUCCESS) *granularity = vmm_granule;
-    return error;
+  return driver_entry("cuMemGetAllocationGranularity", CUDA_ERROR_UNKNOWN, [&](Lock&) {
+    require(granularity && option == CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    (void)device_in(properties);
+    *granularity = vmm_granule;
   });
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment, CUdeviceptr,
                              unsigned long long flags) {
-  return driver_entry("cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY, false, [&](Lock&) {
-    if (!result || !size || !whole(size) || flags || (alignment & (alignment - 1))) return CUDA_ERROR_INVALID_VALUE;
+  return driver_entry("cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock&) {
+    require(result && size && whole(size) && !flags && !(alignment & (alignment - 1)));
     const std::size_t step = std::max(alignment, vmm_granule);
     CUdeviceptr address;
     if (runtime().planning) {
       address = round_up(plan_address(size + step), step);
     } else {  // more than needed, so that an aligned range is inside; the rest goes back
-      if (size > ~std::size_t(0) - step) return CUDA_ERROR_OUT_OF_MEMORY;
+      require(size <= ~std::size_t(0) - step, cudaErrorMemoryAllocation);
       void* const all = mmap(nullptr, size + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (all == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+      require(all != MAP_FAILED, cudaErrorMemoryAllocation);
       const CUdeviceptr start = reinterpret_cast<CUdeviceptr>(all);
       address = round_up(start, step);
       if (address > start) munmap(all, address - start);
@@ -119,115 +121,81 @@ CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment,
     reservations[address] = size;
     ++runtime().live.reservations;
     *result = address;
-    return CUDA_SUCCESS;
   });
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
-  return driver_entry("cuMemAddressFree", CUDA_ERROR_UNKNOWN, true, [&](Lock&) {
+  return driver_release_entry("cuMemAddressFree", [&](Lock&) {
     const auto found = reservations.find(address);
-    if (found == reservations.end() || found->second != size) return CUDA_ERROR_INVALID_VALUE;
-    const auto mapped = runtime().blocks.lower_bound(address);
-    if (mapped != runtime().blocks.end() && mapped->first < address + size) return CUDA_ERROR_INVALID_VALUE;
+    require(found != reservations.end() && found->second == size && !anything_in(address, size));
     if (!runtime().planning) munmap(pointer(address), size);
     reservations.erase(found);
     --runtime().live.reservations;
-    return CUDA_SUCCESS;
   });
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* result, size_t size, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
-  return driver_entry("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, false, [&](Lock& lock) {
-    if (!result || !size || !whole(size) || flags) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = check_properties(properties)) return error;
-    const int device = properties->location.id;
-    if (!charge(device, size)) {
-      drain_device(lock, device);
-      trim_pools(device, true);
-      if (!charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    int file = -1;
-    if (!runtime().planning) {
-      file = memfd_create("oomlab", MFD_CLOEXEC);
-      if (file < 0 || ftruncate(file, static_cast<off_t>(size)) != 0) {
-        if (file >= 0) close(file);
-        refund(device, size);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-      }
-    }
-    memories.emplace(next_handle, Memory{size, device, file});
-    Live& live = runtime().live;
-    live.device_bytes += size;
-    ++live.device_blocks;
-    ++live.vmm_handles;
+  return driver_entry("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock& lock) {
+    require(result && size && whole(size) && !flags);
+    const int device = device_in(properties);
+    charge_or_trim(lock, device, size);
+    const auto memory = std::make_shared<Memory>(size, device);
+    if (!runtime().planning) memory->file = memfd_create("oomlab", MFD_CLOEXEC);
+    const bool made = runtime().planning || (memory->file >= 0 && !ftruncate(memory->file, static_cast<off_t>(size)));
+    require(made, cudaErrorMemoryAllocation);
+    memories.emplace(next_handle, memory);
+    ++runtime().live.vmm_handles;
     *result = next_handle++;
-    return CUDA_SUCCESS;
   });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return driver_entry("cuMemRelease", CUDA_ERROR_UNKNOWN, true, [&](Lock&) {
-    const auto memory = memories.find(handle);
-    if (memory == memories.end() || memory->second.released) return CUDA_ERROR_INVALID_VALUE;
-    memory->second.released = true;
+  return driver_release_entry("cuMemRelease", [&](Lock&) {
+    (void)memory_of(handle);
+    memories.erase(handle);
     --runtime().live.vmm_handles;
-    free_if_over(memory);
-    return CUDA_SUCCESS;
   });
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  return driver_entry("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, false, [&](Lock&) {
-    const auto memory = memories.find(handle);
-    if (memory == memories.end() || memory->second.released || !size || !whole(size) || !whole(address) || offset ||
-        flags || size > memory->second.size || !reserved(address, size))
-      return CUDA_ERROR_INVALID_VALUE;
-    const auto next = runtime().blocks.lower_bound(address);
-    if (find_block(pointer(address)) || (next != runtime().blocks.end() && next->first < address + size))
-      return CUDA_ERROR_INVALID_VALUE;  // something is mapped there
-    const int file = memory->second.file;
-    if (file >= 0 && mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    Block block{size, 0, Kind::mapped, memory->second.device, nullptr, handle, nullptr};
-    block.accessible = false;
-    runtime().blocks.emplace(address, block);
-    ++memory->second.mappings;
-    return CUDA_SUCCESS;
+  return driver_entry("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock&) {
+    const std::shared_ptr<Memory>& memory = memory_of(handle);
+    require(size && whole(size) && whole(address) && !offset && !flags && size <= memory->size &&
+            reserved(address, size) && !anything_in(address, size));
+    const bool done = memory->file < 0 ||
+                      mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) != MAP_FAILED;
+    require(done, cudaErrorMemoryAllocation);
+    runtime().blocks.emplace(address, Block{size, Kind::mapped, memory->device, nullptr, 0, false});
+    mapped.emplace(address, memory);
   });
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-  return driver_entry("cuMemUnmap", CUDA_ERROR_UNKNOWN, true, [&](Lock& lock) {
+  return driver_release_entry("cuMemUnmap", [&](Lock& lock) {
     drain_device(lock, -1);
-    const bool ok = size && for_mappings(address, size, [&](auto block) {
-                      if (!runtime().planning)  // where it fails, the pages stay until the range is given back
-                        (void)mmap(reinterpret_cast<void*>(block->first), block->second.size, PROT_NONE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-                      const auto memory = memories.find(block->second.offset);
-                      --memory->second.mappings;
-                      runtime().blocks.erase(block);
-                      free_if_over(memory);
-                    });
-    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    for (const auto block : mappings(address, size)) {
+      if (!runtime().planning)  // where it fails, the pages stay until the range is given back
+        (void)mmap(pointer(block->first), block->second.size, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      mapped.erase(block->first);
+      runtime().blocks.erase(block);
+    }
   });
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* list, size_t count) {
-  return driver_entry("cuMemSetAccess", CUDA_ERROR_UNKNOWN, false, [&](Lock&) {
-    if (!size || !list || !count) return CUDA_ERROR_INVALID_VALUE;
-    int protection = PROT_NONE;  // one address space: the most that any device gets
+  return driver_entry("cuMemSetAccess", CUDA_ERROR_UNKNOWN, [&](Lock&) {
+    require(size && list && count);
     for (std::size_t i = 0; i < count; ++i) {
-      if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-      if (!valid_device(list[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
-      if (list[i].flags & CU_MEM_ACCESS_FLAGS_PROT_READ) protection |= PROT_READ;
-      if (list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_WRITE;
+      require(list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+              list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      require_device(list[i].location.id);
     }
-    const bool ok = for_mappings(address, size, [&](auto block) {
-      block->second.accessible = protection != PROT_NONE;
-      if (!runtime().planning) mprotect(reinterpret_cast<void*>(block->first), block->second.size, protection);
-    });
-    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    for (const auto block : mappings(address, size)) {  // one address space: what one device gets, all have
+      block->second.accessible = true;
+      if (!runtime().planning) mprotect(pointer(block->first), block->second.size, PROT_READ | PROT_WRITE);
+    }
   });
 }

@@ -1,5 +1,5 @@
 #pragma once
-// How the threads of a grid share work, on the host: the twin of cuda/device/oomlab_block.h, same names, same contract
+// How the threads of a grid share work, on the host: the twin of device/oomlab_block.h, same names, same contract
 // ("each index is visited exactly once", never a particular stride).
 //
 // Fast mode has one thread a block, so a block visits all of block_range(n) and block_sum(x) is x. grid_range(n) gives
@@ -54,8 +54,7 @@ inline IndexRange row_range(std::size_t n) { return detail::even_piece(n, blockI
 
 #ifdef OOMLAB_HOST_CHECK
 
-/// Threads a block that make a difference here, for tests: one, and more than are played (three, or as many as
-/// OOMLAB_HOST_THREADS says).
+/// Threads a block that make a difference here, for tests: one, and more than are played (three).
 inline constexpr unsigned kDistinctBlockThreads[] = {1, 256};
 
 inline IndexRange grid_range(std::size_t n) {

@@ -88,6 +88,15 @@ __global__ void rounded_sums_kernel(const float* __restrict__ sums, T* __restric
   }
 }
 
+// Sums [matrices, seq, depth], rounded. Of FP32 there are none: what it adds up needs no other place.
+template <class T>
+void store_sums(Context& context, const float* sums, const Strided<T>& to, std::size_t matrices, std::size_t seq,
+                std::size_t depth) {
+  if constexpr (sizeof(T) < sizeof(float))
+    launch(rounded_sums_kernel<T>, shape_for_packed_rows<T>(checked_product(matrices, seq), depth), context.stream(),
+           sums, to.data, matrices, seq, depth, to.row_stride, to.matrix_stride, packs_fit<T>(depth, to.data, sums));
+}
+
 }  // namespace
 
 template <class T>
@@ -149,13 +158,9 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
                       0.0f, groups.of(group, dq, matrix, tile.first), matrices);
       add(ds_tile, q_tile, 0, dk);
     });
-    if constexpr (sizeof(T) < sizeof(float))
-      for (std::size_t which = 0; wide && which < 2; ++which) {
-        const Strided<T> to = groups.of(group, which ? dv : dk, matrix);
-        launch(rounded_sums_kernel<T>, shape_for_packed_rows<T>(checked_product(matrices, shape.seq), depth),
-               context.stream(), sums.data() + which * one, to.data, matrices, shape.seq, depth, to.row_stride,
-               to.matrix_stride, packs_fit<T>(depth, to.data, sums.data() + which * one));
-      }
+    for (std::size_t which = 0; wide && which < 2; ++which)
+      store_sums(context, sums.data() + which * one, groups.of(group, which ? dv : dk, matrix), matrices, shape.seq,
+                 depth);
   });
   d_attended.reset();
   qkv.reset();

@@ -22,6 +22,15 @@ AttentionForm parse_attention(std::string_view name) {
   return parse_named("attention", name, {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused});
 }
 
+std::uint64_t score_product_flops(const AttentionShape& shape, std::size_t rows) {
+  std::uint64_t seen = 0;  // keys, over all queries
+  for (std::size_t first = 0; first < shape.seq; first += rows) {
+    const std::size_t count = std::min(rows, shape.seq - first);
+    seen += std::uint64_t(count) * (shape.causal ? first + count : shape.seq);
+  }
+  return 2 * shape.sequences * seen * shape.width;
+}
+
 template <class T>
 DeviceBuffer<T> attention_probabilities(Context& context, const AttentionShape& shape, const T* qkv) {
   const AttentionGroups groups(shape);

@@ -11,6 +11,7 @@
 // All are deterministic: every sum has one owner and one order.
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "memory/context.h"
@@ -30,6 +31,10 @@ struct AttentionShape {
   bool causal;  ///< row q sees rows 0…q only
   std::size_t matrices() const { return checked_product(sequences, heads); }
 };
+
+/// Operations of one product of the shape of the scores, Q·Kᵀ or another one: a multiplication and an addition are two.
+/// By tiles of `rows` queries: causal, a tile has no keys after its last query.
+std::uint64_t score_product_flops(const AttentionShape& shape, std::size_t rows);
 
 // ---- textbook
 
@@ -68,6 +73,11 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
 
 /// The largest head that the fused kernels have shared memory for.
 inline constexpr std::size_t kFusedDepth = 256;
+/// Queries, and keys, of a tile, for heads of `depth` values.
+struct FusedTiles {
+  std::size_t forward, backward;
+};
+FusedTiles fused_tiles(std::size_t depth);
 /// attended [rows, width], and the logarithm of the sum of each row's exponentials, `lse` [sequences, heads, seq].
 /// Throws std::invalid_argument where heads are wider than kFusedDepth.
 template <class T>

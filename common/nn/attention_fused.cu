@@ -292,10 +292,6 @@ Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
           groups.scale(), shape.causal};
 }
 
-std::uint64_t flops_of_product(const AttentionShape& shape) {
-  return 2 * std::uint64_t(shape.sequences) * shape.seq * shape.seq * shape.width;
-}
-
 LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::size_t matrices) {
   const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
   LaunchShape launch =
@@ -306,10 +302,14 @@ LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::
 
 }  // namespace
 
+FusedTiles fused_tiles(std::size_t depth) {
+  return {tile_for(depth, kForwardMatrices), tile_for(depth, kBackwardMatrices)};
+}
+
 template <class T>
 void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse) {
   const Layout at = layout_of(shape, kForwardMatrices);
-  context.count_flops(2 * flops_of_product(shape));
+  context.count_flops(2 * score_product_flops(shape, at.tile));
   launch(fused_forward_kernel<T>, shape_for_tiles(shape, at, kForwardMatrices), context.stream(), qkv, attended, lse,
          shape.matrices(), at);
 }
@@ -327,7 +327,7 @@ DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape&
                                          DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
                                          DeviceBuffer<T> d_attended) {
   const Layout at = layout_of(shape, kBackwardMatrices);
-  context.count_flops(7 * flops_of_product(shape));  // scores and their gradients in both kernels
+  context.count_flops(7 * score_product_flops(shape, at.tile));  // scores and their gradients in both kernels
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
   for (const auto kernel : {fused_query_gradient_kernel<T>, fused_key_gradient_kernel<T>})
     launch(kernel, shape_for_tiles(shape, at, kBackwardMatrices), context.stream(), qkv.data(), d_attended.data(),

@@ -42,23 +42,19 @@ ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& lever
 LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form) {
   const std::uint64_t rows = sequences * seq, square = std::uint64_t(spec.width) * spec.width;
   const std::uint64_t linear = 24 * rows * square, middle = 2 * rows * square;
-  std::uint64_t scores = 2 * rows * seq * spec.width;  // H · D = C
-  std::uint64_t attention_backward = 4 * scores;
-  switch (form.attention) {
-    case AttentionForm::textbook: break;
-    case AttentionForm::tiled: {  // scores again; causal: no tile beyond its own queries
-      const std::size_t queries = attention_tile({sequences, seq, spec.heads, spec.width, !spec.bert()}).rows;
-      std::uint64_t seen = 0;  // keys, over all queries
-      for (std::size_t first = 0; !spec.bert() && first < seq; first += queries) {
-        const std::size_t count = std::min(queries, seq - first);
-        seen += std::uint64_t(count) * (first + count);
-      }
-      if (!spec.bert()) scores = 2 * sequences * seen * spec.width;
-      attention_backward = 5 * scores;
-      break;
-    }
-    case AttentionForm::fused: attention_backward = 7 * scores; break;
+  const AttentionShape attention{sequences, seq, spec.heads, spec.width, !spec.bert()};
+  std::size_t forward_tile = seq, backward_tile = seq;
+  std::uint64_t backward_products = 4;
+  if (form.attention == AttentionForm::tiled) {
+    forward_tile = backward_tile = attention_tile(attention).rows;
+    backward_products = 5;  // scores again
+  } else if (form.attention == AttentionForm::fused) {
+    const FusedTiles tiles = fused_tiles(spec.width / spec.heads);
+    forward_tile = tiles.forward, backward_tile = tiles.backward;
+    backward_products = 7;  // scores, and the gradients of probabilities, in both kernels
   }
+  const std::uint64_t scores = score_product_flops(attention, forward_tile);
+  const std::uint64_t attention_backward = backward_products * score_product_flops(attention, backward_tile);
   const std::uint64_t last_product = spec.bert() ? 0 : 8 * rows * square;
   const std::uint64_t probabilities = form.attention == AttentionForm::textbook ? scores : 0;
   return {.forward = linear + 2 * scores,

@@ -454,7 +454,7 @@ TEST_P(Deferred, PoolMemoryIsNotUsedAgainBeforeTheWorkOnItIsDone) {
       ASSERT_CUDA(cudaMallocAsync(&high, 16 * MiB, b));
       const auto work = [&](const Stream& stream, int* block, int* to, bool slow) {
         launch(fill, {1, 1, 0}, stream, block, 1, std::size_t(1));
-        for (int i = 0; slow && i < 40; ++i) launch(store_one, {1, 1, 0}, stream, block);
+        for (int i = 0; slow && i < 40; ++i) launch(store_one, {1, 1, 0}, stream, block + 1);  // beside what is seen
         ASSERT_CUDA(cudaMemcpyAsync(to, block, sizeof(int), cudaMemcpyDeviceToHost, stream));
       };
       work(a, low, seen, low_is_slow);

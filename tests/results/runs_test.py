@@ -108,7 +108,7 @@ assert bench.run("--plan") == (0, ["one", "two"]) and bench.table("01_one") == o
 # Packing a kit, of programs that are copies of one.
 for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
     shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
-for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py"):
+for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.sh", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py"):
     shutil.copy(ROOT / name, root / name)
 for name in ("01_one", "02_two"):
     (root / "chapters" / name / "README.md").touch()
@@ -120,7 +120,7 @@ for name in ("01_one", "02_two", "plan/01_one", "plan/02_two", "memory_test", "p
 script(tools / "nvcc", "#!/bin/sh\n")
 assert bench.run("--kit", folder / "packed")[0] == 0, bench.said
 packed = {str(path.relative_to(folder / "packed")) for path in (folder / "packed").rglob("*")}
-assert {"run", "bin/01_one", "bin/plan/02_two", "bin/memory_test", "chapters/01_one/tests/bytes.txt"} <= packed
+assert {"run", "kit.py", "bin/01_one", "bin/plan/02_two", "bin/memory_test", "chapters/01_one/tests/bytes.txt"} <= packed
 assert {"tests/memory/check_snapshot.py", "tests/memory/check_trace.py"} <= packed, "what memory_test calls"
 assert {"bin/bench_allocators", "bench/traces/bert_large.csv"} <= packed
 assert "bin/parity_test" not in packed
@@ -167,14 +167,21 @@ assert sanitizer("synccheck")[0] == 1, "only lessons may be skipped"
 kit, driver = folder / "kit", folder / "driver"
 kit.mkdir()
 driver.mkdir()
-shutil.copy(ROOT / "bench/kit.py", kit / "run")
+shutil.copy(ROOT / "bench/kit.sh", kit / "run")
+shutil.copy(ROOT / "bench/kit.py", kit)
 libc = next(line.split()[-1] for line in open("/proc/self/maps") if "/libc.so" in line or "/libc-" in line)
 script(kit / "bin/oomlab_system", system)
 for name in ("01_one", "02_two"):
     script(kit / "bin/plan" / name, PROGRAM.format(log=kit / "log"))
 (kit / "lib").mkdir()
 (kit / "lib/needed").write_text("libcublas.so.99\n")
-place = Place(kit, [sys.executable, "run"], kit / "bin", kit / "results/gpu-x", {"LD_LIBRARY_PATH": str(driver)})
+bare = folder / "no python"
+bare.mkdir()
+for tool in ("dirname", "readlink"):
+    (bare / tool).symlink_to(shutil.which(tool))
+lacking = subprocess.run(["/bin/sh", kit / "run", "--first"], env={"PATH": str(bare)}, capture_output=True, text=True)
+assert lacking.returncode == 2 and lacking.stderr == "run: python3 is missing; it is what runs this kit's programs\n", lacking
+place = Place(kit, ["./run"], kit / "bin", kit / "results/gpu-x", {"LD_LIBRARY_PATH": str(driver)})
 assert place.run("--list") == (0, ["one", "two"]) and place.run("01", "--plan") == (0, ["one"])
 if place.run()[0] == 2:  # else there is a real driver here
     assert "no NVIDIA driver" in place.said

@@ -96,13 +96,16 @@ struct Block {
   }
   void gelu(const Keep& keep, LayerActivations<T>& kept) const {
     if (keep.layer) {
-      kept.activated = activation(kept.hidden.size(), "GELU");
-      bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden,
-                           Activation::gelu);
+      gelu_beside_hidden("GELU", kept);
     } else {  // nobody will ask what came before GELU
       kept.activated = std::move(kept.hidden);
       bias_activation(context, kept.activated.data(), nullptr, rows(), hidden, Activation::gelu);
     }
+  }
+  /// A buffer of its own for GELU's output.
+  void gelu_beside_hidden(const char* tag, LayerActivations<T>& kept) const {
+    kept.activated = activation(kept.hidden.size(), tag);
+    bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden, Activation::gelu);
   }
   /// residual + the MLP's second product.
   DeviceBuffer<T> contract(const T* residual, const char* tag, const Keep& keep, LayerActivations<T>& kept) const {
@@ -150,9 +153,7 @@ struct Block {
     if (!kept.middle) middle(kept);
   }
   void recompute_gelu(LayerActivations<T>& kept) const {
-    if (kept.activated) return;
-    kept.activated = activation(kept.hidden.size(), "recomputed GELU");
-    bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden, Activation::gelu);
+    if (!kept.activated) gelu_beside_hidden("recomputed GELU", kept);
   }
   /// Rows that are worked on at a time, by rows: a quarter.
   std::size_t chunk_rows() const { return (rows() + 3) / 4; }

@@ -66,8 +66,10 @@ void* storage_allocate(std::size_t bytes) {
     if (posix_memalign(&address, granule, bytes)) address = nullptr;  // exact: one element too far is an error
   } else if (is_mapped(bytes)) {
     address = kept.take(mapped_size(bytes));
-    if (!address) address = lazy_allocate(mapped_size(bytes));
-    if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
+    if (!address) {
+      address = lazy_allocate(mapped_size(bytes));
+      if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
+    }
   } else {
     address = std::aligned_alloc(granule, round_up(bytes, granule));
   }

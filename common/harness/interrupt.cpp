@@ -1,5 +1,7 @@
 #include "harness/interrupt.h"
 
+#include <cstddef>
+
 #include "harness/chapter.h"
 
 namespace oomlab {
@@ -9,13 +11,21 @@ volatile std::sig_atomic_t interrupted = 0;
 
 void on_signal(int) { interrupted = 1; }
 
+// Of the thread that the system prefers for a signal, the first: a library's kernel may be using its stack pointer for
+// something else.
+alignas(16) std::byte stack[64 << 10];
+
 }  // namespace
 
 InterruptScope::InterruptScope() noexcept {
   interrupted = 0;
+  stack_t own{};
+  own.ss_sp = stack;
+  own.ss_size = sizeof stack;
+  sigaltstack(&own, &old_stack_);
   struct sigaction action {};
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESETHAND;  // the second one kills
+  action.sa_flags = SA_ONSTACK | SA_RESETHAND;  // the second one kills
   sigaction(SIGINT, &action, &old_int_);
   sigaction(SIGTERM, &action, &old_term_);
 }
@@ -23,6 +33,7 @@ InterruptScope::InterruptScope() noexcept {
 InterruptScope::~InterruptScope() {
   sigaction(SIGINT, &old_int_, nullptr);
   sigaction(SIGTERM, &old_term_, nullptr);
+  sigaltstack(&old_stack_, nullptr);
 }
 
 void check_interrupt() {

@@ -20,6 +20,7 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
  private:
+  stack_t old_stack_;
   struct sigaction old_int_, old_term_;
 };
 

@@ -281,7 +281,7 @@ std::string replay_command(const Sweep& chapter, const Options& options, std::ui
 }
 
 int sweep(const Sweep& chapter, const Options& options) {
-  // A first run fills caches that live as long as the process (locales, flags, OpenBLAS's buffers).
+  // A first run fills caches that live as long as the process (locales, flags, kernels and buffers of the products' library).
   (void)chapter.run();
   const Run clean = chapter.run(UINT64_MAX);
   if (clean.exit_code != 0) {

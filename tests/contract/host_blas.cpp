@@ -70,6 +70,52 @@ TEST_F(HostBlas, Tf32RoundsItsOperands) {
   EXPECT_TRUE(std::isnan(through(std::nanf(""), CUBLAS_COMPUTE_32F_FAST_TF32)));
 }
 
+// Bit by bit, whatever is transposed, added to, or part of a batch.
+TEST_F(HostBlas, ProductsOfManagedMemoryAreThoseOfDeviceMemory) {
+  const oomlab::CublasHandle blas(nullptr);
+  constexpr int m = 37, n = 65, k = 130, batches = 3, ld = 200, elements = ld * ld * batches;
+  const auto fill = [](float* values, int seed) {
+    for (int i = 0; i < elements; ++i) values[i] = float((i * 7919 + seed) % 1009) / 1009 - 0.5f;
+  };
+  std::vector<float> host(elements);
+  float *device[3], *managed[3];
+  for (int i = 0; i < 3; ++i) {
+    CUDA_CHECK(cudaMalloc(&device[i], elements * sizeof(float)));
+    CUDA_CHECK(cudaMallocManaged(&managed[i], elements * sizeof(float)));
+  }
+  for (const int kept : {0, 1, 2})  // which of the three lies in device memory all the same
+    for (const cublasOperation_t a : {CUBLAS_OP_N, CUBLAS_OP_T})
+      for (const cublasOperation_t b : {CUBLAS_OP_N, CUBLAS_OP_T})
+        for (const float beta : {0.0f, 0.5f, 1.0f})
+          for (const int depth : {0, k})
+            for (const int batch : {1, batches}) {
+              for (int i = 0; i < 3; ++i) {
+                fill(managed[i], i), fill(host.data(), i);
+                CUDA_CHECK(cudaMemcpy(device[i], host.data(), elements * sizeof(float), cudaMemcpyHostToDevice));
+              }
+              const float alpha = 0.75f;
+              const auto multiply = [&](const float* x, const float* y, float* z) {
+                CUBLAS_CHECK(cublasGemmStridedBatchedEx(blas, a, b, m, n, depth, &alpha, x, CUDA_R_32F, ld, ld * ld, y,
+                                                        CUDA_R_32F, ld, ld * ld, &beta, z, CUDA_R_32F, ld, ld * ld,
+                                                        batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+              };
+              multiply(device[0], device[1], device[2]);
+              CUDA_CHECK(cudaMemcpy(host.data(), device[2], elements * sizeof(float), cudaMemcpyDeviceToHost));
+              if (kept == 2) {  // the product has overwritten it
+                CUDA_CHECK(cudaMemcpy(device[2], managed[2], elements * sizeof(float), cudaMemcpyDefault));
+              }
+              const auto place = [&](int i) { return kept == i ? device[i] : managed[i]; };
+              multiply(place(0), place(1), place(2));
+              std::vector<float> got(elements);
+              CUDA_CHECK(cudaMemcpy(got.data(), place(2), elements * sizeof(float), cudaMemcpyDefault));
+              ASSERT_EQ(host, got) << kept << a << b << " beta " << beta << " depth " << depth << " batch " << batch;
+            }
+  for (int i = 0; i < 3; ++i) {
+    CUDA_CHECK(cudaFree(device[i]));
+    CUDA_CHECK(cudaFree(managed[i]));
+  }
+}
+
 TEST_F(HostBlas, HandlesAreCounted) {
   {
     const oomlab::CublasHandle one(nullptr), two(nullptr);

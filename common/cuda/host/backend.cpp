@@ -40,7 +40,7 @@ Deliver expect_processes(int process, int processes, std::function<void(int to, 
 }
 void share_processor([[maybe_unused]] int ranks) noexcept {
 #ifdef _OPENMP
-  omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // OpenBLAS asks OpenMP, too
+  omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // products take OpenMP's, too
 #endif
 }
 std::vector<DeviceProcess> device_processes(int) { return {}; }

@@ -1,5 +1,5 @@
 #pragma once
-// cuBLAS for the host runtime: the subset that the course uses, computed by OpenBLAS. Column-major, as
+// cuBLAS for the host runtime: the subset that the course uses, computed by oneDNN or OpenBLAS. Column-major, as
 // cuBLAS.
 //
 // What is narrower than cuBLAS: scalars are read from host memory; half and bfloat16 operands accumulate in

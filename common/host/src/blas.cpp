@@ -1,7 +1,5 @@
-// cuBLAS over OpenBLAS. FP32 goes to sgemm as it is. Shorter types, and TF32, are converted tile by tile into a bounded
-// FP32 scratch, multiplied by sgemm, summed over k in FP32 (int8: in int32) and rounded once.
-
-#include <cblas.h>
+// cuBLAS over a library's sgemm. FP32 goes to it as it is. Shorter types, and TF32, are converted tile by tile into a
+// bounded FP32 scratch, multiplied by sgemm, summed over k in FP32 (int8: in int32) and rounded once.
 
 #include <algorithm>
 #include <bit>
@@ -13,7 +11,8 @@
 #include <type_traits>
 
 #include "cublas_v2.h"
-#include "oomlab_host.h"
+#include "runtime.h"
+#include "sgemm.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -34,8 +33,6 @@ namespace host = oomlab::host;
 /// are below 2^24, so exact in FP32.
 constexpr int kTile = 384;
 static_assert(kTile * 128 * 128 < (1 << 24));
-/// Columns of a panel of FP32.
-constexpr int kPanel = 256;
 
 struct Matrix {
   const void* data;
@@ -105,10 +102,10 @@ void store_column(const Sum* sum, Scalar alpha, Scalar beta, int rows, Out* c) {
 /// made, so that queued work cannot fail, and from the sizes alone, so that the same call gives the same
 /// bits.
 struct Plan {
-  int tile_m, tile_n, tile_k;  ///< FP32 is not cut: one item is one problem of the batch
+  int tile_m, tile_n, tile_k;  ///< FP32 is not cut: one item is one problem of the batch, and has no scratch …
   int across, items;           ///< items along m; in all
   int workers = 1;
-  std::size_t floats = 0;  ///< scratch of a worker
+  std::size_t floats = 0;  ///< … but for copies of managed memory; scratch of a worker
 };
 
 template <class In, class Out>
@@ -130,11 +127,14 @@ Plan plan(const Gemm& g) {
     p.tile_k = std::min(g.k, kTile);
     const std::size_t m = p.tile_m, n = p.tile_n, k = p.tile_k;
     p.floats = m * k + k * n + m * n * (g.a.type == CUDA_R_8I ? 2 : 1);
-  } else if (g.batch == 1 && g.n >= 2 * kPanel && std::size_t(g.m) * g.k <= kPanel * 1024) {
-    p.tile_n = kPanel;  // a small matrix times a wide one: by panels that stay in the cache from clearing to storing
-    p.items = (g.n + kPanel - 1) / kPanel;
-  } else if (g.batch < 2 * useful && g.batch % useful != 0 && work > g.batch * 64.0 * 64 * 64) {
-    return p;  // few and large: sgemm has threads of its own
+  } else {
+    // A library's kernel may use the stack pointer for something else (oneDNN's do), and then no fault can be handled.
+    if (host::managed_holds(g.a.data) || host::managed_holds(g.b.data) || host::managed_holds(g.c.data)) {
+      const std::size_t m = g.m, n = g.n, k = g.k;
+      p.floats = m * k + k * n + m * n;
+    }
+    // Few and large: sgemm has threads of its own.
+    if (g.batch < 2 * useful && g.batch % useful != 0 && work > g.batch * 64.0 * 64 * 64) return p;
   }
   // With a stride of 0 the problems of a batch overwrite each other: in order, then.
   if (g.batch == 1 || g.c.stride != 0) p.workers = std::min(p.items, useful);
@@ -152,11 +152,20 @@ void multiply(const Gemm& g, const Plan& plan, int item, float* scratch) {
   const In* const b = static_cast<const In*>(g.b.data) + problem * g.b.stride;
   Out* const c = static_cast<Out*>(const_cast<void*>(g.c.data)) + problem * g.c.stride;
   const std::ptrdiff_t lda = g.a.ld, ldb = g.b.ld, ldc = g.c.ld;
-  const auto op_a = g.a.transposed ? CblasTrans : CblasNoTrans, op_b = g.b.transposed ? CblasTrans : CblasNoTrans;
   if constexpr (std::is_same_v<In, float>) {
-    const int j = tile * plan.tile_n, columns = std::min(plan.tile_n, g.n - j);
-    cblas_sgemm(CblasColMajor, op_a, op_b, g.m, columns, g.k, alpha, a, g.a.ld, g.b.transposed ? b + j : b + j * ldb,
-                g.b.ld, beta, c + j * ldc, g.c.ld);
+    host::Sgemm p{g.a.transposed, g.b.transposed, g.m, g.n, g.k, alpha, a, g.a.ld, b, g.b.ld, beta, c, g.c.ld};
+    if (!plan.floats) return host::sgemm(p);
+    const int rows_a = p.a_transposed ? p.k : p.m, rows_b = p.b_transposed ? p.n : p.k;
+    float* const copy_a = scratch;
+    float* const copy_b = copy_a + std::size_t(p.m) * p.k;
+    float* const copy_c = copy_b + std::size_t(p.k) * p.n;
+    load_tile(a, lda, rows_a, p.m + p.k - rows_a, copy_a);
+    load_tile(b, ldb, rows_b, p.k + p.n - rows_b, copy_b);
+    if (beta != 0) load_tile(c, ldc, p.m, p.n, copy_c);
+    p.a = copy_a, p.b = copy_b, p.c = copy_c;
+    p.lda = std::max(1, rows_a), p.ldb = std::max(1, rows_b), p.ldc = p.m;
+    host::sgemm(p);
+    for (int column = 0; column < p.n; ++column) std::copy_n(copy_c + column * p.ldc, p.m, c + column * ldc);
   } else {
     const int i = tile % plan.across * plan.tile_m, rows = std::min(plan.tile_m, g.m - i);
     const int j = tile / plan.across * plan.tile_n, columns = std::min(plan.tile_n, g.n - j);
@@ -174,8 +183,8 @@ void multiply(const Gemm& g, const Plan& plan, int item, float* scratch) {
       const int ld_a = g.a.transposed ? depth : rows, ld_b = g.b.transposed ? columns : depth;
       load_tile(g.a.transposed ? a + p + i * lda : a + i + p * lda, lda, ld_a, rows + depth - ld_a, tile_a);
       load_tile(g.b.transposed ? b + j + p * ldb : b + p + j * ldb, ldb, ld_b, columns + depth - ld_b, tile_b);
-      cblas_sgemm(CblasColMajor, op_a, op_b, rows, columns, depth, 1.0f, tile_a, ld_a, tile_b, ld_b,
-                  integral || p == 0 ? 0.0f : 1.0f, tile_c, rows);
+      host::sgemm({g.a.transposed, g.b.transposed, rows, columns, depth, 1.0f, tile_a, ld_a, tile_b, ld_b,
+                   integral || p == 0 ? 0.0f : 1.0f, tile_c, rows});
       if (integral)
         for (int e = 0; e < elements; ++e) integers[e] += static_cast<std::int32_t>(tile_c[e]);
     }
@@ -308,7 +317,7 @@ cublasStatus_t cublasCreate(cublasHandle_t* handle) {
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
   const host::RuntimeScope scope;
 #ifdef OOMLAB_HOST_CHECK
-  openblas_set_num_threads(1);  // its own threads are unknown to the sanitizers
+  host::sgemm_on_one_thread();
 #endif
   *handle = new (std::nothrow) cublasContext;
   if (!*handle) return CUBLAS_STATUS_ALLOC_FAILED;

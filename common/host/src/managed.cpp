@@ -192,6 +192,15 @@ Page* find_page(const void* address) {
   return nullptr;
 }
 
+}  // namespace
+
+bool managed_holds(const void* address) noexcept {
+  const Spin spin;
+  return find_page(address) != nullptr;
+}
+
+namespace {
+
 // Tells a write to a read-only page from a read that faulted before another thread opened the page.
 bool is_write([[maybe_unused]] const void* context) {
 #ifdef __x86_64__

@@ -253,6 +253,7 @@ class DeviceView {
 void managed_host_view() noexcept;
 void* managed_allocate(std::size_t bytes);  // throws std::bad_alloc
 void managed_free(void* address) noexcept;
+bool managed_holds(const void* address) noexcept;
 /// Bytes of managed memory on a device, and how many there may be: pages beyond are evicted.
 std::size_t managed_resident(int device) noexcept;
 void managed_set_limit(int device, std::size_t bytes) noexcept;

@@ -73,7 +73,7 @@ TEST_F(HostBlas, Tf32RoundsItsOperands) {
 // Bit by bit, whatever is transposed, added to, or part of a batch.
 TEST_F(HostBlas, ProductsOfManagedMemoryAreThoseOfDeviceMemory) {
   const oomlab::CublasHandle blas(nullptr);
-  constexpr int m = 37, n = 65, k = 130, batches = 3, ld = 200, elements = ld * ld * batches;
+  constexpr int m = 37, n = 65, k = 130, batches = 3, ld = 131, elements = ld * ld * batches;
   const auto fill = [](float* values, int seed) {
     for (int i = 0; i < elements; ++i) values[i] = float((i * 7919 + seed) % 1009) / 1009 - 0.5f;
   };

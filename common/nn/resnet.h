@@ -1,0 +1,125 @@
+#pragma once
+// Residual networks (He et al., "Deep Residual Learning for Image Recognition", 2015) in FP32, with hand-written
+// backward, and the closed form of the memory and the operations they need.
+//
+// A unit is a convolution, a batch norm, and unless it ends a branch a ReLU. What a unit keeps for its backward pass:
+// its input (the unit before made it), the convolution's output z, the norm's mean and 1/σ, and its own output y.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "memory/context.h"
+#include "memory/peak.h"
+#include "nn/convolution.h"
+#include "nn/image_ops.h"
+#include "nn/mlp.h"
+#include "nn/optimizer.h"
+
+namespace oomlab::nn {
+
+/// A convolution and its batch norm.
+struct ConvolutionUnit {
+  std::string name;  ///< "stage 2 block 1 conv 1"
+  std::size_t in, out, kernel, stride, padding;
+  std::size_t weights() const { return checked_product(checked_product(kernel, kernel), checked_product(in, out)); }
+};
+/// y = ReLU(branch(x) + shortcut(x)).
+struct ResidualBlock {
+  std::vector<ConvolutionUnit> branch;      ///< all but the last with a ReLU
+  std::vector<ConvolutionUnit> projection;  ///< the shortcut: none, x itself, or one unit without a ReLU
+};
+
+struct ResNetSpec {
+  std::string name;
+  ConvolutionUnit stem;
+  bool pooled = false;  ///< a 3 × 3 max pool with stride 2 and padding 1 behind the stem
+  std::vector<ResidualBlock> blocks;
+  std::size_t classes = 0;
+
+  std::size_t in_channels() const noexcept { return stem.in; }
+  /// Channels of the last block: what the head sees, averaged over all pixels.
+  std::size_t features() const noexcept { return blocks.back().branch.back().out; }
+  /// Weights, gammas and betas, the head's weight and bias; running statistics are none.
+  std::size_t parameters() const;
+  /// Every unit in order: the stem, then of each block the branch and the projection.
+  std::vector<ConvolutionUnit> units() const;
+};
+
+/// Reads a model name:
+///   resnet:STAGES-WIDTH   a 3 × 3 stem with stride 1, then stages of two basic blocks each, WIDTH · 2^i wide; every
+///                         stage but the first halves the image; 3 channels, 10 classes
+///   resnet18, resnet50    as published, for 3 channels and 1,000 classes (the stride of a bottleneck is on its 3 × 3)
+/// Throws std::invalid_argument with one line that says what is allowed.
+ResNetSpec parse_resnet(std::string_view text);
+
+/// Height and width of the input.
+struct InputSize {
+  std::size_t height, width;
+};
+
+/// How a step computes.
+struct ResNetForm {
+  ConvolutionWay way = ConvolutionWay::im2col;
+};
+
+class ResNet {
+ public:
+  /// Allocates and initialises: weights uniform with the variance 2 / (kernel² · out), gammas 1, betas 0, of the last
+  /// norm of a branch, too; running means 0 and variances 1 (category parameters). With gradients also these and the
+  /// loss. Throws OutOfMemory: nothing stays allocated.
+  ResNet(Context& context, const ResNetSpec& spec, std::uint64_t seed, bool with_gradients);
+
+  const ResNetSpec& spec() const noexcept { return spec_; }
+  /// Every tensor: of each unit "<name> weight", "<name> gamma", "<name> beta", in the order of units(), then "head
+  /// weight" [classes, features] and "head bias". Valid as long as the model lives.
+  std::vector<Parameter> parameters();
+  /// Running means and variances [out] of unit `number` in the order of units().
+  BatchNormState running(std::size_t number) noexcept;
+
+  /// Forward and backward on batch.input [size, height, width, channels]: fills the gradients and the loss, and updates
+  /// the running statistics. Phases "forward" and "backward". Throws OutOfMemory: parameters are unchanged, and what the
+  /// step had allocated is free again; std::invalid_argument when a layer would see less than its kernel.
+  void forward_backward(Context& context, Batch batch, InputSize size, const ResNetForm& form = {});
+  /// forward_backward, then one step of the optimizer.
+  void train_step(Context& context, Batch batch, InputSize size, Optimizer& optimizer, const ResNetForm& form = {});
+  /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
+  float loss(Context& context) const;
+  /// FNV-1a over the bits of all parameters. 0 in plan mode.
+  std::uint64_t fingerprint(Context& context) const;
+
+  /// Inference: the logits [batch, classes]; every buffer is freed as soon as it was used, the input, too.
+  DeviceBuffer<float> forward(Context& context, DeviceBuffer<float> input, std::size_t batch, InputSize size,
+                              const ResNetForm& form = {});
+
+ private:
+  struct Unit {
+    DeviceBuffer<float> weight, gamma, beta, weight_gradient, gamma_gradient, beta_gradient, running_mean,
+        running_variance;
+  };
+  ResNetSpec spec_;
+  std::vector<ConvolutionUnit> shapes_;
+  std::vector<Unit> units_;
+  DeviceBuffer<float> head_weight_, head_bias_, head_weight_gradient_, head_bias_gradient_, loss_;
+};
+
+// --------------------------------------------------------------------------------------------------------- closed form
+
+/// What stays allocated between steps, beside the context's cuBLAS workspace: parameters and running statistics, and
+/// when training gradients, the loss, and the optimizer's state.
+ByCategory resident_for_training(const ResNetSpec& spec, OptimizerKind optimizer);
+ByCategory resident_for_inference(const ResNetSpec& spec);
+/// Peak of a program with one Context, one ResNet with gradients, one optimizer, and train_step. The caller adds its
+/// dataset. Throws std::length_error when a figure does not fit 64 bits, std::invalid_argument when the input is too
+/// small.
+PeakBytes predict_training(const ResNetSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
+                           const ResNetForm& form = {});
+/// Peak of one ResNet without gradients and forward().
+PeakBytes predict_inference(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form = {});
+/// Floating-point operations of a training step's matrix products, a multiplication and an addition counted as two. The
+/// first convolution has no gradient of its input.
+double step_flops(const ResNetSpec& spec, std::size_t batch, InputSize size);
+
+}  // namespace oomlab::nn

@@ -49,8 +49,8 @@ struct ConvolutionShape {
 };
 
 /// The usual convolution: `padding` on all sides, output (size + 2 · padding − kernel) / stride + 1. Throws
-/// std::invalid_argument, with one line, when a size is zero, the padded image is smaller than the kernel, or the groups
-/// do not divide both numbers of channels.
+/// std::invalid_argument, with one line, when a size is zero, the padded image is smaller than the kernel, or the
+/// groups do not divide both numbers of channels.
 ConvolutionShape convolution_shape(std::size_t batch, std::size_t height, std::size_t width, std::size_t in_channels,
                                    std::size_t out_channels, std::size_t kernel, std::size_t stride,
                                    std::size_t padding, std::size_t groups = 1);
@@ -88,8 +88,8 @@ template <class T>
 void convolution_backward_weight(Context& context, const ConvolutionShape& shape, ConvolutionWay way, const T* dy,
                                  const T* x, T* dweight, bool accumulate = false);
 
-/// Depthwise: each channel is convolved with a filter of its own, groups = in_channels = out_channels. No column matrix.
-/// Here weights are [kernel, kernel, channels], so that neighbours in memory are neighbours in the image.
+/// Depthwise: each channel is convolved with a filter of its own, groups = in_channels = out_channels. No column
+/// matrix. Here weights are [kernel, kernel, channels], so that neighbours in memory are neighbours in the image.
 template <class T>
 void depthwise_forward(Context& context, const ConvolutionShape& shape, const T* x, const T* weight, T* y);
 template <class T>

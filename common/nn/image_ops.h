@@ -10,9 +10,9 @@
 
 namespace oomlab::nn {
 
-/// Statistics and parameters of a batch norm over `channels`, each an array of so many floats on the device.
+/// Running statistics of a batch norm, [channels] floats each on the device: updated by training, used by inference.
 struct BatchNormState {
-  float *running_mean, *running_variance;  ///< for inference; updated by training
+  float *running_mean = nullptr, *running_variance = nullptr;
 };
 struct BatchNormSettings {
   float eps = 1e-5f;
@@ -32,12 +32,11 @@ template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                           BatchNormState running, std::size_t rows, std::size_t channels, bool relu,
                           const BatchNormSettings& settings = {});
-/// From dy, the gradient behind a ReLU (relu_backward() first): x becomes dx; dgamma and dbeta (+)= theirs. dy is not
-/// changed: it is also the residual's gradient.
+/// From dy, the gradient before the ReLU (relu_backward() first): x becomes dx; dgamma and dbeta are overwritten. dy is
+/// not changed: it is also the residual's gradient.
 template <class T>
 void batch_norm_backward(Context& context, T* x, const T* dy, const float* gamma, const float* mean,
-                         const float* inv_std, float* dgamma, float* dbeta, std::size_t rows, std::size_t channels,
-                         bool accumulate = false);
+                         const float* inv_std, float* dgamma, float* dbeta, std::size_t rows, std::size_t channels);
 
 /// y = max(0, x); y may be x.
 template <class T>

@@ -80,8 +80,8 @@ class ResNet {
   BatchNormState running(std::size_t number) noexcept;
 
   /// Forward and backward on batch.input [size, height, width, channels]: fills the gradients and the loss, and updates
-  /// the running statistics. Phases "forward" and "backward". Throws OutOfMemory: parameters are unchanged, and what the
-  /// step had allocated is free again; std::invalid_argument when a layer would see less than its kernel.
+  /// the running statistics. Phases "forward" and "backward". Throws OutOfMemory: parameters are unchanged, and what
+  /// the step had allocated is free again; std::invalid_argument when a layer would see less than its kernel.
   void forward_backward(Context& context, Batch batch, InputSize size, const ResNetForm& form = {});
   /// forward_backward, then one step of the optimizer.
   void train_step(Context& context, Batch batch, InputSize size, Optimizer& optimizer, const ResNetForm& form = {});

@@ -55,10 +55,20 @@ struct ResNetSpec {
 /// Throws std::invalid_argument with one line that says what is allowed.
 ResNetSpec parse_resnet(std::string_view text);
 
-/// Height and width of the input.
+/// Height and width of an image.
 struct InputSize {
   std::size_t height, width;
 };
+
+/// Sizes of everything that a batch goes through.
+struct ResNetShapes {
+  std::vector<ConvolutionShape> units;  ///< in the order of ResNetSpec::units()
+  ConvolutionShape pool;                ///< of a pooled stem
+  std::size_t last_pixels;              ///< of each image, in what the head averages
+};
+/// Throws std::invalid_argument, with one line, when a unit would see less than its kernel, std::length_error when a
+/// figure does not fit 64 bits.
+ResNetShapes shapes_of(const ResNetSpec& spec, std::size_t batch, InputSize size);
 
 /// How a step computes.
 struct ResNetForm {
@@ -76,8 +86,15 @@ class ResNet {
   /// Every tensor: of each unit "<name> weight", "<name> gamma", "<name> beta", in the order of units(), then "head
   /// weight" [classes, features] and "head bias". Valid as long as the model lives.
   std::vector<Parameter> parameters();
-  /// Running means and variances [out] of unit `number` in the order of units().
-  BatchNormState running(std::size_t number) noexcept;
+  /// What unit `number` in the order of units() computes with; and the head. Valid as long as the model lives.
+  struct UnitTensors {
+    const float *weight, *gamma, *beta;
+    BatchNormState running;
+  };
+  UnitTensors unit(std::size_t number) noexcept;
+  BatchNormState running(std::size_t number) noexcept { return unit(number).running; }
+  /// logits[batch, classes] from features[batch, features].
+  void head(Context& context, const float* features, float* logits, std::size_t batch);
 
   /// Forward and backward on batch.input [size, height, width, channels]: fills the gradients and the loss, and updates
   /// the running statistics. Phases "forward" and "backward". Throws OutOfMemory: parameters are unchanged, and what
@@ -99,6 +116,7 @@ class ResNet {
     DeviceBuffer<float> weight, gamma, beta, weight_gradient, gamma_gradient, beta_gradient, running_mean,
         running_variance;
   };
+  struct Step;
   ResNetSpec spec_;
   std::vector<ConvolutionUnit> shapes_;
   std::vector<Unit> units_;

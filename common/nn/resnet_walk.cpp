@@ -1,0 +1,217 @@
+// What a residual network needs, without running it: one walk through a step's allocations and releases, in the order
+// of the work. It shares nothing with the code it predicts but the sizes of convolutions and their workspace.
+
+#include <algorithm>
+
+#include "nn/resnet.h"
+
+namespace oomlab::nn {
+
+namespace {
+
+std::size_t floats(std::size_t count) { return round_to_granule(checked_product(count, sizeof(float))); }
+
+// Parameters, and beside them running statistics.
+struct TensorBytes {
+  std::size_t parameters = 0, statistics = 0;
+
+  explicit TensorBytes(const ResNetSpec& spec) {
+    for (const ConvolutionUnit& unit : spec.units()) {
+      parameters = checked_sum(parameters, checked_sum(floats(unit.weights()), 2 * floats(unit.out)));
+      statistics = checked_sum(statistics, 2 * floats(unit.out));
+    }
+    parameters = checked_sum(parameters, floats(checked_product(spec.classes, spec.features())));
+    parameters = checked_sum(parameters, floats(spec.classes));
+  }
+};
+
+class Walk {
+ public:
+  Walk(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form, const ByCategory& resident)
+      : spec_(spec), form_(form), shapes_(shapes_of(spec, batch, size)), batch_(batch), tracker_(resident) {}
+
+  PeakBytes training() {
+    tracker_.add(Category::data, label_bytes(batch_));
+    add(in(0));
+    train_forward();
+    const std::size_t features = floats(checked_product(batch_, spec_.features())),
+                      logits = floats(checked_product(batch_, spec_.classes));
+    add(features), add(logits);
+    workspace(floats(batch_));  // the row losses
+    drop(logits);
+    const std::size_t last = blocks().back().last;
+    add(out(last));  // its gradient
+    drop(features);
+    train_backward();
+    return tracker_.peak();
+  }
+
+  PeakBytes inference() {
+    add(in(0));
+    run(0);
+    drop(in(0));
+    std::size_t x = out(0);
+    if (spec_.pooled) {
+      const std::size_t pooled = floats(shapes_.pool.output_elements());
+      add(pooled), drop(x);
+      x = pooled;
+    }
+    for (const Block& block : blocks()) {
+      std::size_t at = 0;
+      for (std::size_t i = block.first; i < block.last; ++i) {
+        run(i);
+        drop(at);
+        at = out(i);
+      }
+      if (block.projected) {
+        run(block.last + 1);
+        drop(x);
+        x = out(block.last + 1);
+      }
+      run(block.last);
+      drop(x), drop(at);
+      x = out(block.last);
+    }
+    add(floats(checked_product(batch_, spec_.features())));
+    drop(x);
+    add(floats(checked_product(batch_, spec_.classes)));
+    return tracker_.peak();
+  }
+
+ private:
+  struct Block {
+    std::size_t first, last;  // units of the branch; the projection comes behind them
+    bool projected;
+  };
+  std::vector<Block> blocks() const {
+    std::vector<Block> all;
+    std::size_t next = 1;
+    for (const ResidualBlock& block : spec_.blocks) {
+      all.push_back({next, next + block.branch.size() - 1, !block.projection.empty()});
+      next = all.back().last + 1 + block.projection.size();
+    }
+    return all;
+  }
+
+  std::size_t in(std::size_t unit) const { return floats(shapes_.units[unit].input_elements()); }
+  std::size_t out(std::size_t unit) const { return floats(shapes_.units[unit].output_elements()); }
+  std::size_t statistic(std::size_t unit) const { return floats(shapes_.units[unit].out_channels); }
+
+  void add(std::size_t bytes) { tracker_.add(Category::activations, bytes); }
+  void drop(std::size_t bytes) { tracker_.drop(Category::activations, bytes); }
+  void workspace(std::size_t bytes) {
+    tracker_.add(Category::workspace, bytes);
+    tracker_.drop(Category::workspace, bytes);
+  }
+  void columns(std::size_t unit) {
+    workspace(convolution_workspace(shapes_.units[unit], form_.way, sizeof(float)).columns);
+  }
+
+  // Inference: the norm works where the convolution has written.
+  void run(std::size_t unit) {
+    add(out(unit));
+    columns(unit);
+  }
+
+  void unit_forward(std::size_t unit, bool has_room = false) {
+    add(out(unit));
+    columns(unit);
+    add(statistic(unit)), add(statistic(unit));
+    if (!has_room) add(out(unit));
+  }
+  void norm_backward(std::size_t unit) { drop(statistic(unit)), drop(statistic(unit)); }
+  void input_backward(std::size_t unit) {
+    columns(unit);  // for the weight's gradient, too
+    add(in(unit));
+    columns(unit);
+    drop(out(unit));
+  }
+
+  void train_forward() {
+    unit_forward(0);
+    if (spec_.pooled) {
+      add(round_to_granule(shapes_.pool.output_elements()));  // which is the maximum: a byte each
+      add(floats(shapes_.pool.output_elements()));
+    }
+    for (const Block& block : blocks()) {
+      for (std::size_t i = block.first; i < block.last; ++i) unit_forward(i);
+      if (block.projected) unit_forward(block.last + 1);
+      unit_forward(block.last, /*has_room=*/block.projected);
+    }
+  }
+
+  // The gradient of the last block's output is there.
+  void train_backward() {
+    const std::vector<Block> all = blocks();
+    for (std::size_t b = all.size(); b-- > 0;) {
+      const Block& block = all[b];
+      drop(out(block.last));  // the output
+      norm_backward(block.last);
+      if (block.projected) norm_backward(block.last + 1), drop(out(block.last));
+      for (std::size_t i = block.last; i > block.first; --i) {
+        input_backward(i);
+        drop(out(i - 1));
+        norm_backward(i - 1);
+        drop(in(i));
+      }
+      input_backward(block.first);
+      if (block.projected) input_backward(block.last + 1);
+      drop(block.projected ? in(block.first) : out(block.last));  // what is added
+    }
+    if (spec_.pooled) {
+      const std::size_t pooled = floats(shapes_.pool.output_elements());
+      drop(pooled);  // the first block's input
+      add(out(0));
+      drop(pooled);  // its gradient
+      drop(round_to_granule(shapes_.pool.output_elements()));
+    }
+    drop(out(0));
+    norm_backward(0);
+    drop(out(0));
+    columns(0);
+    drop(out(0));
+  }
+
+  const ResNetSpec& spec_;
+  const ResNetForm& form_;
+  ResNetShapes shapes_;
+  std::size_t batch_;
+  PeakTracker tracker_;
+};
+
+}  // namespace
+
+ByCategory resident_for_inference(const ResNetSpec& spec) {
+  const TensorBytes bytes(spec);
+  ByCategory resident;
+  resident[Category::parameters] = checked_sum(bytes.parameters, bytes.statistics);
+  return resident;
+}
+
+ByCategory resident_for_training(const ResNetSpec& spec, OptimizerKind optimizer) {
+  ByCategory resident = resident_for_inference(spec);
+  const std::size_t bytes = TensorBytes(spec).parameters;
+  resident[Category::gradients] = bytes;
+  resident[Category::optimizer] = checked_product(bytes, state_buffers(optimizer));
+  resident[Category::workspace] = floats(1);  // the loss
+  return resident;
+}
+
+PeakBytes predict_training(const ResNetSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
+                           const ResNetForm& form) {
+  return Walk(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
+}
+
+PeakBytes predict_inference(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form) {
+  return Walk(spec, batch, size, form, resident_for_inference(spec)).inference();
+}
+
+double step_flops(const ResNetSpec& spec, std::size_t batch, InputSize size) {
+  double flops = 0;
+  const ResNetShapes shapes = shapes_of(spec, batch, size);
+  for (std::size_t i = 0; i < shapes.units.size(); ++i) flops += (i == 0 ? 2 : 3) * convolution_flops(shapes.units[i]);
+  const auto figure = [](std::size_t n) { return static_cast<double>(n); };
+  return flops + 6 * figure(batch) * figure(spec.features()) * figure(spec.classes);
+}
+
+}  // namespace oomlab::nn

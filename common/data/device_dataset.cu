@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "cuda/check.h"
@@ -87,27 +88,43 @@ __device__ inline Between between(int i, float ratio, int from) {
   return {low, high, at - static_cast<float>(low)};
 }
 
+// Where the window of an image begins, from 0 to `room`.
+__device__ inline int offset_of(std::uint64_t seed, std::uint64_t image, std::uint64_t room) {
+  std::uint64_t x = (seed + image) * 0x9e3779b97f4a7c15ull;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93ull;
+  x ^= x >> 32;
+  return static_cast<int>(x % (room + 1));
+}
+
+struct Sizes {
+  int from_height, from_width, height, width, window_height, window_width, channels;
+};
+
 // A row is one line of one output image.
 __global__ void resize_kernel(const unsigned char* __restrict__ images, const unsigned char* __restrict__ labels,
                               float* __restrict__ out, int* __restrict__ labels_out, std::size_t first,
-                              std::size_t count, std::size_t batch, int from_height, int from_width, int height,
-                              int width, float scale) {
-  const float ratio_y = static_cast<float>(from_height) / static_cast<float>(height);
-  const float ratio_x = static_cast<float>(from_width) / static_cast<float>(width);
-  for (std::size_t row : row_range(batch * static_cast<std::size_t>(height))) {
-    const std::size_t sample = row / static_cast<std::size_t>(height), image = (first + sample) % count;
-    const int line = static_cast<int>(row % static_cast<std::size_t>(height));
-    const Between y = between(line, ratio_y, from_height);
-    const unsigned char* top = images + (image * static_cast<std::size_t>(from_height) + y.low) * from_width;
-    const unsigned char* bottom = images + (image * static_cast<std::size_t>(from_height) + y.high) * from_width;
-    float* to = out + row * static_cast<std::size_t>(width);
-    for (std::size_t i : block_range(static_cast<std::size_t>(width))) {
-      const Between x = between(static_cast<int>(i), ratio_x, from_width);
+                              std::size_t count, std::size_t batch, Sizes s, std::uint64_t seed, float scale) {
+  const float ratio_y = static_cast<float>(s.from_height) / static_cast<float>(s.height);
+  const float ratio_x = static_cast<float>(s.from_width) / static_cast<float>(s.width);
+  const auto lines = static_cast<std::size_t>(s.window_height), pixels = static_cast<std::size_t>(s.window_width);
+  for (std::size_t row : row_range(batch * lines)) {
+    const std::size_t sample = row / lines, image = (first + sample) % count;
+    const int line = static_cast<int>(row % lines);
+    const int above = offset_of(seed, 2 * (first + sample), static_cast<std::uint64_t>(s.height - s.window_height));
+    const int before = offset_of(seed, 2 * (first + sample) + 1, static_cast<std::uint64_t>(s.width - s.window_width));
+    const Between y = between(above + line, ratio_y, s.from_height);
+    const unsigned char* top = images + (image * static_cast<std::size_t>(s.from_height) + y.low) * s.from_width;
+    const unsigned char* bottom = images + (image * static_cast<std::size_t>(s.from_height) + y.high) * s.from_width;
+    float* to = out + row * pixels * s.channels;
+    for (std::size_t i : block_range(pixels)) {
+      const Between x = between(before + static_cast<int>(i), ratio_x, s.from_width);
       const float left =
           static_cast<float>(top[x.low]) * (1.0f - y.weight) + static_cast<float>(bottom[x.low]) * y.weight;
       const float right =
           static_cast<float>(top[x.high]) * (1.0f - y.weight) + static_cast<float>(bottom[x.high]) * y.weight;
-      to[i] = (left + (right - left) * x.weight) * scale;
+      const float value = (left + (right - left) * x.weight) * scale;
+      for (int c = 0; c < s.channels; ++c) to[i * s.channels + c] = value;
     }
     if (labels_out && line == 0)
       for ([[maybe_unused]] std::size_t once : block_range(1)) labels_out[sample] = labels[image];
@@ -133,9 +150,20 @@ void DeviceDataset::batch(Context& context, std::size_t first, std::size_t batch
            out, labels_out, first % count_, count_, batch, width, scale_,
            width % Pack<float>::size == 0 && reinterpret_cast<std::uintptr_t>(out) % sizeof(Pack<float>) == 0);
   else
-    launch(resize_kernel, shape_for(checked_product(batch, to.height), to.width), context.stream(), images_.data(),
-           labels_.data(), out, labels_out, first % count_, count_, batch, static_cast<int>(height_),
-           static_cast<int>(width_), static_cast<int>(to.height), static_cast<int>(to.width), scale_);
+    this->batch(context, first, batch, {to.height, to.width, to.height, to.width}, 1, out, labels_out);
+}
+
+void DeviceDataset::batch(Context& context, std::size_t first, std::size_t batch, const View& view,
+                          std::size_t channels, float* out, int* labels_out) const {
+  if (count_ == 0) throw DataError("the dataset is empty");
+  if (view.window_height > view.height || view.window_width > view.width)
+    throw std::invalid_argument("a window is larger than the picture");
+  const auto number = [](std::size_t n) { return static_cast<int>(n); };
+  const Sizes sizes{
+      number(height_),           number(width_),  number(view.height), number(view.width), number(view.window_height),
+      number(view.window_width), number(channels)};
+  launch(resize_kernel, shape_for(checked_product(batch, view.window_height), view.window_width), context.stream(),
+         images_.data(), labels_.data(), out, labels_out, first % count_, count_, batch, sizes, view.seed, scale_);
 }
 
 }  // namespace oomlab::data

@@ -2,6 +2,7 @@
 // A dataset on the device, one byte a pixel, from which batches of any input width are made.
 
 #include <cstddef>
+#include <cstdint>
 
 #include "data/dataset.h"
 #include "memory/context.h"
@@ -14,6 +15,13 @@ struct ImageShape {
   std::size_t height, width;
 };
 ImageShape shape_for_width(std::size_t width);
+
+/// What a model sees of an image: the picture resized to height × width, and of that a window, at a place that a hash
+/// of `seed` and the image's number chooses (a random crop), or all of it.
+struct View {
+  std::size_t height, width, window_height, window_width;
+  std::uint64_t seed = 0;
+};
 
 /// Bytes that a DeviceDataset of this dataset allocates (category data): granule(images) + granule(labels).
 std::size_t device_bytes(const Dataset& dataset);
@@ -31,6 +39,10 @@ class DeviceDataset {
   /// shape_for_width(width) and scaled to 0…1; labels_out[batch], which may be null. Allocates nothing.
   /// Throws DataError when the dataset is empty.
   void batch(Context& context, std::size_t first, std::size_t batch, std::size_t width, float* out,
+             int* labels_out) const;
+  /// out[batch, window_height, window_width, channels], every channel the same grey: the same images seen as `view`
+  /// says. Throws DataError when the dataset is empty, std::invalid_argument for a window larger than the picture.
+  void batch(Context& context, std::size_t first, std::size_t batch, const View& view, std::size_t channels, float* out,
              int* labels_out) const;
 
  private:

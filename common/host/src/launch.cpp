@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
+#include <cstddef>
 #include <cstring>
 
 #include "runtime.h"
@@ -35,56 +35,34 @@ std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
 
 using Kernel = std::function<void()>;
 
-// Dynamic shared memory of one block. In check and AddressSanitizer builds of exactly the size that was asked for.
-class Shared {
- public:
-  ~Shared() { std::free(memory_); }
-  void* fit(std::size_t bytes) {
-    if (poisoned ? size_ == bytes : size_ >= bytes) return memory_;
-    std::free(std::exchange(memory_, nullptr));
-    size_ = 0;
-    if (bytes && posix_memalign(&memory_, 64, bytes)) throw std::bad_alloc();
-    size_ = bytes;
-    return memory_;
-  }
-  void* get() const { return memory_; }
-
- private:
-  void* memory_ = nullptr;
-  std::size_t size_ = 0;
-};
+constexpr std::size_t most_shared = 48 << 10;  // bytes of dynamic shared memory that any kernel may have
 
 #ifndef OOMLAB_HOST_CHECK
 
-constinit thread_local Shared this_shared;
+alignas(64) constinit thread_local std::byte this_shared[most_shared] = {};
 
-void run_grid(dim3 grid, dim3, std::size_t shared_bytes, const Kernel& kernel) {
+void run_grid(dim3 grid, dim3, [[maybe_unused]] std::size_t shared_bytes, const Kernel& kernel) {
   const long blocks = static_cast<long>(grid.x);
-  std::atomic<bool> failed{false};
-  const auto enter = [&]() noexcept {
+  const auto enter = [&] {
     gridDim = grid;
-    try {
-      if (shared_bytes) this_shared.fit(shared_bytes);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
+    ASAN_UNPOISON_MEMORY_REGION(this_shared, most_shared);
+    ASAN_POISON_MEMORY_REGION(this_shared + shared_bytes, most_shared - shared_bytes);
   };
   const auto run_block = [&](long b) {
     blockIdx.x = static_cast<unsigned>(b);
-    if (!failed.load(std::memory_order_relaxed)) kernel();
+    kernel();
   };
   if (blocks == 1) {
     enter();
     run_block(0);
-  } else {
-#pragma omp parallel
-    {
-      enter();
-#pragma omp for schedule(static) nowait
-      for (long b = 0; b < blocks; ++b) run_block(b);
-    }
+    return;
   }
-  if (failed) throw std::bad_alloc();
+#pragma omp parallel
+  {
+    enter();
+#pragma omp for schedule(static) nowait
+    for (long b = 0; b < blocks; ++b) run_block(b);
+  }
 }
 
 #else
@@ -129,8 +107,8 @@ class Barrier {
 constexpr unsigned teams = 2, most_threads = 3;
 struct Team {
   Barrier inside, end;  // __syncthreads(); the end of a block
-  alignas(64) unsigned char slots[most_threads][64];
-  Shared shared;
+  alignas(64) std::byte slots[most_threads][64];
+  alignas(64) std::byte shared[most_shared];
 };
 constinit thread_local Team* this_team = nullptr;
 
@@ -145,11 +123,10 @@ class Crew {
 
   void run(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
     const std::lock_guard one_at_a_time(launch_mutex_);
-    job_ = {grid, std::min(most_threads, block.x), std::min(teams, grid.x), shared_bytes, &kernel};
-    for (unsigned t = 0; t < job_.teams; ++t) {
-      team_[t].shared.fit(shared_bytes);
-      team_[t].inside.reset(job_.threads);
-      team_[t].end.reset(job_.threads);
+    job_ = {grid, std::min(most_threads, block.x), shared_bytes, &kernel};
+    for (Team& team : team_) {
+      team.inside.reset(job_.threads);
+      team.end.reset(job_.threads);
     }
     start_.wait();
     end_.wait();
@@ -158,7 +135,7 @@ class Crew {
  private:
   struct Job {
     dim3 grid;
-    unsigned threads, teams;
+    unsigned threads;
     std::size_t shared_bytes;
     const Kernel* kernel;
   };
@@ -169,7 +146,7 @@ class Crew {
       // No thread starts before all are awake, or the late ones would seem to be ordered after the early.
       start_.wait();
       const unsigned team = index / job_.threads;
-      if (team < job_.teams) play(job_, team_[team], team, index % job_.threads);
+      if (team < teams) play(job_, team_[team], team, index % job_.threads);
       end_.wait();
     }
   }
@@ -179,9 +156,9 @@ class Crew {
     threadIdx.x = thread;
     blockDim = job.threads;
     gridDim = job.grid;
-    for (unsigned b = team_index; b < job.grid.x; b += job.teams) {
+    for (unsigned b = team_index; b < job.grid.x; b += teams) {
       if (job.shared_bytes) {
-        if (thread == 0) std::memset(team.shared.get(), 0xff, job.shared_bytes);
+        if (thread == 0) std::memset(team.shared, 0xff, job.shared_bytes);
         team.end.wait();
       }
       blockIdx.x = b;
@@ -204,8 +181,6 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& ker
 
 #endif
 
-constexpr std::size_t most_shared = 48 << 10;  // what any kernel may have
-
 // Threads a block and blocks a grid within what CUDA allows, and shared memory.
 bool valid_shape(const cudaLaunchConfig_t& config) {
   const dim3 g = config.gridDim, b = config.blockDim;
@@ -219,7 +194,7 @@ namespace detail {
 
 cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const void* closure,
                    Kernel (*copy)(const void*)) noexcept {
-  return entry("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, [&](Lock& lock) {
+  return entry<cudaErrorLaunchOutOfResources>("cudaLaunchKernelEx", [&] {
     require(config && function);
     require(config->numAttrs == 0, cudaErrorNotSupported);
     require(valid_shape(*config), cudaErrorInvalidConfiguration);
@@ -230,7 +205,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const
     require(stream.device == current_device(), cudaErrorInvalidResourceHandle);
     count_work(stream.device, &Work::launches);
     if (runtime().planning) return;
-    execute(lock, stream, [config = *config, kernel = copy(closure)] {
+    execute(stream, [config = *config, kernel = copy(closure)] {
       run_grid(config.gridDim, config.blockDim, config.dynamicSmemBytes, kernel);
     });
   });
@@ -239,10 +214,10 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const
 #ifdef OOMLAB_HOST_CHECK
 void block_barrier() { this_team->inside.wait(); }
 void* block_slot(unsigned thread) { return this_team->slots[thread]; }
-void* block_shared() { return this_team->shared.get(); }
+void* block_shared() { return this_team->shared; }
 unsigned concurrent_blocks() { return 2 * teams; }  // more than play at once, so that a team plays several
 #else
-void* block_shared() { return this_shared.get(); }
+void* block_shared() { return this_shared; }
 unsigned concurrent_blocks() { return static_cast<unsigned>(omp_get_max_threads()); }
 #endif
 

@@ -23,13 +23,11 @@ bool is_mapped(std::size_t bytes) { return !blocks_have_storage && bytes >= mapp
 class Kept {
  public:
   void* take(std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
     for (std::size_t i = pieces_; i-- > 0;)
       if (piece_[i].bytes == bytes) return remove(i);
     return nullptr;
   }
   void put(void* address, std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
     if (bytes > most_bytes) return void(munmap(address, bytes));
     while (pieces_ == most_pieces || bytes_ + bytes > most_bytes) {
       const std::size_t oldest = piece_[0].bytes;
@@ -51,7 +49,6 @@ class Kept {
     std::copy(piece_ + i + 1, piece_ + pieces_--, piece_ + i);
     return address;
   }
-  std::mutex mutex_;
   Piece piece_[most_pieces] = {};
   std::size_t pieces_ = 0, bytes_ = 0;
 };
@@ -119,25 +116,8 @@ std::uintptr_t plan_address(std::size_t bytes) {
   return address;
 }
 
-namespace {
-
-// A block comes (+1) or goes (-1). Unsigned sums wrap around, so both are additions.
-void count(const Block& block, int change) {
-  Live& live = runtime().live;
-  const auto times = static_cast<std::size_t>(change);
-  if (block.kind == Kind::pinned) {
-    live.pinned_bytes += times * block.size;
-  } else {
-    live.device_bytes += times * block.charged();
-    live.device_blocks += times;
-  }
-}
-
-}  // namespace
-
 void add_block(void* address, const Block& block) {
   runtime().blocks.emplace(reinterpret_cast<std::uintptr_t>(address), block);
-  count(block, +1);
 }
 
 Blocks::iterator block_at(const void* address, std::initializer_list<Kind> kinds) {
@@ -146,12 +126,11 @@ Blocks::iterator block_at(const void* address, std::initializer_list<Kind> kinds
   return found;
 }
 
-void release(Lock& lock, Blocks::iterator found, CUstream_st* stream) {
+void release(Blocks::iterator found, CUstream_st* stream) {
   const Block block = found->second;
   void* const address = reinterpret_cast<void*>(found->first);
   runtime().blocks.erase(found);
-  count(block, -1);
-  if (block.kind == Kind::pool) return pool_release(lock, address, block, stream);
+  if (block.kind == Kind::pool) return pool_release(address, block, stream);
   if (block.kind == Kind::device) refund(block.device, block.charged());
   if (block.kind != Kind::device && runtime().planning)
     lazy_free(address, block.size);
@@ -214,11 +193,10 @@ Reach reach_of(const void* address) {
 }
 
 // `wait`: the forms without Async.
-cudaError_t copy(Lock& lock, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle,
-                 bool wait) {
+void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
   CUstream_st& stream = find_stream(handle);
   require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
-  if (bytes == 0) return cudaSuccess;
+  if (bytes == 0) return;
   require(to && from && in_bounds(to, bytes) && in_bounds(from, bytes));
   const Reach target = reach_of(to), source = reach_of(from);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -226,27 +204,27 @@ cudaError_t copy(Lock& lock, void* to, const void* from, std::size_t bytes, cuda
   require(kind == cudaMemcpyDefault ||
           ((to_device ? target.device : target.host) && (from_device ? source.device : source.host)));
   count_work(stream.device, &Work::copied_bytes, bytes);
-  if (runtime().planning) return cudaSuccess;
+  if (runtime().planning) return;
   // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
   // Async, except from device to device.
   const bool finish = !target.device || (wait && (target.host || source.host));
   if (!source.device && !finish && deferred()) {
     const char* const first = static_cast<const char*>(from);
     const auto staged = std::make_shared<std::vector<char>>(first, first + bytes);
-    execute(lock, stream, [=] { std::memmove(to, staged->data(), bytes); });
+    execute(stream, [=] { std::memmove(to, staged->data(), bytes); });
   } else {
-    execute(lock, stream, [=] { std::memmove(to, from, bytes); });
+    execute(stream, [=] { std::memmove(to, from, bytes); });
   }
   if (wait && !deferred()) managed_host_view();
-  return finish && deferred() ? drain(lock, {{stream.id, stream.submitted}}) : cudaSuccess;
+  if (finish && deferred()) drain({{stream.id, stream.submitted}});
 }
 
-void fill(Lock& lock, void* address, int value, std::size_t bytes, cudaStream_t handle) {
+void fill(void* address, int value, std::size_t bytes, cudaStream_t handle) {
   CUstream_st& stream = find_stream(handle);
   if (bytes == 0) return;
   require(address && find_block(address) && in_bounds(address, bytes));
   count_work(stream.device, &Work::filled_bytes, bytes);
-  if (!runtime().planning) execute(lock, stream, [=] { std::memset(address, value, bytes); });
+  if (!runtime().planning) execute(stream, [=] { std::memset(address, value, bytes); });
 }
 
 }  // namespace
@@ -255,66 +233,57 @@ void fill(Lock& lock, void* address, int value, std::size_t bytes, cudaStream_t 
 using namespace oomlab::host;
 
 cudaError_t cudaMalloc(void** result, size_t size) {
-  return entry("cudaMalloc", cudaErrorMemoryAllocation, [&](Lock& lock) {
-    require(result);
-    *result = nullptr;
-    if (size == 0) return;
+  return allocation_entry("cudaMalloc", result, [&]() -> void* {
+    if (size == 0) return nullptr;
     require(size <= most_bytes, cudaErrorMemoryAllocation);
     const Block block{size, Kind::device, current_device()};
-    charge_or_trim(lock, block.device, block.charged());
+    make_fit(block.device, [&] { return charge(block.device, block.charged()); });
     try {
-      *result = storage_allocate(size);
+      void* const address = storage_allocate(size);
+      add_block(address, block);
+      return address;
     } catch (const std::bad_alloc&) {
       refund(block.device, block.charged());
       throw;
     }
-    add_block(*result, block);
   });
 }
-
-cudaError_t cudaFree(void* address) {
-  return release_entry("cudaFree", [&](Lock& lock) {
-    if (!address) return;
-    const auto freeable = [&] { return block_at(address, {Kind::device, Kind::pool, Kind::managed}); };
-    drain_device(lock, freeable()->second.device);
-    release(lock, freeable(), nullptr);  // looked for once more: the mutex was open in between
-  });
-}
-
 cudaError_t cudaMallocHost(void** result, size_t size) {
-  return entry("cudaMallocHost", cudaErrorMemoryAllocation, [&](Lock&) {
-    require(result);
-    *result = nullptr;
-    if (size) *result = host_visible_allocate(size, Kind::pinned);
-  });
+  return allocation_entry("cudaMallocHost", result,
+                          [&] { return size ? host_visible_allocate(size, Kind::pinned) : nullptr; });
 }
-
 cudaError_t cudaMallocManaged(void** result, size_t size, unsigned int flags) {
-  return result_entry("cudaMallocManaged", cudaErrorMemoryAllocation, result, [&](Lock&) {
+  return allocation_entry("cudaMallocManaged", result, [&] {
     require(size && flags == cudaMemAttachGlobal);
     return host_visible_allocate(size, Kind::managed);
   });
 }
 
-cudaError_t cudaFreeHost(void* address) {
-  return release_entry("cudaFreeHost", [&](Lock& lock) {
+cudaError_t cudaFree(void* address) {
+  return release_entry("cudaFree", [&] {
     if (!address) return;
-    drain_device(lock, -1);
-    release(lock, block_at(address, {Kind::pinned}), nullptr);
+    const auto freeable = [&] { return block_at(address, {Kind::device, Kind::pool, Kind::managed}); };
+    drain_device(freeable()->second.device);
+    release(freeable(), nullptr);  // looked for once more: the mutex was open in between
+  });
+}
+cudaError_t cudaFreeHost(void* address) {
+  return release_entry("cudaFreeHost", [&] {
+    if (!address) return;
+    drain_device(-1);
+    release(block_at(address, {Kind::pinned}), nullptr);
   });
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return entry("cudaMemcpy", cudaErrorUnknown,
-               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, nullptr, true); });
+  return entry("cudaMemcpy", [&] { copy(to, from, bytes, kind, nullptr, true); });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return entry("cudaMemcpyAsync", cudaErrorUnknown,
-               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, stream, false); });
+  return entry("cudaMemcpyAsync", [&] { copy(to, from, bytes, kind, stream, false); });
 }
 cudaError_t cudaMemset(void* address, int value, size_t bytes) {
-  return entry("cudaMemset", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, nullptr); });
+  return entry("cudaMemset", [&] { fill(address, value, bytes, nullptr); });
 }
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
-  return entry("cudaMemsetAsync", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, stream); });
+  return entry("cudaMemsetAsync", [&] { fill(address, value, bytes, stream); });
 }

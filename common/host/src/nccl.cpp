@@ -58,7 +58,7 @@ void check(const Request& o) {
     for (const World::Rank& rank : o.comm->world->ranks)
       if (rank.device >= 0) peers.push_back(rank.device);
   }
-  Lock lock = lock_runtime();
+  const std::lock_guard lock(runtime().mutex);
   CUstream_st* const stream = stream_or_null(o.stream, o.comm->device);
   must(stream, ncclInvalidArgument, "no such stream");
   must(stream->device == o.comm->device, ncclInvalidArgument, "the stream is on another device");
@@ -71,10 +71,8 @@ void check(const Request& o) {
   }
   if (runtime().planning) return;
   at_work.insert(o.comm);
-  wait_for_unfinished(lock, *stream);
-  if (!deferred()) return;
-  must(drain(lock, {{stream->id, stream->submitted}}) == cudaSuccess, ncclUnhandledCudaError,
-       "work queued before has failed");
+  wait_for_unfinished(*stream);
+  if (deferred()) drain({{stream->id, stream->submitted}});
 }
 
 ncclResult_t submit(Request o) noexcept {
@@ -118,8 +116,7 @@ ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const nc
     }
     if (fault) return;
     auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device(), world && !blocking});
-    comm->patient_until =
-        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience());
+    comm->patient_until = std::chrono::steady_clock::now() + patience();
     const Request join{{.call = Call::join}, comm.get()};
     if (world && group_depth > 0)
       group.push_back(join);

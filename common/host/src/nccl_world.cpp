@@ -11,6 +11,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -78,15 +79,15 @@ std::function<void(int from, std::string_view message)> expect_processes(Mail it
   return take;
 }
 
-std::chrono::duration<double> patience() {
+std::chrono::steady_clock::duration patience() {
 #ifdef OOMLAB_HOST_CHECK
-  constexpr double kSeconds = 60;
+  constexpr double usual = 60;
 #else
-  const double kSeconds = mail.send ? 6 : 8;
+  const double usual = mail.send ? 6 : 8;
 #endif
   const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT");
   const double seconds = text ? std::strtod(text, nullptr) : 0;
-  return std::chrono::duration<double>(seconds > 0 ? seconds : kSeconds);
+  return std::chrono::milliseconds(std::llround(1000 * (seconds > 0 ? seconds : usual)));
 }
 
 Key make_key() {
@@ -109,13 +110,6 @@ std::shared_ptr<World> find_world(const ncclUniqueId& id, int size) {
   return world;
 }
 
-World::World(const Key& key, int size)
-    : key(key),
-      size(size),
-      ranks(std::size_t(size)),
-      collective(ranks.size() * ranks.size()),
-      direct(collective.size()) {}
-
 World::~World() {
   const std::lock_guard lock(registry_mutex);
   if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
@@ -132,8 +126,8 @@ void World::say(Message message, std::string_view data) {
 void World::deliver(int from, int to, Posted posted) {
   if (ranks[std::size_t(to)].device == -2) {
     const Message message{.kind = Message::Kind::posted, .key = key, .from = from, .to = to, .what = posted.what};
-    const auto* const data = posted.data ? reinterpret_cast<const char*>(posted.data->data()) : nullptr;
-    return tell(ranks[std::size_t(to)].process, message, {data, posted.data ? posted.data->size() : 0});
+    const auto* const data = reinterpret_cast<const char*>(posted.data->data());
+    return tell(ranks[std::size_t(to)].process, message, {data, posted.data->size()});
   }
   queue(posted.what.call, from, to).push_back(std::move(posted));
   if (Rank& rank = ranks[std::size_t(to)]; rank.waits_for == from) rank.changed.notify_all();
@@ -262,8 +256,7 @@ std::string who_waits(Call call, int rank, int from) {
 template <class Done>
 void wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done done) {
   if (done()) return;
-  const auto until =
-      std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() + patience());
+  const auto until = std::chrono::steady_clock::now() + patience();
   const auto over = [&] { return done() || !world.failure.empty() || world.ranks[std::size_t(from)].gone; };
   const std::string who = who_waits(call, rank, from);
   World::Rank& mine = world.ranks[std::size_t(rank)];
@@ -326,11 +319,11 @@ void post(const Request& o) {
   World& world = *o.comm->world;
   const int rank = o.comm->rank, to = o.what.root;
   const bool message = o.what.call == Call::send;
-  std::shared_ptr<std::vector<std::byte>> data;
-  if (const std::size_t bytes = sent_bytes(o)) {
+  const auto data = std::make_shared<std::vector<std::byte>>();
+  {
     const DeviceView view(o.comm->device);
     const auto* const from = static_cast<const std::byte*>(o.send);
-    data = std::make_shared<std::vector<std::byte>>(from, from + bytes);
+    data->assign(from, from + sent_bytes(o));
   }
   const auto handshake = message && machine().rendezvous ? make_handshake(o.comm->world, rank, to) : nullptr;
   {
@@ -345,7 +338,7 @@ void post(const Request& o) {
       if (!message || other == to) world.deliver(rank, other, {o.what, data, handshake});
     if (!handshake || world.ranks[std::size_t(to)].device < 0) return;  // other processes: buffered
   }
-  const Lock lock = lock_runtime();
+  const std::lock_guard lock(runtime().mutex);
   if (CUstream_st* const stream = stream_or_null(o.stream, o.comm->device)) stream->unfinished.push_back(handshake);
 }
 
@@ -389,21 +382,14 @@ void finish(const Request& o) {
   lock.unlock();
 
   const DeviceView view(o.comm->device);
-  const std::size_t bytes = o.what.count * bytes_of(o.what.type);
-  if (bytes == 0) return;
-  auto* const to = static_cast<std::byte*>(o.receive);
-  switch (call) {
-    case Call::receive: std::memcpy(to, all[0].data->data(), bytes); break;
-    case Call::broadcast: std::memcpy(to, all[std::size_t(o.what.root)].data->data(), bytes); break;
-    case Call::all_gather:
-      for (std::size_t r = 0; r < all.size(); ++r) std::memcpy(to + r * bytes, all[r].data->data(), bytes);
-      break;
-    default:
-      if (received_bytes(o) == 0) break;
-      std::vector<const std::byte*> from;
-      for (const Posted& p : all)
-        from.push_back(p.data->data() + (call == Call::reduce_scatter ? std::size_t(rank) * bytes : 0));
-      add_up(to, from, o.what);
+  auto* to = static_cast<std::byte*>(o.receive);
+  if (call == Call::receive || call == Call::broadcast || call == Call::all_gather) {
+    for (const Posted& p : all) to = std::ranges::copy(*p.data, to).out;  // of a broadcast, only the root's has bytes
+  } else if (const std::size_t bytes = received_bytes(o)) {
+    std::vector<const std::byte*> parts;
+    for (const Posted& p : all)
+      parts.push_back(p.data->data() + (call == Call::reduce_scatter ? std::size_t(rank) * bytes : 0));
+    add_up(to, parts, o.what);
   }
 }
 

@@ -11,10 +11,12 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace oomlab::host {
@@ -58,13 +60,11 @@ struct Message {
 using WorldLock = std::unique_lock<std::mutex>;
 
 struct World {
-  World(const Key& key, int size);
+  World(const Key& key, int size) : key(key), size(size), ranks(std::size_t(size)) {}
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
-  std::deque<Posted>& queue(Call call, int from, int to) {
-    return (call == Call::send ? direct : collective)[std::size_t(from) * std::size_t(size) + std::size_t(to)];
-  }
+  std::deque<Posted>& queue(Call call, int from, int to) { return queues[{call == Call::send, from, to}]; }
 
   // All of these with `mutex` held.
   /// To all ranks, in this process and in the others.
@@ -86,8 +86,8 @@ struct World {
     int waits_for = -1;
   };
   std::vector<Rank> ranks;
-  std::vector<std::deque<Posted>> collective, direct;  // from · size + to
-  std::string failure;                                 // the first one; nothing works any more
+  std::map<std::tuple<bool, int, int>, std::deque<Posted>> queues;
+  std::string failure;  // the first one; nothing works any more
   ncclResult_t result = ncclSuccess;
 
  private:
@@ -99,7 +99,7 @@ std::shared_ptr<World> find_world(const ncclUniqueId& id, int size);
 /// A new id's content.
 Key make_key();
 /// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or a default.
-std::chrono::duration<double> patience();
+std::chrono::steady_clock::duration patience();
 
 /// What a call refuses with: thrown anywhere inside it, returned by its frame.
 struct NcclRefusal {

@@ -20,8 +20,8 @@ struct Memory {
     count(-1);
   }
   void count(int change) const {
-    runtime().live.device_bytes += static_cast<std::size_t>(change) * size;
-    runtime().live.device_blocks += static_cast<std::size_t>(change);
+    runtime().counted.device_bytes += static_cast<std::size_t>(change) * size;
+    runtime().counted.device_blocks += static_cast<std::size_t>(change);
   }
   const std::size_t size;
   const int device;
@@ -33,13 +33,13 @@ std::map<CUdeviceptr, std::size_t> reservations;
 CUmemGenericAllocationHandle next_handle = 1;
 
 // The codes have the numbers of the runtime's, whose last error stays as it is.
-template <class Work>
-CUresult driver_entry(const char* call, CUresult fault, Work&& work) noexcept {
-  return static_cast<CUresult>(frame(call, static_cast<cudaError_t>(fault), false, work));
+template <CUresult fault, bool gives_back = false, class Work>
+CUresult driver_entry(const char* call, Work&& work) noexcept {
+  return static_cast<CUresult>(frame<static_cast<cudaError_t>(fault), gives_back>(call, work));
 }
 template <class Work>
 CUresult driver_release_entry(const char* call, Work&& work) noexcept {
-  return static_cast<CUresult>(frame(call, cudaErrorUnknown, true, work));
+  return driver_entry<CUDA_ERROR_UNKNOWN, true>(call, work);
 }
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
@@ -89,12 +89,12 @@ std::vector<Blocks::iterator> mappings(CUdeviceptr address, std::size_t size) {
 using namespace oomlab::host;
 
 CUresult cuInit(unsigned int flags) {
-  return driver_entry("cuInit", CUDA_ERROR_NOT_INITIALIZED, [&](Lock&) { require(flags == 0); });
+  return driver_entry<CUDA_ERROR_NOT_INITIALIZED>("cuInit", [&] { require(flags == 0); });
 }
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                        CUmemAllocationGranularity_flags option) {
-  return driver_entry("cuMemGetAllocationGranularity", CUDA_ERROR_UNKNOWN, [&](Lock&) {
+  return driver_entry<CUDA_ERROR_UNKNOWN>("cuMemGetAllocationGranularity", [&] {
     require(granularity && option == CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     (void)device_in(properties);
     *granularity = vmm_granule;
@@ -103,7 +103,7 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 
 CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment, CUdeviceptr,
                              unsigned long long flags) {
-  return driver_entry("cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock&) {
+  return driver_entry<CUDA_ERROR_OUT_OF_MEMORY>("cuMemAddressReserve", [&] {
     require(result && size && whole(size) && !flags && !(alignment & (alignment - 1)));
     const std::size_t step = std::max(alignment, vmm_granule);
     CUdeviceptr address;
@@ -119,48 +119,48 @@ CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment,
       if (address < start + step) munmap(pointer(address + size), start + step - address);
     }
     reservations[address] = size;
-    ++runtime().live.reservations;
+    ++runtime().counted.reservations;
     *result = address;
   });
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
-  return driver_release_entry("cuMemAddressFree", [&](Lock&) {
+  return driver_release_entry("cuMemAddressFree", [&] {
     const auto found = reservations.find(address);
     require(found != reservations.end() && found->second == size && !anything_in(address, size));
     if (!runtime().planning) munmap(pointer(address), size);
     reservations.erase(found);
-    --runtime().live.reservations;
+    --runtime().counted.reservations;
   });
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* result, size_t size, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
-  return driver_entry("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock& lock) {
+  return driver_entry<CUDA_ERROR_OUT_OF_MEMORY>("cuMemCreate", [&] {
     require(result && size && whole(size) && !flags);
     const int device = device_in(properties);
-    charge_or_trim(lock, device, size);
+    make_fit(device, [&] { return charge(device, size); });
     const auto memory = std::make_shared<Memory>(size, device);
     if (!runtime().planning) memory->file = memfd_create("oomlab", MFD_CLOEXEC);
     const bool made = runtime().planning || (memory->file >= 0 && !ftruncate(memory->file, static_cast<off_t>(size)));
     require(made, cudaErrorMemoryAllocation);
     memories.emplace(next_handle, memory);
-    ++runtime().live.vmm_handles;
+    ++runtime().counted.vmm_handles;
     *result = next_handle++;
   });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return driver_release_entry("cuMemRelease", [&](Lock&) {
+  return driver_release_entry("cuMemRelease", [&] {
     (void)memory_of(handle);
     memories.erase(handle);
-    --runtime().live.vmm_handles;
+    --runtime().counted.vmm_handles;
   });
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  return driver_entry("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock&) {
+  return driver_entry<CUDA_ERROR_OUT_OF_MEMORY>("cuMemMap", [&] {
     const std::shared_ptr<Memory>& memory = memory_of(handle);
     require(size && whole(size) && whole(address) && !offset && !flags && size <= memory->size &&
             reserved(address, size) && !anything_in(address, size));
@@ -173,8 +173,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-  return driver_release_entry("cuMemUnmap", [&](Lock& lock) {
-    drain_device(lock, -1);
+  return driver_release_entry("cuMemUnmap", [&] {
+    drain_device(-1);
     for (const auto block : mappings(address, size)) {
       if (!runtime().planning)  // where it fails, the pages stay until the range is given back
         (void)mmap(pointer(block->first), block->second.size, PROT_NONE,
@@ -186,7 +186,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* list, size_t count) {
-  return driver_entry("cuMemSetAccess", CUDA_ERROR_UNKNOWN, [&](Lock&) {
+  return driver_entry<CUDA_ERROR_UNKNOWN>("cuMemSetAccess", [&] {
     require(size && list && count);
     for (std::size_t i = 0; i < count; ++i) {
       require(list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&

@@ -31,17 +31,10 @@ typedef struct CUmemLocation_st {
   CUmemLocationType type;
   int id;
 } CUmemLocation;
-typedef struct CUmemAllocationProp_st {
+typedef struct CUmemAllocationProp_st {  // the members that somebody sets
   CUmemAllocationType type;
   CUmemAllocationHandleType requestedHandleTypes;
   CUmemLocation location;
-  void* win32HandleMetaData;
-  struct {
-    unsigned char compressionType;
-    unsigned char gpuDirectRDMACapable;
-    unsigned short usage;
-    unsigned char reserved[4];
-  } allocFlags;
 } CUmemAllocationProp;
 typedef struct CUmemAccessDesc_st {
   CUmemLocation location;

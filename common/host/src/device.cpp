@@ -176,10 +176,10 @@ void count_live(std::size_t Live::*what, int change) noexcept {
 
 void count_gemm(std::uint64_t flops) noexcept {
   const std::lock_guard lock(runtime().mutex);
-  count_work(current_device(), &Work::gemms);
-  count_work(current_device(), &Work::gemm_flops, flops);
+  Work& work = runtime().work[current_device()];
+  ++work.gemms;
+  work.gemm_flops += flops;
 }
-void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount) { runtime().work[device].*what += amount; }
 Work work() noexcept {
   const std::lock_guard lock(runtime().mutex);
   return runtime().work[current_device()];

@@ -72,27 +72,22 @@ void run_grid(dim3 grid, dim3, [[maybe_unused]] std::size_t shared_bytes, const 
 // system call itself, which it does not look at; threads that yield instead crawl on a machine with other work.
 class Barrier {
  public:
-  void reset(unsigned threads) {
-    expected_ = threads;
-    missing_ = threads;
-  }
-  template <class Last = decltype([] {})>
-  void wait(Last last = {}) {
+  void reset(unsigned threads) { threads_ = expected_ = missing_ = threads; }
+  void wait() {
     const unsigned phase = phase_.load(std::memory_order_acquire);
-    if (!arrive(last))
+    if (!arrive())
       while (phase_.load(std::memory_order_acquire) == phase) futex(FUTEX_WAIT_PRIVATE, phase);
   }
-  void leave() {  // a thread that returned from the kernel is not waited for
+  void leave() {  // a thread that returned from the kernel is not waited for, until all have
     --expected_;
-    arrive([] {});
+    arrive();
   }
 
  private:
-  template <class Last>
-  bool arrive(Last last) {
+  bool arrive() {
     if (missing_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+    if (expected_ == 0) expected_ = threads_;
     missing_.store(expected_, std::memory_order_relaxed);
-    last();
     phase_.fetch_add(1, std::memory_order_release);
     futex(FUTEX_WAKE_PRIVATE, INT_MAX);
     return true;
@@ -101,6 +96,7 @@ class Barrier {
     static_assert(sizeof phase_ == sizeof(unsigned) && std::atomic<unsigned>::is_always_lock_free);
     syscall(SYS_futex, reinterpret_cast<unsigned*>(&phase_), operation, value, nullptr, nullptr, 0);
   }
+  unsigned threads_ = 0;
   std::atomic<unsigned> expected_{0}, missing_{0}, phase_{0};
 };
 
@@ -116,8 +112,7 @@ constinit thread_local Team* this_team = nullptr;
 class Crew {
  public:
   Crew() {
-    start_.reset(teams * most_threads + 1);
-    end_.reset(teams * most_threads + 1);
+    gate_.reset(teams * most_threads + 1);
     for (unsigned i = 0; i < teams * most_threads; ++i) std::thread([this, i] { work(i); }).detach();
   }
 
@@ -128,8 +123,8 @@ class Crew {
       team.inside.reset(job_.threads);
       team.end.reset(job_.threads);
     }
-    start_.wait();
-    end_.wait();
+    gate_.wait();  // they begin,
+    gate_.wait();  // and have ended
   }
 
  private:
@@ -144,15 +139,15 @@ class Crew {
     const RuntimeScope scope;
     for (;;) {
       // No thread starts before all are awake, or the late ones would seem to be ordered after the early.
-      start_.wait();
-      const unsigned team = index / job_.threads;
-      if (team < teams) play(job_, team_[team], team, index % job_.threads);
-      end_.wait();
+      gate_.wait();
+      if (const unsigned team = index / job_.threads; team < teams) play(team, index % job_.threads);
+      gate_.wait();
     }
   }
 
-  void play(const Job& job, Team& team, unsigned team_index, unsigned thread) {
-    this_team = &team;
+  void play(unsigned team_index, unsigned thread) {
+    const Job& job = job_;
+    Team& team = *(this_team = &team_[team_index]);
     threadIdx.x = thread;
     blockDim = job.threads;
     gridDim = job.grid;
@@ -164,13 +159,13 @@ class Crew {
       blockIdx.x = b;
       (*job.kernel)();
       team.inside.leave();
-      team.end.wait([&] { team.inside.reset(job.threads); });
+      team.end.wait();
     }
   }
 
   Team team_[teams];
   Job job_{};
-  Barrier start_, end_;  // of a launch: for the crew and whoever launches
+  Barrier gate_;  // where the crew and whoever launches meet, before and after
   std::mutex launch_mutex_;
 };
 
@@ -181,13 +176,6 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& ker
 
 #endif
 
-// Threads a block and blocks a grid within what CUDA allows, and shared memory.
-bool valid_shape(const cudaLaunchConfig_t& config) {
-  const dim3 g = config.gridDim, b = config.blockDim;
-  return count(g) && g.x <= 2147483647 && g.y <= 65535 && g.z <= 65535 && count(b) && count(b) <= 1024 && b.z <= 64 &&
-         config.dynamicSmemBytes <= most_shared;
-}
-
 }  // namespace
 
 namespace detail {
@@ -197,13 +185,14 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const
   return entry<cudaErrorLaunchOutOfResources>("cudaLaunchKernelEx", [&] {
     require(config && function);
     require(config->numAttrs == 0, cudaErrorNotSupported);
-    require(valid_shape(*config), cudaErrorInvalidConfiguration);
-    // Grids and blocks have one dimension here.
-    require(count(config->gridDim) == config->gridDim.x && count(config->blockDim) == config->blockDim.x,
-            cudaErrorNotSupported);
+    const dim3 g = config->gridDim, b = config->blockDim;
+    require(count(g) && g.x <= 2147483647 && g.y <= 65535 && g.z <= 65535 && count(b) && count(b) <= 1024 &&
+                b.z <= 64 && config->dynamicSmemBytes <= most_shared,
+            cudaErrorInvalidConfiguration);
+    require(count(g) == g.x && count(b) == b.x, cudaErrorNotSupported);  // they have one dimension here
     CUstream_st& stream = find_stream(config->stream);
     require(stream.device == current_device(), cudaErrorInvalidResourceHandle);
-    count_work(stream.device, &Work::launches);
+    ++runtime().work[stream.device].launches;
     if (runtime().planning) return;
     execute(stream, [config = *config, kernel = copy(closure)] {
       run_grid(config.gridDim, config.blockDim, config.dynamicSmemBytes, kernel);

@@ -61,7 +61,7 @@ struct Region {
   }
   ~Region() {
     ASAN_UNPOISON_MEMORY_REGION(base, mapped_bytes());
-    lazy_free(base, mapped_bytes());
+    munmap(base, mapped_bytes());
   }
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -224,6 +224,24 @@ void install_handler() {
   }();
 }
 
+template <class Visit>
+void for_pages(const void* address, std::size_t bytes, Visit visit) noexcept {
+  const Spin spin;
+  Page* const first = pager().find_page(address);
+  Page* const last = pager().find_page(static_cast<const char*>(address) + bytes - 1);
+  if (!first || !last || first->region != last->region) return;  // freed since the work was queued
+  for (Page* page = first; page <= last; ++page) visit(*page);
+}
+
+// Refuses what is no range of managed memory. Where that is to go: a device, or the host.
+int place_of(const void* address, std::size_t bytes, cudaMemLocation where) {
+  const Block* block = find_block(address);
+  require(block && block->kind == Kind::managed && bytes && in_bounds(address, bytes));
+  if (where.type == cudaMemLocationTypeDevice) return require_device(where.id), where.id;
+  require(where.type == cudaMemLocationTypeHost);
+  return on_host;
+}
+
 }  // namespace
 
 DeviceView::DeviceView(int device) noexcept : active_(in_use.load(std::memory_order_relaxed)) {
@@ -277,27 +295,6 @@ PagingCounters take_paging_counters() noexcept {
   return std::exchange(pager().counters, {});
 }
 
-namespace {
-
-template <class Visit>
-void for_pages(const void* address, std::size_t bytes, Visit visit) noexcept {
-  const Spin spin;
-  Page* const first = pager().find_page(address);
-  Page* const last = pager().find_page(static_cast<const char*>(address) + bytes - 1);
-  if (!first || !last || first->region != last->region) return;  // freed since the work was queued
-  for (Page* page = first; page <= last; ++page) visit(*page);
-}
-
-// Refuses what is no range of managed memory. Where that is to go: a device, or the host.
-int place_of(const void* address, std::size_t bytes, cudaMemLocation where) {
-  const Block* block = find_block(address);
-  require(block && block->kind == Kind::managed && bytes && in_bounds(address, bytes));
-  if (where.type == cudaMemLocationTypeDevice) return require_device(where.id), where.id;
-  require(where.type == cudaMemLocationTypeHost);
-  return on_host;
-}
-
-}  // namespace
 }  // namespace oomlab::host
 
 using namespace oomlab::host;

@@ -54,28 +54,6 @@ class Kept {
 };
 constinit Kept kept;
 
-}  // namespace
-
-void* storage_allocate(std::size_t bytes) {
-  if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
-  void* address = nullptr;
-  if (blocks_have_storage) {
-    if (posix_memalign(&address, granule, bytes)) address = nullptr;  // exact: one element too far is an error
-  } else if (is_mapped(bytes)) {
-    address = kept.take(mapped_size(bytes));
-    if (!address) {
-      address = lazy_allocate(mapped_size(bytes));
-      if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
-    }
-  } else {
-    address = std::aligned_alloc(granule, round_up(bytes, granule));
-  }
-  if (!address) throw std::bad_alloc();
-  poison(address, bytes);
-  return address;
-}
-
-namespace {
 // ThreadSanitizer remembers every write, in four times the memory. Of a block it sees only the ends: who uses the block
 // too early touches those, too.
 constexpr std::size_t seen = std::size_t(128) << 10;
@@ -84,7 +62,75 @@ __attribute__((no_sanitize("thread"), optimize("no-tree-loop-distribute-patterns
     std::uint64_t* words, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) words[i] = ~std::uint64_t(0);
 }
+
+// Pinned and managed memory: host code may touch it. In plan mode it is address space with nothing behind it.
+void* host_visible_allocate(std::size_t size, Kind kind) {
+  // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
+  constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
+  require(size <= (runtime().planning ? most_bytes : most_host_bytes), cudaErrorMemoryAllocation);
+  void* address = nullptr;
+  if (runtime().planning)
+    address = lazy_allocate(size);
+  else if (kind == Kind::managed)
+    address = managed_allocate(size);
+  if (!address) address = storage_allocate(size);
+  add_block(address, {size, kind, current_device()});
+  return address;
+}
+
+// Pinned and managed memory belong to both worlds.
+bool host_reaches(const Block* block) { return !block || block->kind == Kind::pinned || block->kind == Kind::managed; }
+
+// `wait`: the forms without Async.
+void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
+  CUstream_st& stream = find_stream(handle);
+  require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
+  if (bytes == 0) return;
+  require(to && from && in_bounds(to, bytes) && in_bounds(from, bytes));
+  const Block *const target = find_block(to), *const source = find_block(from);  // nullptr: the host's own memory
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require(kind == cudaMemcpyDefault || ((to_device ? target != nullptr : host_reaches(target)) &&
+                                        (from_device ? source != nullptr : host_reaches(source))));
+  runtime().work[stream.device].copied_bytes += bytes;
+  if (runtime().planning) return;
+  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
+  // Async, except from device to device.
+  const bool finish = !target || (wait && (host_reaches(target) || host_reaches(source)));
+  if (!source && !finish && deferred()) {
+    const char* const first = static_cast<const char*>(from);
+    const auto staged = std::make_shared<std::vector<char>>(first, first + bytes);
+    execute(stream, [=] { std::memmove(to, staged->data(), bytes); });
+  } else {
+    execute(stream, [=] { std::memmove(to, from, bytes); });
+  }
+  if (wait && !deferred()) managed_host_view();
+  if (finish && deferred()) drain({{stream.id, stream.submitted}});
+}
+
+void fill(void* address, int value, std::size_t bytes, cudaStream_t handle) {
+  CUstream_st& stream = find_stream(handle);
+  if (bytes == 0) return;
+  require(address && find_block(address) && in_bounds(address, bytes));
+  runtime().work[stream.device].filled_bytes += bytes;
+  if (!runtime().planning) execute(stream, [=] { std::memset(address, value, bytes); });
+}
+
 }  // namespace
+
+void* storage_allocate(std::size_t bytes) {
+  if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
+  void* address = nullptr;
+  if (!is_mapped(bytes)) {  // not rounded up: AddressSanitizer sees one element too far
+    if (posix_memalign(&address, granule, bytes)) address = nullptr;
+  } else if (address = kept.take(mapped_size(bytes)); !address) {
+    address = lazy_allocate(mapped_size(bytes));
+    if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
+  }
+  if (!address) throw std::bad_alloc();
+  poison(address, bytes);
+  return address;
+}
 
 void poison(void* address, std::size_t bytes) noexcept {
   if (!poisoned) return;
@@ -107,7 +153,6 @@ void* lazy_allocate(std::size_t bytes) noexcept {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return address == MAP_FAILED ? nullptr : address;
 }
-void lazy_free(void* address, std::size_t bytes) noexcept { (void)munmap(address, bytes); }
 
 std::uintptr_t plan_address(std::size_t bytes) {
   std::uintptr_t& next = runtime().next_address;
@@ -133,7 +178,7 @@ void release(Blocks::iterator found, CUstream_st* stream) {
   if (block.kind == Kind::pool) return pool_release(address, block, stream);
   if (block.kind == Kind::device) refund(block.device, block.charged());
   if (block.kind != Kind::device && runtime().planning)
-    lazy_free(address, block.size);
+    munmap(address, block.size);
   else if (block.kind == Kind::managed)
     managed_free(address);
   else
@@ -164,70 +209,6 @@ bool in_bounds(const void* address, std::size_t bytes) {
   return block && block->accessible && end <= reached;
 }
 
-namespace {
-
-// Pinned and managed memory: host code may touch it. In plan mode it is address space with nothing behind it.
-void* host_visible_allocate(std::size_t size, Kind kind) {
-  // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
-  constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
-  require(size <= (runtime().planning ? most_bytes : most_host_bytes), cudaErrorMemoryAllocation);
-  void* address;
-  if (runtime().planning) {
-    address = lazy_allocate(size);
-    if (!address) address = reinterpret_cast<void*>(plan_address(size));
-  } else {
-    address = kind == Kind::managed ? managed_allocate(size) : storage_allocate(size);
-  }
-  add_block(address, {size, kind, current_device()});
-  return address;
-}
-
-// Who may touch an address; pinned and managed memory belong to both worlds.
-struct Reach {
-  bool host, device;
-};
-Reach reach_of(const void* address) {
-  const Block* block = find_block(address);
-  if (!block) return {true, false};
-  return {block->kind == Kind::pinned || block->kind == Kind::managed, true};
-}
-
-// `wait`: the forms without Async.
-void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
-  CUstream_st& stream = find_stream(handle);
-  require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
-  if (bytes == 0) return;
-  require(to && from && in_bounds(to, bytes) && in_bounds(from, bytes));
-  const Reach target = reach_of(to), source = reach_of(from);
-  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  require(kind == cudaMemcpyDefault ||
-          ((to_device ? target.device : target.host) && (from_device ? source.device : source.host)));
-  count_work(stream.device, &Work::copied_bytes, bytes);
-  if (runtime().planning) return;
-  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
-  // Async, except from device to device.
-  const bool finish = !target.device || (wait && (target.host || source.host));
-  if (!source.device && !finish && deferred()) {
-    const char* const first = static_cast<const char*>(from);
-    const auto staged = std::make_shared<std::vector<char>>(first, first + bytes);
-    execute(stream, [=] { std::memmove(to, staged->data(), bytes); });
-  } else {
-    execute(stream, [=] { std::memmove(to, from, bytes); });
-  }
-  if (wait && !deferred()) managed_host_view();
-  if (finish && deferred()) drain({{stream.id, stream.submitted}});
-}
-
-void fill(void* address, int value, std::size_t bytes, cudaStream_t handle) {
-  CUstream_st& stream = find_stream(handle);
-  if (bytes == 0) return;
-  require(address && find_block(address) && in_bounds(address, bytes));
-  count_work(stream.device, &Work::filled_bytes, bytes);
-  if (!runtime().planning) execute(stream, [=] { std::memset(address, value, bytes); });
-}
-
-}  // namespace
 }  // namespace oomlab::host
 
 using namespace oomlab::host;

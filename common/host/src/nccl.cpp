@@ -2,6 +2,7 @@
 
 #include <nccl.h>
 
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <set>
@@ -16,6 +17,12 @@ thread_local int group_depth = 0;
 thread_local std::vector<Request> group;
 thread_local ncclResult_t group_result = ncclSuccess;
 thread_local std::set<ncclComm_t> at_work;  // that this thread has given work to, and that it has not left
+thread_local char complaint[512] = "";      // for ncclGetLastError()
+
+ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {
+  std::snprintf(complaint, sizeof complaint, "%.*s", static_cast<int>(why.size()), why.data());
+  return result;
+}
 
 // The frame of every call: the runtime's scope, exceptions, and the fault, which is reported when `work(fault)` has
 // given back what there is to give back.
@@ -27,7 +34,7 @@ ncclResult_t nccl_guarded(const char* call, Work&& work) noexcept {
     work(fault);
     return fault ? complain(ncclSystemError, std::string(call) + " failed") : ncclSuccess;
   } catch (const NcclRefusal& refusal) {
-    return refusal.result;
+    return complain(refusal.result, refusal.why);
   } catch (const std::bad_alloc&) {
     return complain(ncclSystemError, "out of host memory");
   } catch (const std::exception& error) {
@@ -105,7 +112,6 @@ std::size_t leave(ncclComm_t comm, bool abort) {
 
 ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const ncclUniqueId& id, int rank,
                        bool blocking) {
-  bool in_progress = false;
   const ncclResult_t made = nccl_guarded(call, [&](bool fault) {
     if (!result || ranks < 1 || rank < 0 || rank >= ranks)
       refuse(ncclInvalidArgument, "ncclCommInitRank: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
@@ -123,10 +129,9 @@ ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const nc
     else if (world)
       run({join});
     count_live(&Live::communicators, +1);
-    in_progress = comm->joining;
     *result = comm.release();
   });
-  return made == ncclSuccess && in_progress ? ncclInProgress : made;
+  return made == ncclSuccess && (*result)->joining ? ncclInProgress : made;
 }
 
 }  // namespace
@@ -145,7 +150,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
                                    "NCCL operation in progress"};
   return result >= 0 && result < std::ssize(texts) ? texts[result] : "unknown result code";
 }
-const char* ncclGetLastError(ncclComm_t) { return last_complaint(); }
+const char* ncclGetLastError(ncclComm_t) { return complaint; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return nccl_entry("ncclGetUniqueId", [&] {
@@ -198,6 +203,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
     if (!comm->world) return;
     const WorldLock lock(comm->world->mutex);
     *result = comm->world->result;
+    if (*result) complain(*result, comm->world->failure);
   });
 }
 
@@ -241,7 +247,7 @@ ncclResult_t ncclGroupEnd(void) {
     const std::vector<Request> requests = std::exchange(group, {});
     const ncclResult_t refused = std::exchange(group_result, ncclSuccess);
     if (fault) return;
-    if (refused) throw NcclRefusal{refused};  // which has been complained of
+    if (refused) refuse(refused, complaint);
     run(requests);
   });
 }

@@ -12,10 +12,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 
 #include "runtime.h"
 
@@ -24,9 +22,8 @@ namespace {
 
 // All of this with `registry_mutex` held. Where a world's mutex is needed, too, that one comes first.
 std::mutex registry_mutex;
-Mail mail;  // without send(): there is this process only
-std::map<Key, std::weak_ptr<World>> registry;
-std::map<Key, std::shared_ptr<World>> foreign;  // that no rank here has joined, and perhaps none will
+Mail mail;                                       // without send(): there is this process only
+std::map<Key, std::shared_ptr<World>> registry;  // also those that no rank here has joined, and perhaps none will
 std::uint64_t next_id = 1;
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
 // In a place that never grows: a program that goes on after a failure has not leaked it.
@@ -50,15 +47,13 @@ void take(int process, std::string_view text) {
   std::shared_ptr<World> world;
   {
     const std::lock_guard lock(registry_mutex);
-    if (const auto known = registry.find(message.key); known != registry.end()) world = known->second.lock();
-    if (!world && message.kind == Message::Kind::joined) {
-      world = foreign[message.key] = std::make_shared<World>(message.key, int(message.what.count));
-      registry[message.key] = world;
-    }
-    if (!world && message.kind == Message::Kind::failed) remember_failure(message.key, data);
+    if (const auto known = registry.find(message.key); known != registry.end())
+      world = known->second;
+    else if (message.kind == Message::Kind::joined)
+      world = registry[message.key] = std::make_shared<World>(message.key, int(message.what.count));
+    else if (message.kind == Message::Kind::failed)
+      remember_failure(message.key, data);
     if (!world) return;  // left, or posted to ranks that have left since
-    // Whoever leaves first has seen all come, or has failed.
-    if (message.kind == Message::Kind::left || message.kind == Message::Kind::failed) foreign.erase(message.key);
   }
   const WorldLock lock(world->mutex);
   world->receive(process, message, data);
@@ -103,16 +98,9 @@ std::shared_ptr<World> find_world(const ncclUniqueId& id, int size) {
   if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes)))
     refuse(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
   if (failed_world(key).key == key) refuse(ncclRemoteError, failed_world(key).why);
-  std::weak_ptr<World>& entry = registry[key];
-  std::shared_ptr<World> world = entry.lock();
-  if (!world) entry = world = std::make_shared<World>(key, size);
-  foreign.erase(key);
+  std::shared_ptr<World>& world = registry[key];
+  if (!world) world = std::make_shared<World>(key, size);
   return world;
-}
-
-World::~World() {
-  const std::lock_guard lock(registry_mutex);
-  if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
 }
 
 void World::say(Message message, std::string_view data) {
@@ -145,6 +133,7 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
     result = ncclResult_t(m.result);
     const std::lock_guard lock(registry_mutex);
     remember_failure(key, failure);
+    registry.erase(key);
   } else if (m.kind == Message::Kind::joined && m.what.count != std::uint64_t(size)) {
     const auto [fewer, more] = std::minmax({m.what.count, std::uint64_t(size)});
     return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks for one of them, " +
@@ -157,7 +146,9 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
       deliver(m.from, m.to, {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
     return;
   } else if (m.kind == Message::Kind::left) {
-    ranks[std::size_t(m.from)].gone = true;
+    ranks[std::size_t(m.from)].gone = true;  // so all have come, or it has failed
+    const std::lock_guard lock(registry_mutex);
+    if (std::ranges::none_of(ranks, [](const Rank& r) { return r.device >= 0 && !r.gone; })) registry.erase(key);
   } else {
     const int device = its_process == mail.process ? m.to : -2;
     if (const std::string why = why_not(m.from, device); !why.empty())
@@ -178,17 +169,10 @@ std::string World::why_not(int rank, int its_device) const {
 }
 
 // --------------------------------------------------------------------------------------------------------- collectives
-namespace {
 
 constexpr const char* names_of_calls[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter",
                                           "ncclAllGather", "ncclSend",   "ncclRecv",      "ncclCommInitRank"};
-
-thread_local char last_text[512] = "";
-
-}  // namespace
-
 const char* name_of(Call call) { return names_of_calls[static_cast<int>(call)]; }
-const char* last_complaint() { return last_text; }
 
 std::size_t bytes_of(ncclDataType_t type) {
   switch (type) {
@@ -201,29 +185,26 @@ std::size_t bytes_of(ncclDataType_t type) {
 }
 std::size_t sent_bytes(const Request& o) {
   const auto [call, type, root, count] = o.what;
-  if (call == Call::receive || call == Call::join || (call == Call::broadcast && o.comm->rank != root)) return 0;
+  if (call == Call::receive || (call == Call::broadcast && o.comm->rank != root)) return 0;
   return count * bytes_of(type) * std::size_t(call == Call::reduce_scatter ? o.comm->size : 1);
 }
 std::size_t received_bytes(const Request& o) {
   const auto [call, type, root, count] = o.what;
-  if (call == Call::send || call == Call::join || (call == Call::reduce && o.comm->rank != root)) return 0;
+  if (call == Call::send || (call == Call::reduce && o.comm->rank != root)) return 0;
   return count * bytes_of(type) * std::size_t(call == Call::all_gather ? o.comm->size : 1);
 }
 
-ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {
-  std::snprintf(last_text, sizeof last_text, "%.*s", static_cast<int>(why.size()), why.data());
-  return result;
-}
-void refuse(ncclResult_t result, std::string_view why) { throw NcclRefusal{complain(result, why)}; }
-void refuse(World& world, ncclResult_t result, const std::string& why) {
-  world.fail(result, why);
-  refuse(world.result, world.failure);
-}
 void require_no_failure(const World& world) {
   if (!world.failure.empty()) refuse(world.result, world.failure);
 }
 
 namespace {
+
+// The world fails; its first failure is what all its ranks are refused with.
+[[noreturn]] void refuse(World& world, ncclResult_t result, const std::string& why) {
+  world.fail(result, why);
+  oomlab::host::refuse(world.result, world.failure);
+}
 
 // Which device's rank is blocked, and on which other's: what may close a circle.
 struct Blocked {
@@ -319,12 +300,9 @@ void post(const Request& o) {
   World& world = *o.comm->world;
   const int rank = o.comm->rank, to = o.what.root;
   const bool message = o.what.call == Call::send;
-  const auto data = std::make_shared<std::vector<std::byte>>();
-  {
-    const DeviceView view(o.comm->device);
-    const auto* const from = static_cast<const std::byte*>(o.send);
-    data->assign(from, from + sent_bytes(o));
-  }
+  const DeviceView view(o.comm->device);
+  const auto* const from = static_cast<const std::byte*>(o.send);
+  const auto data = std::make_shared<const std::vector<std::byte>>(from, from + sent_bytes(o));
   const auto handshake = message && machine().rendezvous ? make_handshake(o.comm->world, rank, to) : nullptr;
   {
     const WorldLock lock(world.mutex);
@@ -411,7 +389,7 @@ ncclResult_t set_up_state(ncclComm& comm) {
     if (std::chrono::steady_clock::now() < comm.patient_until) return ncclInProgress;
     world.fail(ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
   }
-  return complain(world.result, world.failure);
+  return world.result;
 }
 
 }  // namespace oomlab::host

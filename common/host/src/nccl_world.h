@@ -61,9 +61,6 @@ using WorldLock = std::unique_lock<std::mutex>;
 
 struct World {
   World(const Key& key, int size) : key(key), size(size), ranks(std::size_t(size)) {}
-  ~World();
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
   std::deque<Posted>& queue(Call call, int from, int to) { return queues[{call == Call::send, from, to}]; }
 
   // All of these with `mutex` held.
@@ -94,23 +91,20 @@ struct World {
   std::string why_not(int rank, int device) const;  // it may not join; "": it may
 };
 
-/// The world of an id, made by whoever comes first. Refuses an id that is none, or whose world has failed.
+/// The world of an id, made by whoever comes first, until it has failed or its ranks here have left. Refuses an id that
+/// is none, or whose world has failed.
 std::shared_ptr<World> find_world(const ncclUniqueId& id, int size);
 /// A new id's content.
 Key make_key();
 /// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or a default.
 std::chrono::steady_clock::duration patience();
 
-/// What a call refuses with: thrown anywhere inside it, returned by its frame.
+/// What a call refuses with, and why: thrown anywhere inside it, returned by its frame.
 struct NcclRefusal {
   ncclResult_t result;
+  std::string why;
 };
-/// Returns `result`, and keeps the text for ncclGetLastError().
-ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept;
-const char* last_complaint();
-[[noreturn]] void refuse(ncclResult_t result, std::string_view why);
-/// The same for all ranks: the world fails. Its first failure is what is refused with.
-[[noreturn]] void refuse(World& world, ncclResult_t result, const std::string& why);
+[[noreturn]] inline void refuse(ncclResult_t result, std::string why) { throw NcclRefusal{result, std::move(why)}; }
 /// Refuses when the world has failed.
 void require_no_failure(const World& world);
 

@@ -153,11 +153,7 @@ void trim_pools(int device, bool everything) {
     if (pool->device == device) trim(*pool, everything ? 0 : pool->threshold);
 }
 
-cudaMemPool_t new_pool(Runtime& r, int device) {
-  auto pool = std::make_unique<Pool>();
-  pool->device = device;
-  return *r.pools.insert(pool.release()).first;
-}
+cudaMemPool_t new_pool(Runtime& r, int device) { return *r.pools.insert(new Pool{.device = device}).first; }
 
 void destroy_default_pools() {
   for (const Device& device : runtime().devices) {
@@ -246,13 +242,9 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* 
     require(list || !count);
     std::uint64_t peers = pool.peers;
     for (std::size_t i = 0; i < count; ++i) {
-      const int device = list[i].location.id;
-      const bool may = list[i].flags == cudaMemAccessFlagsProtReadWrite;
-      require(list[i].location.type == cudaMemLocationTypeDevice);
-      require_device(device);
-      require(may || device != pool.device, cudaErrorInvalidDevice);  // a device keeps access to its own memory
-      const std::uint64_t bit = std::uint64_t(1) << device;
-      peers = may ? peers | bit : peers & ~bit;
+      require(list[i].location.type == cudaMemLocationTypeDevice && list[i].flags == cudaMemAccessFlagsProtReadWrite);
+      require_device(list[i].location.id);
+      peers |= std::uint64_t(1) << list[i].location.id;
     }
     pool.peers = peers;
   });

@@ -67,6 +67,7 @@ struct Block {
   cudaMemPool_t pool = nullptr;  // and its place there
   std::uint64_t offset = 0;
   bool accessible = true;  // false: mapped, and cuMemSetAccess is still to come
+  std::shared_ptr<void> mapped = nullptr;
 };
 using Blocks = std::map<std::uintptr_t, Block>;
 
@@ -84,15 +85,15 @@ struct CUstream_st {
   bool blocking = true;  // synchronises with the default stream
   bool alive = true;     // not destroyed; with work left it goes on, nameless, until that is done
   std::uint64_t submitted = 0, done = 0;
-  std::deque<oomlab::host::Operation> queue;
-  oomlab::host::UnfinishedWork unfinished;  // its own, and what it has to wait for
+  std::deque<oomlab::host::Operation> queue = {};
+  oomlab::host::UnfinishedWork unfinished = {};  // its own, and what it has to wait for
 };
 
 struct CUevent_st {
   int device = 0;
-  oomlab::host::Ticket ticket;
-  oomlab::host::UnfinishedWork unfinished;
-  std::shared_ptr<double> milliseconds;  // when the record was reached, written by its operation; null: not recorded
+  oomlab::host::Ticket ticket = {};
+  oomlab::host::UnfinishedWork unfinished = {};
+  std::shared_ptr<double> milliseconds = {};  // of the record, once it was reached; null: not recorded
 };
 
 struct CUmemPoolHandle_st {
@@ -108,9 +109,9 @@ struct CUmemPoolHandle_st {
   int device = 0;
   std::uint64_t peers = 0;  // bit d: device d may reach it
   std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0, next_offset = 0;
-  std::map<std::uint64_t, Chunk> chunks;                 // by offset
-  std::map<std::uint64_t, Range> ranges;                 // by offset; together they fill the chunks
-  std::set<std::pair<std::size_t, std::uint64_t>> free;  // size, offset: best fit, then lowest
+  std::map<std::uint64_t, Chunk> chunks = {};                 // by offset
+  std::map<std::uint64_t, Range> ranges = {};                 // by offset; together they fill the chunks
+  std::set<std::pair<std::size_t, std::uint64_t>> free = {};  // size, offset: best fit, then lowest
 };
 
 namespace oomlab::host {
@@ -153,17 +154,15 @@ inline void require(bool met, cudaError_t otherwise = cudaErrorInvalidValue) {
 cudaError_t set_last_error(cudaError_t error) noexcept;
 cudaError_t error_of_current_exception() noexcept;
 
-/// In the runtime's scope, with the mutex, without exceptions. `work()` returns a code, or nothing for success.
+/// In the runtime's scope, with the mutex, without exceptions.
 template <class Work>
 cudaError_t guarded(Work&& work) noexcept {
   const RuntimeScope scope;
   try {
     const std::lock_guard lock(runtime().mutex);
     require(runtime().no_machine.empty(), cudaErrorInitializationError);
-    if constexpr (std::is_void_v<decltype(work())>)
-      return work(), cudaSuccess;
-    else
-      return work();
+    work();
+    return cudaSuccess;
   } catch (...) {
     return error_of_current_exception();
   }
@@ -207,8 +206,6 @@ int device_of_this_thread() noexcept;
 Device& device_of(int number);
 /// Refuses a number that is no device's.
 void require_device(int number);
-/// Adds to what a device has been asked to do (host::work()).
-void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount = 1);
 /// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never).
 bool charge(int device, std::size_t bytes);
 void refund(int device, std::size_t bytes);
@@ -245,9 +242,8 @@ void storage_free(void* storage, std::size_t bytes) noexcept;
 /// Check and AddressSanitizer builds: fills fresh memory with NaN.
 void poison(void* address, std::size_t bytes) noexcept;
 std::uintptr_t plan_address(std::size_t bytes);
-/// Address space without memory behind until it is touched: host-visible memory in plan mode. nullptr: no more.
+/// Address space without memory behind until it is touched, for munmap(). nullptr: no more.
 void* lazy_allocate(std::size_t bytes) noexcept;
-void lazy_free(void* address, std::size_t bytes) noexcept;
 /// Gives unused pool memory of a device back, down to each pool's threshold (all of it, when `everything`).
 void trim_pools(int device, bool everything);
 cudaMemPool_t new_pool(Runtime& runtime, int device);
@@ -297,10 +293,7 @@ void execute(CUstream_st& stream, Work&& work) {
     const DeviceView view(device);
     work();
   };
-  if (deferred()) {
-    submit(stream, std::move(viewed));
-    return;
-  }
+  if (deferred()) return void(submit(stream, std::move(viewed)));
   wait_for_unfinished(stream);
   const Unlocked open;
   viewed();

@@ -63,11 +63,9 @@ CUevent_st& find_event(cudaEvent_t event) {
 }  // namespace
 
 CUstream_st* new_stream(Runtime& r, int device, bool blocking) {
-  auto stream = std::make_unique<CUstream_st>();
-  stream->id = r.next_stream++;
-  stream->device = device;
-  stream->blocking = blocking;
-  return r.streams.emplace(stream->id, std::move(stream)).first->second.get();
+  const std::uint64_t id = r.next_stream++;
+  auto stream = std::make_unique<CUstream_st>(CUstream_st{.id = id, .device = device, .blocking = blocking});
+  return r.streams.emplace(id, std::move(stream)).first->second.get();
 }
 
 CUstream_st* stream_or_null(cudaStream_t handle, int device) {
@@ -172,7 +170,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return entry("cudaStreamQuery", [&] {
     const CUstream_st& stream = find_stream(handle);
     const bool over = std::ranges::all_of(stream.unfinished, [](const auto& w) { return w->over.load(); });
-    return over && stream.done == stream.submitted ? cudaSuccess : cudaErrorNotReady;
+    require(over && stream.done == stream.submitted, cudaErrorNotReady);
   });
 }
 
@@ -187,11 +185,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* result) {
-  return allocation_entry("cudaEventCreate", result, [&] {
-    auto event = std::make_unique<CUevent_st>();
-    event->device = current_device();
-    return *runtime().events.insert(event.release()).first;
-  });
+  return allocation_entry("cudaEventCreate", result,
+                          [] { return *runtime().events.insert(new CUevent_st{.device = current_device()}).first; });
 }
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   return release_entry("cudaEventDestroy", [&] {

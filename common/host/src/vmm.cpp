@@ -13,22 +13,21 @@ namespace {
 
 // Charged from here to the end of its handle and of its last mapping.
 struct Memory {
-  Memory(std::size_t size, int device) : size(size), device(device) { count(+1); }
+  Memory(std::size_t size, int device) : size(size), device(device) {
+    runtime().counted.device_bytes += size;
+    ++runtime().counted.device_blocks;
+  }
   ~Memory() {
     if (file >= 0) close(file);
     refund(device, size);
-    count(-1);
-  }
-  void count(int change) const {
-    runtime().counted.device_bytes += static_cast<std::size_t>(change) * size;
-    runtime().counted.device_blocks += static_cast<std::size_t>(change);
+    runtime().counted.device_bytes -= size;
+    --runtime().counted.device_blocks;
   }
   const std::size_t size;
   const int device;
   int file = -1;  // none: plan mode
 };
 std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> memories;
-std::map<CUdeviceptr, std::shared_ptr<Memory>> mapped;
 std::map<CUdeviceptr, std::size_t> reservations;
 CUmemGenericAllocationHandle next_handle = 1;
 
@@ -50,12 +49,6 @@ int device_in(const CUmemAllocationProp* p) {
   require(p->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE, cudaErrorNotSupported);
   require_device(p->location.id);
   return p->location.id;
-}
-
-std::shared_ptr<Memory>& memory_of(CUmemGenericAllocationHandle handle) {
-  const auto memory = memories.find(handle);
-  require(memory != memories.end());
-  return memory->second;
 }
 
 bool anything_in(CUdeviceptr address, std::size_t size) {
@@ -152,8 +145,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* result, size_t size, const CU
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return driver_release_entry("cuMemRelease", [&] {
-    (void)memory_of(handle);
-    memories.erase(handle);
+    require(memories.erase(handle));
     --runtime().counted.vmm_handles;
   });
 }
@@ -161,14 +153,15 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   return driver_entry<CUDA_ERROR_OUT_OF_MEMORY>("cuMemMap", [&] {
-    const std::shared_ptr<Memory>& memory = memory_of(handle);
+    const auto found = memories.find(handle);
+    require(found != memories.end());
+    const auto& [number, memory] = *found;
     require(size && whole(size) && whole(address) && !offset && !flags && size <= memory->size &&
             reserved(address, size) && !anything_in(address, size));
     const bool done = memory->file < 0 ||
                       mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) != MAP_FAILED;
     require(done, cudaErrorMemoryAllocation);
-    runtime().blocks.emplace(address, Block{size, Kind::mapped, memory->device, nullptr, 0, false});
-    mapped.emplace(address, memory);
+    runtime().blocks.emplace(address, Block{size, Kind::mapped, memory->device, nullptr, 0, false, memory});
   });
 }
 
@@ -179,7 +172,6 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
       if (!runtime().planning)  // where it fails, the pages stay until the range is given back
         (void)mmap(pointer(block->first), block->second.size, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-      mapped.erase(block->first);
       runtime().blocks.erase(block);
     }
   });

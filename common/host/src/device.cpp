@@ -191,20 +191,16 @@ int current_device() { return this_device < runtime().machine.devices ? this_dev
 Device& device_of(int number) { return runtime().devices[std::size_t(number)]; }
 void require_device(int number) { require(number >= 0 && number < runtime().machine.devices, cudaErrorInvalidDevice); }
 
-// Managed pages make room for what is charged.
-static void change_used(int device, std::size_t by) {
-  std::size_t& used = device_of(device).used;
-  used += by;
-  if (!runtime().planning) managed_set_limit(device, machine().capacity - used);
-}
-
 bool charge(int device, std::size_t bytes) {
   if (!runtime().planning && bytes > machine().capacity - device_of(device).used) return false;
-  change_used(device, bytes);
+  refund(device, 0 - bytes);
   return true;
 }
-
-void refund(int device, std::size_t bytes) { change_used(device, 0 - bytes); }
+void refund(int device, std::size_t bytes) {
+  std::size_t& used = device_of(device).used;
+  used -= bytes;
+  if (!runtime().planning) managed_set_limit(device, machine().capacity - used);  // managed pages have the rest
+}
 
 }  // namespace oomlab::host
 

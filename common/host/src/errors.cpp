@@ -57,18 +57,6 @@ cudaError_t set_last_error(cudaError_t error) noexcept {
   return error;
 }
 
-cudaError_t error_of_current_exception() noexcept {
-  try {
-    throw;
-  } catch (const Refusal& refusal) {
-    return refusal.error;
-  } catch (const std::bad_alloc&) {
-    return cudaErrorMemoryAllocation;
-  } catch (...) {
-    return cudaErrorUnknown;
-  }
-}
-
 void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
   armed = false;
   only_device = device;
@@ -78,7 +66,6 @@ void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
   site = "";
   armed = true;
 }
-void arm_counting() noexcept { arm_fault(0, false); }  // no call has number 0
 void disarm_fault() noexcept { armed = false; }
 std::uint64_t fault_calls() noexcept { return calls; }
 const char* fault_site() noexcept { return site; }

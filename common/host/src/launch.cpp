@@ -31,10 +31,8 @@ constinit thread_local dim3 blockDim{1, 1, 1};
 namespace oomlab::host {
 namespace {
 
-std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
-
 using Kernel = std::function<void()>;
-
+std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
 constexpr std::size_t most_shared = 48 << 10;  // bytes of dynamic shared memory that any kernel may have
 
 #ifndef OOMLAB_HOST_CHECK

@@ -76,8 +76,7 @@ struct Region {
 // The lock of all of this. The signal handler takes it, too, so nobody touches managed memory while holding it.
 struct Spin {
   Spin() {
-    while (busy.test_and_set(std::memory_order_acquire)) {
-    }
+    while (busy.test_and_set(std::memory_order_acquire)) continue;
   }
   ~Spin() { busy.clear(std::memory_order_release); }
   static constinit inline std::atomic_flag busy = ATOMIC_FLAG_INIT;
@@ -130,7 +129,7 @@ struct Pager {
   }
 
   void evict_to(int device, std::size_t most) {
-    while (!residents[device].empty() && residents[device].size() * page_bytes > most) {
+    while (residents[device].size() * page_bytes > most) {
       Page& page = *residents[device].front();
       if (!page.host) counters.bytes_to_host += page_bytes;  // the host has no copy yet
       page.host = true;

@@ -11,7 +11,6 @@
 #include "runtime.h"
 
 namespace oomlab::host {
-
 namespace {
 
 constexpr std::size_t mapped_from = std::size_t(1) << 20;  // storage of this size comes from mmap
@@ -97,13 +96,12 @@ void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cu
   // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
   // Async, except from device to device.
   const bool finish = !target || (wait && (host_reaches(target) || host_reaches(source)));
+  std::shared_ptr<char[]> staged;
   if (!source && !finish && deferred()) {
-    const char* const first = static_cast<const char*>(from);
-    const auto staged = std::make_shared<std::vector<char>>(first, first + bytes);
-    execute(stream, [=] { std::memmove(to, staged->data(), bytes); });
-  } else {
-    execute(stream, [=] { std::memmove(to, from, bytes); });
+    staged = std::make_shared_for_overwrite<char[]>(bytes);
+    from = std::memcpy(staged.get(), from, bytes);
   }
+  execute(stream, [=, staged = std::move(staged)] { std::memmove(to, from, bytes); });
   if (wait && !deferred()) managed_host_view();
   if (finish && deferred()) drain({{stream.id, stream.submitted}});
 }
@@ -188,12 +186,12 @@ void release(Blocks::iterator found, CUstream_st* stream) {
 Block* find_block(const void* address, std::uintptr_t* base) {
   auto& blocks = runtime().blocks;
   const auto p = reinterpret_cast<std::uintptr_t>(address);
-  auto found = blocks.upper_bound(p);
-  if (found == blocks.begin()) return nullptr;
-  --found;
-  if (p - found->first >= found->second.size) return nullptr;
-  if (base) *base = found->first;
-  return &found->second;
+  const auto next = blocks.upper_bound(p);
+  if (next == blocks.begin()) return nullptr;
+  auto& [start, block] = *std::prev(next);
+  if (p - start >= block.size) return nullptr;
+  if (base) *base = start;
+  return &block;
 }
 
 bool in_bounds(const void* address, std::size_t bytes) {
@@ -214,7 +212,7 @@ bool in_bounds(const void* address, std::size_t bytes) {
 using namespace oomlab::host;
 
 cudaError_t cudaMalloc(void** result, size_t size) {
-  return allocation_entry("cudaMalloc", result, [&]() -> void* {
+  return result_entry<cudaErrorMemoryAllocation>("cudaMalloc", result, [&]() -> void* {
     if (size == 0) return nullptr;
     require(size <= most_bytes, cudaErrorMemoryAllocation);
     const Block block{size, Kind::device, current_device()};
@@ -230,18 +228,18 @@ cudaError_t cudaMalloc(void** result, size_t size) {
   });
 }
 cudaError_t cudaMallocHost(void** result, size_t size) {
-  return allocation_entry("cudaMallocHost", result,
-                          [&] { return size ? host_visible_allocate(size, Kind::pinned) : nullptr; });
+  return result_entry<cudaErrorMemoryAllocation>(
+      "cudaMallocHost", result, [&] { return size ? host_visible_allocate(size, Kind::pinned) : nullptr; });
 }
 cudaError_t cudaMallocManaged(void** result, size_t size, unsigned int flags) {
-  return allocation_entry("cudaMallocManaged", result, [&] {
+  return result_entry<cudaErrorMemoryAllocation>("cudaMallocManaged", result, [&] {
     require(size && flags == cudaMemAttachGlobal);
     return host_visible_allocate(size, Kind::managed);
   });
 }
 
 cudaError_t cudaFree(void* address) {
-  return release_entry("cudaFree", [&] {
+  return entry<cudaErrorUnknown, gives_back>("cudaFree", [&] {
     if (!address) return;
     const auto freeable = [&] { return block_at(address, {Kind::device, Kind::pool, Kind::managed}); };
     drain_device(freeable()->second.device);
@@ -249,7 +247,7 @@ cudaError_t cudaFree(void* address) {
   });
 }
 cudaError_t cudaFreeHost(void* address) {
-  return release_entry("cudaFreeHost", [&] {
+  return entry<cudaErrorUnknown, gives_back>("cudaFreeHost", [&] {
     if (!address) return;
     drain_device(-1);
     release(block_at(address, {Kind::pinned}), nullptr);

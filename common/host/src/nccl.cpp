@@ -24,14 +24,17 @@ ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {
   return result;
 }
 
-// The frame of every call: the runtime's scope, exceptions, and the fault, which is reported when `work(fault)` has
-// given back what there is to give back.
+// The frame of every call: the runtime's scope, exceptions, and the fault, with which a call does nothing. One that has
+// something to give back is told, does so in work(fault), and then reports it.
 template <class Work>
-ncclResult_t nccl_guarded(const char* call, Work&& work) noexcept {
+ncclResult_t nccl_entry(const char* call, Work&& work) noexcept {
   const bool fault = fault_point(call);
   const RuntimeScope scope;
   try {
-    work(fault);
+    if constexpr (std::is_invocable_v<Work, bool>)
+      work(fault);
+    else if (!fault)
+      work();
     return fault ? complain(ncclSystemError, std::string(call) + " failed") : ncclSuccess;
   } catch (const NcclRefusal& refusal) {
     return complain(refusal.result, refusal.why);
@@ -41,14 +44,6 @@ ncclResult_t nccl_guarded(const char* call, Work&& work) noexcept {
     return complain(ncclInternalError, error.what());
   }
 }
-// The same for calls that do nothing when they are made to fail.
-template <class Work>
-ncclResult_t nccl_entry(const char* call, Work&& work) noexcept {
-  return nccl_guarded(call, [&](bool fault) {
-    if (!fault) work();
-  });
-}
-
 void check(const Request& o) {
   const auto must = [&](bool met, ncclResult_t otherwise, const char* why) {
     if (met) return;
@@ -112,7 +107,7 @@ std::size_t leave(ncclComm_t comm, bool abort) {
 
 ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const ncclUniqueId& id, int rank,
                        bool blocking) {
-  const ncclResult_t made = nccl_guarded(call, [&](bool fault) {
+  const ncclResult_t made = nccl_entry(call, [&](bool fault) {
     if (!result || ranks < 1 || rank < 0 || rank >= ranks)
       refuse(ncclInvalidArgument, "ncclCommInitRank: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     const std::shared_ptr<World> world = planning() ? nullptr : find_world(id, ranks);
@@ -169,7 +164,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  return nccl_guarded("ncclCommDestroy", [&](bool fault) {
+  return nccl_entry("ncclCommDestroy", [&](bool fault) {
     if (!comm) return;
     const std::string who = "rank " + std::to_string(comm->rank);
     if (const std::size_t left_over = leave(comm, false); left_over && !fault)
@@ -179,7 +174,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  return nccl_guarded("ncclCommAbort", [&](bool fault) {
+  return nccl_entry("ncclCommAbort", [&](bool fault) {
     const bool alone = group_depth == 0 && at_work.contains(comm);
     if (comm) leave(comm, true);
     if (machine().rendezvous && alone && !at_work.empty() && !fault)
@@ -192,10 +187,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   // How often this is asked during a set-up is a matter of time, so only the last answer counts as a call that may
   // fail.
-  if (comm && result && comm->joining) {
-    const RuntimeScope scope;
-    *result = set_up_state(*comm);
-    if (*result == ncclInProgress) return ncclSuccess;
+  if (comm && result && comm->joining && in_progress(*comm)) {
+    *result = ncclInProgress;
+    return ncclSuccess;
   }
   return nccl_entry("ncclCommGetAsyncError", [&] {
     if (!comm || !result) refuse(ncclInvalidArgument, "ncclCommGetAsyncError: null");
@@ -241,7 +235,7 @@ ncclResult_t ncclGroupStart(void) {
 }
 
 ncclResult_t ncclGroupEnd(void) {
-  return nccl_guarded("ncclGroupEnd", [](bool fault) {
+  return nccl_entry("ncclGroupEnd", [](bool fault) {
     if (group_depth == 0) refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--group_depth > 0) return;
     const std::vector<Request> requests = std::exchange(group, {});

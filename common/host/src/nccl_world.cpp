@@ -142,8 +142,8 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
     return;
   } else if (m.kind == Message::Kind::posted) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
-    if (valid(m.to))
-      deliver(m.from, m.to, {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+    const auto copy = std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size());
+    if (valid(m.to)) deliver(m.from, m.to, {m.what, copy});
     return;
   } else if (m.kind == Message::Kind::left) {
     ranks[std::size_t(m.from)].gone = true;  // so all have come, or it has failed
@@ -151,21 +151,16 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
     if (std::ranges::none_of(ranks, [](const Rank& r) { return r.device >= 0 && !r.gone; })) registry.erase(key);
   } else {
     const int device = its_process == mail.process ? m.to : -2;
-    if (const std::string why = why_not(m.from, device); !why.empty())
-      return fail(ncclInvalidUsage, "ncclCommInitRank: " + why);
+    const auto same = std::ranges::find(ranks, device, &Rank::device) - ranks.begin();
+    if (ranks[std::size_t(m.from)].device != -1)
+      return fail(ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(m.from) + " comes twice");
+    if (device >= 0 && same < size)
+      return fail(ncclInvalidUsage, "ncclCommInitRank: ranks " + std::to_string(same) + " and " +
+                                        std::to_string(m.from) + " are both on device " + std::to_string(device));
     ranks[std::size_t(m.from)].device = device;
     ranks[std::size_t(m.from)].process = its_process;
   }
   for (Rank& rank : ranks) rank.changed.notify_all();
-}
-
-std::string World::why_not(int rank, int its_device) const {
-  if (ranks[std::size_t(rank)].device != -1) return "rank " + std::to_string(rank) + " comes twice";
-  for (int other = 0; other < size; ++other)
-    if (its_device >= 0 && ranks[std::size_t(other)].device == its_device)
-      return "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
-             " are both on device " + std::to_string(its_device);
-  return "";
 }
 
 // --------------------------------------------------------------------------------------------------------- collectives
@@ -175,13 +170,9 @@ constexpr const char* names_of_calls[] = {"ncclAllReduce", "ncclReduce", "ncclBr
 const char* name_of(Call call) { return names_of_calls[static_cast<int>(call)]; }
 
 std::size_t bytes_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8: return 1;
-    case ncclFloat16:
-    case ncclBfloat16: return 2;
-    case ncclFloat32: return 4;
-  }
-  return 0;
+  if (type == ncclInt8) return 1;
+  if (type == ncclFloat32) return 4;
+  return type == ncclFloat16 || type == ncclBfloat16 ? 2 : 0;
 }
 std::size_t sent_bytes(const Request& o) {
   const auto [call, type, root, count] = o.what;
@@ -321,10 +312,10 @@ void post(const Request& o) {
 }
 
 std::string described(const What& what) {
-  const std::string text = std::string(name_of(what.call)) + " of " + std::to_string(what.count) +
-                           " elements of type " + std::to_string(int(what.type));
-  const bool rooted = what.call == Call::reduce || what.call == Call::broadcast;
-  return rooted ? text + ", root " + std::to_string(what.root) : text;
+  std::string text = std::string(name_of(what.call)) + " of " + std::to_string(what.count) + " elements of type " +
+                     std::to_string(int(what.type));
+  if (what.call == Call::reduce || what.call == Call::broadcast) text += ", root " + std::to_string(what.root);
+  return text;
 }
 
 // The second half.
@@ -379,17 +370,16 @@ void run(const std::vector<Request>& requests) {
     if (!request.comm->joining) finish(request);
 }
 
-ncclResult_t set_up_state(ncclComm& comm) {
+bool in_progress(ncclComm& comm) {
+  const RuntimeScope scope;
   World& world = *comm.world;
   const WorldLock lock(world.mutex);
-  if (world.failure.empty()) {
-    const auto missing = std::ranges::find(world.ranks, -1, &World::Rank::device) - world.ranks.begin();
-    comm.joining = missing < world.size;
-    if (!comm.joining) return ncclSuccess;
-    if (std::chrono::steady_clock::now() < comm.patient_until) return ncclInProgress;
+  if (!world.failure.empty()) return false;
+  const auto missing = std::ranges::find(world.ranks, -1, &World::Rank::device) - world.ranks.begin();
+  comm.joining = missing < world.size;
+  if (comm.joining && std::chrono::steady_clock::now() >= comm.patient_until)
     world.fail(ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
-  }
-  return world.result;
+  return comm.joining && world.failure.empty();
 }
 
 }  // namespace oomlab::host

@@ -86,9 +86,6 @@ struct World {
   std::map<std::tuple<bool, int, int>, std::deque<Posted>> queues;
   std::string failure;  // the first one; nothing works any more
   ncclResult_t result = ncclSuccess;
-
- private:
-  std::string why_not(int rank, int device) const;  // it may not join; "": it may
 };
 
 /// The world of an id, made by whoever comes first, until it has failed or its ranks here have left. Refuses an id that
@@ -124,8 +121,8 @@ std::size_t sent_bytes(const Request& request);
 std::size_t received_bytes(const Request& request);
 /// Does them all: every first half, then every second one.
 void run(const std::vector<Request>& requests);
-/// Of a communicator that is being set up: ncclInProgress while a rank has not come.
-ncclResult_t set_up_state(ncclComm& comm);
+/// Of a communicator that is being set up: a rank has not come yet, and may still.
+bool in_progress(ncclComm& comm);
 
 }  // namespace oomlab::host
 

@@ -120,17 +120,11 @@ void* pool_allocate(std::size_t size, Pool& pool, CUstream_st& stream) {
   require(size <= most_bytes, cudaErrorMemoryAllocation);
   const std::size_t bytes = round_up(size, granule);
   make_fit(pool.device, [&] { return pool.free.lower_bound({bytes, 0}) != pool.free.end() || grow(pool, bytes); });
+  // Before the books change, because it may throw.
+  void* address = blocks_have_storage && !runtime().planning ? storage_allocate(size) : nullptr;
   const Block block{size, Kind::pool, pool.device, &pool, take(pool, bytes, stream)};
-  const auto chunk = std::prev(pool.chunks.upper_bound(block.offset));
-  char* address = chunk->second.base + (block.offset - chunk->first);
-  if (!chunk->second.base) {
-    try {
-      address = static_cast<char*>(storage_allocate(size));
-    } catch (const std::bad_alloc&) {
-      give_back(pool, block.offset, {});
-      throw;
-    }
-  }
+  const auto& [start, chunk] = *std::prev(pool.chunks.upper_bound(block.offset));
+  if (!address) address = chunk.base + (block.offset - start);
   add_block(address, block);
   if (poisoned && !runtime().planning) execute(stream, [=] { poison(address, size); });
   return address;
@@ -142,10 +136,8 @@ void pool_release(void* address, const Block& block, CUstream_st* stream) {
   give_back(*block.pool, block.offset, stream && deferred() ? Tickets{{stream->id, stream->submitted}} : Tickets{});
   delete_if_over(block.pool);
   if (!blocks_have_storage || runtime().planning) return;
-  if (stream)
-    execute(*stream, [=] { storage_free(address, block.size); });
-  else
-    storage_free(address, block.size);
+  const auto free = [=] { storage_free(address, block.size); };
+  stream ? execute(*stream, free) : free();
 }
 
 void trim_pools(int device, bool everything) {
@@ -172,24 +164,24 @@ bool open_to(const void* address, int device) {
 using namespace oomlab::host;
 
 cudaError_t cudaMallocAsync(void** result, size_t size, cudaStream_t handle) {
-  return allocation_entry("cudaMallocAsync", result, [&] {
+  return result_entry<cudaErrorMemoryAllocation>("cudaMallocAsync", result, [&] {
     CUstream_st& stream = find_stream(handle);
     return pool_allocate(size, *device_of(stream.device).default_pool, stream);
   });
 }
 cudaError_t cudaMallocFromPoolAsync(void** result, size_t size, cudaMemPool_t pool, cudaStream_t stream) {
-  return allocation_entry("cudaMallocFromPoolAsync", result,
-                          [&] { return pool_allocate(size, find_pool(pool), find_stream(stream)); });
+  return result_entry<cudaErrorMemoryAllocation>(
+      "cudaMallocFromPoolAsync", result, [&] { return pool_allocate(size, find_pool(pool), find_stream(stream)); });
 }
 cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
-  return release_entry("cudaFreeAsync", [&] {
+  return entry<cudaErrorUnknown, gives_back>("cudaFreeAsync", [&] {
     CUstream_st& stream = find_stream(handle);
     release(block_at(address, {Kind::pool}), &stream);
   });
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* result, const cudaMemPoolProps* props) {
-  return allocation_entry("cudaMemPoolCreate", result, [&] {
+  return result_entry<cudaErrorMemoryAllocation>("cudaMemPoolCreate", result, [&] {
     require(props && props->allocType == cudaMemAllocationTypePinned && !props->handleTypes &&
             props->location.type == cudaMemLocationTypeDevice);
     require_device(props->location.id);
@@ -197,7 +189,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* result, const cudaMemPoolProps* pro
   });
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
-  return release_entry("cudaMemPoolDestroy", [&] {
+  return entry<cudaErrorUnknown, gives_back>("cudaMemPoolDestroy", [&] {
     Pool& pool = find_pool(handle);
     require(&pool != device_of(pool.device).default_pool);
     runtime().pools.erase(&pool);

@@ -16,7 +16,6 @@
 #include <random>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -152,7 +151,6 @@ inline void require(bool met, cudaError_t otherwise = cudaErrorInvalidValue) {
 }
 
 cudaError_t set_last_error(cudaError_t error) noexcept;
-cudaError_t error_of_current_exception() noexcept;
 
 /// In the runtime's scope, with the mutex, without exceptions.
 template <class Work>
@@ -163,23 +161,28 @@ cudaError_t guarded(Work&& work) noexcept {
     require(runtime().no_machine.empty(), cudaErrorInitializationError);
     work();
     return cudaSuccess;
+  } catch (const Refusal& refusal) {
+    return refusal.error;
+  } catch (const std::bad_alloc&) {
+    return cudaErrorMemoryAllocation;
   } catch (...) {
-    return error_of_current_exception();
+    return cudaErrorUnknown;
   }
 }
 /// The frame of every call of the runtime and of the driver: the fault seam, and all that. A call that gives something
 /// back does so, and then reports the fault.
-template <cudaError_t fault, bool gives_back, class Work>
+inline constexpr bool gives_back = true;
+template <cudaError_t fault, bool back, class Work>
 cudaError_t frame(const char* call, Work&& work) noexcept {
   const bool fails = fault_point(call);
-  if (fails && !gives_back) return fault;
+  if (fails && back != gives_back) return fault;
   const cudaError_t error = guarded(work);
   return fails ? fault : error;
 }
 /// The runtime's calls also set the last error.
-template <cudaError_t fault = cudaErrorUnknown, bool gives_back = false, class Work>
+template <cudaError_t fault = cudaErrorUnknown, bool back = false, class Work>
 cudaError_t entry(const char* call, Work&& work) noexcept {
-  return set_last_error(frame<fault, gives_back>(call, work));
+  return set_last_error(frame<fault, back>(call, work));
 }
 /// Of a call that has a result: what work() returns.
 template <cudaError_t fault = cudaErrorUnknown, class Result, class Work>
@@ -189,15 +192,6 @@ cudaError_t result_entry(const char* call, Result* result, Work&& work) noexcept
     *result = work();
   });
 }
-template <class Result, class Work>
-cudaError_t allocation_entry(const char* call, Result* result, Work&& work) noexcept {
-  return result_entry<cudaErrorMemoryAllocation>(call, result, work);
-}
-template <class Work>
-cudaError_t release_entry(const char* call, Work&& work) noexcept {
-  return entry<cudaErrorUnknown, true>(call, work);
-}
-
 // ------------------------------------------------------------------------------------------------------------- devices
 
 int current_device();

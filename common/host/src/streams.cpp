@@ -109,8 +109,7 @@ void drain(const Tickets& until) {
     runtime().mutex.unlock();  // the order is: drain_mutex, then the mutex
     const std::lock_guard turn(drain_mutex);
     runtime().mutex.lock();
-    while (!all_done(until) && step()) {
-    }
+    while (!all_done(until) && step()) continue;
   }
   managed_host_view();
 }
@@ -139,7 +138,7 @@ cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) noexcept {
 using namespace oomlab::host;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* result, unsigned int flags) {
-  return allocation_entry("cudaStreamCreateWithFlags", result, [&] {
+  return result_entry<cudaErrorMemoryAllocation>("cudaStreamCreateWithFlags", result, [&] {
     require(flags <= cudaStreamNonBlocking);
     return new_stream(runtime(), current_device(), flags != cudaStreamNonBlocking);
   });
@@ -147,7 +146,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* result, unsigned int flags) 
 cudaError_t cudaStreamCreate(cudaStream_t* result) { return cudaStreamCreateWithFlags(result, 0); }
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
-  return release_entry("cudaStreamDestroy", [&] {
+  return entry<cudaErrorUnknown, gives_back>("cudaStreamDestroy", [&] {
     require(handle, cudaErrorInvalidResourceHandle);
     CUstream_st& stream = find_stream(handle);
     stream.alive = false;
@@ -185,11 +184,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* result) {
-  return allocation_entry("cudaEventCreate", result,
-                          [] { return *runtime().events.insert(new CUevent_st{.device = current_device()}).first; });
+  return result_entry<cudaErrorMemoryAllocation>("cudaEventCreate", result, [] {
+    return *runtime().events.insert(new CUevent_st{.device = current_device()}).first;
+  });
 }
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
-  return release_entry("cudaEventDestroy", [&] {
+  return entry<cudaErrorUnknown, gives_back>("cudaEventDestroy", [&] {
     require(runtime().events.erase(handle), cudaErrorInvalidResourceHandle);
     delete handle;
   });

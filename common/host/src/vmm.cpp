@@ -32,13 +32,9 @@ std::map<CUdeviceptr, std::size_t> reservations;
 CUmemGenericAllocationHandle next_handle = 1;
 
 // The codes have the numbers of the runtime's, whose last error stays as it is.
-template <CUresult fault, bool gives_back = false, class Work>
+template <CUresult fault, bool back = false, class Work>
 CUresult driver_entry(const char* call, Work&& work) noexcept {
-  return static_cast<CUresult>(frame<static_cast<cudaError_t>(fault), gives_back>(call, work));
-}
-template <class Work>
-CUresult driver_release_entry(const char* call, Work&& work) noexcept {
-  return driver_entry<CUDA_ERROR_UNKNOWN, true>(call, work);
+  return static_cast<CUresult>(frame<static_cast<cudaError_t>(fault), back>(call, work));
 }
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
@@ -57,11 +53,10 @@ bool anything_in(CUdeviceptr address, std::size_t size) {
 }
 
 bool reserved(CUdeviceptr address, std::size_t size) {
-  auto found = reservations.upper_bound(address);
-  if (found == reservations.begin()) return false;
-  --found;
-  const std::size_t start = address - found->first;
-  return start < found->second && size <= found->second - start;
+  const auto next = reservations.upper_bound(address);
+  if (next == reservations.begin()) return false;
+  const auto& [start, bytes] = *std::prev(next);
+  return address - start < bytes && size <= bytes - (address - start);
 }
 
 // The mappings that fill a range; refuses when it is not filled by whole ones.
@@ -118,7 +113,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment,
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
-  return driver_release_entry("cuMemAddressFree", [&] {
+  return driver_entry<CUDA_ERROR_UNKNOWN, gives_back>("cuMemAddressFree", [&] {
     const auto found = reservations.find(address);
     require(found != reservations.end() && found->second == size && !anything_in(address, size));
     if (!runtime().planning) munmap(pointer(address), size);
@@ -144,7 +139,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* result, size_t size, const CU
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return driver_release_entry("cuMemRelease", [&] {
+  return driver_entry<CUDA_ERROR_UNKNOWN, gives_back>("cuMemRelease", [&] {
     require(memories.erase(handle));
     --runtime().counted.vmm_handles;
   });
@@ -158,15 +153,15 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     const auto& [number, memory] = *found;
     require(size && whole(size) && whole(address) && !offset && !flags && size <= memory->size &&
             reserved(address, size) && !anything_in(address, size));
-    const bool done = memory->file < 0 ||
-                      mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) != MAP_FAILED;
-    require(done, cudaErrorMemoryAllocation);
+    if (memory->file >= 0 &&
+        mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) == MAP_FAILED)
+      throw std::bad_alloc();
     runtime().blocks.emplace(address, Block{size, Kind::mapped, memory->device, nullptr, 0, false, memory});
   });
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-  return driver_release_entry("cuMemUnmap", [&] {
+  return driver_entry<CUDA_ERROR_UNKNOWN, gives_back>("cuMemUnmap", [&] {
     drain_device(-1);
     for (const auto block : mappings(address, size)) {
       if (!runtime().planning)  // where it fails, the pages stay until the range is given back

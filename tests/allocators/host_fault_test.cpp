@@ -86,7 +86,7 @@ Count replay(std::vector<std::size_t>* refused_at) {
 TEST(AllocatorFaults, EveryCallOfAReplay) {
   (void)cudaFree(nullptr);
   std::vector<std::size_t> clean_refusals;
-  host::arm_counting();
+  host::arm_fault(0, false);
   (void)replay(nullptr);
   const std::uint64_t calls = host::fault_calls();
   host::disarm_fault();

@@ -22,22 +22,14 @@ struct Format;
 template <>
 struct Format<__half> {
   static constexpr int digits = 11, lowest_exponent = -14, highest_exponent = 15;
-  static unsigned short bits(__half value) { return static_cast<__half_raw>(value).x; }
-  static __half make(unsigned bits) {
-    __half_raw raw;
-    raw.x = static_cast<unsigned short>(bits);
-    return raw;
-  }
+  static unsigned short bits(__half value) { return std::bit_cast<unsigned short>(value); }
+  static __half make(unsigned bits) { return std::bit_cast<__half>(static_cast<unsigned short>(bits)); }
 };
 template <>
 struct Format<__nv_bfloat16> {
   static constexpr int digits = 8, lowest_exponent = -126, highest_exponent = 127;
-  static unsigned short bits(__nv_bfloat16 value) { return static_cast<__nv_bfloat16_raw>(value).x; }
-  static __nv_bfloat16 make(unsigned bits) {
-    __nv_bfloat16_raw raw;
-    raw.x = static_cast<unsigned short>(bits);
-    return raw;
-  }
+  static unsigned short bits(__nv_bfloat16 value) { return std::bit_cast<unsigned short>(value); }
+  static __nv_bfloat16 make(unsigned bits) { return std::bit_cast<__nv_bfloat16>(static_cast<unsigned short>(bits)); }
 };
 
 /// What the bits mean, from the definition of the format.

@@ -158,7 +158,7 @@ TEST_F(HostBlas, EveryCallCanBeMadeToFail) {
     EXPECT_STREQ(host::fault_site(), one_case.site);
     host::disarm_fault();
     EXPECT_EQ(c.get(), before) << one_case.site << " worked although it failed";
-    host::arm_counting();
+    host::arm_fault(0, false);
     EXPECT_EQ(one_case.call(), CUBLAS_STATUS_SUCCESS) << one_case.site;
     EXPECT_EQ(host::fault_calls(), 1u) << one_case.site << " counts what it calls itself";
     host::disarm_fault();

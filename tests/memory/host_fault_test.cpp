@@ -83,7 +83,7 @@ void sweep(
   work();
   after();
   const host::Live before = host::live();
-  host::arm_counting();
+  host::arm_fault(0, false);
   work();
   const std::uint64_t calls = host::fault_calls();
   host::disarm_fault();
@@ -259,7 +259,7 @@ TEST(Faults, NoneIsPassedOverWhileAContextIsMade) {
   CudaResource bottom;
   Ledger ledger;
   std::optional<Context> context;
-  host::arm_counting();
+  host::arm_fault(0, false);
   context.emplace(bottom, ledger);
   const std::uint64_t calls = host::fault_calls();
   host::disarm_fault();

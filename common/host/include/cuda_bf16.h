@@ -14,10 +14,4 @@ constexpr float from_bfloat16_bits(unsigned short bits) { return std::bit_cast<f
 
 }  // namespace oomlab::host
 
-struct __nv_bfloat16_raw {
-  unsigned short x;
-};
-
-OOMLAB_SHORT_FLOAT_CLASS(__nv_bfloat16, __nv_bfloat16_raw, ::oomlab::host::from_bfloat16_bits,
-                         ::oomlab::host::to_bfloat16_bits)
-OOMLAB_SHORT_FLOAT_OPERATORS(__nv_bfloat16)
+OOMLAB_SHORT_FLOAT(__nv_bfloat16, ::oomlab::host::from_bfloat16_bits, ::oomlab::host::to_bfloat16_bits)

@@ -37,35 +37,27 @@ constexpr float from_half_bits(unsigned short half) {
 
 }  // namespace oomlab::host
 
-struct __half_raw {
-  unsigned short x;
-};
+// A float holds more than twice the digits, so computing in float and rounding once more gives the nearest result.
+#define OOMLAB_SHORT_FLOAT_OPERATOR(Type, Result, op) \
+  inline Result operator op(const Type& a, const Type& b) { return Result(float(a) op float(b)); }
 
 // An expression that is ambiguous in CUDA, as `h * 2.0f`, must be ambiguous here, so all of its operators are declared.
 // What is made of doubles, and integers made of it, do not compile: nobody needs them, and a detour over float would
 // round twice, or not saturate.
-#define OOMLAB_SHORT_FLOAT_CLASS(Type, Raw, from_bits, to_bits) \
-  class alignas(2) Type {                                       \
-   public:                                                      \
-    Type() = default;                                           \
-    constexpr Type(const Raw& raw) : __x(raw.x) {}              \
-    Type(float value) : __x(to_bits(value)) {}                  \
-    Type(double value) = delete;                                \
-    operator Raw() const { return {__x}; }                      \
-    operator float() const { return from_bits(__x); }           \
-    operator bool() const { return (__x & 0x7fffu) != 0; }      \
-    template <std::integral Integer>                            \
-    operator Integer() const = delete;                          \
-                                                                \
-   private:                                                     \
-    unsigned short __x;                                         \
-  };
-
-// A float holds more than twice the digits, so computing in float and rounding once more gives the nearest
-// result.
-#define OOMLAB_SHORT_FLOAT_OPERATOR(Type, Result, op) \
-  inline Result operator op(const Type& a, const Type& b) { return Result(float(a) op float(b)); }
-#define OOMLAB_SHORT_FLOAT_OPERATORS(Type)                         \
+#define OOMLAB_SHORT_FLOAT(Type, from_bits, to_bits)               \
+  class alignas(2) Type {                                          \
+   public:                                                         \
+    Type() = default;                                              \
+    Type(float value) : __x(to_bits(value)) {}                     \
+    Type(double value) = delete;                                   \
+    operator float() const { return from_bits(__x); }              \
+    operator bool() const { return (__x & 0x7fffu) != 0; }         \
+    template <std::integral Integer>                               \
+    operator Integer() const = delete;                             \
+                                                                   \
+   private:                                                        \
+    unsigned short __x;                                            \
+  };                                                               \
   OOMLAB_SHORT_FLOAT_OPERATOR(Type, Type, +)                       \
   OOMLAB_SHORT_FLOAT_OPERATOR(Type, Type, -)                       \
   OOMLAB_SHORT_FLOAT_OPERATOR(Type, Type, *)                       \
@@ -79,5 +71,4 @@ struct __half_raw {
   inline Type operator-(const Type& a) { return Type(-float(a)); } \
   inline Type& operator+=(Type& a, const Type& b) { return a = a + b; }
 
-OOMLAB_SHORT_FLOAT_CLASS(__half, __half_raw, ::oomlab::host::from_half_bits, ::oomlab::host::to_half_bits)
-OOMLAB_SHORT_FLOAT_OPERATORS(__half)
+OOMLAB_SHORT_FLOAT(__half, ::oomlab::host::from_half_bits, ::oomlab::host::to_half_bits)

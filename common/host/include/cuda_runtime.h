@@ -10,6 +10,7 @@
 //     operation;
 //   - a device's capacity is a number (oomlab_host.h), and cudaMalloc charges it in steps of 512 bytes.
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -37,8 +38,6 @@ struct uint3 {
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
-  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
-  constexpr operator uint3() const { return {x, y, z}; }
 };
 
 #ifdef OOMLAB_HOST_CHECK
@@ -51,15 +50,11 @@ inline constexpr dim3 blockDim{1, 1, 1};
 extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 gridDim;
 
-inline int atomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-inline unsigned atomicAdd(unsigned* p, unsigned v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-inline float atomicAdd(float* p, float v) {
-  float old;
-  __atomic_load(p, &old, __ATOMIC_RELAXED);
-  for (float sum = old + v; !__atomic_compare_exchange(p, &old, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED);)
-    sum = old + v;
-  return old;
+inline int atomicAdd(int* p, int v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
+inline unsigned atomicAdd(unsigned* p, unsigned v) {
+  return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed);
 }
+inline float atomicAdd(float* p, float v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
 
 // --------------------------------------------------------------------------------------------------------------- types
 
@@ -94,16 +89,12 @@ struct cudaMemLocation {
   enum cudaMemLocationType type;
   int id;
 };
-enum cudaMemAllocationType { cudaMemAllocationTypeInvalid = 0, cudaMemAllocationTypePinned = 1 };
+enum cudaMemAllocationType { cudaMemAllocationTypePinned = 1 };
 enum cudaMemAllocationHandleType { cudaMemHandleTypeNone = 0 };
-struct cudaMemPoolProps {
+struct cudaMemPoolProps {  // the members that somebody sets
   enum cudaMemAllocationType allocType;
   enum cudaMemAllocationHandleType handleTypes;
   struct cudaMemLocation location;
-  void* win32SecurityAttributes;
-  size_t maxSize;
-  unsigned short usage;
-  unsigned char reserved[54];
 };
 enum cudaMemPoolAttr {
   cudaMemPoolAttrReleaseThreshold = 4,
@@ -112,7 +103,7 @@ enum cudaMemPoolAttr {
   cudaMemPoolAttrUsedMemCurrent = 7,
   cudaMemPoolAttrUsedMemHigh = 8
 };
-enum cudaMemAccessFlags { cudaMemAccessFlagsProtNone = 0, cudaMemAccessFlagsProtReadWrite = 3 };
+enum cudaMemAccessFlags { cudaMemAccessFlagsProtReadWrite = 3 };
 struct cudaMemAccessDesc {
   struct cudaMemLocation location;
   enum cudaMemAccessFlags flags;

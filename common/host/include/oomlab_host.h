@@ -83,13 +83,11 @@ Work work() noexcept;
 // ---------------------------------------------------------------------------------------------------------- fault seam
 
 /// Every fallible call asks fault_point("cudaMalloc") first. While armed, calls are counted from 1, and call number
-/// `k` fails (once), or `k` and every later one (from_then_on) does, with an error that call may really return.
-/// Calls that give something back (cudaFree, cudaStreamDestroy, …) do their work and then report the error.
+/// `k` fails (once; 0: none does), or `k` and every later one (from_then_on), with an error that call may really
+/// return. Calls that give something back (cudaFree, cudaStreamDestroy, …) do their work and then report the error.
 /// With `device`, only calls of threads whose current device that is are counted and fail: one rank's, in its own
 /// order. From the environment: OOMLAB_FAULT=k (once) or OOMLAB_FAULT=k: (from k on).
 void arm_fault(std::uint64_t k, bool from_then_on, int device = -1) noexcept;
-/// Counts, and fails nothing.
-void arm_counting() noexcept;
 void disarm_fault() noexcept;
 /// Fallible calls seen since arming.
 std::uint64_t fault_calls() noexcept;

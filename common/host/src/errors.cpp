@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
-#include <mutex>
-#include <stdexcept>
 
 #include "runtime.h"
 
@@ -15,9 +12,8 @@ namespace {
 constinit thread_local cudaError_t last_error = cudaSuccess;
 constinit thread_local int runtime_depth = 0;
 
-enum class Arm { off, once, onwards };
-constinit std::atomic<Arm> arm{Arm::off};
-constinit std::atomic<std::uint64_t> calls{0}, target{0};
+constinit std::atomic<bool> armed{false};
+constinit std::atomic<std::uint64_t> calls{0}, first{0}, last{0};  // seen; the numbers of those that fail
 constinit std::atomic<int> only_device{-1};
 constinit std::atomic<const char*> site{""};
 
@@ -61,47 +57,25 @@ cudaError_t set_last_error(cudaError_t error) noexcept {
   return error;
 }
 
-// Every call fails when the environment describes no machine; cudaGetErrorString() says why.
-char no_machine[256] = "";
-
-cudaError_t error_of_current_exception() noexcept {
-  try {
-    throw;
-  } catch (const Refusal& refusal) {
-    return refusal.error;
-  } catch (const std::bad_alloc&) {
-    return cudaErrorMemoryAllocation;
-  } catch (const std::invalid_argument& why) {
-    static std::once_flag once;
-    std::call_once(once, [&] { std::snprintf(no_machine, sizeof no_machine, "initialization error: %s", why.what()); });
-    return cudaErrorInitializationError;
-  } catch (...) {
-    return cudaErrorUnknown;
-  }
-}
-
 void arm_fault(std::uint64_t k, bool from_then_on, int device) noexcept {
-  arm = Arm::off;
+  armed = false;
   only_device = device;
   calls = 0;
-  target = k;
+  first = k;
+  last = from_then_on ? UINT64_MAX : k;
   site = "";
-  arm = from_then_on ? Arm::onwards : Arm::once;
+  armed = true;
 }
-void arm_counting() noexcept { arm_fault(0, false); }  // no call has number 0
-void disarm_fault() noexcept { arm = Arm::off; }
+void disarm_fault() noexcept { armed = false; }
 std::uint64_t fault_calls() noexcept { return calls; }
 const char* fault_site() noexcept { return site; }
 
 bool fault_point(const char* call) noexcept {
-  const Arm how = arm.load(std::memory_order_relaxed);
-  if (how == Arm::off || runtime_depth > 0) return false;
+  if (!armed.load(std::memory_order_relaxed) || runtime_depth > 0) return false;
   if (const int device = only_device; device >= 0 && device != device_of_this_thread()) return false;
   const std::uint64_t number = ++calls;
-  if (number != target && !(how == Arm::onwards && number > target)) return false;
-  const char* none = "";
-  if (number == target) site.compare_exchange_strong(none, call);
-  return true;
+  if (number == first) site = call;
+  return number >= first && number <= last;
 }
 
 RuntimeScope::RuntimeScope() noexcept { ++runtime_depth; }
@@ -117,5 +91,6 @@ cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
 const char* cudaGetErrorName(cudaError_t error) { return find_name(error).name; }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorInitializationError && no_machine[0] ? no_machine : find_name(error).text;
+  const std::string& why = runtime().no_machine;
+  return error == cudaErrorInitializationError && !why.empty() ? why.c_str() : find_name(error).text;
 }

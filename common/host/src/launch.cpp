@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
+#include <cstddef>
 #include <cstring>
 
 #include "runtime.h"
@@ -31,60 +31,36 @@ constinit thread_local dim3 blockDim{1, 1, 1};
 namespace oomlab::host {
 namespace {
 
-std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
-
 using Kernel = std::function<void()>;
-
-// Dynamic shared memory of one block. In check and AddressSanitizer builds of exactly the size that was asked for.
-class Shared {
- public:
-  ~Shared() { std::free(memory_); }
-  void* fit(std::size_t bytes) {
-    if (poisoned ? size_ == bytes : size_ >= bytes) return memory_;
-    std::free(std::exchange(memory_, nullptr));
-    size_ = 0;
-    if (bytes && posix_memalign(&memory_, 64, bytes)) throw std::bad_alloc();
-    size_ = bytes;
-    return memory_;
-  }
-  void* get() const { return memory_; }
-
- private:
-  void* memory_ = nullptr;
-  std::size_t size_ = 0;
-};
+std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
+constexpr std::size_t most_shared = 48 << 10;  // bytes of dynamic shared memory that any kernel may have
 
 #ifndef OOMLAB_HOST_CHECK
 
-constinit thread_local Shared this_shared;
+alignas(64) constinit thread_local std::byte this_shared[most_shared] = {};
 
-void run_grid(dim3 grid, dim3, std::size_t shared_bytes, const Kernel& kernel) {
+void run_grid(dim3 grid, dim3, [[maybe_unused]] std::size_t shared_bytes, const Kernel& kernel) {
   const long blocks = static_cast<long>(grid.x);
-  std::atomic<bool> failed{false};
-  const auto enter = [&]() noexcept {
+  const auto enter = [&] {
     gridDim = grid;
-    try {
-      if (shared_bytes) this_shared.fit(shared_bytes);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
+    ASAN_UNPOISON_MEMORY_REGION(this_shared, most_shared);
+    ASAN_POISON_MEMORY_REGION(this_shared + shared_bytes, most_shared - shared_bytes);
   };
   const auto run_block = [&](long b) {
     blockIdx.x = static_cast<unsigned>(b);
-    if (!failed.load(std::memory_order_relaxed)) kernel();
+    kernel();
   };
   if (blocks == 1) {
     enter();
     run_block(0);
-  } else {
-#pragma omp parallel
-    {
-      enter();
-#pragma omp for schedule(static) nowait
-      for (long b = 0; b < blocks; ++b) run_block(b);
-    }
+    return;
   }
-  if (failed) throw std::bad_alloc();
+#pragma omp parallel
+  {
+    enter();
+#pragma omp for schedule(static) nowait
+    for (long b = 0; b < blocks; ++b) run_block(b);
+  }
 }
 
 #else
@@ -94,27 +70,22 @@ void run_grid(dim3 grid, dim3, std::size_t shared_bytes, const Kernel& kernel) {
 // system call itself, which it does not look at; threads that yield instead crawl on a machine with other work.
 class Barrier {
  public:
-  void reset(unsigned threads) {
-    expected_ = threads;
-    missing_ = threads;
-  }
-  template <class Last = decltype([] {})>
-  void wait(Last last = {}) {
+  void reset(unsigned threads) { threads_ = expected_ = missing_ = threads; }
+  void wait() {
     const unsigned phase = phase_.load(std::memory_order_acquire);
-    if (!arrive(last))
+    if (!arrive())
       while (phase_.load(std::memory_order_acquire) == phase) futex(FUTEX_WAIT_PRIVATE, phase);
   }
-  void leave() {  // a thread that returned from the kernel is not waited for
+  void leave() {  // a thread that returned from the kernel is not waited for, until all have
     --expected_;
-    arrive([] {});
+    arrive();
   }
 
  private:
-  template <class Last>
-  bool arrive(Last last) {
+  bool arrive() {
     if (missing_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+    if (expected_ == 0) expected_ = threads_;
     missing_.store(expected_, std::memory_order_relaxed);
-    last();
     phase_.fetch_add(1, std::memory_order_release);
     futex(FUTEX_WAKE_PRIVATE, INT_MAX);
     return true;
@@ -123,14 +94,15 @@ class Barrier {
     static_assert(sizeof phase_ == sizeof(unsigned) && std::atomic<unsigned>::is_always_lock_free);
     syscall(SYS_futex, reinterpret_cast<unsigned*>(&phase_), operation, value, nullptr, nullptr, 0);
   }
+  unsigned threads_ = 0;
   std::atomic<unsigned> expected_{0}, missing_{0}, phase_{0};
 };
 
 constexpr unsigned teams = 2, most_threads = 3;
 struct Team {
   Barrier inside, end;  // __syncthreads(); the end of a block
-  alignas(64) unsigned char slots[most_threads][64];
-  Shared shared;
+  alignas(64) std::byte slots[most_threads][64];
+  alignas(64) std::byte shared[most_shared];
 };
 constinit thread_local Team* this_team = nullptr;
 
@@ -138,27 +110,25 @@ constinit thread_local Team* this_team = nullptr;
 class Crew {
  public:
   Crew() {
-    start_.reset(teams * most_threads + 1);
-    end_.reset(teams * most_threads + 1);
+    gate_.reset(teams * most_threads + 1);
     for (unsigned i = 0; i < teams * most_threads; ++i) std::thread([this, i] { work(i); }).detach();
   }
 
   void run(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
     const std::lock_guard one_at_a_time(launch_mutex_);
-    job_ = {grid, std::min(most_threads, block.x), std::min(teams, grid.x), shared_bytes, &kernel};
-    for (unsigned t = 0; t < job_.teams; ++t) {
-      team_[t].shared.fit(shared_bytes);
-      team_[t].inside.reset(job_.threads);
-      team_[t].end.reset(job_.threads);
+    job_ = {grid, std::min(most_threads, block.x), shared_bytes, &kernel};
+    for (Team& team : team_) {
+      team.inside.reset(job_.threads);
+      team.end.reset(job_.threads);
     }
-    start_.wait();
-    end_.wait();
+    gate_.wait();  // they begin,
+    gate_.wait();  // and have ended
   }
 
  private:
   struct Job {
     dim3 grid;
-    unsigned threads, teams;
+    unsigned threads;
     std::size_t shared_bytes;
     const Kernel* kernel;
   };
@@ -167,33 +137,33 @@ class Crew {
     const RuntimeScope scope;
     for (;;) {
       // No thread starts before all are awake, or the late ones would seem to be ordered after the early.
-      start_.wait();
-      const unsigned team = index / job_.threads;
-      if (team < job_.teams) play(job_, team_[team], team, index % job_.threads);
-      end_.wait();
+      gate_.wait();
+      if (const unsigned team = index / job_.threads; team < teams) play(team, index % job_.threads);
+      gate_.wait();
     }
   }
 
-  void play(const Job& job, Team& team, unsigned team_index, unsigned thread) {
-    this_team = &team;
+  void play(unsigned team_index, unsigned thread) {
+    const Job& job = job_;
+    Team& team = *(this_team = &team_[team_index]);
     threadIdx.x = thread;
     blockDim = job.threads;
     gridDim = job.grid;
-    for (unsigned b = team_index; b < job.grid.x; b += job.teams) {
+    for (unsigned b = team_index; b < job.grid.x; b += teams) {
       if (job.shared_bytes) {
-        if (thread == 0) std::memset(team.shared.get(), 0xff, job.shared_bytes);
+        if (thread == 0) std::memset(team.shared, 0xff, job.shared_bytes);
         team.end.wait();
       }
       blockIdx.x = b;
       (*job.kernel)();
       team.inside.leave();
-      team.end.wait([&] { team.inside.reset(job.threads); });
+      team.end.wait();
     }
   }
 
   Team team_[teams];
   Job job_{};
-  Barrier start_, end_;  // of a launch: for the crew and whoever launches
+  Barrier gate_;  // where the crew and whoever launches meet, before and after
   std::mutex launch_mutex_;
 };
 
@@ -204,33 +174,25 @@ void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& ker
 
 #endif
 
-constexpr std::size_t most_shared = 48 << 10;  // what any kernel may have
-
-// Threads a block and blocks a grid within what CUDA allows, and shared memory.
-bool valid_shape(const cudaLaunchConfig_t& config) {
-  const dim3 g = config.gridDim, b = config.blockDim;
-  return count(g) && g.x <= 2147483647 && g.y <= 65535 && g.z <= 65535 && count(b) && count(b) <= 1024 && b.z <= 64 &&
-         config.dynamicSmemBytes <= most_shared;
-}
-
 }  // namespace
 
 namespace detail {
 
 cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const void* closure,
                    Kernel (*copy)(const void*)) noexcept {
-  return entry("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, [&](Lock& lock) {
+  return entry<cudaErrorLaunchOutOfResources>("cudaLaunchKernelEx", [&] {
     require(config && function);
     require(config->numAttrs == 0, cudaErrorNotSupported);
-    require(valid_shape(*config), cudaErrorInvalidConfiguration);
-    // Grids and blocks have one dimension here.
-    require(count(config->gridDim) == config->gridDim.x && count(config->blockDim) == config->blockDim.x,
-            cudaErrorNotSupported);
+    const dim3 g = config->gridDim, b = config->blockDim;
+    require(count(g) && g.x <= 2147483647 && g.y <= 65535 && g.z <= 65535 && count(b) && count(b) <= 1024 &&
+                b.z <= 64 && config->dynamicSmemBytes <= most_shared,
+            cudaErrorInvalidConfiguration);
+    require(count(g) == g.x && count(b) == b.x, cudaErrorNotSupported);  // they have one dimension here
     CUstream_st& stream = find_stream(config->stream);
     require(stream.device == current_device(), cudaErrorInvalidResourceHandle);
-    count_work(stream.device, &Work::launches);
+    ++runtime().work[stream.device].launches;
     if (runtime().planning) return;
-    execute(lock, stream, [config = *config, kernel = copy(closure)] {
+    execute(stream, [config = *config, kernel = copy(closure)] {
       run_grid(config.gridDim, config.blockDim, config.dynamicSmemBytes, kernel);
     });
   });
@@ -239,10 +201,10 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const
 #ifdef OOMLAB_HOST_CHECK
 void block_barrier() { this_team->inside.wait(); }
 void* block_slot(unsigned thread) { return this_team->slots[thread]; }
-void* block_shared() { return this_team->shared.get(); }
+void* block_shared() { return this_team->shared; }
 unsigned concurrent_blocks() { return 2 * teams; }  // more than play at once, so that a team plays several
 #else
-void* block_shared() { return this_shared.get(); }
+void* block_shared() { return this_shared; }
 unsigned concurrent_blocks() { return static_cast<unsigned>(omp_get_max_threads()); }
 #endif
 

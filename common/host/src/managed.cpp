@@ -21,176 +21,180 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <list>
 #include <thread>
 
 #include "runtime.h"
-
-#ifdef OOMLAB_HOST_ASAN
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, bytes) (void)0
-#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) (void)0
-#endif
 
 namespace oomlab::host {
 namespace {
 
 constexpr std::size_t page_bytes = 64 << 10;
-constexpr int on_host = -1;
+constexpr int on_host = -1, nowhere = -2;
+
+enum Rights : unsigned char { closed = PROT_NONE, read_only = PROT_READ, open = PROT_READ | PROT_WRITE };
 
 struct Region;
-enum Rights : unsigned char { closed, read_only, open };
 struct Page {
   Region* region = nullptr;
-  Page *older = nullptr, *newer = nullptr;            // its place among the pages of its device
-  std::int8_t device = on_host, preferred = on_host;  // whose memory holds it; where it would rather be
+  std::list<Page*>::iterator place = {};              // among the pages of its device, or of none
+  std::int8_t device = on_host, preferred = nowhere;  // whose memory holds it; where it would rather be
   bool host = false;                                  // the host's memory holds it
-  bool read_mostly = false, has_preferred = false;    // advice
+  bool read_mostly = false;                           // advice
   Rights shown = open;                                // what mprotect was told
   std::uint64_t mapped_by = 0;                        // devices that use it wherever it is
 
   bool fresh() const { return device == on_host && !host; }
   bool both() const { return device != on_host && host; }
 };
+
 struct Region {
-  char* base;
-  std::size_t bytes, count;
-  bool broken;  // the system refused a change of protection: left open for good
-  Region* next;
-  std::unique_ptr<Page[]> pages;
-};
-struct Resident {
-  Page *oldest, *newest;
-  std::atomic<std::size_t> bytes;
-  std::size_t limit;
+  explicit Region(std::size_t bytes) : pages((bytes + page_bytes - 1) / page_bytes) {
+    for (Page& page : pages) {
+      page.region = this;
+      page.place = on_no_device.insert(on_no_device.end(), &page);
+    }
+    base = static_cast<char*>(lazy_allocate(mapped_bytes()));
+    if (!base) throw std::bad_alloc();
+    poison(base, bytes);
+    ASAN_POISON_MEMORY_REGION(base + bytes, mapped_bytes() - bytes);
+  }
+  ~Region() {
+    ASAN_UNPOISON_MEMORY_REGION(base, mapped_bytes());
+    munmap(base, mapped_bytes());
+  }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  std::size_t mapped_bytes() const { return pages.size() * page_bytes; }
+
+  std::vector<Page> pages;
+  std::list<Page*> on_no_device;
+  char* base = nullptr;
+  bool broken = false;  // the system refused a change of protection: left open for good
 };
 
-// All of this is used inside the signal handler: no allocation, one spin lock, which nobody holds while touching
-// managed memory.
-constinit std::atomic_flag busy = ATOMIC_FLAG_INIT;
-constinit std::atomic<Region*> regions{nullptr};
-constinit Resident residents[64]{};
-constinit int view = on_host, workers = 0;  // whose pages are open; pieces of device work that run now
-constinit PagingCounters counters{};
-struct sigaction previous_action;
-
+// The lock of all of this. The signal handler takes it, too, so nobody touches managed memory while holding it.
 struct Spin {
   Spin() {
-    while (busy.test_and_set(std::memory_order_acquire)) {
-    }
+    while (busy.test_and_set(std::memory_order_acquire)) continue;
   }
   ~Spin() { busy.clear(std::memory_order_release); }
+  static constinit inline std::atomic_flag busy = ATOMIC_FLAG_INIT;
 };
 
-std::size_t least_resident() {
-  static const std::size_t pages = std::max(16u, 4 * std::thread::hardware_concurrency());
-  return pages * page_bytes;
-}
+// The books, and what happens to pages. Only with a Spin held. What the signal handler calls does not allocate.
+struct Pager {
+  std::map<const char*, std::unique_ptr<Region>> regions;  // by address
+  std::list<Page*> residents[most_devices];                // the oldest first
+  std::size_t limits[most_devices] = {};                   // bytes
+  const std::size_t least = std::max(16u, 4 * std::thread::hardware_concurrency()) * page_bytes;
+  int view = on_host, workers = 0;  // whose pages are open; pieces of device work that run now
+  PagingCounters counters = {};
 
-// What the view may do with a page as it is now.
-Rights rights(const Page& page) {
-  const bool here = view == on_host ? page.host : page.device == view;
-  const bool mapped = view != on_host && !page.fresh() && (page.mapped_by >> view & 1);
-  if (!here && !mapped) return closed;
-  return page.both() ? read_only : open;
-}
+  // What the view may do with a page as it is now.
+  Rights rights(const Page& page) const {
+    const bool here = view == on_host ? page.host : page.device == view;
+    const bool mapped = view != on_host && !page.fresh() && (page.mapped_by >> view & 1);
+    if (!here && !mapped) return closed;
+    return page.both() ? read_only : open;
+  }
 
-// Tells the system what the view may do with pages [first, last) of a region, in as few calls as possible.
-void show(Region& region, std::size_t first, std::size_t last) {
-  for (std::size_t i = first, end; i < last; i = end) {
-    const Rights wanted = rights(region.pages[i]);
-    for (end = i; end < last && rights(region.pages[end]) == wanted && region.pages[end].shown != wanted; ++end)
-      region.pages[end].shown = wanted;
-    const int protection = wanted == open ? PROT_READ | PROT_WRITE : wanted == read_only ? PROT_READ : PROT_NONE;
-    if (end > i && !region.broken && mprotect(region.base + i * page_bytes, (end - i) * page_bytes, protection) != 0) {
-      region.broken = true;
-      (void)mprotect(region.base, region.count * page_bytes, PROT_READ | PROT_WRITE);
+  // Tells the system what the view may do with pages of a region, in as few calls as possible.
+  void show(Region& region, Page* first, Page* last) const {
+    for (Page *page = first, *end; page < last; page = end) {
+      const Rights wanted = rights(*page);
+      for (end = page; end < last && rights(*end) == wanted && end->shown != wanted; ++end) end->shown = wanted;
+      char* const start = region.base + (page - region.pages.data()) * std::ptrdiff_t(page_bytes);
+      if (end > page && !region.broken && mprotect(start, std::size_t(end - page) * page_bytes, wanted) != 0) {
+        region.broken = true;
+        (void)mprotect(region.base, region.mapped_bytes(), open);
+      }
+      end = std::max(end, page + 1);
     }
-    end = std::max(end, i + 1);
   }
-}
+  void show(Page& page) const { show(*page.region, &page, &page + 1); }
+  void show(Region& region) const { show(region, region.pages.data(), region.pages.data() + region.pages.size()); }
 
-void show(Page& page) {
-  const auto number = static_cast<std::size_t>(&page - page.region->pages.get());
-  show(*page.region, number, number + 1);
-}
+  void set_view(int device) {
+    if (view == device) return;
+    view = device;
+    for (const auto& [base, region] : regions) show(*region);
+  }
 
-void set_view(int device) {
-  if (view == device) return;
-  view = device;
-  for (Region* region = regions; region; region = region->next) show(*region, 0, region->count);
-}
+  // To a device, as its newest page, or off the one that has it. Splicing does not allocate.
+  void move(Page& page, int device) {
+    const auto list_of = [&](int d) -> std::list<Page*>& { return d < 0 ? page.region->on_no_device : residents[d]; };
+    list_of(device).splice(list_of(device).end(), list_of(page.device), page.place);
+    page.device = static_cast<std::int8_t>(device);
+  }
 
-void unlink(Page& page) {
-  if (page.device == on_host) return;
-  Resident& r = residents[page.device];
-  (page.older ? page.older->newer : r.oldest) = page.newer;
-  (page.newer ? page.newer->older : r.newest) = page.older;
-  r.bytes -= page_bytes;
-  page.device = on_host;
-}
+  void evict_to(int device, std::size_t most) {
+    while (residents[device].size() * page_bytes > most) {
+      Page& page = *residents[device].front();
+      if (!page.host) counters.bytes_to_host += page_bytes;  // the host has no copy yet
+      page.host = true;
+      move(page, on_host);
+      show(page);
+      ++counters.pages_evicted;
+    }
+  }
 
-void link(Page& page, int device) {
-  Resident& r = residents[device];
-  page.device = static_cast<std::int8_t>(device);
-  page.older = r.newest;
-  page.newer = nullptr;
-  (r.newest ? r.newest->newer : r.oldest) = &page;
-  r.newest = &page;
-  r.bytes += page_bytes;
-  ++counters.pages_in;
-}
-
-void evict_to(int device, std::size_t most) {
-  Resident& r = residents[device];
-  while (r.oldest && r.bytes > most) {
-    Page& page = *r.oldest;
-    if (!page.host) counters.bytes_to_host += page_bytes;  // the host has no copy yet
-    page.host = true;
-    unlink(page);
+  // Makes a page valid in a place; a read-mostly page stays valid where it was.
+  void bring(Page& page, int place) {
+    const bool moves = !page.fresh();
+    if (place == on_host) {
+      if (page.host) return;
+      if (moves) counters.bytes_to_host += page_bytes;
+      page.host = true;
+      if (!page.read_mostly) move(page, on_host);
+    } else {
+      if (page.device == place) return;
+      const bool was_on_host = page.host;
+      move(page, on_host);  // from another device
+      evict_to(place, std::max(limits[place], least) - page_bytes);
+      if (moves) counters.bytes_to_device += page_bytes;
+      ++counters.pages_in;
+      move(page, place);
+      page.host = was_on_host && page.read_mostly;
+    }
     show(page);
-    ++counters.pages_evicted;
   }
-}
 
-// Makes a page valid in a place; a read-mostly page stays valid where it was.
-void bring(Page& page, int place) {
-  const bool moves = !page.fresh();
-  if (place == on_host) {
-    if (page.host) return;
-    if (moves) counters.bytes_to_host += page_bytes;
-    page.host = true;
-    if (!page.read_mostly) unlink(page);
-  } else {
-    if (page.device == place) return;
-    const bool was_on_host = page.host;
-    unlink(page);  // from another device
-    const std::size_t most = std::max(residents[place].limit, least_resident());
-    evict_to(place, most < page_bytes ? 0 : most - page_bytes);
-    if (moves) counters.bytes_to_device += page_bytes;
-    link(page, place);
-    page.host = was_on_host && page.read_mostly;
+  Page* find_page(const void* address) {
+    const char* const p = static_cast<const char*>(address);
+    const auto next = regions.upper_bound(p);
+    if (next == regions.begin()) return nullptr;
+    Region& region = *std::prev(next)->second;
+    const std::size_t number = std::size_t(p - region.base) / page_bytes;
+    return number < region.pages.size() ? &region.pages[number] : nullptr;
   }
-  show(page);
-}
 
-// A page that is in two places is about to be written by the view.
-void drop_copies(Page& page) {
-  if (view == page.device)
-    page.host = false;
-  else
-    unlink(page);
-  show(page);
+  // The view has touched a page that was not open to it.
+  void fault(Page& page, bool write) {
+    if (workers == 0) set_view(on_host);  // nobody works on a device, so it is the host that touches
+    const Rights now = rights(page);
+    if (page.shown < now) return show(page);  // it changed after this thread's access began
+    if (now == open || (now == read_only && !write)) return;
+    ++counters.faults;
+    if (now == read_only) {  // it is in two places, and about to be written
+      if (view == page.device)
+        page.host = false;
+      else
+        move(page, on_host);
+      return show(page);
+    }
+    if (page.fresh() && page.preferred != nowhere) bring(page, page.preferred);
+    if (page.device != page.preferred || view == on_host) return bring(page, view);
+    page.mapped_by |= std::uint64_t(1) << view;
+    show(page);
+  }
+};
+Pager& pager() {
+  static Pager& all = *new Pager;  // never destroyed, like the runtime
+  return all;
 }
-
-Page* find_page(const void* address) {
-  const char* const p = static_cast<const char*>(address);
-  for (Region* region = regions; region; region = region->next)
-    if (p >= region->base && p < region->base + region->count * page_bytes)
-      return &region->pages[static_cast<std::size_t>(p - region->base) / page_bytes];
-  return nullptr;
-}
+constinit std::atomic<bool> in_use{false};  // there are regions
+struct sigaction previous_action;
 
 }  // namespace
 
@@ -212,28 +216,14 @@ bool is_write([[maybe_unused]] const void* context) {
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const Spin spin;
-  Page* const page = find_page(info->si_addr);
-  if (!page) {  // the access faults again, and whoever handled that before does so now
+  if (Page* const page = pager().find_page(info->si_addr))
+    pager().fault(*page, is_write(context));
+  else  // the access faults again, and whoever handled that before does so now
     sigaction(signal, &previous_action, nullptr);
-    return;
-  }
-  if (workers == 0) set_view(on_host);  // nobody works on a device, so it is the host that touches
-  const Rights now = rights(*page);
-  if (page->shown < now) return show(*page);  // it changed after this thread's access began
-  if (now == open || (now == read_only && !is_write(context))) return;
-  ++counters.faults;
-  if (now == read_only) return drop_copies(*page);
-  if (page->fresh() && page->has_preferred) bring(*page, page->preferred);
-  const bool settled = page->has_preferred && (page->preferred == on_host ? page->host && page->device == on_host
-                                                                          : page->device == page->preferred);
-  if (!settled || view == on_host) return bring(*page, view);
-  page->mapped_by |= std::uint64_t(1) << view;
-  show(*page);
 }
 
 void install_handler() {
   [[maybe_unused]] static const bool installed = [] {
-    (void)least_resident();
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
@@ -242,111 +232,13 @@ void install_handler() {
   }();
 }
 
-}  // namespace
-
-DeviceView::DeviceView(int device) noexcept : active_(regions.load(std::memory_order_relaxed) != nullptr) {
-  if (!active_) return;
-  const Spin spin;
-  if (workers++ == 0) set_view(device);
-}
-DeviceView::~DeviceView() {
-  if (!active_) return;
-  const Spin spin;
-  --workers;  // the view stays until the next synchronising call: launches in a row cost nothing
-}
-
-void managed_host_view() noexcept {
-  if (!regions.load(std::memory_order_relaxed)) return;
-  const Spin spin;
-  if (workers == 0) set_view(on_host);
-}
-
-void* managed_allocate(std::size_t bytes) {
-  install_handler();
-  auto region = std::make_unique<Region>();
-  region->bytes = bytes;
-  region->count = (bytes + page_bytes - 1) / page_bytes;
-  region->pages = std::make_unique<Page[]>(region->count);
-  region->base = static_cast<char*>(lazy_allocate(region->count * page_bytes));
-  if (!region->base) throw std::bad_alloc();
-  poison(region->base, bytes);
-  ASAN_POISON_MEMORY_REGION(region->base + bytes, region->count * page_bytes - bytes);
-  for (std::size_t i = 0; i < region->count; ++i) region->pages[i].region = region.get();
-  void* const address = region->base;
-  const Spin spin;
-  region->next = regions;
-  show(*region, 0, region->count);  // fresh: closed to everybody
-  regions = region.release();
-  return address;
-}
-
-void managed_free(void* address) noexcept {
-  std::unique_ptr<Region> region;
-  {
-    const Spin spin;
-    Region* before = nullptr;
-    Region* found = regions;
-    for (; found && found->base != address; found = found->next) before = found;
-    if (!found) return;
-    if (before)
-      before->next = found->next;
-    else
-      regions = found->next;
-    for (std::size_t i = 0; i < found->count; ++i) unlink(found->pages[i]);
-    if (!regions) view = on_host;
-    region.reset(found);
-  }
-  ASAN_UNPOISON_MEMORY_REGION(region->base, region->count * page_bytes);
-  lazy_free(region->base, region->count * page_bytes);
-}
-
-std::size_t managed_resident(int device) noexcept { return residents[device].bytes; }
-
-void managed_set_limit(int device, std::size_t bytes) noexcept {
-  const Spin spin;
-  residents[device].limit = bytes;
-  evict_to(device, bytes);
-}
-
-PagingCounters take_paging_counters() noexcept {
-  const Spin spin;
-  return std::exchange(counters, PagingCounters{});
-}
-
-namespace {
-
 template <class Visit>
-void for_pages(const void* address, std::size_t bytes, Visit visit) {
+void for_pages(const void* address, std::size_t bytes, Visit visit) noexcept {
   const Spin spin;
-  Page* const first = bytes ? find_page(address) : nullptr;
-  Page* const last = first ? find_page(static_cast<const char*>(address) + bytes - 1) : nullptr;
-  if (!last || last->region != first->region) return;
+  Page* const first = pager().find_page(address);
+  Page* const last = pager().find_page(static_cast<const char*>(address) + bytes - 1);
+  if (!first || !last || first->region != last->region) return;  // freed since the work was queued
   for (Page* page = first; page <= last; ++page) visit(*page);
-}
-
-// Moves pages without faults.
-void managed_prefetch(const void* address, std::size_t bytes, int device) noexcept {
-  for_pages(address, bytes, [device](Page& page) {
-    const std::uint64_t moved = counters.bytes_to_device;
-    bring(page, device);
-    counters.bytes_prefetched += counters.bytes_to_device - moved;
-  });
-}
-
-void managed_advise(const void* address, std::size_t bytes, cudaMemoryAdvise advice, int device) noexcept {
-  for_pages(address, bytes, [&](Page& page) {
-    switch (advice) {
-      case cudaMemAdviseSetReadMostly: page.read_mostly = true; break;
-      case cudaMemAdviseSetPreferredLocation:
-        page.preferred = static_cast<std::int8_t>(device);
-        page.has_preferred = true;
-        break;
-      case cudaMemAdviseSetAccessedBy:
-        if (device != on_host) page.mapped_by |= std::uint64_t(1) << device;
-        break;
-    }
-    show(page);
-  });
 }
 
 // Refuses what is no range of managed memory. Where that is to go: a device, or the host.
@@ -359,26 +251,94 @@ int place_of(const void* address, std::size_t bytes, cudaMemLocation where) {
 }
 
 }  // namespace
+
+DeviceView::DeviceView(int device) noexcept : active_(in_use.load(std::memory_order_relaxed)) {
+  if (!active_) return;
+  const Spin spin;
+  if (pager().workers++ == 0) pager().set_view(device);
+}
+DeviceView::~DeviceView() {
+  if (!active_) return;
+  const Spin spin;
+  --pager().workers;  // the view stays until the next synchronising call: launches in a row cost nothing
+}
+
+void managed_host_view() noexcept {
+  if (!in_use.load(std::memory_order_relaxed)) return;
+  const Spin spin;
+  if (pager().workers == 0) pager().set_view(on_host);
+}
+
+void* managed_allocate(std::size_t bytes) {
+  install_handler();
+  auto made = std::make_unique<Region>(bytes);
+  const Spin spin;
+  Region& region = *(pager().regions[made->base] = std::move(made));
+  pager().show(region);  // fresh: closed to everybody
+  in_use = true;
+  return region.base;
+}
+
+void managed_free(void* address) noexcept {
+  const Spin spin;
+  const auto region = pager().regions.extract(static_cast<const char*>(address));
+  for (Page& page : region.mapped()->pages) pager().move(page, on_host);
+  in_use = !pager().regions.empty();
+  if (!in_use) pager().view = on_host;
+}
+
+std::size_t managed_resident(int device) noexcept {
+  const Spin spin;
+  return pager().residents[device].size() * page_bytes;
+}
+
+void managed_set_limit(int device, std::size_t bytes) noexcept {
+  const Spin spin;
+  pager().limits[device] = bytes;
+  pager().evict_to(device, bytes);
+}
+
+PagingCounters take_paging_counters() noexcept {
+  const Spin spin;
+  return std::exchange(pager().counters, {});
+}
+
 }  // namespace oomlab::host
 
 using namespace oomlab::host;
 
 cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocation where, unsigned int flags,
                                  cudaStream_t handle) {
-  return entry("cudaMemPrefetchAsync", cudaErrorUnknown, [&](Lock& lock) {
+  return entry("cudaMemPrefetchAsync", [&] {
     CUstream_st& stream = find_stream(handle);
     require(flags == 0);
     const int place = place_of(address, bytes, where);
-    if (!runtime().planning) execute(lock, stream, [=] { managed_prefetch(address, bytes, place); });
+    if (runtime().planning) return;
+    execute(stream, [=] {
+      for_pages(address, bytes, [place, &counters = pager().counters](Page& page) {
+        const std::uint64_t moved = counters.bytes_to_device;
+        pager().bring(page, place);
+        counters.bytes_prefetched += counters.bytes_to_device - moved;
+      });
+    });
   });
 }
 
 cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation where) {
-  return entry("cudaMemAdvise", cudaErrorUnknown, [&](Lock&) {
+  return entry("cudaMemAdvise", [&] {
     require(advice == cudaMemAdviseSetReadMostly || advice == cudaMemAdviseSetPreferredLocation ||
             advice == cudaMemAdviseSetAccessedBy);
     const bool anywhere = advice == cudaMemAdviseSetReadMostly;
     const int place = place_of(address, bytes, anywhere ? cudaMemLocation{cudaMemLocationTypeHost, 0} : where);
-    if (!runtime().planning) managed_advise(address, bytes, advice, place);
+    if (runtime().planning) return;
+    for_pages(address, bytes, [&](Page& page) {
+      if (anywhere)
+        page.read_mostly = true;
+      else if (advice == cudaMemAdviseSetPreferredLocation)
+        page.preferred = static_cast<std::int8_t>(place);
+      else if (place != on_host)
+        page.mapped_by |= std::uint64_t(1) << place;
+      pager().show(page);
+    });
   });
 }

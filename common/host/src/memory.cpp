@@ -11,7 +11,6 @@
 #include "runtime.h"
 
 namespace oomlab::host {
-
 namespace {
 
 constexpr std::size_t mapped_from = std::size_t(1) << 20;  // storage of this size comes from mmap
@@ -23,13 +22,11 @@ bool is_mapped(std::size_t bytes) { return !blocks_have_storage && bytes >= mapp
 class Kept {
  public:
   void* take(std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
     for (std::size_t i = pieces_; i-- > 0;)
       if (piece_[i].bytes == bytes) return remove(i);
     return nullptr;
   }
   void put(void* address, std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
     if (bytes > most_bytes) return void(munmap(address, bytes));
     while (pieces_ == most_pieces || bytes_ + bytes > most_bytes) {
       const std::size_t oldest = piece_[0].bytes;
@@ -51,34 +48,11 @@ class Kept {
     std::copy(piece_ + i + 1, piece_ + pieces_--, piece_ + i);
     return address;
   }
-  std::mutex mutex_;
   Piece piece_[most_pieces] = {};
   std::size_t pieces_ = 0, bytes_ = 0;
 };
 constinit Kept kept;
 
-}  // namespace
-
-void* storage_allocate(std::size_t bytes) {
-  if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
-  void* address = nullptr;
-  if (blocks_have_storage) {
-    if (posix_memalign(&address, granule, bytes)) address = nullptr;  // exact: one element too far is an error
-  } else if (is_mapped(bytes)) {
-    address = kept.take(mapped_size(bytes));
-    if (!address) {
-      address = lazy_allocate(mapped_size(bytes));
-      if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
-    }
-  } else {
-    address = std::aligned_alloc(granule, round_up(bytes, granule));
-  }
-  if (!address) throw std::bad_alloc();
-  poison(address, bytes);
-  return address;
-}
-
-namespace {
 // ThreadSanitizer remembers every write, in four times the memory. Of a block it sees only the ends: who uses the block
 // too early touches those, too.
 constexpr std::size_t seen = std::size_t(128) << 10;
@@ -87,7 +61,74 @@ __attribute__((no_sanitize("thread"), optimize("no-tree-loop-distribute-patterns
     std::uint64_t* words, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) words[i] = ~std::uint64_t(0);
 }
+
+// Pinned and managed memory: host code may touch it. In plan mode it is address space with nothing behind it.
+void* host_visible_allocate(std::size_t size, Kind kind) {
+  // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
+  constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
+  require(size <= (runtime().planning ? most_bytes : most_host_bytes), cudaErrorMemoryAllocation);
+  void* address = nullptr;
+  if (runtime().planning)
+    address = lazy_allocate(size);
+  else if (kind == Kind::managed)
+    address = managed_allocate(size);
+  if (!address) address = storage_allocate(size);
+  add_block(address, {size, kind, current_device()});
+  return address;
+}
+
+// Pinned and managed memory belong to both worlds.
+bool host_reaches(const Block* block) { return !block || block->kind == Kind::pinned || block->kind == Kind::managed; }
+
+// `wait`: the forms without Async.
+void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle, bool wait) {
+  CUstream_st& stream = find_stream(handle);
+  require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
+  if (bytes == 0) return;
+  require(to && from && in_bounds(to, bytes) && in_bounds(from, bytes));
+  const Block *const target = find_block(to), *const source = find_block(from);  // nullptr: the host's own memory
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require(kind == cudaMemcpyDefault || ((to_device ? target != nullptr : host_reaches(target)) &&
+                                        (from_device ? source != nullptr : host_reaches(source))));
+  runtime().work[stream.device].copied_bytes += bytes;
+  if (runtime().planning) return;
+  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
+  // Async, except from device to device.
+  const bool finish = !target || (wait && (host_reaches(target) || host_reaches(source)));
+  std::shared_ptr<char[]> staged;
+  if (!source && !finish && deferred()) {
+    staged = std::make_shared_for_overwrite<char[]>(bytes);
+    from = std::memcpy(staged.get(), from, bytes);
+  }
+  execute(stream, [=, staged = std::move(staged)] { std::memmove(to, from, bytes); });
+  if (wait && !deferred()) managed_host_view();
+  if (finish && deferred()) drain({{stream.id, stream.submitted}});
+}
+
+void fill(void* address, int value, std::size_t bytes, cudaStream_t handle) {
+  CUstream_st& stream = find_stream(handle);
+  if (bytes == 0) return;
+  require(address && find_block(address) && in_bounds(address, bytes));
+  runtime().work[stream.device].filled_bytes += bytes;
+  if (!runtime().planning) execute(stream, [=] { std::memset(address, value, bytes); });
+}
+
 }  // namespace
+
+void* storage_allocate(std::size_t bytes) {
+  if (runtime().planning) return reinterpret_cast<void*>(plan_address(bytes));
+  void* address = nullptr;
+  if (!is_mapped(bytes)) {  // not rounded up: AddressSanitizer sees one element too far
+    if (posix_memalign(&address, granule, bytes)) address = nullptr;
+  } else if (address = kept.take(mapped_size(bytes)); !address) {
+    address = lazy_allocate(mapped_size(bytes));
+    if (address) (void)madvise(address, mapped_size(bytes), MADV_HUGEPAGE);
+  }
+  if (!address) throw std::bad_alloc();
+  poison(address, bytes);
+  return address;
+}
 
 void poison(void* address, std::size_t bytes) noexcept {
   if (!poisoned) return;
@@ -110,7 +151,6 @@ void* lazy_allocate(std::size_t bytes) noexcept {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return address == MAP_FAILED ? nullptr : address;
 }
-void lazy_free(void* address, std::size_t bytes) noexcept { (void)munmap(address, bytes); }
 
 std::uintptr_t plan_address(std::size_t bytes) {
   std::uintptr_t& next = runtime().next_address;
@@ -119,25 +159,8 @@ std::uintptr_t plan_address(std::size_t bytes) {
   return address;
 }
 
-namespace {
-
-// A block comes (+1) or goes (-1). Unsigned sums wrap around, so both are additions.
-void count(const Block& block, int change) {
-  Live& live = runtime().live;
-  const auto times = static_cast<std::size_t>(change);
-  if (block.kind == Kind::pinned) {
-    live.pinned_bytes += times * block.size;
-  } else {
-    live.device_bytes += times * block.charged();
-    live.device_blocks += times;
-  }
-}
-
-}  // namespace
-
 void add_block(void* address, const Block& block) {
   runtime().blocks.emplace(reinterpret_cast<std::uintptr_t>(address), block);
-  count(block, +1);
 }
 
 Blocks::iterator block_at(const void* address, std::initializer_list<Kind> kinds) {
@@ -146,15 +169,14 @@ Blocks::iterator block_at(const void* address, std::initializer_list<Kind> kinds
   return found;
 }
 
-void release(Lock& lock, Blocks::iterator found, CUstream_st* stream) {
+void release(Blocks::iterator found, CUstream_st* stream) {
   const Block block = found->second;
   void* const address = reinterpret_cast<void*>(found->first);
   runtime().blocks.erase(found);
-  count(block, -1);
-  if (block.kind == Kind::pool) return pool_release(lock, address, block, stream);
+  if (block.kind == Kind::pool) return pool_release(address, block, stream);
   if (block.kind == Kind::device) refund(block.device, block.charged());
   if (block.kind != Kind::device && runtime().planning)
-    lazy_free(address, block.size);
+    munmap(address, block.size);
   else if (block.kind == Kind::managed)
     managed_free(address);
   else
@@ -164,12 +186,12 @@ void release(Lock& lock, Blocks::iterator found, CUstream_st* stream) {
 Block* find_block(const void* address, std::uintptr_t* base) {
   auto& blocks = runtime().blocks;
   const auto p = reinterpret_cast<std::uintptr_t>(address);
-  auto found = blocks.upper_bound(p);
-  if (found == blocks.begin()) return nullptr;
-  --found;
-  if (p - found->first >= found->second.size) return nullptr;
-  if (base) *base = found->first;
-  return &found->second;
+  const auto next = blocks.upper_bound(p);
+  if (next == blocks.begin()) return nullptr;
+  auto& [start, block] = *std::prev(next);
+  if (p - start >= block.size) return nullptr;
+  if (base) *base = start;
+  return &block;
 }
 
 bool in_bounds(const void* address, std::size_t bytes) {
@@ -185,136 +207,62 @@ bool in_bounds(const void* address, std::size_t bytes) {
   return block && block->accessible && end <= reached;
 }
 
-namespace {
-
-// Pinned and managed memory: host code may touch it. In plan mode it is address space with nothing behind it.
-void* host_visible_allocate(std::size_t size, Kind kind) {
-  // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
-  constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
-  require(size <= (runtime().planning ? most_bytes : most_host_bytes), cudaErrorMemoryAllocation);
-  void* address;
-  if (runtime().planning) {
-    address = lazy_allocate(size);
-    if (!address) address = reinterpret_cast<void*>(plan_address(size));
-  } else {
-    address = kind == Kind::managed ? managed_allocate(size) : storage_allocate(size);
-  }
-  add_block(address, {size, kind, current_device()});
-  return address;
-}
-
-// Who may touch an address; pinned and managed memory belong to both worlds.
-struct Reach {
-  bool host, device;
-};
-Reach reach_of(const void* address) {
-  const Block* block = find_block(address);
-  if (!block) return {true, false};
-  return {block->kind == Kind::pinned || block->kind == Kind::managed, true};
-}
-
-// `wait`: the forms without Async.
-cudaError_t copy(Lock& lock, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle,
-                 bool wait) {
-  CUstream_st& stream = find_stream(handle);
-  require(kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault, cudaErrorInvalidMemcpyDirection);
-  if (bytes == 0) return cudaSuccess;
-  require(to && from && in_bounds(to, bytes) && in_bounds(from, bytes));
-  const Reach target = reach_of(to), source = reach_of(from);
-  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  require(kind == cudaMemcpyDefault ||
-          ((to_device ? target.device : target.host) && (from_device ? source.device : source.host)));
-  count_work(stream.device, &Work::copied_bytes, bytes);
-  if (runtime().planning) return cudaSuccess;
-  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
-  // Async, except from device to device.
-  const bool finish = !target.device || (wait && (target.host || source.host));
-  if (!source.device && !finish && deferred()) {
-    const char* const first = static_cast<const char*>(from);
-    const auto staged = std::make_shared<std::vector<char>>(first, first + bytes);
-    execute(lock, stream, [=] { std::memmove(to, staged->data(), bytes); });
-  } else {
-    execute(lock, stream, [=] { std::memmove(to, from, bytes); });
-  }
-  if (wait && !deferred()) managed_host_view();
-  return finish && deferred() ? drain(lock, {{stream.id, stream.submitted}}) : cudaSuccess;
-}
-
-void fill(Lock& lock, void* address, int value, std::size_t bytes, cudaStream_t handle) {
-  CUstream_st& stream = find_stream(handle);
-  if (bytes == 0) return;
-  require(address && find_block(address) && in_bounds(address, bytes));
-  count_work(stream.device, &Work::filled_bytes, bytes);
-  if (!runtime().planning) execute(lock, stream, [=] { std::memset(address, value, bytes); });
-}
-
-}  // namespace
 }  // namespace oomlab::host
 
 using namespace oomlab::host;
 
 cudaError_t cudaMalloc(void** result, size_t size) {
-  return entry("cudaMalloc", cudaErrorMemoryAllocation, [&](Lock& lock) {
-    require(result);
-    *result = nullptr;
-    if (size == 0) return;
+  return result_entry<cudaErrorMemoryAllocation>("cudaMalloc", result, [&]() -> void* {
+    if (size == 0) return nullptr;
     require(size <= most_bytes, cudaErrorMemoryAllocation);
     const Block block{size, Kind::device, current_device()};
-    charge_or_trim(lock, block.device, block.charged());
+    make_fit(block.device, [&] { return charge(block.device, block.charged()); });
     try {
-      *result = storage_allocate(size);
+      void* const address = storage_allocate(size);
+      add_block(address, block);
+      return address;
     } catch (const std::bad_alloc&) {
       refund(block.device, block.charged());
       throw;
     }
-    add_block(*result, block);
   });
 }
-
-cudaError_t cudaFree(void* address) {
-  return release_entry("cudaFree", [&](Lock& lock) {
-    if (!address) return;
-    const auto freeable = [&] { return block_at(address, {Kind::device, Kind::pool, Kind::managed}); };
-    drain_device(lock, freeable()->second.device);
-    release(lock, freeable(), nullptr);  // looked for once more: the mutex was open in between
-  });
-}
-
 cudaError_t cudaMallocHost(void** result, size_t size) {
-  return entry("cudaMallocHost", cudaErrorMemoryAllocation, [&](Lock&) {
-    require(result);
-    *result = nullptr;
-    if (size) *result = host_visible_allocate(size, Kind::pinned);
-  });
+  return result_entry<cudaErrorMemoryAllocation>(
+      "cudaMallocHost", result, [&] { return size ? host_visible_allocate(size, Kind::pinned) : nullptr; });
 }
-
 cudaError_t cudaMallocManaged(void** result, size_t size, unsigned int flags) {
-  return result_entry("cudaMallocManaged", cudaErrorMemoryAllocation, result, [&](Lock&) {
+  return result_entry<cudaErrorMemoryAllocation>("cudaMallocManaged", result, [&] {
     require(size && flags == cudaMemAttachGlobal);
     return host_visible_allocate(size, Kind::managed);
   });
 }
 
-cudaError_t cudaFreeHost(void* address) {
-  return release_entry("cudaFreeHost", [&](Lock& lock) {
+cudaError_t cudaFree(void* address) {
+  return entry<cudaErrorUnknown, gives_back>("cudaFree", [&] {
     if (!address) return;
-    drain_device(lock, -1);
-    release(lock, block_at(address, {Kind::pinned}), nullptr);
+    const auto freeable = [&] { return block_at(address, {Kind::device, Kind::pool, Kind::managed}); };
+    drain_device(freeable()->second.device);
+    release(freeable(), nullptr);  // looked for once more: the mutex was open in between
+  });
+}
+cudaError_t cudaFreeHost(void* address) {
+  return entry<cudaErrorUnknown, gives_back>("cudaFreeHost", [&] {
+    if (!address) return;
+    drain_device(-1);
+    release(block_at(address, {Kind::pinned}), nullptr);
   });
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return entry("cudaMemcpy", cudaErrorUnknown,
-               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, nullptr, true); });
+  return entry("cudaMemcpy", [&] { copy(to, from, bytes, kind, nullptr, true); });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return entry("cudaMemcpyAsync", cudaErrorUnknown,
-               [&](Lock& lock) { return copy(lock, to, from, bytes, kind, stream, false); });
+  return entry("cudaMemcpyAsync", [&] { copy(to, from, bytes, kind, stream, false); });
 }
 cudaError_t cudaMemset(void* address, int value, size_t bytes) {
-  return entry("cudaMemset", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, nullptr); });
+  return entry("cudaMemset", [&] { fill(address, value, bytes, nullptr); });
 }
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
-  return entry("cudaMemsetAsync", cudaErrorUnknown, [&](Lock& lock) { fill(lock, address, value, bytes, stream); });
+  return entry("cudaMemsetAsync", [&] { fill(address, value, bytes, stream); });
 }

@@ -2,6 +2,7 @@
 
 #include <nccl.h>
 
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <set>
@@ -16,32 +17,33 @@ thread_local int group_depth = 0;
 thread_local std::vector<Request> group;
 thread_local ncclResult_t group_result = ncclSuccess;
 thread_local std::set<ncclComm_t> at_work;  // that this thread has given work to, and that it has not left
+thread_local char complaint[512] = "";      // for ncclGetLastError()
 
-// The frame of every call: the runtime's scope, exceptions, and the fault, which is reported when `work(fault)` has
-// given back what there is to give back.
+ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {
+  std::snprintf(complaint, sizeof complaint, "%.*s", static_cast<int>(why.size()), why.data());
+  return result;
+}
+
+// The frame of every call: the runtime's scope, exceptions, and the fault, with which a call does nothing. One that has
+// something to give back is told, does so in work(fault), and then reports it.
 template <class Work>
-ncclResult_t nccl_guarded(const char* call, Work&& work) noexcept {
+ncclResult_t nccl_entry(const char* call, Work&& work) noexcept {
   const bool fault = fault_point(call);
   const RuntimeScope scope;
   try {
-    work(fault);
+    if constexpr (std::is_invocable_v<Work, bool>)
+      work(fault);
+    else if (!fault)
+      work();
     return fault ? complain(ncclSystemError, std::string(call) + " failed") : ncclSuccess;
   } catch (const NcclRefusal& refusal) {
-    return refusal.result;
+    return complain(refusal.result, refusal.why);
   } catch (const std::bad_alloc&) {
     return complain(ncclSystemError, "out of host memory");
   } catch (const std::exception& error) {
     return complain(ncclInternalError, error.what());
   }
 }
-// The same for calls that do nothing when they are made to fail.
-template <class Work>
-ncclResult_t nccl_entry(const char* call, Work&& work) noexcept {
-  return nccl_guarded(call, [&](bool fault) {
-    if (!fault) work();
-  });
-}
-
 void check(const Request& o) {
   const auto must = [&](bool met, ncclResult_t otherwise, const char* why) {
     if (met) return;
@@ -58,7 +60,7 @@ void check(const Request& o) {
     for (const World::Rank& rank : o.comm->world->ranks)
       if (rank.device >= 0) peers.push_back(rank.device);
   }
-  Lock lock = lock_runtime();
+  const std::lock_guard lock(runtime().mutex);
   CUstream_st* const stream = stream_or_null(o.stream, o.comm->device);
   must(stream, ncclInvalidArgument, "no such stream");
   must(stream->device == o.comm->device, ncclInvalidArgument, "the stream is on another device");
@@ -71,10 +73,8 @@ void check(const Request& o) {
   }
   if (runtime().planning) return;
   at_work.insert(o.comm);
-  wait_for_unfinished(lock, *stream);
-  if (!deferred()) return;
-  must(drain(lock, {{stream->id, stream->submitted}}) == cudaSuccess, ncclUnhandledCudaError,
-       "work queued before has failed");
+  wait_for_unfinished(*stream);
+  if (deferred()) drain({{stream->id, stream->submitted}});
 }
 
 ncclResult_t submit(Request o) noexcept {
@@ -107,8 +107,7 @@ std::size_t leave(ncclComm_t comm, bool abort) {
 
 ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const ncclUniqueId& id, int rank,
                        bool blocking) {
-  bool in_progress = false;
-  const ncclResult_t made = nccl_guarded(call, [&](bool fault) {
+  const ncclResult_t made = nccl_entry(call, [&](bool fault) {
     if (!result || ranks < 1 || rank < 0 || rank >= ranks)
       refuse(ncclInvalidArgument, "ncclCommInitRank: rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     const std::shared_ptr<World> world = planning() ? nullptr : find_world(id, ranks);
@@ -118,18 +117,16 @@ ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const nc
     }
     if (fault) return;
     auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device(), world && !blocking});
-    comm->patient_until =
-        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience());
+    comm->patient_until = std::chrono::steady_clock::now() + patience();
     const Request join{{.call = Call::join}, comm.get()};
     if (world && group_depth > 0)
       group.push_back(join);
     else if (world)
       run({join});
     count_live(&Live::communicators, +1);
-    in_progress = comm->joining;
     *result = comm.release();
   });
-  return made == ncclSuccess && in_progress ? ncclInProgress : made;
+  return made == ncclSuccess && (*result)->joining ? ncclInProgress : made;
 }
 
 }  // namespace
@@ -148,7 +145,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
                                    "NCCL operation in progress"};
   return result >= 0 && result < std::ssize(texts) ? texts[result] : "unknown result code";
 }
-const char* ncclGetLastError(ncclComm_t) { return last_complaint(); }
+const char* ncclGetLastError(ncclComm_t) { return complaint; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return nccl_entry("ncclGetUniqueId", [&] {
@@ -167,7 +164,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  return nccl_guarded("ncclCommDestroy", [&](bool fault) {
+  return nccl_entry("ncclCommDestroy", [&](bool fault) {
     if (!comm) return;
     const std::string who = "rank " + std::to_string(comm->rank);
     if (const std::size_t left_over = leave(comm, false); left_over && !fault)
@@ -177,7 +174,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  return nccl_guarded("ncclCommAbort", [&](bool fault) {
+  return nccl_entry("ncclCommAbort", [&](bool fault) {
     const bool alone = group_depth == 0 && at_work.contains(comm);
     if (comm) leave(comm, true);
     if (machine().rendezvous && alone && !at_work.empty() && !fault)
@@ -190,10 +187,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   // How often this is asked during a set-up is a matter of time, so only the last answer counts as a call that may
   // fail.
-  if (comm && result && comm->joining) {
-    const RuntimeScope scope;
-    *result = set_up_state(*comm);
-    if (*result == ncclInProgress) return ncclSuccess;
+  if (comm && result && comm->joining && in_progress(*comm)) {
+    *result = ncclInProgress;
+    return ncclSuccess;
   }
   return nccl_entry("ncclCommGetAsyncError", [&] {
     if (!comm || !result) refuse(ncclInvalidArgument, "ncclCommGetAsyncError: null");
@@ -201,6 +197,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
     if (!comm->world) return;
     const WorldLock lock(comm->world->mutex);
     *result = comm->world->result;
+    if (*result) complain(*result, comm->world->failure);
   });
 }
 
@@ -238,13 +235,13 @@ ncclResult_t ncclGroupStart(void) {
 }
 
 ncclResult_t ncclGroupEnd(void) {
-  return nccl_guarded("ncclGroupEnd", [](bool fault) {
+  return nccl_entry("ncclGroupEnd", [](bool fault) {
     if (group_depth == 0) refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--group_depth > 0) return;
     const std::vector<Request> requests = std::exchange(group, {});
     const ncclResult_t refused = std::exchange(group_result, ncclSuccess);
     if (fault) return;
-    if (refused) throw NcclRefusal{refused};  // which has been complained of
+    if (refused) refuse(refused, complaint);
     run(requests);
   });
 }

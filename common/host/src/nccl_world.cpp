@@ -11,10 +11,9 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 
 #include "runtime.h"
 
@@ -23,9 +22,8 @@ namespace {
 
 // All of this with `registry_mutex` held. Where a world's mutex is needed, too, that one comes first.
 std::mutex registry_mutex;
-Mail mail;  // without send(): there is this process only
-std::map<Key, std::weak_ptr<World>> registry;
-std::map<Key, std::shared_ptr<World>> foreign;  // that no rank here has joined, and perhaps none will
+Mail mail;                                       // without send(): there is this process only
+std::map<Key, std::shared_ptr<World>> registry;  // also those that no rank here has joined, and perhaps none will
 std::uint64_t next_id = 1;
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
 // In a place that never grows: a program that goes on after a failure has not leaked it.
@@ -49,15 +47,13 @@ void take(int process, std::string_view text) {
   std::shared_ptr<World> world;
   {
     const std::lock_guard lock(registry_mutex);
-    if (const auto known = registry.find(message.key); known != registry.end()) world = known->second.lock();
-    if (!world && message.kind == Message::Kind::joined) {
-      world = foreign[message.key] = std::make_shared<World>(message.key, int(message.what.count));
-      registry[message.key] = world;
-    }
-    if (!world && message.kind == Message::Kind::failed) remember_failure(message.key, data);
+    if (const auto known = registry.find(message.key); known != registry.end())
+      world = known->second;
+    else if (message.kind == Message::Kind::joined)
+      world = registry[message.key] = std::make_shared<World>(message.key, int(message.what.count));
+    else if (message.kind == Message::Kind::failed)
+      remember_failure(message.key, data);
     if (!world) return;  // left, or posted to ranks that have left since
-    // Whoever leaves first has seen all come, or has failed.
-    if (message.kind == Message::Kind::left || message.kind == Message::Kind::failed) foreign.erase(message.key);
   }
   const WorldLock lock(world->mutex);
   world->receive(process, message, data);
@@ -78,15 +74,15 @@ std::function<void(int from, std::string_view message)> expect_processes(Mail it
   return take;
 }
 
-std::chrono::duration<double> patience() {
+std::chrono::steady_clock::duration patience() {
 #ifdef OOMLAB_HOST_CHECK
-  constexpr double kSeconds = 60;
+  constexpr double usual = 60;
 #else
-  const double kSeconds = mail.send ? 6 : 8;
+  const double usual = mail.send ? 6 : 8;
 #endif
   const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT");
   const double seconds = text ? std::strtod(text, nullptr) : 0;
-  return std::chrono::duration<double>(seconds > 0 ? seconds : kSeconds);
+  return std::chrono::milliseconds(std::llround(1000 * (seconds > 0 ? seconds : usual)));
 }
 
 Key make_key() {
@@ -102,23 +98,9 @@ std::shared_ptr<World> find_world(const ncclUniqueId& id, int size) {
   if (key.number == 0 || (mine ? key.number >= next_id : key.process >= std::uint64_t(mail.processes)))
     refuse(ncclInvalidArgument, "ncclCommInitRank: this id is not from ncclGetUniqueId()");
   if (failed_world(key).key == key) refuse(ncclRemoteError, failed_world(key).why);
-  std::weak_ptr<World>& entry = registry[key];
-  std::shared_ptr<World> world = entry.lock();
-  if (!world) entry = world = std::make_shared<World>(key, size);
-  foreign.erase(key);
+  std::shared_ptr<World>& world = registry[key];
+  if (!world) world = std::make_shared<World>(key, size);
   return world;
-}
-
-World::World(const Key& key, int size)
-    : key(key),
-      size(size),
-      ranks(std::size_t(size)),
-      collective(ranks.size() * ranks.size()),
-      direct(collective.size()) {}
-
-World::~World() {
-  const std::lock_guard lock(registry_mutex);
-  if (const auto mine = registry.find(key); mine != registry.end() && mine->second.expired()) registry.erase(mine);
 }
 
 void World::say(Message message, std::string_view data) {
@@ -132,8 +114,8 @@ void World::say(Message message, std::string_view data) {
 void World::deliver(int from, int to, Posted posted) {
   if (ranks[std::size_t(to)].device == -2) {
     const Message message{.kind = Message::Kind::posted, .key = key, .from = from, .to = to, .what = posted.what};
-    const auto* const data = posted.data ? reinterpret_cast<const char*>(posted.data->data()) : nullptr;
-    return tell(ranks[std::size_t(to)].process, message, {data, posted.data ? posted.data->size() : 0});
+    const auto* const data = reinterpret_cast<const char*>(posted.data->data());
+    return tell(ranks[std::size_t(to)].process, message, {data, posted.data->size()});
   }
   queue(posted.what.call, from, to).push_back(std::move(posted));
   if (Rank& rank = ranks[std::size_t(to)]; rank.waits_for == from) rank.changed.notify_all();
@@ -151,6 +133,7 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
     result = ncclResult_t(m.result);
     const std::lock_guard lock(registry_mutex);
     remember_failure(key, failure);
+    registry.erase(key);
   } else if (m.kind == Message::Kind::joined && m.what.count != std::uint64_t(size)) {
     const auto [fewer, more] = std::minmax({m.what.count, std::uint64_t(size)});
     return fail(ncclInvalidUsage, "ncclCommInitRank: " + std::to_string(fewer) + " ranks for one of them, " +
@@ -159,77 +142,60 @@ void World::receive(int its_process, const Message& m, std::string_view data) {
     return;
   } else if (m.kind == Message::Kind::posted) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(data.data());
-    if (valid(m.to))
-      deliver(m.from, m.to, {m.what, std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size())});
+    const auto copy = std::make_shared<const std::vector<std::byte>>(bytes, bytes + data.size());
+    if (valid(m.to)) deliver(m.from, m.to, {m.what, copy});
     return;
   } else if (m.kind == Message::Kind::left) {
-    ranks[std::size_t(m.from)].gone = true;
+    ranks[std::size_t(m.from)].gone = true;  // so all have come, or it has failed
+    const std::lock_guard lock(registry_mutex);
+    if (std::ranges::none_of(ranks, [](const Rank& r) { return r.device >= 0 && !r.gone; })) registry.erase(key);
   } else {
     const int device = its_process == mail.process ? m.to : -2;
-    if (const std::string why = why_not(m.from, device); !why.empty())
-      return fail(ncclInvalidUsage, "ncclCommInitRank: " + why);
+    const auto same = std::ranges::find(ranks, device, &Rank::device) - ranks.begin();
+    if (ranks[std::size_t(m.from)].device != -1)
+      return fail(ncclInvalidUsage, "ncclCommInitRank: rank " + std::to_string(m.from) + " comes twice");
+    if (device >= 0 && same < size)
+      return fail(ncclInvalidUsage, "ncclCommInitRank: ranks " + std::to_string(same) + " and " +
+                                        std::to_string(m.from) + " are both on device " + std::to_string(device));
     ranks[std::size_t(m.from)].device = device;
     ranks[std::size_t(m.from)].process = its_process;
   }
   for (Rank& rank : ranks) rank.changed.notify_all();
 }
 
-std::string World::why_not(int rank, int its_device) const {
-  if (ranks[std::size_t(rank)].device != -1) return "rank " + std::to_string(rank) + " comes twice";
-  for (int other = 0; other < size; ++other)
-    if (its_device >= 0 && ranks[std::size_t(other)].device == its_device)
-      return "ranks " + std::to_string(std::min(rank, other)) + " and " + std::to_string(std::max(rank, other)) +
-             " are both on device " + std::to_string(its_device);
-  return "";
-}
-
 // --------------------------------------------------------------------------------------------------------- collectives
-namespace {
 
 constexpr const char* names_of_calls[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter",
                                           "ncclAllGather", "ncclSend",   "ncclRecv",      "ncclCommInitRank"};
-
-thread_local char last_text[512] = "";
-
-}  // namespace
-
 const char* name_of(Call call) { return names_of_calls[static_cast<int>(call)]; }
-const char* last_complaint() { return last_text; }
 
 std::size_t bytes_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8: return 1;
-    case ncclFloat16:
-    case ncclBfloat16: return 2;
-    case ncclFloat32: return 4;
-  }
-  return 0;
+  if (type == ncclInt8) return 1;
+  if (type == ncclFloat32) return 4;
+  return type == ncclFloat16 || type == ncclBfloat16 ? 2 : 0;
 }
 std::size_t sent_bytes(const Request& o) {
   const auto [call, type, root, count] = o.what;
-  if (call == Call::receive || call == Call::join || (call == Call::broadcast && o.comm->rank != root)) return 0;
+  if (call == Call::receive || (call == Call::broadcast && o.comm->rank != root)) return 0;
   return count * bytes_of(type) * std::size_t(call == Call::reduce_scatter ? o.comm->size : 1);
 }
 std::size_t received_bytes(const Request& o) {
   const auto [call, type, root, count] = o.what;
-  if (call == Call::send || call == Call::join || (call == Call::reduce && o.comm->rank != root)) return 0;
+  if (call == Call::send || (call == Call::reduce && o.comm->rank != root)) return 0;
   return count * bytes_of(type) * std::size_t(call == Call::all_gather ? o.comm->size : 1);
 }
 
-ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept {
-  std::snprintf(last_text, sizeof last_text, "%.*s", static_cast<int>(why.size()), why.data());
-  return result;
-}
-void refuse(ncclResult_t result, std::string_view why) { throw NcclRefusal{complain(result, why)}; }
-void refuse(World& world, ncclResult_t result, const std::string& why) {
-  world.fail(result, why);
-  refuse(world.result, world.failure);
-}
 void require_no_failure(const World& world) {
   if (!world.failure.empty()) refuse(world.result, world.failure);
 }
 
 namespace {
+
+// The world fails; its first failure is what all its ranks are refused with.
+[[noreturn]] void refuse(World& world, ncclResult_t result, const std::string& why) {
+  world.fail(result, why);
+  oomlab::host::refuse(world.result, world.failure);
+}
 
 // Which device's rank is blocked, and on which other's: what may close a circle.
 struct Blocked {
@@ -262,8 +228,7 @@ std::string who_waits(Call call, int rank, int from) {
 template <class Done>
 void wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done done) {
   if (done()) return;
-  const auto until =
-      std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() + patience());
+  const auto until = std::chrono::steady_clock::now() + patience();
   const auto over = [&] { return done() || !world.failure.empty() || world.ranks[std::size_t(from)].gone; };
   const std::string who = who_waits(call, rank, from);
   World::Rank& mine = world.ranks[std::size_t(rank)];
@@ -326,12 +291,9 @@ void post(const Request& o) {
   World& world = *o.comm->world;
   const int rank = o.comm->rank, to = o.what.root;
   const bool message = o.what.call == Call::send;
-  std::shared_ptr<std::vector<std::byte>> data;
-  if (const std::size_t bytes = sent_bytes(o)) {
-    const DeviceView view(o.comm->device);
-    const auto* const from = static_cast<const std::byte*>(o.send);
-    data = std::make_shared<std::vector<std::byte>>(from, from + bytes);
-  }
+  const DeviceView view(o.comm->device);
+  const auto* const from = static_cast<const std::byte*>(o.send);
+  const auto data = std::make_shared<const std::vector<std::byte>>(from, from + sent_bytes(o));
   const auto handshake = message && machine().rendezvous ? make_handshake(o.comm->world, rank, to) : nullptr;
   {
     const WorldLock lock(world.mutex);
@@ -345,15 +307,15 @@ void post(const Request& o) {
       if (!message || other == to) world.deliver(rank, other, {o.what, data, handshake});
     if (!handshake || world.ranks[std::size_t(to)].device < 0) return;  // other processes: buffered
   }
-  const Lock lock = lock_runtime();
+  const std::lock_guard lock(runtime().mutex);
   if (CUstream_st* const stream = stream_or_null(o.stream, o.comm->device)) stream->unfinished.push_back(handshake);
 }
 
 std::string described(const What& what) {
-  const std::string text = std::string(name_of(what.call)) + " of " + std::to_string(what.count) +
-                           " elements of type " + std::to_string(int(what.type));
-  const bool rooted = what.call == Call::reduce || what.call == Call::broadcast;
-  return rooted ? text + ", root " + std::to_string(what.root) : text;
+  std::string text = std::string(name_of(what.call)) + " of " + std::to_string(what.count) + " elements of type " +
+                     std::to_string(int(what.type));
+  if (what.call == Call::reduce || what.call == Call::broadcast) text += ", root " + std::to_string(what.root);
+  return text;
 }
 
 // The second half.
@@ -389,21 +351,14 @@ void finish(const Request& o) {
   lock.unlock();
 
   const DeviceView view(o.comm->device);
-  const std::size_t bytes = o.what.count * bytes_of(o.what.type);
-  if (bytes == 0) return;
-  auto* const to = static_cast<std::byte*>(o.receive);
-  switch (call) {
-    case Call::receive: std::memcpy(to, all[0].data->data(), bytes); break;
-    case Call::broadcast: std::memcpy(to, all[std::size_t(o.what.root)].data->data(), bytes); break;
-    case Call::all_gather:
-      for (std::size_t r = 0; r < all.size(); ++r) std::memcpy(to + r * bytes, all[r].data->data(), bytes);
-      break;
-    default:
-      if (received_bytes(o) == 0) break;
-      std::vector<const std::byte*> from;
-      for (const Posted& p : all)
-        from.push_back(p.data->data() + (call == Call::reduce_scatter ? std::size_t(rank) * bytes : 0));
-      add_up(to, from, o.what);
+  auto* to = static_cast<std::byte*>(o.receive);
+  if (call == Call::receive || call == Call::broadcast || call == Call::all_gather) {
+    for (const Posted& p : all) to = std::ranges::copy(*p.data, to).out;  // of a broadcast, only the root's has bytes
+  } else if (const std::size_t bytes = received_bytes(o)) {
+    std::vector<const std::byte*> parts;
+    for (const Posted& p : all)
+      parts.push_back(p.data->data() + (call == Call::reduce_scatter ? std::size_t(rank) * bytes : 0));
+    add_up(to, parts, o.what);
   }
 }
 
@@ -415,17 +370,16 @@ void run(const std::vector<Request>& requests) {
     if (!request.comm->joining) finish(request);
 }
 
-ncclResult_t set_up_state(ncclComm& comm) {
+bool in_progress(ncclComm& comm) {
+  const RuntimeScope scope;
   World& world = *comm.world;
   const WorldLock lock(world.mutex);
-  if (world.failure.empty()) {
-    const auto missing = std::ranges::find(world.ranks, -1, &World::Rank::device) - world.ranks.begin();
-    comm.joining = missing < world.size;
-    if (!comm.joining) return ncclSuccess;
-    if (std::chrono::steady_clock::now() < comm.patient_until) return ncclInProgress;
+  if (!world.failure.empty()) return false;
+  const auto missing = std::ranges::find(world.ranks, -1, &World::Rank::device) - world.ranks.begin();
+  comm.joining = missing < world.size;
+  if (comm.joining && std::chrono::steady_clock::now() >= comm.patient_until)
     world.fail(ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
-  }
-  return complain(world.result, world.failure);
+  return comm.joining && world.failure.empty();
 }
 
 }  // namespace oomlab::host

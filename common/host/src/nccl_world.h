@@ -11,10 +11,12 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace oomlab::host {
@@ -58,13 +60,8 @@ struct Message {
 using WorldLock = std::unique_lock<std::mutex>;
 
 struct World {
-  World(const Key& key, int size);
-  ~World();
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-  std::deque<Posted>& queue(Call call, int from, int to) {
-    return (call == Call::send ? direct : collective)[std::size_t(from) * std::size_t(size) + std::size_t(to)];
-  }
+  World(const Key& key, int size) : key(key), size(size), ranks(std::size_t(size)) {}
+  std::deque<Posted>& queue(Call call, int from, int to) { return queues[{call == Call::send, from, to}]; }
 
   // All of these with `mutex` held.
   /// To all ranks, in this process and in the others.
@@ -86,31 +83,25 @@ struct World {
     int waits_for = -1;
   };
   std::vector<Rank> ranks;
-  std::vector<std::deque<Posted>> collective, direct;  // from · size + to
-  std::string failure;                                 // the first one; nothing works any more
+  std::map<std::tuple<bool, int, int>, std::deque<Posted>> queues;
+  std::string failure;  // the first one; nothing works any more
   ncclResult_t result = ncclSuccess;
-
- private:
-  std::string why_not(int rank, int device) const;  // it may not join; "": it may
 };
 
-/// The world of an id, made by whoever comes first. Refuses an id that is none, or whose world has failed.
+/// The world of an id, made by whoever comes first, until it has failed or its ranks here have left. Refuses an id that
+/// is none, or whose world has failed.
 std::shared_ptr<World> find_world(const ncclUniqueId& id, int size);
 /// A new id's content.
 Key make_key();
 /// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or a default.
-std::chrono::duration<double> patience();
+std::chrono::steady_clock::duration patience();
 
-/// What a call refuses with: thrown anywhere inside it, returned by its frame.
+/// What a call refuses with, and why: thrown anywhere inside it, returned by its frame.
 struct NcclRefusal {
   ncclResult_t result;
+  std::string why;
 };
-/// Returns `result`, and keeps the text for ncclGetLastError().
-ncclResult_t complain(ncclResult_t result, std::string_view why) noexcept;
-const char* last_complaint();
-[[noreturn]] void refuse(ncclResult_t result, std::string_view why);
-/// The same for all ranks: the world fails. Its first failure is what is refused with.
-[[noreturn]] void refuse(World& world, ncclResult_t result, const std::string& why);
+[[noreturn]] inline void refuse(ncclResult_t result, std::string why) { throw NcclRefusal{result, std::move(why)}; }
 /// Refuses when the world has failed.
 void require_no_failure(const World& world);
 
@@ -130,8 +121,8 @@ std::size_t sent_bytes(const Request& request);
 std::size_t received_bytes(const Request& request);
 /// Does them all: every first half, then every second one.
 void run(const std::vector<Request>& requests);
-/// Of a communicator that is being set up: ncclInProgress while a rank has not come.
-ncclResult_t set_up_state(ncclComm& comm);
+/// Of a communicator that is being set up: a rank has not come yet, and may still.
+bool in_progress(ncclComm& comm);
 
 }  // namespace oomlab::host
 

@@ -52,7 +52,7 @@ bool grow(Pool& pool, std::size_t bytes) {
     const std::uint64_t offset = pool.next_offset;
     pool.next_offset += size;
     pool.chunks[offset] = {size, base};
-    pool.ranges[offset] = {size, true, offset, {}};
+    pool.ranges[offset] = {size, true, {}};
     pool.free.insert({size, offset});
     pool.reserved += size;
     pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
@@ -70,7 +70,7 @@ std::uint64_t take(Pool& pool, std::size_t bytes, CUstream_st& stream) {
   for (const Ticket& t : range.after)
     if (t.stream != stream.id && !all_done({t})) after.push_back(t);
   if (size > bytes) {
-    pool.ranges[offset + bytes] = {size - bytes, true, range.chunk, range.after};
+    pool.ranges[offset + bytes] = {size - bytes, true, range.after};
     pool.free.insert({size - bytes, offset + bytes});
   }
   range.size = bytes;
@@ -85,8 +85,7 @@ std::uint64_t take(Pool& pool, std::size_t bytes, CUstream_st& stream) {
 // Two neighbours that are free, in one chunk, become one.
 void join(Pool& pool, std::map<std::uint64_t, Pool::Range>::iterator low) {
   const auto high = std::next(low);
-  if (high == pool.ranges.end() || !low->second.free || !high->second.free || low->second.chunk != high->second.chunk)
-    return;
+  if (high == pool.ranges.end() || !low->second.free || !high->second.free || pool.chunks.contains(high->first)) return;
   for (const auto& range : {low, high}) pool.free.erase({range->second.size, range->first});
   low->second.size += high->second.size;
   low->second.after.insert(low->second.after.end(), high->second.after.begin(), high->second.after.end());
@@ -104,9 +103,9 @@ void give_back(Pool& pool, std::uint64_t offset, const Tickets& after) {
   if (range != pool.ranges.begin()) join(pool, std::prev(range));
 }
 
-void delete_if_over(Lock& lock, Pool* pool) {
-  if (!pool->destroyed || pool->used) return;
-  drain_device(lock, -1);
+void delete_if_over(Pool* pool) {
+  if (pool->used || runtime().pools.contains(pool)) return;
+  drain_device(-1);
   while (!pool->chunks.empty()) release_chunk(*pool, pool->chunks.begin());
   delete pool;
 }
@@ -116,60 +115,42 @@ Pool& find_pool(cudaMemPool_t handle) {
   return *handle;
 }
 
-void* pool_allocate(Lock& lock, std::size_t size, Pool& pool, CUstream_st& stream) {
+void* pool_allocate(std::size_t size, Pool& pool, CUstream_st& stream) {
   if (size == 0) return nullptr;
   require(size <= most_bytes, cudaErrorMemoryAllocation);
   const std::size_t bytes = round_up(size, granule);
-  const auto fits = [&] { return pool.free.lower_bound({bytes, 0}) != pool.free.end() || grow(pool, bytes); };
-  if (!fits()) {
-    drain_device(lock, pool.device);
-    trim_pools(pool.device, true);
-    require(fits(), cudaErrorMemoryAllocation);
-  }
+  make_fit(pool.device, [&] { return pool.free.lower_bound({bytes, 0}) != pool.free.end() || grow(pool, bytes); });
+  // Before the books change, because it may throw.
+  void* address = blocks_have_storage && !runtime().planning ? storage_allocate(size) : nullptr;
   const Block block{size, Kind::pool, pool.device, &pool, take(pool, bytes, stream)};
-  const auto chunk = pool.chunks.find(pool.ranges.at(block.offset).chunk);
-  char* address = chunk->second.base + (block.offset - chunk->first);
-  if (!chunk->second.base) {
-    try {
-      address = static_cast<char*>(storage_allocate(size));
-    } catch (const std::bad_alloc&) {
-      give_back(pool, block.offset, {});
-      throw;
-    }
-  }
+  const auto& [start, chunk] = *std::prev(pool.chunks.upper_bound(block.offset));
+  if (!address) address = chunk.base + (block.offset - start);
   add_block(address, block);
-  if (poisoned && !runtime().planning) execute(lock, stream, [=] { poison(address, size); });
+  if (poisoned && !runtime().planning) execute(stream, [=] { poison(address, size); });
   return address;
 }
 
 }  // namespace
 
-void pool_release(Lock& lock, void* address, const Block& block, CUstream_st* stream) {
+void pool_release(void* address, const Block& block, CUstream_st* stream) {
   give_back(*block.pool, block.offset, stream && deferred() ? Tickets{{stream->id, stream->submitted}} : Tickets{});
-  delete_if_over(lock, block.pool);
+  delete_if_over(block.pool);
   if (!blocks_have_storage || runtime().planning) return;
-  if (stream)
-    execute(lock, *stream, [=] { storage_free(address, block.size); });
-  else
-    storage_free(address, block.size);
+  const auto free = [=] { storage_free(address, block.size); };
+  stream ? execute(*stream, free) : free();
 }
 
 void trim_pools(int device, bool everything) {
   for (const cudaMemPool_t pool : runtime().pools)
-    if (device < 0 || pool->device == device) trim(*pool, everything ? 0 : pool->threshold);
+    if (pool->device == device) trim(*pool, everything ? 0 : pool->threshold);
 }
 
-cudaMemPool_t new_pool(Runtime& r, int device) {
-  auto pool = std::make_unique<Pool>();
-  pool->device = device;
-  return *r.pools.insert(pool.release()).first;
-}
+cudaMemPool_t new_pool(Runtime& r, int device) { return *r.pools.insert(new Pool{.device = device}).first; }
 
-void destroy_default_pools(Lock& lock) {
+void destroy_default_pools() {
   for (const Device& device : runtime().devices) {
-    device.default_pool->destroyed = true;
     runtime().pools.erase(device.default_pool);
-    delete_if_over(lock, device.default_pool);
+    delete_if_over(device.default_pool);
   }
 }
 
@@ -183,48 +164,45 @@ bool open_to(const void* address, int device) {
 using namespace oomlab::host;
 
 cudaError_t cudaMallocAsync(void** result, size_t size, cudaStream_t handle) {
-  return result_entry("cudaMallocAsync", cudaErrorMemoryAllocation, result, [&](Lock& lock) {
+  return result_entry<cudaErrorMemoryAllocation>("cudaMallocAsync", result, [&] {
     CUstream_st& stream = find_stream(handle);
-    return pool_allocate(lock, size, *device_of(stream.device).default_pool, stream);
+    return pool_allocate(size, *device_of(stream.device).default_pool, stream);
   });
 }
 cudaError_t cudaMallocFromPoolAsync(void** result, size_t size, cudaMemPool_t pool, cudaStream_t stream) {
-  return result_entry("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation, result,
-                      [&](Lock& lock) { return pool_allocate(lock, size, find_pool(pool), find_stream(stream)); });
+  return result_entry<cudaErrorMemoryAllocation>(
+      "cudaMallocFromPoolAsync", result, [&] { return pool_allocate(size, find_pool(pool), find_stream(stream)); });
 }
 cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
-  return release_entry("cudaFreeAsync", [&](Lock& lock) {
+  return entry<cudaErrorUnknown, gives_back>("cudaFreeAsync", [&] {
     CUstream_st& stream = find_stream(handle);
-    release(lock, block_at(address, {Kind::pool}), &stream);
+    release(block_at(address, {Kind::pool}), &stream);
   });
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* result, const cudaMemPoolProps* props) {
-  return result_entry("cudaMemPoolCreate", cudaErrorMemoryAllocation, result, [&](Lock&) {
+  return result_entry<cudaErrorMemoryAllocation>("cudaMemPoolCreate", result, [&] {
     require(props && props->allocType == cudaMemAllocationTypePinned && !props->handleTypes &&
-            props->location.type == cudaMemLocationTypeDevice && !props->usage && !props->maxSize);
+            props->location.type == cudaMemLocationTypeDevice);
     require_device(props->location.id);
-    ++runtime().live.pools;
     return new_pool(runtime(), props->location.id);
   });
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
-  return release_entry("cudaMemPoolDestroy", [&](Lock& lock) {
+  return entry<cudaErrorUnknown, gives_back>("cudaMemPoolDestroy", [&] {
     Pool& pool = find_pool(handle);
     require(&pool != device_of(pool.device).default_pool);
     runtime().pools.erase(&pool);
-    --runtime().live.pools;
-    pool.destroyed = true;
-    delete_if_over(lock, &pool);  // with blocks outstanding: when the last one is freed
+    delete_if_over(&pool);  // with blocks outstanding: when the last one is freed
   });
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t handle, size_t keep) {
-  return entry("cudaMemPoolTrimTo", cudaErrorUnknown, [&](Lock&) { trim(find_pool(handle), keep); });
+  return entry("cudaMemPoolTrimTo", [&] { trim(find_pool(handle), keep); });
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attr, void* value) {
-  return entry("cudaMemPoolSetAttribute", cudaErrorUnknown, [&](Lock&) {
+  return entry("cudaMemPoolSetAttribute", [&] {
     Pool& pool = find_pool(handle);
     require(value);
     const std::uint64_t number = *static_cast<const std::uint64_t*>(value);
@@ -236,43 +214,36 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attr, 
     }
   });
 }
-
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attr, void* value) {
-  return entry("cudaMemPoolGetAttribute", cudaErrorUnknown, [&](Lock&) {
+  return result_entry("cudaMemPoolGetAttribute", static_cast<std::uint64_t*>(value), [&] {
     const Pool& pool = find_pool(handle);
-    require(value);
-    std::uint64_t& number = *static_cast<std::uint64_t*>(value);
     switch (attr) {
-      case cudaMemPoolAttrReleaseThreshold: number = pool.threshold; return;
-      case cudaMemPoolAttrReservedMemCurrent: number = pool.reserved; return;
-      case cudaMemPoolAttrReservedMemHigh: number = pool.reserved_high; return;
-      case cudaMemPoolAttrUsedMemCurrent: number = pool.used; return;
-      case cudaMemPoolAttrUsedMemHigh: number = pool.used_high; return;
+      case cudaMemPoolAttrReleaseThreshold: return pool.threshold;
+      case cudaMemPoolAttrReservedMemCurrent: return pool.reserved;
+      case cudaMemPoolAttrReservedMemHigh: return pool.reserved_high;
+      case cudaMemPoolAttrUsedMemCurrent: return pool.used;
+      case cudaMemPoolAttrUsedMemHigh: return pool.used_high;
     }
-    require(false);
+    throw Refusal{cudaErrorInvalidValue};
   });
 }
 
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* list, size_t count) {
-  return entry("cudaMemPoolSetAccess", cudaErrorUnknown, [&](Lock&) {
+  return entry("cudaMemPoolSetAccess", [&] {
     Pool& pool = find_pool(handle);
     require(list || !count);
     std::uint64_t peers = pool.peers;
     for (std::size_t i = 0; i < count; ++i) {
-      const int device = list[i].location.id;
-      const bool may = list[i].flags == cudaMemAccessFlagsProtReadWrite;
-      require(list[i].location.type == cudaMemLocationTypeDevice);
-      require_device(device);
-      require(may || device != pool.device, cudaErrorInvalidDevice);  // a device keeps access to its own memory
-      const std::uint64_t bit = std::uint64_t(1) << device;
-      peers = may ? peers | bit : peers & ~bit;
+      require(list[i].location.type == cudaMemLocationTypeDevice && list[i].flags == cudaMemAccessFlagsProtReadWrite);
+      require_device(list[i].location.id);
+      peers |= std::uint64_t(1) << list[i].location.id;
     }
     pool.peers = peers;
   });
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* result, int device) {
-  return result_entry("cudaDeviceGetDefaultMemPool", cudaErrorUnknown, result, [&](Lock&) {
+  return result_entry("cudaDeviceGetDefaultMemPool", result, [&] {
     require_device(device);
     return device_of(device).default_pool;
   });

@@ -1,7 +1,8 @@
 #pragma once
 // What the host runtime knows, shared by its source files. One mutex guards all of it: every call of the API holds it,
-// and so everything here is called with it held; it is open only while a kernel, a copy or another wait runs. Managed
-// memory's page tables have a lock of their own (managed.cpp), because they are used inside a signal handler.
+// and so everything here is called with it held; it is open only while a kernel, a copy or another wait runs
+// (Unlocked). Managed memory's page tables have a lock of their own (managed.cpp), because they are used inside a
+// signal handler.
 
 #include <atomic>
 #include <cstdint>
@@ -12,12 +13,20 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <random>
 #include <set>
-#include <type_traits>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "oomlab_host.h"
+
+#ifdef OOMLAB_HOST_ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) (void)0
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) (void)0
+#endif
 
 namespace oomlab::host {
 
@@ -42,6 +51,7 @@ struct Unfinished {
 };
 using UnfinishedWork = std::vector<std::shared_ptr<Unfinished>>;
 
+inline constexpr int most_devices = 64;
 inline constexpr std::size_t granule = 512, vmm_granule = std::size_t(2) << 20;
 inline std::size_t round_up(std::size_t n, std::size_t step) { return (n + step - 1) / step * step; }
 
@@ -50,12 +60,13 @@ enum class Kind : std::uint8_t { device, pool, managed, pinned, mapped };
 /// One piece of memory that the program holds, found by address.
 struct Block {
   std::size_t size = 0;  // as asked for
-  std::size_t charged() const { return kind == Kind::mapped ? 0 : round_up(size, granule); }
+  std::size_t charged() const { return round_up(size, granule); }
   Kind kind = Kind::device;
   int device = 0;
   cudaMemPool_t pool = nullptr;  // and its place there
   std::uint64_t offset = 0;
   bool accessible = true;  // false: mapped, and cuMemSetAccess is still to come
+  std::shared_ptr<void> mapped = nullptr;
 };
 using Blocks = std::map<std::uintptr_t, Block>;
 
@@ -73,22 +84,21 @@ struct CUstream_st {
   bool blocking = true;  // synchronises with the default stream
   bool alive = true;     // not destroyed; with work left it goes on, nameless, until that is done
   std::uint64_t submitted = 0, done = 0;
-  std::deque<oomlab::host::Operation> queue;
-  oomlab::host::UnfinishedWork unfinished;  // its own, and what it has to wait for
+  std::deque<oomlab::host::Operation> queue = {};
+  oomlab::host::UnfinishedWork unfinished = {};  // its own, and what it has to wait for
 };
 
 struct CUevent_st {
   int device = 0;
-  oomlab::host::Ticket ticket;
-  oomlab::host::UnfinishedWork unfinished;
-  std::shared_ptr<double> milliseconds;  // when the record was reached, written by its operation; null: not recorded
+  oomlab::host::Ticket ticket = {};
+  oomlab::host::UnfinishedWork unfinished = {};
+  std::shared_ptr<double> milliseconds = {};  // of the record, once it was reached; null: not recorded
 };
 
 struct CUmemPoolHandle_st {
   struct Range {
     std::size_t size;
     bool free;
-    std::uint64_t chunk;
     oomlab::host::Tickets after;  // deferred streams: work that may still use this free range
   };
   struct Chunk {
@@ -96,12 +106,11 @@ struct CUmemPoolHandle_st {
     char* base;  // nullptr in AddressSanitizer builds, where every block has storage of its own
   };
   int device = 0;
-  bool destroyed = false;
   std::uint64_t peers = 0;  // bit d: device d may reach it
   std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0, next_offset = 0;
-  std::map<std::uint64_t, Chunk> chunks;                 // by offset
-  std::map<std::uint64_t, Range> ranges;                 // by offset; together they fill the chunks
-  std::set<std::pair<std::size_t, std::uint64_t>> free;  // size, offset: best fit, then lowest
+  std::map<std::uint64_t, Chunk> chunks = {};                 // by offset
+  std::map<std::uint64_t, Range> ranges = {};                 // by offset; together they fill the chunks
+  std::set<std::pair<std::size_t, std::uint64_t>> free = {};  // size, offset: best fit, then lowest
 };
 
 namespace oomlab::host {
@@ -109,23 +118,27 @@ namespace oomlab::host {
 struct Runtime {
   Runtime();
   std::mutex mutex;
+  std::string no_machine;  // why not, where the environment describes none: then every call fails
   Machine machine;
   bool planning = false;
   std::vector<Device> devices;
   Blocks blocks;
   std::map<std::uint64_t, std::unique_ptr<CUstream_st>> streams;  // all, also destroyed ones with work left
   std::set<cudaEvent_t> events;
-  std::set<cudaMemPool_t> pools;
-  std::uint64_t next_stream = 1, random = 1;
+  std::set<cudaMemPool_t> pools;  // without those that are destroyed and still have blocks
+  std::uint64_t next_stream = 1;
+  std::mt19937_64 random;           // deferred streams: whose turn it is
   std::uintptr_t next_address = 0;  // plan mode
-  Live live;
-  Work work[64];                             // by device, since the program began
-  cudaError_t deferred_error = cudaSuccess;  // of queued work; the next synchronising call returns it
+  Live counted;                     // of what live() is to say, what is in no list here
+  Work work[most_devices];          // by device, since the program began
 };
-/// Made at the first call; reads the environment. Throws std::invalid_argument when that is nonsense.
+/// Made at the first call; reads the environment.
 Runtime& runtime();
-using Lock = std::unique_lock<std::mutex>;
-inline Lock lock_runtime() { return Lock(runtime().mutex); }
+/// While one is alive, the mutex is open.
+struct Unlocked {
+  Unlocked() { runtime().mutex.unlock(); }
+  ~Unlocked() { runtime().mutex.lock(); }
+};
 
 // -------------------------------------------------------------------------------------------------------------- errors
 
@@ -138,49 +151,47 @@ inline void require(bool met, cudaError_t otherwise = cudaErrorInvalidValue) {
 }
 
 cudaError_t set_last_error(cudaError_t error) noexcept;
-cudaError_t error_of_current_exception() noexcept;
 
-/// In the runtime's scope, with the mutex, without exceptions. `work(lock)` returns a code, or nothing for success.
+/// In the runtime's scope, with the mutex, without exceptions.
 template <class Work>
 cudaError_t guarded(Work&& work) noexcept {
   const RuntimeScope scope;
   try {
-    Lock lock = lock_runtime();
-    if constexpr (std::is_void_v<decltype(work(lock))>)
-      return work(lock), cudaSuccess;
-    else
-      return work(lock);
+    const std::lock_guard lock(runtime().mutex);
+    require(runtime().no_machine.empty(), cudaErrorInitializationError);
+    work();
+    return cudaSuccess;
+  } catch (const Refusal& refusal) {
+    return refusal.error;
+  } catch (const std::bad_alloc&) {
+    return cudaErrorMemoryAllocation;
   } catch (...) {
-    return error_of_current_exception();
+    return cudaErrorUnknown;
   }
 }
-/// The frame of every call of the runtime and of the driver: the fault seam, and all that. A call that `gives_back`
-/// something does so, and then reports the fault.
-template <class Work>
-cudaError_t frame(const char* call, cudaError_t fault, bool gives_back, Work&& work) noexcept {
+/// The frame of every call of the runtime and of the driver: the fault seam, and all that. A call that gives something
+/// back does so, and then reports the fault.
+inline constexpr bool gives_back = true;
+template <cudaError_t fault, bool back, class Work>
+cudaError_t frame(const char* call, Work&& work) noexcept {
   const bool fails = fault_point(call);
-  if (fails && !gives_back) return fault;
+  if (fails && back != gives_back) return fault;
   const cudaError_t error = guarded(work);
   return fails ? fault : error;
 }
 /// The runtime's calls also set the last error.
-template <class Work>
-cudaError_t entry(const char* call, cudaError_t fault, Work&& work) noexcept {
-  return set_last_error(frame(call, fault, false, work));
+template <cudaError_t fault = cudaErrorUnknown, bool back = false, class Work>
+cudaError_t entry(const char* call, Work&& work) noexcept {
+  return set_last_error(frame<fault, back>(call, work));
 }
-/// Of a call that has a result: what work(lock) returns.
-template <class Result, class Work>
-cudaError_t result_entry(const char* call, cudaError_t fault, Result* result, Work&& work) noexcept {
-  return entry(call, fault, [&](Lock& lock) {
+/// Of a call that has a result: what work() returns.
+template <cudaError_t fault = cudaErrorUnknown, class Result, class Work>
+cudaError_t result_entry(const char* call, Result* result, Work&& work) noexcept {
+  return entry<fault>(call, [&] {
     require(result);
-    *result = work(lock);
+    *result = work();
   });
 }
-template <class Work>
-cudaError_t release_entry(const char* call, Work&& work) noexcept {
-  return set_last_error(frame(call, cudaErrorUnknown, true, work));
-}
-
 // ------------------------------------------------------------------------------------------------------------- devices
 
 int current_device();
@@ -189,12 +200,8 @@ int device_of_this_thread() noexcept;
 Device& device_of(int number);
 /// Refuses a number that is no device's.
 void require_device(int number);
-/// Adds to what a device has been asked to do (host::work()).
-void count_work(int device, std::uint64_t Work::*what, std::uint64_t amount = 1);
 /// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never).
 bool charge(int device, std::size_t bytes);
-/// The same; what the pools hold and do not use is given back first. Refuses when that is not enough.
-void charge_or_trim(Lock& lock, int device, std::size_t bytes);
 void refund(int device, std::size_t bytes);
 
 // -------------------------------------------------------------------------------------------------------------- memory
@@ -214,9 +221,9 @@ void add_block(void* address, const Block& block);
 /// The block that begins at `address`; refuses when there is none, or one of another kind.
 Blocks::iterator block_at(const void* address, std::initializer_list<Kind> kinds);
 /// Removes a block and gives its memory back, after what `stream` has queued so far (nullptr: after nothing).
-void release(Lock& lock, Blocks::iterator found, CUstream_st* stream);
+void release(Blocks::iterator found, CUstream_st* stream);
 /// The part of it that concerns a pool's block.
-void pool_release(Lock& lock, void* address, const Block& block, CUstream_st* stream);
+void pool_release(void* address, const Block& block, CUstream_st* stream);
 /// The block that holds `address`, or nullptr. `base` receives where it starts.
 Block* find_block(const void* address, std::uintptr_t* base = nullptr);
 /// False when the address is in a block, and fewer than `bytes` are left there.
@@ -229,14 +236,12 @@ void storage_free(void* storage, std::size_t bytes) noexcept;
 /// Check and AddressSanitizer builds: fills fresh memory with NaN.
 void poison(void* address, std::size_t bytes) noexcept;
 std::uintptr_t plan_address(std::size_t bytes);
-/// Address space without memory behind until it is touched: host-visible memory in plan mode. nullptr: no more.
+/// Address space without memory behind until it is touched, for munmap(). nullptr: no more.
 void* lazy_allocate(std::size_t bytes) noexcept;
-void lazy_free(void* address, std::size_t bytes) noexcept;
-/// Gives unused pool memory of a device (-1: of all) back, down to each pool's threshold (all of it, when
-/// `everything`).
+/// Gives unused pool memory of a device back, down to each pool's threshold (all of it, when `everything`).
 void trim_pools(int device, bool everything);
 cudaMemPool_t new_pool(Runtime& runtime, int device);
-void destroy_default_pools(Lock& lock);
+void destroy_default_pools();
 
 // ------------------------------------------------------------------------------------------------------------- managed
 
@@ -269,29 +274,33 @@ CUstream_st* new_stream(Runtime& runtime, int device, bool blocking);
 inline bool deferred() { return runtime().machine.deferred && !runtime().planning; }
 Ticket submit(CUstream_st& stream, std::function<void()> work, Tickets after = {});
 bool all_done(const Tickets& tickets);
-/// Runs queued work, in a random order that respects streams and events, until these are done. Returns what went wrong
-/// in queued work since the last time.
-cudaError_t drain(Lock& lock, const Tickets& until);
+/// Runs queued work, in a random order that respects streams and events, until these are done.
+void drain(const Tickets& until);
 /// The same for all that the streams of a device (-1: of all devices) have now.
-cudaError_t drain_device(Lock& lock, int device);
+void drain_device(int device);
 /// Waits for what must be over before the stream does more.
-void wait_for_unfinished(Lock& lock, CUstream_st& stream);
+void wait_for_unfinished(CUstream_st& stream);
 
-/// Does `work` in stream order: now, with the mutex released, or later.
+/// Does `work`, which cannot fail, in stream order: now, with the mutex open, or later.
 template <class Work>
-void execute(Lock& lock, CUstream_st& stream, Work&& work) {
+void execute(CUstream_st& stream, Work&& work) {
   auto viewed = [device = stream.device, work = std::forward<Work>(work)] {
     const DeviceView view(device);
     work();
   };
-  if (deferred()) {
-    submit(stream, std::move(viewed));
-    return;
-  }
-  wait_for_unfinished(lock, stream);
-  lock.unlock();
+  if (deferred()) return void(submit(stream, std::move(viewed)));
+  wait_for_unfinished(stream);
+  const Unlocked open;
   viewed();
-  lock.lock();
+}
+
+/// Refuses when fits() is false, also after what the pools of a device hold and do not use was given back.
+template <class Fits>
+void make_fit(int device, Fits fits) {
+  if (fits()) return;
+  drain_device(device);
+  trim_pools(device, true);
+  require(fits(), cudaErrorMemoryAllocation);
 }
 
 }  // namespace oomlab::host

@@ -20,20 +20,11 @@ double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::uint64_t random_number() {  // xorshift64*
-  std::uint64_t& x = runtime().random;
-  x ^= x >> 12;
-  x ^= x << 25;
-  x ^= x >> 27;
-  return x * 0x2545f4914f6cdd1du;
-}
-
 void append(UnfinishedWork& all, const UnfinishedWork& more) { all.insert(all.end(), more.begin(), more.end()); }
 
-void wait_for_all(Lock& lock, const UnfinishedWork& work) {
-  lock.unlock();
+void wait_for_all(const UnfinishedWork& work) {
+  const Unlocked open;
   for (const auto& w : work) w->wait();
-  lock.lock();
 }
 
 // The default stream waits for all blocking streams of its device, and they for it.
@@ -47,23 +38,18 @@ void forget_if_over(const CUstream_st& stream) {
 }
 
 // Runs one operation of a random stream that has one ready. False: none is.
-bool step(Lock& lock) {
+bool step() {
   std::vector<CUstream_st*> ready;
   for (auto& [id, stream] : runtime().streams)
     if (!stream->queue.empty() && all_done(stream->queue.front().after)) ready.push_back(stream.get());
   if (ready.empty()) return false;
-  CUstream_st& stream = *ready[random_number() % ready.size()];
+  CUstream_st& stream = *ready[runtime().random() % ready.size()];
   const Operation operation = std::move(stream.queue.front());
   stream.queue.pop_front();
-  lock.unlock();
-  cudaError_t error = cudaSuccess;
-  try {
-    if (operation.work) operation.work();
-  } catch (...) {
-    error = error_of_current_exception();
+  if (operation.work) {
+    const Unlocked open;
+    operation.work();
   }
-  lock.lock();
-  if (error) runtime().deferred_error = error;
   ++stream.done;
   forget_if_over(stream);
   return true;
@@ -77,11 +63,9 @@ CUevent_st& find_event(cudaEvent_t event) {
 }  // namespace
 
 CUstream_st* new_stream(Runtime& r, int device, bool blocking) {
-  auto stream = std::make_unique<CUstream_st>();
-  stream->id = r.next_stream++;
-  stream->device = device;
-  stream->blocking = blocking;
-  return r.streams.emplace(stream->id, std::move(stream)).first->second.get();
+  const std::uint64_t id = r.next_stream++;
+  auto stream = std::make_unique<CUstream_st>(CUstream_st{.id = id, .device = device, .blocking = blocking});
+  return r.streams.emplace(id, std::move(stream)).first->second.get();
 }
 
 CUstream_st* stream_or_null(cudaStream_t handle, int device) {
@@ -111,28 +95,26 @@ Ticket submit(CUstream_st& stream, std::function<void()> work, Tickets after) {
   return {stream.id, ++stream.submitted};
 }
 
-void wait_for_unfinished(Lock& lock, CUstream_st& stream) {
+void wait_for_unfinished(CUstream_st& stream) {
   if (!runtime().machine.rendezvous) return;
   UnfinishedWork before = stream.unfinished;
   for (auto& [id, other] : runtime().streams)
     if (ordered(stream, *other)) append(before, other->unfinished);
-  wait_for_all(lock, before);
+  wait_for_all(before);
   std::erase_if(stream.unfinished, [](const auto& w) { return w->over.load(); });
 }
 
-cudaError_t drain(Lock& lock, const Tickets& until) {
+void drain(const Tickets& until) {
   if (!all_done(until)) {
-    lock.unlock();  // the order is: drain_mutex, then the mutex
+    runtime().mutex.unlock();  // the order is: drain_mutex, then the mutex
     const std::lock_guard turn(drain_mutex);
-    lock.lock();
-    while (!all_done(until) && step(lock)) {
-    }
+    runtime().mutex.lock();
+    while (!all_done(until) && step()) continue;
   }
   managed_host_view();
-  return std::exchange(runtime().deferred_error, cudaSuccess);
 }
 
-cudaError_t drain_device(Lock& lock, int device) {
+void drain_device(int device) {
   Tickets last;  // work submitted by other threads from now on is not waited for
   UnfinishedWork unfinished;
   for (auto& [id, stream] : runtime().streams)
@@ -140,14 +122,14 @@ cudaError_t drain_device(Lock& lock, int device) {
       last.push_back({id, stream->submitted});
       append(unfinished, stream->unfinished);
     }
-  wait_for_all(lock, unfinished);
-  return drain(lock, last);
+  wait_for_all(unfinished);
+  drain(last);
 }
 
 cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) noexcept {
-  return set_last_error(guarded([&](Lock& lock) {
+  return set_last_error(guarded([&] {
     CUstream_st& stream = find_stream(handle);
-    if (!runtime().planning) execute(lock, stream, std::move(work));
+    if (!runtime().planning) execute(stream, std::move(work));
   }));
 }
 
@@ -156,46 +138,43 @@ cudaError_t enqueue(cudaStream_t handle, std::function<void()> work) noexcept {
 using namespace oomlab::host;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* result, unsigned int flags) {
-  return result_entry("cudaStreamCreateWithFlags", cudaErrorMemoryAllocation, result, [&](Lock&) {
+  return result_entry<cudaErrorMemoryAllocation>("cudaStreamCreateWithFlags", result, [&] {
     require(flags <= cudaStreamNonBlocking);
-    ++runtime().live.streams;
     return new_stream(runtime(), current_device(), flags != cudaStreamNonBlocking);
   });
 }
 cudaError_t cudaStreamCreate(cudaStream_t* result) { return cudaStreamCreateWithFlags(result, 0); }
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
-  return release_entry("cudaStreamDestroy", [&](Lock&) {
+  return entry<cudaErrorUnknown, gives_back>("cudaStreamDestroy", [&] {
     require(handle, cudaErrorInvalidResourceHandle);
     CUstream_st& stream = find_stream(handle);
     stream.alive = false;
-    --runtime().live.streams;
     forget_if_over(stream);
   });
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
-  return entry("cudaStreamSynchronize", cudaErrorUnknown, [&](Lock& lock) {
+  return entry("cudaStreamSynchronize", [&] {
     CUstream_st& stream = find_stream(handle);
     const int device = stream.device;
     if (!handle && deferred()) submit(stream, {});  // so that it waits for the blocking streams too
-    wait_for_unfinished(lock, stream);
-    const cudaError_t error = drain(lock, {{stream.id, stream.submitted}});
+    wait_for_unfinished(stream);
+    drain({{stream.id, stream.submitted}});
     trim_pools(device, false);
-    return error;
   });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
-  return entry("cudaStreamQuery", cudaErrorUnknown, [&](Lock&) {
+  return entry("cudaStreamQuery", [&] {
     const CUstream_st& stream = find_stream(handle);
     const bool over = std::ranges::all_of(stream.unfinished, [](const auto& w) { return w->over.load(); });
-    return over && stream.done == stream.submitted ? cudaSuccess : cudaErrorNotReady;
+    require(over && stream.done == stream.submitted, cudaErrorNotReady);
   });
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned int flags) {
-  return entry("cudaStreamWaitEvent", cudaErrorUnknown, [&](Lock&) {
+  return entry("cudaStreamWaitEvent", [&] {
     CUstream_st& stream = find_stream(handle);
     const CUevent_st& event = find_event(event_handle);
     require(flags == 0);
@@ -205,23 +184,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* result) {
-  return result_entry("cudaEventCreate", cudaErrorMemoryAllocation, result, [&](Lock&) {
-    auto event = std::make_unique<CUevent_st>();
-    event->device = current_device();
-    ++runtime().live.events;
-    return *runtime().events.insert(event.release()).first;
+  return result_entry<cudaErrorMemoryAllocation>("cudaEventCreate", result, [] {
+    return *runtime().events.insert(new CUevent_st{.device = current_device()}).first;
   });
 }
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
-  return release_entry("cudaEventDestroy", [&](Lock&) {
+  return entry<cudaErrorUnknown, gives_back>("cudaEventDestroy", [&] {
     require(runtime().events.erase(handle), cudaErrorInvalidResourceHandle);
-    --runtime().live.events;
     delete handle;
   });
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
-  return entry("cudaEventRecord", cudaErrorUnknown, [&](Lock&) {
+  return entry("cudaEventRecord", [&] {
     CUstream_st& stream = find_stream(stream_handle);
     CUevent_st& event = find_event(handle);
     require(stream.device == event.device, cudaErrorInvalidResourceHandle);
@@ -233,17 +208,16 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
-  return entry("cudaEventSynchronize", cudaErrorUnknown, [&](Lock& lock) {
+  return entry("cudaEventSynchronize", [&] {
     const CUevent_st event = find_event(handle);  // as it is now: it may be recorded again meanwhile
-    wait_for_all(lock, event.unfinished);
-    const cudaError_t error = drain(lock, {event.ticket});
+    wait_for_all(event.unfinished);
+    drain({event.ticket});
     trim_pools(event.device, false);
-    return error;
   });
 }
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start_handle, cudaEvent_t end_handle) {
-  return result_entry("cudaEventElapsedTime", cudaErrorUnknown, ms, [&](Lock&) {
+  return result_entry("cudaEventElapsedTime", ms, [&] {
     const CUevent_st &start = find_event(start_handle), &end = find_event(end_handle);
     require(start.milliseconds && end.milliseconds && start.device == end.device, cudaErrorInvalidResourceHandle);
     require(all_done({start.ticket, end.ticket}), cudaErrorNotReady);

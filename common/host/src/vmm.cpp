@@ -13,33 +13,28 @@ namespace {
 
 // Charged from here to the end of its handle and of its last mapping.
 struct Memory {
-  Memory(std::size_t size, int device) : size(size), device(device) { count(+1); }
+  Memory(std::size_t size, int device) : size(size), device(device) {
+    runtime().counted.device_bytes += size;
+    ++runtime().counted.device_blocks;
+  }
   ~Memory() {
     if (file >= 0) close(file);
     refund(device, size);
-    count(-1);
-  }
-  void count(int change) const {
-    runtime().live.device_bytes += static_cast<std::size_t>(change) * size;
-    runtime().live.device_blocks += static_cast<std::size_t>(change);
+    runtime().counted.device_bytes -= size;
+    --runtime().counted.device_blocks;
   }
   const std::size_t size;
   const int device;
   int file = -1;  // none: plan mode
 };
 std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> memories;
-std::map<CUdeviceptr, std::shared_ptr<Memory>> mapped;
 std::map<CUdeviceptr, std::size_t> reservations;
 CUmemGenericAllocationHandle next_handle = 1;
 
 // The codes have the numbers of the runtime's, whose last error stays as it is.
-template <class Work>
-CUresult driver_entry(const char* call, CUresult fault, Work&& work) noexcept {
-  return static_cast<CUresult>(frame(call, static_cast<cudaError_t>(fault), false, work));
-}
-template <class Work>
-CUresult driver_release_entry(const char* call, Work&& work) noexcept {
-  return static_cast<CUresult>(frame(call, cudaErrorUnknown, true, work));
+template <CUresult fault, bool back = false, class Work>
+CUresult driver_entry(const char* call, Work&& work) noexcept {
+  return static_cast<CUresult>(frame<static_cast<cudaError_t>(fault), back>(call, work));
 }
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
@@ -52,23 +47,16 @@ int device_in(const CUmemAllocationProp* p) {
   return p->location.id;
 }
 
-std::shared_ptr<Memory>& memory_of(CUmemGenericAllocationHandle handle) {
-  const auto memory = memories.find(handle);
-  require(memory != memories.end());
-  return memory->second;
-}
-
 bool anything_in(CUdeviceptr address, std::size_t size) {
   const auto next = runtime().blocks.lower_bound(address);
   return find_block(pointer(address)) || (next != runtime().blocks.end() && next->first < address + size);
 }
 
 bool reserved(CUdeviceptr address, std::size_t size) {
-  auto found = reservations.upper_bound(address);
-  if (found == reservations.begin()) return false;
-  --found;
-  const std::size_t start = address - found->first;
-  return start < found->second && size <= found->second - start;
+  const auto next = reservations.upper_bound(address);
+  if (next == reservations.begin()) return false;
+  const auto& [start, bytes] = *std::prev(next);
+  return address - start < bytes && size <= bytes - (address - start);
 }
 
 // The mappings that fill a range; refuses when it is not filled by whole ones.
@@ -89,12 +77,12 @@ std::vector<Blocks::iterator> mappings(CUdeviceptr address, std::size_t size) {
 using namespace oomlab::host;
 
 CUresult cuInit(unsigned int flags) {
-  return driver_entry("cuInit", CUDA_ERROR_NOT_INITIALIZED, [&](Lock&) { require(flags == 0); });
+  return driver_entry<CUDA_ERROR_NOT_INITIALIZED>("cuInit", [&] { require(flags == 0); });
 }
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                        CUmemAllocationGranularity_flags option) {
-  return driver_entry("cuMemGetAllocationGranularity", CUDA_ERROR_UNKNOWN, [&](Lock&) {
+  return driver_entry<CUDA_ERROR_UNKNOWN>("cuMemGetAllocationGranularity", [&] {
     require(granularity && option == CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     (void)device_in(properties);
     *granularity = vmm_granule;
@@ -103,7 +91,7 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 
 CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment, CUdeviceptr,
                              unsigned long long flags) {
-  return driver_entry("cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock&) {
+  return driver_entry<CUDA_ERROR_OUT_OF_MEMORY>("cuMemAddressReserve", [&] {
     require(result && size && whole(size) && !flags && !(alignment & (alignment - 1)));
     const std::size_t step = std::max(alignment, vmm_granule);
     CUdeviceptr address;
@@ -119,74 +107,73 @@ CUresult cuMemAddressReserve(CUdeviceptr* result, size_t size, size_t alignment,
       if (address < start + step) munmap(pointer(address + size), start + step - address);
     }
     reservations[address] = size;
-    ++runtime().live.reservations;
+    ++runtime().counted.reservations;
     *result = address;
   });
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
-  return driver_release_entry("cuMemAddressFree", [&](Lock&) {
+  return driver_entry<CUDA_ERROR_UNKNOWN, gives_back>("cuMemAddressFree", [&] {
     const auto found = reservations.find(address);
     require(found != reservations.end() && found->second == size && !anything_in(address, size));
     if (!runtime().planning) munmap(pointer(address), size);
     reservations.erase(found);
-    --runtime().live.reservations;
+    --runtime().counted.reservations;
   });
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* result, size_t size, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
-  return driver_entry("cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock& lock) {
+  return driver_entry<CUDA_ERROR_OUT_OF_MEMORY>("cuMemCreate", [&] {
     require(result && size && whole(size) && !flags);
     const int device = device_in(properties);
-    charge_or_trim(lock, device, size);
+    make_fit(device, [&] { return charge(device, size); });
     const auto memory = std::make_shared<Memory>(size, device);
     if (!runtime().planning) memory->file = memfd_create("oomlab", MFD_CLOEXEC);
     const bool made = runtime().planning || (memory->file >= 0 && !ftruncate(memory->file, static_cast<off_t>(size)));
     require(made, cudaErrorMemoryAllocation);
     memories.emplace(next_handle, memory);
-    ++runtime().live.vmm_handles;
+    ++runtime().counted.vmm_handles;
     *result = next_handle++;
   });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return driver_release_entry("cuMemRelease", [&](Lock&) {
-    (void)memory_of(handle);
-    memories.erase(handle);
-    --runtime().live.vmm_handles;
+  return driver_entry<CUDA_ERROR_UNKNOWN, gives_back>("cuMemRelease", [&] {
+    require(memories.erase(handle));
+    --runtime().counted.vmm_handles;
   });
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  return driver_entry("cuMemMap", CUDA_ERROR_OUT_OF_MEMORY, [&](Lock&) {
-    const std::shared_ptr<Memory>& memory = memory_of(handle);
+  return driver_entry<CUDA_ERROR_OUT_OF_MEMORY>("cuMemMap", [&] {
+    const auto found = memories.find(handle);
+    require(found != memories.end());
+    const auto& [number, memory] = *found;
     require(size && whole(size) && whole(address) && !offset && !flags && size <= memory->size &&
             reserved(address, size) && !anything_in(address, size));
-    const bool done = memory->file < 0 ||
-                      mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) != MAP_FAILED;
-    require(done, cudaErrorMemoryAllocation);
-    runtime().blocks.emplace(address, Block{size, Kind::mapped, memory->device, nullptr, 0, false});
-    mapped.emplace(address, memory);
+    if (memory->file >= 0 &&
+        mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file, 0) == MAP_FAILED)
+      throw std::bad_alloc();
+    runtime().blocks.emplace(address, Block{size, Kind::mapped, memory->device, nullptr, 0, false, memory});
   });
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
-  return driver_release_entry("cuMemUnmap", [&](Lock& lock) {
-    drain_device(lock, -1);
+  return driver_entry<CUDA_ERROR_UNKNOWN, gives_back>("cuMemUnmap", [&] {
+    drain_device(-1);
     for (const auto block : mappings(address, size)) {
       if (!runtime().planning)  // where it fails, the pages stay until the range is given back
         (void)mmap(pointer(block->first), block->second.size, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-      mapped.erase(block->first);
       runtime().blocks.erase(block);
     }
   });
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* list, size_t count) {
-  return driver_entry("cuMemSetAccess", CUDA_ERROR_UNKNOWN, [&](Lock&) {
+  return driver_entry<CUDA_ERROR_UNKNOWN>("cuMemSetAccess", [&] {
     require(size && list && count);
     for (std::size_t i = 0; i < count; ++i) {
       require(list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&

@@ -2,15 +2,14 @@
 
 #include <cblas.h>
 
-#include "sgemm.h"
+#include "runtime.h"
 
-namespace oomlab::host {
+#ifdef OOMLAB_HOST_CHECK  // its own threads are unknown to the sanitizers
+static const bool alone = (openblas_set_num_threads(1), true);
+#endif
 
-void sgemm(const Sgemm& p) {
-  cblas_sgemm(CblasColMajor, p.a_transposed ? CblasTrans : CblasNoTrans, p.b_transposed ? CblasTrans : CblasNoTrans,
-              p.m, p.n, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+void oomlab::host::sgemm(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float* a, int lda,
+                         const float* b, int ldb, float beta, float* c, int ldc) {
+  cblas_sgemm(CblasColMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, m, n, k,
+              alpha, a, lda, b, ldb, beta, c, ldc);
 }
-
-void sgemm_on_one_thread() { openblas_set_num_threads(1); }
-
-}  // namespace oomlab::host

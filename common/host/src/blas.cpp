@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
 #include <type_traits>
 
 #include "cublas_v2.h"
 #include "runtime.h"
-#include "sgemm.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -102,10 +102,10 @@ void store_column(const Sum* sum, Scalar alpha, Scalar beta, int rows, Out* c) {
 /// made, so that queued work cannot fail, and from the sizes alone, so that the same call gives the same
 /// bits.
 struct Plan {
-  int tile_m, tile_n, tile_k;  ///< FP32 is not cut: one item is one problem of the batch, and has no scratch …
+  int tile_m, tile_n, tile_k;  ///< FP32 is not cut: one item is one problem of the batch
   int across, items;           ///< items along m; in all
   int workers = 1;
-  std::size_t floats = 0;  ///< … but for copies of managed memory; scratch of a worker
+  std::size_t floats = 0;  ///< scratch of a worker; none for FP32 outside managed memory
 };
 
 template <class In, class Out>
@@ -116,26 +116,23 @@ Plan plan(const Gemm& g) {
   const double work = double(g.m) * g.n * g.k * g.batch;
   // Below this, waking threads costs more than it gains, and much more on a busy machine.
   const int useful = work < 128.0 * 128 * 128 ? 1 : threads();
-  if (g.run != run<float, float>) {
+  // Products of managed memory work on copies, too: a page may fault, and a library's kernel may use the stack pointer
+  // for something else (oneDNN's do), so that no fault can be handled there.
+  const bool fp32 = g.run == run<float, float>;
+  if (!fp32 || host::managed_holds(g.a.data) || host::managed_holds(g.b.data) || host::managed_holds(g.c.data)) {
     const auto cut = [&](int edge) {
       p.tile_m = std::min(g.m, edge), p.tile_n = std::min(g.n, edge);
       p.across = (g.m + p.tile_m - 1) / p.tile_m;
       p.items = g.batch * p.across * ((g.n + p.tile_n - 1) / p.tile_n);
     };
-    int edge = kTile;
-    for (cut(edge); p.items < useful && edge > kTile / 8; cut(edge)) edge /= 2;
-    p.tile_k = std::min(g.k, kTile);
+    int edge = fp32 ? std::numeric_limits<int>::max() : kTile;
+    for (cut(edge); !fp32 && p.items < useful && edge > kTile / 8; cut(edge)) edge /= 2;
+    p.tile_k = std::min(g.k, fp32 ? g.k : kTile);
     const std::size_t m = p.tile_m, n = p.tile_n, k = p.tile_k;
     p.floats = m * k + k * n + m * n * (g.a.type == CUDA_R_8I ? 2 : 1);
-  } else {
-    // A library's kernel may use the stack pointer for something else (oneDNN's do), and then no fault can be handled.
-    if (host::managed_holds(g.a.data) || host::managed_holds(g.b.data) || host::managed_holds(g.c.data)) {
-      const std::size_t m = g.m, n = g.n, k = g.k;
-      p.floats = m * k + k * n + m * n;
-    }
-    // Few and large: sgemm has threads of its own.
-    if (g.batch < 2 * useful && g.batch % useful != 0 && work > g.batch * 64.0 * 64 * 64) return p;
   }
+  // Few and large: sgemm has threads of its own.
+  if (fp32 && g.batch < 2 * useful && g.batch % useful != 0 && work > g.batch * 64.0 * 64 * 64) return p;
   // With a stride of 0 the problems of a batch overwrite each other: in order, then.
   if (g.batch == 1 || g.c.stride != 0) p.workers = std::min(p.items, useful);
   return p;
@@ -152,49 +149,36 @@ void multiply(const Gemm& g, const Plan& plan, int item, float* scratch) {
   const In* const b = static_cast<const In*>(g.b.data) + problem * g.b.stride;
   Out* const c = static_cast<Out*>(const_cast<void*>(g.c.data)) + problem * g.c.stride;
   const std::ptrdiff_t lda = g.a.ld, ldb = g.b.ld, ldc = g.c.ld;
-  if constexpr (std::is_same_v<In, float>) {
-    host::Sgemm p{g.a.transposed, g.b.transposed, g.m, g.n, g.k, alpha, a, g.a.ld, b, g.b.ld, beta, c, g.c.ld};
-    if (!plan.floats) return host::sgemm(p);
-    const int rows_a = p.a_transposed ? p.k : p.m, rows_b = p.b_transposed ? p.n : p.k;
-    float* const copy_a = scratch;
-    float* const copy_b = copy_a + std::size_t(p.m) * p.k;
-    float* const copy_c = copy_b + std::size_t(p.k) * p.n;
-    load_tile(a, lda, rows_a, p.m + p.k - rows_a, copy_a);
-    load_tile(b, ldb, rows_b, p.k + p.n - rows_b, copy_b);
-    if (beta != 0) load_tile(c, ldc, p.m, p.n, copy_c);
-    p.a = copy_a, p.b = copy_b, p.c = copy_c;
-    p.lda = std::max(1, rows_a), p.ldb = std::max(1, rows_b), p.ldc = p.m;
-    host::sgemm(p);
-    for (int column = 0; column < p.n; ++column) std::copy_n(copy_c + column * p.ldc, p.m, c + column * ldc);
-  } else {
-    const int i = tile % plan.across * plan.tile_m, rows = std::min(plan.tile_m, g.m - i);
-    const int j = tile / plan.across * plan.tile_n, columns = std::min(plan.tile_n, g.n - j);
-    const int elements = rows * columns;
-    float* const tile_a = scratch;
-    float* const tile_b = tile_a + rows * plan.tile_k;
-    float* const tile_c = tile_b + plan.tile_k * columns;
-    auto* const integers = reinterpret_cast<std::int32_t*>(tile_c + elements);
+  if constexpr (std::is_same_v<In, float>)
+    if (!plan.floats)
+      return host::sgemm(g.a.transposed, g.b.transposed, g.m, g.n, g.k, alpha, a, g.a.ld, b, g.b.ld, beta, c, g.c.ld);
+  const int i = tile % plan.across * plan.tile_m, rows = std::min(plan.tile_m, g.m - i);
+  const int j = tile / plan.across * plan.tile_n, columns = std::min(plan.tile_n, g.n - j);
+  const std::ptrdiff_t elements = std::ptrdiff_t(rows) * columns;
+  float* const tile_a = scratch;
+  float* const tile_b = tile_a + std::ptrdiff_t(rows) * plan.tile_k;
+  float* const tile_c = tile_b + std::ptrdiff_t(plan.tile_k) * columns;
+  auto* const integers = reinterpret_cast<std::int32_t*>(tile_c + elements);
+  if (integral)
+    std::fill_n(integers, elements, 0);
+  else if (g.k == 0)
+    std::fill_n(tile_c, elements, 0.0f);
+  for (int p = 0; p < g.k; p += plan.tile_k) {
+    const int depth = std::min(plan.tile_k, g.k - p);
+    const int ld_a = g.a.transposed ? depth : rows, ld_b = g.b.transposed ? columns : depth;
+    load_tile(g.a.transposed ? a + p + i * lda : a + i + p * lda, lda, ld_a, rows + depth - ld_a, tile_a);
+    load_tile(g.b.transposed ? b + j + p * ldb : b + p + j * ldb, ldb, ld_b, columns + depth - ld_b, tile_b);
+    host::sgemm(g.a.transposed, g.b.transposed, rows, columns, depth, 1.0f, tile_a, ld_a, tile_b, ld_b,
+                integral || p == 0 ? 0.0f : 1.0f, tile_c, rows);
     if (integral)
-      std::fill_n(integers, elements, 0);
-    else if (g.k == 0)
-      std::fill_n(tile_c, elements, 0.0f);
-    for (int p = 0; p < g.k; p += plan.tile_k) {
-      const int depth = std::min(plan.tile_k, g.k - p);
-      const int ld_a = g.a.transposed ? depth : rows, ld_b = g.b.transposed ? columns : depth;
-      load_tile(g.a.transposed ? a + p + i * lda : a + i + p * lda, lda, ld_a, rows + depth - ld_a, tile_a);
-      load_tile(g.b.transposed ? b + j + p * ldb : b + p + j * ldb, ldb, ld_b, columns + depth - ld_b, tile_b);
-      host::sgemm({g.a.transposed, g.b.transposed, rows, columns, depth, 1.0f, tile_a, ld_a, tile_b, ld_b,
-                   integral || p == 0 ? 0.0f : 1.0f, tile_c, rows});
-      if (integral)
-        for (int e = 0; e < elements; ++e) integers[e] += static_cast<std::int32_t>(tile_c[e]);
-    }
-    for (int column = 0; column < columns; ++column) {
-      Out* const out = c + i + (j + column) * ldc;
-      if constexpr (integral)
-        store_column(integers + column * rows, alpha, beta, rows, out);
-      else
-        store_column(tile_c + column * rows, alpha, beta, rows, out);
-    }
+      for (std::ptrdiff_t e = 0; e < elements; ++e) integers[e] += static_cast<std::int32_t>(tile_c[e]);
+  }
+  for (std::ptrdiff_t column = 0; column < columns; ++column) {
+    Out* const out = c + i + (j + column) * ldc;
+    if constexpr (integral)
+      store_column(integers + column * rows, alpha, beta, rows, out);
+    else
+      store_column(tile_c + column * rows, alpha, beta, rows, out);
   }
 }
 
@@ -316,9 +300,6 @@ cublasStatus_t cublasCreate(cublasHandle_t* handle) {
   if (host::fault_point("cublasCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
   const host::RuntimeScope scope;
-#ifdef OOMLAB_HOST_CHECK
-  host::sgemm_on_one_thread();
-#endif
   *handle = new (std::nothrow) cublasContext;
   if (!*handle) return CUBLAS_STATUS_ALLOC_FAILED;
   host::count_live(&host::Live::blas_handles, +1);

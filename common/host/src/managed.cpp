@@ -196,15 +196,6 @@ Pager& pager() {
 constinit std::atomic<bool> in_use{false};  // there are regions
 struct sigaction previous_action;
 
-}  // namespace
-
-bool managed_holds(const void* address) noexcept {
-  const Spin spin;
-  return find_page(address) != nullptr;
-}
-
-namespace {
-
 // Tells a write to a read-only page from a read that faulted before another thread opened the page.
 bool is_write([[maybe_unused]] const void* context) {
 #ifdef __x86_64__
@@ -277,6 +268,11 @@ void* managed_allocate(std::size_t bytes) {
   pager().show(region);  // fresh: closed to everybody
   in_use = true;
   return region.base;
+}
+
+bool managed_holds(const void* address) noexcept {
+  const Spin spin;
+  return pager().find_page(address) != nullptr;
 }
 
 void managed_free(void* address) noexcept {

@@ -243,6 +243,13 @@ void trim_pools(int device, bool everything);
 cudaMemPool_t new_pool(Runtime& runtime, int device);
 void destroy_default_pools();
 
+// ------------------------------------------------------------------------------------------------------------ products
+
+/// C [m, n] = alpha · op(A) [m, k] · op(B) [k, n] + beta · C, FP32, column-major; C is not read when beta is 0. On
+/// OpenMP's threads, inside a parallel region on one. CMake chooses whose it is: sgemm/.
+void sgemm(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float* a, int lda,
+           const float* b, int ldb, float beta, float* c, int ldc);
+
 // ------------------------------------------------------------------------------------------------------------- managed
 
 /// While one is alive, managed memory is seen as `device` sees it: pages that are not there fault and migrate.

@@ -322,6 +322,8 @@ __global__ void pool_backward_kernel(ConvolutionShape s, const T* __restrict__ d
   }
 }
 
+constexpr std::size_t kPixelsOfSum = 64;
+
 template <class T>
 __global__ void global_pool_kernel(const T* __restrict__ x, T* y, std::size_t batch, std::size_t pixels,
                                    std::size_t channels, float scale, bool accumulate, bool packs) {
@@ -330,9 +332,16 @@ __global__ void global_pool_kernel(const T* __restrict__ x, T* y, std::size_t ba
       using V = decltype(v);
       float sum[V::size];
       each_lane<V>([&](std::size_t k) { sum[k] = 0.0f; });
-      for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
-        v = load<V>(x + (image * pixels + pixel) * channels, i);
-        each_lane<V>([&](std::size_t k) { sum[k] += static_cast<float>(v[k]); });
+      for (std::size_t first = 0; first < pixels;
+           first += kPixelsOfSum) {  // short sums, so that large images lose nothing
+        const std::size_t end = first + kPixelsOfSum < pixels ? first + kPixelsOfSum : pixels;
+        float part[V::size];
+        each_lane<V>([&](std::size_t k) { part[k] = 0.0f; });
+        for (std::size_t pixel = first; pixel < end; ++pixel) {
+          v = load<V>(x + (image * pixels + pixel) * channels, i);
+          each_lane<V>([&](std::size_t k) { part[k] += static_cast<float>(v[k]); });
+        }
+        each_lane<V>([&](std::size_t k) { sum[k] += part[k]; });
       }
       if (accumulate) v = load<V>(y + image * channels, i);
       each_lane<V>([&](std::size_t k) {

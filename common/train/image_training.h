@@ -24,13 +24,16 @@ inline constexpr std::uint64_t kImageSeed = 1;
 
 /// The digits that come with the course, or the IDX files of --data. Throws data::DataError, and UsageError when the
 /// model has too few classes for the labels.
-inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) {
+inline data::Dataset load_images(const Config& config, const std::string& model, std::size_t classes) {
   const std::optional<std::string> folder = config.options.find(kData);
   data::Dataset images = folder ? data::read_idx_folder(*folder) : data::digits();
-  if (spec.classes() < images.classes)
-    throw UsageError(fmt::format("model '{}' has {} classes, but the labels of {} need {}", spec.name, spec.classes(),
-                                 images.name, images.classes));
+  if (classes < images.classes)
+    throw UsageError(fmt::format("model '{}' has {} classes, but the labels of {} need {}", model, classes, images.name,
+                                 images.classes));
   return images;
+}
+inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) {
+  return load_images(config, spec.name, spec.classes());
 }
 
 // A layer adds up as many changes of its weights as it has inputs, so the widest layer decides how large a step may be:

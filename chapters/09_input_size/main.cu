@@ -1,0 +1,99 @@
+// Chapter 09, input size: the oldest advice about images.
+//
+// The problem   Activations of a convolutional network grow with the pixels of its input: from 224 x 224 to 512 x 512
+//               everything but the weights takes 5.22 times the bytes.
+// The idea      Fewer pixels: resize the pictures, train on random crops, or let the first convolution skip every other
+//               pixel. Less scratch: a convolution needs no column matrix of the whole batch. Or, in inference, the
+//               same result piece by piece: tiles with a halo.
+// The bytes     peak = fixed + slope x pixels. Fixed: 12 bytes per parameter (weights, gradients, momentum) and the
+// data.
+//               Slope: of each unit the convolution's output and the norm's, 8 bytes a value; and the column matrix of
+//               the fullest moment, kernel x kernel times the input of its convolution, or a tenth of it, or none.
+// Run it        build/host/bin/09_input_size
+//               build/host/bin/09_input_size --plan --model resnet50 --batch 256 --input 224
+
+#include "claims.h"
+
+namespace oomlab::input_size {
+namespace {
+
+/// Images to recognise are larger than images to train on.
+constexpr std::size_t kInferenceScale = 4;
+
+Chapter declare(const Config& config) {
+  const nn::ResNetSpec spec = nn::parse_resnet(config.model);
+  const auto dataset = std::make_shared<data::Dataset>(train::load_images(config, spec.name, spec.classes));
+  const std::size_t side = config.options[kInput], half = side / 2, tiles = config.options[kTiles];
+  const auto observed = std::make_shared<Observed>();
+
+  nn::ResNetSpec strided = spec;
+  strided.stem.stride *= 2;
+  using nn::ConvolutionWay;
+  const std::vector<Way> ways{{kFull, spec, whole(side)},
+                              {kFullTiled, spec, whole(side), {ConvolutionWay::tiled}},
+                              {kFullDirect, spec, whole(side), {ConvolutionWay::direct}},
+                              {fmt::format("resized to {}", half), spec, whole(half)},
+                              {fmt::format("random crops of {}", half), spec, {side, side, half, half, /*seed=*/9}},
+                              {"strided stem", strided, whole(side)}};
+  require_statistics(ways, config.batch);
+
+  Chapter chapter{.title = "input size", .variants = {}, .claims = claims_of(config, spec, observed), .after = {}};
+  for (const Way& way : ways) {
+    const bool other = way.spec.stem.stride != spec.stem.stride || way.view.window_height != side;
+    const bool counted = way.form.way != ConvolutionWay::direct;  // its kernels are no products of cuBLAS
+    chapter.variants.push_back(
+        {.name = way.name,
+         .batch = config.batch,
+         .predicted = [=](std::size_t batch) { return ViewTraining::predicted(*dataset, way, batch); },
+         .agreement = other ? differs_by_design("the model sees fewer pixels of each picture")
+                            : Agreement{Agreement::Kind::within_tolerance, 1e-3, ""},
+         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
+           return std::make_unique<ViewTraining>(context, *dataset, way, batch);
+         },
+         .flops = [=](std::size_t batch) -> std::optional<double> {
+           if (!counted) return std::nullopt;
+           return nn::step_flops(way.spec, batch, way.size());
+         }});
+  }
+  const std::size_t large = kInferenceScale * side;
+  for (const std::size_t pieces : {std::size_t(0), tiles}) {
+    const nn::ResNetForm form{ConvolutionWay::tiled};
+    const std::string what = pieces ? fmt::format("{} x {} tiles", tiles, tiles) : "whole";
+    chapter.variants.push_back(
+        {.name = fmt::format("inference at {}, {}", large, what),
+         .batch = 1,
+         .predicted =
+             [=](std::size_t batch) { return Inference::predicted(*dataset, spec, large, pieces, form, batch); },
+         .agreement = differs_by_design("inference on one large picture"),
+         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
+           return std::make_unique<Inference>(context, *dataset, spec, large, pieces, form, batch,
+                                              pieces ? observed->by_tiles : observed->whole);
+         }});
+  }
+  chapter.after = [=](const Results& results, Report& report) {
+    show_line(results, report, ways, *dataset);
+    show_products(report, ways.front());
+    show_tiles(results, report, spec, *dataset, large, tiles, *observed);
+  };
+  return chapter;
+}
+
+}  // namespace
+}  // namespace oomlab::input_size
+
+int main(int argc, char** argv) {
+  using oomlab::Defaults;
+  using namespace oomlab::input_size;
+  const auto mib = [](double n) { return std::size_t(n * 1024 * 1024); };
+  const Defaults resnet50{.batch = 32, .steps = 3, .budget = mib(8 << 10), .options = {{kInput, 224}}};
+  const Defaults full{.model = "resnet:3-16",
+                      .batch = 16,
+                      .steps = 4,
+                      .budget = mib(80),
+                      .options = {{kInput, 64}, {kTiles, 4}, oomlab::train::kData},
+                      .models = "resnet:3-16, resnet18 or resnet50",
+                      .published_models = "resnet18 resnet50",
+                      .published = &resnet50};
+  const Defaults quick{.model = "resnet:2-8", .batch = 8, .steps = 3, .budget = mib(4), .options = {{kInput, 32}}};
+  return oomlab::run_chapter(argc, argv, full, quick, oomlab::input_size::declare);
+}

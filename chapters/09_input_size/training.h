@@ -1,0 +1,131 @@
+#pragma once
+// What the variants run: training steps of a residual network on images of some size, and inference, whole or by tiles.
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/device_dataset.h"
+#include "harness/chapter.h"
+#include "tiles.h"
+#include "train/image_training.h"
+
+namespace oomlab::input_size {
+
+inline constexpr auto kOptimizer = nn::OptimizerKind::momentum;
+inline constexpr nn::SgdSettings kSettings{.lr = 0.02f, .momentum = 0.9f};
+
+/// One way of a training step.
+struct Way {
+  std::string name;
+  nn::ResNetSpec spec;
+  data::View view;  ///< what it sees of each picture
+  nn::ResNetForm form{};
+
+  nn::InputSize size() const { return {view.window_height, view.window_width}; }
+};
+
+/// All of a picture at side × side.
+inline data::View whole(std::size_t side) { return {side, side, side, side}; }
+
+/// A batch of pictures on the device (phase "batch").
+inline nn::Batch make_images(Context& context, const data::DeviceDataset& images, std::size_t first, std::size_t batch,
+                             const data::View& view, std::size_t channels) {
+  const Phase phase(context.ledger(), "batch");
+  nn::Batch next =
+      nn::make_batch(context, batch, checked_product(checked_product(view.window_height, view.window_width), channels));
+  images.batch(context, first, batch, view, channels, next.input.data(), next.labels.data());
+  return next;
+}
+
+class ViewTraining final : public Workload {
+ public:
+  ViewTraining(Context& context, const data::Dataset& dataset, const Way& way, std::size_t batch)
+      : context_(context),
+        way_(way),
+        images_(context, dataset),
+        model_(context, way.spec, train::kImageSeed, /*with_gradients=*/true),
+        optimizer_(context, model_.parameters(), kSettings),
+        batch_(batch) {}
+
+  void step() override {
+    model_.train_step(context_, make_images(context_, images_, first_, batch_, way_.view, way_.spec.in_channels()),
+                      way_.size(), optimizer_, way_.form);
+    first_ += batch_;
+  }
+  std::size_t samples_per_step() const override { return batch_; }
+  double figure() override { return model_.loss(context_); }
+  std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
+
+  static ByCategory predicted(const data::Dataset& dataset, const Way& way, std::size_t batch) {
+    ByCategory bytes = nn::predict_training(way.spec, batch, way.size(), kOptimizer, way.form).at_peak;
+    bytes[Category::data] += data::device_bytes(dataset);
+    return bytes;
+  }
+
+ private:
+  Context& context_;
+  Way way_;
+  data::DeviceDataset images_;
+  nn::ResNet model_;
+  nn::Sgd optimizer_;
+  std::size_t batch_, first_ = 0;
+};
+
+/// Inference on pictures of one size, whole (tiles 0) or by tiles.
+class Inference final : public Workload {
+ public:
+  Inference(Context& context, const data::Dataset& dataset, const nn::ResNetSpec& spec, std::size_t side,
+            std::size_t tiles, const nn::ResNetForm& form, std::size_t batch, std::vector<float>& logits,
+            Statistics statistics = Statistics::running)
+      : context_(context),
+        images_(context, dataset),
+        model_(context, spec, train::kImageSeed, /*with_gradients=*/false),
+        side_(side),
+        tiles_(tiles),
+        form_(form),
+        batch_(batch),
+        statistics_(statistics),
+        logits_(logits) {}
+
+  void step() override {
+    nn::Batch next = make_images(context_, images_, 0, batch_, whole(side_), model_.spec().in_channels());
+    const nn::InputSize size{side_, side_};
+    const DeviceBuffer<float> logits =
+        tiles_ ? TiledInference(context_, model_, form_, batch_, size, statistics_).run(std::move(next.input), tiles_)
+               : model_.forward(context_, std::move(next.input), batch_, size, form_);
+    if (planning()) return;
+    logits_.resize(logits.size());
+    CUDA_CHECK(
+        cudaMemcpyAsync(logits_.data(), logits.data(), logits.bytes(), cudaMemcpyDeviceToHost, context_.stream()));
+    context_.synchronize();
+  }
+  std::size_t samples_per_step() const override { return batch_; }
+  double figure() override { return logits_.empty() ? 0 : logits_.front(); }
+  std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
+
+  static ByCategory predicted(const data::Dataset& dataset, const nn::ResNetSpec& spec, std::size_t side,
+                              std::size_t tiles, const nn::ResNetForm& form, std::size_t batch) {
+    const nn::InputSize size{side, side};
+    ByCategory bytes = (tiles ? predict_tiled_inference(spec, batch, size, tiles, form)
+                              : nn::predict_inference(spec, batch, size, form))
+                           .at_peak;
+    bytes[Category::data] += data::device_bytes(dataset) + nn::label_bytes(batch);
+    return bytes;
+  }
+
+ private:
+  Context& context_;
+  data::DeviceDataset images_;
+  nn::ResNet model_;
+  std::size_t side_, tiles_;
+  nn::ResNetForm form_;
+  std::size_t batch_;
+  Statistics statistics_;
+  std::vector<float>& logits_;
+};
+
+}  // namespace oomlab::input_size

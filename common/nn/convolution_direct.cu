@@ -55,7 +55,8 @@ __global__ void direct_forward_kernel(ConvolutionShape s, const T* __restrict__ 
     // Where the window begins, in the padded image, and which part of it lies in the image.
     const std::size_t top = line % s.out_height * s.stride, left = pixel % s.out_width * s.stride;
     const std::size_t ky0 = top < s.pad_top ? s.pad_top - top : 0, kx0 = left < s.pad_left ? s.pad_left - left : 0;
-    const std::size_t below = s.height + s.pad_top - top, beside = s.width + s.pad_left - left;
+    const std::size_t bottom = s.height + s.pad_top, right = s.width + s.pad_left;
+    const std::size_t below = top < bottom ? bottom - top : 0, beside = left < right ? right - left : 0;
     const std::size_t ky1 = s.kernel < below ? s.kernel : below, kx1 = s.kernel < beside ? s.kernel : beside;
     for (std::size_t out : block_range(s.out_channels)) {
       float sum[kLanes<T>] = {};

@@ -243,7 +243,8 @@ struct Window {
 __device__ inline Window window_of(const ConvolutionShape& s, std::size_t pixel) {
   const std::size_t line = pixel / s.out_width;
   const std::size_t top = line % s.out_height * s.stride, left = pixel % s.out_width * s.stride;
-  const std::size_t below = s.height + s.pad_top - top, beside = s.width + s.pad_left - left;
+  const std::size_t bottom = s.height + s.pad_top, right = s.width + s.pad_left;
+  const std::size_t below = top < bottom ? bottom - top : 0, beside = left < right ? right - left : 0;
   return {line / s.out_height,
           top,
           left,

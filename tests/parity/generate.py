@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Makes the fixtures beside it: what PyTorch computes for small transformers. Run by hand; nothing needs it to build.
+"""Makes the fixtures beside it: what PyTorch computes for small models. Run by hand; nothing needs it to build.
 
-  pip install torch numpy && tests/parity/generate.py
+  pip install torch numpy && tests/parity/generate.py [gpt] [bert] [bf16] [images]     default: all of them
 
 gpt.json and bert.json: parameters, tokens, labels; logits, loss, all gradients and ten AdamW losses in FP32.
 
 bf16.json: in BF16 with FP32 master weights, how far logits, gradients and ten losses are from FP64 (relative L2), for 20
 models of two shapes and both styles. Their values are a hash that parity_test.cpp computes, too; FP64's losses say whether
 both began with the same.
+
+images.json: convolutions, batch norm, pooling and a small residual network, forward and backward in FP32, in the layout
+of nn/convolution.h: images channels last, weights [out, kernel, kernel, in / groups].
 """
+import copy
 import json
 import math
 import pathlib
+import sys
 import typing
 
 import numpy
@@ -189,11 +194,187 @@ def bf16_errors(s, seed):
             "losses": relative(torch.tensor(losses16).double(), torch.tensor(losses64).double()), "fp64_losses": losses64}
 
 
-def main():
-    for style in ("gpt", "bert"):
-        fp32_fixture(next(s for s in SHAPES if s.style == style))
+# ---- images: PyTorch's layout inside (NCHW, OIHW), ours in the file
+
+# batch, height, width, in_channels, out_channels, kernel, stride, padding, groups
+CONVOLUTIONS = [(2, 5, 7, 3, 4, 3, 1, 1, 1), (1, 7, 5, 4, 6, 3, 2, 1, 2), (1, 9, 7, 4, 4, 3, 3, 0, 4), (2, 5, 6, 4, 4, 5, 1, 2, 4),
+                (1, 7, 5, 3, 5, 5, 2, 3, 1), (1, 8, 5, 6, 4, 5, 3, 3, 2), (2, 5, 3, 5, 4, 1, 1, 0, 1), (1, 7, 9, 4, 6, 1, 2, 0, 2),
+                (1, 7, 8, 3, 6, 1, 3, 1, 3), (1, 6, 7, 4, 6, 2, 1, 1, 1), (2, 5, 7, 4, 4, 2, 2, 0, 2), (1, 8, 9, 4, 4, 2, 3, 1, 4),
+                (1, 6, 5, 4, 8, 3, 1, 3, 4), (1, 11, 9, 3, 4, 7, 2, 3, 1), (1, 4, 5, 2, 2, 3, 2, 2, 1), (1, 7, 7, 6, 6, 3, 3, 2, 3),
+                (1, 3, 5, 16, 8, 3, 1, 1, 1)]
+# batch, height, width, channels, kernel, stride, padding
+POOLS = [(2, 7, 5, 3, 3, 2, 1), (1, 6, 8, 2, 2, 2, 0), (1, 5, 6, 3, 3, 1, 1)]
+IMAGE_ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+STAGES, WIDTH, CLASSES = 2, 6, 10
+
+
+def short(shape, scale=1.0, about=0.0):
+    """Random values of three decimals: they take little room in the file."""
+    values = torch.randn(shape, dtype=torch.float64) * scale + about
+    return torch.tensor([round(v, 3) for v in values.flatten().tolist()], dtype=torch.float32).reshape(shape)
+
+
+def last(t):
+    """Of an image, or of a convolution's weight, as we have it: channels last. As few digits as FP32 needs."""
+    t = t.detach().permute(0, 2, 3, 1) if t.dim() == 4 else t.detach()
+    return [float(str(v)) for v in t.flatten().numpy()]
+
+
+def convolution_fixture(batch, height, width, in_, out, kernel, stride, padding, groups):
+    x, w = short((batch, in_, height, width)).requires_grad_(), short((out, in_ // groups, kernel, kernel)).requires_grad_()
+    y = F.conv2d(x, w, stride=stride, padding=padding, groups=groups)
+    dy = short(y.shape)
+    y.backward(dy)
+    return {"shape": [batch, height, width, in_, out, kernel, stride, padding, groups],
+            "x": last(x), "w": last(w), "dy": last(dy), "y": last(y), "dx": last(x.grad), "dw": last(w.grad)}
+
+
+def batch_norm_fixture(residual):
+    """Two steps of training, of which the second's gradients, then inference; with a residual, a ReLU behind it, too."""
+    batch, height, width, channels = 3, 5, 3, 5
+    shape = (batch, channels, height, width)
+    norm_ = torch.nn.BatchNorm2d(channels)
+    norm_.weight.data, norm_.bias.data = short(channels, 0.3, 1), short(channels, 0.3)
+    first, x = short(shape, 2, 1), short(shape, 3, -1).requires_grad_()
+    r = short(shape).requires_grad_()
+
+    def out(x):
+        return F.relu(norm_(x) + r) if residual else norm_(x)
+
+    out(first)
+    y = out(x)
+    dy = short(shape)
+    norm_.zero_grad()
+    y.backward(dy)
+    running = {"running_mean": last(norm_.running_mean), "running_variance": last(norm_.running_var)}
+    norm_.eval()
+    return {"rows": batch * height * width, "channels": channels, "first": last(first), "x": last(x), "dy": last(dy),
+            "residual": last(r) if residual else [], "gamma": last(norm_.weight), "beta": last(norm_.bias), "y": last(y),
+            "dx": last(x.grad), "dresidual": last(r.grad) if residual else [], "dgamma": last(norm_.weight.grad),
+            "dbeta": last(norm_.bias.grad), **running, "inference": last(out(first))}
+
+
+def pool_fixture(batch, height, width, channels, kernel, stride, padding):
+    x = torch.randint(-4, 0, (batch, channels, height, width)).float()  # many ties, and less than a padding of zeros
+    all_ = {"shape": [batch, height, width, channels, kernel, stride, padding], "x": last(x)}
+    for name, pool in (("max", F.max_pool2d(a := x.clone().requires_grad_(), kernel, stride, padding)),
+                       ("average", F.avg_pool2d(b := x.clone().requires_grad_(), kernel, stride, padding, count_include_pad=False))):
+        dy = short(pool.shape)
+        pool.backward(dy)
+        all_[name] = {"y": last(pool), "dy": last(dy), "dx": last((a if name == "max" else b).grad)}
+    return all_
+
+
+class Unit(torch.nn.Module):
+    """A convolution and its batch norm."""
+
+    def __init__(self, in_, out, kernel, stride):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(in_, out, kernel, stride, kernel // 2, bias=False)
+        self.norm = torch.nn.BatchNorm2d(out)
+        self.convolution.weight.data = short(self.convolution.weight.shape, (2 / (in_ * kernel * kernel))**0.5)
+        self.norm.weight.data, self.norm.bias.data = short(out, 0.2, 1), short(out, 0.2)
+
+    def forward(self, x):
+        return self.norm(self.convolution(x))
+
+
+class ResNet(torch.nn.Module):
+    """"resnet:2-6": nn/resnet.h."""
+
+    def __init__(self):
+        super().__init__()
+        self.units = {"stem": Unit(3, WIDTH, 3, 1)}
+        in_ = WIDTH
+        for stage in range(1, STAGES + 1):
+            out = WIDTH * 2**(stage - 1)
+            for block in (1, 2):
+                name, stride = f"stage {stage} block {block} ", 2 if stage > 1 and block == 1 else 1
+                self.units[name + "conv 1"] = Unit(in_, out, 3, stride)
+                self.units[name + "conv 2"] = Unit(out, out, 3, 1)
+                if in_ != out:
+                    self.units[name + "projection"] = Unit(in_, out, 1, stride)
+                in_ = out
+        self.registered = torch.nn.ModuleList(self.units.values())
+        self.head = torch.nn.Linear(in_, CLASSES)
+        self.head.weight.data, self.head.bias.data = short((CLASSES, in_), 0.5), short(CLASSES, 0.2)
+
+    def forward(self, x):
+        x = F.relu(self.units["stem"](x))
+        for stage in range(1, STAGES + 1):
+            for block in (1, 2):
+                name = f"stage {stage} block {block} "
+                shortcut = self.units[name + "projection"](x) if name + "projection" in self.units else x
+                x = F.relu(self.units[name + "conv 2"](F.relu(self.units[name + "conv 1"](x))) + shortcut)
+        return self.head(x.mean((2, 3)))
+
+    def tensors(self):
+        """Names and parameters in the order of ResNet::parameters()."""
+        all_ = []
+        for name, unit in self.units.items():
+            all_ += [(name + " weight", unit.convolution.weight), (name + " gamma", unit.norm.weight), (name + " beta", unit.norm.bias)]
+        return all_ + [("head weight", self.head.weight), ("head bias", self.head.bias)]
+
+    def statistics(self):
+        """Of every unit: running mean and variance."""
+        return [{"name": name, "mean": last(u.norm.running_mean), "variance": last(u.norm.running_var)}
+                for name, u in self.units.items()]
+
+
+def statistics_of(model, x):
+    """Of every unit, the mean and variance that it normalises this batch with."""
+    found = {}
+    hooks = [unit.convolution.register_forward_hook(lambda _, __, z, name=name: found.update({name: z.detach()}))
+             for name, unit in model.units.items()]
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return [{"name": name, "mean": last(found[name].mean((0, 2, 3))), "variance": last(found[name].var((0, 2, 3), unbiased=False))}
+            for name in model.units]
+
+
+def resnet_fixture():
+    batch, height, width = 5, 9, 7
+    model, x = ResNet(), short((batch, 3, height, width))
+    labels = torch.randint(CLASSES, (batch,))
+    initial = {name: last(t.detach()) for name, t in model.tensors()}
+    optimizer = torch.optim.AdamW(model.parameters(), **IMAGE_ADAMW)
+    content = {"spec": f"resnet:{STAGES}-{WIDTH}", "batch": batch, "height": height, "width": width, "adamw": IMAGE_ADAMW,
+               "input": last(x), "labels": labels.tolist(), "of_batch": statistics_of(copy.deepcopy(model), x)}
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        out = model(x)
+        loss = F.cross_entropy(out, labels)
+        loss.backward()
+        losses.append(loss.item())
+        if len(losses) == 1:
+            gradients = {name: last(t.grad) for name, t in model.tensors()}
+            content |= {"logits": last(out), "loss": loss.item(), "running": model.statistics()}
+        optimizer.step()
+    content["tensors"] = [{"name": name, "value": initial[name], "gradient": gradients[name]} for name in initial]
+    model.eval()
+    content |= {"losses": losses, "inference": last(model(x))}
+    return content
+
+
+def images_fixture():
+    torch.manual_seed(1)
+    write("images.json", {"convolutions": [convolution_fixture(*c) for c in CONVOLUTIONS],
+                          "batch_norms": [batch_norm_fixture(residual) for residual in (False, True)],
+                          "pools": [pool_fixture(*p) for p in POOLS], "resnet": resnet_fixture()})
+
+
+def bf16_fixture():
     write("bf16.json", {"adamw": ADAMW, "shapes": [
         {**s._asdict(), "seeds": [bf16_errors(s, seed) for seed in range(1, SEEDS + 1)]} for s in SHAPES]})
+
+
+def main():
+    fixtures = {**{style: lambda style=style: fp32_fixture(next(s for s in SHAPES if s.style == style)) for style in ("gpt", "bert")},
+                "bf16": bf16_fixture, "images": images_fixture}
+    for name in sys.argv[1:] or fixtures:
+        fixtures[name]()
 
 
 main()

@@ -1,0 +1,124 @@
+// Tiles give what the whole image gives, in the bytes that their closed form says; and peaks lie on a line.
+
+#include "tiles.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "training.h"
+
+namespace {
+
+using namespace oomlab;
+using namespace oomlab::input_size;
+
+struct Case {
+  const char* model;
+  std::size_t height, width, batch, tiles;
+};
+// Tiles that do not divide the last layer, more of them than it has pixels, strides that do not divide the image, a
+// pooled stem, bottlenecks.
+const Case kCases[] = {{"resnet:1-3", 12, 9, 2, 4},  {"resnet:2-5", 33, 20, 1, 3}, {"resnet:3-4", 40, 51, 2, 2},
+                       {"resnet:3-4", 64, 64, 1, 9}, {"resnet18", 70, 61, 1, 3},   {"resnet50", 64, 90, 1, 2}};
+
+std::vector<float> read(Context& context, const DeviceBuffer<float>& buffer) {
+  std::vector<float> values(buffer.size());
+  CUDA_CHECK(cudaMemcpyAsync(values.data(), buffer.data(), buffer.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+  context.synchronize();
+  return values;
+}
+
+// A model whose norms do something.
+void stir(Context& context, nn::ResNet& model) {
+  std::uint64_t stream = 100;
+  for (std::size_t i = 0; i < model.spec().units().size(); ++i) {
+    const std::size_t channels = model.spec().units()[i].out;
+    const nn::BatchNormState running = model.running(i);
+    nn::fill_uniform(context, running.running_mean, channels, 0.3f, 1, ++stream);
+    nn::fill(context, running.running_variance, channels, 0.7f);
+  }
+}
+
+class Tiles : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Cases, Tiles, ::testing::ValuesIn(kCases));
+
+TEST_P(Tiles, GiveTheSameLogitsInThePredictedBytes) {
+  const auto [name, height, width, batch, tiles] = GetParam();
+  const nn::ResNetSpec spec = nn::parse_resnet(name);
+  const nn::InputSize size{height, width};
+  for (const nn::ConvolutionWay way :
+       {nn::ConvolutionWay::im2col, nn::ConvolutionWay::tiled, nn::ConvolutionWay::direct}) {
+    if (way == nn::ConvolutionWay::direct && std::string(name) == "resnet50") continue;  // slow, and nothing new
+    std::vector<float> logits[2];
+    for (const bool by_tiles : {false, true}) {
+      CudaResource resource;
+      Ledger ledger;
+      {
+        Context context(resource, ledger, 1024);
+        nn::ResNet model(context, spec, 7, /*with_gradients=*/false);
+        stir(context, model);
+        auto input = context.buffer<float>(batch * height * width * 3, Category::activations, "input");
+        nn::fill_uniform(context, input.data(), input.size(), 1.0f, 3, 4);
+        const auto out = by_tiles ? TiledInference(context, model, {way}, batch, size).run(std::move(input), tiles)
+                                  : model.forward(context, std::move(input), batch, size, {way});
+        logits[by_tiles] = read(context, out);
+      }
+      const PeakBytes predicted = by_tiles ? predict_tiled_inference(spec, batch, size, tiles, {way})
+                                           : nn::predict_inference(spec, batch, size, {way});
+      EXPECT_EQ(without_workspace(ledger.peak_by_category(), 1024), predicted.at_peak) << name_of(way) << by_tiles;
+    }
+    double most = 0;
+    for (const float v : logits[0]) most = std::max(most, std::abs(double(v)));
+    ASSERT_GT(most, 0.01);
+    for (std::size_t i = 0; i < logits[0].size(); ++i)
+      ASSERT_LE(std::abs(double(logits[0][i]) - logits[1][i]), 1e-6 * most) << name_of(way) << " logit " << i;
+  }
+}
+
+// With a halo that is too narrow they would not: an image is more than its tiles.
+TEST(TiledInference, StatisticsOfATileAreOthers) {
+  const nn::ResNetSpec spec = nn::parse_resnet("resnet:2-6");
+  std::vector<float> logits[2];
+  for (const std::size_t tiles : {1, 2}) {
+    CudaResource resource;
+    Ledger ledger;
+    Context context(resource, ledger, 1024);
+    nn::ResNet model(context, spec, 7, /*with_gradients=*/false);
+    auto input = context.buffer<float>(32 * 32 * 3, Category::activations, "input");
+    nn::fill_uniform(context, input.data(), input.size(), 1.0f, 3, 4);
+    logits[tiles - 1] = read(
+        context, TiledInference(context, model, {}, 1, {32, 32}, Statistics::of_tile).run(std::move(input), tiles));
+  }
+  EXPECT_NE(logits[0], logits[1]);
+}
+
+TEST(Tiles, PeakFallsWithTheTileUntilTheHaloIsAll) {
+  const nn::ResNetSpec spec = nn::parse_resnet("resnet:3-16");
+  const auto peak = [&](std::size_t tiles) {
+    return predict_tiled_inference(spec, 1, {1024, 1024}, tiles, {nn::ConvolutionWay::tiled}).total();
+  };
+  EXPECT_LT(peak(2), peak(1));
+  EXPECT_LT(peak(8), peak(2) / 2);
+  EXPECT_LT(peak(1), nn::predict_inference(spec, 1, {1024, 1024}, {nn::ConvolutionWay::tiled}).total() * 11 / 10);
+}
+
+// peak = fixed + slope · pixels, to the byte but for the granule, where the strides divide the image and the same
+// moment is the fullest.
+TEST(InputSize, PeaksOfATrainingStepLieOnALine) {
+  for (const char* name : {"resnet:3-16", "resnet18", "resnet50"})
+    for (const nn::ConvolutionWay way : {nn::ConvolutionWay::im2col, nn::ConvolutionWay::direct}) {
+      const nn::ResNetSpec spec = nn::parse_resnet(name);
+      const auto peak = [&](std::size_t side) {
+        return double(nn::predict_training(spec, 16, {side, side}, kOptimizer, {way}).total());
+      };
+      const double slope = (peak(512) - peak(256)) / (512.0 * 512 - 256.0 * 256);
+      const double fixed = peak(512) - slope * 512 * 512;
+      for (const std::size_t side : {320, 384, 448, 768})
+        EXPECT_NEAR(peak(side), fixed + slope * double(side * side), 1e-3 * peak(side)) << name << " " << side;
+      const double state = 12.0 * double(spec.parameters());
+      EXPECT_NEAR(fixed, state, 0.02 * state + 1e6) << name;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,582 @@
+// Convolutions in all three ways, and depthwise, against double precision, in every storage type and for all the block
+// sizes. The reference's gradients are held against central differences first.
+
+#include "nn/convolution.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <optional>
+
+#include "cuda/launch.h"
+#include "device.h"
+#include "image_reference.h"
+#include "nn/resnet.h"
+
+namespace oomlab::test {
+namespace {
+
+using nn::column_tile;
+using nn::ColumnTile;
+using nn::convolution_shape;
+using nn::ConvolutionWay;
+
+constexpr ConvolutionWay kWays[] = {ConvolutionWay::im2col, ConvolutionWay::tiled, ConvolutionWay::direct};
+
+template <class T>
+constexpr double kTolerance = 0;
+template <>
+constexpr double kTolerance<float> = 1e-5;
+template <>
+constexpr double kTolerance<__half> = 2e-3;  // 11 bits, and a few roundings
+template <>
+constexpr double kTolerance<__nv_bfloat16> = 1.6e-2;  // 8 bits
+
+std::string text(const ConvolutionShape& s) {
+  const auto n = [](std::size_t v) { return std::to_string(v); };
+  return n(s.batch) + " x " + n(s.height) + " x " + n(s.width) + ", channels " + n(s.in_channels) + " to " +
+         n(s.out_channels) + " in " + n(s.groups) + " groups, kernel " + n(s.kernel) + ", stride " + n(s.stride) +
+         ", padding " + n(s.pad_top) + " " + n(s.pad_left) + ", output " + n(s.out_height) + " x " + n(s.out_width);
+}
+
+// Operands of a convolution as T holds them, and what must come out.
+template <class T>
+struct Problem {
+  ConvolutionShape shape;
+  std::vector<T> x, w, dy, dw_before;
+  Vector y;
+  ConvolutionGradients gradients;
+
+  explicit Problem(const ConvolutionShape& s)
+      : shape(s),
+        x(stored(s.input_elements(), 1)),
+        w(stored(s.weight_elements(), 2)),
+        dy(stored(s.output_elements(), 3)),
+        dw_before(stored(s.weight_elements(), 4)),
+        y(convolution(s, wide(x), wide(w))),
+        gradients(convolution_backward(s, wide(dy), wide(x), wide(w))) {}
+
+  static std::vector<T> stored(std::size_t count, unsigned seed) {
+    std::vector<T> values;
+    for (const float v : random_floats(count, seed)) values.push_back(static_cast<T>(v));
+    return values;
+  }
+  static Vector wide(const std::vector<T>& values) {
+    Vector all;
+    for (const T& v : values) all.push_back(static_cast<float>(v));
+    return all;
+  }
+  Vector dw_added() const {
+    Vector sum = wide(dw_before);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradients.dw[i];
+    return sum;
+  }
+};
+
+struct Results {
+  Vector y, dx, dw, dw_added;
+};
+
+class Convolution : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override { set_block_threads(GetParam()); }
+  void TearDown() override { set_block_threads(256); }
+
+  // A way's four results; what they overwrite was not a number before. Every operand lies `shift_` elements behind an
+  // aligned address.
+  template <class T, class Forward, class Input, class Weight>
+  Results run(const Problem<T>& p, const std::vector<T>& weights, const std::vector<T>& dw_before, Forward forward,
+              Input backward_input, Weight backward_weight) {
+    const auto upload = [&](const std::vector<T>& values) {
+      std::vector<T> shifted(shift_, static_cast<T>(NAN));
+      shifted.insert(shifted.end(), values.begin(), values.end());
+      return device.upload(shifted);
+    };
+    const auto garbage = [&](std::size_t count) { return upload(std::vector<T>(count, static_cast<T>(NAN))); };
+    const auto x = upload(p.x), w = upload(weights), dy = upload(p.dy);
+    auto y = garbage(p.y.size()), dx = garbage(p.x.size()), dw = garbage(p.w.size()), added = upload(dw_before);
+    const std::size_t at = shift_;
+    forward(x.data() + at, w.data() + at, y.data() + at);
+    backward_input(dy.data() + at, w.data() + at, dx.data() + at);
+    backward_weight(dy.data() + at, x.data() + at, dw.data() + at, false);
+    backward_weight(dy.data() + at, x.data() + at, added.data() + at, true);
+    const auto read = [&](const DeviceBuffer<T>& buffer) {
+      return Problem<T>::wide(device.download(buffer.data() + at, buffer.size() - at));
+    };
+    return {read(y), read(dx), read(dw), read(added)};
+  }
+  template <class T>
+  Results run(const Problem<T>& p, ConvolutionWay way) {
+    const ConvolutionShape& s = p.shape;
+    return run<T>(
+        p, p.w, p.dw_before,
+        [&](const T* x, const T* w, T* y) { nn::convolution_forward(device.context, s, way, x, w, y); },
+        [&](const T* dy, const T* w, T* dx) { nn::convolution_backward_input(device.context, s, way, dy, w, dx); },
+        [&](const T* dy, const T* x, T* dw, bool accumulate) {
+          nn::convolution_backward_weight(device.context, s, way, dy, x, dw, accumulate);
+        });
+  }
+  template <class T>
+  void expect(const Problem<T>& p, const Results& found, const std::string& what) {
+    expect_close(found.y, p.y, kTolerance<T>, "y of " + what);
+    expect_close(found.dx, p.gradients.dx, kTolerance<T>, "dx of " + what);
+    expect_close(found.dw, p.gradients.dw, kTolerance<T>, "dw of " + what);
+    expect_close(found.dw_added, p.dw_added(), kTolerance<T>, "accumulated dw of " + what);
+    std::vector<bool> seen(p.x.size());
+    for_each_product(p.shape, [&](std::size_t, std::size_t i, std::size_t) { seen[i] = true; });
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      if (!seen[i]) {
+        ASSERT_EQ(found.dx[i], 0.0) << "no output sees this input: " << what << " at " << i;
+      }
+  }
+  template <class T>
+  void expect_all_ways(const ConvolutionShape& s) {
+    const Problem<T> p(s);
+    std::optional<Results> first;
+    for (const ConvolutionWay way : kWays) {
+      const Results found = run(p, way);
+      expect(p, found, std::string(name_of(way)) + ": " + text(s));
+      if (!first) first = found;
+      expect_close(found.y, first->y, kTolerance<T>, "y, two ways of " + text(s));
+      expect_close(found.dx, first->dx, kTolerance<T>, "dx, two ways of " + text(s));
+      expect_close(found.dw, first->dw, kTolerance<T>, "dw, two ways of " + text(s));
+    }
+  }
+  template <class T>
+  void expect_depthwise(const ConvolutionShape& s) {
+    Problem<T> p(s);
+    const Results found = run<T>(
+        p, depthwise_weights(s, p.w), depthwise_weights(s, p.dw_before),
+        [&](const T* x, const T* w, T* y) { nn::depthwise_forward(device.context, s, x, w, y); },
+        [&](const T* dy, const T* w, T* dx) { nn::depthwise_backward_input(device.context, s, dy, w, dx); },
+        [&](const T* dy, const T* x, T* dw, bool accumulate) {
+          nn::depthwise_backward_weight(device.context, s, dy, x, dw, accumulate);
+        });
+    p.gradients.dw = depthwise_weights(s, p.gradients.dw);
+    p.dw_before = depthwise_weights(s, p.dw_before);
+    expect(p, found, "depthwise: " + text(s));
+  }
+  Device device;
+  std::size_t shift_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(BlockThreads, Convolution, ::testing::ValuesIn(kDistinctBlockThreads));
+
+// Without groups, in two, and as many as channels, with one or more outputs of each.
+const ConvolutionShape kShapes[] = {
+    convolution_shape(1, 1, 1, 1, 1, 1, 1, 0),       convolution_shape(2, 1, 1, 3, 5, 3, 1, 1),
+    convolution_shape(3, 9, 7, 3, 6, 3, 1, 1),       convolution_shape(2, 7, 10, 6, 4, 3, 2, 1, 2),
+    convolution_shape(1, 5, 13, 8, 16, 3, 1, 1),     convolution_shape(2, 12, 11, 16, 8, 3, 2, 1),
+    convolution_shape(2, 8, 8, 6, 6, 3, 1, 1, 6),    convolution_shape(1, 9, 6, 5, 10, 5, 2, 2, 5),
+    convolution_shape(1, 33, 35, 3, 8, 5, 3, 3),     convolution_shape(2, 7, 7, 32, 24, 1, 2, 0),
+    convolution_shape(5, 3, 4, 17, 9, 1, 1, 0),      convolution_shape(2, 6, 5, 12, 8, 1, 1, 0, 4),
+    convolution_shape(1, 19, 18, 3, 16, 7, 2, 3),    convolution_shape(1, 6, 7, 40, 33, 3, 1, 1),
+    convolution_shape(2, 4, 1, 64, 64, 2, 3, 2, 32),
+};
+
+TEST(ConvolutionReference, ItsGradientsAreThoseOfCentralDifferences) {
+  for (const ConvolutionShape& s :
+       {convolution_shape(2, 5, 4, 4, 6, 3, 2, 1, 2), convolution_shape(1, 4, 7, 3, 3, 2, 3, 0, 3),
+        convolution_shape(2, 3, 3, 2, 3, 5, 1, 3), ConvolutionShape{1, 5, 6, 2, 3, 3, 2, 1, 0, 1, 3, 4}}) {
+    const Vector x = doubles(random_floats(s.input_elements(), 1)), w = doubles(random_floats(s.weight_elements(), 2)),
+                 dy = doubles(random_floats(s.output_elements(), 3));
+    const ConvolutionGradients g = convolution_backward(s, dy, x, w);
+    expect_close(g.dx, central_differences(x, [&](const Vector& v) { return dot(convolution(s, v, w), dy); }), 1e-8,
+                 "dx of " + text(s));
+    expect_close(g.dw, central_differences(w, [&](const Vector& v) { return dot(convolution(s, x, v), dy); }), 1e-8,
+                 "dw of " + text(s));
+  }
+}
+
+TEST_P(Convolution, EveryWayIsAsTheReferenceSays) {
+  for (const ConvolutionShape& s : kShapes) {
+    if (OOMLAB_ROUNDS < 10 && convolution_flops(s) > 2e5) continue;
+    expect_all_ways<float>(s);
+    expect_all_ways<__half>(s);
+    expect_all_ways<__nv_bfloat16>(s);
+  }
+}
+
+TEST_P(Convolution, EveryStridePaddingKernelAndGroup) {
+  for (const std::size_t kernel : {1, 2, 3, 5})
+    for (const std::size_t stride : {1, 2, 3})
+      for (const std::size_t padding : {0, 1, 2, 3})
+        for (const std::size_t groups : {1, 2, 4}) {
+          if (OOMLAB_ROUNDS < 10 && (kernel + stride + padding + groups) % 4) continue;
+          expect_all_ways<float>(convolution_shape(2, 5, 8, 4, 8, kernel, stride, padding, groups));
+        }
+}
+
+// A tile of an image has padding only where the image ends: padding above or on the left alone, below or on the right
+// alone (more output rows than the image has), rows that no output sees, and outputs that see nothing at all.
+TEST_P(Convolution, PaddingThatDiffersBetweenTheSides) {
+  const ConvolutionShape shapes[] = {
+      {1, 6, 9, 3, 5, 3, 1, 1, 0, 1, 5, 8},   {2, 6, 9, 4, 6, 3, 1, 0, 1, 2, 6, 9},
+      {1, 7, 5, 6, 6, 3, 2, 0, 0, 6, 4, 3},   {2, 7, 8, 4, 4, 3, 2, 1, 0, 1, 4, 3},
+      {1, 4, 11, 3, 8, 5, 1, 2, 0, 1, 2, 11}, {1, 9, 4, 8, 3, 5, 3, 0, 2, 1, 2, 3},
+      {2, 8, 6, 4, 4, 2, 1, 3, 2, 4, 12, 5},  {1, 5, 5, 3, 4, 1, 1, 1, 0, 1, 7, 6},
+      {3, 4, 6, 2, 2, 3, 1, 0, 0, 1, 1, 2},   {1, 3, 4, 2, 3, 2, 2, 5, 0, 1, 9, 6},
+  };
+  for (const ConvolutionShape& s : shapes) {
+    expect_all_ways<float>(s);
+    expect_all_ways<__half>(s);
+    expect_all_ways<__nv_bfloat16>(s);
+  }
+}
+
+// Several tiles, the last one smaller, whose windows overlap across their borders.
+TEST_P(Convolution, TilesOfWholeImagesAndOfRows) {
+  const ConvolutionShape images = convolution_shape(25, 4, 3, 4, 6, 3, 1, 1, 2),
+                         rows = convolution_shape(3, 20, 5, 4, 6, 5, 1, 2, 2),
+                         one_row = convolution_shape(1, 9, 6, 3, 4, 3, 2, 1);
+  for (const std::size_t bytes : {2, 4}) {
+    const ColumnTile of_images = column_tile(images, bytes), of_rows = column_tile(rows, bytes);
+    EXPECT_GT(of_images.images, 1u);
+    EXPECT_EQ(of_images.rows, images.out_height);
+    EXPECT_NE(images.batch % of_images.images, 0u);
+    EXPECT_EQ(of_rows.images, 1u);
+    EXPECT_GT(of_rows.rows, 1u);
+    EXPECT_NE(rows.out_height % of_rows.rows, 0u);
+    EXPECT_EQ(column_tile(one_row, bytes).pixels(one_row), one_row.out_width);
+  }
+  for (const ConvolutionShape& s : {images, rows, one_row}) {
+    expect_all_ways<float>(s);
+    expect_all_ways<__half>(s);
+    expect_all_ways<__nv_bfloat16>(s);
+  }
+}
+
+// Many tiles add to a weight's gradient in FP32: in 16 bits, the sum of ones would stop at 256 (BF16) or 2,048 (FP16).
+TEST_P(Convolution, SumsOfManyTilesAreRoundedOnce) {
+  const ConvolutionShape s = convolution_shape(10, 33, 10, 1, 2, 1, 1, 0),
+                         cut = convolution_shape(10, 66, 10, 1, 2, 2, 2, 0);
+  for (const ConvolutionShape& shape : {s, cut})
+    for (const ConvolutionWay way : kWays) {
+      const auto sums_of = [&]<class T>(T) {
+        const auto ones = [&](std::size_t n) { return device.upload(std::vector<T>(n, static_cast<T>(1.0f))); };
+        const auto x = ones(shape.input_elements()), dy = ones(shape.output_elements());
+        auto dw = ones(shape.weight_elements());
+        nn::convolution_backward_weight(device.context, shape, way, dy.data(), x.data(), dw.data(), true);
+        const Vector expected(shape.weight_elements(), double(shape.out_pixels()) + 1);
+        expect_close(Problem<T>::wide(device.download(dw)), expected, kTolerance<T> / 4,
+                     std::string(name_of(way)) + ": " + text(shape));
+      };
+      sums_of(float{});
+      sums_of(__half{});
+      sums_of(__nv_bfloat16{});
+    }
+}
+
+TEST_P(Convolution, Depthwise) {
+  std::vector<ConvolutionShape> shapes;
+  for (const std::size_t kernel : {1, 2, 3, 5})
+    for (const std::size_t stride : {1, 2, 3})
+      for (const std::size_t padding : {0, 1, 3})
+        if (OOMLAB_ROUNDS >= 10 || kernel == stride || kernel == padding)
+          shapes.push_back(convolution_shape(2, 5, 8, 3, 3, kernel, stride, padding, 3));
+  for (const std::size_t channels : {1, 8, 33, 64})
+    shapes.push_back(convolution_shape(2, 7, 6, channels, channels, 3, 1, 1, channels));
+  shapes.push_back({2, 6, 9, 8, 8, 3, 1, 1, 0, 8, 5, 8});
+  shapes.push_back({1, 7, 5, 6, 6, 3, 2, 0, 0, 6, 4, 3});
+  for (const ConvolutionShape& s : shapes) {
+    expect_depthwise<float>(s);
+    expect_depthwise<__half>(s);
+    expect_depthwise<__nv_bfloat16>(s);
+  }
+}
+
+// A tile of an image, or a window into a larger buffer, begins anywhere.
+TEST_P(Convolution, AddressesThatAreNotAligned) {
+  shift_ = 1;
+  for (const ConvolutionShape& s :
+       {convolution_shape(2, 5, 6, 8, 16, 3, 1, 1), convolution_shape(1, 6, 4, 16, 8, 2, 2, 1, 2),
+        convolution_shape(3, 2, 5, 8, 8, 1, 1, 0)}) {
+    expect_all_ways<float>(s);
+    expect_all_ways<__half>(s);
+    expect_all_ways<__nv_bfloat16>(s);
+  }
+  const ConvolutionShape s = convolution_shape(2, 5, 6, 16, 16, 3, 1, 1, 16);
+  expect_depthwise<float>(s);
+  expect_depthwise<__half>(s);
+  expect_depthwise<__nv_bfloat16>(s);
+}
+
+TEST_P(Convolution, OperationsAreCounted) {
+  for (const ConvolutionShape& s :
+       {convolution_shape(3, 9, 7, 6, 6, 3, 2, 1), convolution_shape(3, 9, 7, 6, 6, 3, 1, 1, 6),
+        convolution_shape(3, 9, 7, 6, 6, 1, 1, 0, 2)}) {
+    const Problem<float> p(s);
+    std::uint64_t before = device.context.flops();
+    for (const ConvolutionWay way : kWays) {
+      (void)run(p, way);  // forward, the input's gradient, and the weight's, twice
+      EXPECT_EQ(double(device.context.flops() - before), 4 * nn::convolution_flops(s)) << name_of(way);
+      before = device.context.flops();
+    }
+    if (s.groups < s.in_channels) continue;
+    expect_depthwise<float>(s);
+    EXPECT_EQ(double(device.context.flops() - before), 4 * nn::convolution_flops(s)) << "depthwise";
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- memory
+
+constexpr int kCalls = 3;
+// One of the three calls: forward, the gradient of the input, that of the weight. Returns the result.
+template <class T>
+std::vector<T> call(
+    Device& device, Context& context, const Problem<T>& p, ConvolutionWay way, int which,
+    const std::function<void()>& before = [] {}) {
+  const auto x = device.upload(p.x), w = device.upload(p.w), dy = device.upload(p.dy);
+  auto out = device.upload(std::vector<T>(which == 0 ? p.dy.size() : which == 1 ? p.x.size() : p.w.size(), T{}));
+  before();
+  const auto run = [&] {
+    if (which == 0) nn::convolution_forward(context, p.shape, way, x.data(), w.data(), out.data());
+    if (which == 1) nn::convolution_backward_input(context, p.shape, way, dy.data(), w.data(), out.data());
+    if (which == 2) nn::convolution_backward_weight(context, p.shape, way, dy.data(), x.data(), out.data());
+  };
+  try {
+    run();
+  } catch (const OutOfMemory&) {
+    context.synchronize();
+    EXPECT_EQ(Problem<T>::wide(device.download(out)), Vector(out.size())) << "something was queued";
+    throw;
+  }
+  context.synchronize();
+  return device.download(out);
+}
+
+std::vector<ConvolutionShape> memory_shapes() {
+  std::vector<ConvolutionShape> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.push_back(convolution_shape(25, 4, 3, 4, 6, 3, 1, 1, 2));
+  shapes.push_back(convolution_shape(3, 20, 5, 4, 6, 5, 1, 2, 2));
+  if (OOMLAB_ROUNDS < 10) std::erase_if(shapes, [](const auto& s) { return convolution_flops(s) > 2e5; });
+  return shapes;
+}
+
+template <class T>
+std::size_t workspace_of(const ConvolutionShape& s, ConvolutionWay way, int which) {
+  const nn::ConvolutionWorkspace workspace = convolution_workspace(s, way, sizeof(T));
+  return workspace.columns + (which == 2 ? workspace.sums : 0);
+}
+
+TEST(ConvolutionMemory, ThePeakOfACallIsItsWorkspace) {
+  Device device;
+  const auto check = [&]<class T>(T, const ConvolutionShape& s) {
+    const Problem<T> p(s);
+    for (const ConvolutionWay way : kWays)
+      for (int which = 0; which < kCalls; ++which) {
+        std::size_t live = 0;
+        (void)call(device, device.context, p, way, which, [&] {
+          device.ledger.reset_peak();
+          live = device.ledger.live_bytes();
+        });
+        EXPECT_EQ(device.ledger.peak_bytes() - live, workspace_of<T>(s, way, which))
+            << name_of(way) << ", call " << which << ": " << text(s);
+      }
+  };
+  for (const ConvolutionShape& s : memory_shapes()) {
+    check(float{}, s);
+    check(__half{}, s);
+    check(__nv_bfloat16{}, s);
+  }
+}
+
+TEST(ConvolutionMemory, WorkspaceInWords) {
+  // 3 x 9 x 7 outputs, each sees 3 x 3 x 3 inputs: a matrix of 189 rows and 27 columns; a tenth of it are two of its
+  // 27 rows of pixels
+  const ConvolutionShape s = convolution_shape(3, 9, 7, 3, 6, 3, 1, 1);
+  EXPECT_EQ(convolution_workspace(s, ConvolutionWay::im2col, 4).columns, round_to_granule(189 * 27 * 4));
+  EXPECT_EQ(convolution_workspace(s, ConvolutionWay::tiled, 4).columns, round_to_granule(2 * 7 * 27 * 4));
+  EXPECT_EQ(convolution_workspace(s, ConvolutionWay::tiled, 2).columns, round_to_granule(2 * 7 * 27 * 2));
+  EXPECT_EQ(convolution_workspace(s, ConvolutionWay::tiled, 2).sums, round_to_granule(6 * 27 * 4));
+  for (const std::size_t bytes : {2, 4}) {
+    EXPECT_EQ(convolution_workspace(s, ConvolutionWay::direct, bytes).columns, 0u);
+    EXPECT_EQ(convolution_workspace(s, ConvolutionWay::direct, bytes).sums, 0u);
+    EXPECT_EQ(convolution_workspace(s, ConvolutionWay::im2col, bytes).sums, 0u);
+    for (const ConvolutionWay way : kWays)
+      EXPECT_EQ(convolution_workspace(convolution_shape(3, 9, 7, 3, 6, 1, 1, 0), way, bytes).columns, 0u)
+          << "the image is the column matrix";
+  }
+  EXPECT_EQ(convolution_workspace(s, ConvolutionWay::tiled, 4).sums, 0u);
+  EXPECT_EQ(nn::convolution_flops(s), 2.0 * 189 * 27 * 6);
+  EXPECT_EQ(nn::convolution_flops(convolution_shape(3, 9, 7, 4, 6, 3, 1, 1, 2)), 2.0 * 189 * 18 * 6);
+}
+
+TEST(ConvolutionMemory, ColumnsAreWorkspaceByName) {
+  Device device;
+  const Problem<float> p(convolution_shape(3, 9, 7, 3, 6, 3, 1, 1));
+  for (int which = 0; which < kCalls; ++which) {
+    (void)call(device, device.context, p, ConvolutionWay::im2col, which, [&] { device.ledger.record_timeline(true); });
+    std::size_t found = 0;
+    for (const TimelineEvent& event : device.ledger.timeline())
+      if (event.kind == TimelineEvent::Kind::alloc && event.label == "columns") {
+        EXPECT_EQ(event.category, Category::workspace);
+        EXPECT_EQ(event.bytes, convolution_workspace(p.shape, ConvolutionWay::im2col, sizeof(float)).columns);
+        ++found;
+      }
+    EXPECT_EQ(found, 1u) << "call " << which;
+    device.ledger.record_timeline(false);
+  }
+}
+
+// The budget is exactly what the call needs, and something else has a granule of it, once.
+TEST(ConvolutionMemory, ARetryAfterOutOfMemoryHasTheSameBits) {
+  Device device;
+  const auto check = [&]<class T>(T, const ConvolutionShape& s) {
+    const Problem<T> p(s);
+    for (const ConvolutionWay way : kWays)
+      for (int which = 0; which < kCalls; ++which) {
+        const std::size_t needed = workspace_of<T>(s, way, which);
+        CudaResource resource;
+        LimitingResource limited(resource, kBlasWorkspaceBytes + needed);
+        Ledger ledger;
+        Context context(limited, ledger);
+        const std::vector<T> undisturbed = call(device, device.context, p, way, which);
+        if (needed > 0) {
+          const auto other = context.buffer<std::byte>(1, Category::data, "other");
+          EXPECT_THROW((void)call(device, context, p, way, which), OutOfMemory) << name_of(way);
+        }
+        EXPECT_EQ(ledger.live_bytes(), kBlasWorkspaceBytes);
+        EXPECT_EQ(Problem<T>::wide(call(device, context, p, way, which)), Problem<T>::wide(undisturbed))
+            << name_of(way) << ", call " << which << ": " << text(s);
+      }
+  };
+  for (const ConvolutionShape& s :
+       {convolution_shape(3, 9, 7, 3, 6, 3, 1, 1), convolution_shape(5, 3, 4, 17, 9, 1, 1, 0),
+        convolution_shape(25, 4, 3, 4, 6, 3, 2, 1, 2)}) {
+    check(float{}, s);
+    check(__half{}, s);
+    check(__nv_bfloat16{}, s);
+  }
+}
+
+TEST(ConvolutionMemory, TilesAreSmallButAtLeastARow) {
+  std::vector<ConvolutionShape> shapes = memory_shapes();
+  for (const std::size_t batch : {1, 9, 10, 11, 64, 1024}) {
+    shapes.push_back(convolution_shape(batch, 224, 224, 3, 64, 7, 2, 3));
+    shapes.push_back(convolution_shape(batch, 56, 56, 64, 64, 3, 1, 1));
+    shapes.push_back(convolution_shape(batch, 7, 7, 512, 512, 3, 1, 1));
+    shapes.push_back(convolution_shape(batch, 14, 14, 1024, 512, 1, 2, 0));
+    shapes.push_back(convolution_shape(batch, 1, 4096, 2048, 8, 3, 1, 1));  // a row alone is too much
+  }
+  for (const ConvolutionShape& s : shapes)
+    for (const std::size_t bytes : {2, 4}) {
+      const ColumnTile tile = column_tile(s, bytes);
+      const auto bytes_of = [&](const ColumnTile& t) { return t.pixels(s) * s.patch() * bytes; };
+      const std::size_t most = std::min(s.out_pixels() * s.patch() * bytes / 10, nn::kColumnTileBytes);
+      ASSERT_GE(tile.images, 1u) << text(s);
+      ASSERT_LE(tile.images, s.batch) << text(s);
+      ASSERT_GE(tile.rows, 1u) << text(s);
+      ASSERT_LE(tile.rows, s.out_height) << text(s);
+      if (tile.images > 1) {
+        EXPECT_EQ(tile.rows, s.out_height) << text(s);
+      }
+      if (tile.images > 1 || tile.rows > 1) {
+        EXPECT_LE(bytes_of(tile), most) << text(s);
+      }
+      // and no smaller than it must be: another image, or another row, would be too much
+      const ColumnTile larger =
+          tile.rows < s.out_height ? ColumnTile{1, tile.rows + 1} : ColumnTile{tile.images + 1, s.out_height};
+      if (larger.images <= s.batch) {
+        EXPECT_GT(bytes_of(larger), most) << text(s);
+      }
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------- names
+
+template <class F>
+void expect_refused_in_one_line(F f, const std::string& what) {
+  try {
+    (void)f();
+    ADD_FAILURE() << "accepted: " << what;
+  } catch (const std::invalid_argument& error) {
+    const std::string message = error.what();
+    EXPECT_FALSE(message.empty()) << what;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << what;
+  }
+}
+
+TEST(ConvolutionShapes, WhatCannotBeIsRefused) {
+  struct Case {
+    std::size_t batch, height, width, in, out, kernel, stride, padding, groups;
+  };
+  const auto refused = [](const Case& c, const char* what) {
+    expect_refused_in_one_line(
+        [&] {
+          return convolution_shape(c.batch, c.height, c.width, c.in, c.out, c.kernel, c.stride, c.padding, c.groups);
+        },
+        what);
+  };
+  refused({0, 5, 5, 4, 4, 3, 1, 1, 1}, "batch 0");
+  refused({1, 0, 5, 4, 4, 3, 1, 1, 1}, "height 0");
+  refused({1, 5, 0, 4, 4, 3, 1, 1, 1}, "width 0");
+  refused({1, 0, 5, 4, 4, 3, 1, 3, 1}, "height 0, though the padding is as large as the kernel");
+  refused({1, 5, 5, 0, 4, 3, 1, 1, 1}, "no input channels");
+  refused({1, 5, 5, 4, 0, 3, 1, 1, 1}, "no output channels");
+  refused({1, 5, 5, 4, 4, 0, 1, 1, 1}, "kernel 0");
+  refused({1, 5, 5, 4, 4, 3, 0, 1, 1}, "stride 0");
+  refused({1, 5, 5, 4, 4, 3, 1, 1, 0}, "no groups");
+  refused({1, 2, 5, 4, 4, 3, 1, 0, 1}, "lower than the kernel");
+  refused({1, 5, 2, 4, 4, 5, 1, 1, 1}, "narrower than the kernel, with its padding, too");
+  refused({1, 5, 5, 4, 6, 3, 1, 1, 4}, "groups that divide the inputs alone");
+  refused({1, 5, 5, 6, 4, 3, 1, 1, 4}, "groups that divide the outputs alone");
+  refused({1, 5, 5, 4, 4, 3, 1, 1, 8}, "more groups than channels");
+  const ConvolutionShape s = convolution_shape(2, 9, 7, 4, 6, 3, 2, 1, 2);
+  EXPECT_EQ(s.out_height, 5u);
+  EXPECT_EQ(s.out_width, 4u);
+  EXPECT_EQ(s.weight_elements(), 6u * 9 * 2);
+  EXPECT_EQ(convolution_shape(1, 1, 1, 1, 1, 3, 1, 1).out_pixels(), 1u);  // exactly the kernel
+}
+
+TEST(ConvolutionShapes, NamesOfWaysAreRead) {
+  for (const ConvolutionWay way : kWays) EXPECT_EQ(nn::parse_convolution(name_of(way)), way);
+  EXPECT_STREQ(name_of(ConvolutionWay::im2col), "im2col");
+  try {
+    (void)nn::parse_convolution("fft");
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "convolution 'fft' is unknown; known: im2col, tiled, direct");
+  }
+}
+
+TEST(ResNetNames, ParameterCountsAreThePublishedOnes) {
+  EXPECT_EQ(nn::parse_resnet("resnet18").parameters(), 11'689'512u);
+  EXPECT_EQ(nn::parse_resnet("resnet50").parameters(), 25'557'032u);
+}
+
+TEST(ResNetNames, UnitsAreInOrder) {
+  std::vector<std::string> names;
+  for (const auto& unit : nn::parse_resnet("resnet:2-6").units()) names.push_back(unit.name);
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "stem", "stage 1 block 1 conv 1", "stage 1 block 1 conv 2", "stage 1 block 2 conv 1",
+                       "stage 1 block 2 conv 2", "stage 2 block 1 conv 1", "stage 2 block 1 conv 2",
+                       "stage 2 block 1 projection", "stage 2 block 2 conv 1", "stage 2 block 2 conv 2"}));
+}
+
+TEST(ResNetNames, BadNamesAreOneLine) {
+  for (const char* name : {"",
+                           "resnet",
+                           "resnet:",
+                           "resnet:2",
+                           "resnet:2-",
+                           "resnet:-6",
+                           "resnet:0-6",
+                           "resnet:2-0",
+                           "resnet:2-6-1",
+                           "resnet:2-x",
+                           "resnet:2 -6",
+                           "resnet:+2-6",
+                           "resnet:2.5-6",
+                           "resnet:99999999999999999999-6",
+                           "resnet:2-99999999999999999999",
+                           "resnet:2-9999999999999",
+                           "resnet:100-6",
+                           "resnet34x",
+                           "resnet18 ",
+                           "mlp",
+                           "ResNet18"})
+    expect_refused_in_one_line([&] { return nn::parse_resnet(name); }, name);
+}
+
+}  // namespace
+}  // namespace oomlab::test

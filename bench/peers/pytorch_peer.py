@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch doing the work of chapters 01 to 04 and 08: the same models, shapes, optimizer and data, measured as ours are.
+"""PyTorch doing the work of chapters 01 to 04, 08 and 09: the same models, shapes, optimizer and data, measured as ours are.
 
   pip install torch
   bench/peers/pytorch_peer.py                    result files in build/peers/pytorch-eager-<device>/, for bench/compare
@@ -16,6 +16,8 @@ Fairness:
     change neither bytes nor times). PyTorch runs as its users run it: modules, scaled_dot_product_attention (which never
     forms the probabilities that the textbook keeps), tanh GELU, AdamW with fused=True, zero_grad(set_to_none=True). For chapter
     08 also the textbook's way, softmax(Q Kᵀ) V, and a loss by chunks of logits, each recomputed in the backward pass.
+    Chapter 09's networks are torchvision's, written out: ReLU in place, the sum of a block in place, SGD with momentum; images
+    in the layout that PyTorch has by default.
   - Mixed precision is autocast (with GradScaler for fp16), which keeps FP32 weights; ours keeps 16-bit weights beside an
     FP32 master copy. Neither is the other's design, both are what one gets.
   - Time. Ours includes making the batch and copying it to the device; PyTorch's does not.
@@ -101,6 +103,42 @@ class Gpt(nn.Module):
         return sum(checkpoint(of, rows, targets, use_reentrant=False) for rows, targets in pieces)
 
 
+def convolution(into, out, kernel, stride=1):
+    """A convolution without bias and its batch norm."""
+    return nn.Sequential(nn.Conv2d(into, out, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(out))
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, into, width, out, stride, bottleneck):
+        super().__init__()
+        kernels = [(into, width, 1, 1), (width, width, 3, stride), (width, out, 1, 1)] if bottleneck else [(into, width, 3, stride), (width, out, 3, 1)]
+        units = [convolution(*kernel) for kernel in kernels]
+        self.branch = nn.Sequential(*(layer for unit in units for layer in (unit, nn.ReLU(inplace=True))))[:-1]
+        self.shortcut = convolution(into, out, 1, stride) if into != out or stride != 1 else nn.Identity()
+
+    def forward(self, x):
+        y = self.branch(x)
+        y += self.shortcut(x)
+        return F.relu(y, inplace=True)
+
+
+def residual_network(name):
+    """resnet18, resnet50, or resnet:STAGES-WIDTH, as nn/resnet.h has them."""
+    free = re.fullmatch(r"resnet:(\d+)-(\d+)", name)
+    stages, width = map(int, free.groups()) if free else (4, 64)
+    blocks = [2] * stages if free or name == "resnet18" else [3, 4, 6, 3]
+    bottleneck = name == "resnet50"
+    layers = [convolution(3, width, 3) if free else convolution(3, width, 7, 2), nn.ReLU(inplace=True)]
+    layers += [] if free else [nn.MaxPool2d(3, 2, 1)]
+    into = width
+    for stage, count in enumerate(blocks):
+        for block in range(count):
+            out = (width << stage) * (4 if bottleneck else 1)
+            layers.append(ResidualBlock(into, width << stage, out, 2 if stage and not block else 1, bottleneck))
+            into = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, 10 if free else 1000))
+
+
 def perceptron(widths):
     layers = []
     for i, (a, b) in enumerate(zip(widths, widths[1:])):
@@ -115,12 +153,16 @@ def make_model(name, **options):
         return Gpt(*SHAPES[name], **options)
     if found := re.fullmatch(r"gpt:(\d+)-(\d+)-(\d+)", name):
         return Gpt(*map(int, found.groups()), 258, 1024, **options)
+    if name.startswith("resnet"):
+        return residual_network(name)
     sys.exit(f"pytorch_peer.py: model {name} is not one that this script has")
 
 
 def batch_of(config, samples):
     if config["model"] in WIDTHS:
         return torch.rand(samples, WIDTHS[config["model"]][0]), torch.randint(WIDTHS[config["model"]][-1], (samples,))
+    if config["model"].startswith("resnet"):
+        return torch.rand(samples, 3, config["side"], config["side"]), torch.randint(10, (samples,))
     text = (root / "common/data/text/course_text.txt").read_bytes()
     rows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     seq = config["seq"]
@@ -132,10 +174,12 @@ class Training:
     """One variant: step() is one optimizer step over `batch` samples, in micro-batches of `micro`."""
 
     def __init__(self, config, batch, micro, autocast=None, compiled=False, model=None, **options):
-        config = dict(config, model=model or config["model"])
+        config = dict(config, model=model or config["model"], side=options.pop("side", config.get("input")))
         self.model = make_model(config["model"], **options).to(device)
         self.forward = torch.compile(self.model) if compiled else self.model
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
+        images = config["model"].startswith("resnet")
+        self.optimizer = (torch.optim.SGD(self.model.parameters(), 0.02, momentum=0.9, fused=True) if images
+                          else torch.optim.AdamW(self.model.parameters(), fused=True))
         self.autocast = autocast
         self.scaler = torch.amp.GradScaler(device.type) if autocast == torch.float16 else None
         self.x, self.y = (t.to(device) for t in batch_of(config, batch))
@@ -243,6 +287,9 @@ def variants_of(chapter, config):
     if chapter.startswith("08"):
         return [("textbook", batch, batch, {"textbook": True}), ("tiled", batch, batch, {}),
                 ("tiled + chunked loss", batch, batch, {"chunks": 2})]
+    if chapter.startswith("09"):
+        side = config["input"]
+        return [("full size, tiled im2col", batch, batch, {}), (f"resized to {side // 2}", batch, batch, {"side": side // 2})]
     return [("none", batch, batch, {}), ("every layer", batch, batch, {"again": True})]
 
 
@@ -352,6 +399,8 @@ def table(arguments, likes):
                       [(statistics.median(rates(make, batch, 6)), allocated)] for _ in range(arguments.rounds)]
             *mine, theirs = [tuple(map(statistics.median, zip(*column))) for column in zip(*rounds)]
             print(line(f"{title}: {name}", mine[0], theirs), flush=True)
+            if chapter.startswith("09"):
+                continue
             state = 16 * sum(p.numel() for p in make().model.parameters())
             for other, figures in zip(others, mine[1:]):
                 activations = (figures[1] - state) / (allocated - state)
@@ -374,9 +423,9 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    likes = [json.loads(f.read_text()) for f in sorted(arguments.like.glob("0[1-48]_*.json"))]
+    likes = [json.loads(f.read_text()) for f in sorted(arguments.like.glob("0[1-489]_*.json"))]
     if not likes:
-        sys.exit(f"pytorch_peer.py: no results of chapters 01 to 04 and 08 in {arguments.like}")
+        sys.exit(f"pytorch_peer.py: no results of chapters 01 to 04, 08 and 09 in {arguments.like}")
     if arguments.table:
         return table(arguments, likes)
     kind = "compile" if arguments.compile else "eager"

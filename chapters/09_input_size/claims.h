@@ -11,7 +11,8 @@ namespace oomlab::input_size {
 inline constexpr Option<std::size_t> kInput{"input", "Height and width of the images", 4, 1 << 20};
 inline constexpr Option<std::size_t> kTiles{"tiles", "Tiles along each side, of inference by tiles", 1, 1 << 10};
 
-inline const std::string kFull = "full size", kFullTiled = "full size, tiled im2col", kFullDirect = "full size, direct";
+inline const std::string kFull = "full size", kFullTiled = "full size, tiled im2col", kFullDirect = "full size, direct",
+                         kFullLean = "full size, tiled, norms recomputed";
 
 /// Logits of the two inference variants.
 struct Observed {
@@ -120,7 +121,7 @@ inline std::vector<Claim> claims_of(const Config& config, const nn::ResNetSpec& 
 /// form, where the line must lead.
 inline void show_line(const Results& results, Report& report, const std::vector<Way>& ways,
                       const data::Dataset& dataset) {
-  const Way &full = ways.front(), &half = ways[3];
+  const Way &full = ways.front(), &half = ways[4];
   const auto large = results.value(full.name, figures::peak), small = results.value(half.name, figures::peak);
   if (!large || !small) return;
   const auto pixels = [](const Way& way) { return double(way.size().height) * double(way.size().width); };

@@ -32,6 +32,7 @@ Chapter declare(const Config& config) {
   const std::vector<Way> ways{{kFull, spec, whole(side)},
                               {kFullTiled, spec, whole(side), {ConvolutionWay::tiled}},
                               {kFullDirect, spec, whole(side), {ConvolutionWay::direct}},
+                              {kFullLean, spec, whole(side), {ConvolutionWay::tiled, /*recompute_norms=*/true}},
                               {fmt::format("resized to {}", half), spec, whole(half)},
                               {fmt::format("random crops of {}", half), spec, {side, side, half, half, /*seed=*/9}},
                               {"strided stem", strided, whole(side)}};
@@ -85,11 +86,11 @@ int main(int argc, char** argv) {
   using oomlab::Defaults;
   using namespace oomlab::input_size;
   const auto mib = [](double n) { return std::size_t(n * 1024 * 1024); };
-  const Defaults resnet50{.batch = 32, .steps = 3, .budget = mib(8 << 10), .options = {{kInput, 224}}};
+  const Defaults resnet50{.batch = 32, .steps = 3, .budget = mib(8 << 10), .options = {{kInput, 512}}};
   const Defaults full{.model = "resnet:3-16",
-                      .batch = 16,
+                      .batch = 8,
                       .steps = 4,
-                      .budget = mib(80),
+                      .budget = mib(42),
                       .options = {{kInput, 64}, {kTiles, 4}, oomlab::train::kData},
                       .models = "resnet:3-16, resnet18 or resnet50",
                       .published_models = "resnet18 resnet50",

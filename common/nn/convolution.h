@@ -45,7 +45,9 @@ struct ConvolutionShape {
   /// What one output pixel sees: kernel² · in_channels elements, a row of the column matrix.
   std::size_t patch() const { return checked_product(checked_product(kernel, kernel), in_channels); }
   /// Whether the image itself is the column matrix.
-  bool is_pointwise() const { return kernel == 1 && stride == 1 && pad_top == 0 && pad_left == 0; }
+  bool is_pointwise() const {
+    return kernel == 1 && stride == 1 && pad_top == 0 && pad_left == 0 && out_height == height && out_width == width;
+  }
 };
 
 /// The usual convolution: `padding` on all sides, output (size + 2 · padding − kernel) / stride + 1. Throws

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "nn/column_sum.h"
@@ -155,6 +156,13 @@ void batch_norm_forward(Context& context, const T* x, const float* gamma, const 
 }
 
 template <class T>
+void batch_norm_again(Context& context, const T* x, const float* gamma, const float* beta, T* y, const float* mean,
+                      const float* inv_std, std::size_t rows, std::size_t channels, bool relu) {
+  launch(normalize_kernel<T, false>, shape_for_packed_rows<T>(rows, channels), context.stream(), x, gamma, beta,
+         static_cast<const T*>(nullptr), y, mean, inv_std, rows, channels, relu, 0.0f, packs_fit<T>(channels, x, y));
+}
+
+template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                           BatchNormState running, std::size_t rows, std::size_t channels, bool relu,
                           const BatchNormSettings& settings) {
@@ -234,6 +242,8 @@ constexpr std::size_t kLargestWindow = 15;  // 15² places fit a byte
 
 void require_window(const ConvolutionShape& s) {
   if (s.kernel > kLargestWindow) throw std::invalid_argument("a pooling window has at most 15 x 15 pixels");
+  if (std::max(s.pad_top, s.pad_left) > s.kernel / 2)
+    throw std::invalid_argument("a pool is padded by more than half its window");
 }
 
 // The part of an output pixel's window that lies in the image.
@@ -414,6 +424,8 @@ void global_pool_backward(Context& context, const T* dy, T* dx, std::size_t batc
                                    BatchNormState, std::size_t, std::size_t, bool, const BatchNormSettings&);         \
   template void batch_norm_inference(Context&, const T*, const float*, const float*, const T*, T*, BatchNormState,    \
                                      std::size_t, std::size_t, bool, const BatchNormSettings&);                       \
+  template void batch_norm_again(Context&, const T*, const float*, const float*, T*, const float*, const float*,      \
+                                 std::size_t, std::size_t, bool);                                                     \
   template void batch_norm_backward(Context&, T*, const T*, const float*, const float*, const float*, float*, float*, \
                                     std::size_t, std::size_t);                                                        \
   template void relu_forward(Context&, const T*, T*, std::size_t);                                                    \

@@ -27,6 +27,10 @@ template <class T>
 void batch_norm_forward(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                         float* mean, float* inv_std, BatchNormState running, std::size_t rows, std::size_t channels,
                         bool relu, const BatchNormSettings& settings = {});
+/// The same y again, from the mean and 1/σ that the forward pass kept.
+template <class T>
+void batch_norm_again(Context& context, const T* x, const float* gamma, const float* beta, T* y, const float* mean,
+                      const float* inv_std, std::size_t rows, std::size_t channels, bool relu);
 /// Inference, with the running statistics. y may be x.
 template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
@@ -49,9 +53,9 @@ template <class T>
 void add_to(Context& context, T* y, const T* x, std::size_t count);
 
 /// Pooling windows are `kernel` × `kernel`; of a ConvolutionShape with in_channels = out_channels the channels stay
-/// apart. The kernel is at most 15. Padding counts as nothing: the maximum is over the pixels that exist, and so is the
-/// mean (count_include_pad = False). `which` [output elements] keeps the maximum's place in its window, one byte each
-/// (null: not kept, for inference).
+/// apart. The kernel is at most 15, the padding at most half of it (std::invalid_argument otherwise). Padding counts as
+/// nothing: the maximum is over the pixels that exist, and so is the mean (count_include_pad = False). `which` [output
+/// elements] keeps the maximum's place in its window, one byte each (null: not kept, for inference).
 template <class T>
 void max_pool_forward(Context& context, const ConvolutionShape& shape, const T* x, T* y, unsigned char* which);
 template <class T>

@@ -107,14 +107,16 @@ struct ResNet::Step {
     return context.buffer<float>(elements, Category::activations, tag);
   }
 
-  // Unit i of x; y is made unless `out` has room for it already.
-  void unit_forward(std::size_t i, const float* x, const float* residual, bool relu, Image out = {}) {
+  // Unit i of x, whose buffer goes behind the convolution when it is `dead`; y is made unless `out` has room for it.
+  void unit_forward(std::size_t i, const float* x, const float* residual, bool relu, Image* dead = nullptr,
+                    Image out = {}) {
     const ConvolutionShape& shape = shapes.units[i];
     const std::string& name = model.shapes_[i].name;
     Unit& unit = model.units_[i];
     Kept& k = kept[i];
     k.z = image(shape.output_elements(), name + " output");
     convolution_forward(context, shape, form.way, x, unit.weight.data(), k.z.data());
+    if (dead) dead->reset();
     k.mean = image(shape.out_channels, name + " mean");
     k.inv_std = image(shape.out_channels, name + " 1/sigma");
     k.y = out ? std::move(out) : image(shape.output_elements(), name + " activation");
@@ -131,6 +133,15 @@ struct ResNet::Step {
     batch_norm_backward(context, k.z.data(), dy.data(), unit.gamma.data(), k.mean.data(), k.inv_std.data(),
                         unit.gamma_gradient.data(), unit.beta_gradient.data(), shape.out_pixels(), shape.out_channels);
     k.mean.reset(), k.inv_std.reset();
+  }
+  // What unit i made, once more.
+  void norm_again(std::size_t i) {
+    const ConvolutionShape& shape = shapes.units[i];
+    Unit& unit = model.units_[i];
+    Kept& k = kept[i];
+    k.y = image(shape.output_elements(), model.shapes_[i].name + " activation");
+    batch_norm_again(context, k.z.data(), unit.gamma.data(), unit.beta.data(), k.y.data(), k.mean.data(),
+                     k.inv_std.data(), shape.out_pixels(), shape.out_channels, /*relu=*/true);
   }
   void weight_backward(std::size_t i, const float* x) {
     convolution_backward_weight(context, shapes.units[i], form.way, kept[i].z.data(), x,
@@ -161,9 +172,11 @@ struct ResNet::Step {
       const Image& x = inputs.back();
       const float* at = x.data();
       const std::size_t last = i + block.branch.size() - 1;
+      Image* dead = nullptr;
       for (; i < last; ++i) {
-        unit_forward(i, at, nullptr, true);
+        unit_forward(i, at, nullptr, true, dead);
         at = kept[i].y.data();
+        if (form.recompute_norms) dead = &kept[i].y;
       }
       Image shortcut;
       if (!block.projection.empty()) {
@@ -171,7 +184,7 @@ struct ResNet::Step {
         shortcut = std::move(kept[last + 1].y);
       }
       const float* const residual = shortcut ? shortcut.data() : x.data();
-      unit_forward(last, at, residual, true, std::move(shortcut));
+      unit_forward(last, at, residual, true, dead, std::move(shortcut));
       inputs.push_back(std::move(kept[last].y));
       i = last + 1 + block.projection.size();
     }
@@ -189,6 +202,7 @@ struct ResNet::Step {
     }
     for (std::size_t i = last; i > first; --i) {
       Image& below = kept[i - 1].y;
+      if (form.recompute_norms) norm_again(i - 1);
       weight_backward(i, below.data());
       Image d_below = input_backward(i);
       relu_backward(context, d_below.data(), below.data(), below.size());

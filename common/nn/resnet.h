@@ -73,6 +73,9 @@ ResNetShapes shapes_of(const ResNetSpec& spec, std::size_t batch, InputSize size
 /// How a step computes.
 struct ResNetForm {
   ConvolutionWay way = ConvolutionWay::im2col;
+  /// Inside a branch, what norm and ReLU make is freed when the next convolution has read it, and recomputed from z in
+  /// the backward pass: one pass over memory for each, bit-equal.
+  bool recompute_norms = false;
 };
 
 class ResNet {

@@ -113,9 +113,10 @@ class Walk {
     columns(unit);
   }
 
-  void unit_forward(std::size_t unit, bool has_room = false) {
+  void unit_forward(std::size_t unit, std::size_t dead = 0, bool has_room = false) {
     add(out(unit));
     columns(unit);
+    drop(dead);  // its input
     add(statistic(unit)), add(statistic(unit));
     if (!has_room) add(out(unit));
   }
@@ -134,9 +135,10 @@ class Walk {
       add(floats(shapes_.pool.output_elements()));
     }
     for (const Block& block : blocks()) {
-      for (std::size_t i = block.first; i < block.last; ++i) unit_forward(i);
+      const auto dead = [&](std::size_t i) { return form_.recompute_norms && i > block.first ? in(i) : 0; };
+      for (std::size_t i = block.first; i < block.last; ++i) unit_forward(i, dead(i));
       if (block.projected) unit_forward(block.last + 1);
-      unit_forward(block.last, /*has_room=*/block.projected);
+      unit_forward(block.last, dead(block.last), /*has_room=*/block.projected);
     }
   }
 
@@ -149,6 +151,7 @@ class Walk {
       norm_backward(block.last);
       if (block.projected) norm_backward(block.last + 1), drop(out(block.last));
       for (std::size_t i = block.last; i > block.first; --i) {
+        if (form_.recompute_norms) add(out(i - 1));
         input_backward(i);
         drop(out(i - 1));
         norm_backward(i - 1);

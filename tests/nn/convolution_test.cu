@@ -215,6 +215,7 @@ TEST_P(Convolution, PaddingThatDiffersBetweenTheSides) {
       {1, 4, 11, 3, 8, 5, 1, 2, 0, 1, 2, 11}, {1, 9, 4, 8, 3, 5, 3, 0, 2, 1, 2, 3},
       {2, 8, 6, 4, 4, 2, 1, 3, 2, 4, 12, 5},  {1, 5, 5, 3, 4, 1, 1, 1, 0, 1, 7, 6},
       {3, 4, 6, 2, 2, 3, 1, 0, 0, 1, 1, 2},   {1, 3, 4, 2, 3, 2, 2, 5, 0, 1, 9, 6},
+      {2, 5, 5, 3, 4, 1, 1, 0, 0, 1, 4, 5},
   };
   for (const ConvolutionShape& s : shapes) {
     expect_all_ways<float>(s);

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "nn/convolution.h"

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "training.h"
 
@@ -41,7 +44,13 @@ void stir(Context& context, nn::ResNet& model) {
 }
 
 class Tiles : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Cases, Tiles, ::testing::ValuesIn(kCases));
+INSTANTIATE_TEST_SUITE_P(Cases, Tiles, ::testing::ValuesIn(kCases), [](const auto& info) {
+  const Case& c = info.param;
+  std::string name = std::string(c.model) + "_" + std::to_string(c.height) + "x" + std::to_string(c.width);
+  for (char& letter : name)
+    if (!std::isalnum(static_cast<unsigned char>(letter))) letter = '_';
+  return name;
+});
 
 TEST_P(Tiles, GiveTheSameLogitsInThePredictedBytes) {
   const auto [name, height, width, batch, tiles] = GetParam();

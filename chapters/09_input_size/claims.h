@@ -30,15 +30,28 @@ inline std::optional<double> largest_difference(const std::vector<float>& a, con
   return most > 0 ? difference / most : 0;
 }
 
-/// Throws UsageError when a batch norm would see a single value of each channel.
-inline void require_statistics(const std::vector<Way>& ways, std::size_t batch) {
+/// The fewest values that a batch norm sees of a channel. Throws UsageError when it is one, which has no variance.
+inline std::size_t fewest_values(const std::vector<Way>& ways, std::size_t batch) {
+  std::size_t fewest = SIZE_MAX;
   for (const Way& way : ways)
-    for (const nn::ConvolutionShape& unit : nn::shapes_of(way.spec, batch, way.size()).units)
+    for (const nn::ConvolutionShape& unit : nn::shapes_of(way.spec, batch, way.size()).units) {
       if (unit.out_pixels() < 2)
         throw UsageError(
             fmt::format("--batch {} at {} x {} pixels leaves one value per channel in '{}'; batch norm needs two to "
                         "have a variance",
                         batch, way.size().height, way.size().width, way.spec.name));
+      fewest = std::min(fewest, unit.out_pixels());
+    }
+  return fewest;
+}
+
+/// How ways of the same step must agree: but for rounding, unless the variance is that of a few values. Then it may be
+/// next to nothing, and what is divided by it is rounding.
+inline Agreement agreement_of(const Way& way, std::size_t batch) {
+  constexpr std::size_t kEnough = 16;
+  const std::size_t fewest = fewest_values({way}, batch);
+  if (fewest >= kEnough) return {Agreement::Kind::within_tolerance, 1e-3, ""};
+  return differs_by_design(fmt::format("a batch norm of {} values divides rounding by next to nothing", fewest));
 }
 
 inline std::vector<Claim> claims_of(const Config& config, const nn::ResNetSpec& here,

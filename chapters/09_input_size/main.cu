@@ -36,7 +36,7 @@ Chapter declare(const Config& config) {
                               {fmt::format("resized to {}", half), spec, whole(half)},
                               {fmt::format("random crops of {}", half), spec, {side, side, half, half, /*seed=*/9}},
                               {"strided stem", strided, whole(side)}};
-  require_statistics(ways, config.batch);
+  (void)fewest_values(ways, config.batch);
 
   Chapter chapter{.title = "input size", .variants = {}, .claims = claims_of(config, spec, observed), .after = {}};
   for (const Way& way : ways) {
@@ -46,8 +46,8 @@ Chapter declare(const Config& config) {
         {.name = way.name,
          .batch = config.batch,
          .predicted = [=](std::size_t batch) { return ViewTraining::predicted(*dataset, way, batch); },
-         .agreement = other ? differs_by_design("the model sees fewer pixels of each picture")
-                            : Agreement{Agreement::Kind::within_tolerance, 1e-3, ""},
+         .agreement =
+             other ? differs_by_design("the model sees fewer pixels of each picture") : agreement_of(way, config.batch),
          .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
            return std::make_unique<ViewTraining>(context, *dataset, way, batch);
          },

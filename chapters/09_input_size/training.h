@@ -16,7 +16,7 @@
 namespace oomlab::input_size {
 
 inline constexpr auto kOptimizer = nn::OptimizerKind::momentum;
-inline constexpr nn::SgdSettings kSettings{.lr = 0.02f, .momentum = 0.9f};
+inline constexpr nn::SgdSettings kSettings{.lr = 0.005f, .momentum = 0.9f};
 
 /// One way of a training step.
 struct Way {

@@ -1,0 +1,65 @@
+#pragma once
+// What bench_attention and bench_convolution have in common: a context, times by CUDA events, and the speeds that
+// floors are made of.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "nn/ops.h"
+
+namespace oomlab::bench {
+
+/// The seconds of what `work` queues.
+template <class Work>
+double seconds_of(Context& context, Work work) {
+  Event start, stop;
+  start.record(context.stream());
+  work();
+  stop.record(context.stream());
+  return 1e-3 * static_cast<double>(elapsed_ms(start, stop));
+}
+
+struct Bench {
+  CudaResource resource;
+  Ledger ledger;
+  Context context{resource, ledger};
+
+  DeviceBuffer<float> values(std::size_t count, std::uint64_t stream) {
+    auto buffer = context.buffer<float>(count, Category::data, "bench");
+    nn::fill_uniform(context, buffer.data(), count, 1.0f, 1, stream);
+    return buffer;
+  }
+
+  /// Operations a second of a square product: the best of ten.
+  double product_speed() {
+    constexpr std::size_t kEdge = 1024;
+    const auto a = values(kEdge * kEdge, 1), b = values(kEdge * kEdge, 2);
+    auto c = values(kEdge * kEdge, 3);
+    double best = 0;
+    for (int i = 0; i < 10; ++i) {
+      const double seconds = seconds_of(context, [&] {
+        nn::gemm(context, false, true, kEdge, kEdge, kEdge, 1.0f, a.data(), b.data(), 0.0f, c.data());
+      });
+      best = std::max(best, 2.0 * kEdge * kEdge * kEdge / seconds);
+    }
+    return best;
+  }
+
+  /// Bytes a second that a copy on the device reads and writes: the best of ten.
+  double copy_speed() {
+    constexpr std::size_t kCount = std::size_t(16) << 20;
+    const auto from = values(kCount, 1);
+    auto to = values(kCount, 2);
+    double best = 0;
+    for (int i = 0; i < 10; ++i) {
+      const double seconds = seconds_of(context, [&] {
+        CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.bytes(), cudaMemcpyDeviceToDevice, context.stream()));
+      });
+      best = std::max(best, 2.0 * double(to.bytes()) / seconds);
+    }
+    return best;
+  }
+};
+
+}  // namespace oomlab::bench

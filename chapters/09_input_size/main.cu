@@ -65,7 +65,7 @@ Chapter declare(const Config& config) {
          .batch = 1,
          .predicted =
              [=](std::size_t batch) { return Inference::predicted(*dataset, spec, large, pieces, form, batch); },
-         .agreement = differs_by_design("inference on one large picture"),
+         .agreement = differs_by_design("one large picture, and no training step"),
          .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
            return std::make_unique<Inference>(context, *dataset, spec, large, pieces, form, batch,
                                               pieces ? observed->by_tiles : observed->whole);

@@ -90,6 +90,7 @@ __device__ inline Between between(int i, float ratio, int from) {
 
 // Where the window of an image begins, from 0 to `room`.
 __device__ inline int offset_of(std::uint64_t seed, std::uint64_t image, std::uint64_t room) {
+  if (room == 0) return 0;
   std::uint64_t x = (seed + image) * 0x9e3779b97f4a7c15ull;
   x ^= x >> 32;
   x *= 0xd6e8feb86659fd93ull;
@@ -101,13 +102,15 @@ struct Sizes {
   int from_height, from_width, height, width, window_height, window_width, channels;
 };
 
-// A row is one line of one output image.
+// A row is one line of one output image. kGrey: one channel.
+template <bool kGrey>
 __global__ void resize_kernel(const unsigned char* __restrict__ images, const unsigned char* __restrict__ labels,
                               float* __restrict__ out, int* __restrict__ labels_out, std::size_t first,
                               std::size_t count, std::size_t batch, Sizes s, std::uint64_t seed, float scale) {
   const float ratio_y = static_cast<float>(s.from_height) / static_cast<float>(s.height);
   const float ratio_x = static_cast<float>(s.from_width) / static_cast<float>(s.width);
   const auto lines = static_cast<std::size_t>(s.window_height), pixels = static_cast<std::size_t>(s.window_width);
+  const int channels = kGrey ? 1 : s.channels;
   for (std::size_t row : row_range(batch * lines)) {
     const std::size_t sample = row / lines, image = (first + sample) % count;
     const int line = static_cast<int>(row % lines);
@@ -116,7 +119,7 @@ __global__ void resize_kernel(const unsigned char* __restrict__ images, const un
     const Between y = between(above + line, ratio_y, s.from_height);
     const unsigned char* top = images + (image * static_cast<std::size_t>(s.from_height) + y.low) * s.from_width;
     const unsigned char* bottom = images + (image * static_cast<std::size_t>(s.from_height) + y.high) * s.from_width;
-    float* to = out + row * pixels * s.channels;
+    float* to = out + row * pixels * channels;
     for (std::size_t i : block_range(pixels)) {
       const Between x = between(before + static_cast<int>(i), ratio_x, s.from_width);
       const float left =
@@ -124,7 +127,7 @@ __global__ void resize_kernel(const unsigned char* __restrict__ images, const un
       const float right =
           static_cast<float>(top[x.high]) * (1.0f - y.weight) + static_cast<float>(bottom[x.high]) * y.weight;
       const float value = (left + (right - left) * x.weight) * scale;
-      for (int c = 0; c < s.channels; ++c) to[i * s.channels + c] = value;
+      for (int c = 0; c < channels; ++c) to[i * channels + c] = value;
     }
     if (labels_out && line == 0)
       for ([[maybe_unused]] std::size_t once : block_range(1)) labels_out[sample] = labels[image];
@@ -162,8 +165,9 @@ void DeviceDataset::batch(Context& context, std::size_t first, std::size_t batch
   const Sizes sizes{
       number(height_),           number(width_),  number(view.height), number(view.width), number(view.window_height),
       number(view.window_width), number(channels)};
-  launch(resize_kernel, shape_for(checked_product(batch, view.window_height), view.window_width), context.stream(),
-         images_.data(), labels_.data(), out, labels_out, first % count_, count_, batch, sizes, view.seed, scale_);
+  launch(channels == 1 ? resize_kernel<true> : resize_kernel<false>,
+         shape_for(checked_product(batch, view.window_height), view.window_width), context.stream(), images_.data(),
+         labels_.data(), out, labels_out, first % count_, count_, batch, sizes, view.seed, scale_);
 }
 
 }  // namespace oomlab::data

@@ -24,7 +24,7 @@ def included(root, file):
     """The files of this repository that it includes. A quoted name is looked for as the compiler does."""
     chapter = [root / "chapters" / file.relative_to(root).parts[1]] if file.is_relative_to(root / "chapters") else []
     for name in re.findall(r'^\s*#\s*include "([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
-        for folder in (file.parent, *chapter, root / "common", root / "common/host/include", root):
+        for folder in (file.parent, *chapter, root / "common", root / "common/host/include", root / "common/host/src", root):
             found = (folder / name).resolve()
             if found.is_file():
                 yield found

@@ -51,8 +51,7 @@ void read_setting(const char* name, const char* allowed, Accept accept) {
     throw std::invalid_argument(std::string(name) + "='" + value + "' is not " + allowed);
 }
 
-Machine machine_from_environment() {
-  Machine m;
+void read_environment(Machine& m) {
   read_setting("OOMLAB_HOST_DEVICES", "a number from 1 to 64", [&](std::string_view text) {
     return parse_number(text, m.devices) && m.devices >= 1 && m.devices <= most_devices;
   });
@@ -70,7 +69,6 @@ Machine machine_from_environment() {
                  m.rendezvous = text == "rendezvous";
                  return text == "buffered" || (m.rendezvous && !m.deferred);
                });
-  return m;
 }
 
 void set_up(Runtime& r, const Machine& machine) {
@@ -119,9 +117,10 @@ void start_over(const char* call, const Machine& machine, bool planning) {
 Runtime::Runtime() {
   Machine first;
   try {
-    first = machine_from_environment();
+    read_environment(first);
   } catch (const std::invalid_argument& why) {
     no_machine = std::string("initialization error: ") + why.what();
+    first = {};
   }
   set_up(*this, first);
 }

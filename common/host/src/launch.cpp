@@ -39,25 +39,29 @@ constexpr std::size_t most_shared = 48 << 10;  // bytes of dynamic shared memory
 
 alignas(64) constinit thread_local std::byte this_shared[most_shared] = {};
 
-void run_grid(dim3 grid, dim3, [[maybe_unused]] std::size_t shared_bytes, const Kernel& kernel) {
-  const long blocks = static_cast<long>(grid.x);
-  const auto enter = [&] {
+// What a launch may touch. Given back: a thread's memory becomes another's.
+struct Entered {
+  Entered(dim3 grid, [[maybe_unused]] std::size_t shared_bytes) {
     gridDim = grid;
-    ASAN_UNPOISON_MEMORY_REGION(this_shared, most_shared);
     ASAN_POISON_MEMORY_REGION(this_shared + shared_bytes, most_shared - shared_bytes);
-  };
+  }
+  ~Entered() { ASAN_UNPOISON_MEMORY_REGION(this_shared, most_shared); }
+};
+
+void run_grid(dim3 grid, dim3, std::size_t shared_bytes, const Kernel& kernel) {
+  const long blocks = static_cast<long>(grid.x);
   const auto run_block = [&](long b) {
     blockIdx.x = static_cast<unsigned>(b);
     kernel();
   };
   if (blocks == 1) {
-    enter();
+    const Entered entered(grid, shared_bytes);
     run_block(0);
     return;
   }
 #pragma omp parallel
   {
-    enter();
+    const Entered entered(grid, shared_bytes);
 #pragma omp for schedule(static) nowait
     for (long b = 0; b < blocks; ++b) run_block(b);
   }

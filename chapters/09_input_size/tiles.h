@@ -23,8 +23,8 @@ namespace oomlab::input_size {
 /// Rows top … bottom − 1 and columns left … right − 1 of an image.
 struct Region {
   std::size_t top, bottom, left, right;
-  std::size_t height() const { return bottom - top; }
-  std::size_t width() const { return right - left; }
+  __host__ __device__ std::size_t height() const { return bottom - top; }
+  __host__ __device__ std::size_t width() const { return right - left; }
   std::size_t pixels() const { return height() * width(); }
   friend bool operator==(const Region&, const Region&) = default;
 };
@@ -103,13 +103,16 @@ void each_tile(const nn::ResNetSpec& spec, const nn::ResNetShapes& shapes, std::
 
 /// to[batch, part] = that region of from[batch, whole], channels last.
 __global__ inline void copy_window_kernel(const float* __restrict__ from, float* __restrict__ to, std::size_t batch,
-                                          Region whole, Region part, std::size_t channels) {
+                                          Region whole, Region part, std::size_t channels, bool packs) {
   for (std::size_t row : row_range(batch * part.height())) {
     const std::size_t image = row / part.height(), line = row % part.height() + part.top - whole.top;
     const float* const in =
         from + ((image * whole.height() + line) * whole.width() + part.left - whole.left) * channels;
     float* const out = to + row * part.width() * channels;
-    for (std::size_t i : block_range(part.width() * channels)) out[i] = in[i];
+    nn::for_packs<float>(nn::BlockRange{}, part.width() * channels, packs, [&](auto v, std::size_t i) {
+      using V = decltype(v);
+      nn::store(out, i, nn::load<V>(in, i));
+    });
   }
 }
 
@@ -156,8 +159,9 @@ class TiledInference {
   // A copy of `part` of x, which is `whole`.
   Image window(const Image& x, const Region& whole, const Region& part, std::size_t channels) {
     Image cut = image(checked_product(batch_, checked_product(part.pixels(), channels)), "tile");
-    launch(copy_window_kernel, nn::shape_for_short_rows(batch_ * part.height(), part.width() * channels),
-           context_.stream(), x.data(), cut.data(), batch_, whole, part, channels);
+    launch(copy_window_kernel, nn::shape_for_packed_rows<float>(batch_ * part.height(), part.width() * channels),
+           context_.stream(), x.data(), cut.data(), batch_, whole, part, channels,
+           nn::packs_fit<float>(channels, x.data(), cut.data()));
     return cut;
   }
 

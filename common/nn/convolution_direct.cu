@@ -26,9 +26,12 @@ template <class T>
 bool whole_lanes(std::size_t channels) {
   return channels % kLanes<T> == 0;
 }
+// A thread has more values in flight here than the registers of 1,024 threads hold; see at_most().
+constexpr unsigned kDirectThreads = 512;
+
 template <class T>
 LaunchShape shape_for_channels(std::size_t rows, std::size_t channels) {
-  return shape_for_short_rows(rows, channels / kLanes<T>);
+  return at_most(kDirectThreads, shape_for_short_rows(rows, channels / kLanes<T>));
 }
 
 // The sum of a[i] · b[i], in lanes that the caller adds up.
@@ -175,8 +178,8 @@ void count(Context& context, const ConvolutionShape& s) {
 template <class T>
 void direct_forward(Context& context, const ConvolutionShape& s, const T* x, const T* weight, T* y) {
   count(context, s);
-  launch(direct_forward_kernel<T>, shape_for_short_rows(s.out_pixels(), s.out_channels), context.stream(), s, x, weight,
-         y, whole_lanes<T>(s.in_channels / s.groups) && aligned_for_packs(x, weight));
+  launch(direct_forward_kernel<T>, at_most(kDirectThreads, shape_for_short_rows(s.out_pixels(), s.out_channels)),
+         context.stream(), s, x, weight, y, whole_lanes<T>(s.in_channels / s.groups) && aligned_for_packs(x, weight));
 }
 
 template <class T>

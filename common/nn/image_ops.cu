@@ -268,6 +268,9 @@ __device__ T* in_window(const ConvolutionShape& s, const Window& w, T* x, std::s
   return x + ((w.image * s.height + w.top + ky - s.pad_top) * s.width + w.left + kx - s.pad_left) * s.in_channels;
 }
 
+// A thread has more values in flight here than the registers of 1,024 threads hold; see at_most().
+constexpr unsigned kPoolThreads = 512;
+
 template <class T, bool kMaximum>
 __global__ void pool_kernel(ConvolutionShape s, const T* __restrict__ x, T* __restrict__ y, unsigned char* which,
                             bool packs) {
@@ -377,8 +380,8 @@ __global__ void global_pool_backward_kernel(const T* __restrict__ dy, T* __restr
 template <bool kMaximum, class T>
 void pool_forward(Context& context, const ConvolutionShape& s, const T* x, T* y, unsigned char* which) {
   require_window(s);
-  launch(pool_kernel<T, kMaximum>, shape_for_packed_rows<T>(s.out_pixels(), s.in_channels), context.stream(), s, x, y,
-         which, packs_fit<T>(s.in_channels, x, y));
+  launch(pool_kernel<T, kMaximum>, at_most(kPoolThreads, shape_for_packed_rows<T>(s.out_pixels(), s.in_channels)),
+         context.stream(), s, x, y, which, packs_fit<T>(s.in_channels, x, y));
 }
 template <bool kMaximum, class T>
 void pool_backward(Context& context, const ConvolutionShape& s, const T* dy, const unsigned char* which, T* dx) {

@@ -155,9 +155,8 @@ void layer_norm_backward_input(Context& context, const T* dy, const T* x, const 
                                const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
   const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? layer_norm_backward_kernel<T, true>
                                                             : layer_norm_backward_kernel<T, false>;
-  LaunchShape shape = shape_for_packed_rows<T>(rows, width);
-  shape.block.x = std::min(shape.block.x, kNormBackwardThreads);
-  launch(kernel, shape, context.stream(), dy, x, mean, rstd, gamma, dx, rows, width, add);
+  launch(kernel, at_most(kNormBackwardThreads, shape_for_packed_rows<T>(rows, width)), context.stream(), dy, x, mean,
+         rstd, gamma, dx, rows, width, add);
 }
 
 template <class T>

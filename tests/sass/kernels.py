@@ -193,8 +193,11 @@ def main():
     objects, asked = {}, {}
     for command in json.loads((build / "compile_commands.json").read_text()):
         source = pathlib.Path(command["file"])
-        if source.suffix == ".cu" and any(source.is_relative_to(ROOT / room) for room in ("common", "chapters")):
-            source = str(source.relative_to(ROOT))
+        if source.suffix != ".cu" or not any(source.is_relative_to(ROOT / room) for room in ("common", "chapters")):
+            continue
+        source = source.relative_to(ROOT)
+        if "tests" not in source.parts:
+            source = str(source)
             objects[source] = build / re.search(r" -o (\S+)", command["command"])[1]
             asked[source] = re.findall(r"code=\[?(?:compute_\w+,)?sm_(\w+)", command["command"])
     if missing := [str(o) for o in objects.values() if not o.is_file()]:

@@ -52,8 +52,8 @@ inline LaunchShape shape_for_rows(std::size_t rows, std::size_t shared_bytes = 0
   return {blocks_for_rows(rows), block_threads(), shared_bytes};
 }
 /// The shape with at most so many threads a block: for a kernel that has more values in flight than kMostBlockThreads
-/// have registers for. Where __launch_bounds__ say the same, the compiler may keep to 64 registers all the same, and the
-/// rest in memory (tests/sass sees it).
+/// have registers for. Where __launch_bounds__ say the same, the compiler may keep to 64 registers all the same, and
+/// the rest in memory (tests/sass sees it).
 inline LaunchShape at_most(unsigned threads, LaunchShape shape) {
   shape.block.x = std::min(shape.block.x, threads);
   return shape;

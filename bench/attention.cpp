@@ -7,7 +7,7 @@
 // A sample is one sequence. The floor is what the products of the seen half alone would take, two forward and five
 // backward (scores once more), at the speed of a square product of cuBLAS here; what is read and written once, Q, K, V,
 // the output and their gradients, takes far less at these lengths. "of_floor" is the share of the time that this is.
-// Times are CUDA events'. bench/peers/pytorch_peer.py --attention puts PyTorch beside it.
+// Times are CUDA events'. bench/peers/pytorch_peer.py --table puts PyTorch beside it.
 
 #include <benchmark/benchmark.h>
 

@@ -7,9 +7,10 @@
 //     image            4 bytes * 3      for each pixel
 //     column matrix    4 bytes * 9 * 3  for each pixel    9 times the image, the largest of the three
 //     result           4 bytes * 16     for each pixel    together 184 bytes for each pixel
-// Two ways to need less. Fewer pixels: 224 x 224 is 5.22 times fewer than 512 x 512, but gives another result. Or the
-// same pixels, a strip of rows at a time. A strip's first row also sees the row above the strip, and its last row sees
-// the one below. These two rows, its halo, are copied with the strip. Then the result is that of the whole image.
+// There are two ways to need less. Fewer pixels: 224 x 224 is 5.22 times fewer than 512 x 512, but gives another
+// result. Or the same pixels, a strip of rows at a time. A strip's first row also sees the row above the strip, and its
+// last row sees the one below. These two rows, its halo, are copied with the strip. Then the result is that of the
+// whole image.
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -37,7 +38,8 @@ __global__ void im2col(const float* image, float* columns, int height, int width
     columns[i] = inside ? image[(size_t(y) * width + x) * in + k % in] : 0;
   }
 }
-// Bilinear: a new pixel is a weighted mean of the four old ones around its centre. It only makes images smaller.
+// Bilinear: a new pixel is a weighted mean of the four old ones around its centre. Only for smaller images: enlarging
+// would read beyond the edge.
 __global__ void resize(const float* old, int old_side, float* image, int side) {
   const int row = old_side * in, n = side * side * in;
   const float scale = float(old_side) / side;
@@ -76,7 +78,8 @@ Numbers resized(const Numbers& old, int old_side, int side) {
 
 cublasHandle_t cublas;
 Numbers weights(out * 9 * in);
-// The image and the result y are on the host. The device has so many rows of them at a time. Returns the peak.
+// The image and the result y are on the host. The device holds `rows` rows of the result at a time, and of the image
+// two more, the halo. Returns the peak in bytes.
 size_t convolve(const Numbers& image, int side, int rows, Numbers& y) {
   const int x_row = side * in, y_row = side * out;
   Buffer w(weights.size()), x(std::min(rows + 2, side) * x_row), columns(9 * rows * x_row), result(rows * y_row);
@@ -85,7 +88,7 @@ size_t convolve(const Numbers& image, int side, int rows, Numbers& y) {
   for (int first = 0; first < side; first += rows) {
     const int count = std::min(rows, side - first);
     int top = first, bottom = first + count;
-    top = std::max(top - 1, 0), bottom = std::min(bottom + 1, side);  // THE MITIGATION, 3: the strip's halo
+    top = std::max(top - 1, 0), bottom = std::min(bottom + 1, side);  // THE MITIGATION: the strip's halo
     copy(x.p, &image[top * x_row], (bottom - top) * x_row);
     im2col<<<blocks, threads>>>(x.p, columns.p, bottom - top, side, first - top, count), CHECK(cudaPeekAtLastError());
     const float one = 1, zero = 0;  // cuBLAS stores by columns: what is a row here is a column there
@@ -116,9 +119,9 @@ int main() {
   for (int i = 0; i < large * large * in; ++i) image[i] = scene(large, i / in / large, i / in % large, i % in);
   int rows = large, side = large;
   const size_t peak_whole = convolve(image, side, rows, whole);
-  rows = strip;  // THE MITIGATION, 2: a strip of rows at a time
+  rows = strip;  // THE MITIGATION: a strip of rows at a time
   const size_t peak_strips = convolve(image, side, rows, strips);
-  image = resized(image, large, side = small);  // THE MITIGATION, 1: fewer pixels
+  image = resized(image, large, side = small);  // THE MITIGATION: fewer pixels
   const size_t peak_small = convolve(image, side, side, smaller), fixed = weights.size() * sizeof(float);
   const double times = double(peak_whole - fixed) / (peak_small - fixed);
   std::printf("  %d x %d takes %.2f times less, but for %zu bytes of weights\n", small, small, times, fixed);

@@ -5,8 +5,8 @@
 // The idea      Fewer pixels: resize the pictures, train on random crops, or let the first convolution skip every other
 //               pixel. Less scratch: a convolution needs no column matrix of the whole batch. Or, in inference, the
 //               same result piece by piece: tiles with a halo.
-// The bytes     peak = fixed + slope x pixels. Fixed: 12 bytes per parameter (weights, gradients, momentum) and the
-// data.
+// The bytes     peak = fixed + slope x pixels. Fixed: 12 bytes per parameter (weights, gradients, momentum), the
+//               dataset, and cuBLAS's workspace.
 //               Slope: of each unit the convolution's output and the norm's, 8 bytes a value; and the column matrix of
 //               the fullest moment, kernel x kernel times the input of its convolution, or a tenth of it, or none.
 // Run it        build/host/bin/09_input_size
@@ -17,7 +17,7 @@
 namespace oomlab::input_size {
 namespace {
 
-/// Images to recognise are larger than images to train on.
+/// Inference sees images this many times as high and as wide as training does.
 constexpr std::size_t kInferenceScale = 4;
 
 Chapter declare(const Config& config) {
@@ -36,12 +36,12 @@ Chapter declare(const Config& config) {
                               {fmt::format("resized to {}", half), spec, whole(half)},
                               {fmt::format("random crops of {}", half), spec, {side, side, half, half, /*seed=*/9}},
                               {"strided stem", strided, whole(side)}};
-  (void)fewest_values(ways, config.batch);
+  require_countable(spec, ways, config);
 
   Chapter chapter{.title = "input size", .variants = {}, .claims = claims_of(config, spec, observed), .after = {}};
   for (const Way& way : ways) {
     const bool other = way.spec.stem.stride != spec.stem.stride || way.view.window_height != side;
-    const bool counted = way.form.way != ConvolutionWay::direct;  // its kernels are no products of cuBLAS
+    const bool counted = way.form.way != ConvolutionWay::direct;  // no products of cuBLAS to count
     chapter.variants.push_back(
         {.name = way.name,
          .batch = config.batch,
@@ -72,7 +72,7 @@ Chapter declare(const Config& config) {
          }});
   }
   chapter.after = [=](const Results& results, Report& report) {
-    show_line(results, report, ways, *dataset);
+    show_line(results, report, ways.front(), half, *dataset);
     show_products(report, ways.front());
     show_tiles(results, report, spec, *dataset, large, tiles, *observed);
   };

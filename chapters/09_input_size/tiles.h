@@ -1,15 +1,16 @@
 #pragma once
-// Inference by tiles with a halo: a network sees an image piece by piece, and computes exactly what it would have
-// computed from all of it.
+// Inference by tiles with a halo: a network sees an image piece by piece, and computes what it would have computed from
+// all of it, but for rounding.
 //
 // A pixel of a convolution's output sees kernel × kernel pixels of its input, so a tile of the last layer sees a larger
 // piece of each layer before it: the tile and a halo around it. Walking the layers backwards, seen_by() finds these
 // pieces; walking forwards, each layer computes its piece and no more. Zeros are padded only where the image ends.
 //
-// The peak is that of one tile with its halo, and the input. The price: halos of neighbours are computed twice. It is
-// exact as long as every layer looks at a few pixels around each pixel. A batch norm with running statistics does; one
-// that takes statistics of what it sees (training mode, instance and group norm) or squeeze and excitation does not: a
-// tile has other statistics than the image.
+// The peak is that of one tile with its halo, the input, and the features. The price: pixels in a halo are computed
+// once for every tile that needs them. The result is that of the whole image as long as every layer looks at a few
+// pixels around each pixel. A batch norm with running statistics does; one that takes statistics of what it sees
+// (training mode, instance and group norm) or squeeze and excitation does not: a tile has other statistics than the
+// image.
 
 #include <algorithm>
 #include <cstddef>
@@ -34,7 +35,8 @@ inline Region hull(const Region& a, const Region& b) {
 }
 
 /// What a convolution (or a pool) of the whole image must see of its input for a region of its output: the halo is
-/// kernel − stride rows and columns, less at the image's border.
+/// kernel − stride rows and columns, both sides together (negative: fewer than the tile has), less at the image's
+/// border.
 inline Region seen_by(const nn::ConvolutionShape& whole, const Region& out) {
   const auto first = [&](std::size_t at, std::size_t pad) {
     return at * whole.stride - std::min(at * whole.stride, pad);
@@ -116,8 +118,8 @@ __global__ inline void copy_window_kernel(const float* __restrict__ from, float*
   }
 }
 
-/// What a batch norm divides by in inference: what training has seen, which is exact tile by tile; or what it sees
-/// itself, which is not.
+/// What a batch norm subtracts and divides by in inference: what training has seen, which is exact tile by tile; or
+/// what it sees itself, which is not.
 enum class Statistics { running, of_tile };
 
 /// Inference by tiles: the same logits as nn::ResNet::forward(). `input` [batch, height, width, channels] stays whole
@@ -135,8 +137,12 @@ class TiledInference {
         names_(model.spec().units()),
         statistics_(statistics) {}
 
+  /// The logits [batch, classes], by `tiles` ≥ 1 tiles along each side of the last feature map. Frees the input. Throws
+  /// std::invalid_argument when it has another size, and with Statistics::of_tile where a tile leaves one value per
+  /// channel.
   DeviceBuffer<float> run(DeviceBuffer<float> input, std::size_t tiles) {
     const nn::ResNetSpec& spec = model_.spec();
+    nn::require_input(shapes_, input.size());
     const Phase phase(context_.ledger(), "inference");
     const float share = 1.0f / static_cast<float>(shapes_.last_pixels);
     auto features = image(batch_ * spec.features(), "features");
@@ -165,7 +171,7 @@ class TiledInference {
     return cut;
   }
 
-  // Unit i's piece of its output, from x, which is `has` of its input.
+  // Unit i's piece of its output, from x, which holds the region `has` of its input.
   Image unit(const TilePlan& plan, std::size_t i, const Image& x, const Region& has, const Image* residual, bool relu) {
     const nn::ConvolutionShape shape = part_of(shapes_.units[i], plan.in[i], plan.out[i]);
     const nn::ResNet::UnitTensors u = model_.unit(i);

@@ -75,7 +75,8 @@ class ViewTraining final : public Workload {
   std::size_t batch_, first_ = 0;
 };
 
-/// Inference on pictures of one size, whole (tiles 0) or by tiles.
+/// Inference on pictures of one size, whole (tiles 0) or by tiles. Writes what it computed to `logits`, but in plan
+/// mode.
 class Inference final : public Workload {
  public:
   Inference(Context& context, const data::Dataset& dataset, const nn::ResNetSpec& spec, std::size_t side,

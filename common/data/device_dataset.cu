@@ -88,10 +88,10 @@ __device__ inline Between between(int i, float ratio, int from) {
   return {low, high, at - static_cast<float>(low)};
 }
 
-// Where the window of an image begins, from 0 to `room`.
-__device__ inline int offset_of(std::uint64_t seed, std::uint64_t image, std::uint64_t room) {
+// Where the window of a sample begins, from 0 to `room`. An image that comes again is another sample.
+__device__ inline int offset_of(std::uint64_t seed, std::uint64_t sample, std::uint64_t room) {
   if (room == 0) return 0;
-  std::uint64_t x = (seed + image) * 0x9e3779b97f4a7c15ull;
+  std::uint64_t x = (seed + sample) * 0x9e3779b97f4a7c15ull;
   x ^= x >> 32;
   x *= 0xd6e8feb86659fd93ull;
   x ^= x >> 32;
@@ -167,7 +167,7 @@ void DeviceDataset::batch(Context& context, std::size_t first, std::size_t batch
       number(view.window_width), number(channels)};
   launch(channels == 1 ? resize_kernel<true> : resize_kernel<false>,
          shape_for(checked_product(batch, view.window_height), view.window_width), context.stream(), images_.data(),
-         labels_.data(), out, labels_out, first % count_, count_, batch, sizes, view.seed, scale_);
+         labels_.data(), out, labels_out, first, count_, batch, sizes, view.seed, scale_);
 }
 
 }  // namespace oomlab::data

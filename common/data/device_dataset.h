@@ -17,7 +17,7 @@ struct ImageShape {
 ImageShape shape_for_width(std::size_t width);
 
 /// What a model sees of an image: the picture resized to height × width, and of that a window, at a place that a hash
-/// of `seed` and the image's number chooses (a random crop), or all of it.
+/// of `seed` and the sample's number chooses (a random crop), or all of it.
 struct View {
   std::size_t height, width, window_height, window_width;
   std::uint64_t seed = 0;
@@ -41,7 +41,8 @@ class DeviceDataset {
   void batch(Context& context, std::size_t first, std::size_t batch, std::size_t width, float* out,
              int* labels_out) const;
   /// out[batch, window_height, window_width, channels], every channel the same grey: the same images seen as `view`
-  /// says. Throws DataError when the dataset is empty, std::invalid_argument for a window larger than the picture.
+  /// says; the number of a sample is `first` plus its place in the batch, so an image that comes again is cropped
+  /// elsewhere. Throws DataError when the dataset is empty, std::invalid_argument for a window larger than the picture.
   void batch(Context& context, std::size_t first, std::size_t batch, const View& view, std::size_t channels, float* out,
              int* labels_out) const;
 

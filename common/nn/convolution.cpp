@@ -6,8 +6,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "nn/named.h"
-
 namespace oomlab::nn {
 
 const char* name_of(ConvolutionWay way) noexcept {
@@ -17,11 +15,6 @@ const char* name_of(ConvolutionWay way) noexcept {
     case ConvolutionWay::direct: return "direct";
   }
   return "?";
-}
-
-ConvolutionWay parse_convolution(std::string_view name) {
-  const ConvolutionWay all[] = {ConvolutionWay::im2col, ConvolutionWay::tiled, ConvolutionWay::direct};
-  return parse_named("convolution", name, all);
 }
 
 ConvolutionShape convolution_shape(std::size_t batch, std::size_t height, std::size_t width, std::size_t in_channels,
@@ -61,21 +54,26 @@ ConvolutionShape convolution_shape(std::size_t batch, std::size_t height, std::s
 }
 
 ColumnTile column_tile(const ConvolutionShape& shape, std::size_t element_bytes) {
+  if (element_bytes == sizeof(float) && shape.groups == 1 && shape.weight_elements() > shape.output_elements()) {
+    const std::size_t column_bytes = checked_product(shape.out_pixels(), element_bytes);
+    const std::size_t columns =
+        std::min({shape.patch() / 10, shape.in_channels, kColumnTileBytes / column_bytes}) / 4 * 4;
+    if (columns > 0) return {shape.batch, shape.out_height, columns};
+  }
   const std::size_t row_bytes = checked_product(checked_product(shape.out_width, shape.patch()), element_bytes);
   const std::size_t all = checked_product(shape.batch, shape.out_height);
   const std::size_t rows = std::max<std::size_t>(1, std::min(all / 10, kColumnTileBytes / row_bytes));
-  if (rows < shape.out_height) return {1, rows};
-  return {std::min(shape.batch, rows / shape.out_height), shape.out_height};
+  if (rows < shape.out_height) return {1, rows, shape.patch()};
+  return {std::min(shape.batch, rows / shape.out_height), shape.out_height, shape.patch()};
 }
 
 ConvolutionWorkspace convolution_workspace(const ConvolutionShape& shape, ConvolutionWay way,
                                            std::size_t element_bytes) {
   if (way == ConvolutionWay::direct || shape.is_pointwise()) return {};
-  const bool tiled = way == ConvolutionWay::tiled;
-  const std::size_t pixels = tiled ? column_tile(shape, element_bytes).pixels(shape) : shape.out_pixels();
-  const bool several = pixels < shape.out_pixels();
-  return {round_to_granule(checked_product(checked_product(pixels, shape.patch()), element_bytes)),
-          several && element_bytes < sizeof(float)
+  const std::size_t all = checked_product(shape.out_pixels(), shape.patch());
+  const std::size_t elements = way == ConvolutionWay::tiled ? column_tile(shape, element_bytes).elements(shape) : all;
+  return {round_to_granule(checked_product(elements, element_bytes)),
+          elements < all && element_bytes < sizeof(float)
               ? round_to_granule(checked_product(shape.weight_elements(), sizeof(float)))
               : 0};
 }

@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <stdexcept>
+
 #include "nn/column_sum.h"
 #include "nn/kernel.h"
 
@@ -169,6 +171,11 @@ __global__ void direct_backward_weight_kernel(ConvolutionShape s, const T* __res
   }
 }
 
+void require_depthwise(const ConvolutionShape& s) {
+  if (s.groups != s.in_channels || s.groups != s.out_channels)
+    throw std::invalid_argument("a depthwise convolution has as many groups as channels in and out");
+}
+
 void count(Context& context, const ConvolutionShape& s) {
   context.count_flops(static_cast<std::uint64_t>(convolution_flops(s)));
 }
@@ -287,6 +294,7 @@ struct DepthwiseTerm {
 
 template <class T>
 void depthwise_forward(Context& context, const ConvolutionShape& s, const T* x, const T* weight, T* y) {
+  require_depthwise(s);
   count(context, s);
   launch(depthwise_forward_kernel<T>, shape_for_channels<T>(s.out_pixels(), s.in_channels), context.stream(), s, x,
          weight, y, whole_lanes<T>(s.in_channels) && aligned_for_packs(x, weight, y));
@@ -294,6 +302,7 @@ void depthwise_forward(Context& context, const ConvolutionShape& s, const T* x, 
 
 template <class T>
 void depthwise_backward_input(Context& context, const ConvolutionShape& s, const T* dy, const T* weight, T* dx) {
+  require_depthwise(s);
   count(context, s);
   launch(depthwise_backward_input_kernel<T>, shape_for_channels<T>(s.in_pixels(), s.in_channels), context.stream(), s,
          dy, weight, dx, whole_lanes<T>(s.in_channels) && aligned_for_packs(dy, weight, dx));
@@ -302,6 +311,7 @@ void depthwise_backward_input(Context& context, const ConvolutionShape& s, const
 template <class T>
 void depthwise_backward_weight(Context& context, const ConvolutionShape& s, const T* dy, const T* x, T* dweight,
                                bool accumulate) {
+  require_depthwise(s);
   count(context, s);
   if (s.in_channels % kCell == 0 && aligned_for_packs(dy, x))
     launch_column_sum(context, DepthwiseTerm<T, true>{s, dy, x}, dweight, s.out_pixels(), s.patch(), accumulate);

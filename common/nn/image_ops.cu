@@ -241,6 +241,7 @@ namespace {
 constexpr std::size_t kLargestWindow = 15;  // 15² places fit a byte
 
 void require_window(const ConvolutionShape& s) {
+  if (s.in_channels != s.out_channels) throw std::invalid_argument("a pool has as many channels in as out");
   if (s.kernel > kLargestWindow) throw std::invalid_argument("a pooling window has at most 15 x 15 pixels");
   if (std::max(s.pad_top, s.pad_left) > s.kernel / 2)
     throw std::invalid_argument("a pool is padded by more than half its window");

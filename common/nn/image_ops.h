@@ -21,17 +21,18 @@ struct BatchNormSettings {
 
 /// Training: y = max(0, x̂ · gamma + beta + residual), x̂ = (x − mean) / √(variance + eps) over all rows of a channel.
 /// `residual` [rows, channels] may be null; without `relu` nothing is cut off. mean[channels] and inv_std[channels] are
-/// kept for the backward pass, running statistics are updated (null: not). y may be x.
+/// kept for the backward pass, running statistics are updated (null: not). y may be x or residual.
 /// Throws std::invalid_argument for fewer than two rows: a single value has no variance.
 template <class T>
 void batch_norm_forward(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                         float* mean, float* inv_std, BatchNormState running, std::size_t rows, std::size_t channels,
                         bool relu, const BatchNormSettings& settings = {});
-/// The same y again, from the mean and 1/σ that the forward pass kept.
+/// The same y again, bit by bit, of a forward pass without residual whose x still exists: mean[channels] and
+/// inv_std[channels] are what it wrote.
 template <class T>
 void batch_norm_again(Context& context, const T* x, const float* gamma, const float* beta, T* y, const float* mean,
                       const float* inv_std, std::size_t rows, std::size_t channels, bool relu);
-/// Inference, with the running statistics. y may be x.
+/// Inference, with the running statistics. y may be x or residual.
 template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                           BatchNormState running, std::size_t rows, std::size_t channels, bool relu,
@@ -45,17 +46,18 @@ void batch_norm_backward(Context& context, T* x, const T* dy, const float* gamma
 /// y = max(0, x); y may be x.
 template <class T>
 void relu_forward(Context& context, const T* x, T* y, std::size_t count);
-/// dy = 0 wherever y is: in place, from the output alone.
+/// Sets dy[i] to 0 where y[i], the ReLU's output, is 0.
 template <class T>
 void relu_backward(Context& context, T* dy, const T* y, std::size_t count);
 /// y += x.
 template <class T>
 void add_to(Context& context, T* y, const T* x, std::size_t count);
 
-/// Pooling windows are `kernel` × `kernel`; of a ConvolutionShape with in_channels = out_channels the channels stay
-/// apart. The kernel is at most 15, the padding at most half of it (std::invalid_argument otherwise). Padding counts as
-/// nothing: the maximum is over the pixels that exist, and so is the mean (count_include_pad = False). `which` [output
-/// elements] keeps the maximum's place in its window, one byte each (null: not kept, for inference).
+/// Pooling: each channel on its own, windows of kernel × kernel pixels. Padding is left out: the maximum is over the
+/// pixels that exist, and so is the mean (count_include_pad = False). `which` [output elements] keeps the maximum's
+/// place in its window, one byte each (null: not kept, for inference). Backward overwrites dx, and reads the `which`
+/// that forward wrote. Throws std::invalid_argument unless in_channels = out_channels, the kernel is at most 15 and the
+/// padding at most half of it.
 template <class T>
 void max_pool_forward(Context& context, const ConvolutionShape& shape, const T* x, T* y, unsigned char* which);
 template <class T>

@@ -249,10 +249,7 @@ struct ResNet::Step {
 void ResNet::forward_backward(Context& context, Batch batch, InputSize size, const ResNetForm& form) {
   if (!loss_) throw std::logic_error("this model was made without gradients");
   Step step(*this, context, form, batch.size, size);
-  if (batch.input.size() != step.shapes.units[0].input_elements())
-    throw std::invalid_argument("input of " + std::to_string(batch.input.size()) + " values is not a batch of " +
-                                std::to_string(batch.size) + " images of " + std::to_string(size.height) + " x " +
-                                std::to_string(size.width));
+  require_input(step.shapes, batch.input.size());
   const std::size_t features = spec_.features(), pixels = step.shapes.last_pixels, rows = batch.size;
   const float mean = 1.0f / static_cast<float>(rows), of_pixel = 1.0f / static_cast<float>(pixels);
   step.input = std::move(batch.input);
@@ -288,6 +285,7 @@ void ResNet::train_step(Context& context, Batch batch, InputSize size, Optimizer
 DeviceBuffer<float> ResNet::forward(Context& context, DeviceBuffer<float> input, std::size_t batch, InputSize size,
                                     const ResNetForm& form) {
   const ResNetShapes shapes = shapes_of(spec_, batch, size);
+  require_input(shapes, input.size());
   const Phase phase(context.ledger(), "inference");
   const auto image = [&](std::size_t elements, const std::string& tag) {
     return context.buffer<float>(elements, Category::activations, tag);

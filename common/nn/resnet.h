@@ -2,8 +2,10 @@
 // Residual networks (He et al., "Deep Residual Learning for Image Recognition", 2015) in FP32, with hand-written
 // backward, and the closed form of the memory and the operations they need.
 //
-// A unit is a convolution, a batch norm, and unless it ends a branch a ReLU. What a unit keeps for its backward pass:
-// its input (the unit before made it), the convolution's output z, the norm's mean and 1/σ, and its own output y.
+// A unit is a convolution and a batch norm, followed by a ReLU unless it is a projection; the last unit of a branch
+// adds the shortcut before its ReLU. Kept for the backward pass: its input (the unit before made it), the convolution's
+// output z, the norm's mean and 1/σ, and its own output y. But a projection's y is overwritten by the block's output,
+// and ResNetForm::recompute_norms drops y inside a branch.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +24,8 @@ namespace oomlab::nn {
 
 /// A convolution and its batch norm.
 struct ConvolutionUnit {
-  std::string name;  ///< "stage 2 block 1 conv 1"
-  std::size_t in, out, kernel, stride, padding;
+  std::string name;                              ///< "stage 2 block 1 conv 1"
+  std::size_t in, out, kernel, stride, padding;  ///< channels in and out; pixels
   std::size_t weights() const { return checked_product(checked_product(kernel, kernel), checked_product(in, out)); }
 };
 /// y = ReLU(branch(x) + shortcut(x)).
@@ -42,7 +44,7 @@ struct ResNetSpec {
   std::size_t in_channels() const noexcept { return stem.in; }
   /// Channels of the last block: what the head sees, averaged over all pixels.
   std::size_t features() const noexcept { return blocks.back().branch.back().out; }
-  /// Weights, gammas and betas, the head's weight and bias; running statistics are none.
+  /// Weights, gammas and betas, the head's weight and bias; running statistics do not count.
   std::size_t parameters() const;
   /// Every unit in order: the stem, then of each block the branch and the projection.
   std::vector<ConvolutionUnit> units() const;
@@ -50,7 +52,8 @@ struct ResNetSpec {
 
 /// Reads a model name:
 ///   resnet:STAGES-WIDTH   a 3 × 3 stem with stride 1, then stages of two basic blocks each, WIDTH · 2^i wide; every
-///                         stage but the first halves the image; 3 channels, 10 classes
+///                         stage but the first halves the image; 3 channels, 10 classes; 1 to 12 stages, a
+///                         width of 1 to 2^20
 ///   resnet18, resnet50    as published, for 3 channels and 1,000 classes (the stride of a bottleneck is on its 3 × 3)
 /// Throws std::invalid_argument with one line that says what is allowed.
 ResNetSpec parse_resnet(std::string_view text);
@@ -69,6 +72,8 @@ struct ResNetShapes {
 /// Throws std::invalid_argument, with one line, when a unit would see less than its kernel, std::length_error when a
 /// figure does not fit 64 bits.
 ResNetShapes shapes_of(const ResNetSpec& spec, std::size_t batch, InputSize size);
+/// Throws std::invalid_argument, with one line, unless `elements` is the size of a batch of such images.
+void require_input(const ResNetShapes& shapes, std::size_t elements);
 
 /// How a step computes.
 struct ResNetForm {
@@ -80,9 +85,10 @@ struct ResNetForm {
 
 class ResNet {
  public:
-  /// Allocates and initialises: weights uniform with the variance 2 / (kernel² · out), gammas 1, betas 0, of the last
-  /// norm of a branch, too; running means 0 and variances 1 (category parameters). With gradients also these and the
-  /// loss. Throws OutOfMemory: nothing stays allocated.
+  /// Allocates and initialises: weights uniform with the variance 2 / (kernel² · out); gammas 1, in the last norm of a
+  /// branch, too, and betas 0; running means 0 and variances 1 (category parameters); the head's weight uniform within
+  /// ±1 / √features, its bias 0. `with_gradients` also allocates the gradients and the loss. Throws OutOfMemory:
+  /// nothing stays allocated.
   ResNet(Context& context, const ResNetSpec& spec, std::uint64_t seed, bool with_gradients);
 
   const ResNetSpec& spec() const noexcept { return spec_; }
@@ -101,16 +107,20 @@ class ResNet {
 
   /// Forward and backward on batch.input [size, height, width, channels]: fills the gradients and the loss, and updates
   /// the running statistics. Phases "forward" and "backward". Throws OutOfMemory: parameters are unchanged, and what
-  /// the step had allocated is free again; std::invalid_argument when a layer would see less than its kernel.
+  /// the step had allocated is free again, but running statistics, gradients and the loss may have changed;
+  /// std::invalid_argument when `batch.input` has another size, or a layer would see less than its kernel;
+  /// std::logic_error for a model that was made without gradients.
   void forward_backward(Context& context, Batch batch, InputSize size, const ResNetForm& form = {});
   /// forward_backward, then one step of the optimizer.
   void train_step(Context& context, Batch batch, InputSize size, Optimizer& optimizer, const ResNetForm& form = {});
-  /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
+  /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode. Throws
+  /// std::logic_error for a model that was made without gradients.
   float loss(Context& context) const;
   /// FNV-1a over the bits of all parameters. 0 in plan mode.
   std::uint64_t fingerprint(Context& context) const;
 
-  /// Inference: the logits [batch, classes]; every buffer is freed as soon as it was used, the input, too.
+  /// Inference: the logits [batch, classes]; every buffer is freed as soon as it was used, the input, too. Throws
+  /// OutOfMemory, and std::invalid_argument as forward_backward().
   DeviceBuffer<float> forward(Context& context, DeviceBuffer<float> input, std::size_t batch, InputSize size,
                               const ResNetForm& form = {});
 
@@ -139,8 +149,8 @@ PeakBytes predict_training(const ResNetSpec& spec, std::size_t batch, InputSize 
                            const ResNetForm& form = {});
 /// Peak of one ResNet without gradients and forward().
 PeakBytes predict_inference(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form = {});
-/// Floating-point operations of a training step's matrix products, a multiplication and an addition counted as two. The
-/// first convolution has no gradient of its input.
+/// Floating-point operations of the convolutions and the head in a training step, a multiplication and an addition
+/// counted as two. The first convolution has no gradient of its input.
 double step_flops(const ResNetSpec& spec, std::size_t batch, InputSize size);
 
 }  // namespace oomlab::nn

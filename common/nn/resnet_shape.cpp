@@ -110,4 +110,12 @@ ResNetShapes shapes_of(const ResNetSpec& spec, std::size_t batch, InputSize size
   return shapes;
 }
 
+void require_input(const ResNetShapes& shapes, std::size_t elements) {
+  const ConvolutionShape& first = shapes.units.front();
+  if (elements == first.input_elements()) return;
+  throw std::invalid_argument("input of " + std::to_string(elements) + " values is not a batch of " +
+                              std::to_string(first.batch) + " images of " + std::to_string(first.height) + " x " +
+                              std::to_string(first.width));
+}
+
 }  // namespace oomlab::nn

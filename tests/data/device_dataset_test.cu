@@ -2,7 +2,10 @@
 
 #include "data/device_dataset.h"
 
+#include <algorithm>
 #include <cmath>
+#include <set>
+#include <stdexcept>
 
 #include "cuda/launch.h"
 #include "files.h"
@@ -104,6 +107,48 @@ TEST_P(Batches, Resized) {
       }
     }
   }
+}
+
+// A window of the resized picture, the same place in every channel, chosen by the sample's number alone.
+TEST_P(Batches, AWindowInEveryChannel) {
+  const data::Dataset d = counting_dataset(5, 6, 4, 3);
+  const data::DeviceDataset dataset(context, d);
+  const data::View view{12, 9, 7, 8, 9};
+  constexpr std::size_t kSamples = 12, kPixels = 7 * 8;
+  const auto seen = [&](std::size_t first, std::size_t samples, std::size_t channels) {
+    auto out = context.buffer<float>(samples * kPixels * channels, Category::activations, "out");
+    auto labels = context.buffer<int>(samples, Category::data, "labels");
+    dataset.batch(context, first, samples, view, channels, out.data(), labels.data());
+    std::vector<float> pixels(out.size());
+    std::vector<int> numbers(samples);
+    CUDA_CHECK(cudaMemcpyAsync(pixels.data(), out.data(), out.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(
+        cudaMemcpyAsync(numbers.data(), labels.data(), labels.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+    CUDA_CHECK(cudaStreamSynchronize(context.stream()));
+    for (std::size_t i = 0; i < samples; ++i) EXPECT_EQ(numbers[i], d.labels[(first + i) % d.count]);
+    return pixels;
+  };
+  const std::vector<float> grey = seen(0, kSamples, 1), colour = seen(0, kSamples, 3);
+  std::set<std::pair<std::size_t, std::size_t>> places;
+  for (std::size_t i = 0; i < kSamples; ++i) {
+    std::size_t matches = 0;
+    for (std::size_t top = 0; top <= 12 - 7; ++top)
+      for (std::size_t left = 0; left <= 9 - 8; ++left) {
+        double most = 0;
+        for (std::size_t p = 0; p < kPixels; ++p)
+          most = std::max(
+              most, std::abs(grey[i * kPixels + p] - resized(d, i % d.count, top + p / 8, left + p % 8, {12, 9})));
+        if (most > 2e-5) continue;
+        ++matches;
+        places.insert({top, left});
+      }
+    EXPECT_EQ(matches, 1u) << i;
+  }
+  EXPECT_GT(places.size(), 3u) << "windows lie here and there";
+  for (std::size_t i = 0; i < colour.size(); ++i) ASSERT_EQ(colour[i], grey[i / 3]);
+  const std::vector<float> later = seen(5, 7, 1);
+  EXPECT_TRUE(std::equal(later.begin(), later.end(), grey.begin() + 5 * kPixels)) << "whatever batch it is in";
+  EXPECT_THROW(dataset.batch(context, 0, 1, data::View{8, 8, 9, 8}, 1, nullptr, nullptr), std::invalid_argument);
 }
 
 TEST(ImageShapes, AreTheMostSquare) {

@@ -275,6 +275,13 @@ TEST_P(ImageOps, BatchNormOfOneRowIsRefused) {
                                   {mean.data(), inv_std.data()}, 1, 4, true);  // has no need of more
 }
 
+TEST_P(ImageOps, PoolsThatMixChannelsAreRefused) {
+  const nn::ConvolutionShape shape = nn::convolution_shape(1, 4, 4, 8, 4, 2, 2, 0);
+  auto x = device.upload(random_floats(shape.input_elements(), 1)), y = device.upload(std::vector<float>(64));
+  EXPECT_THROW(nn::max_pool_forward<float>(device.context, shape, x.data(), y.data(), nullptr), std::invalid_argument);
+  EXPECT_THROW(nn::average_pool_backward<float>(device.context, shape, y.data(), x.data()), std::invalid_argument);
+}
+
 // ------------------------------------------------------------------------------------------------------ one by one
 
 TEST_P(ImageOps, ReluAndAddition) {

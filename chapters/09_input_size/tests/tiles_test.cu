@@ -6,10 +6,11 @@
 
 #include <cctype>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
-#include "training.h"
+#include "claims.h"
 
 namespace {
 
@@ -100,6 +101,25 @@ TEST(TiledInference, StatisticsOfATileAreOthers) {
         context, TiledInference(context, model, {}, 1, {32, 32}, Statistics::of_tile).run(std::move(input), tiles));
   }
   EXPECT_NE(logits[0], logits[1]);
+}
+
+TEST(TiledInference, AnInputOfAnotherSizeIsRefused) {
+  CudaResource resource;
+  Ledger ledger;
+  Context context(resource, ledger, 1024);
+  const nn::ResNetSpec spec = nn::parse_resnet("resnet:2-6");
+  nn::ResNet model(context, spec, 1, /*with_gradients=*/false);
+  const auto input = [&] { return context.buffer<float>(32 * 32 * 3, Category::data, "input"); };
+  EXPECT_THROW((void)TiledInference(context, model, {}, 1, {64, 64}).run(input(), 2), std::invalid_argument);
+  EXPECT_THROW((void)model.forward(context, input(), 1, {64, 64}), std::invalid_argument);
+}
+
+TEST(LargestDifference, NotANumberIsSeen) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(largest_difference({1, -4}, {1, -3}), 0.25);
+  EXPECT_FALSE(largest_difference({1, 2}, {kNan, 2}).value() <= 1e-6);
+  EXPECT_FALSE(largest_difference({kNan, kNan}, {kNan, kNan}).value() <= 1e-6);
+  EXPECT_FALSE(largest_difference({1}, {}).has_value());
 }
 
 // What is recomputed is what the forward pass had: the same weights after three steps, bit by bit.

@@ -1,5 +1,6 @@
-// cuBLAS over a library's sgemm. FP32 goes to it as it is. Shorter types, and TF32, are converted tile by tile into a
-// bounded FP32 scratch, multiplied by sgemm, summed over k in FP32 (int8: in int32) and rounded once.
+// cuBLAS over a library's sgemm. FP32 goes to it as it is, from managed memory as a copy of whole matrices. Shorter
+// types, and TF32, are converted tile by tile into a bounded FP32 scratch, multiplied by sgemm, summed over k in FP32
+// (int8: in int32) and rounded once.
 
 #include <algorithm>
 #include <bit>
@@ -122,8 +123,8 @@ Plan plan(const Gemm& g) {
   if (!fp32 || host::managed_holds(g.a.data) || host::managed_holds(g.b.data) || host::managed_holds(g.c.data)) {
     const auto cut = [&](int edge) {
       p.tile_m = std::min(g.m, edge), p.tile_n = std::min(g.n, edge);
-      p.across = (g.m + p.tile_m - 1) / p.tile_m;
-      p.items = g.batch * p.across * ((g.n + p.tile_n - 1) / p.tile_n);
+      p.across = (g.m - 1) / p.tile_m + 1;
+      p.items = g.batch * p.across * ((g.n - 1) / p.tile_n + 1);
     };
     int edge = fp32 ? std::numeric_limits<int>::max() : kTile;
     for (cut(edge); !fp32 && p.items < useful && edge > kTile / 8; cut(edge)) edge /= 2;

@@ -7,10 +7,9 @@
 //     image            4 bytes * 3      for each pixel
 //     column matrix    4 bytes * 9 * 3  for each pixel    9 times the image, the largest of the three
 //     result           4 bytes * 16     for each pixel    together 184 bytes for each pixel
-// There are two ways to need less. Fewer pixels: 224 x 224 is 5.22 times fewer than 512 x 512, but gives another
-// result. Or the same pixels, a strip of rows at a time. A strip's first row also sees the row above the strip, and its
-// last row sees the one below. These two rows, its halo, are copied with the strip. Then the result is that of the
-// whole image.
+// Fewer pixels need less: 224 x 224 is 5.22 times fewer than 512 x 512, but gives another result. A strip of rows at a
+// time needs less, too. Its first row also sees the row above it, and its last row sees the one below. These two rows,
+// the strip's halo, are copied with it. Then the result is that of the whole image.
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -38,8 +37,7 @@ __global__ void im2col(const float* image, float* columns, int height, int width
     columns[i] = inside ? image[(size_t(y) * width + x) * in + k % in] : 0;
   }
 }
-// Bilinear: a new pixel is a weighted mean of the four old ones around its centre. Only for smaller images: enlarging
-// would read beyond the edge.
+// Bilinear: a new pixel is a weighted mean of the four old ones around its centre. Only makes images smaller.
 __global__ void resize(const float* old, int old_side, float* image, int side) {
   const int row = old_side * in, n = side * side * in;
   const float scale = float(old_side) / side;
@@ -78,8 +76,7 @@ Numbers resized(const Numbers& old, int old_side, int side) {
 
 cublasHandle_t cublas;
 Numbers weights(out * 9 * in);
-// The image and the result y are on the host. The device holds `rows` rows of the result at a time, and of the image
-// two more, the halo. Returns the peak in bytes.
+// Image and result are on the host; the device holds `rows` rows of y, and the halo more of x. Returns the peak bytes.
 size_t convolve(const Numbers& image, int side, int rows, Numbers& y) {
   const int x_row = side * in, y_row = side * out;
   Buffer w(weights.size()), x(std::min(rows + 2, side) * x_row), columns(9 * rows * x_row), result(rows * y_row);

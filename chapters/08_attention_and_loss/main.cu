@@ -32,7 +32,7 @@ static Chapter attention_and_loss(const Config& config) {
     return {{spec.layers, false, way.form.keep}};
   };
 
-  Chapter chapter{.title = "attention and loss", .variants = {}, .claims = claims_of(observed), .after = {}};
+  Chapter chapter{.title = "attention and loss", .variants = {}, .claims = claims_of(observed, precision), .after = {}};
   for (const Way& way : ways())
     chapter.variants.push_back(
         {.name = way.name,
@@ -44,6 +44,9 @@ static Chapter attention_and_loss(const Config& config) {
          .agreement = {Agreement::Kind::within_tolerance, precision == Precision::fp32 ? 1e-5 : 2e-2, ""},
          .make =
              [=](Context& context, std::size_t batch) {
+               if (way.form.attention == nn::AttentionForm::fused && spec.width / spec.heads > nn::kFusedDepth)
+                 throw VariantSkipped(fmt::format("the fused kernel takes heads of up to {} values, not {}",
+                                                  nn::kFusedDepth, spec.width / spec.heads));
                return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
                  return std::make_unique<FormTraining<T>>(context, spec, *text, batch, precision,
                                                           schedule_of(way, batch), way, *observed);

@@ -23,7 +23,7 @@ constexpr std::size_t kInferenceScale = 4;
 Chapter declare(const Config& config) {
   const nn::ResNetSpec spec = nn::parse_resnet(config.model);
   const auto dataset = std::make_shared<data::Dataset>(train::load_images(config, spec.name, spec.classes));
-  const std::size_t side = config.options[kInput], half = side / 2, tiles = config.options[kTiles];
+  const std::size_t side = config.options[kInput], half = side / 2;
   const auto observed = std::make_shared<Observed>();
 
   nn::ResNetSpec strided = spec;
@@ -57,6 +57,8 @@ Chapter declare(const Config& config) {
          }});
   }
   const std::size_t large = kInferenceScale * side;
+  const std::size_t tiles =
+      std::min(config.options[kTiles], nn::shapes_of(spec, 1, {large, large}).units.back().out_height);
   for (const std::size_t pieces : {std::size_t(0), tiles}) {
     const nn::ResNetForm form{ConvolutionWay::tiled};
     const std::string what = pieces ? fmt::format("{} x {} tiles", tiles, tiles) : "whole";

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 
 #include "harness/filter.h"
@@ -110,12 +111,14 @@ void check_benchmark_flag(const std::string& flag, CommandLine& line) {
   const std::string name = flag.substr(0, equals), value = equals == std::string::npos ? "" : flag.substr(equals + 1);
   const auto number = [&] {
     std::size_t end = 0;
+    double read = -1;
     try {
-      (void)std::stod(value, &end);
+      read = std::stod(value, &end);
     } catch (const std::exception&) {
       end = 0;
     }
     if (end == 0 || end != value.size()) throw UsageError(fmt::format("{} '{}' is not a number", name, value));
+    return read;
   };
   if (name == "--benchmark_filter") {
     check_filter(name, value);
@@ -125,8 +128,13 @@ void check_benchmark_flag(const std::string& flag, CommandLine& line) {
   } else if (name == "--benchmark_format" || name == "--benchmark_out_format") {
     if (value != "console" && value != "json" && value != "csv")
       throw UsageError(fmt::format("{} '{}' is unknown; known: console, json, csv", name, value));
-  } else if (name == "--benchmark_repetitions" || name == "--benchmark_min_time" || name == "--benchmark_v") {
-    number();
+  } else if (name == "--benchmark_min_time") {
+    if (const double seconds = number(); !(seconds >= 0 && seconds <= 1e6))
+      throw UsageError(fmt::format("{} '{}' is not a number of seconds from 0 to 1000000", name, value));
+  } else if (name == "--benchmark_repetitions" || name == "--benchmark_v") {
+    if (const double count = number(); !(count >= 0 && count <= 1e6 && count == std::floor(count)) ||
+                                       value.find_first_not_of("0123456789") != value.npos)
+      throw UsageError(fmt::format("{} '{}' is not a whole number from 0 to 1000000", name, value));
   }
 }
 

@@ -35,10 +35,14 @@ inline nn::TransformerSpec transformer_of(const Config& config) {
 }
 
 /// The form that --attention, --loss and --lean ask for; what a chapter does not have, or nobody asks for, is the
-/// textbook's.
+/// textbook's. Throws UsageError for heads that the fused kernel does not take.
 inline nn::StepForm form_of(const Config& config) {
   nn::StepForm form;
   if (const auto attention = config.options.find(kAttention)) form.attention = nn::parse_attention(*attention);
+  if (form.attention == nn::AttentionForm::fused)
+    if (const nn::TransformerSpec spec = transformer_of(config); spec.width / spec.heads > nn::kFusedDepth)
+      throw UsageError(fmt::format("--attention fused takes heads of up to {} values; those of model '{}' have {}",
+                                   nn::kFusedDepth, spec.name, spec.width / spec.heads));
   if (const auto loss = config.options.find(kLoss)) form.loss = nn::parse_loss(*loss);
   if (config.options[kLean]) form.keep = nn::Keep::lean(), form.by_rows = true;
   return form;

@@ -12,8 +12,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 #include <string>
 
 #include "measured.h"
@@ -75,16 +73,7 @@ void add_benchmarks(Bench& bench, double product_speed) {
 }  // namespace oomlab::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
-  try {
-    oomlab::bench::Bench bench;
+  return oomlab::bench::run_benchmarks("bench_attention", argc, argv, [](oomlab::bench::Bench& bench) {
     oomlab::bench::add_benchmarks(bench, bench.product_speed());
-    benchmark::RunSpecifiedBenchmarks();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_attention: %s\n", error.what());
-    return 2;
-  }
-  benchmark::Shutdown();
-  return 0;
+  });
 }

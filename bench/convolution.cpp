@@ -11,8 +11,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
-#include <exception>
 #include <string>
 
 #include "measured.h"
@@ -81,16 +79,7 @@ void add_benchmarks(Bench& bench, double flops_per_second, double bytes_per_seco
 }  // namespace oomlab::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
-  try {
-    oomlab::bench::Bench bench;
+  return oomlab::bench::run_benchmarks("bench_convolution", argc, argv, [](oomlab::bench::Bench& bench) {
     oomlab::bench::add_benchmarks(bench, bench.product_speed(), bench.copy_speed());
-    benchmark::RunSpecifiedBenchmarks();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_convolution: %s\n", error.what());
-    return 2;
-  }
-  benchmark::Shutdown();
-  return 0;
+  });
 }

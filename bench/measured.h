@@ -2,9 +2,13 @@
 // What bench_attention and bench_convolution have in common: a context, times by CUDA events, and the speeds that
 // floors are made of.
 
+#include <benchmark/benchmark.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 
 #include "nn/ops.h"
 
@@ -61,5 +65,22 @@ struct Bench {
     return best;
   }
 };
+
+/// The main() of a bench: `add` registers what is to be measured. Exit codes: 64 for an unknown flag, 2 for an error.
+template <class Add>
+int run_benchmarks(const char* program, int argc, char** argv, Add add) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
+  try {
+    Bench bench;
+    add(bench);
+    benchmark::RunSpecifiedBenchmarks();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", program, error.what());
+    return 2;
+  }
+  benchmark::Shutdown();
+  return 0;
+}
 
 }  // namespace oomlab::bench

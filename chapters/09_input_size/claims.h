@@ -155,7 +155,7 @@ inline void show_line(const Results& results, Report& report, const Way& full, s
   const std::size_t side = full.size().height, batch = report.config().batch;
   const double slope = (*large - *small) / (pixels(side) - pixels(half)), fixed = *large - slope * pixels(side);
   Way twice = full;
-  twice.view = whole(2 * side);
+  twice.view = data::whole(2 * side);
   double expected = double(round_to_granule(report.config().workspace));
   try {
     expected += double(ViewTraining::predicted(dataset, twice, batch).total());

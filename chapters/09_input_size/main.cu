@@ -29,13 +29,13 @@ Chapter declare(const Config& config) {
   nn::ResNetSpec strided = spec;
   strided.stem.stride *= 2;
   using nn::ConvolutionWay;
-  const std::vector<Way> ways{{kFull, spec, whole(side)},
-                              {kFullTiled, spec, whole(side), {ConvolutionWay::tiled}},
-                              {kFullDirect, spec, whole(side), {ConvolutionWay::direct}},
-                              {kFullLean, spec, whole(side), {ConvolutionWay::tiled, /*recompute_norms=*/true}},
-                              {fmt::format("resized to {}", half), spec, whole(half)},
+  const std::vector<Way> ways{{kFull, spec, data::whole(side)},
+                              {kFullTiled, spec, data::whole(side), {ConvolutionWay::tiled}},
+                              {kFullDirect, spec, data::whole(side), {ConvolutionWay::direct}},
+                              {kFullLean, spec, data::whole(side), {ConvolutionWay::tiled, /*recompute_norms=*/true}},
+                              {fmt::format("resized to {}", half), spec, data::whole(half)},
                               {fmt::format("random crops of {}", half), spec, {side, side, half, half, /*seed=*/9}},
-                              {"strided stem", strided, whole(side)}};
+                              {"strided stem", strided, data::whole(side)}};
   require_countable(spec, ways, config);
 
   Chapter chapter{.title = "input size", .variants = {}, .claims = claims_of(config, spec, observed), .after = {}};

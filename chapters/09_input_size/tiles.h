@@ -172,7 +172,8 @@ class TiledInference {
   }
 
   // Unit i's piece of its output, from x, which holds the region `has` of its input.
-  Image unit(const TilePlan& plan, std::size_t i, const Image& x, const Region& has, const Image* residual, bool relu) {
+  Image unit(const TilePlan& plan, std::size_t i, const Image& x, const Region& has, const Image* residual,
+             nn::Activation activation) {
     const nn::ConvolutionShape shape = part_of(shapes_.units[i], plan.in[i], plan.out[i]);
     const nn::ResNet::UnitTensors u = model_.unit(i);
     Image cut;
@@ -182,11 +183,11 @@ class TiledInference {
     const float* const added = residual ? residual->data() : nullptr;
     if (statistics_ == Statistics::running) {
       nn::batch_norm_inference(context_, y.data(), u.gamma, u.beta, added, y.data(), u.running, shape.out_pixels(),
-                               shape.out_channels, relu);
+                               shape.out_channels, activation);
     } else {
       Image mean = image(shape.out_channels, "mean"), inv_std = image(shape.out_channels, "1/sigma");
       nn::batch_norm_forward(context_, y.data(), u.gamma, u.beta, added, y.data(), mean.data(), inv_std.data(), {},
-                             shape.out_pixels(), shape.out_channels, relu);
+                             shape.out_pixels(), shape.out_channels, activation);
     }
     return y;
   }
@@ -194,7 +195,7 @@ class TiledInference {
   // THE MITIGATION: all layers on one tile and its halo.
   Image tile(const TilePlan& plan, const Image& input) {
     const nn::ResNetSpec& spec = model_.spec();
-    Image x = unit(plan, 0, input, {0, size_.height, 0, size_.width}, nullptr, true);
+    Image x = unit(plan, 0, input, {0, size_.height, 0, size_.width}, nullptr, nn::Activation::relu);
     if (spec.pooled) {
       const nn::ConvolutionShape pool = part_of(shapes_.pool, plan.out[0], plan.pool);
       Image pooled = image(pool.output_elements(), "pool output");
@@ -205,13 +206,14 @@ class TiledInference {
     for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
       const std::size_t last = i + spec.blocks[b].branch.size() - 1, channels = shapes_.units[i].in_channels;
       Image at;
-      for (; i < last; ++i) at = unit(plan, i, at ? at : x, at ? plan.in[i] : plan.blocks[b], nullptr, true);
+      for (; i < last; ++i)
+        at = unit(plan, i, at ? at : x, at ? plan.in[i] : plan.blocks[b], nullptr, nn::Activation::relu);
       if (!spec.blocks[b].projection.empty()) {
-        x = unit(plan, last + 1, x, plan.blocks[b], nullptr, false);
+        x = unit(plan, last + 1, x, plan.blocks[b], nullptr, nn::Activation::none);
       } else if (plan.blocks[b] != plan.out[last]) {
         x = window(x, plan.blocks[b], plan.out[last], channels);  // the shortcut has no halo
       }
-      x = unit(plan, last, at, plan.in[last], &x, true);
+      x = unit(plan, last, at, plan.in[last], &x, nn::Activation::relu);
       i = last + 1 + spec.blocks[b].projection.size();
     }
     return x;

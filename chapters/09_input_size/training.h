@@ -28,19 +28,6 @@ struct Way {
   nn::InputSize size() const { return {view.window_height, view.window_width}; }
 };
 
-/// All of a picture at side × side.
-inline data::View whole(std::size_t side) { return {side, side, side, side}; }
-
-/// A batch of pictures on the device (phase "batch").
-inline nn::Batch make_images(Context& context, const data::DeviceDataset& images, std::size_t first, std::size_t batch,
-                             const data::View& view, std::size_t channels) {
-  const Phase phase(context.ledger(), "batch");
-  nn::Batch next =
-      nn::make_batch(context, batch, checked_product(checked_product(view.window_height, view.window_width), channels));
-  images.batch(context, first, batch, view, channels, next.input.data(), next.labels.data());
-  return next;
-}
-
 class ViewTraining final : public Workload {
  public:
   ViewTraining(Context& context, const data::Dataset& dataset, const Way& way, std::size_t batch)
@@ -52,7 +39,7 @@ class ViewTraining final : public Workload {
         batch_(batch) {}
 
   void step() override {
-    model_.train_step(context_, make_images(context_, images_, first_, batch_, way_.view, way_.spec.in_channels()),
+    model_.train_step(context_, train::make_images(context_, images_, first_, batch_, way_.view, way_.spec.in_channels()),
                       way_.size(), optimizer_, way_.form);
     first_ += batch_;
   }
@@ -93,7 +80,7 @@ class Inference final : public Workload {
         logits_(logits) {}
 
   void step() override {
-    nn::Batch next = make_images(context_, images_, 0, batch_, whole(side_), model_.spec().in_channels());
+    nn::Batch next = train::make_images(context_, images_, 0, batch_, data::whole(side_), model_.spec().in_channels());
     const nn::InputSize size{side_, side_};
     const DeviceBuffer<float> logits =
         tiles_ ? TiledInference(context_, model_, form_, batch_, size, statistics_).run(std::move(next.input), tiles_)

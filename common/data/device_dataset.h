@@ -22,6 +22,8 @@ struct View {
   std::size_t height, width, window_height, window_width;
   std::uint64_t seed = 0;
 };
+/// All of a picture, resized to side × side.
+inline View whole(std::size_t side) { return {side, side, side, side}; }
 
 /// Bytes that a DeviceDataset of this dataset allocates (category data): granule(images) + granule(labels).
 std::size_t device_bytes(const Dataset& dataset);

@@ -1,6 +1,9 @@
 #pragma once
 // For the functions that read model names.
 
+#include <charconv>
+#include <cstddef>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -10,6 +13,19 @@ namespace oomlab::nn {
 /// Throws std::invalid_argument with one line: "model 'gpt:4-3-128' " and why it cannot be.
 [[noreturn]] inline void bad_model(std::string_view text, const std::string& why) {
   throw std::invalid_argument("model '" + std::string(text) + "' " + why);
+}
+
+/// Reads "resnet:3-16": after `prefix`, whole numbers between dashes, as many as `numbers` takes. `why` is what
+/// bad_model() says otherwise.
+inline void read_numbers(std::string_view text, std::string_view prefix, const char* why,
+                         std::span<std::size_t> numbers) {
+  const char *at = text.data() + prefix.size(), *const end = text.data() + text.size();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto [next, error] = std::from_chars(at, end, numbers[i]);
+    const bool last = i + 1 == numbers.size();
+    if (error != std::errc() || (last ? next != end : next == end || *next != '-')) bad_model(text, why);
+    at = next + !last;
+  }
 }
 
 }  // namespace oomlab::nn

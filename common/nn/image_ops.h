@@ -7,6 +7,7 @@
 
 #include "memory/context.h"
 #include "nn/convolution.h"
+#include "nn/ops.h"
 
 namespace oomlab::nn {
 
@@ -19,26 +20,26 @@ struct BatchNormSettings {
   float momentum = 0.1f;  ///< running = (1 − momentum) · running + momentum · new; the variance unbiased (n − 1)
 };
 
-/// Training: y = max(0, x̂ · gamma + beta + residual), x̂ = (x − mean) / √(variance + eps) over all rows of a channel.
-/// `residual` [rows, channels] may be null; without `relu` nothing is cut off. mean[channels] and inv_std[channels] are
-/// kept for the backward pass, running statistics are updated (null: not). y may be x or residual.
+/// Training: y = activation(x̂ · gamma + beta + residual), x̂ = (x − mean) / √(variance + eps) over all rows of a
+/// channel. `residual` [rows, channels] may be null. mean[channels] and inv_std[channels] are kept for the backward
+/// pass, running statistics are updated (null: not). y may be x or residual. NaN stays NaN, behind every activation.
 /// Throws std::invalid_argument for fewer than two rows: a single value has no variance.
 template <class T>
 void batch_norm_forward(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                         float* mean, float* inv_std, BatchNormState running, std::size_t rows, std::size_t channels,
-                        bool relu, const BatchNormSettings& settings = {});
+                        Activation activation, const BatchNormSettings& settings = {});
 /// The same y again, bit by bit, of a forward pass without residual whose x still exists: mean[channels] and
 /// inv_std[channels] are what it wrote.
 template <class T>
 void batch_norm_again(Context& context, const T* x, const float* gamma, const float* beta, T* y, const float* mean,
-                      const float* inv_std, std::size_t rows, std::size_t channels, bool relu);
+                      const float* inv_std, std::size_t rows, std::size_t channels, Activation activation);
 /// Inference, with the running statistics. y may be x or residual.
 template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
-                          BatchNormState running, std::size_t rows, std::size_t channels, bool relu,
+                          BatchNormState running, std::size_t rows, std::size_t channels, Activation activation,
                           const BatchNormSettings& settings = {});
-/// From dy, the gradient before the ReLU (relu_backward() first): x becomes dx; dgamma and dbeta are overwritten. dy is
-/// not changed: it is also the residual's gradient.
+/// From dy, the gradient before the activation (relu_backward(), or norm_activation_backward(), first): x becomes dx;
+/// dgamma and dbeta are overwritten. dy is not changed: it is also the residual's gradient.
 template <class T>
 void batch_norm_backward(Context& context, T* x, const T* dy, const float* gamma, const float* mean,
                          const float* inv_std, float* dgamma, float* dbeta, std::size_t rows, std::size_t channels);

@@ -98,6 +98,21 @@ __device__ float block_sum_over(std::size_t n, Body body) {
   return block_sum(all);
 }
 
+/// Adds up what add(part, i) adds to part[0…count−1] for every i in 0…n−1, in short sums, so that a long one loses
+/// nothing.
+template <std::size_t count, class Add>
+__device__ void sum_in_parts(float (&sums)[count], std::size_t n, Add add) {
+  constexpr std::size_t length = 64;
+  for (std::size_t k = 0; k < count; ++k) sums[k] = 0.0f;
+  for (std::size_t first = 0; first < n; first += length) {
+    const std::size_t end = first + length < n ? first + length : n;
+    float part[count];
+    for (std::size_t k = 0; k < count; ++k) part[k] = 0.0f;
+    for (std::size_t i = first; i < end; ++i) add(part, i);
+    for (std::size_t k = 0; k < count; ++k) sums[k] += part[k];
+  }
+}
+
 /// Whether all addresses are null or aligned for packs. Device buffers always are; pieces of a larger buffer
 /// may not be.
 template <class... Pointers>

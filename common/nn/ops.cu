@@ -11,6 +11,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "nn/activation.h"
 #include "nn/column_sum.h"
 #include "nn/kernel.h"
 
@@ -21,6 +22,8 @@ const char* name_of(Activation activation) noexcept {
     case Activation::none: return "none";
     case Activation::relu: return "relu";
     case Activation::gelu: return "gelu";
+    case Activation::hard_sigmoid: return "hard sigmoid";
+    case Activation::hard_swish: return "hard swish";
   }
   return "?";
 }
@@ -111,20 +114,6 @@ void linear_backward_weight(Context& context, const T* dy, const T* x, T* dweigh
 
 namespace {
 
-template <Activation A>
-__device__ float activate(float x) {
-  if constexpr (A == Activation::relu) return x > 0.0f ? x : 0.0f;
-  if constexpr (A == Activation::gelu) return gelu(x);
-  return x;
-}
-
-template <Activation A>
-__device__ float derivative(float saved) {
-  if constexpr (A == Activation::relu) return saved > 0.0f ? 1.0f : 0.0f;
-  if constexpr (A == Activation::gelu) return gelu_derivative(saved);
-  return 1.0f;
-}
-
 // One block a row, so that the bias needs no division to be found. What goes into the activation is rounded to T first,
 // kept or not: so the two kernels give the same bits, and the backward pass sees what the forward pass saw.
 template <class T, Activation A>
@@ -196,9 +185,8 @@ template <class T>
 void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias, std::size_t rows, std::size_t width,
                      Activation activation) {
   if (!bias && activation == Activation::none) return;
-  const auto kernel = activation == Activation::relu   ? bias_activation_kernel<T, Activation::relu>
-                      : activation == Activation::gelu ? bias_activation_kernel<T, Activation::gelu>
-                                                       : bias_activation_kernel<T, Activation::none>;
+  const auto kernel =
+      with_activation(activation, []<Activation A>(ActivationConstant<A>) { return bias_activation_kernel<T, A>; });
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), y, bias, rows, width,
          packs_fit<T>(width, y, bias));
 }
@@ -206,12 +194,9 @@ void bias_activation(Context& context, T* y, const std::type_identity_t<T>* bias
 template <class T>
 void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
                           std::size_t width, Activation activation) {
-  const auto choose = [&]<bool kBias>(std::bool_constant<kBias>) {
-    return activation == Activation::relu   ? bias_activation_keep_kernel<T, Activation::relu, kBias>
-           : activation == Activation::gelu ? bias_activation_keep_kernel<T, Activation::gelu, kBias>
-                                            : bias_activation_keep_kernel<T, Activation::none, kBias>;
-  };
-  const auto kernel = bias ? choose(std::true_type{}) : choose(std::false_type{});
+  const auto kernel = with_activation(activation, [&]<Activation A>(ActivationConstant<A>) {
+    return bias ? bias_activation_keep_kernel<T, A, true> : bias_activation_keep_kernel<T, A, false>;
+  });
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), z, bias, y, rows, width,
          packs_fit<T>(width, z, bias, y));
 }
@@ -219,11 +204,11 @@ void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>*
 template <class T>
 void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
                          Activation activation) {
-  if (activation == Activation::none) return;
-  const auto kernel = activation == Activation::relu ? activation_backward_kernel<T, Activation::relu, false>
-                                                     : activation_backward_kernel<T, Activation::gelu, false>;
-  launch(kernel, shape_for_items(count / Pack<T>::size), context.stream(), dy, saved, count,
-         aligned_for_packs(dy, saved));
+  with_activation(activation, [&]<Activation A>(ActivationConstant<A>) {
+    if constexpr (A != Activation::none)
+      launch(activation_backward_kernel<T, A, false>, shape_for_items(count / Pack<T>::size), context.stream(), dy,
+             saved, count, aligned_for_packs(dy, saved));
+  });
 }
 
 template <class T>

@@ -15,8 +15,9 @@
 
 namespace oomlab::nn {
 
-enum class Activation { none, relu, gelu };
-/// "none", "relu", "gelu".
+/// hard_sigmoid: min(max(x + 3, 0), 6) / 6; hard_swish: x · hard_sigmoid(x) (Howard et al., 2019).
+enum class Activation { none, relu, gelu, hard_sigmoid, hard_swish };
+/// "none", "relu", "gelu", "hard sigmoid", "hard swish".
 const char* name_of(Activation activation) noexcept;
 
 /// A matrix inside a larger one: where it starts, and how far apart its rows are, in elements.
@@ -70,7 +71,8 @@ template <class T>
 void bias_activation_keep(Context& context, T* z, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
                           std::size_t width, Activation activation);
 /// dy becomes dz = dy ⊙ activation'(…) in place. `saved` is what the derivative is computed from: ReLU the
-/// output y (or z: both have the same sign), GELU the pre-activation z; none: not read, may be null.
+/// output y (or z: both have the same sign), hard sigmoid the output y, GELU and hard swish the pre-activation z; none:
+/// not read, may be null.
 template <class T>
 void activation_backward(Context& context, T* dy, const std::type_identity_t<T>* saved, std::size_t count,
                          Activation activation);

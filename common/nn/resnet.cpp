@@ -108,7 +108,7 @@ struct ResNet::Step {
   }
 
   // Unit i of x, whose buffer goes behind the convolution when it is `dead`; y is made unless `out` has room for it.
-  void unit_forward(std::size_t i, const float* x, const float* residual, bool relu, Image* dead = nullptr,
+  void unit_forward(std::size_t i, const float* x, const float* residual, Activation activation, Image* dead = nullptr,
                     Image out = {}) {
     const ConvolutionShape& shape = shapes.units[i];
     const std::string& name = model.shapes_[i].name;
@@ -122,7 +122,7 @@ struct ResNet::Step {
     k.y = out ? std::move(out) : image(shape.output_elements(), name + " activation");
     batch_norm_forward(context, k.z.data(), unit.gamma.data(), unit.beta.data(), residual, k.y.data(), k.mean.data(),
                        k.inv_std.data(), {unit.running_mean.data(), unit.running_variance.data()}, shape.out_pixels(),
-                       shape.out_channels, relu);
+                       shape.out_channels, activation);
   }
 
   // From dy, behind the ReLU's derivative: the gradient of z, in z's place.
@@ -141,7 +141,7 @@ struct ResNet::Step {
     Kept& k = kept[i];
     k.y = image(shape.output_elements(), model.shapes_[i].name + " activation");
     batch_norm_again(context, k.z.data(), unit.gamma.data(), unit.beta.data(), k.y.data(), k.mean.data(),
-                     k.inv_std.data(), shape.out_pixels(), shape.out_channels, /*relu=*/true);
+                     k.inv_std.data(), shape.out_pixels(), shape.out_channels, Activation::relu);
   }
   void weight_backward(std::size_t i, const float* x) {
     convolution_backward_weight(context, shapes.units[i], form.way, kept[i].z.data(), x,
@@ -157,7 +157,7 @@ struct ResNet::Step {
   }
 
   void forward() {
-    unit_forward(0, input.data(), nullptr, true);
+    unit_forward(0, input.data(), nullptr, Activation::relu);
     if (model.spec_.pooled) {
       stem = std::move(kept[0].y);
       const std::size_t pooled = shapes.pool.output_elements();
@@ -174,17 +174,17 @@ struct ResNet::Step {
       const std::size_t last = i + block.branch.size() - 1;
       Image* dead = nullptr;
       for (; i < last; ++i) {
-        unit_forward(i, at, nullptr, true, dead);
+        unit_forward(i, at, nullptr, Activation::relu, dead);
         at = kept[i].y.data();
         if (form.recompute_norms) dead = &kept[i].y;
       }
       Image shortcut;
       if (!block.projection.empty()) {
-        unit_forward(last + 1, x.data(), nullptr, false);
+        unit_forward(last + 1, x.data(), nullptr, Activation::none);
         shortcut = std::move(kept[last + 1].y);
       }
       const float* const residual = shortcut ? shortcut.data() : x.data();
-      unit_forward(last, at, residual, true, dead, std::move(shortcut));
+      unit_forward(last, at, residual, Activation::relu, dead, std::move(shortcut));
       inputs.push_back(std::move(kept[last].y));
       i = last + 1 + block.projection.size();
     }
@@ -290,16 +290,16 @@ DeviceBuffer<float> ResNet::forward(Context& context, DeviceBuffer<float> input,
   const auto image = [&](std::size_t elements, const std::string& tag) {
     return context.buffer<float>(elements, Category::activations, tag);
   };
-  const auto run = [&](std::size_t i, const float* x, const float* residual, bool relu) {
+  const auto run = [&](std::size_t i, const float* x, const float* residual, Activation activation) {
     const ConvolutionShape& shape = shapes.units[i];
     const UnitTensors u = unit(i);
     Image y = image(shape.output_elements(), shapes_[i].name + " output");
     convolution_forward(context, shape, form.way, x, u.weight, y.data());
     batch_norm_inference(context, y.data(), u.gamma, u.beta, residual, y.data(), u.running, shape.out_pixels(),
-                         shape.out_channels, relu);
+                         shape.out_channels, activation);
     return y;
   };
-  Image x = run(0, input.data(), nullptr, true);
+  Image x = run(0, input.data(), nullptr, Activation::relu);
   input.reset();
   if (spec_.pooled) {
     Image pooled = image(shapes.pool.output_elements(), "pool output");
@@ -310,9 +310,9 @@ DeviceBuffer<float> ResNet::forward(Context& context, DeviceBuffer<float> input,
   for (const ResidualBlock& block : spec_.blocks) {
     const std::size_t last = i + block.branch.size() - 1;
     Image at;
-    for (; i < last; ++i) at = run(i, at ? at.data() : x.data(), nullptr, true);
-    if (!block.projection.empty()) x = run(last + 1, x.data(), nullptr, false);
-    x = run(last, at.data(), x.data(), true);
+    for (; i < last; ++i) at = run(i, at ? at.data() : x.data(), nullptr, Activation::relu);
+    if (!block.projection.empty()) x = run(last + 1, x.data(), nullptr, Activation::none);
+    x = run(last, at.data(), x.data(), Activation::relu);
     i = last + 1 + block.projection.size();
   }
   const float share = 1.0f / static_cast<float>(shapes.last_pixels);

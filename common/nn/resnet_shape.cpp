@@ -1,7 +1,6 @@
 // What residual networks are made of: names, units, sizes.
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <stdexcept>
 
@@ -63,14 +62,7 @@ ResNetSpec parse_resnet(std::string_view text) {
   constexpr std::string_view kFree = "resnet:";
   if (!text.starts_with(kFree)) bad_model(text, "is unknown; known: resnet18, resnet50, resnet:STAGES-WIDTH");
   std::size_t numbers[2] = {};
-  const char *at = text.data() + kFree.size(), *const end = text.data() + text.size();
-  for (std::size_t i = 0; i < 2; ++i) {
-    const auto [next, error] = std::from_chars(at, end, numbers[i]);
-    const bool last = i == 1;
-    if (error != std::errc() || (last ? next != end : next == end || *next != '-'))
-      bad_model(text, "is not two numbers; write resnet:STAGES-WIDTH, for example resnet:3-16");
-    at = next + !last;
-  }
+  read_numbers(text, kFree, "is not two numbers; write resnet:STAGES-WIDTH, for example resnet:3-16", numbers);
   const auto [stages, width] = numbers;
   if (stages < 1 || stages > kMostStages || width < 1 || width > kMostWidth)
     bad_model(text, "has stages or a width out of range: 1 to " + std::to_string(kMostStages) +

@@ -4,40 +4,37 @@
 #include <algorithm>
 
 #include "nn/resnet.h"
+#include "nn/tensor_bytes.h"
 
 namespace oomlab::nn {
 
 namespace {
 
-std::size_t floats(std::size_t count) { return round_to_granule(checked_product(count, sizeof(float))); }
-
-// Parameters, and beside them running statistics.
-struct TensorBytes {
-  std::size_t parameters = 0, statistics = 0;
-
-  explicit TensorBytes(const ResNetSpec& spec) {
-    for (const ConvolutionUnit& unit : spec.units()) {
-      parameters = checked_sum(parameters, checked_sum(floats(unit.weights()), 2 * floats(unit.out)));
-      statistics = checked_sum(statistics, 2 * floats(unit.out));
-    }
-    parameters = checked_sum(parameters, floats(checked_product(spec.classes, spec.features())));
-    parameters = checked_sum(parameters, floats(spec.classes));
+TensorBytes tensor_bytes_of(const ResNetSpec& spec) {
+  TensorBytes bytes;
+  for (const ConvolutionUnit& unit : spec.units()) {
+    bytes.add_parameter(unit.weights());
+    bytes.add_norm(unit.out);
   }
-};
+  bytes.add_parameter(checked_product(spec.classes, spec.features()));
+  bytes.add_parameter(spec.classes);
+  return bytes;
+}
 
-class Walk {
+class ResNetWalk {
  public:
-  Walk(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form, const ByCategory& resident)
+  ResNetWalk(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form,
+             const ByCategory& resident)
       : spec_(spec), form_(form), shapes_(shapes_of(spec, batch, size)), batch_(batch), tracker_(resident) {}
 
   PeakBytes training() {
     tracker_.add(Category::data, label_bytes(batch_));
     add(in(0));
     train_forward();
-    const std::size_t features = floats(checked_product(batch_, spec_.features())),
-                      logits = floats(checked_product(batch_, spec_.classes));
+    const std::size_t features = float_bytes(checked_product(batch_, spec_.features())),
+                      logits = float_bytes(checked_product(batch_, spec_.classes));
     add(features), add(logits);
-    workspace(floats(batch_));  // the row losses
+    workspace(float_bytes(batch_));  // the row losses
     drop(logits);
     const std::size_t last = blocks().back().last;
     add(out(last));  // its gradient
@@ -52,7 +49,7 @@ class Walk {
     drop(in(0));
     std::size_t x = out(0);
     if (spec_.pooled) {
-      const std::size_t pooled = floats(shapes_.pool.output_elements());
+      const std::size_t pooled = float_bytes(shapes_.pool.output_elements());
       add(pooled), drop(x);
       x = pooled;
     }
@@ -72,9 +69,9 @@ class Walk {
       drop(x), drop(at);
       x = out(block.last);
     }
-    add(floats(checked_product(batch_, spec_.features())));
+    add(float_bytes(checked_product(batch_, spec_.features())));
     drop(x);
-    add(floats(checked_product(batch_, spec_.classes)));
+    add(float_bytes(checked_product(batch_, spec_.classes)));
     return tracker_.peak();
   }
 
@@ -93,9 +90,9 @@ class Walk {
     return all;
   }
 
-  std::size_t in(std::size_t unit) const { return floats(shapes_.units[unit].input_elements()); }
-  std::size_t out(std::size_t unit) const { return floats(shapes_.units[unit].output_elements()); }
-  std::size_t statistic(std::size_t unit) const { return floats(shapes_.units[unit].out_channels); }
+  std::size_t in(std::size_t unit) const { return float_bytes(shapes_.units[unit].input_elements()); }
+  std::size_t out(std::size_t unit) const { return float_bytes(shapes_.units[unit].output_elements()); }
+  std::size_t statistic(std::size_t unit) const { return float_bytes(shapes_.units[unit].out_channels); }
 
   void add(std::size_t bytes) { tracker_.add(Category::activations, bytes); }
   void drop(std::size_t bytes) { tracker_.drop(Category::activations, bytes); }
@@ -132,7 +129,7 @@ class Walk {
     unit_forward(0);
     if (spec_.pooled) {
       add(round_to_granule(shapes_.pool.output_elements()));  // which is the maximum: a byte each
-      add(floats(shapes_.pool.output_elements()));
+      add(float_bytes(shapes_.pool.output_elements()));
     }
     for (const Block& block : blocks()) {
       const auto dead = [&](std::size_t i) { return form_.recompute_norms && i > block.first ? in(i) : 0; };
@@ -162,7 +159,7 @@ class Walk {
       drop(block.projected ? in(block.first) : out(block.last));  // what is added
     }
     if (spec_.pooled) {
-      const std::size_t pooled = floats(shapes_.pool.output_elements());
+      const std::size_t pooled = float_bytes(shapes_.pool.output_elements());
       drop(pooled);  // the first block's input
       add(out(0));
       drop(pooled);  // its gradient
@@ -184,29 +181,19 @@ class Walk {
 
 }  // namespace
 
-ByCategory resident_for_inference(const ResNetSpec& spec) {
-  const TensorBytes bytes(spec);
-  ByCategory resident;
-  resident[Category::parameters] = checked_sum(bytes.parameters, bytes.statistics);
-  return resident;
-}
+ByCategory resident_for_inference(const ResNetSpec& spec) { return tensor_bytes_of(spec).for_inference(); }
 
 ByCategory resident_for_training(const ResNetSpec& spec, OptimizerKind optimizer) {
-  ByCategory resident = resident_for_inference(spec);
-  const std::size_t bytes = TensorBytes(spec).parameters;
-  resident[Category::gradients] = bytes;
-  resident[Category::optimizer] = checked_product(bytes, state_buffers(optimizer));
-  resident[Category::workspace] = floats(1);  // the loss
-  return resident;
+  return tensor_bytes_of(spec).for_training(optimizer);
 }
 
 PeakBytes predict_training(const ResNetSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
                            const ResNetForm& form) {
-  return Walk(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
+  return ResNetWalk(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
 }
 
 PeakBytes predict_inference(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form) {
-  return Walk(spec, batch, size, form, resident_for_inference(spec)).inference();
+  return ResNetWalk(spec, batch, size, form, resident_for_inference(spec)).inference();
 }
 
 double step_flops(const ResNetSpec& spec, std::size_t batch, InputSize size) {

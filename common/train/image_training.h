@@ -36,6 +36,16 @@ inline data::Dataset load_images(const Config& config, const nn::MlpSpec& spec) 
   return load_images(config, spec.name, spec.classes());
 }
 
+/// A batch of pictures on the device, numbers first, first + 1, …, as `view` says (phase "batch").
+inline nn::Batch make_images(Context& context, const data::DeviceDataset& images, std::size_t first, std::size_t batch,
+                             const data::View& view, std::size_t channels) {
+  const Phase phase(context.ledger(), "batch");
+  nn::Batch next =
+      nn::make_batch(context, batch, checked_product(checked_product(view.window_height, view.window_width), channels));
+  images.batch(context, first, batch, view, channels, next.input.data(), next.labels.data());
+  return next;
+}
+
 // A layer adds up as many changes of its weights as it has inputs, so the widest layer decides how large a step may be:
 // with a rate for narrow models, the loss of `mlp`, 8,192 wide, rises from 2.5 to 18 in the first step.
 inline float rate_for(const nn::MlpSpec& spec, float most, float for_width_one) {

@@ -510,18 +510,6 @@ TEST(ConvolutionMemory, TilesAreSmallButAtLeastARow) {
 
 // -------------------------------------------------------------------------------------------------------------- names
 
-template <class F>
-void expect_refused_in_one_line(F f, const std::string& what) {
-  try {
-    (void)f();
-    ADD_FAILURE() << "accepted: " << what;
-  } catch (const std::invalid_argument& error) {
-    const std::string message = error.what();
-    EXPECT_FALSE(message.empty()) << what;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << what;
-  }
-}
-
 TEST(ConvolutionShapes, WhatCannotBeIsRefused) {
   struct Case {
     std::size_t batch, height, width, in, out, kernel, stride, padding, groups;

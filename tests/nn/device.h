@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,19 @@ struct Device {
     return download(buffer.data(), buffer.size());
   }
 };
+
+/// f() throws std::invalid_argument with one line.
+template <class F>
+void expect_refused_in_one_line(F f, const std::string& what) {
+  try {
+    (void)f();
+    ADD_FAILURE() << "accepted: " << what;
+  } catch (const std::invalid_argument& error) {
+    const std::string message = error.what();
+    EXPECT_FALSE(message.empty()) << what;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << what;
+  }
+}
 
 inline std::vector<double> doubles(const std::vector<float>& v) { return {v.begin(), v.end()}; }
 

@@ -3,68 +3,19 @@
 
 #include "nn/image_ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "cuda/launch.h"
-#include "device.h"
 #include "image_reference.h"
+#include "typed.h"
 
 namespace oomlab::test {
 namespace {
 
+using nn::Activation;
 using nn::BatchNormState;
 using nn::convolution_shape;
 
-template <class T>
-constexpr double kTolerance = 0;
-template <>
-constexpr double kTolerance<float> = 1e-4;
-template <>
-constexpr double kTolerance<__half> = 2e-3;  // 11 bits, and a few roundings
-template <>
-constexpr double kTolerance<__nv_bfloat16> = 1.6e-2;  // 8 bits
-constexpr double kStatistics = 1e-4;                  // these are FP32 in every type
+constexpr double kStatistics = 1e-4;  // these are FP32 in every type
 
-template <class T>
-std::vector<T> stored(const std::vector<float>& values) {
-  std::vector<T> result;
-  for (const float v : values) result.push_back(static_cast<T>(v));
-  return result;
-}
-template <class T>
-std::vector<T> random(std::size_t count, unsigned seed, float bound = 2.0f) {
-  return stored<T>(random_floats(count, seed, bound));
-}
-template <class T>
-Vector wide(const std::vector<T>& values) {
-  Vector all;
-  for (const T& v : values) all.push_back(static_cast<float>(v));
-  return all;
-}
-template <class F>
-void for_each_type(F f) {
-  f(float{});
-  f(__half{});
-  f(__nv_bfloat16{});
-}
-
-class ImageOps : public ::testing::TestWithParam<unsigned> {
- protected:
-  void SetUp() override { set_block_threads(GetParam()); }
-  void TearDown() override { set_block_threads(256); }
-
-  template <class T>
-  void expect(const DeviceBuffer<T>& found, const Vector& expected, const std::string& what,
-              double tolerance = kTolerance<T>) {
-    expect_close(wide(device.download(found)), expected, tolerance, what);
-  }
-  template <class T>
-  DeviceBuffer<T> garbage(std::size_t count) {
-    return device.upload(std::vector<T>(count, static_cast<T>(NAN)));
-  }
-  Device device;
-};
+class ImageOps : public TypedOps {};
 INSTANTIATE_TEST_SUITE_P(BlockThreads, ImageOps, ::testing::ValuesIn(kDistinctBlockThreads));
 
 // ---------------------------------------------------------------------------------------------------------- batch norm
@@ -85,7 +36,7 @@ TEST(ImageReference, ItsGradientsAreThoseOfCentralDifferences) {
     const Vector x = doubles(random_floats(rows * channels, 1)), gamma = doubles(random_floats(channels, 2)),
                  beta = doubles(random_floats(channels, 3)), dy = doubles(random_floats(x.size(), 4));
     const auto objective = [&](const Vector& x, const Vector& gamma, const Vector& beta) {
-      return dot(batch_norm(x, gamma, beta, {}, false).y, dy);
+      return dot(batch_norm(x, gamma, beta, {}).y, dy);
     };
     const BatchNormGradients g = batch_norm_backward(dy, x, gamma);
     expect_close(g.dx, central_differences(x, [&](const Vector& v) { return objective(v, gamma, beta); }), 1e-6, "dx");
@@ -109,17 +60,19 @@ TEST_P(ImageOps, BatchNormForward) {
   for_each_type([&]<class T>(T) {
     for (const Shape& shape : kShapes)
       for (const bool with_residual : {false, true})
-        for (const bool relu : {false, true}) {
+        for (const Activation activation : {Activation::none, Activation::relu, Activation::hard_swish}) {
           const auto [rows, channels] = shape;
+          const bool relu = activation == Activation::relu;
           if (OOMLAB_ROUNDS < 10 && (rows > 300 || with_residual != relu)) continue;
           const std::size_t count = rows * channels;
           const auto x = random<T>(count, 1, 3), residual = random<T>(count, 2);
           const auto gamma = random_floats(channels, 3), beta = random_floats(channels, 4),
                      old_mean = random_floats(channels, 5), old_variance = random_floats(channels, 6);
           const nn::BatchNormSettings settings = relu ? nn::BatchNormSettings{} : nn::BatchNormSettings{1e-3f, 0.25f};
-          const BatchNorm norm = batch_norm(wide(x), doubles(gamma), doubles(beta),
-                                            with_residual ? wide(residual) : Vector{}, relu, double(settings.eps));
-          const std::string what = text(shape) + (with_residual ? ", residual" : "") + (relu ? ", ReLU" : "");
+          const BatchNorm norm =
+              batch_norm(wide(x), doubles(gamma), doubles(beta), with_residual ? wide(residual) : Vector{}, activation,
+                         double(settings.eps));
+          const std::string what = text(shape) + (with_residual ? ", residual" : "") + ", " + name_of(activation);
 
           const auto x_ = device.upload(x), residual_ = device.upload(residual);
           const auto gamma_ = device.upload(gamma), beta_ = device.upload(beta);
@@ -129,7 +82,7 @@ TEST_P(ImageOps, BatchNormForward) {
           const auto forward = [&](const T* from, T* to, BatchNormState running) {
             nn::batch_norm_forward(device.context, from, gamma_.data(), beta_.data(),
                                    with_residual ? residual_.data() : nullptr, to, mean_.data(), inv_std_.data(),
-                                   running, rows, channels, relu, settings);
+                                   running, rows, channels, activation, settings);
           };
           forward(x_.data(), y_.data(), {running_mean_.data(), running_variance_.data()});
           expect(y_, norm.y, "y of " + what);
@@ -155,7 +108,7 @@ TEST_P(ImageOps, BatchNormInference) {
   for_each_type([&]<class T>(T) {
     for (const auto [rows, channels] : {Shape{1, 1}, Shape{1, 7}, Shape{33, 17}, Shape{70, 64}})
       for (const bool with_residual : {false, true})
-        for (const bool relu : {false, true}) {
+        for (const Activation activation : {Activation::none, Activation::relu, Activation::hard_swish}) {
           const std::size_t count = rows * channels;
           const auto x = random<T>(count, 1, 3), residual = random<T>(count, 2);
           const auto gamma = random_floats(channels, 3), beta = random_floats(channels, 4),
@@ -164,7 +117,7 @@ TEST_P(ImageOps, BatchNormInference) {
           for (float& v : variance) v = std::fabs(v);
           const BatchNorm statistics{{}, doubles(mean), doubles(variance), {}};
           const Vector y = batch_norm(wide(x), doubles(gamma), doubles(beta), with_residual ? wide(residual) : Vector{},
-                                      relu, 1e-5, &statistics)
+                                      activation, 1e-5, &statistics)
                                .y;
           const auto residual_ = device.upload(residual);
           const auto gamma_ = device.upload(gamma), beta_ = device.upload(beta);
@@ -173,7 +126,7 @@ TEST_P(ImageOps, BatchNormInference) {
           for (T* const to : {y_.data(), x_.data()})
             nn::batch_norm_inference(device.context, x_.data(), gamma_.data(), beta_.data(),
                                      with_residual ? residual_.data() : nullptr, to, {mean_.data(), variance_.data()},
-                                     rows, channels, relu);
+                                     rows, channels, activation);
           expect(y_, y, "y");
           EXPECT_EQ(wide(device.download(x_)), wide(device.download(y_))) << "in place";
           EXPECT_EQ(device.download(mean_), mean) << "inference moves no statistics";
@@ -198,7 +151,7 @@ TEST_P(ImageOps, BatchNormBackward) {
       auto mean_ = garbage<float>(channels), inv_std_ = garbage<float>(channels);
       auto dgamma_ = garbage<float>(channels), dbeta_ = garbage<float>(channels);
       nn::batch_norm_forward<T>(device.context, x_.data(), gamma_.data(), beta_.data(), nullptr, y_.data(),
-                                mean_.data(), inv_std_.data(), {}, rows, channels, false);
+                                mean_.data(), inv_std_.data(), {}, rows, channels, Activation::none);
       nn::batch_norm_backward(device.context, x_.data(), dy_.data(), gamma_.data(), mean_.data(), inv_std_.data(),
                               dgamma_.data(), dbeta_.data(), rows, channels);
       if (rows > 2) expect(x_, g.dx, "dx of " + text(shape));  // of two values, both become 1 and -1: no gradient
@@ -215,7 +168,7 @@ TEST_P(ImageOps, BatchNormBehindAReluWithAResidual) {
   const auto x = random_floats(count, 1, 3), residual = random_floats(count, 2), gamma = random_floats(channels, 3),
              beta = random_floats(channels, 4), dy = random_floats(count, 5);
   const auto objective = [&](const Vector& x, const Vector& residual, const Vector& gamma, const Vector& beta) {
-    return dot(batch_norm(x, gamma, beta, residual, true).y, doubles(dy));
+    return dot(batch_norm(x, gamma, beta, residual, Activation::relu).y, doubles(dy));
   };
   const Vector xd = doubles(x), rd = doubles(residual), gd = doubles(gamma), bd = doubles(beta);
   auto x_ = device.upload(x), y_ = garbage<float>(count), dy_ = device.upload(dy);
@@ -223,7 +176,7 @@ TEST_P(ImageOps, BatchNormBehindAReluWithAResidual) {
   auto mean_ = garbage<float>(channels), inv_std_ = garbage<float>(channels);
   auto dgamma_ = garbage<float>(channels), dbeta_ = garbage<float>(channels);
   nn::batch_norm_forward(device.context, x_.data(), gamma_.data(), beta_.data(), residual_.data(), y_.data(),
-                         mean_.data(), inv_std_.data(), {}, rows, channels, true);
+                         mean_.data(), inv_std_.data(), {}, rows, channels, Activation::relu);
   nn::relu_backward(device.context, dy_.data(), y_.data(), count);
   nn::batch_norm_backward(device.context, x_.data(), dy_.data(), gamma_.data(), mean_.data(), inv_std_.data(),
                           dgamma_.data(), dbeta_.data(), rows, channels);
@@ -241,13 +194,13 @@ TEST_P(ImageOps, ASmallVarianceBesideALargeMean) {
   for (std::size_t i = 0; i < count; ++i) x[i] += i % channels == 1 ? -1000.0f : 1000.0f;
   const auto gamma = random_floats(channels, 2, 2, 0.5f), beta = random_floats(channels, 3),
              dy = random_floats(count, 4);
-  const BatchNorm norm = batch_norm(doubles(x), doubles(gamma), doubles(beta), {}, false);
+  const BatchNorm norm = batch_norm(doubles(x), doubles(gamma), doubles(beta), {});
   const BatchNormGradients g = batch_norm_backward(doubles(dy), doubles(x), doubles(gamma));
   auto x_ = device.upload(x), y_ = garbage<float>(count), mean_ = garbage<float>(channels),
        inv_std_ = garbage<float>(channels), dgamma_ = garbage<float>(channels), dbeta_ = garbage<float>(channels);
   const auto gamma_ = device.upload(gamma), beta_ = device.upload(beta), dy_ = device.upload(dy);
   nn::batch_norm_forward<float>(device.context, x_.data(), gamma_.data(), beta_.data(), nullptr, y_.data(),
-                                mean_.data(), inv_std_.data(), {}, rows, channels, false);
+                                mean_.data(), inv_std_.data(), {}, rows, channels, Activation::none);
   expect(mean_, norm.mean, "mean", 1e-6);
   expect(inv_std_, norm.inv_std, "1/sigma", 1e-5);
   expect(y_, norm.y, "y", 1e-3);  // the mean itself has but 24 bits
@@ -263,7 +216,7 @@ TEST_P(ImageOps, BatchNormOfOneRowIsRefused) {
   for (const std::size_t rows : {0, 1}) {
     try {
       nn::batch_norm_forward<float>(device.context, x.data(), x.data(), x.data(), nullptr, x.data(), mean.data(),
-                                    inv_std.data(), {}, rows, 4, true);
+                                    inv_std.data(), {}, rows, 4, Activation::relu);
       FAIL();
     } catch (const std::invalid_argument& error) {
       const std::string message = error.what();
@@ -272,7 +225,7 @@ TEST_P(ImageOps, BatchNormOfOneRowIsRefused) {
     }
   }
   nn::batch_norm_inference<float>(device.context, x.data(), x.data(), x.data(), nullptr, x.data(),
-                                  {mean.data(), inv_std.data()}, 1, 4, true);  // has no need of more
+                                  {mean.data(), inv_std.data()}, 1, 4, Activation::relu);  // has no need of more
 }
 
 TEST_P(ImageOps, PoolsThatMixChannelsAreRefused) {
@@ -431,7 +384,7 @@ TEST_P(ImageOps, AddressesThatAreNotAligned) {
       Context& context = device.context;
       T *const a = x.data() + shift, *const b = y.data() + shift, *const c = z.data() + shift;
       nn::batch_norm_forward<T>(context, a, gamma.data(), beta.data(), c, b, mean.data(), inv_std.data(), {}, rows,
-                                channels, true);
+                                channels, Activation::relu);
       note(y);
       nn::relu_backward(context, c, b, count);
       note(z);

@@ -72,8 +72,9 @@ struct BatchNorm {
   Vector y, mean, variance, inv_std;  ///< the variance of the batch itself: divided by n
 };
 /// No residual: empty. `over`: the statistics to use instead of the batch's own.
-inline BatchNorm batch_norm(const Vector& x, const Vector& gamma, const Vector& beta, const Vector& residual, bool relu,
-                            double eps = 1e-5, const BatchNorm* over = nullptr) {
+inline BatchNorm batch_norm(const Vector& x, const Vector& gamma, const Vector& beta, const Vector& residual,
+                            nn::Activation activation = nn::Activation::none, double eps = 1e-5,
+                            const BatchNorm* over = nullptr) {
   const std::size_t channels = gamma.size(), rows = x.size() / channels;
   BatchNorm n{Vector(x.size()), Vector(channels), Vector(channels), Vector(channels)};
   for (std::size_t i = 0; i < x.size(); ++i) n.mean[i % channels] += x[i] / double(rows);
@@ -84,7 +85,7 @@ inline BatchNorm batch_norm(const Vector& x, const Vector& gamma, const Vector& 
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::size_t c = i % channels;
     n.y[i] = (x[i] - n.mean[c]) * n.inv_std[c] * gamma[c] + beta[c] + (residual.empty() ? 0 : residual[i]);
-    if (relu && n.y[i] < 0) n.y[i] = 0;
+    n.y[i] = activate(n.y[i], activation);
   }
   return n;
 }
@@ -94,7 +95,7 @@ struct BatchNormGradients {
 inline BatchNormGradients batch_norm_backward(const Vector& dy, const Vector& x, const Vector& gamma,
                                               double eps = 1e-5) {
   const std::size_t channels = gamma.size(), rows = x.size() / channels;
-  const BatchNorm n = batch_norm(x, gamma, Vector(channels), {}, false, eps);
+  const BatchNorm n = batch_norm(x, gamma, Vector(channels), {}, nn::Activation::none, eps);
   BatchNormGradients g{Vector(x.size()), Vector(channels), Vector(channels)};
   const auto hat = [&](std::size_t i) { return (x[i] - n.mean[i % channels]) * n.inv_std[i % channels]; };
   for (std::size_t i = 0; i < x.size(); ++i) {

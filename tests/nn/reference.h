@@ -17,6 +17,8 @@ using Vector = std::vector<double>;
 inline double activate(double x, nn::Activation a) {
   if (a == nn::Activation::relu) return x > 0 ? x : 0;
   if (a == nn::Activation::gelu) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  if (a == nn::Activation::hard_sigmoid) return std::fmin(std::fmax(x + 3, 0), 6) / 6;
+  if (a == nn::Activation::hard_swish) return x * std::fmin(std::fmax(x + 3, 0), 6) / 6;
   return x;
 }
 inline double activate_derivative(double x, nn::Activation a) {
@@ -25,6 +27,8 @@ inline double activate_derivative(double x, nn::Activation a) {
     const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
   }
+  if (a == nn::Activation::hard_sigmoid) return x > -3 && x < 3 ? 1.0 / 6 : 0;
+  if (a == nn::Activation::hard_swish) return x <= -3 ? 0 : x >= 3 ? 1 : (2 * x + 3) / 6;
   return 1;
 }
 

@@ -1,41 +1,15 @@
 // The transformer's operators against double precision and its central differences, in every storage type and for all
-// the block sizes. 16-bit results may be off by what their own rounding costs, no more.
+// the block sizes.
 
 #include "nn/transformer_ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <climits>
 
-#include "cuda/launch.h"
-#include "device.h"
 #include "transformer_reference.h"
+#include "typed.h"
 
 namespace oomlab::test {
 namespace {
-
-template <class T>
-constexpr double kTolerance = 0;
-template <>
-constexpr double kTolerance<float> = 1e-4;
-template <>
-constexpr double kTolerance<__half> = 2e-3;  // 11 bits, and a few roundings
-template <>
-constexpr double kTolerance<__nv_bfloat16> = 1.6e-2;  // 8 bits
-
-template <class T>
-std::vector<T> stored(const std::vector<float>& values) {
-  std::vector<T> result;
-  for (const float v : values) result.push_back(static_cast<T>(v));
-  return result;
-}
-template <class T>
-std::vector<float> read(const std::vector<T>& values) {
-  std::vector<float> result;
-  for (const T& v : values) result.push_back(static_cast<float>(v));
-  return result;
-}
 
 struct Shape {
   std::size_t rows, width;
@@ -43,34 +17,8 @@ struct Shape {
 // Rows and columns that no pack and no group of lanes divides, too.
 const Shape kShapes[] = {{1, 1}, {2, 7}, {3, 8}, {6, 33}, {12, 64}, {5, 257}};
 
-class TransformerOps : public ::testing::TestWithParam<unsigned> {
- protected:
-  void SetUp() override { set_block_threads(GetParam()); }
-  void TearDown() override { set_block_threads(256); }
-
-  // Random values as T holds them.
-  template <class T>
-  std::vector<T> random(std::size_t count, unsigned seed, float bound = 2.0f) {
-    return stored<T>(random_floats(count, seed, bound));
-  }
-  template <class T>
-  void expect(const DeviceBuffer<T>& found, const Vector& expected, const std::string& what) {
-    expect_close(read(device.download(found)), expected, kTolerance<T>, what);
-  }
-  template <class T>
-  DeviceBuffer<T> garbage(std::size_t count) {
-    return device.upload(std::vector<T>(count, static_cast<T>(NAN)));
-  }
-  Device device;
-};
+class TransformerOps : public TypedOps {};
 INSTANTIATE_TEST_SUITE_P(BlockThreads, TransformerOps, ::testing::ValuesIn(kDistinctBlockThreads));
-
-template <class F>
-void for_each_type(F f) {
-  f(float{});
-  f(__half{});
-  f(__nv_bfloat16{});
-}
 
 TEST_P(TransformerOps, GemmStrided) {
   for_each_type([&]<class T>(T) {
@@ -81,7 +29,7 @@ TEST_P(TransformerOps, GemmStrided) {
                           a_rows = ta ? k : m, b_rows = tb ? n : k;
         const auto a = random<T>(a_rows * a_width * count, 1), b = random<T>(b_rows * b_width * count, 2),
                    c = random<T>(m * n * count, 3);
-        const auto ad = doubles(read(a)), bd = doubles(read(b)), cd = doubles(read(c));
+        const auto ad = wide(a), bd = wide(b), cd = wide(c);
         Vector expected(c.size());
         for (std::size_t z = 0; z < count; ++z)
           for (std::size_t i = 0; i < m; ++i)
@@ -135,7 +83,7 @@ TEST_P(TransformerOps, Embedding) {
       const auto tokens_ = device.upload(tokens);
       const auto token_ = device.upload(token), position_ = device.upload(position), dx_ = device.upload(dx);
       auto x_ = garbage<T>(rows * width), dtoken_ = device.upload(before), dposition_ = garbage<T>(seq * width);
-      Vector x = embedding(tokens, doubles(read(token)), doubles(read(position)), seq, width);
+      Vector x = embedding(tokens, wide(token), wide(position), seq, width);
       nn::embedding_forward(device.context, tokens_.data(), token_.data(), position_.data(), nullptr, x_.data(), rows,
                             seq, width);
       expect(x_, x, "x");
@@ -146,7 +94,7 @@ TEST_P(TransformerOps, Embedding) {
 
       nn::embedding_backward(device.context, tokens_.data(), dx_.data(), dtoken_.data(), dposition_.data(), rows, seq,
                              width);
-      Vector dtoken = doubles(read(before)), dposition(seq * width);
+      Vector dtoken = wide(before), dposition(seq * width);
       for (std::size_t r = 0; r < rows; ++r)
         for (std::size_t c = 0; c < width; ++c) {
           const double d = static_cast<float>(dx[r * width + c]);
@@ -168,7 +116,7 @@ TEST_P(TransformerOps, LayerNorm) {
     for (const auto [rows, width] : kShapes) {
       const auto x = random<T>(rows * width, 1, 3), gamma = random<T>(width, 2), beta = random<T>(width, 3),
                  dy = random<T>(rows * width, 4), residual = random<T>(rows * width, 5);
-      const Vector xd = doubles(read(x)), gd = doubles(read(gamma)), bd = doubles(read(beta)), dyd = doubles(read(dy));
+      const Vector xd = wide(x), gd = wide(gamma), bd = wide(beta), dyd = wide(dy);
       const LayerNorm norm = layer_norm(xd, gd, bd, rows);
 
       const auto x_ = device.upload(x), gamma_ = device.upload(gamma), beta_ = device.upload(beta);
@@ -181,7 +129,7 @@ TEST_P(TransformerOps, LayerNorm) {
       expect(rstd_, norm.rstd, "rstd");
       nn::layer_norm_recompute(device.context, x_.data(), mean_.data(), rstd_.data(), gamma_.data(), beta_.data(),
                                again_.data(), rows, width);
-      EXPECT_EQ(read(device.download(again_)), read(device.download(y_)));
+      EXPECT_EQ(wide(device.download(again_)), wide(device.download(y_)));
 
       const Vector dx =
           central_differences(xd, [&](const Vector& v) { return dot(layer_norm(v, gd, bd, rows).y, dyd); });
@@ -223,8 +171,8 @@ TEST_P(TransformerOps, RowsForTheLargestBlock) {
     for (const std::size_t width : {kMostBlockThreads * 16 / sizeof(T) + 8, kMostBlockThreads * 16 / sizeof(T) + 5}) {
       const auto x = random<T>(width, 1, 3), gamma = random<T>(width, 2), beta = random<T>(width, 3),
                  dy = random<T>(width, 4);
-      const Vector xd = doubles(read(x)), gd = doubles(read(gamma)), dyd = doubles(read(dy));
-      const LayerNorm norm = layer_norm(xd, gd, doubles(read(beta)), 1);
+      const Vector xd = wide(x), gd = wide(gamma), dyd = wide(dy);
+      const LayerNorm norm = layer_norm(xd, gd, wide(beta), 1);
       const auto x_ = device.upload(x), gamma_ = device.upload(gamma), beta_ = device.upload(beta);
       auto y_ = garbage<T>(width), dx_ = device.upload(dy);
       auto mean_ = garbage<float>(1), rstd_ = garbage<float>(1);
@@ -280,18 +228,17 @@ TEST_P(TransformerOps, Softmax) {
         const auto x = random<T>(matrices * seq * seq, 1, 8), dp = random<T>(x.size(), 2);
         auto p_ = device.upload(x), d_ = device.upload(dp);
         nn::softmax_forward(device.context, p_.data(), {matrices, seq, seq, 0, causal}, scale);
-        expect(p_, softmax(doubles(read(x)), matrices, seq, scale, causal), "p");
-        const auto p = read(device.download(p_));
+        expect(p_, softmax(wide(x), matrices, seq, scale, causal), "p");
+        const auto p = wide(device.download(p_));
         for (std::size_t i = 0; i < p.size(); ++i)
           if (causal && i % seq > i / seq % seq) {
             ASSERT_EQ(p[i], 0.0f) << "the future";
           }
 
         nn::softmax_backward(device.context, p_.data(), d_.data(), {matrices, seq, seq, 0, causal}, scale);
-        const Vector gradient = doubles(read(dp));
-        const Vector dx = central_differences(doubles(read(x)), [&](const Vector& v) {
-          return dot(softmax(v, matrices, seq, double(scale), causal), gradient);
-        });
+        const Vector gradient = wide(dp);
+        const Vector dx = central_differences(
+            wide(x), [&](const Vector& v) { return dot(softmax(v, matrices, seq, double(scale), causal), gradient); });
         if (seq > 1) expect(d_, dx, "dx");
       }
   });
@@ -315,7 +262,7 @@ TEST_P(TransformerOps, CrossEntropyWithGradient) {
     for (const auto [rows, classes] : {Shape{1, 2}, Shape{6, 10}, Shape{4, 24}, Shape{3, 257}}) {
       const auto logits = random<T>(rows * classes, 1, 6);
       auto labels = random_labels(rows, classes, 2);
-      const Loss loss = cross_entropy(doubles(read(logits)), labels, classes);
+      const Loss loss = cross_entropy(wide(logits), labels, classes);
       Vector gradients = loss.gradients, row_losses = loss.rows;
       if (rows > 2) {
         labels[1] = -1;
@@ -360,12 +307,12 @@ TEST_P(TransformerOps, BiasActivation) {
         auto in_place_ = device.upload(x), kept_ = device.upload(x), y_ = garbage<T>(x.size());
         nn::bias_activation(device.context, in_place_.data(), bias_.data(), rows, width, a);
         nn::bias_activation_keep(device.context, kept_.data(), bias_.data(), y_.data(), rows, width, a);
-        EXPECT_EQ(read(device.download(in_place_)), read(device.download(y_)));
+        EXPECT_EQ(wide(device.download(in_place_)), wide(device.download(y_)));
         auto again_ = garbage<T>(x.size());
         nn::bias_activation_keep(device.context, kept_.data(), nullptr, again_.data(), rows, width, a);
-        EXPECT_EQ(read(device.download(again_)), read(device.download(y_)));
+        EXPECT_EQ(wide(device.download(again_)), wide(device.download(y_)));
 
-        const Vector z = doubles(read(device.download(kept_)));
+        const Vector z = wide(device.download(kept_));
         Vector added, activated, dz;
         for (std::size_t i = 0; i < x.size(); ++i) {
           added.push_back(double(static_cast<float>(x[i])) + double(static_cast<float>(bias[i % width])));

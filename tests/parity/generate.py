@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the fixtures beside it: what PyTorch computes for small models. Run by hand; nothing needs it to build.
 
-  pip install torch numpy && tests/parity/generate.py [gpt] [bert] [bf16] [images]     default: all of them
+  pip install torch numpy && tests/parity/generate.py [gpt] [bert] [bf16] [images] [features] [networks]     default: all
 
 gpt.json and bert.json: parameters, tokens, labels; logits, loss, all gradients and ten AdamW losses in FP32.
 
@@ -11,6 +11,12 @@ both began with the same.
 
 images.json: convolutions, batch norm, pooling and a small residual network, forward and backward in FP32, in the layout
 of nn/convolution.h: images channels last, weights [out, kernel, kernel, in / groups].
+
+features.json: in the same layout, what lighter networks have beside these: bilinear upsampling, squeeze and excitation,
+batch norm in front of a hard swish, and the hard activations themselves.
+
+networks.json: small models of nn/network.h in FP64: loss, all gradients and the running statistics of a step, ten AdamW
+losses, and logits in inference. Their values are the hash of bf16.json's.
 """
 import copy
 import json
@@ -365,6 +371,302 @@ def images_fixture():
                           "pools": [pool_fixture(*p) for p in POOLS], "resnet": resnet_fixture()})
 
 
+# batch, height, width, channels, factor
+UPSAMPLINGS = [(2, 3, 5, 3, 2), (1, 5, 3, 2, 3), (1, 3, 2, 4, 4), (1, 1, 7, 1, 2)]
+HARD = {"hard sigmoid": F.hardsigmoid, "hard swish": F.hardswish}
+
+
+def upsampling_fixture(batch, height, width, channels, factor):
+    x = short((batch, channels, height, width)).requires_grad_()
+    y = F.interpolate(x, scale_factor=factor, mode="bilinear", align_corners=False)
+    dy = short(y.shape)
+    y.backward(dy)
+    return {"shape": [batch, height, width, channels, factor], "x": last(x), "y": last(y), "dy": last(dy), "dx": last(x.grad)}
+
+
+def excitation_fixture(batch, height, width, channels, squeezed):
+    """Squeeze and excitation: every channel is scaled by what two linear layers make of the means of all."""
+    x = short((batch, channels, height, width), 1, 0.5).requires_grad_()
+    w1, b1 = short((squeezed, channels)).requires_grad_(), short(squeezed).requires_grad_()
+    w2, b2 = short((channels, squeezed), 2).requires_grad_(), short(channels).requires_grad_()
+    factors = F.hardsigmoid(F.linear(F.relu(F.linear(x.mean((2, 3)), w1, b1)), w2, b2))
+    y = x * factors[:, :, None, None]
+    dy = short(y.shape)
+    y.backward(dy)
+    all_ = {"w1": w1, "b1": b1, "w2": w2, "b2": b2}
+    return {"shape": [batch, height * width, channels, squeezed], "x": last(x), "y": last(y), "dy": last(dy), "dx": last(x.grad),
+            "factors": last(factors), **{name: last(t) for name, t in all_.items()}, **{"d" + name: last(t.grad) for name, t in all_.items()}}
+
+
+def norm_swish_fixture(batch, height, width, channels):
+    norm_ = torch.nn.BatchNorm2d(channels)
+    norm_.weight.data, norm_.bias.data = short(channels, 1, 3), short(channels)
+    x = short((batch, channels, height, width), 2, 1).requires_grad_()
+    y = F.hardswish(norm_(x))
+    dy = short(y.shape)
+    y.backward(dy)
+    return {"rows": batch * height * width, "channels": channels, "x": last(x), "gamma": last(norm_.weight), "beta": last(norm_.bias),
+            "y": last(y), "dy": last(dy), "dx": last(x.grad), "dgamma": last(norm_.weight.grad), "dbeta": last(norm_.bias.grad)}
+
+
+def hard_fixture(name):
+    x = torch.cat([torch.tensor([-3.0, 3.0, -2.999, 2.999, -3.001, 3.001, 0.0, -1.5]), short(40, 3)]).requires_grad_()
+    y, dy = HARD[name](x), short(48)
+    y.backward(dy)
+    return {"name": name, "x": last(x), "y": last(y), "dy": last(dy), "dx": last(x.grad)}
+
+
+def features_fixture():
+    torch.manual_seed(1)
+    write("features.json", {"upsamplings": [upsampling_fixture(*u) for u in UPSAMPLINGS],
+                            "excitations": [excitation_fixture(2, 3, 5, 6, 3), excitation_fixture(3, 1, 7, 8, 4)],
+                            "norms": [norm_swish_fixture(3, 5, 3, 5), norm_swish_fixture(2, 3, 3, 8)],
+                            "activations": [hard_fixture(name) for name in HARD]})
+
+
+# ---- networks: nn/network.h, written from what it says and from the papers that it names
+
+
+class Net(torch.nn.Module):
+    """A function of (net, x). Its modules appear when it is first called, in that order, with the names that ours have."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.parts = body, torch.nn.ModuleDict()
+
+    def part(self, name, make):
+        if name not in self.parts:
+            self.parts[name] = make()
+        return self.parts[name]
+
+    def unit(self, name, x, out, kernel=3, stride=1, groups=1, shares=None):
+        """A convolution, perhaps with another one's weight, and its own batch norm."""
+        shape = (out, x.shape[1] // groups, kernel, kernel)
+        part = self.part(name, lambda: torch.nn.ParameterDict({} if shares else {"weight": torch.zeros(shape)}))
+        norm_ = self.part(name + " norm", lambda: torch.nn.BatchNorm2d(out, eps=1e-5, momentum=0.1))
+        weight = (self.parts[shares] if shares else part)["weight"]
+        assert weight.shape == shape
+        return norm_(F.conv2d(x, weight, stride=stride, padding=kernel // 2, groups=groups))
+
+    def linear(self, name, x, out):
+        """Of each image's channels, or of each pixel's."""
+        part = self.part(name, lambda: torch.nn.Linear(x.shape[1], out))
+        return part(x) if x.dim() == 2 else part(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def depthwise(self, name, x, kernel=3, stride=1):
+        return self.unit(name + " depthwise", x, x.shape[1], kernel, stride, groups=x.shape[1])
+
+    def separable(self, name, x, out, stride=1):
+        return self.unit(name + " pointwise", F.relu(self.depthwise(name, x, 3, stride)), out, 1)
+
+    def squeeze_excite(self, name, x, squeeze):
+        hidden = F.relu(self.linear(name + " squeeze", F.adaptive_avg_pool2d(x, 1).flatten(1), squeeze))
+        return x * F.hardsigmoid(self.linear(name + " excite", hidden, x.shape[1]))[:, :, None, None]
+
+    def forward(self, x):
+        return self.body(self, x)
+
+    def tensors(self):
+        """Names and parameters in the order of Network::parameters()."""
+        calls = {"norm weight": "gamma", "norm bias": "beta"}
+        for part, module in self.parts.items():
+            for name, t in module.named_parameters():
+                words = f"{part} {name}".rsplit(" ", 2)
+                yield " ".join([words[0], calls.get(" ".join(words[1:]), " ".join(words[1:]))]), t
+
+    def statistics(self):
+        """In the order of Network::statistics()."""
+        for part, module in self.parts.items():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                unit = part.removesuffix(" norm")
+                yield from ((unit + " running mean", module.running_mean), (unit + " running variance", module.running_var))
+
+
+def mobilenet(net, x, width):
+    x = F.relu(net.unit("stem", x, width))
+    for block, (times, stride) in enumerate(((2, 2), (2, 1), (4, 2), (4, 1)), 1):
+        x = F.relu(net.separable(f"block {block}", x, times * width, stride))
+    return net.linear("head", x.mean((2, 3)), 10)
+
+
+def bilinear(x, factor):
+    return F.interpolate(x, scale_factor=factor, mode="bilinear", align_corners=False)
+
+
+def unet(net, x, depth, width):
+    def two(name, x, out):
+        return F.relu(net.unit(name + " conv 2", F.relu(net.unit(name + " conv 1", x, out)), out))
+
+    skipped = []
+    for level in range(1, depth + 1):
+        skipped.append(two(f"down {level}", x, width * 2**(level - 1)))
+        x = F.max_pool2d(skipped[-1], 2)
+    x = two("bottom", x, width * 2**depth)
+    for level in range(depth, 0, -1):
+        x = two(f"up {level}", torch.cat([bilinear(x, 2), skipped.pop()], 1), width * 2**(level - 1))
+    return net.linear("head", x, 11)
+
+
+def two_branch(net, x, width):
+    x = F.relu(net.unit("stem", x, width, stride=2))
+    detail = context = F.relu(net.separable("down", x, 2 * width, stride=2))
+    for number, stride in ((1, 2), (2, 2), (3, 1)):
+        context = F.relu(net.separable(f"context {number}", context, 4 * width, stride))
+    context = bilinear(net.unit("context 4", context, 4 * width, 1), 4)
+    x = F.relu(net.unit("fuse", detail, 4 * width, 1) + context)
+    x = F.relu(net.separable("last", x, 4 * width))
+    return bilinear(net.linear("head", x, 11), 4)
+
+
+def residual(net, x, stages, width, percent=100, separable=False, shared=False):
+    """resnet:STAGES-WIDTH and its lighter forms."""
+    def of_width(channels):
+        return max(1, math.floor(channels * percent / 100 + 0.5))
+
+    def convolution(name, x, out, stride=1):
+        if separable:
+            return net.separable(name, x, out, stride)
+        sizes = (name.split(" block")[0], x.shape[1], out)
+        first = firsts.setdefault(sizes, name)
+        return net.unit(name, x, out, 3, stride, shares=first if shared and first != name else None)
+
+    firsts = {}
+    x = F.relu(net.unit("stem", x, of_width(width)))
+    for stage in range(1, stages + 1):
+        out = of_width(width * 2**(stage - 1))
+        for block in (1, 2):
+            name, stride = f"stage {stage} block {block} ", 2 if stage > 1 and block == 1 else 1
+            y = F.relu(convolution(name + "conv 1", x, out, stride))
+            shortcut = net.unit(name + "projection", x, out, 1, stride) if x.shape[1] != out or stride != 1 else x
+            x = F.relu(convolution(name + "conv 2", y, out) + shortcut)
+    return net.linear("head", x.mean((2, 3)), 10)
+
+
+def inverted_residuals(net, x):
+    """A small MobileNetV3: its blocks are those of Howard et al., 2019."""
+    def block(name, x, expanded, kernel, out, squeeze, activation, stride):
+        y = x if expanded == x.shape[1] else activation(net.unit(name + " expand", x, expanded, 1))
+        y = activation(net.depthwise(name, y, kernel, stride))
+        if squeeze:
+            y = net.squeeze_excite(name, y, squeeze)
+        y = net.unit(name + " project", y, out, 1)
+        return y + x if y.shape == x.shape else y
+
+    x = F.hardswish(net.unit("stem", x, 6))
+    x = block("block 1", x, 6, 3, 6, 0, F.relu, 1)
+    x = block("block 2", x, 12, 5, 8, 4, F.relu, 2)
+    x = block("block 3", x, 20, 5, 8, 6, F.hardswish, 1)
+    x = F.hardswish(net.unit("last", x, 16, 1))
+    return net.linear("head", F.hardswish(net.linear("classifier", x.mean((2, 3)), 14)), 5)
+
+
+class NetworkCase(typing.NamedTuple):
+    name: str
+    body: typing.Callable
+    height: int
+    width: int
+    seed: int
+    every: int = 1  # of inference's logits, one in so many is in the file
+    batch: int = 3
+
+
+NETWORKS = [
+    NetworkCase("mobilenet:5", lambda net, x: mobilenet(net, x, 5), 12, 10, 1),
+    NetworkCase("unet:2-3", lambda net, x: unet(net, x, 2, 3), 8, 12, 1, every=7),
+    NetworkCase("two-branch:4", lambda net, x: two_branch(net, x, 4), 32, 48, 5, every=101),
+    NetworkCase("resnet:2-6 at 75 % width", lambda net, x: residual(net, x, 2, 6, percent=75), 9, 7, 1),
+    NetworkCase("resnet:2-6, separable", lambda net, x: residual(net, x, 2, 6, separable=True), 9, 7, 3),
+    NetworkCase("resnet:2-6, shared", lambda net, x: residual(net, x, 2, 6, shared=True), 9, 7, 1),
+    NetworkCase("inverted residuals", inverted_residuals, 12, 10, 3),
+]
+# A beta whose only readers are 1 × 1 convolutions with a norm changes nothing. Its gradient is nothing but rounding, which
+# an eps of 1e-8 would turn into whole steps.
+NETWORK_ADAMW = {"lr": 3e-3, "betas": (0.9, 0.999), "eps": 1e-3, "weight_decay": 0.01}
+
+
+def ours(t):
+    """As we have it: images and weights channels last, a depthwise weight [kernel, kernel, channels]."""
+    if t.dim() != 4:
+        return t
+    return t.permute(2, 3, 1, 0) if t.shape[1] == 1 else t.permute(0, 2, 3, 1)
+
+
+def bound_of(name):
+    """Of a tensor's first values. Hard sigmoid and hard swish shall see values beyond ±3, too."""
+    if name.endswith("excite weight") or name.endswith("classifier weight"):
+        return 4.0
+    return 0.5 if name.endswith("weight") else 0.25
+
+
+def network_run(case, dtype, noise=0):
+    """Loss, gradients and running statistics of a step, ten losses, then logits; all by name. Ours begins with the same."""
+    def hashed(stream, shape, bound, about=0.0):
+        return uniform(case.seed, stream, shape, bound, about)
+
+    def logits():
+        return net(x).permute(0, 2, 3, 1).reshape(-1, classes) if per_pixel else net(x)
+
+    x = hashed(0, (case.batch, case.height, case.width, 3), 2.0).permute(0, 3, 1, 2)
+    net = Net(case.body)
+    shape = net(x).shape
+    per_pixel, classes = len(shape) == 4, shape[1]
+    rows = math.prod(shape) // classes
+    labels = torch.from_numpy((hashes(case.seed, 1, rows) % numpy.uint64(classes)).astype(numpy.int64))
+    for stream, (name, t) in enumerate(net.tensors(), 2):
+        ours(t.data).copy_(hashed(stream, ours(t).shape, bound_of(name), 1.0 if name.endswith("gamma") else 0.0))
+    for module in net.parts.values():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.reset_running_stats()
+    net, x = net.to(dtype), x.to(dtype) * (1 + noise * torch.randn(x.shape, dtype=dtype))
+    optimizer = torch.optim.AdamW(net.parameters(), **NETWORK_ADAMW)
+    losses, first = [], None
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(logits(), labels)
+        loss.backward()
+        losses.append(loss.item())
+        if not first:
+            first = [{name: ours(t.grad).double().flatten().clone() for name, t in net.tensors()},
+                     {name: t.double().clone() for name, t in net.statistics()}]
+        optimizer.step()
+    net.eval()
+    return {"gradients": first[0], "statistics": first[1],
+            "others": {"losses": torch.tensor(losses).double(), "inference": logits().detach().double().flatten()}}
+
+
+def network_fixture(case):
+    """What FP64 computes. A network that FP32 computes otherwise, perhaps for an input that differs in its last bits, has a
+    value at the kink of a ReLU, or as a maximum that is no other's by little: it needs another seed."""
+    expected = network_run(case, torch.float64)
+    gradients = expected["gradients"]
+    for t in gradients.values():
+        if t.abs().max() < 1e-12:
+            t.zero_()
+    for noise in (0, 3e-7, 3e-7, 3e-7, 3e-7):
+        found = network_run(case, torch.float32, noise)
+        for kind, all_ in expected.items():
+            for name, t in all_.items():
+                scale = t if t.any() else gradients[name.replace("beta", "gamma")]
+                far = ((found[kind][name] - t).abs().max() / scale.abs().max()).item()
+                assert far < 2e-5, f"{case.name}: {name} of FP32 is off by {far:.1e} of the largest value"
+
+    def rounded(t):
+        return [float(f"{v:.8g}") for v in t.tolist()]
+
+    def named(kind):
+        return [{"name": name, "values": rounded(t)} for name, t in expected[kind].items()]
+
+    others = expected["others"]
+    return {**{k: v for k, v in case._asdict().items() if k != "body"}, "gradients": named("gradients"),
+            "statistics": named("statistics"), "losses": rounded(others["losses"]),
+            "inference": rounded(others["inference"][::case.every])}
+
+
+def networks_fixture():
+    torch.manual_seed(1)
+    write("networks.json", {"adamw": NETWORK_ADAMW, "networks": [network_fixture(case) for case in NETWORKS]})
+
+
 def bf16_fixture():
     write("bf16.json", {"adamw": ADAMW, "shapes": [
         {**s._asdict(), "seeds": [bf16_errors(s, seed) for seed in range(1, SEEDS + 1)]} for s in SHAPES]})
@@ -372,7 +674,7 @@ def bf16_fixture():
 
 def main():
     fixtures = {**{style: lambda style=style: fp32_fixture(next(s for s in SHAPES if s.style == style)) for style in ("gpt", "bert")},
-                "bf16": bf16_fixture, "images": images_fixture}
+                "bf16": bf16_fixture, "images": images_fixture, "features": features_fixture, "networks": networks_fixture}
     for name in sys.argv[1:] or fixtures:
         fixtures[name]()
 

@@ -65,6 +65,7 @@ TEST_F(Images, BatchNorms) {
   for (const auto& c : images()["batch_norms"]) {
     const std::size_t rows = c["rows"], channels = c["channels"], count = rows * channels;
     const bool ends_block = !c["residual"].empty();
+    const nn::Activation activation = ends_block ? nn::Activation::relu : nn::Activation::none;
     const auto first = upload(c["first"]), gamma = upload(c["gamma"]), beta = upload(c["beta"]),
                residual = upload(ends_block ? c["residual"] : c["x"]);
     auto x = upload(c["x"]), dy = upload(c["dy"]), y = garbage(c["y"]), mean = garbage(c["gamma"]),
@@ -75,7 +76,7 @@ TEST_F(Images, BatchNorms) {
     const float* const added = ends_block ? residual.data() : nullptr;
     for (const float* const in : {first.data(), std::as_const(x).data()})
       nn::batch_norm_forward(context, in, gamma.data(), beta.data(), added, y.data(), mean.data(), inv_std.data(),
-                             running, rows, channels, ends_block);
+                             running, rows, channels, activation);
     expect(y, c["y"], "y");
     expect(running_mean, c["running_mean"], "running mean");
     expect(running_variance, c["running_variance"], "running variance");
@@ -89,7 +90,7 @@ TEST_F(Images, BatchNorms) {
     expect(dgamma, c["dgamma"], "dgamma");
     expect(dbeta, c["dbeta"], "dbeta");
     nn::batch_norm_inference(context, first.data(), gamma.data(), beta.data(), added, y.data(), running, rows, channels,
-                             ends_block);
+                             activation);
     expect(y, c["inference"], "inference");
   }
 }

@@ -131,7 +131,7 @@ TEST(RecomputedNorms, GiveTheSameBits) {
     CudaResource resource;
     Ledger ledger;
     Context context(resource, ledger, 1024);
-    const Way way{"", nn::parse_resnet("resnet:2-6"), whole(16), {nn::ConvolutionWay::tiled, recompute}};
+    const Way way{"", nn::parse_resnet("resnet:2-6"), data::whole(16), {nn::ConvolutionWay::tiled, recompute}};
     ViewTraining training(context, dataset, way, 5);
     for (int i = 0; i < 3; ++i) training.step();
     fingerprints[recompute] = training.fingerprint();

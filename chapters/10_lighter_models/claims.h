@@ -1,6 +1,6 @@
 #pragma once
 // Folk advice about lighter models, put to the test; what each variant saves of parameters, state, activations and
-// products; and where parameters stop to matter.
+// products; and where parameters stop mattering.
 
 #include <fmt/format.h>
 
@@ -110,15 +110,15 @@ inline std::optional<double> peak_saved(const nn::NetworkSpec& part, const nn::N
                                         std::size_t side) {
   return saved(double(peak_of(part, batch, side).total()), double(peak_of(whole, batch, side).total()));
 }
-/// Values that the 3 × 3 convolution of 512 channels makes at 14 × 14 pixels, its weights, and its products, dense and
-/// separable.
+/// Weights of the 3 × 3 convolution of 512 channels, each of which is multiplied once for each pixel, and the values
+/// that it makes at 14 × 14 pixels; dense or separable.
 struct Layer3x3 {
-  double weights, products, values;
+  double weights, values;
 };
 inline Layer3x3 layer_3x3(bool separable) {
   constexpr double c = 512, pixels = 14 * 14;
   const double weights = separable ? 9 * c + c * c : 9 * c * c;
-  return {weights, weights * pixels, (separable ? 2 : 1) * c * pixels};
+  return {weights, (separable ? 2 : 1) * c * pixels};
 }
 
 inline std::vector<Claim> claims_of(const Config& config, const std::vector<Model>& models) {
@@ -135,9 +135,9 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
   };
   return {
       {.text = "take a lighter model, MobileNetV3 instead of ResNet-50: it needs less memory",  // article 3
-       .what = "peak of mobilenet-v3-large / of resnet50",
+       .what = "peak of the light model / of the ResNet",
        .range = at_most(0.9),
-       .size = "batch 32 x 224 x 224",
+       .size = "mobilenet-v3-large and resnet50, batch 32 x 224 x 224",
        .at_size =
            [=] {
              return ratio(double(peak_of(mobilenet, 32, 224).total()), double(peak_of(resnet50, 32, 224).total()));
@@ -145,17 +145,17 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .measure = [=](const Results& r) { return r.ratio(light, base, figures::peak); },
        .here = another},
       {.text = "a model with a fifth of the parameters needs a fifth of the memory",
-       .what = "peak of mobilenet-v3-large / of resnet50",
+       .what = "peak of the light model / of the ResNet",
        .range = between(0.15, 0.25),
-       .size = "batch 32 x 224 x 224",
+       .size = "mobilenet-v3-large and resnet50, batch 32 x 224 x 224",
        .at_size =
            [=] {
              return ratio(double(peak_of(mobilenet, 32, 224).total()), double(peak_of(resnet50, 32, 224).total()));
            }},
       {.text = "a fast segmenter instead of a U-Net needs less memory",  // article 3
-       .what = "peak of two-branch:32 / of unet:4-64",
+       .what = "peak of the two-branch network / of the U-Net",
        .range = at_most(0.5),
-       .size = "batch 4 x 512 x 512",
+       .size = "two-branch:32 and unet:4-64, batch 4 x 512 x 512",
        .at_size =
            [=] {
              return ratio(double(peak_of(nn::parse_network("two-branch:32"), 4, 512).total()),
@@ -164,12 +164,12 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .measure = [=](const Results& r) { return r.ratio(two_branch, unet, figures::peak); }},
       {.text = "depthwise separable convolutions save 8 to 9 times the weights and products",  // article 4
        .about = About::numbers,
-       .what = "weights of a dense / of a separable convolution, 3 x 3",
+       .what = "weights, and products for each pixel, of a dense / of a separable convolution, 3 x 3",
        .range = between(8, 9),
        .size = "512 to 512 channels",
        .at_size = values_ratio(&Layer3x3::weights)},
       {.text = "depthwise separable convolutions save activations, too",
-       .what = "values that a dense / that a separable convolution makes, 3 x 3",
+       .what = "values that a dense convolution makes / that a separable one makes, 3 x 3",
        .range = at_least(1.001),
        .size = "512 to 512 channels",
        .at_size = values_ratio(&Layer3x3::values)},
@@ -194,21 +194,24 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
              const double whole = double(peak_of(resnet50, 32, 224).total());
              return saved(whole + double(mask_bytes(resnet50)), whole);
            },
-       .measure = [=](const Results& r) { return r.saved(masked, base, figures::peak); }},
+       .measure =
+           [=](const Results& r) {
+             return config.options[kWeights] == 90 ? r.saved(masked, base, figures::peak) : std::nullopt;
+           }},
       {.text = "2:4 sparsity halves the weights",
        .what = "bytes of packed / of dense FP16 weights",
        .range = between(0.49, 0.51),
        .size = "4096 x 4096",
        .at_size = [] { return ratio(double(two_of_four_bytes(4096, 4096)), 2.0 * 4096 * 4096); },
        .measure = [=](const Results& r) { return r.ratio(kPacked16, kDense16, figures::bytes(Category::parameters)); }},
-      {.text = "sharing weights saves memory in training",  // article 4
+      {.text = "sharing weights saves a tenth of the memory of training, or more",  // article 4
        .what = "share of the peak that one weight for the convolutions of a stage saves",
        .range = at_least(0.1),
        .size = size,
        .at_size = [=] { return peak_saved(nn::network_of(published, {.shared = true}), resnet50, 32, 224); },
        .measure = [=](const Results& r) { return r.saved(kShared, base, figures::peak); },
        .here = another},
-      {.text = "ReLU in place saves memory",  // article 13
+      {.text = "ReLU in place saves memory at the peak",  // article 13
        .what = "share of the peak",
        .range = at_least(0.01),
        .size = size,
@@ -217,9 +220,10 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
              return saved(double(peak_of(resnet50, 32, 224).total()),
                           double(peak_of(resnet50, 32, 224, {nn::ConvolutionWay::tiled, false}).total()));
            },
-       .measure = [=](const Results& r) { return r.saved(base, kApart, figures::peak); }},
+       .measure = [=](const Results& r) { return r.saved(base, kApart, figures::peak); },
+       .here = another},
       {.text = "half the width needs a quarter of the memory",
-       .what = "peak of resnet50 with half the channels / with all",
+       .what = "peak with half the channels / with all",
        .range = between(0.2, 0.3),
        .size = "batch 32 x 224 x 224",
        .at_size =
@@ -232,8 +236,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
              return config.options[kWidth] == 50 ? r.ratio(narrow, base, figures::peak) : std::nullopt;
            },
        .here = another},
-      {.text =
-           "four linear layers, 512 to 8192 wide, run out of memory at batch 64; 512-256-128 does not",  // article 5
+      {.text = "four linear layers, 512 to 8192 wide, run out of memory at batch 64",  // article 5
        .what = "peak of inference over 4 GiB, a small card",
        .range = at_least(1),
        .size = "mlp:512-1024-2048-4096-8192, batch 64",
@@ -280,9 +283,11 @@ inline void show_savings(const Results& results, Report& report, const std::vect
   report.line(fmt::format("saved of what {} has at its peak (negative: more)", base->name));
   report.line(fmt::format("  {:<32} {:>11} {:>10} {:>10} {:>12} {:>8}", "", "parameters", "gradients", "momentum",
                           "activations", "peak"));
+  std::vector<std::string> while_cut;
   for (const Model& model : models) {
     const VariantResult* const r = results.find(model.name);
     if (!r || r == base || model.kind > Model::Kind::light) continue;
+    if (model.channels_pruned && r->at_peak[Category::activations] == 0) while_cut.push_back(r->name);
     std::string row = fmt::format("  {:<32}", r->name);
     const std::pair<Category, int> columns[] = {
         {Category::parameters, 10}, {Category::gradients, 9}, {Category::optimizer, 9}, {Category::activations, 11}};
@@ -296,6 +301,9 @@ inline void show_savings(const Results& results, Report& report, const std::vect
     row += fmt::format(" {:>7.1f}%", 100 * saved(double(r->peak_allocated), double(base->peak_allocated)).value_or(0));
     report.line(row);
   }
+  for (const std::string& name : while_cut)
+    report.line(fmt::format(
+        "  '{}' has its peak while it is cut: both networks are there, no momentum and activations yet", name));
   report.line("");
 }
 
@@ -330,8 +338,9 @@ inline void show_where_parameters_matter(Report& report, const nn::NetworkSpec& 
   report.line("");
 }
 
-/// A model is trained, loses channels, and is trained on: its loss before, right after, and at the end, as the mean of
-/// some steps; and that unstructured pruning holds as many zeros as it says.
+/// A model is trained, loses channels, and is trained on: its loss before, in the first steps after, and at the end,
+/// each the mean of some steps; the loss of the model that lost nothing, after as many steps; and that unstructured
+/// pruning holds as many zeros as it says.
 inline void show_pruning(Report& report, const data::Dataset& dataset, const std::vector<Model>& models) {
   const Config& config = report.config();
   const auto found = [&](Model::Kind kind) { return std::ranges::find(models, kind, &Model::kind); };
@@ -339,8 +348,8 @@ inline void show_pruning(Report& report, const data::Dataset& dataset, const std
   const Model &base = models.front(), &cut = *found(Model::Kind::channels_pruned),
               &masked = *found(Model::Kind::weights_pruned);
   if (!matches_filter(config.filter, cut.name)) return;
-  const std::size_t side = config.options[kInput], steps = config.quick ? 8 : 40, last = steps / 8;
-  double before = 0, after = 0, end = 0;
+  const std::size_t side = config.options[kInput], steps = config.quick ? 8 : 24, last = steps / 8;
+  double before = 0, without = 0, after = 0, end = 0;
   std::size_t zeros = 0, held = 0;
   const auto train = [](Training& training, std::size_t count) {
     double sum = 0;
@@ -363,6 +372,8 @@ inline void show_pruning(Report& report, const data::Dataset& dataset, const std
       after = train(small, last);
       train(small, steps - 2 * last);
       end = train(small, last);
+      train(dense, steps - last);
+      without = train(dense, last);
       Training sparse(context, dataset, masked, side, config.batch);
       train(sparse, last);
       zeros = sparse.zeros(), held = sparse.masked();
@@ -373,12 +384,15 @@ inline void show_pruning(Report& report, const data::Dataset& dataset, const std
   }
   std::size_t weights = 0;
   for (std::size_t i = 0; i < masked.spec.layers.size(); ++i) weights += masked.spec.weights(i);
-  report.line(fmt::format("{} trained for {} steps: loss {:.3f}", base.name, steps, before));
-  report.line(fmt::format("  then {}: {:.3f}, and after {} more steps {:.3f}", cut.name, after, steps, end));
+  report.line(fmt::format("{} trained for {} steps: loss {:.3f}; for {} more without pruning: {:.3f}", base.name, steps,
+                          before, steps, without));
+  report.line(fmt::format("  then {}: {:.3f} in the first {} steps, {:.3f} at the end of {}", cut.name, after, last,
+                          end, steps));
   report.line(
       fmt::format("  {}: {} of {} weights are zero, and take as many bytes as before", masked.name, zeros, weights));
   report.check(zeros >= held, "a pruned weight is not zero any more");
   report.figure("loss_before_pruning", before);
+  report.figure("loss_without_pruning", without);
   report.figure("loss_after_pruning", after);
   report.figure("loss_after_retraining", end);
   report.figure("zero_weights", double(zeros));

@@ -2,6 +2,8 @@
 // Inference of four linear layers, each twice as wide as the one before, with FP16 weights: dense, or 2:4 sparse in the
 // packed form.
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>

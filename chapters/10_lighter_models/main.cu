@@ -1,12 +1,12 @@
 // Chapter 10, lighter models: fewer parameters, fewer products, fewer bytes?
 //
-// The problem   "Take a lighter model." What fills the card, though, are activations, and a model that has few
+// The problem   "Take a lighter model." What fills the card, though, is activations, and a model that has few
 //               parameters may have many of them.
 // The idea      Depthwise separable convolutions, fewer channels, pruned channels, pruned weights, 2:4 sparsity, shared
 //               weights, a light network instead of a heavy one: each shrinks another category. Know which.
 // The bytes     12 for each parameter (weight, gradient, momentum); for each value that a convolution makes 8: what the
-//               convolution computed, and what norm and ReLU made of it. Separable: weights / 8 to 9, values x 2.
-//               A zero weight: 4, as any other, and 1 more for its mask. 2:4 in FP16: 9/16 of the weights.
+//               convolution computed, and what norm and ReLU made of it. Separable: weights / 8 to 9 in wide layers,
+//               values x 2. A zero weight: 12, as any other, and 1 more for its mask. 2:4 in FP16: 9/16 of the weights.
 // Run it        build/host/bin/10_lighter_models
 //               build/host/bin/10_lighter_models --plan --model resnet50 --batch 32 --input 224
 
@@ -47,7 +47,7 @@ Chapter declare(const Config& config) {
         {.name = packed ? kPacked16 : kDense16,
          .batch = config.batch,
          .predicted = [=](std::size_t batch) { return LinearInference::predicted(*dataset, inputs, packed, batch); },
-         .agreement = differs_by_design("inference of linear layers alone"),
+         .agreement = differs_by_design("linear layers alone, and no training"),
          .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
            return std::make_unique<LinearInference>(context, *dataset, inputs, packed, batch);
          }});

@@ -3,8 +3,7 @@
 // (Mishra et al., 2021, arXiv:2104.08378). Packed, a matrix [out, in] of FP16 weights is
 //
 //   values   [out, in / 2]   __half, the kept weights in order                2 bytes · in / 2 for each row
-//   places   [out, in / 32]  words, 2 bits for each of them: its place 0…3    4 bytes · in / 32, rounded up to whole
-//   words
+//   places   [out, in / 32]  words, 2 bits for each of them: its place 0…3    4 bytes · ⌈in / 32⌉ for each row
 //
 // together 9/16 of the dense matrix's 2 bytes · in, exactly so where `in` is divisible by 32. Sparse tensor cores read
 // the same values and bits in an order of their own. The kernels here are portable ones: they multiply half as often.
@@ -38,7 +37,7 @@ inline constexpr std::size_t kRowsOfProduct = 4;  ///< rows of x that a block mu
 
 /// Throws std::invalid_argument, with one line, when rows are not whole groups of four.
 inline void require_groups_of_four(std::size_t in) {
-  if (in % 4 != 0)
+  if (in % 4 != 0 || in == 0)
     throw std::invalid_argument("2:4 sparsity keeps 2 of every 4 weights; " + std::to_string(in) +
                                 " inputs are not divisible by 4");
 }
@@ -193,7 +192,7 @@ class TwoOfFour {
     values_ = context.buffer<__half>(kept_values(out, in), Category::parameters, name + " values");
     places_ = context.buffer<std::uint32_t>(out * words_of_row(in), Category::parameters, name + " places");
   }
-  /// Rows first … first + rows − 1 from dense[rows, in], aligned to 8 bytes.
+  /// Rows first … first + rows − 1, at most out() − 1 (not checked), from dense[rows, in], aligned to 8 bytes.
   void pack_rows(Context& context, const __half* dense, std::size_t first, std::size_t rows) {
     const std::size_t words = words_of_row(in_);
     launch(prune_two_of_four_kernel, shape_for_items(rows * words), context.stream(), dense,

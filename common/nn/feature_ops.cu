@@ -171,6 +171,9 @@ __global__ void upsample_kernel(Enlarged s, const T* __restrict__ x, T* __restri
   }
 }
 
+// A thread has more values in flight here than the registers of 1,024 threads hold; see at_most().
+constexpr unsigned kUpsampleBackwardThreads = 512;
+
 template <class T>
 __global__ void upsample_backward_kernel(Enlarged s, const T* __restrict__ dy, T* __restrict__ dx, bool packs) {
   for (std::size_t pixel : row_range(s.batch * s.height * s.width)) {
@@ -210,12 +213,12 @@ template <class T>
 void upsample_backward(Context& context, const T* dy, T* dx, std::size_t batch, std::size_t height, std::size_t width,
                        std::size_t channels, std::size_t factor) {
   const Enlarged s = enlarged(batch, height, width, channels, factor);
-  launch(upsample_backward_kernel<T>, shape_for_packed_rows<T>(batch * height * width, channels), context.stream(), s,
-         dy, dx, packs_fit<T>(channels, dy, dx));
+  launch(upsample_backward_kernel<T>,
+         at_most(kUpsampleBackwardThreads, shape_for_packed_rows<T>(batch * height * width, channels)),
+         context.stream(), s, dy, dx, packs_fit<T>(channels, dy, dx));
 }
 
-// ------------------------------------------------------------------------------------------------ a factor for a
-// channel
+// -------------------------------------------------------------------------------------------- a factor for a channel
 
 namespace {
 

@@ -47,6 +47,10 @@ enum class LayerKind {
   concatenate,
 };
 
+/// Preconditions, of which shapes_of() checks those that it says: every value but the last is read by a layer; the last
+/// layer has no activation. `out` equals the channels of `from` in depthwise, squeeze_excite, pools and upsample, the
+/// sum of both in concatenate, and those of `also` where something is added. Only kind convolution may share a weight,
+/// with an earlier layer whose weight has the same size.
 struct Layer {
   static constexpr std::size_t kNone = SIZE_MAX;
 

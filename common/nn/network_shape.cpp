@@ -47,9 +47,8 @@ std::size_t NetworkSpec::norms() const {
 NetworkShapes shapes_of(const NetworkSpec& spec, std::size_t batch, InputSize size) {
   const auto text = [](InputSize s) { return std::to_string(s.height) + " x " + std::to_string(s.width); };
   if (size.height % spec.multiple_of != 0 || size.width % spec.multiple_of != 0)
-    throw std::invalid_argument("model '" + spec.name + "' halves its images until " +
-                                std::to_string(spec.multiple_of) + " pixels are one: " + text(size) +
-                                " is not a multiple of that");
+    throw std::invalid_argument("height and width must be multiples of " + std::to_string(spec.multiple_of) + ", not " +
+                                text(size));
   NetworkShapes shapes{.batch = batch, .sizes = {size}, .channels = {spec.in_channels}, .windows = {}};
   for (const Layer& layer : spec.layers) {
     const InputSize in = shapes.sizes[layer.from];
@@ -78,6 +77,8 @@ NetworkShapes shapes_of(const NetworkSpec& spec, std::size_t batch, InputSize si
       const InputSize other = shapes.sizes[layer.also];
       if (other.height != out.height || other.width != out.width)
         throw std::invalid_argument(layer.name + ": cannot join " + text(out) + " and " + text(other));
+      if (layer.has_norm() && shapes.channels[layer.also] != layer.out)
+        throw std::invalid_argument(layer.name + ": cannot add values with different numbers of channels");
     }
     shapes.sizes.push_back(out);
     shapes.channels.push_back(layer.out);

@@ -64,7 +64,9 @@ struct Network::Step {
       const bool has_weights =
           layer.has_norm() || layer.kind == LayerKind::linear || layer.kind == LayerKind::squeeze_excite;
       if (has_weights && !can_come_again(layer.from)) needed[layer.from] = true;
-      if (layer.also != Layer::kNone && layer.activation != Activation::none) needed[i + 1] = true;
+      const bool is_relu_of_linear = layer.kind == LayerKind::linear && layer.activation == Activation::relu;
+      if (is_relu_of_linear || (layer.also != Layer::kNone && layer.activation != Activation::none))
+        needed[i + 1] = true;
     }
     if (training) needed[0] = true;
   }

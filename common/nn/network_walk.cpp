@@ -54,7 +54,8 @@ class NetworkWalk {
       const Layer& layer = spec_.layers[i];
       Value& out = values_[i + 1];
       out.again = form_.recompute_norms && layer.has_norm() && layer.also == Layer::kNone;
-      if (layer.also != Layer::kNone && layer.activation != Activation::none) out.kept = true;
+      const bool sum = layer.also != Layer::kNone && layer.activation != Activation::none;
+      if (sum || (layer.kind == LayerKind::linear && layer.activation == Activation::relu)) out.kept = true;
     }
     for (const Layer& layer : spec_.layers)
       if (has_weights(layer) && !values_[layer.from].again) values_[layer.from].kept = true;

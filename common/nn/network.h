@@ -126,8 +126,8 @@ struct NetworkShapes {
   std::size_t labels() const { return rows(sizes.size() - 1); }
 };
 /// Throws std::invalid_argument, with one line, when a layer would see less than its kernel, when values that are
-/// joined differ in size, or when the input's height or width is not a multiple of spec.multiple_of; std::length_error
-/// when a figure does not fit 64 bits.
+/// joined or added differ in size, or when the input's height or width is not a multiple of spec.multiple_of;
+/// std::length_error when a figure does not fit 64 bits.
 NetworkShapes shapes_of(const NetworkSpec& spec, std::size_t batch, InputSize size);
 
 /// How a step computes.

@@ -52,6 +52,20 @@ NetworkSpec every_kind() {
   return spec;
 }
 
+// Its fullest moment is that of the sum, which takes the place of what it adds.
+NetworkSpec sum_at_the_end() {
+  NetworkSpec spec{.name = "sum at the end", .in_channels = 3, .classes = 4, .layers = {}};
+  const auto convolution = [&](const char* name, std::size_t from, std::size_t also) {
+    spec.layers.push_back({.name = name, .kind = LayerKind::convolution, .from = from, .also = also, .out = 16});
+  };
+  convolution("first", 0, Layer::kNone);
+  convolution("side", 1, Layer::kNone);
+  convolution("sum", 1, 2);
+  spec.layers.push_back({.name = "mean", .kind = LayerKind::global_pool, .from = 3, .out = 16});
+  spec.layers.push_back({.name = "head", .kind = LayerKind::linear, .from = 4, .out = 4});
+  return spec;
+}
+
 struct NetworkCase {
   NetworkSpec spec;
   std::size_t batch;
@@ -62,6 +76,7 @@ std::vector<NetworkCase> network_cases() {
   ResNetSpec pooled = parse_resnet("resnet:3-4");
   pooled.pooled = true;
   return {{every_kind(), 3, {10, 6}},
+          {sum_at_the_end(), 4, {16, 16}},
           {parse_network("mobilenet:5"), 3, {9, 7}},
           {parse_network("unet:1-3"), 2, {6, 4}},
           {parse_network("unet:3-4"), 2, {16, 8}},
@@ -206,7 +221,7 @@ TEST(NetworkForms, AResidualNetworkIsTheSame) {
 // Out of memory at the k-th allocation, for every k: everything is free again, and a retry has the same bits.
 TEST(NetworkMemory, ARetryAfterOutOfMemoryHasTheSameBits) {
   Device usual;
-  for (const NetworkCase& c : {network_cases()[0], network_cases()[2]})
+  for (const NetworkCase& c : {network_cases()[0], network_cases()[3]})
     for (const NetworkForm& form : {NetworkForm{}, NetworkForm{ConvolutionWay::tiled, false, true}}) {
       const NetworkOutcome expected = network_outcome(usual, c, form);
       const std::size_t most =
@@ -254,6 +269,9 @@ TEST(NetworkNames, LighterFormsHaveTheParametersOfTheirDefinition) {
   // 3 x 3 from 3, and four of 16 to 16; norms; the head.
   EXPECT_EQ(network_of(spec).parameters(), 9u * (3 * 16 + 4 * 16 * 16) + 5 * 2 * 16 + 16 * 10 + 10);
   EXPECT_EQ(network_of(spec, {.shared = true}).parameters(), 9u * (3 * 16 + 16 * 16) + 5 * 2 * 16 + 16 * 10 + 10);
+  // of its second stage 4 to 8 channels, then 8 to 8 three times, and a projection
+  EXPECT_EQ(network_of(parse_resnet("resnet:2-4"), {.shared = true}).parameters(),
+            9u * (3 * 4 + 4 * 4 + 4 * 8 + 8 * 8) + 4 * 8 + 2 * (5 * 4 + 5 * 8) + 8 * 10 + 10);
   EXPECT_EQ(network_of(spec, {.width_percent = 50}).parameters(), 9u * (3 * 8 + 4 * 8 * 8) + 5 * 2 * 8 + 8 * 10 + 10);
   EXPECT_EQ(network_of(spec, {.separable = true}).parameters(),
             9u * (3 * 16 + 4 * 16) + 4 * 16 * 16 + 9 * 2 * 16 + 16 * 10 + 10);
@@ -281,7 +299,7 @@ TEST(NetworkNames, SizesThatCannotBeAreOneLine) {
 
 TEST(NetworkNames, ABatchOfAnotherSizeIsOneLine) {
   Device device;
-  const NetworkCase c = network_cases()[2], larger{c.spec, c.batch + 1, c.size};
+  const NetworkCase c = network_cases()[3], larger{c.spec, c.batch + 1, c.size};
   Network model(device.context, c.spec, 1, true);
   expect_refused_in_one_line(
       [&] {

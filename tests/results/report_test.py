@@ -67,7 +67,7 @@ def check(text):
 done, text = report(HOST)
 assert done.returncode == 0, done
 page, words = check(text)
-results = [json.loads(f.read_text()) for f in sorted(HOST.glob("0*.json"))]
+results = [json.loads(f.read_text()) for f in sorted(HOST.glob("[0-9][0-9]_*.json"))]
 assert page.ids == {r["chapter"] for r in results}
 for result in results:
     for variant in result["variants"]:

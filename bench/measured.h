@@ -1,6 +1,6 @@
 #pragma once
-// What bench_attention and bench_convolution have in common: a context, times by CUDA events, and the speeds that
-// floors are made of.
+// What bench_attention, bench_convolution and bench_features have in common: a context, times by CUDA events, and the
+// speeds that floors are made of.
 
 #include <benchmark/benchmark.h>
 

@@ -4,9 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cuda/backend.h"
-#include "cuda/check.h"
 #include "nn/ops.h"
+#include "nn/read_loss.h"
 
 namespace oomlab::nn {
 
@@ -112,14 +111,7 @@ std::vector<Parameter> Network::statistics() {
   return all;
 }
 
-float Network::loss(Context& context) const {
-  if (!loss_) throw std::logic_error("this model was made without gradients");
-  float loss = 0;
-  if (planning()) return loss;
-  CUDA_CHECK(cudaMemcpyAsync(&loss, loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context.stream()));
-  context.synchronize();
-  return loss;
-}
+float Network::loss(Context& context) const { return read_loss(context, loss_); }
 
 std::uint64_t Network::fingerprint(Context& context) const {
   std::uint64_t hash = kFingerprintStart;

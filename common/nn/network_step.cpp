@@ -169,7 +169,7 @@ struct Network::Step {
     Image& x = values[layer.from];
     Kept& k = kept[i];
     k.mean = image(checked_product(batch, channels), layer.name + " means");
-    global_pool_forward(context, x.data(), k.mean.data(), batch, pixels, channels, 1.0f / static_cast<float>(pixels));
+    global_pool_forward(context, x.data(), k.mean.data(), batch, pixels, channels, share_of(i + 1));
     k.hidden = image(checked_product(batch, layer.squeeze), layer.name + " hidden");
     linear_forward(context, k.mean.data(), tensor(i, 0), k.hidden.data(), batch, channels, layer.squeeze);
     bias_activation(context, k.hidden.data(), tensor(i, 1), batch, layer.squeeze, Activation::relu);

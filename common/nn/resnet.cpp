@@ -4,9 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cuda/backend.h"
-#include "cuda/check.h"
 #include "nn/ops.h"
+#include "nn/read_loss.h"
 
 namespace oomlab::nn {
 
@@ -324,14 +323,7 @@ DeviceBuffer<float> ResNet::forward(Context& context, DeviceBuffer<float> input,
   return logits;
 }
 
-float ResNet::loss(Context& context) const {
-  if (!loss_) throw std::logic_error("this model was made without gradients");
-  float loss = 0;
-  if (planning()) return loss;
-  CUDA_CHECK(cudaMemcpyAsync(&loss, loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context.stream()));
-  context.synchronize();
-  return loss;
-}
+float ResNet::loss(Context& context) const { return read_loss(context, loss_); }
 
 std::uint64_t ResNet::fingerprint(Context& context) const {
   std::uint64_t hash = kFingerprintStart;

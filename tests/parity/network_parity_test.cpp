@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "device.h"
+#include "hash.h"
 #include "nn/network.h"
 #include "read_json.h"
 
@@ -79,16 +80,9 @@ std::vector<nn::NetworkSpec> specs_in_fixture() {
           inverted_residuals()};
 }
 
-// The upper 24 bits of SplitMix64's finaliser over (seed, stream, index): hashes() of generate.py.
-std::uint32_t network_hash(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  std::uint64_t z = index * 0x94d049bb133111eb + seed * 0x9e3779b97f4a7c15 + stream * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return static_cast<std::uint32_t>((z ^ (z >> 31)) >> 40);
-}
-// The same as a value of [about − bound, about + bound] that BF16 has: uniform() of generate.py.
+// A hash as a value of [about − bound, about + bound] that BF16 has: uniform() of generate.py.
 float hashed_value(std::uint64_t seed, std::uint64_t stream, std::uint64_t index, float bound, float about) {
-  const float u = static_cast<float>(network_hash(seed, stream, index)) * 0x1p-23f - 1.0f;
+  const float u = static_cast<float>(hash(seed, stream, index)) * 0x1p-23f - 1.0f;
   return static_cast<float>(static_cast<__nv_bfloat16>(u * bound + about));
 }
 
@@ -134,8 +128,7 @@ class NetworkParity : public ::testing::TestWithParam<std::size_t> {
   }
   nn::Batch batch() {
     std::vector<int> labels(shapes.labels());
-    for (std::size_t i = 0; i < labels.size(); ++i)
-      labels[i] = static_cast<int>(network_hash(seed, 1, i) % spec.classes);
+    for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int>(hash(seed, 1, i) % spec.classes);
     return {input(), device.upload(labels), batch_size};
   }
   static std::vector<std::pair<std::string, nn::NetworkForm>> forms() {

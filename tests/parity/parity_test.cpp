@@ -8,6 +8,7 @@
 #include <random>
 
 #include "device.h"
+#include "hash.h"
 #include "nn/mixed_precision.h"
 #include "nn/transformer.h"
 #include "read_json.h"
@@ -100,14 +101,6 @@ TEST_P(Parity, Fp32TenAdamWLosses) {
 }
 
 // ---- BF16: how far it is from what FP32 computes, against how far PyTorch's is
-
-// The upper 24 bits of SplitMix64's finaliser over (seed, stream, index): generate.py has the same.
-std::uint32_t hash(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  std::uint64_t z = index * 0x94d049bb133111eb + seed * 0x9e3779b97f4a7c15 + stream * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return static_cast<std::uint32_t>((z ^ (z >> 31)) >> 40);
-}
 
 // A model of bf16.json: values that BF16 has, and a batch whose every fourth place has no target.
 struct HashedModel {

@@ -1,16 +1,19 @@
 #pragma once
-// A transformer with hand-written backward, in two published shapes. What memory it needs: step_walk.h.
+// A transformer with hand-written backward, in three published shapes. What memory it needs: step_walk.h.
 //
 //   gpt    pre-norm, causal, learned positions, final norm, head tied to the token embedding (GPT-2; Radford et al.,
 //          2019)
 //   bert   post-norm, every token sees every token, token types, embedding norm, masked-token head: dense, GELU, norm,
 //          decoder tied to the token embedding (BERT; Devlin et al., 2018)
+//   llama  pre-norm, causal, RMS norms, rotary positions, grouped-query attention, SwiGLU, no biases (Qwen2: one at Q,
+//          K and V), final norm, head of its own or tied (Touvron et al., 2023; Qwen2 and Mistral have the same form)
 //
 // Attention and loss have several forms (StepForm); by default they are the textbook's, whose probabilities and logits
-// are matrices in memory. GELU is the tanh form in both, epsilon of the norms 1e-5, no dropout. Values are stored as T
+// are matrices in memory. GELU is the tanh form, epsilon of layer norms 1e-5, no dropout. Values are stored as T
 // (float, __half, __nv_bfloat16) and added up in FP32.
 //
-// Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary.
+// Sizes: B sequences of S tokens are R = B·S rows of width C; H heads of d values, of which K and V have Hk; F hidden
+// units of the MLP; V the vocabulary.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,19 +27,36 @@
 #include "nn/attention.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
+#include "nn/rotary.h"
 
 namespace oomlab::nn {
 
 struct TransformerSpec {
-  enum class Style { gpt, bert };
+  enum class Style { gpt, bert, llama };
   std::string name;
   Style style = Style::gpt;
   std::size_t layers = 0, heads = 0, width = 0;
   std::size_t vocabulary = 256;
   std::size_t positions = 0;  ///< longest sequence
 
+  // Only llama has others than these.
+  std::size_t kv_heads = 0;  ///< Hk, which divide the heads; 0: as many
+  std::size_t mlp = 0;       ///< F; 0: 4 · C
+  bool tied = true;          ///< the head's matrix is the token embedding
+  bool qkv_bias = true;
+  float epsilon = 1e-5f;  ///< of the norms
+  Rotary rotary{};
+
   bool bert() const noexcept { return style == Style::bert; }
-  std::size_t hidden() const { return checked_product(width, 4); }
+  bool llama() const noexcept { return style == Style::llama; }
+  std::size_t depth() const noexcept { return width / heads; }  ///< d
+  std::size_t keys() const noexcept { return kv_heads ? kv_heads : heads; }
+  /// Of a row of Q, K and V together: (H + 2 Hk) · d.
+  std::size_t qkv_width() const { return checked_product(checked_sum(heads, 2 * keys()), depth()); }
+  /// F.
+  std::size_t hidden() const { return mlp ? mlp : checked_product(width, 4); }
+  /// Of a row before the MLP's activation: SwiGLU reads two values for each that it makes.
+  std::size_t before_activation() const { return checked_product(hidden(), llama() ? 2 : 1); }
   /// Throws std::length_error when that does not fit a size_t.
   std::size_t parameters() const;
 };
@@ -47,11 +67,14 @@ struct TransformerSpec {
 ///   gpt3-175b     96 layers, 96 heads, width 12,288, 2,048 positions (Brown et al., 2020): 174.6 x 10^9 parameters,
 ///   head
 ///                 tied and dense attention everywhere, published as 175 x 10^9
-///   llama-70b-like  80 layers, 64 heads, width 8,192, vocabulary 32,000, 4,096 positions, in gpt's form
 ///   bert-base     12 layers, 12 heads, width 768, 512 positions, vocabulary 30,522: 109,514,298 parameters with the
 ///                 masked-token head and without the pooler
 ///   bert-large    24 layers, 16 heads, width 1,024: 335,174,458 parameters, counted alike
+///   llama-3.2-1b 1,235,814,400, llama-3.1-8b 8,030,261,248, llama-3.1-70b 70,553,706,496, qwen2.5-7b 7,615,616,512,
+///   mistral-7b 7,241,732,096 parameters (v0.1, whose window of 4,096 positions is its longest sequence here)
+///   bytes-llama   3 layers, 4 heads over 2, width 64, 172 hidden units, 512 positions, vocabulary 256, tied
 ///   gpt:LAYERS-HEADS-WIDTH, bert:LAYERS-HEADS-WIDTH     any shape, 1,024 or 512 positions, vocabulary 258
+///   llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP                the same with 2,048 positions, tied
 /// Throws std::invalid_argument with one line that says what is allowed.
 TransformerSpec parse_transformer(std::string_view text);
 
@@ -99,7 +122,7 @@ TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::
 struct Keep {
   bool layer = true;          ///< false: nothing; the layer is computed again from its input
   bool norms = true;          ///< outputs of layer norms, R·C each: two in gpt, one in bert
-  bool gelu = true;           ///< GELU's output, 4 R·C
+  bool gelu = true;           ///< the output of the MLP's activation, R·F: GELU's, or SwiGLU's
   bool probabilities = true;  ///< of textbook attention, B·H·S²; the other forms have none to keep
   bool middle = true;         ///< x + attention(x), R·C: one product of R·C² to compute again
   friend bool operator==(const Keep&, const Keep&) = default;
@@ -139,16 +162,16 @@ struct StepForm {
 template <class T>
 struct LayerActivations {
   DeviceBuffer<T> norm1;          ///< gpt: norm(x), what attention reads; bert: norm(middle), what the MLP reads
-  DeviceBuffer<T> qkv;            ///< [R, 3, H, C/H]
+  DeviceBuffer<T> qkv;            ///< [R, H + Hk + Hk, d]
   DeviceBuffer<T> probabilities;  ///< textbook attention: [B, H, S, S]
   DeviceBuffer<float> lse;        ///< fused attention: [B, H, S]
   DeviceBuffer<T> attended;       ///< [R, C]
   DeviceBuffer<T> middle;         ///< x + attention(…)
   DeviceBuffer<T> norm2;          ///< gpt: norm(middle), what the MLP reads
-  DeviceBuffer<T> hidden;         ///< [R, 4C], before GELU
-  DeviceBuffer<T> activated;      ///< [R, 4C], after GELU
+  DeviceBuffer<T> hidden;         ///< [R, F], before GELU; llama: [R, 2F], gate and up
+  DeviceBuffer<T> activated;      ///< [R, F], after GELU or SwiGLU
   DeviceBuffer<T> sum;            ///< bert: norm1 + MLP(norm1), whose norm is the layer's output
-  DeviceBuffer<float> mean1, rstd1, mean2, rstd2;  ///< [R], of the two norms
+  DeviceBuffer<float> mean1, rstd1, mean2, rstd2;  ///< [R], of the two norms; RMS norms have no mean
 };
 
 template <class T>

@@ -7,7 +7,7 @@
 //   among stages     activations forward, their gradients backward
 //   among replicas   gradients, unit by unit, while the backward pass of earlier layers still runs (Li et al., "PyTorch
 //                    distributed", 2020)
-//   both ends        the token table is on the first and the last stage; the sum of its gradients on both
+//   both ends        a tied token table is on the first and the last stage; the sum of its gradients on both
 
 #include <memory>
 
@@ -54,14 +54,15 @@ struct Groups {
       return ids.empty() ? ncclUniqueId{} : ids[i].nccl;
     }
   };
-  Groups(const Ids& ids, const Layout& l, int rank, const std::atomic<bool>& failed)
+  /// `tied`: the model's head and its token table are one.
+  Groups(const Ids& ids, const Layout& l, bool tied, int rank, const std::atomic<bool>& failed)
       : place(coordinates_of(l, rank)),
         world(Ids::at(ids.world, 0), int(l.ranks()), rank, failed),
         parts(Ids::at(ids.parts, place.stage * l.dp + place.replica), int(l.tp), int(place.part), failed),
         replicas(Ids::at(ids.replicas, place.stage * l.tp + place.part), int(l.dp), int(place.replica), failed),
         forward(Ids::at(ids.forward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
         backward(Ids::at(ids.backward, place.replica * l.tp + place.part), int(l.pp), int(place.stage), failed),
-        at_an_end(l.pp > 1 && (place.stage == 0 || place.stage + 1 == l.pp)),
+        at_an_end(tied && l.pp > 1 && (place.stage == 0 || place.stage + 1 == l.pp)),
         ends(Ids::at(ids.ends, place.replica * l.tp + place.part), at_an_end ? 2 : 1, at_an_end && place.stage ? 1 : 0,
              failed) {}
   ~Groups() { Communicator::abort_together({&world, &parts, &replicas, &forward, &backward, &ends}); }
@@ -85,7 +86,7 @@ class RankTraining final : public Workload {
   RankTraining(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed)
       : context_(context),
         job_(std::move(job)),
-        groups_(ids, job_.layout, rank, failed),
+        groups_(ids, job_.layout, job_.spec.tied, rank, failed),
         model_(context, job_.spec, slice_of(job_.spec, job_.layout, groups_.place),
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
         units_(context, model_, groups_.replicas, job_.layout.zero, kTextSeed),
@@ -101,7 +102,7 @@ class RankTraining final : public Workload {
         job_.text->samples(first_, planning() ? micro_batches * job_.micro_batch : job_.batch);
     first_ += job_.batch;
     targets_ = samples.targets();
-    if (embeds() && !has_head()) zero_token_gradient();  // the head would have overwritten it
+    if (job_.spec.tied && embeds() && !has_head()) zero_token_gradient();  // the head would have overwritten it
     std::vector<Flight> flights(micro_batches);
     std::size_t now = 0;
     const std::uint64_t before = sent_for_micro_batches();
@@ -119,7 +120,7 @@ class RankTraining final : public Workload {
     left_out_ += (sent_for_micro_batches() - before) / micro_batches * (this->micro_batches() - micro_batches);
     if (groups_.at_an_end)
       groups_.ends.all_reduce(model_.parameter(0).gradient, model_.parameter(0).count, context_.stream());
-    if (embeds() || has_head()) units_.sum_gradients("token", context_.stream());
+    if (has_token()) units_.sum_gradients("token", context_.stream());
     join(reduce_stream_, context_.stream());
     units_.step();
   }
@@ -167,6 +168,7 @@ class RankTraining final : public Workload {
   }
   bool embeds() const { return model_.slice().embeds(); }
   bool has_head() const { return model_.slice().has_head(job_.spec); }
+  bool has_token() const { return embeds() || (job_.spec.tied && has_head()); }
   std::string layer_name(std::size_t l) const { return "layer " + std::to_string(model_.slice().first_layer + l + 1); }
 
   void forward(Flight& f, const data::TokenSamples& samples, std::size_t at) {
@@ -202,17 +204,19 @@ class RankTraining final : public Workload {
     DeviceBuffer<T> d;
     if (has_head()) {
       settle();
-      units_.gather("token"), units_.gather("head");
+      if (job_.spec.tied) units_.gather("token");
+      units_.gather("head");
       if (job_.form.loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
-        units_.make_gradients("token"), units_.make_gradients("head");
+        make_head_gradients();
         d = model_.head(context_, f.batch, std::move(f.out), {accumulate, targets_}, nullptr);
       } else {
         auto kept = model_.head_forward(context_, f.batch, std::move(f.out));
         model_.cross_entropy(context_, f.batch, kept.logits.data(), {accumulate, targets_}, nullptr);
-        units_.make_gradients("token"), units_.make_gradients("head");
+        make_head_gradients();
         d = model_.head_backward(context_, std::move(kept), accumulate);
       }
-      units_.release("token"), units_.release("head");
+      if (job_.spec.tied) units_.release("token");
+      units_.release("head");
       finished("head", accumulate, last);
     } else {
       d = receive(groups_.backward, f, int(groups_.place.stage) + 1, backward_stream_, "residual gradient");
@@ -227,6 +231,7 @@ class RankTraining final : public Workload {
       finished(layer_name(l), accumulate, last);
     }
     if (embeds()) {
+      if (!job_.spec.tied) units_.make_gradients("token");
       units_.gather("embedding"), units_.make_gradients("embedding");
       model_.embed_backward(context_, f.batch, std::move(f.embedding), std::move(d), accumulate);
       units_.release("embedding");
@@ -235,6 +240,11 @@ class RankTraining final : public Workload {
     } else {
       send(groups_.backward, std::move(d), int(groups_.place.stage) - 1, backward_stream_);
     }
+  }
+
+  void make_head_gradients() {
+    if (job_.spec.tied) units_.make_gradients("token");
+    units_.make_gradients("head");
   }
 
   // A send may not end before its receive has begun (NCCL's contract), and two neighbours that each wait for the end of
@@ -336,12 +346,14 @@ std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
   std::uint64_t sent = 0;
   for (const UnitShape& unit : units_of(job.spec, slice, l.dp)) {
     const std::uint64_t once = ring(unit.count * sizeof(T), l.dp);
-    sent += l.zero < 2 ? 2 * once : l.zero == 2 ? (m + 1) * once : (unit.name == "head" ? 2 : 3) * m * once;
+    // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
+    const bool used_once = unit.name == "head" || (unit.name == "token" && !job.spec.tied);
+    sent += l.zero < 2 ? 2 * once : l.zero == 2 ? (m + 1) * once : (used_once ? 2 : 3) * m * once;
   }
   const nn::Keep& keep = job.form.keep;  // a layer that is recomputed sums its parts once more, or twice
   const std::size_t again = keep.layer ? !keep.middle : job.spec.bert() ? 2 : 1;
   sent += m * slice.layers * (4 + again) * ring(2 * residual, l.tp);
-  if (embeds != has_head) sent += ring(2 * job.spec.vocabulary * job.spec.width * sizeof(T), 2);
+  if (job.spec.tied && embeds != has_head) sent += ring(2 * job.spec.vocabulary * job.spec.width * sizeof(T), 2);
   return sent + m * residual * (!embeds + !has_head);
 }
 

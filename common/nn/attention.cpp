@@ -68,12 +68,13 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
   const auto out = [&](std::size_t which) { return groups.in_qkv(d_qkv.data(), which); };
   const auto p = groups.in_squares<const T>(probabilities.data()), d = groups.in_rows<const T>(d_attended.data());
   const auto ds = groups.in_squares(d_p.data());
-  // One product a group, C = op(A) op(B).
+  // One product a group, C = op(A) op(B); heads that share keys add to what is theirs together.
   const auto product = [&](bool transpose_a, bool transpose_b, std::size_t n, std::size_t k,
                            const HeadMatrices<const T>& a, const HeadMatrices<const T>& b, const HeadMatrices<T>& c) {
+    const bool shared = c.sharer_stride == 0;
     for (std::size_t g = 0; g < groups.count(); ++g)
-      gemm_strided<T>(context, transpose_a, transpose_b, seq, n, k, 1.0f, groups.of(g, a), groups.of(g, b), 0.0f,
-                      groups.of(g, c), groups.matrices());
+      gemm_strided<T>(context, transpose_a, transpose_b, seq, n, k, 1.0f, groups.of(g, a), groups.of(g, b),
+                      shared && !groups.first_of_keys(g) ? 1.0f : 0.0f, groups.of(g, c), groups.matrices());
   };
   product(true, false, depth, seq, p, d, out(2));
   product(false, true, seq, depth, d, in(2), ds);

@@ -24,12 +24,21 @@ const char* name_of(AttentionForm form) noexcept;
 /// Throws std::invalid_argument with one line that says what is allowed.
 AttentionForm parse_attention(std::string_view name);
 
-/// Q, K and V of `sequences` · `seq` rows lie in qkv [rows, 3, heads, width / heads]. With several parts, heads and
-/// width are those of this part.
+/// Q, K and V of `sequences` · `seq` rows lie in qkv [rows, heads + 2 · kv_heads, depth]: all heads of Q, all of K, all
+/// of V. A head of K and V serves heads / kv_heads heads of Q that follow each other (grouped-query attention; Ainslie
+/// et al., 2023). width = heads · depth, that of the output. With several parts, heads and width are those of this
+/// part.
 struct AttentionShape {
   std::size_t sequences, seq, heads, width;
-  bool causal;  ///< row q sees rows 0…q only
+  bool causal;               ///< row q sees rows 0…q only
+  std::size_t kv_heads = 0;  ///< 0: heads
+  std::size_t depth() const noexcept { return width / heads; }
+  std::size_t keys() const noexcept { return kv_heads ? kv_heads : heads; }
+  /// Heads of Q that share one of K and V.
+  std::size_t sharers() const noexcept { return heads / keys(); }
   std::size_t matrices() const { return checked_product(sequences, heads); }
+  /// Of a row of Q, K and V together.
+  std::size_t qkv_width() const { return checked_product(heads + 2 * keys(), depth()); }
 };
 
 /// Operations of one product of the shape of the scores, Q·Kᵀ or another one: a multiplication and an addition are two.
@@ -53,9 +62,9 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
 
 // ---- tiled
 
-/// Queries of a tile, and how many of a group's max(sequences, heads) matrices it has: so many that their scores take
-/// no more elements than attended does, but 32 queries of all where there are as many. Of long sequences a tile has
-/// more queries of fewer matrices: the same scores, in products of a better shape.
+/// Queries of a tile, and how many of a group's max(sequences, kv_heads) matrices it has: so many that their scores
+/// take no more elements than attended does, but 32 queries of all where there are as many. Of long sequences a tile
+/// has more queries of fewer matrices: the same scores, in products of a better shape.
 struct AttentionTile {
   std::size_t rows, matrices;
 };
@@ -63,8 +72,8 @@ AttentionTile attention_tile(const AttentionShape& shape);
 /// attended [rows, width]; allocates the scores of one tile meanwhile (activations).
 template <class T>
 void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended);
-/// As attention_backward(). Allocates two tiles meanwhile, and where T is shorter than float and there are several
-/// tiles FP32 sums for the gradients of K and V of one group.
+/// As attention_backward(). Allocates two tiles meanwhile, and where T is shorter than float and a gradient of K and V
+/// has several summands (there are several tiles, or heads share keys) FP32 sums for those of one group.
 template <class T>
 DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                          DeviceBuffer<T> d_attended);

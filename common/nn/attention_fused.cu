@@ -39,14 +39,21 @@ std::size_t shared_bytes(std::size_t tile, std::size_t depth, std::size_t matric
   return (matrices * tile * depth + 2 * tile * tile + 4 * tile) * sizeof(float);
 }
 
-// Where one sequence and head begins, and how rows follow.
+// Where one sequence and head begins, and how rows follow. A matrix is a head of Q of a sequence, a key matrix a head
+// of K and V, which `sharers` heads of Q share.
 struct Layout {
-  std::size_t seq, heads, depth, width, tile;
+  std::size_t seq, heads, keys, sharers, depth, width, qkv_width, tile;
   float scale;
   bool causal;
-  __device__ std::size_t row_of_qkv(std::size_t matrix, std::size_t which, std::size_t row) const {
-    return ((matrix / heads * seq + row) * 3 + which) * width + matrix % heads * depth;
+  __device__ std::size_t row_of_q(std::size_t matrix, std::size_t row) const {
+    return (matrix / heads * seq + row) * qkv_width + matrix % heads * depth;
   }
+  // Of K (1) and V (2).
+  __device__ std::size_t row_of_key(std::size_t key_matrix, std::size_t which, std::size_t row) const {
+    const std::size_t head = heads + (which - 1) * keys + key_matrix % keys;
+    return (key_matrix / keys * seq + row) * qkv_width + head * depth;
+  }
+  __device__ std::size_t key_matrix(std::size_t matrix) const { return matrix / sharers; }
   __device__ std::size_t row_of_output(std::size_t matrix, std::size_t row) const {
     return (matrix / heads * seq + row) * width + matrix % heads * depth;
   }
@@ -113,21 +120,21 @@ __device__ void add_products(float* to, std::size_t rows, std::size_t count, Kep
 template <class T>
 __global__ void fused_forward_kernel(const T* __restrict__ qkv, T* __restrict__ attended, float* __restrict__ lse,
                                      std::size_t matrices, Layout at) {
-  const std::size_t cells = at.tile * at.depth, row_stride = 3 * at.width;
+  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
   float* const q = dynamic_shared<float>();
   float *const k = q + cells, *const v = k + cells, *const out = v + cells, *const score = out + cells;
   float *const largest = score + 2 * at.tile * at.tile, *const sum = largest + at.tile, *const shrink = sum + at.tile;
   const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
   for (std::size_t block : row_range(matrices * tiles)) {
     const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
-    take(q, qkv + at.row_of_qkv(matrix, 0, first), row_stride, rows, at);
+    take(q, qkv + at.row_of_q(matrix, first), row_stride, rows, at);
     for (std::size_t i : block_range(cells)) out[i] = 0.0f;
     for (std::size_t r : block_range(at.tile)) largest[r] = -INFINITY, sum[r] = 0.0f;
     for (std::size_t key = 0; key < (at.causal ? first + rows : at.seq); key += at.tile) {
       const std::size_t keys = at.rows_from(key);
       __syncthreads();  // the tile before has been read
-      take_transposed(k, qkv + at.row_of_qkv(matrix, 1, key), row_stride, keys, at);
-      take(v, qkv + at.row_of_qkv(matrix, 2, key), row_stride, keys, at);
+      take_transposed(k, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take(v, qkv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
       __syncthreads();
       products(score, q, k, at);
       __syncthreads();
@@ -182,7 +189,7 @@ template <class T>
 __device__ void take_queries(const Queries& to, const T* qkv, const T* d_attended, const float* lse, const float* dots,
                              std::size_t matrix, std::size_t first, const Layout& at) {
   const std::size_t rows = at.rows_from(first);
-  take(to.q, qkv + at.row_of_qkv(matrix, 0, first), 3 * at.width, rows, at);
+  take(to.q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
   take(to.d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
   for (std::size_t r : block_range(rows)) {
     to.lse[r] = lse[matrix * at.seq + first + r];
@@ -212,7 +219,7 @@ template <class T>
 __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
                                             const float* __restrict__ lse, const float* __restrict__ dots,
                                             T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
-  const std::size_t cells = at.tile * at.depth, row_stride = 3 * at.width;
+  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
   float* const q = dynamic_shared<float>();
   float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
                *const dq = keys_by_row + cells, *const p = dq + cells, *const ds = p + at.tile * at.tile;
@@ -227,9 +234,9 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
     for (std::size_t key = 0; key < (at.causal ? first + rows : at.seq); key += at.tile) {
       const std::size_t keys = at.rows_from(key);
       __syncthreads();  // the tile before has been read
-      take_transposed(k, qkv + at.row_of_qkv(matrix, 1, key), row_stride, keys, at);
-      take(keys_by_row, qkv + at.row_of_qkv(matrix, 1, key), row_stride, keys, at);
-      take_transposed(v, qkv + at.row_of_qkv(matrix, 2, key), row_stride, keys, at);
+      take_transposed(k, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take(keys_by_row, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take_transposed(v, qkv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
       __syncthreads();
       score_gradients(p, ds, queries, first, k, v, key, at);
       add_products(
@@ -237,17 +244,18 @@ __global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* 
     }
     __syncthreads();
     for (std::size_t i : block_range(rows * at.depth))
-      d_qkv[at.row_of_qkv(matrix, 0, first + i / at.depth) + i % at.depth] = static_cast<T>(dq[i]);
+      d_qkv[at.row_of_q(matrix, first + i / at.depth) + i % at.depth] = static_cast<T>(dq[i]);
     __syncthreads();  // the next tile of queries begins in the same place
   }
 }
 
-// The gradients of K and V: a block has a tile of keys and meets the queries that see them.
+// The gradients of K and V: a block has a tile of keys and meets the queries that see them, of each head that shares
+// them.
 template <class T>
 __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
                                           const float* __restrict__ lse, const float* __restrict__ dots,
                                           T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
-  const std::size_t cells = at.tile * at.depth, row_stride = 3 * at.width;
+  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
   float* const k = dynamic_shared<float>();
   float *const v = k + cells, *const q = v + cells, *const d = q + cells, *const dk = d + cells, *const dv = dk + cells,
                *const p = dv + cells, *const ds = p + at.tile * at.tile;
@@ -255,27 +263,28 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
   const Queries queries{q, d, row_lse, row_lse + at.tile};
   const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
   const auto whole = [](std::size_t) { return 1.0f; };
-  for (std::size_t block : row_range(matrices * tiles)) {
-    const std::size_t matrix = block / tiles, key = block % tiles * at.tile, keys = at.rows_from(key);
-    take_transposed(k, qkv + at.row_of_qkv(matrix, 1, key), row_stride, keys, at);
-    take_transposed(v, qkv + at.row_of_qkv(matrix, 2, key), row_stride, keys, at);
+  for (std::size_t block : row_range(matrices / at.sharers * tiles)) {
+    const std::size_t key_matrix = block / tiles, key = block % tiles * at.tile, keys = at.rows_from(key);
+    take_transposed(k, qkv + at.row_of_key(key_matrix, 1, key), row_stride, keys, at);
+    take_transposed(v, qkv + at.row_of_key(key_matrix, 2, key), row_stride, keys, at);
     for (std::size_t i : block_range(cells)) dk[i] = dv[i] = 0.0f;
-    for (std::size_t first = at.causal ? key : 0; first < at.seq; first += at.tile) {
-      const std::size_t rows = at.rows_from(first);
-      __syncthreads();  // the tile before has been read
-      take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
-      __syncthreads();
-      score_gradients(p, ds, queries, first, k, v, key, at);
-      add_products(
-          dk, keys, rows, whole, [&](std::size_t c, std::size_t r) { return ds[r * at.tile + c]; }, q, at);
-      add_products(
-          dv, keys, rows, whole, [&](std::size_t c, std::size_t r) { return p[r * at.tile + c]; }, d, at);
-    }
+    for (std::size_t matrix = key_matrix * at.sharers; matrix < (key_matrix + 1) * at.sharers; ++matrix)
+      for (std::size_t first = at.causal ? key : 0; first < at.seq; first += at.tile) {
+        const std::size_t rows = at.rows_from(first);
+        __syncthreads();  // the tile before has been read
+        take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
+        __syncthreads();
+        score_gradients(p, ds, queries, first, k, v, key, at);
+        add_products(
+            dk, keys, rows, whole, [&](std::size_t c, std::size_t r) { return ds[r * at.tile + c]; }, q, at);
+        add_products(
+            dv, keys, rows, whole, [&](std::size_t c, std::size_t r) { return p[r * at.tile + c]; }, d, at);
+      }
     __syncthreads();
     for (std::size_t i : block_range(keys * at.depth)) {
       const std::size_t row = key + i / at.depth, column = i % at.depth;
-      d_qkv[at.row_of_qkv(matrix, 1, row) + column] = static_cast<T>(dk[i]);
-      d_qkv[at.row_of_qkv(matrix, 2, row) + column] = static_cast<T>(dv[i]);
+      d_qkv[at.row_of_key(key_matrix, 1, row) + column] = static_cast<T>(dk[i]);
+      d_qkv[at.row_of_key(key_matrix, 2, row) + column] = static_cast<T>(dv[i]);
     }
     __syncthreads();  // the next tile of keys begins in the same place
   }
@@ -288,8 +297,16 @@ Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
   if (groups.depth() > kFusedDepth)
     throw std::invalid_argument("fused attention takes heads of up to " + std::to_string(kFusedDepth) +
                                 " values, not " + std::to_string(groups.depth()));
-  return {shape.seq,      shape.heads, groups.depth(), shape.width, tile_for(groups.depth(), matrices),
-          groups.scale(), shape.causal};
+  return {.seq = shape.seq,
+          .heads = shape.heads,
+          .keys = shape.keys(),
+          .sharers = shape.sharers(),
+          .depth = shape.depth(),
+          .width = shape.width,
+          .qkv_width = shape.qkv_width(),
+          .tile = tile_for(shape.depth(), matrices),
+          .scale = groups.scale(),
+          .causal = shape.causal};
 }
 
 LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::size_t matrices) {

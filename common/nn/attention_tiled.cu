@@ -46,13 +46,15 @@ void each_tile_backwards(const AttentionShape& shape, std::size_t group, std::si
     body(Tile{group, matrix, matrices, first, rows, shape.causal ? first + rows : shape.seq});
   }
 }
-// Calls body(group, matrix, matrices) for all matrices, as many as a tile has at a time.
+// Calls body(group, matrix, matrices) for all matrices, as many as a tile has at a time. Those that share keys follow
+// each other.
 template <class Body>
 void each_batch(const AttentionShape& shape, Body body) {
   const AttentionGroups groups(shape);
-  const std::size_t of_tile = attention_tile(shape).matrices;
-  for (std::size_t g = 0; g < groups.count(); ++g)
-    for (std::size_t m = 0; m < groups.matrices(); m += of_tile) body(g, m, std::min(of_tile, groups.matrices() - m));
+  const std::size_t of_tile = attention_tile(shape).matrices, sharers = shape.sharers();
+  for (std::size_t first = 0; first < groups.count(); first += sharers)
+    for (std::size_t m = 0; m < groups.matrices(); m += of_tile)
+      for (std::size_t g = first; g < first + sharers; ++g) body(g, m, std::min(of_tile, groups.matrices() - m));
 }
 
 // The scores of a tile [matrices, rows, seen], to `to`.
@@ -123,8 +125,8 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
   auto p = make_tile<T>(context, shape, "attention probabilities of a tile");
   auto d_p = make_tile<T>(context, shape, "attention gradient of a tile");
-  // Every tile adds to the gradients of K and V: in FP32, rounded once.
-  const bool wide = sizeof(T) < sizeof(float) && size.rows < shape.seq;
+  // Every tile, and every head that shares them, adds to the gradients of K and V: in FP32, rounded once.
+  const bool wide = sizeof(T) < sizeof(float) && (size.rows < shape.seq || shape.sharers() > 1);
   const std::size_t one = checked_product(size.matrices, checked_product(shape.seq, depth));
   DeviceBuffer<float> sums;
   if (wide) sums = context.buffer<float>(checked_product(one, 2), Category::activations, "key and value gradients");
@@ -137,7 +139,7 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
   each_batch(shape, [&](std::size_t group, std::size_t matrix, std::size_t matrices) {
     // The last queries come first: they see every key, so their products also clear what was there.
     each_tile_backwards(shape, group, matrix, matrices, [&](const Tile& tile) {
-      const float beta = tile.first + tile.rows == shape.seq ? 0.0f : 1.0f;
+      const float beta = tile.first + tile.rows == shape.seq && groups.first_of_keys(group) ? 0.0f : 1.0f;
       const auto p_tile = tile.squares<const T>(p.data()), ds_tile = tile.squares<const T>(d_p.data());
       const auto d_tile = groups.of(group, d, matrix, tile.first), q_tile = groups.of(group, q, matrix, tile.first);
       const auto add = [&](const Strided<const T>& a, const Strided<const T>& b, std::size_t which,
@@ -158,7 +160,7 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
                       0.0f, groups.of(group, dq, matrix, tile.first), matrices);
       add(ds_tile, q_tile, 0, dk);
     });
-    for (std::size_t which = 0; wide && which < 2; ++which)
+    for (std::size_t which = 0; wide && groups.last_of_keys(group) && which < 2; ++which)
       store_sums(context, sums.data() + which * one, groups.of(group, which ? dv : dk, matrix), matrices, shape.seq,
                  depth);
   });

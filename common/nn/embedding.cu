@@ -15,13 +15,13 @@ __global__ void embedding_kernel(const int* __restrict__ tokens, const T* __rest
                                  const T* __restrict__ position, const T* __restrict__ everywhere, T* __restrict__ x,
                                  std::size_t rows, std::size_t seq, std::size_t width, bool packs) {
   for (std::size_t row : row_range(rows)) {
-    const T *word = token + static_cast<std::size_t>(tokens[row]) * width, *place = position + row % seq * width;
+    const T* const word = token + static_cast<std::size_t>(tokens[row]) * width;
     T* to = x + row * width;
     for_packs<T>(BlockRange{}, width, packs, [&](auto v, std::size_t i) {
       using V = decltype(v);
       v = load<V>(word, i);
-      const V p = load<V>(place, i);
-      V e{};
+      V p{}, e{};
+      if (position) p = load<V>(position + row % seq * width, i);
       if (everywhere) e = load<V>(everywhere, i);
       each_lane<V>([&](std::size_t k) {
         v[k] = static_cast<T>(static_cast<float>(v[k]) + static_cast<float>(p[k]) + static_cast<float>(e[k]));
@@ -102,7 +102,7 @@ __global__ void position_gradient_kernel(const T* __restrict__ dx, T* __restrict
 }  // namespace
 
 template <class T>
-void embedding_forward(Context& context, const int* tokens, const T* token, const T* position,
+void embedding_forward(Context& context, const int* tokens, const T* token, const std::type_identity_t<T>* position,
                        const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
                        std::size_t width) {
   launch(embedding_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), tokens, token, position,
@@ -110,10 +110,11 @@ void embedding_forward(Context& context, const int* tokens, const T* token, cons
 }
 
 template <class T>
-void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, T* dposition, std::size_t rows,
-                        std::size_t seq, std::size_t width, bool accumulate_position) {
+void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, std::type_identity_t<T>* dposition,
+                        std::size_t rows, std::size_t seq, std::size_t width, bool accumulate_position) {
   launch(token_gradient_kernel<T>, shape_for_rows(kOwners, sizeof(TokenRows)), context.stream(), tokens, dx, dtoken,
          rows, width, packs_fit<T>(width, dx, dtoken));
+  if (!dposition) return;
   launch(position_gradient_kernel<T>, shape_for_items(seq * width / Pack<T>::size), context.stream(), dx, dposition,
          rows / seq, seq * width, accumulate_position, packs_fit<T>(seq * width, dx, dposition));
 }

@@ -104,12 +104,11 @@ void count_correct(Context& context, const float* logits, const int* labels, std
 template <class T>
 void fill_uniform(Context& context, T* values, std::size_t count, float bound, std::uint64_t seed,
                   std::uint64_t stream);
-/// One part of a matrix that is cut into equal parts along its rows, or its columns.
+/// Some rows and columns of a matrix.
 struct MatrixPart {
-  std::size_t rows, columns;            ///< of this part
-  std::size_t groups;                   ///< of rows that are cut each on its own: 3 for Q, K and V
-  std::size_t row_parts, column_parts;  ///< one of them is 1
-  std::size_t part;                     ///< which one, from 0
+  std::size_t rows, columns;  ///< of this part
+  std::size_t first_row = 0, first_column = 0;
+  std::size_t all_columns;  ///< of the whole matrix
 };
 /// The values that fill_uniform() gives the whole matrix, of this part.
 template <class T>

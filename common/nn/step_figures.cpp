@@ -40,9 +40,10 @@ ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& lever
 }
 
 LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form) {
-  const std::uint64_t rows = sequences * seq, square = std::uint64_t(spec.width) * spec.width;
-  const std::uint64_t linear = 24 * rows * square, middle = 2 * rows * square;
-  const AttentionShape attention{sequences, seq, spec.heads, spec.width, !spec.bert()};
+  const std::uint64_t rows = sequences * seq, width = spec.width;
+  const std::uint64_t middle = 2 * rows * width * width, last = 2 * rows * spec.hidden() * width;
+  const std::uint64_t linear = 2 * rows * width * (spec.qkv_width() + spec.before_activation()) + middle + last;
+  const AttentionShape attention{sequences, seq, spec.heads, spec.width, !spec.bert(), spec.keys()};
   std::size_t forward_tile = seq, backward_tile = seq;
   std::uint64_t backward_products = 4;
   if (form.attention == AttentionForm::tiled) {
@@ -55,7 +56,7 @@ LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::
   }
   const std::uint64_t scores = score_product_flops(attention, forward_tile);
   const std::uint64_t attention_backward = backward_products * score_product_flops(attention, backward_tile);
-  const std::uint64_t last_product = spec.bert() ? 0 : 8 * rows * square;
+  const std::uint64_t last_product = spec.bert() ? 0 : last;
   const std::uint64_t probabilities = form.attention == AttentionForm::textbook ? scores : 0;
   return {.forward = linear + 2 * scores,
           .backward = 2 * linear + attention_backward,

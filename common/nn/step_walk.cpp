@@ -13,9 +13,11 @@ namespace {
 // The buffers of a step, in bytes.
 struct Sizes {
   std::size_t u;                 // [R, C]
-  std::size_t a, q, h, p;        // of a part: [R, C], [R, 3C], [R, 4C], [B, H, S, S]
-  std::size_t h_chunk, u_chunk;  // a quarter of the rows of h and u
+  std::size_t a, q, p;           // of a part: attended [R, C], Q, K and V, and [B, H, S, S]
+  std::size_t h, g;              // of a part: before and after the MLP's activation, [R, F] in gpt and bert
+  std::size_t g_chunk, u_chunk;  // a quarter of the rows of g and u
   std::size_t s;                 // [R] floats: a mean, an rstd, the row losses
+  std::size_t n;                 // what a norm keeps: both, or in llama rstd alone
   std::size_t t, sums;           // of tiled attention: the scores of a tile, and where its gradients are added up
   std::size_t l;                 // of fused attention: a float a row and head
   std::size_t v, chunk;          // [R, V], and of it what the chunked loss has at a time
@@ -29,29 +31,32 @@ struct Sizes {
     const std::size_t e = levers.element_bytes;
     u = bytes(rows, spec.width, e);
     a = bytes(rows, spec.width / parts, e);
-    q = bytes(rows, checked_product(spec.width / parts, 3), e);
-    h = bytes(rows, spec.hidden() / parts, e);
-    h_chunk = bytes(rows / 4 + (rows % 4 != 0), spec.hidden() / parts, e);
+    const std::size_t depth = spec.width / spec.heads, keys = spec.keys() / parts, mlp = spec.hidden() / parts;
+    q = bytes(rows, checked_product(spec.heads / parts + 2 * keys, depth), e);
+    h = bytes(rows, checked_product(mlp, spec.llama() ? 2 : 1), e);
+    g = bytes(rows, mlp, e);
+    g_chunk = bytes(rows / 4 + (rows % 4 != 0), mlp, e);
     u_chunk = bytes(rows / 4 + (rows % 4 != 0), spec.width, e);
     p = bytes(checked_product(levers.sequences, spec.heads / parts), checked_product(levers.seq, levers.seq), e);
     s = bytes(rows, 1, sizeof(float));
-    // Tiled attention works on the heads of a sequence, or on one head of all sequences, whichever are more.
-    const std::size_t heads = spec.heads / parts, side_by_side = std::max(levers.sequences, heads);
+    n = spec.llama() ? s : 2 * s;
+    // Tiled attention works on the heads of K and V of a sequence, or on one head of all sequences, whichever are more.
+    const std::size_t heads = spec.heads / parts, side_by_side = std::max(levers.sequences, keys);
     const std::size_t as_output = checked_product(levers.sequences, spec.width / parts) / side_by_side;
     std::size_t queries = std::min(levers.seq, std::max<std::size_t>(32, as_output)), of_tile = side_by_side;
     if (const std::size_t better = std::min<std::size_t>(128, levers.seq / 8), all = checked_product(queries, of_tile);
         queries < better && better <= all)
       queries = better, of_tile = all / better;  // long sequences: more queries of fewer matrices
     t = bytes(checked_product(of_tile, queries), levers.seq, e);
-    const bool rounds_tiles = e < sizeof(float) && queries < levers.seq;
-    sums = rounds_tiles ? bytes(checked_product(of_tile, levers.seq), 2 * (spec.width / spec.heads), sizeof(float)) : 0;
+    const bool several = queries < levers.seq || heads > keys;  // summands of a gradient of K or V
+    sums = e < sizeof(float) && several ? bytes(checked_product(of_tile, levers.seq), 2 * depth, sizeof(float)) : 0;
     l = bytes(rows, heads, sizeof(float));
     v = bytes(rows, spec.vocabulary, e);
     const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;
     chunk = bytes(std::clamp<std::size_t>(as_residual, 1, rows / 4 + (rows % 4 != 0)), spec.vocabulary, e);
     tokens = token_batch_bytes(levers.sequences, levers.seq);
     // So that small multiples of these need no check.
-    if (std::max({u, h, p, t, sums, l, v, s, q, tokens}) > SIZE_MAX / 64)
+    if (std::max({u, h, g, p, t, sums, l, v, s, q, tokens}) > SIZE_MAX / 64)
       throw std::length_error("a size does not fit 64 bits");
   }
 };
@@ -132,10 +137,11 @@ class StepWalk {
 
   // Head and loss; the last layer's output is there.
   void head_forward() {
-    use(token_), use(head_);
+    if (spec_.tied) use(token_);
+    use(head_);
     if (bert_) add(z_.u), add(z_.u);  // dense, GELU
-    add(z_.u), add(z_.s), add(z_.s);  // norm
-    if (chunked()) make_gradients(token_), make_gradients(head_);
+    add(z_.u), add(z_.n);             // norm
+    if (chunked()) make_head_gradients();
     add(chunked() ? z_.chunk : z_.v);
     if (levers_.data_parallel == DataParallel::other_device) return;
     const bool gathers = levers_.data_parallel == DataParallel::first_device;
@@ -204,6 +210,7 @@ class StepWalk {
     }
     for (std::size_t i = schedule_.size(); i-- > 0;) backward(schedule_[i]);
     if (embeds_) {
+      if (!spec_.tied) make_gradients(token_);
       use(embedding_), make_gradients(embedding_);
       if (bert_) drop(z_.u), drop(z_.s), drop(z_.s);
       drop(z_.u);
@@ -223,7 +230,7 @@ class StepWalk {
     if (levers_.data_parallel == DataParallel::other_device)
       add(Category::gradients, whole_state()[Category::gradients]);
     if (!chunked()) {  // or the gradient took the place of the norm's output while chunks of logits came and went
-      make_gradients(token_), make_gradients(head_);
+      make_head_gradients();
       drop(z_.u);  // norm
       add(z_.u);   // gradient
       drop(z_.v);
@@ -235,8 +242,13 @@ class StepWalk {
     } else {
       drop(z_.u);  // the last layer's output
     }
-    drop(z_.s), drop(z_.s);
-    done_with(token_), done_with(head_), reduce_gradients(head_);
+    drop(z_.n);
+    if (spec_.tied) done_with(token_);
+    done_with(head_), reduce_gradients(head_);
+  }
+  void make_head_gradients() {
+    if (spec_.tied) make_gradients(token_);
+    make_gradients(head_);
   }
 
   bool chunked() const { return levers_.form.loss == LossForm::chunked && levers_.data_parallel == DataParallel::none; }
@@ -244,36 +256,36 @@ class StepWalk {
   // Its input is there, and stays; its output comes, or only what its backward pass reads.
   void forward_layer(const Keep& keep, bool output = true) {
     const bool norms = keep.layer && keep.norms, gelu = keep.layer && keep.gelu;
-    if (!bert_) add(z_.u), add(z_.s), add(z_.s);  // norm 1
+    if (!bert_) add(z_.u), add(z_.n);  // norm 1
     add(z_.q);
     if (!bert_ && !norms) drop(z_.u);
     attend(keep);
     add(z_.u);  // middle
     if (!keep.layer) drop(z_.a);
-    add(z_.u), add(z_.s), add(z_.s);  // the norm before the MLP
+    add(z_.u), add(z_.n);  // the norm before the MLP
     if (bert_ && (!keep.layer || !keep.middle)) drop(z_.u);
-    add(z_.h);  // before GELU
+    add(z_.h);  // before the activation
     if (!bert_ && !norms) drop(z_.u);
     if (!bert_ && !output) {
-      if (gelu) add(z_.h);
+      if (gelu) add(z_.g);
       return;
     }
     if (levers_.form.by_rows && keep.layer && !gelu) {
       const bool in_place = !bert_ && !keep.middle && levers_.slice.parts == 1;
       if (!in_place) add(z_.u);
-      add(z_.h_chunk), drop(z_.h_chunk);
+      add(z_.g_chunk), drop(z_.g_chunk);
       if (in_place) return;  // the output has taken the place of `middle`
     } else {
-      if (keep.layer) add(z_.h);  // after GELU: in place when nothing is kept
+      if (keep.layer) add(z_.g);  // after the activation: in place when nothing is kept
       add(z_.u);                  // the output, in bert the sum before the norm
-      if (!gelu) drop(z_.h);
+      if (!gelu) drop(keep.layer ? z_.g : z_.h);
     }
     if (bert_) {
       if (!norms) drop(z_.u);
       if (output) add(z_.u);
       add(z_.s), add(z_.s);
     }
-    if (!keep.layer) drop(z_.u), drop(4 * z_.s);  // gpt: middle; bert: the sum; statistics of two norms
+    if (!keep.layer) drop(z_.u), drop(2 * z_.n);  // middle, in bert the sum; statistics of two norms
     if (!bert_ && keep.layer && !keep.middle) drop(z_.u);
   }
   // From qkv to attended.
@@ -300,22 +312,22 @@ class StepWalk {
   void backward_layer(const Keep& keep) {
     if (bert_) drop(2 * z_.s), drop(z_.u);  // the second norm's statistics and the sum before it
     if (keep.gelu || !levers_.form.by_rows) {
-      if (!keep.gelu) add(z_.h);
-      drop(z_.h);  // after GELU
-      add(z_.h);   // the MLP's gradient
-      drop(z_.h);  // before GELU
-    } else {       // whose place the MLP's gradient takes
-      add(z_.h_chunk), drop(z_.h_chunk);
+      if (!keep.gelu) add(z_.g);
+      drop(z_.g);  // after the activation
+      add(z_.g);   // its gradient
+      drop(z_.g);  // and in gpt and bert, where that is as large, what came before instead
+    } else {       // whose place the gradient takes
+      add(z_.g_chunk), drop(z_.g_chunk);
     }
     if (!keep.middle) add(z_.u);
     if (!bert_ && !keep.norms && levers_.form.by_rows && levers_.slice.parts == 1) {
-      add(z_.u_chunk), drop(z_.h), drop(2 * z_.s), drop(z_.u_chunk);
+      add(z_.u_chunk), drop(z_.h), drop(z_.n), drop(z_.u_chunk);
     } else {
       if (!keep.norms) add(z_.u);
       drop(z_.u);             // the norm before the MLP
       if (!bert_) add(z_.u);  // its gradient
       drop(z_.h);             // the MLP's gradient
-      drop(2 * z_.s);
+      drop(z_.n);
       if (!bert_) drop(z_.u);
     }
     drop(z_.u);  // middle
@@ -324,7 +336,7 @@ class StepWalk {
       if (!keep.norms) add(z_.u);
       drop(z_.u);  // norm 1
       add(z_.u);   // its gradient
-      drop(z_.u), drop(2 * z_.s);
+      drop(z_.u), drop(z_.n);
     }
     drop(z_.q);  // gradient of qkv
   }

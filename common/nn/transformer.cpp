@@ -85,11 +85,22 @@ void Transformer<T>::initialise(Context& context, std::size_t i, T* value, std::
     const std::string_view name = p.name;
     const bool onto_residual = p.layer && (name == "projection" || name == "contract");
     const float scale = onto_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
-    const std::size_t row_parts = p.split == Split::rows || p.split == Split::thirds ? slice_.parts : 1;
-    const std::size_t column_parts = p.split == Split::columns ? slice_.parts : 1;
-    fill_uniform_part(context, value,
-                      {p.rows, p.columns, p.split == Split::thirds ? 3u : 1u, row_parts, column_parts, slice_.part},
-                      bound * scale, seed, p.number);
+    const bool by_columns = p.split == Split::columns;
+    MatrixPart part{.rows = p.rows,
+                    .columns = p.columns,
+                    .first_column = by_columns ? slice_.part * p.columns : 0,
+                    .all_columns = p.columns * (by_columns ? slice_.parts : 1)};
+    const auto fill_rows = [&](std::size_t rows, std::size_t first_of_group, bool cut) {
+      part.rows = rows, part.first_row = first_of_group + (cut ? slice_.part * rows : 0);
+      fill_uniform_part(context, value, part, bound * scale, seed, p.number);
+      value += rows * p.columns;
+    };
+    if (slice_.parts == 1 || p.split != Split::groups) return fill_rows(p.rows, 0, p.split == Split::rows);
+    std::size_t before = 0;  // rows of the whole tensor
+    for (const std::size_t rows : p.groups) {
+      if (rows != 0) fill_rows(rows, before, true);
+      before += rows * slice_.parts;
+    }
   });
 }
 
@@ -105,8 +116,9 @@ std::vector<ParameterOf<T>> Transformer<T>::parameters() {
 // Where tensors_of() puts the layer's first tensor, of all layers' numbers.
 template <class T>
 std::size_t Transformer<T>::first_of_layer(std::size_t l) const noexcept {
-  const std::size_t before = slice_.embeds() ? (spec_.bert() ? 5 : 2) : slice_.has_head(spec_) ? 1 : 0;
-  return before + (l - slice_.first_layer) * Block<T>::kTensors;
+  const std::size_t before =
+      slice_.embeds() ? embedding_tensors(spec_) : static_cast<std::size_t>(spec_.tied && slice_.has_head(spec_));
+  return before + (l - slice_.first_layer) * static_cast<std::size_t>(layer_slots(spec_).count);
 }
 
 template <class T>
@@ -141,7 +153,7 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
   const std::size_t rows = batch.rows(), width = spec_.width;
   DeviceBuffer<T> x = activation(context, checked_product(rows, width), spec_.bert() ? "embedding sum" : "layer input");
   // Text is one segment: token type 0 everywhere.
-  embedding_forward(context, batch.tokens.data(), value(kToken), value(kPosition),
+  embedding_forward(context, batch.tokens.data(), value(kToken), spec_.llama() ? nullptr : value(kPosition),
                     spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width);
   if (!spec_.bert()) return x;
   kept.sum = std::move(x);
@@ -156,24 +168,26 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
 // Layer l at work, on x.
 template <class T>
 Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const {
-  return {
-      .context = context,
-      .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts, !spec_.bert()},
-      .form = form_.attention,
-      .by_rows = form_.by_rows,
-      .x = x,
-      .tensors = &tensors_[first_of_layer(l)],
-      .width = spec_.width,
-      .hidden = spec_.hidden() / slice_.parts,
-      .first_part = slice_.part == 0,
-      .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr};
+  return {.context = context,
+          .spec = spec_,
+          .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts,
+                        !spec_.bert(), spec_.keys() / slice_.parts},
+          .form = form_.attention,
+          .by_rows = form_.by_rows,
+          .x = x,
+          .tensors = &tensors_[first_of_layer(l)],
+          .slots = layer_slots(spec_),
+          .width = spec_.width,
+          .hidden = spec_.hidden() / slice_.parts,
+          .first_part = slice_.part == 0,
+          .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr};
 }
 
 template <class T>
 DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                               const Keep& keep, LayerActivations<T>& kept) {
   const Block<T> layer = block(context, l, batch, x);
-  return spec_.bert() ? bert_forward(layer, keep, kept, true) : gpt_forward(layer, keep, kept, true);
+  return spec_.bert() ? bert_forward(layer, keep, kept, true) : pre_norm_forward(layer, keep, kept, true);
 }
 
 template <class T>
@@ -199,7 +213,7 @@ void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenB
   Keep keep = form_.keep;
   keep.layer = keep.middle = keep.probabilities = true;  // what is there, and soon needed
   const Block<T> layer = block(context, l, batch, x);
-  (void)(spec_.bert() ? bert_forward(layer, keep, kept, false) : gpt_forward(layer, keep, kept, false));
+  (void)(spec_.bert() ? bert_forward(layer, keep, kept, false) : pre_norm_forward(layer, keep, kept, false));
 }
 
 template <class T>
@@ -209,7 +223,7 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
     throw std::logic_error("backward_layer() reads a layer of which nothing was kept: call rebuild_layer() first");
   const Block<T> layer = block(context, l, batch, x);
   if (spec_.bert()) return bert_backward(layer, std::move(kept), gradient, accumulate);
-  gpt_backward(layer, std::move(kept), gradient, accumulate);
+  pre_norm_backward(layer, std::move(kept), gradient, accumulate);
 }
 
 template <class T>
@@ -229,9 +243,11 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
     column_sum(context, d.data(), gradient(kType), rows, width, accumulate);
     zero(kType, width);  // no token is of the other type
   }
-  embedding_backward(context, batch.tokens.data(), d.data(), gradient(kToken), gradient(kPosition), rows, batch.seq,
-                     width, accumulate);
-  zero(kPosition, used);
+  if (!spec_.tied) zero(kToken, 0);  // a tied head's gradient is there already
+  T* const d_position = spec_.llama() ? nullptr : gradient(kPosition);
+  embedding_backward(context, batch.tokens.data(), d.data(), gradient(kToken), d_position, rows, batch.seq, width,
+                     accumulate);
+  if (d_position) zero(kPosition, used);
 }
 
 // ---------------------------------------------------------------------------------------------------------- whole step

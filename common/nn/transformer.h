@@ -267,7 +267,8 @@ class Transformer {
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
   Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const;
   void make_logits(Context& context, const T* normed, T* logits, std::size_t rows);
-  void token_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows, bool accumulate);
+  std::size_t head_weight() const noexcept;
+  void head_weight_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows, bool accumulate);
   HeadActivations head_before_logits(Context& context, const TokenBatch& batch, const T* x);
   HeadActivations run_head(Context& context, const TokenBatch& batch, const T* x);
   DeviceBuffer<T> chunked_head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,

@@ -1,39 +1,45 @@
 #pragma once
-// One layer of a transformer at work. What the styles of a block share is here; each style has a file of its own
-// (gpt_block.cpp, bert_block.cpp). Part of the model: others include transformer.h.
+// One layer of a transformer at work. What the styles of a block share is here; where the norms stand has a file of its
+// own (pre_norm_block.cpp: gpt and llama; bert_block.cpp). Part of the model: others include transformer.h.
 
 #include <algorithm>
 #include <functional>
 
 #include "nn/attention.h"
+#include "nn/decoder_ops.h"
 #include "nn/ops.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
+#include "nn/transformer_tensors.h"
 
 namespace oomlab::nn {
 
 /// A layer's tensors, batch and sizes, for the time of one pass through it.
 template <class T>
 struct Block {
-  // Where a layer's tensors are, counted from its first; a weight is followed by its bias, a gamma by its beta.
+  // A layer's tensors; a weight is followed by its bias, a gamma by its beta. Where they are says LayerSlots.
   static constexpr std::size_t kQkv = 0, kProjection = 2, kNorm1 = 4, kExpand = 6, kContract = 8, kNorm2 = 10;
-  static constexpr std::size_t kTensors = 12;
 
   Context& context;
+  const TransformerSpec& spec;
   AttentionShape attention;  ///< of this part
   AttentionForm form;
   bool by_rows;  ///< StepForm's
   const T* x;    ///< the layer's input [R, C]
   const ParameterOf<T>* tensors;
-  std::size_t width, hidden;  ///< C; 4 C of this part
+  LayerSlots slots;
+  std::size_t width, hidden;  ///< C; F of this part
   bool first_part;            ///< the one that adds what the parts have in common
   const std::function<void(Context&, T* data, std::size_t count)>* sum;  ///< over the parts; null: there is one
 
   std::size_t rows() const { return attention.sequences * attention.seq; }
   std::size_t inner() const { return attention.width; }
   std::size_t count() const { return checked_product(rows(), width); }
-  const T* value(std::size_t i) const { return tensors[i].value; }
-  T* gradient(std::size_t i) const { return tensors[i].gradient; }
+  /// Of a row before the MLP's activation.
+  std::size_t before() const { return spec.llama() ? 2 * hidden : hidden; }
+  /// Null where the style has no such tensor.
+  const T* value(std::size_t i) const { return slots.at[i] < 0 ? nullptr : tensors[slots.at[i]].value; }
+  T* gradient(std::size_t i) const { return slots.at[i] < 0 ? nullptr : tensors[slots.at[i]].gradient; }
   DeviceBuffer<T> activation(std::size_t count, const char* tag) const {
     return context.buffer<T>(count, Category::activations, tag);
   }
@@ -46,13 +52,29 @@ struct Block {
 
   /// norm(from), to `to`, which may be null; mean and rstd are new.
   void norm(std::size_t which, const T* from, DeviceBuffer<float>& mean, DeviceBuffer<float>& rstd, T* to) const {
-    mean = context.buffer<float>(rows(), Category::activations, "norm mean");
+    if (!spec.llama()) mean = context.buffer<float>(rows(), Category::activations, "norm mean");
     rstd = context.buffer<float>(rows(), Category::activations, "norm rstd");
-    layer_norm_forward(context, from, value(which), value(which + 1), to, mean.data(), rstd.data(), rows(), width);
+    if (spec.llama())
+      rms_norm_forward(context, from, value(which), to, rstd.data(), rows(), width, spec.epsilon);
+    else
+      layer_norm_forward(context, from, value(which), value(which + 1), to, mean.data(), rstd.data(), rows(), width);
+  }
+  /// y = from · Wᵀ, and the bias, where there is one.
+  void linear(const T* from, std::size_t weight, T* y, std::size_t in, std::size_t out) const {
+    if (value(weight + 1))
+      linear_bias_forward(context, from, value(weight), value(weight + 1), y, rows(), in, out);
+    else
+      linear_forward(context, from, value(weight), y, rows(), in, out);
   }
   void qkv(const T* from, LayerActivations<T>& kept) const {
-    kept.qkv = activation(checked_product(checked_product(rows(), inner()), 3), "qkv");
-    linear_bias_forward(context, from, value(kQkv), value(kQkv + 1), kept.qkv.data(), rows(), width, 3 * inner());
+    kept.qkv = activation(checked_product(rows(), attention.qkv_width()), "qkv");
+    linear(from, kQkv, kept.qkv.data(), width, attention.qkv_width());
+    if (spec.llama()) rotate(kept.qkv.data(), false);
+  }
+  /// The heads of Q and K, each row's to its position.
+  void rotate(T* of_qkv, bool back) const {
+    rotate_heads(context, of_qkv, attention.qkv_width(), rows(), attention.heads + attention.keys(), attention.depth(),
+                 rotary_frequencies(spec.rotary, attention.depth()), {.seq = attention.seq}, back);
   }
   /// From qkv to middle = x + attention(…).
   void attend(const Keep& keep, LayerActivations<T>& kept) const {
@@ -91,37 +113,51 @@ struct Block {
     return context.buffer<float>(checked_product(rows(), attention.heads), Category::activations, tag);
   }
   void expand(const T* from, LayerActivations<T>& kept) const {
-    kept.hidden = activation(checked_product(rows(), hidden), "before GELU");
-    linear_bias_forward(context, from, value(kExpand), value(kExpand + 1), kept.hidden.data(), rows(), width, hidden);
+    kept.hidden = activation(checked_product(rows(), before()), spec.llama() ? "gate and up" : "before GELU");
+    linear(from, kExpand, kept.hidden.data(), width, before());
   }
-  void gelu(const Keep& keep, LayerActivations<T>& kept) const {
+  void activate(const Keep& keep, LayerActivations<T>& kept) const {
     if (keep.layer) {
-      gelu_beside_hidden("GELU", kept);
-    } else {  // nobody will ask what came before GELU
+      activate_beside_hidden(spec.llama() ? "SwiGLU" : "GELU", kept);
+    } else {  // nobody will ask what came before
       kept.activated = std::move(kept.hidden);
-      bias_activation(context, kept.activated.data(), nullptr, rows(), hidden, Activation::gelu);
+      T* const data = kept.activated.data();
+      if (spec.llama())
+        swiglu_forward(context, data, data, before(), rows(), hidden);
+      else
+        bias_activation(context, data, nullptr, rows(), hidden, Activation::gelu);
     }
   }
-  /// A buffer of its own for GELU's output.
-  void gelu_beside_hidden(const char* tag, LayerActivations<T>& kept) const {
-    kept.activated = activation(kept.hidden.size(), tag);
-    bias_activation_keep(context, kept.hidden.data(), nullptr, kept.activated.data(), rows(), hidden, Activation::gelu);
+  /// A buffer of its own for the activation's output.
+  void activate_beside_hidden(const char* tag, LayerActivations<T>& kept) const {
+    kept.activated = activation(checked_product(rows(), hidden), tag);
+    activate_rows(kept.hidden.data(), kept.activated.data(), rows());
+  }
+  /// From some rows before the activation to as many after it.
+  void activate_rows(T* from, T* to, std::size_t count) const {
+    if (spec.llama())
+      swiglu_forward(context, from, to, hidden, count, hidden);
+    else
+      bias_activation_keep(context, from, nullptr, to, count, hidden, Activation::gelu);
   }
   /// residual + the MLP's second product.
   DeviceBuffer<T> contract(const T* residual, const char* tag, const Keep& keep, LayerActivations<T>& kept) const {
     DeviceBuffer<T> y = activation(count(), tag);
-    linear_forward(context, kept.activated.data(), value(kContract), y.data(), rows(), hidden, width);
+    const std::size_t row_stride = kept.activated.size() / rows();  // SwiGLU's output may lie where gate and up lay
+    gemm_strided<T>(context, false, true, rows(), width, hidden, 1.0f, {kept.activated.data(), row_stride, 0},
+                    {value(kContract), hidden, 0}, 0.0f, {y.data(), width, 0}, 1);
     sum_over_parts(y);
     add_residual(context, residual, y.data(), value(kContract + 1), y.data(), rows(), width);
     if (!keep.layer || !keep.gelu) kept.activated.reset();
     return y;
   }
 
-  /// From `hidden` to residual + MLP(…), whose GELU is not kept: some rows of it at a time, if the form is by rows.
+  /// From `hidden` to residual + MLP(…), whose activation is not kept: some rows of it at a time, if the form is by
+  /// rows.
   DeviceBuffer<T> second_half(const DeviceBuffer<T>& residual, const char* tag, const Keep& keep,
                               LayerActivations<T>& kept) const {
     if (!by_rows || !keep.layer || keep.gelu) {
-      gelu(keep, kept);
+      activate(keep, kept);
       return contract(residual.data(), tag, keep, kept);
     }
     DeviceBuffer<T> y = activation(count(), tag);
@@ -130,12 +166,11 @@ struct Block {
     add_residual(context, residual.data(), y.data(), value(kContract + 1), y.data(), rows(), width);
     return y;
   }
-  /// y = beta · y + GELU(hidden) · Wᵀ.
+  /// y = beta · y + activation(hidden) · Wᵀ.
   void contract_by_rows(LayerActivations<T>& kept, float beta, T* y) const {
-    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden), "GELU of some rows");
+    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
-      bias_activation_keep(context, kept.hidden.data() + first * hidden, nullptr, chunk.data(), count, hidden,
-                           Activation::gelu);
+      activate_rows(kept.hidden.data() + first * before(), chunk.data(), count);
       gemm(context, false, true, count, width, hidden, 1.0f, chunk.data(), value(kContract), beta, y + first * width);
     });
   }
@@ -146,14 +181,21 @@ struct Block {
                       const DeviceBuffer<float>& rstd) const {
     if (output) return;
     output = activation(count(), "recomputed norm");
-    layer_norm_recompute(context, before, mean.data(), rstd.data(), value(which), value(which + 1), output.data(),
-                         rows(), width);
+    recompute_norm_rows(which, before, mean.data(), rstd.data(), output.data(), rows());
+  }
+  /// Of an RMS norm `mean` is not read.
+  void recompute_norm_rows(std::size_t which, const T* before, const float* mean, const float* rstd, T* output,
+                           std::size_t count) const {
+    if (spec.llama())
+      rms_norm_recompute(context, before, rstd, value(which), output, count, width);
+    else
+      layer_norm_recompute(context, before, mean, rstd, value(which), value(which + 1), output, count, width);
   }
   void recompute_middle(LayerActivations<T>& kept) const {
     if (!kept.middle) middle(kept);
   }
-  void recompute_gelu(LayerActivations<T>& kept) const {
-    if (!kept.activated) gelu_beside_hidden("recomputed GELU", kept);
+  void recompute_activation(LayerActivations<T>& kept) const {
+    if (!kept.activated) activate_beside_hidden(spec.llama() ? "recomputed SwiGLU" : "recomputed GELU", kept);
   }
   /// Rows that are worked on at a time, by rows: a quarter.
   std::size_t chunk_rows() const { return (rows() + 3) / 4; }
@@ -174,43 +216,65 @@ struct Block {
   /// Consumes the norm's statistics; `into` is dy itself, or the residual that the gradient is added to.
   void norm_backward(std::size_t which, const DeviceBuffer<T>& dy, const T* before, DeviceBuffer<float>& mean,
                      DeviceBuffer<float>& rstd, DeviceBuffer<T>& into, bool accumulate) const {
-    layer_norm_backward_weight(context, dy.data(), before, mean.data(), rstd.data(), gradient(which),
-                               gradient(which + 1), rows(), width, accumulate);
-    layer_norm_backward_input(context, dy.data(), before, mean.data(), rstd.data(), value(which), into.data(), rows(),
-                              width, &into != &dy);
+    norm_backward_rows(which, dy.data(), before, mean.data(), rstd.data(), into.data(), rows(), &into != &dy,
+                       accumulate);
     mean.reset();
     rstd.reset();
+  }
+  /// `add`: to what is there.
+  void norm_backward_rows(std::size_t which, const T* dy, const T* before, const float* mean, const float* rstd,
+                          T* into, std::size_t count, bool add, bool accumulate) const {
+    if (spec.llama()) {
+      rms_norm_backward_weight(context, dy, before, rstd, gradient(which), count, width, accumulate);
+      rms_norm_backward_input(context, dy, before, rstd, value(which), into, count, width, add);
+    } else {
+      layer_norm_backward_weight(context, dy, before, mean, rstd, gradient(which), gradient(which + 1), count, width,
+                                 accumulate);
+      layer_norm_backward_input(context, dy, before, mean, rstd, value(which), into, count, width, add);
+    }
   }
   /// From d, the gradient of the MLP's output, to that of `hidden`.
   DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
     if (!kept.activated && by_rows) return contract_backward_by_rows(d, kept, accumulate);
-    recompute_gelu(kept);
+    recompute_activation(kept);
     weights(kContract, d, kept.activated.data(), hidden, width, accumulate);
     kept.activated.reset();
-    DeviceBuffer<T> d_hidden = activation(kept.hidden.size(), "MLP gradient");
+    DeviceBuffer<T> d_hidden = activation(checked_product(rows(), hidden), "MLP gradient");
     linear_backward_input(context, d.data(), value(kContract), d_hidden.data(), rows(), hidden, width);
+    if (spec.llama()) {  // whose gradient takes the place of gate and up
+      swiglu_backward(context, d_hidden.data(), kept.hidden.data(), rows(), hidden);
+      return std::move(kept.hidden);
+    }
     activation_backward(context, d_hidden.data(), kept.hidden.data(), d_hidden.size(), Activation::gelu);
     kept.hidden.reset();
     return d_hidden;
   }
-  /// The same where GELU's output was not kept, by rows: some of it at a time, and the gradient takes the place of
-  /// `hidden`.
+  /// The same where the activation's output was not kept, by rows: some of it at a time, and the gradient takes the
+  /// place of `hidden`.
   DeviceBuffer<T> contract_backward_by_rows(const DeviceBuffer<T>& d, LayerActivations<T>& kept,
                                             bool accumulate) const {
-    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden), "GELU of some rows");
+    DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
-      T* const before = kept.hidden.data() + first * hidden;
+      T* const from = kept.hidden.data() + first * before();
       const T* const dy = d.data() + first * width;
-      bias_activation_keep(context, before, nullptr, chunk.data(), count, hidden, Activation::gelu);
+      activate_rows(from, chunk.data(), count);
       linear_backward_weight(context, dy, chunk.data(), gradient(kContract), gradient(kContract + 1), count, hidden,
                              width, accumulate || first > 0);
       linear_backward_input(context, dy, value(kContract), chunk.data(), count, hidden, width);
-      gelu_backward_over(context, chunk.data(), before, count * hidden);
+      if (spec.llama())
+        swiglu_backward(context, chunk.data(), from, count, hidden);
+      else
+        gelu_backward_over(context, chunk.data(), from, count * hidden);
     });
     return std::move(kept.hidden);
   }
   /// From d, the gradient of `middle`, to that of qkv.
   DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
+    DeviceBuffer<T> d_qkv = scores_backward(d, kept, accumulate);
+    if (spec.llama()) rotate(d_qkv.data(), true);
+    return d_qkv;
+  }
+  DeviceBuffer<T> scores_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
     kept.middle.reset();
     weights(kProjection, d, kept.attended.data(), inner(), width, accumulate);
     if (form != AttentionForm::fused) kept.attended.reset();
@@ -233,9 +297,9 @@ struct Block {
 // is the gradient with respect to the output before, and to x afterwards; what `kept` lacks is computed again.
 
 template <class T>
-DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
+DeviceBuffer<T> pre_norm_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
 template <class T>
-void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
+void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
 
 template <class T>
 DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "nn/decoder_ops.h"
 #include "nn/ops.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
@@ -22,6 +23,12 @@ float mean_factor(const TokenBatch& batch, const StepOptions& options) {
 
 }  // namespace
 
+// Where the head's matrix is.
+template <class T>
+std::size_t Transformer<T>::head_weight() const noexcept {
+  return spec_.tied ? kToken : first_of_head() + kOwnHead;
+}
+
 // Of `x` nothing is kept here.
 template <class T>
 typename Transformer<T>::HeadActivations Transformer<T>::head_before_logits(Context& context, const TokenBatch& batch,
@@ -37,10 +44,13 @@ typename Transformer<T>::HeadActivations Transformer<T>::head_before_logits(Cont
     x = kept.activated.data();
   }
   kept.normed = activation(context, count, "head norm");
-  kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
+  if (!spec_.llama()) kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
   kept.rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
-  layer_norm_forward(context, x, value(norm), value(norm + 1), kept.normed.data(), kept.mean.data(), kept.rstd.data(),
-                     rows, width);
+  if (spec_.llama())
+    rms_norm_forward(context, x, value(norm), kept.normed.data(), kept.rstd.data(), rows, width, spec_.epsilon);
+  else
+    layer_norm_forward(context, x, value(norm), value(norm + 1), kept.normed.data(), kept.mean.data(), kept.rstd.data(),
+                       rows, width);
   return kept;
 }
 
@@ -51,7 +61,7 @@ void Transformer<T>::make_logits(Context& context, const T* normed, T* logits, s
     linear_bias_forward(context, normed, value(kToken), value(first_of_head() + kDecoderBias), logits, rows,
                         spec_.width, spec_.vocabulary);
   else
-    linear_forward(context, normed, value(kToken), logits, rows, spec_.width, spec_.vocabulary);
+    linear_forward(context, normed, value(head_weight()), logits, rows, spec_.width, spec_.vocabulary);
 }
 
 template <class T>
@@ -83,11 +93,12 @@ void Transformer<T>::cross_entropy(Context& context, const TokenBatch& batch, T*
   scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
 }
 
-// From the logits' gradient [rows, V] to that of the tied embedding, which gets another one in embed_backward().
+// From the logits' gradient [rows, V] to that of the head's matrix. A tied one, the token embedding, gets another one
+// in embed_backward().
 template <class T>
-void Transformer<T>::token_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows,
-                                    bool accumulate) {
-  linear_backward_weight(context, d_logits, normed, gradient(kToken),
+void Transformer<T>::head_weight_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows,
+                                          bool accumulate) {
+  linear_backward_weight(context, d_logits, normed, gradient(head_weight()),
                          spec_.bert() ? gradient(first_of_head() + kDecoderBias) : nullptr, rows, spec_.width,
                          spec_.vocabulary, accumulate);
 }
@@ -95,10 +106,11 @@ void Transformer<T>::token_gradient(Context& context, const T* d_logits, const T
 template <class T>
 DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations kept, bool accumulate) {
   const std::size_t rows = kept.x.size() / spec_.width;
-  token_gradient(context, kept.logits.data(), kept.normed.data(), rows, accumulate);
+  head_weight_gradient(context, kept.logits.data(), kept.normed.data(), rows, accumulate);
   kept.normed.reset();
   DeviceBuffer<T> d = activation(context, kept.x.size(), "residual gradient");
-  linear_backward_input(context, kept.logits.data(), value(kToken), d.data(), rows, spec_.width, spec_.vocabulary);
+  linear_backward_input(context, kept.logits.data(), value(head_weight()), d.data(), rows, spec_.width,
+                        spec_.vocabulary);
   kept.logits.reset();
   return before_logits_backward(context, std::move(kept), std::move(d), accumulate);
 }
@@ -125,8 +137,8 @@ DeviceBuffer<T> Transformer<T>::chunked_head(Context& context, const TokenBatch&
       make_logits(context, normed, logits.data(), count);
       cross_entropy_with_gradient(context, logits.data(), batch.labels.data() + first, row_loss.data() + first, count,
                                   spec_.vocabulary, mean_of, scale_on_device);
-      token_gradient(context, logits.data(), normed, count, options.accumulate || first > 0);
-      linear_backward_input(context, logits.data(), value(kToken), normed, count, width, spec_.vocabulary);
+      head_weight_gradient(context, logits.data(), normed, count, options.accumulate || first > 0);
+      linear_backward_input(context, logits.data(), value(head_weight()), normed, count, width, spec_.vocabulary);
     }
     scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
   }
@@ -142,6 +154,12 @@ DeviceBuffer<T> Transformer<T>::before_logits_backward(Context& context, HeadAct
   const std::size_t width = spec_.width, rows = kept.x.size() / width;
   const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
   const T* before_norm = spec_.bert() ? kept.activated.data() : kept.x.data();
+  if (spec_.llama()) {
+    rms_norm_backward_weight(context, d.data(), before_norm, kept.rstd.data(), gradient(norm), rows, width, accumulate);
+    rms_norm_backward_input(context, d.data(), before_norm, kept.rstd.data(), value(norm), d.data(), rows, width,
+                            false);
+    return d;
+  }
   layer_norm_backward_weight(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), gradient(norm),
                              gradient(norm + 1), rows, width, accumulate);
   layer_norm_backward_input(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), value(norm), d.data(),

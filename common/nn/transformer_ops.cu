@@ -5,172 +5,9 @@
 
 #include <cmath>
 
-#include "nn/column_sum.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
-
-// ---------------------------------------------------------------------------------------------------------- layer norm
-
-namespace {
-
-constexpr float kEpsilon = 1e-5f;
-
-// The row's normalised and scaled values, from its statistics.
-template <class T, bool kPacks>
-__device__ void normalise(const T* x, const T* gamma, const T* beta, T* y, std::size_t width, float mean, float rstd) {
-  for_packs<T>(BlockRange{}, width, kPacks, [&](auto v, std::size_t i) {
-    using V = decltype(v);
-    v = load<V>(x, i);
-    const V g = load<V>(gamma, i), b = load<V>(beta, i);
-    each_lane<V>([&](std::size_t k) {
-      const float hat = (static_cast<float>(v[k]) - mean) * rstd;
-      v[k] = static_cast<T>(fmaf(hat, static_cast<float>(g[k]), static_cast<float>(b[k])));
-    });
-    store(y, i, v);
-  });
-}
-
-template <class T, bool kPacks>
-__global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* y, float* mean_out, float* rstd_out,
-                                  std::size_t rows, std::size_t width) {
-  for (std::size_t row : row_range(rows)) {
-    const T* from = x + row * width;
-    const float mean = block_sum_over<T>(width,
-                                         [&](auto count, std::size_t i, float* sums) {
-                                           float v[count];
-                                           load_floats<kPacks, count>(v, from + i);
-                                           for (std::size_t k = 0; k < count; ++k) sums[k] += v[k];
-                                         }) /
-                       static_cast<float>(width);
-    const float variance = block_sum_over<T>(width,
-                                             [&](auto count, std::size_t i, float* sums) {
-                                               float v[count];
-                                               load_floats<kPacks, count>(v, from + i);
-                                               for (std::size_t k = 0; k < count; ++k)
-                                                 sums[k] += (v[k] - mean) * (v[k] - mean);
-                                             }) /
-                           static_cast<float>(width);
-    const float rstd = 1.0f / sqrtf(variance + kEpsilon);
-    if (y) normalise<T, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
-    for ([[maybe_unused]] std::size_t once : block_range(1)) {
-      mean_out[row] = mean;
-      rstd_out[row] = rstd;
-    }
-  }
-}
-
-template <class T, bool kPacks>
-__global__ void layer_norm_recompute_kernel(const T* x, const float* mean, const float* rstd, const T* gamma,
-                                            const T* beta, T* y, std::size_t rows, std::size_t width) {
-  for (std::size_t row : row_range(rows))
-    normalise<T, kPacks>(x + row * width, gamma, beta, y + row * width, width, mean[row], rstd[row]);
-}
-
-// A thread has more values in flight here than the registers of 1,024 threads hold.
-constexpr unsigned kNormBackwardThreads = 512;
-
-// With g = dy · gamma and h = (x − mean) · rstd:  dx = rstd · (g − mean(g) − h · mean(g · h)).
-template <class T, bool kPacks>
-__global__ void __launch_bounds__(kNormBackwardThreads)
-    layer_norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in, const T* gamma,
-                               T* dx, std::size_t rows, std::size_t width, bool add) {
-  for (std::size_t row : row_range(rows)) {
-    const std::size_t at = row * width;
-    const float mean = mean_in[row], rstd = rstd_in[row], share = 1.0f / static_cast<float>(width);
-    const float g_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
-                           float d[count], g[count];
-                           load_floats<kPacks, count>(d, dy + at + i);
-                           load_floats<kPacks, count>(g, gamma + i);
-                           for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * g[k];
-                         });
-    const float gh_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
-                            float d[count], v[count];
-                            load_floats<kPacks, count>(d, dy + at + i);
-                            load_floats<kPacks, count>(v, gamma + i);
-                            for (std::size_t k = 0; k < count; ++k) d[k] *= v[k];
-                            load_floats<kPacks, count>(v, x + at + i);
-                            for (std::size_t k = 0; k < count; ++k) sums[k] += d[k] * ((v[k] - mean) * rstd);
-                          });
-    // dx may be dy: a sum of all threads' is there when all of them have read theirs.
-    for_packs<T>(BlockRange{}, width, kPacks, [&](auto d, std::size_t i) {
-      using V = decltype(d);
-      d = load<V>(dy + at, i);
-      const V g = load<V>(gamma, i), v = load<V>(x + at, i);
-      V old{};
-      if (add) old = load<V>(dx + at, i);
-      each_lane<V>([&](std::size_t k) {
-        const float hat = (static_cast<float>(v[k]) - mean) * rstd;
-        const float own = rstd * (static_cast<float>(d[k]) * static_cast<float>(g[k]) - g_mean - hat * gh_mean);
-        d[k] = static_cast<T>(add ? static_cast<float>(old[k]) + own : own);
-      });
-      store(dx + at, i, d);
-    });
-  }
-}
-
-template <class T, bool kPacks, bool kNormalised>
-struct NormColumns {
-  const T *dy, *x;
-  const float *mean, *rstd;
-  std::size_t width;
-  __device__ float at(std::size_t row, std::size_t column) const {
-    const float d = static_cast<float>(dy[row * width + column]);
-    if constexpr (!kNormalised) return d;
-    return d * (static_cast<float>(x[row * width + column]) - mean[row]) * rstd[row];
-  }
-  __device__ void add_cell_row(float* sum, std::size_t row, std::size_t column) const {
-    float d[kCell];
-    load_floats<kPacks, kCell>(d, dy + row * width + column);
-    if constexpr (kNormalised) {
-      float v[kCell];
-      load_floats<kPacks, kCell>(v, x + row * width + column);
-      const float m = mean[row], r = rstd[row];
-      for (std::size_t k = 0; k < kCell; ++k) sum[k] += d[k] * (v[k] - m) * r;
-    } else {
-      for (std::size_t k = 0; k < kCell; ++k) sum[k] += d[k];
-    }
-  }
-};
-
-}  // namespace
-
-template <class T>
-void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* beta, std::type_identity_t<T>* y,
-                        float* mean, float* rstd, std::size_t rows, std::size_t width) {
-  const auto kernel = packs_fit<T>(width, x, gamma, beta, y) ? layer_norm_kernel<T, true> : layer_norm_kernel<T, false>;
-  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, gamma, beta, y, mean, rstd, rows, width);
-}
-
-template <class T>
-void layer_norm_recompute(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma,
-                          const T* beta, T* y, std::size_t rows, std::size_t width) {
-  const auto kernel = packs_fit<T>(width, x, gamma, beta, y) ? layer_norm_recompute_kernel<T, true>
-                                                             : layer_norm_recompute_kernel<T, false>;
-  launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, mean, rstd, gamma, beta, y, rows, width);
-}
-
-template <class T>
-void layer_norm_backward_input(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
-                               const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
-  const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? layer_norm_backward_kernel<T, true>
-                                                            : layer_norm_backward_kernel<T, false>;
-  launch(kernel, at_most(kNormBackwardThreads, shape_for_packed_rows<T>(rows, width)), context.stream(), dy, x, mean,
-         rstd, gamma, dx, rows, width, add);
-}
-
-template <class T>
-void layer_norm_backward_weight(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
-                                T* dgamma, T* dbeta, std::size_t rows, std::size_t width, bool accumulate) {
-  const auto both = [&]<bool kPacks>(std::bool_constant<kPacks>) {
-    launch_column_sum(context, NormColumns<T, kPacks, true>{dy, x, mean, rstd, width}, dgamma, rows, width, accumulate);
-    launch_column_sum(context, NormColumns<T, kPacks, false>{dy, x, mean, rstd, width}, dbeta, rows, width, accumulate);
-  };
-  if (packs_fit<T>(width, dy, x))
-    both(std::true_type{});
-  else
-    both(std::false_type{});
-}
 
 // ------------------------------------------------------------------------------------------------------------ residual
 
@@ -369,20 +206,12 @@ void cross_entropy_with_gradient(Context& context, T* logits, const int* labels,
 
 // --------------------------------------------------------------------------------------------------------- instances
 
-#define OOMLAB_INSTANCES(T)                                                                                          \
-  template void layer_norm_forward<T>(Context&, const T*, const T*, const T*, T*, float*, float*, std::size_t,       \
-                                      std::size_t);                                                                  \
-  template void layer_norm_recompute<T>(Context&, const T*, const float*, const float*, const T*, const T*, T*,      \
-                                        std::size_t, std::size_t);                                                   \
-  template void layer_norm_backward_input<T>(Context&, const T*, const T*, const float*, const float*, const T*, T*, \
-                                             std::size_t, std::size_t, bool);                                        \
-  template void layer_norm_backward_weight<T>(Context&, const T*, const T*, const float*, const float*, T*, T*,      \
-                                              std::size_t, std::size_t, bool);                                       \
-  template void add_residual<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t);               \
-  template void softmax_forward<T>(Context&, T*, const ScoreTile&, float);                                           \
-  template void softmax_backward<T>(Context&, const T*, T*, const ScoreTile&, float);                                \
-  template void softmax_forward_backward<T>(Context&, T*, T*, const ScoreTile&, float);                              \
-  template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float,    \
+#define OOMLAB_INSTANCES(T)                                                                                       \
+  template void add_residual<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t);            \
+  template void softmax_forward<T>(Context&, T*, const ScoreTile&, float);                                        \
+  template void softmax_backward<T>(Context&, const T*, T*, const ScoreTile&, float);                             \
+  template void softmax_forward_backward<T>(Context&, T*, T*, const ScoreTile&, float);                           \
+  template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float, \
                                                const float*);
 OOMLAB_INSTANCES(float)
 OOMLAB_INSTANCES(__half)

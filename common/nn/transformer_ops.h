@@ -13,17 +13,17 @@
 namespace oomlab::nn {
 
 /// x[r] = token[tokens[r]] + position[r mod seq] + everywhere: x [rows, width], token [vocabulary, width], position
-/// [seq, width], everywhere [width] or null (a token type that all have).
+/// [seq, width] or null (rotary positions come later), everywhere [width] or null (a token type that all have).
 /// Tokens must lie in 0…vocabulary−1.
 template <class T>
-void embedding_forward(Context& context, const int* tokens, const T* token, const T* position,
+void embedding_forward(Context& context, const int* tokens, const T* token, const std::type_identity_t<T>* position,
                        const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
                        std::size_t width);
-/// dtoken[tokens[r]] += dx[r] for every row (a tied head has put its own gradient there before), and dposition (+)= the
-/// sums over the sequences. Without atomics, so that the order is always the same.
+/// dtoken[tokens[r]] += dx[r] for every row (a tied head has put its own gradient there before), and dposition, unless
+/// null, (+)= the sums over the sequences. Without atomics, so that the order is always the same.
 template <class T>
-void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, T* dposition, std::size_t rows,
-                        std::size_t seq, std::size_t width, bool accumulate_position = false);
+void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, std::type_identity_t<T>* dposition,
+                        std::size_t rows, std::size_t seq, std::size_t width, bool accumulate_position = false);
 
 /// y = (x − mean) · rstd · gamma + beta for each row; mean[rows] and rstd[rows] are kept for the backward pass. y may
 /// be null: then only these are computed (Ba, Kiros and Hinton, 2016).

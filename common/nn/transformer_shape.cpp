@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <stdexcept>
 
 #include "nn/bad_model.h"
@@ -13,21 +14,32 @@ namespace oomlab::nn {
 
 namespace {
 
-// LAYERS-HEADS-WIDTH
-void parse_shape(std::string_view text, std::string_view list, TransformerSpec& spec) {
-  for (std::size_t* figure : {&spec.layers, &spec.heads, &spec.width}) {
-    const std::size_t dash = figure == &spec.width ? std::string_view::npos : list.find('-');
+// The numbers between dashes after the colon, as many as `figures`.
+void parse_figures(std::string_view text, const char* how, std::initializer_list<std::size_t*> figures) {
+  std::string_view list = text.substr(text.find(':') + 1);
+  for (std::size_t* const figure : figures) {
+    const std::size_t dash = figure == *(figures.end() - 1) ? std::string_view::npos : list.find('-');
     const std::string_view word = list.substr(0, dash);
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *figure);
     if (error == std::errc::result_out_of_range)
       bad_model(text, "has a figure that is too large: " + std::string(word));
     if (error != std::errc() || end != word.data() + word.size() || *figure == 0)
-      bad_model(text, "is not a shape; write gpt:LAYERS-HEADS-WIDTH, for example gpt:4-4-128");
+      bad_model(text, std::string("is not a shape; write ") + how);
     list.remove_prefix(dash == std::string_view::npos ? list.size() : dash + 1);
   }
+}
+
+void require_possible(std::string_view text, const TransformerSpec& spec) {
   if (spec.width % spec.heads != 0)
     bad_model(text, "has a width of " + std::to_string(spec.width) + ", which " + std::to_string(spec.heads) +
                         " heads do not divide");
+  if (spec.heads % spec.keys() != 0)
+    bad_model(text, "has " + std::to_string(spec.keys()) + " heads of keys and values, which do not divide " +
+                        std::to_string(spec.heads) + " heads");
+  if (spec.llama() && (spec.depth() % 2 != 0 || spec.depth() > kRotaryDepth))
+    bad_model(text, "has heads of " + std::to_string(spec.depth()) +
+                        " values; rotary positions turn an even number of them, at most " +
+                        std::to_string(kRotaryDepth));
   if (spec.layers > 1'000'000) bad_model(text, "has more than a million layers");
   try {
     (void)tensor_bytes(spec, sizeof(float));
@@ -36,13 +48,14 @@ void parse_shape(std::string_view text, std::string_view list, TransformerSpec& 
   }
 }
 
+// Llama 3.1's and 3.2's way to 131,072 positions from 8,192.
+constexpr Rotary llama3_rotary(double factor) { return {500000, Rotary::Scaling::llama3, factor, 1, 4, 8192}; }
+
 }  // namespace
 
 const char* name_of(LossForm form) noexcept { return form == LossForm::full ? "full" : "chunked"; }
 
-LossForm parse_loss(std::string_view name) {
-  return parse_named("loss", name, {LossForm::full, LossForm::chunked});
-}
+LossForm parse_loss(std::string_view name) { return parse_named("loss", name, {LossForm::full, LossForm::chunked}); }
 
 std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
   const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;
@@ -55,21 +68,39 @@ TransformerSpec parse_transformer(std::string_view text) {
   if (text == "bytes-gpt") return {name, Style::gpt, 4, 4, 128, 256, 256};
   if (text == "gpt2") return {name, Style::gpt, 12, 12, 768, 50257, 1024};
   if (text == "gpt3-175b") return {name, Style::gpt, 96, 96, 12288, 50257, 2048};
-  if (text == "llama-70b-like") return {name, Style::gpt, 80, 64, 8192, 32000, 4096};
   if (text == "bert-base") return {name, Style::bert, 12, 12, 768, 30522, 512};
   if (text == "bert-large") return {name, Style::bert, 24, 16, 1024, 30522, 512};
+  const Style llama = Style::llama;
+  if (text == "bytes-llama") return {name, llama, 3, 4, 64, 256, 512, 2, 172, true, false};
+  if (text == "llama-3.2-1b")
+    return {name, llama, 16, 32, 2048, 128256, 131072, 8, 8192, true, false, 1e-5f, llama3_rotary(32)};
+  if (text == "llama-3.1-8b")
+    return {name, llama, 32, 32, 4096, 128256, 131072, 8, 14336, false, false, 1e-5f, llama3_rotary(8)};
+  if (text == "llama-3.1-70b")
+    return {name, llama, 80, 64, 8192, 128256, 131072, 8, 28672, false, false, 1e-5f, llama3_rotary(8)};
+  if (text == "qwen2.5-7b")
+    return {name, llama, 28, 28, 3584, 152064, 131072, 4, 18944, false, true, 1e-6f, {.theta = 1e6}};
+  if (text == "mistral-7b") return {name, llama, 32, 32, 4096, 32000, 4096, 8, 14336, false, false};
   TransformerSpec spec{name, Style::gpt, 0, 0, 0, 258, 1024};
   if (text.starts_with("gpt:")) {
-    parse_shape(text, text.substr(4), spec);
+    parse_figures(text, "gpt:LAYERS-HEADS-WIDTH, for example gpt:4-4-128", {&spec.layers, &spec.heads, &spec.width});
   } else if (text.starts_with("bert:")) {
     spec.style = Style::bert;
     spec.positions = 512;
-    parse_shape(text, text.substr(5), spec);
+    parse_figures(text, "bert:LAYERS-HEADS-WIDTH, for example bert:4-4-128", {&spec.layers, &spec.heads, &spec.width});
+  } else if (text.starts_with("llama:")) {
+    spec.style = Style::llama;
+    spec.positions = 2048;
+    spec.qkv_bias = false;
+    parse_figures(text, "llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP, for example llama:4-4-2-128-344",
+                  {&spec.layers, &spec.heads, &spec.kv_heads, &spec.width, &spec.mlp});
   } else {
     bad_model(text,
-              "is unknown; known: bytes-gpt, gpt2, gpt3-175b, llama-70b-like, bert-base, bert-large, "
-              "gpt:LAYERS-HEADS-WIDTH, bert:...");
+              "is unknown; known: bytes-gpt, gpt2, gpt3-175b, bert-base, bert-large, bytes-llama, llama-3.2-1b, "
+              "llama-3.1-8b, llama-3.1-70b, qwen2.5-7b, mistral-7b, gpt:LAYERS-HEADS-WIDTH, bert:..., "
+              "llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP");
   }
+  require_possible(text, spec);
   return spec;
 }
 
@@ -77,6 +108,12 @@ std::vector<TensorShape> tensors_of(const TransformerSpec& spec, const Slice& sl
   if (slice.parts == 0 || spec.heads % slice.parts != 0 || slice.part >= slice.parts)
     throw std::invalid_argument(std::to_string(slice.parts) + " parts do not divide " + std::to_string(spec.heads) +
                                 " heads");
+  if (spec.keys() % slice.parts != 0)
+    throw std::invalid_argument(std::to_string(slice.parts) + " parts do not divide " + std::to_string(spec.keys()) +
+                                " heads of keys and values");
+  if (spec.hidden() % slice.parts != 0)
+    throw std::invalid_argument(std::to_string(slice.parts) + " parts do not divide " + std::to_string(spec.hidden()) +
+                                " hidden units");
   if (slice.end(spec) > spec.layers || slice.first_layer >= slice.end(spec))
     throw std::invalid_argument(spec.name + " has " + std::to_string(spec.layers) + " layers");
   std::vector<TensorShape> all;

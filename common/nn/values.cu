@@ -36,13 +36,9 @@ __global__ void fill_uniform_kernel(T* values, std::size_t count, float bound, s
 
 template <class T>
 __global__ void fill_uniform_part_kernel(T* values, MatrixPart p, float bound, std::uint64_t key) {
-  const std::size_t of_group = p.rows / p.groups;
-  const std::size_t first_row = p.row_parts > 1 ? p.part * of_group : 0;
-  const std::size_t first_column = p.column_parts > 1 ? p.part * p.columns : 0;
   for (std::size_t i : grid_range(p.rows * p.columns)) {
-    const std::size_t r = i / p.columns, c = i % p.columns;
-    const std::size_t row = r / of_group * (of_group * p.row_parts) + first_row + r % of_group;
-    values[i] = static_cast<T>(uniform(key, row * (p.columns * p.column_parts) + first_column + c) * bound);
+    const std::size_t row = p.first_row + i / p.columns, column = p.first_column + i % p.columns;
+    values[i] = static_cast<T>(uniform(key, row * p.all_columns + column) * bound);
   }
 }
 
@@ -67,7 +63,8 @@ template <class T>
 void fill_uniform_part(Context& context, T* values, const MatrixPart& part, float bound, std::uint64_t seed,
                        std::uint64_t stream) {
   const std::size_t count = part.rows * part.columns;
-  if (part.row_parts == 1 && part.column_parts == 1) return fill_uniform(context, values, count, bound, seed, stream);
+  if (part.first_row == 0 && part.columns == part.all_columns)
+    return fill_uniform(context, values, count, bound, seed, stream);
   const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
   launch(fill_uniform_part_kernel<T>, shape_for_items(count), context.stream(), values, part, bound, key);
 }

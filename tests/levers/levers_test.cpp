@@ -35,10 +35,17 @@ class Random {
 };
 
 nn::TransformerSpec any_model(Random& random) {
-  nn::TransformerSpec spec = nn::parse_transformer(random.coin() ? "gpt:1-1-1" : "bert:1-1-1");
+  nn::TransformerSpec spec = nn::parse_transformer(random.one_of({"gpt:1-1-1", "bert:1-1-1", "llama:1-1-1-2-1"}));
   spec.layers = random.from(1, 6);
   spec.heads = random.one_of<std::size_t>({1, 2, 3, 4, 6});
   spec.width = spec.heads * random.from(1, 12);
+  if (spec.llama()) {
+    spec.width *= 2;  // heads of an even number of values
+    do spec.kv_heads = random.from(1, spec.heads);
+    while (spec.heads % spec.kv_heads != 0);
+    spec.mlp = 6 * random.from(1, 20);  // which 2 and 3 parts divide
+    spec.tied = random.coin(), spec.qkv_bias = random.coin();
+  }
   spec.vocabulary = random.coin() ? random.from(258, 400) : random.from(258, 3000);  // 256 bytes and a mask at least
   spec.positions = random.from(16, 64);
   return spec;
@@ -85,8 +92,12 @@ void expect_planned(const ByCategory& predicted, const ByCategory& peak, const s
 }
 
 std::string words(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq) {
-  return fmt::format("{} of {} layers, {} heads, width {}, vocabulary {}, {} x {}", spec.bert() ? "bert" : "gpt",
-                     spec.layers, spec.heads, spec.width, spec.vocabulary, sequences, seq);
+  return fmt::format("{} of {} layers, {} heads over {}, width {}, MLP {}, vocabulary {}{}, {} x {}",
+                     spec.bert()    ? "bert"
+                     : spec.llama() ? "llama"
+                                    : "gpt",
+                     spec.layers, spec.heads, spec.keys(), spec.width, spec.hidden(), spec.vocabulary,
+                     spec.tied ? "" : ", head of its own", sequences, seq);
 }
 
 // One device: precision and schedule.
@@ -122,7 +133,7 @@ Layout any_layout(Random& random, const nn::TransformerSpec& spec) {
               .pp = random.one_of<std::size_t>({1, 1, 2, 3}),
               .zero = int(random.from(0, 3)),
               .one_forward_one_backward = random.coin()};
-  } while (layout.ranks() > std::size_t(devices) || spec.heads % layout.tp != 0 || layout.pp > spec.layers ||
+  } while (layout.ranks() > std::size_t(devices) || spec.keys() % layout.tp != 0 || layout.pp > spec.layers ||
            (layout.zero >= 2 && layout.pp > 1));
   return layout;
 }

@@ -1,4 +1,4 @@
-// Pre-norm (GPT-2): x + attention(norm(x)), then that + MLP(norm(that)).
+// Pre-norm (GPT-2, Llama): x + attention(norm(x)), then that + MLP(norm(that)).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -8,7 +8,7 @@
 namespace oomlab::nn {
 
 template <class T>
-DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output) {
+DeviceBuffer<T> pre_norm_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output) {
   const bool keep_norms = keep.layer && keep.norms;
   kept.norm1 = block.activation(block.count(), "norm 1");
   block.norm(Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1, kept.norm1.data());
@@ -21,14 +21,14 @@ DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActiva
   block.expand(kept.norm2.data(), kept);
   if (!keep_norms) kept.norm2.reset();
   if (!output) {
-    if (keep.gelu) block.gelu(keep, kept);
+    if (keep.gelu) block.activate(keep, kept);
     return {};
   }
   if (block.by_rows && keep.layer && !keep.gelu && !keep.middle && !block.sum) {
     DeviceBuffer<T> y = std::move(kept.middle);  // which is not kept, so the output may take its place
     block.contract_by_rows(kept, 1.0f, y.data());
-    bias_activation(block.context, y.data(), block.value(Block<T>::kContract + 1), block.rows(), block.width,
-                    Activation::none);
+    if (const T* bias = block.value(Block<T>::kContract + 1))
+      bias_activation(block.context, y.data(), bias, block.rows(), block.width, Activation::none);
     return y;
   }
   DeviceBuffer<T> y = block.second_half(kept.middle, "layer input", keep, kept);
@@ -40,31 +40,28 @@ DeviceBuffer<T> gpt_forward(const Block<T>& block, const Keep& keep, LayerActiva
 // From the gradient of the MLP's first product to that of `middle`, added to d: where the norm's output was not kept,
 // some rows' of it at a time.
 template <class T>
-static void gpt_expand_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden, LayerActivations<T>& kept,
-                                        DeviceBuffer<T>& d, bool accumulate) {
+static void pre_norm_expand_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden, LayerActivations<T>& kept,
+                                             DeviceBuffer<T>& d, bool accumulate) {
   constexpr std::size_t kExpand = Block<T>::kExpand, kNorm = Block<T>::kNorm2;
   DeviceBuffer<T> chunk = block.activation(checked_product(block.chunk_rows(), block.width), "norm of some rows");
   block.each_chunk([&](std::size_t first, std::size_t count) {
-    const T *const before = kept.middle.data() + first * block.width, *const dh =
-                                                                          d_hidden.data() + first * block.hidden;
-    const float *const mean = kept.mean2.data() + first, *const rstd = kept.rstd2.data() + first;
+    const T* const before = kept.middle.data() + first * block.width;
+    const T* const dh = d_hidden.data() + first * block.before();
+    const float* const mean = kept.mean2 ? kept.mean2.data() + first : nullptr;
+    const float* const rstd = kept.rstd2.data() + first;
     const bool add = accumulate || first > 0;
-    layer_norm_recompute(block.context, before, mean, rstd, block.value(kNorm), block.value(kNorm + 1), chunk.data(),
-                         count, block.width);
+    block.recompute_norm_rows(kNorm, before, mean, rstd, chunk.data(), count);
     linear_backward_weight(block.context, dh, chunk.data(), block.gradient(kExpand), block.gradient(kExpand + 1), count,
-                           block.width, block.hidden, add);
-    linear_backward_input(block.context, dh, block.value(kExpand), chunk.data(), count, block.width, block.hidden);
-    layer_norm_backward_weight(block.context, chunk.data(), before, mean, rstd, block.gradient(kNorm),
-                               block.gradient(kNorm + 1), count, block.width, add);
-    layer_norm_backward_input(block.context, chunk.data(), before, mean, rstd, block.value(kNorm),
-                              d.data() + first * block.width, count, block.width, true);
+                           block.width, block.before(), add);
+    linear_backward_input(block.context, dh, block.value(kExpand), chunk.data(), count, block.width, block.before());
+    block.norm_backward_rows(kNorm, chunk.data(), before, mean, rstd, d.data() + first * block.width, count, true, add);
   });
   kept.mean2.reset();
   kept.rstd2.reset();
 }
 
 template <class T>
-void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate) {
+void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate) {
   // From the gradient of a product's output to that of the norm before it, added to the residual's.
   const auto through_norm = [&](std::size_t product, DeviceBuffer<T> d_product, std::size_t columns, std::size_t norm,
                                 const T* before, DeviceBuffer<float>& mean, DeviceBuffer<float>& rstd) {
@@ -78,28 +75,29 @@ void gpt_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<
   DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
   block.recompute_middle(kept);
   if (!kept.norm2 && block.by_rows && !block.sum) {
-    gpt_expand_backward_by_rows(block, std::move(d_hidden), kept, d, accumulate);
+    pre_norm_expand_backward_by_rows(block, std::move(d_hidden), kept, d, accumulate);
   } else {  // sums over parts are of all rows at once
     block.recompute_norm(kept.norm2, Block<T>::kNorm2, kept.middle.data(), kept.mean2, kept.rstd2);
-    block.weights(Block<T>::kExpand, d_hidden, kept.norm2.data(), block.width, block.hidden, accumulate);
+    block.weights(Block<T>::kExpand, d_hidden, kept.norm2.data(), block.width, block.before(), accumulate);
     kept.norm2.reset();
-    through_norm(Block<T>::kExpand, std::move(d_hidden), block.hidden, Block<T>::kNorm2, kept.middle.data(), kept.mean2,
-                 kept.rstd2);
+    through_norm(Block<T>::kExpand, std::move(d_hidden), block.before(), Block<T>::kNorm2, kept.middle.data(),
+                 kept.mean2, kept.rstd2);
   }
 
   DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
   block.recompute_norm(kept.norm1, Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
-  block.weights(Block<T>::kQkv, d_qkv, kept.norm1.data(), block.width, 3 * block.inner(), accumulate);
+  block.weights(Block<T>::kQkv, d_qkv, kept.norm1.data(), block.width, block.attention.qkv_width(), accumulate);
   kept.norm1.reset();
-  through_norm(Block<T>::kQkv, std::move(d_qkv), 3 * block.inner(), Block<T>::kNorm1, block.x, kept.mean1, kept.rstd1);
+  through_norm(Block<T>::kQkv, std::move(d_qkv), block.attention.qkv_width(), Block<T>::kNorm1, block.x, kept.mean1,
+               kept.rstd1);
 }
 
-#define OOMLAB_GPT(T)                                                                             \
-  template DeviceBuffer<T> gpt_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
-  template void gpt_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
-OOMLAB_GPT(float)
-OOMLAB_GPT(__half)
-OOMLAB_GPT(__nv_bfloat16)
-#undef OOMLAB_GPT
+#define OOMLAB_PRE_NORM(T)                                                                             \
+  template DeviceBuffer<T> pre_norm_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
+  template void pre_norm_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
+OOMLAB_PRE_NORM(float)
+OOMLAB_PRE_NORM(__half)
+OOMLAB_PRE_NORM(__nv_bfloat16)
+#undef OOMLAB_PRE_NORM
 
 }  // namespace oomlab::nn

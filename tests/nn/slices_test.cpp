@@ -128,20 +128,25 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
 }
 
 // What one part has of a tensor of the whole model.
-std::vector<float> share(const std::vector<float>& whole, const TensorShape& full, const TensorShape& mine,
-                         std::size_t part, std::size_t parts) {
+std::vector<float> share(const TransformerSpec& spec, const std::vector<float>& whole, const TensorShape& full,
+                         const TensorShape& mine, std::size_t part, std::size_t parts) {
   if (full.count() == mine.count()) return whole;
   std::size_t rows = full.rows, columns = full.columns;
   if (full.rows == 1) std::swap(rows, columns);
-  const std::size_t groups = full.name.find("qkv") != std::string::npos ? 3 : 1;
+  const std::size_t keys = spec.keys() * spec.depth();
+  std::vector<std::size_t> groups{rows};
+  if (full.name.find("qkv") != std::string::npos) groups = {spec.width, keys, keys};
+  if (full.name.find("gate and up") != std::string::npos) groups = {spec.mlp, spec.mlp};
   const bool by_columns = full.rows > 1 && mine.columns < full.columns;
   std::vector<float> v;
-  for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t c = 0; c < columns; ++c) {
-      const std::size_t of_group = rows / groups;
-      const std::size_t owner = by_columns ? c / (columns / parts) : r % of_group / (of_group / parts);
-      if (owner == part) v.push_back(whole[r * columns + c]);
-    }
+  std::size_t first = 0;
+  for (const std::size_t of_group : groups) {
+    for (std::size_t r = 0; r < of_group; ++r)
+      for (std::size_t c = 0; c < columns; ++c)
+        if ((by_columns ? c / (columns / parts) : r / (of_group / parts)) == part)
+          v.push_back(whole[(first + r) * columns + c]);
+    first += of_group;
+  }
   return v;
 }
 
@@ -166,7 +171,8 @@ class Slices : public testing::TestWithParam<std::tuple<const char*, std::vector
 
 TEST_P(Slices, AreTheModel) {
   const auto& [name, stages, parts] = GetParam();
-  const TransformerSpec spec = parse_transformer(name);
+  TransformerSpec spec = parse_transformer(name);
+  if (spec.llama()) spec.tied = spec.layers % 2 != 0, spec.qkv_bias = !spec.tied;
   const Outcome whole = run(spec, {spec.layers}, 1)[0][0];
   const auto sliced = run(spec, stages, parts);
   EXPECT_NEAR(whole.loss, sliced.back()[0].loss, parts == 1 ? 0 : 1e-6 * whole.loss);
@@ -179,10 +185,11 @@ TEST_P(Slices, AreTheModel) {
         std::size_t j = 0;
         while (whole.shapes[j].name != mine.shapes[i].name) ++j;
         SCOPED_TRACE(mine.shapes[i].name + ", stage " + std::to_string(stage) + ", part " + std::to_string(part));
-        ASSERT_EQ(share(whole.values[j], whole.shapes[j], mine.shapes[i], part, parts), mine.values[i]);
-        // The token table is on the first and on the last stage; its gradient is the sum of both.
-        if (mine.shapes[i].unit == "token" && stages.size() > 1) continue;
-        const std::vector<float> expected = share(whole.gradients[j], whole.shapes[j], mine.shapes[i], part, parts);
+        ASSERT_EQ(share(spec, whole.values[j], whole.shapes[j], mine.shapes[i], part, parts), mine.values[i]);
+        // A tied token table is on the first and on the last stage; its gradient is the sum of both.
+        if (spec.tied && mine.shapes[i].unit == "token" && stages.size() > 1) continue;
+        const std::vector<float> expected =
+            share(spec, whole.gradients[j], whole.shapes[j], mine.shapes[i], part, parts);
         if (parts == 1) {
           EXPECT_EQ(expected, mine.gradients[i]);
         } else {  // a dozen numbers that nearly cancel out have fewer good digits than the gradient as a whole
@@ -195,14 +202,18 @@ TEST_P(Slices, AreTheModel) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Grid, Slices,
-                         testing::Values(std::tuple{"gpt:3-6-24", std::vector<std::size_t>{3}, std::size_t(2)},
-                                         std::tuple{"gpt:3-6-24", std::vector<std::size_t>{3}, std::size_t(3)},
-                                         std::tuple{"bert:3-6-24", std::vector<std::size_t>{3}, std::size_t(2)},
-                                         std::tuple{"bert:2-6-24", std::vector<std::size_t>{2}, std::size_t(3)},
-                                         std::tuple{"gpt:3-6-24", std::vector<std::size_t>{1, 2}, std::size_t(1)},
-                                         std::tuple{"bert:4-2-24", std::vector<std::size_t>{1, 1, 2}, std::size_t(1)},
-                                         std::tuple{"gpt:4-2-24", std::vector<std::size_t>{2, 2}, std::size_t(2)}));
+INSTANTIATE_TEST_SUITE_P(
+    Grid, Slices,
+    testing::Values(std::tuple{"gpt:3-6-24", std::vector<std::size_t>{3}, std::size_t(2)},
+                    std::tuple{"gpt:3-6-24", std::vector<std::size_t>{3}, std::size_t(3)},
+                    std::tuple{"bert:3-6-24", std::vector<std::size_t>{3}, std::size_t(2)},
+                    std::tuple{"bert:2-6-24", std::vector<std::size_t>{2}, std::size_t(3)},
+                    std::tuple{"gpt:3-6-24", std::vector<std::size_t>{1, 2}, std::size_t(1)},
+                    std::tuple{"bert:4-2-24", std::vector<std::size_t>{1, 1, 2}, std::size_t(1)},
+                    std::tuple{"gpt:4-2-24", std::vector<std::size_t>{2, 2}, std::size_t(2)},
+                    std::tuple{"llama:3-6-3-24-18", std::vector<std::size_t>{3}, std::size_t(3)},
+                    std::tuple{"llama:3-6-2-24-18", std::vector<std::size_t>{1, 2}, std::size_t(1)},
+                    std::tuple{"llama:4-4-2-24-18", std::vector<std::size_t>{2, 2}, std::size_t(2)}));
 
 TEST(SliceShapes, WhatCannotBeIsRefused) {
   const TransformerSpec spec = parse_transformer("gpt:4-8-64");
@@ -210,6 +221,8 @@ TEST(SliceShapes, WhatCannotBeIsRefused) {
   EXPECT_THROW(tensors_of(spec, {.part = 2, .parts = 2}), std::invalid_argument);
   EXPECT_THROW(tensors_of(spec, {.first_layer = 4}), std::invalid_argument);
   EXPECT_THROW(tensors_of(spec, {.first_layer = 3, .layers = 2}), std::invalid_argument);
+  EXPECT_THROW(tensors_of(parse_transformer("llama:4-8-2-64-128"), {.parts = 4}), std::invalid_argument);
+  EXPECT_THROW(tensors_of(parse_transformer("llama:4-8-4-64-126"), {.parts = 4}), std::invalid_argument);
   std::size_t parameters = 0;
   for (const TensorShape& t : tensors_of(spec)) parameters += t.count();
   EXPECT_EQ(spec.parameters(), parameters);

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Makes the fixtures beside it: what PyTorch computes for small models. Run by hand; nothing needs it to build.
 
-  pip install torch numpy && tests/parity/generate.py [gpt] [bert] [bf16] [images] [features] [networks]     default: all
+  pip install torch numpy && tests/parity/generate.py [NAME...]     default: all of
+  gpt bert llama llama-own-head bf16 images features networks
 
-gpt.json and bert.json: parameters, tokens, labels; logits, loss, all gradients and ten AdamW losses in FP32.
+gpt.json, bert.json, llama.json, llama-own-head.json: parameters, tokens, labels; logits, loss, all gradients and ten
+AdamW losses in FP32. llama: 3 heads over 1, tied; own head: 4 heads over 2, biases at Q, K and V, scaled frequencies.
 
 bf16.json: in BF16 with FP32 master weights, how far logits, gradients and ten losses are from FP64 (relative L2), for 20
 models of two shapes and both styles. Their values are a hash that parity_test.cpp computes, too; FP64's losses say whether
@@ -42,13 +44,43 @@ class Shape(typing.NamedTuple):
     positions: int
     sequences: int
     seq: int
+    # Only llama has others than these; tensors() and rotate() say what they mean.
+    kv_heads: int = 0
+    mlp: int = 0
+    tied: bool = True
+    qkv_bias: bool = True
+    epsilon: float = 1e-5
+    theta: float = 1e4
+    factor: float = 1
+    original_positions: int = 0
 
 
 SHAPES = [Shape(style, *sizes) for style in ("gpt", "bert") for sizes in ((2, 2, 12, 29, 16, 3, 7), (3, 3, 33, 257, 64, 2, 37))]
 
 
+# theta is small, so that slow pairs turn within 16 positions, and each kind of frequency occurs: kept, scaled, in between.
+LLAMAS = {"llama": Shape("llama", 2, 3, 36, 29, 16, 3, 7, 1, 22, True, False),
+          "llama-own-head": Shape("llama", 2, 4, 24, 29, 16, 2, 13, 2, 18, False, True, 1e-6, 100.0, 4.0, 64)}
+
+
+def llama_tensors(s):
+    depth, all_ = s.width // s.heads, [("token embedding", (s.vocabulary, s.width))]
+    qkv = (s.heads + 2 * s.kv_heads) * depth
+    for layer in range(1, s.layers + 1):
+        name = f"layer {layer} "
+        all_ += [(name + "norm 1 gamma", (s.width,)), (name + "qkv weight", (qkv, s.width))]
+        all_ += [(name + "qkv bias", (qkv,))] if s.qkv_bias else []
+        all_ += [(name + "projection weight", (s.width, s.width)), (name + "norm 2 gamma", (s.width,)),
+                 (name + "gate and up weight", (2 * s.mlp, s.width)), (name + "contract weight", (s.width, s.mlp))]
+    all_ += [("final norm gamma", (s.width,))]
+    return all_ if s.tied else all_ + [("head weight", (s.vocabulary, s.width))]
+
+
 def tensors(s):
     """Names and shapes in the order of nn::tensors_of()."""
+    if s.style == "llama":
+        return llama_tensors(s)
+
     def norm(name):
         return [(f"{name} gamma", (s.width,)), (f"{name} beta", (s.width,))]
 
@@ -93,7 +125,42 @@ def mlp(p, name, x):
     return linear(p, name + "contract", gelu(linear(p, name + "expand", x)))
 
 
+def rms_norm(p, s, name, x):
+    return F.rms_norm(x, x.shape[-1:], p[name + " gamma"], s.epsilon)
+
+
+def rotate(s, x):
+    """x [sequences, heads, seq, depth] at positions 0, 1, ...: value i turns with value i + depth / 2."""
+    half = x.shape[-1] // 2
+    frequency = 1.0 / s.theta ** (torch.arange(half, dtype=x.dtype) / half)
+    if s.factor != 1:  # Llama 3.1's scaling, with its factors of 1 and 4
+        turns = s.original_positions * frequency / (2 * math.pi)
+        kept = ((turns - 1) / 3).clamp(0, 1)
+        frequency = kept * frequency + (1 - kept) * frequency / s.factor
+    angle = torch.arange(s.seq, dtype=x.dtype)[:, None] * frequency
+    cos, sin = torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+
+def llama_logits(p, s, tokens):
+    depth = s.width // s.heads
+    x = F.embedding(tokens, p["token embedding"])
+    for layer in range(1, s.layers + 1):
+        name = f"layer {layer} "
+        qkv = F.linear(rms_norm(p, s, name + "norm 1", x), p[name + "qkv weight"], p.get(name + "qkv bias"))
+        q, k, v = (t.view(s.sequences, s.seq, -1, depth).transpose(1, 2)
+                   for t in qkv.split([s.width, s.kv_heads * depth, s.kv_heads * depth], -1))
+        k, v = (t.repeat_interleave(s.heads // s.kv_heads, 1) for t in (rotate(s, k), v))
+        out = F.scaled_dot_product_attention(rotate(s, q), k, v, is_causal=True)
+        x = x + F.linear(out.transpose(1, 2).reshape(s.sequences, s.seq, s.width), p[name + "projection weight"])
+        gate, up = F.linear(rms_norm(p, s, name + "norm 2", x), p[name + "gate and up weight"]).chunk(2, -1)
+        x = x + F.linear(F.silu(gate) * up, p[name + "contract weight"])
+    return F.linear(rms_norm(p, s, "final norm", x), p["token embedding" if s.tied else "head weight"])
+
+
 def logits(p, s, tokens):
+    if s.style == "llama":
+        return llama_logits(p, s, tokens)
     x = F.embedding(tokens, p["token embedding"]) + p["position embedding"][:s.seq]
     if s.style == "bert":
         x = norm(p, "embedding norm", x + p["type embedding"][0])
@@ -154,18 +221,23 @@ def write(name, content):
     print(path, path.stat().st_size)
 
 
-def fp32_fixture(s):
+def shown(s):
+    return {k: v for k, v in s._asdict().items() if s.style == "llama" or k not in Shape._field_defaults}
+
+
+def fp32_fixture(s, name=None):
     torch.manual_seed(1)
     initial = {}
-    for name, shape in tensors(s):
+    for tensor, shape in tensors(s):
         noise = torch.randn(shape) * (0.3 if len(shape) == 2 else 0.1)
-        initial[name] = noise + 1 if name.endswith("gamma") else noise
+        noise = noise + 1 if tensor.endswith("gamma") else noise
+        initial[tensor] = noise if s.style != "llama" else noise.mul(1000).round().div(1000)  # which take less room
     tokens = torch.randint(s.vocabulary, (s.sequences, s.seq))
     labels = torch.randint(s.vocabulary, (s.sequences, s.seq))
     labels[torch.rand(s.sequences, s.seq) < 0.25] = -1
     out, loss, gradients, losses = run(initial, s, tokens, labels, torch.float32)
-    write(f"{s.style}.json", {
-        **s._asdict(), "adamw": ADAMW, "tokens": tokens.flatten().tolist(), "labels": labels.flatten().tolist(),
+    write(f"{name or s.style}.json", {
+        **shown(s), "adamw": ADAMW, "tokens": tokens.flatten().tolist(), "labels": labels.flatten().tolist(),
         "parameters": {name: numbers(t) for name, t in initial.items()},
         "logits": numbers(out), "loss": loss, "losses": losses,
         "gradients": {name: numbers(t) for name, t in gradients.items()}})
@@ -669,11 +741,12 @@ def networks_fixture():
 
 def bf16_fixture():
     write("bf16.json", {"adamw": ADAMW, "shapes": [
-        {**s._asdict(), "seeds": [bf16_errors(s, seed) for seed in range(1, SEEDS + 1)]} for s in SHAPES]})
+        {**shown(s), "seeds": [bf16_errors(s, seed) for seed in range(1, SEEDS + 1)]} for s in SHAPES]})
 
 
 def main():
-    fixtures = {**{style: lambda style=style: fp32_fixture(next(s for s in SHAPES if s.style == style)) for style in ("gpt", "bert")},
+    fixtures = {**{name: lambda name=name: fp32_fixture(LLAMAS[name], name) for name in LLAMAS},
+                **{style: lambda style=style: fp32_fixture(next(s for s in SHAPES if s.style == style)) for style in ("gpt", "bert")},
                 "bf16": bf16_fixture, "images": images_fixture, "features": features_fixture, "networks": networks_fixture}
     for name in sys.argv[1:] or fixtures:
         fixtures[name]()

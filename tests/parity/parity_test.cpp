@@ -24,14 +24,24 @@ json fixture_file(const std::string& name) {
   return read_json(file);
 }
 TransformerSpec spec_of(const json& shape) {
+  using Style = TransformerSpec::Style;
   const std::string style = shape["style"];
-  return {style,
-          style == "bert" ? TransformerSpec::Style::bert : TransformerSpec::Style::gpt,
-          shape["layers"],
-          shape["heads"],
-          shape["width"],
-          shape["vocabulary"],
-          shape["positions"]};
+  TransformerSpec spec{style,
+                       style == "bert"    ? Style::bert
+                       : style == "llama" ? Style::llama
+                                          : Style::gpt,
+                       shape["layers"],
+                       shape["heads"],
+                       shape["width"],
+                       shape["vocabulary"],
+                       shape["positions"]};
+  if (!spec.llama()) return spec;
+  spec.kv_heads = shape["kv_heads"], spec.mlp = shape["mlp"];
+  spec.tied = shape["tied"], spec.qkv_bias = shape["qkv_bias"];
+  spec.epsilon = shape["epsilon"], spec.rotary.theta = shape["theta"];
+  if (shape["factor"] != 1.0)
+    spec.rotary = {shape["theta"], Rotary::Scaling::llama3, shape["factor"], 1, 4, shape["original_positions"]};
+  return spec;
 }
 AdamWSettings adamw_of(const json& a) { return {a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]}; }
 
@@ -47,8 +57,8 @@ struct Fixture {
   TransformerSpec spec;
   std::vector<int> tokens, labels;
 
-  explicit Fixture(const std::string& style)
-      : all(fixture_file(style + ".json")), spec(spec_of(all)), tokens(all["tokens"]), labels(all["labels"]) {}
+  explicit Fixture(const std::string& name)
+      : all(fixture_file(name + ".json")), spec(spec_of(all)), tokens(all["tokens"]), labels(all["labels"]) {}
   void load(Transformer<float>& model) const {
     const auto parameters = model.parameters();
     ASSERT_EQ(parameters.size(), all["parameters"].size());
@@ -60,7 +70,12 @@ struct Fixture {
 };
 
 class Parity : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Styles, Parity, ::testing::Values("gpt", "bert"), [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Styles, Parity, ::testing::Values("gpt", "bert", "llama", "llama-own-head"),
+                         [](const auto& i) {
+                           std::string name = i.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 // llm.c's own checks of its FP32 against PyTorch allow 1e-2 (logits, loss, gradients); these are a hundred times
 // tighter.

@@ -21,7 +21,7 @@ using nn::AttentionShape;
 struct Reference {
   Vector attended, d_qkv;
 };
-// From qkv [B·S, 3, H, D] and the gradient of attended [B·S, H, D].
+// From qkv [B·S, H + 2 Hk, D] and the gradient of attended [B·S, H, D].
 Reference attention(const AttentionShape& shape, const Vector& qkv, const Vector& d) {
   const std::size_t seq = shape.seq, width = shape.width, depth = width / shape.heads;
   const double scale = 1 / std::sqrt(double(depth));
@@ -29,7 +29,9 @@ Reference attention(const AttentionShape& shape, const Vector& qkv, const Vector
   for (std::size_t b = 0; b < shape.sequences; ++b)
     for (std::size_t h = 0; h < shape.heads; ++h) {
       const auto in = [&](std::size_t which, std::size_t row) {
-        return ((b * seq + row) * 3 + which) * width + h * depth;
+        const std::size_t key = h / shape.sharers();
+        const std::size_t head = which == 0 ? h : shape.heads + (which - 1) * shape.keys() + key;
+        return (b * seq + row) * shape.qkv_width() + head * depth;
       };
       const auto out = [&](std::size_t row) { return (b * seq + row) * width + h * depth; };
       for (std::size_t q = 0; q < seq; ++q) {
@@ -62,9 +64,8 @@ Reference attention(const AttentionShape& shape, const Vector& qkv, const Vector
 }
 
 TEST(AttentionReference, ItsGradientIsThatOfCentralDifferences) {
-  for (const bool causal : {false, true}) {
-    const AttentionShape shape{2, 4, 2, 6, causal};
-    const Vector qkv = doubles(random_floats(8 * 18, 1)), d = doubles(random_floats(8 * 6, 2));
+  for (const AttentionShape& shape : {AttentionShape{2, 4, 2, 6, false}, AttentionShape{2, 4, 2, 6, true, 1}}) {
+    const Vector qkv = doubles(random_floats(8 * shape.qkv_width(), 1)), d = doubles(random_floats(8 * 6, 2));
     const Vector expected =
         central_differences(qkv, [&](const Vector& x) { return dot(attention(shape, x, d).attended, d); });
     expect_close(attention(shape, qkv, d).d_qkv, expected, 1e-6, "gradient of qkv");
@@ -130,12 +131,14 @@ Found<T> run(Device& device, AttentionForm form, const AttentionShape& shape, co
 }
 
 struct Case {
-  std::size_t sequences, seq, heads, depth;
+  std::size_t sequences, seq, heads, depth, kv_heads = 0;
 };
-// Heads of 1 to 256 values; rows that fill no tile, one more than a tile, and one less; more sequences than heads.
-constexpr Case kCases[] = {{1, 1, 1, 1},   {2, 5, 3, 1},    {1, 31, 3, 2},  {3, 33, 2, 7},   {2, 64, 3, 8},
-                           {1, 65, 3, 16}, {5, 12, 3, 5},   {1, 63, 1, 33}, {2, 129, 3, 32}, {1, 257, 3, 64},
-                           {1, 40, 1, 96}, {1, 70, 2, 128}, {1, 19, 1, 256}};
+// Heads of 1 to 256 values; rows that fill no tile, one more than a tile, and one less; more sequences than heads;
+// heads that share keys, by two, three and four.
+constexpr Case kCases[] = {{1, 1, 1, 1},     {2, 5, 3, 1},     {1, 31, 3, 2},    {3, 33, 2, 7},    {2, 64, 3, 8},
+                           {1, 65, 3, 16},   {5, 12, 3, 5},    {1, 63, 1, 33},   {2, 129, 3, 32},  {1, 257, 3, 64},
+                           {1, 40, 1, 96},   {1, 70, 2, 128},  {1, 19, 1, 256},  {2, 33, 3, 7, 1}, {1, 65, 4, 16, 2},
+                           {5, 12, 6, 5, 2}, {3, 70, 4, 3, 1}, {1, 300, 4, 8, 2}};
 
 class Attention : public ::testing::TestWithParam<unsigned> {
  protected:
@@ -147,17 +150,17 @@ INSTANTIATE_TEST_SUITE_P(BlockThreads, Attention, ::testing::ValuesIn(kDistinctB
 
 template <class T>
 void expect_all_forms(Device& device, const Case& c, bool causal) {
-  const AttentionShape shape{c.sequences, c.seq, c.heads, c.heads * c.depth, causal};
+  const AttentionShape shape{c.sequences, c.seq, c.heads, c.heads * c.depth, causal, c.kv_heads};
   const std::size_t rows = c.sequences * c.seq;
   std::vector<T> qkv, d;
-  for (const float v : random_floats(rows * 3 * shape.width, 1)) qkv.push_back(static_cast<T>(v));
+  for (const float v : random_floats(rows * shape.qkv_width(), 1)) qkv.push_back(static_cast<T>(v));
   for (const float v : random_floats(rows * shape.width, 2)) d.push_back(static_cast<T>(v));
   const Reference expected = attention(shape, doubles(floats(qkv)), doubles(floats(d)));
   for (const AttentionForm form : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused}) {
     const Found<T> found = run<T>(device, form, shape, qkv, d);
     const std::string what = std::string(name_of(form)) + (causal ? " causal " : " ") + std::to_string(c.sequences) +
-                             " x " + std::to_string(c.seq) + ", " + std::to_string(c.heads) + " heads of " +
-                             std::to_string(c.depth);
+                             " x " + std::to_string(c.seq) + ", " + std::to_string(c.heads) + " heads over " +
+                             std::to_string(shape.keys()) + " of " + std::to_string(c.depth);
     const double forward = distance(floats(found.attended), expected.attended);
     const double backward = distance(floats(found.d_qkv), expected.d_qkv);
     EXPECT_LE(forward, kTolerance<T>) << what << ", forward";

@@ -25,12 +25,39 @@ TEST(TransformerNames, ParameterCountsAreThePublishedOnes) {
   EXPECT_EQ(parse_transformer("bert-large").parameters(), 335'174'458u);
   const std::size_t c = 768, head = c * c + c + 2 * c + 30522, pooler = c * c + c;
   EXPECT_EQ(parse_transformer("bert-base").parameters() - head + pooler, 109'482'240u);
+  EXPECT_EQ(parse_transformer("llama-3.2-1b").parameters(), 1'235'814'400u);
+  EXPECT_EQ(parse_transformer("llama-3.1-8b").parameters(), 8'030'261'248u);
+  EXPECT_EQ(parse_transformer("llama-3.1-70b").parameters(), 70'553'706'496u);
+  EXPECT_EQ(parse_transformer("qwen2.5-7b").parameters(), 7'615'616'512u);
+  EXPECT_EQ(parse_transformer("mistral-7b").parameters(), 7'241'732'096u);
 }
 
 TEST(TransformerNames, BadNamesAreOneLine) {
-  for (const char* name : {"", "gpt", "gpt3", "mlp", "gpt:", "gpt:2", "gpt:2-2", "gpt:2-2-", "gpt:0-2-4", "gpt:2-3-4",
-                           "gpt:2-2-4-5", "gpt:-2-2-4", "bert:2-2-x", "gpt:99999999999999999999-1-1",
-                           "gpt:1-1-9999999999999999", "gpt:9999999-1-1", "bytes-gpt "}) {
+  for (const char* name : {"",
+                           "gpt",
+                           "gpt3",
+                           "mlp",
+                           "gpt:",
+                           "gpt:2",
+                           "gpt:2-2",
+                           "gpt:2-2-",
+                           "gpt:0-2-4",
+                           "gpt:2-3-4",
+                           "gpt:2-2-4-5",
+                           "gpt:-2-2-4",
+                           "bert:2-2-x",
+                           "gpt:99999999999999999999-1-1",
+                           "gpt:1-1-9999999999999999",
+                           "gpt:9999999-1-1",
+                           "bytes-gpt ",
+                           "llama:2-4-2-64",
+                           "llama:2-4-3-64-128",
+                           "llama:2-4-2-64-0",
+                           "llama:2-4-2-63-128",
+                           "llama:2-4-4-20-16",
+                           "llama:1-1-1-512-16",
+                           "llama:1-1-1-2-9999999999999999999",
+                           "llama-70b-like"}) {
     try {
       (void)parse_transformer(name);
       ADD_FAILURE() << name;
@@ -80,6 +107,7 @@ TransformerSpec tiny(const char* name, std::size_t vocabulary = 29) {
   TransformerSpec spec = parse_transformer(name);
   spec.vocabulary = vocabulary;
   spec.positions = 16;
+  if (spec.llama() && spec.layers % 2 == 0) spec.tied = false, spec.qkv_bias = true;  // both kinds are tested
   return spec;
 }
 
@@ -145,7 +173,8 @@ void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences
 
 TYPED_TEST(TransformerOf, BytesAndFlopsAreAsPredicted) {
   std::mt19937 random(3);
-  for (const char* name : {"gpt:3-2-8", "bert:3-2-8", "gpt:1-3-15", "bert:2-1-7"})
+  for (const char* name :
+       {"gpt:3-2-8", "bert:3-2-8", "gpt:1-3-15", "bert:2-1-7", "llama:3-4-2-8-11", "llama:2-3-1-18-7"})
     for (const std::size_t vocabulary : {3u, 29u, 2000u}) {
       if (OOMLAB_ROUNDS < 10 && vocabulary > 29) continue;
       const TransformerSpec spec = tiny(name, vocabulary);
@@ -166,7 +195,7 @@ TYPED_TEST(TransformerOf, BytesAndFlopsAreAsPredicted) {
 
 TYPED_TEST(TransformerOf, BytesAndFlopsOfEveryFormAreAsPredicted) {
   std::mt19937 random(4);
-  for (const char* name : {"gpt:3-2-8", "bert:3-2-8", "gpt:2-3-15"})
+  for (const char* name : {"gpt:3-2-8", "bert:3-2-8", "gpt:2-3-15", "llama:2-6-3-24-21"})
     for (const std::size_t vocabulary : {3u, 29u, 2000u})
       for (const StepForm& form : forms()) {
         if (random() % 3) continue;  // a third of the combinations: levers_test tries two thousand
@@ -220,7 +249,7 @@ bool same_bits(const std::vector<std::vector<T>>& a, const std::vector<std::vect
 
 TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
   using T = TypeParam;
-  for (const char* name : {"gpt:3-2-24", "bert:3-2-24"}) {
+  for (const char* name : {"gpt:3-2-24", "bert:3-2-24", "llama:3-4-2-24-36"}) {
     const TransformerSpec spec = tiny(name);
     Device device;
     Transformer<T> model(device.context, spec, 1);
@@ -246,7 +275,7 @@ TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
 
 // Every form computes the same step: loss and every gradient, textbook against each other one.
 TEST(StepForms, LossAndEveryGradientAreThoseOfTheTextbook) {
-  for (const char* name : {"gpt:3-3-24", "bert:3-3-24"}) {
+  for (const char* name : {"gpt:3-3-24", "bert:3-3-24", "llama:3-6-3-24-40", "llama:2-6-2-24-40"}) {
     TransformerSpec spec = tiny(name, 257);
     spec.positions = 100;
     Device device;
@@ -337,7 +366,7 @@ TEST(StepForms, ErrorsOf16BitsAreNoLargerThanTheTextbooks) {
 
 // Along the gradient of one tensor, the loss changes as the gradient says.
 TEST(TransformerGradients, PointWhereTheLossFalls) {
-  for (const char* name : {"gpt:2-2-12", "bert:2-2-12"}) {
+  for (const char* name : {"gpt:2-2-12", "bert:2-2-12", "llama:2-3-1-12-16", "llama:3-2-1-12-16"}) {
     const TransformerSpec spec = tiny(name);
     Device device;
     Transformer<float> model(device.context, spec, 2);
@@ -369,7 +398,7 @@ TEST(TransformerGradients, PointWhereTheLossFalls) {
 }
 
 TEST(TransformerGradients, AccumulateOverMicroBatches) {
-  for (const char* name : {"gpt:2-2-16", "bert:2-2-16"}) {
+  for (const char* name : {"gpt:2-2-16", "bert:2-2-16", "llama:2-4-2-16-24", "llama:3-4-2-16-24"}) {
     const TransformerSpec spec = tiny(name);
     Device device;
     Transformer<float> model(device.context, spec, 1);
@@ -406,7 +435,7 @@ TEST(TransformerBatches, BadOnesAreRefused) {
 
 // A whole layer is not computed again behind the caller's back.
 TEST(TransformerLayers, TheBackwardPassRequiresALayerThatKeptSomething) {
-  for (const char* name : {"gpt:1-2-8", "bert:1-2-8"})
+  for (const char* name : {"gpt:1-2-8", "bert:1-2-8", "llama:1-2-1-8-12"})
     for (const auto& keep : keeps(1)) {
       if (keep.empty()) continue;
       const TransformerSpec spec = tiny(name);

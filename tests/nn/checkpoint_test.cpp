@@ -39,20 +39,6 @@ TransformerSpec tiny_llama(bool tied, bool qkv_bias) {
   return spec;
 }
 
-// What tensors_of() has for it.
-std::vector<TensorShape> shapes_of(const TransformerSpec& spec) {
-  std::vector<TensorShape> all = {{"token embedding", "token", 6, 8}, {"layer 1 norm 1 gamma", "layer 1", 1, 8}};
-  all.push_back({"layer 1 qkv weight", "layer 1", 16, 8});
-  if (spec.qkv_bias) all.push_back({"layer 1 qkv bias", "layer 1", 1, 16});
-  all.push_back({"layer 1 projection weight", "layer 1", 8, 8});
-  all.push_back({"layer 1 norm 2 gamma", "layer 1", 1, 8});
-  all.push_back({"layer 1 gate and up weight", "layer 1", 20, 8});
-  all.push_back({"layer 1 contract weight", "layer 1", 8, 10});
-  all.push_back({"final norm gamma", "head", 1, 8});
-  if (!spec.tied) all.push_back({"head weight", "head", 6, 8});
-  return all;
-}
-
 // A file's tensors, written as others write them.
 struct Written {
   std::string dtype, shape, data;
@@ -104,7 +90,7 @@ struct Weights {
 TEST(Checkpoint, WhereEveryTensorIs) {
   const TransformerSpec spec = tiny_llama(false, true);
   std::string all;
-  for (const CheckpointTensor& t : checkpoint_tensors(spec, shapes_of(spec))) {
+  for (const CheckpointTensor& t : checkpoint_tensors(spec, tensors_of(spec))) {
     all += std::to_string(t.tensor) + "+" + std::to_string(t.first) + " " + t.name + " [";
     for (const std::size_t extent : t.shape) all += std::to_string(extent) + ",";
     all += "] " + std::to_string(t.count()) + "\n";
@@ -144,6 +130,20 @@ TEST(Checkpoint, TensorsWithoutAName) {
   EXPECT_EQ(refusal({"layer 1 qkv weight", "", 8, 8}), "tensor 'layer 1 qkv weight' is cut: a file has whole layers");
   EXPECT_EQ(refusal({"layer 1 gate and up weight", "", 10, 8}),
             "tensor 'layer 1 gate and up weight' is cut: a file has whole layers");
+  const TransformerSpec gpt = parse_transformer("gpt:1-1-4");
+  EXPECT_THROW((void)checkpoint_tensors(gpt, tensors_of(gpt)), std::invalid_argument);
+}
+
+TEST(Checkpoint, LayersOfASlice) {
+  TransformerSpec spec = tiny_llama(true, false);
+  spec.layers = 3;
+  std::string all;
+  for (const CheckpointTensor& t : checkpoint_tensors(spec, tensors_of(spec, {.first_layer = 2})))
+    if (t.shape.size() == 1 || t.name.find("layers") == std::string::npos) all += t.name + "\n";
+  EXPECT_EQ(all,
+            "model.embed_tokens.weight\nmodel.layers.2.input_layernorm.weight\n"
+            "model.layers.2.post_attention_layernorm.weight\nmodel.norm.weight\n");
+  EXPECT_THROW((void)checkpoint_tensors(spec, tensors_of(spec, {.part = 1, .parts = 2})), std::invalid_argument);
 }
 
 template <class T>
@@ -264,7 +264,7 @@ TEST(Checkpoint, RefusedBeforeTheFirstByte) {
 template <class T>
 void saved_and_loaded(bool tied, bool qkv_bias) {
   const TransformerSpec spec = tiny_llama(tied, qkv_bias);
-  const std::vector<TensorShape> shapes = shapes_of(spec);
+  const std::vector<TensorShape> shapes = tensors_of(spec);
   const auto tensors = checkpoint_tensors(spec, shapes);
   Weights<T> from(shapes), to(shapes);
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -291,16 +291,29 @@ TEST(Checkpoint, SavedAndLoaded) {
 }
 
 // A whole model, by way of both of its files.
-TEST(Checkpoint, AModelSavedAndLoaded) {
+template <class T>
+void a_model_saved_and_loaded(const TransformerSpec& spec) {
   Device device;
-  Transformer<float> first(device.context, tiny_llama(false, true), 1, false);
+  Transformer<T> first(device.context, spec, 1, false);
   const Folder folder;
   save_weights(device.context, first, folder.path() + "/model.safetensors");
-  const std::string config = folder.write("config.json", model_config_of(first.spec()));
-  Transformer<float> second(device.context, read_model_config(config), 2, false);
+  const std::string config = folder.write("config.json", model_config_of(spec));
+  Transformer<T> second(device.context, read_model_config(config), 2, false);
   EXPECT_NE(first.fingerprint(device.context), second.fingerprint(device.context));
   load_weights(device.context, second, folder.path() + "/model.safetensors");
   EXPECT_EQ(first.fingerprint(device.context), second.fingerprint(device.context));
+  const std::vector<int> tokens = {1, 5, 0, 3, 3};
+  const TokenBatch batch = make_token_batch(device.context, tokens, tokens, 1, tokens.size());
+  const auto logits = [&](Transformer<T>& model) { return device.download(model.logits(device.context, batch)); };
+  const std::vector<T> ours = logits(first), theirs = logits(second);
+  ASSERT_EQ(ours.size(), theirs.size());
+  EXPECT_EQ(std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(T)), 0);
+}
+
+TEST(Checkpoint, AModelSavedAndLoaded) {
+  a_model_saved_and_loaded<float>(tiny_llama(false, true));
+  a_model_saved_and_loaded<__half>(tiny_llama(true, false));
+  a_model_saved_and_loaded<__nv_bfloat16>(tiny_llama(false, false));
 }
 
 }  // namespace

@@ -46,6 +46,21 @@ std::string refusal_of(const std::string& key, const std::string& value) {
   return refusal_of(config_with({{key, value}}));
 }
 
+void expect_same_shape(const TransformerSpec& found, const TransformerSpec& expected) {
+  EXPECT_EQ(found.style, expected.style) << expected.name;
+  EXPECT_EQ(found.layers, expected.layers) << expected.name;
+  EXPECT_EQ(found.heads, expected.heads) << expected.name;
+  EXPECT_EQ(found.keys(), expected.keys()) << expected.name;
+  EXPECT_EQ(found.width, expected.width) << expected.name;
+  EXPECT_EQ(found.hidden(), expected.hidden()) << expected.name;
+  EXPECT_EQ(found.vocabulary, expected.vocabulary) << expected.name;
+  EXPECT_EQ(found.positions, expected.positions) << expected.name;
+  EXPECT_EQ(found.tied, expected.tied) << expected.name;
+  EXPECT_EQ(found.qkv_bias, expected.qkv_bias) << expected.name;
+  EXPECT_EQ(found.epsilon, expected.epsilon) << expected.name;
+  EXPECT_EQ(found.rotary, expected.rotary) << expected.name;
+}
+
 TEST(ModelConfig, PublishedModels) {
   using Scaling = Rotary::Scaling;
   const TransformerSpec llama = parsed(kLlama31_8B);
@@ -78,6 +93,15 @@ TEST(ModelConfig, PublishedModels) {
   const TransformerSpec mistral = parsed(kMistral7B);
   EXPECT_FALSE(mistral.qkv_bias);
   EXPECT_EQ(mistral.positions, 4096u);
+}
+
+// The same shapes under their names on the command line.
+TEST(ModelConfig, PublishedModelsByName) {
+  const std::pair<const char*, const char*> models[] = {{"llama-3.1-8b", kLlama31_8B},
+                                                        {"llama-3.2-1b", kLlama32_1B},
+                                                        {"qwen2.5-7b", kQwen25_7B},
+                                                        {"mistral-7b", kMistral7B}};
+  for (const auto& [name, config] : models) expect_same_shape(parsed(config), parse_transformer(name));
 }
 
 TEST(ModelConfig, PublishedParameterCounts) {
@@ -273,19 +297,7 @@ TEST(ModelConfig, WrittenAndRead) {
     for (const Rotary& rotary :
          {spec.rotary, Rotary{12345.678, Rotary::Scaling::linear, 1.1}, Rotary{3e7, Rotary::Scaling::none}}) {
       spec.rotary = rotary;
-      const TransformerSpec again = parsed(model_config_of(spec));
-      EXPECT_TRUE(again.llama());
-      EXPECT_EQ(again.layers, spec.layers);
-      EXPECT_EQ(again.heads, spec.heads);
-      EXPECT_EQ(again.keys(), spec.keys());
-      EXPECT_EQ(again.width, spec.width);
-      EXPECT_EQ(again.hidden(), spec.hidden());
-      EXPECT_EQ(again.vocabulary, spec.vocabulary);
-      EXPECT_EQ(again.positions, spec.positions);
-      EXPECT_EQ(again.tied, spec.tied);
-      EXPECT_EQ(again.qkv_bias, spec.qkv_bias);
-      EXPECT_EQ(again.epsilon, spec.epsilon);
-      EXPECT_EQ(again.rotary, rotary);
+      expect_same_shape(parsed(model_config_of(spec)), spec);
     }
   }
   EXPECT_THROW((void)model_config_of(parse_transformer("gpt2")), std::invalid_argument);

@@ -138,10 +138,13 @@ std::vector<CheckpointTensor> checkpoint_tensors(const TransformerSpec& spec, st
   return all;
 }
 
+void require_tensors(const SafetensorsFile& file, std::span<const CheckpointTensor> tensors) {
+  for (const CheckpointTensor& t : tensors) (void)checked_entry(file, t);
+}
+
 template <class T>
 void load_tensors(Context& context, std::span<const CheckpointTensor> tensors, std::span<const ParameterOf<T>> to,
-                  const std::string& path) {
-  const SafetensorsFile file(path);
+                  const SafetensorsFile& file) {
   std::vector<const SafetensorsEntry*> found;
   for (const CheckpointTensor& t : tensors) found.push_back(&checked_entry(file, t));
   if (planning()) return;
@@ -171,11 +174,11 @@ void save_tensors(Context& context, std::span<const CheckpointTensor> tensors, s
 }
 
 template void load_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<float>>,
-                           const std::string&);
+                           const SafetensorsFile&);
 template void load_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<__half>>,
-                           const std::string&);
+                           const SafetensorsFile&);
 template void load_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<__nv_bfloat16>>,
-                           const std::string&);
+                           const SafetensorsFile&);
 template void save_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<float>>,
                            const std::string&);
 template void save_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<__half>>,

@@ -39,13 +39,15 @@ struct CheckpointTensor {
 /// order of the model. Throws std::invalid_argument for a tensor that has no name there.
 std::vector<CheckpointTensor> checkpoint_tensors(const TransformerSpec& spec, std::span<const TensorShape> tensors);
 
+/// Throws StateFileError, in one line, unless the file has all of these with their shapes and a type that weights have.
+void require_tensors(const SafetensorsFile& file, std::span<const CheckpointTensor> tensors);
 /// Fills `to` from a file. F32, F16 and BF16 become T, rounded to the nearest, in pieces of at most 1 MiB on the host,
 /// copied on the context's stream. Everything is checked before the first byte is copied; what the file has besides is
 /// ignored. In plan mode it is checked only. Throws StateFileError with one line that names the tensor which is not
 /// there, or has another shape or a type that no weight has.
 template <class T>
 void load_tensors(Context& context, std::span<const CheckpointTensor> tensors, std::span<const ParameterOf<T>> to,
-                  const std::string& path);
+                  const SafetensorsFile& file);
 /// Writes them, as save_state() does.
 template <class T>
 void save_tensors(Context& context, std::span<const CheckpointTensor> tensors, std::span<const ParameterOf<T>> from,
@@ -56,7 +58,7 @@ template <class T>
 void load_weights(Context& context, Transformer<T>& model, const std::string& path) {
   const std::vector<TensorShape> shapes = tensors_of(model.spec(), model.slice());
   const std::vector<ParameterOf<T>> parameters = model.parameters();
-  load_tensors<T>(context, checkpoint_tensors(model.spec(), shapes), parameters, path);
+  load_tensors<T>(context, checkpoint_tensors(model.spec(), shapes), parameters, SafetensorsFile(path));
 }
 /// With model_config_of(spec) as config.json beside it, transformers load it. Throws as checkpoint_tensors() and
 /// save_state().

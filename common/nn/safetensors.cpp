@@ -156,7 +156,15 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   if (file_.number < 0 || ::fstat(file_.number, &status) != 0)
     refuse_file(path_, std::string("cannot be read: ") + std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse_file(path_, "is no file");
-  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  read_header(static_cast<std::uint64_t>(status.st_size));
+}
+
+SafetensorsFile::SafetensorsFile(std::span<const std::byte> contents, std::string name)
+    : path_(std::move(name)), contents_(contents) {
+  read_header(contents.size());
+}
+
+void SafetensorsFile::read_header(std::uint64_t file_bytes) {
   unsigned char length[8];
   if (file_bytes < sizeof length)
     refuse_file(path_, "has " + std::to_string(file_bytes) + " bytes, too few for a safetensors file");
@@ -186,6 +194,10 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t first, s
 }
 
 void SafetensorsFile::read_at(std::uint64_t first, std::span<std::byte> to) const {
+  if (contents_.data()) {  // whose length is known, and does not change
+    std::copy_n(contents_.begin() + static_cast<std::ptrdiff_t>(first), to.size(), to.begin());
+    return;
+  }
   while (!to.empty()) {
     const ssize_t done = ::pread(file_.number, to.data(), to.size(), static_cast<off_t>(first));
     if (done < 0 && errno == EINTR) continue;

@@ -45,6 +45,8 @@ class SafetensorsFile {
  public:
   /// Throws StateFileError: as parse_safetensors_header(), and for what is no file, cannot be read or is too short.
   explicit SafetensorsFile(const std::string& path);
+  /// The contents of a file, in memory that lives as long; `name` stands for the path.
+  SafetensorsFile(std::span<const std::byte> contents, std::string name);
   const std::string& path() const noexcept { return path_; }
   /// Sorted by name.
   const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }
@@ -62,11 +64,13 @@ class SafetensorsFile {
     Descriptor& operator=(const Descriptor&) = delete;
     ~Descriptor();
   };
+  void read_header(std::uint64_t file_bytes);
   void read_at(std::uint64_t first, std::span<std::byte> to) const;
 
   std::string path_;
-  Descriptor file_;
-  std::uint64_t data_ = 0;  // where the data begins
+  Descriptor file_;                      // or
+  std::span<const std::byte> contents_;  // in memory
+  std::uint64_t data_ = 0;               // where the data begins
   std::vector<SafetensorsEntry> entries_;
 };
 

@@ -151,7 +151,7 @@ void loads_all_types(const std::string& path, const std::vector<std::string>& dt
   const std::vector<TensorShape> shapes = {{"layer 1 qkv weight", "", 16, 8}, {"final norm gamma", "", 1, 8}};
   Weights<T> weights(shapes);
   const auto tensors = checkpoint_tensors(tiny_llama(true, false), shapes);
-  load_tensors<T>(weights.device.context, tensors, weights.parameters, path);
+  load_tensors<T>(weights.device.context, tensors, weights.parameters, SafetensorsFile(path));
   const std::vector<float> qkv = weights.values(0), gamma = weights.values(1);
   for (std::size_t i = 0; i < qkv.size(); ++i) ASSERT_EQ(qkv[i], static_cast<float>(i) / 4) << i << dtypes[0];
   for (std::size_t i = 0; i < gamma.size(); ++i) ASSERT_EQ(gamma[i], static_cast<float>(i) - 3) << i << dtypes[0];
@@ -187,11 +187,11 @@ TEST(Checkpoint, RoundsToTheNearest) {
   const std::vector<TensorShape> shapes = {{"final norm gamma", "", 1, 8}};
   const auto tensors = checkpoint_tensors(tiny_llama(true, false), shapes);
   Weights<__half> half(shapes);
-  load_tensors<__half>(half.device.context, tensors, half.parameters, path);
+  load_tensors<__half>(half.device.context, tensors, half.parameters, SafetensorsFile(path));
   EXPECT_EQ(half.values(0), (std::vector<float>{1, 1.0f + 0x1p-9f, 0x1p-24f, INFINITY, -65504, 1.0f + 0x1p-8f,
                                                 1.0f + 0x1.8p-7f, INFINITY}));
   Weights<__nv_bfloat16> bfloat(shapes);
-  load_tensors<__nv_bfloat16>(bfloat.device.context, tensors, bfloat.parameters, path);
+  load_tensors<__nv_bfloat16>(bfloat.device.context, tensors, bfloat.parameters, SafetensorsFile(path));
   EXPECT_EQ(bfloat.values(0)[5], 1.0f);
   EXPECT_EQ(bfloat.values(0)[6], 1.0f + 0x1p-6f);
 }
@@ -209,10 +209,10 @@ TEST(Checkpoint, LargeTensorsComeInPieces) {
       "f", checkpoint_bytes({{"model.embed_tokens.weight", {"BF16", "[300001,4]", bytes_as<__nv_bfloat16>(values)}}}));
   const auto tensors = checkpoint_tensors(spec, shapes);
   Weights<float> wide(shapes);
-  load_tensors<float>(wide.device.context, tensors, wide.parameters, path);
+  load_tensors<float>(wide.device.context, tensors, wide.parameters, SafetensorsFile(path));
   EXPECT_TRUE(wide.values(0) == values);
   Weights<__nv_bfloat16> same(shapes);
-  load_tensors<__nv_bfloat16>(same.device.context, tensors, same.parameters, path);
+  load_tensors<__nv_bfloat16>(same.device.context, tensors, same.parameters, SafetensorsFile(path));
   EXPECT_TRUE(same.values(0) == values);
 }
 
@@ -229,7 +229,7 @@ TEST(Checkpoint, RefusedBeforeTheFirstByte) {
   const auto load = [&](const std::map<std::string, Written>& file) -> std::string {
     try {
       load_tensors<float>(weights.device.context, tensors, weights.parameters,
-                          folder.write("f", checkpoint_bytes(file)));
+                          SafetensorsFile(folder.write("f", checkpoint_bytes(file))));
     } catch (const StateFileError& error) {
       EXPECT_EQ(weights.values(0), std::vector<float>(6, -1.0f));
       return error.what();
@@ -254,7 +254,7 @@ TEST(Checkpoint, RefusedBeforeTheFirstByte) {
   EXPECT_EQ(changed({"F64", "[3]", std::string(24, '\0')}), file + norm + "type F64" + known);
   EXPECT_EQ(changed({"I32", "[3]", std::string(12, '\0')}), file + norm + "type I32" + known);
   EXPECT_EQ(changed({"F8_E4M3", "[3]", std::string(3, '\0')}), file + norm + "type F8_E4M3" + known);
-  EXPECT_THROW(load_tensors<float>(weights.device.context, tensors, weights.parameters, folder.path() + "/missing"),
+  EXPECT_THROW(load_tensors<float>(weights.device.context, tensors, weights.parameters, SafetensorsFile(folder.path() + "/missing")),
                StateFileError);
   EXPECT_EQ(load(good), "accepted");
   EXPECT_EQ(weights.values(0), (std::vector<float>{1, 2, 3, 4, 5, 6}));
@@ -276,7 +276,7 @@ void saved_and_loaded(bool tied, bool qkv_bias) {
   const Folder folder;
   const std::string path = folder.path() + "/model.safetensors";
   save_tensors<T>(from.device.context, tensors, from.parameters, path);
-  load_tensors<T>(to.device.context, tensors, to.parameters, path);
+  load_tensors<T>(to.device.context, tensors, to.parameters, SafetensorsFile(path));
   for (std::size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(from.values(i), to.values(i)) << shapes[i].name;
   std::ifstream file(path, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});

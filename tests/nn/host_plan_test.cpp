@@ -88,7 +88,7 @@ TEST(Plan, WeightsAreCheckedAndNotRead) {
     const std::vector<TensorShape> shapes = {{"token embedding", "", vocabulary, columns}};
     auto value = context.buffer<float>(vocabulary * columns, Category::parameters, "token embedding");
     const std::vector<Parameter> to = {{"token embedding", value.data(), nullptr, value.size()}};
-    load_tensors<float>(context, checkpoint_tensors({}, shapes), to, path);
+    load_tensors<float>(context, checkpoint_tensors({}, shapes), to, SafetensorsFile(path));
   };
   const auto start = std::chrono::steady_clock::now();
   EXPECT_NO_THROW(load(rows));

@@ -17,20 +17,23 @@ namespace {
 constexpr float kEpsilon = 1e-5f;
 
 // An RMS norm is a layer norm that subtracts no mean and adds no beta.
-enum class Norm { layer, rms };
+struct LayerNorm {};
+struct RmsNorm {};
+template <class N>
+inline constexpr bool kCentred = std::is_same_v<N, LayerNorm>;
 
 // The row's normalised and scaled values, from its statistics.
-template <class T, Norm kNorm, bool kPacks>
+template <class T, class N, bool kPacks>
 __device__ void normalise(const T* x, const T* gamma, const T* beta, T* y, std::size_t width, float mean, float rstd) {
   for_packs<T>(BlockRange{}, width, kPacks, [&](auto v, std::size_t i) {
     using V = decltype(v);
     v = load<V>(x, i);
     const V g = load<V>(gamma, i);
     V b{};
-    if constexpr (kNorm == Norm::layer) b = load<V>(beta, i);
+    if constexpr (kCentred<N>) b = load<V>(beta, i);
     each_lane<V>([&](std::size_t k) {
       const float value = static_cast<float>(v[k]), factor = static_cast<float>(g[k]);
-      if constexpr (kNorm == Norm::layer)
+      if constexpr (kCentred<N>)
         v[k] = static_cast<T>(fmaf((value - mean) * rstd, factor, static_cast<float>(b[k])));
       else
         v[k] = static_cast<T>(value * rstd * factor);
@@ -63,7 +66,7 @@ __global__ void layer_norm_kernel(const T* x, const T* gamma, const T* beta, T* 
                        static_cast<float>(width);
     const float variance = block_sum_of_squares<T, kPacks>(from, width, mean) / static_cast<float>(width);
     const float rstd = 1.0f / sqrtf(variance + kEpsilon);
-    if (y) normalise<T, Norm::layer, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
+    if (y) normalise<T, LayerNorm, kPacks>(from, gamma, beta, y + row * width, width, mean, rstd);
     for ([[maybe_unused]] std::size_t once : block_range(1)) {
       mean_out[row] = mean;
       rstd_out[row] = rstd;
@@ -79,19 +82,19 @@ __global__ void rms_norm_kernel(const T* x, const T* gamma, T* y, float* rstd_ou
     const T* from = x + row * width;
     const float square = block_sum_of_squares<T, kPacks>(from, width, 0.0f) / static_cast<float>(width);
     const float rstd = 1.0f / sqrtf(square + epsilon);
-    normalise<T, Norm::rms, kPacks>(from, gamma, nullptr, y + row * width, width, 0.0f, rstd);
+    normalise<T, RmsNorm, kPacks>(from, gamma, nullptr, y + row * width, width, 0.0f, rstd);
     if (rstd_out)
       for ([[maybe_unused]] std::size_t once : block_range(1)) rstd_out[row] = rstd;
   }
 }
 
 // Of an RMS norm mean and beta are null.
-template <class T, Norm kNorm, bool kPacks>
+template <class T, class N, bool kPacks>
 __global__ void norm_recompute_kernel(const T* x, const float* mean, const float* rstd, const T* gamma, const T* beta,
                                       T* y, std::size_t rows, std::size_t width) {
   for (std::size_t row : row_range(rows)) {
-    const float centre = kNorm == Norm::layer ? mean[row] : 0.0f;
-    normalise<T, kNorm, kPacks>(x + row * width, gamma, beta, y + row * width, width, centre, rstd[row]);
+    const float centre = kCentred<N> ? mean[row] : 0.0f;
+    normalise<T, N, kPacks>(x + row * width, gamma, beta, y + row * width, width, centre, rstd[row]);
   }
 }
 
@@ -100,7 +103,7 @@ constexpr unsigned kNormBackwardThreads = 512;
 
 // With g = dy · gamma and h = (x − mean) · rstd:  dx = rstd · (g − mean(g) − h · mean(g · h)). Of an RMS norm mean and
 // mean(g) are 0.
-template <class T, Norm kNorm, bool kPacks>
+template <class T, class N, bool kPacks>
 __global__ void __launch_bounds__(kNormBackwardThreads)
     norm_backward_kernel(const T* dy, const T* x, const float* mean_in, const float* rstd_in, const T* gamma, T* dx,
                          std::size_t rows, std::size_t width, bool add) {
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
     const std::size_t at = row * width;
     const float rstd = rstd_in[row], share = 1.0f / static_cast<float>(width);
     float mean = 0.0f, g_mean = 0.0f;
-    if constexpr (kNorm == Norm::layer) {
+    if constexpr (kCentred<N>) {
       mean = mean_in[row];
       g_mean = share * block_sum_over<T>(width, [&](auto count, std::size_t i, float* sums) {
                  float d[count], g[count];
@@ -142,12 +145,12 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
   }
 }
 
-template <class T, Norm kNorm, bool kPacks, bool kNormalised>
+template <class T, class N, bool kPacks, bool kNormalised>
 struct NormColumns {
   const T *dy, *x;
   const float *mean, *rstd;
   std::size_t width;
-  __device__ float centre(std::size_t row) const { return kNorm == Norm::layer ? mean[row] : 0.0f; }
+  __device__ float centre(std::size_t row) const { return kCentred<N> ? mean[row] : 0.0f; }
   __device__ float at(std::size_t row, std::size_t column) const {
     const float d = static_cast<float>(dy[row * width + column]);
     if constexpr (!kNormalised) return d;
@@ -179,16 +182,16 @@ void layer_norm_forward(Context& context, const T* x, const T* gamma, const T* b
 template <class T>
 void layer_norm_recompute(Context& context, const T* x, const float* mean, const float* rstd, const T* gamma,
                           const T* beta, T* y, std::size_t rows, std::size_t width) {
-  const auto kernel = packs_fit<T>(width, x, gamma, beta, y) ? norm_recompute_kernel<T, Norm::layer, true>
-                                                             : norm_recompute_kernel<T, Norm::layer, false>;
+  const auto kernel = packs_fit<T>(width, x, gamma, beta, y) ? norm_recompute_kernel<T, LayerNorm, true>
+                                                             : norm_recompute_kernel<T, LayerNorm, false>;
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, mean, rstd, gamma, beta, y, rows, width);
 }
 
 template <class T>
 void layer_norm_backward_input(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
                                const T* gamma, T* dx, std::size_t rows, std::size_t width, bool add) {
-  const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? norm_backward_kernel<T, Norm::layer, true>
-                                                            : norm_backward_kernel<T, Norm::layer, false>;
+  const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? norm_backward_kernel<T, LayerNorm, true>
+                                                            : norm_backward_kernel<T, LayerNorm, false>;
   launch(kernel, at_most(kNormBackwardThreads, shape_for_packed_rows<T>(rows, width)), context.stream(), dy, x, mean,
          rstd, gamma, dx, rows, width, add);
 }
@@ -197,9 +200,9 @@ template <class T>
 void layer_norm_backward_weight(Context& context, const T* dy, const T* x, const float* mean, const float* rstd,
                                 T* dgamma, T* dbeta, std::size_t rows, std::size_t width, bool accumulate) {
   const auto both = [&]<bool kPacks>(std::bool_constant<kPacks>) {
-    launch_column_sum(context, NormColumns<T, Norm::layer, kPacks, true>{dy, x, mean, rstd, width}, dgamma, rows, width,
+    launch_column_sum(context, NormColumns<T, LayerNorm, kPacks, true>{dy, x, mean, rstd, width}, dgamma, rows, width,
                       accumulate);
-    launch_column_sum(context, NormColumns<T, Norm::layer, kPacks, false>{dy, x, mean, rstd, width}, dbeta, rows, width,
+    launch_column_sum(context, NormColumns<T, LayerNorm, kPacks, false>{dy, x, mean, rstd, width}, dbeta, rows, width,
                       accumulate);
   };
   if (packs_fit<T>(width, dy, x))
@@ -218,8 +221,8 @@ void rms_norm_forward(Context& context, const T* x, const T* gamma, T* y, float*
 template <class T>
 void rms_norm_recompute(Context& context, const T* x, const float* rstd, const T* gamma, T* y, std::size_t rows,
                         std::size_t width) {
-  const auto kernel = packs_fit<T>(width, x, gamma, y) ? norm_recompute_kernel<T, Norm::rms, true>
-                                                       : norm_recompute_kernel<T, Norm::rms, false>;
+  const auto kernel = packs_fit<T>(width, x, gamma, y) ? norm_recompute_kernel<T, RmsNorm, true>
+                                                       : norm_recompute_kernel<T, RmsNorm, false>;
   launch(kernel, shape_for_packed_rows<T>(rows, width), context.stream(), x, static_cast<const float*>(nullptr), rstd,
          gamma, static_cast<const T*>(nullptr), y, rows, width);
 }
@@ -227,8 +230,8 @@ void rms_norm_recompute(Context& context, const T* x, const float* rstd, const T
 template <class T>
 void rms_norm_backward_input(Context& context, const T* dy, const T* x, const float* rstd, const T* gamma, T* dx,
                              std::size_t rows, std::size_t width, bool add) {
-  const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? norm_backward_kernel<T, Norm::rms, true>
-                                                            : norm_backward_kernel<T, Norm::rms, false>;
+  const auto kernel = packs_fit<T>(width, dy, x, gamma, dx) ? norm_backward_kernel<T, RmsNorm, true>
+                                                            : norm_backward_kernel<T, RmsNorm, false>;
   launch(kernel, at_most(kNormBackwardThreads, shape_for_packed_rows<T>(rows, width)), context.stream(), dy, x,
          static_cast<const float*>(nullptr), rstd, gamma, dx, rows, width, add);
 }
@@ -237,8 +240,8 @@ template <class T>
 void rms_norm_backward_weight(Context& context, const T* dy, const T* x, const float* rstd, T* dgamma, std::size_t rows,
                               std::size_t width, bool accumulate) {
   const auto columns = [&]<bool kPacks>(std::bool_constant<kPacks>) {
-    launch_column_sum(context, NormColumns<T, Norm::rms, kPacks, true>{dy, x, nullptr, rstd, width}, dgamma, rows,
-                      width, accumulate);
+    launch_column_sum(context, NormColumns<T, RmsNorm, kPacks, true>{dy, x, nullptr, rstd, width}, dgamma, rows, width,
+                      accumulate);
   };
   if (packs_fit<T>(width, dy, x))
     columns(std::true_type{});

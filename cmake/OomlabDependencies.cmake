@@ -18,9 +18,9 @@ set(BENCHMARK_ENABLE_GTEST_TESTS OFF CACHE BOOL "" FORCE)
 oomlab_dependency(fmt fmt::fmt https://github.com/fmtlib/fmt/archive/refs/tags/9.1.0.tar.gz)
 oomlab_dependency(CLI11 CLI11::CLI11 https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.3.2.tar.gz)
 oomlab_dependency(benchmark benchmark::benchmark https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz)
+oomlab_dependency(nlohmann_json nlohmann_json::nlohmann_json
+  https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz)
 if(OOMLAB_TESTS)
-  oomlab_dependency(nlohmann_json nlohmann_json::nlohmann_json
-    https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz)
   oomlab_dependency(GTest GTest::gtest_main https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz)
 endif()
 find_package(ZLIB REQUIRED)

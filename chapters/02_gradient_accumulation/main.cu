@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
                       .steps = 2,
                       .budget = 16 * kGiB,
                       .options = {{kSeq, 512}},
-                      .published_models = "gpt3-175b llama-70b-like",
+                      .published_models = kLargeTextModels,
                       .published = &huge};
   const Defaults gpt2{.batch = 64,
                       .steps = 2,

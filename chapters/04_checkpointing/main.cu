@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
                        .steps = 6,
                        .budget = mib(24 << 10),
                        .options = {{kSeq, 512}},
-                       .published_models = "gpt3-175b llama-70b-like",
+                       .published_models = kLargeTextModels,
                        .published = &huge};
   const Defaults full{.model = "gpt:9-4-128",
                       .batch = 8,

@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
   Defaults huge{.batch = 128, .steps = 6, .budget = gib(80), .devices = 8};
   huge.options = {{kMicroBatch, 1}, {kSeq, 2048}, {kPrecision, "bf16"}};
   Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .devices = 4, .options = {{kMicroBatch, 8}, {kSeq, 512}}};
-  large.published_models = "gpt3-175b llama-70b-like", large.published = &huge;
+  large.published_models = kLargeTextModels, large.published = &huge;
   Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20, .devices = 8};
   full.options = {{kMicroBatch, 1},
                   {kSeq, 32},

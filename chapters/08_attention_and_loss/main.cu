@@ -67,7 +67,14 @@ int main(int argc, char** argv) {
   using oomlab::Defaults;
   using namespace oomlab::train;
   const auto mib = [](double n) { return std::size_t(n * 1024 * 1024); };
-  const Defaults bert{.batch = 8, .steps = 4, .budget = mib(8 << 10), .options = {{kSeq, 512}, {kPrecision, "bf16"}}};
+  const Defaults large{
+      .batch = 1, .steps = 2, .budget = mib(80 << 10), .options = {{kSeq, 2048}, {kPrecision, "bf16"}}};
+  const Defaults bert{.batch = 8,
+                      .steps = 4,
+                      .budget = mib(8 << 10),
+                      .options = {{kSeq, 512}, {kPrecision, "bf16"}},
+                      .published_models = kLargeTextModels,
+                      .published = &large};
   const Defaults gpt2{.batch = 8,
                       .steps = 4,
                       .budget = mib(4.5 * 1024),

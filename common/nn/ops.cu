@@ -332,17 +332,6 @@ __global__ void softmax_cross_entropy_kernel(float* logits, const int* labels, f
   }
 }
 
-template <bool kPacks>
-__global__ void cross_entropy_kernel(const float* logits, const int* labels, float* row_loss, std::size_t rows,
-                                     std::size_t classes) {
-  for (std::size_t row : row_range(rows)) {
-    const float* x = logits + row * classes;
-    const float largest = block_max_of(x, classes, kPacks);
-    const float sum = block_sum_of<kPacks, false>(x, classes, [&](float value) { return exp_of(value - largest); });
-    for ([[maybe_unused]] std::size_t once : block_range(1)) row_loss[row] = logf(sum) - (x[labels[row]] - largest);
-  }
-}
-
 // One block: the vector is short, and one order of addition is enough.
 __global__ void scaled_sum_kernel(const float* x, std::size_t count, float scale, float* total, bool accumulate) {
   const float sum = block_sum_of<false, false>(x, count, [](float value) { return value; });
@@ -371,13 +360,6 @@ void softmax_cross_entropy(Context& context, float* logits, const int* labels, f
                                                                     : softmax_cross_entropy_kernel<false>;
   launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss, rows, classes,
          gradient_scale);
-}
-
-void cross_entropy(Context& context, const float* logits, const int* labels, float* row_loss, std::size_t rows,
-                   std::size_t classes) {
-  const auto kernel =
-      classes % 4 == 0 && aligned_for_packs(logits) ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
-  launch(kernel, shape_for_short_rows(rows, classes / 4), context.stream(), logits, labels, row_loss, rows, classes);
 }
 
 void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total, bool accumulate) {

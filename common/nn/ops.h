@@ -89,9 +89,6 @@ void column_sum(Context& context, const T* x, std::type_identity_t<T>* sums, std
 /// must lie in 0…classes−1.
 void softmax_cross_entropy(Context& context, float* logits, const int* labels, float* row_loss, std::size_t rows,
                            std::size_t classes, float gradient_scale);
-/// The forward half alone: logits are not changed.
-void cross_entropy(Context& context, const float* logits, const int* labels, float* row_loss, std::size_t rows,
-                   std::size_t classes);
 /// *total (+)= scale · the sum of x[count]; `total` is on the device.
 void scaled_sum(Context& context, const float* x, std::size_t count, float scale, float* total,
                 bool accumulate = false);

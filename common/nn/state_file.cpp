@@ -25,14 +25,21 @@ constexpr std::size_t kPiece = std::size_t(1) << 20;
 }
 
 // The length and the header: the same for the same tensors, so that reading is comparing.
-std::string header_of(const std::vector<StateTensor>& tensors) {
+std::string header_of(const std::vector<StateTensor>& tensors, const char* format = nullptr) {
   std::string json = "{";
+  if (format) json += std::string(R"("__metadata__":{"format":")") + format + "\"}";
   std::size_t offset = 0;
   for (const StateTensor& t : tensors) {
     const std::size_t element = std::strcmp(t.type, "F32") == 0 ? 4 : std::strcmp(t.type, "U8") == 0 ? 1 : 2;
     if (json.size() > 1) json += ",";
-    json += "\"" + t.name + "\":{\"dtype\":\"" + t.type + "\",\"shape\":[" + std::to_string(t.bytes / element) +
-            "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(offset + t.bytes) + "]}";
+    std::string shape;
+    for (const std::size_t extent : t.shape) {
+      if (!shape.empty()) shape += ",";
+      shape += std::to_string(extent);
+    }
+    if (shape.empty()) shape = std::to_string(t.bytes / element);
+    json += "\"" + t.name + "\":{\"dtype\":\"" + t.type + "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
+            std::to_string(offset) + "," + std::to_string(offset + t.bytes) + "]}";
     offset += t.bytes;
   }
   json += "}";
@@ -75,9 +82,10 @@ void read_all(const File& file, const std::string& path, char* to, std::size_t b
 
 }  // namespace
 
-void save_state(Context& context, const std::string& path, const std::vector<StateTensor>& tensors) {
+void save_state(Context& context, const std::string& path, const std::vector<StateTensor>& tensors,
+                const char* format) {
   if (planning()) return;
-  const std::string header = header_of(tensors);
+  const std::string header = header_of(tensors, format);
   std::vector<char> piece(kPiece);
   File file;
   const std::string temporary = path + ".tmp";

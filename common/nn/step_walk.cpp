@@ -100,6 +100,23 @@ class StepWalk {
     backward();
   }
 
+  void forward_alone(bool graph) {
+    add(Category::data, z_.tokens);
+    if (bert_) add(z_.u), add(z_.s), add(z_.s);
+    add(z_.u);
+    if (bert_ && !graph) drop(z_.u), drop(2 * z_.s);
+    if (graph) {
+      for (const Segment& segment : schedule_) forward(segment);
+    } else {
+      for (std::size_t l = 0; l < spec_.layers; ++l) {
+        forward_layer({.layer = false});
+        drop(z_.u);  // its input
+      }
+    }
+    head_norm();
+    add(z_.v);
+  }
+
   // What the forward pass of one micro-batch holds until its backward pass.
   ByCategory held() {
     forward();
@@ -139,8 +156,7 @@ class StepWalk {
   void head_forward() {
     if (spec_.tied) use(token_);
     use(head_);
-    if (bert_) add(z_.u), add(z_.u);  // dense, GELU
-    add(z_.u), add(z_.n);             // norm
+    head_norm();
     if (chunked()) make_head_gradients();
     add(chunked() ? z_.chunk : z_.v);
     if (levers_.data_parallel == DataParallel::other_device) return;
@@ -155,6 +171,12 @@ class StepWalk {
     tracker_.drop(Category::workspace, row_losses);
     if (gathers) drop(gathered), tracker_.drop(Category::data, whole_batch_tokens());
     if (chunked()) drop(z_.chunk);
+  }
+
+  // From the last layer's output to what the logits are made of.
+  void head_norm() {
+    if (bert_) add(z_.u), add(z_.u);  // dense, GELU
+    add(z_.u), add(z_.n);
   }
 
   const PeakTracker& tracker() const { return tracker_; }
@@ -406,6 +428,12 @@ StepLevers alone(const StepLevers& levers, const Segment& segment) {
 PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident) {
   StepWalk walk(spec, levers, resident);
   walk.step();
+  return walk.tracker().peak();
+}
+
+PeakBytes walk_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident, bool graph) {
+  StepWalk walk(spec, levers, resident);
+  walk.forward_alone(graph);
   return walk.tracker().peak();
 }
 

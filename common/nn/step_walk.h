@@ -54,6 +54,11 @@ struct StepLevers {
 /// for a schedule of another number of layers.
 PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident);
 
+/// The peak of a forward pass that no backward pass follows, up to all logits, tokens and labels included. `graph`:
+/// every layer keeps what the form says, as if one followed; otherwise nothing (Transformer::logits()). Of the levers
+/// element_bytes, sequences, seq and form count, but for the form's loss. Throws as walk_step().
+PeakBytes walk_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident, bool graph);
+
 /// What one segment has, in bytes of activations: from its forward to its backward pass, and at the fullest moment of
 /// each of the two, above what the segments before it hold. Of the levers element_bytes, sequences, seq, form and
 /// slice.parts count.

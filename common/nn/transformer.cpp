@@ -263,6 +263,12 @@ ForwardPass<T>::ForwardPass(Context& context, Transformer<T>& model, const Token
 }
 
 template <class T>
+const DeviceBuffer<T>& ForwardPass<T>::logits(Context& context, Transformer<T>& model, const TokenBatch& batch) {
+  head_ = model.head_forward(context, batch, std::move(x_.back()));
+  return head_.logits;
+}
+
+template <class T>
 void ForwardPass<T>::backward(Context& context, Transformer<T>& model, const TokenBatch& batch, StepOptions options,
                               const float* scale_on_device) {
   DeviceBuffer<T> gradient = model.head(context, batch, std::move(x_.back()), options, scale_on_device);

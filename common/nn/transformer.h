@@ -72,7 +72,7 @@ struct TransformerSpec {
 ///   bert-large    24 layers, 16 heads, width 1,024: 335,174,458 parameters, counted alike
 ///   llama-3.2-1b 1,235,814,400, llama-3.1-8b 8,030,261,248, llama-3.1-70b 70,553,706,496, qwen2.5-7b 7,615,616,512,
 ///   mistral-7b 7,241,732,096 parameters (v0.1, whose window of 4,096 positions is its longest sequence here)
-///   bytes-llama   3 layers, 4 heads over 2, width 64, 172 hidden units, 512 positions, vocabulary 256, tied
+///   bytes-llama   3 layers, 4 heads over 2, width 64, 172 hidden units, 2,048 positions, vocabulary 256, tied
 ///   gpt:LAYERS-HEADS-WIDTH, bert:LAYERS-HEADS-WIDTH     any shape, 1,024 or 512 positions, vocabulary 258
 ///   llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP                the same with 2,048 positions, tied
 /// Throws std::invalid_argument with one line that says what is allowed.
@@ -292,6 +292,9 @@ class ForwardPass {
  public:
   /// Phase "forward". Throws OutOfMemory: nothing stays allocated.
   ForwardPass(Context& context, Transformer<T>& model, const TokenBatch& batch);
+  /// The head up to the logits [R, V], whatever the form of the loss: everything stays for a backward pass, which may
+  /// not come. To be called once.
+  const DeviceBuffer<T>& logits(Context& context, Transformer<T>& model, const TokenBatch& batch);
   /// Head, loss, and all gradients; frees on the way what the forward pass has left. To be called once, with what the
   /// constructor got.
   void backward(Context& context, Transformer<T>& model, const TokenBatch& batch, StepOptions options,
@@ -301,6 +304,7 @@ class ForwardPass {
   typename Transformer<T>::EmbeddingActivations embedding_;
   std::vector<DeviceBuffer<T>> x_;  // each layer's input, and the last one's output
   std::vector<LayerActivations<T>> kept_;
+  typename Transformer<T>::HeadActivations head_;  // of logits()
 };
 
 }  // namespace oomlab::nn

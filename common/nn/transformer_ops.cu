@@ -172,6 +172,19 @@ __global__ void cross_entropy_gradient_kernel(T* logits, const int* labels, floa
   }
 }
 
+template <class T, bool kPacks>
+__global__ void cross_entropy_kernel(const T* logits, const int* labels, float* row_loss, std::size_t rows,
+                                     std::size_t classes) {
+  for (std::size_t row : row_range(rows)) {
+    const T* const line = logits + row * classes;
+    const int label = labels[row];
+    const float largest = block_max_over<T, kPacks>(line, classes);
+    const float sum = block_exp_sum<T, kPacks, false>(line, classes, largest, 1.0f);
+    for ([[maybe_unused]] std::size_t once : block_range(1))
+      row_loss[row] = label >= 0 ? logf(sum) - (static_cast<float>(line[label]) - largest) : 0.0f;
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -204,6 +217,13 @@ void cross_entropy_with_gradient(Context& context, T* logits, const int* labels,
       gradient_scale, scale_on_device);
 }
 
+template <class T>
+void cross_entropy(Context& context, const T* logits, const int* labels, float* row_loss, std::size_t rows,
+                   std::size_t classes) {
+  launch(packs_fit<T>(classes, logits) ? cross_entropy_kernel<T, true> : cross_entropy_kernel<T, false>,
+         shape_for_packed_rows<T>(rows, classes), context.stream(), logits, labels, row_loss, rows, classes);
+}
+
 // --------------------------------------------------------------------------------------------------------- instances
 
 #define OOMLAB_INSTANCES(T)                                                                                       \
@@ -212,7 +232,8 @@ void cross_entropy_with_gradient(Context& context, T* logits, const int* labels,
   template void softmax_backward<T>(Context&, const T*, T*, const ScoreTile&, float);                             \
   template void softmax_forward_backward<T>(Context&, T*, T*, const ScoreTile&, float);                           \
   template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float, \
-                                               const float*);
+                                               const float*);                                                     \
+  template void cross_entropy<T>(Context&, const T*, const int*, float*, std::size_t, std::size_t);
 OOMLAB_INSTANCES(float)
 OOMLAB_INSTANCES(__half)
 OOMLAB_INSTANCES(__nv_bfloat16)

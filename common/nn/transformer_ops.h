@@ -74,4 +74,9 @@ template <class T>
 void cross_entropy_with_gradient(Context& context, T* logits, const int* labels, float* row_loss, std::size_t rows,
                                  std::size_t classes, float gradient_scale, const float* scale_on_device = nullptr);
 
+/// The losses alone: logits are not changed.
+template <class T>
+void cross_entropy(Context& context, const T* logits, const int* labels, float* row_loss, std::size_t rows,
+                   std::size_t classes);
+
 }  // namespace oomlab::nn

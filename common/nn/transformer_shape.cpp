@@ -71,7 +71,7 @@ TransformerSpec parse_transformer(std::string_view text) {
   if (text == "bert-base") return {name, Style::bert, 12, 12, 768, 30522, 512};
   if (text == "bert-large") return {name, Style::bert, 24, 16, 1024, 30522, 512};
   const Style llama = Style::llama;
-  if (text == "bytes-llama") return {name, llama, 3, 4, 64, 256, 512, 2, 172, true, false};
+  if (text == "bytes-llama") return {name, llama, 3, 4, 64, 256, 2048, 2, 172, true, false};
   if (text == "llama-3.2-1b")
     return {name, llama, 16, 32, 2048, 128256, 131072, 8, 8192, true, false, 1e-5f, llama3_rotary(32)};
   if (text == "llama-3.1-8b")

@@ -14,13 +14,16 @@
 
 namespace {
 
-std::atomic<long long> live_bytes{0};
+std::atomic<long long> live_bytes{0}, peak_bytes{0};
 
 void* allocate_or_null(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) noexcept {
   if (!oomlab::host::inside_runtime() && oomlab::host::fault_point("operator new")) return nullptr;
   const std::size_t padded = (bytes + alignment) / alignment * alignment;  // at least 1, as aligned_alloc wants it
   void* p = alignment > alignof(std::max_align_t) ? std::aligned_alloc(alignment, padded) : std::malloc(padded);
-  if (p) live_bytes += static_cast<long long>(malloc_usable_size(p));
+  if (!p) return p;
+  const long long live = live_bytes += static_cast<long long>(malloc_usable_size(p));
+  for (long long peak = peak_bytes; peak < live && !peak_bytes.compare_exchange_weak(peak, live);) {
+  }
   return p;
 }
 
@@ -37,6 +40,7 @@ void give_back(void* p) noexcept {
 }  // namespace
 
 long long oomlab::test::host_heap_bytes() noexcept { return live_bytes; }
+long long oomlab::test::take_host_heap_peak() noexcept { return peak_bytes.exchange(live_bytes); }
 
 void* operator new(std::size_t n) { return allocate(n); }
 void* operator new[](std::size_t n) { return allocate(n); }

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "../planning.h"
 #include "data/device_dataset.h"
+#include "folder.h"
+#include "nn/checkpoint.h"
 #include "runs.h"
 
 namespace oomlab::test {
@@ -65,6 +68,32 @@ TEST(Plan, BatchesOfADataset) {
   Batch batch = make_batch(context, 128'000, 512'000);
   dataset.batch(context, 1'000'000, batch.size, 512'000, batch.input.data(), batch.labels.data());
   EXPECT_EQ(ledger.live_by_category()[Category::activations], std::size_t(4) * 128'000 * 512'000);
+}
+
+// A file of 64 GiB, of which the disk has nothing but the header.
+TEST(Plan, WeightsAreCheckedAndNotRead) {
+  const std::size_t rows = std::size_t(1) << 20, columns = std::size_t(1) << 14;
+  std::string bytes =
+      R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[1048576,16384],"data_offsets":[0,68719476736]}})";
+  bytes.insert(0, 8, '\0');
+  bytes[0] = static_cast<char>(bytes.size() - 8);
+  const Folder folder;
+  const std::string path = folder.write("f", bytes);
+  std::filesystem::resize_file(path, bytes.size() + rows * columns * sizeof(float));
+  const Planning planning;
+  CudaResource resource;
+  Ledger ledger;
+  Context context(resource, ledger);
+  const auto load = [&](std::size_t vocabulary) {
+    const std::vector<TensorShape> shapes = {{"token embedding", "", vocabulary, columns}};
+    auto value = context.buffer<float>(vocabulary * columns, Category::parameters, "token embedding");
+    const std::vector<Parameter> to = {{"token embedding", value.data(), nullptr, value.size()}};
+    load_tensors<float>(context, checkpoint_tensors({}, shapes), to, path);
+  };
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_NO_THROW(load(rows));
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1.0);
+  EXPECT_THROW(load(rows + 1), StateFileError);
 }
 
 }  // namespace

@@ -272,6 +272,10 @@ TEST_P(TransformerOps, CrossEntropyWithGradient) {
       const auto labels_ = device.upload(labels);
       auto logits_ = device.upload(logits);
       auto row_loss_ = garbage<float>(rows);
+      nn::cross_entropy(device.context, logits_.data(), labels_.data(), row_loss_.data(), rows, classes);
+      expect(row_loss_, row_losses, "loss alone");
+      EXPECT_EQ(wide(device.download(logits_)), wide(logits)) << "logits are not changed";
+      row_loss_ = garbage<float>(rows);
       nn::cross_entropy_with_gradient(device.context, logits_.data(), labels_.data(), row_loss_.data(), rows, classes,
                                       1.0f / float(rows));
       expect(logits_, gradients, "gradient");

@@ -210,6 +210,33 @@ TYPED_TEST(TransformerOf, BytesAndFlopsOfEveryFormAreAsPredicted) {
       }
 }
 
+// A forward pass that no backward pass follows: of everything a step keeps, or of nothing.
+TYPED_TEST(TransformerOf, BytesOfAForwardPassAloneAreAsPredicted) {
+  using T = TypeParam;
+  for (const char* name : {"gpt:3-2-8", "bert:3-2-8", "llama:3-4-2-8-11", "llama:2-3-1-18-7"})
+    for (const StepForm& form : forms()) {
+      TransformerSpec spec = tiny(name, 61);
+      spec.positions = 64;
+      Device device;
+      Transformer<T> model(device.context, spec, 1, /*with_gradients=*/false);
+      model.set_form(form);
+      const ByCategory resident = device.ledger.live_by_category();
+      for (const bool graph : {false, true}) {
+        device.ledger.reset_peak();
+        const TokenBatch batch = Tokens(spec, 2, 45, 1).batch(device.context);
+        if (graph) {
+          ForwardPass<T> pass(device.context, model, batch);
+          pass.logits(device.context, model, batch);
+        } else {
+          (void)model.logits(device.context, batch);
+        }
+        const StepLevers levers{.element_bytes = sizeof(T), .sequences = 2, .seq = 45, .form = form};
+        EXPECT_EQ(device.ledger.peak_by_category(), walk_forward(spec, levers, resident, graph).at_peak)
+            << name << (graph ? ", graph " : " ") << name_of(form.attention);
+      }
+    }
+}
+
 // The largest single requests of a step: no form but the textbook's asks for B·H·S² or B·S·V elements.
 TEST(StepForms, LeanOnesNeverAskForScoresOrLogits) {
   TransformerSpec spec = tiny("gpt:2-4-16", 400);

@@ -1,0 +1,73 @@
+#pragma once
+// Files in the safetensors format, as Hugging Face publishes weights: eight bytes that say how long the header is
+// (little endian), a JSON header that names each tensor with its type, shape and place, then the bytes of all tensors
+// without a gap (github.com/huggingface/safetensors, "Format"). What such a file says is not believed: every number is
+// checked against the file before memory is taken for it.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/state_file.h"
+
+namespace oomlab::nn {
+
+/// Type of a tensor's elements, as the format names them.
+enum class Dtype { boolean, u8, i8, f8_e4m3, f8_e5m2, i16, u16, f16, bf16, i32, u32, f32, i64, u64, f64 };
+/// "BOOL", "U8", "F8_E4M3", "BF16", …
+const char* name_of(Dtype type) noexcept;
+/// Of an element.
+std::size_t bytes_of(Dtype type) noexcept;
+
+/// A tensor of a file.
+struct SafetensorsEntry {
+  std::string name;
+  Dtype dtype = Dtype::f32;
+  std::vector<std::size_t> shape;  ///< row-major; empty: one element
+  std::uint64_t begin = 0;         ///< in the part behind the header
+  std::uint64_t bytes = 0;         ///< the product of the shape, times bytes_of(dtype)
+};
+
+/// Of a header, at most: the format's own limit.
+inline constexpr std::uint64_t kSafetensorsHeaderBytes = 100'000'000;
+
+/// Reads a header of a file that has `data_bytes` behind it. The entries come sorted by name. They do not overlap, and
+/// cover every byte of the data, as the format demands. Throws StateFileError, in one line that begins with `path` and
+/// says what is wrong. Memory is a small multiple of the header's.
+std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, std::uint64_t data_bytes,
+                                                       const std::string& path);
+
+/// A file that is open, and whose header has been read.
+class SafetensorsFile {
+ public:
+  /// Throws StateFileError: as parse_safetensors_header(), and for what is no file, cannot be read or is too short.
+  explicit SafetensorsFile(const std::string& path);
+  const std::string& path() const noexcept { return path_; }
+  /// Sorted by name.
+  const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }
+  /// Null where there is none.
+  const SafetensorsEntry* find(std::string_view name) const noexcept;
+  /// Fills `to` with the bytes of a tensor from its byte `first` on. Throws StateFileError when the file cannot be read
+  /// or has become shorter, std::out_of_range when the tensor has not so many bytes.
+  void read(const SafetensorsEntry& entry, std::uint64_t first, std::span<std::byte> to) const;
+
+ private:
+  struct Descriptor {
+    int number = -1;
+    Descriptor() = default;
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    ~Descriptor();
+  };
+  void read_at(std::uint64_t first, std::span<std::byte> to) const;
+
+  std::string path_;
+  Descriptor file_;
+  std::uint64_t data_ = 0;  // where the data begins
+  std::vector<SafetensorsEntry> entries_;
+};
+
+}  // namespace oomlab::nn

@@ -7,8 +7,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
-#include <utility>
+#include <type_traits>
 
 #include "memory/context.h"
 #include "nn/kernel.h"
@@ -76,10 +77,13 @@ template <class T, class Out>
 void row_products(Context& context, RowsOf<T> x, const T* weight, const std::type_identity_t<T>* bias, Out* y,
                   std::size_t rows, std::size_t in, std::size_t out, bool add = false) {
   const bool packs = in % Pack<T>::size == 0 && nn::packs_fit<T>(x.stride, x.data, weight);
-  const std::size_t tiles = (out + kOutputsAtOnce - 1) / kOutputsAtOnce;
+  const std::size_t out_tiles = (out + kOutputsAtOnce - 1) / kOutputsAtOnce;
   const auto start = [&](auto kernel, std::size_t row_tiles) {
-    launch(kernel, at_most(kProductThreads, nn::shape_for_short_rows(tiles * row_tiles, in / nn::kLanes<T>)),
-           context.stream(), x, weight, bias, y, rows, in, out, add);
+    const std::size_t tiles = checked_product(out_tiles, row_tiles);
+    LaunchShape shape = at_most(kProductThreads, nn::shape_for_short_rows(tiles, in / nn::kLanes<T>));
+    // On the host a small product takes less time than its threads take to begin.
+    shape.grid.x = std::min(shape.grid.x, blocks_for_items(tiles * std::max<std::size_t>(1, in / 8), 1));
+    launch(kernel, shape, context.stream(), x, weight, bias, y, rows, in, out, add);
   };
   if (rows == 1)
     start(packs ? row_products_kernel<1, true, T, Out> : row_products_kernel<1, false, T, Out>, 1);

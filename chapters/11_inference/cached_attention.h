@@ -18,7 +18,7 @@
 namespace oomlab::inference {
 
 inline constexpr std::size_t kKeysAtOnce = 64;      ///< positions of a tile
-inline constexpr std::size_t kDotLanes = 16;        ///< sums side by side of a product of a query with a key
+inline constexpr std::size_t kSumLanes = 16;        ///< of a sum, side by side
 inline constexpr unsigned kAttentionThreads = 512;  ///< of a block at most: more would not have the registers
 
 /// Rows of a step and a layer of the cache, as a kernel finds them: the row's request has its blocks, in order, at
@@ -71,20 +71,42 @@ __global__ void store_keys_and_values_kernel(const T* __restrict__ qkv, CachedRo
   }
 }
 
-/// Σ q[c] · k[c], in kDotLanes sums.
+/// Running values side by side, which vectorise, are combined pair by pair at last: one order on any backend.
+template <class Combine>
+__device__ float combined(float (&lanes)[kSumLanes], Combine combine) {
+  static_assert(kSumLanes == 16);
+  for (std::size_t lane = 0; lane < 8; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + 8]);
+  for (std::size_t lane = 0; lane < 4; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + 4]);
+  return combine(combine(lanes[0], lanes[2]), combine(lanes[1], lanes[3]));
+}
+/// The sum, or the maximum, of `count` values, a multiple of kSumLanes.
+template <class Combine>
+__device__ float combined(const float* values, std::size_t count, Combine combine) {
+  float lanes[kSumLanes];
+  for (std::size_t lane = 0; lane < kSumLanes; ++lane) lanes[lane] = values[lane];
+  for (std::size_t i = kSumLanes; i < count; i += kSumLanes)
+    for (std::size_t lane = 0; lane < kSumLanes; ++lane) lanes[lane] = combine(lanes[lane], values[i + lane]);
+  return combined(lanes, combine);
+}
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Maximum {
+  __device__ float operator()(float a, float b) const { return a < b ? b : a; }
+};
+
+/// Σ q[c] · k[c].
 template <bool kPacks, class Value>
 __device__ float dot(const float* q, const Value* k, std::size_t depth) {
-  float sum[kDotLanes] = {};
+  float lanes[kSumLanes] = {};
   std::size_t c = 0;
-  for (; c + kDotLanes <= depth; c += kDotLanes) {
-    float key[kDotLanes];
-    nn::load_floats<kPacks, kDotLanes>(key, k + c);
-    for (std::size_t lane = 0; lane < kDotLanes; ++lane) sum[lane] = fmaf(q[c + lane], key[lane], sum[lane]);
+  for (; c + kSumLanes <= depth; c += kSumLanes) {
+    float key[kSumLanes];
+    nn::load_floats<kPacks, kSumLanes>(key, k + c);
+    for (std::size_t lane = 0; lane < kSumLanes; ++lane) lanes[lane] = fmaf(q[c + lane], key[lane], lanes[lane]);
   }
-  for (std::size_t lane = 0; c + lane < depth; ++lane)
-    sum[lane] = fmaf(q[c + lane], static_cast<float>(k[c + lane]), sum[lane]);
-  float all = 0.0f;
-  for (std::size_t lane = 0; lane < kDotLanes; ++lane) all += sum[lane];
+  float all = combined(lanes, Sum{});
+  for (; c < depth; ++c) all = fmaf(q[c], static_cast<float>(k[c]), all);
   return all;
 }
 
@@ -127,29 +149,30 @@ __global__ void __launch_bounds__(kAttentionThreads)
         }
       }
       __syncthreads();
-      for (std::size_t pair : block_range(keys * group)) {
+      for (std::size_t pair : block_range(kKeysAtOnce * group)) {
         const std::size_t k = pair / group, g = pair % group;
-        const float product = dot<kPacks>(query + g * depth, key[k], depth);
-        score[g * kKeysAtOnce + k] = kScaled ? product * key_scale[k] : product;
+        float product = -INFINITY;  // behind the last position
+        if (k < keys) product = dot<kPacks>(query + g * depth, key[k], depth) * (kScaled ? key_scale[k] : 1.0f);
+        score[g * kKeysAtOnce + k] = product;
       }
       __syncthreads();
       for (std::size_t g : block_range(group)) {
-        float now = largest[g];
-        for (std::size_t k = 0; k < keys; ++k) now = fmaxf(now, score[g * kKeysAtOnce + k]);
+        const float now = Maximum{}(largest[g], combined(score + g * kKeysAtOnce, kKeysAtOnce, Maximum{}));
         shrink[g] = largest[g] == -INFINITY ? 0.0f : nn::exp_of(largest[g] - now);
         largest[g] = now;
       }
       __syncthreads();
-      for (std::size_t pair : block_range(keys * group)) {
-        float& p = score[pair % group * kKeysAtOnce + pair / group];
-        p = nn::exp_of(p - largest[pair % group]);
+      for (std::size_t g = 0; g < group; ++g) {
+        const float most = largest[g];
+        float* const p = score + g * kKeysAtOnce;
+        for (std::size_t k : block_range(kKeysAtOnce)) p[k] = nn::exp_of(p[k] - most);
       }
       __syncthreads();
-      for (std::size_t g : block_range(group)) {
-        float all = sum[g] * shrink[g];
-        for (std::size_t k = 0; k < keys; ++k) all += score[g * kKeysAtOnce + k];
-        sum[g] = all;
-      }
+      for (std::size_t i : block_range(group * (kKeysAtOnce - keys)))  // it is not quite 0
+        score[i / (kKeysAtOnce - keys) * kKeysAtOnce + keys + i % (kKeysAtOnce - keys)] = 0.0f;
+      __syncthreads();
+      for (std::size_t g : block_range(group))
+        sum[g] = fmaf(sum[g], shrink[g], combined(score + g * kKeysAtOnce, kKeysAtOnce, Sum{}));
       // out = out · shrink + Σ p · value, `count` columns at a time.
       const auto add_values = [&](auto count, std::size_t g, std::size_t column) {
         constexpr std::size_t n = decltype(count)::value;

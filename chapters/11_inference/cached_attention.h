@@ -19,7 +19,7 @@ namespace oomlab::inference {
 
 inline constexpr std::size_t kKeysAtOnce = 64;      ///< positions of a tile
 inline constexpr std::size_t kSumLanes = 16;        ///< of a sum, side by side
-inline constexpr unsigned kAttentionThreads = 512;  ///< of a block at most: more would not have the registers
+inline constexpr unsigned kAttentionThreads = 256;  ///< of a block at most: more would not have the registers
 
 /// Rows of a step and a layer of the cache, as a kernel finds them: the row's request has its blocks, in order, at
 /// blocks[first[row]…].
@@ -118,9 +118,8 @@ inline std::size_t attention_shared_bytes(std::size_t group, std::size_t depth) 
 /// attended[row, heads · depth] from the queries of qkv and the cached keys and values. A block of threads has a row
 /// and a key-value head, with the `group` query heads that share it.
 template <class T, class Value, bool kPacks>
-__global__ void __launch_bounds__(kAttentionThreads)
-    cached_attention_kernel(const T* __restrict__ qkv, T* __restrict__ attended, CachedRows cache, std::size_t rows,
-                            std::size_t group, float factor) {
+__global__ void cached_attention_kernel(const T* __restrict__ qkv, T* __restrict__ attended, CachedRows cache,
+                                        std::size_t rows, std::size_t group, float factor) {
   constexpr bool kScaled = std::is_same_v<Value, std::int8_t>;
   constexpr std::size_t lanes = nn::kLanes<Value>;
   const std::size_t depth = cache.depth, heads = group * cache.kv_heads, stride = (heads + 2 * cache.kv_heads) * depth;

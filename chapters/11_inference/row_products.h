@@ -28,6 +28,12 @@ struct RowsOf {
   std::size_t stride;
 };
 
+/// The sums of a tile, written out one by one: an array that is indexed in a loop would not become registers.
+template <std::size_t kRows>
+struct Cells {
+  static constexpr std::size_t size = kRows * kOutputsAtOnce;
+};
+
 /// y[r, o] = Σ x[r, i] · weight[o, i] (+ bias[o]) (+ y[r, o]). For any kRows the sum of a row and an output is made by
 /// the same operations in the same order: written out as fmaf, so that no compiler contracts one form and not another.
 template <std::size_t kRows, bool kPacks, class T, class Out>
@@ -54,19 +60,24 @@ __global__ void __launch_bounds__(kProductThreads)
             sum[r][o][k % lanes] = fmaf(from_w[o][k], from_x[k], sum[r][o][k % lanes]);
       }
     }
-    const std::size_t done = in / step * step;
+    float all[kRows][kOutputsAtOnce] = {};
     for (std::size_t r = 0; r < kRows; ++r)
-      for (std::size_t o = 0; o < kOutputsAtOnce; ++o) {
-        float all = 0.0f;
-        for (std::size_t k = 0; k < lanes; ++k) all += sum[r][o][k];
-        for (std::size_t i : block_range(in - done))
-          all = fmaf(static_cast<float>(w[o][done + i]), static_cast<float>(v[r][done + i]), all);
-        all = block_sum(all);
-        if (threadIdx.x != 0 || first_row + r >= rows || first_out + o >= out) continue;
-        Out& to = y[(first_row + r) * out + first_out + o];
-        if (bias) all += static_cast<float>(bias[first_out + o]);
-        to = static_cast<Out>(add ? static_cast<float>(to) + all : all);
-      }
+      for (std::size_t o = 0; o < kOutputsAtOnce; ++o)
+        for (std::size_t k = 0; k < lanes; ++k) all[r][o] += sum[r][o][k];
+    for (std::size_t i : block_range(in % step)) {
+      const std::size_t at = in / step * step + i;
+      for (std::size_t r = 0; r < kRows; ++r)
+        for (std::size_t o = 0; o < kOutputsAtOnce; ++o)
+          all[r][o] = fmaf(static_cast<float>(w[o][at]), static_cast<float>(v[r][at]), all[r][o]);
+    }
+    nn::each_lane<Cells<kRows>>([&](std::size_t cell) {
+      const std::size_t r = cell / kOutputsAtOnce, o = cell % kOutputsAtOnce;
+      float total = block_sum(all[r][o]);
+      if (threadIdx.x != 0 || first_row + r >= rows || first_out + o >= out) return;
+      Out& to = y[(first_row + r) * out + first_out + o];
+      if (bias) total += static_cast<float>(bias[first_out + o]);
+      to = static_cast<Out>(add ? static_cast<float>(to) + total : total);
+    });
   }
 }
 

@@ -92,6 +92,9 @@ TEST(ProcessorLayers, GiveTheSameTokens) {
         const auto bytes = PlacedWeights<float>::bytes(decoder.spec, on_processor);
         EXPECT_EQ(device.ledger.live_bytes() - before, bytes.device);
         EXPECT_EQ(device.ledger.peak_bytes() - before, std::max(bytes.device, bytes.on_its_way));
+        for (std::size_t l = 0; l < decoder.spec.layers; ++l)
+          EXPECT_EQ(device.ledger.live_blocks().contains(placed.weights().layers[l].contract),
+                    l + on_processor < decoder.spec.layers);
         CacheShape shape =
             cache_shape<float>(decoder.spec.layers - on_processor, decoder.spec.keys(), decoder.spec.depth(), 5);
         shape.processor_layers = on_processor;

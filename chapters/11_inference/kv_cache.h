@@ -1,0 +1,209 @@
+#pragma once
+// Where the keys and values of past tokens live. Each token that a model has read leaves, in every layer, a key and a
+// value of d numbers for each of Hk heads: 2 · L · Hk · d numbers, which every later token of the request reads.
+//
+// They lie in blocks, each for `block_tokens` tokens of one request in all layers. How many tokens that is makes the
+// difference between two ways to serve:
+//   contiguous   block_tokens = the longest length there may be. A request takes one block when it is admitted, and
+//                with it places for tokens that may never come
+//   paged        block_tokens = 16. A request takes a block when a token needs it, wherever there is one: a table
+//                lists them in order, as page tables do (Kwon et al., "PagedAttention", 2023)
+// Requests that begin alike share the blocks of what they have in common. A block that several share is not written:
+// who wants to gets a copy (copy on write). Blocks that nobody needs any more are kept, and handed out again.
+
+#include <algorithm>
+#include <cstddef>
+#include <list>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "memory/context.h"
+
+namespace oomlab::inference {
+
+/// What a block holds: of each layer [2 (keys, values), kv_heads, block_tokens, depth] values; in 8 bits then scales
+/// [layers, 2, kv_heads, block_tokens] in FP32.
+struct CacheShape {
+  std::size_t layers = 0;            ///< on the device
+  std::size_t processor_layers = 0;  ///< behind these, in host memory (processor_layers.h), always in FP32
+  std::size_t kv_heads = 0, depth = 0;
+  std::size_t block_tokens = 16;
+  std::size_t value_bytes = 4;
+  bool scaled = false;  ///< 8-bit integers, with a scale for each token, head, and K or V
+
+  /// Places for one token in one head, K and V and all layers.
+  std::size_t rows_of_token(std::size_t of_layers) const { return checked_product(2 * of_layers, kv_heads); }
+  /// Where the scales begin, bytes: a multiple of 16.
+  std::size_t scales_at() const {
+    const std::size_t values = checked_product(checked_product(rows_of_token(layers), block_tokens), depth);
+    return (checked_product(values, value_bytes) + 15) / 16 * 16;
+  }
+  /// Bytes of a block on the device, and as the ledger counts them. Throws std::length_error.
+  std::size_t block_bytes() const {
+    const std::size_t scales = scaled ? checked_product(rows_of_token(layers), block_tokens) : 0;
+    return checked_sum(scales_at(), checked_product(scales, sizeof(float)));
+  }
+  std::size_t counted_block_bytes() const { return round_to_granule(block_bytes()); }
+  /// Floats of a block in host memory.
+  std::size_t processor_floats() const {
+    return checked_product(checked_product(rows_of_token(processor_layers), block_tokens), depth);
+  }
+  std::size_t blocks_for(std::size_t tokens) const noexcept {
+    return tokens / block_tokens + (tokens % block_tokens != 0);
+  }
+};
+
+/// The blocks of all requests, and who has which. Not thread-safe.
+class KvCache {
+ public:
+  using Id = std::size_t;  ///< of an open request; never given twice
+
+  /// Keeps no memory before the first reserve(). `careful`: check_books() after everything that changes them.
+  KvCache(Context& context, const CacheShape& shape, bool careful = false)
+      : context_(context), shape_(shape), careful_(careful) {}
+
+  const CacheShape& shape() const noexcept { return shape_; }
+
+  /// A request without tokens, or one whose first `tokens` tokens are those of another, which has at least as many
+  /// (std::logic_error): it shares their blocks, the last of which may be filled in part.
+  Id open() { return open_with({}, 0); }
+  Id fork(Id other, std::size_t tokens) {
+    const Table& from = tables_.at(other);
+    require(tokens <= from.tokens, "a request has fewer tokens than another one shares");
+    return open_with({from.blocks.begin(), from.blocks.begin() + shape_.blocks_for(tokens)}, tokens);
+  }
+
+  /// Makes room, so that the request's tokens up to number `tokens` can be written: takes the blocks that it lacks, and
+  /// a copy of the one in which it goes on, if others share that. Throws OutOfMemory: then nothing has changed.
+  void reserve(Id id, std::size_t tokens) {
+    Table& table = tables_.at(id);
+    const std::size_t needed = shape_.blocks_for(tokens), has = table.blocks.size(),
+                      goes_on = table.tokens / shape_.block_tokens;
+    const bool copy = tokens > table.tokens && goes_on < has && table.blocks[goes_on]->references > 1;
+    const std::size_t wanted = (needed > has ? needed - has : 0) + (copy ? 1 : 0);
+    table.blocks.reserve(needed);
+    std::list<Block> fresh;  // given back, when one of them cannot be had
+    while (free_.size() + fresh.size() < wanted) fresh.push_back(make_block());
+    free_.splice(free_.begin(), fresh);
+    if (copy) copy_on_write(table.blocks[goes_on]);
+    while (table.blocks.size() < needed) table.blocks.push_back(take_free());
+    if (careful_) check_books();
+  }
+  /// `tokens` more tokens of the request are written, where it has room for them (std::logic_error).
+  void advance(Id id, std::size_t tokens) {
+    Table& table = tables_.at(id);
+    require(table.tokens + tokens <= table.blocks.size() * shape_.block_tokens, "a token has no place");
+    table.tokens += tokens;
+    if (careful_) check_books();
+  }
+  /// The request ends. Its blocks are free, but those that others share.
+  void close(Id id) {
+    const auto table = tables_.find(id);
+    require(table != tables_.end(), "a request is closed twice");
+    for (const BlockAt block : table->second.blocks) drop(block);
+    tables_.erase(table);
+    if (careful_) check_books();
+  }
+  /// Gives free blocks back to the context.
+  void trim() noexcept { free_.clear(); }
+
+  std::size_t tokens(Id id) const { return tables_.at(id).tokens; }
+  std::size_t blocks_of(Id id) const { return tables_.at(id).blocks.size(); }
+  /// Block i of the request, on the device, and its part in host memory.
+  std::byte* block(Id id, std::size_t i) const { return tables_.at(id).blocks[i]->memory.data(); }
+  float* processor_block(Id id, std::size_t i) const { return tables_.at(id).blocks[i]->processor.data(); }
+
+  std::size_t requests() const noexcept { return tables_.size(); }
+  std::size_t used_blocks() const noexcept { return used_.size(); }
+  std::size_t free_blocks() const noexcept { return free_.size(); }
+  /// Places of used blocks that hold a token, each counted once, however many requests share it.
+  std::size_t used_places() const {
+    std::map<const Block*, std::size_t> filled;
+    for (const auto& [id, table] : tables_)
+      for (std::size_t i = 0; i * shape_.block_tokens < table.tokens; ++i) {
+        std::size_t& most = filled[&*table.blocks[i]];
+        most = std::max(most, std::min(shape_.block_tokens, table.tokens - i * shape_.block_tokens));
+      }
+    std::size_t sum = 0;
+    for (const auto& [block, places] : filled) sum += places;
+    return sum;
+  }
+
+  /// Throws std::logic_error unless every block is either free, and in no table, or used, and in as many tables as its
+  /// references say; and every request has room for its tokens.
+  void check_books() const {
+    std::map<const Block*, std::size_t> in_tables;
+    for (const auto& [id, table] : tables_) {
+      require(table.tokens <= table.blocks.size() * shape_.block_tokens, "a request has no room for its tokens");
+      for (const BlockAt block : table.blocks) ++in_tables[&*block];
+    }
+    for (const Block& block : free_)
+      require(block.references == 0 && !in_tables.contains(&block), "a free block is used");
+    for (const Block& block : used_) {
+      const auto found = in_tables.find(&block);
+      require(found != in_tables.end(), "a block is leaked");
+      require(found->second == block.references, "a block's references are wrong");
+    }
+    require(in_tables.size() == used_.size(), "a table has a block that is not used");
+  }
+
+ private:
+  struct Block {
+    DeviceBuffer<std::byte> memory;
+    std::vector<float> processor;
+    std::size_t references = 0;
+  };
+  using BlockAt = std::list<Block>::iterator;
+  struct Table {
+    std::vector<BlockAt> blocks;
+    std::size_t tokens = 0;  // written
+  };
+
+  static void require(bool good, const char* what) {
+    if (!good) throw std::logic_error(std::string("KV cache: ") + what);
+  }
+  Id open_with(std::vector<BlockAt> blocks, std::size_t tokens) {
+    Table& table = tables_[next_];
+    table = {std::move(blocks), tokens};
+    for (const BlockAt block : table.blocks) ++block->references;
+    if (careful_) check_books();
+    return next_++;
+  }
+  Block make_block() {
+    Block block{context_.buffer<std::byte>(shape_.block_bytes(), Category::activations, "KV cache block"), {}};
+    if (!planning()) block.processor.resize(shape_.processor_floats());
+    return block;
+  }
+  BlockAt take_free() noexcept {
+    const BlockAt block = free_.begin();
+    used_.splice(used_.end(), free_, block);
+    block->references = 1;
+    return block;
+  }
+  void drop(BlockAt block) noexcept {
+    if (--block->references == 0) free_.splice(free_.begin(), used_, block);
+  }
+  // The table's block, which others share, becomes one of its own.
+  void copy_on_write(BlockAt& shared) {
+    Block& own = free_.front();
+    CUDA_CHECK(cudaMemcpyAsync(own.memory.data(), shared->memory.data(), own.memory.bytes(), cudaMemcpyDeviceToDevice,
+                               context_.stream()));
+    own.processor = shared->processor;
+    --shared->references;
+    shared = take_free();
+  }
+
+  Context& context_;
+  CacheShape shape_;
+  bool careful_;
+  std::list<Block> used_, free_;
+  std::map<Id, Table> tables_;
+  Id next_ = 0;
+};
+
+}  // namespace oomlab::inference

@@ -1,0 +1,130 @@
+// nvcc -o lesson lesson.cu -lcublas
+//
+// Inference. A layer computes h and y from its input x, and y is the next layer's x:
+//     h = x W      y = x + silu(h)      silu(h) = h / (1 + e^-h)      (x, h and y: rows by width)
+// A backward pass begins at the last layer, and asks every layer for its x and its h. So training keeps them all: this
+// is the graph. In inference nothing comes after the output. Once a layer has its y, nobody asks for its x or h again.
+// So y goes where h was, and the next layer's h goes where x was. Two buffers take turns, however many layers there
+// are. The kernels are the same, and so are the bits. With u = 4 bytes * rows * width = 256 KiB for an x:
+//     weights                                        4 bytes * width * width * layers     0.50 MiB for 32 layers
+//     training: x and h of each layer, the output    (2 * layers + 1) u                  16.25 MiB
+//     inference: two buffers                         2 u                                  0.50 MiB
+// Whoever collects the outputs of many batches on the device has u less of it after each. They can wait on the host.
+#include <cublas_v2.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+constexpr int rows = 1024, width = 64, blocks = 64, threads = 256;
+constexpr size_t count = size_t(rows) * width, bytes = count * sizeof(float), w_count = size_t(width) * width;
+
+void require(bool good, const char* what) {
+  if (!good) std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
+}
+#define CHECK(call) require((call) == 0, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
+
+__global__ void fill(float* p, size_t n, float scale, unsigned seed) {  // pseudo-random, between -scale and scale
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    const unsigned hash = (unsigned(i) + (seed << 20) + 1) * 2654435761u;
+    p[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
+  }
+}
+__global__ void add_silu(const float* x, const float* h, float* y) {  // y may be h: a number is read, then written
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    y[i] = x[i] + h[i] / (1 + expf(-h[i]));
+}
+
+cublasHandle_t cublas;
+size_t live_bytes, peak_bytes;  // counted by allocate() and release()
+float* allocate(size_t n) {
+  float* p = nullptr;
+  CHECK(cudaMalloc(&p, n * sizeof(float)));
+  peak_bytes = std::max(peak_bytes, live_bytes += n * sizeof(float));
+  return p;
+}
+void release(float* p, size_t n) {
+  CHECK(cudaFree(p)), live_bytes -= n * sizeof(float);  // cudaFree waits for kernels that still use p
+}
+void matmul(const float* x, const float* w, float* h) {  // h = x w; cuBLAS stores by columns: h^T = w^T x^T
+  const float one = 1, zero = 0;
+  CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, rows, width, &one, w, width, x, width, &zero, h, width));
+}
+
+// Takes over buffer x, returns one with the output. What a backward pass would read goes to the graph, if there is one.
+float* forward(float* x, const float* weights, int layers, std::vector<float*>* graph) {
+  float* spare = nullptr;
+  for (int l = 0; l < layers; ++l) {
+    float* h = spare ? spare : allocate(count);
+    float* y = graph ? allocate(count) : h;  // without a graph y goes where h was
+    matmul(x, weights + l * w_count, h);
+    add_silu<<<blocks, threads>>>(x, h, y), CHECK(cudaGetLastError());
+    if (graph) graph->insert(graph->end(), {x, h});
+    if (!graph) spare = x;  // THE MITIGATION: nobody reads x again, so the next layer's h goes there
+    x = y;
+  }
+  if (spare) release(spare, count);
+  return x;
+}
+
+struct Run {
+  size_t peak;
+  std::vector<size_t> live;   // bytes before the first batch, and after each
+  std::vector<float> result;  // of all batches
+};
+Run measure(int layers, unsigned batches, bool training, bool collect) {  // collect: all outputs on the device
+  Run run;
+  std::vector<float*> graph, outputs;
+  const auto to_host = [&] {
+    for (float* y : std::exchange(outputs, {})) {
+      run.result.resize(run.result.size() + count);
+      CHECK(cudaMemcpy(&run.result[run.result.size() - count], y, bytes, cudaMemcpyDeviceToHost)), release(y, count);
+    }
+  };
+  float* weights = allocate(layers * w_count);
+  run.live = {live_bytes};
+  fill<<<blocks, threads>>>(weights, layers * w_count, 0.1f, 0);
+  for (unsigned batch = 1; batch <= batches; ++batch) {
+    float* x = allocate(count);
+    fill<<<blocks, threads>>>(x, count, 1.0f, batch);
+    outputs.push_back(forward(x, weights, layers, training ? &graph : nullptr));
+    for (float* p : std::exchange(graph, {})) release(p, count);  // as a backward pass would, which is left out here
+    if (!collect) to_host();  // THE MITIGATION: the outputs of one batch at most are on the device
+    run.live.push_back(live_bytes);
+  }
+  to_host();
+  release(weights, layers * w_count), run.peak = std::exchange(peak_bytes, 0);
+  return run;
+}
+
+double MiB(size_t n) { return n / 1048576.0; }
+int main() {
+  CHECK(cublasCreate(&cublas));
+  std::printf("%d rows of width %d, FP32: %.2f MiB a buffer\n", rows, width, MiB(bytes));
+  std::puts("  layers    weights         training, peak      inference, peak  ratio  outputs");
+  for (int layers : {16, 32, 64}) {
+    const Run kept = measure(layers, 1, true, false), freed = measure(layers, 1, false, false);
+    const size_t weights = kept.live[0], most = (kept.peak - weights) / bytes, two = (freed.peak - weights) / bytes;
+    const bool equal = !std::memcmp(kept.result.data(), freed.result.data(), bytes) && kept.result == freed.result;
+    std::printf("  %6d  %5.2f MiB  %3zu buffers %5.2f MiB  %zu buffers %5.2f MiB %6.1f  %s\n", layers, MiB(weights),
+                most, MiB(kept.peak), two, MiB(freed.peak), double(kept.peak) / freed.peak,
+                equal ? "bit-equal" : "different");
+    require(equal, "the same outputs");
+    require(most == 2 * size_t(layers) + 1 && two == 2, "two buffers in inference, whatever the depth");
+  }
+  const Run device = measure(32, 6, false, true), host = measure(32, 6, false, false);
+  std::printf("32 layers, live after batch       none     1     2     3     4     5     6       peak\n");
+  for (const Run* way : {&device, &host}) {
+    std::printf("  outputs %-22s", way == &device ? "stay on the device" : "go to the host");
+    for (size_t live : way->live) std::printf(" %5.2f", MiB(live));
+    std::printf("  %5.2f MiB\n", MiB(way->peak));
+  }
+  CHECK(cublasDestroy(cublas));
+  require(device.result == host.result, "the same outputs");
+  require(host.live.back() == host.live[0], "no growth from batch to batch on the device");
+  require(device.live.back() - host.live[0] == 6 * bytes, "six outputs on the device, where they are collected there");
+  std::puts("PASS");
+}

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
                       .batch = 32,
                       .steps = 5,
                       .budget = 96 * kMiB,
-                      .options = {{kMicroBatch, 4}, {kSeq, 128}, kText, kAttention, kLoss, kLean},
+                      .options = {{kMicroBatch, 4}, {kSeq, 128}, kText, kModelConfig, kAttention, kLoss, kLean},
                       .models = kTextModels,
                       .published_models = "gpt2",
                       .published = &gpt2};

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
                       .batch = 16,
                       .steps = 6,
                       .budget = 80 * kMiB,
-                      .options = {{kSeq, 128}, kText, kAttention, kLoss, kLean},
+                      .options = {{kSeq, 128}, kText, kModelConfig, kAttention, kLoss, kLean},
                       .models = kTextModels,
                       .published_models = "gpt2",
                       .published = &gpt2};

@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
                       .batch = 8,
                       .steps = 6,
                       .budget = mib(66),
-                      .options = {{kSeq, 128}, {kPrecision, "fp32"}, kText, kAttention, kLoss},
+                      .options = {{kSeq, 128}, {kPrecision, "fp32"}, kText, kModelConfig, kAttention, kLoss},
                       .models = kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &large};

@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
                       .batch = 2,
                       .steps = 5,
                       .budget = std::size_t(64) << 20,
-                      .options = {{train::kSeq, 128}, train::kText},
+                      .options = {{train::kSeq, 128}, train::kText, train::kModelConfig},
                       .models = train::kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &published};

@@ -82,7 +82,6 @@ static Chapter multi_gpu(const Config& config) {
 }  // namespace oomlab::multi_gpu
 
 int main(int argc, char** argv) {
-  using namespace oomlab::train;
   using namespace oomlab::multi_gpu;
   using oomlab::Defaults;
   const auto gib = [](std::size_t n) { return n << 30; };
@@ -95,6 +94,7 @@ int main(int argc, char** argv) {
                   {kSeq, 32},
                   {kPrecision, "fp32"},
                   kText,
+                  kModelConfig,
                   kTp,
                   kPp,
                   kDp,

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
                       .batch = 4,
                       .steps = 4,
                       .budget = mib(80),
-                      .options = {{kSeq, 512}, {kPrecision, "fp32"}, kText},
+                      .options = {{kSeq, 512}, {kPrecision, "fp32"}, kText, kModelConfig},
                       .models = kTextModels,
                       .published_models = "gpt2",
                       .published = &gpt2};

@@ -32,7 +32,7 @@ struct Evaluated {
   nn::StepForm form = {};  ///< of the attention
 };
 
-/// Where an evaluation ran out of memory.
+/// Where an evaluation ran out of its budget.
 struct FailedBatch {
   std::optional<std::size_t> number;  ///< from 1
 };
@@ -60,8 +60,8 @@ class Evaluation final : public Workload {
     std::size_t number = 0;
     try {
       for (; number < of_.batches; ++number) evaluate(number, on_device);
-    } catch (const OutOfMemory&) {
-      if (failed_ && !failed_->number) failed_->number = number + 1;
+    } catch (const OutOfMemory& error) {
+      if (failed_ && error.report().by_limit) failed_->number = number + 1;
       throw;
     }
     nn::scaled_sum(context_, row_losses_.data(), row_losses_.size(), 1.0f / float(row_losses_.size()), loss_.data());

@@ -108,6 +108,10 @@ class Generation {
   /// Throws std::invalid_argument for more rows than there are buffers for.
   std::vector<int> step(Context& context, const KvCache& cache, std::span<const Row> rows,
                         std::vector<std::vector<float>>* logits = nullptr) {
+    if (planning()) {  // all its buffers are there already
+      const auto wanted = std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.answers; });
+      return std::vector<int>(static_cast<std::size_t>(wanted), 0);
+    }
     const CachedRows cached = upload(context, cache, rows);
     gather(context, weights_.token, tokens(), x_.data(), rows.size());
     std::uint64_t positions = 0;

@@ -123,14 +123,19 @@ class KvCache {
   std::size_t free_blocks() const noexcept { return free_.size(); }
   /// Places of used blocks that hold a token, each counted once, however many requests share it.
   std::size_t used_places() const {
-    std::map<const Block*, std::size_t> filled;
-    for (const auto& [id, table] : tables_)
-      for (std::size_t i = 0; i * shape_.block_tokens < table.tokens; ++i) {
-        std::size_t& most = filled[&*table.blocks[i]];
-        most = std::max(most, std::min(shape_.block_tokens, table.tokens - i * shape_.block_tokens));
-      }
+    std::map<const Block*, std::size_t> shared;  // blocks that several requests have, and the most that one has there
     std::size_t sum = 0;
-    for (const auto& [block, places] : filled) sum += places;
+    for (const auto& [id, table] : tables_) {
+      sum += table.tokens;
+      // What is shared comes first in a table: what a request writes alone follows.
+      for (std::size_t i = 0; i < table.blocks.size() && table.blocks[i]->references > 1; ++i) {
+        const std::size_t first = i * shape_.block_tokens;
+        const std::size_t here = std::min(shape_.block_tokens, table.tokens - std::min(table.tokens, first));
+        std::size_t& most = shared[&*table.blocks[i]];
+        sum -= std::min(most, here);
+        most = std::max(most, here);
+      }
+    }
     return sum;
   }
 

@@ -3,11 +3,10 @@
 // The problem   A model that is only asked runs out of memory all the same: of a graph that no backward pass reads, of
 //               predictions that pile up on the device, of a cache that reserves for the longest answer.
 // The idea      Keep what somebody will read. Two buffers take turns for all layers; predictions go to the host, batch
-// by
-//               batch; keys and values lie in pages of 16 tokens, handed out as answers grow. And what still does not
+//               by batch; keys and values lie in pages of 16 tokens, handed out as answers grow. What still does not
 //               fit runs on the processor.
-// The bytes     predictions: E B S V for each batch.   The cache: 2 L Hk d E for each token, of the longest answer when
-//               contiguous, of the answer so far and at most 15 more in pages. 8 bits: 2 L Hk (d + 4).
+// The bytes     Predictions: E B S V for each batch. The cache: 2 L Hk d E for each token; of the longest answer when
+//               it is contiguous, of the answer so far and at most 15 more in pages. In 8 bits: 2 L Hk (d + 4).
 // Run it        build/host/bin/11_inference
 //               build/host/bin/11_inference --plan --model llama-3.1-8b
 
@@ -25,61 +24,49 @@ Chapter declare(const Config& config) {
   const auto text = std::make_shared<const data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto failed = std::make_shared<FailedBatch>();
   const auto served = std::make_shared<AllServed>();
-  const std::size_t longest = config.options[kLongestRequest], workspace = round_to_granule(config.workspace);
+  const std::vector<PlannedWay> ways = planned_ways(config, spec);
+  const Agreement bit_equal;
+  const auto of = [=](std::size_t sequences) {
+    return Evaluated{sequences, evaluated.seq, evaluated.batches, evaluated.form};
+  };
 
-  Chapter chapter{.title = "inference", .variants = {}, .claims = claims_of(config, spec, served), .after = {}};
+  Chapter chapter{.title = "inference", .variants = {}, .claims = claims_of(served), .after = {}};
   for (const auto& [name, keeping] : keepings())
     chapter.variants.push_back({.name = name,
                                 .batch = config.batch,
                                 .predicted =
                                     [=](std::size_t batch) {
-                                      Evaluated of = evaluated;
-                                      of.sequences = batch;
                                       return with_element_of(precision, [&]<class T>(T) {
-                                        return Evaluation<T>::predicted(spec, of, keeping);
+                                        return Evaluation<T>::predicted(spec, of(batch), keeping);
                                       });
                                     },
-                                .agreement = {},  // bit-equal
+                                .agreement = bit_equal,
                                 .make =
                                     [=](Context& context, std::size_t batch) {
-                                      Evaluated of = evaluated;
-                                      of.sequences = batch;
                                       return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                                        return std::make_unique<Evaluation<T>>(context, *weights, *text, of, keeping,
+                                        return std::make_unique<Evaluation<T>>(context, *weights, *text, of(batch),
+                                                                               keeping,
                                                                                name == kOnDevice ? failed : nullptr);
                                       });
                                     },
                                 .arithmetic = arithmetic_of(precision)});
-  for (const Way& way : ways(config, spec)) {
-    const auto requests = std::make_shared<const std::vector<Request>>(
-        requests_of(config.options[kRequests], longest, spec.vocabulary, way));
-    const auto plan = std::make_shared<std::optional<ByCategory>>();  // it does not depend on the batch
-    chapter.variants.push_back(
-        {.name = way.name,
-         .batch = requests->size(),
-         .predicted =
-             [=, budget = config.budget](std::size_t) {
-               if (!*plan)
-                 *plan = with_element_of(precision, [&]<class T>(T) {
-                   const ServingPlan p = plan_of<T>(spec, way, *requests, longest, budget, workspace);
-                   return serving_bytes<T>(spec_of(spec, way), shape_of<T>(spec, way), kMostRows, longest,
-                                           p.most_blocks);
-                 });
-               return **plan;
-             },
-         .agreement = differs_by_design("another task: answers are generated"),
-         .make =
-             [=](Context& context, std::size_t) {
-               return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                 return std::make_unique<ServingWork<T>>(context, way.grouped ? *weights : *own_heads, way, *requests,
-                                                         longest, served);
-               });
-             },
-         .arithmetic = arithmetic_of(precision)});
-  }
+  for (const PlannedWay& planned : ways)
+    chapter.variants.push_back({.name = planned.way.name,
+                                .batch = planned.requests->size(),
+                                .predicted = [=](std::size_t) { return planned.predicted(); },
+                                .agreement = differs_by_design("another task: answers are generated"),
+                                .make =
+                                    [=, longest = config.options[kLongestRequest]](Context& context, std::size_t) {
+                                      return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
+                                        return std::make_unique<ServingWork<T>>(
+                                            context, planned.way.grouped ? *weights : *own_heads, planned.way,
+                                            *planned.requests, longest, served);
+                                      });
+                                    },
+                                .arithmetic = arithmetic_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_evaluation(results, report, spec, evaluated, *failed);
-    show_serving(results, report, spec, *served);
+    show_serving(results, report, ways, *served);
   };
   return chapter;
 }
@@ -93,8 +80,8 @@ int main(int argc, char** argv) {
   constexpr std::size_t kMiB = std::size_t(1) << 20;
   const Defaults published{.batch = 1,
                            .steps = 2,
-                           .budget = 24576 * kMiB,
-                           .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kLongestRequest, 2048}, {kRequests, 256}}};
+                           .budget = 20480 * kMiB,
+                           .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kLongestRequest, 2048}, {kRequests, 512}}};
   const Defaults full{.model = "bytes-llama",
                       .batch = 8,
                       .steps = 3,
@@ -106,7 +93,7 @@ int main(int argc, char** argv) {
                                   {kRequests, 64},
                                   {kProcessorLayers, 1},
                                   kWeights,
-                                  kConfigFile,
+                                  kModelConfig,
                                   kText},
                       .models = "bytes-llama, llama:4-8-2-128-344, or a published one",
                       .published_models = "llama-3.2-1b llama-3.1-8b llama-3.1-70b qwen2.5-7b mistral-7b",

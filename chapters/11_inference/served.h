@@ -32,6 +32,7 @@ struct Way {
 struct Served {
   ServingCounts counts;
   std::vector<std::vector<int>> answers;
+  std::size_t token_bytes;  ///< of a token in the cache, on the device
 };
 using AllServed = std::map<std::string, Served>;
 
@@ -77,7 +78,7 @@ class ServingWork final : public Workload {
     Serving<T> serving(context_, generation_, cache, requests_, kMostRows);
     serving.run();
     cache.check_books();
-    (*all_)[name_] = {serving.counts(), serving.answers()};
+    (*all_)[name_] = {serving.counts(), serving.answers(), shape_.block_bytes() / shape_.block_tokens};
   }
   std::size_t samples_per_step() const override { return requests_.size(); }
   /// The mean of the answers' tokens.

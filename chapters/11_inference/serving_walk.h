@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -125,12 +126,14 @@ ByCategory serving_bytes(const nn::TransformerSpec& spec, const CacheShape& shap
       checked_sum(bytes[Category::activations], checked_product(blocks, shape.counted_block_bytes()));
   return bytes;
 }
-/// Blocks that fit below a budget beside all that; `others`: bytes that the context and the program have, too.
+/// Blocks that fit below a budget beside all that; `others`: bytes that the context and the program have, too. With all
+/// layers on the processor a block has no bytes on the device: any number fits.
 template <class T>
 std::size_t blocks_within(std::size_t budget, const nn::TransformerSpec& spec, const CacheShape& shape,
                           std::size_t most_rows, std::size_t longest, std::size_t others = 0) {
   const std::size_t taken = checked_sum(serving_bytes<T>(spec, shape, most_rows, longest, 0).total(), others);
-  return budget <= taken ? 0 : (budget - taken) / shape.counted_block_bytes();
+  if (budget <= taken) return 0;
+  return shape.counted_block_bytes() ? (budget - taken) / shape.counted_block_bytes() : SIZE_MAX;
 }
 
 }  // namespace oomlab::inference

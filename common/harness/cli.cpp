@@ -252,6 +252,11 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_workspace(workspace);
   if (!given(model_option)) config.model = size.model;
   for (const Own& mine : own) {
+    if (mine.option->names_model && !mine.text.empty()) {
+      if (given(model_option))
+        throw UsageError(fmt::format("--{} and --model both say which model; give one of them", mine.option->name));
+      config.model = mine.text;
+    }
     if (mine.flag) config.options.set(mine.option->name, true);
     if (!mine.text.empty())
       set_option(config.options, *mine.option, mine.text);

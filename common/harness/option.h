@@ -31,7 +31,8 @@ template <>
 struct Option<std::string> {
   const char* name;
   const char* help;
-  const char* words = "";  ///< what is allowed: "fp32 fp16 bf16"; empty: any text
+  const char* words = "";    ///< what is allowed: "fp32 fp16 bf16"; empty: any text
+  bool names_model = false;  ///< it says which model, in place of --model
 };
 template <>
 struct Option<bool> {
@@ -51,7 +52,7 @@ struct ChapterOption {
     has_default = true, number = value;
   }
   constexpr ChapterOption(const Option<std::string>& o)
-      : kind(Kind::word), name(o.name), help(o.help), words(o.words) {}
+      : kind(Kind::word), name(o.name), help(o.help), words(o.words), names_model(o.names_model) {}
   constexpr ChapterOption(const Option<std::string>& o, const char* value) : ChapterOption(o) {
     has_default = true, word = value;
   }
@@ -59,6 +60,7 @@ struct ChapterOption {
 
   Kind kind = Kind::flag;
   const char *name = "", *help = "", *words = "";
+  bool names_model = false;
   std::size_t least = 0, most = 0;
   bool has_default = false;
   std::size_t number = 0;

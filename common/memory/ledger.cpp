@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 namespace oomlab {
@@ -156,19 +159,36 @@ void Ledger::note_reserved(std::size_t reserved_bytes, std::size_t device_used_b
 }
 
 std::vector<LiveBlock> Ledger::largest_live(std::size_t count) const {
-  std::map<std::pair<std::string_view, Category>, LiveBlock> sums;
+  struct Sum {
+    const LiveBlock* first;
+    std::size_t requested = 0, bytes = 0;
+  };
+  // A cache in pages reports often, over thousands of blocks: nothing is copied that is not returned, and neighbours
+  // often have the same tag.
+  std::array<std::unordered_map<std::string_view, Sum>, kCategoryCount> sums;
+  const LiveBlock* last = nullptr;
+  Sum* sum = nullptr;
   for (const auto& [address, block] : live_) {
-    const auto [at, is_new] = sums.try_emplace({block.tag, block.category}, block);
-    if (is_new) continue;
-    at->second.requested += block.requested;
-    at->second.bytes += block.bytes;
+    if (!last || last->category != block.category || last->tag != block.tag)
+      sum = &sums[static_cast<std::size_t>(block.category)].try_emplace(block.tag, Sum{&block}).first->second;
+    last = &block;
+    sum->requested += block.requested;
+    sum->bytes += block.bytes;
   }
+  std::vector<Sum> all;
+  for (const auto& of_category : sums)
+    for (const auto& [tag, of_tag] : of_category) all.push_back(of_tag);
+  const std::size_t returned = std::min(count, all.size());
+  std::partial_sort(
+      all.begin(), all.begin() + static_cast<std::ptrdiff_t>(returned), all.end(), [](const Sum& a, const Sum& b) {
+        return std::tie(b.bytes, a.first->tag, a.first->category) < std::tie(a.bytes, b.first->tag, b.first->category);
+      });
   std::vector<LiveBlock> result;
-  result.reserve(sums.size());
-  for (auto& [key, sum] : sums) result.push_back(std::move(sum));
-  std::stable_sort(result.begin(), result.end(),
-                   [](const LiveBlock& a, const LiveBlock& b) { return a.bytes > b.bytes; });
-  if (result.size() > count) result.resize(count);
+  for (std::size_t i = 0; i < returned; ++i) {
+    result.push_back(*all[i].first);
+    result.back().requested = all[i].requested;
+    result.back().bytes = all[i].bytes;
+  }
   return result;
 }
 

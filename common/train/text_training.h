@@ -15,6 +15,7 @@
 #include "data/text.h"
 #include "harness/chapter.h"
 #include "memory/context.h"
+#include "nn/model_config.h"
 #include "nn/optimizer.h"
 #include "nn/step_walk.h"
 #include "nn/transformer.h"
@@ -24,10 +25,11 @@ namespace oomlab::train {
 
 inline constexpr std::uint64_t kTextSeed = 1;
 
-/// The model of --model. Throws UsageError when --seq is longer than its positions, std::invalid_argument for a name
-/// that is unknown.
+/// The model of --model, or of --config. Throws UsageError when --seq is longer than its positions,
+/// std::invalid_argument for a name that is unknown, or a file that is no such model.
 inline nn::TransformerSpec transformer_of(const Config& config) {
-  nn::TransformerSpec spec = nn::parse_transformer(config.model);
+  const auto file = config.options.find(kModelConfig);
+  nn::TransformerSpec spec = file ? nn::read_model_config(*file) : nn::parse_transformer(config.model);
   if (const std::size_t seq = config.options[kSeq]; seq > spec.positions)
     throw UsageError(
         fmt::format("--seq {} is longer than the {} positions of model '{}'", seq, spec.positions, spec.name));

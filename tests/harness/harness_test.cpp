@@ -356,12 +356,13 @@ TEST_F(Harness, TheWorkspaceIsCountedAndNeverHidesWhatAChapterShows) {
 TEST_F(Harness, AChaptersOwnOptions) {
   static constexpr Option<std::size_t> stage{"a-stage", "Which stage", 0, 3};
   static constexpr Option<std::string> form{"form", "Which form", "round square"}, file{"file", "A file"};
+  static constexpr Option<std::string> model_file{"config", "A file that says which model", "", true};
   static constexpr Option<bool> twice{"twice", "Does it twice"};
   const Defaults full{.model = "toy",
                       .batch = 1,
                       .steps = 1,
                       .budget = kUnlimited,
-                      .options = {kSeq, {stage, 2}, {form, "round"}, file, twice}};
+                      .options = {kSeq, {stage, 2}, {form, "round"}, file, model_file, twice}};
   const Defaults quick{.model = "toy", .batch = 1, .steps = 1, .budget = kUnlimited, .options = {{form, "square"}}};
   const auto parse = [&](std::vector<std::string> words) {
     words.insert(words.begin(), "99_toy");
@@ -385,6 +386,9 @@ TEST_F(Harness, AChaptersOwnOptions) {
   EXPECT_EQ(given[form], "square");
   EXPECT_EQ(given[file], "x y");
   EXPECT_TRUE(given[twice]);
+  EXPECT_EQ(parse({}).config.model, "toy");
+  EXPECT_EQ(parse({"--config", "m.json"}).config.model, "m.json") << "it says which model, in place of --model";
+  EXPECT_EQ(parse({"--config", "m.json"}).config.options[model_file], "m.json");
 
   for (const auto& [words, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--seq", "0"}, "--seq '0' is not allowed; write a whole number, 1 or more"},
@@ -393,6 +397,7 @@ TEST_F(Harness, AChaptersOwnOptions) {
            {{"--a-stage", ""}, "--a-stage needs a value"},
            {{"--form", "flat"}, "--form 'flat' is unknown; known: round, square"},
            {{"--file", ""}, "--file needs a value"},
+           {{"--config", "m.json", "--model", "toy"}, "--config and --model both say which model; give one of them"},
            {{"--data", "x"}, "'--data' is not an option of this program; see --help"}}) {
     try {
       (void)parse(words);

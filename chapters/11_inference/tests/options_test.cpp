@@ -1,0 +1,82 @@
+// What the command line may ask for: one line where it cannot be.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "ways.h"
+
+namespace {
+
+using namespace oomlab;
+using namespace oomlab::inference;
+
+Config asks(const std::string& model) {
+  Config config;
+  config.model = model;
+  config.batch = 1;
+  config.budget = kUnlimited;
+  config.options.set(kSeq, std::size_t(16));
+  config.options.set(kPrecision, std::string("fp32"));
+  config.options.set(kBatches, std::size_t(1));
+  config.options.set(kRequests, std::size_t(3));
+  config.options.set(kLongestRequest, std::size_t(40));
+  config.options.set(kProcessorLayers, std::size_t(1));
+  return config;
+}
+std::string refusal(const Config& config) {
+  try {
+    (void)decoder_of(config);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Options, ADecoderThatCannotBeIsRefused) {
+  EXPECT_EQ(refusal(asks("llama:2-4-2-16-24")), "");
+  EXPECT_NE(refusal(asks("gpt2")).find("'gpt2' is not a decoder of this chapter"), std::string::npos);
+  Config config = asks("llama:2-4-2-16-24");
+  config.options.set(kLongestRequest, std::size_t(1) << 20);
+  EXPECT_NE(refusal(config).find("--longest 1048576 is longer than the"), std::string::npos) << refusal(config);
+  config = asks("llama:2-4-2-16-24");
+  config.options.set(kSeq, std::size_t(1) << 20);
+  EXPECT_NE(refusal(config).find("--seq 1048576 is longer than the"), std::string::npos) << refusal(config);
+  config = asks("llama:2-4-2-16-24");
+  config.options.set(kProcessorLayers, std::size_t(3));
+  EXPECT_EQ(refusal(config), "--processor-layers 3: model 'llama:2-4-2-16-24' has 2 layers");
+}
+
+// A config.json instead of a name: the same shape, the same bytes.
+TEST(Options, AConfigFileIsAModel) {
+  const nn::TransformerSpec spec = nn::parse_transformer("llama:3-6-2-24-40");
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / ("oomlab_config_" + std::to_string(::getpid()) + ".json");
+  std::ofstream(file) << nn::model_config_of(spec);
+  Config config = asks(file.string());
+  config.options.set(kModelConfig, file.string());
+  const nn::TransformerSpec read = decoder_of(config);
+  EXPECT_EQ(read.parameters(), spec.parameters());
+  EXPECT_EQ(read.keys(), 2u);
+  const auto peak = [](const nn::TransformerSpec& of) {
+    return Evaluation<float>::predicted(of, {2, 16, 2}, {}).total();
+  };
+  EXPECT_EQ(peak(read), peak(spec));
+  std::filesystem::remove(file);
+  EXPECT_NE(refusal(config), "") << "the file is gone";
+}
+
+TEST(Options, WaysAreThoseOfTheModel) {
+  const Config config = asks("llama:4-8-2-32-24");
+  const std::vector<PlannedWay> ways = planned_ways(config, decoder_of(config));
+  ASSERT_EQ(ways.size(), 6u);
+  EXPECT_EQ(ways[0].way.block_tokens, 40u);
+  EXPECT_EQ(ways[1].way.block_tokens, kPage);
+  EXPECT_EQ(ways[5].way.processor_layers, 1u);
+  EXPECT_EQ(&ways[1].plan(), &ways[1].plan()) << "planned once";
+  EXPECT_GT(ways[0].predicted().total(), ways[1].predicted().total());
+}
+
+}  // namespace

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   const Defaults full{.model = "bytes-llama",
                       .batch = 8,
                       .steps = 3,
-                      .budget = 8 * kMiB,
+                      .budget = 5 * kMiB,
                       .options = {{kSeq, 128},
                                   {kBatches, 8},
                                   {kPrecision, "fp32"},

@@ -65,6 +65,8 @@ class Serving {
   }
 
   const ServingCounts& counts() const noexcept { return counts_; }
+  /// False when a block was refused that the budget had room for: then the schedule is not the planned one.
+  bool refused_by_budget_alone() const noexcept { return refused_by_budget_alone_; }
   /// Of each request, its tokens so far.
   const std::vector<std::vector<int>>& answers() const noexcept { return answers_; }
 
@@ -87,7 +89,8 @@ class Serving {
     try {
       cache_.reserve(r.id, known(r.request));
       return true;
-    } catch (const OutOfMemory&) {
+    } catch (const OutOfMemory& error) {
+      refused_by_budget_alone_ &= error.report().by_limit;
       if (running_.size() == 1) throw;
       return false;
     }
@@ -153,6 +156,7 @@ class Serving {
   std::vector<Running> running_;     // the youngest last
   std::vector<Row> rows_;
   bool short_of_blocks_ = false;  // and nothing has been freed since
+  bool refused_by_budget_alone_ = true;
   ServingCounts counts_;
 };
 

@@ -167,7 +167,10 @@ inline void show_serving(const Results& results, Report& report, const std::vect
     report.line(fmt::format("{:<22} {:>10}  {:>8} {:>8.1f} {:>6.1f} % {:>10}  {:>13}", way.name, s.token_bytes,
                             s.counts.most_requests, s.counts.mean_requests(), s.counts.waste(), s.counts.preemptions,
                             same_model ? fmt::format("{:.1f} %", 100 * equal) : std::string("-")));
-    if (s.as_planned)
+    if (!s.as_planned)
+      report.line(fmt::format("{}: the device was out of memory where the budget was not, so requests waited longer",
+                              way.name));
+    else
       report.check(s.counts == plan().counts, fmt::format("{}: another schedule than the predicted one", way.name));
     if (same_model && way.form == CacheForm::as_computed && way.processor_layers == 0)
       report.check(equal == 1, fmt::format("{}: other answers than the contiguous cache's", way.name));

@@ -33,7 +33,7 @@ struct Served {
   ServingCounts counts;
   std::vector<std::vector<int>> answers;
   std::size_t token_bytes = 0;  ///< of a token in the cache, on the device
-  bool as_planned = true;       ///< no block was refused but by the budget
+  bool as_planned = true;       ///< in no step was a block refused but by the budget
 };
 using AllServed = std::map<std::string, Served>;
 
@@ -79,8 +79,10 @@ class ServingWork final : public Workload {
     Serving<T> serving(context_, generation_, cache, requests_, kMostRows);
     serving.run();
     cache.check_books();
-    (*all_)[name_] = {serving.counts(), serving.answers(), shape_.block_bytes() / shape_.block_tokens,
-                      serving.refused_by_budget_alone()};
+    Served& mine = (*all_)[name_];
+    mine.counts = serving.counts(), mine.answers = serving.answers();
+    mine.token_bytes = shape_.block_bytes() / shape_.block_tokens;
+    mine.as_planned &= serving.refused_by_budget_alone();
   }
   std::size_t samples_per_step() const override { return requests_.size(); }
   /// The mean of the answers' tokens.

@@ -1,0 +1,570 @@
+"""The wordings of out-of-memory messages that bench/explain knows, and how each is read.
+
+A rule finds its message in a log by `trigger`, a regular expression over lower-case bytes in which a blank stands for any
+gap (blanks, line breaks, colours, comment signs) and ~ for one that may be missing, and reads what stands around it. `needle` has to be in the text for the
+trigger to be tried: that is what makes long logs quick. `rank` says how much a message tells: 1 has figures or names its
+cause, 2 is an error without them, 3 is only a sign that something ran out. The wordings were read in the frameworks'
+sources, and are checked against their libraries by tests/explain/check_wordings.py.
+"""
+
+import dataclasses
+import math
+import re
+import typing
+
+from explain_figures import NUMBER, Message, exact, read_pytorch_size, read_size
+
+GAP = rb"(?:[\s#>|*]|\\[nrt]|\x1b\[[0-9;]*[a-z])+"
+UNIT = r"(bytes|[KMGT]i?B|[KMGT])\b"
+SIZE = rf"(?<![\d.,])({NUMBER})\s*{UNIT}"
+MESSAGE_LENGTH = 6000  # characters; the longest message, 256 processes listed, has fewer
+
+# What loggers, launchers and comments put before a line.
+LINE_PREFIX = re.compile(r"""^(?:\s*(?:
+    \[[^\]\n]{1,60}\]:? | \([^)\n]*\bpid=\d+[^)\n]*\) | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d\S* | \d\d:\d\d:\d\d\S* |
+    [\#>|*]+ | // | (?:ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL)\b:? | [\w.-]+\.(?:py|cc|cpp|cu):\d+\]?))*\s*""", re.X)
+
+
+class Text:
+    """A piece of a log without colours, escapes, and what stands before its lines. `loose` has blanks for line breaks;
+    in `tight` what was broken within a word is whole again."""
+
+    def __init__(self, raw):
+        raw = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[\u200b\ufeff]", "", raw)
+        raw = re.sub(r"\\+([nrt]|u001b\[[0-9;]*m)", "\n", raw)
+        raw = re.sub(r"\\+([\"'])", r"\1", raw)
+        self.lines = [LINE_PREFIX.sub("", line).rstrip() for line in raw.splitlines()]
+        self.loose = " ".join(line for line in self.lines if line)
+        self.tight = "".join(self.lines)
+
+    def has(self, pattern):
+        return re.search(pattern, self.loose, re.I) is not None
+
+    def find(self, pattern):
+        """The groups of what the pattern finds; None where it finds nothing, or things that differ."""
+        for text in dict.fromkeys((self.loose, self.tight)):
+            found = {m.groups() for m in re.finditer(pattern, text, re.I)}
+            if found:
+                return found.pop() if len(found) == 1 else None
+        return None
+
+    def first(self, pattern):
+        """The groups of the first that the pattern finds, or None."""
+        found = re.search(pattern, self.loose, re.I)
+        return found.groups() if found else None
+
+    def size(self, *patterns, read=read_size):
+        """The Size by the first pattern that finds one; a pattern has SIZE in it once."""
+        for pattern in patterns:
+            groups = self.find(pattern)
+            if groups:
+                return read(*groups[:2])
+        return None
+
+    def whole(self, pattern):
+        """A Size of a number of bytes without a unit of its own."""
+        groups = self.find(pattern)
+        return read_size(groups[0], "bytes") if groups else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    name: str
+    needle: bytes
+    trigger: re.Pattern
+    rank: int
+    read: typing.Callable  # (Text before the trigger, Text from it on) -> Message, or None where it is no such message
+    back: int = 0  # characters before the trigger that belong to the message
+
+
+RULES = []
+
+
+def rule(name, needle, trigger, rank=1, back=0):
+    pattern = re.compile(trigger.encode().replace(b" ", GAP).replace(b"~", b"(?:" + GAP + b")?"))
+
+    def add(read):
+        RULES.append(Rule(name, needle.encode(), pattern, rank, read, back))
+        return read
+    return add
+
+
+def message(name, framework, text, verdict=None, device=None, facts=(), **figures):
+    """A Message of the figures that are not None; `text` is cut to what can be shown."""
+    return Message(name, framework, text[:400], {k: v for k, v in figures.items() if v is not None}, device=device,
+                   facts=set(facts), verdict=verdict)
+
+
+def number(groups):
+    return int(groups[0]) if groups else None
+
+
+# ------------------------------------------------------------------------------------------------------------- PyTorch
+
+@rule("pytorch", "memory", r"(?:cuda|hip|xpu|npu|musa|mlu) out of memory[.:!]")
+@rule("pytorch", "tried", r"tried to allocate [\d.,]+~[kmgt]?i?b")
+@rule("pytorch", "pytorch", r"(?:is allocated by pytorch|reserved (?:in total )?by pytorch|total capac[a-z]* of [\d.,]+)", back=800)
+@rule("pytorch", "already", r"already allocated; ", back=300)
+def pytorch(before, after):
+    if before.has(r"\byou\s*$"):
+        return None  # an allocator of the host says "you tried to allocate"
+    # The next message of its kind is another one.
+    text = cut(after, r"out\s+of\s+memory\.\s+Tried|Tried\s+to\s+allocate")
+    if text.has(r"preemptively rejected"):
+        return message("pytorch", "PyTorch", text.loose, "limit_set_by_user", facts={"memory_fraction"},
+                       asked=text.size(rf"Requested size:\s*{SIZE}"))
+    if text.has(r"Tried to allocate more than 1EB"):
+        return message("pytorch", "PyTorch", text.loose, "too_big_for_the_card", facts={"impossible_size"})
+
+    def size(*patterns):
+        return text.size(*patterns, read=read_pytorch_size)
+
+    ours = text.has(r"This run has .{1,20} allocated")
+    m = message(
+        "ours" if ours else "pytorch", "OOM Lab" if ours else "PyTorch", text.loose,
+        device=number(text.find(r"\(\s*(?:GPU|NPU|XPU|MLU)\s*(\d+)\s*;") or text.find(r"\bGPU\s+(\d+)\s+has\s+a\s+total")),
+        asked=size(rf"tried\s+to\s+allocate\s+{SIZE}(?=\s*(?:[.(]|for\s|on\s|under\s|$))"),
+        capacity=size(rf"[;(]\s*{SIZE}\s+total\s+capacity", rf"total\s+capaci?ty\s+of\s+{SIZE}\s+of\s+which"),
+        free=size(rf";\s*{SIZE}\s+free\b",
+                  rf"total\s+capaci?ty\s+of\s+{NUMBER}\s*\w+\s+of\s+which\s+{SIZE}\s+is\s+free"),
+        allocated=size(rf";\s*{SIZE}\s+already\s+allocated", rf"allocated\s+memory\s+{SIZE}\s+is\s+allocated\s+by\s+PyTorch",
+                       rf"This\s+run\s+has\s+{SIZE}\s+allocated"),
+        reserved=size(rf";\s*{SIZE}\s+reserved\s+in\s+total"),
+        cached=size(rf";\s*{SIZE}\s+cached\b", rf"(?:\band|,)\s+{SIZE}\s+is\s+reserved(?:\s+by\s+PyTorch)?\s+but\s+unallocated"),
+        limit=size(rf"[;.]\s*{SIZE}\s+allowed\s*;", rf"under\s+a\s+budget\s+of\s+{SIZE}"),
+        private_pools=size(rf"with\s+{SIZE}\s+allocated\s+in\s+private\s+pools"),
+        this_process=size(rf"this\s+process\s+has\s+{SIZE}\s+memory\s+in\s+use"))
+    listed = re.findall(rf"(?<!this )\bProcess\s+(\d+)\s+has\s+{SIZE}\s+memory\s+in\s+use", text.loose, re.I)
+    read = [(pid, read_pytorch_size(value, unit)) for pid, value, unit in listed]
+    m.processes = [(pid, value) for pid, value in read if value is not None]
+    m.processes_complete = text.has(r"Of\s+the\s+allocated\s+memory") \
+        and len(m.processes) == len(re.findall(r"\bprocess\s+\d", text.loose, re.I))
+    if ours:
+        return our_report(m, text)
+    if not m.figures and not text.has(r"out\s+of\s+memory"):
+        return None
+    if text.has(r"reserved\s+in\s+total"):
+        m.framework = "PyTorch, 1.4 to 2.0"
+    elif text.has(r"\bcached\b"):
+        m.framework = "PyTorch, up to 1.3"
+    elif text.has(r"total\s+capaci?ty\s+of"):
+        m.framework = "PyTorch, 2.1 or newer"
+    for fact, words in (("private_pools", r"in\s+private\s+pools"), ("rocm", r"\bHIP\s+out\s+of"),
+                        ("listed_only", r"\bProcess\s+\d+\s+has")):
+        if text.has(words) and not (fact == "listed_only" and text.has(r"this\s+process\s+has")):
+            m.facts.add(fact)
+    return m
+
+
+def cut(text, another):
+    """The Text up to where another message begins."""
+    starts = [m.start() for m in re.finditer(another, text.loose, re.I)]
+    first = starts[0] if starts else 0
+    end = next((s for s in starts if s > first + 30), MESSAGE_LENGTH)
+    result = Text("")
+    result.lines, result.loose = text.lines, text.loose[:min(end, MESSAGE_LENGTH)]
+    starts = [m.start() for m in re.finditer(another, text.tight, re.I)]
+    end = next((s for s in starts if s > (starts[0] if starts else 0) + 30), MESSAGE_LENGTH)
+    result.tight = text.tight[:min(end, MESSAGE_LENGTH)]
+    return result
+
+
+def our_report(m, text):
+    """common/memory/out_of_memory.cpp: the headline, and the line "Why:" where it was pasted, too."""
+    by_budget = text.has(rf"under\s+a\s+budget\s+of\s+{SIZE}\s+of\s+which")
+    causes = (("fragmentation", r"Why: fragmentation|Why: the allocator's cache"),
+              ("other_process", r"Why: memory held outside"),
+              ("too_big_for_the_card", r"Why: one request .{1,40} whole device"),
+              ("limit_set_by_user", r"Why: (?:one request .{1,40} whole budget|live blocks fill the budget)"),
+              ("live_tensors_fill_it", r"Why: live blocks fill the device"))
+    m.verdict = next((cause for cause, words in causes if text.has(words)), "limit_set_by_user" if by_budget else None)
+    if not by_budget:
+        m.figures.pop("limit", None)
+    return m
+
+
+@rule("ours_row", "oom: asked", r"oom: asked for [\d.,]+", rank=2)
+def our_row(before, after):
+    """A line below a chapter's table. What it had is of the budget, or of the device: it does not say which."""
+    text = Text(after.lines[0])
+    pieces = text.has(r"in\s+pieces")
+    return message("ours_row", "OOM Lab", text.loose, "fragmentation" if pieces else "limit_set_by_user",
+                   asked=text.size(rf"asked\s+for\s+{SIZE}", read=read_pytorch_size), within=text.size(rf"had\s+{SIZE}"))
+
+
+@rule("pytorch_async", "allocation on", r"allocation on device(?: \d+)?(?: would exceed allowed memory)?")
+def pytorch_async(before, after):
+    text = after
+    if not (text.has(r"would\s+exceed\s+allowed\s+memory") or before.has(r"OutOfMemoryError:\s*$")):
+        return None
+    names = {"allocated": "Currently allocated", "asked": "Requested", "capacity": "Device limit",
+             "free": r"Free \(according to CUDA\)", "limit": r"user-supplied memory fraction\)"}
+    return message("pytorch_async", "PyTorch, backend cudaMallocAsync", text.loose, facts={"async"},
+                   device=number(text.first(r"Allocation\s+on\s+device\s+(\d+)\s+would")),
+                   **{key: text.size(rf"{words}\s*:\s*{SIZE}", read=read_pytorch_size) for key, words in names.items()})
+
+
+@rule("mps", "mps", "mps (?:backend )?out of memory")
+def mps(before, after):
+    m = message("mps", "PyTorch, Apple's MPS", after.loose, facts={"mps"},
+                asked=after.size(rf"tried\s+to\s+allocate\s+{SIZE}"), allocated=after.size(rf"MPS\s+allocated:\s*{SIZE}"),
+                other_allocations=after.size(rf"other\s+allocations:\s*{SIZE}"),
+                limit=after.size(rf"max\s+allowed:\s*{SIZE}"))
+    f = m.figures
+    if "asked" in f and "limit" in f:
+        m.verdict = "too_big_for_the_card" if f["asked"].bytes >= f["limit"].bytes else "live_tensors_fill_it"
+    return m
+
+
+@rule("mps_buffer", "invalid buffer", "invalid buffer size: [\\d.,]+")
+def mps_buffer(before, after):
+    return message("mps_buffer", "PyTorch, Apple's MPS", after.lines[0], "too_big_for_the_card", facts={"mps"},
+                   asked=after.size(rf"Invalid\s+buffer\s+size:\s*{SIZE}"))
+
+
+# ------------------------------------------------------------------------------------------- TensorFlow, JAX, and XLA's
+
+ELEMENT_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+                 "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "qint8": 1,
+                 "quint8": 1, "qint32": 4, "float8_e5m2": 1, "float8_e4m3fn": 1, "float32": 4, "float16": 2, "float64": 8}
+
+
+def pool_figures(before, after):
+    """What TensorFlow's allocator prints of its pool, before the error or after it."""
+    for text in (before, after):
+        limit, used = text.first(r"\bLimit:\s+(\d+)\s"), text.first(r"\bInUse:\s+(\d+)\s")
+        region = text.first(r"total_region_allocated_bytes_?:\s*(\d+)\s")
+        if limit and used:
+            return exact(int(limit[0])), exact(int(used[0])), exact(int(region[0])) if region else None
+    return None, None, None
+
+
+def in_pool(m, limit, used, reserved):
+    """The verdict of a pool with a limit of its own, which is not the card's capacity."""
+    if limit is None or used is None:
+        m.verdict = "not_enough_information"
+        return m
+    m.figures |= {"limit": limit, "allocated": used} | ({"reserved": reserved} if reserved else {})
+    m.facts.add("pool_limit")
+    asked = m.figures.get("asked")
+    if asked is None:
+        m.verdict = "not_enough_information"
+    elif asked.bytes > limit.bytes:
+        m.verdict = "too_big_for_the_card"
+    elif used.bytes + asked.bytes > limit.bytes:
+        m.verdict = "live_tensors_fill_it"
+    elif reserved and reserved.bytes + asked.bytes <= limit.bytes:
+        m.verdict = "other_process"  # the pool may still grow, and found nothing to grow into
+    else:
+        m.verdict = "fragmentation"
+    return m
+
+
+@rule("tensorflow", "oom when", r"oom when allocating (?:temporary )?tensor")
+def tensorflow(before, after):
+    text = after
+    shape = text.first(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[([\d,\s]*)\]\s*and\s+type\s+(\w+)")
+    asked = None
+    if shape and shape[1] in ELEMENT_BYTES:
+        sides = [int(n) for n in re.findall(r"\d+", shape[0])]
+        asked = exact(math.prod(sides) * ELEMENT_BYTES[shape[1]])
+    device = text.first(r"device:GPU:(\d+)\s+by\s+allocator") or text.first(r"by\s+allocator\s+GPU_(\d+)_bfc\b")
+    m = message("tensorflow", "TensorFlow", text.loose, device=number(device), asked=asked, facts={"shape"} if asked else ())
+    if text.has(r"by\s+allocator\s+(?:cpu|mklcpu|cuda_host)"):
+        m.verdict = "host_memory"
+        return m
+    return in_pool(m, *pool_figures(before, text))
+
+
+@rule("tensorflow_pool", "ran out", r"allocator \(\w+\) ran out of memory trying to allocate", rank=1)
+def tensorflow_pool(before, after):
+    if after.first(r"(is not a failure)") and not after.has(r"Current\s+allocation\s+summary|OOM\s+when"):
+        return None  # a warning: it went on with another algorithm
+    groups = after.first(rf"trying\s+to\s+allocate\s+{SIZE}(?:\s+\(rounded\s+to\s+(\d+)\))?")
+    asked = read_size(*groups[:2]) if groups else None
+    m = message("tensorflow_pool", "TensorFlow", after.loose, asked=asked,
+                device=number(after.first(r"Allocator\s+\(GPU_(\d+)_bfc\)")))
+    return in_pool(m, *pool_figures(Text(""), after))
+
+
+@rule("xla_host", "on host", r"(?:failed to alloc(?:ate)? [\d.,]+~[kmgt]?i?b?(?:ytes)? on host|could not allocate pinned host memory)")
+def xla_host(before, after):
+    return message("xla_host", "TensorFlow or JAX (XLA)", after.loose, "host_memory", facts={"pinned"},
+                   asked=after.whole(rf"failed\s+to\s+alloc(?:ate)?\s+({NUMBER})\s+bytes\s+on\s+host")
+                   or after.whole(r"pinned\s+host\s+memory\s+of\s+size:?\s+(\d+)\b"))
+
+
+@rule("xla_device", "from device", r"failed to allocate [\d.,]+~[kmgt]?i?b? \([\d.,]+ bytes\) from device")
+def xla_device(before, after):
+    return message("xla_device", "TensorFlow or JAX (XLA)", after.loose, "not_enough_information", facts={"pool"},
+                   asked=exact(int(re.sub(r"\D", "", after.first(rf"\(({NUMBER})\s+bytes\)")[0]))))
+
+
+@rule("tensorflow_async", "memallocasync", r"cumemallocasync failed to allocate [\d.,]+ bytes")
+def tensorflow_async(before, after):
+    pair = after.first(r"Free\s+memory/Total\s+memory:\s*(\d+)/(\d+)\b")
+    free, total = (exact(int(n)) for n in pair) if pair else (None, None)
+    return message("tensorflow_async", "TensorFlow, cuda_malloc_async", after.loose, free=free, capacity=total,
+                   asked=after.whole(rf"failed\s+to\s+allocate\s+({NUMBER})\s+bytes"))
+
+
+@rule("xla", "exhausted", r"resource(?:_| )exhausted: ", rank=2)
+@rule("xla", "trying to", r"out of memory while trying to allocate")
+@rule("xla", "request for", r"failed to allocate request for [\d.,]+")
+@rule("xla", "memory space", r"ran out of memory in memory space")
+@rule("xla", "device buffer", r"error (?:allocating device buffer|loading program)[^.\n]*: attempting to (?:allocate|reserve)")
+def xla(before, after):
+    text, framework = after, "JAX (XLA)"
+    used = text.find(rf"Used\s+({NUMBER}[KMGT]?)i?B?\s+of\s+({NUMBER}[KMGT]?)i?B?\s+\w+\.\s+Exceeded")
+    if used:
+        asked, capacity = (read_size(*re.fullmatch(rf"({NUMBER})([KMGT]?)", figure, re.I).groups()) for figure in used)
+        if asked and capacity and asked.bytes >= capacity.bytes:
+            return message("xla_program", f"{framework}, on a TPU", text.loose, "too_big_for_the_card", asked=asked,
+                           capacity=capacity, facts={"whole_program"})
+    free = text.size(rf"There\s+are\s+{SIZE}\s+free")
+    if free:
+        asked = text.size(rf"Attempting\s+to\s+(?:allocate|reserve)\s+{SIZE}")
+        fills = asked and asked.bytes > free.bytes
+        return message("xla_buffer", f"{framework}, on a TPU", text.loose, "live_tensors_fill_it" if fills else
+                       "not_enough_information", asked=asked, free=free)
+    asked = text.whole(rf"while\s+trying\s+to\s+allocate\s+({NUMBER})\s+bytes") \
+        or text.whole(rf"request\s+for\s+{NUMBER}\s*\w+\s+\(({NUMBER})B\)\s+on\s+device") \
+        or text.whole(rf"Out\s+of\s+memory\s+allocating\s+({NUMBER})\s+bytes") \
+        or text.size(rf"while\s+trying\s+to\s+allocate\s+{SIZE}", rf"failed\s+to\s+allocate\s+request\s+for\s+{SIZE}")
+    m = message("xla", framework, text.loose, "not_enough_information", asked=asked,
+                device=number(text.first(r"\)\s+on\s+device\s+ordinal\s+(\d+)")),
+                program=text.size(rf"\btotal\s+allocation:\s*{SIZE}"), arguments=text.size(rf"parameter\s+allocation:\s*{SIZE}"),
+                temporaries=text.size(rf"preallocated\s+temp\s+allocation:\s*{SIZE}"))
+    if "program" in m.figures:
+        m.facts.add("program")
+    return m if asked or text.has(r"out\s+of\s+memory|allocat") else None
+
+
+# ------------------------------------------------------------------------------------------ llama.cpp, vLLM, and others
+
+@rule("llama", "cudamalloc", r"allocating [\d.,]+~mi?b on device \d+: cudamalloc failed")
+@rule("llama", "alloc", r"(?:gallocr_reserve\w*|alloc_tensor_range): failed to allocate \w+ buffer of size")
+@rule("llama", "kv cache", r"failed to allocate buffer for kv cache")
+@rule("llama", "unable to", r"unable to allocate \w+ buffer")
+@rule("llama", "ggml", r"ggml_(?:vulkan|metal|backend_metal)\w*: (?:error: )?(?:device memory allocation of size|failed to allocate buffer)")
+def llama(before, after):
+    near, text = Text("\n".join(before.lines[-6:])), Text("\n".join(after.lines[:12]))
+    asked = text.find(rf"allocating\s+({NUMBER})\s*(MiB|MB)\s+on\s+device\s+(\d+)\s*:") if len(
+        re.findall(r"cudaMalloc\s+failed", text.loose, re.I)) == 1 else text.first(rf"allocating\s+({NUMBER})\s*(MiB|MB)\s+on\s+device\s+(\d+)\s*:")
+    size = read_size(*asked[:2]) if asked else None
+    if size is None:
+        size = text.whole(r"buffer\s+of\s+size\s+(\d+)\b") or text.whole(r"allocation\s+of\s+size\s+(\d+)\b") \
+            or text.size(rf"failed\s+to\s+allocate\s+buffer,\s+size\s+=\s+{SIZE}")
+    device = int(asked[2]) if asked else number(text.first(r"failed\s+to\s+allocate\s+CUDA(\d+)\s+buffer"))
+    cache = text.has(r"kv[\s_-]*cache|kv_self|llama_kv") or near.has(r"llama_kv_cache\w*:.{0,80}$")
+    facts = {"kv_cache"} if cache else {"compute_buffer"} if text.has(r"compute\s+(?:pp\s+)?buffer|gallocr|graph_reserve") else {
+        "weights"} if text.has(r"load_tensors|unable\s+to\s+(?:allocate|load)|error\s+loading\s+model") else set()
+    return message("llama", "llama.cpp", text.loose, "kv_cache_or_pool_reservation" if cache else "not_enough_information",
+                   device=device, asked=size, facts=facts)
+
+
+@rule("llama_host", "pinned", r"failed to allocate [\d.,]+~mi?b of pinned memory")
+@rule("llama_host", "cpu_buffer", r"cpu_buffer_type_alloc_buffer: failed to allocate buffer of size")
+def llama_host(before, after):
+    text = Text(after.lines[0])
+    return message("llama_host", "llama.cpp", text.loose, "host_memory", facts={"pinned"} if text.has("pinned") else (),
+                   asked=text.size(rf"failed\s+to\s+allocate\s+{SIZE}\s+of\s+pinned") or text.whole(r"of\s+size\s+(\d+)\b"))
+
+
+@rule("ollama", "system memory", r"model requires more system memory")
+def ollama(before, after):
+    return message("ollama", "Ollama", after.lines[0], "host_memory",
+                   asked=after.size(rf"system\s+memory\s+\({SIZE}\)"), within=after.size(rf"available\s+\({SIZE}\)"))
+
+
+@rule("vllm_start", "free memory on", r"free memory on device")
+def vllm_start(before, after):
+    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:cuda:\d+\s*)?\(({NUMBER})/({NUMBER})\s*(GiB|GB)\)")
+    wanted = after.find(rf"utilization\s+\(({NUMBER}),\s*({NUMBER})\s*(GiB|GB)\)")
+    free, capacity = (read_size(n, pair[2]) for n in pair[:2]) if pair else (None, None)
+    asked = read_size(wanted[1], wanted[2]) if wanted else None
+    return message("vllm_start", "vLLM", after.loose, free=free, capacity=capacity, asked=asked,
+                device=number(after.first(r"on\s+device\s+cuda:(\d+)")), facts={"at_start"})
+
+
+@rule("vllm_profile", "profiling", r"error in memory profiling")
+def vllm_profile(before, after):
+    return message("vllm_profile", "vLLM", after.loose, "other_process",
+                   free=after.size(rf"current\s+free\s+memory:?\s+{SIZE}"))
+
+
+@rule("vllm_cache", "cache blocks", r"no available memory for the cache blocks")
+@rule("vllm_cache", "max seq len", r"max seq len \([\d,.]+\)")
+@rule("vllm_cache", "kv cache is needed", r"kv cache is needed, which is larger")
+@rule("vllm_cache", "mem", r"not enough memory[.;,] please try (?:to increase|increasing) --?mem[-_]fraction[-_]static")
+def vllm_cache(before, after):
+    lengths = after.first(r"max\s+seq\s+len\s+\((\d+)\)\s+is\s+larger\s+than\s+the\s+maximum\s+number\s+of\s+tokens.{0,60}\((\d+)\)")
+    m = message("vllm_cache", "SGLang" if after.has(r"mem[-_]fraction[-_]static") else "vLLM", after.loose,
+                "kv_cache_or_pool_reservation", facts={"tokens"} if lengths else {"cache_blocks"},
+                asked=after.size(rf"\(?{SIZE}\s+KV\s+cache\s+is\s+needed"),
+                within=after.size(rf"available\s+KV\s+cache\s+memory\s+\({SIZE}\)"))
+    if lengths:
+        m.figures |= {"tokens_wanted": exact(int(lengths[0])), "tokens_held": exact(int(lengths[1]))}
+    return m
+
+
+@rule("cupy", "out of memory", r"out of memory allocating [\d.,']+ bytes")
+def cupy(before, after):
+    asked = after.whole(rf"Out\s+of\s+memory\s+allocating\s+({NUMBER})\s+bytes")
+    used = after.whole(rf"allocated\s+so\s+far:\s*({NUMBER})\s+bytes")
+    if used is None and not before.has(r"cupy\S*\s*$"):
+        return xla(before, after)
+    limit = after.whole(rf"limit\s+set\s+to:\s*({NUMBER})\s+bytes")
+    bound = limit and used and asked and used.bytes + asked.bytes > limit.bytes
+    return message("cupy", "CuPy", after.loose, "limit_set_by_user" if bound else "not_enough_information", asked=asked,
+                   allocated=used, limit=limit)
+
+
+@rule("onnx", "smaller than", r"available memory of [\d]+ is smaller than requested bytes of")
+def onnx(before, after):
+    return message("onnx", "ONNX Runtime", after.loose, "limit_set_by_user", facts={"arena"},
+                   asked=after.whole(r"requested\s+bytes\s+of\s+(\d+)\b"),
+                   within=after.whole(r"Available\s+memory\s+of\s+(\d+)\s+is"))
+
+
+@rule("onnx", "requested buffer", r"failed to allocate memory for requested buffer of size")
+@rule("tensorrt", "requested amount", r"requested amount of (?:gpu )?memory \([\d.,]+ bytes\) could not be allocated")
+def requested_buffer(before, after):
+    return message("engine", "ONNX Runtime or TensorRT", after.loose, "not_enough_information",
+                   asked=after.whole(r"requested\s+buffer\s+of\s+size\s+(\d+)\b")
+                   or after.whole(rf"memory\s+\(({NUMBER})\s+bytes\)\s+could"))
+
+
+@rule("rmm", "pool size", r"maximum pool size exceeded")
+def rmm(before, after):
+    return message("rmm", "RMM (RAPIDS)", after.loose, "limit_set_by_user",
+                   asked=after.size(rf"failed\s+to\s+allocate\s+{SIZE}"))
+
+
+# ------------------------------------------------------------------------------------------------- the host's own memory
+
+@rule("cpu", "cpuallocator", r"defaultcpuallocator: ")
+@rule("cpu", "you tried to", r"you tried to (?:allocate|mmap) [\d.,]+")
+def cpu(before, after):
+    if not after.has(r"memory"):
+        return None
+    return message("cpu", "PyTorch, on the CPU", after.loose, "host_memory",
+                   asked=after.whole(rf"you\s+tried\s+to\s+(?:allocate|mmap)\s+({NUMBER})\s+bytes")
+                   or after.size(rf"you\s+tried\s+to\s+(?:allocate|mmap)\s+{SIZE}"))
+
+
+@rule("mmap", "mmap", r"unable to mmap [\d]+ bytes")
+@rule("mmap", "shared memory", r"unable to (?:allocate|open) shared memory")
+@rule("mmap", "numpy", r"unable to allocate [\d.]+~[kmgt]ib for an array")
+@rule("mmap", "unable to allocate", r"unable to allocate [\d.]+~[kmgt]ib for an array")
+@rule("mmap", "cannot allocate memory", r"\[errno 12\] cannot allocate memory", rank=2)
+@rule("mmap", "bad_alloc", r"std::bad_alloc", rank=3)
+@rule("mmap", "memoryerror", r"\bmemoryerror\b", rank=3)
+def host(before, after):
+    text = Text(after.lines[0])
+    if text.has(r"bad_alloc") and after.has(r"CUDA error|out_of_memory"):
+        return cuda(before, after)
+    return message("host", "the host's allocator", text.loose, "host_memory",
+                   asked=text.whole(r"unable\s+to\s+mmap\s+(\d+)\s+bytes")
+                   or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
+
+
+@rule("loader", "dataloader worker", r"dataloader worker \(pid(?:\(s\))? [^)]+\) (?:is killed by signal|exited unexpectedly)")
+@rule("loader", "bus error", r"unexpected bus error encountered in worker")
+def loader(before, after):
+    killed = after.has(r"signal:\s+(?:Killed|Bus)|Bus\s+error") or after.has(r"exited\s+unexpectedly")
+    shared = after.has(r"Bus\s+error|shared\s+memory|\bshm\b")
+    other = after.first(r"killed\s+by\s+signal:\s+(?!Killed|Bus)(\w+)")
+    return None if other or not killed else message(
+        "loader", "PyTorch's DataLoader", after.loose, "host_memory", facts={"shared_memory"} if shared else {"loader"})
+
+
+@rule("killer", "memory", r"out of memory: kill(?:ed)? process \d+")
+@rule("killer", "oom-kill", r"oom[-_]kill(?:er|:| event)")
+@rule("killer", "oomkilled", r"oomkilled")
+@rule("killer", "total-vm", r"killed process \d+ \([^)]*\),?(?: uid:?~\d+,)? total-vm", back=200)
+@rule("killer", "exceeded", r"exceeded (?:job|step) memory limit", rank=2)
+@rule("killer", "137", r"exit(?:ed)?(?: with)?(?: code| status)?[:=]?~137\b", rank=3)
+@rule("killer", "exitcode", r"exitcode~: -9\b", rank=3)
+@rule("killer", "sigkill", r"sigkill", rank=3)
+@rule("killer", "killed", r"(?m:^)\s*killed\s*(?m:$)", rank=3)
+def killer(before, after):
+    near = Text("\n".join(before.lines[-40:]))
+    text = Text("\n".join(after.lines[:12]))
+    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom-kill\s+event|memory\s+limit") \
+        or near.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|Memory\s+limit\s+reached|memory:\s+usage\s+\d+kB,\s+limit")
+    m = message("killer", "the operating system", text.loose, "limit_set_by_user" if group else "host_memory",
+                facts={"cgroup"} if group else (), resident=text.size(r"anon-rss:\s*(\d+)(kB)\b"),
+                limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
+    if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit"):
+        m.facts.add("only_killed")
+    return m
+
+
+# ------------------------------------------------------------------------------------------------------ NVIDIA's libraries
+
+@rule("nccl_host", "/dev/shm", r"(?:failed to extend|(?:error while )?creating shared memory segment) /dev/shm/nccl")
+@rule("nccl_host", "cuda host", r"failed to cuda host alloc [\d]+ bytes")
+def nccl_host(before, after):
+    text = Text(after.lines[0])
+    return message("nccl_host", "NCCL", text.loose, "host_memory",
+                   facts={"pinned"} if text.has("host alloc") else {"shared_memory"},
+                   asked=text.whole(r"/dev/shm/\S+\s+to\s+(\d+)\s+bytes") or text.whole(r"\(?size\s+(\d+)\)?")
+                   or text.whole(r"host\s+alloc\s+(\d+)\s+bytes"))
+
+
+@rule("nccl", "cuda", r"failed to cuda (?:c|m)alloc(?: async)? [\d]+ bytes")
+@rule("nccl", "cuda failure", r"cuda failure (?:\d+ )?'?out of memory")
+def nccl(before, after):
+    return message("nccl", "NCCL", after.loose, "not_enough_information", facts={"nccl"},
+                   asked=after.whole(r"failed\s+to\s+CUDA\s+[cm]alloc(?:\s+async)?\s+(\d+)\s+bytes"))
+
+
+@rule("cublas", "cublas_status", r"cublas_status_(?:alloc_failed|not_initialized)", rank=2)
+@rule("cudnn", "cudnn_status", r"cudnn_status_(?:alloc_failed|not_initialized|internal_error\w*)", rank=2)
+@rule("cudnn", "cudnn", r"unable to find a valid cudnn algorithm", rank=2)
+@rule("cudnn", "was unable", r"get was unable to find an engine to execute this computation", rank=2)
+def library(before, after):
+    name = "cuBLAS" if after.has(r"^\W*CUBLAS_") else "cuDNN"
+    on_host = after.has(r"HOST_ALLOCATION_FAILED")
+    sure = after.has(r"ALLOC(?:ATION)?_FAILED")
+    return message(name.lower(), name, after.loose, "host_memory" if on_host else "not_enough_information",
+                   facts={"library"} | (set() if sure else {"perhaps_memory"}))
+
+
+@rule("cuda", "error", r"cuda error(?: \d+)?(?: at [^\n]{1,80})?:~out of memory", rank=2)
+@rule("cuda", "error", r"(?:cuda|hip) (?:runtime )?error~\(2\)~: out of memory", rank=2)
+@rule("cuda", "hip error", r"hip error: out of memory", rank=2)
+@rule("cuda", "memoryallocation", r"(?:cuda|hip)error(?:memoryallocation|outofmemory)", rank=2)
+@rule("cuda", "out_of_memory", r"cuda_error_out_of_memory", rank=2)
+@rule("cuda", "erroroutofdevicememory", r"erroroutofdevicememory", rank=2)
+@rule("cuda", "outofmemoryerror", r"outofmemoryerror", rank=3)
+@rule("cuda", "memory", r"(?:gpu|device|cuda\w*|vram)[^\n]{0,60} out of memory", rank=3)
+@rule("cuda", "memory", r"out of memory", rank=3)
+def cuda(before, after):
+    text = Text("\n".join(after.lines[:6]))
+    return message("cuda", "CUDA", text.loose, "not_enough_information", facts={"cuda"},
+                   device=number(text.first(r"current\s+device:\s+(\d+)")))
+
+
+# The wordings in the README's table, in the order of it: what to look for, a message of that kind, and the diagnosis that
+# follows from it. tests/explain checks that each example is diagnosed as its row says.
+_HEAD = "CUDA out of memory. Tried to allocate"
+TABLE = (
+    ("`Tried to allocate X` with X above the `total capacity`",
+     f"{_HEAD} 28.00 GiB (GPU 0; 23.70 GiB total capacity; 1.10 GiB already allocated; 21.00 GiB free; 1.20 GiB reserved in total by PyTorch)"),
+    ("`allocated by PyTorch` (older: `already allocated`) is nearly the `total capacity`",
+     f"{_HEAD} 512.00 MiB (GPU 0; 23.70 GiB total capacity; 22.40 GiB already allocated; 201.69 MiB free; 22.52 GiB reserved in total by PyTorch)"),
+    ("`reserved by PyTorch but unallocated` (older: `reserved` less `allocated`) is more than it tried to allocate",
+     f"{_HEAD} 870.00 MiB (GPU 2; 23.70 GiB total capacity; 19.18 GiB already allocated; 323.81 MiB free; 21.70 GiB reserved in total by PyTorch)"),
+    ("`Process N has ... memory in use`, or capacity less `free` less `reserved` leaves gigabytes",
+     f"{_HEAD} 372.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 212.00 MiB is free. Process 1775240 has 15.31 GiB memory in use. Including non-PyTorch memory, this process has 8.03 GiB memory in use. Of the allocated memory 7.58 GiB is allocated by PyTorch, and 44.11 MiB is reserved by PyTorch but unallocated."),
+    ("`GiB allowed`, `limit set to`, `per_process_memory_fraction`",
+     f"{_HEAD} 22.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 20.02 GiB is free. 1.04 GiB allowed; Of the allocated memory 1001.01 MiB is allocated by PyTorch, and 58.99 MiB is reserved by PyTorch but unallocated."),
+    ("`KV cache`, `cache blocks`, `max seq len`, `GPU memory utilization`",
+     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
+    ("`DataLoader worker ... killed`, `pinned`, `on host`, `DefaultCPUAllocator`, `/dev/shm`, `Killed process`",
+     "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
+    ("`CUDA error: out of memory`, `CUBLAS_STATUS_ALLOC_FAILED`, `RESOURCE_EXHAUSTED`: no figures",
+     "RuntimeError: CUDA error: out of memory"),
+)

@@ -23,8 +23,13 @@ LIVE_SHARE = fractions.Fraction(3, 4)
 REMAINDER = 32 * MIB
 # vLLM counts what is in use at its start. Below this share it is this process's own context, and a desktop's.
 IN_USE_AT_START = fractions.Fraction(1, 8)
-# Where this process and all others are listed, so much of the card may be missing: what the driver keeps for itself.
-UNLISTED_SHARE = fractions.Fraction(1, 50)
+# Where this process and all others are listed, so much of the card may be missing: what the driver keeps for itself. A
+# process has more, if only for its context.
+UNLISTED = 256 * MIB
+
+
+# What PyTorch prints for a process of which the driver does not tell what it uses: 17179869184.00 GiB.
+UNKNOWN = 2**63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +201,9 @@ class Account:
             self._drop("free", "capacity")
         if self._has("reserved", "allocated") and s["allocated"].low > s["reserved"].high:
             self._drop("reserved", "allocated")
-        if self._has("this_process", "capacity") and s["this_process"].low > s["capacity"].high and not self.spilled():
-            self._drop("this_process")  # seen: 17179869184.00 GiB, where the driver does not tell
+        if self._has("this_process", "capacity") and s["this_process"].low > s["capacity"].high \
+                and not (self.spilled() and s["this_process"].bytes < UNKNOWN):
+            self._drop("this_process")
         if self._has("this_process", "allocated", "cached") \
                 and s["this_process"].high < (s["allocated"] + s["cached"]).low:
             self._drop("this_process")
@@ -217,7 +223,7 @@ class Account:
         rest = s["capacity"] - s["free"]
         for size in (s["this_process"], total):
             rest = rest - size if rest is not None else None
-        if rest is None or rest.low > s["capacity"].bytes * UNLISTED_SHARE:
+        if rest is None or rest.low > UNLISTED:
             return
         self.sizes["others"] = total
         self.terms["others"] = tuple(("+" if i else "", f"process {pid}", size) for i, (pid, size) in enumerate(m.processes))

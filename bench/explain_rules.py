@@ -140,6 +140,7 @@ def pytorch(before, after):
     m.processes_complete = text.has(r"Of\s+the\s+allocated\s+memory") \
         and len(m.processes) == len(re.findall(r"\bprocess\s+\d", text.loose, re.I))
     if ours:
+        m.text = m.text.split(" Why: ")[0]
         return our_report(m, text)
     if not m.figures and not text.has(r"out\s+of\s+memory"):
         return None
@@ -487,7 +488,7 @@ def loader(before, after):
 @rule("killer", "137", r"exit(?:ed)?(?: with)?(?: code| status)?[:=]?~137\b", rank=3)
 @rule("killer", "exitcode", r"exitcode~: -9\b", rank=3)
 @rule("killer", "sigkill", r"sigkill", rank=3)
-@rule("killer", "killed", r"(?m:^)\s*killed\s*(?m:$)", rank=3)
+@rule("killer", "killed", r"(?m:^|\s)killed(?:\s{2,}|\s*(?m:$))", rank=3)
 def killer(before, after):
     near = Text("\n".join(before.lines[-40:]))
     text = Text("\n".join(after.lines[:12]))

@@ -84,7 +84,9 @@ NUMBER = r"\d+(?:[.,'\u00a0\u202f]\d+)*"
 def read_number(text, whole):
     """The value and the number of decimals; `whole` where the unit is bytes, so that there can be no decimals. None
     where the separators make no number."""
-    digits = re.sub(r"['\u00a0\u202f]", ",", text)
+    digits = re.sub(r"['\u00a0\u202f](?=\d{3}(?!\d))", "", text)
+    if re.search(r"[^\d.,]", digits):
+        return None
     marks = re.findall(r"[.,]", digits)
     decimal = ""
     if marks and not whole:
@@ -118,7 +120,7 @@ def read_pytorch_size(number, unit):
     """The same of a size in PyTorch's form: two decimals, the unit in which it is at least 1 and at most 1024, or whole
     bytes. Anything else was damaged on its way, and could be wrong: None."""
     size = read_size(number, unit)
-    if size is None:
+    if size is None or len(unit) == 1:
         return None
     if size.unit == 1:
         return size if size.bytes <= 1024 else None

@@ -22,7 +22,7 @@ MESSAGE_LENGTH = 6000  # characters; the longest message, 256 processes listed, 
 # What loggers, launchers and comments put before a line.
 LINE_PREFIX = re.compile(r"""^(?:\s*(?:
     \[[^\]\n]{1,60}\]:? | \([^)\n]*\bpid=\d+[^)\n]*\) | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d\S* | \d\d:\d\d:\d\d\S* |
-    [\#>|*]+ | // | (?:ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL)\b:? | [\w.-]+\.(?:py|cc|cpp|cu):\d+\]?))*\s*""", re.X)
+    [\#>|*]+ | // | -(?=\s) | (?:ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL)\b:? | [\w.-]+\.(?:py|cc|cpp|cu):\d+\]?))*\s*""", re.X)
 
 
 class Text:
@@ -33,9 +33,10 @@ class Text:
         raw = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[\u200b\ufeff]", "", raw)
         raw = re.sub(r"\\+([nrt]|u001b\[[0-9;]*m)", "\n", raw)
         raw = re.sub(r"\\+([\"'])", r"\1", raw)
-        self.lines = [LINE_PREFIX.sub("", line).rstrip() for line in raw.splitlines()]
+        whole = raw.splitlines()
+        self.lines = [LINE_PREFIX.sub("", line).rstrip() for line in whole]
         self.loose = " ".join(line for line in self.lines if line)
-        self.tight = "".join(self.lines)
+        self.tight = "".join(LINE_PREFIX.sub(lambda prefix: prefix[0] if prefix[0].isspace() else "", line) for line in whole)
 
     def has(self, pattern):
         return re.search(pattern, self.loose, re.I) is not None
@@ -108,7 +109,8 @@ def number(groups):
 def pytorch(before, after):
     if before.has(r"\byou\s*$"):
         return None  # an allocator of the host says "you tried to allocate"
-    # The next message of its kind is another one.
+    # The next message of its kind is another one. A figure counts only between the words that stand around it in a whole
+    # message: where some of it is lost, one figure may stand before another one's name.
     text = cut(after, r"out\s+of\s+memory\.\s+Tried|Tried\s+to\s+allocate")
     if text.has(r"preemptively rejected"):
         return message("pytorch", "PyTorch", text.loose, "limit_set_by_user", facts={"memory_fraction"},
@@ -124,21 +126,17 @@ def pytorch(before, after):
         "ours" if ours else "pytorch", "OOM Lab" if ours else "PyTorch", text.loose,
         device=number(text.find(r"\(\s*(?:GPU|NPU|XPU|MLU)\s*(\d+)\s*;") or text.find(r"\bGPU\s+(\d+)\s+has\s+a\s+total")),
         asked=size(rf"tried\s+to\s+allocate\s+{SIZE}(?=\s*(?:[.(]|for\s|on\s|under\s|$))"),
-        capacity=size(rf"[;(]\s*{SIZE}\s+total\s+capacity", rf"total\s+capaci?ty\s+of\s+{SIZE}\s+of\s+which"),
-        free=size(rf";\s*{SIZE}\s+free\b",
+        capacity=size(rf"\(\s*\w+\s*\d*\s*;\s+{SIZE}\s+total\s+capacity", rf"total\s+capaci?ty\s+of\s+{SIZE}\s+of\s+which"),
+        free=size(rf"already\s+allocated\s*;\s+{SIZE}\s+free\b",
                   rf"total\s+capaci?ty\s+of\s+{NUMBER}\s*\w+\s+of\s+which\s+{SIZE}\s+is\s+free"),
-        allocated=size(rf";\s*{SIZE}\s+already\s+allocated", rf"allocated\s+memory\s+{SIZE}\s+is\s+allocated\s+by\s+PyTorch",
+        allocated=size(rf"total\s+capacity\s*;\s+{SIZE}\s+already\s+allocated", rf"allocated\s+memory\s+{SIZE}\s+is\s+allocated\s+by\s+PyTorch",
                        rf"This\s+run\s+has\s+{SIZE}\s+allocated"),
-        reserved=size(rf";\s*{SIZE}\s+reserved\s+in\s+total"),
-        cached=size(rf";\s*{SIZE}\s+cached\b", rf"(?:\band|,)\s+{SIZE}\s+is\s+reserved(?:\s+by\s+PyTorch)?\s+but\s+unallocated"),
-        limit=size(rf"[;.]\s*{SIZE}\s+allowed\s*;", rf"under\s+a\s+budget\s+of\s+{SIZE}"),
+        reserved=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+reserved\s+in\s+total"),
+        cached=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+cached\b", rf"(?:PyTorch|Graphs\)|pools|allocated)\s*,\s+and\s+{SIZE}\s+is\s+reserved(?:\s+by\s+PyTorch)?\s+but\s+unallocated"),
+        limit=size(rf"(?:free\s*;|\.)\s+{SIZE}\s+allowed\s*;", rf"under\s+a\s+budget\s+of\s+{SIZE}"),
         private_pools=size(rf"with\s+{SIZE}\s+allocated\s+in\s+private\s+pools"),
         this_process=size(rf"this\s+process\s+has\s+{SIZE}\s+memory\s+in\s+use"))
-    listed = re.findall(rf"(?<!this )\bProcess\s+(\d+)\s+has\s+{SIZE}\s+memory\s+in\s+use", text.loose, re.I)
-    read = [(pid, read_pytorch_size(value, unit)) for pid, value, unit in listed]
-    m.processes = [(pid, value) for pid, value in read if value is not None]
-    m.processes_complete = text.has(r"Of\s+the\s+allocated\s+memory") \
-        and len(m.processes) == len(re.findall(r"\bprocess\s+\d", text.loose, re.I))
+    m.processes, m.processes_complete = processes(text)
     if ours:
         m.text = m.text.split(" Why: ")[0]
         return our_report(m, text)
@@ -155,6 +153,19 @@ def pytorch(before, after):
         if text.has(words) and not (fact == "listed_only" and text.has(r"this\s+process\s+has")):
             m.facts.add(fact)
     return m
+
+
+def processes(text):
+    """The other processes that are listed, as (id, Size), and whether these are all."""
+    best = [], False
+    for form in (text.loose, text.tight):
+        listed = re.findall(rf"(?<!this )\bProcess\s+(\d+)\s+has\s+{SIZE}\s+memory\s+in\s+use", form, re.I)
+        sizes = [(pid, read_pytorch_size(value, unit)) for pid, value, unit in listed]
+        sizes = [(pid, size) for pid, size in sizes if size is not None]
+        whole = re.search(r"Of\s+the\s+allocated\s+memory", form, re.I) and len(sizes) == len(re.findall(r"\bprocess\s+\d", form, re.I))
+        if len(sizes) > len(best[0]):
+            best = sizes, bool(whole)
+    return best
 
 
 def cut(text, another):
@@ -198,11 +209,30 @@ def pytorch_async(before, after):
     text = after
     if not (text.has(r"would\s+exceed\s+allowed\s+memory") or before.has(r"OutOfMemoryError:\s*$")):
         return None
-    names = {"allocated": "Currently allocated", "asked": "Requested", "capacity": "Device limit",
-             "free": r"Free \(according to CUDA\)", "limit": r"user-supplied memory fraction\)"}
+    label, value = r"{}\s*:\s+", rf"{NUMBER}\s*\w+\s+"
+    names = {"allocated": "Currently allocated", "asked": "Requested", "capacity": "Device limit", "free": r"Free \(according to CUDA\)"}
+    after_it = {"allocated": "Requested", "asked": "Device limit", "capacity": "Free"}
+    patterns = {key: label.format(words) + SIZE + (rf"\s+{after_it[key]}" if key in after_it else "") for key, words in names.items()}
+    patterns["free"] = label.format("Device limit") + value + patterns["free"]
+    patterns["limit"] = label.format(r"user-supplied memory fraction\)") + SIZE
     return message("pytorch_async", "PyTorch, backend cudaMallocAsync", text.loose, facts={"async"},
                    device=number(text.first(r"Allocation\s+on\s+device\s+(\d+)\s+would")),
-                   **{key: text.size(rf"{words}\s*:\s*{SIZE}", read=read_pytorch_size) for key, words in names.items()})
+                   **{key: text.size(pattern, read=read_pytorch_size) for key, pattern in patterns.items()})
+
+
+@rule("pytorch_map", "with oom on", r"memory (?:mapping|allocation) failed with oom on device \d+", rank=2)
+def pytorch_map(before, after):
+    """A warning of expandable segments; the error that follows mostly tells more."""
+    text = Text(after.lines[0])
+    return message("pytorch_map", "PyTorch", text.loose, device=number(text.first(r"on\s+device\s+(\d+)\s+while")),
+                   asked=text.whole(r"while\s+trying\s+to\s+(?:map|allocate)\s+(\d+)\s+bytes"),
+                   free=text.whole(r"\(free:\s+(\d+),"), capacity=text.whole(r",\s+total:\s+(\d+)\)"))
+
+
+@rule("pytorch_addresses", "virtual address", r"failed to reserve \d+ bytes \(\x7e[\d.]+~gib\) of virtual address space")
+def pytorch_addresses(before, after):
+    return message("pytorch_addresses", "PyTorch", after.loose, "host_memory", facts={"addresses"},
+                   asked=after.whole(r"Failed\s+to\s+reserve\s+(\d+)\s+bytes"))
 
 
 @rule("mps", "mps", "mps (?:backend )?out of memory")
@@ -263,8 +293,8 @@ def in_pool(m, limit, used, reserved):
 
 @rule("tensorflow", "oom when", r"oom when allocating (?:temporary )?tensor")
 def tensorflow(before, after):
-    text = after
-    shape = text.first(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[([\d,\s]*)\]\s*and\s+type\s+(\w+)")
+    text = cut(after, r"OOM\s+when\s+allocating")
+    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[([\d,]*)\]\s*and\s*type\s*(\w+?)\s*(?:on\s*/|\[|$)")
     asked = None
     if shape and shape[1] in ELEMENT_BYTES:
         sides = [int(n) for n in re.findall(r"\d+", shape[0])]
@@ -289,10 +319,18 @@ def tensorflow_pool(before, after):
 
 
 @rule("xla_host", "on host", r"(?:failed to alloc(?:ate)? [\d.,]+~[kmgt]?i?b?(?:ytes)? on host|could not allocate pinned host memory)")
+@rule("xla_host", "pinned host", r"failed to allocate [\d.,]+~[kmgt]?i?b? \([\d,]+ bytes\) of pinned host memory")
+@rule("xla_host", "pinned host", r"failed to allocate a \d+-byte pinned host")
 def xla_host(before, after):
     return message("xla_host", "TensorFlow or JAX (XLA)", after.loose, "host_memory", facts={"pinned"},
                    asked=after.whole(rf"failed\s+to\s+alloc(?:ate)?\s+({NUMBER})\s+bytes\s+on\s+host")
-                   or after.whole(r"pinned\s+host\s+memory\s+of\s+size:?\s+(\d+)\b"))
+                   or after.whole(r"pinned\s+host\s+memory\s+of\s+size:?\s+(\d+)\b")
+                   or after.whole(r"\((\d+)\s+bytes\)\s+of\s+pinned\s+host") or after.whole(r"allocate\s+a\s+(\d+)-byte\s+pinned"))
+
+
+@rule("xla_graph", "command buffer", r"ran out of memory trying to instantiate command buffer")
+def xla_graph(before, after):
+    return message("xla_graph", "JAX (XLA)", after.loose, "kv_cache_or_pool_reservation", facts={"pool_took_all"})
 
 
 @rule("xla_device", "from device", r"failed to allocate [\d.,]+~[kmgt]?i?b? \([\d.,]+ bytes\) from device")
@@ -331,7 +369,7 @@ def xla(before, after):
     asked = text.whole(rf"while\s+trying\s+to\s+allocate\s+({NUMBER})\s+bytes") \
         or text.whole(rf"request\s+for\s+{NUMBER}\s*\w+\s+\(({NUMBER})B\)\s+on\s+device") \
         or text.whole(rf"Out\s+of\s+memory\s+allocating\s+({NUMBER})\s+bytes") \
-        or text.size(rf"while\s+trying\s+to\s+allocate\s+{SIZE}", rf"failed\s+to\s+allocate\s+request\s+for\s+{SIZE}")
+        or text.size(r"(?:while\s+trying\s+to\s+allocate|failed\s+to\s+allocate\s+request\s+for)\s+(\d+\.\d+)([KMGT]iB)\b")
     m = message("xla", framework, text.loose, "not_enough_information", asked=asked,
                 device=number(text.first(r"\)\s+on\s+device\s+ordinal\s+(\d+)")),
                 program=text.size(rf"\btotal\s+allocation:\s*{SIZE}"), arguments=text.size(rf"parameter\s+allocation:\s*{SIZE}"),
@@ -352,8 +390,8 @@ def llama(before, after):
     near, text = Text("\n".join(before.lines[-6:])), Text("\n".join(after.lines[:12]))
     asked = text.find(rf"allocating\s+({NUMBER})\s*(MiB|MB)\s+on\s+device\s+(\d+)\s*:") if len(
         re.findall(r"cudaMalloc\s+failed", text.loose, re.I)) == 1 else text.first(rf"allocating\s+({NUMBER})\s*(MiB|MB)\s+on\s+device\s+(\d+)\s*:")
-    size = read_size(*asked[:2]) if asked else None
-    if size is None:
+    size = read_size(*asked[:2]) if asked and re.search(r"[.,]\d\d$", asked[0]) else None
+    if size is None and not asked:
         size = text.whole(r"buffer\s+of\s+size\s+(\d+)\b") or text.whole(r"allocation\s+of\s+size\s+(\d+)\b") \
             or text.size(rf"failed\s+to\s+allocate\s+buffer,\s+size\s+=\s+{SIZE}")
     device = int(asked[2]) if asked else number(text.first(r"failed\s+to\s+allocate\s+CUDA(\d+)\s+buffer"))
@@ -380,8 +418,8 @@ def ollama(before, after):
 
 @rule("vllm_start", "free memory on", r"free memory on device")
 def vllm_start(before, after):
-    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:cuda:\d+\s*)?\(({NUMBER})/({NUMBER})\s*(GiB|GB)\)")
-    wanted = after.find(rf"utilization\s+\(({NUMBER}),\s*({NUMBER})\s*(GiB|GB)\)")
+    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:cuda:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)")
+    wanted = after.find(rf"utilization\s+\(({NUMBER}),\s+({NUMBER})\s+(GiB|GB)\)")
     free, capacity = (read_size(n, pair[2]) for n in pair[:2]) if pair else (None, None)
     asked = read_size(wanted[1], wanted[2]) if wanted else None
     return message("vllm_start", "vLLM", after.loose, free=free, capacity=capacity, asked=asked,
@@ -411,11 +449,11 @@ def vllm_cache(before, after):
 
 @rule("cupy", "out of memory", r"out of memory allocating [\d.,']+ bytes")
 def cupy(before, after):
-    asked = after.whole(rf"Out\s+of\s+memory\s+allocating\s+({NUMBER})\s+bytes")
-    used = after.whole(rf"allocated\s+so\s+far:\s*({NUMBER})\s+bytes")
+    asked = after.whole(rf"Out\s+of\s+memory\s+allocating\s+({NUMBER})\s+bytes\s*(?:\(allocated|\.)")
+    used = after.whole(rf"allocated\s+so\s+far:\s+({NUMBER})\s+bytes")
     if used is None and not before.has(r"cupy\S*\s*$"):
         return xla(before, after)
-    limit = after.whole(rf"limit\s+set\s+to:\s*({NUMBER})\s+bytes")
+    limit = after.whole(rf"limit\s+set\s+to:\s+({NUMBER})\s+bytes")
     bound = limit and used and asked and used.bytes + asked.bytes > limit.bytes
     return message("cupy", "CuPy", after.loose, "limit_set_by_user" if bound else "not_enough_information", asked=asked,
                    allocated=used, limit=limit)
@@ -437,6 +475,7 @@ def requested_buffer(before, after):
 
 
 @rule("rmm", "pool size", r"maximum pool size exceeded")
+@rule("rmm", "memory limit", r"exceeded memory limit \(failed to allocate")
 def rmm(before, after):
     return message("rmm", "RMM (RAPIDS)", after.loose, "limit_set_by_user",
                    asked=after.size(rf"failed\s+to\s+allocate\s+{SIZE}"))
@@ -544,6 +583,8 @@ def library(before, after):
 @rule("cuda", "memory", r"out of memory", rank=3)
 def cuda(before, after):
     text = Text("\n".join(after.lines[:6]))
+    if text.has(r"is\s+not\s+a\s+failure"):
+        return None
     return message("cuda", "CUDA", text.loose, "not_enough_information", facts={"cuda"},
                    device=number(text.first(r"current\s+device:\s+(\d+)")))
 

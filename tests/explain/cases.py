@@ -106,6 +106,10 @@ def pytorch_cases():
         "22.01 GiB\nRequested               : 512.00 MiB\nDevice limit            : 23.64 GiB\nFree (according to CUDA): 20.19 MiB\n" \
         "PyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB", "live_tensors_fill_it", \
         {"asked": "512.00 MiB", "capacity": "23.64 GiB", "free": "20.19 MiB", "allocated": "22.01 GiB"}, 1
+    yield "a mapping", "[W CUDACachingAllocator.cpp:637] expandable_segments: memory mapping failed with OOM on device 3 while trying to map 20971520 bytes " \
+        "(free: 1048576, total: 25769803776)", "not_enough_information", {"asked": "20971520 bytes", "free": "1048576 bytes", "capacity": "25769803776 bytes"}, 3
+    yield "addresses", "[ExpandableSegmentVA] Failed to reserve 96636764160 bytes (~90.00 GiB) of virtual address space for an expandable CUDA segment on " \
+        "device 0", "host_memory", {"asked": "96636764160 bytes"}, None
     yield "MPS", "RuntimeError: MPS backend out of memory (MPS allocated: 17.51 GB, other allocations: 641.02 KB, max allowed: 18.13 GB). " \
         "Tried to allocate 1.02 GB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory " \
         "allocations (may cause system failure).", "live_tensors_fill_it", {"asked": "1.02 GiB", "allocated": "17.51 GiB"}, None
@@ -133,6 +137,14 @@ def other_cases():
         "from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "not_enough_information", {"asked": "22570000384 bytes"}, None
     yield "XLA's pinned memory", "E cuda_driver.cc:924] failed to alloc 268435456 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory", \
         "host_memory", {"asked": "268435456 bytes"}, None
+    yield "XLA's pinned memory, newer", "E cuda_executor.cc:1] Failed to allocate 1.50GiB (1610612736 bytes) of pinned host memory: CUDA_ERROR_OUT_OF_MEMORY: out of " \
+        "memory", "host_memory", {"asked": "1610612736 bytes"}, None
+    yield "XLA, staging", "Failed to allocate a 33554432-byte pinned host staging buffer for a device-to-host transfer.", "host_memory", \
+        {"asked": "33554432 bytes"}, None
+    yield "XLA, a graph", "INTERNAL: Underlying backend ran out of memory trying to instantiate command buffer with 71 nodes (total of 12 alive graphs in the " \
+        "process).", "kv_cache_or_pool_reservation", {}, None
+    yield "RMM", "MemoryError: std::bad_alloc: out_of_memory: RMM failure at: limiting.hpp:149: Exceeded memory limit (failed to allocate 1.500000 GiB)", \
+        "limit_set_by_user", {"asked": "1.500000 GiB"}, None
     yield "TensorFlow, cuda_malloc_async", "E gpu_cudamallocasync_allocator.cc:288] gpu_async_0 cuMemAllocAsync failed to allocate 1879048192 bytes: " \
         "CUDA error: out of memory (CUDA_ERROR_OUT_OF_MEMORY)\n Reported by CUDA: Free memory/Total memory: 149291008/8370061312", \
         "not_enough_information", {"asked": "1879048192 bytes", "free": "149291008 bytes", "capacity": "8370061312 bytes"}, None

@@ -24,6 +24,7 @@ from explain_log import find  # noqa: E402
 
 UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 LIMIT_SECONDS = 0.05
+COPY = 100  # a copy of a message has pieces of its own, numbered from here
 
 
 def size(rng, low=2.0, high=40000.0):
@@ -102,7 +103,7 @@ def damage(rng, chars):
     """The characters after one to three changes; those that are put in belong to no piece."""
     def plain(text):
         return [(c, -1) for c in text]
-    for _ in range(rng.randrange(1, 4)):
+    for round_ in range(rng.randrange(1, 4)):
         n = len(chars)
         if n < 5:
             break
@@ -141,7 +142,7 @@ def damage(rng, chars):
         elif kind == 11:  # something else in front and behind
             chars = plain("step 12 loss 3.14, 5.00 GiB used so far\n") + chars + plain("\nRuntimeError: CUDA error: out of memory\n")
         else:  # twice
-            chars = chars + plain("\n") + chars
+            chars = chars + plain("\n") + [(c, i + (COPY << round_) if i >= 0 else i) for c, i in chars]
     return chars
 
 
@@ -152,8 +153,8 @@ def possible(parts, chars):
         if not name:
             continue
         name, _, form = name.partition(".")
-        left = re.sub(r"\s+", " ", "".join(c for c, piece in chars if piece == i))
-        readings = {text, left, left[:len(left) // 2]}  # a message that stands there twice has its figures twice
+        copies = {piece for _, piece in chars if piece >= 0 and piece % COPY == i}
+        readings = {text} | {re.sub(r"\s+", " ", "".join(c for c, piece in chars if piece == copy)) for copy in copies}
         values = set()
         for reading in readings:
             if name == "device":

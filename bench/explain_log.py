@@ -3,7 +3,8 @@
 import codecs
 import dataclasses
 
-from explain_rules import RULES, Text
+from explain_rules import RULES
+from explain_text import Text
 
 PIECE = 1 << 20   # bytes read at a time
 BEFORE = 1 << 16  # bytes kept before a message: the traceback, TensorFlow's list of chunks

@@ -49,13 +49,20 @@ class Size:
         return self.bytes + self.half
 
     def __add__(self, other):
-        return Size(self.bytes + other.bytes, self.half + other.half, max(self.unit, other.unit))
+        return self._of_terms(self.bytes + other.bytes, other)
 
     def __sub__(self, other):
         """The difference; None where it is below zero by more than rounding explains."""
         difference = self.bytes - other.bytes
-        half = self.half + other.half
-        return None if difference + half < 0 else Size(max(difference, fractions.Fraction(0)), half, max(self.unit, other.unit))
+        if difference + self.half + other.half < 0:
+            return None
+        return self._of_terms(max(difference, fractions.Fraction(0)), other)
+
+    def _of_terms(self, result, other):
+        unit = max(self.unit, other.unit)
+        while unit > 1 and result >= 1024 * unit and 1024 * unit in UNIT_NAMES:
+            unit *= 1024
+        return Size(result, self.half + other.half, unit)
 
     def whole(self):
         """As a number of bytes."""

@@ -172,7 +172,7 @@ def ollama(before, after):
 
 @rule("vllm_start", "free memory on", r"free memory on device")
 def vllm_start(before, after):
-    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:cuda:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)")
+    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:cuda:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)\s+on\s+startup")
     wanted = after.find(rf"utilization\s+\(({NUMBER}),\s+({NUMBER})\s+(GiB|GB)\)")
     free, capacity = (read_size(n, pair[2]) for n in pair[:2]) if pair else (None, None)
     asked = read_size(wanted[1], wanted[2]) if wanted else None

@@ -97,8 +97,8 @@ TEXT = {
     "why_host": ("It was the host's memory that ran out. The card had no part in it.", "耗尽的是主机内存，与显卡无关。"),
     "why_pinned": ("Pinned host memory was asked for: pages that the driver locks for copies. It was the host that refused, not the card.",
                    "申请的是锁页主机内存，即驱动为拷贝而锁定的页。拒绝它的是主机，而不是显卡。"),
-    "why_shared": ("Shared memory (/dev/shm) is full. Loader workers and NCCL pass data through it; a container has 64 MiB of it by default.",
-                   "共享内存（/dev/shm）已满。数据加载进程和 NCCL 通过它传递数据；容器默认只有 64 MiB。"),
+    "why_shared": ("Shared memory (/dev/shm) is full. Loader workers and NCCL pass data through it; a container of Docker has 64 MiB of it by default.",
+                   "共享内存（/dev/shm）已满。数据加载进程和 NCCL 通过它传递数据；Docker 容器默认只有 64 MiB。"),
     "why_addresses": ("It was addresses that ran out, not memory: something limits them (`ulimit -v`), and expandable segments reserve many.",
                       "耗尽的是地址空间，而不是内存：它受到限制（`ulimit -v`），而可扩展段会保留大量地址。"),
     "why_killed": ("The process was killed from outside. Mostly that is the kernel's killer, when host memory ran out; the message does not prove it.",
@@ -141,6 +141,8 @@ TEXT = {
                          "列出了进程，但没有说哪个是本进程：容器中的编号是主机的。因此没有把其中任何一个算作其他进程。"),
     "note_outside": ("Outside the framework are this process's CUDA context and its libraries' memory (some hundred MiB), and all other processes. The message does not part them.",
                      "框架之外包括本进程的 CUDA 上下文和各库的内存（几百 MiB），以及所有其他进程。信息没有把它们分开。"),
+    "note_others_would_do": ("Other processes hold {others}, more than is missing. Without them this request would fit; the next one perhaps not.",
+                             "其他进程占用 {others}，多于所缺。没有它们这次申请放得下，下一次则未必。"),
     "note_limit_reached": ("The limit of {limit} is above what the card has, so it decided nothing.", "上限 {limit} 高于显卡容量，因此不起作用。"),
     "note_ours": ("The report itself goes on: its lines say which tensors and categories are the largest, and how many bytes each chapter would save here.",
                   "报告本身还有下文：它列出最大的张量和类别，以及各章在这里能省多少字节。"),
@@ -150,6 +152,8 @@ TEXT = {
     # What it cannot say, and how to find out.
     "ask_tensors": ("Which tensors are live: `torch.cuda.memory._record_memory_history()`, `_dump_snapshot()`, and PyTorch's memory_viz page; or `torch.cuda.memory_summary()`.",
                     "哪些张量存活：`torch.cuda.memory._record_memory_history()`、`_dump_snapshot()` 和 PyTorch 的 memory_viz 页面；或 `torch.cuda.memory_summary()`。"),
+    "ask_ours": ("Which tensors are live: the lines below the report, or `--snapshot FILE` and PyTorch's memory_viz page.",
+                 "哪些张量存活：报告下面的各行，或 `--snapshot FILE` 和 PyTorch 的 memory_viz 页面。"),
     "ask_holders": ("Who holds what is outside the framework: `nvidia-smi` (on ROCm `rocm-smi --showpids`), on the host rather than in the container.",
                     "框架之外的内存由谁占用：`nvidia-smi`（ROCm 上为 `rocm-smi --showpids`），在主机上而不是容器里运行。"),
     "ask_pieces": ("How large the largest cached piece is: \"inactive_split_bytes\" in `torch.cuda.memory_stats()`, or the blocks in `torch.cuda.memory_snapshot()`.",
@@ -196,8 +200,8 @@ ADVICE = {
          ("communication, or copies over the bus", "通信或总线拷贝"))),
     "live_tensors_fill_it": (_SMALLER, _FEWER, _STATE),
     "fragmentation": (
-        (("Set PYTORCH_ALLOC_CONF=expandable_segments:True (before 2.9: PYTORCH_CUDA_ALLOC_CONF, on ROCm PYTORCH_HIP_ALLOC_CONF) before the first allocation.",
-          "在第一次分配之前设置 PYTORCH_ALLOC_CONF=expandable_segments:True（2.9 之前为 PYTORCH_CUDA_ALLOC_CONF，ROCm 上为 PYTORCH_HIP_ALLOC_CONF）。"), ("06",),
+        (("Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on ROCm PYTORCH_HIP_ALLOC_CONF) before the first allocation.",
+          "在第一次分配之前设置 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True（ROCm 上为 PYTORCH_HIP_ALLOC_CONF）。"), ("06",),
          ("a driver call for each page while the run finds its shape; PyTorch 2.1 or newer", "运行稳定之前每页一次驱动调用；需要 PyTorch 2.1 或更新")),
         (("Let sizes repeat: pad lengths to a few values, and run the largest batch first.", "让大小重复：把长度补齐到少数几种，并先运行最大的批。"), ("06",),
          ("work on padding", "填充部分的计算")),
@@ -231,6 +235,29 @@ ADVICE = {
     "not_enough_information": (_LOOK, _SMALLER,
         (("If others may use the card, free it or take another one.", "若有别人使用该卡，释放它或换一张。"), ("00",), ("none", "无"))),
 }
+
+
+# The same where another framework needs other advice: by diagnosis and the framework's rule.
+_REPEAT = ADVICE["fragmentation"][1]
+ADVICE_OF = {
+    ("fragmentation", "tensorflow"): (
+        (("Set TF_GPU_ALLOCATOR=cuda_malloc_async: the driver's pool, which moves memory between sizes.",
+          "设置 TF_GPU_ALLOCATOR=cuda_malloc_async：使用驱动的内存池，它能在不同大小之间移动内存。"), ("06",),
+         ("none that is known in general; measure it", "一般而言未知，需测量")), _REPEAT, _SMALLER),
+    ("not_enough_information", "llama"): (
+        (("Put fewer layers on the card (`--n-gpu-layers`).", "少放几层到卡上（`--n-gpu-layers`）。"), (), ("slower: the rest runs on the processor", "更慢：其余在处理器上运行")),
+        _CACHE_LENGTH,
+        (("Take weights of fewer bits.", "使用更少位数的权重。"), ("12",), ("accuracy, to be measured", "精度，需要测量"))),
+    ("fragmentation", "ours"): (
+        (("Use the caching allocator that maps free pages side by side, or plan the step so that every tensor has its place.",
+          "使用把空闲页并排映射的缓存分配器，或规划整个步骤，使每个张量有固定位置。"), ("06",),
+         ("driver calls until the run has found its shape", "运行稳定之前的驱动调用")), _REPEAT, _SMALLER),
+}
+
+
+def advice(diagnosis, rule):
+    """What to do first, second, third."""
+    return ADVICE_OF.get((diagnosis, rule.split("_")[0]), ADVICE[diagnosis])
 
 
 def say(key, language, **values):

@@ -99,16 +99,17 @@ def digits_at(chars, i):
     return 0 <= i < len(chars) and (chars[i][0].isdigit() or chars[i][0] in ".,")
 
 
-def damage(rng, chars):
-    """The characters after one to three changes; those that are put in belong to no piece."""
+def damage(rng, parts):
+    """The characters of the parts after one to three changes; those that are put in belong to no piece."""
     def plain(text):
         return [(c, -1) for c in text]
+    chars = marked(parts)
     for round_ in range(rng.randrange(1, 4)):
         n = len(chars)
         if n < 5:
             break
         at = rng.randrange(n)
-        kind = rng.randrange(13)
+        kind = rng.randrange(14)
         if kind == 0:  # cut off at the end; within a number, at its end
             while digits_at(chars, at):
                 at += 1
@@ -141,6 +142,11 @@ def damage(rng, chars):
             chars = [x for c, i in chars for x in ([(c, i), (" ", i)] if c == " " and rng.random() < 0.3 else [(c, i)])]
         elif kind == 11:  # something else in front and behind
             chars = plain("step 12 loss 3.14, 5.00 GiB used so far\n") + chars + plain("\nRuntimeError: CUDA error: out of memory\n")
+        elif kind == 12:  # words between two figures lost, and one of them, too: a figure before the other's name
+            ends = [k for k in range(1, n) if chars[k - 1][1] != chars[k][1]]
+            if len(ends) > 3 and not any(text == ", limit set to: " for text, _ in parts):  # CuPy's without it is whole, too
+                first = rng.randrange(len(ends) - 2)
+                chars = chars[:ends[first]] + chars[ends[min(first + 2, len(ends) - 1)]:]
         else:  # twice
             chars = chars + plain("\n") + [(c, i + (COPY << round_) if i >= 0 else i) for c, i in chars]
     return chars
@@ -216,7 +222,7 @@ def main():
     for number in range(arguments.rounds):
         rng = random.Random(arguments.seed * 10**9 + number)
         parts = pieces(rng)
-        chars = damage(rng, marked(parts)) if number % 20 else marked(parts)
+        chars = damage(rng, parts) if number % 20 else marked(parts)
         text = "".join(c for c, _ in chars)
         start = time.perf_counter()
         found = find(io.BytesIO(text.encode()))

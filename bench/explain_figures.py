@@ -206,6 +206,8 @@ class Account:
     def _drop_what_contradicts(self):
         """Of two figures that cannot both be right, neither is used."""
         s = self.sizes
+        if self._has("capacity") and s["capacity"].bytes == 0:  # printed where a driver does not tell
+            self._drop("capacity")
         if self._has("free", "capacity") and s["free"].low > s["capacity"].high:
             self._drop("free", "capacity")
         if self._has("reserved", "allocated") and s["allocated"].low > s["reserved"].high:

@@ -47,7 +47,7 @@ def in_pool(m, limit, used, reserved):
 @rule("tensorflow", "oom when", r"oom when allocating (?:temporary )?tensor")
 def tensorflow(before, after):
     text = cut(after, r"OOM\s+when\s+allocating")
-    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[([\d,]*)\]\s*and\s*type\s*(\w+?)\s*(?:on\s*/|\[|$)")
+    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[(\d[\d,]*)\]\s*and\s*type\s*(\w+?)\s*(?:on\s*/|\[|$)")
     asked = None
     if shape and shape[1] in ELEMENT_BYTES:
         sides = [int(n) for n in re.findall(r"\d+", shape[0])]
@@ -136,7 +136,8 @@ def xla(before, after):
 
 @rule("llama", "cudamalloc", r"allocating [\d.,]+~mi?b on device \d+: cudamalloc failed")
 @rule("llama", "gallocr", r"gallocr_reserve\w*: failed to allocate \w+ buffer of size")
-@rule("llama", "alloc_tensor", r"alloc_tensor_range: failed to allocate \w+ buffer of size")
+@rule("llama", "failed to", r"failed to allocate (?:cuda|rocm|vulkan|sycl|metal)\d* buffer of size")
+@rule("llama", "compute", r"failed to allocate compute (?:pp |tg )?buffers?", rank=2)
 @rule("llama", "kv cache", r"failed to allocate buffer for kv cache")
 @rule("llama", "unable to", r"unable to allocate \w+ buffer")
 @rule("llama", "ggml", r"ggml_(?:vulkan|metal|backend_metal)\w*: (?:error: )?(?:device memory allocation of size|failed to allocate buffer)")
@@ -189,6 +190,7 @@ def vllm_profile(before, after):
 @rule("vllm_cache", "cache blocks", r"no available memory for the cache blocks")
 @rule("vllm_cache", "max seq len", r"max seq len \([\d,.]+\)")
 @rule("vllm_cache", "kv cache is needed", r"kv cache is needed, which is larger")
+@rule("vllm_cache", "warming", r"out of memory occurred when warming up")
 @rule("vllm_cache", "mem", r"not enough memory[.;,] please try (?:to increase|increasing) --?mem[-_]fraction[-_]static")
 def vllm_cache(before, after):
     lengths = after.first(r"max\s+seq\s+len\s+\((\d+)\)\s+is\s+larger\s+than\s+the\s+maximum\s+number\s+of\s+tokens.{0,60}\((\d+)\)")
@@ -240,7 +242,7 @@ def rmm(before, after):
 @rule("cpu", "cpuallocator", r"defaultcpuallocator: ")
 @rule("cpu", "you tried to", r"you tried to (?:allocate|mmap) [\d.,]+")
 def cpu(before, after):
-    if not after.has(r"memory"):
+    if not (before.has(r"memory\W*$") or after.has(r"memory|bytes")):
         return None
     return message("cpu", "PyTorch, on the CPU", after.loose, "host_memory",
                    asked=after.whole(rf"you\s+tried\s+to\s+(?:allocate|mmap)\s+({NUMBER})\s+bytes")
@@ -249,7 +251,8 @@ def cpu(before, after):
 
 @rule("mmap", "mmap", r"unable to mmap [\d]+ bytes")
 @rule("mmap", "shared memory", r"unable to (?:allocate|open) shared memory")
-@rule("mmap", "numpy", r"unable to allocate [\d.]+~[kmgt]ib for an array")
+@rule("mmap", "write to", r"unable to write to file </?torch")
+@rule("mmap", "running low", r"node running low on memory")
 @rule("mmap", "unable to allocate", r"unable to allocate [\d.]+~[kmgt]ib for an array")
 @rule("mmap", "cannot allocate memory", r"\[errno 12\] cannot allocate memory", rank=2)
 @rule("mmap", "bad_alloc", r"std::bad_alloc", rank=3)
@@ -332,11 +335,12 @@ def library(before, after):
 @rule("cuda", "memoryallocation", r"(?:cuda|hip)error(?:memoryallocation|outofmemory)", rank=2)
 @rule("cuda", "out_of_memory", r"cuda_error_out_of_memory", rank=2)
 @rule("cuda", "erroroutofdevicememory", r"erroroutofdevicememory", rank=2)
-@rule("cuda", "outofmemoryerror", r"outofmemoryerror", rank=3)
+@rule("cuda", "outofmemory", r"outofmemory", rank=3)
+@rule("cuda", "nvmapmemalloc", r"nvmapmemalloc\w*:(?: \d+)? error 12", rank=2)
 @rule("cuda", "memory", r"out of memory", rank=3)
 def cuda(before, after):
     text = Text("\n".join(after.lines[:6]))
     if text.has(r"is\s+not\s+a\s+failure"):
         return None
-    return message("cuda", "CUDA", text.loose, "not_enough_information", facts={"cuda"},
+    return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information", facts={"cuda"},
                    device=number(text.first(r"current\s+device:\s+(\d+)")))

@@ -163,6 +163,25 @@ def other_cases():
         "failed to allocate buffer for kv cache", "kv_cache_or_pool_reservation", {"asked": "5830.00 MiB"}, 1
     yield "llama.cpp, weights", "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 18770.25 MiB on device 0: cudaMalloc failed: out of memory\n" \
         "llama_model_load: error loading model: unable to allocate CUDA0 buffer", "not_enough_information", {"asked": "18770.25 MiB"}, 0
+    yield "llama.cpp, a new backend", "ggml_backend_alloc_ctx_tensors_from_buft: failed to allocate ROCm0 buffer of size 5368709120", "not_enough_information", \
+        {"asked": "5368709120 bytes"}, None
+    yield "llama.cpp, buffers", "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers", \
+        "not_enough_information", {}, None
+    yield "vLLM, warming up", "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. Please try lowering " \
+        "`max_num_seqs` or `gpu_memory_utilization` when initializing the engine.", "kv_cache_or_pool_reservation", {}, None
+    yield "Ray", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "host_memory", {}, None
+    yield "a file in shared memory", "RuntimeError: unable to write to file </torch_4711_2>", "host_memory", {}, None
+    yield "Torch 0.4", "RuntimeError: $ Torch: not enough memory: you tried to allocate 23GB. Buy new RAM! at THGeneral.cpp:204", "host_memory", \
+        {"asked": "23 GiB"}, None
+    yield "a TPU's program", "RESOURCE_EXHAUSTED: Attempting to reserve 8.47G at the bottom of memory. That was not possible. There are 7.89G free, 0B " \
+        "reserved, and 7.89G reservable.", "live_tensors_fill_it", {"asked": "8.47 GiB", "free": "7.89 GiB"}, None
+    yield "expandable segments' driver error", "RuntimeError: CUDA driver error: out of memory", "not_enough_information", {}, None
+    yield "Jetson", "NvMapMemAllocInternalTagged: 1075072515 error 12", "not_enough_information", {}, None
+    yield "TensorRT", "[E] [TRT] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)", \
+        "not_enough_information", {}, None
+    yield "Slurm", "slurmstepd: error: Detected 1 oom-kill event(s) in step 4711.0 cgroup.", "limit_set_by_user", {}, None
+    yield "the killer, invoked", "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0", \
+        "host_memory", {}, None
     yield "llama.cpp, pinned", "ggml_cuda_host_malloc: failed to allocate 2048.00 MiB of pinned memory: out of memory", "host_memory", \
         {"asked": "2048.00 MiB"}, None
     yield "llama.cpp, CUDA", "CUDA error: out of memory\n  current device: 1, in function alloc at ggml-cuda.cu:291\n  cuMemCreate(&handle, " \

@@ -26,9 +26,7 @@ IN_USE_AT_START = fractions.Fraction(1, 8)
 # Where this process and all others are listed, so much of the card may be missing: what the driver keeps for itself. A
 # process has more, if only for its context.
 UNLISTED = 256 * MIB
-
-
-# What PyTorch prints for a process of which the driver does not tell what it uses: 17179869184.00 GiB.
+# Where a driver does not tell what a process uses, and where there is no limit, PyTorch prints 17179869184.00 GiB.
 UNKNOWN = 2**63
 
 
@@ -206,14 +204,16 @@ class Account:
     def _drop_what_contradicts(self):
         """Of two figures that cannot both be right, neither is used."""
         s = self.sizes
+        for name in ("this_process", "limit"):
+            if name in s and s[name].bytes >= UNKNOWN:
+                del s[name]
         if self._has("capacity") and s["capacity"].bytes == 0:  # printed where a driver does not tell
             self._drop("capacity")
         if self._has("free", "capacity") and s["free"].low > s["capacity"].high:
             self._drop("free", "capacity")
         if self._has("reserved", "allocated") and s["allocated"].low > s["reserved"].high:
             self._drop("reserved", "allocated")
-        if self._has("this_process", "capacity") and s["this_process"].low > s["capacity"].high \
-                and not (self.spilled() and s["this_process"].bytes < UNKNOWN):
+        if self._has("this_process", "capacity") and s["this_process"].low > s["capacity"].high and not self.spilled():
             self._drop("this_process")
         if self._has("this_process", "allocated", "cached") \
                 and s["this_process"].high < (s["allocated"] + s["cached"]).low:

@@ -4,7 +4,7 @@ import math
 import re
 
 from explain_figures import NUMBER, exact, read_size
-from explain_text import SIZE, Text, cut, message, number, rule
+from explain_text import SIZE, Text, message, number, rule
 
 # ------------------------------------------------------------------------------------------- TensorFlow, JAX, and XLA's
 
@@ -46,8 +46,9 @@ def in_pool(m, limit, used, reserved):
 
 @rule("tensorflow", "oom when", r"oom when allocating (?:temporary )?tensor")
 def tensorflow(before, after):
-    text = cut(after, r"OOM\s+when\s+allocating")
-    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[(\d[\d,]*)\]\s*and\s*type\s*(\w+?)\s*(?:on\s*/|\[|$)")
+    text = after.until_another(r"OOM\s+when\s+allocating")
+    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[(\d[\d,]*)\]"
+                      r"\s*and\s*type\s*(\w+?)\s*(?:on\s*/|\[|$)")
     asked = None
     if shape and shape[1] in ELEMENT_BYTES:
         sides = [int(n) for n in re.findall(r"\d+", shape[0])]
@@ -151,10 +152,8 @@ def llama(before, after):
             or text.size(rf"failed\s+to\s+allocate\s+buffer,\s+size\s+=\s+{SIZE}")
     device = int(asked[2]) if asked else number(text.first(r"failed\s+to\s+allocate\s+CUDA(\d+)\s+buffer"))
     cache = text.has(r"kv[\s_-]*cache|kv_self|llama_kv") or near.has(r"llama_kv_cache\w*:.{0,80}$")
-    facts = {"kv_cache"} if cache else {"compute_buffer"} if text.has(r"compute\s+(?:pp\s+)?buffer|gallocr|graph_reserve") else {
-        "weights"} if text.has(r"load_tensors|unable\s+to\s+(?:allocate|load)|error\s+loading\s+model") else set()
     return message("llama", "llama.cpp", text.loose, "kv_cache_or_pool_reservation" if cache else "not_enough_information",
-                   device=device, asked=size, facts=facts)
+                   device=device, asked=size, facts={"kv_cache"} if cache else ())
 
 
 @rule("llama_host", "pinned", r"failed to allocate [\d.,]+~mi?b of pinned memory")
@@ -195,7 +194,7 @@ def vllm_profile(before, after):
 def vllm_cache(before, after):
     lengths = after.first(r"max\s+seq\s+len\s+\((\d+)\)\s+is\s+larger\s+than\s+the\s+maximum\s+number\s+of\s+tokens.{0,60}\((\d+)\)")
     m = message("vllm_cache", "SGLang" if after.has(r"mem[-_]fraction[-_]static") else "vLLM", after.loose,
-                "kv_cache_or_pool_reservation", facts={"tokens"} if lengths else {"cache_blocks"},
+                "kv_cache_or_pool_reservation", facts={"tokens"} if lengths else (),
                 asked=after.size(rf"\(?{SIZE}\s+KV\s+cache\s+is\s+needed"),
                 within=after.size(rf"available\s+KV\s+cache\s+memory\s+\({SIZE}\)"))
     if lengths:
@@ -217,7 +216,7 @@ def cupy(before, after):
 
 @rule("onnx", "smaller than", r"available memory of [\d]+ is smaller than requested bytes of")
 def onnx(before, after):
-    return message("onnx", "ONNX Runtime", after.loose, "limit_set_by_user", facts={"arena"},
+    return message("onnx", "ONNX Runtime", after.loose, "limit_set_by_user",
                    asked=after.whole(r"requested\s+bytes\s+of\s+(\d+)\b"),
                    within=after.whole(r"Available\s+memory\s+of\s+(\d+)\s+is"))
 
@@ -273,7 +272,7 @@ def loader(before, after):
     shared = after.has(r"Bus\s+error|shared\s+memory|\bshm\b")
     other = after.first(r"killed\s+by\s+signal:\s+(?!Killed|Bus)(\w+)")
     return None if other or not killed else message(
-        "loader", "PyTorch's DataLoader", after.loose, "host_memory", facts={"shared_memory"} if shared else {"loader"})
+        "loader", "PyTorch's DataLoader", after.loose, "host_memory", facts={"shared_memory"} if shared else ())
 
 
 @rule("killer", "memory", r"out of memory: kill(?:ed)? process \d+")
@@ -313,7 +312,7 @@ def nccl_host(before, after):
 @rule("nccl", "cuda", r"failed to cuda (?:c|m)alloc(?: async)? [\d]+ bytes")
 @rule("nccl", "cuda failure", r"cuda failure (?:\d+ )?'?out of memory")
 def nccl(before, after):
-    return message("nccl", "NCCL", after.loose, "not_enough_information", facts={"nccl"},
+    return message("nccl", "NCCL", after.loose, "not_enough_information",
                    asked=after.whole(r"failed\s+to\s+CUDA\s+[cm]alloc(?:\s+async)?\s+(\d+)\s+bytes"))
 
 
@@ -326,7 +325,7 @@ def library(before, after):
     on_host = after.has(r"HOST_ALLOCATION_FAILED")
     sure = after.has(r"ALLOC(?:ATION)?_FAILED")
     return message(name.lower(), name, after.loose, "host_memory" if on_host else "not_enough_information",
-                   facts={"library"} | (set() if sure else {"perhaps_memory"}))
+                   facts=() if sure else {"perhaps_memory"})
 
 
 @rule("cuda", "cuda", r"cuda error(?: \d+)?(?: at [^\n]{1,80})?:~out of memory", rank=2)
@@ -342,5 +341,5 @@ def cuda(before, after):
     text = Text("\n".join(after.lines[:6]))
     if text.has(r"is\s+not\s+a\s+failure"):
         return None
-    return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information", facts={"cuda"},
+    return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information",
                    device=number(text.first(r"current\s+device:\s+(\d+)")))

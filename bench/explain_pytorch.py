@@ -3,7 +3,7 @@
 import re
 
 from explain_figures import NUMBER, read_pytorch_size
-from explain_text import SIZE, Text, cut, message, number, rule
+from explain_text import SIZE, Text, message, number, rule
 
 
 @rule("pytorch", "memory", r"(?:cuda|hip|xpu|npu|musa|mlu) out of memory[.:!]")
@@ -15,12 +15,12 @@ def pytorch(before, after):
         return None  # an allocator of the host says "you tried to allocate"
     # The next message of its kind is another one. A figure counts only between the words that stand around it in a whole
     # message: where some of it is lost, one figure may stand before another one's name.
-    text = cut(after, r"out\s+of\s+memory\.\s+Tried|Tried\s+to\s+allocate")
+    text = after.until_another(r"out\s+of\s+memory\.\s+Tried|Tried\s+to\s+allocate")
     if text.has(r"preemptively rejected"):
-        return message("pytorch", "PyTorch", text.loose, "limit_set_by_user", facts={"memory_fraction"},
+        return message("pytorch", "PyTorch", text.loose, "limit_set_by_user",
                        asked=text.size(rf"Requested size:\s*{SIZE}"))
     if text.has(r"Tried to allocate more than 1EB"):
-        return message("pytorch", "PyTorch", text.loose, "too_big_for_the_card", facts={"impossible_size"})
+        return message("pytorch", "PyTorch", text.loose, "too_big_for_the_card")
 
     def size(*patterns):
         return text.size(*patterns, read=read_pytorch_size)
@@ -33,10 +33,11 @@ def pytorch(before, after):
         capacity=size(rf"\(\s*\w+\s*\d*\s*;\s+{SIZE}\s+total\s+capacity", rf"total\s+capaci?ty\s+of\s+{SIZE}\s+of\s+which"),
         free=size(rf"already\s+allocated\s*;\s+{SIZE}\s+free\b",
                   rf"total\s+capaci?ty\s+of\s+{NUMBER}\s*\w+\s+of\s+which\s+{SIZE}\s+is\s+free"),
-        allocated=size(rf"total\s+capacity\s*;\s+{SIZE}\s+already\s+allocated", rf"allocated\s+memory\s+{SIZE}\s+is\s+allocated\s+by\s+PyTorch",
-                       rf"This\s+run\s+has\s+{SIZE}\s+allocated"),
+        allocated=size(rf"total\s+capacity\s*;\s+{SIZE}\s+already\s+allocated",
+                       rf"allocated\s+memory\s+{SIZE}\s+is\s+allocated\s+by\s+PyTorch", rf"This\s+run\s+has\s+{SIZE}\s+allocated"),
         reserved=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+reserved\s+in\s+total"),
-        cached=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+cached\b", rf"(?:PyTorch|Graphs\)|pools|allocated)\s*,\s+and\s+{SIZE}\s+is\s+reserved(?:\s+by\s+PyTorch)?\s+but\s+unallocated"),
+        cached=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+cached\b",
+                    rf"(?:PyTorch|Graphs\)|pools|allocated)\s*,\s+and\s+{SIZE}\s+is\s+reserved\s+(?:by\s+PyTorch\s+)?but\s+unallocated"),
         limit=size(rf"(?:free\s*;|\.)\s+{SIZE}\s+allowed\s*;", rf"under\s+a\s+budget\s+of\s+{SIZE}"),
         private_pools=size(rf"with\s+{SIZE}\s+allocated\s+in\s+private\s+pools"),
         this_process=size(rf"this\s+process\s+has\s+{SIZE}\s+memory\s+in\s+use"))
@@ -52,10 +53,10 @@ def pytorch(before, after):
         m.framework = "PyTorch, up to 1.3"
     elif text.has(r"total\s+capaci?ty\s+of"):
         m.framework = "PyTorch, 2.1 or newer"
-    for fact, words in (("private_pools", r"in\s+private\s+pools"), ("rocm", r"\bHIP\s+out\s+of"),
-                        ("listed_only", r"\bProcess\s+\d+\s+has")):
-        if text.has(words) and not (fact == "listed_only" and text.has(r"this\s+process\s+has")):
-            m.facts.add(fact)
+    if text.has(r"in\s+private\s+pools"):
+        m.facts.add("private_pools")
+    if text.has(r"\bProcess\s+\d+\s+has") and not text.has(r"this\s+process\s+has"):
+        m.facts.add("listed_only")
     return m
 
 
@@ -66,7 +67,8 @@ def processes(text):
         listed = re.findall(rf"(?<!this )\bProcess\s+(\d+)\s+has\s+{SIZE}\s+memory\s+in\s+use", form, re.I)
         sizes = [(pid, read_pytorch_size(value, unit)) for pid, value, unit in listed]
         sizes = [(pid, size) for pid, size in sizes if size is not None]
-        whole = re.search(r"Of\s+the\s+allocated\s+memory", form, re.I) and len(sizes) == len(re.findall(r"\bprocess\s+\d", form, re.I))
+        whole = re.search(r"Of\s+the\s+allocated\s+memory", form, re.I) \
+            and len(sizes) == len(re.findall(r"\bprocess\s+\d", form, re.I))
         if len(sizes) > len(best[0]):
             best = sizes, bool(whole)
     return best
@@ -101,12 +103,14 @@ def pytorch_async(before, after):
     if not (text.has(r"would\s+exceed\s+allowed\s+memory") or before.has(r"OutOfMemoryError:\s*$")):
         return None
     label, value = r"{}\s*:\s+", rf"{NUMBER}\s*\w+\s+"
-    names = {"allocated": "Currently allocated", "asked": "Requested", "capacity": "Device limit", "free": r"Free \(according to CUDA\)"}
+    names = {"allocated": "Currently allocated", "asked": "Requested", "capacity": "Device limit",
+             "free": r"Free \(according to CUDA\)"}
     after_it = {"allocated": "Requested", "asked": "Device limit", "capacity": "Free"}
-    patterns = {key: label.format(words) + SIZE + (rf"\s+{after_it[key]}" if key in after_it else "") for key, words in names.items()}
+    patterns = {key: label.format(words) + SIZE + (rf"\s+{after_it[key]}" if key in after_it else "")
+                for key, words in names.items()}
     patterns["free"] = label.format("Device limit") + value + patterns["free"]
     patterns["limit"] = label.format(r"user-supplied memory fraction\)") + SIZE
-    return message("pytorch_async", "PyTorch, backend cudaMallocAsync", text.loose, facts={"async"},
+    return message("pytorch_async", "PyTorch, backend cudaMallocAsync", text.loose,
                    device=number(text.first(r"Allocation\s+on\s+device\s+(\d+)\s+would")),
                    **{key: text.size(pattern, read=read_pytorch_size) for key, pattern in patterns.items()})
 
@@ -128,7 +132,7 @@ def pytorch_addresses(before, after):
 
 @rule("mps", "mps", "mps (?:backend )?out of memory")
 def mps(before, after):
-    m = message("mps", "PyTorch, Apple's MPS", after.loose, facts={"mps"},
+    m = message("mps", "PyTorch, Apple's MPS", after.loose,
                 asked=after.size(rf"tried\s+to\s+allocate\s+{SIZE}"), allocated=after.size(rf"MPS\s+allocated:\s*{SIZE}"),
                 other_allocations=after.size(rf"other\s+allocations:\s*{SIZE}"),
                 limit=after.size(rf"max\s+allowed:\s*{SIZE}"))
@@ -140,5 +144,5 @@ def mps(before, after):
 
 @rule("mps_buffer", "invalid buffer", "invalid buffer size: [\\d.,]+")
 def mps_buffer(before, after):
-    return message("mps_buffer", "PyTorch, Apple's MPS", after.lines[0], "too_big_for_the_card", facts={"mps"},
+    return message("mps_buffer", "PyTorch, Apple's MPS", after.lines[0], "too_big_for_the_card",
                    asked=after.size(rf"Invalid\s+buffer\s+size:\s*{SIZE}"))

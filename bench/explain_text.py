@@ -1,9 +1,9 @@
 """How a message is found in a log, and its words read: what explain_pytorch.py and explain_others.py are written with.
 
 A rule finds its message in a log by `trigger`, a regular expression over lower-case bytes in which a blank stands for any
-gap (blanks, line breaks, colours, comment signs) and ~ for one that may be missing, and reads what stands around it. `needle` has to be in
-the text for the trigger to be tried: that is what makes long logs quick. `rank` says how much a message tells: 1 has figures or
-names its cause, 2 is an error without them, 3 is only a sign that something ran out.
+gap (blanks, line breaks, colours, comment signs) and ~ for one that may be missing, and reads what stands around it. `needle`
+has to be in the text for the trigger to be tried: that is what makes long logs quick. `rank` says how much a message tells:
+1 has figures or names its cause, 2 is an error without them, 3 is only a sign that something ran out.
 """
 
 import dataclasses
@@ -60,14 +60,29 @@ class Text:
                 return read(*groups[:2])
         return None
 
+    def until_another(self, pattern):
+        """The Text up to where the pattern is found for the second time: another message begins there."""
+        result = Text("")
+        result.lines = self.lines
+        result.loose, result.tight = (cut(text, pattern) for text in (self.loose, self.tight))
+        return result
+
     def whole(self, pattern):
         """A Size of a number of bytes without a unit of its own."""
         groups = self.find(pattern)
         return read_size(groups[0], "bytes") if groups else None
 
 
+def cut(text, pattern):
+    starts = [match.start() for match in re.finditer(pattern, text, re.I)]
+    # "out of memory. Tried" and "Tried to allocate" may both be in one pattern, and stand side by side.
+    return text[:next((start for start in starts if start > starts[0] + 30), MESSAGE_LENGTH)][:MESSAGE_LENGTH]
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
+    """A wording; see above."""
+
     name: str
     needle: bytes
     trigger: re.Pattern
@@ -80,6 +95,7 @@ RULES = []
 
 
 def rule(name, needle, trigger, rank=1, back=0):
+    """Makes a Rule of the function below it; several for one that reads several wordings."""
     pattern = re.compile(trigger.encode().replace(b" ", GAP).replace(b"~", b"(?:" + GAP + b")?"))
 
     def add(read):
@@ -96,16 +112,3 @@ def message(name, framework, text, verdict=None, device=None, facts=(), **figure
 
 def number(groups):
     return int(groups[0]) if groups else None
-
-
-def cut(text, another):
-    """The Text up to where another message begins."""
-    starts = [m.start() for m in re.finditer(another, text.loose, re.I)]
-    first = starts[0] if starts else 0
-    end = next((s for s in starts if s > first + 30), MESSAGE_LENGTH)
-    result = Text("")
-    result.lines, result.loose = text.lines, text.loose[:min(end, MESSAGE_LENGTH)]
-    starts = [m.start() for m in re.finditer(another, text.tight, re.I)]
-    end = next((s for s in starts if s > (starts[0] if starts else 0) + 30), MESSAGE_LENGTH)
-    result.tight = text.tight[:min(end, MESSAGE_LENGTH)]
-    return result

@@ -200,7 +200,7 @@ TEXT = {
         "列出了进程，但没有说哪个是本进程：容器中的编号是主机的。因此没有把其中任何一个算作其他进程。"),
     "note_outside": (
         "Outside the framework are this process's CUDA context and its libraries' memory (some hundred MiB), and all other "
-        "processes. The message does not part them.",
+        "processes. The message does not tell them apart.",
         "框架之外包括本进程的 CUDA 上下文和各库的内存（几百 MiB），以及所有其他进程。信息没有把它们分开。"),
     "note_others_would_do": (
         "Other processes hold {others}, more than is missing. Without them this request would fit; the next one perhaps "

@@ -18,9 +18,8 @@ import explain_log  # noqa: E402
 import explain_rules  # noqa: E402
 import explain_words  # noqa: E402
 from explain_figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
-from importlib.machinery import SourceFileLoader  # noqa: E402
+from load import explain  # noqa: E402
 
-explain = SourceFileLoader("explain", str(ROOT / "bench/explain")).load_module()
 ARTICLE = CASES[0][1]
 KEYS = ["diagnosis", "asked_bytes", "capacity_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "reserved_unallocated_bytes",
         "this_process_bytes", "outside_framework_bytes", "other_processes_bytes", "device"]

@@ -17,6 +17,8 @@ DIAGNOSES = ("too_big_for_the_card", "live_tensors_fill_it", "fragmentation", "o
 CONTEXT = GIB
 # Others that hold less than this share of the card are not what fills it.
 OTHERS_SHARE = fractions.Fraction(1, 10)
+# Where others hold more than this process does, pieces that are a smaller share of the card than this are not the cause.
+LITTLE_CACHED = fractions.Fraction(1, 20)
 # Where the allocator's cache is not printed, so much has to be live before live tensors are said to fill the card.
 LIVE_SHARE = fractions.Fraction(3, 4)
 # A remainder of a full card that a driver, which hands out pages of 2 MiB, need not be able to give away.
@@ -172,6 +174,9 @@ class Account:
         self._derive("cached", ("reserved", "allocated"))
         if "reserved" not in self.sizes and self._has("allocated", "cached"):
             self._put("reserved", self.sizes["allocated"] + self.sizes["cached"], (("", "allocated"), ("+", "cached")))
+            if self._has("capacity") and self.sizes["reserved"].low > self.sizes["capacity"].high and not self.spilled() \
+                    and "cached_wording" in message.facts:
+                self._drop("reserved", "cached")
         self._others()
         if "this_process" in self.sizes:
             self._derive("own_outside", ("this_process", "reserved"))
@@ -286,13 +291,14 @@ def diagnose(account):
             return "limit_set_by_user"
     if free is None or (free.low >= asked.high and free.bytes > REMAINDER):
         return "not_enough_information"  # enough was free, and yet it failed
+    others = account.held_by_others()
+    others_fill_it = (others is not None and capacity is not None and allocated is not None
+                      and others >= capacity.bytes * OTHERS_SHARE and allocated.bytes + asked.bytes <= capacity.bytes)
     if cached and cached.bytes + free.bytes >= asked.bytes and cached.bytes > 0:
-        return "fragmentation"
+        little = others_fill_it and cached.bytes < capacity.bytes * LITTLE_CACHED and allocated.bytes + cached.bytes < others
+        return "other_process" if little else "fragmentation"
     if capacity is None or allocated is None or (account.contradicts and not account.spilled()):
         return "not_enough_information"
     if cached is None:
         return "live_tensors_fill_it" if allocated.bytes >= capacity.bytes * LIVE_SHARE else "not_enough_information"
-    others = account.held_by_others()
-    if others is not None and others >= capacity.bytes * OTHERS_SHARE and allocated.bytes + asked.bytes <= capacity.bytes:
-        return "other_process"
-    return "live_tensors_fill_it"
+    return "other_process" if others_fill_it else "live_tensors_fill_it"

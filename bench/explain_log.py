@@ -49,8 +49,8 @@ def find(stream):
         for start, rule in events(buffer.lower(), scanned, limit):
             if best and rule is best_rule:
                 best.count += 1
-            elif best and (rule.rank > 1 or rule.name in others):
-                pass
+            elif best and rule.rank >= best_rule.rank and (rule.rank > 1 or rule.name in others):
+                pass  # it tells no more, and names no other framework
             elif found := read(buffer, start, rule):
                 if best is None or rule.rank < best_rule.rank:
                     best, best_rule = found, rule

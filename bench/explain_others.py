@@ -258,7 +258,7 @@ def cpu(before, after):
 @rule("mmap", "memoryerror", r"\bmemoryerror\b", rank=3)
 def host(before, after):
     text = Text(after.lines[0])
-    if text.has(r"bad_alloc") and after.has(r"CUDA error|out_of_memory"):
+    if text.has(r"bad_alloc") and after.has(r"CUDA error|cudaError|out_of_memory"):
         return cuda(before, after)
     return message("host", "the host's allocator", text.loose, "host_memory",
                    asked=text.whole(r"unable\s+to\s+mmap\s+(\d+)\s+bytes")
@@ -300,6 +300,7 @@ def killer(before, after):
 # ------------------------------------------------------------------------------------------------------ NVIDIA's libraries
 
 @rule("nccl_host", "/dev/shm", r"(?:failed to extend|(?:error while )?creating shared memory segment) /dev/shm/nccl")
+@rule("nccl_host", "posix_fallocate", r"posix_fallocate failed~: no space left")
 @rule("nccl_host", "cuda host", r"failed to cuda host alloc [\d]+ bytes")
 def nccl_host(before, after):
     text = Text(after.lines[0])
@@ -335,6 +336,7 @@ def library(before, after):
 @rule("cuda", "out_of_memory", r"cuda_error_out_of_memory", rank=2)
 @rule("cuda", "erroroutofdevicememory", r"erroroutofdevicememory", rank=2)
 @rule("cuda", "outofmemory", r"outofmemory", rank=3)
+@rule("cuda", "dst tensor", r"dst tensor is not initialized", rank=2)
 @rule("cuda", "nvmapmemalloc", r"nvmapmemalloc\w*:(?: \d+)? error 12", rank=2)
 @rule("cuda", "memory", r"out of memory", rank=3)
 def cuda(before, after):

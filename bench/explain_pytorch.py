@@ -51,6 +51,7 @@ def pytorch(before, after):
         m.framework = "PyTorch, 1.4 to 2.0"
     elif text.has(r"\bcached\b"):
         m.framework = "PyTorch, up to 1.3"
+        m.facts.add("cached_wording")
     elif text.has(r"total\s+capaci?ty\s+of"):
         m.framework = "PyTorch, 2.1 or newer"
     if text.has(r"in\s+private\s+pools"):

@@ -93,6 +93,8 @@ def pytorch_cases():
     yield "XPU", text, "live_tensors_fill_it", figures, 0
     text, figures = new("13.40 GiB", "127.00 GiB", "18.21 GiB", "99.12 GiB", "133.80 MiB")
     yield "2.9, enough free", text, "not_enough_information", figures, 0
+    text, figures = new("16.00 MiB", "79.15 GiB", "4.06 MiB", "120.00 MiB", "20.00 MiB")
+    yield "2.4, others, and a small cache", text, "other_process", figures, 0
     text, figures = new("300.00 MiB", "23.64 GiB", "110.00 MiB", "6.40 GiB", "71.10 MiB", this="6.91 GiB")
     yield "2.4, others that are not listed", text, "other_process", figures, 0
     text, figures = new("410.00 MiB", "23.64 GiB", "102.25 MiB", "6.40 GiB", "71.10 MiB", this="6.91 GiB", after=[(9, "2.20 GiB")])
@@ -169,6 +171,11 @@ def other_cases():
         "not_enough_information", {}, None
     yield "vLLM, warming up", "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. Please try lowering " \
         "`max_num_seqs` or `gpu_memory_utilization` when initializing the engine.", "kv_cache_or_pool_reservation", {}, None
+    yield "Thrust", "terminate called after throwing an instance of 'thrust::system::detail::bad_alloc'\n  what():  std::bad_alloc: " \
+        "cudaErrorMemoryAllocation: out of memory", "not_enough_information", {}, None
+    yield "NCCL, a full /dev/shm", "NCCL WARN Call to posix_fallocate failed : No space left on device", "host_memory", {}, None
+    yield "TensorFlow, a copy", "InternalError: Failed copying input tensor from CPU:0 to GPU:0 in order to run _EagerConst: Dst tensor is not " \
+        "initialized.", "not_enough_information", {}, None
     yield "Ray", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "host_memory", {}, None
     yield "a file in shared memory", "RuntimeError: unable to write to file </torch_4711_2>", "host_memory", {}, None
     yield "Torch 0.4", "RuntimeError: $ Torch: not enough memory: you tried to allocate 23GB. Buy new RAM! at THGeneral.cpp:204", "host_memory", \

@@ -52,13 +52,17 @@ def pieces(rng):
                 (" already allocated; ", ""), free, (" free", ""), *allowed, *last]
     if kind == "new":
         result = [(head, ""), f("asked"), (". GPU ", ""), device, (" has a total capacity of ", ""), capacity, (" of which ", ""), free, (" is free.", "")]
-        this, others = f("this_process"), [f"others{i}" for i in range(rng.randrange(4))]
+        # What is listed makes up the card, but for a little: as it does where nothing was lost.
+        others = [f(f"others{i}", 300, 3000) for i in range(rng.randrange(4))]
+        left = value(capacity[0]) - value(free[0]) - sum(value(text) for text, _ in others)
+        others = others if left > 2**31 else []
+        this = (f"{float(left) / 2**30 - rng.uniform(0, 0.1):.2f} GiB", "this_process") if left > 2**31 else f("this_process")
         place = rng.randrange(len(others) + 1)
         for i in range(len(others) + 1):
             if i == place and rng.random() < 0.8:
                 result += [(" Including non-PyTorch memory, this process has ", ""), this, (" memory in use.", "")]
             if i < len(others):
-                result += [(f" Process {rng.randrange(100, 4000000)} has ", ""), f(others[i]), (" memory in use.", "")]
+                result += [(f" Process {rng.randrange(100, 4000000)} has ", ""), others[i], (" memory in use.", "")]
         if rng.random() < 0.2:
             result += [(" ", ""), f("limit"), (" allowed;", "")]
         result += [(" Of the allocated memory ", ""), f("allocated"), (" is allocated by PyTorch, ", "")]

@@ -1,6 +1,7 @@
 """Finds the message in a log of any length, in bounded memory. For bench/explain."""
 
 import codecs
+import collections
 import dataclasses
 
 from explain_rules import RULES
@@ -9,6 +10,7 @@ from explain_text import Text
 PIECE = 1 << 20   # bytes read at a time
 BEFORE = 1 << 16  # bytes kept before a message: the traceback, TensorFlow's list of chunks
 AFTER = 1 << 16   # and after its beginning
+TRIES = 200       # reads of one rule that come to nothing, as of a warning that stands there a million times
 
 
 @dataclasses.dataclass
@@ -38,7 +40,7 @@ def pieces(stream):
 
 def find(stream):
     """The first message of the best rank that is in a binary stream, as Found; None where there is none."""
-    best, best_rule, others = None, None, {}
+    best, best_rule, others, in_vain = None, None, {}, collections.Counter()
     buffer, scanned, at_end = b"", 0, False
     source = pieces(stream)
     while not at_end:
@@ -49,12 +51,17 @@ def find(stream):
         for start, rule in events(buffer.lower(), scanned, limit):
             if best and rule is best_rule:
                 best.count += 1
-            elif best and rule.rank >= best_rule.rank and (rule.rank > 1 or rule.name in others):
-                pass  # it tells no more, and names no other framework
-            elif found := read(buffer, start, rule):
+                continue
+            no_more = best and rule.rank >= best_rule.rank and (rule.rank > 1 or rule.name in others)
+            if no_more or in_vain[rule.trigger] >= TRIES:
+                continue
+            found = read(buffer, start, rule)
+            if found:
                 if best is None or rule.rank < best_rule.rank:
                     best, best_rule = found, rule
                 others[rule.name] = found.message.framework
+            else:
+                in_vain[rule.trigger] += 1
         keep = max(0, limit - BEFORE)
         buffer, scanned = buffer[keep:], limit - keep
     if best:

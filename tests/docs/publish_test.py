@@ -50,4 +50,13 @@ with tempfile.TemporaryDirectory() as name:
         assert done.returncode == 1 and "chapters/01_one/README.md" in done.stdout and readme.read_text() == wrong, done
         assert publish("--fill").returncode == 0 and readme.read_text() == BLOCK
     assert publish("--nosuch").returncode == 1
+
+    # What bench/explain prints: a table as it is, all else below its command.
+    (root / "bench/explain").write_text("import sys\nprint('| table |' if '--table' in sys.argv else f'explained: {sys.argv[1]}')\n")
+    readme.write_text('<!-- run bench/explain --table -->\n<!-- end -->\n\n<!-- run bench/explain "a b" -->\nold\n<!-- end -->\n')
+    assert publish("--check").returncode == 1 and publish("--fill").returncode == 0
+    assert readme.read_text() == ('<!-- run bench/explain --table -->\n| table |\n<!-- end -->\n\n<!-- run bench/explain "a b" -->\n'
+                                  '```text\n$ bench/explain "a b"\nexplained: a b\n```\n<!-- end -->\n')
+    done = publish("--check")
+    assert done.returncode == 0 and "2 blocks, 0 stale" in done.stdout, done
 print("ok")

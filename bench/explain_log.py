@@ -1,0 +1,87 @@
+"""Finds the message in a log of any length, in bounded memory. For bench/explain."""
+
+import codecs
+import collections
+import dataclasses
+
+from explain_rules import RULES
+from explain_text import Text
+
+PIECE = 1 << 20   # bytes read at a time
+BEFORE = 1 << 16  # bytes kept before a message: the traceback, TensorFlow's list of chunks
+AFTER = 1 << 16   # and after its beginning
+TRIES = 200       # reads of one rule that come to nothing, as of a warning that stands there a million times
+
+
+@dataclasses.dataclass
+class Found:
+    """A message in a log, and what surrounds it."""
+
+    message: object       # explain_figures.Message
+    before: Text
+    after: Text
+    count: int = 1        # how many of this kind the log has
+    others: tuple = ()    # what other frameworks say in it, too
+
+
+def pieces(stream):
+    """The stream in pieces of UTF-8, also where it is UTF-16, as PowerShell's redirection writes it."""
+    first = stream.read(PIECE)
+    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        while first:
+            yield first
+            first = stream.read(PIECE)
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    while first:
+        yield decoder.decode(first).encode("utf-8", errors="replace")
+        first = stream.read(PIECE)
+
+
+def find(stream):
+    """The first message of the best rank that is in a binary stream, as Found; None where there is none."""
+    best, best_rule, others, in_vain = None, None, {}, collections.Counter()
+    buffer, scanned, at_end = b"", 0, False
+    source = pieces(stream)
+    while not at_end:
+        piece = next(source, None)
+        at_end = piece is None
+        buffer += piece or b""
+        limit = len(buffer) if at_end else max(scanned, len(buffer) - AFTER)
+        for start, rule in events(buffer.lower(), scanned, limit):
+            if best and rule is best_rule:
+                best.count += 1
+                continue
+            no_more = best and rule.rank >= best_rule.rank and (rule.rank > 1 or rule.name in others)
+            if no_more or in_vain[rule.trigger] >= TRIES:
+                continue
+            found = read(buffer, start, rule)
+            if found:
+                if best is None or rule.rank < best_rule.rank:
+                    best, best_rule = found, rule
+                others[rule.name] = found.message.framework
+            else:
+                in_vain[rule.trigger] += 1
+        keep = max(0, limit - BEFORE)
+        buffer, scanned = buffer[keep:], limit - keep
+    if best:
+        best.others = tuple(sorted({name for name in others.values()} - {best.message.framework}))
+    return best
+
+
+def events(lower, begin, end):
+    """(start, rule) of every trigger that begins in [begin, end), in order; at one place the rule that tells most."""
+    result = []
+    for order, rule in enumerate(RULES):
+        if lower.find(rule.needle, begin) >= 0:
+            result += [(match.start(), rule.rank, order) for match in rule.trigger.finditer(lower, begin) if match.start() < end]
+    return [(start, RULES[order]) for start, _, order in sorted(result)]
+
+
+def read(buffer, start, rule):
+    """What the rule reads at `start`, or None."""
+    begin = max(0, start - rule.back)
+    before = Text(buffer[max(0, begin - BEFORE):begin].decode("utf-8", errors="replace"))
+    after = Text(buffer[begin:start + AFTER].decode("utf-8", errors="replace"))
+    message = rule.read(before, after)
+    return Found(message, before, after) if message else None

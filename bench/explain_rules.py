@@ -1,0 +1,32 @@
+"""All wordings that bench/explain knows, and the README's table of them.
+
+They were read in the frameworks' sources; tests/explain/check_wordings.py looks them up in installed libraries.
+"""
+
+import explain_others
+import explain_pytorch
+from explain_text import RULES
+
+__all__ = ["RULES", "TABLE", "explain_others", "explain_pytorch"]
+
+# The wordings in the README's table, in the order of it: what to look for, a message of that kind, and the diagnosis that
+# follows from it. tests/explain checks that each example is diagnosed as its row says.
+_HEAD = "CUDA out of memory. Tried to allocate"
+TABLE = (
+    ("`Tried to allocate X` with X above the `total capacity`",
+     f"{_HEAD} 28.00 GiB (GPU 0; 23.70 GiB total capacity; 1.10 GiB already allocated; 21.00 GiB free; 1.20 GiB reserved in total by PyTorch)"),
+    ("`allocated by PyTorch` (older: `already allocated`) is nearly the `total capacity`",
+     f"{_HEAD} 512.00 MiB (GPU 0; 23.70 GiB total capacity; 22.40 GiB already allocated; 201.69 MiB free; 22.52 GiB reserved in total by PyTorch)"),
+    ("`reserved by PyTorch but unallocated` (older: `reserved` less `allocated`) is more than it tried to allocate",
+     f"{_HEAD} 870.00 MiB (GPU 2; 23.70 GiB total capacity; 19.18 GiB already allocated; 323.81 MiB free; 21.70 GiB reserved in total by PyTorch)"),
+    ("`Process N has ... memory in use`, or capacity less `free` less `reserved` leaves gigabytes",
+     f"{_HEAD} 372.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 212.00 MiB is free. Process 1775240 has 15.31 GiB memory in use. Including non-PyTorch memory, this process has 8.03 GiB memory in use. Of the allocated memory 7.58 GiB is allocated by PyTorch, and 44.11 MiB is reserved by PyTorch but unallocated."),
+    ("`GiB allowed`, `limit set to`, `per_process_memory_fraction`",
+     f"{_HEAD} 22.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 20.02 GiB is free. 1.04 GiB allowed; Of the allocated memory 1001.01 MiB is allocated by PyTorch, and 58.99 MiB is reserved by PyTorch but unallocated."),
+    ("`KV cache`, `cache blocks`, `max seq len`, `GPU memory utilization`",
+     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
+    ("`DataLoader worker ... killed`, `pinned`, `on host`, `DefaultCPUAllocator`, `/dev/shm`, `Killed process`",
+     "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
+    ("`CUDA error: out of memory`, `CUBLAS_STATUS_ALLOC_FAILED`, `RESOURCE_EXHAUSTED`: no figures",
+     "RuntimeError: CUDA error: out of memory"),
+)

@@ -1,0 +1,188 @@
+"""bench/explain: what it derives, says, and refuses: explain_test.py ROOT."""
+
+import fractions
+import io
+import json
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
+from cases import CASES, CUDA, REPORT  # noqa: E402
+import explain_log  # noqa: E402
+import explain_rules  # noqa: E402
+import explain_words  # noqa: E402
+from explain_figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
+from load import explain  # noqa: E402
+
+ARTICLE = CASES[0][1]
+KEYS = ["diagnosis", "asked_bytes", "capacity_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "reserved_unallocated_bytes",
+        "this_process_bytes", "outside_framework_bytes", "other_processes_bytes", "device"]
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def run(*arguments, given=None):
+    return subprocess.run([ROOT / "bench/explain", *arguments], input=given, capture_output=True, stdin=None if given is not None else subprocess.DEVNULL)
+
+
+def found(text):
+    result = explain_log.find(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
+    assert result, f"nothing found in {text[:200]}"
+    return result
+
+
+def said(text, language="en"):
+    return explain.Explanation(found(text), language)
+
+
+def expected(expression):
+    """Bytes of "21.70 GiB - 19.18 GiB"."""
+    total = fractions.Fraction(0)
+    for sign, number, unit in re.findall(r"([+-]?)\s*(\d[\d.]*) (bytes|[KMG]iB)", expression):
+        total += (-1 if sign == "-" else 1) * fractions.Fraction(number) * UNITS[unit]
+    return total
+
+
+def check(text, diagnosis, figures, device, name):
+    result = said(text)
+    got = result.json()
+    assert list(got) == KEYS, got
+    assert got["diagnosis"] == diagnosis in DIAGNOSES, f"{name}: {got['diagnosis']}, not {diagnosis}"
+    assert got["device"] == device, f"{name}: device {got['device']}"
+    for key in KEYS[1:-1]:
+        want = figures.get(key.removesuffix("_bytes"))
+        right = got[key] is None if want is None else got[key] is not None and abs(got[key] - expected(want)) <= 1
+        assert right, f"{name}: {key} is {got[key]}, not {want}"
+    return result
+
+
+# Every case, its figures, and the same in Chinese.
+for name, text, diagnosis, figures, device in CASES:
+    english = check(text, diagnosis, figures, device, name).text()
+    chinese = said(text, "zh").text()
+    numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB)|chapters/\w+", t)) for t in (english, chinese)]
+    assert numbers[0] == numbers[1], (name, numbers)
+    assert len(english.splitlines()) > 8 and re.search("[\u4e00-\u9fff]", chinese) and not re.search(r"\{\w+\}", english + chinese), name
+    for line in (english + "\n" + chinese).splitlines():
+        assert explain.columns(line) <= explain.WIDTH or " " not in line.strip()[:90], line
+for key, texts in explain_words.TEXT.items():
+    assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in texts}) == 1, f"{key}: other values in Chinese"
+assert set(explain_words.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explain_words.ADVICE.values())
+
+# The article's message: 2.52 GiB cached, 1.68 GiB outside PyTorch, and why 870 MiB do not come out of the cache.
+article = said(ARTICLE).text()
+for words in ("2.52 GiB  21.70 GiB reserved - 19.18 GiB allocated", "1.68 GiB  23.70 GiB capacity - 323.81 MiB free - 21.70 GiB reserved",
+              "Why 870.00 MiB do not come out of 2.52 GiB", "in pieces", "another stream", "pool for small tensors",
+              "Cause: fragmentation.", "chapters/06_caching_allocator", "nvidia-smi"):
+    assert words in article.replace("\n", " "), (words, article)
+
+# However a message comes: wrapped, commented out, with a logger's prefix, coloured, as JSON, in capitals, cut off in front.
+ours = {n: (t, d, f, dev) for n, t, d, f, dev in CASES}
+for name in ("the article's", "2.4, others", "2.5, private pools", "1.0, cached"):
+    text, diagnosis, figures, device = ours[name]
+    wrapped = re.sub(r"(.{50,70}?) ", r"\1\n", text)
+    hard = "\n".join(text[i:i + 61] for i in range(0, len(text), 61))
+    for form, other in {
+        "wrapped": wrapped, "wrapped in a word": hard, "comment": re.sub("^", "# ", wrapped, flags=re.M),
+        "rank": re.sub("^", "[rank0]: ", wrapped, flags=re.M), "worker": re.sub("^", "(VllmWorker rank=1 pid=254) ERROR 06-02 05:17:18 [core.py:387] ", text),
+        "time": re.sub("^", "2024-05-06 07:08:09,123 - ", wrapped, flags=re.M), "coloured": text.replace("memory", "\x1b[31mmemory\x1b[0m"),
+        "JSON": json.dumps({"error": wrapped}), "lower": text.lower(), "upper": text.upper(), "CRLF": wrapped.replace("\n", "\r\n"),
+        "decimal comma": re.sub(r"(\d)\.(\d\d) ([KMG])", r"\1,\2 \3", text), "no-break spaces": text.replace(" GiB", "\u00a0GiB"),
+        "a log": "step 1 used 3.00 GiB\n" * 500 + "Traceback (most recent call last):\n" + text + "\nstep 2\n" * 500,
+        "cut off in front": text[text.index("GPU" if "GPU" in text else "out"):],
+        "UTF-16": text.encode("utf-16"), "bad UTF-8": b"\xff\xfe\xfd"[1:] + text.encode() + b"\xc3"}.items():
+        want = dict(figures)
+        if form == "cut off in front":
+            want.pop("asked")
+            if "(GPU" in text:
+                want.pop("capacity"), want.pop("outside_framework", None)
+            got = said(other).json()
+            for key, value in want.items():
+                assert got[f"{key}_bytes"] is None or abs(got[f"{key}_bytes"] - expected(value)) <= 1, (name, key, got)
+            assert got["asked_bytes"] is None and sum(v is not None for v in got.values()) >= 4, got
+            continue
+        check(other, diagnosis, want, device, f"{name}, {form}")
+
+# Damaged figures are left out.
+for damaged in ("870.0 MiB", "0.87 GiB", "1870.00 MiB", "8 70.00 MiB", "870.00 M", "870.00.1 MiB"):
+    assert said(ARTICLE.replace("870.00 MiB", damaged)).json()["asked_bytes"] is None, damaged
+impossible = said(f"{CUDA} 1.00 GiB (GPU 0; 23.70 GiB total capacity; 1.02 GiB already allocated; 30.00 GiB free; 2.00 GiB reserved in total by PyTorch)").json()
+assert impossible["free_bytes"] is impossible["capacity_bytes"] is impossible["outside_framework_bytes"] is None
+assert impossible["diagnosis"] == "not_enough_information"
+for text, whole, value in (("1,073", True, 1073), ("1.073.741", True, 1073741), ("1,073", False, 1073), ("1.073", False, fractions.Fraction("1.073")),
+                           ("1724,50", False, fractions.Fraction("1724.5")), ("1,724.50", False, fractions.Fraction("1724.5")),
+                           ("1.724,50", False, fractions.Fraction("1724.5")), ("1\u202f724,5", False, fractions.Fraction("1724.5")), ("12,34,5", False, None)):
+    read = read_number(text, whole)
+    assert (read and read[0]) == value, (text, read)
+
+# Several messages: the first that tells something is explained; a warning is no message.
+second = ARTICLE.replace("870.00 MiB", "1.50 GiB")
+several = said(f"{ARTICLE}\n{second}\n" + "ncclUnhandledCudaError: Last error:\nCuda failure 2 'out of memory'\n")
+assert several.json()["asked_bytes"] == 870 * 2**20 and several.found.count == 2 and several.found.others == ("NCCL",)
+assert "The first of 2" in several.text() and "NCCL" in several.text()
+assert said(f"RuntimeError: CUDA error: out of memory\n{ARTICLE}").json()["device"] == 2
+warning = ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.25GiB with freed_by_count=0. The caller indicates that this is not a "
+           "failure, but may mean that there could be performance gains if more memory were available.\n")
+assert not explain_log.find(io.BytesIO(warning.encode()))
+assert said(warning + ARTICLE).found.message.rule == "pytorch"
+
+# The notebook trap, and a retry in `except`, where they apply.
+cell = "---> 12 loss.backward()\nFile /tmp/ipykernel_71/1.py in <module>\n"
+assert "notebook" in said(cell + ARTICLE).text() and "notebook" not in article
+chained = f"{ARTICLE}\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n{second}"
+assert "Inside `except`" in said(chained).text().replace("\n", " ") and "except" not in article
+assert "CUDA graphs" in said(ours["2.5, private pools"][0]).text()
+
+# Our own report, made up and published.
+published = (ROOT / "bench/results/host/00_anatomy.txt").read_text()
+headline = re.search(r"^CUDA out of memory\. .*$", published, re.M)[0]
+for text in (published, REPORT):
+    report = said(text)
+    assert report.json()["diagnosis"] == "limit_set_by_user" and "OOM Lab" in report.text() and "above the limit of" in report.text().replace("\n", " ")
+asked, free = (expected(re.search(pattern, headline)[1]) for pattern in (r"allocate (\S+ \S+)", r"capacity of .* of which (\S+ \S+) is free"))
+assert said(published).json()["asked_bytes"] == asked and abs(said(published).json()["free_bytes"] - free) < 1
+
+# The README's table: the example of each row is diagnosed, and named, as the row says; the README has the table.
+for words, example in explain_rules.TABLE:
+    row = next(line for line in explain.table().splitlines() if words in line)
+    assert f"| {explain_words.say(said(example).diagnosis, 'en')} |" in row, row
+assert len({said(example).diagnosis for _, example in explain_rules.TABLE}) == len(DIAGNOSES), "a cause has no row"
+for folder in re.findall(r"\(chapters/(\w+)\)", explain.table()):
+    assert (ROOT / "chapters" / folder).is_dir()
+assert explain.table() in (ROOT / "README.md").read_text(), "bench/publish --fill puts the table into README.md"
+
+# The command.
+with tempfile.TemporaryDirectory() as name:
+    log = pathlib.Path(name) / "a log.txt"
+    log.write_text("epoch 1\n" + ARTICLE + "\n")
+    outputs = [run(ARTICLE), run(str(log)), run(given=ARTICLE.encode()), run("-", given=ARTICLE.encode())]
+    assert all(done.returncode == 0 and done.stdout == outputs[0].stdout and not done.stderr for done in outputs), outputs
+    assert json.loads(run("--json", str(log)).stdout)["device"] == 2 and "碎片" in run("--lang", "zh", ARTICLE).stdout.decode()
+    for arguments, code, words in ((["--json", "--nosuch"], 64, "--nosuch"), (["--lang", "de", "x y"], 64, "de"), (["a", "b"], 64, "b"),
+                                   ([f"{name}/none.txt"], 2, "No such file"), ([name], 2, "directory"), (["nothing of the kind"], 1, "PyTorch, TensorFlow"),
+                                   ([""], 64, "is empty")):
+        done = run(*arguments)
+        error = done.stderr.decode()
+        assert done.returncode == code and words in error and error.count("\n") == 1 and not done.stdout, (arguments, done)
+    assert run(given=b"").returncode == 1
+    assert run("--help").returncode == 0
+
+    # A long log, with lines that do not end, is read in bounded memory.
+    with open(log, "wb") as file:
+        for _ in range(26):
+            file.write(b"step 7: loss 1.25, memory 12.5 GiB, lr 0.001\n" * 24000 + b"x" * 2**20)
+        file.write(b"\n" + ARTICLE.encode() + b"\n" + b"y" * 2**20)
+    limit = 100 << 20  # address space beside what the interpreter maps
+
+    def bound():
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    done = subprocess.run([ROOT / "bench/explain", "--json", log], capture_output=True, preexec_fn=bound)
+    assert done.returncode == 0 and json.loads(done.stdout)["reserved_unallocated_bytes"] == round(expected("21.70 GiB - 19.18 GiB")), done
+    assert os.path.getsize(log) > 50 << 20
+
+print(f"{len(CASES)} cases")

@@ -74,9 +74,8 @@ class Size:
 
     def text(self):
         """With two decimals, in a unit in which they are justified."""
-        unit = self.unit
-        if self.half == 0:
-            unit = next((u for u in sorted(UNIT_NAMES, reverse=True) if self.bytes >= u), 1)
+        larger = (u for u in sorted(UNIT_NAMES, reverse=True) if self.bytes >= u > self.unit and self.half * 200 <= u)
+        unit = next(larger, self.unit)
         return f"{self.whole()} bytes" if unit == 1 else f"{float(self.bytes / unit):.2f} {UNIT_NAMES[unit]}"
 
 

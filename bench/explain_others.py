@@ -289,7 +289,7 @@ def killer(before, after):
     text = Text("\n".join(after.lines[:12]))
     group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom-kill\s+event|memory\s+limit") \
         or near.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|Memory\s+limit\s+reached|memory:\s+usage\s+\d+kB,\s+limit")
-    m = message("killer", "the operating system", text.loose, "limit_set_by_user" if group else "host_memory",
+    m = message("killer", "the operating system", text.loose, "host_memory",
                 facts={"cgroup"} if group else (), resident=text.size(r"anon-rss:\s*(\d+)(kB)\b"),
                 limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
     if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit"):

@@ -186,7 +186,7 @@ def other_cases():
     yield "Jetson", "NvMapMemAllocInternalTagged: 1075072515 error 12", "not_enough_information", {}, None
     yield "TensorRT", "[E] [TRT] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)", \
         "not_enough_information", {}, None
-    yield "Slurm", "slurmstepd: error: Detected 1 oom-kill event(s) in step 4711.0 cgroup.", "limit_set_by_user", {}, None
+    yield "Slurm", "slurmstepd: error: Detected 1 oom-kill event(s) in step 4711.0 cgroup.", "host_memory", {}, None
     yield "the killer, invoked", "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0", \
         "host_memory", {}, None
     yield "llama.cpp, pinned", "ggml_cuda_host_malloc: failed to allocate 2048.00 MiB of pinned memory: out of memory", "host_memory", \
@@ -231,8 +231,8 @@ def other_cases():
     yield "the killer", "[12345.678901] Out of memory: Killed process 2714 (python3) total-vm:49870312kB, anon-rss:30218748kB, file-rss:70128kB, " \
         "shmem-rss:11904kB, UID:0 pgtables:61000kB oom_score_adj:0", "host_memory", {}, None
     yield "the killer, a container", "memory: usage 16777216kB, limit 16777216kB, failcnt 71\nMemory cgroup out of memory: Killed process 2714 " \
-        "(python) total-vm:49870312kB, anon-rss:16018748kB, file-rss:70128kB", "limit_set_by_user", {}, None
-    yield "Kubernetes", "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137", "limit_set_by_user", {}, None
+        "(python) total-vm:49870312kB, anon-rss:16018748kB, file-rss:70128kB", "host_memory", {}, None
+    yield "Kubernetes", "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137", "host_memory", {}, None
     yield "killed", "./train.sh: line 4: 2714 Killed                  python train.py", "host_memory", {}, None
     yield "NumPy", "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 14.9 GiB for an array with shape (50000, 40000) and data type float64", \
         "host_memory", {"asked": "14.9 GiB"}, None

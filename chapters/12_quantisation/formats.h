@@ -11,6 +11,9 @@
 // NF4 and its double quantisation: Dettmers et al., "QLoRA", 2023. Its 16 values are quantiles of the normal
 // distribution. Groups with a scale and a zero: Frantar et al., "GPTQ", 2022.
 //
+// Codes of four bits: 32 bytes hold 64 weights, the first 32 in the lower halves, the others in the upper ones (as
+// llama.cpp's Q4_0 has them, of half the length). So neighbours stay neighbours when they are taken apart.
+//
 // A matrix [out, in] is one row after the other, and groups and blocks are cut from that line as it comes. Where they
 // divide `in`, none of them crosses rows. Every rounding is to the nearest, so a weight is off by half a step at most:
 // half a scale, or in NF4 half the distance of two values of the code, times the absmax. For that, scales that are
@@ -47,10 +50,10 @@ struct Format {
 };
 
 inline constexpr std::size_t kBlock = 64;    ///< weights that share an absmax, of nf4
+inline constexpr std::size_t kPair = 64;     ///< codes of four bits that share bytes: i and i + 32
 inline constexpr std::size_t kBlocks = 256;  ///< blocks that share a scale for their absmax
 
-// ----------------------------------------------------------------------------------------------------------------
-// bytes
+// --------------------------------------------------------------------------------------------------------------- bytes
 
 /// Something that is stored of a matrix.
 struct Part {
@@ -75,11 +78,13 @@ inline Parts parts_of(const Format& format, std::size_t rows, std::size_t count)
         throw std::invalid_argument("groups of " + std::to_string(format.group) + " do not divide a matrix of " +
                                     std::to_string(rows) + " x " + std::to_string(count / rows) + " weights");
       const std::size_t groups = count / format.group;
-      return {{{"codes", "U8", up(count, 2), 1}, {"scale", "BF16", groups, 2}, {"zero", "U8", up(groups, 2), 1}}};
+      return {{{"codes", "U8", kPair / 2 * up(count, kPair), 1},
+               {"scale", "BF16", groups, 2},
+               {"zero", "U8", up(groups, 2), 1}}};
     }
     case Form::nf4: {
       const std::size_t blocks = up(count, kBlock);
-      return {{{"codes", "U8", up(count, 2), 1},
+      return {{{"codes", "U8", kPair / 2 * up(count, kPair), 1},
                {"absmax_scale", "F32", up(blocks, kBlocks), 4},
                {"absmax", "I8", blocks, 1},
                {"absmax_mean", "F32", 1, 4}}};
@@ -107,20 +112,23 @@ inline MatrixBytes matrix_bytes(const Format& format, std::size_t rows, std::siz
   return bytes;
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// arithmetic
+// ---------------------------------------------------------------------------------------------------------- arithmetic
 
 /// NF4's code: -1, 0 and 1, and between them quantiles of the normal distribution, divided by the largest: 7 of them
 /// negative, 7 positive (bitsandbytes, create_normal_map).
-inline constexpr float kNf4Code[16] = {-1.0f,        -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f,
-                                   -0.09105004f, 0.0f,         0.07958030f,  0.16093020f,  0.24611230f,  0.33791524f,
-                                   0.44070983f,  0.56261700f,  0.72295684f,  1.0f};
+inline constexpr float kNf4Code[16] = {
+    -1.0f,       -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f, -0.09105004f, 0.0f,
+    0.07958030f, 0.16093020f,  0.24611230f,  0.33791524f,  0.44070983f,  0.56261700f,  0.72295684f,  1.0f};
 // As constants of their own: device code has no array of the host's.
 template <std::size_t k>
 inline constexpr float kNf4At = kNf4Code[k];
 template <std::size_t k>
 inline constexpr float kNf4Middle = (kNf4Code[k] + kNf4Code[k + 1]) / 2;
 
+__host__ __device__ inline void copy_nf4(float* to) {
+  [&]<std::size_t... k>(std::index_sequence<k...>) { ((to[k] = kNf4At<k>), ...); }
+  (std::make_index_sequence<16>{});
+}
 /// The place in the code that is nearest to x.
 __host__ __device__ inline unsigned nearest_nf4(float x) {
   return [&]<std::size_t... k>(std::index_sequence<k...>) { return (0u + ... + (x > kNf4Middle<k> ? 1u : 0u)); }
@@ -158,23 +166,20 @@ __host__ __device__ inline float from_bf16(std::uint16_t half) {
   return x;
 }
 
-/// Scale and zero of a group whose weights are between low <= 0 and high >= 0.
+/// Scale and zero of a group whose weights are between -below and above.
 struct Int4Group {
   std::uint16_t scale;
   std::uint8_t zero;
 };
-__host__ __device__ inline Int4Group int4_group(float low, float high) {
-  const std::uint16_t scale = bf16_up(high / 15.0f - low / 15.0f);
-  const float step = from_bf16(scale), zero = step > 0.0f ? rintf(-low / step) : 0.0f;
+__host__ __device__ inline Int4Group int4_group(float below, float above) {
+  const std::uint16_t scale = bf16_up(below / 15.0f + above / 15.0f);
+  const float step = from_bf16(scale), zero = step > 0.0f ? rintf(below / step) : 0.0f;
   return {scale, static_cast<std::uint8_t>(zero > 15.0f ? 15.0f : zero)};
 }
-__host__ __device__ inline std::uint8_t int4_code(float x, float step, std::uint8_t zero) {
-  const float q = step > 0.0f ? rintf(x / step) + static_cast<float>(zero) : static_cast<float>(zero);
-  return static_cast<std::uint8_t>(q < 0.0f ? 0.0f : q > 15.0f ? 15.0f : q);
-}
+// As a compiler vectorises it; fmaxf() asks about NaN first.
+__host__ __device__ inline float larger(float a, float b) { return a < b ? b : a; }
 
-// -----------------------------------------------------------------------------------------------------------------
-// views
+// --------------------------------------------------------------------------------------------------------------- views
 
 // A matrix as a kernel finds it. value(i, table) is weight i; what comes from Table::make() is a block's own.
 
@@ -192,21 +197,36 @@ struct Int8View {
   __device__ float value(std::size_t i, Table) const { return factor(i / width) * static_cast<float>(codes[i]); }
 };
 
-/// Code i of two in a byte, the first one in the lower half.
-__device__ inline unsigned nibble(const std::uint8_t* codes, std::size_t i) { return codes[i / 2] >> (i % 2 * 4) & 15; }
+/// Where code i is, of four bits; and how far it is shifted there.
+__host__ __device__ inline std::size_t byte_of(std::size_t i) { return i / kPair * (kPair / 2) + i % (kPair / 2); }
+__host__ __device__ inline unsigned shift_of(std::size_t i) { return i % kPair < kPair / 2 ? 0 : 4; }
+__device__ inline unsigned nibble(const std::uint8_t* codes, std::size_t i) {
+  return codes[byte_of(i)] >> shift_of(i) & 15;
+}
 
 struct Int4View {
   const std::uint8_t* codes;
   const std::uint16_t* scales;
   const std::uint8_t* zeros;
   std::size_t group;
+  int group_log2;  // or negative
   using Table = NoTable;
   static constexpr std::size_t shared_bytes = 0;
   static __device__ Table table() { return {}; }
+  __device__ std::size_t group_of(std::size_t i) const {
+    return group_log2 < 0 ? i / group : i >> group_log2;  // a division costs more than what it is for
+  }
+  __device__ float scale_of(std::size_t of) const { return from_bf16(scales[of]); }
+  __device__ int zero_of(std::size_t of) const { return zeros[of / 2] >> (of % 2 * 4) & 15; }
   __device__ float value(std::size_t i, Table) const {
-    const std::size_t of = i / group;
-    const int q = static_cast<int>(nibble(codes, i)) - static_cast<int>(nibble(zeros, of));
-    return from_bf16(scales[of]) * static_cast<float>(q);
+    const std::size_t of = group_of(i);
+    return scale_of(of) * static_cast<float>(static_cast<int>(nibble(codes, i)) - zero_of(of));
+  }
+  /// Of weight i, which is x.
+  __device__ unsigned code(std::size_t i, float x) const {
+    const float step = scale_of(group_of(i)), q = step > 0.0f ? rintf(x / step) : 0.0f;
+    const float code = q + static_cast<float>(zero_of(group_of(i)));
+    return static_cast<unsigned>(code < 0.0f ? 0.0f : code > 15.0f ? 15.0f : code);
   }
 };
 
@@ -219,22 +239,24 @@ struct Nf4View {
   /// The code, in shared memory: each thread looks up another place of it.
   static __device__ Table table() {
     float* const code = dynamic_shared<float>();
-    for ([[maybe_unused]] std::size_t once : block_range(1)) [&]<std::size_t... k>(std::index_sequence<k...>) {
-        ((code[k] = kNf4At<k>), ...);
-      }
-    (std::make_index_sequence<16>{});
+    for ([[maybe_unused]] std::size_t once : block_range(1)) copy_nf4(code);
     __syncthreads();
     return code;
   }
   /// Never below 0, and never below the absmax that it stands for, but for the rounding of a sum.
   __device__ float absmax_of(std::size_t block) const {
-    return fmaxf(0.0f, fmaf(scales[block / kBlocks], static_cast<float>(absmax[block]), *mean));
+    const float most = fmaf(scales[block / kBlocks], static_cast<float>(absmax[block]), *mean);
+    return most < 0.0f ? 0.0f : most;
   }
   __device__ float value(std::size_t i, Table code) const { return absmax_of(i / kBlock) * code[nibble(codes, i)]; }
+  /// Of weight i, which is x.
+  __device__ unsigned code(std::size_t i, float x) const {
+    const float most = absmax_of(i / kBlock);
+    return nearest_nf4(most > 0.0f ? x / most : 0.0f);
+  }
 };
 
-// ---------------------------------------------------------------------------------------------------------------
-// kernels
+// ------------------------------------------------------------------------------------------------------------- kernels
 
 /// Rows of a matrix, `stride` elements apart.
 template <class T>
@@ -265,14 +287,14 @@ inline __global__ void largest_of_blocks_kernel(const float* from, float* larges
   for (std::size_t block : grid_range((count + kBlock - 1) / kBlock)) {
     const std::size_t first = block * kBlock, end = first + kBlock < count ? first + kBlock : count;
     float most = 0.0f;
-    for (std::size_t i = first; i < end; ++i) most = fmaxf(most, fabsf(from[i]));
+    for (std::size_t i = first; i < end; ++i) most = larger(most, fabsf(from[i]));
     largest[block] = most;
   }
 }
 /// One block: the scale of a matrix.
 inline __global__ void int8_scale_kernel(const float* largest, std::size_t blocks, float* scale) {
   float most = 0.0f;
-  for (std::size_t b : block_range(blocks)) most = fmaxf(most, largest[b]);
+  for (std::size_t b : block_range(blocks)) most = larger(most, largest[b]);
   most = block_max(most);
   for ([[maybe_unused]] std::size_t once : block_range(1)) *scale = step_of(most);
 }
@@ -282,33 +304,35 @@ inline __global__ void encode_int8_kernel(const float* from, const float* scale,
   for (std::size_t i : grid_range(count)) codes[i] = int8_code(from[i], step);
 }
 
-/// Two groups at a time: their zeros share a byte. `count` is a multiple of the group.
-inline __global__ void encode_int4_kernel(const float* from, std::size_t count, std::size_t group, std::uint8_t* codes,
+/// Scales and zeros. Two groups at a time: their zeros share a byte. `count` is a multiple of the group.
+inline __global__ void int4_groups_kernel(const float* from, std::size_t count, std::size_t group,
                                           std::uint16_t* scales, std::uint8_t* zeros) {
   const std::size_t groups = count / group;
   for (std::size_t pair : row_range((groups + 1) / 2)) {
-    const std::size_t first = pair * 2 * group, here = groups - 2 * pair < 2 ? 1 : 2;
     Int4Group of[2] = {};
-    for (std::size_t g = 0; g < here; ++g) {
-      float low = 0.0f, high = 0.0f;
+    for (std::size_t g = 0; g < 2 && 2 * pair + g < groups; ++g) {
+      float below = 0.0f, above = 0.0f;  // how far it reaches below 0, and above
       for (std::size_t i : block_range(group)) {
-        const float x = from[first + g * group + i];
-        low = fminf(low, x), high = fmaxf(high, x);
+        const float x = from[(2 * pair + g) * group + i];
+        below = larger(below, -x), above = larger(above, x);
       }
-      of[g] = int4_group(-block_max(-low), block_max(high));
+      of[g] = int4_group(block_max(below), block_max(above));
     }
-    const auto code = [&](std::size_t i) -> unsigned {
-      if (i >= here * group) return 0;
-      return i < group ? int4_code(from[first + i], from_bf16(of[0].scale), of[0].zero)
-                       : int4_code(from[first + i], from_bf16(of[1].scale), of[1].zero);
-    };
-    for (std::size_t b : block_range((here * group + 1) / 2))
-      codes[first / 2 + b] = static_cast<std::uint8_t>(code(2 * b) | code(2 * b + 1) << 4);
     for ([[maybe_unused]] std::size_t once : block_range(1)) {
-      scales[2 * pair] = of[0].scale;
-      if (here == 2) scales[2 * pair + 1] = of[1].scale;
+      for (std::size_t g = 0; g < 2 && 2 * pair + g < groups; ++g) scales[2 * pair + g] = of[g].scale;
       zeros[pair] = static_cast<std::uint8_t>(of[0].zero | of[1].zero << 4);
     }
+  }
+}
+/// Codes of four bits. `from` are the weights of the view from `first` on, a multiple of kPair, and as many as `count`.
+template <class View>
+__global__ void encode_nibbles_kernel(const float* from, View view, std::uint8_t* codes, std::size_t first,
+                                      std::size_t count) {
+  for (std::size_t b : grid_range((count + kPair - 1) / kPair * (kPair / 2))) {
+    const std::size_t low = b / (kPair / 2) * kPair + b % (kPair / 2), high = low + kPair / 2;
+    const unsigned below = low < count ? view.code(first + low, from[low]) : 0,
+                   above = high < count ? view.code(first + high, from[high]) : 0;
+    codes[first / 2 + b] = static_cast<std::uint8_t>(below | above << 4);
   }
 }
 
@@ -326,7 +350,7 @@ inline __global__ void encode_absmax_kernel(const float* largest, std::size_t bl
   for (std::size_t row : row_range((blocks + kBlocks - 1) / kBlocks)) {
     const std::size_t first = row * kBlocks, here = blocks - first < kBlocks ? blocks - first : kBlocks;
     float most = 0.0f;
-    for (std::size_t i : block_range(here)) most = fmaxf(most, fabsf(largest[first + i] - *mean));
+    for (std::size_t i : block_range(here)) most = larger(most, fabsf(largest[first + i] - *mean));
     const float step = step_of(block_max(most));
     for (std::size_t i : block_range(here)) {
       const float q = step > 0.0f ? ceilf((largest[first + i] - *mean) / step) : 0.0f;
@@ -335,20 +359,6 @@ inline __global__ void encode_absmax_kernel(const float* largest, std::size_t bl
     for ([[maybe_unused]] std::size_t once : block_range(1)) scales[row] = step;
   }
 }
-/// `from` are the weights of the view from `first` on, a multiple of kBlock, and as many as `count`.
-inline __global__ void encode_nf4_kernel(const float* from, Nf4View view, std::uint8_t* codes, std::size_t first,
-                                         std::size_t count) {
-  for (std::size_t b : grid_range((count + 1) / 2)) {
-    unsigned byte = 0;
-    for (std::size_t k = 0; k < 2; ++k) {
-      const std::size_t i = 2 * b + k;
-      const float most = view.absmax_of((first + i) / kBlock), x = i < count && most > 0.0f ? from[i] / most : 0.0f;
-      byte |= nearest_nf4(x) << (4 * k);
-    }
-    codes[first / 2 + b] = static_cast<std::uint8_t>(byte);
-  }
-}
-
 /// to[i] = weight first + i.
 template <class View>
 __global__ void dequantise_kernel(View view, std::size_t first, float* to, std::size_t count) {

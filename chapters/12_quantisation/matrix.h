@@ -2,8 +2,10 @@
 // A matrix of weights on the device in one of the forms of formats.h, made from FP32 a piece at a time.
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -20,7 +22,7 @@ namespace oomlab::quantisation {
 /// 16 MiB, in whole rows or groups.
 inline std::size_t piece_of(const Format& format, std::size_t count, std::size_t width) {
   const std::size_t unit = format.form == Form::int8_row ? width
-                           : format.form == Form::int4   ? 2 * format.group
+                           : format.form == Form::int4   ? std::lcm(2 * format.group, kPair)
                                                          : kBlock;
   const std::size_t wanted = std::min<std::size_t>(count / 8, std::size_t(4) << 20) / unit * unit;
   return std::min(count, std::max(unit, wanted));
@@ -109,10 +111,11 @@ class Matrix {
         });
       case Form::int4:
         return each([&](std::size_t first, std::size_t here) {
-          run(encode_int4_kernel, nn::shape_for_short_rows(here / format_.group / 2 + 1, format_.group), from, here,
-              format_.group, part<std::uint8_t>(kCodes) + first / 2,
-              part<std::uint16_t>(kScales) + first / format_.group,
-              part<std::uint8_t>(kSmall) + first / format_.group / 2);
+          const std::size_t group = format_.group, groups = here / group;
+          run(int4_groups_kernel, nn::shape_for_short_rows((groups + 1) / 2, group), from, here, group,
+              part<std::uint16_t>(kScales) + first / group, part<std::uint8_t>(kSmall) + first / group / 2);
+          run(encode_nibbles_kernel<Int4View>, shape_for_items(here), from, int4(), part<std::uint8_t>(kCodes), first,
+              here);
         });
       case Form::nf4:
         each(of_blocks);
@@ -120,7 +123,8 @@ class Matrix {
         run(encode_absmax_kernel, shape_for_rows((blocks + kBlocks - 1) / kBlocks), largest, blocks, part<float>(kMean),
             part<float>(kScales), part<std::int8_t>(kSmall));
         return each([&](std::size_t first, std::size_t here) {
-          run(encode_nf4_kernel, shape_for_items((here + 1) / 2), from, nf4(), part<std::uint8_t>(kCodes), first, here);
+          run(encode_nibbles_kernel<Nf4View>, shape_for_items(here), from, nf4(), part<std::uint8_t>(kCodes), first,
+              here);
         });
     }
   }
@@ -154,7 +158,8 @@ class Matrix {
     return {part<std::int8_t>(kCodes), part<float>(kScales), width_, format_.form == Form::int8_row};
   }
   Int4View int4() const {
-    return {part<std::uint8_t>(kCodes), part<std::uint16_t>(kScales), part<std::uint8_t>(kSmall), format_.group};
+    return {part<std::uint8_t>(kCodes), part<std::uint16_t>(kScales), part<std::uint8_t>(kSmall), format_.group,
+            std::has_single_bit(format_.group) ? std::countr_zero(format_.group) : -1};
   }
   Nf4View nf4() const {
     return {part<std::uint8_t>(kCodes), part<std::int8_t>(kSmall), part<float>(kScales), part<float>(kMean)};

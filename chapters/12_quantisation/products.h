@@ -1,7 +1,7 @@
 #pragma once
 // Products with quantised weights: y = x W^T (+ bias) (+ y).
 //
-//   weight only   x is what it is. Each thread makes 4 to 32 weights of a row in registers, multiplies, and forgets
+//   weight only   x is what it is. Each thread makes up to 32 weights of a row in registers, multiplies, and forgets
 //                 them: no other part of W is there in more than its codes
 //   dynamic       x is quantised, too, row by row when it comes (LLM.int8(); Dettmers et al., 2022). Then the sums are
 //                 of whole numbers, exact in INT32 up to 133,000 inputs, and each is multiplied by two scales:
@@ -26,95 +26,97 @@ inline constexpr std::size_t kOutputs = 4;          ///< rows of weights that a 
 inline constexpr std::size_t kRowsOfTile = 4;       ///< rows of x that it multiplies them with
 inline constexpr unsigned kThreads = 256;           ///< of a block, at most: more would not have the registers
 inline constexpr std::size_t kRowsForLibrary = 16;  ///< from so many rows of x on cuBLAS multiplies INT8
-inline constexpr std::size_t kAtOnce = 8;           ///< weights of a row that become floats together
-/// Sums of one output side by side, which vectorise on the host.
-inline constexpr std::size_t kLanes = std::min<std::size_t>(kRowLanes, kAtOnce);
 
-// ----------------------------------------------------------------------------------------------------------- weight
-// only
+// --------------------------------------------------------------------------------------------------------- weight only
 
-// kStep weights of a row that begin at element `at`, a multiple of kStep; weights(j, ...) are the j-th kAtOnce of them,
-// or all where there are fewer. kWide: at an address that 16 bytes may be read from.
+/// Weights of a row that become floats together: 32, which is too long a loop for a compiler to write out before it
+/// makes vectors of it; or all, where there are fewer.
 template <std::size_t kStep>
-inline constexpr std::size_t kPart = std::min(kStep, kAtOnce);
-
+inline constexpr std::size_t kPart = std::min<std::size_t>(kStep, 32);
+/// Sums of one output side by side.
 template <std::size_t kStep>
-struct PartsOf {
-  static constexpr std::size_t size = kStep / kPart<kStep>;
+inline constexpr std::size_t kSums = kRowLanes == 1 ? 1 : kPart<kStep>;
+/// `count` bytes. On a GPU 16 of them come in one access. A compiler for the host makes vectors by itself, but not of
+/// bytes that have been a Pack.
+template <std::size_t count, class Byte>
+struct Bytes {
+  static constexpr bool kWide = kRowLanes == 1 && count % 16 == 0;
+  struct Packs {
+    Pack<Byte> pack[count / 16 + 1];
+  };
+  std::conditional_t<kWide, Packs, const Byte*> bytes;
+  __device__ explicit Bytes(const Byte* from) {
+    if constexpr (kWide)
+      for (std::size_t p = 0; p < count / 16; ++p) bytes.pack[p] = nn::load<Pack<Byte>>(from, p);
+    else
+      bytes = from;
+  }
+  __device__ Byte operator[](std::size_t k) const {
+    if constexpr (kWide)
+      return bytes.pack[k / 16][k % 16];
+    else
+      return bytes[k];
+  }
 };
 
+// kStep weights of a row, which begin at element `at`, a multiple of kStep, and have one scale. code(j, k) is what the
+// k-th of part j has to be multiplied with it.
 template <class View, std::size_t kStep>
 struct Step;
 
 template <std::size_t kStep>
 struct Step<Int8View, kStep> {
-  static constexpr bool kWide = kStep % 16 == 0;
-  std::int8_t code[kStep];
-  __device__ void load(const Int8View& view, std::size_t at) {
-    if constexpr (kWide) {
-      const auto pack = nn::load<Pack<std::int8_t>>(view.codes + at, 0);
-      for (std::size_t k = 0; k < kStep; ++k) code[k] = pack[k];
-    } else {
-      for (std::size_t k = 0; k < kStep; ++k) code[k] = view.codes[at + k];
-    }
-  }
-  __device__ void weights(std::size_t j, NoTable, float (&w)[kPart<kStep>]) const {
-    for (std::size_t k = 0; k < kPart<kStep>; ++k) w[k] = static_cast<float>(code[j * kPart<kStep> + k]);
-  }
+  Bytes<kStep, std::int8_t> codes;
+  static constexpr bool kScaled = false;  // but in the end, by factor()
+  __device__ Step(const Int8View& view, std::size_t at, NoTable) : codes(view.codes + at) {}
+  __device__ float code(std::size_t, std::size_t k) const { return static_cast<float>(codes[k]); }
   static __device__ float factor(const Int8View& view, std::size_t row) { return view.factor(row); }
 };
 
-// Eight codes of four bits.
+// Of 64 codes of four bits, part 0 is the lower halves of 32 bytes, and part 1 the upper ones. Fewer codes are in one
+// half of as many bytes.
 template <std::size_t kStep>
-struct Nibbles {
-  static constexpr std::size_t words = (kStep + 7) / 8;
-  std::uint32_t word[words];
-  __device__ void load(const std::uint8_t* codes, std::size_t at) {
-    if constexpr (kStep == 32) {
-      const auto pack = nn::load<Pack<std::uint32_t>>(reinterpret_cast<const std::uint32_t*>(codes + at / 2), 0);
-      for (std::size_t j = 0; j < words; ++j) word[j] = pack[j];
-    } else if constexpr (kStep == 4) {
-      word[0] = codes[at / 2] | std::uint32_t(codes[at / 2 + 1]) << 8;
-    } else {
-      word[0] = nibble(codes, at);
-    }
+struct HalfBytes {
+  Bytes<kPart<kStep>, std::uint8_t> bytes;
+  unsigned shift;
+  __device__ HalfBytes(const std::uint8_t* codes, std::size_t at)
+      : bytes(codes + (kStep == kPair ? at / 2 : byte_of(at))), shift(kStep == kPair ? 0 : shift_of(at)) {}
+  __device__ int code(std::size_t j, std::size_t k) const {
+    return bytes[k] >> (kStep == kPair ? 4 * static_cast<unsigned>(j) : shift) & 15;
   }
 };
 
 template <std::size_t kStep>
 struct Step<Int4View, kStep> {
-  Nibbles<kStep> codes;
+  static constexpr bool kScaled = true;
+  HalfBytes<kStep> codes;
   float scale;
   int zero;
-  __device__ void load(const Int4View& view, std::size_t at) {
-    const std::size_t of = at / view.group;
-    codes.load(view.codes, at);
-    scale = from_bf16(view.scales[of]);
-    zero = static_cast<int>(nibble(view.zeros, of));
+  __device__ Step(const Int4View& view, std::size_t at, NoTable) : codes(view.codes, at) {
+    const std::size_t group = view.group_of(at);
+    scale = view.scale_of(group);
+    zero = view.zero_of(group);
   }
-  __device__ void weights(std::size_t j, NoTable, float (&w)[kPart<kStep>]) const {
-    for (std::uint32_t k = 0; k < kPart<kStep>; ++k)
-      w[k] = scale * static_cast<float>(static_cast<int>(codes.word[j] >> (4 * k) & 15) - zero);
+  __device__ float code(std::size_t j, std::size_t k) const {
+    return static_cast<float>(static_cast<std::int8_t>(codes.code(j, k) - zero));
   }
   static __device__ float factor(const Int4View&, std::size_t) { return 1.0f; }
 };
 
 template <std::size_t kStep>
 struct Step<Nf4View, kStep> {
-  Nibbles<kStep> codes;
-  float absmax;
-  __device__ void load(const Nf4View& view, std::size_t at) {
-    codes.load(view.codes, at);
-    absmax = view.absmax_of(at / kBlock);
-  }
-  __device__ void weights(std::size_t j, const float* code, float (&w)[kPart<kStep>]) const {
-    for (std::uint32_t k = 0; k < kPart<kStep>; ++k) w[k] = absmax * code[codes.word[j] >> (4 * k) & 15];
-  }
+  static constexpr bool kScaled = true;
+  HalfBytes<kStep> codes;
+  float scale;
+  const float* table;
+  __device__ Step(const Nf4View& view, std::size_t at, const float* values)
+      : codes(view.codes, at), scale(view.absmax_of(at / kBlock)), table(values) {}
+  __device__ float code(std::size_t j, std::size_t k) const { return table[codes.code(j, k)]; }
   static __device__ float factor(const Nf4View&, std::size_t) { return 1.0f; }
 };
 
 template <class View>
-inline constexpr std::size_t kPackOf = std::is_same_v<View, Int8View> ? 16 : 32;  ///< weights in 16 bytes
+inline constexpr std::size_t kPackOf = std::is_same_v<View, Int8View> ? 32 : kPair;  ///< weights in 32 bytes
 
 /// y[r, o] = factor(o) * sum of x[r, i] * weight[o, i] (+ bias[o]) (+ y[r, o]), in FP32. kStep divides `in`, and the
 /// groups.
@@ -122,7 +124,8 @@ template <std::size_t kStep, std::size_t kRows, class View, class T>
 __global__ void __launch_bounds__(kThreads)
     weight_only_kernel(View view, Rows<T> x, const T* __restrict__ bias, T* y, std::size_t rows, std::size_t in,
                        std::size_t out, bool add) {
-  constexpr std::size_t part = kPart<kStep>, lanes = std::min(kLanes, part);
+  static_assert(kOutputs == 4);
+  constexpr std::size_t part = kPart<kStep>, lanes = kSums<kStep>;
   const auto table = View::table();
   const std::size_t row_tiles = (rows + kRows - 1) / kRows, tiles = (out + kOutputs - 1) / kOutputs;
   for (std::size_t tile : row_range(tiles * row_tiles)) {  // neighbours have the same weights
@@ -134,19 +137,25 @@ __global__ void __launch_bounds__(kThreads)
       v[r] = x.data + (first_row + r < rows ? first_row + r : rows - 1) * x.stride;
     float sum[kRows][kOutputs][lanes] = {};
     for (std::size_t i : block_range(in / kStep)) {
-      Step<View, kStep> step[kOutputs];
-      for (std::size_t o = 0; o < kOutputs; ++o) step[o].load(view, at[o] + i * kStep);
-      nn::each_lane<PartsOf<kStep>>([&](std::size_t j) {
-        float from_x[kRows][part], w[part];
-        for (std::size_t r = 0; r < kRows; ++r)
-          nn::load_floats<(kStep >= 16), part>(from_x[r], v[r] + i * kStep + j * part);
-        for (std::size_t o = 0; o < kOutputs; ++o) {
-          step[o].weights(j, table, w);
-          for (std::size_t r = 0; r < kRows; ++r)
-            for (std::size_t k = 0; k < part; ++k)
-              sum[r][o][k % lanes] = fmaf(w[k], from_x[r][k], sum[r][o][k % lanes]);
-        }
-      });
+      const Step<View, kStep> step[kOutputs] = {{view, at[0] + i * kStep, table},
+                                                {view, at[1] + i * kStep, table},
+                                                {view, at[2] + i * kStep, table},
+                                                {view, at[3] + i * kStep, table}};
+      for (std::size_t r = 0; r < kRows; ++r) {
+        float from_x[kStep];
+        nn::load_floats<(kStep >= 32), kStep>(from_x, v[r] + i * kStep);
+        for (std::size_t o = 0; o < kOutputs; ++o)
+          for (std::size_t k = 0; k < part; ++k) {
+            float& to = sum[r][o][k % lanes];
+            if constexpr (Step<View, kStep>::kScaled) {
+              float product = step[o].code(0, k) * from_x[k];
+              if constexpr (kStep > part) product = fmaf(step[o].code(1, k), from_x[part + k], product);
+              to = fmaf(step[o].scale, product, to);
+            } else {
+              to = fmaf(step[o].code(0, k), from_x[k], to);
+            }
+          }
+      }
     }
     nn::each_lane<inference::Cells<kRows>>([&](std::size_t cell) {
       const std::size_t r = cell / kOutputs, o = cell % kOutputs;
@@ -183,8 +192,11 @@ void weight_only_product(Context& context, View view, std::size_t group, Rows<T>
   };
   constexpr std::size_t pack = kPackOf<View>;
   const auto fits = [&](std::size_t n) { return in % n == 0 && group % n == 0; };
-  if (fits(pack) && nn::packs_fit<T>(x.stride, x.data))
+  const bool packs = nn::packs_fit<T>(x.stride, x.data);
+  if (packs && fits(pack))
     start(std::integral_constant<std::size_t, pack>{});
+  else if (packs && fits(32))
+    start(std::integral_constant<std::size_t, 32>{});
   else if (fits(4))
     start(std::integral_constant<std::size_t, 4>{});
   else
@@ -192,15 +204,16 @@ void weight_only_product(Context& context, View view, std::size_t group, Rows<T>
   context.count_flops(2 * std::uint64_t(rows) * in * out);
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// dynamic
+// ------------------------------------------------------------------------------------------------------------- dynamic
+
+/// Inputs that a thread takes at a time, where it does not take 16 as one access.
+inline constexpr std::size_t kIntegers = 256;
 
 /// sums[r, o] = sum of x[r, i] * w[o, i], exact in 32 bits.
 template <std::size_t kRows, bool kPacks>
 __global__ void __launch_bounds__(kThreads)
     int8_product_kernel(const std::int8_t* __restrict__ x, const std::int8_t* __restrict__ w, std::int32_t* sums,
                         std::size_t rows, std::size_t in, std::size_t out) {
-  constexpr std::size_t step = kPacks ? 16 : 1;
   const std::size_t row_tiles = (rows + kRows - 1) / kRows, tiles = (out + kOutputs - 1) / kOutputs;
   for (std::size_t tile : row_range(tiles * row_tiles)) {
     const std::size_t first_out = tile / row_tiles * kOutputs, first_row = tile % row_tiles * kRows;
@@ -208,14 +221,26 @@ __global__ void __launch_bounds__(kThreads)
     for (std::size_t o = 0; o < kOutputs; ++o) from_w[o] = w + (first_out + o < out ? first_out + o : out - 1) * in;
     for (std::size_t r = 0; r < kRows; ++r) from_x[r] = x + (first_row + r < rows ? first_row + r : rows - 1) * in;
     std::int32_t sum[kRows][kOutputs] = {};
-    for (std::size_t i : block_range(in / step)) {
-      using V = std::conditional_t<kPacks, Pack<std::int8_t>, nn::Single<std::int8_t>>;
-      V a[kOutputs];
-      for (std::size_t o = 0; o < kOutputs; ++o) a[o] = nn::load<V>(from_w[o], i);
-      for (std::size_t r = 0; r < kRows; ++r) {
-        const V b = nn::load<V>(from_x[r], i);
-        for (std::size_t o = 0; o < kOutputs; ++o)
-          for (std::size_t k = 0; k < step; ++k) sum[r][o] += std::int32_t(a[o][k]) * std::int32_t(b[k]);
+    if constexpr (kPacks) {
+      for (std::size_t i : block_range(in / 16)) {
+        Pack<std::int8_t> a[kOutputs];
+        for (std::size_t o = 0; o < kOutputs; ++o) a[o] = nn::load<Pack<std::int8_t>>(from_w[o], i);
+        for (std::size_t r = 0; r < kRows; ++r) {
+          const auto b = nn::load<Pack<std::int8_t>>(from_x[r], i);
+          for (std::size_t o = 0; o < kOutputs; ++o)
+            for (std::size_t k = 0; k < 16; ++k) sum[r][o] += a[o][k] * b[k];
+        }
+      }
+    } else {
+      for (std::size_t i : block_range((in + kIntegers - 1) / kIntegers)) {
+        const std::size_t first = i * kIntegers, count = in - first < kIntegers ? in - first : kIntegers;
+        for (std::size_t r = 0; r < kRows; ++r)
+          for (std::size_t o = 0; o < kOutputs; ++o) {
+            const std::int8_t *const a = from_w[o] + first, *const b = from_x[r] + first;
+            std::int32_t part = 0;
+            for (std::size_t k = 0; k < count; ++k) part += a[k] * b[k];
+            sum[r][o] += part;
+          }
       }
     }
     nn::each_lane<inference::Cells<kRows>>([&](std::size_t cell) {
@@ -241,10 +266,10 @@ inline void int8_product(Context& context, const std::int8_t* x, const std::int8
                               &zero, sums, CUDA_R_32I, m, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
     return;
   }
-  const bool packs = nn::packs_fit<std::int8_t>(in, x, w);
+  const bool packs = kRowLanes == 1 && nn::packs_fit<std::int8_t>(in, x, w);  // on the host plain loops are faster
   const auto start = [&](auto kernel, std::size_t row_tiles) {
     const std::size_t tiles = checked_product((out + kOutputs - 1) / kOutputs, row_tiles);
-    LaunchShape shape = at_most(kThreads, nn::shape_for_short_rows(tiles, packs ? in / 16 : in));
+    LaunchShape shape = at_most(kThreads, nn::shape_for_short_rows(tiles, in / (packs ? 16 : kIntegers)));
     shape.grid.x = std::min(shape.grid.x, blocks_for_items(tiles * std::max<std::size_t>(1, in / 16), 1));
     launch(kernel, shape, context.stream(), x, w, sums, rows, in, out);
   };

@@ -66,6 +66,15 @@ inline Read read_of(const Config& config, std::size_t batch) {
   return {batch, config.options[kSeq], config.options[kBatches]};
 }
 
+/// Throws as Reading().
+inline std::unique_ptr<Workload> make_reading(Context& context, const Source& source, const Kind& kind,
+                                              const QuantisedFile* file, const data::TextSampler& text, const Read& of,
+                                              const std::shared_ptr<AllRead>& all, const std::string& save) {
+  return with_rest_of(kind, [&]<class T>(T) -> std::unique_ptr<Workload> {
+    return std::make_unique<Reading<T>>(context, source, kind.format, file, text, of, kind.name, all, save);
+  });
+}
+
 /// Throws UsageError, or std::invalid_argument, for a model that cannot do what is asked.
 inline nn::TransformerSpec decoder_of(const Config& config) {
   const auto file = config.options.find(kConfigFile);
@@ -149,7 +158,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllRead>& all) {
        .at_size = [=] { return ratio(stored(kInt4, 16), stored(kInt4, 128)); }},
       {.text = "quantisation makes it faster",
        .about = About::time,
-       .what = "tokens/s, one sequence, INT4 in groups / BF16",
+       .what = "samples/s (tokens) of one sequence, INT4 in groups / BF16",
        .range = at_least(1.1),
        .measure = [](const Results& r) { return r.ratio(kInt4, kBf16, figures::speed); }},
       {.text = "8 bits lose nothing",

@@ -14,6 +14,11 @@
 namespace oomlab::quantisation {
 namespace {
 
+Agreement agreement_of(const Kind& kind) {
+  if (kind.format.form == Form::as_is && !kind.bf16) return {};  // bit-equal
+  return differs_by_design("weights of fewer bits");
+}
+
 Chapter declare(const Config& config) {
   const nn::TransformerSpec spec = decoder_of(config);
   const auto source = std::make_shared<const Source>(spec, config.options.find(kWeights));
@@ -31,16 +36,13 @@ Chapter declare(const Config& config) {
         {.name = kind.name,
          .batch = config.batch,
          .predicted = [=](std::size_t batch) { return predicted(spec, kind, read_of(config, batch)); },
-         .agreement =
-             kind.format.form == Form::as_is && !kind.bf16 ? Agreement{} : differs_by_design("weights of fewer bits"),
+         .agreement = agreement_of(kind),
          .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
            std::string path;
            if (save && kind.format.form != Form::as_is && !kind.format.dynamic && saved->insert(kind.name).second)
              path = *save + name_of(kind.format.form) + ".safetensors";
-           return with_rest_of(kind, [&]<class T>(T) -> std::unique_ptr<Workload> {
-             return std::make_unique<Reading<T>>(context, *source, kind.format, from_file ? file.get() : nullptr, *text,
-                                                 read_of(config, batch), kind.name, all, path);
-           });
+           return make_reading(context, *source, kind, from_file ? file.get() : nullptr, *text, read_of(config, batch),
+                               all, path);
          },
          .arithmetic = kind.bf16 ? Arithmetic::bf16 : Arithmetic::fp32});
   }

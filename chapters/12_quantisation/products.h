@@ -115,6 +115,11 @@ struct Step<Nf4View, kStep> {
   static __device__ float factor(const Nf4View&, std::size_t) { return 1.0f; }
 };
 
+/// For nn::each_lane(): written out, so that arrays become registers.
+template <std::size_t count>
+struct Of {
+  static constexpr std::size_t size = count;
+};
 template <class View>
 inline constexpr std::size_t kPackOf = std::is_same_v<View, Int8View> ? 32 : kPair;  ///< weights in 32 bytes
 
@@ -141,10 +146,10 @@ __global__ void __launch_bounds__(kThreads)
                                                 {view, at[1] + i * kStep, table},
                                                 {view, at[2] + i * kStep, table},
                                                 {view, at[3] + i * kStep, table}};
-      for (std::size_t r = 0; r < kRows; ++r) {
+      const auto multiply_row = [&](std::size_t r) {
         float from_x[kStep];
         nn::load_floats<(kStep >= 32), kStep>(from_x, v[r] + i * kStep);
-        for (std::size_t o = 0; o < kOutputs; ++o)
+        const auto multiply_output = [&](std::size_t o) {
           for (std::size_t k = 0; k < part; ++k) {
             float& to = sum[r][o][k % lanes];
             if constexpr (Step<View, kStep>::kScaled) {
@@ -155,7 +160,16 @@ __global__ void __launch_bounds__(kThreads)
               to = fmaf(step[o].code(0, k), from_x[k], to);
             }
           }
-      }
+        };
+        if constexpr (kRows == 1)
+          for (std::size_t o = 0; o < kOutputs; ++o) multiply_output(o);
+        else
+          nn::each_lane<Of<kOutputs>>(multiply_output);
+      };
+      if constexpr (kRows == 1)
+        multiply_row(0);
+      else
+        nn::each_lane<Of<kRows>>(multiply_row);
     }
     nn::each_lane<inference::Cells<kRows>>([&](std::size_t cell) {
       const std::size_t r = cell / kOutputs, o = cell % kOutputs;
@@ -188,7 +202,9 @@ void weight_only_product(Context& context, View view, std::size_t group, Rows<T>
     if (rows == 1)
       with(weight_only_kernel<kStep, 1, View, T>, 1);
     else
-      with(weight_only_kernel<kStep, kRowsOfTile, View, T>, (rows + kRowsOfTile - 1) / kRowsOfTile);
+      // 64 weights at a time for several rows would not have the registers.
+      with(weight_only_kernel<std::min<std::size_t>(kStep, 32), kRowsOfTile, View, T>,
+           (rows + kRowsOfTile - 1) / kRowsOfTile);
   };
   constexpr std::size_t pack = kPackOf<View>;
   const auto fits = [&](std::size_t n) { return in % n == 0 && group % n == 0; };
@@ -210,10 +226,10 @@ void weight_only_product(Context& context, View view, std::size_t group, Rows<T>
 inline constexpr std::size_t kIntegers = 256;
 
 /// sums[r, o] = sum of x[r, i] * w[o, i], exact in 32 bits.
+// No launch bounds: with them a compiler keeps to 64 registers here, and the rest in memory.
 template <std::size_t kRows, bool kPacks>
-__global__ void __launch_bounds__(kThreads)
-    int8_product_kernel(const std::int8_t* __restrict__ x, const std::int8_t* __restrict__ w, std::int32_t* sums,
-                        std::size_t rows, std::size_t in, std::size_t out) {
+__global__ void int8_product_kernel(const std::int8_t* __restrict__ x, const std::int8_t* __restrict__ w,
+                                    std::int32_t* sums, std::size_t rows, std::size_t in, std::size_t out) {
   const std::size_t row_tiles = (rows + kRows - 1) / kRows, tiles = (out + kOutputs - 1) / kOutputs;
   for (std::size_t tile : row_range(tiles * row_tiles)) {
     const std::size_t first_out = tile / row_tiles * kOutputs, first_row = tile % row_tiles * kRows;
@@ -276,8 +292,7 @@ inline void int8_product(Context& context, const std::int8_t* x, const std::int8
   if (rows == 1)
     start(packs ? int8_product_kernel<1, true> : int8_product_kernel<1, false>, 1);
   else
-    start(packs ? int8_product_kernel<kRowsOfTile, true> : int8_product_kernel<kRowsOfTile, false>,
-          (rows + kRowsOfTile - 1) / kRowsOfTile);
+    start(packs ? int8_product_kernel<2, true> : int8_product_kernel<2, false>, (rows + 1) / 2);
   context.count_flops(2 * std::uint64_t(rows) * in * out);
 }
 

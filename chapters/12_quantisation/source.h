@@ -3,6 +3,7 @@
 // course, or random numbers. A matrix that is quantised on its way is then never on the device as a whole.
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>

@@ -275,6 +275,7 @@ inline bool library_takes(std::size_t rows, std::size_t in, std::size_t out) {
 /// sums[rows, out] = x[rows, in] w[out, in]^T in whole numbers.
 inline void int8_product(Context& context, const std::int8_t* x, const std::int8_t* w, std::int32_t* sums,
                          std::size_t rows, std::size_t in, std::size_t out) {
+  context.count_flops(2 * std::uint64_t(rows) * in * out);
   if (library_takes(rows, in, out)) {  // by columns: sums^T = w x^T, w and x as they lie are their own transposes
     const std::int32_t one = 1, zero = 0;
     const int m = static_cast<int>(out), n = static_cast<int>(rows), k = static_cast<int>(in);
@@ -293,7 +294,6 @@ inline void int8_product(Context& context, const std::int8_t* x, const std::int8
     start(packs ? int8_product_kernel<1, true> : int8_product_kernel<1, false>, 1);
   else
     start(packs ? int8_product_kernel<2, true> : int8_product_kernel<2, false>, (rows + 1) / 2);
-  context.count_flops(2 * std::uint64_t(rows) * in * out);
 }
 
 /// y = x_scale[row] * w_scale[output] * sums (+ bias) (+ y).

@@ -1,7 +1,6 @@
 #pragma once
 // A small decoder of the course's style, read by a model in some format.
 
-#include <fstream>
 #include <memory>
 #include <string>
 

@@ -26,7 +26,7 @@ inline constexpr Option<std::string> kRest{
 inline constexpr Option<std::string> kWeights{"weights", "A .safetensors file with the weights"};
 inline constexpr Option<std::string> kConfigFile{"config", "A Hugging Face config.json: the model, instead of --model"};
 inline constexpr Option<std::string> kSave{
-    "save", "Write the quantised models to this and int8_row.safetensors, this and int4.safetensors, …"};
+    "save", "Beginning of the names of files to write the quantised models to: this and int4.safetensors"};
 inline constexpr Option<std::string> kQuantised{
     "quantised", "A file of --save: the variants of its format are read from there, not quantised again"};
 
@@ -281,11 +281,12 @@ inline void show_groups(Report& report, const Source& source) {
   report.line("");
 }
 
-/// Which cards hold the peak, in bytes: a twentieth of the printed memory is left for the context and the driver.
+/// Which cards hold the peak; a twentieth of the printed memory is left for the context and the driver.
 inline void show_cards(const Results& results, Report& report) {
-  report.line("held by (a twentieth of a card's memory left for context and libraries):");
+  std::vector<std::string> lines;
+  bool all_hold = true;
   for (const VariantResult& result : results) {
-    std::map<double, std::string> of_size;
+    std::map<double, std::string> of_size;  // cards that hold it, by GB
     std::size_t holding = 0;
     for (const Card& card : cards()) {
       if (double(result.predicted_peak()) > 0.95e9 * card.memory_gb) continue;
@@ -293,12 +294,15 @@ inline void show_cards(const Results& results, Report& report) {
       names += (names.empty() ? "" : ", ") + std::string(card.title);
       ++holding;
     }
-    report.line(fmt::format("  {:<16} {:>11}  {:>2} of {} cards{}", result.name, format_bytes(result.predicted_peak()),
-                            holding, cards().size(),
-                            of_size.empty() ? std::string()
-                                            : fmt::format(", the smallest with {:.0f} GB: {}", of_size.begin()->first,
-                                                          of_size.begin()->second)));
+    all_hold = all_hold && holding == cards().size();
+    lines.push_back(fmt::format("  {:<16} {:>11}  {:>2} of {} cards", result.name,
+                                format_bytes(result.predicted_peak()), holding, cards().size()));
+    if (holding)
+      lines.back() += fmt::format(", the smallest with {:.0f} GB: {}", of_size.begin()->first, of_size.begin()->second);
   }
+  if (all_hold) return;
+  report.line("held by (a twentieth of a card's memory left for context and libraries):");
+  for (const std::string& line : lines) report.line(line);
   report.line("");
 }
 

@@ -14,7 +14,9 @@ using namespace oomlab::quantisation;
 using namespace oomlab::test;
 
 std::string words(const Format& format) {
-  return std::string(name_of(format.form)) + (format.form == Form::int4 ? " " + std::to_string(format.group) : "");
+  std::string text = name_of(format.form);
+  if (format.form == Form::int4) text.append(" ").append(std::to_string(format.group));
+  return text;
 }
 
 Matrix<float> encoded(Device& device, const Format& format, const std::vector<float>& weights, std::size_t rows) {

@@ -3,7 +3,7 @@
 #   lesson.cu              a program of its own, build/<preset>/bin/NN_name_lesson (OomlabLesson.cmake)
 #   main.cu, *.cu, *.cpp   the program, build/<preset>/bin/NN_name
 #   tests/*.cpp            its own GoogleTest program
-#   tests/bench/*.cpp      the same for ratios of times: run alone, and not under a sanitizer
+#   tests/bench/*.{cpp,cu} the same for ratios of times: run alone, and not under a sanitizer
 # from tests/lessons/: that the lesson passes, and fails without its mitigation
 # and from tests/chapter/: bytes (predicted = plan = measured), bad input, faults.
 include("${CMAKE_CURRENT_LIST_DIR}/OomlabLesson.cmake")
@@ -55,7 +55,8 @@ function(oomlab_chapter)
     oomlab_test(${name}_test SOURCES ${tests} LINK ${link} LABELS chapter ${environment})
     target_include_directories(${name}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   endif()
-  file(GLOB benches CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/bench/*.cpp")
+  file(GLOB benches CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/bench/*.cpp"
+    "${CMAKE_CURRENT_SOURCE_DIR}/tests/bench/*.cu")
   if(benches AND NOT OOMLAB_SANITIZE AND NOT OOMLAB_CHECK)
     oomlab_test(${name}_bench SOURCES ${benches} LINK ${link} LABELS bench)
     target_include_directories(${name}_bench PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")

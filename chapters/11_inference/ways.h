@@ -18,7 +18,6 @@ inline constexpr Option<std::size_t> kRequests{"requests", "Requests of the stre
 inline constexpr Option<std::size_t> kLongestRequest{"longest", "Tokens of the longest request, prompt and answer", 30,
                                                      1 << 20};
 inline constexpr Option<std::size_t> kProcessorLayers{"processor-layers", "Last layers that run on the processor"};
-inline constexpr Option<std::string> kWeights{"weights", "A .safetensors file with the weights"};
 
 inline constexpr const char *kGraph = "graph", *kNoGraph = "no graph", *kOnDevice = "predictions on device",
                             *kOnHost = "predictions on host";
@@ -28,19 +27,13 @@ inline constexpr const char *kContiguous = "cache, contiguous", *kPaged = "cache
 
 /// Throws UsageError, or std::invalid_argument, for a model that cannot do what is asked.
 inline nn::TransformerSpec decoder_of(const Config& config) {
-  const nn::TransformerSpec spec = transformer_of(config);
-  if (!spec.llama())
-    throw UsageError(
-        fmt::format("model '{}' is not a decoder of this chapter; take a llama, for example bytes-llama", spec.name));
+  const nn::TransformerSpec spec = decoder_of_text(config);
   if (const std::size_t longest = config.options[kLongestRequest]; longest > spec.positions)
     throw UsageError(
         fmt::format("--longest {} is longer than the {} positions of model '{}'", longest, spec.positions, spec.name));
   if (config.options[kProcessorLayers] > spec.layers)
     throw UsageError(fmt::format("--processor-layers {}: model '{}' has {} layers", config.options[kProcessorLayers],
                                  spec.name, spec.layers));
-  if (spec.vocabulary < 256)
-    throw UsageError(
-        fmt::format("model '{}' has a vocabulary of {}; text here is bytes, 256 of them", spec.name, spec.vocabulary));
   return spec;
 }
 

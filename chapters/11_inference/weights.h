@@ -1,6 +1,6 @@
 #pragma once
-// Where the weights of this chapter's models come from: a safetensors file, the small decoder that ships with the
-// course, or random numbers.
+// Which decoder is asked for, and where its weights come from: a safetensors file, the small decoder that ships with
+// the course, or random numbers.
 
 #include <array>
 #include <memory>
@@ -12,24 +12,45 @@
 #include "harness/chapter.h"
 #include "nn/checkpoint.h"
 #include "nn/transformer.h"
+#include "train/text_training.h"
 
 namespace oomlab::inference {
 
 inline constexpr std::uint64_t kWeightSeed = 1;
+inline constexpr Option<std::string> kWeights{"weights", "A .safetensors file with the weights"};
+
+/// The decoder of --model or --config. Throws UsageError, or std::invalid_argument, for a model that is none, or cannot
+/// read the course's text.
+inline nn::TransformerSpec decoder_of_text(const Config& config) {
+  const nn::TransformerSpec spec = train::transformer_of(config);
+  if (!spec.llama())
+    throw UsageError(
+        fmt::format("model '{}' is not a decoder of this chapter; take a llama, for example bytes-llama", spec.name));
+  if (spec.vocabulary < 256)
+    throw UsageError(
+        fmt::format("model '{}' has a vocabulary of {}; text here is bytes, 256 of them", spec.name, spec.vocabulary));
+  return spec;
+}
+
+/// `file`: of --weights; without one "bytes-llama" has the weights that ship with the course, every other model none.
+/// Throws nn::StateFileError for a file that has not what the model needs.
+inline std::shared_ptr<const nn::SafetensorsFile> weights_file(const nn::TransformerSpec& spec,
+                                                               const std::optional<std::string>& file) {
+  std::shared_ptr<const nn::SafetensorsFile> found;
+  if (file)
+    found = std::make_shared<const nn::SafetensorsFile>(*file);
+  else if (spec.name == "bytes-llama")
+    found = std::make_shared<const nn::SafetensorsFile>(data::shipped_checkpoint(), "the course's bytes-llama");
+  if (found) nn::require_tensors(*found, nn::checkpoint_tensors(spec, nn::tensors_of(spec)));
+  return found;
+}
 
 /// Gives a model's tensors their values, all at once or one by one.
 class Weights {
  public:
-  /// `file`: a .safetensors file; without one "bytes-llama" has the weights that ship with the course, every other
-  /// model random ones. Throws nn::StateFileError for a file that has not what the model needs.
+  /// Those of weights_file(), or random ones. Throws as that does.
   Weights(nn::TransformerSpec spec, const std::optional<std::string>& file)
-      : spec_(std::move(spec)), shapes_(nn::tensors_of(spec_)) {
-    if (file)
-      file_ = std::make_shared<const nn::SafetensorsFile>(*file);
-    else if (spec_.name == "bytes-llama")
-      file_ = std::make_shared<const nn::SafetensorsFile>(data::shipped_checkpoint(), "the course's bytes-llama");
-    if (file_) nn::require_tensors(*file_, nn::checkpoint_tensors(spec_, shapes_));
-  }
+      : spec_(std::move(spec)), shapes_(nn::tensors_of(spec_)), file_(weights_file(spec_, file)) {}
   const nn::TransformerSpec& spec() const noexcept { return spec_; }
   /// Whether somebody trained them.
   bool trained() const noexcept { return file_ != nullptr; }

@@ -1,0 +1,297 @@
+#pragma once
+// This chapter's options and variants, folk advice about quantisation put to the test, and what the runs show.
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/chapter.h"
+#include "reading.h"
+
+namespace oomlab::quantisation {
+
+using namespace train;
+using inference::kWeights;
+using Bf16 = __nv_bfloat16;
+
+inline constexpr Option<std::size_t> kBatches{"batches", "Batches of sequences that are read", 1, 4096};
+inline constexpr Option<std::size_t> kGroup{"group", "Weights of INT4 that share a scale and a zero", 1, 1 << 20};
+inline constexpr Option<std::string> kRest{
+    "rest", "fp32 or bf16: norms, embedding, head and activations of a quantised model", "fp32 bf16"};
+inline constexpr Option<std::string> kSave{
+    "save", "Beginning of the names of files to write the quantised models to: this and int4.safetensors"};
+inline constexpr Option<std::string> kQuantised{
+    "quantised", "A file of --save: the variants of its format are read from there, not quantised again"};
+
+inline constexpr const char *kFp32 = "fp32", *kBf16 = "bf16", *kInt8Tensor = "int8 per tensor", *kInt8 = "int8 per row",
+                            *kInt4 = "int4 in groups", *kNf4 = "nf4, double", *kDynamic = "int8 dynamic";
+
+/// A variant: how linear layers are stored and multiplied, and whether the rest is BF16.
+struct Kind {
+  const char* name;
+  Format format;
+  bool bf16;
+};
+inline std::vector<Kind> kinds(std::size_t group, bool rest_bf16) {
+  return {{kFp32, {}, false},
+          {kBf16, {}, true},
+          {kInt8Tensor, {.form = Form::int8_tensor}, rest_bf16},
+          {kInt8, {.form = Form::int8_row}, rest_bf16},
+          {kInt4, {.form = Form::int4, .group = group}, rest_bf16},
+          {kNf4, {.form = Form::nf4}, rest_bf16},
+          {kDynamic, {.form = Form::int8_row, .dynamic = true}, rest_bf16}};
+}
+inline std::vector<Kind> kinds(const Config& config) {
+  return kinds(config.options[kGroup], config.options[kRest] == "bf16");
+}
+/// make(T{}) with the type that is not quantised.
+template <class Make>
+auto with_rest_of(const Kind& kind, Make make) {
+  return kind.bf16 ? make(Bf16{}) : make(float{});
+}
+inline ModelBytes bytes_of(const nn::TransformerSpec& spec, const Kind& kind) {
+  return model_bytes(spec, kind.format, kind.bf16 ? sizeof(Bf16) : sizeof(float));
+}
+inline ByCategory predicted(const nn::TransformerSpec& spec, const Kind& kind, const Read& of) {
+  return with_rest_of(kind, [&]<class T>(T) { return Reading<T>::predicted(spec, kind.format, of); });
+}
+inline Read read_of(const Config& config, std::size_t batch) {
+  return {batch, config.options[kSeq], config.options[kBatches]};
+}
+
+/// Throws as Reading().
+inline std::unique_ptr<Workload> make_reading(Context& context, const Source& source, const Kind& kind,
+                                              const QuantisedFile* file, const data::TextSampler& text, const Read& of,
+                                              const std::shared_ptr<AllRead>& all, const std::string& save) {
+  return with_rest_of(kind, [&]<class T>(T) -> std::unique_ptr<Workload> {
+    return std::make_unique<Reading<T>>(context, source, kind.format, file, text, of, kind.name, all, save);
+  });
+}
+
+/// Throws UsageError, or std::invalid_argument, for a model that cannot do what is asked.
+inline nn::TransformerSpec decoder_of(const Config& config) {
+  const nn::TransformerSpec spec = inference::decoder_of_text(config);
+  try {
+    (void)model_bytes(spec, {.form = Form::int4, .group = config.options[kGroup]}, sizeof(float));
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(fmt::format("--group {}: {} of model '{}'", config.options[kGroup], error.what(), spec.name));
+  }
+  return spec;
+}
+/// The file of --quantised, or null. Throws UsageError where no variant is like it, and nn::StateFileError.
+inline std::shared_ptr<const QuantisedFile> quantised_file(const Config& config, const nn::TransformerSpec& spec) {
+  const auto path = config.options.find(kQuantised);
+  if (!path) return nullptr;
+  auto file = std::make_shared<const QuantisedFile>(*path);
+  file->require_model(spec);
+  if (file->format().form == Form::int4 && file->format().group != config.options[kGroup])
+    throw UsageError(fmt::format("--quantised: '{}' has groups of {}; --group is {}", *path, file->format().group,
+                                 config.options[kGroup]));
+  return file;
+}
+
+inline std::vector<Claim> claims_of(const std::shared_ptr<AllRead>& all) {
+  const nn::TransformerSpec llama = nn::parse_transformer("llama-3.1-8b");
+  const auto stored = [=](const char* name, std::size_t group = 128) {
+    for (const Kind& kind : kinds(group, true))
+      if (name == std::string(kind.name)) return double(bytes_of(llama, kind).all.stored);
+    return 0.0;
+  };
+  const auto saves = [=](const char* name, const char* of) { return [=] { return saved(stored(name), stored(of)); }; };
+  const auto saved_here = [](const char* name, const char* of) {
+    return [=](const Results& r) { return r.saved(name, of, figures::bytes(Category::parameters)); };
+  };
+  const std::string size = "llama-3.1-8b; norms, embedding and head in bf16";
+  const std::string small = "another share of the model is embedding, and each buffer is rounded up to 512 bytes";
+  return {
+      {.text = "INT8 saves 75 %",
+       .what = "share of the bytes of all weights, INT8 per row against FP32",
+       .range = between(0.745, 0.755),
+       .size = size,
+       .at_size = saves(kInt8, kFp32),
+       .measure = saved_here(kInt8, kFp32),
+       .here = small},
+      {.text = "INT8 saves 75 % of a model in BF16",
+       .what = "the same, against BF16, in which models are published",
+       .range = between(0.745, 0.755),
+       .size = size,
+       .at_size = saves(kInt8, kBf16),
+       .measure = saved_here(kInt8, kBf16),
+       .here = small},
+      {.text = "4 bits save 87 %",
+       .what = "share of the bytes of all weights, INT4 in groups of 128 against FP32",
+       .range = between(0.865, 0.88),
+       .size = size,
+       .at_size = saves(kInt4, kFp32),
+       .measure = saved_here(kInt4, kFp32),
+       .here = small},
+      {.text = "8 billion parameters in 4 bits take 4 GB",
+       .what = "GB at the peak, INT4 in groups of 128, a sequence of 8,192 tokens",
+       .range = at_most(4.5),
+       .size = size,
+       .at_size =
+           [=] {
+             const Kind kind{kInt4, {.form = Form::int4}, true};
+             return std::optional(double(predicted(llama, kind, {1, 8192, 1}).total()) / 1e9);
+           }},
+      {.text = "the smaller the group, the better",
+       .what = "bytes of all weights, INT4 in groups of 16 / of 128",
+       .range = at_most(1.05),
+       .size = size,
+       .at_size = [=] { return ratio(stored(kInt4, 16), stored(kInt4, 128)); }},
+      {.text = "quantisation makes it faster",
+       .about = About::time,
+       .what = "samples/s (tokens) of one sequence, INT4 in groups / BF16",
+       .range = at_least(1.1),
+       .measure = [](const Results& r) { return r.ratio(kInt4, kBf16, figures::speed); }},
+      {.text = "8 bits lose nothing",
+       .about = About::numbers,
+       .what = "tokens of 1,000 after which another one is most likely, INT8 dynamic and FP32",
+       .range = at_most(0),
+       .measure = [all](const Results& r) -> std::optional<double> {
+         if (!r.find(kDynamic) || !all->contains(kFp32)) return std::nullopt;
+         const std::vector<int>&a = (*all)[kFp32].top, &b = (*all)[kDynamic].top;
+         if (a.empty() || a.size() != b.size()) return std::nullopt;
+         double other = 0;
+         for (std::size_t i = 0; i < a.size(); ++i) other += a[i] != b[i];
+         return 1000 * other / double(a.size());
+       }},
+  };
+}
+
+/// Tokens of two readings after which the same one is most likely, in percent.
+inline double agreement(const ReadResult& a, const ReadResult& b) {
+  double same = 0;
+  for (std::size_t i = 0; i < a.top.size(); ++i) same += a.top[i] == b.top[i];
+  return a.top.empty() ? 0 : 100 * same / double(a.top.size());
+}
+
+/// Bytes of the file and of the running model, what the model is still worth, and what a token moves.
+inline void show_formats(const Results& results, Report& report, const nn::TransformerSpec& spec, AllRead& all) {
+  const Config& config = report.config();
+  report.line(fmt::format("{:<16} {:>11} {:>7} {:>12} {:>11} {:>9} {:>8}  {:>11} {:>11} {:>6}", "", "file", "bits",
+                          "running", "perplexity", "of fp32", "top-1", "moved/token", "floor", "ratio"));
+  for (const Kind& kind : kinds(config)) {
+    const VariantResult* const r = results.find(kind.name);
+    if (!r || !all.contains(kind.name)) continue;
+    const ReadResult& read = all[kind.name];
+    const ModelBytes bytes = bytes_of(spec, kind);
+    const std::size_t quantised = [&] {
+      std::size_t count = 0;
+      for (const nn::TensorShape& shape : nn::tensors_of(spec)) count += is_quantised(shape) ? shape.count() : 0;
+      return count;
+    }();
+    const double batch = double(config.batch);
+    std::string worth = fmt::format("{:>11} {:>9} {:>8}", "-", "-", "-");
+    if (!read.top.empty() && all.contains(kFp32) && !all[kFp32].top.empty())
+      worth = fmt::format("{:>11.4f} {:>7.2f} % {:>6.1f} %", std::exp(read.loss),
+                          100 * std::exp(read.loss - all[kFp32].loss), agreement(all[kFp32], read));
+    report.line(fmt::format("{:<16} {:>11} {:>7.3f} {:>12} {}  {:>11} {:>11} {:>6.2f}", kind.name,
+                            format_bytes(bytes.all.stored), 8 * double(bytes.quantised.stored) / double(quantised),
+                            format_bytes(r->peak_allocated), worth, format_bytes(std::size_t(read.moved / batch)),
+                            format_bytes(std::size_t(read.floor / batch)), read.moved / read.floor));
+    std::string key = kind.name;
+    for (char& c : key) c = c == ' ' || c == ',' ? '_' : c;
+    report.figure("file_bytes_" + key, double(bytes.all.stored));
+    report.figure("moved_bytes_" + key, read.moved / batch);
+    if (!read.top.empty()) report.figure("perplexity_" + key, std::exp(read.loss));
+    report.check(read.moved >= read.floor, fmt::format("{}: a token moves less than its floor", kind.name));
+  }
+  const Kind kept{kInt8, {.form = Form::int8_row}, config.options[kRest] == "bf16"};
+  const ModelBytes bytes = bytes_of(spec, kept);
+  report.line(
+      fmt::format("(file: tensors without the header. bits: of a weight of the linear layers. Norms, embedding "
+                  "and head stay in {}: {}.",
+                  config.options[kRest], format_bytes(bytes.all.stored - bytes.quantised.stored)));
+  report.line(
+      " floor: weights and cache, each read once. Batch 1 needs them for every token; a larger one shares the "
+      "weights.)");
+  report.line("");
+}
+
+/// What a round trip through a format does to a matrix: root mean square of the error / of the weights, in percent.
+inline double round_trip_error(const Config& config, const Source& source, std::size_t tensor, const Format& format) {
+  const nn::TensorShape& shape = source.shapes()[tensor];
+  double error = 0, all = 0;
+  Ledger ledger;
+  with_context(config, kUnlimited, ledger, [&](Context& context) {
+    Matrix<float> matrix(context, format, shape.name, shape.rows, shape.columns);
+    Loading loading(context, loading_bytes(format, shape.rows, shape.columns));
+    const auto fill = [&](Context& c, std::size_t first, std::size_t count, float* to) {
+      source.piece(c, tensor, first, count, to);
+    };
+    matrix.encode(context, loading, fill);
+    const std::size_t piece = piece_of(format, matrix.count(), shape.columns);
+    auto back = context.buffer<float>(piece, Category::workspace, "weights again");
+    std::vector<float> was(piece), is(piece);
+    for (std::size_t first = 0; first < matrix.count(); first += piece) {
+      const std::size_t here = std::min(piece, matrix.count() - first);
+      fill(context, first, here, loading.piece.data());
+      matrix.decode(context, first, here, back.data());
+      for (const auto& [to, from] : {std::pair{&was, loading.piece.data()}, {&is, back.data()}})
+        CUDA_CHECK(cudaMemcpyAsync(to->data(), from, here * sizeof(float), cudaMemcpyDeviceToHost, context.stream()));
+      context.synchronize();
+      for (std::size_t i = 0; i < here; ++i)
+        error += (double(is[i]) - was[i]) * (double(is[i]) - was[i]), all += double(was[i]) * was[i];
+    }
+  });
+  return 100 * std::sqrt(error / all);
+}
+/// Bits and error of a layer's largest matrix: INT4 in groups of several sizes, beside the other formats.
+inline void show_groups(Report& report, const Source& source) {
+  std::size_t tensor = 0;
+  for (std::size_t i = source.shapes().size(); i-- > 0;)
+    if (is_quantised(source.shapes()[i]) &&
+        source.shapes()[i].count() >= source.shapes()[tensor].count() * (tensor > 0))
+      tensor = i;
+  const nn::TensorShape& shape = source.shapes()[tensor];
+  const double count = double(shape.count());
+  report.line(fmt::format("{}, {} x {}: bits of a weight, and error of a round trip (of the root mean square)",
+                          shape.name, shape.rows, shape.columns));
+  std::string line;
+  const auto show = [&](const std::string& name, const Format& format) {
+    const double bits = 8 * double(matrix_bytes(format, shape.rows, shape.columns, 4).stored) / count;
+    const std::string error =
+        planning() ? "-" : fmt::format("{:.2f} %", round_trip_error(report.config(), source, tensor, format));
+    report.line(fmt::format("  {:<20} {:>7.3f} {:>9}", name, bits, error));
+  };
+  show("int8 per tensor", {.form = Form::int8_tensor});
+  show("int8 per row", {.form = Form::int8_row});
+  for (const std::size_t group : {16, 32, 64, 128, 256, 1024})
+    if (shape.count() % group == 0)
+      show(fmt::format("int4, groups of {}", group), {.form = Form::int4, .group = group});
+  show("nf4, blocks of 64", {.form = Form::nf4});
+  report.line("");
+}
+
+/// Which cards hold the peak; a twentieth of the printed memory is left for the context and the driver.
+inline void show_cards(const Results& results, Report& report) {
+  std::vector<std::string> lines;
+  bool all_hold = true;
+  for (const VariantResult& result : results) {
+    std::map<double, std::string> of_size;  // cards that hold it, by GB
+    std::size_t holding = 0;
+    for (const Card& card : cards()) {
+      if (double(result.predicted_peak()) > 0.95e9 * card.memory_gb) continue;
+      std::string& names = of_size[card.memory_gb];
+      names += (names.empty() ? "" : ", ") + std::string(card.title);
+      ++holding;
+    }
+    all_hold = all_hold && holding == cards().size();
+    lines.push_back(fmt::format("  {:<16} {:>11}  {:>2} of {} cards", result.name,
+                                format_bytes(result.predicted_peak()), holding, cards().size()));
+    if (holding)
+      lines.back() += fmt::format(", the smallest with {:.0f} GB: {}", of_size.begin()->first, of_size.begin()->second);
+  }
+  if (all_hold) return;
+  report.line("held by (a twentieth of a card's memory left for context and libraries):");
+  for (const std::string& line : lines) report.line(line);
+  report.line("");
+}
+
+}  // namespace oomlab::quantisation

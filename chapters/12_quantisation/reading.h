@@ -1,0 +1,262 @@
+#pragma once
+// Reading a text with a quantised decoder, one token a sequence at a time, as generation does: every token reads all
+// weights once. What comes out is the loss of each token, and which token the model would have written there.
+
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../11_inference/cached_attention.h"
+#include "../11_inference/generation.h"
+#include "harness/variant.h"
+#include "model.h"
+#include "nn/decoder_ops.h"
+#include "nn/read_loss.h"
+#include "nn/transformer_ops.h"
+#include "products.h"
+#include "train/text_training.h"
+
+namespace oomlab::quantisation {
+
+/// `batches` times `sequences` sequences of `seq` tokens.
+struct Read {
+  std::size_t sequences, seq, batches;
+};
+
+/// What reading came to.
+struct ReadResult {
+  double loss = 0;       ///< mean of a token, in nats; 0 in plan mode
+  std::vector<int> top;  ///< of each token, the one that is most likely to follow; empty in plan mode
+  double moved = 0;      ///< bytes that a step's kernels read and write, the mean of all steps
+  double floor = 0;      ///< of these, weights and past keys and values, each read once
+};
+using AllRead = std::map<std::string, ReadResult>;
+
+template <class T>
+class Reading final : public Workload {
+ public:
+  /// `save`: where the model is written to, once; empty: nowhere. Throws as Model().
+  Reading(Context& context, const Source& source, const Format& format, const QuantisedFile* file,
+          const data::TextSampler& text, const Read& of, std::string name, std::shared_ptr<AllRead> all,
+          const std::string& save)
+      : context_(context),
+        of_(of),
+        name_(std::move(name)),
+        all_(std::move(all)),
+        model_(context, source, format, file),
+        frequencies_(nn::rotary_frequencies(source.spec().rotary, source.spec().depth())),
+        cache_(cache_shape(source.spec(), of)),
+        scratch_(context, format.dynamic ? of.sequences : 0, widest_input(source.spec()),
+                 widest_output(source.spec())) {
+    if (!save.empty() && !planning()) save_quantised(context, model_, save);
+    const nn::TransformerSpec& spec = source.spec();
+    const auto buffer = [&](auto& to, std::size_t count, Category category, const char* tag) {
+      using Buffer = std::remove_reference_t<decltype(to)>;
+      to = Buffer(context.memory(), context.stream(), count, category, tag);
+    };
+    const std::size_t b = of.sequences;
+    buffer(x_, checked_product(b, spec.width), Category::activations, "residual rows");
+    buffer(narrow_, x_.size(), Category::activations, "norm, or what is attended to");
+    buffer(wide_, checked_product(b, widest_output(spec)), Category::activations, "QKV, or gate and up");
+    buffer(logits_, checked_product(b, spec.vocabulary), Category::activations, "logits");
+    for (std::size_t i = 0; i < b; ++i) {
+      caches_.emplace_back();
+      buffer(caches_.back(), cache_.block_bytes(), Category::activations, "KV cache");
+    }
+    buffer(tokens_, checked_product(b, of.seq), Category::data, "tokens");
+    buffer(labels_, tokens_.size(), Category::data, "labels");
+    buffer(positions_, tokens_.size(), Category::workspace, "positions");
+    buffer(first_, b, Category::workspace, "which cache a row has");
+    buffer(table_, b, Category::workspace, "where caches are");
+    buffer(losses_, checked_product(tokens_.size(), of.batches), Category::workspace, "losses of tokens");
+    buffer(top_, losses_.size(), Category::workspace, "most likely tokens");
+    buffer(loss_, 1, Category::workspace, "loss");
+    upload_tables();
+    samples_ = text.samples(0, planning() ? b : b * of.batches);
+  }
+
+  /// All sequences.
+  void step() override {
+    const Phase phase(context_.ledger(), "forward");
+    moved_ = floor_ = 0;
+    std::size_t steps = 0;
+    for (std::size_t batch = 0; batch < of_.batches && !(planning() && batch); ++batch) {
+      if (!planning()) upload_batch(batch);
+      // What a plan counts grows evenly with the position: the first and the last have the mean of all.
+      const std::size_t stride = planning() ? std::max<std::size_t>(1, of_.seq - 1) : 1;
+      for (std::size_t p = 0; p < of_.seq; p += stride, ++steps) token(batch * of_.seq + p, p);
+    }
+    nn::scaled_sum(context_, losses_.data(), losses_.size(), 1.0f / static_cast<float>(losses_.size()), loss_.data());
+    ReadResult& result = (*all_)[name_];
+    result.moved = moved_ / static_cast<double>(steps);
+    result.floor = floor_ / static_cast<double>(steps);
+  }
+  std::size_t samples_per_step() const override { return of_.sequences * of_.seq * of_.batches; }
+  /// The mean loss of a token, in nats.
+  double figure() override {
+    ReadResult& result = (*all_)[name_];
+    result.loss = nn::read_loss(context_, loss_);
+    if (planning()) return 0;
+    result.top.resize(top_.size());
+    CUDA_CHECK(
+        cudaMemcpyAsync(result.top.data(), top_.data(), top_.bytes(), cudaMemcpyDeviceToHost, context_.stream()));
+    context_.synchronize();
+    return result.loss;
+  }
+  /// Of the losses of all tokens.
+  std::uint64_t fingerprint() override {
+    return nn::fingerprint(context_, losses_.data(), losses_.size() * sizeof(float));
+  }
+
+  /// Peak bytes by category: the weights, and with them either what loading needs, or all that reading does.
+  static ByCategory predicted(const nn::TransformerSpec& spec, const Format& format, const Read& of) {
+    const ModelBytes model = model_bytes(spec, format, sizeof(T));
+    PeakTracker ledger;
+    ledger.add(Category::parameters, model.all.allocated);
+    ledger.add(Category::workspace, model.loading.total());
+    ledger.drop(Category::workspace, model.loading.total());
+    const auto add = [&](Category category, std::size_t count, std::size_t element) {
+      ledger.add(category, round_to_granule(checked_product(count, element)));
+    };
+    const std::size_t b = of.sequences, tokens = checked_product(b, of.seq);
+    if (format.dynamic)
+      ledger.add(Category::workspace, DynamicScratch::bytes(b, widest_input(spec), widest_output(spec)));
+    for (int twice = 0; twice < 2; ++twice) add(Category::activations, checked_product(b, spec.width), sizeof(T));
+    add(Category::activations, checked_product(b, widest_output(spec)), sizeof(T));
+    add(Category::activations, checked_product(b, spec.vocabulary), sizeof(float));
+    ledger.add(Category::activations, checked_product(b, cache_shape(spec, of).counted_block_bytes()));
+    for (int twice = 0; twice < 2; ++twice) add(Category::data, tokens, sizeof(int));
+    add(Category::workspace, tokens, sizeof(int));
+    add(Category::workspace, b, sizeof(int));
+    add(Category::workspace, b, sizeof(std::byte*));
+    add(Category::workspace, checked_product(tokens, of.batches), sizeof(float));
+    add(Category::workspace, checked_product(tokens, of.batches), sizeof(int));
+    add(Category::workspace, 1, sizeof(float));
+    return ledger.peak().at_peak;
+  }
+
+ private:
+  static std::size_t widest_input(const nn::TransformerSpec& spec) { return std::max(spec.width, spec.hidden()); }
+  static std::size_t widest_output(const nn::TransformerSpec& spec) {
+    return std::max(spec.qkv_width(), spec.before_activation());
+  }
+  static inference::CacheShape cache_shape(const nn::TransformerSpec& spec, const Read& of) {
+    return inference::cache_shape<T>(spec.layers, spec.keys(), spec.depth(), of.seq);
+  }
+
+  void upload_tables() {
+    if (planning()) return;
+    const std::size_t b = of_.sequences;
+    std::vector<int> positions(b * of_.seq), first(b);
+    std::vector<std::byte*> table(b);
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int>(i / b);
+    for (std::size_t i = 0; i < b; ++i) first[i] = static_cast<int>(i), table[i] = caches_[i].data();
+    copy(positions_, positions), copy(first_, first), copy(table_, table);
+    context_.synchronize();
+  }
+  // Tokens and labels, one position after the other.
+  void upload_batch(std::size_t batch) {
+    const std::size_t b = of_.sequences;
+    std::vector<int> tokens(b * of_.seq), labels(tokens.size());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::size_t from = (batch * b + i % b) * of_.seq + i / b;
+      tokens[i] = samples_.tokens[from], labels[i] = samples_.labels[from];
+    }
+    copy(tokens_, tokens), copy(labels_, labels);
+    context_.synchronize();
+  }
+  template <class Value>
+  void copy(DeviceBuffer<Value>& to, const std::vector<Value>& from) {
+    CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), from.size() * sizeof(Value), cudaMemcpyHostToDevice,
+                               context_.stream()));
+  }
+
+  // The next token of each sequence, at position p; the results go to row `to` of losses and tops.
+  void token(std::size_t to, std::size_t p) {
+    const nn::TransformerSpec& spec = model_.spec();
+    const std::size_t b = of_.sequences, c = spec.width, hidden = spec.hidden(), classes = spec.vocabulary;
+    T *const x = x_.data(), *const narrow = narrow_.data(), *const wide = wide_.data();
+    gather(model_.embedding(), tokens_.data() + p * b);
+    inference::CachedRows cached{table_.data(), first_.data(), positions_.data() + p * b, 0, spec.keys(),
+                                 spec.depth(),  of_.seq,       cache_.scales_at()};
+    for (; cached.layer < spec.layers; ++cached.layer) {
+      const auto w = model_.layer(cached.layer);
+      norm(x, w.norm1, narrow);
+      linear(*w.qkv, {narrow, c}, w.qkv_bias, wide, false);
+      nn::rotate_heads(context_, wide, spec.qkv_width(), b, spec.heads + spec.keys(), spec.depth(), frequencies_,
+                       {.of_row = cached.position});
+      inference::attend_cached(context_, wide, narrow, cached, false, b, spec.heads, b * (p + 1));
+      attended(p);
+      linear(*w.projection, {narrow, c}, nullptr, x, true);
+      norm(x, w.norm2, narrow);
+      linear(*w.gate_up, {narrow, c}, nullptr, wide, false);
+      nn::swiglu_forward(context_, wide, wide, 2 * hidden, b, hidden);
+      moved_ += double(3 * b * hidden * sizeof(T));
+      linear(*w.contract, {wide, 2 * hidden}, nullptr, x, true);
+    }
+    norm(x, model_.final_norm(), narrow);
+    inference::row_products<T>(context_, {narrow, c}, model_.head(), nullptr, logits_.data(), b, c, classes);
+    weights_read(double(classes * c * sizeof(T)), tiles());
+    moved_ += double(b * (c * sizeof(T) + 3 * classes * sizeof(float)));
+    nn::cross_entropy(context_, logits_.data(), labels_.data() + p * b, losses_.data() + to * b, b, classes);
+    launch(inference::largest_logit_kernel, nn::shape_for_packed_rows<float>(b, classes), context_.stream(),
+           logits_.data(), top_.data() + to * b, b, classes, nn::packs_fit<float>(classes, logits_.data()));
+  }
+  void gather(const T* embedding, const int* tokens) {
+    const std::size_t b = of_.sequences, c = model_.spec().width;
+    launch(inference::gather_rows_kernel<T>, nn::shape_for_packed_rows<T>(b, c), context_.stream(), embedding, tokens,
+           x_.data(), b, c, nn::packs_fit<T>(c, embedding, x_.data()));
+    weights_read(double(b * c * sizeof(T)), 1);
+    moved_ += double(b * c * sizeof(T));
+  }
+  void norm(const T* from, const T* gamma, T* to) {
+    const nn::TransformerSpec& spec = model_.spec();
+    nn::rms_norm_forward(context_, from, gamma, to, nullptr, of_.sequences, spec.width, spec.epsilon);
+    weights_read(double(spec.width * sizeof(T)), 1);
+    moved_ += double(2 * of_.sequences * spec.width * sizeof(T));
+  }
+  void linear(const Matrix<T>& matrix, Rows<T> from, const T* bias, T* to, bool add) {
+    const std::size_t b = of_.sequences;
+    multiply(context_, matrix, from, bias, to, b, add, scratch_);
+    const bool at_once = matrix.format().dynamic && library_takes(b, matrix.width(), matrix.rows());
+    weights_read(double(matrix.stored_bytes()), at_once ? 1 : tiles());
+    if (bias) weights_read(double(matrix.rows() * sizeof(T)), 1);
+    moved_ += double(b * sizeof(T) * (matrix.width() + matrix.rows() * (add ? 2 : 1)));
+    if (matrix.format().dynamic) moved_ += double(2 * b * (matrix.width() + 4 * matrix.rows()));
+  }
+
+  // Bytes that kernels read and write, as they are written: each of their operands once, but for weights, which are
+  // read again for every kRowsOfTile rows.
+  std::size_t tiles() const { return (of_.sequences + kRowsOfTile - 1) / kRowsOfTile; }
+  void weights_read(double bytes, std::size_t times) { floor_ += bytes, moved_ += bytes * double(times); }
+  void attended(std::size_t p) {
+    const nn::TransformerSpec& spec = model_.spec();
+    const double b = double(of_.sequences), key_and_value = double(2 * spec.keys() * spec.depth() * sizeof(T));
+    floor_ += b * double(p) * key_and_value;
+    moved_ += b * double(p + 2) * key_and_value;                            // those of this token are written, and read
+    moved_ += b * double((3 * spec.qkv_width() + spec.width) * sizeof(T));  // rotated, and read
+  }
+
+  Context& context_;
+  Read of_;
+  std::string name_;
+  std::shared_ptr<AllRead> all_;
+  Model<T> model_;
+  nn::RotaryFrequencies frequencies_;
+  inference::CacheShape cache_;
+  DynamicScratch scratch_;
+  DeviceBuffer<T> x_, narrow_, wide_;
+  DeviceBuffer<float> logits_, losses_, loss_;
+  std::vector<DeviceBuffer<std::byte>> caches_;
+  DeviceBuffer<int> tokens_, labels_, positions_, first_, top_;
+  DeviceBuffer<std::byte*> table_;
+  data::TokenSamples samples_;
+  double moved_ = 0, floor_ = 0;
+};
+
+}  // namespace oomlab::quantisation

@@ -1,0 +1,91 @@
+#pragma once
+// Where weights come from, a piece of a tensor at a time: a safetensors file, the small decoder that ships with the
+// course, or random numbers. A matrix that is quantised on its way is then never on the device as a whole.
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../11_inference/weights.h"
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "nn/checkpoint.h"
+#include "nn/ops.h"
+#include "nn/transformer.h"
+
+namespace oomlab::quantisation {
+
+/// A model's tensors, in the order of nn::tensors_of().
+class Source {
+ public:
+  /// Those of inference::weights_file(), or random ones. Throws as that does.
+  Source(nn::TransformerSpec spec, const std::optional<std::string>& file)
+      : spec_(std::move(spec)), shapes_(nn::tensors_of(spec_)), file_(inference::weights_file(spec_, file)) {
+    if (file_) entries_ = nn::checkpoint_tensors(spec_, shapes_);
+  }
+  const nn::TransformerSpec& spec() const noexcept { return spec_; }
+  const std::vector<nn::TensorShape>& shapes() const noexcept { return shapes_; }
+  /// Whether somebody trained them.
+  bool trained() const noexcept { return file_ != nullptr; }
+
+  /// Elements first ... first + count - 1 of tensor i, as FP32, to `to` on the device, on the context's stream. Throws
+  /// nn::StateFileError, with one line that names the tensor, for a value that is not finite.
+  void piece(Context& context, std::size_t i, std::size_t first, std::size_t count, float* to) const {
+    if (planning()) return;
+    if (!file_) return random_piece(context, i, first, count, to);
+    std::vector<float> values;
+    for (const nn::CheckpointTensor& entry : entries_) {
+      const std::size_t begin = std::max(first, entry.first),
+                        end = std::min(first + count, entry.first + entry.count());
+      if (entry.tensor != i || begin >= end) continue;
+      values.resize(end - begin);
+      read(entry, begin - entry.first, values);
+      CUDA_CHECK(cudaMemcpyAsync(to + (begin - first), values.data(), values.size() * sizeof(float),
+                                 cudaMemcpyHostToDevice, context.stream()));
+      context.synchronize();  // before `values` are others
+    }
+  }
+
+ private:
+  // As a model begins, but that it does not matter which part of it one asks for.
+  void random_piece(Context& context, std::size_t i, std::size_t first, std::size_t count, float* to) const {
+    const nn::TensorShape& shape = shapes_[i];
+    if (shape.name.ends_with("gamma")) return nn::fill(context, to, count, 1.0f);
+    const float bound = std::sqrt(3.0f) * 0.02f * std::sqrt(768.0f / static_cast<float>(spec_.width));
+    nn::fill_uniform_part(
+        context, to, {.rows = 1, .columns = count, .first_row = 0, .first_column = first, .all_columns = shape.count()},
+        bound, inference::kWeightSeed, i);
+  }
+  void read(const nn::CheckpointTensor& wanted, std::size_t first, std::vector<float>& to) const {
+    const nn::SafetensorsEntry& entry = *file_->find(wanted.name);
+    const std::size_t element = nn::bytes_of(entry.dtype);
+    std::vector<std::byte> bytes(to.size() * element);
+    file_->read(entry, first * element, bytes);
+    const auto convert = [&]<class From>(From value) {
+      for (std::size_t k = 0; k < to.size(); ++k) {
+        std::memcpy(&value, bytes.data() + k * sizeof value, sizeof value);
+        to[k] = static_cast<float>(value);
+      }
+    };
+    if (entry.dtype == nn::Dtype::f32)
+      convert(float{});
+    else if (entry.dtype == nn::Dtype::f16)
+      convert(__half{});
+    else
+      convert(__nv_bfloat16{});
+    for (const float v : to)
+      if (!std::isfinite(v))
+        throw nn::StateFileError("'" + file_->path() + "' has a tensor '" + wanted.name + "' with a weight of " +
+                                 (std::isnan(v) ? "NaN" : "infinity") + ", which no scale fits");
+  }
+
+  nn::TransformerSpec spec_;
+  std::vector<nn::TensorShape> shapes_;
+  std::shared_ptr<const nn::SafetensorsFile> file_;
+  std::vector<nn::CheckpointTensor> entries_;  // of the file
+};
+
+}  // namespace oomlab::quantisation

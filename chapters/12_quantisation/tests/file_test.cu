@@ -21,7 +21,7 @@ class Files : public ::testing::Test {
   std::string path(const char* name) const { return folder / name; }
 
   const Source source{bytes_llama(), std::nullopt};
-  const Read of{.sequences = 1, .seq = 16, .batches = 1};
+  const Read of{.sequences = 1, .seq = 4, .batches = 1};
 
   /// f() throws nn::StateFileError with one line that has these words.
   template <class F>
@@ -73,7 +73,7 @@ TEST_F(Files, GiveBackWhatWasSaved) {
   Reader<Bf16> half(source, {.form = Form::nf4}, of, nullptr, path("half"));
   const QuantisedFile open(path("half"));
   Reader<float> wide(source, {.form = Form::nf4}, of, &open);
-  EXPECT_NEAR(half.read().loss, wide.read().loss, 0.05);
+  EXPECT_NEAR(half.read().loss, wide.read().loss, 0.1);
 }
 
 TEST_F(Files, OfAnotherModelAreRefused) {

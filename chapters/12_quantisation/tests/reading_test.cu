@@ -19,7 +19,7 @@ const Format kQuantisedFormats[] = {kInt8Tensors, kInt8Rows, kInt4Groups, kNf4Bl
 
 TEST(Reading, InFp32IsThePassWithoutACache) {
   const Source source(bytes_llama(), std::nullopt);
-  const Read of{.sequences = 3, .seq = 40, .batches = 1};
+  const Read of{.sequences = 3, .seq = 4 * OOMLAB_ROUNDS, .batches = 1};
   Reader<float> reader(source, {}, of);
   const ReadResult& read = reader.read();
 
@@ -42,20 +42,21 @@ TEST(Reading, InFp32IsThePassWithoutACache) {
   }
   loss /= double(of.sequences * of.seq);
   EXPECT_NEAR(read.loss, loss, 1e-5);
-  EXPECT_LT(loss, 1.0);  // it is trained
+  EXPECT_LT(loss, 3.0);  // it is trained: one that is not has 5.5
 }
 
 // However many sequences are read side by side: the same losses, and in INT8 the same through cuBLAS.
 TEST(Reading, DoesNotDependOnTheBatch) {
-  const Source source(bytes_llama(), std::nullopt);
+  const Source source(nn::parse_transformer("llama:1-4-2-16-24"), std::nullopt);
   for (const Format& format : {Format{}, kInt8Rows, kInt4Groups, kNf4Blocks, kInt8Dynamic}) {
-    Reader<float> alone(source, format, {.sequences = 1, .seq = 24, .batches = 16}),
-        together(source, format, {.sequences = 16, .seq = 24, .batches = 1});
+    Reader<float> alone(source, format, {.sequences = 1, .seq = 4, .batches = 16}),
+        together(source, format, {.sequences = 16, .seq = 4, .batches = 1});
     EXPECT_NEAR(alone.read().loss, together.read().loss, 2e-6) << name_of(format.form);
   }
 }
 
 TEST(Reading, CostsWhatItsBitsCost) {
+  if (OOMLAB_ROUNDS < 10) GTEST_SKIP() << "a thousand tokens in every format take minutes under a sanitizer";
   const Source source(bytes_llama(), std::nullopt);
   const Read of{.sequences = 8, .seq = 128, .batches = 1};
   Reader<float> full(source, {}, of);
@@ -86,15 +87,15 @@ TEST(Reading, CostsWhatItsBitsCost) {
 }
 
 // What is there beside codes and scales is small: pieces of weights in FP32 while they are loaded, and nothing
-// afterwards. The largest matrix has 1,048,576 weights.
+// afterwards. The largest matrix has 65,536 weights.
 TEST(Reading, NeverHasAMatrixThatIsDequantised) {
-  const nn::TransformerSpec spec = nn::parse_transformer("llama:1-8-2-256-2048");
+  const nn::TransformerSpec spec = nn::parse_transformer("llama:1-8-2-64-512");
   const Source source(spec, std::nullopt);
   const Read of{.sequences = 2, .seq = 8, .batches = 1};
   std::size_t smallest = SIZE_MAX;  // of the matrices, dequantised
   for (const nn::TensorShape& shape : source.shapes())
     if (is_quantised(shape)) smallest = std::min(smallest, 4 * shape.count());
-  ASSERT_EQ(smallest, 4 * 256 * 256u);
+  ASSERT_EQ(smallest, 4 * 64 * 64u);
   for (const Format& format : kQuantisedFormats) {
     SCOPED_TRACE(name_of(format.form));
     Reader<float> reader(source, format, of);
@@ -110,9 +111,9 @@ TEST(Reading, NeverHasAMatrixThatIsDequantised) {
       if (tag.ends_with("codes")) ++codes;
       if (tag.ends_with("codes") || tag == "token embedding") continue;
       if (tag == "weights on their way")  // an eighth of the largest
-        EXPECT_LE(event.requested, 4 * 2 * 2048 * 256 / 8u + kGranule);
+        EXPECT_LE(event.requested, 4 * 2 * 512 * 64 / 8u + kGranule);
       else
-        EXPECT_LT(event.requested, smallest / 2) << tag;
+        EXPECT_LT(event.requested, smallest) << tag;
     }
     EXPECT_EQ(codes, 4u);
   }

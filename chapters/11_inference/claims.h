@@ -87,7 +87,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
          if (!r.find(kPaged) || !served->contains(kPaged)) return std::nullopt;
          return (*served)[kPaged].counts.waste();
        },
-       .here = "shorter requests end sooner in their last block"},
+       .here = "in shorter requests the last block, half empty, is a larger share"},
       {.text = "pages serve 2 to 4 times the requests",
        .what = "requests at a time on the average, paged / contiguous",
        .range = between(2, 4),

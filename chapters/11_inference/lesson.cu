@@ -27,12 +27,6 @@ void require(bool good, const char* what) {
 }
 #define CHECK(call) require((call) == 0, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
-__global__ void fill(float* p, size_t n, float scale, unsigned seed) {  // pseudo-random, between -scale and scale
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-    const unsigned hash = (unsigned(i) + (seed << 20) + 1) * 2654435761u;
-    p[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
-  }
-}
 __global__ void add_silu(const float* x, const float* h, float* y) {  // y may be h: a number is read, then written
   for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
     y[i] = x[i] + h[i] / (1 + expf(-h[i]));
@@ -68,6 +62,13 @@ float* forward(float* x, const float* weights, int layers, std::vector<float*>* 
   }
   if (spare) release(spare, count);
   return x;
+}
+
+__global__ void fill(float* p, size_t n, float scale, unsigned seed) {  // pseudo-random, between -scale and scale
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    const unsigned hash = (unsigned(i) + (seed << 20) + 1) * 2654435761u;
+    p[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
+  }
 }
 
 struct Run {

@@ -1,7 +1,7 @@
 // Chapter 11, inference: no graph, and a cache of pages.
 //
-// The problem   A model that is only asked runs out of memory all the same: of a graph that no backward pass reads, of
-//               predictions that pile up on the device, of a cache that reserves for the longest answer.
+// The problem   In inference a model runs out of memory all the same: for a graph that no backward pass reads, for
+//               predictions that pile up on the device, for a cache that reserves for the longest answer.
 // The idea      Keep what somebody will read. Two buffers take turns for all layers; predictions go to the host, batch
 //               by batch; keys and values lie in pages of 16 tokens, handed out as answers grow. What still does not
 //               fit runs on the processor.

@@ -1,6 +1,6 @@
 // Chapter 12, quantisation: fewer bits per weight.
 //
-// The problem   A model that is only asked is mostly weights, and they do not fit. Every token reads all of them.
+// The problem   In inference a model is mostly weights, and they do not fit. Every token reads all of them.
 // The idea      Store them in 8 or 4 bits, with a scale for each row or group. Multiply the codes as they are: make
 //               weights in registers, a few at a time, and never the matrix.
 // The bytes     of n weights in r rows. INT8: n + 4 r. INT4 in groups of g: n/2 + 2.5 n/g. NF4: n/2 + n/64 + n/4096

@@ -70,7 +70,6 @@ __global__ void fill(float* p, size_t n, float scale, unsigned seed) {  // pseud
     p[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
   }
 }
-
 struct Run {
   size_t peak;
   std::vector<size_t> live;   // bytes before the first batch, and after each

@@ -14,7 +14,7 @@ DIAGNOSES = ("too_big_for_the_card", "live_tensors_fill_it", "fragmentation", "o
              "host_memory", "kv_cache_or_pool_reservation", "not_enough_information")
 
 # What a process has on a card beside its tensors: the CUDA context, and the workspaces of cuBLAS, cuDNN and NCCL.
-CONTEXT = GIB
+CONTEXT = GIB // 2
 # Others that hold less than this share of the card are not what fills it.
 OTHERS_SHARE = fractions.Fraction(1, 10)
 # Where others hold more than this process does, pieces that are a smaller share of the card than this are not the cause.
@@ -288,8 +288,13 @@ def diagnose(account):
         held = s.get("reserved") or allocated
         if asked.bytes > limit.bytes or (held and held.bytes + asked.bytes > limit.bytes and not (free and free.bytes < asked.bytes)):
             return "limit_set_by_user"
+    if free is None and capacity and allocated and (allocated + asked).low > capacity.high:
+        return "live_tensors_fill_it"
     if free is None or (free.low >= asked.high and free.bytes > REMAINDER):
         return "not_enough_information"  # enough was free, and yet it failed
+    own = s.get("own_outside")
+    if capacity and own and own.bytes <= 2 * GIB and (asked + own).low > capacity.high:
+        return "too_big_for_the_card"  # not even with nothing else in this process
     others = account.held_by_others()
     others_fill_it = (others is not None and capacity is not None and allocated is not None
                       and others >= capacity.bytes * OTHERS_SHARE and allocated.bytes + asked.bytes <= capacity.bytes)
@@ -300,4 +305,6 @@ def diagnose(account):
         return "not_enough_information"
     if cached is None:
         return "live_tensors_fill_it" if allocated.bytes >= capacity.bytes * LIVE_SHARE else "not_enough_information"
+    if own and not others_fill_it and allocated.bytes + asked.bytes <= capacity.bytes and own.bytes > allocated.bytes:
+        return "not_enough_information"  # this process fills it, but not PyTorch's tensors
     return "other_process" if others_fill_it else "live_tensors_fill_it"

@@ -59,13 +59,14 @@ def find(stream):
             if found:
                 if best is None or rule.rank < best_rule.rank:
                     best, best_rule = found, rule
-                others[rule.name] = found.message.framework
+                if rule.rank < 3:  # "OutOfMemoryError" stands before nearly every message
+                    others[rule.name] = found.message.framework
             else:
                 in_vain[rule.trigger] += 1
         keep = max(0, limit - BEFORE)
         buffer, scanned = buffer[keep:], limit - keep
     if best:
-        best.others = tuple(sorted({name for name in others.values()} - {best.message.framework}))
+        best.others = tuple(sorted({name for name in others.values() if name.split(",")[0] != best.message.framework.split(",")[0]}))
     return best
 
 

@@ -67,8 +67,14 @@ def tensorflow_pool(before, after):
         return None  # a warning: it went on with another algorithm
     groups = after.first(rf"trying\s+to\s+allocate\s+{SIZE}(?:\s+\(rounded\s+to\s+(\d+)\))?")
     asked = read_size(*groups[:2]) if groups else None
+    rounded = exact(int(groups[2])) if groups and groups[2] else None
+    if rounded and asked and abs(rounded.bytes - asked.bytes) <= asked.half:
+        asked = rounded
     m = message("tensorflow_pool", "TensorFlow", after.loose, asked=asked,
                 device=number(after.first(r"Allocator\s+\(GPU_(\d+)_bfc\)")))
+    if after.has(r"Allocator\s+\(\w*(?:host|cpu)\w*\)\s+ran"):
+        m.verdict = "host_memory"
+        return m
     return in_pool(m, *pool_figures(Text(""), after))
 
 
@@ -87,7 +93,7 @@ def xla_graph(before, after):
     return message("xla_graph", "JAX (XLA)", after.loose, "kv_cache_or_pool_reservation", facts={"pool_took_all"})
 
 
-@rule("xla_device", "from device", r"failed to allocate [\d.,]+~[kmgt]?i?b? \([\d.,]+ bytes\) from device")
+@rule("xla_device", "from device", r"failed to allocate [\d.,]+~[kmgt]?i?b? \([\d.,]+ bytes\) from device", rank=2)
 def xla_device(before, after):
     return message("xla_device", "TensorFlow or JAX (XLA)", after.loose, "not_enough_information", facts={"pool"},
                    asked=exact(int(re.sub(r"\D", "", after.first(rf"\(({NUMBER})\s+bytes\)")[0]))))
@@ -150,18 +156,22 @@ def llama(before, after):
     if size is None and not asked:
         size = text.whole(r"buffer\s+of\s+size\s+(\d+)\b") or text.whole(r"allocation\s+of\s+size\s+(\d+)\b") \
             or text.size(rf"failed\s+to\s+allocate\s+buffer,\s+size\s+=\s+{SIZE}")
+    whole = text.whole(r"buffer\s+of\s+size\s+(\d+)\b")
+    if size and whole and abs(whole.bytes - size.bytes) <= size.half:
+        size = whole
     device = int(asked[2]) if asked else number(text.first(r"failed\s+to\s+allocate\s+CUDA(\d+)\s+buffer"))
     cache = text.has(r"kv[\s_-]*cache|kv_self|llama_kv") or near.has(r"llama_kv_cache\w*:.{0,80}$")
     return message("llama", "llama.cpp", text.loose, "kv_cache_or_pool_reservation" if cache else "not_enough_information",
                    device=device, asked=size, facts={"kv_cache"} if cache else ())
 
 
-@rule("llama_host", "pinned", r"failed to allocate [\d.,]+~mi?b of pinned memory")
+@rule("llama_host", "pinned", r"failed to allocate [\d.,]+~mi?b of pinned memory", rank=2)
+@rule("llama_host", "attempted to", r"insufficient memory \(attempted to allocate")
 @rule("llama_host", "cpu_buffer", r"cpu_buffer_type_alloc_buffer: failed to allocate buffer of size")
 def llama_host(before, after):
     text = Text(after.lines[0])
     return message("llama_host", "llama.cpp", text.loose, "host_memory", facts={"pinned"} if text.has("pinned") else (),
-                   asked=text.size(rf"failed\s+to\s+allocate\s+{SIZE}\s+of\s+pinned") or text.whole(r"of\s+size\s+(\d+)\b"))
+                   asked=text.size(rf"failed\s+to\s+allocate\s+{SIZE}\s+of\s+pinned") or text.size(rf"attempted\s+to\s+allocate\s+{SIZE}") or text.whole(r"of\s+size\s+(\d+)\b"))
 
 
 @rule("ollama", "system memory", r"model requires more system memory")
@@ -172,12 +182,12 @@ def ollama(before, after):
 
 @rule("vllm_start", "free memory on", r"free memory on device")
 def vllm_start(before, after):
-    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:cuda:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)\s+on\s+startup")
+    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:[a-z]+:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)\s+on\s+startup")
     wanted = after.find(rf"utilization\s+\(({NUMBER}),\s+({NUMBER})\s+(GiB|GB)\)")
     free, capacity = (read_size(n, pair[2]) for n in pair[:2]) if pair else (None, None)
     asked = read_size(wanted[1], wanted[2]) if wanted else None
     return message("vllm_start", "vLLM", after.loose, free=free, capacity=capacity, asked=asked,
-                device=number(after.first(r"on\s+device\s+cuda:(\d+)")), facts={"at_start"})
+                device=number(after.first(r"on\s+device\s+[a-z]+:(\d+)")), facts={"at_start"})
 
 
 @rule("vllm_profile", "profiling", r"error in memory profiling")
@@ -258,6 +268,8 @@ def cpu(before, after):
 @rule("mmap", "memoryerror", r"\bmemoryerror\b", rank=3)
 def host(before, after):
     text = Text(after.lines[0])
+    if text.has(r"Too\s+many\s+open\s+files"):
+        return None
     if text.has(r"bad_alloc") and after.has(r"CUDA error|cudaError|out_of_memory"):
         return cuda(before, after)
     return message("host", "the host's allocator", text.loose, "host_memory",
@@ -277,6 +289,8 @@ def loader(before, after):
 
 @rule("killer", "memory", r"out of memory: kill(?:ed)? process \d+")
 @rule("killer", "oom-kill", r"oom[-_]kill(?:er|:| event)")
+@rule("killer", "oom_kill", r"\boom_kill events?")
+@rule("killer", "srun", r"srun: error: [^\n]{1,80}: out of memory")
 @rule("killer", "oomkilled", r"oomkilled")
 @rule("killer", "total-vm", r"killed process \d+ \([^)]*\),?(?: uid:?~\d+,)? total-vm", back=200)
 @rule("killer", "exceeded", r"exceeded (?:job|step) memory limit", rank=2)
@@ -287,7 +301,7 @@ def loader(before, after):
 def killer(before, after):
     near = Text("\n".join(before.lines[-40:]))
     text = Text("\n".join(after.lines[:12]))
-    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom-kill\s+event|memory\s+limit") \
+    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom[-_]kill\s+event|srun:|memory\s+limit") \
         or near.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|Memory\s+limit\s+reached|memory:\s+usage\s+\d+kB,\s+limit")
     m = message("killer", "the operating system", text.loose, "host_memory",
                 facts={"cgroup"} if group else (), resident=text.size(r"anon-rss:\s*(\d+)(kB)\b"),
@@ -300,6 +314,7 @@ def killer(before, after):
 # ------------------------------------------------------------------------------------------------------ NVIDIA's libraries
 
 @rule("nccl_host", "/dev/shm", r"(?:failed to extend|(?:error while )?creating shared memory segment) /dev/shm/nccl")
+@rule("nccl_host", "nccl-shm", r"(?:error while )?creating shared memory segment nccl-shm")
 @rule("nccl_host", "posix_fallocate", r"posix_fallocate failed~: no space left")
 @rule("nccl_host", "cuda host", r"failed to cuda host alloc [\d]+ bytes")
 def nccl_host(before, after):

@@ -29,13 +29,15 @@ def pytorch(before, after):
     m = message(
         "ours" if ours else "pytorch", "OOM Lab" if ours else "PyTorch", text.loose,
         device=number(text.find(r"\(\s*(?:GPU|NPU|XPU|MLU)\s+(\d+)\s*;") or text.find(r"\bGPU\s+(\d+)\s+has\s+a\s+total")),
-        asked=size(rf"tried\s+to\s+allocate\s+{SIZE}(?=\s*(?:[.(]|for\s|on\s|under\s|$))"),
-        capacity=size(rf"\(\s*\w+\s*\d*\s*;\s+{SIZE}\s+total\s+capacity", rf"total\s+capaci?ty\s+of\s+{SIZE}\s+of\s+which"),
+        asked=size(rf"tried\s+to\s+allocate\s+{SIZE}(?=\s*(?:[.(:;,!?)]|\n|for\s|on\s|under\s|$))"),
+        capacity=size(rf"\(\s*\w+\s*\d*\s*;\s+{SIZE}\s+total\s+capacity", rf"total\s+capaci?ty\s+of\s+{SIZE}\s+of\s+which",
+                      *([rf"total\s+capacity\s+of\s+{SIZE}\s*\.\s+Of\s+the"] if text.has(r"XPU\s+out\s+of\s+memory") else [])),
         free=size(rf"already\s+allocated\s*;\s+{SIZE}\s+free\b",
                   rf"total\s+capaci?ty\s+of\s+{NUMBER}\s*\w+\s+of\s+which\s+{SIZE}\s+is\s+free"),
         allocated=size(rf"total\s+capacity\s*;\s+{SIZE}\s+already\s+allocated",
                        rf"allocated\s+memory\s+{SIZE}\s+is\s+allocated\s+by\s+PyTorch", rf"This\s+run\s+has\s+{SIZE}\s+allocated"),
-        reserved=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+reserved\s+in\s+total"),
+        reserved=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+reserved\s+in\s+total",
+                      *([rf"already\s+allocated\s*;\s+{SIZE}\s+reserved\s+in\s+total"] if text.has(r"XPU\s+out\s+of\s+memory") else [])),
         cached=size(rf"(?:free|allowed)\s*;\s+{SIZE}\s+cached\b",
                     rf"(?:PyTorch|Graphs\)|pools|allocated)\s*,\s+and\s+{SIZE}\s+is\s+reserved\s+(?:by\s+PyTorch\s+)?but\s+unallocated"),
         limit=size(rf"(?:free\s*;|\.)\s+{SIZE}\s+allowed\s*;", rf"under\s+a\s+budget\s+of\s+{SIZE}"),
@@ -139,7 +141,9 @@ def mps(before, after):
                 limit=after.size(rf"max\s+allowed:\s*{SIZE}"))
     f = m.figures
     if "asked" in f and "limit" in f:
-        m.verdict = "too_big_for_the_card" if f["asked"].bytes >= f["limit"].bytes else "live_tensors_fill_it"
+        others_more = "other_allocations" in f and "allocated" in f and f["other_allocations"].bytes > f["allocated"].bytes
+        m.verdict = ("too_big_for_the_card" if f["asked"].bytes >= f["limit"].bytes else
+                     "limit_set_by_user" if others_more else "live_tensors_fill_it")
     return m
 
 

@@ -20,7 +20,8 @@ MESSAGE_LENGTH = 6000  # characters; the longest message, 256 processes listed, 
 # What loggers, launchers and comments put before a line.
 LINE_PREFIX = re.compile(r"""^(?:\s*(?:
     \[[^\]\n]{1,60}\]:? | \([^)\n]*\bpid=\d+[^)\n]*\) | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d\S* | \d\d:\d\d:\d\d\S* |
-    [\#>|*]+ | // | -(?=\s) | (?:ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL)\b:? | [\w.-]+\.(?:py|cc|cpp|cu):\d+\]?))*\s*""", re.X)
+    [\#>|*│]+ | // | [\w.-]+\s+\|(?=\s) | \[\d+,\d+\]<std(?:err|out)>: | std(?:err|out)\s?: | \d{1,4}:(?=\s) | \d\d-\d\d\ \d\d:\d\d:\d\d |
+    [EWIF]\d{4}\s\d\d:\d\d:\d\d\.\d+\s+\d+\s[\w.-]+:\d+\] | [A-Z][a-z]{2}\s+\d{1,2}\s\d\d:\d\d:\d\d\s\S+\s[^\s:\[]+(?:\[\d+\])?: | -(?=\s) | (?:ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL)\b:? | [\w.-]+\.(?:py|cc|cpp|cu):\d+\]?))*\s*""", re.X)
 
 
 class Text:
@@ -31,6 +32,7 @@ class Text:
         raw = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[\u200b\ufeff]", "", raw)
         raw = re.sub(r"\\+([nrt]|u001b\[[0-9;]*m)", "\n", raw)
         raw = re.sub(r"\\+([\"'])", r"\1", raw)
+        raw = re.sub(r"(?:\*\*|`)(?=\d)|(?<=[KMGT]iB)(?:\*\*|`)", "", raw)
         whole = raw.splitlines()
         self.lines = [LINE_PREFIX.sub("", line).rstrip() for line in whole]
         self.loose = " ".join(line for line in self.lines if line)

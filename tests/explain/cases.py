@@ -186,6 +186,23 @@ def other_cases():
     yield "Jetson", "NvMapMemAllocInternalTagged: 1075072515 error 12", "not_enough_information", {}, None
     yield "TensorRT", "[E] [TRT] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)", \
         "not_enough_information", {}, None
+    yield "Slurm, newer", "slurmstepd: error: Detected 2 oom_kill events in StepId=4711.0. Some of the step tasks have been OOM Killed.", \
+        "host_memory", {}, None
+    yield "Slurm's srun", "srun: error: node07: task 3: Out Of Memory", "host_memory", {}, None
+    yield "llama.cpp, after a warning", "WARNING: failed to allocate 258.00 MB of pinned memory: out of memory\nggml_backend_cuda_buffer_type_alloc_buffer: " \
+        "allocating 16384.00 MiB on device 0: cudaMalloc failed: out of memory\nllama_kv_cache_init: failed to allocate buffer for kv cache", \
+        "kv_cache_or_pool_reservation", {"asked": "16384 MiB"}, 0
+    yield "TensorFlow's host pool", "Allocator (cuda_host_bfc) ran out of memory trying to allocate 3.72GiB.  Current allocation summary follows.", \
+        "host_memory", {"asked": "3.72 GiB"}, None
+    yield "XPU, older", "RuntimeError: XPU out of memory. Tried to allocate 1.95 GiB (GPU 0; 15.56 GiB total capacity; 13.90 GiB already allocated; " \
+        "13.98 GiB reserved in total by PyTorch)", "live_tensors_fill_it", {"asked": "1.95 GiB", "capacity": "15.56 GiB", "allocated": "13.90 GiB",
+        "reserved": "13.98 GiB", "reserved_unallocated": "13.98 GiB - 13.90 GiB"}, 0
+    text, figures = old("1.71 GiB", "6.00 GiB", "3.49 GiB", "1.04 GiB", "3.50 GiB")
+    yield "a small card that others hold", text, "other_process", figures, 0
+    yield "a post", "I get CUDA out of memory. Tried to allocate 20.00 MiB :(", "not_enough_information", {"asked": "20.00 MiB"}, None
+    yield "MPS, others hold it", "RuntimeError: MPS backend out of memory (MPS allocated: 119.30 MB, other allocations: 43.18 GB, max allowed: 36.27 GB). Tried " \
+        "to allocate 4.76 MB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure).", \
+        "limit_set_by_user", {"asked": "4.76 MiB", "allocated": "119.30 MiB"}, None
     yield "Slurm", "slurmstepd: error: Detected 1 oom-kill event(s) in step 4711.0 cgroup.", "host_memory", {}, None
     yield "the killer, invoked", "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0", \
         "host_memory", {}, None

@@ -14,7 +14,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
   const Way contiguous{.block_tokens = kLongest};
   const auto planned = [&](const Way& way) {
     return once([=] {
-      return plan_of<Bf16>(llama, way, requests_of(512, kLongest, llama.vocabulary, way), kLongest,
+      return plan_of<Bf16>(llama, way, requests_of(320, kLongest, llama.vocabulary, way), kLongest,
                            std::size_t(20) << 30, 0)
           .counts;
     });
@@ -23,7 +23,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
   const nn::StepLevers one_sequence{.element_bytes = sizeof(Bf16), .sequences = 1, .seq = 2048};
   const std::string small = "another model is another mixture of weights, activations and logits";
   const std::string asked = "llama-3.1-8b in bf16, one sequence of 2,048 tokens a batch";
-  const std::string stream = "llama-3.1-8b in bf16, 20 GiB, 512 requests of up to 2,048 tokens";
+  const std::string stream = "llama-3.1-8b in bf16, 20 GiB, 320 requests of up to 2,048 tokens";
   const auto measured = [=](const char* name, const char* other) {
     return [=](const Results& r) -> std::optional<double> {
       if (!r.find(name) || !r.find(other) || !served->contains(name) || !served->contains(other)) return std::nullopt;

@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   const Defaults published{.batch = 1,
                            .steps = 2,
                            .budget = 20480 * kMiB,
-                           .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kLongestRequest, 2048}, {kRequests, 512}}};
+                           .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kLongestRequest, 2048}, {kRequests, 320}}};
   const Defaults full{.model = "bytes-llama",
                       .batch = 8,
                       .steps = 3,

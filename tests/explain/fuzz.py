@@ -87,7 +87,7 @@ def pieces(rng):
     if kind == "shape":
         sides = [rng.randrange(1, 300) for _ in range(4)]
         return [("OOM when allocating tensor with ", ""), (f"shape[{','.join(map(str, sides))}] and type float", "asked.shape"),
-                (" on /job:localhost/replica:0/task:0/device:GPU:", ""), device, (" by allocator GPU_", ""), (device[0], ""), ("_bfc", "")]
+                (" on /job:localhost/replica:0/task:0/device:GPU:", ""), device, (" by allocator GPU_", ""), device, ("_bfc", "")]
     return [("RESOURCE_EXHAUSTED: Out of memory while trying to allocate ", ""), (f"{count} bytes", "asked"), (".\nBufferAssignment stats:", "")]
 
 
@@ -126,8 +126,11 @@ def damage(rng, parts):
             chars = chars[:at] + chars[end:]
         elif kind == 3:  # one character less
             chars = chars[:at] + chars[at + 1:]
-        elif kind == 4:  # or another
-            chars = chars[:at] + [(rng.choice("abcXYZ019.,;: ()_"), chars[at][1])] + chars[at + 1:]
+        elif kind == 4:  # or another; but no digit that makes another number of the one beside it, which nobody could know
+            put = rng.choice("abcXYZ019.,;: ()_")
+            if put.isdigit() and not digits_at(chars, at) and (digits_at(chars, at - 1) or digits_at(chars, at + 1)):
+                put = "X"
+            chars = chars[:at] + [(put, chars[at][1])] + chars[at + 1:]
         elif kind == 5:  # wrapped at blanks
             chars = [("\n", i) if c == " " and rng.random() < 0.2 else (c, i) for c, i in chars]
         elif kind == 6:  # with what comments and loggers put before a line

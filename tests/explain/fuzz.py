@@ -181,7 +181,7 @@ def possible(parts, chars):
                 if form == "gib" or "bytes" in text:  # a number without a form of its own may lose digits unseen
                     number = re.sub(r",", "", re.sub(r"(?i) ?[a-z]+$", "", reading)).strip()
                     values |= {fractions.Fraction(number) * (2**30 if form == "gib" else 1)} if re.fullmatch(r"\d+(\.\d+)?", number) else set()
-        result[name] = values
+        result[name] = result.get(name, set()) | values
     return result
 
 

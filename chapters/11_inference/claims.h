@@ -19,7 +19,8 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
           .counts;
     });
   };
-  const auto in_one_piece = planned(contiguous), in_pages = planned({});
+  const auto in_one_piece = planned(contiguous);
+  const auto in_pages = planned({});  // of its own: nvcc writes a type before each
   const nn::StepLevers one_sequence{.element_bytes = sizeof(Bf16), .sequences = 1, .seq = 2048};
   const std::string small = "another model is another mixture of weights, activations and logits";
   const std::string asked = "llama-3.1-8b in bf16, one sequence of 2,048 tokens a batch";

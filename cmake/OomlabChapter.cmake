@@ -2,16 +2,33 @@
 # chapter needs no list to be edited anywhere.
 #   lesson.cu              a program of its own, build/<preset>/bin/NN_name_lesson (OomlabLesson.cmake)
 #   main.cu, *.cu, *.cpp   the program, build/<preset>/bin/NN_name
+#   kernels.cu             kernels that take long to compile: once, optimised, for the program and its tests
 #   tests/*.cpp            its own GoogleTest program
 #   tests/bench/*.{cpp,cu} the same for ratios of times: run alone, and not under a sanitizer
 # from tests/lessons/: that the lesson passes, and fails without its mitigation
 # and from tests/chapter/: bytes (predicted = plan = measured), bad input, faults.
 include("${CMAKE_CURRENT_LIST_DIR}/OomlabLesson.cmake")
+
+# The object library NN_name_kernels, of a chapter's kernels.cu: also where only a chapter that builds on it is built.
+function(oomlab_chapter_kernels name)
+  set(source "${OOMLAB_ROOT}/chapters/${name}/kernels.cu")
+  if(EXISTS "${source}" AND NOT TARGET ${name}_kernels)
+    oomlab_library(${name}_kernels OBJECT SOURCES "${source}" LINK oomlab_nn)
+  endif()
+endfunction()
+
 function(oomlab_chapter)
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
   # oomlab_chapter(NCCL DEVICES 8): a chapter on several devices; its own tests get as many from the host runtime.
-  cmake_parse_arguments(arg "NCCL" "DEVICES" "" ${ARGN})
+  # oomlab_chapter(KERNELS_OF NN_other): it includes headers of an earlier chapter, whose kernels are in a kernels.cu.
+  cmake_parse_arguments(arg "NCCL" "DEVICES" "KERNELS_OF" ${ARGN})
   set(link oomlab_harness oomlab_nn oomlab_data)
+  foreach(chapter IN LISTS name arg_KERNELS_OF)
+    oomlab_chapter_kernels(${chapter})
+    if(TARGET ${chapter}_kernels)
+      list(APPEND link ${chapter}_kernels)
+    endif()
+  endforeach()
   if(arg_NCCL AND OOMLAB_BACKEND STREQUAL "cuda")
     if(NOT TARGET oomlab_nccl)
       return()
@@ -26,6 +43,7 @@ function(oomlab_chapter)
     set(environment ENVIRONMENT "OOMLAB_HOST_DEVICES=${arg_DEVICES}")
   endif()
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu" "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/kernels.cu")
   set(launcher "")
   set(lesson "${CMAKE_CURRENT_SOURCE_DIR}/lesson.cu")
   if("${lesson}" IN_LIST sources)

@@ -236,5 +236,12 @@ void attend_cached(Context& context, const T* qkv, T* attended, const CachedRows
     run(T{});
   context.count_flops(4 * positions * heads * cache.depth);
 }
+// Compiled once, in kernels.cu.
+extern template void attend_cached(Context&, const float*, float*, const CachedRows&, bool, std::size_t, std::size_t,
+                                   std::uint64_t);
+extern template void attend_cached(Context&, const __half*, __half*, const CachedRows&, bool, std::size_t, std::size_t,
+                                   std::uint64_t);
+extern template void attend_cached(Context&, const __nv_bfloat16*, __nv_bfloat16*, const CachedRows&, bool, std::size_t,
+                                   std::size_t, std::uint64_t);
 
 }  // namespace oomlab::inference

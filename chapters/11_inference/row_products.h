@@ -103,5 +103,16 @@ void row_products(Context& context, RowsOf<T> x, const T* weight, const std::typ
           (rows + kRowsAtOnce - 1) / kRowsAtOnce);
   context.count_flops(2 * std::uint64_t(rows) * in * out);
 }
+// Compiled once, in kernels.cu.
+extern template void row_products(Context&, RowsOf<float>, const float*, const float*, float*, std::size_t, std::size_t,
+                                  std::size_t, bool);
+extern template void row_products(Context&, RowsOf<__half>, const __half*, const __half*, __half*, std::size_t,
+                                  std::size_t, std::size_t, bool);
+extern template void row_products(Context&, RowsOf<__half>, const __half*, const __half*, float*, std::size_t,
+                                  std::size_t, std::size_t, bool);
+extern template void row_products(Context&, RowsOf<__nv_bfloat16>, const __nv_bfloat16*, const __nv_bfloat16*,
+                                  __nv_bfloat16*, std::size_t, std::size_t, std::size_t, bool);
+extern template void row_products(Context&, RowsOf<__nv_bfloat16>, const __nv_bfloat16*, const __nv_bfloat16*, float*,
+                                  std::size_t, std::size_t, std::size_t, bool);
 
 }  // namespace oomlab::inference

@@ -73,74 +73,9 @@ class Matrix {
   /// Writes count weights in FP32, from number `first` on, to `to` on the device, in stream order.
   using Fill = std::function<void(Context&, std::size_t first, std::size_t count, float* to)>;
   /// Makes it, from pieces. Those forms that have one scale for all see every piece twice.
-  void encode(Context& context, Loading& loading, const Fill& fill) {
-    if (planning()) return;
-    const std::size_t piece = piece_of(format_, count(), width_), blocks = (count() + kBlock - 1) / kBlock;
-    const auto each = [&](auto use) {
-      for (std::size_t first = 0; first < count(); first += piece) {
-        const std::size_t here = std::min(piece, count() - first);
-        fill(context, first, here, loading.piece.data());
-        use(first, here);
-      }
-    };
-    const float* const from = loading.piece.data();
-    float* const largest = loading.largest.data();
-    const auto run = [&](auto kernel, const LaunchShape& shape, auto... arguments) {
-      launch(kernel, shape, context.stream(), arguments...);
-    };
-    const auto of_blocks = [&](std::size_t first, std::size_t here) {
-      run(largest_of_blocks_kernel, shape_for_items((here + kBlock - 1) / kBlock), from, largest + first / kBlock,
-          here);
-    };
-    switch (format_.form) {
-      case Form::as_is:
-        return each([&](std::size_t first, std::size_t here) {
-          run(cast_kernel<float, T>, shape_for_items(here), from, plain_.data() + first, here);
-        });
-      case Form::int8_tensor:
-        each(of_blocks);
-        run(int8_scale_kernel, shape_for_rows(1), largest, blocks, part<float>(kScales));
-        return each([&](std::size_t first, std::size_t here) {
-          run(encode_int8_kernel, shape_for_items(here), from, part<float>(kScales), part<std::int8_t>(kCodes) + first,
-              here);
-        });
-      case Form::int8_row:
-        return each([&](std::size_t first, std::size_t here) {
-          run(encode_int8_rows_kernel<float>, shape_for_rows(here / width_), Rows<float>{from, width_},
-              part<std::int8_t>(kCodes) + first, part<float>(kScales) + first / width_, here / width_, width_);
-        });
-      case Form::int4:
-        return each([&](std::size_t first, std::size_t here) {
-          const std::size_t group = format_.group, groups = here / group;
-          run(int4_groups_kernel, nn::shape_for_short_rows((groups + 1) / 2, group), from, here, group,
-              part<std::uint16_t>(kScales) + first / group, part<std::uint8_t>(kSmall) + first / group / 2);
-          run(encode_nibbles_kernel<Int4View>, shape_for_items(here), from, int4(), part<std::uint8_t>(kCodes), first,
-              here);
-        });
-      case Form::nf4:
-        each(of_blocks);
-        run(absmax_mean_kernel, shape_for_rows(1), largest, blocks, part<float>(kMean));
-        run(encode_absmax_kernel, shape_for_rows((blocks + kBlocks - 1) / kBlocks), largest, blocks, part<float>(kMean),
-            part<float>(kScales), part<std::int8_t>(kSmall));
-        return each([&](std::size_t first, std::size_t here) {
-          run(encode_nibbles_kernel<Nf4View>, shape_for_items(here), from, nf4(), part<std::uint8_t>(kCodes), first,
-              here);
-        });
-    }
-  }
+  void encode(Context& context, Loading& loading, const Fill& fill);
   /// Weights first ... first + count - 1 in FP32: for checks. No product needs them.
-  void decode(Context& context, std::size_t first, std::size_t count, float* to) const {
-    visit([&](auto view) {
-      using View = decltype(view);
-      if constexpr (std::is_same_v<View, const T*>) {
-        launch(cast_kernel<T, float>, shape_for_items(count), context.stream(), view + first, to, count);
-      } else {
-        LaunchShape shape = shape_for_items(count);
-        shape.shared_bytes = View::shared_bytes;
-        launch(dequantise_kernel<View>, shape, context.stream(), view, first, to, count);
-      }
-    });
-  }
+  void decode(Context& context, std::size_t first, std::size_t count, float* to) const;
 
   const Format& format() const noexcept { return format_; }
   std::size_t rows() const noexcept { return rows_; }
@@ -188,5 +123,81 @@ class Matrix {
   DeviceBuffer<T> plain_;
   std::array<DeviceBuffer<std::byte>, 4> parts_;
 };
+
+template <class T>
+void Matrix<T>::encode(Context& context, Loading& loading, const Fill& fill) {
+  if (planning()) return;
+  const std::size_t piece = piece_of(format_, count(), width_), blocks = (count() + kBlock - 1) / kBlock;
+  const auto each = [&](auto use) {
+    for (std::size_t first = 0; first < count(); first += piece) {
+      const std::size_t here = std::min(piece, count() - first);
+      fill(context, first, here, loading.piece.data());
+      use(first, here);
+    }
+  };
+  const float* const from = loading.piece.data();
+  float* const largest = loading.largest.data();
+  const auto run = [&](auto kernel, const LaunchShape& shape, auto... arguments) {
+    launch(kernel, shape, context.stream(), arguments...);
+  };
+  const auto of_blocks = [&](std::size_t first, std::size_t here) {
+    run(largest_of_blocks_kernel, shape_for_items((here + kBlock - 1) / kBlock), from, largest + first / kBlock,
+        here);
+  };
+  switch (format_.form) {
+    case Form::as_is:
+      return each([&](std::size_t first, std::size_t here) {
+        run(cast_kernel<float, T>, shape_for_items(here), from, plain_.data() + first, here);
+      });
+    case Form::int8_tensor:
+      each(of_blocks);
+      run(int8_scale_kernel, shape_for_rows(1), largest, blocks, part<float>(kScales));
+      return each([&](std::size_t first, std::size_t here) {
+        run(encode_int8_kernel, shape_for_items(here), from, part<float>(kScales), part<std::int8_t>(kCodes) + first,
+            here);
+      });
+    case Form::int8_row:
+      return each([&](std::size_t first, std::size_t here) {
+        run(encode_int8_rows_kernel<float>, shape_for_rows(here / width_), Rows<float>{from, width_},
+            part<std::int8_t>(kCodes) + first, part<float>(kScales) + first / width_, here / width_, width_);
+      });
+    case Form::int4:
+      return each([&](std::size_t first, std::size_t here) {
+        const std::size_t group = format_.group, groups = here / group;
+        run(int4_groups_kernel, nn::shape_for_short_rows((groups + 1) / 2, group), from, here, group,
+            part<std::uint16_t>(kScales) + first / group, part<std::uint8_t>(kSmall) + first / group / 2);
+        run(encode_nibbles_kernel<Int4View>, shape_for_items(here), from, int4(), part<std::uint8_t>(kCodes), first,
+            here);
+      });
+    case Form::nf4:
+      each(of_blocks);
+      run(absmax_mean_kernel, shape_for_rows(1), largest, blocks, part<float>(kMean));
+      run(encode_absmax_kernel, shape_for_rows((blocks + kBlocks - 1) / kBlocks), largest, blocks, part<float>(kMean),
+          part<float>(kScales), part<std::int8_t>(kSmall));
+      return each([&](std::size_t first, std::size_t here) {
+        run(encode_nibbles_kernel<Nf4View>, shape_for_items(here), from, nf4(), part<std::uint8_t>(kCodes), first,
+            here);
+      });
+  }
+}
+
+template <class T>
+void Matrix<T>::decode(Context& context, std::size_t first, std::size_t count, float* to) const {
+  visit([&](auto view) {
+    using View = decltype(view);
+    if constexpr (std::is_same_v<View, const T*>) {
+      launch(cast_kernel<T, float>, shape_for_items(count), context.stream(), view + first, to, count);
+    } else {
+      LaunchShape shape = shape_for_items(count);
+      shape.shared_bytes = View::shared_bytes;
+      launch(dequantise_kernel<View>, shape, context.stream(), view, first, to, count);
+    }
+  });
+}
+// Compiled once, in kernels.cu.
+extern template void Matrix<float>::encode(Context&, Loading&, const Fill&);
+extern template void Matrix<float>::decode(Context&, std::size_t, std::size_t, float*) const;
+extern template void Matrix<__nv_bfloat16>::encode(Context&, Loading&, const Fill&);
+extern template void Matrix<__nv_bfloat16>::decode(Context&, std::size_t, std::size_t, float*) const;
 
 }  // namespace oomlab::quantisation

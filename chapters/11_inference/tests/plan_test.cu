@@ -112,7 +112,7 @@ TEST(ServingPlan, IsTheScheduleOfTheServer) {
     const std::vector<Request> requests = make_requests(12, 60, decoder.spec.vocabulary, 3, group);
     for (const std::size_t block_tokens : {1, 5, 16, 60})
       for (const std::size_t places : {70, 130, 1000}) {
-        const Way way{block_tokens, 16, places / block_tokens + 1};
+        const ServerSetup way{block_tokens, 16, places / block_tokens + 1};
         Server server(decoder, requests, way, 60, /*careful=*/false, /*with_logits=*/false);
         server.serving.run();
         const ServingPlan plan = plan_serving(requests, block_tokens, way.blocks, way.most_rows);

@@ -49,7 +49,7 @@ TEST(Schedules, GiveTheSameBits) {
     const CacheForm form = set % 5 == 4 ? CacheForm::eight_bits : CacheForm::as_computed;
     const Expected expected = one_by_one(decoder, requests, form);
     for (unsigned schedule = 0; schedule < 10; ++schedule) {
-      Way way{.most_rows = 1 + random() % 12, .form = form};
+      ServerSetup way{.most_rows = 1 + random() % 12, .form = form};
       way.block_tokens = schedule == 0 ? kLongestHere : 1 + random() % 9;
       if (random() % 3) way.blocks = blocks_of_longest(requests, way.block_tokens) + random() % 4;
       const bool share = schedule > 1;

@@ -60,7 +60,7 @@ struct Decoder {
 };
 
 /// How a stream is served.
-struct Way {
+struct ServerSetup {
   std::size_t block_tokens = 16, most_rows = 8;
   std::size_t blocks = kUnlimited;  ///< that fit into the budget
   CacheForm form = CacheForm::as_computed;
@@ -70,7 +70,7 @@ inline constexpr std::size_t kLongestHere = 32;
 
 /// A server of its own, in a context of its own.
 struct Server {
-  Way way;
+  ServerSetup way;
   CacheShape shape;
   CudaResource resource;
   LimitingResource limit;
@@ -81,7 +81,7 @@ struct Server {
   std::vector<Serving<float>::Logits> logits;
   Serving<float> serving;
 
-  Server(const Decoder& decoder, std::span<const Request> requests, const Way& w, std::size_t longest = kLongestHere,
+  Server(const Decoder& decoder, std::span<const Request> requests, const ServerSetup& w, std::size_t longest = kLongestHere,
          bool careful = true, bool with_logits = true)
       : way(w),
         shape(
@@ -93,14 +93,14 @@ struct Server {
         serving(context, generation, cache, requests, w.most_rows, with_logits ? &logits : nullptr) {}
 
   // The weights are elsewhere.
-  static ByCategory buffers(const nn::TransformerSpec& spec, const CacheShape& shape, const Way& way,
+  static ByCategory buffers(const nn::TransformerSpec& spec, const CacheShape& shape, const ServerSetup& way,
                             std::size_t longest, std::size_t blocks) {
     ByCategory bytes = serving_bytes<float>(spec, shape, way.most_rows, longest, blocks);
     bytes[Category::parameters] = 0;
     bytes[Category::workspace] += kGranule;
     return bytes;
   }
-  static std::size_t budget(const nn::TransformerSpec& spec, const CacheShape& shape, const Way& way,
+  static std::size_t budget(const nn::TransformerSpec& spec, const CacheShape& shape, const ServerSetup& way,
                             std::size_t longest) {
     return way.blocks == kUnlimited ? kUnlimited
                                     : buffers(spec, shape, way, longest, way.blocks).total() + kGranule - 1;

@@ -35,6 +35,7 @@ function(oomlab_under_test variable name)
   set(${variable} "OOMLAB_UNDER_TEST=$<TARGET_FILE:${name}>|${OOMLAB_ROOT}/chapters/${name}|${OOMLAB_ROOT}|${speed}" PARENT_SCOPE)
 endfunction()
 
+# The object libraries after the name are linked, too.
 function(oomlab_chapter_tests name)
   oomlab_under_test(environment ${name})
   # What is left out under a sanitizer, where a run takes ten times as long, and in check mode, where it takes a hundred.
@@ -73,7 +74,7 @@ function(oomlab_chapter_tests name)
 
   if(OOMLAB_BACKEND STREQUAL "host")
     add_executable(${name}_fault_sweep $<TARGET_OBJECTS:oomlab_fault_sweep> $<TARGET_OBJECTS:${name}_objects>)
-    target_link_libraries(${name}_fault_sweep PRIVATE oomlab_harness oomlab_nn oomlab_data oomlab_read_json)
+    target_link_libraries(${name}_fault_sweep PRIVATE ${ARGN} oomlab_harness oomlab_nn oomlab_data oomlab_read_json)
     set_target_properties(${name}_fault_sweep PROPERTIES LINKER_LANGUAGE CXX)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=main,--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
     # A sample, so that all chapters are swept in minutes: a run under a sanitizer takes ten times as long, with threads

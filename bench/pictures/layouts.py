@@ -37,9 +37,11 @@ def pages(results):
     tensors, each, wanted = (int(n) for n in re.search(r"(\d+) tensors of (\d+) MiB, every other one freed; then one of (\d+) MiB", text).groups())
     new, moved = (int(n) for n in re.findall(r"then peak reserved (\d+) MiB", text))
     free, largest = (int(n) for n in re.search(r"(\d+) MiB free, (\d+) MiB in one piece", text).groups())
-    page = 2  # MiB; two of them are a tensor, as the lesson says
-    per, need, end = each // page, wanted // page, tensors * each // page
-    places_now = ["parameters" if i // per % 2 else None for i in range(end)]
+    source = (results.root / "chapters/06_caching_allocator/lesson.cu").read_text()
+    per = int(re.search(r"\bsmall = (\d+)", source)[1])  # pages of a small tensor; tensors 1, 3, 5, ... are freed
+    page = each // per
+    need, end = wanted // page, tensors * per
+    places_now = [None if i // per % 2 else "parameters" for i in range(end)]
     assert places_now.count(None) * page == free and per * page == largest and new == tensors * each + wanted and moved == tensors * each
     picture = Picture("Free memory in pieces, and in one piece", 366)
     y = picture.legend(54, [("live tensor", "parameters"), ("free page", "grid"), (f"the tensor of {wanted} MiB", "activations")])

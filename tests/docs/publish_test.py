@@ -1,5 +1,7 @@
 """bench/publish --check and --fill: a block that is not what bench/results/ has is found, and filled."""
 
+import io
+import json
 import pathlib
 import shutil
 import subprocess
@@ -68,6 +70,7 @@ with tempfile.TemporaryDirectory() as name:
         for made in (root / "chapters" / folder, (root / "bench/results" / file).parent):
             made.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "bench/results" / file, root / "bench/results" / file)
+    shutil.copy(ROOT / "chapters/06_caching_allocator/lesson.cu", root / "chapters/06_caching_allocator/lesson.cu")
     other, figures = root / "chapters/06_caching_allocator/README.md", root / "bench/results/host/06_caching_allocator.lesson.txt"
     readme.write_text("no blocks\n")
     other.write_text("<!-- picture 06 -->\n<!-- end -->\n")
@@ -87,4 +90,27 @@ with tempfile.TemporaryDirectory() as name:
     figures.write_text(figures.read_text().replace("8 tensors of 4", "16 tensors of 4"))
     done = publish("--check")
     assert done.returncode == 1 and "cannot draw picture 06" in done.stderr, done
+
+# What a picture says stays inside it; a timeline keeps the peak and the refused request, and leaves the rest of the run out.
+sys.path.insert(0, str(ROOT / "bench"))
+from pictures import svg, timeline  # noqa: E402
+
+for words in ("w" * 60, "short"):
+    try:
+        svg.Picture("title", 100).text(450, 50, words)
+        sys.exit(f"'{words}' runs out of the picture, and nobody said so")
+    except ValueError as error:
+        assert words in str(error)
+none = dict.fromkeys(timeline.CATEGORIES, 0)
+events = [{"ph": "X", "name": "setup"}, *({"ph": "C", "name": "gpu0 by category", "args": {**none, "data": n}} for n in range(90)),
+          {"ph": "i", "name": "out of memory: x", "args": {"requested": 7}}, {"ph": "C", "name": "gpu0 by category", "args": none},
+          *(event for phase, live in (("forward", 5), ("optimizer", 4), ("forward", 9)) for event in
+            ({"ph": "X", "name": phase}, {"ph": "C", "name": "gpu0 by category", "args": {**none, "data": live}}))]
+with tempfile.TemporaryDirectory() as name:
+    made = pathlib.Path(name) / "made.csv"
+    with made.open("w") as file:
+        timeline.write(io.StringIO(json.dumps({"traceEvents": events})), file, "a command")
+    first, again = timeline.read(made, "under the budget"), timeline.read(made, "again, without the budget")
+assert len(first) == timeline.MOST_ROWS + 1 and first[-1][2] == 7 and first[-2][1]["data"] == first[-1][1]["data"] == 89, first
+assert [(phase, live["data"]) for phase, live, _ in again] == [("forward", 5), ("optimizer", 4)], again
 print("ok")

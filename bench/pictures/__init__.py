@@ -1,4 +1,4 @@
-"""The pictures of the READMEs, drawn from files in bench/results/: bench/publish puts them where `<!-- picture NAME -->` stands.
+"""The pictures of the READMEs and of docs/, drawn from files in bench/results/: bench/publish puts them where `<!-- picture NAME -->` stands.
 
 PICTURES has for each name the SVG file and the function that draws it. picture.desc says in words what is seen, and
 picture.table has the figures where the README has no table of them.
@@ -6,11 +6,11 @@ picture.table has the figures where the README has no table of them.
 import pathlib
 
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
-from .overview import front
+from .overview import front, rooms
 from .reading import Results
 from .training import accumulation, anatomy, batch, checkpointing, precision, ranks
 
-PICTURES = {"front": ("docs/front.svg", front)}
+PICTURES = {"front": ("docs/front.svg", front), "rooms": ("docs/rooms.svg", rooms)}
 for number, draw in enumerate((anatomy, batch, accumulation, precision, checkpointing, places, pages, ranks, attention, tiles, lighter, cache, quantisation)):
     PICTURES[f"{number:02}"] = ("chapters/{}/picture.svg", draw)
 

@@ -59,7 +59,7 @@ def batch(results):
     picture.legend(54, [("mlp-activations", "activations"), ("mlp-weights", "parameters")])
     plot = Plot(picture, (76, 84, 464, 310), (0, 540), (0, 110 * MIB))
     plot.ticks_y([n * 20 * MIB for n in range(6)])
-    plot.ticks_x([0, 64, 128, 256, 512], label="batch (samples a step)")
+    plot.ticks_x([0, 64, 128, 256, 512], label="batch (samples per step)")
     said = []
     for model, colour in (("mlp-activations", "activations"), ("mlp-weights", "parameters")):
         key = model.replace("-", "_") + "_fit_"

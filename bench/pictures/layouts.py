@@ -5,12 +5,40 @@ from .reading import MIB, bytes_of
 from .svg import WIDTH, Picture, Plot, size
 
 
+def turns(layers, buffers):
+    """(layer, what, begin, end) when `buffers` take turns: a stream for each, an engine for copies each way and one for kernels;
+    each of the three takes one unit of time, and a buffer is free when its layer is back, as in the lesson."""
+    free, engine, schedule = [0] * buffers, dict.fromkeys(("to the device", "kernel", "to the host"), 0), []
+    for layer in range(layers):
+        now = free[layer % buffers]
+        for what in engine:
+            begin = max(now, engine[what])
+            now = engine[what] = begin + 1
+            schedule.append((layer, what, begin, now))
+        free[layer % buffers] = now
+    return schedule
+
+
 def places(results):
     data, rows = results.chapter("05_unified_memory"), results.variants("05_unified_memory")
     budget = data["config"]["budget_bytes"]
     names = ("device memory", "optimizer offload", "streamed", "managed, on demand", "managed, prefetch", "managed, advice")
-    picture = Picture("Where the state is, and what moves", 466)
-    y = picture.legend(54, [("allocated on the device", "parameters"), ("managed, or in host memory", "grid"), ("moved to the device in a step", "activations")])
+    lesson = results.text("host/05_unified_memory.lesson.txt")
+    layers, each = (int(n) for n in re.search(r"(\d+) layers of (\d+) MiB", lesson).groups())
+    buffers = int(re.search(r"streamed through \S+ buffers +cudaMalloc +(\d+) MiB", lesson)[1]) // each
+    picture = Picture("Layers take turns; where the state is", 656)
+    picture.text(16, 54, f"The lesson: {layers} layers of {each} MiB stream through {buffers} buffers", bold=True)
+    schedule, lanes = turns(layers, buffers), ("to the device", "kernel", "to the host")
+    unit = (WIDTH - 116 - 16) / max(end for *_, end in schedule)
+    for lane, what in enumerate(lanes):
+        picture.text(16, 84 + 30 * lane, what)
+        for layer, _, begin, end in (row for row in schedule if row[1] == what):
+            colour = ("parameters", "gradients", "optimizer")[layer % buffers % 3]
+            picture.rect(116 + begin * unit, 68 + 30 * lane, (end - begin) * unit - 1, 22, colour, says=f"layer {layer + 1}, buffer {layer % buffers + 1}: {what}")
+            picture.text(116 + (begin + end) / 2 * unit, 84 + 30 * lane, str(layer + 1), "paper", "middle", bold=True)
+    picture.text(16, 178, "number: layer; colour: buffer. The order only, no times.", "faint")
+    picture.text(16, 212, "The experiment, bytes", bold=True)
+    y = picture.legend(238, [("allocated on the device", "parameters"), ("managed, or in host memory", "grid"), ("moved to the device in a step", "activations")])
     scale, top = (WIDTH - 32) / (200 * MIB), y + 14
     y = top + 8
     picture.table = [("variant", "allocated on the device", "managed, or in host memory", "moved to the device in a step")]
@@ -26,7 +54,9 @@ def places(results):
         picture.table.append((name, size(device), size(outside), "-" if moved is None else size(moved)))
         y += 62 if moved is not None else 54
     picture.limit(16 + budget * scale, top, y - 8, f"budget {size(budget)}", "middle")
-    picture.desc = ("Bars for each way to hold a state larger than the device: " +
+    both = next(n for n, (_, what, begin, _) in enumerate(schedule) if what == "kernel" and any(b == begin and w == "to the device" for _, w, b, _ in schedule))
+    picture.desc = (f"Above, {layers} layers pass through {buffers} buffers: while layer {schedule[both][0] + 1} is computed in one, the next is copied into the other (the order, where copies and kernels run side by side; no times). "
+                    "Below, bars for each way to hold a state larger than the device: " +
                     "; ".join(f"{n}: {d} on the device, {o} managed or in host memory, {m} moved to the device in a step" for n, d, o, m in picture.table[1:]).replace(", - moved to the device in a step", "") + ".")
     return picture
 

@@ -145,7 +145,7 @@ int finish(const std::string& program, const Chapter& chapter, RunResult& result
   result.claims = judge(chapter.claims, Results(result.variants));
   check_results(result);
 
-  if (!config.quiet) fmt::print("\n{}\n{}", comparison_table(result), least_time_table(result));
+  if (!config.quiet) fmt::print("\n{}{}\n{}", comparison_table(result), growth_lines(result), least_time_table(result));
   RunReport report(result);
   if (chapter.after) chapter.after(Results(result.variants), report);
   if (!config.quiet) fmt::print("{}{}", claims_table(result), verdict_line(result));
@@ -173,7 +173,7 @@ void adapt_to_processes(CommandLine& line, const Defaults& defaults) {
   config.devices = launched;
   config.devices_given = true;
   if (processes().rank() == 0) return;
-  config.quiet = true;
+  config.quiet = true, config.watch = false, config.series = false;
   config.json.clear(), config.trace.clear(), config.snapshot.clear();
 }
 

@@ -26,7 +26,7 @@ double kendall(std::span<const std::size_t> values) {
 }
 
 // Whether growth goes on to the end of the window (its size is a multiple of four).
-bool goes_on(std::span<const std::size_t> values) {
+bool goes_on(std::span<const std::size_t> values, bool vary) {
   std::size_t before = 0;
   for (std::size_t q = 0; q < 4; ++q) {
     const auto quarter = values.subspan(q * values.size() / 4, values.size() / 4);
@@ -34,6 +34,7 @@ bool goes_on(std::span<const std::size_t> values) {
     if (q > 0 && least <= before) return false;
     before = least;
   }
+  if (vary) return kendall(values) >= kDeviations;
   std::size_t last = 0, gap = 0;  // rises: where the last one was, and the longest way from one to the next
   for (std::size_t i = 1; i < values.size(); ++i)
     if (values[i] > values[i - 1]) {
@@ -143,7 +144,7 @@ std::size_t GrowthDetector::growing_window(const Point& point, std::size_t round
     if (all[all.size() - window].round <= kWarmUp) break;
     values.clear();
     for (const At& at : all.last(window)) values.push_back(at.bytes);
-    if (goes_on(values) && (!point.has_fallen || kendall(values) >= kDeviations)) return window;
+    if (goes_on(values, point.has_fallen)) return window;
   }
   return 0;
 }

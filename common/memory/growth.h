@@ -3,17 +3,15 @@
 // and when the budget is reached.
 //
 // A program that repeats itself should hold the same bytes at the same point of each round: at its end, and at the end
-// of each phase in it. What tells a leak from what is no leak:
-//   - Warm-up. The first rounds make what stays (optimizer state, caches), so growth in the first two is not looked at.
-//   - A cache fills, and stops. So growth has to go on to the last round: of the last 8, 16, ... 128 rounds each
-//   quarter's
-//     least bytes are above those of the quarter before, and the last rise is no longer ago than rises lay apart. A
-//     cache that fills for more than ten rounds is named while it does, and not any more when it is full.
-//   - Inputs of varying length. Where bytes have ever fallen from one round to the next, chance makes eight rising ones
-//   once
-//     in 40,000 tries, which is too often. There it takes 32 rounds, whose rising and falling pairs differ by Kendall's
-//     S of at least 4.8 standard deviations, once in a million (H. B. Mann, "Nonparametric tests against trend", 1945).
-// A leak from the first round on is so found in the tenth.
+// of each phase in it. What tells a leak from what is none:
+//   - Warm-up. The first rounds make what stays (optimizer state, caches): the first two are not looked at.
+//   - A cache fills, and stops. So growth has to go on: of the last 8, 16, ... 128 rounds each quarter's least bytes
+//     are above those of the quarter before, and the last rise is less long ago than rises lie apart. A cache that
+//     fills for more than ten rounds is named while it does, and no more when it is full.
+//   - Inputs of varying length. Where bytes have ever fallen from one round to the next, eight rising rounds come about
+//     by chance, once in 40,000 tries. There it takes 32 rounds, whose rising and falling pairs differ by Kendall's S
+//     of at least 4.8 standard deviations, once in a million (H. B. Mann, "Nonparametric tests against trend", 1945).
+// So a leak from the first round on is found in the tenth.
 
 #include <cstddef>
 #include <map>
@@ -35,11 +33,11 @@ struct Growth {
   };
   std::string loop;   ///< "step"
   std::string phase;  ///< grows at the end of this phase, and is given back before the round ends; empty: it is not
-  std::size_t rounds = 0;    ///< of the loop, that were seen
-  std::size_t since = 0;     ///< the first round, from 1, that left more behind than the one before, as all after it
-  std::size_t found_in = 0;  ///< the round after which this was known; 0: only because memory ran out
-  double bytes_a_round = 0;  ///< on average
-  std::vector<Tag> tags;     ///< that grow, at most five, largest first
+  std::size_t rounds = 0;      ///< of the loop, that were seen
+  std::size_t since = 0;       ///< the first round, from 1, that left more behind than the one before, as all after it
+  std::size_t found_in = 0;    ///< the round after which this was known; 0: only because memory ran out
+  double bytes_a_round = 0;    ///< on average
+  std::vector<Tag> tags = {};  ///< that grow, at most five, largest first
   /// The first round whose peak is above the budget: seen, or, as the peaks grow, to come.
   std::optional<std::size_t> exceeds_in = std::nullopt;
 };

@@ -223,6 +223,7 @@ Growth GrowthDetector::growth_at(const OpenLoop& loop, const Point& point, std::
 }
 
 std::vector<Growth> GrowthDetector::growths() const {
+  if (lost_) throw std::bad_alloc();
   std::vector<Growth> all;
   for (const OpenLoop& loop : open_)
     if (auto growth = growth_of(loop, false)) all.push_back(std::move(*growth));

@@ -54,6 +54,7 @@ class GrowthDetector : public LedgerObserver {
 
   /// What grows in the loops that are open, and what had grown when others ended; one for each loop, by name. Where a
   /// loop was cut short by an exception, two rises after its first round are enough: then memory has run out.
+  /// Throws std::bad_alloc, also when something could not be noted.
   std::vector<Growth> growths() const;
 
   void changed(const Ledger& ledger) noexcept override;
@@ -93,7 +94,7 @@ class GrowthDetector : public LedgerObserver {
   std::size_t budget_;
   std::vector<OpenLoop> open_;
   std::map<std::string, Growth> ended_;
-  bool lost_ = false;  // a phase could not be noted
+  bool lost_ = false;  // something could not be noted
 };
 
 }  // namespace oomlab

@@ -718,6 +718,21 @@ TEST_F(Harness, SeriesAreOfEachStep) {
   EXPECT_EQ(large["samples_per_second"].size(), ran.result["variants"][0]["throughput"]["repetitions"]);
 }
 
+TEST(Series, AStepsPeakIsItsOwn) {
+  Ledger ledger;
+  MemoryWatch watch(ledger, "toy", 2, kUnlimited, nullptr);
+  Loop loop(ledger, "step");
+  ledger.charge(&ledger, 4'096, 4'096, Category::activations, "in the first step only");
+  ledger.release(&ledger);
+  loop.end_round();
+  loop.end_round();
+  ASSERT_EQ(watch.steps().size(), 2u);
+  EXPECT_EQ(watch.steps()[0].peak_allocated, 4'096u);
+  EXPECT_EQ(watch.steps()[0].at_peak[Category::activations], 4'096u);
+  EXPECT_EQ(watch.steps()[1].peak_allocated, 0u);
+  EXPECT_EQ(watch.steps()[1].at_peak.total(), 0u);
+}
+
 TEST_F(Harness, WatchTellsEachPhaseAndStepAndDisturbsNothing) {
   const Ran plain = run(good(), {"--memory-steps", "3"}), watched = run(good(), {"--memory-steps", "3", "--watch"}),
             quiet = run(good(), {"--watch", "--quiet"});

@@ -83,7 +83,7 @@ class Field:
 
 
 class Variant:
-    """One row. Bytes; rates in samples a second."""
+    """One row. Bytes; rates in samples per second."""
 
     def __init__(self, field):
         self.name = field["name"].text()

@@ -210,7 +210,7 @@ def synchronize():
 
 
 def rates(make, batch, steps):
-    """Samples a second of each of `steps` steps."""
+    """Samples per second of each of `steps` steps."""
     training = make()
     seconds = []
     for _ in range(steps + 2):  # two to warm up
@@ -339,7 +339,7 @@ def result_of(ours, kind, steps):
 
 
 def run_ours(program, variant, budget, threads, options=()):
-    """Samples a second and peak allocated bytes of one variant of ours, alone, in a process of its own."""
+    """Samples per second and peak allocated bytes of one variant of ours, alone, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "result.json"
         subprocess.run([program, "--steps", "6", "--filter", f"^{re.escape(variant)}$", "--quiet", "--workspace", "1KiB", "--budget", budget, "--json", path, *options],

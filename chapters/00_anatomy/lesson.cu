@@ -121,9 +121,9 @@ int main() {
   require(before == after, "the output is the same after a refused request");
   const size_t slack = 64 << 20;  // drivers round every request up, to 2 MiB for example
   require(inference >= 4 * weights && inference < 4 * weights + 2 * 4 * activations + slack,
-          "inference takes 4 bytes a weight");
+          "inference takes 4 bytes per weight");
   require(training >= 16 * weights && training < 16 * weights + 2 * 4 * activations + slack,
-          "training takes 16 bytes a weight");
+          "training takes 16 bytes per weight");
   for (float* p : {w, x, y, g, m, v}) CHECK(cudaFree(p));
   CHECK(cublasDestroy(cublas));
   std::puts("PASS");

@@ -1,8 +1,8 @@
 #pragma once
 // An activation function that overwrites its input, and what the backward pass then reads.
 //
-//   beside its input   input, output and gradient      12 bytes an element
-//   in place           output and gradient              8 bytes an element
+//   beside its input   input, output and gradient      12 bytes per element
+//   in place           output and gradient              8 bytes per element
 //
 // The derivative of ReLU can be told from its output, so in place is right. GELU's is computed from its input, which is
 // gone: the gradient is wrong. (PyTorch counts the versions of a tensor and refuses that backward pass.)

@@ -8,7 +8,7 @@
 //
 // Activations follow from which operation computes in which type. Matrix products and GELU give 16 bits. Norms, softmax
 // and the loss compute in FP32, and a sum with an FP32 residual is FP32. So beside what a 16-bit layer keeps,
-//   * the inputs of its two norms, and of the head's, have 4 bytes an element, not 2;
+//   * the inputs of its two norms, and of the head's, have 4 bytes per element, not 2;
 //   * softmax keeps its FP32 output, and the product with V a 16-bit copy of it: 4 + 2 bytes, where FP32 has 4;
 // and the loss reads an FP32 copy of the logits.
 

@@ -3,7 +3,7 @@
 // model (its stage's layers, its part of each), a share of the batch (its replica's), and of the state what ZeRO
 // leaves.
 //
-//   among parts      an all-reduce of [rows, width] twice a layer and direction (Megatron-LM)
+//   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM)
 //   among stages     activations forward, their gradients backward
 //   among replicas   gradients, unit by unit, while the backward pass of earlier layers still runs (Li et al., "PyTorch
 //                    distributed", 2020)

@@ -3,7 +3,7 @@
 //
 // A unit is what is used together: the token table, the other embeddings, each layer, the head. Its tensors lie one
 // behind the other (each on a multiple of 8 elements, so that every kernel may load 16 bytes), and the whole is padded
-// to a multiple of 8·N, so that N ranks have equal shards. Per parameter, with E bytes an element and K bytes of
+// to a multiple of 8·N, so that N ranks have equal shards. Per parameter, with E bytes per element and K bytes of
 // optimizer state (FP32: 4 and 8; 16 bits: 2 and 12), a rank of N has
 //
 //   ZeRO-0 (plain data parallel)   E + E + K

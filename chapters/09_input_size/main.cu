@@ -7,8 +7,8 @@
 //               same result piece by piece: tiles with a halo.
 // The bytes     peak = fixed + slope x pixels. Fixed: 12 bytes per parameter (weights, gradients, momentum), the
 //               dataset, and cuBLAS's workspace.
-//               Slope: of each unit the convolution's output and the norm's, 8 bytes a value; and the column matrix of
-//               the fullest moment, kernel x kernel times the input of its convolution, or a tenth of it, or none.
+//               Slope: of each unit the convolution's output and the norm's, 8 bytes per value; and the column matrix
+//               of the fullest moment, kernel x kernel times the input of its convolution, or a tenth of it, or none.
 // Run it        build/host/bin/09_input_size
 //               build/host/bin/09_input_size --plan --model resnet50 --batch 256 --input 224
 

@@ -14,7 +14,7 @@
 namespace oomlab {
 namespace {
 
-// Samples a second of each step.
+// Samples per second of each step.
 std::vector<double> rates_of(Context& context, Workload& work, const Pace& pace,
                              const std::function<void(double)>& tick) {
   auto rates = time_steps(context, work, pace, [&](double s) {

@@ -4,7 +4,7 @@
 // pulled: precision, what is kept, micro-batches, slices of the model, shards of its state. It shares nothing with the
 // code it predicts but the shapes of tensors, how they are aligned in units, and the size of the loss scale.
 //
-// Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary; E bytes an element. All bytes
+// Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary; E bytes per element. All bytes
 // are as the ledger counts them: every buffer on its own rounded to the granule.
 
 #include <cstddef>

@@ -50,7 +50,7 @@ inline ByCategory resident_with(const nn::TransformerSpec& spec, Precision preci
   return resident;
 }
 
-/// Peak allocated bytes by category of training: activations are 4 or 2 bytes an element.
+/// Peak allocated bytes by category of training: activations are 4 or 2 bytes per element.
 inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                                     Precision precision, const nn::StepForm& form = {}) {
   const nn::StepLevers levers{

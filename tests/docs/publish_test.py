@@ -1,10 +1,13 @@
 """bench/publish --check and --fill: a block that is not what bench/results/ has is found, and filled."""
 
+import io
+import json
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(sys.argv[1])
 BLOCK = """before
@@ -30,7 +33,9 @@ with tempfile.TemporaryDirectory() as name:
     root = pathlib.Path(name)
     for folder in ("bench/results", "chapters/01_one"):
         (root / folder).mkdir(parents=True)
-    shutil.copy(ROOT / "bench/publish", root / "bench/publish")
+    for file in ("publish", "results_files.py"):
+        shutil.copy(ROOT / "bench" / file, root / "bench" / file)
+    shutil.copytree(ROOT / "bench/pictures", root / "bench/pictures", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "bench/results/x.txt").write_text("title\nhead\npeak 1\n\ntail\n")
     (root / "README.md").write_text("no blocks\n")
     (root / "chapters/README.md").write_text("no blocks\n")
@@ -59,4 +64,53 @@ with tempfile.TemporaryDirectory() as name:
                                   '```text\n$ bench/explain "a b"\nexplained: a b\n```\n<!-- end -->\n')
     done = publish("--check")
     assert done.returncode == 0 and "2 blocks, 0 stale" in done.stdout, done
+
+    # A picture, its text alternative and its table are what the files say; what no picture can be drawn from is an error.
+    for folder, file in (("06_caching_allocator", "host/06_caching_allocator.lesson.txt"), ("12_quantisation", "host/12_quantisation.txt")):
+        for made in (root / "chapters" / folder, (root / "bench/results" / file).parent):
+            made.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "bench/results" / file, root / "bench/results" / file)
+    shutil.copy(ROOT / "chapters/06_caching_allocator/lesson.cu", root / "chapters/06_caching_allocator/lesson.cu")
+    other, figures = root / "chapters/06_caching_allocator/README.md", root / "bench/results/host/06_caching_allocator.lesson.txt"
+    readme.write_text("no blocks\n")
+    other.write_text("<!-- picture 06 -->\n<!-- end -->\n")
+    (root / "README.md").write_text("<!-- picture 12 -->\n<!-- end -->\n")
+    assert publish("--check").returncode == 1 and publish("--fill").returncode == 0 and publish("--check").returncode == 0
+    picture = other.with_name("picture.svg")
+    drawn, said = picture.read_text(), other.read_text()
+    assert "](picture.svg)" in said and "stays at 32 MiB" in said and "| 44 MiB |" in said, said
+    assert "](chapters/12_quantisation/picture.svg)" in (root / "README.md").read_text()
+    assert xml.etree.ElementTree.fromstring(drawn).findtext("{http://www.w3.org/2000/svg}desc") in said.replace("&gt;", ">")
+    picture.write_text(drawn.replace("44 MiB", "45 MiB"))
+    other.write_text(said.replace("| 44 MiB |", "| 45 MiB |"))
+    (root / "chapters/12_quantisation/picture.svg").unlink()
+    done = publish("--check")
+    assert done.returncode == 1 and done.stdout.count("picture.svg") == 2 and "06_caching_allocator/README.md" in done.stdout, done
+    assert publish("--fill").returncode == 0 and (picture.read_text(), other.read_text()) == (drawn, said)
+    figures.write_text(figures.read_text().replace("8 tensors of 4", "16 tensors of 4"))
+    done = publish("--check")
+    assert done.returncode == 1 and "cannot draw picture 06" in done.stderr, done
+
+# What a picture says stays inside it; a timeline keeps the peak and the refused request, and leaves the rest of the run out.
+sys.path.insert(0, str(ROOT / "bench"))
+from pictures import svg, timeline  # noqa: E402
+
+for words in ("w" * 60, "short"):
+    try:
+        svg.Picture("title", 100).text(450, 50, words)
+        sys.exit(f"'{words}' runs out of the picture, and nobody said so")
+    except ValueError as error:
+        assert words in str(error)
+none = dict.fromkeys(timeline.CATEGORIES, 0)
+events = [{"ph": "X", "name": "setup"}, *({"ph": "C", "name": "gpu0 by category", "args": {**none, "data": n}} for n in range(90)),
+          {"ph": "i", "name": "out of memory: x", "args": {"requested": 7}}, {"ph": "C", "name": "gpu0 by category", "args": none},
+          *(event for phase, live in (("forward", 5), ("optimizer", 4), ("forward", 9)) for event in
+            ({"ph": "X", "name": phase}, {"ph": "C", "name": "gpu0 by category", "args": {**none, "data": live}}))]
+with tempfile.TemporaryDirectory() as name:
+    made = pathlib.Path(name) / "made.csv"
+    with made.open("w") as file:
+        timeline.write(io.StringIO(json.dumps({"traceEvents": events})), file, "a command")
+    first, again = timeline.read(made, "under the budget"), timeline.read(made, "again, without the budget")
+assert len(first) == timeline.MOST_ROWS + 1 and first[-1][2] == 7 and first[-2][1]["data"] == first[-1][1]["data"] == 89, first
+assert [(phase, live["data"]) for phase, live, _ in again] == [("forward", 5), ("optimizer", 4)], again
 print("ok")

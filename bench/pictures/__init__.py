@@ -1,0 +1,35 @@
+"""The pictures of the READMEs and of docs/, drawn from files in bench/results/: bench/publish puts them where `<!-- picture NAME -->` stands.
+
+PICTURES has for each name the SVG file and the function that draws it. picture.desc says in words what is seen, and
+picture.table has the figures where the README has no table of them.
+"""
+import pathlib
+
+from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
+from .overview import front, rooms
+from .reading import Results
+from .training import accumulation, anatomy, batch, checkpointing, precision, ranks
+
+PICTURES = {"front": ("docs/front.svg", front), "rooms": ("docs/rooms.svg", rooms)}
+for number, draw in enumerate((anatomy, batch, accumulation, precision, checkpointing, places, pages, ranks, attention, tiles, lighter, cache, quantisation)):
+    PICTURES[f"{number:02}"] = ("chapters/{}/picture.svg", draw)
+
+
+def drawn(root, name):
+    """The SVG file's path below root, and the picture."""
+    path, draw = PICTURES[name]
+    if "{}" in path:
+        path = path.format(next(pathlib.Path(root).glob(f"chapters/{name}_*")).name)
+    return path, draw(Results(root))
+
+
+def markdown(picture, link):
+    """What stands in a README: the picture with its text alternative, and its figures as a table where it brings one."""
+    def line(row):
+        return "| " + " | ".join(row) + " |\n"
+
+    text = f"![{picture.title}. {picture.desc}]({link})\n"
+    if picture.table:
+        head, *rows = picture.table
+        text += "\n<details><summary>The same as a table</summary>\n\n" + line(head) + "|" + "---|" * len(head) + "\n" + "".join(line(row) for row in rows) + "\n</details>\n"
+    return text

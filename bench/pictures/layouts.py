@@ -1,0 +1,214 @@
+"""Pictures of where things lie, and of what a form of them needs: chapters 05, 06 and 08 to 12."""
+import re
+
+from .reading import MIB, bytes_of
+from .svg import WIDTH, Picture, Plot, size
+
+
+def turns(layers, buffers):
+    """(layer, what, begin, end) when `buffers` take turns: a stream for each, an engine for copies each way and one for kernels;
+    each of the three takes one unit of time, and a buffer is free when its layer is back, as in the lesson."""
+    free, engine, schedule = [0] * buffers, dict.fromkeys(("to the device", "kernel", "to the host"), 0), []
+    for layer in range(layers):
+        now = free[layer % buffers]
+        for what in engine:
+            begin = max(now, engine[what])
+            now = engine[what] = begin + 1
+            schedule.append((layer, what, begin, now))
+        free[layer % buffers] = now
+    return schedule
+
+
+def places(results):
+    data, rows = results.chapter("05_unified_memory"), results.variants("05_unified_memory")
+    budget = data["config"]["budget_bytes"]
+    names = ("device memory", "optimizer offload", "streamed", "managed, on demand", "managed, prefetch", "managed, advice")
+    lesson = results.text("host/05_unified_memory.lesson.txt")
+    layers, each = (int(n) for n in re.search(r"(\d+) layers of (\d+) MiB", lesson).groups())
+    buffers = int(re.search(r"streamed through \S+ buffers +cudaMalloc +(\d+) MiB", lesson)[1]) // each
+    picture = Picture("Layers take turns; where the state is", 656)
+    picture.text(16, 54, f"The lesson: {layers} layers of {each} MiB stream through {buffers} buffers", bold=True)
+    schedule, lanes = turns(layers, buffers), ("to the device", "kernel", "to the host")
+    unit = (WIDTH - 116 - 16) / max(end for *_, end in schedule)
+    for lane, what in enumerate(lanes):
+        picture.text(16, 84 + 30 * lane, what)
+        for layer, _, begin, end in (row for row in schedule if row[1] == what):
+            colour = ("parameters", "gradients", "optimizer")[layer % buffers % 3]
+            picture.rect(116 + begin * unit, 68 + 30 * lane, (end - begin) * unit - 1, 22, colour, says=f"layer {layer + 1}, buffer {layer % buffers + 1}: {what}")
+            picture.text(116 + (begin + end) / 2 * unit, 84 + 30 * lane, str(layer + 1), "paper", "middle", bold=True)
+    picture.text(16, 178, "number: layer; colour: buffer. The order only, no times.", "faint")
+    picture.text(16, 212, "The experiment, bytes", bold=True)
+    y = picture.legend(238, [("allocated on the device", "parameters"), ("managed, or in host memory", "grid"), ("moved to the device in a step", "activations")])
+    scale, top = (WIDTH - 32) / (200 * MIB), y + 14
+    y = top + 8
+    picture.table = [("variant", "allocated on the device", "managed, or in host memory", "moved to the device in a step")]
+    for name in names:
+        device, key = rows[name]["peak_allocated_bytes"], re.sub(r"\W", "_", name)
+        outside, moved = data["findings"].get(f"{key}_outside_bytes", 0), data["findings"].get(f"{key}_bytes_to_device")
+        picture.text(16, y + 12, name, bold=True)
+        picture.text(WIDTH - 16, y + 12, f"{size(device)} + {size(outside)}" if outside else size(device), anchor="end")
+        picture.rect(16, y + 18, device * scale, 16, "parameters")
+        picture.rect(16 + device * scale, y + 18, outside * scale, 16, "grid")
+        if moved is not None:
+            picture.rect(16, y + 37, moved * scale, 8, "activations", says=f"{size(moved)} moved to the device")
+        picture.table.append((name, size(device), size(outside), "-" if moved is None else size(moved)))
+        y += 62 if moved is not None else 54
+    picture.limit(16 + budget * scale, top, y - 8, f"budget {size(budget)}", "middle")
+    both = next(n for n, (_, what, begin, _) in enumerate(schedule) if what == "kernel" and any(b == begin and w == "to the device" for _, w, b, _ in schedule))
+    picture.desc = (f"Above, {layers} layers pass through {buffers} buffers: while layer {schedule[both][0] + 1} is computed in one, the next is copied into the other (the order, where copies and kernels run side by side; no times). "
+                    "Below, bars for each way to hold a state larger than the device: " +
+                    "; ".join(f"{n}: {d} on the device, {o} managed or in host memory, {m} moved to the device in a step" for n, d, o, m in picture.table[1:]).replace(", - moved to the device in a step", "") + ".")
+    return picture
+
+
+def pages(results):
+    """The lesson's address map: it has the figures, and the rule (the first free page goes) is the lesson's find()."""
+    text = results.text("host/06_caching_allocator.lesson.txt")
+    tensors, each, wanted = (int(n) for n in re.search(r"(\d+) tensors of (\d+) MiB, every other one freed; then one of (\d+) MiB", text).groups())
+    new, moved = (int(n) for n in re.findall(r"then peak reserved (\d+) MiB", text))
+    free, largest = (int(n) for n in re.search(r"(\d+) MiB free, (\d+) MiB in one piece", text).groups())
+    source = (results.root / "chapters/06_caching_allocator/lesson.cu").read_text()
+    per = int(re.search(r"\bsmall = (\d+)", source)[1])  # pages of a small tensor; tensors 1, 3, 5, ... are freed
+    page = each // per
+    need, end = wanted // page, tensors * per
+    places_now = [None if i // per % 2 else "parameters" for i in range(end)]
+    assert places_now.count(None) * page == free and per * page == largest and new == tensors * each + wanted and moved == tensors * each
+    picture = Picture("Free memory in pieces, and in one piece", 366)
+    y = picture.legend(54, [("live tensor", "parameters"), ("free page", "grid"), (f"the tensor of {wanted} MiB", "activations")])
+    cell = (WIDTH - 32) / (end + need)
+    gone = [i for i, place in enumerate(places_now) if place is None][:need]
+    for words, reserved, last in (("before", tensors * each, 0), ("new pages from the device", new, 1), ("free pages mapped side by side", moved, 2)):
+        picture.text(16, y + 12, words, bold=True)
+        picture.text(WIDTH - 16, y + 12, f"reserved {reserved} MiB", "faint", "end")
+        for i in range(end + need):
+            x = 16 + i * cell
+            if i >= end and not last or last == 2 and i in gone:
+                picture.rect(x + 1, y + 20, cell - 2, 30, "faint", outline=True, says="an address with no memory")
+            else:
+                picture.rect(x + 1, y + 20, cell - 2, 30, "activations" if i >= end else places_now[i] or "grid", says=f"page {i} of {page} MiB")
+        if last == 2:
+            for n, i in enumerate(gone):
+                a, b = 16 + (i + 0.5) * cell, 16 + (end + n + 0.5) * cell
+                picture.path([(a, y + 50), (a, y + 58 + 4 * n), (b, y + 58 + 4 * n), (b, y + 52)], "faint", wide=1.2)
+        y += 76
+    picture.text(16, y + 30, "addresses, left to right; dashed: no memory behind it", "faint")
+    picture.desc = (f"An address map in three rows. Before: {tensors} tensors of {each} MiB, every other one freed, so {free} MiB are free, {largest} MiB in one piece. A tensor of {wanted} MiB "
+                    f"either takes new pages, and {new} MiB are reserved, or the free pages are mapped at addresses side by side, and it stays at {moved} MiB.")
+    picture.table = [("", "reserved", "free", "largest piece"), ("before", f"{tensors * each} MiB", f"{free} MiB", f"{largest} MiB"),
+                     ("new pages from the device", f"{new} MiB", f"{free} MiB", f"{largest} MiB"), ("free pages mapped side by side", f"{moved} MiB", f"{free - wanted} MiB", f"{free - wanted} MiB")]
+    return picture
+
+
+def attention(results):
+    rows = [(int(n), [bytes_of(p) for p in peaks]) for n, *peaks in
+            results.rows("plan/08_gpt2.txt", "one sequence of gpt2", r" +(\d+)" + r" +(\S+ (?:GiB|TiB))" * 4 + "$")]
+    picture = Picture("Peak against the sequence's length", 386)
+    names = (("textbook", "data"), ("tiled", "gradients"), ("+ chunked loss", "optimizer"), ("lean", "parameters"))
+    y = picture.legend(54, names)
+    plot = Plot(picture, (76, y + 6, 464, 326), (100, 180000), (2**30, 8 * 2**40), True, True)
+    plot.ticks_y([2**30, 8 * 2**30, 64 * 2**30, 512 * 2**30, 4 * 2**40])
+    plot.ticks_x([n for n, _ in rows], lambda n: f"{n:,}" if n < 100000 else "131k", "tokens; both axes in powers")
+    for i, (name, colour) in enumerate(names):
+        plot.line([(n, peaks[i]) for n, peaks in rows], colour)
+        for n, peaks in rows:
+            plot.dot(n, peaks[i], colour, f"{name}, {n} tokens: {size(peaks[i])}")
+    for i in (0, 3):
+        picture.text(plot.X(rows[-1][0]), plot.Y(rows[-1][1][i]) + (36 if i else -10), size(rows[-1][1][i]), anchor="end")
+    picture.desc = "Peak memory of one sequence of gpt2 in bf16, both axes logarithmic. " + \
+        " ".join(f"At {n:,} tokens: " + ", ".join(f"{name} {size(p)}" for (name, _), p in zip(names, peaks)) + "." for n, peaks in (rows[2], rows[-1]))
+    return picture
+
+
+def tiles(results):
+    text, rows = results.text("host/09_input_size.lesson.txt"), results.variants("09_input_size")
+    whole, strips = re.findall(r"512 x 512, +(\d+) rows at a time +(\S+) +(\S+) +(\S+) +(\S+) MiB", text)
+    side, strip = int(whole[0]), int(strips[0])
+    picture = Picture("An image in strips, each with its halo", 490)
+    y = 50
+    for i in range(side // strip):
+        picture.rect(16, y + i * 15, 150, 14, "gradients" if i == 5 else "parameters", says=f"rows {i * strip} to {(i + 1) * strip - 1}")
+    picture.text(16, y + side // strip * 15 + 18, f"{side} rows, {side // strip} strips")
+    picture.path([(166, y + 75), (206, y + 8)], "faint", wide=1)
+    picture.path([(166, y + 89), (206, y + 148)], "faint", wide=1)
+    for top, high, colour in ((8, 24, "activations"), (32, 92, "gradients"), (124, 24, "activations")):
+        picture.rect(206, y + top, 110, high, colour)
+    picture.text(326, y + 26, "1 row above: halo")
+    picture.text(326, y + 72, f"{strip} rows are")
+    picture.text(326, y + 92, "computed")
+    picture.text(326, y + 142, "1 row below: halo")
+    picture.text(206, y + 180, f"so a strip sees {strip + 2} rows of the image,")
+    picture.text(206, y + 200, "and its result is that of the whole.")
+    y += side // strip * 15 + 52
+    y = picture.legend(y, [("image", "parameters"), ("columns", "gradients"), ("result", "optimizer")])
+    scale = (WIDTH - 32) / (float(whole[4]) * MIB)
+    picture.table = [("", "image", "columns", "result", "peak")]
+    for row in (whole, strips):
+        parts = [(c, float(v) * MIB) for c, v in zip(("parameters", "gradients", "optimizer"), row[1:4])]
+        y = picture.bar(y, f"{side} x {side}, {row[0]} rows at a time", parts, scale, f"{row[4]} MiB")
+        picture.table.append((f"{side} x {side}, {row[0]} rows at a time", *(f"{v} MiB" for v in row[1:])))
+    one, many = (rows[n]["peak_allocated_bytes"] for n in ("inference at 256, whole", "inference at 256, 4 x 4 tiles"))
+    picture.text(16, y + 20, f"A whole network, 4 x 4 tiles: {size(one)} become {size(many)}.")
+    picture.desc = (f"An image of {side} rows is convolved in {side // strip} strips of {strip} rows. A 3 x 3 filter needs one row more above and below, the halo. "
+                    f"The peak falls from {whole[4]} MiB to {strips[4]} MiB. A whole network in 4 x 4 tiles: from {size(one)} to {size(many)}.")
+    return picture
+
+
+def lighter(results):
+    rows = [(name.strip(), float(p), float(s), float(a)) for name, p, s, a in
+            results.rows("plan/10_resnet50.txt", "what each model has", r"  (\S.*?\S)  +(\d\S*) +(\d\S*) +(\d\S*) +\d")]
+    rows = [row for row in rows if row[0] not in ("ReLU in a buffer of its own", "unet:4-64", "two-branch:32")]
+    picture = Picture("Millions of parameters, and bytes at the peak", 448)
+    y = picture.legend(54, [("parameters, gradients, momentum", "parameters"), ("activations", "activations")])
+    scale = (WIDTH - 32) / (max(s + a for _, _, s, a in rows) * MIB)
+    base = (rows[0][2] + rows[0][3]) * MIB
+    top = y + 10
+    y = top + 6
+    for name, parameters, state, activations in rows:
+        y = picture.bar(y, f"{name}: {parameters:.1f} million", [("parameters", state * MIB), ("activations", activations * MIB)], scale, height=14)
+    picture.path([(16 + base * scale, top), (16 + base * scale, y - 8)], "ink", dashed=True, wide=1.5)
+    picture.desc = "Bars of what is live at the peak, batch 32 at 224 x 224, dashed at resnet50's. " + \
+        "; ".join(f"{n}: {p:.1f} million parameters, state {size(s * MIB)}, activations {size(a * MIB)}" for n, p, s, a in rows) + "."
+    return picture
+
+
+def cache(results):
+    name = "plan/11_llama_8b.txt"
+    rows = {n.strip(): (int(b), int(most), float(mean), float(waste)) for n, b, most, mean, waste in
+            results.rows(name, "token      most", r"(\S.*?\S)  +(\d+) +(\d+) +(\S+) +(\S+) %.*")}
+    asked = re.search(r"^(\d+) requests of up to (\d+) tokens", results.text(name), re.M)
+    picture = Picture("Of 100 places in the KV cache", 388)
+    y = picture.legend(54, [("holds a token", "parameters"), ("reserved, empty", "grid")])
+    for name in ("cache, contiguous", "cache, paged", "cache, 8 bits"):
+        _, most, mean, waste = rows[name]
+        full = round(100 - waste)
+        picture.text(16, y + 10, name, bold=True)
+        for i in range(100):
+            picture.rect(16 + i % 25 * 9.6, y + 18 + i // 25 * 14, 8, 11, "parameters" if i < full else "grid")
+        picture.text(272, y + 28, f"{waste} % empty")
+        picture.text(272, y + 48, f"{mean:.1f} requests at a time,")
+        picture.text(272, y + 68, f"at most {most}")
+        y += 98
+    picture.text(16, y + 8, f"llama-3.1-8b, {asked[1]} requests of up to {asked[2]} tokens, 20 GiB", "faint")
+    picture.desc = f"Squares for 100 reserved places of the KV cache, {asked[1]} requests of up to {asked[2]} tokens to llama-3.1-8b. " + \
+        "; ".join(f"{n}: {rows[n][3]} % hold no token, {rows[n][2]} requests are served at a time on average" for n in ("cache, contiguous", "cache, paged", "cache, 8 bits")) + "."
+    return picture
+
+
+def quantisation(results):
+    rows = [(name, float(bits), float(error)) for name, bits, error in
+            results.rows("host/12_quantisation.txt", "layer 1 gate and up weight", r"  (\S.*?\S) +(\d+\.\d+) +(\S+) %$")]
+    picture = Picture("Error of a weight against its bits", 372)
+    y = picture.legend(54, [("INT8", "parameters"), ("INT4 in groups", "activations"), ("NF4", "optimizer")])
+    plot = Plot(picture, (64, y + 8, 464, 316), (3.5, 9.5), (0, 12))
+    plot.ticks_y((0, 2, 4, 6, 8, 10, 12), lambda v: f"{v} %")
+    plot.ticks_x((4, 5, 6, 7, 8, 9), str, "bits of a weight, with its share of the scales")
+    colour = {"int8": "parameters", "int4": "activations", "nf4,": "optimizer"}
+    plot.line([(b, e) for n, b, e in rows if n.startswith("int4")], "activations", wide=1.5)
+    for name, bits, error in rows:
+        plot.dot(bits, error, colour[name[:4]], f"{name}: {bits} bits, {error} %")
+        if name in ("int4, groups of 16", "int4, groups of 256"):
+            picture.text(plot.X(bits) + 9, plot.Y(error) + 4, name.split(", ")[1])
+        elif name.startswith("int8"):
+            picture.text(plot.X(bits) + (9 if "row" in name else -9), plot.Y(error) + 4, name[5:], anchor="start" if "row" in name else "end")
+    picture.desc = "Error of a round trip, as a share of the root mean square, against bits of a weight. " + "; ".join(f"{n}: {b} bits, {e} %" for n, b, e in rows) + "."
+    return picture

@@ -1,0 +1,44 @@
+"""What the pictures know: figures from files in bench/results/, and from nowhere else."""
+import json
+import pathlib
+import re
+
+from results_files import CATEGORIES
+
+MIB = 2**20
+
+
+class Results:
+    def __init__(self, root):
+        self.root, self.folder = pathlib.Path(root), pathlib.Path(root) / "bench/results"
+
+    def chapter(self, name):
+        return json.loads((self.folder / f"host/{name}.json").read_text())
+
+    def variants(self, name):
+        return {v["name"]: v for v in self.chapter(name)["variants"]}
+
+    def text(self, name):
+        return (self.folder / name).read_text()
+
+    def rows(self, name, first, pattern):
+        """The groups of `pattern` in the lines that follow the first with `first` in it, up to one without."""
+        lines = self.text(name).split(first, 1)[1].split("\n")[1:]
+        found = [re.match(pattern, line) for line in lines]
+        begin = next(i for i, match in enumerate(found) if match)
+        end = next((i for i in range(begin, len(found)) if not found[i]), len(found))
+        return [match.groups() for match in found[begin:end]]
+
+
+def bytes_of(words):
+    """13.53 GiB, as programs print it."""
+    number, unit = words.split()
+    return float(number) * 2**{"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}[unit]
+
+
+def power_of_two(exponent):
+    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def by_category(variant):
+    return [(c, variant["by_category_bytes"][c]) for c in CATEGORIES]

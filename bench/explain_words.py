@@ -221,12 +221,15 @@ TEXT = {
     # What it cannot say, and how to find out.
     "ask_tensors": (
         "Which tensors are live: `torch.cuda.memory._record_memory_history()`, `_dump_snapshot()`, and PyTorch's "
-        "memory_viz page; or `torch.cuda.memory_summary()`.",
+        "memory_viz page; or `torch.cuda.memory_summary()`. Whether they grow: `torch.cuda.memory_allocated()` at the end of "
+        "each step. It must not rise after the second one; what makes it rise is shown in chapters/02_gradient_accumulation.",
         "哪些张量存活：`torch.cuda.memory._record_memory_history()`、`_dump_snapshot()` 和 PyTorch 的 memory_viz 页面；或 "
-        "`torch.cuda.memory_summary()`。"),
+        "`torch.cuda.memory_summary()`。是否在增长：每步结束时看 `torch.cuda.memory_allocated()`。第二步之后不应再上升；上升的"
+        "原因见 chapters/02_gradient_accumulation。"),
     "ask_ours": (
-        "Which tensors are live: the lines below the report, or `--snapshot FILE` and PyTorch's memory_viz page.",
-        "哪些张量存活：报告下面的各行，或 `--snapshot FILE` 和 PyTorch 的 memory_viz 页面。"),
+        "Which tensors are live: the lines below the report, or `--snapshot FILE` and PyTorch's memory_viz page. Whether they "
+        "grow: `--memory-steps 20`.",
+        "哪些张量存活：报告下面的各行，或 `--snapshot FILE` 和 PyTorch 的 memory_viz 页面。是否在增长：`--memory-steps 20`。"),
     "ask_holders": (
         "Who holds what is outside the framework: `nvidia-smi` (on ROCm `rocm-smi --showpids`), on the host rather than in "
         "the container.",

@@ -11,9 +11,9 @@ COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e7
            "workspace": "#8a8a8a", "data": "#cc79a7"}
 OUTCOMES = ("ok", "oom", "skipped")
 # Where and how often something ran does not make it another workload.
-NOT_WORKLOAD = {"device", "steps"}
+NOT_WORKLOAD = {"device", "steps", "memory_steps"}
 # What every chapter has; the rest of "config" are a chapter's own options.
-COMMON_OPTIONS = {"model", "batch", "steps", "budget_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
+COMMON_OPTIONS = {"model", "batch", "steps", "memory_steps", "budget_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
 
 
 class BadFile(Exception):

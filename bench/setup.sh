@@ -75,6 +75,14 @@ have_cuobjdump() {
     nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37 >&2
 }
 
+# Puts tensorboardX, which writes what TensorBoard reads, and what it needs, into build/tensorboard, unless Python has it.
+have_tensorboard_writer() {
+  PYTHONPATH=build/tensorboard python3 -c "import tensorboardX" 2>/dev/null && return
+  say "installing tensorboardX into build/tensorboard"
+  python3 -m pip install --quiet --root-user-action=ignore --only-binary :all: --upgrade --target build/tensorboard \
+    tensorboardX==2.6.5 >&2
+}
+
 have_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'
 }

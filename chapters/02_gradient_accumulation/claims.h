@@ -162,7 +162,9 @@ inline void leak(Report& report, const nn::TransformerSpec& spec, const data::Te
   const std::size_t micro_batch = config.options[kMicroBatch];
   const std::size_t held_bytes = HeldForward::bytes(spec, micro_batch, config.options[kSeq]).total();
   constexpr std::size_t kMost = 16;
+  GrowthDetector detector(config.budget);
   Ledger ledger;
+  ledger.set_observer(&detector);
   std::size_t steps = 0;
   report.line(fmt::format("losses kept with their graphs: {} more in each step", format_bytes(held_bytes)));
   try {
@@ -170,17 +172,24 @@ inline void leak(Report& report, const nn::TransformerSpec& spec, const data::Te
       nn::Transformer<float> model(context, spec, kTextSeed);
       const nn::AdamW optimizer(context, model.parameters());
       std::vector<HeldForward> losses;
+      Loop loop(ledger, "step");
       for (; steps < kMost; ++steps) {
         check_interrupt();
         const std::size_t before = ledger.live_bytes();
         losses.emplace_back(context, model, upload(context, text.samples(steps, micro_batch), 0, micro_batch));
         report.line(fmt::format("  step {:>2}: {} live", steps + 1, format_bytes(ledger.live_bytes())));
         report.check(ledger.live_bytes() - before == held_bytes, "a held step is not as predicted");
+        loop.end_round();
       }
     });
   } catch (const OutOfMemory& error) {
     report.line(fmt::format("  step {:>2}: {}", steps + 1, oom_line(error.report())));
   }
+  const std::vector<Growth> growths = detector.growths();
+  for (const Growth& growth : growths) report.line("  " + describe(growth, config.budget));
+  report.check(steps < kStepsForGrowth || (growths.size() == 1 && growths[0].found_in == kStepsForGrowth &&
+                                           growths[0].bytes_a_round == double(held_bytes) && !growths[0].tags.empty()),
+               "the leak is not found in the tenth step");
   report.line("");
   report.figure("held_bytes_a_step", double(held_bytes));
   report.figure("steps_held", double(steps));

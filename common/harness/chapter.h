@@ -62,6 +62,11 @@ struct Defaults {
   const Defaults* published = nullptr;
 };
 
+/// Steps of the memory pass, unless the user says how many; the second one shows that the peak does not grow.
+inline constexpr std::size_t kMemorySteps = 2;
+/// From so many on it is looked for memory that grows.
+inline constexpr std::size_t kStepsForGrowth = 10;
+
 /// The command line, after parsing and checking.
 struct Config {
   std::size_t budget = 0;                       ///< bytes; kUnlimited with --budget none
@@ -72,6 +77,9 @@ struct Config {
   bool devices_given = false;  ///< --devices was
   std::string model;
   std::size_t batch = 0, steps = 0;
+  std::size_t memory_steps = kMemorySteps;  ///< steps of the memory pass
+  bool watch = false;                       ///< it is told as it runs
+  bool series = false;                      ///< the result file has what each step held
   OptionValues options;  ///< the chapter's own
   bool quick = false, plan = false, list = false, quiet = false;
   const Card* card = nullptr;         ///< of --card: whose least times a plan shows

@@ -176,7 +176,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     std::string text = "";
     bool flag = false;
   };
-  std::string budget, workspace, device, devices, batch, steps, card;
+  std::string budget, workspace, device, devices, batch, steps, memory_steps, card;
   bool version = false;
 
   CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full, full),
@@ -198,6 +198,11 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
       app.add_option("--model", config.model, fmt::format("Model by name, for example {}", full.models));
   const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples a step");
   const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps a variant");
+  const CLI::Option* memory_steps_option = app.add_option(
+      "--memory-steps", memory_steps,
+      fmt::format("Steps whose memory is counted, before any is timed (default {}); with {} or more, what "
+                  "grows from step to step is named. Cheap with --plan",
+                  kMemorySteps, kStepsForGrowth));
   std::vector<Own> own;
   own.reserve(full.options.size());  // the parser writes into it
   for (const ChapterOption& option : full.options) {
@@ -215,6 +220,11 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   app.add_option("--json", config.json, "Write the results to this file");
   app.add_option("--trace", config.trace, "Write the first variant's timeline for Chrome or Perfetto");
   app.add_option("--snapshot", config.snapshot, "Write the first variant's timeline for PyTorch's memory_viz");
+  app.add_flag("--series", config.series, "With --json: what each step held, and the rate of each timed step");
+  app.add_flag(
+      "--watch", config.watch,
+      "Print live and peak bytes after each phase and step whose memory is counted or planned, to standard error: "
+      "one line on a terminal, else many. Not with --quiet");
   app.add_flag("--quiet", config.quiet, "Print no progress and no table; the exit code and files tell");
   app.allow_extras();
   app.footer(
@@ -249,6 +259,9 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
   config.steps = given(steps_option) ? parse_count("--steps", steps) : defaults.steps;
+  if (given(memory_steps_option)) config.memory_steps = parse_count("--memory-steps", memory_steps);
+  if (config.series && config.json.empty()) throw UsageError("--series goes with --json: that is where it is written");
+  if (config.quiet) config.watch = false;
   config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_workspace(workspace);
   if (!given(model_option)) config.model = size.model;
   for (const Own& mine : own) {

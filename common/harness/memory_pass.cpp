@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 
 #include "cuda/backend.h"
 #include "harness/devices.h"
@@ -12,12 +13,11 @@
 #include "harness/largest_batch.h"
 #include "harness/processes.h"
 #include "harness/ranks.h"
+#include "harness/watch.h"
 #include "memory/export.h"
 
 namespace oomlab {
 namespace {
-
-constexpr std::size_t kMemorySteps = 2;  // the second one shows that nothing grows from step to step
 
 // Bytes of the device that are in use without being this run's: the context, what libraries and kernels take when they
 // first work (so a product is made first), other processes. What the driver says is "used" has them in it.
@@ -49,6 +49,8 @@ struct MemoryPass {
   VariantResult& result;
   Ledger& ledger;
   TimelineFiles* files;
+  WatchLine* line;  // where it is told as it runs; null: nowhere
+  std::mutex mutex = {};
 
   void run(std::size_t budget) {
     const NamedRange range((variant.name + ", memory").c_str());
@@ -67,6 +69,32 @@ struct MemoryPass {
   // The steps of one rank, or of a variant that has one only. Returns the figures after each step, and puts into
   // `what` (a RankResult, or the VariantResult) what the last one asked of the device, and what was in use before.
   template <class Result, class Make, class Finish>
+  std::vector<double> run_steps(Context& context, Ledger& books, int rank, Result& what, Make make, Finish finish) {
+    std::optional<MemoryWatch> watch;
+    if (config.watch || config.series || config.memory_steps >= kStepsForGrowth) {
+      std::string name = variant.team ? fmt::format("{}, rank {}", variant.name, rank) : variant.name;
+      watch.emplace(books, std::move(name), config.memory_steps, config.budget, &books == &ledger ? line : nullptr);
+    }
+    try {
+      auto figures = run_steps(context, books, what, make, finish);
+      if (watch) keep(*watch, books, rank);
+      return figures;
+    } catch (...) {
+      if (watch) keep(*watch, books, rank);
+      throw;
+    }
+  }
+
+  // Ranks come in any order; of those in which memory grows the first one is shown.
+  void keep(const MemoryWatch& watch, const Ledger& books, int rank) {
+    auto growths = watch.growths();
+    const std::lock_guard lock(mutex);
+    if (&books == &ledger) result.steps = watch.steps();
+    if (growths.empty() || (!result.growths.empty() && result.growth_rank < rank)) return;
+    result.growths = std::move(growths), result.growth_rank = rank;
+  }
+
+  template <class Result, class Make, class Finish>
   std::vector<double> run_steps(Context& context, Ledger& ledger, Result& what, Make make, Finish finish) {
     what.device_used_before = in_use_without_us(context);
     context.memory().observe_device(true);
@@ -76,12 +104,14 @@ struct MemoryPass {
       work = make(context);
     }
     std::vector<double> figures;
-    for (std::size_t i = 0; i < kMemorySteps; ++i) {
+    Loop loop(ledger, "step");
+    for (std::size_t i = 0; i < config.memory_steps; ++i) {
       check_interrupt();
       const auto before = device_work();
       work->step();
       if (const auto after = device_work(); after && before) what.work = *after - *before;
       figures.push_back(work->figure());
+      loop.end_round();
     }
     finish(*work);
     return figures;
@@ -105,7 +135,7 @@ struct MemoryPass {
     ledger.reset_peak();
     with_context(config, variant, {}, budget, ledger, [&](Context& context) {
       result.figures = run_steps(
-          context, ledger, result, [&](Context& c) { return variant.make(c, variant.batch); },
+          context, ledger, 0, result, [&](Context& c) { return variant.make(c, variant.batch); },
           [&](Workload& work) { result.fingerprint = work.fingerprint(); });
       take_snapshot();
     });
@@ -145,10 +175,10 @@ struct MemoryPass {
       books.reset_peak();
       with_context(mine, variant, devices_of_team(config, team->ranks()), budget, books, [&](Context& context) {
         figures = run_steps(
-            context, books, r, [&](Context& c) { return team->make(c, rank); },
+            context, books, rank, r, [&](Context& c) { return team->make(c, rank); },
             [&](Workload& work) {
               r.fingerprint = work.fingerprint();
-              r.bytes_sent = work.bytes_sent() / kMemorySteps;
+              r.bytes_sent = work.bytes_sent() / config.memory_steps;
               r.most_in_flight = work.most_in_flight();
             });
         if (rank == ranks.front()) take_snapshot();
@@ -216,7 +246,8 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
 
   Ledger ledger;
   ledger.record_timeline(files != nullptr);
-  MemoryPass pass{config, program, variant, result, ledger, files};
+  WatchLine line;
+  MemoryPass pass{config, program, variant, result, ledger, files, config.watch ? &line : nullptr};
   try {
     pass.run(config.budget);
     progress(fmt::format("{}: peak {}", variant.name, format_bytes(result.peak_allocated)));
@@ -257,6 +288,7 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
     }
   }
   result.phases = ledger.phases();
+  result.growth_looked_for = result.measured && config.memory_steps >= kStepsForGrowth;
   if (files) {
     if (!config.trace.empty())
       files->trace = chrome_trace(ledger, config.device, fmt::format("{} {}", program, variant.name));

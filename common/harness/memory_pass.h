@@ -18,7 +18,7 @@ struct TimelineFiles {
 /// What a chapter predicts, and what a context needs beside that. Throws std::length_error for a sum beyond a size_t.
 ByCategory with_workspace(const Config& config, ByCategory bytes);
 
-/// Runs two steps of a variant under the budget, and, when that is too small, once more without it. A budget or a
+/// Runs the steps (Config::memory_steps) of a variant under the budget, and, when that is too small, once more without it. A budget or a
 /// device that is too small, and a machine with too few devices, are outcomes; anything else is thrown. `files`, where
 /// not null, is filled.
 VariantResult run_memory_pass(const Config& config, const std::string& program, const Variant& variant, bool baseline,

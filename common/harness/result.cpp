@@ -114,6 +114,45 @@ std::optional<std::size_t> maybe_limit(std::size_t limit) {
   return limit == kUnlimited ? std::nullopt : std::optional(limit);
 }
 
+void write_growths(JsonWriter& json, const VariantResult& v) {
+  if (v.growths.empty() && !v.growth_looked_for) return;
+  json.key("growth").begin_array();
+  for (const Growth& g : v.growths) {
+    json.begin_object().member("loop", g.loop).key("phase");
+    g.phase.empty() ? json.null() : json.value(g.phase);
+    json.member("rounds", g.rounds).member("since", g.since).key("found_in");
+    g.found_in ? json.value(g.found_in) : json.null();
+    json.member("bytes_a_round", g.bytes_a_round).member("exceeds_budget_in", g.exceeds_in).key("tags").begin_array();
+    for (const Growth::Tag& tag : g.tags) {
+      json.begin_object().member("tag", tag.tag).member("category", name_of(tag.category));
+      json.member("bytes_a_round", tag.bytes_a_round).end_object();
+    }
+    json.end_array();
+    if (!v.ranks.empty()) json.member("rank", v.growth_rank);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_series(JsonWriter& json, const VariantResult& v) {
+  const auto column = [&](const char* name, auto value_of) {
+    json.key(name).begin_array();
+    for (const StepMemory& step : v.steps) json.value(value_of(step));
+    json.end_array();
+  };
+  json.key("series").begin_object();
+  column("allocated_bytes", [](const StepMemory& s) { return s.allocated; });
+  column("peak_allocated_bytes", [](const StepMemory& s) { return s.peak_allocated; });
+  column("reserved_bytes", [](const StepMemory& s) { return s.reserved; });
+  column("device_used_bytes", [](const StepMemory& s) { return s.device_used; });
+  json.key("by_category_bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c)
+    column(name_of(static_cast<Category>(c)), [c](const StepMemory& s) { return s.at_peak.bytes[c]; });
+  json.end_object().key("samples_per_second").begin_array();
+  for (const double rate : v.samples_per_second) json.value(rate);
+  json.end_array().end_object();
+}
+
 void write_variant(JsonWriter& json, const RunResult& run, const VariantResult& v) {
   json.begin_object();
   json.member("name", v.name).member("role", v.baseline ? "baseline" : "mitigation").member("batch", v.batch);
@@ -154,6 +193,8 @@ void write_variant(JsonWriter& json, const RunResult& run, const VariantResult& 
       json.end_array();
     }
   }
+  write_growths(json, v);
+  if (run.config.series) write_series(json, v);
   if (v.oom) {
     json.key("oom").begin_object().member("requested_bytes", v.oom->requested).member("tag", v.oom->tag);
     json.member("live_bytes", v.oom->live).member("limit_bytes", maybe_limit(v.oom->limit));
@@ -304,6 +345,20 @@ std::string least_time_table(const RunResult& run) {
   return text + (ranks ? "of ranks the one that needs longest; nothing is counted for what they send\n\n" : "\n");
 }
 
+std::string growth_lines(const RunResult& run) {
+  std::string text;
+  std::size_t looked_for = 0;
+  for (const VariantResult& v : run.variants) {
+    looked_for += v.growth_looked_for;
+    for (const Growth& growth : v.growths)
+      text += fmt::format("{}{} GROWS: {}\n", v.name, v.ranks.empty() ? "" : fmt::format(", rank {}", v.growth_rank),
+                          describe(growth, run.config.budget));
+  }
+  if (!text.empty() || looked_for == 0) return text;
+  return fmt::format("no memory grows: {} variants hold the same bytes at the same points of {} steps\n", looked_for,
+                     run.config.memory_steps);
+}
+
 std::string claims_table(const RunResult& run) {
   std::string text;
   for (const ClaimResult& c : run.claims) {
@@ -360,6 +415,7 @@ std::string result_json(const RunResult& run) {
       .member("device", c.device)
       .member("devices", c.devices);
   if (c.tf32) json.member("tf32", true);
+  if (c.memory_steps != kMemorySteps) json.member("memory_steps", c.memory_steps);
   for (const OptionValues::Entry& option : c.options.entries()) {
     std::string name = option.name;
     std::ranges::replace(name, '-', '_');

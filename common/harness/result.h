@@ -33,6 +33,8 @@ std::string comparison_table(const RunResult& run);
 std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& variant);
 /// These, and the share that measured steps have of their bound, side by side. Empty when there is no card.
 std::string least_time_table(const RunResult& run);
+/// What grows from step to step, a line each; or that nothing does, where it was looked for.
+std::string growth_lines(const RunResult& run);
 std::string claims_table(const RunResult& run);
 std::string verdict_line(const RunResult& run);
 std::string phase_table(const VariantResult& result);

@@ -12,6 +12,7 @@
 
 #include "harness/card.h"
 #include "memory/context.h"
+#include "memory/growth.h"
 #include "memory/ledger.h"
 #include "memory/out_of_memory.h"
 
@@ -112,6 +113,14 @@ struct RankResult {
   std::size_t device_used_before = 0;  ///< bytes of its device in use, before it had any, by others and libraries
 };
 
+/// What a step of the memory pass held. Bytes; of the rank that is shown.
+struct StepMemory {
+  std::size_t allocated = 0;                  ///< live when the step had ended
+  std::size_t peak_allocated = 0;             ///< most that were live in it
+  std::size_t reserved = 0, device_used = 0;  ///< when it had ended, as the allocator and the driver said last
+  ByCategory at_peak;
+};
+
 /// What happened to a variant.
 struct VariantResult {
   enum class Outcome { ok, oom, skipped };
@@ -137,6 +146,10 @@ struct VariantResult {
   bool agrees = true;
   Agreement agreement;
   double largest_difference = 0;             ///< relative, of figures against the baseline's
+  std::vector<StepMemory> steps;             ///< of the memory pass, where it was watched
+  std::vector<Growth> growths;               ///< what grows from step to step
+  int growth_rank = 0;                       ///< of a team: whose growth that is
+  bool growth_looked_for = false;            ///< in steps enough to tell
   std::vector<double> samples_per_second;    ///< one for every timed step; empty in plan mode
   std::vector<double> reference_rates;       ///< of this machine, around these steps: see harness/timing.h
   std::optional<std::size_t> largest_batch;  ///< that fits the budget by the prediction (which is checked)

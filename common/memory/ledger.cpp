@@ -90,6 +90,7 @@ void Ledger::note_peaks() noexcept {
     phase.peak_reserved = std::max(phase.peak_reserved, reserved_);
     phase.peak_device_used = std::max(phase.peak_device_used, device_used_);
   }
+  if (observer_) observer_->changed(*this);
 }
 
 void Ledger::charge(const void* address, std::size_t requested, std::size_t bytes, Category category,
@@ -121,6 +122,7 @@ void Ledger::release(const void* address) noexcept {
   const LiveBlock& block = found->second;
   live_bytes_ -= block.bytes;
   live_by_category_[block.category] -= block.bytes;
+  if (observer_) observer_->changed(*this);
   if (recording_)
     record({.kind = TimelineEvent::Kind::free,
             .address = address,
@@ -209,6 +211,7 @@ void Ledger::begin_phase(std::string_view name) {
   ++phases_[index].visits;
   phase_stack_.push_back({index, device_work()});
   NamedRange::begin(phases_[index].name.c_str());
+  if (observer_) observer_->phase_began(*this, name);
   note_peaks();  // what is live already counts for the phase
   if (recording_) record({.kind = TimelineEvent::Kind::phase_begin, .label = label, .allocated_after = live_bytes_});
 }
@@ -227,6 +230,7 @@ void Ledger::end_phase() noexcept {
   if (recording_)
     record(
         {.kind = TimelineEvent::Kind::phase_end, .label = *labels_.find(phase.name), .allocated_after = live_bytes_});
+  if (observer_) observer_->phase_ended(*this, phase.name);
 }
 
 std::vector<PhasePeak> Ledger::phases() const { return phases_; }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <optional>
@@ -73,6 +74,25 @@ struct PhasePeak {
   std::optional<DeviceWork> work;  ///< of the visits that have ended, together; nothing where the backend cannot tell
 };
 
+class Ledger;
+
+/// Somebody who looks on: is told at each moment at which memory can be compared with what it was before. What it
+/// learns it asks the ledger. Called on the ledger's thread.
+class LedgerObserver {
+ public:
+  virtual ~LedgerObserver() = default;
+  /// Live, reserved or device-used bytes are others than before.
+  virtual void changed(const Ledger&) noexcept {}
+  virtual void phase_began(const Ledger&, std::string_view /*name*/) noexcept {}
+  virtual void phase_ended(const Ledger&, std::string_view /*name*/) noexcept {}
+  /// A loop begins: its rounds should all end with the same bytes.
+  virtual void loop_began(const Ledger&, std::string_view /*name*/) {}
+  /// A round of the innermost loop has ended.
+  virtual void round_ended(const Ledger&) {}
+  /// `cut_short`: by an exception.
+  virtual void loop_ended(const Ledger&, bool /*cut_short*/) noexcept {}
+};
+
 /// Not thread-safe: one ledger belongs to one host thread.
 class Ledger {
  public:
@@ -107,6 +127,9 @@ class Ledger {
   void note_reserved(std::size_t reserved_bytes, std::size_t device_used_bytes) noexcept;
   std::size_t peak_reserved_bytes() const noexcept { return peak_reserved_; }
   std::size_t peak_device_used_bytes() const noexcept { return peak_device_used_; }
+  /// What it was told last.
+  std::size_t reserved_bytes() const noexcept { return reserved_; }
+  std::size_t device_used_bytes() const noexcept { return device_used_; }
 
   /// Live blocks by address.
   const std::map<const void*, LiveBlock>& live_blocks() const noexcept { return live_; }
@@ -119,6 +142,11 @@ class Ledger {
   /// Ends the innermost phase; with none open it is a programming error: std::terminate with one line.
   void end_phase() noexcept;
   std::vector<PhasePeak> phases() const;
+
+  /// Who is told of phases, rounds and changes; null, the default: nobody, which costs nothing. It must outlive the
+  /// ledger, or be taken off again.
+  void set_observer(LedgerObserver* observer) noexcept { observer_ = observer; }
+  LedgerObserver* observer() const noexcept { return observer_; }
 
   /// Recording of the timeline; off by default, since a timing run must not pay for it. Turning it on starts
   /// a new timeline, in which open phases begin now and live blocks are allocated now, so that it can be
@@ -143,6 +171,7 @@ class Ledger {
     std::optional<DeviceWork> before;
   };
   std::vector<OpenPhase> phase_stack_;
+  LedgerObserver* observer_ = nullptr;
   bool recording_ = false;
   std::vector<TimelineEvent> timeline_;
   std::set<std::string, std::less<>> labels_;  // what the labels of the timeline point to
@@ -159,6 +188,29 @@ class Phase {
 
  private:
   Ledger& ledger_;
+};
+
+/// A loop whose rounds should leave the same bytes behind: the steps of a training, the batches of an evaluation. Says
+/// so to the ledger's observer, if it has one. Loops nest.
+class Loop {
+ public:
+  /// Throws what the observer throws.
+  Loop(Ledger& ledger, std::string_view name) : ledger_(ledger), exceptions_(std::uncaught_exceptions()) {
+    if (ledger_.observer()) ledger_.observer()->loop_began(ledger_, name);
+  }
+  ~Loop() {
+    if (ledger_.observer()) ledger_.observer()->loop_ended(ledger_, std::uncaught_exceptions() > exceptions_);
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+  /// A round has ended; what it has allocated for itself is released. Throws what the observer throws.
+  void end_round() {
+    if (ledger_.observer()) ledger_.observer()->round_ended(ledger_);
+  }
+
+ private:
+  Ledger& ledger_;
+  int exceptions_;
 };
 
 }  // namespace oomlab

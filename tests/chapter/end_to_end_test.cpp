@@ -57,11 +57,24 @@ TEST(EndToEnd, AQuickRunPassesSaysSoAndWritesValidFiles) {
   EXPECT_EQ(folder.entries().size(), 3u);
 }
 
+// A program that repeats a step holds the same bytes at the same points of each: in 200 planned steps nothing grows.
+TEST(EndToEnd, NothingGrowsInManySteps) {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      run_process(program(), {"--plan", "--quiet", "--memory-steps", "200", "--json", "result.json"}, folder.path());
+  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json result = read_json(read_text(folder / "result.json"));
+  for (const json& variant : result["variants"])
+    EXPECT_EQ(variant.value("growth", json()), json::array()) << variant["name"] << ", or it was not looked at";
+}
+
 TEST(EndToEnd, PlansAndBudgetsOfAnySizeGiveValidFiles) {
   const TemporaryFolder folder;
   Words results;
-  for (const Words& words : {Words{"--steps", "1", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"},
-                             Words{"--plan", "--budget", "1B"}, Words{"--plan", "--card", "t4"}}) {
+  for (const Words& words :
+       {Words{"--steps", "1", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"},
+        Words{"--plan", "--budget", "1B"}, Words{"--plan", "--card", "t4", "--memory-steps", "12", "--series"}}) {
     const std::string result = folder / ("result" + std::to_string(results.size()) + ".json");
     const Outcome outcome = run_process(program(), Words{"--quick", "--json", result} + words, folder.path());
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;

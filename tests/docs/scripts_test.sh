@@ -22,6 +22,10 @@ expect 0 "" bench/run --batch 32 01 --no-install
 expect 64 "no chapter '99'" bench/run 99
 expect 64 "--json" bench/run --json x
 expect 64 "--trace" bench/run 00 --trace x
+expect 64 "needs a folder" bench/run --tensorboard
+expect 64 "--plan" bench/run 00 --tensorboard build/scalars --plan
+expect 64 "is no folder" bench/run 00 --tensorboard README.md
+expect 64 "--help" bench/tensorboard
 expect 0 "bench/run 01" bench/run --help
 expect 0 "" tests/run --no-install
 expect 0 "tests/run host" tests/run --help

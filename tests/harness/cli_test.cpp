@@ -116,6 +116,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"PrecisionEmpty", {"--precision", ""}, "--precision"},
         Bad{"MicroBatchZero", {"--micro-batch", "0"}, "--micro-batch '0'"},
         Bad{"MicroBatchThatDoesNotDivide", {"--micro-batch", "3", "--batch", "8"}, "--micro-batch"},
+        Bad{"MemoryStepsZero", {"--memory-steps", "0"}, "--memory-steps '0'"},
+        Bad{"SeriesWithoutJson", {"--series"}, "--json"},
         Bad{"JsonFolder", {"--json", "missing/result.json"}, "missing"}, Bad{"JsonIsFolder", {"--json", "/"}, "folder"},
         Bad{"TraceFolder", {"--trace", "missing/trace.json"}, "missing"},
         Bad{"SnapshotFolder", {"--snapshot", "missing/snapshot.pickle"}, "missing"},
@@ -251,7 +253,7 @@ TEST(Cli, HelpListVersion) {
   const Outcome help = call({"--help"}, folder.path());
   EXPECT_EQ(help.exit_code, 0);
   for (const char* option : {"--budget", "--device", "--devices", "--model", "--batch", "--steps", "--quick", "--plan",
-                             "--list", "--filter", "--json", "--trace", "--snapshot", "--quiet", "--help"})
+                             "--list", "--filter", "--json", "--trace", "--snapshot", "--quiet", "--help", "--watch", "--series", "--memory-steps"})
     EXPECT_NE(help.out.find(option), std::string::npos) << option;
   const Outcome list = call({"--list"}, folder.path());
   EXPECT_EQ(list.exit_code, 0) << list.err;

@@ -1,12 +1,15 @@
 // The harness must tell a good chapter from a bad one: every check that it makes is provoked here.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "../device.h"
 #include "cuda/backend.h"
@@ -15,6 +18,7 @@
 #include "harness/json_writer.h"
 #include "harness/result.h"
 #include "harness/timing.h"
+#include "harness/watch.h"
 #include "read_json.h"
 
 namespace {
@@ -632,6 +636,153 @@ TEST_F(Harness, WhatAStepAsksOfTheDeviceIsCounted) {
   EXPECT_EQ(phases["all of it"]["work"]["filled_bytes"], 8192);
   EXPECT_EQ(phases["copies"]["work"]["copied_bytes"], 4000);
   EXPECT_EQ(phases["copies"]["work"]["filled_bytes"], 0);
+}
+
+/// Keeps a loss after each step.
+class Leaky final : public Workload {
+ public:
+  explicit Leaky(Context& context)
+      : context_(context), held_(context.buffer<char>(512, Category::parameters, "held")) {}
+  void step() override {
+    const Phase phase(context_.ledger(), "toy");
+    losses_.push_back(context_.buffer<char>(100'000, Category::activations, "kept loss"));
+  }
+  std::size_t samples_per_step() const override { return 1; }
+  double figure() override { return 1; }
+  std::uint64_t fingerprint() override { return 42; }
+
+ private:
+  Context& context_;
+  DeviceBuffer<char> held_;
+  std::vector<DeviceBuffer<char>> losses_;
+};
+
+Chapter with_a_leak(std::size_t memory_steps) {
+  Chapter chapter = good();
+  chapter.variants.push_back(toy("leaky", 1'000, 0, differs_by_design("it leaks")));
+  chapter.variants[2].predicted = [=](std::size_t) {
+    ByCategory split;
+    split[Category::parameters] = 512, split[Category::activations] = memory_steps * 100'352;
+    return split;
+  };
+  chapter.variants[2].make = [](Context& context, std::size_t) { return std::make_unique<Leaky>(context); };
+  return chapter;
+}
+
+TEST_F(Harness, MemoryThatGrowsIsNamed) {
+  const Ran ran = run(with_a_leak(10), {"--memory-steps", "10", "--budget", "8MiB", "--workspace", "1KiB"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  for (const int clean : {0, 1}) EXPECT_EQ(ran.result["variants"][clean]["growth"], json::array());
+  ASSERT_EQ(ran.result["variants"][2]["growth"].size(), 1u);
+  const json& growth = ran.result["variants"][2]["growth"][0];
+  EXPECT_EQ(growth["loop"], "step");
+  EXPECT_EQ(growth["found_in"], 10);
+  EXPECT_EQ(growth["since"], 1);
+  EXPECT_EQ(growth["bytes_a_round"], 100'352);
+  EXPECT_EQ(growth["tags"][0]["tag"], "kept loss");
+  EXPECT_EQ(growth["exceeds_budget_in"], 84);  // (8 MiB - 1,536) / 100,352 = 83.6
+  EXPECT_FALSE(ran.result["variants"][2].contains("series")) << "only where it is asked for";
+  EXPECT_NE(ran.out.find("\nleaky GROWS: 98.00 KiB more after each step, since step 1 of 10: kept loss"),
+            std::string::npos)
+      << ran.out;
+  const Ran clean = run(good(), {"--memory-steps", "10"});
+  EXPECT_NE(clean.out.find("no memory grows: 2 variants"), std::string::npos) << clean.out;
+  EXPECT_EQ(clean.result["config"]["memory_steps"], 10);
+}
+
+// Under the budget the seventh step fails. Without it ten are run, and the report says the seventh, too.
+TEST_F(Harness, TheStepThatExceedsTheBudgetIsTheOneThatFailed) {
+  const Ran ran = run(with_a_leak(10), {"--memory-steps", "10", "--budget", "604KiB", "--workspace", "1KiB"});
+  const json& leaky = ran.result["variants"][2];
+  EXPECT_EQ(leaky["outcome"], "oom");
+  EXPECT_EQ(leaky["oom"]["live_bytes"], 1'024 + 512 + 6 * 100'352);
+  EXPECT_EQ(leaky["growth"][0]["exceeds_budget_in"], 7);
+  EXPECT_NE(ran.out.find("step 7 exceeded the budget"), std::string::npos) << ran.out;
+}
+
+TEST_F(Harness, SeriesAreOfEachStep) {
+  const Ran ran = run(with_a_leak(3), {"--memory-steps", "3", "--series"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  const json &large = ran.result["variants"][0]["series"], &leaky = ran.result["variants"][2]["series"];
+  const std::size_t fixed = kBlasWorkspaceBytes + 512;
+  EXPECT_EQ(leaky["allocated_bytes"],
+            (std::vector<std::size_t>{fixed + 100'352, fixed + 2 * 100'352, fixed + 3 * 100'352}));
+  EXPECT_EQ(leaky["by_category_bytes"]["activations"], (std::vector<std::size_t>{100'352, 2 * 100'352, 3 * 100'352}));
+  EXPECT_EQ(large["allocated_bytes"], std::vector<std::size_t>(3, kBlasWorkspaceBytes + 100'352));
+  EXPECT_EQ(large["peak_allocated_bytes"], std::vector<std::size_t>(3, kBlasWorkspaceBytes + 2 * 100'352));
+  EXPECT_EQ(large["by_category_bytes"]["activations"], std::vector<std::size_t>(3, 100'352));
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_GE(large["reserved_bytes"][i], large["allocated_bytes"][i]);
+    EXPECT_GE(large["device_used_bytes"][i], large["reserved_bytes"][i]);
+  }
+  EXPECT_EQ(large["samples_per_second"].size(), ran.result["variants"][0]["throughput"]["repetitions"]);
+}
+
+TEST(Series, AStepsPeakIsItsOwn) {
+  Ledger ledger;
+  MemoryWatch watch(ledger, "toy", 2, kUnlimited, nullptr);
+  Loop loop(ledger, "step");
+  ledger.charge(&ledger, 4'096, 4'096, Category::activations, "in the first step only");
+  ledger.release(&ledger);
+  loop.end_round();
+  loop.end_round();
+  ASSERT_EQ(watch.steps().size(), 2u);
+  EXPECT_EQ(watch.steps()[0].peak_allocated, 4'096u);
+  EXPECT_EQ(watch.steps()[0].at_peak[Category::activations], 4'096u);
+  EXPECT_EQ(watch.steps()[1].peak_allocated, 0u);
+  EXPECT_EQ(watch.steps()[1].at_peak.total(), 0u);
+}
+
+TEST_F(Harness, WatchTellsEachPhaseAndStepAndDisturbsNothing) {
+  const Ran plain = run(good(), {"--memory-steps", "3"}), watched = run(good(), {"--memory-steps", "3", "--watch"}),
+            quiet = run(good(), {"--watch", "--quiet"});
+  for (const char* line :
+       {"  large, setup: 8.10 MiB live, peak 8.10 MiB\n", "  small, step 2 of 3, toy: 8.00 MiB live, peak 8.00 MiB\n",
+        "  large, step 3 of 3: 8.10 MiB live, peak 8.19 MiB\n"})
+    EXPECT_NE(watched.err.find(line), std::string::npos) << watched.err;
+  EXPECT_EQ(watched.err.find('\r'), std::string::npos) << "no terminal";
+  EXPECT_EQ(plain.err.find(" live, peak "), std::string::npos) << plain.err;
+  EXPECT_EQ(watched.out.find(" live, peak "), std::string::npos) << watched.out;
+  EXPECT_EQ(quiet.err + quiet.out, "");
+  for (const char* key : {"peak_allocated_bytes", "by_category_bytes", "work", "numerics"})
+    EXPECT_EQ(plain.result["variants"][0].value(key, json()), watched.result["variants"][0].value(key, json())) << key;
+  EXPECT_FALSE(watched.result["variants"][0].contains("series"));
+}
+
+// On a terminal it is one line, written over, never wider than the window, and gone when the next one is written.
+TEST_F(Harness, WatchFitsTheTerminal) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_TRUE(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+  const int window = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  ASSERT_GE(window, 0);
+  const winsize size{.ws_row = 24, .ws_col = 30, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(ioctl(window, TIOCSWINSZ, &size), 0);
+  EXPECT_EQ(WatchLine::columns_of(window), 30u);
+  std::string shown;
+  std::thread reader([&] {
+    char buffer[4096];
+    for (ssize_t n; (n = read(terminal, buffer, sizeof buffer)) > 0;) shown.append(buffer, std::size_t(n));
+  });
+  std::fflush(stderr);
+  const int before = dup(STDERR_FILENO);
+  dup2(window, STDERR_FILENO);
+  {
+    Ledger ledger;
+    WatchLine line;
+    MemoryWatch watch(ledger, "a name with an \u00e9, longer than this window is", 2, kUnlimited, &line);
+    Loop loop(ledger, "step");
+    for (int i = 0; i < 2; ++i) loop.end_round();
+  }
+  std::fflush(stderr);
+  dup2(before, STDERR_FILENO);
+  close(before), close(window);
+  reader.join();
+  close(terminal);
+  EXPECT_EQ(shown.find('\n'), std::string::npos) << shown;
+  EXPECT_NE(shown.find("\r  a name with an \u00e9, longer th\x1b[K"), std::string::npos) << shown;
+  EXPECT_TRUE(shown.ends_with("\r\x1b[K")) << shown;
+  EXPECT_EQ(WatchLine::cut("abc", 3), "abc");
+  EXPECT_EQ(WatchLine::cut("a\u00e9bc\n", 2), "a\u00e9");
 }
 
 TEST_F(Harness, OperationsThatAreNotThePredictedOnesFail) {

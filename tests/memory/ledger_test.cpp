@@ -84,6 +84,9 @@ TEST(Ledger, AddsUpLiveTags) {
   ASSERT_EQ(two.size(), 2u);
   EXPECT_EQ(two[1].tag, "hidden");
   EXPECT_TRUE(Ledger().largest_live(5).empty());
+  charge(ledger, 6, 512, Category::data, "labels");  // beside the images, in their category
+  EXPECT_EQ(ledger.largest_live(10).size(), 5u);
+  EXPECT_EQ(ledger.largest_live(10)[3].bytes, 512u);
 }
 
 TEST(Ledger, PhasesNestAndStartWithWhatIsLive) {

@@ -105,6 +105,16 @@ old = bench.table("01_one")
 assert bench.run("--first", "01")[0] == 64 and "alone" in bench.said
 assert bench.run("--plan") == (0, ["one", "two"]) and bench.table("01_one") == old, "a plan replaces no measurement"
 
+# --tensorboard: the chapters keep a series, and what they wrote is handed on. (The package is an empty file here.)
+(root / "build/tensorboard").mkdir()
+(root / "build/tensorboard/tensorboardX.py").touch()
+script(root / "bench/tensorboard", f'#!/bin/sh\necho "x tensorboard $*" >>"{bench.log}"\n')
+assert bench.run("--tensorboard", "to here", "01")[0] == 0, bench.said
+lines = bench.log.read_text()
+assert "--memory-steps 20 --series --json" in lines and "tensorboard build/host/results/gpu-x/01_one.json to here" in lines, lines
+bench.run("01", "--memory-steps", "7", "--tensorboard=there")
+assert "--memory-steps 7 --series --json" in bench.log.read_text() and "json there" in bench.log.read_text()
+
 # Packing a kit, of programs that are copies of one.
 for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
     shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))

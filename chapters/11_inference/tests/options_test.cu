@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../../../tests/device.h"
 #include "ways.h"
 
 namespace {
@@ -47,6 +48,30 @@ TEST(Options, ADecoderThatCannotBeIsRefused) {
   config = asks("llama:2-4-2-16-24");
   config.options.set(kProcessorLayers, std::size_t(3));
   EXPECT_EQ(refusal(config), "--processor-layers 3: model 'llama:2-4-2-16-24' has 2 layers");
+}
+
+// Whoever looks for memory that grows is told of each batch: predictions that pile up are named, and nothing else.
+TEST(Options, PredictionsThatPileUpAreNamedInTheTenthBatch) {
+  SKIP_WITHOUT_DEVICE();
+  const Config config = asks("llama:2-4-2-16-24");
+  const Weights weights(decoder_of(config), std::nullopt);
+  const data::TextSampler text(text_for(config, weights.spec(), false));
+  const Evaluated of{2, 16, 10};
+  for (const auto& [name, keeping] : keepings()) {
+    GrowthDetector detector;
+    Ledger ledger;
+    ledger.set_observer(&detector);
+    with_context(config, kUnlimited, ledger,
+                 [&, kept = keeping](Context& context) { Evaluation<float>(context, weights, text, of, kept).step(); });
+    const std::vector<Growth> growths = detector.growths();
+    ASSERT_EQ(growths.size(), name == kOnDevice ? 1u : 0u) << name;
+    if (growths.empty()) continue;
+    EXPECT_EQ(growths[0].loop, "batch");
+    EXPECT_EQ(growths[0].found_in, 10u);
+    EXPECT_EQ(growths[0].bytes_a_round, double(Evaluation<float>::prediction_bytes(weights.spec(), of)));
+    ASSERT_EQ(growths[0].tags.size(), 1u);
+    EXPECT_EQ(growths[0].tags[0].tag, "logits");
+  }
 }
 
 // A config.json instead of a name: the same shape, the same bytes.

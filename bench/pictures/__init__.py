@@ -8,11 +8,16 @@ import pathlib
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
 from .reading import Results
-from .training import accumulation, anatomy, batch, checkpointing, precision, ranks
+from .training import accumulation, anatomy, batch, checkpointing, pipelines, precision, ranks
 
-PICTURES = {"front": ("docs/front.svg", front), "rooms": ("docs/rooms.svg", rooms)}
-for number, draw in enumerate((anatomy, batch, accumulation, precision, checkpointing, places, pages, ranks, attention, tiles, lighter, cache, quantisation)):
-    PICTURES[f"{number:02}"] = ("chapters/{}/picture.svg", draw)
+PICTURES = {
+    "front": ("docs/front.svg", front),
+    "rooms": ("docs/rooms.svg", rooms),
+    "07-pipelines": ("chapters/07_multi_gpu/pipelines.svg", pipelines),
+    **{number: ("chapters/{}/picture.svg", draw) for number, draw in {
+        "00": anatomy, "01": batch, "02": accumulation, "03": precision, "04": checkpointing, "05": places, "06": pages, "07": ranks,
+        "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation}.items()},
+}
 
 
 def drawn(root, name):

@@ -36,7 +36,7 @@ class Picture:
     def text(self, x, y, words, colour="ink", anchor="start", bold=False, height=14):
         wide = width_of(words, height) * (1.1 if bold else 1)
         left = {"start": x, "middle": x - wide / 2, "end": x - wide}[anchor]
-        if left < 0 or left + wide > WIDTH or y > self.height:
+        if left < 0 or left + wide > WIDTH or y > self.height - 8:
             raise ValueError(f"'{words}' runs out of the picture '{self.title}': {left:.0f} to {left + wide:.0f}, {y:.0f} down")
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{colour}" text-anchor="{anchor}" font-size="{height}"'
                           f'{" font-weight=" + chr(34) + "600" + chr(34) if bold else ""}>{html.escape(words)}</text>')

@@ -196,3 +196,67 @@ def ranks(results):
         ". ZeRO-1 splits the optimizer's state over 8 devices, ZeRO-2 the gradients, too, ZeRO-3 the parameters, too."
     picture.table = [("variant", *CATEGORIES[:4], "peak")] + [(n, *(size(b) for _, b in by_category(rows[n])[:4]), size(rows[n]["peak_allocated_bytes"])) for n in names]
     return picture
+
+
+def pipelined(stages, micro_batches, one_forward_one_backward):
+    """(stage, micro-batch, is it a backward pass, begin, end) of a step; a backward pass takes twice as long as a forward pass."""
+    orders = []
+    for stage in range(stages):
+        warm_up = min(stages - stage, micro_batches) if one_forward_one_backward else micro_batches
+        order = [(n, False) for n in range(warm_up)]
+        for n in range(micro_batches):
+            order.append((n, True))
+            if warm_up + n < micro_batches:
+                order.append((warm_up + n, False))
+        orders.append(order)
+    done, free, schedule = {}, [0] * stages, []
+    while any(orders):
+        for stage, order in enumerate(orders):
+            while order:
+                n, backward = order[0]
+                needs = [(stage, n, False)] if backward else []
+                if backward and stage + 1 < stages or not backward and stage > 0:
+                    needs.append((stage + (1 if backward else -1), n, backward))
+                if not all(need in done for need in needs):
+                    break
+                begin = max([free[stage]] + [done[need] for need in needs])
+                free[stage] = done[stage, n, backward] = begin + (2 if backward else 1)
+                schedule.append((stage, n, backward, begin, free[stage]))
+                order.pop(0)
+    return schedule
+
+
+def pipelines(results):
+    rows, config = results.variants("07_multi_gpu"), results.chapter("07_multi_gpu")["config"]
+    micro_batches = config["batch"] // config["micro_batch"]
+    picture = Picture("Two schedules of one pipeline", 502)
+    y, said = picture.legend(54, [("forward", "parameters"), ("backward", "gradients"), ("idle", "grid")]), []
+    picture.table = [("stage", "GPipe: held at most", "peak", "1F1B: held at most", "peak")]
+    columns = []
+    for name, words in (("pipeline x 8, GPipe", "GPipe: all forward passes first"), ("pipeline x 8, 1F1B", "1F1B: one forward, one backward")):
+        ranks = rows[name]["ranks"]
+        schedule = pipelined(len(ranks), micro_batches, "1F1B" in name)
+        end = max(row[-1] for row in schedule)
+        unit = (WIDTH - 32 - 96) / end
+        picture.text(16, y + 14, words, bold=True)
+        picture.text(WIDTH - 16, y + 14, "held", "faint", "end")
+        y += 24
+        for stage, rank in enumerate(ranks):
+            picture.rect(16, y, end * unit, 15, "grid")
+            live = most = 0
+            for _, n, backward, begin, until in sorted((r for r in schedule if r[0] == stage), key=lambda r: r[3]):
+                picture.rect(16 + begin * unit, y, (until - begin) * unit - 0.6, 15, "gradients" if backward else "parameters", says=f"stage {stage}, micro-batch {n}")
+                live += -1 if backward else 1
+                most = max(most, live)
+            if most != rank["most_in_flight"]:
+                raise ValueError(f"stage {stage} of {name} held {rank['most_in_flight']} micro-batches, and the picture {most}")
+            picture.text(WIDTH - 16, y + 13, f"{most}: {size(rank['peak_allocated_bytes'])}", anchor="end")
+            y += 19
+        columns.append([(str(rank["most_in_flight"]), size(rank["peak_allocated_bytes"])) for rank in ranks])
+        said.append(f"{name[14:]} holds {', '.join(str(rank['most_in_flight']) for rank in ranks)} micro-batches on stages 0 to {len(ranks) - 1}")
+        y += 14
+    picture.text(16, y + 10, f"rows: stages; {micro_batches} micro-batches; a backward pass", "faint")
+    picture.text(16, y + 30, "drawn twice as long as a forward pass, no times", "faint")
+    picture.desc = f"Schedules of {len(columns[0])} stages and {micro_batches} micro-batches, as order, not as times. " + "; ".join(said) + ". Both are idle equally long."
+    picture.table += [(str(stage), *a, *b) for stage, (a, b) in enumerate(zip(*columns))]
+    return picture

@@ -41,7 +41,7 @@ def links_of(text):
 
 def dead(root):
     documents = [p for p in sorted(root.rglob("*.md")) if not LEFT_OUT & set(p.relative_to(root).parts)]
-    wrong, count = [], 0
+    wrong, count, led_to = [], 0, set()
     for document in documents:
         for line, target in links_of(document.read_text(encoding="utf-8")):
             count += 1
@@ -50,12 +50,15 @@ def dead(root):
                 continue
             path, _, anchor = urllib.parse.unquote(target).partition("#")
             file = (document.parent / path).resolve() if path else document
+            led_to.add(file)
             if anchor and (file / "README.md").is_file():
                 file = file / "README.md"  # which a folder's page shows
             if not target or re.match(r"\w+:", target) or not file.is_relative_to(root) or not file.exists():
                 wrong.append(where)
             elif anchor and (file.suffix != ".md" or anchor not in anchors_of(file.read_text(encoding="utf-8"))):
                 wrong.append(f"{where} (no such heading)")
+    pictures = [p for p in sorted(root.rglob("*.svg")) if not LEFT_OUT & set(p.relative_to(root).parts)]
+    wrong += [f"{p.relative_to(root)}:0: a picture that no document shows" for p in pictures if p not in led_to]
     return wrong, count, len(documents)
 
 
@@ -74,9 +77,10 @@ def try_itself():
         (root / "good.md").write_text("# Here\n[a](sub/other.md) ![b](sub) [c](#here) [d](sub/other.md#a-b--c) [e](sub/other.md#twice-1) [f](https://x.org/y) [j](sub#shown) `[g](no)`\n"
                                       "\n```\n[h](no)\n```\n[i]: good.md\n")
         assert dead(root)[0] == [], dead(root)
+        (root / "sub/lonely.svg").write_text("<svg/>")
         bad = ("[a](none.md)", "![a](none.svg)", "[a](#nowhere)", "[a](sub/other.md#not-a-heading)", "[a](sub#here)", "[a](../outside.md)", "[a](ftp:x)", "[a]()", '<img src="none.png">', "[a]: none.md")
         (root / "bad.md").write_text("# Bad\n" + "\n\n".join(bad) + "\n")
-        assert sorted(int(w.split(":")[1]) for w in dead(root)[0]) == [2 + 2 * i for i in range(len(bad))], dead(root)
+        assert sorted(int(w.split(":")[1]) for w in dead(root)[0]) == [0] + [2 + 2 * i for i in range(len(bad))], dead(root)
 
 
 def main():

@@ -179,6 +179,61 @@ struct BlockAtWork {
   BothCodes codes;
   float first[kCodeBlock], second[kCodeBlock];  // the new moments
 };
+// The largest absolute value of a thread's share of n numbers, which are finite: their bits are in order, and a compiler
+// for the host vectorises a maximum of integers.
+__device__ inline float largest_of(const float* x, std::size_t n) {
+  std::int32_t most = 0;
+  for (std::size_t i : block_range(n)) {
+    std::int32_t bits;
+    memcpy(&bits, x + i, sizeof bits);
+    bits &= 0x7fffffff;
+    most = most < bits ? bits : most;
+  }
+  float largest;
+  memcpy(&largest, &most, sizeof largest);
+  return largest;
+}
+// Two loops of the kernel below, as functions of arrays that do not overlap: or after each store of a byte all else would
+// have to be read again, and a compiler for the host would not vectorise.
+template <class T>
+__device__ inline void new_moments(const AdamWFactors& s, float f, const T* __restrict__ gradient,
+                                   const std::uint8_t* __restrict__ first, const std::uint8_t* __restrict__ second,
+                                   float first_scale, float second_scale, const BothCodes& codes,
+                                   float* __restrict__ new_first, float* __restrict__ new_second, std::size_t n) {
+  const float *const __restrict__ of_first = codes.with_sign.value, *const __restrict__ of_second = codes.without.value;
+#pragma GCC ivdep
+  for (std::size_t i : block_range(n)) {
+    const int code = first[i];
+    new_first[i] = of_first[code] * first_scale;
+  }
+#pragma GCC ivdep
+  for (std::size_t i : block_range(n)) {
+    const int code = second[i];
+    new_second[i] = of_second[code] * second_scale;
+  }
+#pragma GCC ivdep
+  for (std::size_t i : block_range(n)) {
+    const float g = static_cast<float>(gradient[i]) * f;
+    float m = new_first[i], v = new_second[i];
+    adamw_moments(s, g, m, v);
+    const bool finite = fabsf(g) <= FLT_MAX;  // or it would spoil 256 moments
+    m = finite ? m : 0.0f, v = finite ? v : 0.0f;
+    new_first[i] = m;
+    new_second[i] = v < FLT_MAX ? v : FLT_MAX;
+  }
+}
+__device__ inline void encode_moments(const float* __restrict__ first, float to_first,
+                                      const float* __restrict__ first_bound, const float* __restrict__ second,
+                                      float to_second, const float* __restrict__ second_bound,
+                                      std::uint8_t* __restrict__ first_codes, std::uint8_t* __restrict__ second_codes,
+                                      std::size_t n) {
+#pragma GCC ivdep
+  for (std::size_t i : block_range(n))
+    first_codes[i] = static_cast<std::uint8_t>(signed_code_of(first_bound, first[i] * to_first));
+#pragma GCC ivdep
+  for (std::size_t i : block_range(n))
+    second_codes[i] = static_cast<std::uint8_t>(code_of<false>(second_bound, second[i] * to_second));
+}
 constexpr std::size_t kTensorsOf8Bits = 384;  // with the codes, as many as a kernel's parameters have room for
 
 // A block of codes is a block's work: its moments are new numbers in shared memory until their absmax is known.
@@ -200,31 +255,18 @@ __global__ void adamw_8_kernel(const __grid_constant__ TensorTable<AdamW8Tensor<
       const std::size_t begin = block * kCodeBlock;
       const std::size_t n = t.count - begin < kCodeBlock ? t.count - begin : kCodeBlock;
       const float first_scale = t.first_absmax[block], second_scale = t.second_absmax[block];
-      float first_most = 0.0f, second_most = 0.0f;
+      new_moments(s, f, t.gradient + begin, t.first + begin, t.second + begin, first_scale, second_scale, work->codes,
+                  work->first, work->second, n);
+      const float first_most = block_max(largest_of(work->first, n)),
+                  second_most = block_max(largest_of(work->second, n));
       for (std::size_t i : block_range(n)) {
-        const float g = static_cast<float>(t.gradient[begin + i]) * f;
-        float m = work->codes.with_sign.value[t.first[begin + i]] * first_scale;
-        float v = work->codes.without.value[t.second[begin + i]] * second_scale;
-        adamw_moments(s, g, m, v);
-        v = v > FLT_MAX ? FLT_MAX : v;
-        const bool finite = fabsf(g) <= FLT_MAX;  // or it would spoil 256 moments
-        m = finite ? m : 0.0f, v = finite ? v : 0.0f;
-        work->first[i] = m, work->second[i] = v;
-        first_most = fmaxf(first_most, fabsf(m)), second_most = fmaxf(second_most, v);
-      }
-      first_most = block_max(first_most), second_most = block_max(second_most);
-      const float to_first = code_scale(first_most), to_second = code_scale(second_most);
-      for (std::size_t i : block_range(n)) {
-        const float m = work->first[i], v = work->second[i];
         float w[1];
         weights.template load<false, 1>(w, begin + i);
-        w[0] = adamw_weight(s, m, v, w[0]);
+        w[0] = adamw_weight(s, work->first[i], work->second[i], w[0]);
         weights.template store<false, 1>(w, begin + i);
       }
-      for (std::size_t i : block_range(n)) {
-        t.first[begin + i] = static_cast<std::uint8_t>(signed_code_of(work->codes.with_sign.bound, work->first[i] * to_first));
-        t.second[begin + i] = static_cast<std::uint8_t>(code_of(work->codes.without.bound, work->second[i] * to_second));
-      }
+      encode_moments(work->first, code_scale(first_most), work->codes.with_sign.bound, work->second,
+                     code_scale(second_most), work->codes.without.bound, t.first + begin, t.second + begin, n);
       for ([[maybe_unused]] std::size_t once : block_range(1))
         t.first_absmax[block] = first_most, t.second_absmax[block] = second_most;
       __syncthreads();  // the next block's moments take the same place
@@ -402,6 +444,7 @@ __global__ void adafactor_vector_kernel(Weights<T, kForm> weights, const T* grad
 
 // ---- codes alone
 
+template <bool kWithSign>
 __global__ void encode_blocks_kernel(const float* from, std::size_t count, const __grid_constant__ DynamicCode code,
                                      std::uint8_t* codes, float* absmax) {
   for (std::size_t block : row_range((count + kCodeBlock - 1) / kCodeBlock)) {
@@ -410,7 +453,7 @@ __global__ void encode_blocks_kernel(const float* from, std::size_t count, const
     for (std::size_t i : block_range(n)) most = fmaxf(most, fabsf(from[begin + i]));
     most = block_max(most);
     for (std::size_t i : block_range(n))
-      codes[begin + i] = static_cast<std::uint8_t>(code_of(code.bound, from[begin + i] * code_scale(most)));
+      codes[begin + i] = static_cast<std::uint8_t>(code_of<kWithSign>(code.bound, from[begin + i] * code_scale(most)));
     for ([[maybe_unused]] std::size_t once : block_range(1)) absmax[block] = most;
   }
 }
@@ -609,8 +652,8 @@ template class CompactOptimizer<__nv_bfloat16>;
 
 void encode_blocks(Context& context, const float* from, std::size_t count, bool with_sign, std::uint8_t* codes,
                    float* absmax) {
-  launch(encode_blocks_kernel, shape_for_rows(blocks_of(count)), context.stream(), from, count,
-         with_sign ? kSignedCode : kUnsignedCode, codes, absmax);
+  launch(with_sign ? encode_blocks_kernel<true> : encode_blocks_kernel<false>, shape_for_rows(blocks_of(count)),
+         context.stream(), from, count, with_sign ? kSignedCode : kUnsignedCode, codes, absmax);
 }
 void decode_blocks(Context& context, const std::uint8_t* codes, const float* absmax, std::size_t count, bool with_sign,
                    float* to) {

@@ -8,9 +8,11 @@
 //   signed      1                   64 cells    and 0, and 1: first moments
 //   unsigned    2                   128 cells   and 0, and 1: second moments
 
+#include <cuda_runtime.h>
+
+#include <cmath>
 #include <cstddef>
 
-#include <cuda_runtime.h>
 
 namespace oomlab::nn {
 
@@ -57,20 +59,37 @@ inline constexpr DynamicCode kSignedCode = make_dynamic_code(true), kUnsignedCod
 /// reciprocal would not be finite.
 __host__ __device__ inline float code_scale(float absmax) { return 1.0f / (absmax < 1e-38f ? 1e-38f : absmax); }
 
-/// The code of x, −1 to 1, whose bounds these are; beyond, the first or the last one. In eight steps, without a branch.
-__host__ __device__ inline unsigned code_of(const float* bound, float x) {
-  unsigned q = 0;
-  for (unsigned step = 128; step != 0; step /= 2) q += bound[q + step - 1] < x ? step : 0;
-  return q;
+/// The code of x, −1 to 1 (or 0 to 1), whose bounds these are: the first q whose bound is not below x. Which decade x is
+/// in, and which of its cells, is computed, where a search would take eight steps, each of which waits for the one before.
+/// What rounding may have moved by one is put right by the bounds.
+template <bool kWithSign>
+__host__ __device__ inline int code_of(const float* bound, float x) {
+  constexpr int kCells = kWithSign ? 1 : 2, kZero = kWithSign ? 127 : 0;
+  const float size = kWithSign ? fabsf(x) : x;
+  constexpr float kLeast[] = {0.0f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f}, kScale[] = {1e6f, 1e5f, 1e4f, 1e3f, 1e2f, 1e1f, 1e0f};
+  int cells = kCells;
+  float scale = kScale[0];
+  for (int decade = 1; decade < 7; ++decade) {
+    const bool above = size >= kLeast[decade];
+    cells = above ? kCells << decade : cells;
+    scale = above ? kScale[decade] : scale;
+  }
+  const float place = (size * scale - 0.1f) * (static_cast<float>(cells) * (1.0f / 0.9f));
+  int cell = static_cast<int>(place > 0.0f ? place : 0.0f);
+  cell = cell < cells - 1 ? cell : cells - 1;
+  const int from_zero = cells - kCells + cell + 1;  // the decades below have as many cells as this one, less the first
+  const int q = kWithSign && x < 0.0f ? kZero - from_zero : kZero + from_zero;
+  const float above = bound[q], below = bound[q > 0 ? q - 1 : 0];  // both are read in any case: there is no branch
+  return q + (above < x ? 1 : 0) - (below < x || q == 0 ? 0 : 1);
 }
 
 /// The code of a first moment: one of its own sign, so that a moment that is small beside its block's largest does not
 /// become 0 and lose its direction (as bitsandbytes' optimizer does it; its quantiser for tensors does not). 0 itself
-/// counts as positive.
-__host__ __device__ inline unsigned signed_code_of(const float* bound, float x) {
-  const unsigned q = code_of(bound, x);
-  constexpr unsigned kZero = 127;  // the code of 0
-  return x < 0.0f && q >= kZero ? kZero - 1 : x >= 0.0f && q < kZero ? kZero : q;
+/// stays 0.
+__host__ __device__ inline int signed_code_of(const float* bound, float x) {
+  const int q = code_of<true>(bound, x);
+  constexpr int kZero = 127;  // the code of 0
+  return x < 0.0f && q == kZero ? kZero - 1 : q;
 }
 
 }  // namespace oomlab::nn

@@ -41,12 +41,8 @@ struct Task {
   std::size_t batch = 1, seq = 1;
   StepRequest request{};
   std::uint64_t seed = kTextSeed;
-
-  static nn::StepForm form() { return nn::StepForm::lean(); }
-  nn::Schedule schedule() const {
-    nn::Schedule every_layer(spec.layers, nn::Segment{1, true, {}});
-    return every_layer;
-  }
+  nn::StepForm form = nn::StepForm::lean();
+  nn::Schedule schedule = nn::Schedule(spec.layers, nn::Segment{1, true, {}});  ///< every layer recomputed
   bool scales() const { return request.clip != 0 || request.loss_scale != 1; }
 };
 
@@ -71,8 +67,8 @@ inline ByCategory predicted(const Task& task, const Recipe& recipe) {
   const nn::StepLevers levers{.element_bytes = recipe.bf16 ? sizeof(Bf16) : sizeof(float),
                               .sequences = task.batch / task.request.micro_batches,
                               .seq = task.seq,
-                              .form = Task::form(),
-                              .schedule = task.schedule(),
+                              .form = task.form,
+                              .schedule = task.schedule,
                               .micro_batches = task.request.micro_batches,
                               .gradients = recipe.gradients};
   return nn::walk_step(task.spec, levers, resident_bytes(task, recipe)).at_peak;
@@ -80,7 +76,7 @@ inline ByCategory predicted(const Task& task, const Recipe& recipe) {
 /// Operations of a step's matrix products, as train::flops_of_step().
 inline std::optional<double> flops_of(const Task& task) {
   const std::size_t several = task.request.micro_batches;
-  const auto flops = flops_of_step(task.spec, task.batch / several, task.seq, task.schedule(), Task::form());
+  const auto flops = flops_of_step(task.spec, task.batch / several, task.seq, task.schedule, task.form);
   return flops ? std::optional(double(several) * *flops) : std::nullopt;
 }
 inline Elsewhere elsewhere(const Task& task, const Recipe& recipe) {
@@ -112,7 +108,7 @@ class Training final : public Workload {
         shapes_(nn::tensors_of(task_.spec)),
         model_(context, task_.spec, nn::Slice{}, nullptr) {
     if (recipe.gradients != GradientLife::always) require_used_once(task_.request);
-    model_.set_form(Task::form());
+    model_.set_form(task_.form);
     std::vector<T*> values;
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       values_.push_back(context.buffer<T>(shapes_[i].count(), Category::parameters, shapes_[i].name));
@@ -146,7 +142,7 @@ class Training final : public Workload {
     const auto nothing = [](std::size_t, DeviceBuffer<T>) {};
     double sum = 0;
     for (std::size_t at = 0; at + task_.batch <= count; at += task_.batch) {
-      optimizer_memory::step_in_backward(context_, model_, upload(context_, samples, at, task_.batch), task_.schedule(),
+      optimizer_memory::step_in_backward(context_, model_, upload(context_, samples, at, task_.batch), task_.schedule,
                                          *gradients_, nothing);
       sum += model_.loss(context_);
     }
@@ -173,7 +169,7 @@ class Training final : public Workload {
     for (std::size_t m = 0; m < task_.request.micro_batches; ++m)
       optimizer_memory::step_in_backward(context_, model_,
                                          upload(context_, samples, m * of_micro_batch, of_micro_batch),
-                                         task_.schedule(), *gradients_, nothing, {m > 0, samples.targets()},
+                                         task_.schedule, *gradients_, nothing, {m > 0, samples.targets()},
                                          scale_ ? scale_.data() : nullptr);
     const Phase phase(context_.ledger(), "optimizer");
     std::vector<Update> all;
@@ -189,7 +185,7 @@ class Training final : public Workload {
   // Each unit's gradients, as soon as they are there. They are freed at the end of the lambda.
   void step_in_backward(const data::TokenSamples& samples) {
     require_whole();
-    optimizer_memory::step_in_backward(context_, model_, upload(context_, samples, 0, task_.batch), task_.schedule(),
+    optimizer_memory::step_in_backward(context_, model_, upload(context_, samples, 0, task_.batch), task_.schedule,
                                        *gradients_, [&](std::size_t unit, DeviceBuffer<T> gradients) {
                                          const Phase phase(context_.ledger(), "optimizer");
                                          const nn::UnitShape& of = gradients_->units()[unit];
@@ -205,7 +201,7 @@ class Training final : public Workload {
   void step_on_processor(const data::TokenSamples& samples) {
     processor_->begin();
     try {
-      optimizer_memory::step_in_backward(context_, model_, upload(context_, samples, 0, task_.batch), task_.schedule(),
+      optimizer_memory::step_in_backward(context_, model_, upload(context_, samples, 0, task_.batch), task_.schedule,
                                          *gradients_, [&](std::size_t unit, DeviceBuffer<T> gradients) {
                                            processor_->take(unit, std::move(gradients));
                                          });

@@ -36,10 +36,11 @@ constexpr DynamicCode make_dynamic_code(bool with_sign) {
     // A double, as Python's 10 ** n is, rounded when it meets floats.
     constexpr double kScale[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
     const auto scale = static_cast<float>(kScale[decade]);
-    // torch.linspace(0.1, 1, cells + 1): from both ends to the middle.
-    const float step = (1.0f - 0.1f) / static_cast<float>(cells);
+    // torch.linspace(0.1, 1, cells + 1): from both ends to the middle, each product and sum rounded once. The doubles are
+    // exact.
+    const double step = (1.0f - 0.1f) / static_cast<float>(cells);
     const auto boundary = [&](int i) {
-      return i < (cells + 1) / 2 ? 0.1f + step * static_cast<float>(i) : 1.0f - step * static_cast<float>(cells - i);
+      return static_cast<float>(i < (cells + 1) / 2 ? static_cast<double>(0.1f) + step * i : 1.0 - step * (cells - i));
     };
     for (int i = 0; i < cells; ++i) {
       const float middle = (boundary(i) + boundary(i + 1)) / 2.0f;

@@ -19,14 +19,14 @@ inline constexpr Option<bool> kInBackward{"in-backward", "In it, each gradient i
 inline constexpr Option<bool> kOffload{"offload", "In it, the processor updates weights, from a state in host memory"};
 inline constexpr Option<bool> kWideEmbeddings{"wide-embeddings", "With adamw8, embeddings keep moments of 32 bits"};
 inline constexpr Option<std::string> kClip{"clip", "Scale all gradients down to a norm of at most this"};
-inline constexpr Option<std::size_t> kLossScale{"loss-scale", "Multiply the loss by this, and leave out steps that overflow",
-                                                1, 1 << 24};
+inline constexpr Option<std::size_t> kLossScale{
+    "loss-scale", "Multiply the loss by this, and leave out steps that overflow", 1, 1 << 24};
 inline constexpr Option<std::size_t> kLearn{
     "learn", "After the table, train with every optimizer so many steps from 5 seeds, and show the losses", 1, 100000};
 
-inline constexpr const char *kAdamW = "adamw", *k8Bit = "8-bit", *kBackward = "in backward", *kBoth = "8-bit, in backward",
-                            *kAdafactor = "adafactor", *kSgd = "sgd", *kProcessor = "processor",
-                            *kStochastic = "bf16, stochastic";
+inline constexpr const char *kAdamW = "adamw", *k8Bit = "8-bit", *kBackward = "in backward",
+                            *kBoth = "8-bit, in backward", *kAdafactor = "adafactor", *kSgd = "sgd",
+                            *kProcessor = "processor", *kStochastic = "bf16, stochastic";
 
 /// The table's rows, and the one that is asked for, if any. Throws UsageError where that cannot be.
 inline std::vector<Recipe> recipes(const Config& config) {
@@ -66,15 +66,17 @@ inline std::vector<Recipe> recipes(const Config& config) {
                 offload   ? sent_to_host
                 : at_once ? used_at_once
                           : always};
-  if (offload && at_once) throw UsageError("--offload has each gradient sent to the host at once: leave --in-backward out");
+  if (offload && at_once)
+    throw UsageError("--offload has each gradient sent to the host at once: leave --in-backward out");
   if (offload && (chosen.form.rule != adamw || chosen.form.weights == stochastic))
-    throw UsageError("--offload is for --optimizer adamw with --weights fp32 or master: what the processor has need not be small");
+    throw UsageError(
+        "--offload is for --optimizer adamw with --weights fp32 or master: what the processor has need not be small");
   all.push_back(chosen);
   return all;
 }
 
-/// Throws UsageError for a batch that micro-batches do not divide, a clip that is no number, and a row of one's own that
-/// uses gradients at once and cannot do what is asked.
+/// Throws UsageError for a batch that micro-batches do not divide, a clip that is no number, and a row of one's own
+/// that uses gradients at once and cannot do what is asked.
 inline Task task_of(const Config& config, const nn::TransformerSpec& spec) {
   Task task{spec, nullptr, config.batch, config.options[kSeq]};
   const std::size_t micro_batch = config.options.find(kMicroBatch).value_or(config.batch);
@@ -95,9 +97,9 @@ inline Task task_of(const Config& config, const nn::TransformerSpec& spec) {
 
 inline Agreement agreement_of(const Recipe& recipe) {
   if (!recipe.bf16 && recipe.form.rule == UpdateRule::adamw) return {};  // bit-equal
-  return differs_by_design(recipe.bf16                                ? "weights of 16 bits"
+  return differs_by_design(recipe.bf16                              ? "weights of 16 bits"
                            : recipe.form.rule == UpdateRule::adamw8 ? "moments of 8 bits"
-                                                                      : "another rule");
+                                                                    : "another rule");
 }
 
 inline const Recipe& recipe_of(const std::vector<Recipe>& all, const std::string& name) {
@@ -120,7 +122,8 @@ inline std::vector<Claim> claims_of(const Config& config, const std::shared_ptr<
       return spreads ? std::optional(std::fabs(*spreads)) : std::nullopt;
     };
   };
-  const std::string size = "llama-3.1-8b", in_spreads = "distance of mean losses from 5 seeds (--learn), in AdamW's spreads, ";
+  const std::string size = "llama-3.1-8b",
+                    in_spreads = "distance of mean losses from 5 seeds (--learn), in AdamW's spreads, ";
   const std::string small = "small tensors keep 32 bits, and each buffer is rounded up to 512 bytes";
   return {
       {.text = "8-bit Adam saves 75 %",
@@ -203,11 +206,13 @@ inline void show_state(const Results& results, Report& report, const Task& task,
                             expected.pinned ? format_bytes(expected.pinned) : "-"));
     if (const auto found = seen.find(recipe.name); recipe.on_processor() && found != seen.end() && !plan) {
       report.check(found->second.moved == expected.moved && found->second.pinned == expected.pinned,
-                   fmt::format("{}: {} bytes over the bus and {} in host memory are not the predicted ones", recipe.name,
-                               found->second.moved, found->second.pinned));
+                   fmt::format("{}: {} bytes over the bus and {} in host memory are not the predicted ones",
+                               recipe.name, found->second.moved, found->second.pinned));
     }
   }
-  report.line("(state: of the optimizer, on the device, without rounding. gradients: at the peak. A parameter is 4 bytes, or in bf16 2.)");
+  report.line(
+      "(state: of the optimizer, on the device, without rounding. gradients: at the peak. A parameter is 4 bytes, or "
+      "in bf16 2.)");
   report.line("");
 }
 

@@ -73,13 +73,19 @@ class UnitGradients {
     bind(u, nullptr);
   }
 
+  /// What a step that failed has left.
+  void clear() noexcept {
+    for (std::size_t u = 0; u < flat_.size(); ++u)
+      if (flat_[u]) flat_[u].reset(), bind(u, nullptr);
+  }
+
  private:
   std::size_t find(std::string_view name) const {
     std::size_t u = 0;
     while (u < units_.size() && units_[u].name != name) ++u;
     return u;
   }
-  void bind(std::size_t u, T* flat) {
+  void bind(std::size_t u, T* flat) noexcept {
     for (std::size_t t = 0; t < units_[u].tensors.size(); ++t) {
       const std::size_t i = units_[u].tensors[t];
       model_.bind(i, model_.parameter(i).value, flat ? flat + units_[u].offsets[t] : nullptr);
@@ -101,6 +107,10 @@ void step_in_backward(Context& context, nn::Transformer<T>& model, nn::TokenBatc
                       UnitGradients<T>& gradients, Used used, nn::StepOptions options = {},
                       const float* scale_on_device = nullptr) {
   const std::size_t layers = model.spec().layers;
+  struct Clear {
+    UnitGradients<T>& gradients;
+    ~Clear() { gradients.clear(); }
+  } clear{gradients};
   const auto layer = [](std::size_t l) { return "layer " + std::to_string(l + 1); };
   std::vector<DeviceBuffer<T>> x(layers);
   std::vector<nn::LayerActivations<T>> kept(layers);

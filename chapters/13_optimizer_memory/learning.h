@@ -17,15 +17,14 @@ inline double mean_of(const std::vector<double>& losses) {
 }
 /// The loss of the same samples after `steps` steps, from one seed: of the first weights, of the order of samples, and
 /// of stochastic rounding.
-inline double loss_after(const Config& config, Task task, const Recipe& recipe, std::size_t steps,
-                         std::uint64_t seed) {
+inline double loss_after(const Config& config, Task task, const Recipe& recipe, std::size_t steps, std::uint64_t seed) {
   const auto text_of = [&](std::uint64_t number) {
     return std::make_shared<const data::TextSampler>(
-        data::course_text(), data::TextSampler::Settings{.seq = task.seq,
-                                                         .task = task.spec.bert() ? data::TextTask::masked_token
-                                                                                  : data::TextTask::next_token,
-                                                         .mask_token = static_cast<int>(task.spec.vocabulary) - 1,
-                                                         .seed = number});
+        data::course_text(), data::TextSampler::Settings{
+                                 .seq = task.seq,
+                                 .task = task.spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
+                                 .mask_token = static_cast<int>(task.spec.vocabulary) - 1,
+                                 .seed = number});
   };
   task.text = text_of(seed), task.seed = seed;
   const data::TokenSamples held = text_of(1000)->samples(0, kHeldSamples);
@@ -48,8 +47,7 @@ inline double loss_after(const Config& config, Task task, const Recipe& recipe, 
 inline std::vector<double> losses_after(const Config& config, const Task& task, const Recipe& recipe,
                                         std::size_t steps) {
   std::vector<double> losses;
-  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed)
-    losses.push_back(loss_after(config, task, recipe, steps, seed));
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) losses.push_back(loss_after(config, task, recipe, steps, seed));
   return losses;
 }
 
@@ -103,10 +101,11 @@ inline void show_losses(const Results& results, Report& report, Learning& learni
     const std::vector<double>& of = losses.at(recipe.name);
     const auto [least, most] = std::minmax_element(of.begin(), of.end());
     const double apart = spreads_apart(losses, recipe.name, baseline).value_or(0);
-    report.line(fmt::format("  {:<30} {:>8.4f} {:>7.4f} {:>7.4f}   {:>+6.2f}{}", recipe.name, mean_of(of), *least, *most,
-                            apart, within_spread(losses, recipe.name, baseline) ? "" : "   outside"));
+    report.line(fmt::format("  {:<30} {:>8.4f} {:>7.4f} {:>7.4f}   {:>+6.2f}{}", recipe.name, mean_of(of), *least,
+                            *most, apart, within_spread(losses, recipe.name, baseline) ? "" : "   outside"));
     std::string key = recipe.name;
-    std::replace_if(key.begin(), key.end(), [](char c) { return c == ' ' || c == ',' || c == '-'; }, '_');
+    std::replace_if(
+        key.begin(), key.end(), [](char c) { return c == ' ' || c == ',' || c == '-'; }, '_');
     report.figure("loss_" + key, mean_of(of));
   }
   report.line("");

@@ -1,7 +1,7 @@
 // nvcc -o lesson lesson.cu
 //
-// The optimizer's memory. For each weight AdamW remembers two numbers: m, the mean of its gradients, and v, that of their
-// squares. In FP32 these are 8 bytes, twice the weight itself. Eight bits are enough, if 256 numbers share a scale:
+// The optimizer's memory. For each weight AdamW remembers two numbers: m, the mean of its gradients, and v, that of
+// their squares. In FP32 these are 8 bytes, twice the weight. Eight bits are enough, if 256 numbers share a scale:
 //     absmax = the largest |m| of 256      m = absmax * code[q], q a byte, code 256 values from -1 to 1, dense near 0
 // A step reads the bytes, makes m and v of them, updates both and the weight in FP32, and stores bytes again.
 // Bytes of both moments of n weights:
@@ -88,7 +88,8 @@ struct Run {
 Run in_fp32(const Buffer<float>& target) {
   peak = live;
   Buffer<float> w(n), m(n), v(n);
-  for (int t = 1; t <= steps; ++t) step_fp32<<<blocks, threads>>>(w.p, target.p, m.p, v.p, t), CHECK(cudaGetLastError());
+  for (int t = 1; t <= steps; ++t)
+    step_fp32<<<blocks, threads>>>(w.p, target.p, m.p, v.p, t), CHECK(cudaGetLastError());
   return {m.bytes + v.bytes, peak, w.read()};
 }
 Run in_8_bits(const Buffer<float>& target, const Buffer<float>& codes) {
@@ -108,7 +109,7 @@ int main() {
         code[of_v].push_back(std::pow(10.0f, float(decade - 6)) * (0.1f + 0.9f * (k + 0.5f) / cells));
         if (!of_v) code[of_v].push_back(-code[of_v].back());
       }
-  for (Numbers& values : code) std::sort(values.begin(), values.end());
+  std::sort(code[0].begin(), code[0].end()), std::sort(code[1].begin(), code[1].end());
   code[0].insert(code[0].end(), code[1].begin(), code[1].end());
   for (int i = 0; i < n; ++i) goal[i] = (int((i + 1) * 2654435761u >> 16 & 1023) - 511) / 4096.0f;
   Buffer<float> target(n), codes(512);
@@ -116,15 +117,15 @@ int main() {
   const Run full = in_fp32(target);
   Run light = full;
   light = in_8_bits(target, codes);  // THE MITIGATION: a byte for each moment, and a scale for 256
-  std::printf("%d weights, %d steps   moments       peak   distance to the target\n", n, steps);
+  std::printf("%d weights, %d steps   moments       peak   distance to the target, of 1\n", n, steps);
   double off[2] = {}, start = 0, apart = 0;
   for (int i = 0; i < n; ++i)
     start += goal[i] * goal[i], apart += std::pow(light.w[i] - full.w[i], 2),
         off[0] += std::pow(full.w[i] - goal[i], 2), off[1] += std::pow(light.w[i] - goal[i], 2);
   for (const auto& [what, run, distance] : {std::tuple{"FP32", &full, off[0]}, {"8 bits", &light, off[1]}})
-    std::printf("  %-20s %8.0f KiB %6.0f KiB   %.4f of where it began\n", what, run->state / 1024.0, run->peak / 1024.0,
-                std::sqrt(distance / start));
+    std::printf("  %-20s %8.0f KiB %6.0f KiB   %.4f\n", what, run->state / 1024., run->peak / 1024.,
+                sqrt(distance / start));
   require(light.state * 3.9 < full.state && light.peak < 0.7 * full.peak, "a quarter of the bytes of the moments");
-  require(apart > 0 && std::sqrt(off[1]) < std::sqrt(off[0]) + 0.02 * std::sqrt(start), "as near to the target, nearly");
+  require(apart > 0 && std::sqrt(off[1] / start) < std::sqrt(off[0] / start) + 0.02, "weights as near to the target");
   std::puts("PASS");
 }

@@ -2,7 +2,8 @@
 //
 // The problem   A parameter of 4 bytes has a gradient of 4 and AdamW's two moments of 8: 16 bytes. With checkpointing
 //               and the lean form of a step, that is most of the memory.
-// The idea      Moments in 8 bits, or in factors; gradients that are used at once; weights in BF16, rounded at random; or
+// The idea      Moments in 8 bits, or in factors; gradients that are used at once; weights in BF16, rounded at random;
+// or
 //               all of it in host memory, updated by the processor.
 // The bytes     per parameter, weights + gradients + state: AdamW 4 + 4 + 8, 8-bit 4 + 4 + 2.03, in the backward pass
 //               4 + one layer's + 8, Adafactor 4 + 4 + ~0, in BF16 with 8 bits in the backward pass 2 + ~0 + 2.03,
@@ -29,25 +30,26 @@ Chapter declare(const Config& config) {
     return same;
   };
 
-  Chapter chapter{.title = "the optimizer's memory", .variants = {}, .claims = claims_of(config, learning), .after = {}};
+  Chapter chapter{
+      .title = "the optimizer's memory", .variants = {}, .claims = claims_of(config, learning), .after = {}};
   for (const Recipe& recipe : all)
-    chapter.variants.push_back(
-        {.name = recipe.name,
-         .batch = config.batch,
-         .predicted = [=](std::size_t batch) { return predicted(with_batch(batch), recipe); },
-         .agreement = agreement_of(recipe),
-         .make =
-             [=](Context& context, std::size_t batch) {
-               return with_type_of(recipe, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                 try {
-                   return std::make_unique<Training<T>>(context, with_batch(batch), recipe, &(*seen)[recipe.name]);
-                 } catch (const UsageError& error) {  // of a row that nobody asked for
-                   throw VariantSkipped(error.what());
-                 }
-               });
-             },
-         .flops = [=](std::size_t batch) { return flops_of(with_batch(batch)); },
-         .arithmetic = recipe.bf16 ? Arithmetic::bf16 : Arithmetic::fp32});
+    chapter.variants.push_back({.name = recipe.name,
+                                .batch = config.batch,
+                                .predicted = [=](std::size_t batch) { return predicted(with_batch(batch), recipe); },
+                                .agreement = agreement_of(recipe),
+                                .make =
+                                    [=](Context& context, std::size_t batch) {
+                                      return with_type_of(recipe, [&]<class T>(T) -> std::unique_ptr<Workload> {
+                                        try {
+                                          return std::make_unique<Training<T>>(context, with_batch(batch), recipe,
+                                                                               &(*seen)[recipe.name]);
+                                        } catch (const UsageError& error) {  // of a row that nobody asked for
+                                          throw VariantSkipped(error.what());
+                                        }
+                                      });
+                                    },
+                                .flops = [=](std::size_t batch) { return flops_of(with_batch(batch)); },
+                                .arithmetic = recipe.bf16 ? Arithmetic::bf16 : Arithmetic::fp32});
   chapter.after = [=](const Results& results, Report& report) {
     show_state(results, report, task, all, *seen);
     show_cards(results, report);
@@ -74,8 +76,18 @@ int main(int argc, char** argv) {
                       .batch = 2,
                       .steps = 6,
                       .budget = 48 * kMiB,
-                      .options = {{kSeq, 64}, kText, kModelConfig, kMicroBatch, kOptimizer, kWeights, kInBackward, kOffload,
-                                  kWideEmbeddings, kClip, kLossScale, kLearn},
+                      .options = {{kSeq, 64},
+                                  kText,
+                                  kModelConfig,
+                                  kMicroBatch,
+                                  kOptimizer,
+                                  kWeights,
+                                  kInBackward,
+                                  kOffload,
+                                  kWideEmbeddings,
+                                  kClip,
+                                  kLossScale,
+                                  kLearn},
                       .models = kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &large};

@@ -1,10 +1,11 @@
 #pragma once
 // The mitigation: the optimizer's state lies in host memory, and the processor updates it (Ren et al., "ZeRO-Offload",
-// 2021). The device has weights, and gradients of two layers. While the backward pass goes on, three things happen beside
-// it: gradients of the layer after it come down on one stream, the processor updates those of the layer after that, and
-// weights of the one before go up on another stream.
+// 2021). The device has weights, and gradients of two layers. While the backward pass goes on, three things happen
+// beside it: gradients of the layer after it come down on one stream, the processor updates those of the layer after
+// that, and weights of the one before go up on another stream.
 //
-//   host, pinned, per parameter   FP32 master weight 4 + two moments 8, twice: the state of the last step stays as it is
+//   host, pinned, per parameter   FP32 master weight 4 + two moments 8, twice: the state of the last step stays as it
+//   is
 //                                 until the whole step is done. And two slots for gradients and weights of a unit.
 //   over the bus, per step        E bytes per parameter down and E up
 //
@@ -28,8 +29,8 @@ namespace oomlab::optimizer_memory {
 template <class T>
 class ProcessorAdamW {
  public:
-  /// The state of a model whose tensors are at `values`, not owned. Throws OutOfMemory when host memory cannot be pinned.
-  /// `threads` of the processor; 0: as many as it has.
+  /// The state of a model whose tensors are at `values`, not owned. Throws OutOfMemory when host memory cannot be
+  /// pinned. `threads` of the processor; 0: as many as it has.
   ProcessorAdamW(Context& context, const nn::TransformerSpec& spec, std::vector<T*> values,
                  nn::AdamWSettings settings = {}, unsigned threads = 0)
       : context_(context),
@@ -124,8 +125,8 @@ class ProcessorAdamW {
     if (planning()) return 0;
     for (std::size_t u = 0; u < units_.size(); ++u)
       for (std::size_t t = 0; t < units_[u].tensors.size(); ++t)
-        for (const DeviceBuffer<float>* numbers : {&states_[u].of[last_].weight, &states_[u].of[last_].first,
-                                                   &states_[u].of[last_].second}) {
+        for (const DeviceBuffer<float>* numbers :
+             {&states_[u].of[last_].weight, &states_[u].of[last_].first, &states_[u].of[last_].second}) {
           const auto* bytes = reinterpret_cast<const unsigned char*>(numbers->data() + units_[u].offsets[t]);
           for (std::size_t i = 0; i < count(units_[u], t) * sizeof(float); ++i)
             hash = (hash ^ bytes[i]) * 0x100000001b3ull;
@@ -210,7 +211,8 @@ class ProcessorAdamW {
   void update(std::size_t u, std::size_t slot, const nn::AdamWFactors& factors, std::size_t begin, std::size_t end) {
     const nn::UnitShape& unit = units_[u];
     for (std::size_t t = 0; t < unit.tensors.size(); ++t) {
-      const std::size_t first = std::max(begin, unit.offsets[t]), last = std::min(end, unit.offsets[t] + count(unit, t));
+      const std::size_t first = std::max(begin, unit.offsets[t]),
+                        last = std::min(end, unit.offsets[t] + count(unit, t));
       if (first >= last) continue;
       nn::processor_adamw(factors, slots_[slot].gradients.data() + first, states_[u].of[last_].at(first),
                           states_[u].of[1 - last_].at(first), slots_[slot].weights.data() + first, last - first);
@@ -226,8 +228,7 @@ class ProcessorAdamW {
     if (!job_) return;
     join();
     const nn::UnitShape& unit = units_[job_->unit];
-    if (!planning())
-      context_.ledger().note_processor_work("update of " + unit.name, job_->begin_us, job_->end_us);
+    if (!planning()) context_.ledger().note_processor_work("update of " + unit.name, job_->begin_us, job_->end_us);
     changed_[job_->unit] = true;
     upload(job_->unit, job_->slot, up_);
     job_.reset();

@@ -1,7 +1,7 @@
 #pragma once
-// Training steps with each of the optimizers, and their bytes in closed form. Activations are as few as chapters 04 and 08
-// make them: nothing is kept that is cheap to compute again, and every layer is recomputed from its input. What is left
-// is the model's state.
+// Training steps with each of the optimizers, and their bytes in closed form. Activations are as few as chapters 04 and
+// 08 make them: nothing is kept that is cheap to compute again, and every layer is recomputed from its input. What is
+// left is the model's state.
 
 #include <map>
 #include <memory>
@@ -86,7 +86,8 @@ inline Elsewhere elsewhere(const Task& task, const Recipe& recipe) {
     return Elsewhere{bytes.moved, bytes.pinned};
   });
 }
-/// State of the optimizer on the device and gradients at their most, per parameter: exact, without rounding to the granule.
+/// State of the optimizer on the device and gradients at their most, per parameter: exact, without rounding to the
+/// granule.
 inline double state_per_parameter(const nn::TransformerSpec& spec, const Recipe& recipe) {
   if (recipe.on_processor()) return 0;
   double bytes = 0;
@@ -167,10 +168,9 @@ class Training final : public Workload {
     const auto nothing = [](std::size_t, DeviceBuffer<T>) {};
     const std::size_t of_micro_batch = task_.batch / task_.request.micro_batches;
     for (std::size_t m = 0; m < task_.request.micro_batches; ++m)
-      optimizer_memory::step_in_backward(context_, model_,
-                                         upload(context_, samples, m * of_micro_batch, of_micro_batch),
-                                         task_.schedule, *gradients_, nothing, {m > 0, samples.targets()},
-                                         scale_ ? scale_.data() : nullptr);
+      optimizer_memory::step_in_backward(
+          context_, model_, upload(context_, samples, m * of_micro_batch, of_micro_batch), task_.schedule, *gradients_,
+          nothing, {m > 0, samples.targets()}, scale_ ? scale_.data() : nullptr);
     const Phase phase(context_.ledger(), "optimizer");
     std::vector<Update> all;
     for (std::size_t i = 0; i < shapes_.size(); ++i) all.push_back({i, model_.parameter(i).gradient});
@@ -201,10 +201,9 @@ class Training final : public Workload {
   void step_on_processor(const data::TokenSamples& samples) {
     processor_->begin();
     try {
-      optimizer_memory::step_in_backward(context_, model_, upload(context_, samples, 0, task_.batch), task_.schedule,
-                                         *gradients_, [&](std::size_t unit, DeviceBuffer<T> gradients) {
-                                           processor_->take(unit, std::move(gradients));
-                                         });
+      optimizer_memory::step_in_backward(
+          context_, model_, upload(context_, samples, 0, task_.batch), task_.schedule, *gradients_,
+          [&](std::size_t unit, DeviceBuffer<T> gradients) { processor_->take(unit, std::move(gradients)); });
       const Phase phase(context_.ledger(), "optimizer");
       processor_->end();
     } catch (...) {
@@ -218,7 +217,8 @@ class Training final : public Workload {
   void require_whole() const {
     if (!whole_)
       throw std::runtime_error(
-          "a step in the backward pass failed half-way: some layers are updated and others are not; load a saved state");
+          "a step in the backward pass failed half-way: some layers are updated and others are not; load a saved "
+          "state");
   }
 
   Context& context_;

@@ -1,6 +1,6 @@
 #pragma once
-// AdamW's rule for one number, the same bits on a GPU and on a processor: every product that is added to something is an
-// explicit fmaf, so that no compiler chooses where to round, and division and root are IEEE's (nvcc's default, too).
+// AdamW's rule for one number, the same bits on a GPU and on a processor: every product that is added to something is
+// an explicit fmaf, so that no compiler chooses where to round, and division and root are IEEE's (nvcc's default, too).
 // Beside it, rounding to BF16 up or down at random.
 
 #include <cuda_bf16.h>
@@ -43,8 +43,8 @@ __host__ __device__ inline float adamw_weight(const AdamWFactors& s, float m, fl
   return fmaf(s.keep, w, -(s.rate * m / (sqrtf(v * s.second_unbiased) + s.eps)));
 }
 
-/// Sixteen random bits, or as good: a hash (C. Wellons, "lowbias32") of a number's place and a key, which is another one
-/// for each tensor and step. So a run is repeatable, however its work is shared out.
+/// Sixteen random bits, or as good: a hash (C. Wellons, "lowbias32") of a number's place and a key, which is another
+/// one for each tensor and step. So a run is repeatable, however its work is shared out.
 __host__ __device__ inline std::uint32_t random_bits(std::uint32_t key, std::size_t i) {
   auto x = static_cast<std::uint32_t>(i) * 0x9e3779b1u + key;
   x ^= x >> 16;
@@ -62,7 +62,8 @@ inline std::uint32_t rounding_key(std::uint64_t seed, std::uint64_t step, std::s
 }
 
 /// x as BF16, a neighbour below or above: the nearer one more often, so that x is the mean of what it becomes. A
-/// BF16 number is the upper half of a float: the lower half and random bits carry over into it, or not. `bits` < 65,536.
+/// BF16 number is the upper half of a float: the lower half and random bits carry over into it, or not. `bits` <
+/// 65,536.
 __host__ __device__ inline __nv_bfloat16 rounded_at_random(float x, std::uint32_t bits) {
   std::uint32_t all;
   memcpy(&all, &x, sizeof x);

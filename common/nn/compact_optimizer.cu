@@ -9,6 +9,7 @@
 #include "nn/named.h"
 #include "nn/ops.h"
 #include "nn/tensor_table.h"
+#include "nn/updated_weights.h"
 
 namespace oomlab::nn {
 
@@ -34,7 +35,8 @@ const char* name_of(WeightForm form) noexcept {
   return "?";
 }
 
-// ------------------------------------------------------------------------------------------------------------ its bytes
+// ------------------------------------------------------------------------------------------------------------ its
+// bytes
 
 namespace {
 
@@ -62,8 +64,7 @@ void visit_state(const TensorShape& shape, const OptimizerForm& form, Visit visi
 }
 
 // Floats of Adafactor's sums: two for each row, and what is made of them.
-constexpr std::size_t kScalars = 4;
-std::size_t sums_of(const TensorShape& shape) { return checked_sum(checked_product(shape.rows, 2), kScalars); }
+std::size_t sums_of(const TensorShape& shape) { return checked_sum(checked_product(shape.rows, 2), kAdafactorScalars); }
 
 }  // namespace
 
@@ -98,32 +99,6 @@ ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& for
 // ------------------------------------------------------------------------------------------------------------- kernels
 
 namespace {
-
-// A tensor's weights, as an update reads and writes them: lanes at a time, from element `at` on.
-template <class T, WeightForm kForm>
-struct Weights {
-  T* value;
-  float* master;
-  std::uint32_t key;  // of stochastic rounding
-
-  template <bool kPacks, std::size_t lanes>
-  __device__ void load(float* w, std::size_t at) const {
-    if constexpr (kForm == WeightForm::master)
-      load_floats<kPacks, lanes>(w, master + at);
-    else
-      load_floats<kPacks, lanes>(w, value + at);
-  }
-  template <bool kPacks, std::size_t lanes>
-  __device__ void store(float* w, std::size_t at) const {
-    if constexpr (kForm == WeightForm::master) store_floats<kPacks, lanes>(master + at, w);
-    if constexpr (kForm == WeightForm::stochastic)
-      for (std::size_t k = 0; k < lanes; ++k)
-        w[k] = static_cast<float>(rounded_at_random(w[k], random_bits(key, at + k), T{}));
-    store_floats<kPacks, lanes>(value + at, w);  // to the nearest, where it is none of T yet
-  }
-};
-
-__device__ inline float factor_or_1(const float* factor) { return factor ? *factor : 1.0f; }
 
 template <class T>
 struct AdamWTensor {
@@ -167,8 +142,8 @@ struct AdamW8Tensor {
   T* value;
   const T* gradient;
   float* master;
-  std::uint8_t *first, *second;           // codes
-  float *first_absmax, *second_absmax;    // one for each block
+  std::uint8_t *first, *second;         // codes
+  float *first_absmax, *second_absmax;  // one for each block
   std::size_t count;
   std::uint32_t key;
 };
@@ -179,8 +154,8 @@ struct BlockAtWork {
   BothCodes codes;
   float first[kCodeBlock], second[kCodeBlock];  // the new moments
 };
-// The largest absolute value of a thread's share of n numbers, which are finite: their bits are in order, and a compiler
-// for the host vectorises a maximum of integers.
+// The largest absolute value of a thread's share of n numbers, which are finite: their bits are in order, and a
+// compiler for the host vectorises a maximum of integers.
 __device__ inline float largest_of(const float* x, std::size_t n) {
   std::int32_t most = 0;
   for (std::size_t i : block_range(n)) {
@@ -193,14 +168,15 @@ __device__ inline float largest_of(const float* x, std::size_t n) {
   memcpy(&largest, &most, sizeof largest);
   return largest;
 }
-// Two loops of the kernel below, as functions of arrays that do not overlap: or after each store of a byte all else would
-// have to be read again, and a compiler for the host would not vectorise.
+// Two loops of the kernel below, as functions of arrays that do not overlap: or after each store of a byte all else
+// would have to be read again, and a compiler for the host would not vectorise.
 template <class T>
 __device__ inline void new_moments(const AdamWFactors& s, float f, const T* __restrict__ gradient,
                                    const std::uint8_t* __restrict__ first, const std::uint8_t* __restrict__ second,
                                    float first_scale, float second_scale, const BothCodes& codes,
                                    float* __restrict__ new_first, float* __restrict__ new_second, std::size_t n) {
-  const float *const __restrict__ of_first = codes.with_sign.value, *const __restrict__ of_second = codes.without.value;
+  const float* const __restrict__ of_first = codes.with_sign.value, * const __restrict__ of_second =
+                                                                        codes.without.value;
 #pragma GCC ivdep
   for (std::size_t i : block_range(n)) {
     const int code = first[i];
@@ -244,7 +220,8 @@ __global__ void adamw_8_kernel(const __grid_constant__ TensorTable<AdamW8Tensor<
   if (f == 0.0f) return;
   BlockAtWork* const work = dynamic_shared<BlockAtWork>();
   for (std::size_t q : block_range(kCodeBlock)) {
-    work->codes.with_sign.value[q] = codes.with_sign.value[q], work->codes.with_sign.bound[q] = codes.with_sign.bound[q];
+    work->codes.with_sign.value[q] = codes.with_sign.value[q],
+    work->codes.with_sign.bound[q] = codes.with_sign.bound[q];
     work->codes.without.value[q] = codes.without.value[q], work->codes.without.bound[q] = codes.without.bound[q];
   }
   __syncthreads();
@@ -292,220 +269,9 @@ __global__ void sgd_weights_kernel(Weights<T, kForm> weights, const T* gradient,
                });
 }
 
-// ---- Adafactor. Of a matrix: sums over rows, sums over columns, what follows from them, the update's size, the update.
-
-struct AdafactorStep {
-  float not_beta2;  // t^-0.8
-  float rho;        // min(lr, 1 / √t)
-  float eps1, eps2, keep;
-};
-enum Scalar : std::size_t { kMeanOfRows, kStep, kFactor };  // in the first place of the sums
-
-__device__ inline float toward(float from, float to, float share) { return fmaf(share, to - from, from); }
-// g / √(the estimate of its second moment).
-__device__ inline float adafactor_update(const AdafactorStep& s, float g, float second) {
-  const float least = s.eps1 * s.eps1;
-  return g / sqrtf(second < least ? least : second);
-}
-
-template <class T, WeightForm kForm>
-__global__ void adafactor_rows_kernel(Weights<T, kForm> weights, const T* gradient, float* row_means, float* squares,
-                                      std::size_t rows, std::size_t columns, AdafactorStep s, const float* factor) {
-  const float f = factor_or_1(factor);
-  if (f == 0.0f) return;
-  for (std::size_t row : row_range(rows)) {
-    const std::size_t begin = row * columns;
-    const float of_gradients = block_sum_over<T>(columns, [&](auto count, std::size_t i, float* sums) {
-      for (std::size_t k = 0; k < decltype(count)::value; ++k) {
-        const float g = static_cast<float>(gradient[begin + i + k]) * f;
-        sums[k] = fmaf(g, g, sums[k]);
-      }
-    });
-    const float of_weights = block_sum_over<T>(columns, [&](auto count, std::size_t i, float* sums) {
-      float w[decltype(count)::value];
-      weights.template load<false, decltype(count)::value>(w, begin + i);
-      for (std::size_t k = 0; k < decltype(count)::value; ++k) sums[k] = fmaf(w[k], w[k], sums[k]);
-    });
-    for ([[maybe_unused]] std::size_t once : block_range(1)) {
-      row_means[row] = toward(row_means[row], of_gradients / static_cast<float>(columns), s.not_beta2);
-      squares[row] = of_weights;
-    }
-  }
-}
-constexpr std::size_t kColumnsOfBlock = 256;
-template <class T>
-__global__ void adafactor_columns_kernel(const T* gradient, float* column_means, std::size_t rows, std::size_t columns,
-                                         AdafactorStep s, const float* factor) {
-  const float f = factor_or_1(factor);
-  if (f == 0.0f) return;
-  float* const sums = dynamic_shared<float>();
-  for (std::size_t part : row_range((columns + kColumnsOfBlock - 1) / kColumnsOfBlock)) {
-    const std::size_t begin = part * kColumnsOfBlock;
-    const std::size_t n = columns - begin < kColumnsOfBlock ? columns - begin : kColumnsOfBlock;
-    for (std::size_t i : block_range(n)) sums[i] = 0.0f;
-    for (std::size_t row = 0; row < rows; ++row)
-      for (std::size_t i : block_range(n)) {  // a thread has the same columns in every row
-        const float g = static_cast<float>(gradient[row * columns + begin + i]) * f;
-        sums[i] = fmaf(g, g, sums[i]);
-      }
-    for (std::size_t i : block_range(n))
-      column_means[begin + i] = toward(column_means[begin + i], sums[i] / static_cast<float>(rows), s.not_beta2);
-    __syncthreads();
-  }
-}
-// One block: the mean of the rows' means, and how large a step is.
-__global__ void adafactor_step_kernel(const float* row_means, const float* squares, float* scalars, std::size_t rows,
-                                      std::size_t columns, AdafactorStep s, const float* factor) {
-  if (factor_or_1(factor) == 0.0f) return;
-  float mean = 0.0f, square = 0.0f;
-  for (std::size_t row : block_range(rows)) mean += row_means[row], square += squares[row];
-  mean = block_sum(mean) / static_cast<float>(rows), square = block_sum(square);
-  for ([[maybe_unused]] std::size_t once : block_range(1)) {
-    const float size = sqrtf(square / static_cast<float>(rows) / static_cast<float>(columns));
-    scalars[kMeanOfRows] = mean < s.eps1 ? s.eps1 : mean;
-    scalars[kStep] = (size < s.eps2 ? s.eps2 : size) * s.rho;
-  }
-}
-template <class T>
-__global__ void adafactor_size_kernel(const T* gradient, const float* row_means, const float* column_means,
-                                      const float* scalars, float* squares, std::size_t rows, std::size_t columns,
-                                      AdafactorStep s, const float* factor) {
-  const float f = factor_or_1(factor);
-  if (f == 0.0f) return;
-  const float mean = scalars[kMeanOfRows];
-  for (std::size_t row : row_range(rows)) {
-    const float of_row = row_means[row] / mean;
-    const float sum = block_sum_over<T>(columns, [&](auto count, std::size_t i, float* sums) {
-      for (std::size_t k = 0; k < decltype(count)::value; ++k) {
-        const float g = static_cast<float>(gradient[row * columns + i + k]) * f;
-        const float u = adafactor_update(s, g, of_row * column_means[i + k]);
-        sums[k] = fmaf(u, u, sums[k]);
-      }
-    });
-    for ([[maybe_unused]] std::size_t once : block_range(1)) squares[row] = sum;
-  }
-}
-// One block: the step, smaller where the update is large.
-__global__ void adafactor_clip_kernel(const float* squares, float* scalars, std::size_t rows, std::size_t columns,
-                                      const float* factor) {
-  if (factor_or_1(factor) == 0.0f) return;
-  float square = 0.0f;
-  for (std::size_t row : block_range(rows)) square += squares[row];
-  square = block_sum(square);
-  for ([[maybe_unused]] std::size_t once : block_range(1)) {
-    const float size = sqrtf(square / static_cast<float>(rows) / static_cast<float>(columns));
-    scalars[kFactor] = scalars[kStep] / (size < 1.0f ? 1.0f : size);
-  }
-}
-template <class T, WeightForm kForm>
-__global__ void adafactor_update_kernel(Weights<T, kForm> weights, const T* gradient, const float* row_means,
-                                        const float* column_means, const float* scalars, std::size_t rows,
-                                        std::size_t columns, AdafactorStep s, const float* factor) {
-  const float f = factor_or_1(factor);
-  if (f == 0.0f) return;
-  const float mean = scalars[kMeanOfRows], step = scalars[kFactor];
-  for (std::size_t row : row_range(rows)) {
-    const float of_row = row_means[row] / mean;
-    for (std::size_t i : block_range(columns)) {
-      const std::size_t at = row * columns + i;
-      const float u = adafactor_update(s, static_cast<float>(gradient[at]) * f, of_row * column_means[i]);
-      float w[1];
-      weights.template load<false, 1>(w, at);
-      w[0] = fmaf(-step, u, s.keep * w[0]);
-      weights.template store<false, 1>(w, at);
-    }
-  }
-}
-// All of it for a vector, one block.
-template <class T, WeightForm kForm>
-__global__ void adafactor_vector_kernel(Weights<T, kForm> weights, const T* gradient, float* second, std::size_t count,
-                                        AdafactorStep s, const float* factor) {
-  const float f = factor_or_1(factor);
-  if (f == 0.0f) return;
-  float of_weights = 0.0f, of_update = 0.0f;
-  for (std::size_t i : block_range(count)) {
-    const float g = static_cast<float>(gradient[i]) * f;
-    second[i] = toward(second[i], g * g, s.not_beta2);
-    const float u = adafactor_update(s, g, second[i]);
-    float w[1];
-    weights.template load<false, 1>(w, i);
-    of_weights = fmaf(w[0], w[0], of_weights), of_update = fmaf(u, u, of_update);
-  }
-  const auto n = static_cast<float>(count);
-  const float size = sqrtf(block_sum(of_weights) / n), change = sqrtf(block_sum(of_update) / n);
-  const float step = (size < s.eps2 ? s.eps2 : size) * s.rho / (change < 1.0f ? 1.0f : change);
-  for (std::size_t i : block_range(count)) {
-    float w[1];
-    weights.template load<false, 1>(w, i);
-    w[0] = fmaf(-step, adafactor_update(s, static_cast<float>(gradient[i]) * f, second[i]), s.keep * w[0]);
-    weights.template store<false, 1>(w, i);
-  }
-}
-
-// ---- codes alone
-
-template <bool kWithSign>
-__global__ void encode_blocks_kernel(const float* from, std::size_t count, const __grid_constant__ DynamicCode code,
-                                     std::uint8_t* codes, float* absmax) {
-  for (std::size_t block : row_range((count + kCodeBlock - 1) / kCodeBlock)) {
-    const std::size_t begin = block * kCodeBlock, n = count - begin < kCodeBlock ? count - begin : kCodeBlock;
-    float most = 0.0f;
-    for (std::size_t i : block_range(n)) most = fmaxf(most, fabsf(from[begin + i]));
-    most = block_max(most);
-    for (std::size_t i : block_range(n))
-      codes[begin + i] = static_cast<std::uint8_t>(code_of<kWithSign>(code.bound, from[begin + i] * code_scale(most)));
-    for ([[maybe_unused]] std::size_t once : block_range(1)) absmax[block] = most;
-  }
-}
-__global__ void decode_blocks_kernel(const std::uint8_t* codes, const float* absmax, std::size_t count,
-                                     const __grid_constant__ DynamicCode code, float* to) {
-  for (std::size_t i : grid_range(count)) to[i] = code.value[codes[i]] * absmax[i / kCodeBlock];
-}
-
-// ---- the factor of all gradients
-
-constexpr std::size_t kOfPart = 65536;  // gradients whose squares one block adds up
-template <class T>
-__global__ void squares_kernel(const T* gradient, std::size_t count, float* parts) {
-  for (std::size_t part : row_range((count + kOfPart - 1) / kOfPart)) {
-    const T* const from = gradient + part * kOfPart;
-    const std::size_t n = count - part * kOfPart < kOfPart ? count - part * kOfPart : kOfPart;
-    const float sum = block_sum_over<T>(n, [&](auto some, std::size_t i, float* sums) {
-      for (std::size_t k = 0; k < decltype(some)::value; ++k) {
-        const auto g = static_cast<float>(from[i + k]);
-        sums[k] = fmaf(g, g, sums[k]);
-      }
-    });
-    for ([[maybe_unused]] std::size_t once : block_range(1)) parts[part] = sum;
-  }
-}
-__global__ void factor_kernel(const float* parts, std::size_t count, float scale, float clip, float* factor) {
-  float square = 0.0f;
-  for (std::size_t i : block_range(count)) square += parts[i];
-  square = block_sum(square);
-  for ([[maybe_unused]] std::size_t once : block_range(1)) {
-    const float norm = sqrtf(square) / scale;
-    *factor = !(norm <= FLT_MAX) ? 0.0f : clip > 0.0f && norm > clip ? clip / norm / scale : 1.0f / scale;
-  }
-}
-
 template <class T>
 __global__ void master_copy_kernel(const T* value, float* master, std::size_t count) {
   for (std::size_t i : grid_range(count)) master[i] = static_cast<float>(value[i]);
-}
-
-// call(form) with the form of the weights as a constant.
-template <class T, class Call>
-void with_form(WeightForm form, Call call) {
-  if constexpr (std::is_same_v<T, float>) {  // FP32 weights are their own master copy
-    call(std::integral_constant<WeightForm, WeightForm::stored>{});
-  } else {
-    switch (form) {
-      case WeightForm::stored: return call(std::integral_constant<WeightForm, WeightForm::stored>{});
-      case WeightForm::master: return call(std::integral_constant<WeightForm, WeightForm::master>{});
-      case WeightForm::stochastic: return call(std::integral_constant<WeightForm, WeightForm::stochastic>{});
-    }
-  }
 }
 
 }  // namespace
@@ -589,46 +355,11 @@ void CompactOptimizer<T>::update(Context& context, std::span<const Update> updat
         [&](std::size_t i) {
           const Update& u = narrow[i];
           State& s = states_[u.tensor];
-          return AdamW8Tensor<T>{values_[u.tensor],       u.gradient,
-                                 s.master.data(),         s.codes[0].data(),
-                                 s.codes[1].data(),       s.absmax[0].data(),
-                                 s.absmax[1].data(),      shapes_[u.tensor].count(),
+          return AdamW8Tensor<T>{values_[u.tensor], u.gradient,         s.master.data(),    s.codes[0].data(),
+                                 s.codes[1].data(), s.absmax[0].data(), s.absmax[1].data(), shapes_[u.tensor].count(),
                                  key(u.tensor)};
         },
         BothCodes{kSignedCode, kUnsignedCode}, factors, factor);
-  });
-}
-
-template <class T>
-void CompactOptimizer<T>::adafactor(Context& context, const Update& u, const float* factor) {
-  const OptimizerSettings::Adafactor& a = settings_.adafactor;
-  const auto t = static_cast<double>(steps_ + 1);
-  const AdafactorStep s{static_cast<float>(std::pow(t, static_cast<double>(a.decay))),
-                        static_cast<float>(std::min(static_cast<double>(a.lr), 1.0 / std::sqrt(t))), a.eps1, a.eps2,
-                        1.0f - a.lr * a.weight_decay};
-  const TensorShape& shape = shapes_[u.tensor];
-  State& state = states_[u.tensor];
-  const std::size_t rows = shape.rows, columns = shape.columns;
-  const cudaStream_t stream = context.stream();
-  const std::uint32_t key = rounding_key(settings_.seed, steps_ + 1, u.tensor);
-  with_form<T>(form_.weights, [&](auto form) {
-    const Weights<T, form()> weights{values_[u.tensor], state.master.data(), key};
-    if (rows == 1)
-      return launch(adafactor_vector_kernel<T, form()>, shape_for_rows(1), stream, weights, u.gradient,
-                    state.second.data(), columns, s, factor);
-    float *const scalars = sums_.data(), *const squares = scalars + kScalars;
-    float *const of_rows = state.row_means.data(), *const of_columns = state.column_means.data();
-    launch(adafactor_rows_kernel<T, form()>, shape_for_rows(rows), stream, weights, u.gradient, of_rows, squares, rows,
-           columns, s, factor);
-    launch(adafactor_columns_kernel<T>,
-           shape_for_rows((columns + kColumnsOfBlock - 1) / kColumnsOfBlock, kColumnsOfBlock * sizeof(float)), stream,
-           u.gradient, of_columns, rows, columns, s, factor);
-    launch(adafactor_step_kernel, shape_for_rows(1), stream, of_rows, squares, scalars, rows, columns, s, factor);
-    launch(adafactor_size_kernel<T>, shape_for_rows(rows), stream, u.gradient, of_rows, of_columns, scalars, squares,
-           rows, columns, s, factor);
-    launch(adafactor_clip_kernel, shape_for_rows(1), stream, squares, scalars, rows, columns, factor);
-    launch(adafactor_update_kernel<T, form()>, shape_for_rows(rows), stream, weights, u.gradient, of_rows, of_columns,
-           scalars, rows, columns, s, factor);
   });
 }
 
@@ -647,38 +378,5 @@ std::uint64_t CompactOptimizer<T>::fingerprint(Context& context) const {
 
 template class CompactOptimizer<float>;
 template class CompactOptimizer<__nv_bfloat16>;
-
-// ------------------------------------------------------------------------------------------------------------ functions
-
-void encode_blocks(Context& context, const float* from, std::size_t count, bool with_sign, std::uint8_t* codes,
-                   float* absmax) {
-  launch(with_sign ? encode_blocks_kernel<true> : encode_blocks_kernel<false>, shape_for_rows(blocks_of(count)),
-         context.stream(), from, count, with_sign ? kSignedCode : kUnsignedCode, codes, absmax);
-}
-void decode_blocks(Context& context, const std::uint8_t* codes, const float* absmax, std::size_t count, bool with_sign,
-                   float* to) {
-  launch(decode_blocks_kernel, shape_for_items(count), context.stream(), codes, absmax, count,
-         with_sign ? kSignedCode : kUnsignedCode, to);
-}
-
-std::size_t factor_parts(std::span<const TensorShape> shapes) {
-  std::size_t parts = 0;
-  for (const TensorShape& shape : shapes) parts += (shape.count() + kOfPart - 1) / kOfPart;
-  return parts;
-}
-template <class T>
-void gradient_factor(Context& context, std::span<const ParameterOf<T>> parameters, float scale, float clip,
-                     float* parts, float* factor) {
-  std::size_t count = 0;
-  for (const ParameterOf<T>& p : parameters) {
-    const std::size_t of_tensor = (p.count + kOfPart - 1) / kOfPart;
-    launch(squares_kernel<T>, shape_for_rows(of_tensor), context.stream(), p.gradient, p.count, parts + count);
-    count += of_tensor;
-  }
-  launch(factor_kernel, shape_for_rows(1), context.stream(), parts, count, scale, clip, factor);
-}
-template void gradient_factor<float>(Context&, std::span<const ParameterOf<float>>, float, float, float*, float*);
-template void gradient_factor<__nv_bfloat16>(Context&, std::span<const ParameterOf<__nv_bfloat16>>, float, float, float*,
-                                             float*);
 
 }  // namespace oomlab::nn

@@ -4,14 +4,15 @@
 //   rule        state                            update
 //   adamw       8                                two moments, bias-corrected; decoupled weight decay
 //   adamw8      2 + 8 / 256                      the same; a moment is a code of 8 bits, and 256 share an FP32 scale
-//                                                (Dettmers et al., "8-bit optimizers via block-wise quantization", 2022)
+//                                                (Dettmers et al., "8-bit optimizers via block-wise quantization",
+//                                                2022)
 //   adafactor   4 (r + c) / n                    no first moment; of the second one the means of rows and of columns
 //                                                (Shazeer and Stern, "Adafactor", 2018, as torch.optim.Adafactor)
 //   sgd         0                                w -= lr · g
 //
 //   weights     beside it, per parameter
-//   stored      0                                updates of a model in BF16 are rounded to the nearest: small ones vanish
-//   master      4                                an FP32 copy gets the updates; the model is that copy, rounded
+//   stored      0                                updates of a model in BF16 are rounded to the nearest: small ones
+//   vanish master      4                                an FP32 copy gets the updates; the model is that copy, rounded
 //   stochastic  0                                updates are rounded up or down at random, and so are right on average
 //
 // Any tensors can be updated, in any order: all of them after the backward pass, or each layer's in it.
@@ -83,8 +84,8 @@ class CompactOptimizer {
     std::size_t tensor;
     const T* gradient;
   };
-  /// Updates these tensors, as part of the step that end_step() ends. Gradients are multiplied by *factor, a float on the
-  /// device; null: 1; if it is 0 nothing is done. Does not wait, and allocates nothing.
+  /// Updates these tensors, as part of the step that end_step() ends. Gradients are multiplied by *factor, a float on
+  /// the device; null: 1; if it is 0 nothing is done. Does not wait, and allocates nothing.
   void update(Context& context, std::span<const Update> updates, const float* factor = nullptr);
   void end_step() noexcept { ++steps_; }
   /// Steps done so far.
@@ -96,10 +97,10 @@ class CompactOptimizer {
   /// A tensor's buffers; those that it does not have are empty.
   struct State {
     DeviceBuffer<float> master;
-    DeviceBuffer<float> first, second;              ///< moments
-    DeviceBuffer<std::uint8_t> codes[2];            ///< of the two moments
-    DeviceBuffer<float> absmax[2];                  ///< of their blocks
-    DeviceBuffer<float> row_means, column_means;    ///< Adafactor's of a matrix; `second` of a vector
+    DeviceBuffer<float> first, second;            ///< moments
+    DeviceBuffer<std::uint8_t> codes[2];          ///< of the two moments
+    DeviceBuffer<float> absmax[2];                ///< of their blocks
+    DeviceBuffer<float> row_means, column_means;  ///< Adafactor's of a matrix; `second` of a vector
   };
   const State& state(std::size_t tensor) const noexcept { return states_[tensor]; }
 

@@ -13,7 +13,6 @@
 #include <cmath>
 #include <cstddef>
 
-
 namespace oomlab::nn {
 
 /// Numbers that share an absmax.
@@ -36,8 +35,8 @@ constexpr DynamicCode make_dynamic_code(bool with_sign) {
     // A double, as Python's 10 ** n is, rounded when it meets floats.
     constexpr double kScale[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
     const auto scale = static_cast<float>(kScale[decade]);
-    // torch.linspace(0.1, 1, cells + 1): from both ends to the middle, each product and sum rounded once. The doubles are
-    // exact.
+    // torch.linspace(0.1, 1, cells + 1): from both ends to the middle, each product and sum rounded once. The doubles
+    // are exact.
     const double step = (1.0f - 0.1f) / static_cast<float>(cells);
     const auto boundary = [&](int i) {
       return static_cast<float>(i < (cells + 1) / 2 ? static_cast<double>(0.1f) + step * i : 1.0 - step * (cells - i));
@@ -50,8 +49,7 @@ constexpr DynamicCode make_dynamic_code(bool with_sign) {
   }
   code.value[zero] = 0.0f;
   code.value[255] = 1.0f;
-  for (std::size_t q = 0; q < 256; ++q)
-    code.bound[q] = q < 255 ? (code.value[q] + code.value[q + 1]) / 2.0f : 1.0f;
+  for (std::size_t q = 0; q < 256; ++q) code.bound[q] = q < 255 ? (code.value[q] + code.value[q + 1]) / 2.0f : 1.0f;
   return code;
 }
 inline constexpr DynamicCode kSignedCode = make_dynamic_code(true), kUnsignedCode = make_dynamic_code(false);
@@ -60,14 +58,15 @@ inline constexpr DynamicCode kSignedCode = make_dynamic_code(true), kUnsignedCod
 /// reciprocal would not be finite.
 __host__ __device__ inline float code_scale(float absmax) { return 1.0f / (absmax < 1e-38f ? 1e-38f : absmax); }
 
-/// The code of x, −1 to 1 (or 0 to 1), whose bounds these are: the first q whose bound is not below x. Which decade x is
-/// in, and which of its cells, is computed, where a search would take eight steps, each of which waits for the one before.
-/// What rounding may have moved by one is put right by the bounds.
+/// The code of x, −1 to 1 (or 0 to 1), whose bounds these are: the first q whose bound is not below x. Which decade x
+/// is in, and which of its cells, is computed, where a search would take eight steps, each of which waits for the one
+/// before. What rounding may have moved by one is put right by the bounds.
 template <bool kWithSign>
 __host__ __device__ inline int code_of(const float* bound, float x) {
   constexpr int kCells = kWithSign ? 1 : 2, kZero = kWithSign ? 127 : 0;
   const float size = kWithSign ? fabsf(x) : x;
-  constexpr float kLeast[] = {0.0f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f}, kScale[] = {1e6f, 1e5f, 1e4f, 1e3f, 1e2f, 1e1f, 1e0f};
+  constexpr float kLeast[] = {0.0f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f},
+                  kScale[] = {1e6f, 1e5f, 1e4f, 1e3f, 1e2f, 1e1f, 1e0f};
   int cells = kCells;
   float scale = kScale[0];
   for (int decade = 1; decade < 7; ++decade) {

@@ -35,9 +35,9 @@ enum class DataParallel {
 
 /// When gradients are there, on one device. A unit is the token table, the other embeddings, a layer, or the head.
 enum class GradientLife {
-  always,         ///< of all units, from step to step
-  used_at_once,   ///< of a unit, in a flat buffer, from its backward pass until its update right after it
-  sent_to_host,   ///< the same, and until those of the next unit are there, too: meanwhile they are copied
+  always,        ///< of all units, from step to step
+  used_at_once,  ///< of a unit, in a flat buffer, from its backward pass until its update right after it
+  sent_to_host,  ///< the same, and until those of the next unit are there, too: meanwhile they are copied
 };
 
 /// What can be chosen about a step, for one rank.

@@ -21,8 +21,8 @@ struct TensorTable {
 /// Tensors that one launch takes: more than all of BERT-large's 395.
 inline constexpr std::size_t kTensorsOfLaunch = 512;
 
-/// Starts kernel(table, arguments…) for tables that hold tensor_at(0) … tensor_at(n − 1) in order, each in the shape that
-/// shape_of() gives for the elements of its largest tensor.
+/// Starts kernel(table, arguments…) for tables that hold tensor_at(0) … tensor_at(n − 1) in order, each in the shape
+/// that shape_of() gives for the elements of its largest tensor.
 template <std::size_t kMost, class Tensor, class At, class ShapeOf, class... Parameters, class... Arguments>
 void launch_over_tables(void (*kernel)(TensorTable<Tensor, kMost>, Parameters...), cudaStream_t stream, std::size_t n,
                         ShapeOf shape_of, At tensor_at, const Arguments&... arguments) {
@@ -43,7 +43,8 @@ template <std::size_t kMost, class Tensor, class At, class... Parameters, class.
 void launch_over_tensors(void (*kernel)(TensorTable<Tensor, kMost>, Parameters...), cudaStream_t stream, std::size_t n,
                          std::size_t lanes, At tensor_at, const Arguments&... arguments) {
   launch_over_tables(
-      kernel, stream, n, [&](std::size_t largest) { return shape_for_items(largest / lanes); }, tensor_at, arguments...);
+      kernel, stream, n, [&](std::size_t largest) { return shape_for_items(largest / lanes); }, tensor_at,
+      arguments...);
 }
 
 }  // namespace oomlab::nn

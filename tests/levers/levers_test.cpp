@@ -143,13 +143,13 @@ void one_optimizer(Random& random) {
   const ByCategory peak = optimizer_memory::with_type_of(recipe, [&]<class T>(T) {
     return peak_of(0, [&](Context& context) { return std::make_unique<Training<T>>(context, task, recipe); });
   });
-  expect_planned(optimizer_memory::predicted(task, recipe), peak,
-                 fmt::format("{} {}, {} and {}{}, gradients {}, {} micro-batches, {}, attention {}, loss {}",
-                             words(spec, micro_batch, task.seq), recipe.bf16 ? "bf16" : "fp32",
-                             nn::name_of(recipe.form.rule), nn::name_of(recipe.form.weights),
-                             recipe.form.wide_embeddings ? ", wide embeddings" : "", int(recipe.gradients),
-                             micro_batches, checkpointing::describe(task.schedule), nn::name_of(task.form.attention),
-                             nn::name_of(task.form.loss)));
+  expect_planned(
+      optimizer_memory::predicted(task, recipe), peak,
+      fmt::format("{} {}, {} and {}{}, gradients {}, {} micro-batches, {}, attention {}, loss {}",
+                  words(spec, micro_batch, task.seq), recipe.bf16 ? "bf16" : "fp32", nn::name_of(recipe.form.rule),
+                  nn::name_of(recipe.form.weights), recipe.form.wide_embeddings ? ", wide embeddings" : "",
+                  int(recipe.gradients), micro_batches, checkpointing::describe(task.schedule),
+                  nn::name_of(task.form.attention), nn::name_of(task.form.loss)));
 }
 
 // Several devices: parts, replicas, stages, ZeRO, micro-batches, what is kept.
@@ -219,9 +219,10 @@ void try_combinations(std::size_t count, unsigned seed) {
   Random random(seed);
   for (std::size_t i = 0; i < count && !testing::Test::HasFailure(); ++i) {
     const std::size_t kind = random.from(0, 5);
-    kind < 2   ? one_device(random)
-    : kind < 4 ? one_optimizer(random)
-    : kind == 4 ? several_devices<float>(random) : several_devices<__nv_bfloat16>(random);
+    kind < 2    ? one_device(random)
+    : kind < 4  ? one_optimizer(random)
+    : kind == 4 ? several_devices<float>(random)
+                : several_devices<__nv_bfloat16>(random);
   }
 }
 

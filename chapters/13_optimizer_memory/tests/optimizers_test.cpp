@@ -1,5 +1,5 @@
-// Each optimizer, and each way to arrange a step, against what it must equal. The streams are deferred: work is done when
-// it is waited for, so a missing wait reads old data.
+// Each optimizer, and each way to arrange a step, against what it must equal. The streams are deferred: work is done
+// when it is waited for, so a missing wait reads old data.
 
 #include <cfloat>
 #include <cmath>
@@ -46,11 +46,13 @@ struct One {
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0, square = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(double(a[i]) - b[i], 2), square += std::pow(double(b[i]), 2);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    sum += std::pow(double(a[i]) - b[i], 2), square += std::pow(double(b[i]), 2);
   return std::sqrt(sum / square);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- codes
+// ----------------------------------------------------------------------------------------------------------------
+// codes
 
 TEST(Codes, AreTheNearestOnes) {
   for (const bool with_sign : {true, false}) {
@@ -68,7 +70,8 @@ TEST(Codes, AreTheNearestOnes) {
     };
     for (int q = 0; q < 256; ++q)
       for (const float at : {code.bound[q], code.value[q], code.value[q] * 1.001f})
-        for (const float x : {at, std::nextafterf(at, 2.0f), std::nextafterf(at, -2.0f), at * 0.9f, at * 1.1f}) check(x);
+        for (const float x : {at, std::nextafterf(at, 2.0f), std::nextafterf(at, -2.0f), at * 0.9f, at * 1.1f})
+          check(x);
     for (std::size_t i = 0; i < 2000; ++i) check((i % 2 ? 1.0f : -1.0f) * std::pow(10.0f, -float(i) / 230));
     check(0.0f);
   }
@@ -99,11 +102,15 @@ TEST(Bytes, AreTheClosedForm) {
   Device device;
   auto value = device.upload(std::vector<float>(4));
   expect_refused_in_one_line(
-      [&] { return nn::CompactOptimizer<float>(device.context, {matrix(2, 2)}, {value.data()}, {UpdateRule::adamw, WeightForm::stochastic}); },
+      [&] {
+        return nn::CompactOptimizer<float>(device.context, {matrix(2, 2)}, {value.data()},
+                                           {UpdateRule::adamw, WeightForm::stochastic});
+      },
       "FP32, rounded at random");
 }
 
-// -------------------------------------------------------------------------------------------------------------- updates
+// --------------------------------------------------------------------------------------------------------------
+// updates
 
 TEST(EightBits, AreAdamWWithRoundedMoments) {
   const std::size_t n = 4096 + 77;
@@ -120,7 +127,8 @@ TEST(EightBits, AreAdamWWithRoundedMoments) {
     const auto q = codes.device.download(state.codes[0]);
     const auto absmax = codes.device.download(state.absmax[0]);
     double off = 0;
-    for (std::size_t i = 0; i < n; ++i) off = std::max(off, std::fabs(double(nn::kSignedCode.value[q[i]]) * absmax[i / 256] - m[i]) / absmax[i / 256]);
+    for (std::size_t i = 0; i < n; ++i)
+      off = std::max(off, std::fabs(double(nn::kSignedCode.value[q[i]]) * absmax[i / 256] - m[i]) / absmax[i / 256]);
     EXPECT_LT(off, 0.008 * step) << step;  // half a cell of the widest ones, step by step
   }
   EXPECT_LT(distance(codes.values(), full.values()), 0.02);
@@ -174,7 +182,8 @@ TEST(StochasticRounding, IsRightOnAverageAndRepeatable) {
   EXPECT_NE(rounded, after(WeightForm::stochastic, 2));
 }
 
-// ---------------------------------------------------------------------------------------------------------------- steps
+// ----------------------------------------------------------------------------------------------------------------
+// steps
 
 Task task_of_model(const std::string& model, StepRequest request = {}) {
   Task task{nn::parse_transformer(model), nullptr, 4, 8, request};
@@ -268,7 +277,8 @@ TEST(Step, AccumulatesClipsAndScales) {
   EXPECT_EQ(after_steps<float>(task_of_model("gpt:2-2-48", {.loss_scale = 1024}), kPlain), plain);
   EXPECT_EQ(after_steps<float>(task_of_model("gpt:2-2-48", {.clip = 1e6f}), kPlain), plain);
   const Recipe sgd{"sgd", false, {UpdateRule::sgd}};
-  const After free = after_steps<float>(task, sgd), clipped = after_steps<float>(task_of_model("gpt:2-2-48", {.clip = 1e-6f}), sgd),
+  const After free = after_steps<float>(task, sgd),
+              clipped = after_steps<float>(task_of_model("gpt:2-2-48", {.clip = 1e-6f}), sgd),
               none = after_steps<float>(task_of_model("gpt:2-2-48", {.clip = 1e-12f}), sgd);
   EXPECT_FALSE(free == clipped);
   EXPECT_NEAR(clipped.loss, none.loss, 1e-4);  // steps so small that they change nothing
@@ -283,13 +293,16 @@ TEST(Step, AccumulatesClipsAndScales) {
 TEST(Step, NeedsWhatIsPredicted) {
   for (const char* model : {"gpt:3-2-40", "llama:2-4-2-48-100"})
     for (const StepRequest& request : {StepRequest{}, StepRequest{.micro_batches = 2}, StepRequest{.clip = 1}})
-      for (const OptimizerForm& form : {OptimizerForm{}, OptimizerForm{UpdateRule::adamw8}, OptimizerForm{UpdateRule::adafactor}}) {
+      for (const OptimizerForm& form :
+           {OptimizerForm{}, OptimizerForm{UpdateRule::adamw8}, OptimizerForm{UpdateRule::adafactor}}) {
         const Task task = task_of_model(model, request);
-        EXPECT_EQ(without_workspace(after_steps<float>(task, {"", false, form}).peak), predicted(task, {"", false, form}));
+        EXPECT_EQ(without_workspace(after_steps<float>(task, {"", false, form}).peak),
+                  predicted(task, {"", false, form}));
       }
 }
 
-// ------------------------------------------------------------------------------------------------------------ processor
+// ------------------------------------------------------------------------------------------------------------
+// processor
 
 TEST(Processor, GivesTheSameBitsAsTheDevice) {
   for (const char* model : {"gpt:3-2-48", "llama:3-4-2-48-100"}) {
@@ -329,7 +342,8 @@ TEST(Processor, WorksBesideTheBackwardPass) {
   EXPECT_EQ(bytes.moved, 4 * (padded + task.spec.parameters()));
 }
 
-// ------------------------------------------------------------------------------------------------------------- learning
+// -------------------------------------------------------------------------------------------------------------
+// learning
 
 // A short sample of what the table of --learn shows; the whole is nightly.
 TEST(Learning, WithFewerBytesIsNearlyAsGood) {
@@ -359,7 +373,8 @@ TEST(Learning, DISABLED_StaysWithinAdamWsSpread) {
   EXPECT_TRUE(within_spread(losses, "stochastic", "adamw"));
 }
 
-// --------------------------------------------------------------------------------------------------------------- asking
+// ---------------------------------------------------------------------------------------------------------------
+// asking
 
 Config asked(std::size_t batch) {
   Config config;
@@ -384,12 +399,16 @@ TEST(Asked, RowsOfOnesOwn) {
   };
   refused([](OptionValues& o) { o.set(kInBackward, true); }, "--optimizer");
   refused([](OptionValues& o) { o.set(kOptimizer, std::string("sgd")), o.set(kOffload, true); }, "adamw");
-  refused([](OptionValues& o) { o.set(kOptimizer, std::string("adamw")), o.set(kOffload, true), o.set(kInBackward, true); },
-          "leave --in-backward out");
+  refused(
+      [](OptionValues& o) { o.set(kOptimizer, std::string("adamw")), o.set(kOffload, true), o.set(kInBackward, true); },
+      "leave --in-backward out");
   refused([](OptionValues& o) { o.set(kMicroBatch, std::size_t(3)); }, "does not divide");
   refused([](OptionValues& o) { o.set(kClip, std::string("much")); }, "--clip");
-  refused([](OptionValues& o) { o.set(kOptimizer, std::string("adamw8")), o.set(kInBackward, true), o.set(kMicroBatch, std::size_t(2)); },
-          "--micro-batch");
+  refused(
+      [](OptionValues& o) {
+        o.set(kOptimizer, std::string("adamw8")), o.set(kInBackward, true), o.set(kMicroBatch, std::size_t(2));
+      },
+      "--micro-batch");
   Config config = asked(4);
   config.options.set(kOptimizer, std::string("adamw8"));
   config.options.set(kWeights, std::string("stochastic"));

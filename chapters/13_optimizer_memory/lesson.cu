@@ -114,8 +114,7 @@ int main() {
   for (int i = 0; i < n; ++i) goal[i] = (int((i + 1) * 2654435761u >> 16 & 1023) - 511) / 4096.0f;
   Buffer<float> target(n), codes(512);
   target.fill(goal), codes.fill(code[0]);
-  const Run full = in_fp32(target);
-  Run light = full;
+  Run full = in_fp32(target), light = full;
   light = in_8_bits(target, codes);  // THE MITIGATION: a byte for each moment, and a scale for 256
   std::printf("%d weights, %d steps   moments       peak   distance to the target, of 1\n", n, steps);
   double off[2] = {}, start = 0, apart = 0;

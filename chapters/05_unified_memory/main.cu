@@ -6,7 +6,7 @@
 //               state yourself: it rests in pinned host memory, and each layer's tensors are copied to the device just
 //               before they are needed, by a second stream, while the layer before computes.
 // The bytes     device memory 16 P; managed 0 of the budget, 16 P of managed memory; streamed: two slots of the largest
-//               layer, 32 max(layer), and 12 P pinned; optimizer offload: 8 P + two slots of moments, and 8 P pinned.
+//               layer, 32 max(layer), and 12 P pinned; moments streamed: 8 P + two slots of moments, and 8 P pinned.
 // Run it        build/host/bin/05_unified_memory
 //               build/host/bin/05_unified_memory --filter loader
 
@@ -69,7 +69,7 @@ Chapter unified_memory(const Config& config) {
   managed("half, prefetch", Paging::prefetch, half_of(config.budget));
   managed("half, advice", Paging::advice, half_of(config.budget));
   for (const bool weights_stay : {true, false})
-    add(weights_stay ? "optimizer offload" : "streamed", spec, Streamed::predicted(spec, weights_stay), {},
+    add(weights_stay ? "moments streamed" : "streamed", spec, Streamed::predicted(spec, weights_stay), {},
         std::nullopt,
         [=](Context& c, const nn::MlpSpec& model) { return std::make_unique<Streamed>(c, model, weights_stay); });
   nn::MlpSpec small = spec;  // the question about the input needs no large model

@@ -20,31 +20,11 @@
 #include "nn/step_walk.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
+#include "nn/units.h"
 
 namespace oomlab::multi_gpu {
 
-inline std::size_t padded(std::size_t count, std::size_t to) { return (count + to - 1) / to * to; }
-
-/// Where the tensors of one unit are.
-struct UnitShape {
-  std::string name;
-  std::vector<std::size_t> tensors;  ///< numbers in tensors_of()
-  std::vector<std::size_t> offsets;  ///< elements
-  std::size_t count = 0;             ///< elements, with padding
-};
-inline std::vector<UnitShape> units_of(const nn::TransformerSpec& spec, const nn::Slice& slice, std::size_t shards) {
-  std::vector<UnitShape> units;
-  const std::vector<nn::TensorShape> shapes = nn::tensors_of(spec, slice);
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    if (units.empty() || units.back().name != shapes[i].unit) units.push_back({shapes[i].unit, {}, {}, 0});
-    UnitShape& unit = units.back();
-    unit.tensors.push_back(i);
-    unit.offsets.push_back(unit.count);
-    unit.count += padded(shapes[i].count(), nn::kUnitAlign);
-  }
-  for (UnitShape& unit : units) unit.count = padded(unit.count, nn::kUnitAlign * shards);
-  return units;
-}
+using nn::UnitShape, nn::units_of;
 
 /// The units of one rank, bound to its model.
 template <class T>

@@ -206,6 +206,7 @@ void put_trace(Pickle& pickle, const Ledger& ledger, const std::string& program,
         break;
       }
       case Kind::out_of_memory: entry("oom", event, frames_of(event.label, phases)); break;
+      case Kind::processor_work: break;
     }
   }
   trace.end();
@@ -286,7 +287,9 @@ void write_file(const std::string& path, const std::string& contents) {
 std::string chrome_trace(const Ledger& ledger, int device, const std::string& process_name) {
   const std::vector<TimelineEvent>& timeline = ledger.timeline();
   // Where each phase ends; one that is still open reaches to the last event.
-  std::vector<std::int64_t> end_us(timeline.size(), timeline.empty() ? 0 : timeline.back().time_us);
+  std::int64_t last_us = 0;
+  for (const TimelineEvent& event : timeline) last_us = std::max(last_us, event.time_us);
+  std::vector<std::int64_t> end_us(timeline.size(), last_us);
   std::vector<std::size_t> open;
   for (std::size_t i = 0; i < timeline.size(); ++i) {
     if (timeline[i].kind == Kind::phase_begin) open.push_back(i);
@@ -304,11 +307,21 @@ std::string chrome_trace(const Ledger& ledger, int device, const std::string& pr
   fmt::format_to(out,
                  ",\n"
                  R"({{"ph":"M","name":"thread_name","pid":1,"tid":1,"ts":0,"args":{{"name":"phases"}}}})");
+  if (std::ranges::any_of(timeline, [](const TimelineEvent& e) { return e.kind == Kind::processor_work; }))
+    fmt::format_to(out,
+                   ",\n"
+                   R"({{"ph":"M","name":"thread_name","pid":1,"tid":2,"ts":0,"args":{{"name":"processor"}}}})");
   ByCategory by_category;
   for (std::size_t i = 0; i < timeline.size(); ++i) {
     const TimelineEvent& event = timeline[i];
     switch (event.kind) {
       case Kind::phase_end: break;  // part of the slice
+      case Kind::processor_work:
+        fmt::format_to(out,
+                       ",\n"
+                       R"({{"ph":"X","name":{},"pid":1,"tid":2,"ts":{},"dur":{}}})",
+                       json_string(event.label), event.time_us, event.duration_us);
+        break;
       case Kind::phase_begin:
         fmt::format_to(out,
                        ",\n"

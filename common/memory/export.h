@@ -13,7 +13,8 @@ namespace oomlab {
 void write_file(const std::string& path, const std::string& contents);
 
 /// Chrome / Perfetto trace-event JSON: a counter track (allocated, reserved; bytes) a device, the phases as slices,
-/// an instant event where memory ran out. Needs a ledger that recorded its timeline.
+/// on a second row the work of the processor beside them, an instant event where memory ran out. Needs a ledger that
+/// recorded its timeline.
 std::string chrome_trace(const Ledger& ledger, int device, const std::string& process_name);
 
 /// A snapshot for PyTorch's memory_viz page (pickle protocol 2 to 4): the timeline as device trace, and what is live

@@ -235,6 +235,13 @@ void Ledger::end_phase() noexcept {
 
 std::vector<PhasePeak> Ledger::phases() const { return phases_; }
 
+void Ledger::note_processor_work(std::string_view name, std::int64_t begin_us, std::int64_t end_us) {
+  if (!recording_) return;
+  make_room_for_events(1);
+  record({.kind = TimelineEvent::Kind::processor_work, .label = interned(name), .allocated_after = live_bytes_});
+  timeline_.back().time_us = begin_us, timeline_.back().duration_us = end_us - begin_us;
+}
+
 void Ledger::record_timeline(bool on) {
   if (!on || recording_) {
     recording_ = on;

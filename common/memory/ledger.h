@@ -49,9 +49,10 @@ struct LiveBlock {
 
 /// One entry of the timeline.
 struct TimelineEvent {
-  enum class Kind { alloc, free, phase_begin, phase_end, out_of_memory };
+  enum class Kind { alloc, free, phase_begin, phase_end, out_of_memory, processor_work };
   Kind kind{};
   std::int64_t time_us = 0;       ///< microseconds since the ledger was made (steady clock)
+  std::int64_t duration_us = 0;   ///< processor_work only: it began at time_us
   const void* address = nullptr;  ///< alloc, free
   std::size_t requested = 0;      ///< bytes asked for (alloc, free, out_of_memory)
   std::size_t bytes = 0;          ///< bytes counted (alloc, free, out_of_memory)
@@ -147,6 +148,11 @@ class Ledger {
   /// ledger, or be taken off again.
   void set_observer(LedgerObserver* observer) noexcept { observer_ = observer; }
   LedgerObserver* observer() const noexcept { return observer_; }
+  /// Microseconds since the ledger was made (steady clock). For any thread.
+  std::int64_t now_us() const noexcept;
+  /// Notes in the timeline what other threads of the processor did from `begin_us` to `end_us`, beside what the device
+  /// was asked for. Called by the ledger's own thread. Throws std::bad_alloc: then it is not noted.
+  void note_processor_work(std::string_view name, std::int64_t begin_us, std::int64_t end_us);
 
   /// Recording of the timeline; off by default, since a timing run must not pay for it. Turning it on starts
   /// a new timeline, in which open phases begin now and live blocks are allocated now, so that it can be
@@ -155,7 +161,6 @@ class Ledger {
   const std::vector<TimelineEvent>& timeline() const noexcept { return timeline_; }
 
  private:
-  std::int64_t now_us() const noexcept;
   void note_peaks() noexcept;
   void make_room_for_events(std::size_t extra);
   std::string_view interned(std::string_view label);

@@ -141,10 +141,12 @@ Advice advice_for(const OutOfMemoryReport& r, Category category) {
           fmt::format("chapter 05, streaming: layers wait in host memory, two at a time are here: up to {} less", all)};
     case Category::gradients:
       return {fmt::format("chapter 07, ZeRO-2: each of 8 GPUs keeps an eighth of the gradients, {} less", most),
-              fmt::format("chapter 05, streaming: a gradient is used up where it was made: up to {} less", all)};
+              fmt::format("chapter 13, a step in the backward pass: a gradient is used and freed at once, up to {} less",
+                          all)};
     case Category::optimizer:
       return {fmt::format("chapter 00, SGD keeps no optimizer state, {} less; with momentum half of AdamW's", all),
-              fmt::format("chapter 05, optimizer offload: the moments wait in host memory, up to {} less", all),
+              fmt::format("chapter 13, moments in 8 bits: a quarter of AdamW's two, {} less", format_bytes(bytes - bytes / 4)),
+              fmt::format("chapter 13, the processor updates: the state stays in host memory, {} less", all),
               fmt::format("chapter 07, ZeRO-1: each of 8 GPUs keeps an eighth of the optimizer state, {} less", most)};
     case Category::activations:
       return {fmt::format("chapter 01, a smaller batch: half of it needs half the activations, {} less", half),

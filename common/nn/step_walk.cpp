@@ -27,7 +27,7 @@ class StepWalk {
     std::size_t scheduled = 0;
     for (const Segment& segment : schedule_) scheduled += segment.layers;
     if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
-    if (levers.replicas == 1 || levers.zero < 2) return;
+    if (levers.gradients == GradientLife::always && (levers.replicas == 1 || levers.zero < 2)) return;
     const UnitElements elements(spec, levers);
     token_ = temporary(elements.token), embedding_ = temporary(elements.embedding);
     layer_ = temporary(elements.layer), head_ = temporary(elements.head);
@@ -44,6 +44,7 @@ class StepWalk {
     }
     forward();
     backward();
+    tracker_.drop(Category::gradients, std::exchange(copying_, 0));
     if (levers_.micro_batches == 1) return;
     accumulate_ = true;
     if (levers_.micro_batches > levers_.in_flight) forward();
@@ -339,6 +340,8 @@ class StepWalk {
   void done_with(const Temporary& unit) { tracker_.drop(Category::parameters, unit.parameters); }
   void make_gradients(const Temporary& unit) { add(Category::gradients, unit.gradients); }
   void reduce_gradients(const Temporary& unit) {
+    if (levers_.gradients == GradientLife::sent_to_host)
+      return tracker_.drop(Category::gradients, std::exchange(copying_, unit.gradients));
     const std::size_t more = accumulate_ ? unit.shard : 0;
     add(Category::gradients, more);
     tracker_.drop(Category::gradients, unit.gradients + more);
@@ -360,6 +363,7 @@ class StepWalk {
   Temporary token_, embedding_, layer_, head_;
   bool accumulate_ = false;
   std::size_t sending_ = 0;
+  std::size_t copying_ = 0;  // gradients on their way to the host
   PeakTracker tracker_;
 };
 

@@ -33,6 +33,13 @@ enum class DataParallel {
   other_device,  ///< a copy of the parameters for each step, and gradients from its backward pass on
 };
 
+/// When gradients are there, on one device. A unit is the token table, the other embeddings, a layer, or the head.
+enum class GradientLife {
+  always,        ///< of all units, from step to step
+  used_at_once,  ///< of a unit, in a flat buffer, from its backward pass until its update right after it
+  sent_to_host,  ///< the same, and until those of the next unit are there, too: meanwhile they are copied
+};
+
 /// What can be chosen about a step, for one rank.
 struct StepLevers {
   std::size_t element_bytes = sizeof(float);  ///< E, of parameters, gradients and activations
@@ -47,6 +54,9 @@ struct StepLevers {
   /// 3 also parameters (Rajbhandari et al., "ZeRO", 2020). 2 and 3 are for slices of all layers.
   int zero = 0;
   DataParallel data_parallel = DataParallel::none;
+  /// Another one than always is for one replica, no micro-batches, and slices of all layers. A tied token table's
+  /// gradients are there from the head's backward pass to the embedding's.
+  GradientLife gradients = GradientLife::always;
 };
 
 /// The peak of a step on one rank, tokens and labels included, above what is `resident` between steps: parameters,

@@ -9,6 +9,7 @@
 
 #include "../../chapters/04_checkpointing/training.h"
 #include "../../chapters/07_multi_gpu/data_parallel.h"
+#include "../../chapters/13_optimizer_memory/training.h"
 #include "../planning.h"
 
 namespace oomlab {
@@ -122,6 +123,35 @@ void one_device(Random& random) {
                              checkpointing::describe(schedule), nn::name_of(form.attention), nn::name_of(form.loss)));
 }
 
+// One device: what the optimizer keeps, when gradients are there, micro-batches, clipping.
+void one_optimizer(Random& random) {
+  using optimizer_memory::Task, optimizer_memory::Recipe, optimizer_memory::Training, nn::GradientLife, nn::UpdateRule;
+  const nn::TransformerSpec spec = any_model(random);
+  const std::size_t micro_batch = random.from(1, 4), micro_batches = random.coin() ? 1 : random.from(2, 3);
+  Recipe recipe{"", random.coin(), {}, GradientLife::always};
+  using enum nn::WeightForm;
+  recipe.form = {random.one_of({UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd}),
+                 recipe.bf16 ? random.one_of({stored, master, stochastic}) : stored, random.coin()};
+  Task task{spec, nullptr, micro_batch * micro_batches, random.from(1, 16)};
+  task.text = text_of(spec, task.seq);
+  task.request = {.micro_batches = micro_batches, .clip = random.coin() ? 1.0f : 0.0f};
+  if (task.request.micro_batches == 1 && task.request.clip == 0)
+    recipe.gradients = random.one_of({GradientLife::used_at_once, GradientLife::sent_to_host});
+  if (recipe.on_processor()) recipe.form = {UpdateRule::adamw, recipe.bf16 ? master : stored};
+  task.form = any_form(random);
+  task.schedule = any_schedule(random, spec.layers);
+  const ByCategory peak = optimizer_memory::with_type_of(recipe, [&]<class T>(T) {
+    return peak_of(0, [&](Context& context) { return std::make_unique<Training<T>>(context, task, recipe); });
+  });
+  expect_planned(
+      optimizer_memory::predicted(task, recipe), peak,
+      fmt::format("{} {}, {} and {}{}, gradients {}, {} micro-batches, {}, attention {}, loss {}",
+                  words(spec, micro_batch, task.seq), recipe.bf16 ? "bf16" : "fp32", nn::name_of(recipe.form.rule),
+                  nn::name_of(recipe.form.weights), recipe.form.wide_embeddings ? ", wide embeddings" : "",
+                  int(recipe.gradients), micro_batches, checkpointing::describe(task.schedule),
+                  nn::name_of(task.form.attention), nn::name_of(task.form.loss)));
+}
+
 // Several devices: parts, replicas, stages, ZeRO, micro-batches, what is kept.
 Layout any_layout(Random& random, const nn::TransformerSpec& spec) {
   int devices = 0;
@@ -188,8 +218,11 @@ void several_devices(Random& random) {
 void try_combinations(std::size_t count, unsigned seed) {
   Random random(seed);
   for (std::size_t i = 0; i < count && !testing::Test::HasFailure(); ++i) {
-    const std::size_t kind = random.from(0, 3);
-    kind < 2 ? one_device(random) : kind == 2 ? several_devices<float>(random) : several_devices<__nv_bfloat16>(random);
+    const std::size_t kind = random.from(0, 5);
+    kind < 2    ? one_device(random)
+    : kind < 4  ? one_optimizer(random)
+    : kind == 4 ? several_devices<float>(random)
+                : several_devices<__nv_bfloat16>(random);
   }
 }
 

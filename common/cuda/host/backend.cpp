@@ -43,8 +43,12 @@ void share_processor([[maybe_unused]] int ranks) noexcept {
   omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // products take OpenMP's, too
 #endif
 }
-std::vector<DeviceProcess> device_processes(int) { return {}; }
-bool may_fill_device(int, std::size_t) { return true; }
+std::vector<DeviceProcess> device_processes(int device) {
+  std::vector<DeviceProcess> all;
+  for (host::Sharer& sharer : host::sharers(device)) all.push_back({sharer.pid, sharer.bytes, std::move(sharer.name)});
+  return all;
+}
+bool may_fill_device(int device, std::size_t) { return device_processes(device).size() < 2; }
 std::size_t managed_piece() noexcept { return kManagedPage; }
 ManagedWatch::ManagedWatch() = default;
 ManagedWatch::~ManagedWatch() = default;

@@ -23,6 +23,8 @@ bool enable_planning() noexcept;
 /// For programs on several devices, before any CUDA call: the host runtime simulates so many, unless the user has said
 /// how many (OOMLAB_HOST_DEVICES). A GPU machine has what it has.
 void want_devices(int count) noexcept;
+/// For programs that start others, before any CUDA call: in the host runtime, too, devices are shared with them then.
+void share_devices_with_children() noexcept;
 /// How many of `wanted` devices a program takes that was not told how many: all in the host runtime, which simulates
 /// them. On GPUs the largest power of two that is there, but two at least: what needs more than there are says so.
 int devices_by_default(int wanted) noexcept;

@@ -2,6 +2,8 @@
 
 #include "cuda/backend.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
@@ -26,6 +28,11 @@ bool enable_planning() noexcept {
   }
 }
 void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
+void share_devices_with_children() noexcept {  // over a file without a name, of which nothing stays
+  if (std::getenv("OOMLAB_HOST_SHARED")) return;
+  if (const int file = memfd_create("oomlab", 0); file >= 0)
+    setenv("OOMLAB_HOST_SHARED", ("/proc/self/fd/" + std::to_string(file)).c_str(), 1);
+}
 std::optional<DeviceWork> device_work() noexcept {
   if (host::planning()) return std::nullopt;
   const host::Work w = host::work();

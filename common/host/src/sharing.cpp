@@ -94,7 +94,7 @@ std::size_t held(int device) {
   return bytes;
 }
 
-// Before main(): a file without a name, for this process and its children.
+// Before main(): a file without a name.
 [[maybe_unused]] const bool nameless = [] {
   const char* const wanted = std::getenv("OOMLAB_HOST_SHARED");
   const int file = wanted && std::strcmp(wanted, "children") == 0 ? memfd_create("oomlab", 0) : -1;

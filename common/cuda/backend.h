@@ -89,6 +89,10 @@ struct DeviceProcess {
 };
 /// Who else holds memory of `device` (NVML, loaded at run time). Empty where NVML is absent or silent.
 std::vector<DeviceProcess> device_processes(int device);
+/// What a reader has to know beside the devices that this process sees, a line each: slices of MIG with their memory,
+/// what CUDA_VISIBLE_DEVICES hides, and that a driver lends host memory where it should refuse (WSL). Nothing in the
+/// host runtime.
+std::vector<std::string> device_remarks();
 /// Whether this process may take all memory of `device` but `leave` bytes: no other process holds memory of it, no
 /// display needs it, and a driver has room for kernels that it loads when they are first used. Where nobody can tell:
 /// false.

@@ -55,6 +55,7 @@ std::vector<DeviceProcess> device_processes(int device) {
   for (host::Sharer& sharer : host::sharers(device)) all.push_back({sharer.pid, sharer.bytes, std::move(sharer.name)});
   return all;
 }
+std::vector<std::string> device_remarks() { return {}; }
 bool may_fill_device(int device, std::size_t) { return device_processes(device).size() < 2; }
 std::size_t managed_piece() noexcept { return kManagedPage; }
 ManagedWatch::ManagedWatch() = default;

@@ -69,10 +69,8 @@ void read_environment(Machine& m) {
                  m.rendezvous = text == "rendezvous";
                  return text == "buffered" || (m.rendezvous && !m.deferred);
                });
-  read_setting("OOMLAB_HOST_SHARED", "the name of a file, or children", [&](std::string_view text) {
-    m.shared = text;
-    return !text.empty();
-  });
+  read_setting("OOMLAB_HOST_SHARED", "the name of a file, or children",
+               [&](std::string_view text) { return !(m.shared = text).empty(); });
   read_setting("OOMLAB_HOST_CONTEXT", "a size such as 141MiB",
                [&](std::string_view text) { return parse_size(text, m.context); });
 }

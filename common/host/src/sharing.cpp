@@ -2,8 +2,8 @@
 //
 // A process has a slot, with its bytes of each device. Only the process itself changes them, one store at a time, so
 // the books are right whenever it is killed; and the mutex is robust: whoever comes next takes over from one that died
-// with it. When a process is gone, its slot is free, and its bytes are: whoever needs memory, or asks how much there
-// is, looks. A process is known by its number and by when it started, because numbers come again.
+// with it. The slot and the bytes of a process that is gone are free: whoever needs memory, or asks for it, looks. A
+// process is known by its number and by when it started, because numbers come again.
 //
 // Coming and going is guarded by flock(). The first one in makes the books, the last one out removes the file; when all
 // are killed, a file with a name stays, until somebody comes again, and goes.
@@ -65,7 +65,7 @@ struct Lock {
   ~Lock() { pthread_mutex_unlock(&books->mutex); }
 };
 
-// When a process started, by /proc; 0 when it is over, though its parent may not have asked yet. And its name.
+// When a process started; 0 when it is over, though its parent may not have asked yet. And its name.
 std::uint64_t start_of(pid_t pid, std::string* name = nullptr) {
   std::string text;
   std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), text);

@@ -108,8 +108,8 @@ int main() {
   tell('t');
   std::printf("  the neighbour keeps after it trimmed   %8.0f MiB\n", used(contexts) / MiB);
   const double done = job();
-  std::printf("  our job, %.0f MiB: %s, peak           %8.0f MiB\n", total / 2 / MiB, done == 0 ? "out of memory" : "done",
-              most_used / MiB);
+  std::printf("  our job, %.0f MiB: %s, peak           %8.0f MiB\n", total / 2 / MiB,
+              done == 0 ? "out of memory" : "done", most_used / MiB);
   require(alone != 0 && refused == 0, "out of memory beside the cache, and only there");
   require(done == alone, "the same result, once the cache is given back");
   close(to_neighbour[1]);  // the neighbour reads the end, and ends

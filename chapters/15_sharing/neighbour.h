@@ -147,7 +147,7 @@ class Job {
 };
 
 /// How long it goes on after `finish`: its step must come to an end.
-inline constexpr std::chrono::milliseconds kLastStep{4};
+inline constexpr std::chrono::milliseconds kLastStep{2};
 
 /// The life of a neighbour's process, until `finish`, or until nobody is there any more to give orders.
 inline void be_a_neighbour(int socket, SharedBudget& budget) noexcept {

@@ -39,7 +39,8 @@ struct Shares {
   }
   std::size_t wanted() const { return part(75); }  ///< by the neighbour: JAX reserves as much, unless it is told not to
   std::size_t cap(Rule rule) const {
-    return rule == Rule::cap ? part(40) : rule == Rule::equal_shares ? part(50) : kUnlimited;
+    if (rule != Rule::cap && rule != Rule::equal_shares) return kUnlimited;
+    return std::max(part(rule == Rule::cap ? 40 : 50), kGranule);
   }
 };
 
@@ -62,8 +63,9 @@ inline Taken predicted(Rule rule, const Shares& shares, std::size_t ours, bool l
   return t;
 }
 
-/// What was seen of them.
+/// What was seen of them, in the first run to its end under a budget, or the first one without.
 struct Seen {
+  bool known = false;
   Taken taken = {};
   bool limited = false;
   double waited_ms = 0;
@@ -74,12 +76,14 @@ struct Seen {
 /// The memory of one run of ours, with a neighbour beside it: cudaMallocAsync, below the shared budget, below our cap.
 class Beside final : public MemoryResource {
  public:
-  /// Starts the neighbour, and lets it take what it takes. `seen` is filled in when the run is over.
-  /// Throws OutOfMemory when we wait in vain, or when the device itself has no memory for the neighbour.
-  Beside(ForkServer& server, Rule rule, const Shares& shares, std::size_t limit_bytes, Seen& seen)
-      : budget_(server.budget()), rule_(rule), ours_(shares.ours), seen_(seen), share_(pool_, budget_, kOurs) {
+  /// Starts the neighbour, and lets it take what it takes. `report` is filled in when the run is over; not by later
+  /// runs that are like it, which are timed. Throws OutOfMemory when we wait in vain, or when the device itself has no
+  /// memory for the neighbour.
+  Beside(ForkServer& server, Rule rule, const Shares& shares, std::size_t limit_bytes, Seen& report)
+      : budget_(server.budget()), rule_(rule), ours_(shares.ours), report_(report), share_(pool_, budget_, kOurs) {
     budget_.reset(limit_bytes);
-    seen_ = {.limited = limit_bytes != kUnlimited};
+    seen_.known = true;
+    seen_.limited = limit_bytes != kUnlimited;
     neighbour_comes(server, shares);
     if (rule == Rule::wait) {
       take_all_or_wait();
@@ -90,6 +94,7 @@ class Beside final : public MemoryResource {
   }
   ~Beside() override {
     seen_.taken.together = budget_.peak_bytes();
+    if (!report_.known || report_.limited != seen_.limited) report_ = seen_;
     if (rule_ == Rule::wait) budget_.give(kOurs, ours_);
   }
   void* allocate(std::size_t bytes, cudaStream_t stream) override {
@@ -171,7 +176,8 @@ class Beside final : public MemoryResource {
   SharedBudget& budget_;
   Rule rule_;
   std::size_t ours_;
-  Seen& seen_;
+  Seen& report_;
+  Seen seen_;
   AsyncResource pool_;
   SharedLimitResource share_;
   std::optional<LimitingResource> alone_;

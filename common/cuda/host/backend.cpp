@@ -3,6 +3,7 @@
 #include "cuda/backend.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -30,7 +31,8 @@ bool enable_planning() noexcept {
 void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
 void share_devices_with_children() noexcept {  // over a file without a name, of which nothing stays
   if (std::getenv("OOMLAB_HOST_SHARED")) return;
-  if (const int file = memfd_create("oomlab", 0); file >= 0)
+  const int file = memfd_create("oomlab", 0);  // where files may not grow, devices are this process's own
+  if (file >= 0 && ftruncate(file, 1 << 16) == 0 && ftruncate(file, 0) == 0)
     setenv("OOMLAB_HOST_SHARED", ("/proc/self/fd/" + std::to_string(file)).c_str(), 1);
 }
 std::optional<DeviceWork> device_work() noexcept {

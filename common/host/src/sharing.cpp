@@ -110,12 +110,11 @@ void shared_join(const Machine& machine) {
   if (books || machine.shared.empty()) return;
   const Door door(machine.shared);
   const auto require = [&](bool met, const std::string& why) {
-    if (met) return;
-    forget();
-    throw std::invalid_argument("OOMLAB_HOST_SHARED='" + machine.shared + "': " + why);
+    if (!met) forget(), throw std::invalid_argument("OOMLAB_HOST_SHARED='" + machine.shared + "': " + why);
   };
   require(!door.opened.st_size || door.opened.st_size == sizeof(Books), "is another file");
-  require(!ftruncate(door.file, sizeof(Books)), std::strerror(errno));
+  const bool grown = !ftruncate(door.file, sizeof(Books));
+  require(grown, std::strerror(errno));
   void* const mapped = mmap(nullptr, sizeof(Books), PROT_READ | PROT_WRITE, MAP_SHARED, door.file, 0);
   require(mapped != MAP_FAILED, std::strerror(errno));
   books = static_cast<Books*>(mapped);

@@ -136,12 +136,12 @@ inline void tell(const Shares& shares, const AllSeen& seen, const Results& resul
     std::string note = s.limited ? "" : "too much: without the budget";
     if (s.taken.neighbour_refused) note = fmt::format("it asked for {}", format_bytes(shares.wanted()));
     if (s.waited_ms > 0) note = "we waited until it had ended";
-    report.line(fmt::format("{:<26} {:>12} {:>12} {:>12} {:>12}  {}", r.name, format_bytes(s.taken.neighbour_most),
+    report.line(fmt::format("{:<26} {:>12} {:>12} {:>12} {:>12}{}{}", r.name, format_bytes(s.taken.neighbour_most),
                             format_bytes(s.taken.neighbour_beside_us), format_bytes(r.peak_allocated),
-                            format_bytes(s.taken.together), note));
+                            format_bytes(s.taken.together), note.empty() ? "" : "  ", note));
     report.figure("together_bytes_" + std::to_string(static_cast<int>(rule)), static_cast<double>(s.taken.together));
   }
-  report.line("(neighbour: at most. beside us: while we run. What is cached counts as taken.)");
+  report.line("(neighbour: at most. beside us: while we run. What is cached counts as taken.)\n");
 }
 
 }  // namespace oomlab::sharing

@@ -24,7 +24,7 @@ constexpr std::size_t kMiB = std::size_t(1) << 20;
 class Paper final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, cudaStream_t) override {
-    if (fails) throw OutOfMemory({.requested = bytes});
+    if (fails) throw OutOfMemory(OutOfMemoryReport());
     return bytes ? reinterpret_cast<void*>(next += 4096) : nullptr;
   }
   void deallocate(void*, std::size_t, cudaStream_t) noexcept override {}

@@ -30,17 +30,21 @@ Chapter sharing(const Config& config, ForkServer& server) {
 
   Chapter chapter;
   chapter.title = "one GPU for many";
-  for (const auto& [name, rule] : kRules) {
+  for (const NamedRule& named : kRules) {
+    const std::string name = named.name;
+    const Rule rule = named.rule;
     const bool changes = rule == Rule::equal_shares;
+    Agreement agreement;  // to the bit
+    if (changes) agreement = differs_by_design("its share holds a smaller batch only");
     chapter.variants.push_back({
         .name = name,
         .batch = changes ? std::max<std::size_t>(smaller, 1) : config.batch,
         .predicted = need,
-        .agreement = changes ? differs_by_design("its share holds a smaller batch only") : Agreement{},
+        .agreement = agreement,
         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
           return std::make_unique<ImageTraining>(context, *dataset, spec, kOptimizer, batch);
         },
-        .resource = [=, &server, name = name, rule = rule](std::size_t budget) -> std::unique_ptr<MemoryResource> {
+        .resource = [=, &server](std::size_t budget) -> std::unique_ptr<MemoryResource> {
           return std::make_unique<Beside>(server, rule, shares, budget, (*seen)[name]);
         },
         .flops = [=](std::size_t batch) { return nn::step_flops(spec, batch); },

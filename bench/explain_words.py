@@ -314,13 +314,13 @@ ADVICE = {
     "other_process": (
         (("See who holds the card (`nvidia-smi`). A notebook's kernel or a run of yours that has not ended? End it. "
           "Somebody else's? Ask.",
-          "查看谁占用显卡（`nvidia-smi`）。是自己未结束的笔记本内核或程序？结束它。是别人的？去问。"), ("00",),
+          "查看谁占用显卡（`nvidia-smi`）。是自己未结束的笔记本内核或程序？结束它。是别人的？去问。"), ("15",),
          ("none", "无")),
         (("Take another card: CUDA_VISIBLE_DEVICES.",
-          "换一张卡：CUDA_VISIBLE_DEVICES。"), ("00",),
+          "换一张卡：CUDA_VISIBLE_DEVICES。"), ("15",),
          ("none", "无")),
         (("Fit beside them: a smaller batch, and a limit of your own so that both know their share.",
-          "与它们共存：减小批量，并给自己设上限，让双方各有份额。"), ("01", "02"),
+          "与它们共存：减小批量，并给自己设上限，让双方各有份额。"), ("15", "01", "02"),
          ("more, smaller steps", "步数更多、更小"))),
     "limit_set_by_user": (
         (("Raise or remove the limit, if the machine has the memory.",

@@ -21,7 +21,8 @@ function(oomlab_chapter)
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
   # oomlab_chapter(NCCL DEVICES 8): a chapter on several devices; its own tests get as many from the host runtime.
   # oomlab_chapter(KERNELS_OF NN_other): it includes headers of an earlier chapter, whose kernels are in a kernels.cu.
-  cmake_parse_arguments(arg "NCCL" "DEVICES" "KERNELS_OF" ${ARGN})
+  # oomlab_chapter(LESSON_ENVIRONMENT NAME=value...): settings of the host runtime for the lesson.
+  cmake_parse_arguments(arg "NCCL" "DEVICES" "KERNELS_OF;LESSON_ENVIRONMENT" ${ARGN})
   set(link oomlab_harness oomlab_nn oomlab_data)
   set(kernels "")
   foreach(chapter IN LISTS name arg_KERNELS_OF)
@@ -68,7 +69,7 @@ function(oomlab_chapter)
   endif()
   if(TARGET ${name}_lesson)
     include("${OOMLAB_ROOT}/tests/lessons/lessons.cmake")
-    oomlab_lesson_tests(${name} "${lesson}" ${environment})
+    oomlab_lesson_tests(${name} "${lesson}" ${environment} ${arg_LESSON_ENVIRONMENT})
   endif()
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cu")
   if(tests)

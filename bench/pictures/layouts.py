@@ -22,7 +22,7 @@ def turns(layers, buffers):
 def places(results):
     data, rows = results.chapter("05_unified_memory"), results.variants("05_unified_memory")
     budget = data["config"]["budget_bytes"]
-    names = ("device memory", "optimizer offload", "streamed", "managed, on demand", "managed, prefetch", "managed, advice")
+    names = ("device memory", "moments streamed", "streamed", "managed, on demand", "managed, prefetch", "managed, advice")
     lesson = results.text("host/05_unified_memory.lesson.txt")
     layers, each = (int(n) for n in re.search(r"(\d+) layers of (\d+) MiB", lesson).groups())
     buffers = int(re.search(r"streamed through \S+ buffers +cudaMalloc +(\d+) MiB", lesson)[1]) // each

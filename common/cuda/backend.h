@@ -23,6 +23,8 @@ bool enable_planning() noexcept;
 /// For programs on several devices, before any CUDA call: the host runtime simulates so many, unless the user has said
 /// how many (OOMLAB_HOST_DEVICES). A GPU machine has what it has.
 void want_devices(int count) noexcept;
+/// For programs that start others, before any CUDA call: in the host runtime, too, devices are shared with them then.
+void share_devices_with_children() noexcept;
 /// How many of `wanted` devices a program takes that was not told how many: all in the host runtime, which simulates
 /// them. On GPUs the largest power of two that is there, but two at least: what needs more than there are says so.
 int devices_by_default(int wanted) noexcept;
@@ -87,6 +89,10 @@ struct DeviceProcess {
 };
 /// Who else holds memory of `device` (NVML, loaded at run time). Empty where NVML is absent or silent.
 std::vector<DeviceProcess> device_processes(int device);
+/// What a reader has to know beside the devices that this process sees, a line each: slices of MIG with their memory,
+/// what CUDA_VISIBLE_DEVICES hides, and that a driver lends host memory where it should refuse (WSL). Nothing in the
+/// host runtime.
+std::vector<std::string> device_remarks();
 /// Whether this process may take all memory of `device` but `leave` bytes: no other process holds memory of it, no
 /// display needs it, and a driver has room for kernels that it loads when they are first used. Where nobody can tell:
 /// false.

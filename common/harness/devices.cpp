@@ -24,6 +24,13 @@ bool no_device_here(cudaError_t code) {
   }
 }
 
+// Whoever asks for a device that is not there may have hidden it from himself.
+std::string what_is_hidden() {
+  std::string text;
+  for (const std::string& remark : device_remarks()) text += "; " + remark;
+  return text;
+}
+
 }  // namespace
 
 void choose_device(CommandLine& line, int most_ranks, const char* asked_with, const Progress& progress) {
@@ -31,12 +38,14 @@ void choose_device(CommandLine& line, int most_ranks, const char* asked_with, co
   if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
     (void)cudaGetLastError();
     if (!no_device_here(code)) throw CudaError(code, "cudaGetDeviceCount", __FILE__, __LINE__);
-    throw CannotRunHere(fmt::format("no CUDA device: {}; the host preset needs none", cudaGetErrorString(code)));
+    throw CannotRunHere(
+        fmt::format("no CUDA device: {}; the host preset needs none{}", cudaGetErrorString(code), what_is_hidden()));
   }
   Config& config = line.config;
   const int launched = processes().size();
   if (launched == 1 && config.devices_given && !config.plan && config.devices > count)
-    throw UsageError(fmt::format("--devices {} is too many; this machine has {}", config.devices, count));
+    throw UsageError(
+        fmt::format("--devices {} is too many; this machine has {}{}", config.devices, count, what_is_hidden()));
   // Ranks that were asked for must have their devices; the chapter's own variants are skipped where there are too few.
   if (asked_with && !config.plan) {
     if (launched > 1 && most_ranks != launched)
@@ -47,8 +56,8 @@ void choose_device(CommandLine& line, int most_ranks, const char* asked_with, co
   }
   if (!line.device_auto) {
     if (config.device >= count)
-      throw UsageError(
-          fmt::format("--device {} does not exist; this machine has {} (0 to {})", config.device, count, count - 1));
+      throw UsageError(fmt::format("--device {} does not exist; this machine has {} (0 to {}){}", config.device, count,
+                                   count - 1, what_is_hidden()));
     CUDA_CHECK(cudaSetDevice(config.device));
     return;
   }
@@ -68,6 +77,7 @@ void choose_device(CommandLine& line, int most_ranks, const char* asked_with, co
       config.device = device;
     }
   }
+  for (const std::string& remark : device_remarks()) progress(remark);
   progress(fmt::format("--device auto: device {} has the most free memory", config.device));
   CUDA_CHECK(cudaSetDevice(config.device));
 }

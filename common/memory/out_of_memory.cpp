@@ -38,6 +38,8 @@ Cause cause_under_limit(const OutOfMemoryReport& r) noexcept {
   if (plus(minus(r.limit, r.limit_used), cached(r)) >= r.requested_rounded &&
       plus(r.live, r.requested_rounded) <= r.limit)
     return no_block_is_large_enough(r) ? Cause::fragmented : Cause::cached;
+  if (r.limit_used_by_others && plus(minus(r.limit_used, r.limit_used_by_others), r.requested_rounded) <= r.limit)
+    return Cause::other_process;
   const std::size_t used_unrounded = minus(r.limit_used, minus(r.live, r.live_requested));
   if (plus(used_unrounded, r.requested) <= r.limit) return Cause::rounding;
   return Cause::live;
@@ -108,6 +110,12 @@ std::string why(const OutOfMemoryReport& r) {
           "request of {}.",
           format_bytes(r.reserved), format_bytes(r.live), format_bytes(cached(r)), asked);
     case Cause::other_process:
+      if (r.by_limit)
+        return fmt::format(
+            "a shared budget: {} budget - {} of other processes - {} of this one = {} left; {} asked, {} short.",
+            format_bytes(r.limit), format_bytes(r.limit_used_by_others),
+            format_bytes(minus(r.limit_used, r.limit_used_by_others)), format_bytes(minus(r.limit, r.limit_used)),
+            asked, format_bytes(minus(plus(r.requested_rounded, r.limit_used), r.limit)));
       return fmt::format(
           "memory held outside this run: {} total - {} free - {} ours = {} belongs to other processes (or to "
           "allocations no ledger counts); {} asked - {} within reach = {} short.",
@@ -200,7 +208,11 @@ Advice advice_for(const OutOfMemoryReport& r) {
       return {fmt::format("chapter 06, empty_cache before a large request (here AsyncResource::trim()): up to {} back",
                           format_bytes(cached(r)))};
     case Cause::other_process:
-      return {fmt::format("chapter 00, --device auto: which device is free, and who holds these {}",
+      if (r.by_limit)
+        return {fmt::format("chapter 15, a cap for each process: others have {}", format_bytes(r.limit_used_by_others)),
+                fmt::format("chapter 15, wait for them: {} would be enough",
+                            format_bytes(minus(plus(r.requested_rounded, r.limit_used), r.limit)))};
+      return {fmt::format("chapter 15, --device auto: which device is free, and who holds these {}",
                           format_bytes(held_by_others(r))),
               fmt::format("chapter 01, a batch that fits beside them: a --budget of {}",
                           format_bytes(plus(r.device_free, std::max(r.reserved, r.live))))};
@@ -223,6 +235,7 @@ std::string headline(const OutOfMemoryReport& r) {
   else if (r.limit != kUnlimited)
     line += fmt::format(" under a budget of {}", format_bytes(r.limit));
   line += ".";
+  if (r.waited_ms > 0) line += fmt::format(" Waited {:.1f} s for others to give memory back.", r.waited_ms / 1000);
   if (r.device_total)
     line += fmt::format(" GPU {} has a total capacity of {} of which {} is free.", r.device,
                         format_bytes(r.device_total), format_bytes(r.device_free));

@@ -24,14 +24,16 @@ struct OutOfMemoryReport {
   std::size_t requested = 0;          ///< asked for
   std::size_t requested_rounded = 0;  ///< counted: rounded to the granule
   Category category{};
-  std::string tag;                 ///< what was being allocated
-  std::size_t live = 0;            ///< allocated by this ledger
-  std::size_t live_requested = 0;  ///< the same blocks, not rounded
-  std::size_t reserved = 0;        ///< held by the allocator
-  std::size_t limit = kUnlimited;  ///< the budget; kUnlimited when there is none
-  bool by_limit = false;           ///< the budget refused it, not the device
-  std::size_t limit_used = 0;      ///< by_limit: what the budget counted as live (another ledger's blocks too)
-  std::size_t device_free = 0;     ///< as the driver says
+  std::string tag;                       ///< what was being allocated
+  std::size_t live = 0;                  ///< allocated by this ledger
+  std::size_t live_requested = 0;        ///< the same blocks, not rounded
+  std::size_t reserved = 0;              ///< held by the allocator
+  std::size_t limit = kUnlimited;        ///< the budget; kUnlimited when there is none
+  bool by_limit = false;                 ///< the budget refused it, not the device
+  std::size_t limit_used = 0;            ///< by_limit: what the budget counted as live (another ledger's blocks too)
+  std::size_t limit_used_by_others = 0;  ///< by_limit: what of that other processes have (shared_budget.h)
+  double waited_ms = 0;                  ///< before this was said, for others to give something back
+  std::size_t device_free = 0;           ///< as the driver says
   std::size_t device_total = 0;
   std::size_t largest_free_block = 0;  ///< as the allocator says; 0 when it cannot say
   bool cache_released = false;         ///< the allocator had given back what it could before it failed

@@ -3,6 +3,7 @@
 //
 //   TrackingResource   charges a ledger, explains out-of-memory         (top: what DeviceBuffer talks to)
 //   LimitingResource   refuses beyond a budget
+//   SharedLimitResource, WaitingResource     one budget for several processes (shared_budget.h)
 //   CudaResource | AsyncResource | ManagedResource | PinnedResource | ArenaResource      (bottom)
 //
 // Contract, tested for each of them by one typed suite: allocate(bytes) returns an address aligned to 256 bytes (CUDA's
@@ -39,6 +40,8 @@ class MemoryResource {
   /// True when it gives cached memory back to the device, and tries again, before it fails: then a failure with enough
   /// cached memory is fragmentation.
   virtual bool releases_cache() const { return false; }
+  /// True when allocate(bytes) would fail now, for certain. False also when it cannot tell without trying.
+  virtual bool would_refuse(std::size_t /*bytes*/) const { return false; }
 };
 
 /// cudaMalloc and cudaFree: every allocation is the device's own; cudaFree waits for the device.
@@ -128,6 +131,9 @@ class LimitingResource final : public MemoryResource {
   std::size_t reserved_bytes() const override { return upstream_.reserved_bytes(); }
   std::size_t largest_free_block() const override { return upstream_.largest_free_block(); }
   bool releases_cache() const override { return upstream_.releases_cache(); }
+  bool would_refuse(std::size_t bytes) const override {
+    return round_to_granule(bytes) > limit_ - live_ || upstream_.would_refuse(bytes);
+  }
   std::size_t limit_bytes() const noexcept { return limit_; }
   std::size_t live_bytes() const noexcept { return live_; }
 

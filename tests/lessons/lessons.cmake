@@ -1,4 +1,4 @@
-# The tests that every lesson gets without asking (label lesson). Called by oomlab_chapter(); `ENVIRONMENT …` may follow.
+# The tests that every lesson gets without asking (label lesson). Called by oomlab_chapter(); `ENVIRONMENT` and `NAME=value…` may follow.
 #   NN_name.lesson                      passes, on the host within two seconds                         (no sanitizer builds)
 #   NN_name.lesson.nvcc                 its own command builds it, where nvcc is                       (no sanitizer builds)
 #   NN_name.lesson.without_mitigation   fails when the marked lines are gone                (host, but no sanitizer builds)
@@ -35,6 +35,7 @@ function(oomlab_lesson_tests name lesson)
       "${folder}/expect.py" pass $<TARGET_FILE:${name}_lesson_leaks>)
   endif()
   if(tests)
-    set_tests_properties(${tests} PROPERTIES LABELS lesson TIMEOUT 300 SKIP_RETURN_CODE 2 ${ARGN})
+    list(REMOVE_ITEM ARGN ENVIRONMENT)
+    set_tests_properties(${tests} PROPERTIES LABELS lesson TIMEOUT 300 SKIP_RETURN_CODE 2 ENVIRONMENT "${ARGN}")
   endif()
 endfunction()

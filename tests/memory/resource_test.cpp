@@ -11,6 +11,7 @@
 #include "cuda/check.h"
 #include "cuda/raii.h"
 #include "memory/context.h"
+#include "memory/shared_budget.h"
 #include "resource_contract.h"
 
 namespace oomlab {
@@ -35,8 +36,24 @@ struct Stack<TrackingResource> {
   TrackingResource top;
 };
 
+template <>
+struct Stack<SharedLimitResource> {
+  explicit Stack(cudaStream_t) : top(bottom, budget, 0) {}
+  CudaResource bottom;
+  SharedBudget budget{16 * kMiB};
+  SharedLimitResource top;
+};
+template <>
+struct Stack<WaitingResource> {
+  explicit Stack(cudaStream_t)
+      : limit(bottom, 16 * kMiB), top(limit, {.in_all = Patience::Milliseconds(10), .pause = [](auto) {}}) {}
+  AsyncResource bottom;
+  LimitingResource limit;
+  WaitingResource top;
+};
+
 using Resources = ::testing::Types<CudaResource, AsyncResource, ManagedResource, PinnedResource, ArenaResource,
-                                   LimitingResource, TrackingResource>;
+                                   LimitingResource, TrackingResource, SharedLimitResource, WaitingResource>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Common, ResourceContract, Resources);
 
 namespace {

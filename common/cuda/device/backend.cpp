@@ -5,10 +5,12 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
 #include "cuda/check.h"
+#include "nvml.h"
 
 namespace oomlab {
 
@@ -18,48 +20,15 @@ bool enable_planning() noexcept { return false; }
 
 namespace {
 
-// The few NVML entry points that are needed, declared as in nvml.h (stable since NVML 11) and loaded at run time,
-// so that a chapter starts on a machine that has no NVML.
-struct NvmlProcess {
-  unsigned pid;
-  unsigned long long used_bytes;
-  unsigned gpu_instance, compute_instance;
-};
-
 nvtxDomainHandle_t nvtx() noexcept {
   static const nvtxDomainHandle_t domain = nvtxDomainCreateA("oomlab");
   return domain;
 }
 
-class Nvml {
- public:
-  Nvml() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
-    if (!library_) return;
-    const auto init = load<int (*)()>("nvmlInit_v2");
-    ready_ = init && init() == 0;
-  }
-  ~Nvml() {
-    if (ready_) {
-      if (const auto shutdown = load<int (*)()>("nvmlShutdown")) shutdown();
-    }
-    if (library_) dlclose(library_);
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-  bool ready() const { return ready_; }
-  template <class F>
-  F load(const char* name) const {
-    return reinterpret_cast<F>(dlsym(library_, name));
-  }
-
- private:
-  void* library_;
-  bool ready_ = false;
-};
-
 }  // namespace
 
 void want_devices(int) noexcept {}
+void share_devices_with_children() noexcept {}  // they are anyway
 std::optional<DeviceWork> device_work() noexcept { return std::nullopt; }
 // A product of 384 x 384 would measure its launch; this one works for 0.3 ms on an H100, 2 ms on a T4.
 TimingNeeds timing_needs() noexcept { return {0.5, 0.3, 2048}; }
@@ -102,6 +71,15 @@ std::vector<DeviceProcess> device_processes(int device) {
     result.push_back({list[i].pid, known ? static_cast<std::size_t>(list[i].used_bytes) : 0, name});
   }
   return result;
+}
+
+std::vector<std::string> device_remarks() {
+  std::string version;
+  std::ifstream file("/proc/version");
+  std::getline(file, version);
+  int seen = 0;
+  if (cudaGetDeviceCount(&seen) != cudaSuccess) (void)cudaGetLastError();
+  return remarks_on(listed_devices(Nvml()), seen, std::getenv("CUDA_VISIBLE_DEVICES"), is_wsl(version));
 }
 
 bool may_fill_device(int device, std::size_t leave) {

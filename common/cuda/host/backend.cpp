@@ -2,6 +2,9 @@
 
 #include "cuda/backend.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
@@ -26,6 +29,12 @@ bool enable_planning() noexcept {
   }
 }
 void want_devices(int count) noexcept { setenv("OOMLAB_HOST_DEVICES", std::to_string(std::min(count, 64)).c_str(), 0); }
+void share_devices_with_children() noexcept {  // over a file without a name, of which nothing stays
+  if (std::getenv("OOMLAB_HOST_SHARED")) return;
+  const int file = memfd_create("oomlab", 0);  // where files may not grow, devices are this process's own
+  if (file >= 0 && ftruncate(file, 1 << 16) == 0 && ftruncate(file, 0) == 0)
+    setenv("OOMLAB_HOST_SHARED", ("/proc/self/fd/" + std::to_string(file)).c_str(), 1);
+}
 std::optional<DeviceWork> device_work() noexcept {
   if (host::planning()) return std::nullopt;
   const host::Work w = host::work();
@@ -43,8 +52,13 @@ void share_processor([[maybe_unused]] int ranks) noexcept {
   omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks));  // products take OpenMP's, too
 #endif
 }
-std::vector<DeviceProcess> device_processes(int) { return {}; }
-bool may_fill_device(int, std::size_t) { return true; }
+std::vector<DeviceProcess> device_processes(int device) {
+  std::vector<DeviceProcess> all;
+  for (host::Sharer& sharer : host::sharers(device)) all.push_back({sharer.pid, sharer.bytes, std::move(sharer.name)});
+  return all;
+}
+std::vector<std::string> device_remarks() { return {}; }
+bool may_fill_device(int device, std::size_t) { return device_processes(device).size() < 2; }
 std::size_t managed_piece() noexcept { return kManagedPage; }
 ManagedWatch::ManagedWatch() = default;
 ManagedWatch::~ManagedWatch() = default;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cuda_runtime.h"
 
@@ -23,15 +24,33 @@ namespace oomlab::host {
 ///                                    works with one only may hang on a GPU. Rendezvous needs eager streams. It also
 ///                                    refuses buffers in pools that the other ranks' devices may not reach, which NCCL
 ///                                    up to 2.22 would write into
+///   OOMLAB_HOST_SHARED=FILE          processes that name the same file have the same devices: what one allocates the
+///                                    others lack, until it is freed or the process has ended, in whatever way. The
+///                                    last one out removes the file; one without a name (/proc/self/fd/N of
+///                                    memfd_create) vanishes by itself, also when all are killed. Managed memory is not
+///                                    counted: its pages give way
+///   OOMLAB_HOST_CONTEXT=SIZE         what a device charges each process for its context, at the first call that needs
+///                                    one: what allocates, cudaMemGetInfo, cudaSetDevice, cudaFree (default: nothing)
 struct Machine {
   int devices = 1;
   std::size_t capacity = 0;
   bool deferred = false, rendezvous = false;
   std::uint64_t seed = 1;
+  std::string shared = {};
+  std::size_t context = 0;
 };
-/// Starts over with another machine. Only while nothing is live (see live()); std::logic_error otherwise.
+/// Starts over with another machine. Throws std::logic_error while something is live (see live()), and
+/// std::invalid_argument where Machine::shared cannot be.
 void configure(const Machine& machine);
 const Machine& machine();
+
+/// A living process that has memory of a shared device, this one included.
+struct Sharer {
+  unsigned pid = 0;
+  std::size_t bytes = 0;
+  std::string name;
+};
+std::vector<Sharer> sharers(int device);
 
 /// Plan mode: addresses and accounting only; capacity is unlimited, no memory is touched, launches, copies, memsets
 /// and cuBLAS calls check their arguments and do nothing. Only while nothing is live.

@@ -69,6 +69,10 @@ void read_environment(Machine& m) {
                  m.rendezvous = text == "rendezvous";
                  return text == "buffered" || (m.rendezvous && !m.deferred);
                });
+  read_setting("OOMLAB_HOST_SHARED", "the name of a file, or children",
+               [&](std::string_view text) { return !(m.shared = text).empty(); });
+  read_setting("OOMLAB_HOST_CONTEXT", "a size such as 141MiB",
+               [&](std::string_view text) { return parse_size(text, m.context); });
 }
 
 void set_up(Runtime& r, const Machine& machine) {
@@ -81,6 +85,7 @@ void set_up(Runtime& r, const Machine& machine) {
     managed_set_limit(d, machine.capacity);
     r.devices.push_back({0, new_pool(r, d), new_stream(r, d, true)});
   }
+  shared_join(machine);
 }
 
 Live live_now() {
@@ -108,6 +113,7 @@ void start_over(const char* call, const Machine& machine, bool planning) {
     throw std::logic_error(std::string(call) + " while something is live: " + describe(now));
   drain_device(-1);
   destroy_default_pools();
+  shared_leave();
   r.planning = planning;
   set_up(r, machine);
 }
@@ -118,6 +124,7 @@ Runtime::Runtime() {
   Machine first;
   try {
     read_environment(first);
+    shared_join(first);
   } catch (const std::invalid_argument& why) {
     no_machine = std::string("initialization error: ") + why.what();
     first = {};
@@ -191,14 +198,29 @@ Device& device_of(int number) { return runtime().devices[std::size_t(number)]; }
 void require_device(int number) { require(number >= 0 && number < runtime().machine.devices, cudaErrorInvalidDevice); }
 
 bool charge(int device, std::size_t bytes) {
-  if (!runtime().planning && bytes > machine().capacity - device_of(device).used) return false;
-  refund(device, 0 - bytes);
+  std::size_t& used = device_of(device).used;
+  if (!runtime().planning) {
+    need_context(device);
+    if (bytes > machine().capacity - used || !shared_take(device, bytes)) return false;
+    managed_set_limit(device, machine().capacity - used - bytes);  // managed pages have the rest
+  }
+  used += bytes;
   return true;
 }
 void refund(int device, std::size_t bytes) {
   std::size_t& used = device_of(device).used;
   used -= bytes;
-  if (!runtime().planning) managed_set_limit(device, machine().capacity - used);  // managed pages have the rest
+  if (runtime().planning) return;
+  shared_give(device, bytes);
+  managed_set_limit(device, machine().capacity - used);
+}
+void need_context(int device) {
+  Device& d = device_of(device);
+  if (d.has_context || runtime().planning) return;
+  d.has_context = true;  // before, or this would go round
+  if (machine().context == 0 || charge(device, machine().context)) return;
+  d.has_context = false;
+  throw Refusal{cudaErrorMemoryAllocation};
 }
 
 }  // namespace oomlab::host
@@ -217,6 +239,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   return entry("cudaSetDevice", [&] {
     require_device(device);
+    need_context(device);
     this_device = device;
   });
 }
@@ -258,6 +281,8 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     constexpr std::size_t unlimited = std::size_t(1) << 62;  // plan mode: and still a number
     *total = runtime().planning ? unlimited : machine().capacity;
     const int device = current_device();
-    *free = *total - std::min(*total, device_of(device).used + managed_resident(device));
+    need_context(device);
+    const std::size_t others = runtime().planning ? 0 : shared_by_others(device);
+    *free = *total - std::min(*total, device_of(device).used + managed_resident(device) + others);
   });
 }

@@ -67,6 +67,7 @@ void* host_visible_allocate(std::size_t size, Kind kind) {
   // Refused here, because an allocator under a sanitizer ends the program instead of saying no.
   constexpr std::size_t most_host_bytes = std::size_t(1) << 40;
   require(size <= (runtime().planning ? most_bytes : most_host_bytes), cudaErrorMemoryAllocation);
+  need_context(current_device());
   void* address = nullptr;
   if (runtime().planning)
     address = lazy_allocate(size);
@@ -240,7 +241,7 @@ cudaError_t cudaMallocManaged(void** result, size_t size, unsigned int flags) {
 
 cudaError_t cudaFree(void* address) {
   return entry<cudaErrorUnknown, gives_back>("cudaFree", [&] {
-    if (!address) return;
+    if (!address) return need_context(current_device());
     const auto freeable = [&] { return block_at(address, {Kind::device, Kind::pool, Kind::managed}); };
     drain_device(freeable()->second.device);
     release(freeable(), nullptr);  // looked for once more: the mutex was open in between

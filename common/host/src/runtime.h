@@ -74,6 +74,7 @@ struct Device {
   std::size_t used = 0;  // without managed memory, whose resident pages are counted apart
   cudaMemPool_t default_pool = nullptr;
   cudaStream_t null_stream = nullptr;
+  bool has_context = false;
 };
 
 }  // namespace oomlab::host
@@ -203,6 +204,19 @@ void require_device(int number);
 /// Takes `bytes` of a device's capacity; false when they are not there (plan mode: never).
 bool charge(int device, std::size_t bytes);
 void refund(int device, std::size_t bytes);
+/// Makes this process's context on a device, when it has none yet; refuses where its bytes do not fit.
+void need_context(int device);
+
+// ------------------------------------------------------------------------------------------------------------- sharing
+
+/// Joins those that share the machine's devices, unless this process has, or shares none. Throws std::invalid_argument.
+void shared_join(const Machine& machine);
+/// And leaves them, with all bytes it has.
+void shared_leave();
+/// Takes bytes that no living process has; false when they are not there. True where nothing is shared.
+bool shared_take(int device, std::size_t bytes);
+void shared_give(int device, std::size_t bytes);
+std::size_t shared_by_others(int device);
 
 // -------------------------------------------------------------------------------------------------------------- memory
 

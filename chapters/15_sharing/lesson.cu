@@ -1,0 +1,119 @@
+// nvcc -o lesson lesson.cu
+//
+// One GPU, two processes. A device does not divide itself: it gives to whoever asks first, until nothing is left. The
+// one that comes then is out of memory, though its own job would fit. Here the neighbour comes first. Its job is over,
+// nothing of it is in use, and yet more than half of the device is gone:
+//     its context       what the driver keeps for a process that has touched the device at all
+//     its cache         what it freed, and its allocator keeps, to be faster the next time
+// Nobody else can take a cached byte. Only its owner can give it back: cudaMemPoolTrimTo(), or in PyTorch
+// torch.cuda.empty_cache(). Then our job fits.
+//     free = total - contexts - all that processes hold, in use or cached
+// Two processes must not share what CUDA has set up in one of them, so the neighbour is forked before the first call.
+#include <cuda_runtime.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+int to_neighbour[2], from_neighbour[2];  // pipes: an order is a letter, and is answered by it
+bool ours = true;                        // this process is not the neighbour
+
+void require(bool good, const char* what) {
+  if (good) return;
+  std::printf("FAIL: %s, expected: %s (%s)\n", ours ? "we" : "the neighbour", what,
+              cudaGetErrorName(cudaPeekAtLastError()));
+  std::fflush(stdout), std::_Exit(1);
+}
+#define CHECK(call) require((call) == cudaSuccess, #call)
+
+__global__ void fill(float* x, int n, float value) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) x[i] = value + i % 7;
+}
+
+size_t total, most_used;  // bytes of the device, read back
+size_t used(size_t context = 0) {
+  size_t free = 0;
+  CHECK(cudaMemGetInfo(&free, &total));
+  most_used = std::max(most_used, total - free);
+  return total - free - context;
+}
+
+void neighbour() {
+  cudaMemPool_t pool = nullptr;
+  void* p = nullptr;
+  for (char order = 0; read(to_neighbour[0], &order, 1) == 1;) {
+    if (order == 'c') CHECK(cudaFree(nullptr));  // the usual way to make a context, and nothing else
+    if (order == 'w') {                          // works: takes six tenths of the device, uses them, and frees them
+      uint64_t keep_all = UINT64_MAX;
+      CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
+      CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
+      (void)used();
+      CHECK(cudaMallocAsync(&p, total / 10 * 6, cudaStream_t(0)));
+      fill<<<4, 128>>>(static_cast<float*>(p), 1 << 20, 1), CHECK(cudaGetLastError());
+      CHECK(cudaFreeAsync(p, cudaStream_t(0)));
+      CHECK(cudaDeviceSynchronize());
+    }
+    if (order == 't') {
+      CHECK(cudaMemPoolTrimTo(pool, 0));  // THE MITIGATION: what is only cached goes back to the device
+    }
+    require(write(from_neighbour[1], &order, 1) == 1, "somebody who hears the answer");
+  }
+}
+void tell(char order) {
+  char answer = 0;
+  require(write(to_neighbour[1], &order, 1) == 1 && read(from_neighbour[0], &answer, 1) == 1, "an answer");
+}
+
+// Our job: half of the device. Its result, or 0 when it is out of memory.
+double job() {
+  float* x = nullptr;
+  const cudaError_t code = cudaMalloc(&x, total / 2);
+  if (code == cudaErrorMemoryAllocation) return cudaGetLastError(), 0;  // read, so that it is nobody else's error
+  CHECK(code);
+  static float values[1 << 20];
+  fill<<<4, 128>>>(x, 1 << 20, 2), CHECK(cudaGetLastError());
+  CHECK(cudaMemcpy(values, x, sizeof values, cudaMemcpyDeviceToHost));
+  (void)used();
+  CHECK(cudaFree(x));
+  double sum = 0;
+  for (const float value : values) sum += value;
+  return sum;
+}
+
+int main() {
+  require(pipe(to_neighbour) == 0 && pipe(from_neighbour) == 0, "pipes");
+  const pid_t child = fork();  // before any CUDA call
+  require(child >= 0, "a second process");
+  ours = child > 0;
+  close(to_neighbour[ours ? 0 : 1]), close(from_neighbour[ours ? 1 : 0]);
+  if (!ours) return neighbour(), 0;
+
+  constexpr double MiB = 1 << 20;
+  const size_t before = used();
+  tell('c');
+  const size_t contexts = used();
+  std::printf("a device of %.0f MiB, two processes\n", total / MiB);
+  std::printf("  a context of the neighbour's costs     %8.0f MiB\n", (contexts - before) / MiB);
+  const double alone = job();  // what the neighbour costs us is only its context
+  std::printf("  we are alone: peak of the device       %8.0f MiB\n", most_used / MiB);
+  tell('w');
+  std::printf("  the neighbour has worked, and keeps    %8.0f MiB\n", used(contexts) / MiB);
+  const double refused = job();
+  std::printf("  our job, %.0f MiB: %s, peak  %8.0f MiB\n", total / 2 / MiB, refused == 0 ? "out of memory" : "done",
+              most_used / MiB);
+  most_used = 0;
+  tell('t');
+  std::printf("  the neighbour keeps after it trimmed   %8.0f MiB\n", used(contexts) / MiB);
+  const double done = job();
+  std::printf("  our job, %.0f MiB: %s, peak           %8.0f MiB\n", total / 2 / MiB,
+              done == 0 ? "out of memory" : "done", most_used / MiB);
+  require(alone != 0 && refused == 0, "out of memory beside the cache, and only there");
+  require(done == alone, "the same result, once the cache is given back");
+  close(to_neighbour[1]);  // the neighbour reads the end, and ends
+  int status = 1;
+  require(waitpid(child, &status, 0) == child && status == 0, "a neighbour that ends well");
+  std::puts("PASS");
+}

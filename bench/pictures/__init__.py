@@ -8,6 +8,7 @@ import pathlib
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
 from .reading import Results
+from .state import optimizer, sharing
 from .training import accumulation, anatomy, batch, checkpointing, pipelines, precision, ranks
 
 PICTURES = {
@@ -16,7 +17,7 @@ PICTURES = {
     "07-pipelines": ("chapters/07_multi_gpu/pipelines.svg", pipelines),
     **{number: ("chapters/{}/picture.svg", draw) for number, draw in {
         "00": anatomy, "01": batch, "02": accumulation, "03": precision, "04": checkpointing, "05": places, "06": pages, "07": ranks,
-        "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation}.items()},
+        "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation, "13": optimizer, "15": sharing}.items()},
 }
 
 

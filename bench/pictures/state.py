@@ -1,0 +1,47 @@
+"""Pictures of chapters whose subject is whose memory it is: the optimizer's (13), another process' (15)."""
+from .reading import bytes_of
+from .svg import WIDTH, Picture, size
+
+
+def optimizer(results):
+    variants = results.chapter("13_optimizer_memory")["variants"]
+    parameters = variants[0]["by_category_bytes"]["parameters"] / 4  # the first variant's weights are FP32
+    kept = ("parameters", "gradients", "optimizer")
+    picture = Picture("Bytes per parameter at the peak", 84 + 40 * len(variants))
+    y = picture.legend(54, [("weights", "parameters"), ("gradients", "gradients"), ("optimizer's state", "optimizer")])
+    each = [(v["name"], [(c, v["by_category_bytes"][c] / parameters) for c in kept]) for v in variants]
+    scale = (WIDTH - 32) / max(sum(n for _, n in parts) for _, parts in each)
+    picture.table = [("variant", "weights", "gradients", "optimizer's state", "together")]
+    for name, parts in each:
+        total = sum(n for _, n in parts)
+        y = picture.bar(y - 2, name, parts, scale, end=f"{total:.1f}", height=10)
+        picture.table.append((f"`{name}`", *(f"{n:.2f}" for _, n in parts), f"{total:.2f}"))
+    said = [f"{name}: {' + '.join(f'{n:.1f}' for _, n in parts)}" for name, parts in each]
+    picture.desc = "A bar for each optimizer: bytes of weights, gradients and state per parameter of a small GPT, without activations. " + "; ".join(said) + "."
+    return picture
+
+
+def sharing(results):
+    """Who has what before we come, and while we run."""
+    number = r"(\d+(?:\.\d+)? (?:bytes|[KMG]iB))"
+    rows = results.rows("host/15_sharing.txt", "beside us         ours", rf"(\S.*?)  +{number}  +{number}  +{number}  +{number}")
+    budget = results.chapter("15_sharing")["config"]["budget_bytes"]
+    each = [(name, *map(bytes_of, figures)) for name, *figures in rows]
+    picture = Picture("Two processes on one device, over time", 100 + 62 * len(each))
+    y = picture.legend(54, [("the neighbour", "optimizer"), ("we", "parameters")]) + 14
+    scale = (WIDTH - 96) / max(together for *_, together in each)
+    top = y - 4
+    for name, most, beside, ours, together in each:
+        picture.text(16, y + 12, name, bold=True)
+        for line, (when, parts) in enumerate((("before", [("optimizer", most)]), ("then", [("optimizer", beside), ("parameters", ours)]))):
+            picture.text(16, y + 29 + 16 * line, when, "faint")
+            x = 72
+            for colour, amount in parts:
+                picture.rect(x, y + 19 + 16 * line, amount * scale, 12, colour, says=size(amount))
+                x += amount * scale
+        y += 62
+    picture.limit(72 + budget * scale, top, y - 8, f"budget {size(budget)}", "middle")
+    said = [f"{name}: the neighbour {size(most)}, then it {size(beside)} and we {size(ours)}{', which is too much' if beside + ours > budget else ''}"
+            for name, most, beside, ours, _ in each]
+    picture.desc = f"For each variant a bar of what the neighbour has before we come, and one of what both have while we run, under a budget of {size(budget)}. " + "; ".join(said) + "."
+    return picture

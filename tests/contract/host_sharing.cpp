@@ -23,7 +23,7 @@
 #include "cuda/backend.h"
 #include "oomlab_host.h"
 
-namespace {
+namespace sharing_of_devices {
 
 using namespace oomlab;
 namespace fs = std::filesystem;
@@ -358,4 +358,4 @@ TEST_F(Sharing, EightProcessesAndOneIsKilled) {
   EXPECT_GE(killed_at_work * 2, rounds) << "most had ended before they were killed";
 }
 
-}  // namespace
+}  // namespace sharing_of_devices

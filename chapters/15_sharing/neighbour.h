@@ -276,6 +276,8 @@ class Neighbour {
   virtual void finish() = 0;
   /// Ends it as `kill -9` does.
   virtual void kill() = 0;
+  /// Whether it is still there. What one has that ended by itself, in whatever way, is then nobody's.
+  virtual void look() {}
 
  protected:
   static Answer checked(const Answer& answer) {
@@ -313,6 +315,9 @@ class NeighbourProcess final : public Neighbour {
   void kill() override {
     ::kill(pid_, SIGKILL);
     gone();
+  }
+  void look() override {
+    if (char byte; recv(socket_.number, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) gone();
   }
 
  private:

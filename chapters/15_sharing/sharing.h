@@ -160,6 +160,7 @@ class Beside final : public MemoryResource {
       if (!std::exchange(told, true)) neighbour_->finish();  // it comes to its end, as it would have sooner or later
       check_interrupt();
       if (!planning()) std::this_thread::sleep_for(pause);
+      neighbour_->look();
     };
     Patience::Milliseconds waited{0};
     const bool possible = ours_ <= budget_.limit_bytes();

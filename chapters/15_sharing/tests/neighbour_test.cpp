@@ -68,7 +68,18 @@ TEST(Neighbour, EndsWithAllItHasHoweverItEnds) {
     NeighbourProcess neighbour(server, 0, kUnlimited);
     const pid_t pid = neighbour.ask({Kind::hold, 0, 8 * kMiB}).pid;
     EXPECT_FALSE(budget.take(kOurs, 1));
-    if (round % 2 == 0) {
+    if (round == 4) {  // by somebody else, while we wait: who waits looks
+      ::kill(pid, SIGKILL);
+      Patience patience;
+      patience.pause = [&](Patience::Milliseconds pause) {
+        std::this_thread::sleep_for(pause);
+        neighbour.look();
+      };
+      Patience::Milliseconds waited{};
+      EXPECT_TRUE(wait_with_backoff(
+          patience, [&] { return budget.take(kOurs, 8 * kMiB); }, waited));
+      EXPECT_LT(waited.count(), 1000);
+    } else if (round % 2 == 0) {
       neighbour.kill();
       EXPECT_EQ(budget.used_bytes(), 0u);
       EXPECT_THROW(neighbour.ask({Kind::hold, 0, 1}), std::runtime_error);

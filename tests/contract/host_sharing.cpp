@@ -283,7 +283,7 @@ int random_process(Round& round, int number, int doomed, const host::Machine& ma
     blocks.pop_back();
     return true;
   };
-  for (int i = 0; i < allocations; ++i) {
+  for (int i = 0; i < allocations || number == doomed; ++i) {  // the doomed one works until it is killed
     const std::size_t bytes = (1 + random() % 512) * 512;
     void* p = nullptr;
     const cudaError_t code = cudaMalloc(&p, bytes);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +12,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../forked.h"
 #include "contract.h"
 #include "cuda/backend.h"
 #include "oomlab_host.h"
@@ -26,6 +25,7 @@
 namespace sharing_of_devices {
 
 using namespace oomlab;
+using test::end_of, test::start;
 namespace fs = std::filesystem;
 
 constexpr std::size_t KiB = 1 << 10, MiB = std::size_t(1) << 20;
@@ -44,23 +44,15 @@ class Board {
   T* t_;
 };
 
-/// Runs `work` in a process of its own, which ends with what it returns.
-pid_t start(const std::function<int()>& work) {
-  const pid_t pid = fork();
-  if (pid == 0) _exit(work());
-  return pid;
-}
-/// Its exit code; 128 and the signal that ended it.
-int end_of(pid_t pid) {
-  int status = 0;
-  EXPECT_EQ(waitpid(pid, &status, 0), pid);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-/// Within a second, in pauses of a millisecond: what a busy machine does between them does not count.
+/// Whether it holds within a second, or within the limit.
 template <class Condition>
-bool soon(Condition condition, int milliseconds = 1000) {
-  for (int i = 0; i < milliseconds && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return condition();
+bool soon(Condition condition, std::chrono::seconds limit = std::chrono::seconds(1)) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 class Sharing : public testing::Test {
@@ -328,7 +320,7 @@ TEST_F(Sharing, EightProcessesAndOneIsKilled) {
         return random_process(*round.operator->(), number, doomed, m, static_cast<unsigned>(r * 8 + number),
                               allocations);
       });
-    ASSERT_TRUE(soon([&] { return round->started.load() >= 4; }, 20'000));
+    ASSERT_TRUE(soon([&] { return round->started.load() >= 4; }, std::chrono::seconds(20)));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
     kill(pids[doomed], SIGKILL);
     const auto lists_it = [&] {

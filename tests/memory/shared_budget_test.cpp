@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
@@ -13,9 +12,12 @@
 #include <thread>
 #include <vector>
 
+#include "../forked.h"
+
 namespace oomlab {
 namespace {
 
+using test::end_of, test::start;
 using Milliseconds = Patience::Milliseconds;
 using Cause = OutOfMemoryReport::Cause;
 constexpr std::size_t kMiB = std::size_t(1) << 20;
@@ -33,16 +35,6 @@ class Paper final : public MemoryResource {
   bool fails = false;
 };
 
-pid_t start(const std::function<int()>& work) {
-  const pid_t pid = fork();
-  if (pid == 0) _exit(work());
-  return pid;
-}
-int end_of(pid_t pid) {
-  int status = 0;
-  EXPECT_EQ(waitpid(pid, &status, 0), pid);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
 OutOfMemoryReport refused(MemoryResource& memory, std::size_t bytes) {
   try {
     memory.allocate(bytes, nullptr);

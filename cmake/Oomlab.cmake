@@ -5,7 +5,7 @@ get_filename_component(OOMLAB_ROOT "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 
 set(OOMLAB_VERSION 0.1.0)
 set(OOMLAB_SANITIZE "" CACHE STRING "Sanitizer of the whole build: empty, thread, or address")
-option(OOMLAB_CHECK "Host runtime in check mode: several real threads a block, real barriers" OFF)
+option(OOMLAB_CHECK "Host runtime in check mode: several threads a block, and barriers, as ThreadSanitizer sees them" OFF)
 option(OOMLAB_NATIVE "Host backend: compile for this machine's instruction set" ON)
 set(OOMLAB_KERNEL_ARCHITECTURES "" CACHE STRING "CUDA architectures of what has kernels, common/ and the lessons; empty: those of everything else")
 option(OOMLAB_TESTS "Build the tests" ON)

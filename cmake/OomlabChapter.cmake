@@ -40,7 +40,7 @@ function(oomlab_chapter)
   endif()
   set(environment "")
   if(arg_DEVICES)
-    if(OOMLAB_CHECK AND arg_DEVICES GREATER 4)  # each has several real threads a block
+    if(OOMLAB_CHECK AND arg_DEVICES GREATER 4)  # each has several threads a block
       set(arg_DEVICES 4)
     endif()
     set(environment ENVIRONMENT "OOMLAB_HOST_DEVICES=${arg_DEVICES}")

@@ -4,7 +4,7 @@
 //
 // Fast mode has one thread a block, so a block visits all of block_range(n) and block_sum(x) is x. grid_range(n) gives
 // a block one contiguous piece, walked by a plain counting loop that the compiler vectorises: a literal grid stride
-// measured 20 to 30 times slower. Check mode has a few real threads a block, and each takes a contiguous piece.
+// measured 20 to 30 times slower. Check mode has a few threads a block, and each takes a contiguous piece.
 
 #include <cuda_runtime.h>
 

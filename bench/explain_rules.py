@@ -7,7 +7,7 @@ import explain_others
 import explain_pytorch
 from explain_text import RULES
 
-__all__ = ["RULES", "TABLE", "explain_others", "explain_pytorch"]
+__all__ = ["RULES", "TABLE", "TABLE_ZH", "explain_others", "explain_pytorch"]
 
 # The wordings in the README's table, in the order of it: what to look for, a message of that kind, and the diagnosis that
 # follows from it. tests/explain checks that each example is diagnosed as its row says.
@@ -29,4 +29,15 @@ TABLE = (
      "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
     ("`CUDA error: out of memory`, `CUBLAS_STATUS_ALLOC_FAILED`, `RESOURCE_EXHAUSTED`: no figures",
      "RuntimeError: CUDA error: out of memory"),
+)
+# The same wordings in the Chinese README's table: what a message says stays English.
+TABLE_ZH = (
+    "`Tried to allocate X` 中的 X 大于 `total capacity`",
+    "`allocated by PyTorch`（旧版 `already allocated`）接近 `total capacity`",
+    "`reserved by PyTorch but unallocated`（旧版：`reserved` 减 `allocated`）大于所请求的",
+    "`Process N has ... memory in use`，或总容量减 `free` 减 `reserved` 还差好几 GiB",
+    "`GiB allowed`、`limit set to`、`per_process_memory_fraction`",
+    "`KV cache`、`cache blocks`、`max seq len`、`GPU memory utilization`",
+    "`DataLoader worker ... killed`、`pinned`、`on host`、`DefaultCPUAllocator`、`/dev/shm`、`Killed process`",
+    "`CUDA error: out of memory`、`CUBLAS_STATUS_ALLOC_FAILED`、`RESOURCE_EXHAUSTED`：没有数字",
 )

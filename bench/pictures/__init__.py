@@ -34,7 +34,7 @@ def markdown(picture, link):
     def line(row):
         return "| " + " | ".join(row) + " |\n"
 
-    text = f"![{picture.title}. {picture.desc}]({link})\n"
+    text = f"![{picture.title}{'' if picture.title[-1] in '?!' else '.'} {picture.desc}]({link})\n"
     if picture.table:
         head, *rows = picture.table
         text += "\n<details><summary>The same as a table</summary>\n\n" + line(head) + "|" + "---|" * len(head) + "\n" + "".join(line(row) for row in rows) + "\n</details>\n"

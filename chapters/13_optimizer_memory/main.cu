@@ -2,8 +2,7 @@
 //
 // The problem   A parameter of 4 bytes has a gradient of 4 and AdamW's two moments of 8: 16 bytes. With checkpointing
 //               and the lean form of a step, that is most of the memory.
-// The idea      Moments in 8 bits, or in factors; gradients that are used at once; weights in BF16, rounded at random;
-// or
+// The idea      Moments in 8 bits, or in factors; gradients that are used at once; BF16 weights, rounded at random; or
 //               all of it in host memory, updated by the processor.
 // The bytes     per parameter, weights + gradients + state: AdamW 4 + 4 + 8, 8-bit 4 + 4 + 2.03, in the backward pass
 //               4 + one layer's + 8, Adafactor 4 + 4 + ~0, in BF16 with 8 bits in the backward pass 2 + ~0 + 2.03,

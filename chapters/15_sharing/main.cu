@@ -3,9 +3,8 @@
 // The problem   The job fits the card, and still it is out of memory: another process came first, and has the card.
 // The idea      A device gives to whoever comes first. So agree: a cap for each process, or equal shares, or a queue in
 //               which everybody takes all that it needs, or waits. And give back what is only cached.
-// The bytes     neighbour + ours <= budget. The neighbour reserves 75 %, or 40 % with a cap, or half; ours is the peak
-// of
-//               a training step. What is cached counts as taken; what a dead process had does not.
+// The bytes     neighbour + ours <= budget. The neighbour reserves 75 %, or 40 % with a cap, or half; ours is the
+//               peak of a training step. What is cached counts as taken; what a dead process had does not.
 // Run it        build/host/bin/15_sharing            build/host/bin/15_sharing --filter 'cache|killed'
 
 #include "claims.h"

@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as name:
     root = pathlib.Path(name)
     for folder in ("bench/results", "chapters/01_one"):
         (root / folder).mkdir(parents=True)
-    for file in ("publish", "results_files.py"):
+    for file in ("publish", "pages.py", "results_files.py"):
         shutil.copy(ROOT / "bench" / file, root / "bench" / file)
     shutil.copytree(ROOT / "bench/pictures", root / "bench/pictures", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "bench/results/x.txt").write_text("title\nhead\npeak 1\n\ntail\n")
@@ -64,6 +64,21 @@ with tempfile.TemporaryDirectory() as name:
                                   '```text\n$ bench/explain "a b"\nexplained: a b\n```\n<!-- end -->\n')
     done = publish("--check")
     assert done.returncode == 0 and "2 blocks, 0 stale" in done.stdout, done
+
+    # A table of docs/ whose words are in docs/data/, and one that cannot be made.
+    (root / "docs/data").mkdir(parents=True)
+    (root / "docs/data/glossary.toml").write_text('[[entry]]\nterm = "peak"\nis = "the most"\nterm_zh = "峰值"\nis_zh = "最多"\nchapter = "01"\n')
+    readme.write_text("no blocks\n")
+    paged = root / "docs/words.md"
+    paged.write_text("<!-- page glossary zh -->\n<!-- end -->\n")
+    assert publish("--check").returncode == 1 and publish("--fill").returncode == 0 and publish("--check").returncode == 0
+    assert "| 峰值（peak） | 最多 | [01](../chapters/01_one) |" in paged.read_text(), paged.read_text()
+    paged.write_text(paged.read_text().replace("最多", "最少"))
+    assert publish("--check").returncode == 1
+    paged.write_text("<!-- page glossary de -->\n<!-- end -->\n")
+    done = publish("--fill")
+    assert done.returncode == 1 and "docs/words.md: cannot make page glossary de" in done.stderr, done
+    paged.unlink()
 
     # A picture, its text alternative and its table are what the files say; what no picture can be drawn from is an error.
     for folder, file in (("06_caching_allocator", "host/06_caching_allocator.lesson.txt"), ("12_quantisation", "host/12_quantisation.txt")):

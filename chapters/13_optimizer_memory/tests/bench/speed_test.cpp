@@ -51,7 +51,7 @@ TEST(Speed, OfOneUpdate) {
   const double count = double(kMatrices * kSide * kSide);
   // Bytes that an update cannot but move: weights and state read and written, gradients read.
   const auto tell = [&](const char* name, double bytes, double ms) {
-    std::printf("%-18s %7.2f ms  %6.2f bytes a parameter, %5.1f GB/s\n", name, ms, bytes, bytes * count / ms / 1e6);
+    std::printf("%-18s %7.2f ms  %6.2f bytes per parameter, %5.1f GB/s\n", name, ms, bytes, bytes * count / ms / 1e6);
     return ms;
   };
   const double adamw = tell("adamw", 28, milliseconds<float>({}));

@@ -1,0 +1,189 @@
+"""The tables of docs/ that bench/publish makes from docs/data/ and bench/results/, where `<!-- page NAME LANGUAGE -->` stands.
+
+The words are in docs/data/, in English and Chinese; the figures are from result files, the same for both languages.
+"""
+import ast
+import csv
+import json
+import operator
+import os
+import pathlib
+import re
+import tomllib
+
+LANGUAGES = ("en", "zh")
+HEADS = {
+    "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
+    "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
+    "gpus": {"en": ("card", "memory, GB", "`nvidia-smi`, MiB", "GB/s", "FP32, TFLOP/s", "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
+             "zh": ()},
+    "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
+    "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
+}
+VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
+OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "在某些规模下成立"),
+             "not judged": ("judged on a GPU only", "只在 GPU 上判定"), "not measured": ("not measured", "未测")}
+WORDS = {"en": {"run": " (in this run {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "counts": "{n} claims: {list}."},
+         "zh": {"run": "（本次运行 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
+UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+# What a card keeps for itself: a twentieth, as chapter 12 reckons.
+LEFT_FOR_CONTEXT = 0.05
+
+
+def calculated(text):
+    """The value of an arithmetic expression of numbers."""
+    of = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow}
+
+    def value(node):
+        if isinstance(node, ast.BinOp):
+            return of[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+            return node.value
+        raise ValueError(f"'{text}' is no arithmetic")
+
+    return value(ast.parse(text, mode="eval").body)
+
+
+def bytes_of(text):
+    number, unit = text.split()
+    return float(number) * 2**UNITS[unit]
+
+
+class Figures:
+    def __init__(self, root):
+        self.root, self.results = root, root / "bench/results"
+        self.chapters = {path.name[:2]: json.loads(path.read_text()) for path in sorted((self.results / "host").glob("[0-9][0-9]_*.json"))}
+
+    def claim(self, chapter, name, exact=False):
+        found = [c for c in self.chapters[chapter]["claims"] if (c["claim"] == name if exact else name in c["claim"])]
+        if len(found) != 1:
+            raise ValueError(f"chapter {chapter} has {len(found)} claims with '{name}'")
+        return found[0]["measured"] if found[0]["at_size"] is None else found[0]["at_size"]
+
+    def found(self, spec):
+        match = re.search(spec["find"], (self.results / spec["file"]).read_text(), re.M)
+        if not match:
+            raise ValueError(f"bench/results/{spec['file']} has no line with /{spec['find']}/")
+        return match[1]
+
+    def peaks(self, which):
+        rows = [v for c in self.chapters.values() for v in c["variants"] if v.get("peak_allocated_bytes") is not None]
+        return len(rows) if which == "predicted" else sum(v["peak_allocated_bytes"] == v["predicted_bytes"] for v in rows)
+
+    def text(self, spec):
+        """What stands for a figure of docs/data/articles.toml, which says how one is given."""
+        if "claim" in spec:
+            value = self.claim(spec["claim"], spec["name"], spec.get("exact", False)) * (-1 if spec.get("negative") else 1)
+        elif "finding" in spec:
+            value = self.chapters[spec["finding"]]["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
+        elif "calc" in spec:
+            value = calculated(spec["calc"])
+        elif "peaks" in spec:
+            value = self.peaks(spec["peaks"])
+        else:
+            value = self.found(spec)
+            if "over" in spec:
+                value = bytes_of(value) / bytes_of(self.found(spec["over"]))
+            elif spec["as"] != "{}":
+                value = float(value)
+        return re.sub(r"(?<=\d)%", " %", spec["as"].format(value))
+
+
+def number(value):
+    return f"{value:.4g}"
+
+
+def line(cells):
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def table(head, rows):
+    return line(head) + "|" + "---|" * len(head) + "\n" + "".join(line(row) for row in rows)
+
+
+def data(root, name):
+    return tomllib.loads((root / "docs/data" / name).read_text())
+
+
+def chapter_link(root, folder, digits):
+    return f"[{digits}]({os.path.relpath(next(root.glob(f'chapters/{digits}_*')), folder)})"
+
+
+def articles(root, folder, language):
+    figures, which = Figures(root), LANGUAGES.index(language)
+    suffix = "" if language == "en" else "_zh"
+    rows = []
+    for row in data(root, "articles.toml")["row"]:
+        values = {name: figures.text(spec) for name, spec in row.items() if isinstance(spec, dict)}
+        rows.append((str(row["number"]), row["said" + suffix], VERDICTS[row["verdict"]][which], row["answer" + suffix].format(**values),
+                     ", ".join(chapter_link(root, folder, chapter) for chapter in row["chapters"])))
+    return table(HEADS["articles"][language], rows)
+
+
+def claims(root, folder, language):
+    figures, which, words = Figures(root), LANGUAGES.index(language), WORDS[language]
+    chinese = data(root, "claims.zh.toml") if language == "zh" else {}
+    text, count = "", {}
+    for digits, chapter in figures.chapters.items():
+        rows = []
+        for claim in chapter["claims"]:
+            low, high = (None if v is None else number(v) for v in (claim["low"], claim["high"]))
+            kind = "is" if low == high else "at most" if low is None else "at least" if high is None else "between"
+            value, run = claim["at_size"], claim["measured"]
+            figure = "-" if value is None and run is None else number(run if value is None else value)
+            if value is not None and run is not None:
+                figure += words["run"].format(number(run))
+            name, what = claim["claim"], claim["what"]
+            if language == "zh":
+                if name not in chinese.get(digits, {}):
+                    raise ValueError(f"docs/data/claims.zh.toml has no words for chapter {digits}'s claim '{name}'")
+                name, what = chinese[digits][name]
+            size = claim["size"] if claim["size"] and language == "en" else ""
+            rows.append((f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>".replace("|", "\\|"), figure, words[kind].format(*(v for v in (low, high) if v is not None)),
+                         claim["verdict_text"] if language == "en" and claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]))
+            count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1
+        title = next(root.glob(f"chapters/{digits}_*")).name[3:].replace("_", " ")
+        text += f"\n**{chapter_link(root, folder, digits)}{' ' + title if language == 'en' else ''}**\n\n" + table(HEADS["claims"][language], rows)
+    each = ", ".join(f"{OF_CLAIMS[verdict][which]} {n}" for verdict, n in sorted(count.items(), key=lambda item: -item[1]))
+    return words["counts"].format(n=sum(count.values()), list=each.replace(", ", "，") if language == "zh" else each) + "\n" + text
+
+
+def rows_of(root, name):
+    with (root / "docs/data" / name).open() as file:
+        return list(csv.DictReader(line for line in file if line[0] != "#"))
+
+
+def gpus(root, folder, language):
+    columns = ("memory", "smi", "bandwidth", "fp32", "fp16", "pcie", "nvlink", "cc")
+    return table(HEADS["gpus"][language], [[card["name"], *(re.sub(r"^(\S+) u$", r"\1 (?)", card[key]) for key in columns)] for card in rows_of(root, "gpus.csv")])
+
+
+def fits(root, folder, language):
+    """Planned variants, and the smallest memory that holds each."""
+    cards = [(float(card["memory"]), float(card["smi"].split()[0]) * 2**20 * (1 - LEFT_FOR_CONTEXT), card["name"]) for card in rows_of(root, "gpus.csv")]
+    rows = []
+    for row in rows_of(root, "fits.csv"):
+        path = root / f"bench/results/plan/{row['plan']}.txt"
+        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", path.read_text(), re.M)
+        if not found:
+            raise ValueError(f"{path.name} has no variant '{row['variant']}'")
+        held = [(memory, name) for memory, room, name in cards if room >= bytes_of(found[2])]
+        smallest = min(held)[0] if held else 0
+        rows.append((f"{row['words']} ([{row['plan'][:2]}]({os.path.relpath(path, folder)}))", found[1], found[2], f"{smallest:g} GB" if held else "no single card",
+                     " / ".join(name for memory, name in held if memory == smallest) or "-"))
+    return table(HEADS["fits"][language], rows)
+
+
+def glossary(root, folder, language):
+    suffix = "" if language == "en" else "_zh"
+    rows = [(f"{term['term']}" if language == "en" else f"{term['term_zh']}（{term['term']}）", term["is" + suffix], chapter_link(root, folder, term["chapter"]))
+            for term in sorted(data(root, "glossary.toml")["entry"], key=lambda entry: entry["term"].lower())]
+    return table(HEADS["glossary"][language], rows)
+
+
+PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "glossary": glossary}
+
+
+def page(root, name, language, document):
+    """What stands between the marks in `document`."""
+    return PAGES[name](pathlib.Path(root), document.parent, language)

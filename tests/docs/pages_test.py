@@ -1,0 +1,85 @@
+"""What docs/ has in two languages says the same, and its data are what they should be: pages_test.py ROOT
+
+  - All 34 rows of docs/data/articles.toml are there, each with a verdict, a chapter and a figure; no number of an answer is typed by hand.
+  - Articles and claims have the same figures in English and in Chinese, and so do the two front pages their blocks, links and tables.
+  - docs/data/gpus.csv has the figures of common/harness/card.cpp.
+"""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1]).resolve()
+sys.path.insert(0, str(root / "bench"))
+import pages  # noqa: E402
+
+ARTICLES = 34
+wrong = []
+
+
+def numbers(text):
+    return sorted(re.findall(r"\d[\d.,]*\d|\d", re.sub(r"\]\([^)]*\)", "]", text)))
+
+
+def typed(answer):
+    """Numbers of an answer that no file gives. Those of names (FP32, 1F1B, 16 bits) are none."""
+    return re.findall(r"(?<![A-Za-z\d-])\d[\d.,]*(?![\d.,]|[A-Za-z]|-bit| bits| 位)", re.sub(r"\{\w+\}|`[^`]*`|Llama \S+ 8B", "", answer))
+
+
+def wrong_rows(rows):
+    found = []
+    for row in rows:
+        figures = {name for name, value in row.items() if isinstance(value, dict)}
+        say = found.append
+        for answer in (row["answer"], row["answer_zh"]):
+            if set(re.findall(r"\{(\w+)\}", answer)) != figures:
+                say(f"row {row['number']}: figures {sorted(figures)}, but the answer has {re.findall(r'{.*?}', answer)}")
+            if typed(answer.replace("第 00 章", "").replace("Chapter 00", "")):
+                say(f"row {row['number']}: typed by hand: {typed(answer)}")
+        if not figures or not row["chapters"] or row["verdict"] not in pages.VERDICTS:
+            say(f"row {row['number']}: no figure, no chapter, or no such verdict")
+        if numbers(row["said"]) != numbers(row["said_zh"]):
+            say(f"row {row['number']}: {numbers(row['said'])} is said in English, {numbers(row['said_zh'])} in Chinese")
+    if [row["number"] for row in rows] != list(range(1, ARTICLES + 1)):
+        found.append(f"the rows are not 1 to {ARTICLES}")
+    return found
+
+
+def different(english, chinese, columns):
+    """Lines of two tables in which a column of `columns` has other numbers."""
+    rows = [[re.split(r"(?<!\\) \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")] for text in (english, chinese)]
+    if len(rows[0]) != len(rows[1]) or not rows[0]:
+        return [f"{len(rows[0])} rows in English, {len(rows[1])} in Chinese"]
+    return [f"{a[0]}: {a[i]} is not {b[i]}" for a, b in zip(*rows) for i in columns if numbers(a[i]) != numbers(b[i])]
+
+
+rows = pages.data(root, "articles.toml")["row"]
+wrong += (of_rows := wrong_rows(rows))
+for name, columns in (("articles", (1, 3, 4)), ("claims", (1, 2))):
+    english, chinese = (pages.page(root, name, language, root / "docs/articles.md") for language in pages.LANGUAGES)
+    wrong += different(english, chinese, columns)
+    figure = re.search(r"\d\d", chinese.split("|---|", 1)[1])
+    assert different(english, chinese.replace(figure[0], "77777"), columns), "a planted figure is not found"
+planted = [dict(rows[0], answer_zh=rows[0]["answer_zh"] + "3 倍")] + rows[1:]
+for planted in (planted, rows[:-1], [dict(rows[0], answer="")] + rows[1:], [dict(rows[0], said_zh="")] + rows[1:]):
+    assert len(wrong_rows(planted)) > len(of_rows), "a planted mistake is not found"
+
+terms = pages.data(root, "glossary.toml")["entry"]
+wrong += [f"glossary: {term['term']} is there twice" for term in terms if [t["term"] for t in terms].count(term["term"]) > 1]
+wrong += [f"glossary: {term['term']} lacks {key}" for term in terms for key in ("is", "term_zh", "is_zh") if not term.get(key)]
+
+fronts = [(root / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")]
+blocks, chapters, lines = ([find(text) for text in fronts] for find in (
+    lambda text: [mark.replace(" --lang zh", "") for mark in re.findall(r"^<!-- (?:from|run|picture) .*-->$", text, re.M)],
+    lambda text: re.findall(r"\]\((chapters/\w+)\)", text),
+    lambda text: sum(line.startswith("|") for line in text.splitlines())))
+for what, (english, chinese) in (("blocks", blocks), ("links to chapters", chapters), ("lines of tables", lines)):
+    if english != chinese:
+        wrong.append(f"the two front pages have other {what}: {english} and {chinese}")
+
+cards = re.findall(r'\{"[^"]+", "([^"]+)", "[^"]+", ([\d.]+), ([\d.]+), [\d.]+, ([\d.]+), ([\d.]+)', (root / "common/harness/card.cpp").read_text())
+listed = {row["name"]: [float(row[key].split()[0]) for key in ("memory", "bandwidth", "fp32", "fp16")] for row in pages.rows_of(root, "gpus.csv")}
+if {name: [float(value) for value in figures] for name, *figures in cards} != listed or len(cards) < 20:
+    wrong.append(f"docs/data/gpus.csv and card.cpp differ: {[name for name, *figures in cards if listed.get(name) != [float(v) for v in figures]]}")
+
+print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(listed)} cards", sep="\n")
+sys.exit(1 if wrong else 0)

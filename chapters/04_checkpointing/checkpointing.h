@@ -40,11 +40,11 @@ inline std::size_t root_of(std::size_t layers) {
 /// is nn/scheduled_step.h's.
 template <class T>
 void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBatch batch, const Schedule& schedule,
-                       const float* scale_on_device = nullptr) {
+                       const float* scale_on_device = nullptr, nn::StepOptions options = {}) {
   nn::ScheduledPass<T> pass(context, model, batch, schedule);
-  DeviceBuffer<T> residual = model.head(context, batch, pass.output(), {}, scale_on_device);
+  DeviceBuffer<T> residual = model.head(context, batch, pass.output(), options, scale_on_device);
   const Phase phase(context.ledger(), "backward");
-  pass.backward(context, model, batch, std::move(residual));
+  pass.backward(context, model, batch, std::move(residual), options.accumulate);
 }
 
 // --------------------------------------------------------------------------------------------------------- closed form

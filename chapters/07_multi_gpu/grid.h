@@ -19,6 +19,7 @@ struct Layout {
   int zero = 0;                          ///< ZeRO stage of the dp groups (Rajbhandari et al., 2020)
   bool one_forward_one_backward = true;  ///< the pipeline's order; false: GPipe's, all forward passes first
   std::size_t ranks() const { return tp * dp * pp; }
+  friend bool operator==(const Layout&, const Layout&) = default;
 };
 
 struct RankCoordinates {

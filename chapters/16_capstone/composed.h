@@ -1,7 +1,7 @@
 #pragma once
 // A combination of levers at work. Each chapter's mitigation does its part: micro-batches (02), FP16 with a loss scale
-// (03), schedules (04), ranks (07), forms of a step (08), optimizers (13). The loop over layers is nn/scheduled_step.h's
-// for one rank, and chapter 07's for several.
+// (03), schedules (04), ranks (07), forms of a step (08), optimizers (13). The loop over layers is
+// nn/scheduled_step.h's for one rank, and chapter 07's for several.
 
 #include <memory>
 
@@ -67,10 +67,9 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
 /// Chapter 07's ranks. Throws as make_training().
 inline std::unique_ptr<Team> make_team(const Work& work, const Levers& levers, Text text) {
   if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
-  multi_gpu::Job job{work.spec, std::move(text),  levers.ranks,   work.batch, micro_batch_of(work, levers),
+  multi_gpu::Job job{work.spec, std::move(text), levers.ranks, work.batch, micro_batch_of(work, levers),
                      work.seq,  form_of(levers)};
-  if (levers.precision == Arithmetic::bf16)
-    return std::make_unique<multi_gpu::Cluster<__nv_bfloat16>>(std::move(job));
+  if (levers.precision == Arithmetic::bf16) return std::make_unique<multi_gpu::Cluster<__nv_bfloat16>>(std::move(job));
   return std::make_unique<multi_gpu::Cluster<float>>(std::move(job));
 }
 

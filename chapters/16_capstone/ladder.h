@@ -10,10 +10,11 @@ namespace oomlab::capstone {
 
 inline constexpr Option<std::string> kCheckpoint{
     "checkpoint", "none; N: recompute segments of N layers from their input; solved: what the budget allows"};
-inline constexpr Option<std::string> kOptimizer{
-    "optimizer", "adamw, adamw8 (moments in 8 bits), adafactor or sgd", "adamw adamw8 adafactor sgd"};
+inline constexpr Option<std::string> kOptimizer{"optimizer", "adamw, adamw8 (moments in 8 bits), adafactor or sgd",
+                                                "adamw adamw8 adafactor sgd"};
 inline constexpr Option<std::string> kWeights{
-    "weights", "Of 16 bits: master (an FP32 copy), stochastic (rounded at random) or stored", "stored master stochastic"};
+    "weights", "Of 16 bits: master (an FP32 copy), stochastic (rounded at random) or stored",
+    "stored master stochastic"};
 inline constexpr Option<bool> kInBackward{"in-backward", "Each gradient is used and freed in the backward pass"};
 inline constexpr Option<bool> kOffload{"offload", "The processor updates the weights, from a state in host memory"};
 inline constexpr Option<bool> kWideEmbeddings{"wide-embeddings", "With adamw8, embeddings keep moments of 32 bits"};
@@ -63,9 +64,7 @@ inline std::optional<Levers> levers_of(const OptionValues& options) {
   levers.optimizer.wide_embeddings = flag(kWideEmbeddings);
   const bool at_once = flag(kInBackward), offload = flag(kOffload);
   if (at_once && offload) throw UsageError("--offload has each gradient sent to the host: leave --in-backward out");
-  levers.gradients = offload   ? GradientLife::sent_to_host
-                     : at_once ? GradientLife::used_at_once
-                               : GradientLife::always;
+  levers.gradients = offload ? GradientLife::sent_to_host : at_once ? GradientLife::used_at_once : GradientLife::always;
   levers.ranks = {.tp = number(multi_gpu::kTp, 1),
                   .dp = number(multi_gpu::kDp, 1),
                   .pp = number(multi_gpu::kPp, 1),
@@ -109,10 +108,9 @@ inline std::vector<Row> ladder() {
   processor.gradients = GradientLife::sent_to_host;
   Levers half_processor = processor;
   half_processor.precision = bf16, half_processor.optimizer.weights = WeightForm::master;
-  return {{kTextbook, {}},      {kHalf, half},           {kArticle, article}, {kCheckpoints, checkpoints},
-          {kLeanRow, lean},     {kSolvedRow, solved},    {kMicro, micro},     {kEight, eight},
-          {kAtOnce, at_once},   {kLeast, least},         {kProcessor, processor},
-          {kHalfProcessor, half_processor}};
+  return {{kTextbook, {}},    {kHalf, half},        {kArticle, article},     {kCheckpoints, checkpoints},
+          {kLeanRow, lean},   {kSolvedRow, solved}, {kMicro, micro},         {kEight, eight},
+          {kAtOnce, at_once}, {kLeast, least},      {kProcessor, processor}, {kHalfProcessor, half_processor}};
 }
 inline Levers levers_of_row(const char* name) {
   for (const Row& row : ladder())
@@ -183,13 +181,14 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
                             seconds ? fmt::format("{:.3g} ms", *seconds * 1e3) : "-",
                             plan.price.pinned_bytes ? format_bytes(plan.price.pinned_bytes) : "-",
                             row.name == kTextbook ? "baseline" : words_of(numbers_of(work, row.levers))));
-    report.check(plan.peak == without_workspace(result->predicted, report.config().workspace) || result->batch != work.batch,
-                 row.name + ": the plan of these levers is not what the row was predicted");
+    report.check(
+        plan.peak == without_workspace(result->predicted, report.config().workspace) || result->batch != work.batch,
+        row.name + ": the plan of these levers is not what the row was predicted");
     commands += fmt::format("{}{:<26} {}", commands.empty() ? "" : "\n", row.name,
                             command_of(model_words(report.config()), work, row.levers));
   }
-  report.line(fmt::format("(GB: 10^9 bytes, without cuBLAS's workspace. Least time: a bound from below, on {}.)",
-                          card.title));
+  report.line(
+      fmt::format("(GB: 10^9 bytes, without cuBLAS's workspace. Least time: a bound from below, on {}.)", card.title));
   report.line("");
   report.line("each row by itself:");
   report.line(commands);

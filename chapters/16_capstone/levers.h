@@ -82,9 +82,9 @@ inline std::string ranks_refused(const Work& work, const Levers& levers) {
   if (l.ranks() == 1) return "";
   if (levers.precision == Arithmetic::fp16)
     return "--precision fp16 is for one rank: its loss scale is not shared; take bf16";
-  const bool plain = levers.optimizer.rule == UpdateRule::adamw &&
-                     levers.optimizer.weights ==
-                         (levers.precision == Arithmetic::fp32 ? WeightForm::stored : WeightForm::master);
+  const bool plain =
+      levers.optimizer.rule == UpdateRule::adamw &&
+      levers.optimizer.weights == (levers.precision == Arithmetic::fp32 ? WeightForm::stored : WeightForm::master);
   if (!plain) return "several ranks take --optimizer adamw, with --weights master in bf16: others are for one rank";
   if (levers.gradients != GradientLife::always)
     return "several ranks add their gradients up after the backward pass: leave --in-backward and --offload out";
@@ -215,8 +215,9 @@ inline void add_offload(const Work& work, const Levers& levers, Price& price) {
   const nn::UnitElements units(work.spec, {.element_bytes = element_bytes(levers)});
   const std::size_t e = element_bytes(levers);
   const std::size_t largest = std::max({units.token, units.embedding, units.layer, units.head});
-  for (const auto& [elements, count] : {std::pair(units.token, std::size_t(1)), std::pair(units.embedding, std::size_t(1)),
-                                        std::pair(units.layer, units.layers), std::pair(units.head, std::size_t(1))}) {
+  for (const auto& [elements, count] :
+       {std::pair(units.token, std::size_t(1)), std::pair(units.embedding, std::size_t(1)),
+        std::pair(units.layer, units.layers), std::pair(units.head, std::size_t(1))}) {
     price.pinned_bytes += 6 * count * round_to_granule(checked_product(elements, sizeof(float)));
     price.bus_bytes += double(count) * double(elements) * double(e);  // gradients come down, with what pads a unit
   }
@@ -310,7 +311,8 @@ inline std::string options_of(const Levers& levers) {
   add(levers.solved, "--checkpoint solved");
   const OptimizerForm& optimizer = levers.optimizer;
   add(optimizer.rule != UpdateRule::adamw, fmt::format("--optimizer {}", nn::name_of(optimizer.rule)));
-  add(optimizer.weights != usual_weights(levers.precision), fmt::format("--weights {}", nn::name_of(optimizer.weights)));
+  add(optimizer.weights != usual_weights(levers.precision),
+      fmt::format("--weights {}", nn::name_of(optimizer.weights)));
   add(optimizer.wide_embeddings, "--wide-embeddings");
   add(levers.gradients == GradientLife::used_at_once, "--in-backward");
   add(levers.gradients == GradientLife::sent_to_host, "--offload");

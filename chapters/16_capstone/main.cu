@@ -8,7 +8,8 @@
 //               fullest moment. The closed form of a combination is one walk through its step (levers.h).
 // Run it        build/host/bin/16_capstone
 //               build/host/bin/16_capstone --plan --model bert-large
-//               build/host/bin/16_capstone --plan --model llama-3.1-8b --precision bf16 --attention tiled --loss chunked
+//               build/host/bin/16_capstone --plan --model llama-3.1-8b --precision bf16 --attention tiled --loss
+//               chunked
 //               --lean --checkpoint 1 --optimizer adamw8 --weights stochastic --in-backward
 
 #include "claims.h"
@@ -26,8 +27,7 @@ std::optional<double> counted_flops(const Work& work, const Levers& levers) {
 Chapter declare(const Config& config) {
   const Work work = work_of(config);
   const std::vector<Row> rows = rows_of(config);
-  const Text text =
-      std::make_shared<const data::TextSampler>(train::text_for(config, work.spec, /*ragged=*/false));
+  const Text text = std::make_shared<const data::TextSampler>(train::text_for(config, work.spec, /*ragged=*/false));
 
   Chapter chapter{.title = "the capstone", .variants = {}, .claims = claims_of(), .after = {}};
   for (const Row& row : rows) {
@@ -69,11 +69,11 @@ int main(int argc, char** argv) {
   using namespace oomlab::capstone;
   using namespace oomlab::train;
   constexpr std::size_t kMiB = std::size_t(1) << 20;
-  const Defaults huge{.batch = 1, .steps = 2, .budget = 24 * 1024 * kMiB, .devices = 8, .options = {{kSeq, 2048}}};
+  const Defaults huge{.batch = 1, .steps = 2, .budget = 24 * 1024 * kMiB, .options = {{kSeq, 2048}}};
   const Defaults large{.batch = 13,
                        .steps = 2,
                        .budget = std::size_t(9e9),
-                       .devices = 8,
+
                        .options = {{kSeq, 512}},
                        .published_models = kLargeTextModels,
                        .published = &huge};
@@ -82,14 +82,28 @@ int main(int argc, char** argv) {
                       .batch = 13,
                       .steps = 6,
                       .budget = 20 * kMiB,
-                      .devices = 8,
-                      .options = {{kSeq, 96}, kText, kModelConfig, kMicroBatch, kPrecision, kAttention, kLoss, kLean,
-                                  kCheckpoint, kOptimizer, kWeights, kInBackward, kOffload, kWideEmbeddings, kTp, kPp,
-                                  kDp, kZero},
+
+                      .options = {{kSeq, 96},
+                                  kText,
+                                  kModelConfig,
+                                  kMicroBatch,
+                                  kPrecision,
+                                  kAttention,
+                                  kLoss,
+                                  kLean,
+                                  kCheckpoint,
+                                  kOptimizer,
+                                  kWeights,
+                                  kInBackward,
+                                  kOffload,
+                                  kWideEmbeddings,
+                                  kTp,
+                                  kPp,
+                                  kDp,
+                                  kZero},
                       .models = kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &large};
-  const Defaults quick{
-      .model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = 2 * kMiB, .devices = 8, .options = {{kSeq, 32}}};
+  const Defaults quick{.model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = 2 * kMiB, .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);
 }

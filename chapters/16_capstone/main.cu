@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   const Defaults full{.model = "bert:4-4-128",
                       .batch = 13,
                       .steps = 6,
-                      .budget = 20 * kMiB,
+                      .budget = 28 * kMiB,
 
                       .options = {{kSeq, 96},
                                   kText,
@@ -104,6 +104,6 @@ int main(int argc, char** argv) {
                       .models = kTextModels,
                       .published_models = "gpt2 bert-base bert-large",
                       .published = &large};
-  const Defaults quick{.model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = 2 * kMiB, .options = {{kSeq, 32}}};
+  const Defaults quick{.model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = kMiB * 6 / 5, .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);
 }

@@ -1,4 +1,5 @@
-// The ladder: its bytes at BERT-large, its losses on a small one. The frontier, and the grid of cards.
+// What a combination costs. The ladder: its bytes at BERT-large, its losses on a small one. The frontier, and the grid
+// of cards.
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,45 @@ namespace {
 using namespace oomlab;
 using namespace oomlab::capstone;
 using namespace oomlab::test;
+
+TEST(Price, OfAnOffloadIsWhatTheProcessorMoves) {
+  Levers levers;
+  levers.gradients = GradientLife::sent_to_host;
+  for (const char* model : {"bert:3-2-48", "gpt:2-2-32", "llama:2-4-2-64-172"}) {
+    const Work work{nn::parse_transformer(model), 1, 16};
+    const auto bytes = optimizer_memory::ProcessorAdamW<float>::predicted(work.spec);
+    const Price price = plan_of(work, levers).price;
+    EXPECT_EQ(price.pinned_bytes, bytes.pinned) << model;
+    EXPECT_EQ(price.bus_bytes, double(bytes.moved - work.spec.parameters() * sizeof(float))) << model;  // down
+  }
+}
+
+TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
+  const Card& card = *find_card("a100-80gb");
+  const Work work{nn::parse_transformer("bert-large"), 8, 128};
+  Levers levers{.precision = Arithmetic::bf16};
+  levers.optimizer.weights = WeightForm::master;
+  levers.gradients = GradientLife::sent_to_host;
+  const Plan offload = plan_of(work, levers);
+  EXPECT_GE(least_seconds(card, levers, offload), offload.price.bus_bytes / 63e9);
+  levers.gradients = GradientLife::always, levers.ranks = {.dp = 8, .zero = 3}, levers.micro_batch = 1;
+  const Plan ranks = plan_of(work, levers);
+  EXPECT_GT(ranks.price.link_bytes, 5.0 * double(work.spec.parameters()));
+  EXPECT_GE(least_seconds(card, levers, ranks), ranks.price.link_bytes / 900e9);
+  EXPECT_FALSE(least_seconds(*find_card("v100-16gb"), levers, ranks));  // has no bf16
+  // A part of a layer computes its share: of tiled attention no more than is certain.
+  levers.ranks = {.tp = 4}, levers.micro_batch = 0;
+  const double whole =
+      plan_of({work.spec, 8, 128}, {.precision = Arithmetic::bf16, .optimizer = levers.optimizer}).price.flops;
+  const double part = plan_of(work, levers).price.flops;
+  EXPECT_GT(part, whole / 4);
+  EXPECT_LT(part, whole / 2);  // the head is whole on each
+  levers.attention = nn::AttentionForm::tiled;
+  EXPECT_LT(plan_of(work, levers).price.flops, part);
+  EXPECT_GT(plan_of(work, levers).price.flops, 0.8 * part);
+}
+
+// ------------------------------------------------------------------------------------------------------- ladder
 
 TEST(Ladder, IsAsLowAsItSays) {
   EXPECT_NEAR(bert_large_gb(kTextbook), 22.0, 0.05);

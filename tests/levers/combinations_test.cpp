@@ -1,5 +1,5 @@
 // Random combinations of all options, nonsense included: each is refused in one line, or planned and measured as
-// predicted, to the byte.
+// predicted, to the byte. (Chapter 16.)
 
 #include <atomic>
 #include <cstdlib>
@@ -8,9 +8,9 @@
 #include <sstream>
 #include <thread>
 
-#include "../../../tests/nn/device.h"
-#include "../../../tests/planning.h"
-#include "ladder.h"
+#include "../../chapters/16_capstone/ladder.h"
+#include "../nn/device.h"
+#include "../planning.h"
 
 namespace {
 
@@ -215,45 +215,6 @@ TEST(Combinations, RunAsPredictedOrAreRefused) {
   const Tried tried = try_combinations(count, 2);
   EXPECT_GT(tried.ran, 0u);
   std::printf("%zu ran, %zu of them on several ranks; %zu refused\n", tried.ran, tried.of_ranks, tried.refused);
-}
-
-// -------------------------------------------------------------------------------------------------- the price
-
-TEST(Price, OfAnOffloadIsWhatTheProcessorMoves) {
-  Levers levers;
-  levers.gradients = GradientLife::sent_to_host;
-  for (const char* model : {"bert:3-2-48", "gpt:2-2-32", "llama:2-4-2-64-172"}) {
-    const Work work{nn::parse_transformer(model), 1, 16};
-    const auto bytes = optimizer_memory::ProcessorAdamW<float>::predicted(work.spec);
-    const Price price = plan_of(work, levers).price;
-    EXPECT_EQ(price.pinned_bytes, bytes.pinned) << model;
-    EXPECT_EQ(price.bus_bytes, double(bytes.moved - work.spec.parameters() * sizeof(float))) << model;  // down
-  }
-}
-
-TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
-  const Card& card = *find_card("a100-80gb");
-  const Work work{nn::parse_transformer("bert-large"), 8, 128};
-  Levers levers{.precision = Arithmetic::bf16};
-  levers.optimizer.weights = WeightForm::master;
-  levers.gradients = GradientLife::sent_to_host;
-  const Plan offload = plan_of(work, levers);
-  EXPECT_GE(least_seconds(card, levers, offload), offload.price.bus_bytes / 63e9);
-  levers.gradients = GradientLife::always, levers.ranks = {.dp = 8, .zero = 3}, levers.micro_batch = 1;
-  const Plan ranks = plan_of(work, levers);
-  EXPECT_GT(ranks.price.link_bytes, 5.0 * double(work.spec.parameters()));
-  EXPECT_GE(least_seconds(card, levers, ranks), ranks.price.link_bytes / 900e9);
-  EXPECT_FALSE(least_seconds(*find_card("v100-16gb"), levers, ranks));  // has no bf16
-  // A part of a layer computes its share: of tiled attention no more than is certain.
-  levers.ranks = {.tp = 4}, levers.micro_batch = 0;
-  const double whole =
-      plan_of({work.spec, 8, 128}, {.precision = Arithmetic::bf16, .optimizer = levers.optimizer}).price.flops;
-  const double part = plan_of(work, levers).price.flops;
-  EXPECT_GT(part, whole / 4);
-  EXPECT_LT(part, whole / 2);  // the head is whole on each
-  levers.attention = nn::AttentionForm::tiled;
-  EXPECT_LT(plan_of(work, levers).price.flops, part);
-  EXPECT_GT(plan_of(work, levers).price.flops, 0.8 * part);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ LEVERS = r" +(\S+) GB +(\S+) ms  (.*)"
 
 def rungs(results):
     """Name, GB and numbers of each row."""
-    rows = results.rows(PLAN, "TFLOP a step", r"(\S.*?) +(\d+\.\d+) GB +(\S+) % +(\S+) +(\S+ ms|-) +(\S+ \S+|-)   (.*)")
+    rows = results.rows(PLAN, "GFLOP a step", r"(\S.*?) +(\d+\.\d+) GB +(\S+) % +(\S+) +(\S+ ms|-) +(\S+ \S+|-)   (.*)")
     return [(name, float(gb), numbers) for name, gb, *_, numbers in rows]
 
 

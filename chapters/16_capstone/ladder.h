@@ -128,7 +128,7 @@ inline std::vector<Row> rows_of(const Config& config) {
 }
 
 /// Losses that sums in another order may change, relative, over some tens of steps.
-inline constexpr double kRounding = 1e-4;
+inline constexpr double kRounding = 1e-5;
 
 /// The same bits, the same within rounding, or other numbers by design.
 inline Agreement numbers_of(const Work& work, const Levers& levers) {
@@ -162,12 +162,18 @@ inline std::string model_words(const Config& config) {
   return file ? "--config " + *file : "--model " + config.model;
 }
 
+/// "22.018 GB", "1.668 MB": 10^9 and 10^6 bytes.
+inline std::string words_of_peak(std::size_t bytes) {
+  const bool large = bytes >= 100'000'000;
+  return fmt::format("{:.3f} {}", double(bytes) / (large ? 1e9 : 1e6), large ? "GB" : "MB");
+}
+
 /// What each row of the table needs and costs, and the command that makes it.
 inline void show_ladder(const Results& results, Report& report, const Work& work, const std::vector<Row>& rows) {
   const Card& card = card_of(report.config());
   std::optional<Plan> first;
   std::string commands;
-  report.line(fmt::format("{:<26} {:>9} {:>8} {:>13} {:>12} {:>11}   {}", "", "peak", "of first", "TFLOP a step",
+  report.line(fmt::format("{:<26} {:>9} {:>8} {:>13} {:>12} {:>11}   {}", "", "peak", "of first", "GFLOP a step",
                           "least time", "on the host", "numbers"));
   for (const Row& row : rows) {
     const VariantResult* const result = results.find(row.name);
@@ -175,9 +181,9 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
     const Plan plan = plan_of(work, row.levers);
     if (!first) first = plan;
     const auto seconds = least_seconds(card, row.levers, plan);
-    const double peak = double(plan.peak.total()) / 1e9;
-    report.line(fmt::format("{:<26} {:>6.3f} GB {:>6.1f} % {:>13.4g} {:>12} {:>11}   {}", row.name, peak,
-                            100 * double(plan.peak.total()) / double(first->peak.total()), plan.price.flops / 1e12,
+    report.line(fmt::format("{:<26} {:>9} {:>6.1f} % {:>13.5g} {:>12} {:>11}   {}", row.name,
+                            words_of_peak(plan.peak.total()),
+                            100 * double(plan.peak.total()) / double(first->peak.total()), plan.price.flops / 1e9,
                             seconds ? fmt::format("{:.3g} ms", *seconds * 1e3) : "-",
                             plan.price.pinned_bytes ? format_bytes(plan.price.pinned_bytes) : "-",
                             row.name == kTextbook ? "baseline" : words_of(numbers_of(work, row.levers))));
@@ -187,8 +193,8 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
     commands += fmt::format("{}{:<26} {}", commands.empty() ? "" : "\n", row.name,
                             command_of(model_words(report.config()), work, row.levers));
   }
-  report.line(
-      fmt::format("(GB: 10^9 bytes, without cuBLAS's workspace. Least time: a bound from below, on {}.)", card.title));
+  report.line(fmt::format(
+      "(GB: 10^9 bytes, MB: 10^6, without cuBLAS's workspace. Least time: a bound from below, on {}.)", card.title));
   report.line("");
   report.line("each row by itself:");
   report.line(commands);

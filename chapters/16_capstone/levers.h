@@ -174,26 +174,39 @@ inline ByCategory peak_bytes(const Work& work, const Levers& levers, const nn::S
   return nn::walk_step(work.spec, step, resident).at_peak;
 }
 
-/// What a rank's layers keep. Solved: the schedule that computes least again among all that fit the budget; where
-/// gradients come and go with the layers, the solver, which does not know of them, gets less room until its schedule
-/// fits, and may then compute a little more again than it must. Every layer, where nothing fits.
-inline nn::Schedule schedule_of(const Work& work, const Levers& levers) {
-  const std::size_t layers = work.spec.layers;
+/// The schedule that computes least again among all that chapter 04's solver finds within the budget; every layer,
+/// where nothing fits. Where gradients come and go with the layers, which the solver does not know of, it gets less
+/// room until what it finds fits: then a schedule that computes a little less again may exist.
+inline nn::Schedule solved_schedule(const Work& work, const Levers& levers) {
+  const std::size_t layers = work.spec.layers, micro_batch = micro_batch_of(work, levers);
   const nn::StepForm form = form_of(levers);
-  if (!levers.solved)
-    return levers.recompute ? checkpointing::recompute_segments(layers, levers.recompute)
-                            : nn::Schedule{{layers, false, form.keep}};
   const ByCategory resident = resident_bytes(work, levers);
-  for (std::size_t room = work.room(), tries = 0; tries < 16; ++tries) {
-    const auto found = checkpointing::solve_schedule(work.spec, element_bytes(levers), micro_batch_of(work, levers),
-                                                     work.seq, room, resident, form);
-    if (!found) break;
-    const std::size_t peak = peak_bytes(work, levers, *found, resident).total();
-    if (peak <= work.room()) return *found;
-    if (peak - work.room() >= room) break;
-    room -= peak - work.room();
+  nn::Schedule best = checkpointing::recompute_segments(layers, 1);
+  std::optional<std::uint64_t> least;
+  const auto fits = [&](const nn::Schedule& schedule) {
+    if (peak_bytes(work, levers, schedule, resident).total() > work.room()) return false;
+    const std::uint64_t flops = nn::step_flops(work.spec, micro_batch, work.seq, schedule, form);
+    if (!least || flops < *least) least = flops, best = schedule;
+    return true;
+  };
+  const auto solve = [&](std::size_t room) {
+    return checkpointing::solve_schedule(work.spec, element_bytes(levers), micro_batch, work.seq, room, resident, form);
+  };
+  const auto exact = solve(work.room());
+  if (!exact || fits(*exact)) return best;
+  fits({{layers, false, form.keep}});
+  for (std::size_t low = 0, high = work.room(), tries = 0; tries < 16; ++tries) {
+    const std::size_t middle = low + (high - low) / 2;
+    const auto found = solve(middle);
+    (found && !fits(*found) ? high : low) = middle;
   }
-  return checkpointing::recompute_segments(layers, 1);
+  return best;
+}
+/// What a rank's layers keep.
+inline nn::Schedule schedule_of(const Work& work, const Levers& levers) {
+  if (levers.solved) return solved_schedule(work, levers);
+  if (levers.recompute) return checkpointing::recompute_segments(work.spec.layers, levers.recompute);
+  return {{work.spec.layers, false, form_of(levers).keep}};
 }
 
 /// What a step costs beside memory, on the rank that has most to do.

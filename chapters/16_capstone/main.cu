@@ -73,7 +73,6 @@ int main(int argc, char** argv) {
   const Defaults large{.batch = 13,
                        .steps = 2,
                        .budget = std::size_t(9e9),
-
                        .options = {{kSeq, 512}},
                        .published_models = kLargeTextModels,
                        .published = &huge};
@@ -82,7 +81,6 @@ int main(int argc, char** argv) {
                       .batch = 13,
                       .steps = 6,
                       .budget = 28 * kMiB,
-
                       .options = {{kSeq, 96},
                                   kText,
                                   kModelConfig,

@@ -131,7 +131,7 @@ TEST(Ladder, LossesAreAsClaimedOver20Steps) {
         EXPECT_GT(off, 0) << row.name;
         break;
       case Agreement::Kind::differs_by_design:
-        EXPECT_LE(off, 0.02) << row.name;
+        EXPECT_LE(off, 5e-3) << row.name;
         EXPECT_NE(weights, first) << row.name;
         break;
     }
@@ -139,7 +139,7 @@ TEST(Ladder, LossesAreAsClaimedOver20Steps) {
 }
 
 TEST(Numbers, AreAsSaid) {
-  Work work{nn::parse_transformer("bert:3-2-32"), 4, 24};
+  Work work{nn::parse_transformer("bert:3-2-32"), 4, 96};  // more than a tile of attention
   work.budget = plan_of(work, {}).peak.total() * 9 / 10;
   std::uint64_t first = 0, weights = 0;
   const std::vector<double> baseline = losses_of(work, {}, 4, first);

@@ -39,15 +39,15 @@ def frontier(results):
     elsewhere = results.rows(PLAN, "published elsewhere", r" +(\S+) GB +(-|\S+ ms)  (.*)")
     team = [(float(gb), words) for gb, ms, words in elsewhere if ms == "-"]
     others = [(float(gb), float(ms.split()[0]), words) for gb, ms, words in elsewhere if ms != "-"]
-    picture = Picture("What memory costs in time, all levers", 536)
+    picture = Picture("What memory costs in time, all levers", 566)
     y = picture.legend(54, [("AdamW in FP32, the same numbers", "parameters"), ("AdamW, some of it in 16 or 8 bits", "optimizer"), ("any optimizer", "gradients"),
                             ("Hugging Face, V100, measured", "activations")])
-    plot = Plot(picture, (60, y + 18, 464, y + 330), (2.5, 300), (1, 28), log_x=True, log_y=True)
+    plot = Plot(picture, (60, y + 18, 446, y + 330), (2.5, 300), (1, 28), log_x=True, log_y=True)
     plot.ticks_y((1, 2, 4, 8, 16), lambda gb: f"{gb} GB")
     plot.ticks_x((3, 10, 30, 100, 300), lambda ms: f"{ms} ms", "time per sequence, at least")
     for gb, words in team:
         plot.line([(2.5, gb), (300, gb)], "budget", dashed=True, wide=1.5)
-        picture.text(plot.left + 4, plot.Y(gb) - 6, f"an article: {gb:.0f} GB", "budget")
+        picture.text(plot.X(9), plot.Y(gb) - 6, f"an article: {gb:.0f} GB", "budget")
     for title, colour, points in curves:
         steps = [(points[0][1], 28)]
         for (gb, ms), (_, until) in zip(points, points[1:] + [(0, 300)]):

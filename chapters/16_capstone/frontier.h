@@ -77,7 +77,7 @@ struct Published {
   double mib, samples_per_s;
   std::size_t batch;
 };
-/// Hugging Face, "Methods and tools for efficient training on a single GPU" (2022), one V100 with 16 GB.
+/// Hugging Face, documentation of Transformers 4.21, "Efficient training on a single GPU": one V100 with 16 GB.
 inline constexpr Published kHuggingFace[] = {{"fp32", 14949, 8.86, 4},
                                              {"4 micro-batches", 8681, 7.75, 4},
                                              {"4 micro-batches, checkpoints", 6775, 5.99, 4},

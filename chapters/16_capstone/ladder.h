@@ -124,6 +124,9 @@ inline std::vector<Row> rows_of(const Config& config) {
   const auto chosen = levers_of(config.options);
   if (!chosen) return ladder();
   if (const std::string why = refused(work_of(config), *chosen); !why.empty()) throw UsageError(why);
+  if (const Layout& l = chosen->ranks; config.devices_given && l.ranks() != std::size_t(config.devices))
+    throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", l.tp, l.pp, l.dp,
+                                 l.ranks(), config.devices));
   return {{kTextbook, {}}, {"chosen", *chosen}};
 }
 

@@ -79,6 +79,7 @@ inline std::string ranks_refused(const Work& work, const Levers& levers) {
     return fmt::format("--pp {} is more than the {} layers of model '{}'", l.pp, spec.layers, spec.name);
   if (l.zero >= 2 && l.pp > 1)
     return fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", l.zero, l.pp);
+  if (l.ranks() > 1'000'000) return fmt::format("{} ranks are too many; a million are allowed", l.ranks());
   if (l.ranks() == 1) return "";
   if (levers.precision == Arithmetic::fp16)
     return "--precision fp16 is for one rank: its loss scale is not shared; take bf16";

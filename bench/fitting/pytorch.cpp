@@ -11,7 +11,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "fitting/pytorch_peak.h"
+#include "pytorch_peak.h"
 
 namespace {
 

@@ -3,7 +3,8 @@
 // TrainingArguments and in a DeepSpeed configuration. What has no counterpart there is said, and what is only near.
 //
 // PyTorch's names are those of 2.15. The others are from https://huggingface.co/docs/transformers/main_classes/trainer,
-// https://www.deepspeed.ai/docs/config-json and the documentation of bitsandbytes and torchao; nothing of them is run here.
+// https://www.deepspeed.ai/docs/config-json, and the documentation of bitsandbytes and torchao. Nothing of them is run
+// here.
 
 #include <fmt/format.h>
 
@@ -55,7 +56,8 @@ class Translation {
   void nowhere(std::string text) { words_.nowhere.push_back(std::move(text)); }
 
   void batch() {
-    const std::size_t micro = capstone::micro_batch_of(work_, levers_), count = capstone::micro_batches_of(work_, levers_);
+    const std::size_t micro = capstone::micro_batch_of(work_, levers_),
+                      count = capstone::micro_batches_of(work_, levers_);
     trainer("per_device_train_batch_size={}", micro);
     deepspeed("\"train_micro_batch_size_per_gpu\": {}", micro);
     if (count == 1) return;
@@ -76,7 +78,8 @@ class Translation {
         trainer("{}=True", name);
         deepspeed("\"{}\": {{\"enabled\": true}}", name);
         nowhere(
-            "autocast keeps FP32 weights and gradients, and copies of 16 bits while they are needed; here, as in DeepSpeed, "
+            "autocast keeps FP32 weights and gradients, and copies of 16 bits while they are needed; here, as in "
+            "DeepSpeed, "
             "weights and gradients have 16 bits beside an FP32 master copy");
         return;
       case nn::WeightForm::stored:
@@ -86,8 +89,9 @@ class Translation {
         return;
       case nn::WeightForm::stochastic:
         torch("model = model.to(torch.bfloat16)  # with torchao.optim.…(bf16_stochastic_round=True)");
-        nowhere("weights of BF16 with stochastic rounding: torchao's optimizers have them; TrainingArguments and DeepSpeed "
-                "have no setting for them");
+        nowhere(
+            "weights of BF16 with stochastic rounding: torchao's optimizers have them; TrainingArguments and DeepSpeed "
+            "have no setting for them");
         return;
     }
   }
@@ -107,13 +111,15 @@ class Translation {
         break;
     }
     if (levers_.loss == nn::LossForm::chunked) {
-      torch("loss = F.linear_cross_entropy(hidden, head.weight, targets, options=torch.nn.LinearCrossEntropyOptions())");
+      torch(
+          "loss = F.linear_cross_entropy(hidden, head.weight, targets, options=torch.nn.LinearCrossEntropyOptions())");
       trainer("use_liger_kernel=True");
       nowhere("how many rows a chunk of logits has is each library's own choice");
     }
     if (levers_.lean)
       nowhere(
-          "keeping nothing that is cheap to compute again (norms, activation functions): eager PyTorch, the Trainer and "
+          "keeping nothing that is cheap to compute again (norms, activation functions): eager PyTorch, the Trainer "
+          "and "
           "DeepSpeed have no switch; torch.compile decides so by itself, with "
           "torch._functorch.config.activation_memory_budget");
   }
@@ -122,8 +128,9 @@ class Translation {
     if (levers_.solved) {
       torch("x = checkpoint(layer, x, use_reentrant=False)  # every layer: the nearest");
       trainer("gradient_checkpointing=True");
-      nowhere("a schedule solved for the budget: the nearest is every layer, which computes more again and needs less or "
-              "more memory");
+      nowhere(
+          "a schedule solved for the budget: the nearest is every layer, which computes more again and needs less or "
+          "more memory");
       return;
     }
     if (levers_.recompute == 0) return;
@@ -131,7 +138,8 @@ class Translation {
       torch("x = checkpoint(layer, x, use_reentrant=False)  # torch.utils.checkpoint");
     } else {
       const std::size_t segments = (work_.spec.layers + levers_.recompute - 1) / levers_.recompute;
-      torch("x = checkpoint_sequential(layers, {}, x, use_reentrant=False)  # the last segment is not recomputed", segments);
+      torch("x = checkpoint_sequential(layers, {}, x, use_reentrant=False)  # the last segment is not recomputed",
+            segments);
       nowhere(fmt::format("segments of {} layers: TrainingArguments checkpoint every layer", levers_.recompute));
     }
     trainer("gradient_checkpointing=True");
@@ -149,10 +157,13 @@ class Translation {
         torch("optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())");
         trainer("optim=\"adamw_bnb_8bit\"");
         if (form.wide_embeddings)
-          torch("bitsandbytes.optim.GlobalOptimManager.get_instance().register_module_override(embedding, \"weight\", "
-                "{{\"optim_bits\": 32}})");
+          torch(
+              "bitsandbytes.optim.GlobalOptimManager.get_instance().register_module_override(embedding, \"weight\", "
+              "{{\"optim_bits\": 32}})");
         else
-          nowhere("8-bit moments of embeddings: the Trainer keeps those of embeddings in 32 bits, as --wide-embeddings does");
+          nowhere(
+              "8-bit moments of embeddings: the Trainer keeps those of embeddings in 32 bits, as --wide-embeddings "
+              "does");
         nowhere("DeepSpeed takes such an optimizer from its caller: it has no name for it in its JSON");
         return;
       case nn::UpdateRule::adafactor:
@@ -174,15 +185,20 @@ class Translation {
         torch("def used(p): each[p].step(); each[p].zero_grad()  # set_to_none is the default");
         torch("for p in each: p.register_post_accumulate_grad_hook(used)");
         nowhere(levers_.optimizer.rule == nn::UpdateRule::sgd
-                    ? "a step within the backward pass: the Trainer has optim=\"lomo\", which is such a plain SGD; DeepSpeed has none"
+                    ? "a step within the backward pass: the Trainer has optim=\"lomo\", which is such a plain SGD; "
+                      "DeepSpeed has none"
                     : "a step within the backward pass: the Trainer has it for its own rules only (optim=\"lomo\", "
                       "\"adalomo\"), DeepSpeed has none");
         return;
       case nn::GradientLife::sent_to_host:
-        torch("optimizer = torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, offload_gradients=True)");
+        torch(
+            "optimizer = torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, "
+            "offload_gradients=True)");
         trainer("deepspeed=\"ds_config.json\"");
         if (levers_.ranks.ranks() == 1)
-          deepspeed("\"zero_optimization\": {{\"stage\": 2, \"offload_optimizer\": {{\"device\": \"cpu\", \"pin_memory\": true}}}}");
+          deepspeed(
+              "\"zero_optimization\": {{\"stage\": 2, \"offload_optimizer\": {{\"device\": \"cpu\", \"pin_memory\": "
+              "true}}}}");
         nowhere("ZeRO-Offload sends gradients by buckets, not by layers: what waits on the device differs");
         return;
     }
@@ -193,28 +209,37 @@ class Translation {
     if (l.ranks() == 1) return;
     torch("torchrun --nproc-per-node {} …  # on each node as many as it has GPUs, {} in all", l.ranks(), l.ranks());
     if (l.tp > 1) {
-      torch("parallelize_module(layer, mesh[\"tp\"], {{\"query\": ColwiseParallel(), \"projection\": RowwiseParallel(), …}})  # {} parts", l.tp);
+      torch(
+          "parallelize_module(layer, mesh[\"tp\"], {{\"query\": ColwiseParallel(), \"projection\": RowwiseParallel(), "
+          "…}})  # {} parts",
+          l.tp);
       trainer("(model) from_pretrained(…, tp_plan=\"auto\"), and torchrun");
       deepspeed("\"tensor_parallel\": {{\"autotp_size\": {}}}", l.tp);
       if (l.zero == 3) nowhere("DeepSpeed's AutoTP goes with ZeRO 0 to 2, not with 3");
     }
     if (l.pp > 1) {
       torch("schedule = {}(PipelineStage(…), n_microbatches={})  # torch.distributed.pipelining, {} stages",
-            l.one_forward_one_backward ? "Schedule1F1B" : "ScheduleGPipe", capstone::micro_batches_of(work_, levers_), l.pp);
-      nowhere(fmt::format("{} stages of a pipeline: TrainingArguments have no setting; DeepSpeed has one in code, "
-                          "PipelineModule(layers, num_stages={})", l.pp, l.pp));
+            l.one_forward_one_backward ? "Schedule1F1B" : "ScheduleGPipe", capstone::micro_batches_of(work_, levers_),
+            l.pp);
+      nowhere(
+          fmt::format("{} stages of a pipeline: TrainingArguments have no setting; DeepSpeed has one in code, "
+                      "PipelineModule(layers, num_stages={})",
+                      l.pp, l.pp));
     }
     if (l.dp == 1) return;
     switch (l.zero) {
       case 0: torch("model = DistributedDataParallel(model)"); break;
       case 1: torch("optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)"); break;
-      case 2: torch("fully_shard(model, reshard_after_forward=False)  # keeps whole weights through a step only"); break;
+      case 2:
+        torch("fully_shard(model, reshard_after_forward=False)  # keeps whole weights through a step only");
+        break;
       default: torch("for layer in layers: fully_shard(layer)"), torch("fully_shard(model)"); break;
     }
     if (l.zero == 0) return;
     trainer("deepspeed=\"ds_config.json\"");
     deepspeed("\"zero_optimization\": {{\"stage\": {}}}", l.zero);
-    if (l.zero == 2) nowhere("ZeRO-2 is nearest to fully_shard(reshard_after_forward=False), which shards weights between steps, too");
+    if (l.zero == 2)
+      nowhere("ZeRO-2 is nearest to fully_shard(reshard_after_forward=False), which shards weights between steps, too");
   }
 
   const capstone::Work& work_;

@@ -64,7 +64,8 @@ TEST(OtherWords, AttentionAndLoss) {
   Work bert = work();
   bert.spec = nn::parse_transformer("bert:4-4-128");
   expect_words(text({.attention = nn::AttentionForm::fused}, bert), {"is_causal=False"});
-  expect_words(text({.loss = nn::LossForm::chunked}), {"F.linear_cross_entropy", "LinearCrossEntropyOptions()", "use_liger_kernel=True"});
+  expect_words(text({.loss = nn::LossForm::chunked}),
+               {"F.linear_cross_entropy", "LinearCrossEntropyOptions()", "use_liger_kernel=True"});
   expect_words(text({.lean = true}), {"have no switch", "activation_memory_budget"});
 }
 
@@ -78,7 +79,8 @@ TEST(OtherWords, Recomputing) {
 TEST(OtherWords, Optimizers) {
   Levers levers;
   levers.optimizer.rule = nn::UpdateRule::adamw8;
-  expect_words(text(levers), {"AdamW8bit", "optim=\"adamw_bnb_8bit\"", "the Trainer keeps those of embeddings in 32 bits"});
+  expect_words(text(levers),
+               {"AdamW8bit", "optim=\"adamw_bnb_8bit\"", "the Trainer keeps those of embeddings in 32 bits"});
   levers.optimizer.wide_embeddings = true;
   expect_words(text(levers), {"\"optim_bits\": 32"});
   expect_no_words(text(levers), {"the Trainer keeps"});
@@ -94,15 +96,17 @@ TEST(OtherWords, Gradients) {
   levers.optimizer.rule = nn::UpdateRule::sgd;
   expect_words(text(levers), {"optim=\"lomo\", which is such a plain SGD"});
   levers = {.gradients = nn::GradientLife::sent_to_host};
-  expect_words(text(levers), {"\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}", "CPUOffloadOptimizer"});
+  expect_words(text(levers),
+               {"\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}", "CPUOffloadOptimizer"});
   expect_no_words(text(levers), {"torch.optim.AdamW(model"});
 }
 
 TEST(OtherWords, Ranks) {
   Levers levers;
   levers.ranks = {.tp = 2, .dp = 4, .pp = 3, .zero = 1};
-  expect_words(text(levers), {"24 in all", "parallelize_module", "\"autotp_size\": 2", "Schedule1F1B", "num_stages=3",
-                              "ZeroRedundancyOptimizer", "\"zero_optimization\": {\"stage\": 1}", "per_device_train_batch_size=2"});
+  expect_words(text(levers),
+               {"24 in all", "parallelize_module", "\"autotp_size\": 2", "Schedule1F1B", "num_stages=3",
+                "ZeroRedundancyOptimizer", "\"zero_optimization\": {\"stage\": 1}", "per_device_train_batch_size=2"});
   levers.ranks.one_forward_one_backward = false;
   expect_words(text(levers), {"ScheduleGPipe"});
   levers.ranks = {.dp = 8, .zero = 2};

@@ -13,7 +13,9 @@ namespace {
 using nn::parse_transformer;
 using nn::TransformerSpec;
 
-std::size_t total(const TransformerSpec& spec, const PyTorchStep& step) { return pytorch_peak(spec, step).bytes.total(); }
+std::size_t total(const TransformerSpec& spec, const PyTorchStep& step) {
+  return pytorch_peak(spec, step).bytes.total();
+}
 
 TEST(PyTorchPeak, GptInFp32IsWhatAutogradSaves) {
   const TransformerSpec spec = parse_transformer("gpt:6-4-128");
@@ -80,7 +82,9 @@ TEST(PyTorchPeak, LayersAddTheSame) {
   std::mt19937 random(5);
   const auto from = [&](std::size_t least, std::size_t most) { return least + random() % (most - least + 1); };
   for (int round = 0; round < 200; ++round) {
-    TransformerSpec spec = parse_transformer(round % 3 == 0 ? "gpt:3-4-32" : round % 3 == 1 ? "bert:3-4-32" : "llama:3-4-2-32-48");
+    TransformerSpec spec = parse_transformer(round % 3 == 0   ? "gpt:3-4-32"
+                                             : round % 3 == 1 ? "bert:3-4-32"
+                                                              : "llama:3-4-2-32-48");
     spec.heads = from(1, 4) * 2;
     spec.width = spec.heads * 2 * from(1, 16);
     if (spec.llama()) spec.kv_heads = from(0, 1) ? spec.heads : spec.heads / 2, spec.mlp = from(1, 3 * spec.width);

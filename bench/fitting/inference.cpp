@@ -53,7 +53,7 @@ class Inference {
                                    spec_.name, spec_.vocabulary));
     const bool bf16 =
         card_.has_bf16 && question.precision != Arithmetic::fp32 && question.precision != Arithmetic::fp16;
-    add_quantised(bf16);
+    if (question.precision != Arithmetic::fp16) add_quantised(bf16);
     for (const train::Precision precision : {train::Precision::fp32, train::Precision::fp16, train::Precision::bf16})
       add_served(precision, bf16);
     if (all_.empty()) throw UsageError("no way of chapters 11 and 12 is left; see --precision and --without");
@@ -198,7 +198,9 @@ class Inference {
     if (arithmetic == Arithmetic::bf16 && !card_.has_bf16) return;
     if (question_.precision ? arithmetic != *question_.precision : without("precision") && !usual) return;
     if (asked_.seq < kShortest || asked_.batch > 4096) return;
-    const std::size_t more = std::size_t(!usual);
+    // Weights of chapter 12 are not FP16. Where only that is asked for, the first way is one of these.
+    const std::size_t more = std::size_t(!usual && question_.precision != Arithmetic::fp16);
+    if (precision == train::Precision::fp16) add_way(precision, {.name = inference::kContiguous}, more);
     if (!without("pages")) {
       add_way(precision, {.name = inference::kPaged}, 1 + more);
       if (!without("kv-8-bits"))
@@ -212,7 +214,13 @@ class Inference {
       if (layers > 0) add_way(precision, {.name = inference::kProcessor, .processor_layers = layers}, 2 + more);
     }
   }
-  ByCategory full_length(train::Precision precision, const Way& way, Asked asked) const {
+  // A block of a contiguous cache is as long as a request may be.
+  static Way for_length(Way way, Asked asked) {
+    if (way.name == inference::kContiguous) way.block_tokens = asked.seq;
+    return way;
+  }
+  ByCategory full_length(train::Precision precision, const Way& of, Asked asked) const {
+    const Way way = for_length(of, asked);
     return train::with_element_of(precision, [&]<class T>(T) {
       const CacheShape shape = inference::shape_of<T>(spec_, way);
       return inference::serving_bytes<T>(spec_, shape, inference::kMostRows, asked.seq,
@@ -233,7 +241,8 @@ class Inference {
     }
     return budget;
   }
-  ByCategory planned(train::Precision precision, const Way& way, Asked asked) const {
+  ByCategory planned(train::Precision precision, const Way& of, Asked asked) const {
+    const Way way = for_length(of, asked);
     const std::size_t budget = budget_of(precision, way, asked);
     return train::with_element_of(precision, [&]<class T>(T) {
       const auto stream = inference::requests_of(requests(asked), asked.seq, spec_.vocabulary, way);

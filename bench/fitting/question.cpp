@@ -15,7 +15,7 @@
 namespace oomlab::fit {
 namespace {
 
-constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
+constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kMostLayers = 256, kUsualSeq = 2048;
 
 std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
   std::size_t value = 0;
@@ -136,6 +136,9 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
   question.spec = config.empty() ? nn::parse_transformer(model) : nn::read_model_config(config);
   question.model = config.empty() ? "--model " + model : "--config " + config;
+  if (question.spec.layers > kMostLayers)
+    throw UsageError(fmt::format("model '{}' has {} layers; fit knows what to do with up to {}", question.spec.name,
+                                 question.spec.layers, kMostLayers));
   question.training = task == "train";
   question.seq = seq.value_or(std::min(question.spec.positions, kUsualSeq));
   if (question.seq > question.spec.positions)

@@ -65,7 +65,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--memory", "-4GB"}, "--memory"},
       {{"--model", "gpt2", "--memory", "much"}, "--memory"},
       {{"--model", "gpt2", "--memory", "100MB"}, "--context"},
-      {{"--model", "gpt2", "--memory", "1000", "--context", "0"}, "leave nothing"},
+      {{"--model", "gpt2", "--memory", "500", "--context", "0"}, "leave nothing"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "-3"}, "1 to"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "0"}, "1 to"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "99999999999999999999"}, "1 to"},
@@ -82,6 +82,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--gpu", "t4", "--context", "lots"}, "--context"},
       {{"--model", "gpt2", "--gpu", "t4", "--speed"}, "not an option"},
       {{"gpt2"}, "not an option"},
+      {{"--model", "gpt:100000-1-8", "--gpu", "t4"}, "up to 256"},
       {{"--model", "gpt:999999-1-99999999999999", "--gpu", "t4"}, ""},
   };
   for (const auto& [words, known] : bad) {
@@ -118,6 +119,19 @@ TEST(FitQuestion, InferenceIsWhatItsProgramsRead) {
   const Answer nothing = answer(none);
   EXPECT_FALSE(nothing.fits());
   EXPECT_TRUE(nothing.closest);
+}
+
+TEST(FitQuestion, ServingHasRoomForAllAtFullLength) {
+  const auto row = [](const char* batch) {
+    const Words words{"--model", "llama-3.2-1b", "--task", "infer", "--precision", "fp16",
+                      "--batch", batch,          "--seq",  "512",   "--gpu",       "rtx3060"};
+    return answer(parse_question(words).value()).as_is;
+  };
+  const Row one = row("1"), four = row("4");
+  const std::size_t tokens = 2 * 16 * 8 * 64 * 2 * 512;  // K and V, 16 layers, 8 heads of 64 values of 2 bytes
+  EXPECT_EQ(four.peak[Category::activations] - one.peak[Category::activations], 3 * tokens);
+  EXPECT_EQ(four.peak[Category::parameters], one.peak[Category::parameters]);
+  EXPECT_EQ(one.changes, 0u);
 }
 
 TEST(FitQuestion, AnswersAreWordsAndJson) {

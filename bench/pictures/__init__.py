@@ -5,6 +5,7 @@ picture.table has the figures where the README has no table of them.
 """
 import pathlib
 
+from .capstone import frontier, ladder
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
 from .reading import Results
@@ -15,9 +16,11 @@ PICTURES = {
     "front": ("docs/front.svg", front),
     "rooms": ("docs/rooms.svg", rooms),
     "07-pipelines": ("chapters/07_multi_gpu/pipelines.svg", pipelines),
+    "16-frontier": ("chapters/16_capstone/frontier.svg", frontier),
     **{number: ("chapters/{}/picture.svg", draw) for number, draw in {
         "00": anatomy, "01": batch, "02": accumulation, "03": precision, "04": checkpointing, "05": places, "06": pages, "07": ranks,
-        "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation, "13": optimizer, "15": sharing}.items()},
+        "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation, "13": optimizer, "15": sharing,
+        "16": ladder}.items()},
 }
 
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/scheduled_step.h"
 #include "nn/step_walk.h"
 #include "nn/transformer.h"
 
@@ -35,44 +36,15 @@ inline std::size_t root_of(std::size_t layers) {
   return static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(layers))));
 }
 
-/// Forward and backward as Transformer::forward_backward(), to the same bits, with this schedule.
+/// Forward and backward as Transformer::forward_backward(), to the same bits, with this schedule. The loop over layers
+/// is nn/scheduled_step.h's.
 template <class T>
 void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBatch batch, const Schedule& schedule,
-                       const float* scale_on_device = nullptr) {
-  const std::size_t layers = model.spec().layers;
-  std::vector<DeviceBuffer<T>> x(layers);
-  std::vector<nn::LayerActivations<T>> kept(layers);
-  typename nn::Transformer<T>::EmbeddingActivations embedding;
-  DeviceBuffer<T> residual;
-  {
-    const Phase phase(context.ledger(), "forward");
-    residual = model.embed(context, batch, embedding);
-    std::size_t l = 0;
-    for (const Segment& segment : schedule)
-      for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
-        x[l] = std::move(residual);
-        const nn::Keep keep = segment.recompute ? nn::Keep{.layer = false} : segment.keep;  // what is dropped
-        residual = model.forward_layer(context, l, batch, x[l].data(), keep, kept[l]);
-        if (segment.recompute && i > 0) x[l].reset();
-      }
-  }
-  residual = model.head(context, batch, std::move(residual), {}, scale_on_device);
-
+                       const float* scale_on_device = nullptr, nn::StepOptions options = {}) {
+  nn::ScheduledPass<T> pass(context, model, batch, schedule);
+  DeviceBuffer<T> residual = model.head(context, batch, pass.output(), options, scale_on_device);
   const Phase phase(context.ledger(), "backward");
-  std::size_t end = layers;
-  for (std::size_t s = schedule.size(); s-- > 0;) {
-    const std::size_t first = end - schedule[s].layers;
-    if (schedule[s].recompute)  // forward again, up to the input of the segment's last layer
-      for (std::size_t l = first; l + 1 < end; ++l)
-        x[l + 1] = model.forward_layer(context, l, batch, x[l].data(), model.form().keep, kept[l]);
-    while (end > first) {
-      --end;
-      model.rebuild_layer(context, end, batch, x[end].data(), kept[end]);  // of which nothing was kept
-      model.backward_layer(context, end, batch, x[end].data(), std::move(kept[end]), residual, false);
-      x[end].reset();
-    }
-  }
-  model.embed_backward(context, batch, std::move(embedding), std::move(residual), false);
+  pass.backward(context, model, batch, std::move(residual), options.accumulate);
 }
 
 // --------------------------------------------------------------------------------------------------------- closed form

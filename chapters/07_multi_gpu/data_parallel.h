@@ -3,6 +3,7 @@
 // optimizer, the whole batch's labels, and all logits; the others get a copy of the parameters in every step, compute
 // their share, and give logits and gradients back.
 
+#include "nn/scheduled_step.h"
 #include "trainer.h"
 
 namespace oomlab::multi_gpu {
@@ -16,6 +17,7 @@ class DataParallel final : public Workload {
         rank_(rank),
         world_(Groups::Ids::at(ids.world, 0), int(job.layout.dp), rank, failed),
         model_(context, job.spec, nn::Slice{.layers = job.spec.layers}, nullptr),
+        schedule_{{job.spec.layers, false, job.form.keep}},  // --checkpoint: of each layer nothing
         shapes_(units_of(job.spec, model_.slice(), 1)) {
     model_.set_form(job.form);
     if (rank == 0) units_.emplace(context, model_, alone_, 0, kTextSeed);
@@ -24,7 +26,7 @@ class DataParallel final : public Workload {
   void step() override {
     const data::TokenSamples samples = job_.text->samples(first_, job_.batch);
     first_ += job_.batch;
-    const std::size_t share = job_.batch / job_.layout.dp, layers = job_.spec.layers;
+    const std::size_t share = job_.batch / job_.layout.dp;
     const cudaStream_t stream = context_.stream();
     std::vector<DeviceBuffer<T>> values, gradients;  // of a replica
     if (rank_ != 0) replicate(values, Category::parameters, false);
@@ -34,30 +36,15 @@ class DataParallel final : public Workload {
     nn::TokenBatch all;
     if (rank_ == 0) all = upload(context_, samples, 0, job_.batch);
     nn::TokenBatch batch = upload(context_, samples, std::size_t(rank_) * share, share);
-    std::vector<DeviceBuffer<T>> x(layers);
-    std::vector<nn::LayerActivations<T>> kept(layers);
-    typename nn::Transformer<T>::EmbeddingActivations embedding;
-    DeviceBuffer<T> out;
-    {
-      const Phase phase(context_.ledger(), "forward");
-      out = model_.embed(context_, batch, embedding);
-      for (std::size_t l = 0; l < layers; ++l) {
-        x[l] = std::move(out);
-        out = model_.forward_layer(context_, l, batch, x[l].data(), job_.form.keep, kept[l]);
-      }
-    }
-    auto head = model_.head_forward(context_, batch, std::move(out));
+    nn::ScheduledPass<T> pass(context_, model_, batch, schedule_);
+    auto head = model_.head_forward(context_, batch, pass.output());
     exchange_logits(head.logits, all, samples.targets());
     all = {};
 
     const Phase phase(context_.ledger(), "backward");
     if (rank_ != 0) replicate(gradients, Category::gradients, true);
     DeviceBuffer<T> d = model_.head_backward(context_, std::move(head), false);
-    for (std::size_t l = layers; l-- > 0; x[l].reset()) {
-      model_.rebuild_layer(context_, l, batch, x[l].data(), kept[l]);  // --checkpoint
-      model_.backward_layer(context_, l, batch, x[l].data(), std::move(kept[l]), d, false);
-    }
-    model_.embed_backward(context_, batch, std::move(embedding), std::move(d), false);
+    pass.backward(context_, model_, batch, std::move(d));
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       world_.reduce(first_gradient(shapes_[i]), shapes_[i].count, 0, stream);
     if (rank_ == 0) units_->step();
@@ -112,6 +99,7 @@ class DataParallel final : public Workload {
   int rank_;
   Communicator world_, alone_;
   nn::Transformer<T> model_;
+  nn::Schedule schedule_;
   std::vector<UnitShape> shapes_;
   std::optional<Units<T>> units_;  // rank 0
   std::size_t first_ = 0;

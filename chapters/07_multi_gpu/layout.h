@@ -1,15 +1,14 @@
 #pragma once
-// Who does what: ranks in a grid of tensor, data and pipeline groups, and the order of work in a pipeline.
+// Grids of ranks (grid.h) as the command line asks for them, and those that the table compares.
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "grid.h"
 #include "harness/chapter.h"
-#include "nn/transformer.h"
 
 namespace oomlab::multi_gpu {
 
@@ -18,58 +17,6 @@ inline constexpr Option<std::size_t> kPp{"pp", "Ranks that have different layers
 inline constexpr Option<std::size_t> kDp{"dp", "Ranks, or groups of them, that have different samples (data parallel)"};
 inline constexpr Option<std::size_t> kZero{"zero", "ZeRO stage among those of --dp: 0 to 3", 0, 3};
 inline constexpr Option<bool> kCheckpoint{"checkpoint", "Keep each layer's input only, and recompute the layer"};
-
-/// How the work is split. Ranks are numbered as in Megatron-LM: those of a tensor group are neighbours, then those of a
-/// data group, then the stages: rank = (stage · dp + replica) · tp + part.
-struct Layout {
-  std::size_t tp = 1, dp = 1, pp = 1;
-  int zero = 0;                          ///< ZeRO stage of the dp groups (Rajbhandari et al., 2020)
-  bool one_forward_one_backward = true;  ///< the pipeline's order; false: GPipe's, all forward passes first
-  std::size_t ranks() const { return tp * dp * pp; }
-};
-
-struct RankCoordinates {
-  std::size_t part, replica, stage;
-};
-inline RankCoordinates coordinates_of(const Layout& layout, int rank) {
-  const auto r = static_cast<std::size_t>(rank);
-  return {r % layout.tp, r / layout.tp % layout.dp, r / layout.tp / layout.dp};
-}
-
-/// Layers as evenly as they go; the first stages have one more.
-inline nn::Slice slice_of(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place) {
-  const std::size_t few = spec.layers / layout.pp, more = spec.layers % layout.pp;
-  return {.first_layer = place.stage * few + std::min(place.stage, more),
-          .layers = few + (place.stage < more),
-          .part = place.part,
-          .parts = layout.tp};
-}
-
-/// One entry of a stage's work: the forward or the backward pass of a micro-batch.
-struct Pass {
-  bool forward;
-  std::size_t micro_batch;
-};
-/// GPipe (Huang et al., 2019) runs all forward passes, then all backward passes, and holds all micro-batches. 1F1B
-/// (Narayanan et al., "PipeDream", 2019) lets a stage run ahead by as many micro-batches as there are stages behind it:
-/// stages − stage are in flight at most.
-inline std::vector<Pass> passes_of(const Layout& layout, std::size_t stage, std::size_t micro_batches) {
-  const std::size_t ahead =
-      layout.one_forward_one_backward ? std::min(layout.pp - stage - 1, micro_batches) : micro_batches;
-  std::vector<Pass> passes;
-  std::size_t next = 0;
-  for (; next < ahead; ++next) passes.push_back({true, next});
-  for (std::size_t done = 0; done < micro_batches; ++done) {
-    if (next < micro_batches) passes.push_back({true, next++});
-    passes.push_back({false, done});
-  }
-  return passes;
-}
-
-/// Micro-batches that passes_of() has in flight at most.
-inline std::size_t most_in_flight(const Layout& layout, std::size_t stage, std::size_t micro_batches) {
-  return layout.one_forward_one_backward ? std::min(layout.pp - stage, micro_batches) : micro_batches;
-}
 
 /// Throws UsageError with one line when this model, batch and layout do not fit together.
 inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, std::size_t batch,

@@ -1,5 +1,5 @@
 #pragma once
-// The mitigation: one training step on many devices. Each rank has its place in the grid of layout.h: a slice of the
+// The mitigation: one training step on many devices. Each rank has its place in the grid of grid.h: a slice of the
 // model (its stage's layers, its part of each), a share of the batch (its replica's), and of the state what ZeRO
 // leaves.
 //
@@ -301,60 +301,21 @@ class RankTraining final : public Workload {
   std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
 };
 
+inline std::size_t micro_batches_of(const Job& job) { return job.batch / job.layout.dp / job.micro_batch; }
 /// The step of one rank as its prediction sees it.
 template <class T>
 nn::StepLevers levers_of(const Job& job, const RankCoordinates& place) {
-  const std::size_t micro_batches = job.batch / job.layout.dp / job.micro_batch;
-  const nn::Slice slice = slice_of(job.spec, job.layout, place);
-  return {.element_bytes = sizeof(T),
-          .sequences = job.micro_batch,
-          .seq = job.seq,
-          .form = job.form,
-          .micro_batches = micro_batches,
-          .in_flight = most_in_flight(job.layout, place.stage, micro_batches),
-          .slice = slice,
-          .replicas = job.layout.dp,
-          .zero = job.layout.zero};
+  return rank_levers(job.spec, job.layout, place, sizeof(T), job.micro_batch, micro_batches_of(job), job.seq, job.form);
 }
-
 /// Peak allocated bytes of a rank.
 template <class T>
 ByCategory predict_rank(const Job& job, const RankCoordinates& place) {
-  const nn::StepLevers levers = levers_of<T>(job, place);
-  ByCategory resident = nn::unit_state_bytes(job.spec, levers);
-  // The loss of all ranks that is shown, and where the head is, the loss.
-  resident[Category::workspace] = (levers.slice.has_head(job.spec) ? 2 : 1) * round_to_granule(sizeof(float));
-  return nn::walk_step(job.spec, levers, resident).at_peak;
+  return rank_bytes(job.spec, levers_of<T>(job, place));
 }
-
-/// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it. E P: all units' bytes; m:
-/// micro-batches; a ring of N sends (N − 1) / N of
-///
-///   replicas   DDP 2 E P   ZeRO-1 2 E P   ZeRO-2 (m + 1) E P   ZeRO-3 3 m E P, less m times the head's, which is used
-///              once
-///   parts      2 [rows, width] for each of a layer's 4 all-reduces, and for those of a layer that is computed again
-///   both ends  2 [vocabulary, width] of two
-/// and a stage sends [rows, width] to each neighbour.
+/// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it.
 template <class T>
 std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
-  const Layout& l = job.layout;
-  const nn::Slice slice = slice_of(job.spec, l, place);
-  const bool embeds = slice.embeds(), has_head = slice.has_head(job.spec);
-  const auto ring = [](std::uint64_t bytes, std::size_t n) { return bytes / n * (n - 1); };
-  const std::uint64_t m = job.batch / l.dp / job.micro_batch,
-                      residual = job.micro_batch * job.seq * job.spec.width * sizeof(T);
-  std::uint64_t sent = 0;
-  for (const UnitShape& unit : units_of(job.spec, slice, l.dp)) {
-    const std::uint64_t once = ring(unit.count * sizeof(T), l.dp);
-    // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
-    const bool used_once = unit.name == "head" || (unit.name == "token" && !job.spec.tied);
-    sent += l.zero < 2 ? 2 * once : l.zero == 2 ? (m + 1) * once : (used_once ? 2 : 3) * m * once;
-  }
-  const nn::Keep& keep = job.form.keep;  // a layer that is recomputed sums its parts once more, or twice
-  const std::size_t again = keep.layer ? !keep.middle : job.spec.bert() ? 2 : 1;
-  sent += m * slice.layers * (4 + again) * ring(2 * residual, l.tp);
-  if (job.spec.tied && embeds != has_head) sent += ring(2 * job.spec.vocabulary * job.spec.width * sizeof(T), 2);
-  return sent + m * residual * (!embeds + !has_head);
+  return sent_by_rank(job.spec, job.layout, place, levers_of<T>(job, place));
 }
 
 /// Operations of the matrix products that a rank has in a step (Variant::flops). A part has its share of each layer;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "harness/chapter.h"
+#include "nn/scheduled_step.h"
 #include "nn/step_walk.h"
 #include "nn/transformer.h"
 #include "nn/units.h"
@@ -100,69 +101,45 @@ class UnitGradients {
   std::vector<DeviceBuffer<T>> always_;  // of tensors
 };
 
+/// A unit's gradients come into being before its backward pass, and are handed over right after it.
+template <class T, class Used>
+struct UsedAtOnce {
+  UnitGradients<T>& gradients;
+  Used& used;
+  void begin(const std::string& unit) { gradients.make(unit); }
+  void end(const std::string& unit) { gradients.hand_over(unit, used); }
+};
+
 /// Forward and backward as chapter 04's checkpointed_step(), to the same bits, with this schedule. As soon as a unit's
 /// gradients are there, used(unit, gradients) gets them: to update the unit's weights, which nothing reads any more.
 template <class T, class Used>
 void step_in_backward(Context& context, nn::Transformer<T>& model, nn::TokenBatch batch, const nn::Schedule& schedule,
                       UnitGradients<T>& gradients, Used used, nn::StepOptions options = {},
                       const float* scale_on_device = nullptr) {
-  const std::size_t layers = model.spec().layers;
   struct Clear {
     UnitGradients<T>& gradients;
     ~Clear() { gradients.clear(); }
   } clear{gradients};
-  const auto layer = [](std::size_t l) { return "layer " + std::to_string(l + 1); };
-  std::vector<DeviceBuffer<T>> x(layers);
-  std::vector<nn::LayerActivations<T>> kept(layers);
-  typename nn::Transformer<T>::EmbeddingActivations embedding;
-  DeviceBuffer<T> residual;
-  {
-    const Phase phase(context.ledger(), "forward");
-    residual = model.embed(context, batch, embedding);
-    std::size_t l = 0;
-    for (const nn::Segment& segment : schedule)
-      for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
-        x[l] = std::move(residual);
-        const nn::Keep keep = segment.recompute ? nn::Keep{.layer = false} : segment.keep;
-        residual = model.forward_layer(context, l, batch, x[l].data(), keep, kept[l]);
-        if (segment.recompute && i > 0) x[l].reset();
-      }
-  }
+  UsedAtOnce<T, Used> units{gradients, used};
+  nn::ScheduledPass<T> pass(context, model, batch, schedule);
 
   const Phase phase(context.ledger(), "backward");
-  const auto make_head = [&] {
-    if (model.spec().tied) gradients.make("token");
-    gradients.make("head");
+  const auto begin_head = [&] {
+    if (model.spec().tied) units.begin("token");  // its gradient ends with the embedding's
+    units.begin("head");
   };
+  DeviceBuffer<T> residual;
   if (model.form().loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
-    make_head();
-    residual = model.head(context, batch, std::move(residual), options, scale_on_device);
+    begin_head();
+    residual = model.head(context, batch, pass.output(), options, scale_on_device);
   } else {
-    auto head = model.head_forward(context, batch, std::move(residual));
+    auto head = model.head_forward(context, batch, pass.output());
     model.cross_entropy(context, batch, head.logits.data(), options, scale_on_device);
-    make_head();
+    begin_head();
     residual = model.head_backward(context, std::move(head), options.accumulate);
   }
-  gradients.hand_over("head", used);
-  std::size_t end = layers;
-  for (std::size_t s = schedule.size(); s-- > 0;) {
-    const std::size_t first = end - schedule[s].layers;
-    if (schedule[s].recompute)  // forward again, up to the input of the segment's last layer
-      for (std::size_t l = first; l + 1 < end; ++l)
-        x[l + 1] = model.forward_layer(context, l, batch, x[l].data(), model.form().keep, kept[l]);
-    while (end > first) {
-      --end;
-      gradients.make(layer(end));
-      model.rebuild_layer(context, end, batch, x[end].data(), kept[end]);
-      model.backward_layer(context, end, batch, x[end].data(), std::move(kept[end]), residual, options.accumulate);
-      x[end].reset();
-      gradients.hand_over(layer(end), used);
-    }
-  }
-  if (!model.spec().tied) gradients.make("token");
-  gradients.make("embedding");
-  model.embed_backward(context, batch, std::move(embedding), std::move(residual), options.accumulate);
-  gradients.hand_over("token", used), gradients.hand_over("embedding", used);
+  units.end("head");
+  pass.backward(context, model, batch, std::move(residual), options.accumulate, units);
 }
 
 }  // namespace oomlab::optimizer_memory

@@ -67,7 +67,7 @@ struct ChapterOption {
   const char* word = "";
 };
 
-/// At most sixteen options of a chapter. Throws std::length_error for more.
+/// At most 24 options of a chapter. Throws std::length_error for more.
 class ChapterOptions {
  public:
   constexpr ChapterOptions() = default;
@@ -82,7 +82,7 @@ class ChapterOptions {
   constexpr std::size_t size() const { return count_; }
 
  private:
-  ChapterOption options_[16] = {};
+  ChapterOption options_[24] = {};
   std::size_t count_ = 0;
 };
 

@@ -134,6 +134,7 @@ packed = {str(path.relative_to(folder / "packed")) for path in (folder / "packed
 assert {"run", "kit.py", "bin/01_one", "bin/plan/02_two", "bin/memory_test", "chapters/01_one/tests/bytes.txt"} <= packed
 assert {"tests/memory/check_snapshot.py", "tests/memory/check_trace.py"} <= packed, "what memory_test calls"
 assert {"bin/bench_allocators", "bench/traces/bert_large.csv"} <= packed
+assert subprocess.run([folder / "packed/bench/report", ROOT / "bench/results/host", "-o", folder / "page.html"], capture_output=True).returncode == 0
 assert "bin/parity_test" not in packed
 assert bench.run("--kit", folder / "packed")[0] == 64, "not empty"
 

@@ -1,0 +1,70 @@
+"""Pictures of chapter 16: the ladder, and the frontier of all combinations of levers."""
+import re
+
+from .svg import WIDTH, Picture, Plot
+
+PLAN = "plan/16_bert_large.txt"
+COLOURS = {"baseline": "activations", "bit-equal": "parameters", "the same within rounding": "parameters"}
+LEVERS = r" +(\S+) GB +(\S+) ms  (.*)"
+
+
+def rungs(results):
+    """Name, GB and numbers of each row."""
+    rows = results.rows(PLAN, "GFLOP a step", r"(\S.*?) +(\d+\.\d+) GB +(\S+) % +(\S+) +(\S+ ms|-) +(\S+ \S+|-)   (.*)")
+    return [(name, float(gb), numbers) for name, gb, *_, numbers in rows]
+
+
+def model_of(results):
+    return re.search(r"^model (\S+), batch (\d+), seq (\d+)", results.text(PLAN), re.M).groups()
+
+
+def ladder(results):
+    rows = rungs(results)
+    model, batch, seq = model_of(results)
+    picture = Picture(f"The ladder: {model}, {batch} x {seq}", 88 + 40 * len(rows))
+    y = picture.legend(54, [("textbook", "activations"), ("same numbers", "parameters"), ("other numbers, by design", "optimizer")])
+    scale = (WIDTH - 32) / max(gb for _, gb, _ in rows)
+    for name, gb, numbers in rows:
+        y = picture.bar(y - 2, name, [(COLOURS.get(numbers, "optimizer"), gb)], scale, end=f"{gb:.2f} GB", height=10)
+    picture.desc = f"A bar for each row: peak of a training step of {model} with {batch} sequences of {seq}. " + "; ".join(f"{name}: {gb:.2f} GB, {numbers}" for name, gb, numbers in rows) + "."
+    return picture
+
+
+def frontier(results):
+    text = results.text(PLAN)
+    count, card = re.search(r"^(\d+) combinations on one device; .* per sequence on (.*) \(a bound\)", text, re.M).groups()
+    curves = [(title, colour, [(float(gb), float(ms)) for gb, ms, _ in results.rows(PLAN, title, LEVERS)])
+              for title, colour in (("the same numbers within rounding:", "parameters"), ("AdamW, some of it in 16 or 8 bits:", "optimizer"),
+                                    ("any optimizer:", "gradients"))]
+    elsewhere = results.rows(PLAN, "published elsewhere", r" +(\S+) GB +(-|\S+ ms)  (.*)")
+    team = [(float(gb), words) for gb, ms, words in elsewhere if ms == "-"]
+    others = [(float(gb), float(ms.split()[0]), words) for gb, ms, words in elsewhere if ms != "-"]
+    picture = Picture("What memory costs in time, all levers", 566)
+    y = picture.legend(54, [("AdamW in FP32, the same numbers", "parameters"), ("AdamW, some of it in 16 or 8 bits", "optimizer"), ("any optimizer", "gradients"),
+                            ("Hugging Face, V100, measured", "activations")])
+    plot = Plot(picture, (60, y + 18, 446, y + 330), (2.5, 300), (1, 28), log_x=True, log_y=True)
+    plot.ticks_y((1, 2, 4, 8, 16), lambda gb: f"{gb} GB")
+    plot.ticks_x((3, 10, 30, 100, 300), lambda ms: f"{ms} ms", "time per sequence, at least")
+    for gb, words in team:
+        plot.line([(2.5, gb), (300, gb)], "budget", dashed=True, wide=1.5)
+        picture.text(plot.X(9), plot.Y(gb) - 6, f"an article: {gb:.0f} GB", "budget")
+    for title, colour, points in curves:
+        steps = [(points[0][1], 28)]
+        for (gb, ms), (_, until) in zip(points, points[1:] + [(0, 300)]):
+            steps += [(ms, gb), (until, gb)]
+        plot.line(steps, colour)
+        for gb, ms in points:
+            plot.dot(ms, gb, colour, f"{gb:.2f} GB, {ms:.1f} ms")
+    for gb, ms, words in others:
+        plot.dot(ms, gb, "activations", f"{words}: {gb:.2f} GB, {ms:.0f} ms")
+    y = y + 396
+    for words in (f"{count} combinations; ours: exact bytes, and times that", f"no step on an {card} can undercut. Theirs: times",
+                  "measured, bytes with context and cache."):
+        picture.text(16, y, words, "faint")
+        y += 20
+    model, batch, seq = model_of(results)
+    said = [f"{title.rstrip(':')}: from {points[0][0]:.2f} GB at {points[0][1]:.1f} ms to {points[-1][0]:.2f} GB at {points[-1][1]:.1f} ms" for title, _, points in curves]
+    picture.desc = (f"Peak against the least time per sequence on an {card}, of {count} combinations of levers for {model}, {batch} x {seq}. " + "; ".join(said) +
+                    f". Dashed: an article's team, from {team[0][0]:.0f} GB to {team[1][0]:.0f} GB, without a batch or a time. Dots: Hugging Face's measured rows on a V100, "
+                    f"from {max(o[0] for o in others):.1f} GB to {min(o[0] for o in others):.1f} GB.")
+    return picture

@@ -1,0 +1,86 @@
+#pragma once
+// Folk advice about levers together, put to the test.
+
+#include "frontier.h"
+
+namespace oomlab::capstone {
+
+/// The textbook's FP32 step of BERT-large in sequences of 512 needs 22.0 GB with 13 of them.
+inline Work bert_large() { return {nn::parse_transformer("bert-large"), 13, 512, std::size_t(9e9), 0}; }
+inline double bert_large_gb(const char* row) {
+  return double(plan_of(bert_large(), levers_of_row(row)).peak.total()) / 1e9;
+}
+
+inline std::vector<Claim> claims_of() {
+  const std::string large = fmt::format("bert-large, batch {} x {}", bert_large().batch, bert_large().seq);
+  const std::string grid = fmt::format("{} models x {} cards x {} batches, seq 512 to 2,048", std::size(kGridModels),
+                                       std::size(kGridCards), std::size(kGridBatches));
+  const auto gb_of = [](const char* row) { return [=] { return std::optional(bert_large_gb(row)); }; };
+  const auto at_most_gb = [&](const char* text, const char* row, double gb) {
+    return Claim{.text = text,
+                 .what = fmt::format("GB at the peak of '{}'", row),
+                 .range = at_most(gb),
+                 .size = large,
+                 .at_size = gb_of(row)};
+  };
+  // What is left of the textbook's peak.
+  const auto left = [](const Results& r, const char* row) { return r.ratio(row, kTextbook, figures::peak); };
+  const auto share = [](const char* row) { return bert_large_gb(row) / bert_large_gb(kTextbook); };
+  const auto rescues = [](std::size_t row, std::size_t models) {
+    return [=] {
+      const auto levers = grid_levers();
+      return rescued(fits_with(levers.front().second), fits_with(levers[row].second), models);
+    };
+  };
+  constexpr std::size_t kFolk = 6, kAll = 12;  // rows of the grid: 8-bit and checkpoints; whatever fits best
+  return {
+      {.text = "BERT-large falls from 22 GB to 9 GB with AMP and checkpointing",  // article 32
+       .what = "GB at the peak of 'fp16, checkpoints', where the textbook's step in FP32 needs 22.0",
+       .range = at_most(9),
+       .size = large,
+       .at_size = gb_of(kArticle)},
+      at_most_gb("6 GB are enough for the same results within rounding", kMicro, 6.0),
+      at_most_gb("4 GB are enough with an 8-bit optimizer", kEight, 4.0),
+      at_most_gb("3.5 GB are enough with its step in the backward pass", kAtOnce, 3.5),
+      {.text = "BERT-large cannot be trained on a card with 12 GB",  // article 8
+       .what = fmt::format("GB at the peak of '{}', the least with the same results", kProcessor),
+       .range = at_least(12),
+       .size = large,
+       .at_size = gb_of(kProcessor)},
+      {.text = "GPT-3 cannot be trained on a card with 12 GB",  // article 8
+       .what = fmt::format("GB at the peak of '{}', the least of all", kHalfProcessor),
+       .range = at_least(12),
+       .size = "gpt3-175b, batch 1 x 2,048",
+       .at_size =
+           [] {
+             const Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
+             return std::optional(double(plan_of(gpt3, levers_of_row(kHalfProcessor)).peak.total()) / 1e9);
+           }},
+      {.text = "savings multiply",
+       .what = "peak of 'fp16, checkpoints' / what the shares that each leaves alone would give",
+       .range = between(0.95, 1.05),
+       .size = large,
+       .at_size = [=] { return ratio(share(kArticle), share(kHalf) * share(kCheckpoints)); },
+       .measure = [=](const Results& r) -> std::optional<double> {
+         const auto both = left(r, kArticle), half = left(r, kHalf), checkpoints = left(r, kCheckpoints);
+         return both && half && checkpoints ? ratio(*both, *half * *checkpoints) : std::nullopt;
+       }},
+      {.text = "quantisation and checkpointing make 80 % of out-of-memory errors go away",  // article 31
+       .what = "share of the cells that fail in FP32 which fit with 8-bit moments and every layer recomputed",
+       .range = at_least(0.8),
+       .size = grid,
+       .at_size = rescues(kFolk, std::size(kGridModels))},
+      {.text = "they do for models below half a billion parameters",
+       .what = "the same share, of bert-base, bert-large and gpt2",
+       .range = at_least(0.8),
+       .size = grid,
+       .at_size = rescues(kFolk, kSmallModels)},
+      {.text = "all levers of one card together make 80 % go away",
+       .what = "the same share, of all models, with whatever fits best",
+       .range = at_least(0.8),
+       .size = grid,
+       .at_size = rescues(kAll, std::size(kGridModels))},
+  };
+}
+
+}  // namespace oomlab::capstone

@@ -1,0 +1,76 @@
+#pragma once
+// A combination of levers at work. Each chapter's mitigation does its part: micro-batches (02), FP16 with a loss scale
+// (03), schedules (04), ranks (07), forms of a step (08), optimizers (13). The loop over layers is
+// nn/scheduled_step.h's for one rank, and chapter 07's for several.
+
+#include <memory>
+
+#include "../07_multi_gpu/trainer.h"
+#include "../13_optimizer_memory/training.h"
+#include "levers.h"
+
+namespace oomlab::capstone {
+
+using Text = std::shared_ptr<const data::TextSampler>;
+
+/// FP16: AdamW with FP32 master weights and a loss scale, which is decided on the device; micro-batches and a schedule.
+class ScaledTraining final : public Workload {
+ public:
+  ScaledTraining(Context& context, const Work& work, const Levers& levers, Text text)
+      : context_(context),
+        text_(std::move(text)),
+        model_(context, work.spec, train::kTextSeed),
+        optimizer_(context, model_.parameters(), {}, train::scaling_of(train::Precision::fp16)),
+        schedule_(schedule_of(work, levers)),
+        batch_(work.batch),
+        micro_batch_(micro_batch_of(work, levers)) {
+    model_.set_form(form_of(levers));
+  }
+
+  void step() override {
+    const data::TokenSamples samples = text_->samples(first_, batch_);
+    first_ += batch_;
+    for (std::size_t at = 0; at < batch_; at += micro_batch_)
+      checkpointing::checkpointed_step(context_, model_, train::upload(context_, samples, at, micro_batch_), schedule_,
+                                       optimizer_.scale_on_device(), {at > 0, samples.targets()});
+    optimizer_.step(context_);
+  }
+  std::size_t samples_per_step() const override { return batch_; }
+  double figure() override { return model_.loss(context_); }
+  std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
+
+ private:
+  Context& context_;
+  Text text_;
+  nn::Transformer<__half> model_;
+  nn::MixedAdamW<__half> optimizer_;
+  nn::Schedule schedule_;
+  std::size_t batch_, micro_batch_, first_ = 0;
+};
+
+/// One rank's training; see make_team() for several. Throws std::invalid_argument with refused()'s line, and
+/// OutOfMemory: nothing stays allocated.
+inline std::unique_ptr<Workload> make_training(Context& context, const Work& work, const Levers& levers, Text text) {
+  if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
+  if (levers.precision == Arithmetic::fp16)
+    return std::make_unique<ScaledTraining>(context, work, levers, std::move(text));
+  optimizer_memory::Task task{.spec = work.spec, .text = std::move(text), .batch = work.batch, .seq = work.seq};
+  task.request.micro_batches = micro_batches_of(work, levers);
+  task.form = form_of(levers);
+  task.schedule = schedule_of(work, levers);
+  const optimizer_memory::Recipe recipe{"", levers.precision == Arithmetic::bf16, levers.optimizer, levers.gradients};
+  return optimizer_memory::with_type_of(recipe, [&]<class T>(T) -> std::unique_ptr<Workload> {
+    return std::make_unique<optimizer_memory::Training<T>>(context, std::move(task), recipe);
+  });
+}
+
+/// Chapter 07's ranks. Throws as make_training().
+inline std::unique_ptr<Team> make_team(const Work& work, const Levers& levers, Text text) {
+  if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
+  multi_gpu::Job job{work.spec, std::move(text), levers.ranks, work.batch, micro_batch_of(work, levers),
+                     work.seq,  form_of(levers)};
+  if (levers.precision == Arithmetic::bf16) return std::make_unique<multi_gpu::Cluster<__nv_bfloat16>>(std::move(job));
+  return std::make_unique<multi_gpu::Cluster<float>>(std::move(job));
+}
+
+}  // namespace oomlab::capstone

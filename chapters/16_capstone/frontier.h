@@ -1,0 +1,228 @@
+#pragma once
+// All combinations of levers on one device: the least peak for each time, and where published figures lie beside it.
+// And whole grids of models, cards and batches: what fits before and after each lever.
+
+#include "ladder.h"
+
+namespace oomlab::capstone {
+
+// ------------------------------------------------------------------------------------------------------- frontier
+
+struct Point {
+  Levers levers;
+  double gb = 0, seconds = 0;
+};
+
+/// Every combination of levers on one device that makes sense, but for solved schedules and wide embeddings.
+template <class Visit>
+void visit_combinations(const Work& work, Visit visit) {
+  std::vector<std::size_t> micro_batches;
+  for (std::size_t n = 1; n <= work.batch; n *= 2)
+    if (work.batch % n == 0) micro_batches.push_back(n);
+  if (micro_batches.back() != work.batch) micro_batches.push_back(work.batch);
+  std::vector<std::size_t> segments{0, 1, 2, 3, checkpointing::root_of(work.spec.layers)};
+  std::sort(segments.begin(), segments.end());
+  segments.erase(std::unique(segments.begin(), segments.end()), segments.end());
+  using nn::AttentionForm, nn::LossForm;
+  using enum UpdateRule;
+  Levers l;
+  for (const Arithmetic precision : {Arithmetic::fp32, Arithmetic::fp16, Arithmetic::bf16})
+    for (const UpdateRule rule : {adamw, adamw8, adafactor, sgd})
+      for (const WeightForm weights : {WeightForm::stored, WeightForm::master, WeightForm::stochastic})
+        for (const GradientLife gradients :
+             {GradientLife::always, GradientLife::used_at_once, GradientLife::sent_to_host})
+          for (const std::size_t micro_batch : micro_batches) {
+            l.precision = precision, l.optimizer = {rule, weights}, l.gradients = gradients;
+            l.micro_batch = micro_batch == work.batch ? 0 : micro_batch;
+            l.recompute = 0;
+            if (!refused(work, l).empty()) continue;
+            for (const std::size_t segment : segments)
+              for (const AttentionForm attention :
+                   {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
+                for (const LossForm loss : {LossForm::full, LossForm::chunked})
+                  for (const bool lean : {false, true}) {
+                    Levers all = l;
+                    all.recompute = segment, all.attention = attention, all.loss = loss, all.lean = lean;
+                    if (refused(work, all).empty()) visit(all);
+                  }
+          }
+}
+
+/// AdamW in FP32, the same within rounding.
+inline bool same_numbers(const Work& work, const Levers& levers) {
+  return numbers_of(work, levers).kind != Agreement::Kind::differs_by_design;
+}
+
+/// AdamW with 16 or 8 bits here and there: no update that vanishes in rounding, and no other rule.
+inline bool adamw_in_fewer_bits(const Levers& levers) {
+  return (levers.optimizer.rule == UpdateRule::adamw || levers.optimizer.rule == UpdateRule::adamw8) &&
+         (levers.precision == Arithmetic::fp32 || levers.optimizer.weights != WeightForm::stored);
+}
+
+/// Of these, in the order of time, those that need less than all that are as fast or faster.
+inline std::vector<Point> least_of(std::vector<Point> points) {
+  std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
+    return a.seconds != b.seconds ? a.seconds < b.seconds : a.gb < b.gb;
+  });
+  std::vector<Point> least;
+  for (const Point& point : points)
+    if (least.empty() || point.gb < least.back().gb) least.push_back(point);
+  return least;
+}
+
+/// Peaks of BERT-large in sequences of 512 that others have published. Their times are measured, ours is a bound; their
+/// bytes are what nvidia-smi shows, context and cache included.
+struct Published {
+  const char* what;
+  double mib, samples_per_s;
+  std::size_t batch;
+};
+/// Hugging Face, documentation of Transformers 4.21, "Efficient training on a single GPU": one V100 with 16 GB.
+inline constexpr Published kHuggingFace[] = {{"fp32", 14949, 8.86, 4},
+                                             {"4 micro-batches", 8681, 7.75, 4},
+                                             {"4 micro-batches, checkpoints", 6775, 5.99, 4},
+                                             {"fp16", 13939, 18.64, 4},
+                                             {"fp16, 4 micro-batches, checkpoints", 7275, 10.09, 4},
+                                             {"the same, 8-bit Adam", 5363, 10.35, 4}};
+/// An article's team: from ... to, on one A100, AMP and checkpointing; batch and time are not given.
+inline constexpr double kArticleFromGb = 22, kArticleToGb = 9;
+
+inline void show_frontier(Report& report, const Work& work) {
+  const Card& card = card_of(report.config());
+  std::vector<Point> all, adamw, same;
+  visit_combinations(work, [&](const Levers& levers) {
+    const Plan plan = plan_of(work, levers);
+    const auto seconds = least_seconds(card, levers, plan);
+    if (!seconds) return;
+    all.push_back({levers, double(plan.peak.total()) / 1e9, *seconds});
+    if (adamw_in_fewer_bits(levers)) adamw.push_back(all.back());
+    if (same_numbers(work, levers)) same.push_back(all.back());
+  });
+  if (all.empty()) return;
+  report.line(fmt::format(
+      "{} combinations on one device; peak, and least time per sequence on {} (a bound):", all.size(), card.title));
+  for (const auto& [title, points] : {std::pair("the same numbers within rounding:", least_of(std::move(same))),
+                                      std::pair("AdamW, some of it in 16 or 8 bits:", least_of(std::move(adamw))),
+                                      std::pair("any optimizer:", least_of(std::move(all)))}) {
+    report.line(title);
+    for (const Point& point : points)
+      report.line(fmt::format("  {:>8.3f} GB  {:>9.4f} ms  {}", point.gb, 1e3 * point.seconds / double(work.batch),
+                              options_of(point.levers)));
+  }
+  report.line("");
+  if (work.spec.name != "bert-large" || work.seq != 512) return;
+  report.line("published elsewhere, BERT-large at 512:");
+  report.line(
+      fmt::format("  {:>8.3f} GB          -  an article's team, before: batch and time are not given", kArticleFromGb));
+  report.line(fmt::format("  {:>8.3f} GB          -  the same with AMP and checkpointing, on one A100", kArticleToGb));
+  for (const Published& p : kHuggingFace)
+    report.line(fmt::format("  {:>8.3f} GB  {:>9.4f} ms  Hugging Face, V100, batch {}: {}", p.mib * 1048576 / 1e9,
+                            1e3 / p.samples_per_s, p.batch, p.what));
+  report.line(
+      "(Theirs are measured: times of a V100, and bytes as nvidia-smi shows them, context and cache included.)");
+  report.line("");
+}
+
+// ------------------------------------------------------------------------------------ models x cards x batches
+
+/// What people train, and on what: every model with its usual sequence, every batch, every size of a card.
+struct GridModel {
+  const char* name;
+  std::size_t seq;
+};
+inline constexpr GridModel kGridModels[] = {{"bert-base", 512},     {"bert-large", 512},    {"gpt2", 1024},
+                                            {"llama-3.2-1b", 2048}, {"qwen2.5-7b", 2048},   {"mistral-7b", 2048},
+                                            {"llama-3.1-8b", 2048}, {"llama-3.1-70b", 2048}};
+inline constexpr double kGridCards[] = {8, 12, 16, 24, 48, 80};  // GB
+inline constexpr std::size_t kGridBatches[] = {1, 2, 4, 8, 16, 32, 64};
+inline constexpr std::size_t kGridCells = std::size(kGridModels) * std::size(kGridCards) * std::size(kGridBatches);
+
+/// Whether a card has room, a twentieth of it left for context and libraries.
+inline bool fits(double card_gb, std::size_t bytes) { return double(bytes) <= 0.95e9 * card_gb; }
+
+/// What fits of one column of the grid: bits, by model, batch and card.
+using Fits = std::vector<bool>;
+/// With these levers; of several, with any.
+inline Fits fits_with(const std::vector<Levers>& any) {
+  Fits result;
+  for (const GridModel& model : kGridModels) {
+    Work work{nn::parse_transformer(model.name), 1, model.seq};
+    for (const std::size_t batch : kGridBatches) {
+      work.batch = batch;
+      std::size_t least = SIZE_MAX;
+      for (const Levers& levers : any) least = std::min(least, plan_of(work, levers).peak.total());
+      for (const double card : kGridCards) result.push_back(fits(card, least));
+    }
+  }
+  return result;
+}
+inline std::size_t count_of(const Fits& fits) { return std::size_t(std::count(fits.begin(), fits.end(), true)); }
+
+/// One lever after the other, as the grid shows them.
+inline std::vector<std::pair<std::string, std::vector<Levers>>> grid_levers() {
+  Levers plain, half{.precision = Arithmetic::bf16}, checkpoints{.recompute = 1}, eight;
+  half.optimizer.weights = WeightForm::master;
+  eight.optimizer.rule = UpdateRule::adamw8;
+  Levers micro{.micro_batch = 1}, folk = checkpoints, amp = half;
+  folk.optimizer = eight.optimizer, amp.recompute = 1;
+  const Levers lean = levers_of_row(kLeanRow), at_once = levers_of_row(kAtOnce), least = levers_of_row(kLeast);
+  Levers lean_micro = lean, eight_micro = levers_of_row(kEight), least_micro = least;
+  lean_micro.micro_batch = eight_micro.micro_batch = least_micro.micro_batch = 1;
+  eight_micro.recompute = 1, least_micro.gradients = GradientLife::always;
+  const Levers processor = levers_of_row(kHalfProcessor);
+  return {{"textbook, fp32", {plain}},
+          {"bf16, master copy", {half}},
+          {"checkpoints", {checkpoints}},
+          {"8-bit moments", {eight}},
+          {"micro-batches of 1", {micro}},
+          {"bf16, checkpoints", {amp}},
+          {"8-bit, checkpoints", {folk}},
+          {"lean, checkpoints", {lean}},
+          {"the same in micro-batches", {lean_micro}},
+          {"and 8-bit", {eight_micro}},
+          {"or 8-bit, in backward", {eight_micro, at_once}},
+          {"or bf16, 8-bit, stochastic", {eight_micro, at_once, least, least_micro}},
+          {"or bf16, processor", {eight_micro, at_once, least, least_micro, processor}}};
+}
+
+inline constexpr std::size_t kCellsOfModel = std::size(kGridCards) * std::size(kGridBatches);
+/// The models with less than half a billion parameters come first.
+inline constexpr std::size_t kSmallModels = 3;
+
+/// The share of what fails before that fits after, in the first `models` of the grid.
+inline std::optional<double> rescued(const Fits& before, const Fits& after,
+                                     std::size_t models = std::size(kGridModels)) {
+  std::size_t failed = 0, mended = 0;
+  for (std::size_t i = 0; i < std::min(before.size(), models * kCellsOfModel); ++i)
+    if (!before[i]) ++failed, mended += after[i];
+  return ratio(double(mended), double(failed));
+}
+
+inline void show_grid(Report& report) {
+  const auto levers = grid_levers();
+  const Fits before = fits_with(levers.front().second);
+  report.line(fmt::format("what fits of {} models x {} cards x {} batches ({} cells), in one step:",
+                          std::size(kGridModels), std::size(kGridCards), std::size(kGridBatches), kGridCells));
+  std::string head = fmt::format("{:<28} {:>5} {:>6} {:>8}  ", "", "fit", "OOM", "rescued");
+  for (const GridModel& model : kGridModels) head += fmt::format(" {:>13}", model.name);
+  report.line(head);
+  for (const auto& [name, any] : levers) {
+    const Fits now = fits_with(any);
+    const std::size_t fit = count_of(now), of_model = kCellsOfModel;
+    std::string line = fmt::format("{:<28} {:>5} {:>6} {:>6.1f} %  ", name, fit, kGridCells - fit,
+                                   100 * rescued(before, now).value_or(0));
+    for (std::size_t m = 0; m < std::size(kGridModels); ++m)
+      line += fmt::format(" {:>10}/{}",
+                          std::count(now.begin() + std::ptrdiff_t(m * of_model),
+                                     now.begin() + std::ptrdiff_t((m + 1) * of_model), true),
+                          of_model);
+    report.line(line);
+  }
+  report.line(
+      "(cards of 8, 12, 16, 24, 48 and 80 GB, a twentieth of each left for context and libraries; batches 1 to 64;");
+  report.line(
+      " sequences of 512 in bert, 1,024 in gpt2, 2,048 in the others. Rescued: of what fails in the first row.)");
+  report.line("");
+}
+
+}  // namespace oomlab::capstone

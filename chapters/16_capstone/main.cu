@@ -1,0 +1,107 @@
+// Chapter 16, the capstone: every lever of the course in one program.
+//
+// The problem   BERT-large, 13 sequences of 512, in FP32 as textbooks have it: 22.0 GB.
+// The idea      Each chapter's lever takes its bytes out of the same step. Which ones are worth pulling after the
+//               others? The answer is a ladder, each rung with what it needs, what it costs, and whether the numbers
+//               are still the same.
+// The bytes     state: parameters x (weight + gradient + optimizer). Activations: layers x what each keeps, and the
+//               fullest moment. The closed form of a combination is one walk through its step (levers.h).
+// Run it        build/host/bin/16_capstone
+//               build/host/bin/16_capstone --plan --model bert-large
+//               build/host/bin/16_capstone --plan --model llama-3.1-8b --precision bf16 --attention tiled --loss
+//               chunked
+//               --lean --checkpoint 1 --optimizer adamw8 --weights stochastic --in-backward
+
+#include "claims.h"
+
+namespace oomlab::capstone {
+namespace {
+
+// Operations that the host runtime counts, too. Fused attention has kernels of its own, and a part tiles of its own.
+std::optional<double> counted_flops(const Work& work, const Levers& levers) {
+  if (levers.attention == nn::AttentionForm::fused) return std::nullopt;
+  if (levers.attention == nn::AttentionForm::tiled && levers.ranks.tp > 1) return std::nullopt;
+  return plan_of(work, levers).price.flops;
+}
+
+Chapter declare(const Config& config) {
+  const Work work = work_of(config);
+  const std::vector<Row> rows = rows_of(config);
+  const Text text = std::make_shared<const data::TextSampler>(train::text_for(config, work.spec, /*ragged=*/false));
+
+  Chapter chapter{.title = "the capstone", .variants = {}, .claims = claims_of(), .after = {}};
+  for (const Row& row : rows) {
+    const Levers levers = row.levers;
+    const auto with = [=](std::size_t batch) { return with_batch(work, levers, batch); };
+    Variant variant{.name = row.name,
+                    .batch = config.batch,
+                    .predicted = [=](std::size_t batch) { return plan_of(with(batch), levers).peak; },
+                    .agreement = numbers_of(work, levers),
+                    .make = {},
+                    .flops = [=](std::size_t batch) { return counted_flops(with(batch), levers); },
+                    .arithmetic = levers.precision};
+    if (levers.ranks.ranks() > 1) {
+      variant.ranks = int(levers.ranks.ranks());
+      variant.team = [=](std::size_t batch) { return make_team(with(batch), levers, text); };
+      variant.flops = {};
+      chapter.ranks_asked_with = "--tp x --pp x --dp";
+    } else {
+      variant.make = [=](Context& context, std::size_t batch) {
+        return make_training(context, with(batch), levers, text);
+      };
+    }
+    chapter.variants.push_back(std::move(variant));
+  }
+  chapter.after = [=](const Results& results, Report& report) {
+    show_ladder(results, report, work, rows);
+    if (!report.config().plan || levers_of(report.config().options)) return;
+    show_frontier(report, work);
+    show_grid(report);
+  };
+  return chapter;
+}
+
+}  // namespace
+}  // namespace oomlab::capstone
+
+int main(int argc, char** argv) {
+  using oomlab::Defaults;
+  using namespace oomlab::capstone;
+  using namespace oomlab::train;
+  constexpr std::size_t kMiB = std::size_t(1) << 20;
+  const Defaults huge{.batch = 1, .steps = 2, .budget = 24 * 1024 * kMiB, .options = {{kSeq, 2048}}};
+  const Defaults large{.batch = 13,
+                       .steps = 2,
+                       .budget = std::size_t(9e9),
+                       .options = {{kSeq, 512}},
+                       .published_models = kLargeTextModels,
+                       .published = &huge};
+  using oomlab::multi_gpu::kDp, oomlab::multi_gpu::kPp, oomlab::multi_gpu::kTp, oomlab::multi_gpu::kZero;
+  const Defaults full{.model = "bert:4-4-128",
+                      .batch = 13,
+                      .steps = 6,
+                      .budget = 28 * kMiB,
+                      .options = {{kSeq, 96},
+                                  kText,
+                                  kModelConfig,
+                                  kMicroBatch,
+                                  kPrecision,
+                                  kAttention,
+                                  kLoss,
+                                  kLean,
+                                  kCheckpoint,
+                                  kOptimizer,
+                                  kWeights,
+                                  kInBackward,
+                                  kOffload,
+                                  kWideEmbeddings,
+                                  kTp,
+                                  kPp,
+                                  kDp,
+                                  kZero},
+                      .models = kTextModels,
+                      .published_models = "gpt2 bert-base bert-large",
+                      .published = &large};
+  const Defaults quick{.model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = kMiB * 6 / 5, .options = {{kSeq, 32}}};
+  return oomlab::run_chapter(argc, argv, full, quick, declare);
+}

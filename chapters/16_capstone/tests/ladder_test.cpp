@@ -1,0 +1,231 @@
+// What a combination costs. The ladder: its bytes at BERT-large, its losses on a small one. The frontier, and the grid
+// of cards.
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <set>
+
+#include "../../../tests/nn/device.h"
+#include "claims.h"
+
+namespace {
+
+using namespace oomlab;
+using namespace oomlab::capstone;
+using namespace oomlab::test;
+
+TEST(Price, OfAnOffloadIsWhatTheProcessorMoves) {
+  Levers levers;
+  levers.gradients = GradientLife::sent_to_host;
+  for (const char* model : {"bert:3-2-48", "gpt:2-2-32", "llama:2-4-2-64-172"}) {
+    const Work work{nn::parse_transformer(model), 1, 16};
+    const auto bytes = optimizer_memory::ProcessorAdamW<float>::predicted(work.spec);
+    const Price price = plan_of(work, levers).price;
+    EXPECT_EQ(price.pinned_bytes, bytes.pinned) << model;
+    EXPECT_EQ(price.bus_bytes, double(bytes.moved - work.spec.parameters() * sizeof(float))) << model;  // down
+  }
+}
+
+TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
+  const Card& card = *find_card("a100-80gb");
+  const Work work{nn::parse_transformer("bert-large"), 8, 128};
+  Levers levers{.precision = Arithmetic::bf16};
+  levers.optimizer.weights = WeightForm::master;
+  levers.gradients = GradientLife::sent_to_host;
+  const Plan offload = plan_of(work, levers);
+  EXPECT_GE(least_seconds(card, levers, offload), offload.price.bus_bytes / 63e9);
+  levers.gradients = GradientLife::always, levers.ranks = {.dp = 8, .zero = 3}, levers.micro_batch = 1;
+  const Plan ranks = plan_of(work, levers);
+  EXPECT_GT(ranks.price.link_bytes, 5.0 * double(work.spec.parameters()));
+  EXPECT_GE(least_seconds(card, levers, ranks), ranks.price.link_bytes / 900e9);
+  EXPECT_FALSE(least_seconds(*find_card("v100-16gb"), levers, ranks));  // has no bf16
+  // A part of a layer computes its share: of tiled attention no more than is certain.
+  levers.ranks = {.tp = 4}, levers.micro_batch = 0;
+  const double whole =
+      plan_of({work.spec, 8, 128}, {.precision = Arithmetic::bf16, .optimizer = levers.optimizer}).price.flops;
+  const double part = plan_of(work, levers).price.flops;
+  EXPECT_GT(part, whole / 4);
+  EXPECT_LT(part, whole / 2);  // the head is whole on each
+  levers.attention = nn::AttentionForm::tiled;
+  EXPECT_LT(plan_of(work, levers).price.flops, part);
+  EXPECT_GT(plan_of(work, levers).price.flops, 0.8 * part);
+}
+
+// ------------------------------------------------------------------------------------------------------- ladder
+
+TEST(Ladder, IsAsLowAsItSays) {
+  EXPECT_NEAR(bert_large_gb(kTextbook), 22.0, 0.05);
+  const std::pair<const char*, double> most[] = {{kArticle, 9.0},   {kCheckpoints, 9.0}, {kSolvedRow, 9.0},
+                                                 {kMicro, 6.0},     {kEight, 4.0},       {kAtOnce, 3.5},
+                                                 {kProcessor, 3.0}, {kLeast, 2.0},       {kHalfProcessor, 1.5}};
+  for (const auto& [row, gb] : most) EXPECT_LE(bert_large_gb(row), gb) << row;
+  const Work work = bert_large();
+  for (const char* row : {kLeanRow, kMicro, kProcessor}) EXPECT_TRUE(same_numbers(work, levers_of_row(row))) << row;
+  EXPECT_EQ(numbers_of(work, levers_of_row(kCheckpoints)).kind, Agreement::Kind::bit_equal);
+}
+
+TEST(Ladder, EachRowsCommandIsRun) {  // as a plan, by tests/bytes.txt
+  std::ifstream file(OOMLAB_CHAPTER "/tests/bytes.txt");
+  const std::string lines{std::istreambuf_iterator<char>(file), {}};
+  for (const Row& row : ladder()) {
+    const std::string command = command_of("--model bert-large", bert_large(), row.levers);
+    EXPECT_NE(lines.find("plan: " + command.substr(command.find("--model")) + "\n"), std::string::npos) << command;
+  }
+}
+
+TEST(Ladder, ASolvedScheduleFitsAndIsNoMoreThanEveryLayer) {
+  Work work{nn::parse_transformer("bert:12-4-64"), 4, 32};
+  for (const GradientLife life : {GradientLife::always, GradientLife::used_at_once, GradientLife::sent_to_host}) {
+    Levers kept = levers_of_row(kLeanRow), every = kept, solved = levers_of_row(kSolvedRow);
+    kept.gradients = every.gradients = solved.gradients = life;
+    kept.recompute = 0, every.recompute = 1;
+    const Plan most = plan_of(work, kept), least = plan_of(work, every);
+    double before = least.price.flops;
+    for (int eighths = 1; eighths <= 8; ++eighths) {
+      work.budget = least.peak.total() + (most.peak.total() - least.peak.total()) * std::size_t(eighths) / 8;
+      const Plan plan = plan_of(work, solved);
+      EXPECT_LE(plan.peak.total(), work.budget) << int(life) << " " << eighths;
+      EXPECT_LE(plan.price.flops, before) << int(life) << " " << eighths;
+      before = plan.price.flops;
+      Work more = work;  // the workspace is taken off the budget
+      more.workspace = (most.peak.total() - least.peak.total()) / 3;
+      more.budget += more.workspace;
+      EXPECT_EQ(schedule_of(more, solved), plan.schedule) << int(life) << " " << eighths;
+    }
+    EXPECT_EQ(before, most.price.flops) << int(life);
+  }
+}
+
+std::vector<double> losses_of(const Work& work, const Levers& levers, std::size_t steps, std::uint64_t& weights) {
+  const Text text = std::make_shared<data::TextSampler>(train::text_for(work.spec, work.seq, /*ragged=*/false));
+  Device device;
+  const auto training = make_training(device.context, work, levers, text);
+  std::vector<double> losses;
+  for (std::size_t step = 0; step < steps; ++step) {
+    training->step();
+    losses.push_back(training->figure());
+  }
+  weights = training->fingerprint();
+  return losses;
+}
+
+TEST(Ladder, LossesAreAsClaimedOver20Steps) {
+  Work work{nn::parse_transformer("bert:2-2-32"), 4, 24};
+  work.budget = plan_of(work, levers_of_row(kLeanRow)).peak.total() * 11 / 10;  // so that some is recomputed
+  std::uint64_t first = 0, weights = 0;
+  const std::vector<double> baseline = losses_of(work, {}, 20, first);
+  EXPECT_LT(baseline.back(), baseline.front());
+  for (const Row& row : ladder()) {
+    const std::vector<double> losses = losses_of(work, row.levers, 20, weights);
+    double off = 0;
+    for (std::size_t i = 0; i < 20; ++i) off = std::max(off, std::fabs(losses[i] / baseline[i] - 1));
+    std::printf("%-26s %.2e off\n", row.name.c_str(), off);
+    const Agreement numbers = numbers_of(work, row.levers);
+    switch (numbers.kind) {
+      case Agreement::Kind::bit_equal:
+        EXPECT_EQ(losses, baseline) << row.name;
+        EXPECT_EQ(weights, first) << row.name;
+        break;
+      case Agreement::Kind::within_tolerance:
+        EXPECT_LE(off, numbers.tolerance) << row.name;
+        EXPECT_GT(off, 0) << row.name;
+        break;
+      case Agreement::Kind::differs_by_design:
+        EXPECT_LE(off, 5e-3) << row.name;
+        EXPECT_NE(weights, first) << row.name;
+        break;
+    }
+  }
+}
+
+TEST(Numbers, AreAsSaid) {
+  Work work{nn::parse_transformer("bert:3-2-32"), 4, 96};  // more than a tile of attention
+  work.budget = plan_of(work, {}).peak.total() * 9 / 10;
+  std::uint64_t first = 0, weights = 0;
+  const std::vector<double> baseline = losses_of(work, {}, 4, first);
+  const std::pair<Levers, bool> each[] = {
+      {{.recompute = 1}, true},
+      {{.recompute = 2}, true},
+      {{.solved = true}, true},
+      {{.gradients = GradientLife::used_at_once}, true},
+      {{.gradients = GradientLife::sent_to_host}, true},
+      {{.micro_batch = 1}, false},
+      {{.micro_batch = 4}, true},
+      {{.attention = nn::AttentionForm::tiled}, false},
+      {{.attention = nn::AttentionForm::fused}, false},
+      {{.loss = nn::LossForm::chunked}, false},
+      {{.lean = true}, false},
+  };
+  for (const auto& [levers, same] : each) {
+    const Agreement numbers = numbers_of(work, levers);
+    EXPECT_EQ(numbers.kind == Agreement::Kind::bit_equal, same) << options_of(levers);
+    const std::vector<double> losses = losses_of(work, levers, 4, weights);
+    EXPECT_EQ(weights == first, same) << options_of(levers);
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(losses[i], baseline[i], kRounding * baseline[i]);
+  }
+}
+
+TEST(Numbers, MicroBatchesInFp16AreTheWholeBatch) {
+  const Work work{nn::parse_transformer("gpt:2-2-32"), 6, 24};
+  Levers whole{.precision = Arithmetic::fp16}, micro;
+  whole.optimizer.weights = WeightForm::master;
+  micro = whole;
+  micro.micro_batch = 2, micro.recompute = 1, micro.lean = true;
+  std::uint64_t weights = 0;
+  const std::vector<double> a = losses_of(work, whole, 10, weights), b = losses_of(work, micro, 10, weights);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(b[i], a[i], 5e-3 * a[i]) << i;
+  EXPECT_LT(b.back(), b.front());
+}
+
+// ------------------------------------------------------------------------------------------ frontier and grid
+
+TEST(Frontier, NoCombinationIsBothFasterAndSmaller) {
+  const Work work{nn::parse_transformer("bert:4-2-32"), 4, 32};
+  const Card& card = *find_card("a100-80gb");
+  std::vector<Point> all;
+  std::set<std::string> words;
+  visit_combinations(work, [&](const Levers& levers) {
+    EXPECT_TRUE(refused(work, levers).empty());
+    words.insert(options_of(levers));
+    const Plan plan = plan_of(work, levers);
+    all.push_back({levers, double(plan.peak.total()) / 1e9, *least_seconds(card, levers, plan)});
+  });
+  EXPECT_EQ(words.size(), all.size());  // each once
+  EXPECT_GT(all.size(), 1000u);
+  const std::vector<Point> least = least_of(all);
+  ASSERT_FALSE(least.empty());
+  for (const Point& point : all) {
+    bool covered = false;
+    for (const Point& l : least) covered = covered || (l.seconds <= point.seconds && l.gb <= point.gb);
+    EXPECT_TRUE(covered) << options_of(point.levers);
+  }
+  for (std::size_t i = 1; i < least.size(); ++i) {
+    EXPECT_LT(least[i].gb, least[i - 1].gb);
+    EXPECT_GT(least[i].seconds, least[i - 1].seconds);
+  }
+}
+
+TEST(Grid, CountsWhatFits) {
+  const Fits plain = fits_with({Levers{}});
+  ASSERT_EQ(plain.size(), kGridCells);
+  // By hand: FP32 with AdamW is 16 bytes per parameter, so no 7B model fits 80 GB, and bert-base at batch 1 fits 8 GB.
+  EXPECT_TRUE(plain[0]);
+  EXPECT_EQ(std::count(plain.begin() + 42 * 4, plain.end(), true), 0);
+  const Work large{nn::parse_transformer("bert-large"), 8, 512};  // batch 8: 15.6 GB
+  const std::size_t peak = plan_of(large, {}).peak.total();
+  for (std::size_t card = 0; card < std::size(kGridCards); ++card)
+    EXPECT_EQ(plain[42 + 3 * 6 + card], double(peak) <= 0.95e9 * kGridCards[card]) << card;
+  Fits before = plain;
+  for (const auto& [name, any] : grid_levers()) {
+    const Fits now = fits_with(any);
+    EXPECT_GE(count_of(now), count_of(plain)) << name;
+    if (name.starts_with("or ")) {  // with one more to choose from nothing fits worse
+      for (std::size_t i = 0; i < now.size(); ++i) EXPECT_GE(now[i], before[i]) << name;
+    }
+    before = now;
+  }
+  EXPECT_EQ(rescued({false, false, true, false}, {true, false, true, false}), std::optional(1.0 / 3));
+}
+
+}  // namespace

@@ -1,7 +1,7 @@
 """Across chapters, for bench/report: what each chapter's mitigation makes of its peak, and two machines side by side."""
 import re
 
-from report_pictures import escape, percent
+from report_pictures import axis, escape, percent
 from results_files import MITIGATIONS, format_bytes
 
 
@@ -22,6 +22,10 @@ def pair(result):
 
 def speed(before, after):
     return after.rate[1] / before.rate[1] if before.rate and after.rate and before.rate[1] else None
+
+
+def shares(_):
+    return [(n, f"{n} %") for n in (0, 25, 50, 75, 100)]
 
 
 def ladder(sides):
@@ -50,10 +54,9 @@ def ladder(sides):
             cells.append((chapter + quick, *([side.name] if len(sides) > 1 else []), before.name, after.name, format_bytes(before.peak), format_bytes(after.peak),
                           f"{1 - after.peak / before.peak:.0%}", f"x {ratio:.2f}" if ratio else "-"))
     head = ("chapter", *(["on"] if len(sides) > 1 else []), "from", "to", "peak before", "after", "saved", "speed")
-    scale = "".join(f'<span style="left:{n}%">{n} %</span>' for n in (0, 25, 50, 75, 100))
     return ('<h2 id="ladder">The ladder: what each chapter brings</h2><p class="soft">Of a chapter\'s peak before its mitigation (the whole bar) the green part is left with it; '
             'dashed: the budget. Models and budgets differ from chapter to chapter, so compare shares, not bytes.</p>'
-            f'<div class="rows two ladder">{"".join(rows)}<div class="blank"></div><div class="axis" aria-hidden="true">{scale}</div></div>'
+            f'<div class="rows two ladder">{"".join(rows)}<div class="blank"></div>{axis(100, shares)}</div>'
             f'<details><summary>The same as a table</summary>{grid(head, cells)}</details>')
 
 

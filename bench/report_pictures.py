@@ -39,7 +39,7 @@ def plain(most):
 
 def axis(most, marked=ticks):
     """The scale below bars that are `most` wide."""
-    marks = "".join(f'<span style="left:{percent(value, most)}">{words}</span>' for value, words in marked(most))
+    marks = "".join(f'<span{" class=last" if value > 0.85 * most else ""} style="left:{percent(value, most)}">{words}</span>' for value, words in marked(most))
     return f'<div class="axis" aria-hidden="true">{marks}</div>'
 
 

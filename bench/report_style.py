@@ -31,7 +31,7 @@ nav ul { columns: 20rem; padding-left: 1.2rem; }
 .axis span { position: absolute; top: 0.1rem; transform: translateX(-50%); white-space: nowrap; }
 .axis span:first-child { transform: none; }
 .axis span::before { content: ""; position: absolute; top: -0.1rem; left: 50%; height: 0.25rem; border-left: 1px solid var(--soft); }
-.axis span:first-child::before { left: 0; } .ladder .axis span:last-child { transform: translateX(-100%); } .ladder .axis span:last-child::before { left: 100%; }
+.axis span:first-child::before { left: 0; } .axis .last { transform: translateX(-100%); } .axis .last::before { left: 100%; }
 .plot { position: relative; height: 1.5rem; background: var(--band); }
 .plot .bar { position: absolute; inset: 0 auto 0 0; display: flex; }
 .plot .bar span { display: block; height: 100%; }

@@ -25,7 +25,7 @@ def size(count):
 
 def width_of(words, height):
     """About how wide words are; a little more than in the fonts that browsers have for sans-serif."""
-    return sum(0.32 if c in " .,:;il|()'" else 0.9 if c in "mwMW@" else 0.68 if c.isupper() else 0.57 for c in words) * height
+    return sum(0.32 if c in " .,:;il|()'" else 0.9 if c in "mwMW@+" else 0.68 if c.isupper() else 0.57 for c in words) * height
 
 
 class Picture:

@@ -43,12 +43,12 @@ inline std::vector<Claim> claims_of() {
       at_most_gb("4 GB are enough with an 8-bit optimizer", kEight, 4.0),
       at_most_gb("3.5 GB are enough with its step in the backward pass", kAtOnce, 3.5),
       {.text = "BERT-large cannot be trained on a card with 12 GB",  // article 8
-       .what = fmt::format("GB at the peak of '{}', the least with the same results", kProcessor),
+       .what = fmt::format("GB at the peak of '{}', with the same results within rounding", kProcessor),
        .range = at_least(12),
        .size = large,
        .at_size = gb_of(kProcessor)},
       {.text = "GPT-3 cannot be trained on a card with 12 GB",  // article 8
-       .what = fmt::format("GB at the peak of '{}', the least of all", kHalfProcessor),
+       .what = fmt::format("GB at the peak of '{}', 16 bits and the state in host memory", kHalfProcessor),
        .range = at_least(12),
        .size = "gpt3-175b, batch 1 x 2,048",
        .at_size =
@@ -70,7 +70,7 @@ inline std::vector<Claim> claims_of() {
        .range = at_least(0.8),
        .size = grid,
        .at_size = rescues(kFolk, std::size(kGridModels))},
-      {.text = "they do for models below half a billion parameters",
+      {.text = "8-bit moments and checkpointing do so for models below half a billion parameters",
        .what = "the same share, of bert-base, bert-large and gpt2",
        .range = at_least(0.8),
        .size = grid,

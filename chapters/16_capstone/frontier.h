@@ -201,7 +201,7 @@ inline std::optional<double> rescued(const Fits& before, const Fits& after,
 inline void show_grid(Report& report) {
   const auto levers = grid_levers();
   const Fits before = fits_with(levers.front().second);
-  report.line(fmt::format("what fits of {} models x {} cards x {} batches ({} cells), in one step:",
+  report.line(fmt::format("what fits of {} models x {} cards x {} batches ({} cells), a training step each:",
                           std::size(kGridModels), std::size(kGridCards), std::size(kGridBatches), kGridCells));
   std::string head = fmt::format("{:<28} {:>5} {:>6} {:>8}  ", "", "fit", "OOM", "rescued");
   for (const GridModel& model : kGridModels) head += fmt::format(" {:>13}", model.name);

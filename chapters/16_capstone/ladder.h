@@ -13,7 +13,7 @@ inline constexpr Option<std::string> kCheckpoint{
 inline constexpr Option<std::string> kOptimizer{"optimizer", "adamw, adamw8 (moments in 8 bits), adafactor or sgd",
                                                 "adamw adamw8 adafactor sgd"};
 inline constexpr Option<std::string> kWeights{
-    "weights", "Of 16 bits: master (an FP32 copy), stochastic (rounded at random) or stored",
+    "weights", "How 16-bit weights are updated: master (an FP32 copy), stochastic or stored (rounded at random, to nearest)",
     "stored master stochastic"};
 inline constexpr Option<bool> kInBackward{"in-backward", "Each gradient is used and freed in the backward pass"};
 inline constexpr Option<bool> kOffload{"offload", "The processor updates the weights, from a state in host memory"};
@@ -27,7 +27,7 @@ inline std::size_t checkpoint_of(const std::string& word) {
   return layers;
 }
 
-/// The levers that the options name; nothing when they name none. Throws UsageError for a word that is none.
+/// The levers that the options name; nothing when they name none. Throws UsageError for a value that is not allowed.
 inline std::optional<Levers> levers_of(const OptionValues& options) {
   Levers levers;
   bool asked = false;
@@ -124,6 +124,9 @@ inline std::vector<Row> rows_of(const Config& config) {
   const auto chosen = levers_of(config.options);
   if (!chosen) return ladder();
   if (const std::string why = refused(work_of(config), *chosen); !why.empty()) throw UsageError(why);
+  if (const Layout& l = chosen->ranks; config.devices_given && l.ranks() != std::size_t(config.devices))
+    throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", l.tp, l.pp, l.dp,
+                                 l.ranks(), config.devices));
   return {{kTextbook, {}}, {"chosen", *chosen}};
 }
 
@@ -154,7 +157,7 @@ inline Work with_batch(Work work, const Levers& levers, std::size_t batch) {
   return work;
 }
 
-/// The card whose least times are shown where --card names none: an article's, of which there was one.
+/// The card whose least times are shown where --card names none: the A100 that the article's team had.
 inline const Card& card_of(const Config& config) { return config.card ? *config.card : *find_card("a100-80gb"); }
 
 inline std::string model_words(const Config& config) {
@@ -173,7 +176,7 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
   const Card& card = card_of(report.config());
   std::optional<Plan> first;
   std::string commands;
-  report.line(fmt::format("{:<26} {:>9} {:>8} {:>13} {:>12} {:>11}   {}", "", "peak", "of first", "GFLOP a step",
+  report.line(fmt::format("{:<26} {:>9} {:>8} {:>13} {:>12} {:>11}   {}", "", "peak", "share", "GFLOP a step",
                           "least time", "on the host", "numbers"));
   for (const Row& row : rows) {
     const VariantResult* const result = results.find(row.name);

@@ -79,6 +79,7 @@ inline std::string ranks_refused(const Work& work, const Levers& levers) {
     return fmt::format("--pp {} is more than the {} layers of model '{}'", l.pp, spec.layers, spec.name);
   if (l.zero >= 2 && l.pp > 1)
     return fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", l.zero, l.pp);
+  if (l.ranks() > 1'000'000) return fmt::format("{} ranks are too many; a million are allowed", l.ranks());
   if (l.ranks() == 1) return "";
   if (levers.precision == Arithmetic::fp16)
     return "--precision fp16 is for one rank: its loss scale is not shared; take bf16";
@@ -174,7 +175,7 @@ inline ByCategory peak_bytes(const Work& work, const Levers& levers, const nn::S
   return nn::walk_step(work.spec, step, resident).at_peak;
 }
 
-/// The schedule that computes least again among all that chapter 04's solver finds within the budget; every layer,
+/// The schedule that recomputes least among all that chapter 04's solver finds within the budget; every layer,
 /// where nothing fits. Where gradients come and go with the layers, which the solver does not know of, it gets less
 /// room until what it finds fits: then a schedule that computes a little less again may exist.
 inline nn::Schedule solved_schedule(const Work& work, const Levers& levers) {
@@ -237,7 +238,7 @@ inline void add_offload(const Work& work, const Levers& levers, Price& price) {
   price.pinned_bytes += 4 * round_to_granule(checked_product(largest, e));
 }
 
-/// A stage's share of the operations. A part computes attention in tiles of its own: then these are left out.
+/// A stage's share of the operations. A tensor-parallel part tiles attention in its own way: its products are left out.
 inline double rank_flops(const Work& work, const Levers& levers, const nn::Slice& slice) {
   const nn::StepForm form = form_of(levers);
   const std::size_t micro = micro_batch_of(work, levers);

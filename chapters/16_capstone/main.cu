@@ -8,16 +8,16 @@
 //               fullest moment. The closed form of a combination is one walk through its step (levers.h).
 // Run it        build/host/bin/16_capstone
 //               build/host/bin/16_capstone --plan --model bert-large
-//               build/host/bin/16_capstone --plan --model llama-3.1-8b --precision bf16 --attention tiled --loss
-//               chunked
-//               --lean --checkpoint 1 --optimizer adamw8 --weights stochastic --in-backward
+//               build/host/bin/16_capstone --plan --model llama-3.1-8b --precision bf16 --attention tiled
+//                 --loss chunked --lean --checkpoint 1 --optimizer adamw8 --weights stochastic --in-backward
 
 #include "claims.h"
 
 namespace oomlab::capstone {
 namespace {
 
-// Operations that the host runtime counts, too. Fused attention has kernels of its own, and a part tiles of its own.
+// Operations that the host runtime counts, too. Fused attention and tensor-parallel parts compute theirs in kernels
+// whose operations are not counted as products.
 std::optional<double> counted_flops(const Work& work, const Levers& levers) {
   if (levers.attention == nn::AttentionForm::fused) return std::nullopt;
   if (levers.attention == nn::AttentionForm::tiled && levers.ranks.tp > 1) return std::nullopt;

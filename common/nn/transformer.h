@@ -285,8 +285,8 @@ class Transformer {
 };
 
 /// A forward pass through all layers of a whole model, kept as its form says, and the backward pass that reads it: the
-/// loop over layers of Transformer::forward_backward(). Mitigations that arrange the step themselves have loops of
-/// their own.
+/// loop over layers of Transformer::forward_backward(). Mitigations that arrange the step themselves use
+/// nn/scheduled_step.h.
 template <class T>
 class ForwardPass {
  public:

@@ -161,6 +161,9 @@ TEXT = {
     "why_some": (
         "{asked} were asked for. What the card has, and what was in use, is not printed.",
         "申请了 {asked}。信息没有给出显卡的容量和已用量。"),
+    "why_card": (
+        "{asked} were asked for, on a card of {capacity}. What filled it is not printed, or not in a form to rely on.",
+        "申请了 {asked}，显卡容量为 {capacity}。信息没有给出是什么占满了它，或给出的形式不可靠。"),
     "why_pool": (
         "{asked} were asked for in one piece by the framework's pool, which by default takes most of the card at the "
         "start. What the card has, and what was in use, is not printed.",
@@ -194,6 +197,10 @@ TEXT = {
         "Memory in private pools belongs to CUDA graphs. It is part of what is allocated, and stays until the graph is "
         "deleted.",
         "私有池中的内存属于 CUDA 图。它已计入已分配量，直到图被删除才释放。"),
+    "note_retyped": (
+        "PyTorch prints sizes with two decimals, such as 13.90 GiB. One that looks otherwise was retyped or damaged, and is not "
+        "used: give the message as it was printed.",
+        "PyTorch 打印的大小有两位小数，如 13.90 GiB。形式不同的大小是重新输入或已损坏的，因此不采用：请提供原样的报错。"),
     "note_listed_only": (
         "Processes are listed, but not which of them is this one: in a container their numbers are the host's. So none of "
         "them is counted as another.",
@@ -240,9 +247,9 @@ TEXT = {
         "最大的缓存块有多大：`torch.cuda.memory_stats()` 中的 \"inactive_split_bytes\"，或 `torch.cuda.memory_snapshot()` "
         "中的块。"),
     "ask_card": (
-        "What the card has and what was in use: `nvidia-smi`, or `cudaMemGetInfo` (in PyTorch `torch.cuda.mem_get_info()`) "
-        "just before the call that fails.",
-        "显卡的容量和已用量：在失败的调用之前运行 `nvidia-smi` 或 `cudaMemGetInfo`（PyTorch 中为 "
+        "How much of the card was in use: `nvidia-smi`, or `cudaMemGetInfo` (in PyTorch `torch.cuda.mem_get_info()`) just before "
+        "the call that fails.",
+        "显存已用多少：在失败的调用之前运行 `nvidia-smi` 或 `cudaMemGetInfo`（PyTorch 中为 "
         "`torch.cuda.mem_get_info()`）。"),
     "ask_where": (
         "Which call failed: CUDA reports errors late. Run with CUDA_LAUNCH_BLOCKING=1.",

@@ -176,7 +176,12 @@ def fits(root, folder, language):
 
 def glossary(root, folder, language):
     suffix = "" if language == "en" else "_zh"
-    rows = [(f"{term['term']}" if language == "en" else f"{term['term_zh']}（{term['term']}）", term["is" + suffix], chapter_link(root, folder, term["chapter"]))
+
+    def name(term):  # in Chinese with the English word behind it, unless it has that already
+        own = term["term" + suffix]
+        return own if term["term"] in own else f"{own}（{term['term']}）"
+
+    rows = [(name(term), term["is" + suffix], chapter_link(root, folder, term["chapter"]))
             for term in sorted(data(root, "glossary.toml")["entry"], key=lambda entry: entry["term"].lower())]
     return table(HEADS["glossary"][language], rows)
 

@@ -196,8 +196,8 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
       app.add_option("--devices", devices, "Number of devices, for chapters that use several");
   const CLI::Option* model_option =
       app.add_option("--model", config.model, fmt::format("Model by name, for example {}", full.models));
-  const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples a step");
-  const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps a variant");
+  const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples per step");
+  const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps per variant");
   const CLI::Option* memory_steps_option = app.add_option(
       "--memory-steps", memory_steps,
       fmt::format("Steps whose memory is counted, before any is timed (default {}); with {} or more, what "

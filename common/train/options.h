@@ -18,7 +18,7 @@ inline constexpr const char* kLargeTextModels =
     "gpt3-175b llama-3.2-1b llama-3.1-8b llama-3.1-70b qwen2.5-7b mistral-7b";
 inline constexpr Option<std::string> kModelConfig{
     "config", "A Hugging Face config.json (llama, mistral, qwen2): the model, in place of --model", "", true};
-inline constexpr Option<std::size_t> kSeq{"seq", "Tokens a sequence"};
+inline constexpr Option<std::size_t> kSeq{"seq", "Tokens per sequence"};
 inline constexpr Option<std::string> kText{
     "text", "File to train on, as bytes (default: the course's text, which is built in)"};
 

@@ -138,6 +138,12 @@ chained = f"{ARTICLE}\n\nDuring handling of the above exception, another excepti
 assert "Inside `except`" in said(chained).text().replace("\n", " ") and "except" not in article
 assert "CUDA graphs" in said(ours["2.5, private pools"][0]).text()
 
+# A message that somebody retyped: its sizes are not used, and it says why. The capacity, which was read, is not called missing.
+retyped = said(f"{CUDA} 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.12 GiB is free. Of the allocated memory 13.9 GiB is allocated "
+               "by PyTorch, and 8.1 GiB is reserved by PyTorch but unallocated.")
+assert retyped.diagnosis == "not_enough_information" and retyped.json()["allocated_bytes"] is None
+assert "on a card of 23.65 GiB" in retyped.text() and "two decimals" in retyped.text() and "two decimals" not in article
+
 # Our own report, made up and published.
 published = (ROOT / "bench/results/host/00_anatomy.txt").read_text()
 headline = re.search(r"^CUDA out of memory\. .*$", published, re.M)[0]

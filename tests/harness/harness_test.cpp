@@ -27,7 +27,7 @@ using namespace oomlab;
 using nlohmann::json;
 using oomlab::test::read_json;
 
-constexpr Option<std::size_t> kSeq{"seq", "Tokens a sequence"};
+constexpr Option<std::size_t> kSeq{"seq", "Tokens per sequence"};
 
 /// Holds `bytes` between steps and `bytes` more during one; its figure counts steps, from `offset`.
 class Toy final : public Workload {

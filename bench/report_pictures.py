@@ -32,9 +32,9 @@ def ticks(most):
     return [(value * 1024**power, f"{value:g} {UNITS[power]}" if value else "0") for value in steps(most / 1024**power)]
 
 
-def plain(most):
-    """The same of an axis of numbers."""
-    return [(value, f"{value:,.10g}") for value in steps(most, 3)]
+def rates_per_second(most):
+    """The same of an axis of samples per second."""
+    return [(value, f"{value:,.10g}/s" if value else "0") for value in steps(most, 3)]
 
 
 def axis(most, marked=ticks):
@@ -146,7 +146,7 @@ def read_trace(trace):
     return str(title), samples, refused
 
 
-def thinned(samples, most=392):
+def thinned(samples, most=240):
     """(place, phase, bytes by category), at most `most` of them: of those that share a place, the fullest."""
     buckets = {}
     for i, (phase, split) in enumerate(samples):

@@ -9,7 +9,26 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace"
 # Distinct also in grey and to colour-blind eyes (Okabe and Ito), with patterns not needed: the order is always the same.
 COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#d55e00",
            "workspace": "#8a8a8a", "data": "#cc79a7"}
+COLOURS_DARK = {**COLOURS, "parameters": "#4ba3e3", "optimizer": "#1fb58c", "activations": "#ef7d32"}
 OUTCOMES = ("ok", "oom", "skipped")
+# A chapter's baseline, and the mitigation that stands for it where chapters stand in one picture: names of variants.
+MITIGATIONS = {
+    "01_batch_reduction": ("mlp-activations, batch 512", "mlp-activations, batch 64"),
+    "02_gradient_accumulation": ("full batch 32", "8 x 4, global count"),
+    "03_mixed_precision": ("fp32", "bf16"),
+    "04_checkpointing": ("none", "solved"),
+    "05_unified_memory": ("device memory", "streamed"),
+    "06_caching_allocator": ("cudaMalloc", "ours"),
+    "07_multi_gpu": ("one device", "ZeRO-3 x 8"),
+    "08_attention_and_loss": ("textbook", "lean"),
+    "09_input_size": ("full size", "resized to 32"),
+    "10_lighter_models": ("resnet:3-16", "mobilenet:16"),
+    "11_inference": ("predictions on device", "predictions on host"),
+    "12_quantisation": ("fp32", "int8 per row"),
+    "13_optimizer_memory": ("adamw", "bf16, 8-bit, in backward"),
+    "15_sharing": ("first come, first served", "equal shares"),
+    "16_capstone": ("textbook", "8-bit"),
+}
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps", "memory_steps"}
 # What every chapter has; the rest of "config" are a chapter's own options.

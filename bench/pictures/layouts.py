@@ -113,7 +113,7 @@ def attention(results):
         for n, peaks in rows:
             plot.dot(n, peaks[i], colour, f"{name}, {n} tokens: {size(peaks[i])}")
     for i in (0, 3):
-        picture.text(plot.X(rows[-1][0]), plot.Y(rows[-1][1][i]) + (36 if i else -10), size(rows[-1][1][i]), anchor="end")
+        picture.text(plot.X(rows[-1][0]), plot.Y(rows[-1][1][i]) + (50 if i else -10), size(rows[-1][1][i]), anchor="end")
     picture.desc = "Peak memory of one sequence of gpt2 in bf16, both axes logarithmic. " + \
         " ".join(f"At {n:,} tokens: " + ", ".join(f"{name} {size(p)}" for (name, _), p in zip(names, peaks)) + "." for n, peaks in (rows[2], rows[-1]))
     return picture

@@ -6,12 +6,12 @@ Colours are names (CSS classes): those of memory's categories, and ink, faint, g
 import html
 import math
 
-from results_files import CATEGORIES, COLOURS
+from results_files import CATEGORIES, COLOURS, COLOURS_DARK
 
 WIDTH = 480
 light = {**COLOURS, "ink": "#1f2328", "faint": "#59636e", "grid": "#d1d9e0", "budget": "#c3222f", "good": "#1a7f37", "paper": "#ffffff"}
-dark = {**COLOURS, "parameters": "#4ba3e3", "optimizer": "#1fb58c", "activations": "#ef7d32", "ink": "#f0f6fc", "faint": "#a5afba",
-        "grid": "#3d444d", "budget": "#ff7b80", "good": "#4cc26a", "paper": "#0d1117"}
+dark = {**COLOURS_DARK, "ink": "#f0f6fc", "faint": "#a5afba", "grid": "#3d444d",
+        "budget": "#ff7b80", "good": "#4cc26a", "paper": "#0d1117"}
 
 
 def size(count):
@@ -25,7 +25,7 @@ def size(count):
 
 def width_of(words, height):
     """About how wide words are; a little more than in the fonts that browsers have for sans-serif."""
-    return sum(0.32 if c in " .,:;il|()'" else 0.9 if c in "mwMW@" else 0.68 if c.isupper() else 0.57 for c in words) * height
+    return sum(0.32 if c in " .,:;il|()'" else 0.9 if c in "mwMW@+" else 0.68 if c.isupper() else 0.57 for c in words) * height
 
 
 class Picture:

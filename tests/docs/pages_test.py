@@ -64,6 +64,7 @@ for planted in (planted, rows[:-1], [dict(rows[0], answer="")] + rows[1:], [dict
     assert len(wrong_rows(planted)) > len(of_rows), "a planted mistake is not found"
 
 terms = pages.data(root, "glossary.toml")["entry"]
+wrong += [f"glossary: {term['term']} would stand twice in its Chinese row" for term in terms if f"（{term['term']}）" in term["term_zh"]]
 wrong += [f"glossary: {term['term']} is there twice" for term in terms if [t["term"] for t in terms].count(term["term"]) > 1]
 wrong += [f"glossary: {term['term']} lacks {key}" for term in terms for key in ("is", "term_zh", "is_zh") if not term.get(key)]
 

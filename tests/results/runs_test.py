@@ -118,7 +118,8 @@ assert "--memory-steps 7 --series --json" in bench.log.read_text() and "json the
 # Packing a kit, of programs that are copies of one.
 for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
     shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
-for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.sh", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py"):
+for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.sh", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py",
+             *(f"bench/{p.name}" for p in ROOT.glob("bench/report_*.py"))):
     shutil.copy(ROOT / name, root / name)
 for name in ("01_one", "02_two"):
     (root / "chapters" / name / "README.md").touch()
@@ -133,6 +134,7 @@ packed = {str(path.relative_to(folder / "packed")) for path in (folder / "packed
 assert {"run", "kit.py", "bin/01_one", "bin/plan/02_two", "bin/memory_test", "chapters/01_one/tests/bytes.txt"} <= packed
 assert {"tests/memory/check_snapshot.py", "tests/memory/check_trace.py"} <= packed, "what memory_test calls"
 assert {"bin/bench_allocators", "bench/traces/bert_large.csv"} <= packed
+assert subprocess.run([folder / "packed/bench/report", ROOT / "bench/results/host", "-o", folder / "page.html"], capture_output=True).returncode == 0
 assert "bin/parity_test" not in packed
 assert bench.run("--kit", folder / "packed")[0] == 64, "not empty"
 

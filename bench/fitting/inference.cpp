@@ -85,7 +85,11 @@ class Inference {
   }
 
  private:
-  bool without(const char* lever) const { return question_.without.contains(lever); }
+  // With the same numbers, neither weights nor cache have fewer bits than the precision.
+  bool without(const char* lever) const {
+    const bool fewer_bits = std::string_view(lever) == "weights" || std::string_view(lever) == "kv-8-bits";
+    return question_.without.contains(lever) || (fewer_bits && question_.numbers == Numbers::same);
+  }
   bool fits(const Candidate& candidate, Asked asked) const {
     try {
       return candidate.bytes(asked).total() <= question_.room.left();

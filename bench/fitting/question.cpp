@@ -206,7 +206,8 @@ what the step cannot have
   --fragmentation P    percent of the memory (default {}: the mean of PyTorch's allocator over four traces)
   --nccl SIZE          a rank's buffers, of several cards (default 256MiB: assumed, not measured)
 what may change
-  --numbers WORD       same (AdamW in FP32), adamw (default: some of it in 16 or 8 bits), any (any optimizer)
+  --numbers WORD       same (AdamW in FP32; inference: no fewer bits), adamw (default: some of it in 16 or 8 bits),
+                       any (any optimizer)
   --precision WORD     only fp32, fp16 or bf16
   --without A,B        leave levers out: {}
   --json               all of the answer as JSON

@@ -55,8 +55,8 @@ def done(programs, row, plan):
 
 
 def check(programs, answer, question, plan):
-    rows = [row for row in [answer["as_is"], *answer["ladder"], answer["cheapest"], answer["closest"]] if row]
-    for row in rows if plan else [answer["cheapest"]]:
+    rows = [row for row in [answer["as_is"], *answer["ladder"], answer["cheapest"], answer["closest"]] if row] if plan else [answer["cheapest"]]
+    for row in rows:
         bytes_, outcome = done(programs, row, plan)
         said = {name: row["bytes"][name] for name in bytes_}
         assert said == bytes_, f"{question}: {row['command']}: said {said}, {'planned' if plan else 'measured'} {bytes_}"

@@ -113,6 +113,9 @@ TEST(FitQuestion, InferenceIsWhatItsProgramsRead) {
   EXPECT_EQ(found.ladder.back().changes, 1u);
   EXPECT_NE(found.cheapest->command.find("12_quantisation"), std::string::npos) << found.cheapest->command;
   EXPECT_GT(found.most->batch_at_once, 1u);
+  const Question same =
+      parse_question({"--model", "llama-3.1-8b", "--task", "infer", "--numbers", "same", "--gpu", "rtx3060"}).value();
+  EXPECT_NE(answer(same).cheapest->command.find("processor-layers"), std::string::npos);
   const Question none = parse_question({"--model", "llama-3.1-70b", "--task", "infer", "--without", "processor,weights",
                                         "--gpu", "rtx3060"})
                             .value();

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "other_words.h"
+#include "pytorch_peak.h"
 #include "question.h"
 
 namespace oomlab::fit {
@@ -38,10 +40,16 @@ struct Answer {
   std::optional<Row> cheapest;   ///< of all that fit, by the bound
   std::optional<Row> closest;    ///< where nothing fits, what needs least
   std::optional<Most> most;      ///< of the cheapest
+  OtherWords elsewhere;          ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
+  /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers it.
+  std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
   std::size_t combinations = 0;  ///< that were compared: those that make sense and are allowed
   bool fits() const { return cheapest.has_value(); }
 };
 
+/// PyTorch's peak for one device's step with these levers: eager, scaled_dot_product_attention, torch.optim.AdamW or
+/// bitsandbytes' 8-bit one, 16 bits by autocast, every layer checkpointed or none. Nothing for other steps.
+std::optional<PyTorchPeak> torch_peak(const capstone::Work& work, const capstone::Levers& levers);
 /// All combinations that chapter 16 runs. Throws UsageError where the step as it is makes no sense.
 Answer answer_training(const Question& question);
 /// All ways of chapters 11 and 12. Throws UsageError for a model that is no decoder of theirs.

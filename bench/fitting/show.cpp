@@ -80,6 +80,30 @@ std::string runs_words(const Row& row) {
 
 }  // namespace
 
+namespace {
+
+std::string torch_words(const char* what, const std::optional<PyTorchPeak>& peak) {
+  if (!peak) return "";
+  return line(fmt::format("  {:<22} {:>12}   at its fullest in the {}{}", what, gb(peak->bytes.total()), peak->moment,
+                          peak->checked ? "" : "; not checked against PyTorch"));
+}
+
+// What the cheapest is called elsewhere, and what PyTorch itself needs.
+std::string elsewhere_words(const Answer& answer) {
+  std::string words;
+  if (answer.cheapest) {
+    words += "\n" + line("the cheapest in other words:");
+    for (const std::string& text : lines_of(answer.elsewhere)) words += line("  " + text);
+  }
+  const std::string peaks = torch_words("as it is", answer.torch_as_is) + torch_words("the cheapest", answer.torch_cheapest);
+  if (!peaks.empty())
+    words += "\n" + line("what PyTorch itself needs (eager, SDPA, torch.optim.AdamW, 16 bits by autocast):") + peaks +
+             line("  (a closed form of its operators' tensors, without the context: docs/fit_pytorch.md)");
+  return words;
+}
+
+}  // namespace
+
 std::string words_of(const Question& q, const Answer& answer) {
   const char* unit = q.training ? "step" : "token";
   std::string words = title_words(q) + "\n" + room_words(q) + "\n";
@@ -128,7 +152,7 @@ std::string words_of(const Question& q, const Answer& answer) {
       words += categories(row.peak);
     }
   }
-  // The same in other words (other_words.h), with PyTorch's own peak (pytorch_peak.h), stands here.
+  if (q.training) words += elsewhere_words(answer);
   return words;
 }
 
@@ -167,6 +191,31 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
       write(json, **row);
     else
       json.null();
+  }
+  json.key("other_words");
+  if (answer.cheapest && q.training) {
+    json.begin_object();
+    for (const auto& [key, list] : {std::pair("pytorch", &answer.elsewhere.pytorch),
+                                    std::pair("trainer", &answer.elsewhere.trainer),
+                                    std::pair("deepspeed", &answer.elsewhere.deepspeed),
+                                    std::pair("no_counterpart", &answer.elsewhere.nowhere)}) {
+      json.key(key).begin_array();
+      for (const std::string& text : *list) json.value(text);
+      json.end_array();
+    }
+    json.end_object();
+  } else {
+    json.null();
+  }
+  for (const auto& [key, peak] : {std::pair("pytorch_as_is", &answer.torch_as_is),
+                                  std::pair("pytorch_cheapest", &answer.torch_cheapest)}) {
+    json.key(key);
+    if (*peak) {
+      json.begin_object().member("peak_bytes", (*peak)->bytes.total()).member("moment", std::string((*peak)->moment));
+      json.member("checked", (*peak)->checked).end_object();
+    } else {
+      json.null();
+    }
   }
   json.key("most");
   if (answer.most) {

@@ -77,6 +77,24 @@ std::vector<Change> changes_to(const Levers& base, const Levers& target) {
   return all;
 }
 
+}  // namespace
+
+std::optional<PyTorchPeak> torch_peak(const Work& work, const Levers& levers) {
+  const bool adamw = levers.optimizer.rule == UpdateRule::adamw, eight = levers.optimizer.rule == UpdateRule::adamw8;
+  const bool autocast = levers.precision != Arithmetic::fp32 && levers.optimizer.weights == WeightForm::master;
+  if (levers.ranks.ranks() > 1 || levers.gradients != GradientLife::always || micro_batches_of(work, levers) > 1 ||
+      levers.solved || levers.recompute > 1 || !(adamw || eight) || !(autocast || levers.precision == Arithmetic::fp32))
+    return std::nullopt;
+  if (work.spec.bert() && !work.spec.tied) return std::nullopt;
+  return pytorch_peak(work.spec, {.batch = work.batch,
+                                  .seq = work.seq,
+                                  .precision = levers.precision,
+                                  .checkpoint = levers.recompute == 1,
+                                  .optimizer = eight ? TorchOptimizer::adamw_8bit : TorchOptimizer::adamw_foreach});
+}
+
+namespace {
+
 class Training {
  public:
   explicit Training(const Question& question)
@@ -90,6 +108,7 @@ class Training {
     const LeversSearch search(question_, work_);
     Answer answer;
     answer.as_is = row_of(base_, "");
+    answer.torch_as_is = torch_peak(work_, base_);
     answer.combinations = search.count();
     const auto least = search.least();
     if (!least || !search.fits(*least)) {
@@ -101,6 +120,8 @@ class Training {
     const auto cheapest = search.cheapest();
     answer.cheapest = row_of(cheapest->levers, capstone::options_of(cheapest->levers));
     answer.most = most_of(cheapest->levers);
+    answer.elsewhere = other_words(work_, cheapest->levers);
+    answer.torch_cheapest = torch_peak(work_, cheapest->levers);
     return answer;
   }
 

@@ -1,0 +1,68 @@
+#pragma once
+// What `fit` finds out.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "other_words.h"
+#include "pytorch_peak.h"
+#include "question.h"
+
+namespace oomlab::fit {
+
+/// A combination of levers, or a way to answer: what it needs, what it costs, and what does it here.
+struct Row {
+  std::string what;               ///< what has changed since the row before; "" for the step as it is
+  std::string options;            ///< of the program
+  std::string command;            ///< the whole line that plans it, from the root of the repository
+  std::size_t changes = 0;        ///< levers that are not as they are in the first row
+  ByCategory peak;                ///< of the rank that needs most, without cuBLAS's workspace
+  std::optional<double> seconds;  ///< no step takes less; of inference, no token. Nothing: the card does not compute so
+  std::size_t host_bytes = 0;     ///< of host memory
+  std::string numbers;            ///< how they compare with the first row's
+  bool fits = false;
+};
+
+/// The most that fits with one combination.
+struct Most {
+  std::size_t batch_at_once = 0;  ///< samples of one forward and backward pass, on all cards
+  std::size_t micro_batch = 0;    ///< 0: the batch is one; else any multiple of `unit` fits
+  std::size_t unit = 1;
+  std::size_t seq = 0;  ///< tokens of a sequence, at the batch that was asked for
+};
+
+struct Answer {
+  Row as_is;
+  /// From the step as it is to what fits with the fewest changes, one after the other. Empty when it fits as it is, or
+  /// nothing does.
+  std::vector<Row> ladder;
+  std::optional<Row> cheapest;   ///< of all that fit, by the bound
+  std::optional<Row> closest;    ///< where nothing fits, what needs least
+  std::optional<Most> most;      ///< of the cheapest
+  OtherWords elsewhere;          ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
+  /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers it.
+  std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
+  std::size_t combinations = 0;  ///< that were compared: those that make sense and are allowed
+  bool fits() const { return cheapest.has_value(); }
+};
+
+/// PyTorch's peak for one device's step with these levers: eager, scaled_dot_product_attention, torch.optim.AdamW or
+/// bitsandbytes' 8-bit one, 16 bits by autocast, every layer checkpointed or none. Nothing for other steps.
+std::optional<PyTorchPeak> torch_peak(const capstone::Work& work, const capstone::Levers& levers);
+/// All combinations that chapter 16 runs. Throws UsageError where the step as it is makes no sense.
+Answer answer_training(const Question& question);
+/// All ways of chapters 11 and 12. Throws UsageError for a model that is no decoder of theirs.
+Answer answer_inference(const Question& question);
+inline Answer answer(const Question& question) {
+  return question.training ? answer_training(question) : answer_inference(question);
+}
+
+/// For people, and for programs.
+std::string words_of(const Question& question, const Answer& answer);
+std::string json_of(const Question& question, const Answer& answer);
+/// A line for each of several memories. Both lists are equally long.
+std::string table_of(const std::vector<Question>& questions, const std::vector<Answer>& answers);
+std::string json_of(const std::vector<Question>& questions, const std::vector<Answer>& answers);
+
+}  // namespace oomlab::fit

@@ -1,0 +1,310 @@
+// Inference: the ways of chapters 11 and 12. They cannot be combined: chapter 11's caches are for weights as they are,
+// and chapter 12's weights have a cache that is contiguous.
+//
+// What must fit: `batch` sequences, each with `seq` tokens in the cache. Chapter 12 reads just these. Chapter 11 serves
+// a stream of shorter and longer requests under a budget with room for so many of full length.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "../../chapters/11_inference/ways.h"
+#include "../../chapters/12_quantisation/claims.h"
+#include "answer.h"
+
+namespace oomlab::fit {
+namespace {
+
+using inference::CacheShape, inference::Way;
+using quantisation::Kind;
+
+/// GB/s of host memory, at most: 12 channels of DDR5-6400, one socket. With less, layers on the processor take longer.
+constexpr double kHostGbPerS = 614.4;
+/// INT8 products are at most so much faster than FP16's with sums in FP32 (GeForce: 4 times; others: 2).
+constexpr double kInt8PerFp16 = 4;
+constexpr std::size_t kShortest = 30;  // of chapter 11's longest requests
+
+struct Asked {
+  std::size_t batch, seq;
+};
+
+/// One way: its bytes for any batch and sequence, and what it costs.
+struct Candidate {
+  std::string options, numbers;
+  std::size_t changes = 0;
+  std::function<ByCategory(Asked)> bytes;  ///< with all sequences at full length
+  std::function<ByCategory(Asked)> peak;   ///< of the command: what it plans
+  std::function<std::string(Asked)> command;
+  std::function<std::optional<double>(Asked)> seconds;
+  std::size_t on_host = 0;
+};
+
+class Inference {
+ public:
+  explicit Inference(const Question& question)
+      : question_(question), spec_(question.spec), card_(*question.card), asked_{question.batch, question.seq} {
+    if (!spec_.llama())
+      throw UsageError(fmt::format(
+          "--task infer: model '{}' is no decoder of chapters 11 and 12; take a llama, for example llama-3.1-8b",
+          spec_.name));
+    if (spec_.vocabulary < 256)
+      throw UsageError(fmt::format("--task infer: model '{}' has a vocabulary of {}; text here is bytes, 256 of them",
+                                   spec_.name, spec_.vocabulary));
+    const bool bf16 =
+        card_.has_bf16 && question.precision != Arithmetic::fp32 && question.precision != Arithmetic::fp16;
+    if (question.precision != Arithmetic::fp16) add_quantised(bf16);
+    for (const train::Precision precision : {train::Precision::fp32, train::Precision::fp16, train::Precision::bf16})
+      add_served(precision, bf16);
+    if (all_.empty()) throw UsageError("no way of chapters 11 and 12 is left; see --precision and --without");
+  }
+
+  Answer answer() const {
+    const Candidate& base = all_.front();
+    Answer answer;
+    answer.as_is = row_of(base, base.options);
+    answer.as_is.numbers = "as asked for";
+    answer.combinations = all_.size();
+    const auto better = [](const Row& a, const Row& b) {
+      return std::tuple(a.seconds.value_or(1e300), a.changes, a.peak.total()) <
+             std::tuple(b.seconds.value_or(1e300), b.changes, b.peak.total());
+    };
+    std::optional<Row> fewest;
+    for (const Candidate& candidate : all_) {
+      if (!candidate.seconds(asked_)) continue;
+      const Row row = row_of(candidate, candidate.options);
+      if (!answer.closest || row.peak.total() < answer.closest->peak.total()) answer.closest = row;
+      if (!row.fits) continue;
+      if (!fewest || row.changes < fewest->changes || (row.changes == fewest->changes && better(row, *fewest)))
+        fewest = row;
+      if (!answer.cheapest || better(row, *answer.cheapest)) answer.cheapest = row, answer.most = most_of(candidate);
+    }
+    if (answer.cheapest) answer.closest.reset();
+    if (answer.cheapest && !answer.as_is.fits) answer.ladder = {*fewest};
+    return answer;
+  }
+
+ private:
+  // With the same numbers, neither weights nor cache have fewer bits than the precision.
+  bool without(const char* lever) const {
+    const bool fewer_bits = std::string_view(lever) == "weights" || std::string_view(lever) == "kv-8-bits";
+    return question_.without.contains(lever) || (fewer_bits && question_.numbers == Numbers::same);
+  }
+  bool fits(const Candidate& candidate, Asked asked) const {
+    try {
+      return candidate.bytes(asked).total() <= question_.room.left();
+    } catch (const std::length_error&) {
+      return false;
+    }
+  }
+  Row row_of(const Candidate& candidate, std::string what) const {
+    Row row{.what = std::move(what),
+            .options = candidate.options,
+            .command = candidate.command(asked_),
+            .changes = candidate.changes,
+            .peak = candidate.peak(asked_),
+            .seconds = candidate.seconds(asked_),
+            .host_bytes = candidate.on_host,
+            .numbers = candidate.numbers};
+    row.fits = fits(candidate, asked_) && row.seconds;
+    return row;
+  }
+  template <class Fits>
+  static std::size_t largest(std::size_t most, Fits fits) {
+    std::size_t low = 0, high = most + 1;  // fits, does not
+    while (high - low > 1) {
+      const std::size_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+  Most most_of(const Candidate& candidate) const {
+    return {.batch_at_once = largest(65536,
+                                     [&](std::size_t n) {
+                                       return fits(candidate, {n, asked_.seq});
+                                     }),
+            .seq = largest(spec_.positions, [&](std::size_t n) {
+              return fits(candidate, {asked_.batch, n});
+            })};
+  }
+
+  // No token takes less: weights and cache are read, every weight is multiplied with every sequence's row.
+  // `weights`: bytes that a token reads of them; `on_processor`: of the host's memory.
+  std::optional<double> seconds(Arithmetic arithmetic, double faster, double weights, double cache, double on_processor,
+                                Asked asked) const {
+    if (arithmetic == Arithmetic::bf16 && !card_.has_bf16) return std::nullopt;
+    const double tflops = (arithmetic == Arithmetic::fp32 ? card_.fp32_tflops : card_.fp16_tflops) * faster;
+    const double table = spec_.tied ? 0 : double(spec_.vocabulary) * double(spec_.width);  // looked up, not multiplied
+    const double products = double(spec_.parameters()) - table;
+    const double read = std::max(0.0, weights + cache - 2 * card_.l2_mib * (1 << 20));
+    return std::max(2 * products * double(asked.batch) * (on_processor > 0 ? 0 : 1) / (tflops * 1e12),
+                    read / (card_.gb_per_s * 1e9)) +
+           on_processor / (kHostGbPerS * 1e9);
+  }
+  double table_bytes(std::size_t element) const {
+    return spec_.tied ? 0 : double(spec_.vocabulary) * double(spec_.width) * double(element);
+  }
+
+  // Chapter 12. The first one is the question's own: weights as they are.
+  void add_quantised(bool bf16) {
+    constexpr std::size_t kGroup = 128;
+    std::vector<Kind> kinds = quantisation::kinds(kGroup, bf16);
+    std::ranges::stable_sort(kinds, {},
+                             [&](const Kind& k) { return !(k.bf16 == bf16 && k.format == quantisation::Format{}); });
+    for (const Kind& kind : kinds) {
+      const bool plain = kind.format == quantisation::Format{}, first = all_.empty();
+      if (plain && kind.bf16 && !card_.has_bf16) continue;
+      if (!first && plain && (question_.precision || without("precision"))) continue;
+      if (!plain && (without("weights") || question_.precision)) continue;
+      try {
+        (void)quantisation::bytes_of(spec_, kind);
+      } catch (const std::invalid_argument&) {
+        continue;  // its groups do not divide a matrix
+      }
+      const auto bytes = [this, kind](Asked asked) {
+        return quantisation::predicted(spec_, kind, {asked.batch, asked.seq, 1});
+      };
+      std::string pattern = kind.name;
+      all_.push_back(
+          {.options = fmt::format("{}", kind.name),
+           .numbers = plain ? (kind.bf16 ? "weights of 16 bits" : "weights of 32 bits")
+                            : fmt::format("weights of {} bits", kind.format.form == quantisation::Form::int4 ||
+                                                                        kind.format.form == quantisation::Form::nf4
+                                                                    ? 4
+                                                                    : 8),
+           .changes = std::size_t(!first),
+           .bytes = bytes,
+           .peak = bytes,
+           .command =
+               [this, kind, bf16](Asked asked) {
+                 return fmt::format(
+                     "build/host/bin/12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
+                     "--filter '^{}$'",
+                     question_.model, asked.batch, asked.seq, bf16 ? "bf16" : "fp32", question_.room.budget(),
+                     kind.name);
+               },
+           .seconds =
+               [this, kind](Asked asked) {
+                 const std::size_t element = kind.bf16 ? 2 : 4;
+                 const double cache = double(asked.batch) * 2 * double(spec_.layers) * double(asked.seq) *
+                                      double(spec_.keys()) * double(spec_.depth()) * double(element);
+                 return seconds(kind.bf16 ? Arithmetic::bf16 : Arithmetic::fp32, kind.format.dynamic ? kInt8PerFp16 : 1,
+                                double(quantisation::bytes_of(spec_, kind).all.stored) - table_bytes(element), cache, 0,
+                                asked);
+               }});
+    }
+  }
+
+  // Chapter 11: a cache in pages of 16 tokens, in 8 bits, and layers on the processor.
+  void add_served(train::Precision precision, bool bf16) {
+    const Arithmetic arithmetic = train::arithmetic_of(precision);
+    const bool usual = precision == (bf16 ? train::Precision::bf16 : train::Precision::fp32);
+    if (arithmetic == Arithmetic::bf16 && !card_.has_bf16) return;
+    if (question_.precision ? arithmetic != *question_.precision : without("precision") && !usual) return;
+    if (asked_.seq < kShortest || asked_.batch > 4096) return;
+    // Weights of chapter 12 are not FP16. Where only that is asked for, the first way is one of these.
+    const std::size_t more = std::size_t(!usual && question_.precision != Arithmetic::fp16);
+    if (precision == train::Precision::fp16) add_way(precision, {.name = inference::kContiguous}, more);
+    if (!without("pages")) {
+      add_way(precision, {.name = inference::kPaged}, 1 + more);
+      if (!without("kv-8-bits"))
+        add_way(precision, {.name = inference::kEightBits, .form = inference::CacheForm::eight_bits}, 2 + more);
+      if (without("processor")) return;
+      // As few layers there as must be.
+      const std::size_t layers = largest(spec_.layers, [&](std::size_t n) {
+        const Way way{.name = inference::kProcessor, .processor_layers = n - 1};
+        return full_length(precision, way, asked_).total() > question_.room.left();
+      });
+      if (layers > 0) add_way(precision, {.name = inference::kProcessor, .processor_layers = layers}, 2 + more);
+    }
+  }
+  // A block of a contiguous cache is as long as a request may be.
+  static Way for_length(Way way, Asked asked) {
+    if (way.name == inference::kContiguous) way.block_tokens = asked.seq;
+    return way;
+  }
+  ByCategory full_length(train::Precision precision, const Way& of, Asked asked) const {
+    const Way way = for_length(of, asked);
+    return train::with_element_of(precision, [&]<class T>(T) {
+      const CacheShape shape = inference::shape_of<T>(spec_, way);
+      return inference::serving_bytes<T>(spec_, shape, inference::kMostRows, asked.seq,
+                                         checked_product(asked.batch, shape.blocks_for(asked.seq)));
+    });
+  }
+  static std::size_t requests(Asked asked) { return std::clamp<std::size_t>(16 * asked.batch, 32, 1024); }
+  // Room for all sequences at full length, and the workspace that such a budget has.
+  std::size_t budget_of(train::Precision precision, const Way& way, Asked asked) const {
+    const std::size_t needed = full_length(precision, way, asked).total();
+    std::size_t budget = needed + kBlasWorkspaceBytes;
+    for (std::size_t least = needed; budget > least;) {
+      const std::size_t middle = least + (budget - least) / 2;
+      if (middle - std::min(middle, round_to_granule(default_workspace(middle))) >= needed)
+        budget = middle;
+      else
+        least = middle + 1;
+    }
+    return budget;
+  }
+  ByCategory planned(train::Precision precision, const Way& of, Asked asked) const {
+    const Way way = for_length(of, asked);
+    const std::size_t budget = budget_of(precision, way, asked);
+    return train::with_element_of(precision, [&]<class T>(T) {
+      const auto stream = inference::requests_of(requests(asked), asked.seq, spec_.vocabulary, way);
+      const auto plan =
+          inference::plan_of<T>(spec_, way, stream, asked.seq, budget, round_to_granule(default_workspace(budget)));
+      return inference::serving_bytes<T>(spec_, inference::shape_of<T>(spec_, way), inference::kMostRows, asked.seq,
+                                         plan.most_blocks);
+    });
+  }
+
+  void add_way(train::Precision precision, const Way& way, std::size_t changes) {
+    const std::size_t element = train::element_bytes(precision);
+    const auto bytes = [this, precision, way](Asked asked) { return full_length(precision, way, asked); };
+    const std::string name = train::name_of(precision);
+    const std::string processor =
+        way.processor_layers ? fmt::format(" --processor-layers {}", way.processor_layers) : std::string();
+    // Of a layer: what its matrices and norms have.
+    const double layer_elements =
+        double(spec_.width) * double(spec_.qkv_width() + spec_.width + spec_.before_activation() + spec_.hidden() + 2);
+    const double there = double(way.processor_layers) * layer_elements;
+    all_.push_back(
+        {.options = fmt::format("{}: {}{}", name, way.name, processor),
+         .numbers = way.form == inference::CacheForm::eight_bits ? "keys and values of 8 bits"
+                                                                 : fmt::format("weights of {} bits", 8 * element),
+         .changes = changes,
+         .bytes = bytes,
+         .peak = [this, precision, way](Asked asked) { return planned(precision, way, asked); },
+         .command =
+             [this, precision, way, name, processor](Asked asked) {
+               return fmt::format(
+                   "build/host/bin/11_inference --plan {} --requests {} --longest {} --seq 1 --batch 1 --batches 1 "
+                   "--precision {}{} --budget {} --filter '^{}$'",
+                   question_.model, requests(asked), asked.seq, name, processor, budget_of(precision, way, asked),
+                   way.name);
+             },
+         .seconds =
+             [this, precision, way, there, element](Asked asked) {
+               const double kept =
+                   double(spec_.layers - way.processor_layers) * double(asked.seq) * double(spec_.keys()) * 2;
+               const double of_value = way.form == inference::CacheForm::eight_bits
+                                           ? double(spec_.depth()) + sizeof(float)
+                                           : double(spec_.depth() * element);
+               return seconds(train::arithmetic_of(precision), 1,
+                              (double(spec_.parameters()) - there) * double(element) - table_bytes(element),
+                              double(asked.batch) * kept * of_value, there * double(element), asked);
+             },
+         .on_host = static_cast<std::size_t>(there) * element});
+  }
+
+  const Question& question_;
+  const nn::TransformerSpec& spec_;
+  const Card& card_;
+  Asked asked_;
+  std::vector<Candidate> all_;
+};
+
+}  // namespace
+
+Answer answer_inference(const Question& question) { return Inference(question).answer(); }
+
+}  // namespace oomlab::fit

@@ -1,0 +1,219 @@
+#include "question.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <functional>
+#include <map>
+
+#include "harness/chapter.h"
+#include "memory/bytes.h"
+#include "nn/model_config.h"
+
+namespace oomlab::fit {
+namespace {
+
+constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kMostLayers = 256, kUsualSeq = 2048;
+
+std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
+  std::size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > most)
+    throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, 1 to {}", option, text, most));
+  return value;
+}
+
+std::size_t bytes(const std::string& option, const std::string& text, bool may_be_none = true) {
+  if (may_be_none && (text == "0" || text == "none")) return 0;
+  try {
+    return parse_bytes(text);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+double percent(const std::string& option, std::string text) {
+  if (text.ends_with('%')) text.pop_back();
+  double value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 90))
+    throw UsageError(fmt::format("{} '{}' is not allowed; write percent of the memory, 0 to 90", option, text));
+  return value;
+}
+
+std::string word(const std::string& option, const std::string& text, const std::vector<std::string>& known) {
+  if (std::ranges::find(known, text) == known.end())
+    throw UsageError(fmt::format("{} '{}' is unknown; known: {}", option, text, fmt::join(known, ", ")));
+  return text;
+}
+
+// Letters and digits only, small.
+std::string bare(std::string_view text) {
+  std::string result;
+  for (const char c : text)
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
+}
+
+}  // namespace
+
+const Card& card_named(const std::string& option, const std::string& text) {
+  const std::string wanted = bare(text);
+  std::vector<std::string> like;
+  const Card* found = nullptr;
+  for (const Card& card : cards()) {
+    if (bare(card.name) == wanted) return card;
+    if (!wanted.empty() && bare(card.name).starts_with(wanted)) like.emplace_back(card.name), found = &card;
+  }
+  if (like.size() == 1) return *found;
+  if (like.size() > 1)
+    throw UsageError(fmt::format("{} '{}' may be any of {}; name one", option, text, fmt::join(like, ", ")));
+  throw UsageError(fmt::format("{} '{}' is unknown; known: {}", option, text, card_names()));
+}
+
+std::optional<Question> parse_question(const std::vector<std::string>& arguments) {
+  auto all = parse_questions(arguments);
+  return all ? std::optional(std::move(all->front())) : std::nullopt;
+}
+
+std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments) {
+  Question question;
+  std::string model, config, task = "train", gpu, gpus, memory;
+  std::optional<std::size_t> seq, context, nccl;
+  double fragmentation = kFragmentation;
+  const std::map<std::string, std::function<void(const std::string&, const std::string&)>> options{
+      {"--model", [&](auto&, auto& text) { model = text; }},
+      {"--config", [&](auto&, auto& text) { config = text; }},
+      {"--batch", [&](auto& o, auto& text) { question.batch = whole(o, text, kMostBatch); }},
+      {"--seq", [&](auto& o, auto& text) { seq = whole(o, text, std::size_t(1) << 30); }},
+      {"--task",
+       [&](auto& o, auto& text) {
+         task = word(o, text, {"train", "infer"});
+       }},
+      {"--gpu", [&](auto&, auto& text) { gpu = text; }},
+      {"--gpus", [&](auto&, auto& text) { gpus = text; }},
+      {"--memory", [&](auto&, auto& text) { memory = text; }},
+      {"--context", [&](auto& o, auto& text) { context = bytes(o, text); }},
+      {"--fragmentation", [&](auto& o, auto& text) { fragmentation = percent(o, text); }},
+      {"--nccl", [&](auto& o, auto& text) { nccl = bytes(o, text); }},
+      {"--precision",
+       [&](auto& o, auto& text) {
+         word(o, text, {"fp32", "fp16", "bf16"});
+         question.precision = text == "fp32" ? Arithmetic::fp32 : text == "fp16" ? Arithmetic::fp16 : Arithmetic::bf16;
+       }},
+      {"--numbers",
+       [&](auto& o, auto& text) {
+         word(o, text, {"same", "adamw", "any"});
+         question.numbers = text == "same" ? Numbers::same : text == "adamw" ? Numbers::adamw : Numbers::any;
+       }},
+      {"--without",
+       [&](auto& o, auto& text) {
+         for (const std::string& lever : split(text, ','))
+           question.without.insert(word(o, lever, {std::begin(kLevers), std::end(kLevers)}));
+       }},
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    std::string name = arguments[i], value;
+    if (name == "-h" || name == "--help") return std::nullopt;
+    if (name == "--json") {
+      question.json = true;
+      continue;
+    }
+    const std::size_t equals = name.find('=');
+    const bool joined = name.starts_with("--") && equals != name.npos;
+    if (joined) value = name.substr(equals + 1), name.resize(equals);
+    const auto option = options.find(name);
+    if (option == options.end()) throw UsageError(fmt::format("'{}' is not an option of fit; see --help", name));
+    if (!joined) value = ++i < arguments.size() ? arguments[i] : "";
+    if (value.empty()) throw UsageError(fmt::format("{} needs a value", name));
+    option->second(name, value);
+  }
+
+  if (model.empty() == config.empty())
+    throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
+  question.spec = config.empty() ? nn::parse_transformer(model) : nn::read_model_config(config);
+  question.model = config.empty() ? "--model " + model : "--config " + config;
+  if (question.spec.layers > kMostLayers)
+    throw UsageError(fmt::format("model '{}' has {} layers; fit knows what to do with up to {}", question.spec.name,
+                                 question.spec.layers, kMostLayers));
+  question.training = task == "train";
+  question.seq = seq.value_or(std::min(question.spec.positions, kUsualSeq));
+  if (question.seq > question.spec.positions)
+    throw UsageError(fmt::format("--seq {} is longer than the {} positions of model '{}'", question.seq,
+                                 question.spec.positions, question.spec.name));
+
+  // "4xa100-40" is both.
+  std::string count = gpus;
+  if (const std::size_t x = gpus.find('x'); x != gpus.npos) {
+    if (!gpu.empty())
+      throw UsageError(fmt::format("--gpus '{}' names a card, and --gpu another; leave --gpu out", gpus));
+    count = gpus.substr(0, x), gpu = gpus.substr(x + 1);
+    if (gpu.empty()) throw UsageError(fmt::format("--gpus '{}' is not allowed; write 4, or 4xa100-40gb", gpus));
+  }
+  if (!gpus.empty()) question.gpus = whole("--gpus", count, kMostGpus);
+  if (!question.training && question.gpus > 1)
+    throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
+  if (gpu.empty() && memory.empty()) throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
+  question.card_named = !gpu.empty();
+  question.card = gpu.empty() ? find_card("a100-80gb") : &card_named(gpus == count ? "--gpu" : "--gpus", gpu);
+
+  std::vector<Question> all;
+  for (const std::string& size : split(memory, ',')) {
+    Room& room = question.room;
+    room.memory = size.empty() && memory.empty() ? static_cast<std::size_t>(question.card->memory_gb * 1e9)
+                                                 : bytes("--memory", size, false);
+    room.context = context.value_or(kContext);
+    room.fragmentation = static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation / 100);
+    room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
+    const std::size_t taken = checked_sum(checked_sum(room.context, room.fragmentation), room.nccl);
+    if (taken >= room.memory)
+      throw UsageError(
+          fmt::format("context, fragmentation and NCCL take {} of the {} bytes: nothing is left; see "
+                      "--context",
+                      taken, room.memory));
+    room.workspace = round_to_granule(default_workspace(room.budget()));
+    if (room.workspace >= room.budget())
+      throw UsageError(fmt::format("{} bytes of memory leave nothing for a step", room.memory));
+    all.push_back(question);
+  }
+  return all;
+}
+
+std::string help() {
+  return fmt::format(
+      R"(bench/fit: does it fit, and what is the cheapest way to make it?
+
+  bench/fit --model llama-3.2-1b --batch 1 --seq 2048 --gpu rtx3060
+  bench/fit --config config.json --task infer --memory 9GB
+  bench/fit --model llama-3.1-70b --batch 64 --seq 4096 --gpus 64xh100-sxm
+
+what
+  --model NAME         bert-large, gpt2, llama-3.1-8b, gpt:LAYERS-HEADS-WIDTH, ...
+  --config FILE        or a Hugging Face config.json (llama, mistral, qwen2)
+  --batch N            samples of a step, on all cards (default 1); with --task infer, sequences at a time
+  --seq N              tokens of a sequence (default: the model's longest, at most {})
+  --task train|infer   default train
+where
+  --gpu NAME           {}
+  --gpus N             so many of them; or --gpus 4xa100-40gb
+  --memory SIZE        bytes of a card, as 9GB or 8GiB (default: what the card's name says, in 10^9 bytes);
+                       of several, 8GB,12GB,24GB, a line each
+what the step cannot have
+  --context SIZE       the CUDA context (default 287MB: with lazy loading and PyTorch's kernels)
+  --fragmentation P    percent of the memory (default {}: the mean of PyTorch's allocator over four traces)
+  --nccl SIZE          a rank's buffers, of several cards (default 256MiB: assumed, not measured)
+what may change
+  --numbers WORD       same (AdamW in FP32; inference: no fewer bits), adamw (default: some of it in 16 or 8 bits),
+                       any (any optimizer)
+  --precision WORD     only fp32, fp16 or bf16
+  --without A,B        leave levers out: {}
+  --json               all of the answer as JSON
+exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
+)",
+      kUsualSeq, card_names(), kFragmentation, fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
+}
+
+}  // namespace oomlab::fit

@@ -1,0 +1,74 @@
+#pragma once
+// What somebody asks of `fit`: a model, a batch, a task, and the memory that there is for it.
+
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/card.h"
+#include "nn/transformer.h"
+
+namespace oomlab::fit {
+
+/// Of a card's memory, bytes: what the step cannot have, and what it can.
+struct Room {
+  std::size_t memory = 0;         ///< of one card
+  std::size_t context = 0;        ///< the CUDA context, with the kernels that it loads
+  std::size_t fragmentation = 0;  ///< what an allocator reserves and cannot hand out
+  std::size_t nccl = 0;           ///< buffers between ranks; 0 for one card
+  std::size_t workspace = 0;      ///< cuBLAS's: part of a program's --budget
+  /// For --budget.
+  std::size_t budget() const { return memory - context - fragmentation - nccl; }
+  /// For the step's own peak.
+  std::size_t left() const { return budget() - workspace; }
+};
+
+/// A context with lazy loading, the default since CUDA 12.2: 287 MB with PyTorch's kernels (its pull request 86509);
+/// 141 MiB were measured on a T4 (fitcheck-llm 0.3.1).
+inline constexpr std::size_t kContext = 287'000'000;
+/// Percent of the memory: what PyTorch's allocator needed above the live peak in the mean of four traces
+/// (bench/results/host/allocators.txt: 2.08 %; with steps of equal shapes 0.2 %).
+inline constexpr double kFragmentation = 2;
+/// A rank's. Assumed, not measured: NCCL_BUFFSIZE's default of 4 MiB, for 32 channels, to send and to receive.
+inline constexpr std::size_t kNccl = std::size_t(256) << 20;
+
+/// How far a combination may change what is learned.
+enum class Numbers {
+  same,   ///< AdamW in FP32: losses the same within rounding
+  adamw,  ///< AdamW, some of it in 16 or 8 bits; no update vanishes in rounding
+  any,    ///< any optimizer, and weights in 16 bits that nothing makes up for
+};
+
+struct Question {
+  nn::TransformerSpec spec;
+  std::string model;  ///< as the programs take it: "--model bert-large", "--config config.json"
+  std::size_t batch = 1, seq = 0;
+  bool training = true;
+  const Card* card = nullptr;  ///< whose times are bounds
+  bool card_named = false;
+  std::size_t gpus = 1;
+  Room room;
+  Numbers numbers = Numbers::adamw;
+  std::optional<Arithmetic> precision;  ///< only this one
+  std::set<std::string> without;        ///< levers that are left out, by kLevers' names
+  bool json = false;
+};
+
+inline constexpr const char* kLevers[] = {
+    "micro-batch", "precision", "attention", "loss", "lean", "checkpoint", "adamw8",    "stochastic", "wide",
+    "in-backward", "offload",   "tp",        "pp",   "zero", "pages",      "kv-8-bits", "weights",    "processor"};
+
+/// Reads a command line. Nothing: --help was asked for. Throws UsageError, or std::invalid_argument, with one line that
+/// says what is known or allowed.
+std::optional<Question> parse_question(const std::vector<std::string>& arguments);
+/// The same; of several memories, "--memory 8GB,12GB", a question for each.
+std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments);
+std::string help();
+
+/// "rtx3060", "a100-40", "H100 SXM": a name of harness/card.h, without dashes and blanks if one likes, or the only one
+/// that begins so. Throws UsageError for others, and for what could be several.
+const Card& card_named(const std::string& option, const std::string& text);
+
+}  // namespace oomlab::fit

@@ -1,0 +1,260 @@
+// The answer in words, and as JSON.
+
+#include <fmt/format.h>
+
+#include "answer.h"
+#include "harness/json_writer.h"
+#include "memory/bytes.h"
+
+namespace oomlab::fit {
+namespace {
+
+// 10^9 and 10^6 bytes.
+std::string gb(std::size_t bytes) {
+  const bool large = bytes >= 100'000'000;
+  return fmt::format("{:.3f} {}", double(bytes) / (large ? 1e9 : 1e6), large ? "GB" : "MB");
+}
+
+std::string time_words(const std::optional<double>& seconds) {
+  if (!seconds) return "-";
+  return *seconds < 1e-3 ? fmt::format("{:.3g} us", *seconds * 1e6)
+         : *seconds < 1  ? fmt::format("{:.3g} ms", *seconds * 1e3)
+                         : fmt::format("{:.3g} s", *seconds);
+}
+
+std::string line(const std::string& text) { return text + "\n"; }
+
+std::string categories(const ByCategory& bytes) {
+  std::string words;
+  for (std::size_t c = 0; c < kCategoryCount; ++c)
+    if (bytes.bytes[c]) words += fmt::format("  {:<22} {:>12}\n", name_of(Category(c)), gb(bytes.bytes[c]));
+  return words;
+}
+
+std::string title_words(const Question& q) {
+  return line(fmt::format("{}, {} x {}, {}, on {}{}{}", q.spec.name, q.batch, q.seq,
+                          q.training ? "training" : "inference", q.gpus > 1 ? fmt::format("{} x ", q.gpus) : "",
+                          q.card->title, q.card_named ? "" : " (assumed, for times: name one with --gpu)"));
+}
+
+std::string room_words(const Question& q) {
+  const Room& room = q.room;
+  std::string words =
+      line(fmt::format("memory of {:<14} {:>12}", q.gpus > 1 ? "each card" : "the card", gb(room.memory)));
+  words += line(fmt::format("  {:<22} {:>12}   --context", "CUDA context", gb(room.context)));
+  words += line(fmt::format("  {:<22} {:>12}   --fragmentation", "fragmentation", gb(room.fragmentation)));
+  if (room.nccl) words += line(fmt::format("  {:<22} {:>12}   --nccl", "NCCL", gb(room.nccl)));
+  words += line(fmt::format("  {:<22} {:>12}", "cuBLAS workspace", gb(room.workspace)));
+  return words + line(fmt::format("{:<24} {:>12}", "left", gb(room.left())));
+}
+
+std::string row_words(const Question& q, const Row& row, const Row* before) {
+  std::string saves = "-";
+  if (before) {
+    const std::size_t was = before->peak.total(), is = row.peak.total();
+    saves = was >= is ? gb(was - is) : "-" + gb(is - was);
+  }
+  std::string costs = time_words(row.seconds);
+  return line(fmt::format("{:<34} {:>12} {:>12} {:>10} {:>11}   {}{}", (before ? "+ " : "") + row.what,
+                          gb(row.peak.total()), saves, costs, row.host_bytes ? gb(row.host_bytes) : "-", row.numbers,
+                          row.peak.total() <= q.room.left() && row.seconds ? ", fits" : ""));
+}
+
+std::string most_words(const Question& q, const Most& most) {
+  std::string words = "with these levers: ";
+  if (!q.training)
+    return line(words + fmt::format("up to {} sequences of {} tokens, or {} of up to {}", most.batch_at_once, q.seq,
+                                    q.batch, most.seq));
+  if (most.micro_batch)
+    words += fmt::format("any batch{}, up to {} at once",
+                         most.unit > 1 ? fmt::format(" that {} divides", most.unit) : "", most.batch_at_once);
+  else
+    words += fmt::format("a batch of up to {}", most.batch_at_once);
+  return line(words + fmt::format(", or sequences of up to {} tokens{}", most.seq,
+                                  most.seq == q.spec.positions ? ", the model's longest" : ""));
+}
+
+std::string runs_words(const Row& row) {
+  return line("  " + row.command) + line("  (that plans it, to the byte, on any machine; without --plan it runs)");
+}
+
+}  // namespace
+
+namespace {
+
+std::string torch_words(const char* what, const std::optional<PyTorchPeak>& peak) {
+  if (!peak) return "";
+  return line(fmt::format("  {:<22} {:>12}   at its fullest in the {}{}", what, gb(peak->bytes.total()), peak->moment,
+                          peak->checked ? "" : "; not checked against PyTorch"));
+}
+
+// What the cheapest is called elsewhere, and what PyTorch itself needs.
+std::string elsewhere_words(const Answer& answer) {
+  std::string words;
+  if (answer.cheapest) {
+    words += "\n" + line("the cheapest in other words:");
+    for (const std::string& text : lines_of(answer.elsewhere)) words += line("  " + text);
+  }
+  const std::string peaks = torch_words("as it is", answer.torch_as_is) + torch_words("the cheapest", answer.torch_cheapest);
+  if (!peaks.empty())
+    words += "\n" + line("what PyTorch itself needs (eager, SDPA, torch.optim.AdamW, 16 bits by autocast):") + peaks +
+             line("  (a closed form of its operators' tensors, without the context: docs/fit_pytorch.md)");
+  return words;
+}
+
+}  // namespace
+
+std::string words_of(const Question& q, const Answer& answer) {
+  const char* unit = q.training ? "step" : "token";
+  std::string words = title_words(q) + "\n" + room_words(q) + "\n";
+
+  const Row& is = answer.as_is;
+  const std::size_t peak = is.peak.total(), left = q.room.left();
+  words += line(fmt::format("as it is ({}): {}", is.options,
+                            is.fits        ? fmt::format("fits, {} are free", gb(left - peak))
+                            : peak <= left ? fmt::format("{} does not compute so", q.card->title)
+                                           : fmt::format("does not fit, {} too many", gb(peak - left))));
+  words +=
+      line(fmt::format("  {:<22} {:>12}   no {} takes less than {}", "peak", gb(peak), unit, time_words(is.seconds)));
+  words += categories(is.peak) + "\n";
+
+  if (!answer.ladder.empty()) {
+    words += line("the ladder: what fits with the fewest changes");
+    words += line(
+        fmt::format("{:<34} {:>12} {:>12} {:>10} {:>11}   numbers", "", "peak", "saves", "least time", "on the host"));
+    Row first = is;
+    first.what = "as it is";
+    words += row_words(q, first, nullptr);
+    const Row* before = &first;
+    for (const Row& row : answer.ladder) words += row_words(q, row, before), before = &row;
+    words += runs_words(answer.ladder.back()) + "\n";
+  }
+  if (answer.cheapest) {
+    const Row& row = *answer.cheapest;
+    words += line(fmt::format("the cheapest of {} {}, by a lower bound: no {} takes less than {}", answer.combinations,
+                              q.training ? "combinations" : "ways", unit, time_words(row.seconds)));
+    words += line(fmt::format("  {}", row.options));
+    words += line(fmt::format("  {:<22} {:>12}   {} free; {}{}", "peak", gb(row.peak.total()),
+                              gb(left - std::min(left, row.peak.total())), row.numbers,
+                              row.host_bytes ? fmt::format("; {} of host memory", gb(row.host_bytes)) : ""));
+    words += categories(row.peak);
+    words += runs_words(row);
+    words += most_words(q, *answer.most);
+    words += line(fmt::format("(A bound is no prediction: real {}s take longer, often several times.{})", unit,
+                              row.host_bytes ? " It does not know the processor's work." : ""));
+  } else {
+    words += line("nothing fits" + std::string(answer.closest ? "; what comes closest:" : ""));
+    if (answer.closest) {
+      const Row& row = *answer.closest;
+      words += line(fmt::format("  {}", row.options));
+      words += line(fmt::format("  {:<22} {:>12}   {} too many", "peak", gb(row.peak.total()),
+                                gb(row.peak.total() - std::min(left, row.peak.total()))));
+      words += categories(row.peak);
+    }
+  }
+  if (q.training) words += elsewhere_words(answer);
+  return words;
+}
+
+namespace {
+
+void write(JsonWriter& json, const Row& row) {
+  json.begin_object();
+  json.member("what", row.what).member("options", row.options).member("command", row.command);
+  json.member("changes", row.changes).member("peak_bytes", row.peak.total());
+  json.key("bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), row.peak.bytes[c]);
+  json.end_object();
+  json.member("least_seconds", row.seconds).member("host_bytes", row.host_bytes);
+  json.member("numbers", row.numbers).member("fits", row.fits);
+  json.end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const Answer& answer) {
+  json.begin_object();
+  json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
+  json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
+  json.key("room").begin_object();
+  json.member("memory_bytes", q.room.memory).member("context_bytes", q.room.context);
+  json.member("fragmentation_bytes", q.room.fragmentation).member("nccl_bytes", q.room.nccl);
+  json.member("workspace_bytes", q.room.workspace).member("budget_bytes", q.room.budget());
+  json.member("left_bytes", q.room.left());
+  json.end_object();
+  json.member("fits", answer.fits()).member("combinations", answer.combinations);
+  json.key("as_is"), write(json, answer.as_is);
+  json.key("ladder").begin_array();
+  for (const Row& row : answer.ladder) write(json, row);
+  json.end_array();
+  for (const auto& [key, row] : {std::pair("cheapest", &answer.cheapest), std::pair("closest", &answer.closest)}) {
+    json.key(key);
+    if (*row)
+      write(json, **row);
+    else
+      json.null();
+  }
+  json.key("other_words");
+  if (answer.cheapest && q.training) {
+    json.begin_object();
+    for (const auto& [key, list] : {std::pair("pytorch", &answer.elsewhere.pytorch),
+                                    std::pair("trainer", &answer.elsewhere.trainer),
+                                    std::pair("deepspeed", &answer.elsewhere.deepspeed),
+                                    std::pair("no_counterpart", &answer.elsewhere.nowhere)}) {
+      json.key(key).begin_array();
+      for (const std::string& text : *list) json.value(text);
+      json.end_array();
+    }
+    json.end_object();
+  } else {
+    json.null();
+  }
+  for (const auto& [key, peak] : {std::pair("pytorch_as_is", &answer.torch_as_is),
+                                  std::pair("pytorch_cheapest", &answer.torch_cheapest)}) {
+    json.key(key);
+    if (*peak) {
+      json.begin_object().member("peak_bytes", (*peak)->bytes.total()).member("moment", std::string((*peak)->moment));
+      json.member("checked", (*peak)->checked).end_object();
+    } else {
+      json.null();
+    }
+  }
+  json.key("most");
+  if (answer.most) {
+    json.begin_object().member("batch_at_once", answer.most->batch_at_once);
+    json.member("micro_batch", answer.most->micro_batch).member("unit", answer.most->unit);
+    json.member("seq", answer.most->seq).end_object();
+  } else {
+    json.null();
+  }
+  json.end_object();
+}
+
+}  // namespace
+
+std::string json_of(const Question& question, const Answer& answer) { return json_of(std::vector{question}, {answer}); }
+
+std::string json_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
+  JsonWriter json;
+  if (questions.size() > 1) json.begin_array();
+  for (std::size_t i = 0; i < questions.size(); ++i) write(json, questions[i], answers[i]);
+  if (questions.size() > 1) json.end_array();
+  return json.text();
+}
+
+std::string table_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
+  std::string words = title_words(questions.front()) +
+                      line(fmt::format("{:>11} {:>12}  {:<9} {:>12} {:>10} {:>11}   {}", "memory", "left", "as it is",
+                                       "peak", "least time", "on the host", "the cheapest that fits, by that bound"));
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const Room& room = questions[i].room;
+    const Answer& a = answers[i];
+    const Row* const row = a.cheapest ? &*a.cheapest : a.closest ? &*a.closest : nullptr;
+    words += fmt::format("{:>11} {:>12}  {:<9} ", gb(room.memory), gb(room.left()), a.as_is.fits ? "fits" : "no");
+    if (row)
+      words += fmt::format("{:>12} {:>10} {:>11}   ", gb(row->peak.total()), time_words(row->seconds),
+                           row->host_bytes ? gb(row->host_bytes) : "-");
+    words += line(a.fits() ? row->options : "nothing" + (row ? "; the closest: " + row->options : std::string()));
+  }
+  return words;
+}
+
+}  // namespace oomlab::fit

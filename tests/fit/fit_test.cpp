@@ -1,0 +1,293 @@
+// What fit says of training: the bytes and the price of the command that it recommends, and that nothing that chapter
+// 16 runs is cheaper, or gets by with fewer changes, and fits. (commands_test.py runs the commands.)
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <random>
+#include <sstream>
+
+#include "../../bench/fitting/answer.h"
+#include "../../bench/fitting/levers_search.h"
+#include "../../chapters/16_capstone/ladder.h"
+
+namespace {
+
+using namespace oomlab;
+using namespace oomlab::fit;
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  std::size_t from(std::size_t least, std::size_t most) { return least + engine_() % (most - least + 1); }
+  template <class T>
+  T one_of(std::initializer_list<T> all) {
+    return all.begin()[from(0, all.size() - 1)];
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+Question asked(const std::string& words) {
+  std::istringstream in(words);
+  std::vector<std::string> arguments;
+  for (std::string word; in >> word;) arguments.push_back(word);
+  return parse_question(arguments).value();
+}
+
+Work work_of(const Question& q) { return {q.spec, q.batch, q.seq, q.room.budget(), q.room.workspace}; }
+
+// What a program reads from the words of a command: the levers by chapter 16's own reader.
+struct Read {
+  Levers levers;
+  Work work;
+};
+Read read_command(const std::string& command) {
+  std::istringstream in(command);
+  OptionValues values;
+  Work work;
+  std::string word, value;
+  in >> word;
+  EXPECT_EQ(word, "build/host/bin/16_capstone");
+  for (in >> word; in;) {
+    EXPECT_TRUE(word.starts_with("--")) << command;
+    const std::string option = word.substr(2);
+    if (!(in >> value) || value.starts_with("--")) {
+      if (option != "plan") values.set(option, true);
+      word = value;
+      continue;
+    }
+    if (option == "model")
+      work.spec = nn::parse_transformer(value);
+    else if (option == "batch")
+      work.batch = std::stoul(value);
+    else if (option == "seq")
+      work.seq = std::stoul(value);
+    else if (option == "budget")
+      work.budget = std::stoul(value), work.workspace = round_to_granule(default_workspace(work.budget));
+    else if (option == "filter")
+      EXPECT_EQ(value, "chosen");
+    else if (option == "micro-batch" || option == "tp" || option == "pp" || option == "dp" || option == "zero")
+      values.set(option, std::size_t(std::stoul(value)));
+    else
+      values.set(option, value);
+    in >> word;
+  }
+  return {capstone::levers_of(values).value(), work};
+}
+
+std::string any_question(Random& random, bool small) {
+  std::string words = "--model ";
+  if (small)
+    words += random.one_of({"gpt:3-2-32", "bert:2-4-64", "llama:3-4-2-64-172", "gpt:5-1-16"});
+  else
+    words += random.one_of({"bert-base", "bert-large", "gpt2", "llama-3.2-1b", "llama-3.1-8b", "gpt:6-4-256",
+                            "llama-3.1-70b", "bert:3-2-24"});
+  words += " --batch " + std::to_string(random.one_of({1, 1, 2, 3, 4, 6, 8, 12}));
+  words += " --seq " + std::to_string(random.from(1, small ? 48 : 512));
+  if (random.from(0, 3) == 0)
+    words += random.one_of({" --gpus 2xt4", " --gpus 4xa100-40", " --gpus 6xh100-sxm"});
+  else
+    words += random.one_of({" --gpu t4", " --gpu rtx3060", " --gpu h100-pcie", " --gpu v100-32"});
+  if (small)
+    words += " --context 0 --nccl 0 --memory " + std::to_string(random.from(200, 4000)) + "KB";
+  else
+    words += random.one_of({"", " --memory 3GB", " --memory 700MB", " --memory 9GB", " --memory 40GB"});
+  return words +
+         random.one_of({"", "", " --numbers same", " --numbers any", " --without offload", " --precision fp32"});
+}
+
+// So many questions, or, nightly, as many as the environment says.
+std::size_t questions() {
+  const char* const all = std::getenv("OOMLAB_FIT_QUESTIONS");
+  return all ? std::stoul(all) : OOMLAB_QUESTIONS;
+}
+
+TEST(Fit, SaysWhatItsCommandsNeedAndCost) {
+  const std::size_t count = questions();
+  Random random(23);
+  std::size_t fitted = 0, ladders = 0, ranks = 0;
+  for (std::size_t i = 0; i < count && !HasFailure(); ++i) {
+    const std::string words = any_question(random, i % 2 == 0);
+    SCOPED_TRACE(words);
+    const Question question = asked(words);
+    const Answer answer = answer_training(question);
+    EXPECT_EQ(answer.fits(), !answer.closest.has_value());
+    std::vector<Row> rows = answer.ladder;
+    rows.push_back(answer.as_is);
+    if (answer.cheapest) rows.push_back(*answer.cheapest);
+    if (answer.closest) rows.push_back(*answer.closest);
+    for (const Row& row : rows) {
+      const auto [levers, work] = read_command(row.command);
+      EXPECT_EQ(work.budget, question.room.budget());
+      const Plan plan = plan_of(work, levers);
+      EXPECT_EQ(plan.peak, row.peak) << row.command;
+      EXPECT_EQ(least_seconds(*question.card, levers, plan), row.seconds) << row.command;
+      EXPECT_EQ(plan.price.pinned_bytes, row.host_bytes) << row.command;
+      EXPECT_EQ(row.fits, row.seconds && plan.peak.total() <= question.room.left()) << row.command;
+      EXPECT_EQ(row.changes, changes_between(step_as_it_is(question), levers)) << row.command;
+      if (row.numbers != "as asked for") {
+        EXPECT_EQ(row.numbers, capstone::words_of(capstone::numbers_of(work, levers)));
+      }
+    }
+    if (answer.cheapest) {
+      EXPECT_TRUE(answer.cheapest->fits);
+    }
+    if (!answer.ladder.empty()) {
+      EXPECT_TRUE(answer.ladder.back().fits);
+    }
+    fitted += answer.fits(), ladders += !answer.ladder.empty(), ranks += question.gpus > 1;
+  }
+  EXPECT_GT(fitted, count / 4);
+  EXPECT_GT(ladders, count / 10);
+  EXPECT_GT(ranks, count / 10);
+  std::printf("%zu fit, %zu of them with changes; %zu of several ranks\n", fitted, ladders, ranks);
+}
+
+// Every combination there is, by loops of its own. f(levers), whether or not chapter 16 refuses it.
+template <class F>
+void every_combination(const Question& q, F f) {
+  for (std::size_t tp = 1; tp <= q.gpus; ++tp)
+    for (std::size_t pp = 1; tp * pp <= q.gpus; ++pp)
+      for (std::size_t dp = 1; tp * pp * dp <= q.gpus; ++dp)
+        for (int zero = 0; zero <= 3; ++zero)
+          for (const auto precision : {Arithmetic::fp32, Arithmetic::fp16, Arithmetic::bf16})
+            for (const auto rule : {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd})
+              for (const auto weights : {WeightForm::stored, WeightForm::master, WeightForm::stochastic})
+                for (const bool wide : {false, true})
+                  for (const auto life : {GradientLife::always, GradientLife::used_at_once, GradientLife::sent_to_host})
+                    for (std::size_t micro = 0; micro < q.batch; ++micro) {
+                      Levers l{.precision = precision, .micro_batch = micro, .optimizer = {rule, weights, wide}};
+                      l.gradients = life, l.ranks = {.tp = tp, .dp = dp, .pp = pp, .zero = zero};
+                      if (micro == q.batch / dp || !refused(work_of(q), l).empty()) continue;  // that is 0, too
+                      for (std::size_t checkpoint = 0; checkpoint <= q.spec.layers + 1; ++checkpoint)
+                        for (const auto attention :
+                             {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
+                          for (const auto loss : {LossForm::full, LossForm::chunked})
+                            for (const bool lean : {false, true}) {
+                              l.solved = checkpoint > q.spec.layers, l.recompute = l.solved ? 0 : checkpoint;
+                              l.attention = attention, l.loss = loss, l.lean = lean;
+                              f(l);
+                            }
+                    }
+}
+
+bool keeps_numbers(const Question& q, const Levers& l) {
+  if (q.numbers == Numbers::any) return true;
+  if (q.numbers == Numbers::same) return capstone::numbers_of(work_of(q), l).kind != Agreement::Kind::differs_by_design;
+  return (l.optimizer.rule == UpdateRule::adamw || l.optimizer.rule == UpdateRule::adamw8) &&
+         (l.precision == Arithmetic::fp32 || l.optimizer.weights != WeightForm::stored);
+}
+
+void expect_nothing_better(const std::string& words) {
+  SCOPED_TRACE(words);
+  const Question q = asked(words);
+  const Answer answer = answer_training(q);
+  const Work work = work_of(q);
+  const Levers base = step_as_it_is(q);
+  std::size_t fit = 0, fewest = SIZE_MAX, least = SIZE_MAX, all = 0;
+  double cheapest = HUGE_VAL, cheapest_of_fewest = HUGE_VAL;
+  every_combination(q, [&](const Levers& l) {
+    if (!keeps_numbers(q, l) || !refused(work, l).empty()) return;
+    ++all;
+    const Plan plan = plan_of(work, l);
+    const auto seconds = least_seconds(*q.card, l, plan);
+    if (!seconds) return;
+    least = std::min(least, plan.peak.total());
+    if (plan.peak.total() > work.room()) return;
+    const std::size_t changes = changes_between(base, l);
+    ++fit;
+    cheapest = std::min(cheapest, *seconds);
+    if (changes < fewest) fewest = changes, cheapest_of_fewest = HUGE_VAL;
+    if (changes == fewest) cheapest_of_fewest = std::min(cheapest_of_fewest, *seconds);
+  });
+  std::printf("%6zu of %6zu fit: %s\n", fit, all, words.c_str());
+  EXPECT_EQ(answer.combinations, all);
+  ASSERT_EQ(answer.fits(), fit > 0);
+  if (fit == 0) {
+    EXPECT_EQ(answer.closest->peak.total(), least);
+    return;
+  }
+  EXPECT_EQ(answer.cheapest->seconds, cheapest);
+  EXPECT_EQ(answer.as_is.fits, fewest == 0);
+  if (fewest == 0) return;
+  EXPECT_EQ(answer.ladder.back().changes, fewest);
+  EXPECT_EQ(answer.ladder.back().seconds, cheapest_of_fewest);
+}
+
+TEST(Fit, NothingThatRunsIsCheaperAndFits) {
+  const char* spaces[] = {"--model gpt:3-2-32 --batch 2 --seq 24 --memory 900KB --gpu rtx3060",
+                          "--model gpt:3-2-32 --batch 2 --seq 24 --memory 500KB --gpu t4 --numbers any",
+                          "--model bert:2-2-32 --batch 3 --seq 32 --memory 700KB --gpu rtx3060",
+                          "--model bert:4-1-16 --batch 2 --seq 64 --memory 400KB --gpu v100-16 --numbers same",
+                          "--model llama:3-4-2-64-172 --batch 2 --seq 16 --memory 2500KB --gpu h100-sxm",
+                          "--model llama:3-4-2-64-172 --batch 1 --seq 40 --memory 1500KB --gpu h100-sxm --numbers any",
+                          "--model gpt:5-1-8 --batch 1 --seq 96 --memory 300KB --gpu rtx4090",
+                          "--model gpt:2-2-32 --batch 4 --seq 24 --memory 120KB --gpu rtx3060",  // nothing fits
+                          "--model gpt:4-2-32 --batch 2 --seq 32 --memory 600KB --gpu rtx3060 --numbers same",
+                          "--model bert:3-3-24 --batch 2 --seq 48 --memory 420KB --gpu l4",
+                          "--model gpt:2-2-32 --batch 4 --seq 64 --memory 1500KB --gpu a10",
+                          "--model gpt:2-2-64 --batch 2 --seq 8 --memory 3MB --gpu t4",
+                          "--model llama:2-2-1-32-64 --batch 3 --seq 64 --memory 500KB --gpu b200 --numbers any",
+                          "--model bert:2-2-32 --batch 2 --seq 16 --memory 2MB --gpu a100-80",  // fits as it is
+                          "--model gpt:4-4-32 --batch 2 --seq 24 --memory 700KB --gpus 2xa100-40",
+                          "--model gpt:3-2-32 --batch 4 --seq 24 --memory 500KB --gpus 2xt4",
+                          "--model bert:4-2-32 --batch 2 --seq 32 --memory 450KB --gpus 4xh100-sxm",
+                          "--model llama:3-4-2-64-172 --batch 4 --seq 16 --memory 900KB --gpus 3xa100-40",
+                          "--model gpt:3-2-32 --batch 3 --seq 32 --memory 500KB --gpu rtx3060 --numbers same",
+                          "--model gpt:6-1-8 --batch 1 --seq 128 --memory 350KB --gpu rtx3060 --numbers any"};
+  std::size_t spaces_left = std::min<std::size_t>(std::size(spaces), OOMLAB_ROUNDS * 2);
+  for (const char* words : spaces) {
+    if (spaces_left-- == 0 || HasFailure()) return;
+    expect_nothing_better(std::string(words) + " --context 0 --nccl 0");
+  }
+}
+
+TEST(Fit, TheMostThatFitsIsTheMost) {
+  for (const char* words :
+       {"--model bert-large --batch 4 --seq 512 --gpu rtx3060", "--model gpt2 --gpus 4xa100-40 --batch 8",
+        "--model llama-3.2-1b --batch 1 --seq 512 --gpu rtx3060 --without micro-batch"}) {
+    SCOPED_TRACE(words);
+    const Question q = asked(words);
+    const Answer answer = answer_training(q);
+    ASSERT_TRUE(answer.most);
+    Levers levers = read_command(answer.cheapest->command).levers;
+    const auto fits = [&](const Work& work, const Levers& l) { return plan_of(work, l).peak.total() <= work.room(); };
+    Work work = work_of(q);
+    work.seq = answer.most->seq;
+    EXPECT_TRUE(fits(work, levers));
+    if (++work.seq <= q.spec.positions) {
+      EXPECT_FALSE(fits(work, levers));
+    }
+    work.seq = q.seq;
+    const std::size_t dp = levers.ranks.dp;
+    const std::size_t micros = levers.micro_batch ? micro_batches_of(work, levers) : 1;
+    const auto whole = [&](std::size_t samples) {
+      work.batch = samples * micros;
+      if (levers.micro_batch) levers.micro_batch = samples / dp;
+      return fits(work, levers);
+    };
+    EXPECT_TRUE(whole(answer.most->batch_at_once));
+    EXPECT_FALSE(whole(answer.most->batch_at_once + dp));
+  }
+}
+
+TEST(Fit, IsFast) {
+  for (const auto& [words, limit] :
+       {std::pair("--model llama-3.1-8b --batch 8 --seq 2048 --memory 80GB", 2.0),
+        std::pair("--model llama-3.1-8b --batch 1 --seq 2048 --memory 12GB", 2.0),
+        std::pair("--model llama-3.1-70b --batch 64 --seq 4096 --gpus 64xh100-sxm", 10.0)}) {
+    if (OOMLAB_QUESTIONS < 60) return;  // under a sanitizer, where times mean nothing
+    const Question q = asked(words);
+    const std::clock_t start = std::clock();
+    (void)answer_training(q);
+    const double seconds = double(std::clock() - start) / CLOCKS_PER_SEC;
+    std::printf("%.2f s: %s\n", seconds, words);
+    EXPECT_LT(seconds, limit) << words;
+  }
+}
+
+}  // namespace

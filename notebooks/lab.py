@@ -42,7 +42,7 @@ def programs():
         # With --list every chapter is built, and none is run. It says which packages it installs, if some are missing.
         print("Nothing is built here yet: bench/run builds the course. That takes some minutes, once.", flush=True)
         build = subprocess.Popen([ROOT / "bench/run", "--list"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        for line in build.stderr:
+        for line in filter(str.strip, build.stderr):
             print("  " + line.rstrip(), flush=True)
         if build.wait() or not built():
             raise RuntimeError(f"the build failed (exit code {build.returncode}): what is above says why")

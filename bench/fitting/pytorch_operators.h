@@ -39,7 +39,7 @@ namespace oomlab::fit {
 enum class TorchOptimizer {
   adamw_foreach,  ///< what a GPU gets without asking: a list of √v of all parameters, 4 bytes each, during the step
   adamw_fused,    ///< fused=True: nothing beside the state
-  adamw_8bit,     ///< bitsandbytes' AdamW8bit: two bytes a parameter and two FP32 scales for every 256; not checked
+  adamw_8bit,     ///< bitsandbytes' AdamW8bit: two bytes per parameter and two FP32 scales for every 256; not checked
 };
 
 struct PyTorchStep {

@@ -246,7 +246,7 @@ def table(results):
         if not isinstance(value, int):
             return value or "-"
         of = error(row, value)
-        return f"{value / 2**20:.1f}" + ("" if of is None else f" ({of:z+.1%})")
+        return f"{value / 2**20:.1f}" + ("" if of is None else f" ({of:+z.1%})")
 
     threads = f"{results['threads']} thread{'s' * (results['threads'] > 1)}"
     wide = max(len(row["setting"]) for row in results["rows"]) - len("model=")

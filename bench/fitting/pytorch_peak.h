@@ -21,7 +21,7 @@ class TorchWalk : TorchOperators {
   TorchWalk(const nn::TransformerSpec& spec, const PyTorchStep& step) : TorchOperators(spec, step) {}
 
   PyTorchPeak run() {
-    const std::size_t parameters = spec_.parameters(), p4 = checked_product(parameters, sizeof(float));
+    const std::size_t parameters = parameters_of(spec_), p4 = checked_product(parameters, sizeof(float));
     live_[Category::parameters] = p4;
     live_[Category::optimizer] = optimizer_ == TorchOptimizer::adamw_8bit
                                      ? checked_sum(checked_product(parameters, 2), checked_product(parameters / 256, 8))
@@ -42,6 +42,15 @@ class TorchWalk : TorchOperators {
   }
 
  private:
+  // Layers are alike, so two are counted.
+  static std::size_t parameters_of(nn::TransformerSpec spec) {
+    const std::size_t layers = spec.layers;
+    spec.layers = 1;
+    const std::size_t one = spec.parameters();
+    spec.layers = 2;
+    return checked_sum(one, checked_product(spec.parameters() - one, layers - 1));
+  }
+
   // All layers are alike, so what is live at one moment of a layer changes by the same bytes from layer to layer: it is
   // most in the first or in the last one that is visited.
   template <class Visit>

@@ -4,9 +4,9 @@
   pip install torch numpy accelerate fitcheck-llm
   cmake --build --preset host --target fit_pytorch
   bench/peers/pytorch_training.py                     the settings below, to bench/results/peers/pytorch_training.json and .txt
-  bench/peers/pytorch_training.py --random 24 --seed 1     others, printed only; --out FILE writes them, too
+  bench/peers/pytorch_training.py --random 24 --seed 1     others, drawn at random; printed only, unless --out FILE.json is given
   bench/peers/pytorch_training.py 'model=gpt2 batch=1 seq=64 precision=bf16'     settings of your own
-  bench/peers/pytorch_training.py --text              writes the .txt again, from the .json; measures nothing
+  bench/peers/pytorch_training.py --text              writes each .txt again, from its .json; measures nothing
 
 Measured: torch_models.py on the CPU, two steps, in a fresh model each; the profiler's record of every allocation and release of
 PyTorch's CPU allocator, live bytes at their highest. A GPU's peak may differ by its kernels' scratch. With one thread (--threads),
@@ -29,12 +29,14 @@ import importlib.metadata
 import json
 import pathlib
 import random
+import shlex
 import statistics
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results/peers/pytorch_training.json"
+DRAWN = ROOT / "bench/results/peers/pytorch_training_random.json"
 DEFAULTS = {"precision": "fp32", "checkpoint": 0, "optimizer": "adamw_foreach"}
 SETTINGS = """
 model=bytes-gpt batch=8 seq=256
@@ -244,15 +246,18 @@ def table(results):
         if not isinstance(value, int):
             return value or "-"
         of = error(row, value)
-        return f"{value / 2**20:.1f}" + ("" if of is None else f" ({of:+.1%})")
+        return f"{value / 2**20:.1f}" + ("" if of is None else f" ({of:+z.1%})")
 
-    lines = [f"PyTorch {results['torch']}, {results['threads']} thread{'s' * (results['threads'] > 1)}, accelerate {results['accelerate']}, "
-             f"fitcheck-llm {results['fitcheck']}. CPU allocator, profiler: a GPU's peak may differ by its kernels' scratch.",
-             "Peaks in MiB.", "",
-             f"{'setting':<78} {'measured':>11} {'predicted here':>18} {'accelerate':>18} {'fitcheck-llm':>18}"]
+    threads = f"{results['threads']} thread{'s' * (results['threads'] > 1)}"
+    wide = max(len(row["setting"]) for row in results["rows"]) - len("model=")
+    lines = [f"$ {results['command']}",
+             f"PyTorch {results['torch']}, {threads}, accelerate {results['accelerate']}, fitcheck-llm {results['fitcheck']}. MiB.",
+             "CPU allocator, profiler: a GPU's may differ by its kernels' scratch.", "",
+             f"{'setting':<{wide}} {'measured':>11} {'predicted here':>16} {'accelerate':>16} {'fitcheck-llm':>16}"]
     for row in results["rows"]:
         shown = f"{row['measured'] / 2**20:.1f}" if row.get("measured") else "not checked"
-        lines.append(f"{row['setting'].replace('model=', ''):<78} {shown:>11} " + " ".join(f"{cell(row, of(row)):>18}" for of in WHO.values()))
+        cells = " ".join(f"{cell(row, of(row)):>16}" for of in WHO.values())
+        lines.append(f"{row['setting'].replace('model=', ''):<{wide}} {shown:>11} {cells}")
     lines.append("")
     for who, of in WHO.items():
         count, median, worst = figures(results["rows"], of)
@@ -278,7 +283,8 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/host/bin/fit_pytorch")
     arguments = parser.parse_args()
     if arguments.text:
-        RESULTS.with_suffix(".txt").write_text(table(json.loads(RESULTS.read_text())))
+        for file in (RESULTS, DRAWN):
+            file.with_suffix(".txt").write_text(table(json.loads(file.read_text())))
         return
     try:
         given = [setting_of(words) for words in arguments.settings] + random_settings(arguments.random, arguments.seed)
@@ -293,7 +299,8 @@ def main():
     for row, peak in zip(rows, measure_all(checked, arguments.threads)):
         row["measured"] = peak
         print(f"{row['setting']}: {error(row, row['predicted']['peak']):+.2%}", file=sys.stderr, flush=True)
-    results = {"torch": version("torch"), "threads": arguments.threads, "accelerate": version("accelerate"),
+    command = shlex.join(["bench/peers/pytorch_training.py", *sys.argv[1:]])
+    results = {"command": command, "torch": version("torch"), "threads": arguments.threads, "accelerate": version("accelerate"),
                "fitcheck": version("fitcheck-llm"), "rows": rows}
     print(table(results), end="")
     if out := arguments.out or (RESULTS if published else None):

@@ -22,25 +22,31 @@ def predict(text):
     return subprocess.run([PROGRAM], input=text, capture_output=True, text=True)
 
 
-results = json.loads(peer.RESULTS.read_text())
-rows = results["rows"]
-today = [json.loads(line) for line in predict("".join(row["setting"] + "\n" for row in rows)).stdout.splitlines()]
-check(len(today) == len(rows), f"{len(today)} predictions of {len(rows)}")
-for row, now in zip(rows, today):
-    check(row["predicted"] == now, f"{row['setting']}: published {row['predicted']}, today {now}; run bench/peers/pytorch_training.py")
-    check(sum(now[key] for key in ("parameters", "gradients", "optimizer", "activations", "data")) == now["peak"], f"{row['setting']}: no sum")
-    check(now["checked"] == ("measured" in row), f"{row['setting']}: checked, but not measured, or the other way round")
-
-measured = [dict(row, predicted=now) for row, now in zip(rows, today) if "measured" in row]
-count, median, worst = peer.figures(measured, peer.WHO["predicted here"])
-check(count >= LEAST, f"{count} settings, not {LEAST}")
-check(median <= MEDIAN, f"the median error is {median:.2%}")
-check(worst <= WORST, f"the worst error is {worst:.2%}")
-for style in ("gpt", "bert", "llama"):
-    for words in ([], ["precision=bf16"], ["checkpoint=1"], ["precision=bf16", "checkpoint=1"]):
-        check(any(style in row["setting"] and all(w in row["setting"] for w in words) for row in measured), f"no {style} {words}")
-check(peer.RESULTS.with_suffix(".txt").read_text() == peer.table(results), "the table is not that of the results; pytorch_training.py --text")
-check([row["setting"] for row in rows] == [peer.words_of(peer.setting_of(w)) for w in peer.SETTINGS + peer.UNCHECKED], "other settings than today's")
+summary = []
+for file in (peer.RESULTS, peer.DRAWN):
+    results = json.loads(file.read_text())
+    rows, name = results["rows"], file.stem
+    today = [json.loads(line) for line in predict("".join(row["setting"] + "\n" for row in rows)).stdout.splitlines()]
+    check(len(today) == len(rows), f"{name}: {len(today)} predictions of {len(rows)}")
+    for row, now in zip(rows, today):
+        said = f"{name}: {row['setting']}"
+        check(row["predicted"] == now, f"{said}: published {row['predicted']}, today {now}; run {results['command']}")
+        check(sum(now[key] for key in ("parameters", "gradients", "optimizer", "activations", "data")) == now["peak"], f"{said}: no sum")
+        check(now["checked"] == ("measured" in row), f"{said}: checked, but not measured, or the other way round")
+    measured = [dict(row, predicted=now) for row, now in zip(rows, today) if "measured" in row]
+    count, median, worst = peer.figures(measured, peer.WHO["predicted here"])
+    check(count >= LEAST, f"{name}: {count} settings, not {LEAST}")
+    check(median <= MEDIAN, f"{name}: the median error is {median:.2%}")
+    check(worst <= WORST, f"{name}: the worst error is {worst:.2%}")
+    check(file.with_suffix(".txt").read_text() == peer.table(results), f"{name}: the table is another one's; pytorch_training.py --text")
+    summary.append(f"{name}: {count} settings, median {median:.2%}, worst {worst:.2%}")
+    for style in ("gpt", "bert", "llama"):
+        for words in ([], ["precision=bf16"], ["checkpoint=1"], ["precision=bf16", "checkpoint=1"]):
+            there = any(style in row["setting"] and all(w in row["setting"] for w in words) for row in measured)
+            check(there or file == peer.DRAWN, f"{name}: no {style} {words}")
+    if file == peer.RESULTS:
+        check([row["setting"] for row in rows] == [peer.words_of(peer.setting_of(w)) for w in peer.SETTINGS + peer.UNCHECKED],
+              f"{name}: other settings than today's")
 
 # Settings that are drawn are the same for the same seed, and are within what the program reads.
 drawn = peer.random_settings(40, 7)
@@ -51,9 +57,11 @@ check(answered.returncode == 0 and len(answered.stdout.splitlines()) == 40, f"dr
 for text, said in (("model=gtp2", "unknown"), ("batch=1", "begin with model="), ("model=gpt2 batch=0", "at least one token"),
                    ("model=gpt2 batch=-1", "no whole number"), ("model=gpt2 precision=fp8", "precision=fp8 is unknown"),
                    ("model=gpt2 seq", "is not KEY=VALUE"), ("model=gpt2 colour=red", "'colour' is unknown"),
-                   ("model=bert-base tied=0", "is tied"), ("model=gpt2 batch=9223372036854775807 seq=9", "")):
+                   ("model=bert-base tied=0", "is tied"),
+                   ("model=gpt2 batch=9223372036854775807 seq=9", "")):
     run = predict(text + "\n")
-    check(run.returncode == 64 and run.stdout == "" and run.stderr.count("\n") == 1 and said in run.stderr, f"{text}: {run}")
+    one_line = run.stdout == "" and run.stderr.count("\n") == 1 and said in run.stderr
+    check(run.returncode == 64 and one_line, f"{text}: {run}")
 
-print("\n".join(failures) or f"{count} settings: median {median:.2%}, worst {worst:.2%}")
+print("\n".join(failures or summary))
 sys.exit(bool(failures))

@@ -61,8 +61,8 @@ def check(programs, answer, question, plan):
         said = {name: row["bytes"][name] for name in bytes_}
         assert said == bytes_, f"{question}: {row['command']}: said {said}, {'planned' if plan else 'measured'} {bytes_}"
         assert row["peak_bytes"] == sum(bytes_.values()), row["command"]
-        if row["least_seconds"] is not None:
-            assert (outcome == "ok") == row["fits"], f"{question}: {row['command']}: {outcome}, and fit says {row['fits']}"
+        if row["least_seconds"] is not None:  # chapter 11's has a budget of its own, with room for all at full length
+            assert (outcome == "ok") == (row["fits"] or "11_inference" in row["command"]), f"{question}: {row['command']}: {outcome}, and fit says {row['fits']}"
     return len(rows)
 
 

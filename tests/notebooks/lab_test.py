@@ -123,7 +123,7 @@ spots = flat.copy()
 spots[0, 0] = 1
 for old, new, same in (
         (cell("a 4 MiB 1,234.5/s"), cell("a 4 MiB 99.0/s"), True), (cell("a 4 MiB 3/s"), cell("a 5 MiB 3/s"), False),
-        (cell("a 5 MiB"), cell("a 5 MiB\nb 6 MiB"), False), (cell("(0.5, a time)"), cell("(1.5e-05, a time)"), True),
+        (cell("a 5 MiB"), cell("a 5 MiB\nb 6 MiB"), False), (cell("(0.5, a time)"), cell("(1.5e-05, a time)"), True), (cell("(0.5, a time)"), cell("(-0.5, a time)"), True),
         (cell("(0.5 for x)"), cell("(0.6 for x)"), False), (cell("about 1.4e-07"), cell("about 2.4e-07"), True),
         (cell("about 1.4e-07"), cell("about 2.4e-03"), False), (cell("about 0"), cell("about 1e-9"), False),
         (cell("host runtime on A, 2 threads."), cell("host runtime on B (C), 96 threads."), True),

@@ -31,7 +31,7 @@ def pixels_of(output):
 def words_of(output, times):
     """What a cell printed or drew, in words, and the figures that rounding decides, apart."""
     text = output["text"] if output["output_type"] == "stream" else output["data"].get("text/plain", "")
-    text = re.sub(r"[\d.,]+(?:e[+-]?\d+)?(/s|, a time)", r"#\1", text)
+    text = re.sub(r"-?[\d.,]+(?:e[+-]?\d+)?(/s|, a time)", r"#\1", text)
     text = re.sub(r"host runtime on .*?, \d+ threads", "host runtime", text)
     if times:
         text = re.sub(r"\b(?:FASTER|SLOWER|SAME|AMBIGUOUS)\b", "SPEED", re.sub(r"[\d.,]*\d", "#", text))

@@ -55,7 +55,7 @@ std::string row_words(const Question& q, const Row& row, const Row* before) {
     saves = was >= is ? gb(was - is) : "-" + gb(is - was);
   }
   std::string costs = time_words(row.seconds);
-  return line(fmt::format("{:<34} {:>12} {:>12} {:>10} {:>11}   {}{}", (before ? "+ " : "") + row.what,
+  return line(fmt::format("{:<34} {:>12} {:>12} {:>10}  {:>11}   {}{}", (before ? "+ " : "") + row.what,
                           gb(row.peak.total()), saves, costs, row.host_bytes ? gb(row.host_bytes) : "-", row.numbers,
                           row.peak.total() <= q.room.left() && row.seconds ? ", fits" : ""));
 }
@@ -83,7 +83,7 @@ std::string runs_words(const Row& row) {
 namespace {
 
 std::string torch_words(const char* what, const std::optional<PyTorchPeak>& peak) {
-  if (!peak) return "";
+  if (!peak) return line(fmt::format("  {:<22} {:>12}   no closed form for these settings", what, "-"));
   return line(fmt::format("  {:<22} {:>12}   at its fullest in the {}{}", what, gb(peak->bytes.total()), peak->moment,
                           peak->checked ? "" : "; not checked against PyTorch"));
 }
@@ -96,7 +96,7 @@ std::string elsewhere_words(const Answer& answer) {
     for (const std::string& text : lines_of(answer.elsewhere)) words += line("  " + text);
   }
   const std::string peaks = torch_words("as it is", answer.torch_as_is) + torch_words("the cheapest", answer.torch_cheapest);
-  if (!peaks.empty())
+  if (!peaks.empty() || answer.cheapest)
     words += "\n" + line("what PyTorch itself needs (eager, SDPA, torch.optim.AdamW, 16 bits by autocast):") + peaks +
              line("  (a closed form of its operators' tensors, without the context: docs/fit_pytorch.md)");
   return words;
@@ -121,7 +121,7 @@ std::string words_of(const Question& q, const Answer& answer) {
   if (!answer.ladder.empty()) {
     words += line("the ladder: what fits with the fewest changes");
     words += line(
-        fmt::format("{:<34} {:>12} {:>12} {:>10} {:>11}   numbers", "", "peak", "saves", "least time", "on the host"));
+        fmt::format("{:<34} {:>12} {:>12} {:>10}  {:>11}   numbers", "", "peak", "saves", "least time", "on the host"));
     Row first = is;
     first.what = "as it is";
     words += row_words(q, first, nullptr);
@@ -242,7 +242,7 @@ std::string json_of(const std::vector<Question>& questions, const std::vector<An
 
 std::string table_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
   std::string words = title_words(questions.front()) +
-                      line(fmt::format("{:>11} {:>12}  {:<9} {:>12} {:>10} {:>11}   {}", "memory", "left", "as it is",
+                      line(fmt::format("{:>11} {:>12}  {:<9} {:>12} {:>10}  {:>11}   {}", "memory", "left", "as it is",
                                        "peak", "least time", "on the host", "the cheapest that fits, by that bound"));
   for (std::size_t i = 0; i < questions.size(); ++i) {
     const Room& room = questions[i].room;
@@ -250,7 +250,7 @@ std::string table_of(const std::vector<Question>& questions, const std::vector<A
     const Row* const row = a.cheapest ? &*a.cheapest : a.closest ? &*a.closest : nullptr;
     words += fmt::format("{:>11} {:>12}  {:<9} ", gb(room.memory), gb(room.left()), a.as_is.fits ? "fits" : "no");
     if (row)
-      words += fmt::format("{:>12} {:>10} {:>11}   ", gb(row->peak.total()), time_words(row->seconds),
+      words += fmt::format("{:>12} {:>10}  {:>11}   ", gb(row->peak.total()), time_words(row->seconds),
                            row->host_bytes ? gb(row->host_bytes) : "-");
     words += line(a.fits() ? row->options : "nothing" + (row ? "; the closest: " + row->options : std::string()));
   }

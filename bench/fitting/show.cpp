@@ -95,8 +95,9 @@ std::string elsewhere_words(const Answer& answer) {
     words += "\n" + line("the cheapest in other words:");
     for (const std::string& text : lines_of(answer.elsewhere)) words += line("  " + text);
   }
-  const std::string peaks = torch_words("as it is", answer.torch_as_is) + torch_words("the cheapest", answer.torch_cheapest);
-  if (!peaks.empty() || answer.cheapest)
+  const std::string peaks =
+      torch_words("as it is", answer.torch_as_is) + torch_words("the cheapest", answer.torch_cheapest);
+  if (answer.torch_as_is || answer.cheapest)
     words += "\n" + line("what PyTorch itself needs (eager, SDPA, torch.optim.AdamW, 16 bits by autocast):") + peaks +
              line("  (a closed form of its operators' tensors, without the context: docs/fit_pytorch.md)");
   return words;

@@ -8,6 +8,10 @@
 // written and read once each time that it is made. "of_flops" and "of_bytes" are the shares of the time that they are;
 // the larger one says what bounds it. "columns" is the workspace in bytes; "forward_ms", "weight_ms" and "input_ms" are
 // the three parts of the time.
+//
+// A tile's columns are in the cache of the core that wrote them. The product of the weight's gradient shares out columns
+// of the matrix, not rows, so each thread reads what the other ones wrote: cheap where cores share a cache, and slower than
+// the whole matrix from memory where they do not (a virtual machine may move between the two from minute to minute).
 
 #include <benchmark/benchmark.h>
 

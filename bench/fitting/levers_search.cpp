@@ -208,39 +208,22 @@ void LeversSearch::try_node(const Node& node, const std::function<bool(double se
   }
 }
 
-std::optional<Candidate> LeversSearch::cheapest() const {
-  const auto rank = [](const Candidate& c) { return std::tuple(c.seconds, c.changes, c.peak()); };
+std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) const {
+  const auto key = [=](double seconds, std::size_t changes) {
+    return changes_first ? std::pair(double(changes), seconds) : std::pair(seconds, double(changes));
+  };
+  const auto key_of = [=](const auto& x) { return key(x.seconds, x.changes); };
   std::vector<const Node*> order;
   for (const Node& node : nodes_)
     if (node.bytes <= work_.room() && node.seconds < kNever) order.push_back(&node);
-  std::ranges::stable_sort(order, {}, [](const Node* n) { return std::pair(n->seconds, n->changes); });
+  std::ranges::stable_sort(order, {}, [=](const Node* n) { return key_of(*n); });
   std::optional<Candidate> best;
   for (const Node* node : order) {
-    const auto hopeless = [&](double seconds) {
-      return best && std::pair(seconds, node->changes) > std::pair(best->seconds, best->changes);
-    };
-    if (best && node->seconds > best->seconds) break;
-    if (hopeless(node->seconds)) continue;
+    const auto hopeless = [&](double seconds) { return best && key(seconds, node->changes) > key_of(*best); };
+    if (hopeless(node->seconds)) break;  // and so are all after it
     try_node(*node, hopeless, [&](Candidate c) {
-      if (fits(c) && (!best || rank(c) < rank(*best))) best = std::move(c);
-    });
-  }
-  return best;
-}
-
-std::optional<Candidate> LeversSearch::fewest() const {
-  const auto rank = [](const Candidate& c) { return std::tuple(c.changes, c.seconds, c.peak()); };
-  std::vector<const Node*> order;
-  for (const Node& node : nodes_)
-    if (node.bytes <= work_.room() && node.seconds < kNever) order.push_back(&node);
-  std::ranges::stable_sort(order, {}, [](const Node* n) { return std::pair(n->changes, n->seconds); });
-  std::optional<Candidate> best;
-  for (const Node* node : order) {
-    if (best && node->changes > best->changes) break;
-    const auto hopeless = [&](double seconds) { return best && seconds > best->seconds; };
-    if (hopeless(node->seconds)) continue;
-    try_node(*node, hopeless, [&](Candidate c) {
-      if (fits(c) && (!best || rank(c) < rank(*best))) best = std::move(c);
+      if (fits(c) && (!best || std::pair(key_of(c), c.peak()) < std::pair(key_of(*best), best->peak())))
+        best = std::move(c);
     });
   }
   return best;

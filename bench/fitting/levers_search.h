@@ -44,9 +44,9 @@ class LeversSearch {
   bool fits(const Candidate& candidate) const { return candidate.peak() <= work_.room(); }
 
   /// The least bound on time of all that fit; of equals the fewest changes, then the least peak.
-  std::optional<Candidate> cheapest() const;
+  std::optional<Candidate> cheapest() const { return first_that_fits(false); }
   /// The cheapest of those that fit with the fewest changes.
-  std::optional<Candidate> fewest() const;
+  std::optional<Candidate> fewest() const { return first_that_fits(true); }
   /// One that fits, if any does; else the least peak of all.
   std::optional<Candidate> least() const;
   /// Combinations that make sense and are allowed.
@@ -62,8 +62,9 @@ class LeversSearch {
     std::size_t bytes;  // a bound
     std::size_t changes;
   };
-  using Better = std::function<bool(const Candidate&, const Candidate&)>;
 
+  // Ordered by changes and then the bound on time, or the other way round; of equals the one with the least peak.
+  std::optional<Candidate> first_that_fits(bool changes_first) const;
   std::vector<capstone::Layout> layouts() const;
   void add_nodes(const Levers& head);
   // What no schedule avoids, on one rank.

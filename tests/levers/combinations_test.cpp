@@ -11,6 +11,7 @@
 #include "../../chapters/16_capstone/ladder.h"
 #include "../nn/device.h"
 #include "../planning.h"
+#include "two_steps.h"
 
 namespace {
 
@@ -120,16 +121,9 @@ struct Seen {
 };
 template <class Make>
 Seen seen_of(int device, Make make) {
-  CUDA_CHECK(cudaSetDevice(device));
-  Ledger ledger;
-  AsyncResource memory;
-  Context context(memory, ledger);
-  const std::unique_ptr<Workload> work = make(context);
-  for (int step = 0; step < 2; ++step) {
-    work->step();
-    (void)work->figure();
-  }
-  return {without_workspace(ledger.peak_by_category()), context.flops()};
+  return test::after_two_steps(device, make, [](const Ledger& ledger, const Context& context) {
+    return Seen{without_workspace(ledger.peak_by_category()), context.flops()};
+  });
 }
 Seen seen_of_ranks(const Work& work, const Levers& levers, const Text& text) {
   const auto team = make_team(work, levers, text);

@@ -11,6 +11,7 @@
 #include "../../chapters/07_multi_gpu/data_parallel.h"
 #include "../../chapters/13_optimizer_memory/training.h"
 #include "../planning.h"
+#include "two_steps.h"
 
 namespace oomlab {
 namespace {
@@ -75,16 +76,9 @@ std::shared_ptr<const data::TextSampler> text_of(const nn::TransformerSpec& spec
 // A ledger's peak over two steps of a workload, without the cuBLAS workspace.
 template <class Make>
 ByCategory peak_of(int device, Make make) {
-  CUDA_CHECK(cudaSetDevice(device));
-  Ledger ledger;
-  AsyncResource memory;
-  Context context(memory, ledger);
-  const std::unique_ptr<Workload> work = make(context);
-  for (int step = 0; step < 2; ++step) {
-    work->step();
-    (void)work->figure();
-  }
-  return without_workspace(ledger.peak_by_category());
+  return test::after_two_steps(device, make, [](const Ledger& ledger, const Context&) {
+    return without_workspace(ledger.peak_by_category());
+  });
 }
 
 void expect_planned(const ByCategory& predicted, const ByCategory& peak, const std::string& what) {

@@ -119,7 +119,7 @@ assert "--memory-steps 7 --series --json" in bench.log.read_text() and "json the
 for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
     shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
 for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.sh", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py",
-             *(f"bench/{p.name}" for p in ROOT.glob("bench/report_*.py"))):
+             "bench/explain", *(f"bench/{p.name}" for pattern in ("report_*.py", "explain_*.py") for p in (ROOT / "bench").glob(pattern))):
     shutil.copy(ROOT / name, root / name)
 for name in ("01_one", "02_two"):
     (root / "chapters" / name / "README.md").touch()
@@ -135,6 +135,9 @@ assert {"run", "kit.py", "bin/01_one", "bin/plan/02_two", "bin/memory_test", "ch
 assert {"tests/memory/check_snapshot.py", "tests/memory/check_trace.py"} <= packed, "what memory_test calls"
 assert {"bin/bench_allocators", "bench/traces/bert_large.csv"} <= packed
 assert subprocess.run([folder / "packed/bench/report", ROOT / "bench/results/host", "-o", folder / "page.html"], capture_output=True).returncode == 0
+message = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 7.50 GiB already allocated; 100.00 MiB free; 7.60 GiB reserved in total by PyTorch)"
+explained = subprocess.run([folder / "packed/bench/explain", message], cwd="/", capture_output=True, text=True)
+assert explained.returncode == 0 and "live tensors fill it" in explained.stdout and "chapters/01_one" in explained.stdout, explained
 assert "bin/parity_test" not in packed
 assert bench.run("--kit", folder / "packed")[0] == 64, "not empty"
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,17 @@ lines = bench.log.read_text()
 assert "--memory-steps 20 --series --json" in lines and "tensorboard build/host/results/gpu-x/01_one.json to here" in lines, lines
 bench.run("01", "--memory-steps", "7", "--tensorboard=there")
 assert "--memory-steps 7 --series --json" in bench.log.read_text() and "json there" in bench.log.read_text()
+
+# What bench/fit recommends is pasted as it is printed.
+printed = [line.strip() for file in sorted((ROOT / "bench/results/plan").glob("fit_*.txt")) for line in file.read_text().splitlines()
+           if line.startswith("  bench/run ")]
+assert len(printed) >= 5, printed
+script(root / "build/host/bin/01_one", "#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+for line in [*printed, "bench/run 12_quantisation --plan --config '/a b/c.json' --batch 1 --filter '^nf4, double$'"]:
+    chapter, given = line.split(maxsplit=2)[1:]
+    assert list(ROOT.glob(f"chapters/{chapter}/main.cu")), line
+    done = subprocess.run(["bash", "-c", line.replace(chapter, "01_one")], cwd=root, env=bench.environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines() == shlex.split(given), (line, done)
 
 # Packing a kit, of programs that are copies of one.
 for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):

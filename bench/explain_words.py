@@ -287,7 +287,7 @@ _FEWER = (("Keep fewer activations: in evaluation none (`torch.no_grad()`), in t
       "少保存激活：评估时完全不存（`torch.no_grad()`）；训练时用检查点，以及不产生大张量的注意力和损失。"), ("04", "08", "11"),
      ("checkpointing computes the forward pass again, about a third more work", "检查点要重做一次前向，约多三分之一的计算"))
 _STATE = (("If parameters, gradients and optimizer are most of it: 16 bits, 8-bit moments, host memory, or several GPUs.",
-      "若参数、梯度和优化器占大头：16 位、8 位动量、主机内存或多 GPU。"), ("03", "05", "07", "13"),
+      "若参数、梯度和优化器占大头：16 位、8 位的 Adam 矩、主机内存或多 GPU。"), ("03", "05", "07", "13"),
      ("copies over the bus, or communication", "总线拷贝或通信"))
 _CACHE_LENGTH = (("Shorten the context, or serve fewer sequences at a time (`--ctx-size`, `--max-model-len`, `--max-num-seqs`).",
       "缩短上下文，或减少同时服务的序列（`--ctx-size`、`--max-model-len`、`--max-num-seqs`）。"), ("11",),

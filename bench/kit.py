@@ -11,6 +11,7 @@ no compiler, no packages.
   ./run --first             a first run on a new GPU: the tests and the chapters, what others build on first, up to the
                             first layer that differs; one file to attach to an issue, results/first-<device>.txt
   ./run --peers             PyTorch doing the same work, where PyTorch is installed
+  bench/explain FILE        what an out-of-memory message in a log says; also bench/compare and bench/report; need no GPU
 
 Exit code: 0; 1 something failed; 2 no CUDA device, or no cuBLAS; 64 bad usage; 130 interrupted.
 """

@@ -11,6 +11,9 @@
 
 namespace oomlab::fit {
 
+/// What a printed command begins with. bench/run builds the chapter where needed, for the GPU if there is one.
+inline constexpr const char* kRun = "bench/run ";
+
 /// A combination of levers, or a way to answer: what it needs, what it costs, and what does it here.
 struct Row {
   std::string what;               ///< what has changed since the row before; "" for the step as it is

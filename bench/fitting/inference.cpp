@@ -178,9 +178,9 @@ class Inference {
            .command =
                [this, kind, bf16](Asked asked) {
                  return fmt::format(
-                     "build/host/bin/12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
+                     "{}12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
                      "--filter '^{}$'",
-                     question_.model, asked.batch, asked.seq, bf16 ? "bf16" : "fp32", question_.room.budget(),
+                     kRun, question_.model, asked.batch, asked.seq, bf16 ? "bf16" : "fp32", question_.room.budget(),
                      kind.name);
                },
            .seconds =
@@ -277,9 +277,9 @@ class Inference {
          .command =
              [this, precision, way, name, processor](Asked asked) {
                return fmt::format(
-                   "build/host/bin/11_inference --plan {} --requests {} --longest {} --seq 1 --batch 1 --batches 1 "
+                   "{}11_inference --plan {} --requests {} --longest {} --seq 1 --batch 1 --batches 1 "
                    "--precision {}{} --budget {} --filter '^{}$'",
-                   question_.model, requests(asked), asked.seq, name, processor, budget_of(precision, way, asked),
+                   kRun, question_.model, requests(asked), asked.seq, name, processor, budget_of(precision, way, asked),
                    way.name);
              },
          .seconds =

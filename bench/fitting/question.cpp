@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -56,6 +57,13 @@ std::string bare(std::string_view text) {
     if (std::isalnum(static_cast<unsigned char>(c)))
       result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return result;
+}
+
+// A file's path that a shell takes as one word, from whichever folder.
+std::string word_of(const std::string& file) {
+  std::string word = "'";
+  for (const char c : std::filesystem::absolute(file).string()) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
 }
 
 }  // namespace
@@ -135,7 +143,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   if (model.empty() == config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
   question.spec = config.empty() ? nn::parse_transformer(model) : nn::read_model_config(config);
-  question.model = config.empty() ? "--model " + model : "--config " + config;
+  question.model = config.empty() ? "--model " + model : "--config " + word_of(config);
   if (question.spec.layers > kMostLayers)
     throw UsageError(fmt::format("model '{}' has {} layers; fit knows what to do with up to {}", question.spec.name,
                                  question.spec.layers, kMostLayers));

@@ -43,7 +43,7 @@ enum class Numbers {
 
 struct Question {
   nn::TransformerSpec spec;
-  std::string model;  ///< as the programs take it: "--model bert-large", "--config config.json"
+  std::string model;  ///< as the programs take it: "--model bert-large", "--config /a/config.json"
   std::size_t batch = 1, seq = 0;
   bool training = true;
   const Card* card = nullptr;  ///< whose times are bounds

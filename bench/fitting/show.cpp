@@ -75,7 +75,7 @@ std::string most_words(const Question& q, const Most& most) {
 }
 
 std::string runs_words(const Row& row) {
-  return line("  " + row.command) + line("  (that plans it, to the byte, on any machine; without --plan it runs)");
+  return line("  " + row.command) + line("  (that plans it, to the byte, on any machine, and builds what it needs; without --plan it runs)");
 }
 
 }  // namespace

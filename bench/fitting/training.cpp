@@ -27,7 +27,7 @@ std::string command_of(const Question& question, const Work& work, const Levers&
     const std::string filter = " --filter chosen";
     words.insert(words.find(filter), fmt::format(" --budget {}", work.budget));
   }
-  return "build/host/bin/" + words;
+  return kRun + words;
 }
 
 // One lever after the other from one combination to another.

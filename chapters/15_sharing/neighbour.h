@@ -209,19 +209,13 @@ class ForkServer {
   int start() {
     int ends[2];
     if (pid_ < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) fail();
-    char byte = 0, space[CMSG_SPACE(sizeof(int))] = {};
-    iovec data{&byte, 1};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    Passing passing;
+    cmsghdr* const rights = CMSG_FIRSTHDR(&passing.message);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(rights), &ends[1], sizeof(int));
-    const ssize_t sent = sendmsg(control_, &message, MSG_NOSIGNAL);
+    const ssize_t sent = sendmsg(control_, &passing.message, MSG_NOSIGNAL);
     close(ends[1]);
     if (sent == 1) return ends[0];
     close(ends[0]);
@@ -234,21 +228,31 @@ class ForkServer {
   }
 
  private:
+  // One byte, and beside it room for a socket that goes to another process.
+  struct Passing {
+    Passing() {
+      message.msg_iov = &data;
+      message.msg_iovlen = 1;
+      message.msg_control = space;
+      message.msg_controllen = sizeof space;
+    }
+    Passing(const Passing&) = delete;
+    Passing& operator=(const Passing&) = delete;
+
+    char byte = 0;
+    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+    iovec data{&byte, 1};
+    msghdr message{};
+  };
   [[noreturn]] static void fail() {
     throw std::system_error(errno, std::generic_category(), "starting a process failed");
   }
   [[noreturn]] static void serve(int control, void (*body)(int, SharedBudget&), SharedBudget& budget) noexcept {
     for (const int number : {SIGINT, SIGTERM, SIGCHLD}) signal(number, SIG_IGN);  // it ends when its parent does
     for (;;) {
-      char byte = 0, space[CMSG_SPACE(sizeof(int))] = {};
-      iovec data{&byte, 1};
-      msghdr message{};
-      message.msg_iov = &data;
-      message.msg_iovlen = 1;
-      message.msg_control = space;
-      message.msg_controllen = sizeof space;
-      if (recvmsg(control, &message, 0) != 1) _exit(0);
-      const cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+      Passing passing;
+      if (recvmsg(control, &passing.message, 0) != 1) _exit(0);
+      const cmsghdr* const rights = CMSG_FIRSTHDR(&passing.message);
       int socket = -1;
       if (rights) std::memcpy(&socket, CMSG_DATA(rights), sizeof socket);
       if (fork() == 0) {

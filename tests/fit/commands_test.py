@@ -40,11 +40,12 @@ def ask(programs, question):
 
 def done(programs, row, plan):
     """Peak bytes by category of the row's command, without cuBLAS's workspace; and of a run whether it was within its budget."""
-    program, *options = shlex.split(row["command"])
+    run, chapter, *options = shlex.split(row["command"])
+    assert run == "bench/run", row["command"]
     options = [o for o in options if plan or o != "--plan"]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "result.json"
-        run = subprocess.run([programs / pathlib.Path(program).name, *options, "--quiet", "--steps", "1", "--json", file], capture_output=True, text=True)
+        run = subprocess.run([programs / chapter, *options, "--quiet", "--steps", "1", "--json", file], capture_output=True, text=True)
         assert run.returncode == 0, f"{row['command']}: exit code {run.returncode}: {run.stderr}"
         result = json.loads(file.read_text())
     assert len(result["variants"]) == 1, row["command"]

@@ -51,7 +51,9 @@ Read read_command(const std::string& command) {
   Work work;
   std::string word, value;
   in >> word;
-  EXPECT_EQ(word, "build/host/bin/16_capstone");
+  EXPECT_EQ(word, "bench/run");
+  in >> word;
+  EXPECT_EQ(word, "16_capstone");
   for (in >> word; in;) {
     EXPECT_TRUE(word.starts_with("--")) << command;
     const std::string option = word.substr(2);

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "../../bench/fitting/answer.h"
+#include "../nn/model_configs.h"
 #include "harness/chapter.h"
 
 namespace {
@@ -41,6 +43,15 @@ TEST(FitQuestion, Defaults) {
   EXPECT_EQ(several.room.nccl, kNccl);
   EXPECT_FALSE(parse_question({"--help"}));
   EXPECT_NE(help().find("--without"), std::string::npos);
+}
+
+// bench/run reads it in another folder, after a shell.
+TEST(FitQuestion, CommandsNameTheWholePathOfAConfig) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "fit's config.json";
+  std::ofstream(file) << test::kLlama31_8B;
+  const Question q = parse_question({"--config", std::filesystem::relative(file).string(), "--gpu", "t4"}).value();
+  ASSERT_TRUE(q.model.starts_with("--config '/")) << q.model;
+  EXPECT_TRUE(q.model.ends_with("/fit'\\''s config.json'")) << q.model;
 }
 
 TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
@@ -111,7 +122,7 @@ TEST(FitQuestion, InferenceIsWhatItsProgramsRead) {
   ASSERT_TRUE(found.cheapest && !found.ladder.empty());
   EXPECT_TRUE(found.cheapest->fits);
   EXPECT_EQ(found.ladder.back().changes, 1u);
-  EXPECT_NE(found.cheapest->command.find("12_quantisation"), std::string::npos) << found.cheapest->command;
+  EXPECT_TRUE(found.cheapest->command.starts_with("bench/run 12_quantisation --plan ")) << found.cheapest->command;
   EXPECT_GT(found.most->batch_at_once, 1u);
   const Question same =
       parse_question({"--model", "llama-3.1-8b", "--task", "infer", "--numbers", "same", "--gpu", "rtx3060"}).value();

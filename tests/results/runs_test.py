@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -115,11 +116,22 @@ assert "--memory-steps 20 --series --json" in lines and "tensorboard build/host/
 bench.run("01", "--memory-steps", "7", "--tensorboard=there")
 assert "--memory-steps 7 --series --json" in bench.log.read_text() and "json there" in bench.log.read_text()
 
+# What bench/fit recommends is pasted as it is printed.
+printed = [line.strip() for file in sorted((ROOT / "bench/results/plan").glob("fit_*.txt")) for line in file.read_text().splitlines()
+           if line.startswith("  bench/run ")]
+assert len(printed) >= 5, printed
+script(root / "build/host/bin/01_one", "#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+for line in [*printed, "bench/run 12_quantisation --plan --config '/a b/c.json' --batch 1 --filter '^nf4, double$'"]:
+    chapter, given = line.split(maxsplit=2)[1:]
+    assert list(ROOT.glob(f"chapters/{chapter}/main.cu")), line
+    done = subprocess.run(["bash", "-c", line.replace(chapter, "01_one")], cwd=root, env=bench.environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines() == shlex.split(given), (line, done)
+
 # Packing a kit, of programs that are copies of one.
 for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
     shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
 for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.sh", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py",
-             *(f"bench/{p.name}" for p in ROOT.glob("bench/report_*.py"))):
+             "bench/explain", *(f"bench/{p.name}" for pattern in ("report_*.py", "explain_*.py") for p in (ROOT / "bench").glob(pattern))):
     shutil.copy(ROOT / name, root / name)
 for name in ("01_one", "02_two"):
     (root / "chapters" / name / "README.md").touch()
@@ -135,6 +147,9 @@ assert {"run", "kit.py", "bin/01_one", "bin/plan/02_two", "bin/memory_test", "ch
 assert {"tests/memory/check_snapshot.py", "tests/memory/check_trace.py"} <= packed, "what memory_test calls"
 assert {"bin/bench_allocators", "bench/traces/bert_large.csv"} <= packed
 assert subprocess.run([folder / "packed/bench/report", ROOT / "bench/results/host", "-o", folder / "page.html"], capture_output=True).returncode == 0
+message = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 7.50 GiB already allocated; 100.00 MiB free; 7.60 GiB reserved in total by PyTorch)"
+explained = subprocess.run([folder / "packed/bench/explain", message], cwd="/", capture_output=True, text=True)
+assert explained.returncode == 0 and "live tensors fill it" in explained.stdout and "chapters/01_one" in explained.stdout, explained
 assert "bin/parity_test" not in packed
 assert bench.run("--kit", folder / "packed")[0] == 64, "not empty"
 

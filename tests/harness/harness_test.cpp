@@ -585,15 +585,18 @@ TEST_F(Harness, OutOfMemoryOutsideTheLedgerIsARow) {
 }
 
 TEST_F(Harness, WhatADeviceCannotDoIsSkippedWithTheReason) {
-  Chapter chapter = good();
-  chapter.variants[1].make = [](Context&, std::size_t) -> std::unique_ptr<Workload> {
-    throw CublasError(CUBLAS_STATUS_NOT_SUPPORTED, "cublasGemmEx", "file", 1);
-  };
-  const Ran ran = run(chapter);
-  EXPECT_EQ(ran.exit_code, 0) << ran.err;
-  const json& row = ran.result["variants"][1];
-  EXPECT_EQ(row["outcome"], "skipped");
-  EXPECT_EQ(row["reason"].get<std::string>().find("this device cannot do it: "), 0u) << row["reason"];
+  for (const bool products : {true, false}) {
+    Chapter chapter = good();
+    chapter.variants[1].make = [products](Context&, std::size_t) -> std::unique_ptr<Workload> {
+      if (products) throw CublasError(CUBLAS_STATUS_NOT_SUPPORTED, "cublasGemmEx", "file", 1);
+      throw CudaError(cudaErrorNotSupported, "cuMemCreate", "file", 1);
+    };
+    const Ran ran = run(chapter);
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    const json& row = ran.result["variants"][1];
+    EXPECT_EQ(row["outcome"], "skipped");
+    EXPECT_EQ(row["reason"].get<std::string>().find("this device cannot do it: "), 0u) << row["reason"];
+  }
 }
 
 /// Fills, copies, and multiplies: so much of each.

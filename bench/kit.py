@@ -39,7 +39,8 @@ def environment():
     paths += [folder for pattern in KNOWN_CUBLAS for folder in sorted(glob.glob(pattern))]
     # What programs look for where they were built is in the kit.
     return os.environ | {"LD_LIBRARY_PATH": ":".join(paths), "OOMLAB_PYTHON": sys.executable,
-                         "OOMLAB_CHECKERS": str(KIT / "tests/memory"), "OOMLAB_TRACES": str(KIT / "bench/traces")}
+                         "OOMLAB_CHECKERS": str(KIT / "tests/memory"), "OOMLAB_CHAPTERS": str(KIT / "chapters"),
+                         "OOMLAB_TRACES": str(KIT / "bench/traces")}
 
 
 def has(library, paths=()):

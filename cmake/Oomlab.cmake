@@ -16,8 +16,10 @@ option(OOMLAB_BENCH "Build the micro-benchmarks" ON)
 
 if(OOMLAB_BACKEND STREQUAL "cuda")
   enable_language(CUDA)
-  if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native" AND NOT CMAKE_CUDA_ARCHITECTURES_NATIVE)
-    set(CMAKE_CUDA_ARCHITECTURES all-major)
+  if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
+    include("${OOMLAB_ROOT}/cmake/OomlabArchitectures.cmake")
+    execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
+    oomlab_choose_architectures(CMAKE_CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES_NATIVE}" "${known}")
   endif()
   find_package(CUDAToolkit 12.4 REQUIRED)
 endif()
@@ -157,6 +159,14 @@ function(oomlab_optimised)
   endif()
 endfunction()
 
+# oomlab_alone_on_the_gpu(test...): tests of programs that compare free memory, take most of it, or time, and so must have the
+# GPU to themselves, whatever ctest runs beside them.
+function(oomlab_alone_on_the_gpu)
+  if(OOMLAB_BACKEND STREQUAL "cuda")
+    set_property(TEST ${ARGN} APPEND PROPERTY RESOURCE_LOCK gpu)
+  endif()
+endfunction()
+
 # oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...]): a GoogleTest program as one test. It writes which
 # cases it had to test-cases/NAME.json, where tests/run counts them.
 function(oomlab_whole_program_test name)
@@ -192,7 +202,7 @@ function(oomlab_test name)
   if(arg_ENVIRONMENT)  # one variable: gtest_discover_tests does not carry a list
     list(APPEND properties ENVIRONMENT "${arg_ENVIRONMENT}")
   endif()
-  if(OOMLAB_BACKEND STREQUAL "cuda")  # what compares free memory, or times, must have the GPU to itself
+  if(OOMLAB_BACKEND STREQUAL "cuda")  # oomlab_alone_on_the_gpu() of tests that are found later
     list(APPEND properties RESOURCE_LOCK gpu)
   endif()
   if(OOMLAB_SANITIZE)

@@ -156,6 +156,9 @@ class Communicator {
     settle(ncclRecv(data, count, kNcclType<T>, peer, comm_, stream), "ncclRecv");
   }
 
+  /// Ends a group of calls of this communicator alone; they are queued when this returns. Throws NcclError.
+  void end_group() const { settle(ncclGroupEnd(), "ncclGroupEnd"); }
+
   /// Waits for the stream, but not for ranks that have failed. Throws NcclError, CudaError.
   void wait(cudaStream_t stream) const {
     if (comm_)

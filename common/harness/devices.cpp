@@ -11,13 +11,15 @@ namespace oomlab {
 namespace {
 
 // What cudaGetDeviceCount says where there is no usable device: by number, because the host runtime needs no names for
-// them. Stub library, insufficient driver, devices unavailable, no device, driver mismatch, no compatibility.
+// them. Stub library, insufficient driver, devices unavailable, no device, a system that is not ready (NVSwitch without
+// its fabric manager), driver mismatch, no compatibility.
 bool no_device_here(cudaError_t code) {
   switch (static_cast<int>(code)) {
     case 34:
     case 35:
     case 46:
     case 100:
+    case 802:
     case 803:
     case 804: return true;
     default: return false;

@@ -219,8 +219,9 @@ struct MemoryPass {
   }
 };
 
-// For example BF16 on a GPU from before it.
+// For example BF16 on a GPU from before it, or memory without an address where a GPU is shared out by a hypervisor.
 bool is_beyond_the_device(const std::runtime_error& error) {
+  if (const auto* const cuda = dynamic_cast<const CudaError*>(&error)) return cuda->code() == cudaErrorNotSupported;
   const auto* const blas = dynamic_cast<const CublasError*>(&error);
   return blas && (blas->status() == CUBLAS_STATUS_NOT_SUPPORTED || blas->status() == CUBLAS_STATUS_ARCH_MISMATCH);
 }

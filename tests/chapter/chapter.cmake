@@ -57,9 +57,7 @@ function(oomlab_chapter_tests name)
       add_test(NAME ${name}.${case} COMMAND chapter_checks --gtest_filter=${case})
       set_tests_properties(${name}.${case} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 1200
         LABELS $<IF:$<STREQUAL:${source},bytes_test.cpp>,bytes,cli> SKIP_REGULAR_EXPRESSION "  SKIPPED ")
-      if(OOMLAB_BACKEND STREQUAL "cuda")
-        set_tests_properties(${name}.${case} PROPERTIES RESOURCE_LOCK gpu)
-      endif()
+      oomlab_alone_on_the_gpu(${name}.${case})
     endforeach()
   endforeach()
 

@@ -43,6 +43,7 @@ struct DeviceArray {
   explicit DeviceArray(const std::vector<T>& from) : n(from.size()) {
     CUDA_CHECK(cudaMalloc(&data, std::max<std::size_t>(n, 1) * sizeof(T)));
     CUDA_CHECK(cudaMemcpy(data, from.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaStreamSynchronize(nullptr));  // for any stream, see Values in contract.h
   }
   DeviceArray(const DeviceArray&) = delete;
   ~DeviceArray() { cudaFree(data); }

@@ -40,13 +40,15 @@ class Contract : public testing::Test {
   void TearDown() override { EXPECT_EQ(cudaSuccess, cudaGetLastError()) << "left behind by the test"; }
 };
 
-/// n values on the device, from cudaMalloc.
+/// n values on the device, from cudaMalloc. They are there for any stream: cudaMemcpy() may return while what it has read
+/// is still on its way to the device, and streams that do not block do not wait for that.
 template <class T>
 class Values {
  public:
   explicit Values(std::size_t n) : count_(n) { CUDA_CHECK(cudaMalloc(&data_, n * sizeof(T))); }
   explicit Values(const std::vector<T>& v) : Values(v.size()) {
     CUDA_CHECK(cudaMemcpy(data_, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaStreamSynchronize(nullptr));
   }
   ~Values() { oomlab::report_if_failed(cudaFree(data_), "cudaFree"); }
   Values(const Values&) = delete;

@@ -545,6 +545,30 @@ TEST_F(HostRuntime, AMissingEventShowsForSomeOrder) {
   EXPECT_EQ((std::set<int>{1}), seen_with);
 }
 
+// A plain copy has read what is pageable when it returns. On its way to the device it has no order with streams that do
+// not block.
+TEST_F(HostRuntime, AMissingWaitAfterAPlainCopyShowsForSomeOrder) {
+  std::set<int> seen_without, seen_with;
+  for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    machine(1, 64 * MiB, true, seed);
+    for (const bool wait : {false, true}) {
+      Stream stream;
+      int *device = nullptr, value = 1, back = -1;
+      ASSERT_CUDA(cudaMalloc(&device, 4));
+      ASSERT_CUDA(cudaMemset(device, 0, 4));
+      ASSERT_CUDA(cudaDeviceSynchronize());
+      ASSERT_CUDA(cudaMemcpy(device, &value, 4, cudaMemcpyHostToDevice));
+      value = 2;
+      if (wait) CUDA_CHECK(cudaStreamSynchronize(nullptr));
+      ASSERT_CUDA(cudaMemcpyAsync(&back, device, 4, cudaMemcpyDeviceToHost, stream));
+      (wait ? seen_with : seen_without).insert(back);
+      ASSERT_CUDA(cudaFree(device));
+    }
+  }
+  EXPECT_EQ((std::set<int>{0, 1}), seen_without);
+  EXPECT_EQ((std::set<int>{1}), seen_with);
+}
+
 // -------------------------------------------------------------------------------------------------------------- paging
 
 class Paging : public HostRuntime {

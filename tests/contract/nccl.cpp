@@ -28,8 +28,8 @@ ncclUniqueId new_id() {
   return id;
 }
 
-// One thread a rank, each on its device; returns each one's error, or "".
-std::vector<std::string> on_ranks(int ranks, const std::function<void(int rank)>& body) {
+// One thread a rank, each on its device; returns each one's error, or "". Who fails raises `failed`.
+std::vector<std::string> on_ranks(int ranks, std::atomic<bool>& failed, const std::function<void(int rank)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
@@ -38,6 +38,7 @@ std::vector<std::string> on_ranks(int ranks, const std::function<void(int rank)>
         CUDA_CHECK(cudaSetDevice(rank));
         body(rank);
       } catch (const std::exception& error) {
+        failed = true;  // or the others wait for this one
         errors[std::size_t(rank)] = error.what();
       }
     });
@@ -59,7 +60,7 @@ class Nccl : public Contract {
   // A communicator for every rank, then body(rank, comm, stream).
   void run(const std::function<void(int, Communicator&, cudaStream_t)>& body) {
     const ncclUniqueId id = new_id();
-    expect_no_error(on_ranks(ranks, [&](int rank) {
+    expect_no_error(on_ranks(ranks, failed, [&](int rank) {
       const Stream stream;
       Communicator comm(id, ranks, rank, failed);
       body(rank, comm, stream);
@@ -132,7 +133,7 @@ TEST_F(Nccl, MessagesInAGroupDoNotBlockEachOther) {
     NCCL_CHECK(ncclGroupStart());
     comm.receive(theirs.data(), 300, before, stream);
     comm.send(mine.data(), 300, next, stream);
-    NCCL_CHECK(ncclGroupEnd());
+    comm.end_group();
     comm.wait(stream);
     EXPECT_EQ(numbers(300, before), theirs.get());
   });
@@ -169,7 +170,7 @@ TEST_F(Nccl, OneThreadMayHaveAllRanks) {
 // Two communicators have work queued that never ends by itself: the last rank sends nothing.
 TEST_F(Nccl, SeveralAreAbortedInAGroup) {
   const ncclUniqueId ids[] = {new_id(), new_id()};
-  expect_no_error(on_ranks(ranks, [&](int rank) {
+  expect_no_error(on_ranks(ranks, failed, [&](int rank) {
     const Stream streams[2];
     Values<float> values(numbers(17, rank));
     Communicator one(ids[0], ranks, rank, failed), other(ids[1], ranks, rank, failed);

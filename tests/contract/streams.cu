@@ -88,6 +88,7 @@ TEST_F(Streams, FreeWaitsForTheDevice) {
   int* x = nullptr;
   ASSERT_CUDA(cudaMalloc(&x, 4000));
   ASSERT_CUDA(cudaMemcpy(x, all(5).data(), 4000, cudaMemcpyHostToDevice));
+  ASSERT_CUDA(cudaStreamSynchronize(nullptr));
   launch(copy, {2, threads, 0}, stream, y.data(), x);
   EXPECT_CUDA(cudaSuccess, cudaFree(x));
   EXPECT_CUDA(cudaSuccess, cudaStreamQuery(stream)) << "cudaFree waits for all work of the device";

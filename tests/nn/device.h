@@ -20,11 +20,16 @@ struct Device {
   Ledger ledger;
   Context context{resource, ledger};
 
+  /// In the order of the context's stream: cudaMemcpy() waits for nothing there, and nothing there for it.
+  template <class T>
+  void put(T* address, const std::vector<T>& values) {
+    CUDA_CHECK(cudaMemcpyAsync(address, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
+                               context.stream()));
+  }
   template <class T>
   DeviceBuffer<T> upload(const std::vector<T>& values) {
     auto buffer = context.buffer<T>(values.size(), Category::data, "test");
-    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
-                               context.stream()));
+    put(buffer.data(), values);
     CUDA_CHECK(cudaStreamSynchronize(context.stream()));
     return buffer;
   }

@@ -163,9 +163,9 @@ TEST(MlpInitialisation, FingerprintSeesEveryBit) {
   for (const Parameter& p : model.parameters())
     for (std::size_t i = 0; i < p.count; ++i) {
       float value = device.download(p.value + i, 1)[0], other = std::nextafter(value, 10.0f);
-      CUDA_CHECK(cudaMemcpy(p.value + i, &other, sizeof other, cudaMemcpyHostToDevice));
+      device.put(p.value + i, std::vector{other});
       EXPECT_NE(model.fingerprint(device.context), before);
-      CUDA_CHECK(cudaMemcpy(p.value + i, &value, sizeof value, cudaMemcpyHostToDevice));
+      device.put(p.value + i, std::vector{value});
       EXPECT_EQ(model.fingerprint(device.context), before);
     }
 }

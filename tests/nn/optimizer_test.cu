@@ -50,7 +50,7 @@ void compare(Device& device, const std::function<std::unique_ptr<Optimizer>(std:
   for (int t = 1; t <= kSteps; ++t) {
     for (std::size_t i = 0; i < w.size(); ++i) {
       const auto g = tensors.gradient(i, t);
-      CUDA_CHECK(cudaMemcpy(gradients[i].data(), g.data(), gradients[i].bytes(), cudaMemcpyHostToDevice));
+      device.put(gradients[i].data(), g);
       for (std::size_t j = 0; j < g.size(); ++j) reference(w[i][j], g[j], m[i][j], v[i][j], t);
     }
     optimizer->step(device.context);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "cuda/nccl.h"
@@ -47,10 +48,13 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
   for (ncclUniqueId& id : part_ids) NCCL_CHECK(ncclGetUniqueId(&id));
   for (ncclUniqueId& id : stage_ids) NCCL_CHECK(ncclGetUniqueId(&id));
   std::atomic<bool> failed{false};
+  std::vector<int> devices(stages * parts);
+  std::iota(devices.begin(), devices.end(), 0);
   const auto rank = [&](std::size_t stage, std::size_t part) {
     CUDA_CHECK(cudaSetDevice(static_cast<int>(stage * parts + part)));
     Ledger ledger;
     AsyncResource memory;
+    memory.open_to_peers(devices);
     Context context(memory, ledger);
     Communicator among_parts(part_ids[stage], int(parts), int(part), failed);
     Communicator among_stages(stage_ids[part], int(stages), int(stage), failed);
@@ -120,6 +124,7 @@ std::vector<std::vector<Outcome>> run(const TransformerSpec& spec, const std::ve
         try {
           rank(stage, part);
         } catch (const std::exception& error) {
+          failed = true;  // or the others wait for this one
           ADD_FAILURE() << error.what();
         }
       });

@@ -113,12 +113,12 @@ TransformerSpec tiny(const char* name, std::size_t vocabulary = 29) {
 
 // Values that every nonlinearity feels, and biases that are not zero, as they are at the start of training.
 template <class T>
-void make_wide(Transformer<T>& model) {
+void make_wide(Device& device, Transformer<T>& model) {
   for (const auto& p : model.parameters()) {
     std::vector<T> values;
     for (const float v : random_floats(p.count, unsigned(p.count), 0.4f))
       values.push_back(static_cast<T>(p.name.ends_with("gamma") ? v + 1 : v));
-    CUDA_CHECK(cudaMemcpy(p.value, values.data(), p.count * sizeof(T), cudaMemcpyHostToDevice));
+    device.put(p.value, values);
   }
 }
 
@@ -280,7 +280,7 @@ TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
     const TransformerSpec spec = tiny(name);
     Device device;
     Transformer<T> model(device.context, spec, 1);
-    make_wide(model);
+    make_wide(device, model);
     const Tokens tokens(spec, 3, 11, 5);
     const auto run = [&](const std::vector<Keep>& keep) {
       step_with(device.context, model, tokens.batch(device.context), keep);
@@ -307,7 +307,7 @@ TEST(StepForms, LossAndEveryGradientAreThoseOfTheTextbook) {
     spec.positions = 100;
     Device device;
     Transformer<float> model(device.context, spec, 1);
-    make_wide(model);
+    make_wide(device, model);
     for (const std::size_t seq : {7u, 100u}) {
       Tokens tokens(spec, 2, seq, 5);
       // No targets at either end: with long sequences in several chunks of the loss.
@@ -362,7 +362,7 @@ void expect_no_larger_errors() {
     for (std::size_t i = 0; i < values.size(); ++i) {  // the same weights: those that T has
       std::vector<float> same;
       for (const T& v : device.download(rounded[i].value, rounded[i].count)) same.push_back(static_cast<float>(v));
-      CUDA_CHECK(cudaMemcpy(values[i].value, same.data(), same.size() * sizeof(float), cudaMemcpyHostToDevice));
+      device.put(values[i].value, same);
     }
     const Tokens tokens(spec, 2, 80, seed);
     reference.forward_backward(device.context, tokens.batch(device.context));
@@ -398,7 +398,7 @@ TEST(TransformerGradients, PointWhereTheLossFalls) {
     Device device;
     Transformer<float> model(device.context, spec, 2);
     const Tokens tokens(spec, 3, 9, 7);
-    make_wide(model);
+    make_wide(device, model);
     auto parameters = model.parameters();
     model.forward_backward(device.context, tokens.batch(device.context));
     const auto all = gradients(device, model);
@@ -414,11 +414,11 @@ TEST(TransformerGradients, PointWhereTheLossFalls) {
       for (const int sign : {0, 1}) {
         auto moved = before;
         for (std::size_t k = 0; k < moved.size(); ++k) moved[k] += float((sign ? step : -step) * g[k]);
-        CUDA_CHECK(cudaMemcpy(p.value, moved.data(), p.count * sizeof(float), cudaMemcpyHostToDevice));
+        device.put(p.value, moved);
         model.forward_backward(device.context, tokens.batch(device.context));
         losses[sign] = model.loss(device.context);
       }
-      CUDA_CHECK(cudaMemcpy(p.value, before.data(), p.count * sizeof(float), cudaMemcpyHostToDevice));
+      device.put(p.value, before);
       EXPECT_NEAR((losses[1] - losses[0]) / (2 * step) / square, 1.0, 2e-2) << name << " " << p.name;
     }
   }

@@ -130,7 +130,7 @@ struct ResNetParity : Images {
   }
   void put(float* to, const std::vector<float>& values, std::size_t count) {
     ASSERT_EQ(values.size(), count);
-    CUDA_CHECK(cudaMemcpy(to, values.data(), count * sizeof(float), cudaMemcpyHostToDevice));
+    device.put(to, values);
   }
   DeviceBuffer<float> input() {
     auto buffer = context.buffer<float>(all["input"].size(), Category::activations, "input");

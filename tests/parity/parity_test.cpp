@@ -46,10 +46,10 @@ TransformerSpec spec_of(const json& shape) {
 AdamWSettings adamw_of(const json& a) { return {a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]}; }
 
 template <class T>
-void set(const ParameterOf<T>& p, const std::vector<float>& values) {
+void set(Device& device, const ParameterOf<T>& p, const std::vector<float>& values) {
   ASSERT_EQ(values.size(), p.count) << p.name;
   const std::vector<T> stored(values.begin(), values.end());
-  CUDA_CHECK(cudaMemcpy(p.value, stored.data(), p.count * sizeof(T), cudaMemcpyHostToDevice));
+  device.put(p.value, stored);
 }
 
 struct Fixture {
@@ -59,10 +59,10 @@ struct Fixture {
 
   explicit Fixture(const std::string& name)
       : all(fixture_file(name + ".json")), spec(spec_of(all)), tokens(all["tokens"]), labels(all["labels"]) {}
-  void load(Transformer<float>& model) const {
+  void load(Device& device, Transformer<float>& model) const {
     const auto parameters = model.parameters();
     ASSERT_EQ(parameters.size(), all["parameters"].size());
-    for (const auto& p : parameters) set(p, all["parameters"][p.name]);
+    for (const auto& p : parameters) set(device, p, all["parameters"][p.name]);
   }
   TokenBatch batch(Context& context) const {
     return make_token_batch(context, tokens, labels, all["sequences"], all["seq"]);
@@ -86,7 +86,7 @@ TEST_P(Parity, Fp32LogitsLossAndEveryGradient) {
   const json& expected = fixture.all;
   Device device;
   Transformer<float> model(device.context, fixture.spec, 1);
-  fixture.load(model);
+  fixture.load(device, model);
   const auto logits = device.download(model.logits(device.context, fixture.batch(device.context)));
   expect_close(logits, expected["logits"].get<std::vector<double>>(), kTolerance, "logits");
   for (const AttentionForm attention : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
@@ -106,7 +106,7 @@ TEST_P(Parity, Fp32TenAdamWLosses) {
   const Fixture fixture(GetParam());
   Device device;
   Transformer<float> model(device.context, fixture.spec, 1);
-  fixture.load(model);
+  fixture.load(device, model);
   AdamW optimizer(device.context, model.parameters(), adamw_of(fixture.all["adamw"]));
   for (const double expected : fixture.all["losses"]) {
     model.forward_backward(device.context, fixture.batch(device.context));
@@ -124,7 +124,7 @@ struct HashedModel {
   std::size_t sequences, seq;
 
   template <class T>
-  void load(Transformer<T>& model) const {
+  void load(Device& device, Transformer<T>& model) const {
     std::uint64_t stream = 0;
     for (const auto& p : model.parameters()) {
       const bool matrix = p.name.ends_with("weight") || p.name.ends_with("embedding");
@@ -134,7 +134,7 @@ struct HashedModel {
         const float u = static_cast<float>(hash(seed, stream, i)) * 0x1p-23f - 1.0f;
         values[i] = static_cast<float>(static_cast<__nv_bfloat16>(u * bound + about));
       }
-      set(p, values);
+      set(device, p, values);
       ++stream;
     }
   }
@@ -155,7 +155,7 @@ template <class T>
 Training train(const HashedModel& from, const AdamWSettings& adamw) {
   Device device;
   Transformer<T> model(device.context, from.spec, 1);
-  from.load(model);
+  from.load(device, model);
   const auto parameters = model.parameters();
   const auto append = [](std::vector<double>& to, const std::vector<T>& values) {
     for (const T& v : values) to.push_back(static_cast<float>(v));

@@ -28,6 +28,16 @@ def skip(why):
     sys.exit(2)
 
 
+def need_gpus(count):
+    """Ranks of a program made for GPUs need one each. The host runtime simulates them."""
+    if not os.path.exists(os.path.join(os.path.dirname(PROGRAM), "plan", os.path.basename(PROGRAM))):
+        return
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout if shutil.which("nvidia-smi") else ""
+    gpus = sum(line.startswith("GPU") for line in listed.splitlines())
+    if gpus < count:
+        skip(f"{count} ranks need as many GPUs, and here are {gpus}")
+
+
 def environment():
     # Tests may run as root, and there may be fewer cores than ranks. A rank that is a thread has one thread for its products, and
     # on some processors the library adds in another order with two: so a rank that is a process has one, too.
@@ -229,6 +239,7 @@ def nccl_failures(_):
     assert code != 0 and said.count("not from ncclGetUniqueId") == 2, said
 
 
+need_gpus(4)
 with tempfile.TemporaryDirectory() as folder:
     {"equal": equal, "two_hosts": two_hosts, "killed": killed, "stalled": stalled, "refused": refused, "blamed": blamed,
      "nccl": nccl, "nccl_failures": nccl_failures}[TEST](folder)

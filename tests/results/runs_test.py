@@ -220,7 +220,7 @@ place.ends(one=-9)
 assert place.run("--batch", "13") == (1, ["one", "two"]) and "--batch 11" in place.table("01_one"), "killed is not passed"
 
 # The tests of a kit find what they call in it.
-script(kit / "bin/good_test", '#!/bin/sh\n[ "$OOMLAB_CHECKERS" = "$PWD/tests/memory" ] && "$OOMLAB_PYTHON" -c ""\n')
+script(kit / "bin/good_test", '#!/bin/sh\n[ "$OOMLAB_CHECKERS $OOMLAB_CHAPTERS" = "$PWD/tests/memory $PWD/chapters" ] && "$OOMLAB_PYTHON" -c ""\n')
 script(kit / "bin/chapter_checks", '#!/bin/sh\ncase "$OOMLAB_UNDER_TEST" in *02_two*) exit "$(cat "$0.ends")" ;; esac\n')
 (kit / "bin/chapter_checks.ends").write_text("0")
 assert place.run("--tests")[0] == 0 and place.said.count("passed") == 3, place.said

@@ -75,6 +75,7 @@ Run<T> train(const nn::TransformerSpec& spec, const Schedule& schedule, bool pla
     run.losses.push_back(model.loss(context));
     optimizer.step(context);
   }
+  context.synchronize();  // for which cudaMemcpy() does not wait
   for (const auto& p : model.parameters()) {
     run.gradients.emplace_back(p.count);
     CUDA_CHECK(cudaMemcpy(run.gradients.back().data(), p.gradient, p.count * sizeof(T), cudaMemcpyDeviceToHost));

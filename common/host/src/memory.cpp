@@ -94,9 +94,9 @@ void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cu
                                         (from_device ? source != nullptr : host_reaches(source))));
   runtime().work[stream.device].copied_bytes += bytes;
   if (runtime().planning) return;
-  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory; so do the forms without
-  // Async, except from device to device.
-  const bool finish = !target || (wait && (host_reaches(target) || host_reaches(source)));
+  // CUDA stages pageable sources before it returns, and finishes copies to pageable memory. The forms without Async
+  // finish what pinned or managed memory is part of; what they have staged may still be on its way to the device.
+  const bool finish = !target || (wait && (host_reaches(target) || (source && host_reaches(source))));
   std::shared_ptr<char[]> staged;
   if (!source && !finish && deferred()) {
     staged = std::make_shared_for_overwrite<char[]>(bytes);

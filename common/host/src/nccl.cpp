@@ -2,6 +2,7 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -116,7 +117,7 @@ ncclResult_t init_rank(const char* call, ncclComm_t* result, int ranks, const nc
       world->fail(ncclRemoteError, "rank " + std::to_string(rank) + " cannot join");
     }
     if (fault) return;
-    auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device(), world && !blocking});
+    auto comm = std::make_unique<ncclComm>(ncclComm{world, rank, ranks, current_device(), blocking, world && !blocking});
     comm->patient_until = std::chrono::steady_clock::now() + patience();
     const Request join{{.call = Call::join}, comm.get()};
     if (world && group_depth > 0)
@@ -235,7 +236,8 @@ ncclResult_t ncclGroupStart(void) {
 }
 
 ncclResult_t ncclGroupEnd(void) {
-  return nccl_entry("ncclGroupEnd", [](bool fault) {
+  bool in_progress = false;  // for all that the caller may take for granted
+  const ncclResult_t ended = nccl_entry("ncclGroupEnd", [&](bool fault) {
     if (group_depth == 0) refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--group_depth > 0) return;
     const std::vector<Request> requests = std::exchange(group, {});
@@ -243,5 +245,7 @@ ncclResult_t ncclGroupEnd(void) {
     if (fault) return;
     if (refused) refuse(refused, complaint);
     run(requests);
+    in_progress = std::ranges::any_of(requests, [](const Request& r) { return !r.comm->blocking; });
   });
+  return ended == ncclSuccess && in_progress ? ncclInProgress : ended;
 }

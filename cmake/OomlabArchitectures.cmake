@@ -1,0 +1,21 @@
+# oomlab_choose_architectures(VARIABLE HERE KNOWN): what to compile for where nobody has chosen. HERE: architectures of this
+# machine's GPUs, as CMake found them ("75-real;120-real", or nothing); KNOWN: what `nvcc --list-gpu-arch` says.
+function(oomlab_choose_architectures variable here known)
+  string(REGEX MATCHALL "[0-9]+" here "${here}")
+  string(REGEX MATCHALL "[0-9]+" known "${known}")
+  list(SORT known COMPARE NATURAL)
+  list(GET known -1 newest)
+  set(chosen native)
+  if(NOT here)
+    set(chosen all-major)
+  endif()
+  foreach(number IN LISTS here)
+    if(number GREATER newest)  # all-major has code for the newest that the driver translates for what comes after
+      message(STATUS "A GPU of architecture ${number}, and nvcc knows those up to ${newest}: the driver will translate that")
+      set(chosen all-major)
+    elseif(NOT number IN_LIST known)
+      message(FATAL_ERROR "this nvcc has no code for GPUs of architecture ${number}; another version of the CUDA toolkit has")
+    endif()
+  endforeach()
+  set(${variable} ${chosen} PARENT_SCOPE)
+endfunction()

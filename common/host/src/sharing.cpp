@@ -59,8 +59,12 @@ struct Door {  // the file, and for this scope the right to come or go
 };
 
 struct Lock {
+  // Asks again and again, and does not wait to be woken: a process that is killed when it has given the mutex back, and
+  // has not woken the next one yet, did not die as its owner, and whoever waits would sleep for ever.
   Lock() {
-    if (pthread_mutex_lock(&books->mutex) == EOWNERDEAD) pthread_mutex_consistent(&books->mutex);
+    int taken;
+    while ((taken = pthread_mutex_trylock(&books->mutex)) == EBUSY) usleep(50);
+    if (taken == EOWNERDEAD) pthread_mutex_consistent(&books->mutex);
   }
   ~Lock() { pthread_mutex_unlock(&books->mutex); }
 };

@@ -34,6 +34,7 @@ struct Value {
   explicit Value(float x) {
     CUDA_CHECK(cudaMalloc(&data, sizeof(float)));
     CUDA_CHECK(cudaMemcpy(data, &x, sizeof x, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaStreamSynchronize(nullptr));  // there for any stream, see Values in contract.h
   }
   Value(const Value&) = delete;
   ~Value() { cudaFree(data); }

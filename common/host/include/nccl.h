@@ -79,6 +79,5 @@ ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int p
 ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
 
 ncclResult_t ncclGroupStart(void);
-/// With a communicator in the group that does not block: ncclInProgress, and ncclCommGetAsyncError() says when the calls
-/// have begun.
+/// ncclInProgress where a communicator does not block: ncclCommGetAsyncError() says when its calls have begun.
 ncclResult_t ncclGroupEnd(void);

@@ -129,7 +129,6 @@ bool in_progress(ncclComm& comm);
 struct ncclComm {
   std::shared_ptr<oomlab::host::World> world;  // null in plan mode
   int rank = 0, size = 0, device = 0;
-  bool blocking = true;
-  bool joining = false;                                      // set up without blocking: not all ranks have come yet,
+  bool blocking = true, joining = false;                     // set up without blocking: not all ranks have come yet,
   std::chrono::steady_clock::time_point patient_until = {};  // or waited for after this
 };

@@ -148,7 +148,7 @@ class Results:
         return number(row[column].removesuffix(" u")) * BYTES["MiB" if column == "smi" else "GB"]
 
     def value(self, expression, it):
-        names = {u: s for u, s in BYTES.items() if u != "bytes"} | {"sqrt": math.sqrt, "ceil": math.ceil, "min": min}
+        names = {u: s for u, s in BYTES.items() if u != "bytes"} | {"sqrt": math.sqrt, "ceil": math.ceil, "min": min, "abs": abs}
         return eval(expression, {"__builtins__": {}, "cell": self.cell, "peak": self.peak, "card": self.card, "it": it} | names)
 
 

@@ -106,6 +106,17 @@ old = bench.table("01_one")
 assert bench.run("--first", "01")[0] == 64 and "alone" in bench.said
 assert bench.run("--plan") == (0, ["one", "two"]) and bench.table("01_one") == old, "a plan replaces no measurement"
 
+# A chapter for several GPUs, where NCCL is not, is not built: that is no reason to build none.
+cache, listed = root / "build/host/CMakeCache.txt", root / "chapters/02_two/CMakeLists.txt"
+listed.write_text("oomlab_chapter(NCCL DEVICES 8)\n")
+cache.write_text("OOMLAB_NCCL:FILEPATH=OOMLAB_NCCL-NOTFOUND\n")
+script(tools / "cmake", '#!/bin/sh\ncase "$*" in *02_two*) exit 1 ;; esac\n')
+assert bench.run("--batch", "14") == (0, ["one"]) and "NCCL is not here" in bench.said, bench.said
+cache.write_text("OOMLAB_NCCL:FILEPATH=/usr/lib/libnccl.so\n")
+assert bench.run("--batch", "14") == (1, []), "a build that fails"
+script(tools / "cmake", "#!/bin/sh\n")
+assert bench.run("--batch", "14") == (0, ["one", "two"]), bench.said
+
 # --tensorboard: the chapters keep a series, and what they wrote is handed on. (The package is an empty file here.)
 (root / "build/tensorboard").mkdir()
 (root / "build/tensorboard/tensorboardX.py").touch()
@@ -218,6 +229,13 @@ if place.run()[0] == 2:  # else there is a real driver here
 both(place)
 place.ends(one=-9)
 assert place.run("--batch", "13") == (1, ["one", "two"]) and "--batch 11" in place.table("01_one"), "killed is not passed"
+
+# Packed where NCCL was not.
+(kit / "bin/02_two").rename(kit / "bin/02_two.away")
+place.ends()
+assert place.run("--batch", "14") == (0, ["one"]) and "NCCL" in place.said, place.said
+assert place.run("--plan", "02") == (0, ["two"]), place.said
+(kit / "bin/02_two.away").rename(kit / "bin/02_two")
 
 # The tests of a kit find what they call in it.
 script(kit / "bin/good_test", '#!/bin/sh\n[ "$OOMLAB_CHECKERS $OOMLAB_CHAPTERS" = "$PWD/tests/memory $PWD/chapters" ] && "$OOMLAB_PYTHON" -c ""\n')

@@ -16,6 +16,7 @@
 // the moments 8 P + 8 P / N. P = 262144, or 2^18: 4 MiB. With N = 4 devices 2.5 MiB, with N = 8 devices 2.25 MiB.
 #include <nccl.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -24,16 +25,11 @@
 
 constexpr int most_parameters = 1 << 18, steps = 3, blocks = 32, threads = 256;
 
-const char* text(cudaError_t error) { return cudaGetErrorString(error); }
-const char* text(ncclResult_t result) { return ncclGetErrorString(result); }
-void fail(const char* what, const char* why) {  // ends all devices' threads, so that none waits for one that failed
-  std::printf("FAIL: %s: %s\n", what, why), std::fflush(stdout), std::_Exit(1);
+void require(bool good, const char* what) {  // or ends all devices' threads, so that none waits for one that failed
+  const char *cuda = cudaGetErrorName(cudaPeekAtLastError()), *nccl = ncclGetLastError(nullptr);
+  if (!good) std::printf("FAIL: expected: %s (%s; %s)\n", what, cuda, nccl), std::fflush(stdout), std::_Exit(1);
 }
-#define CHECK(call) check(call, #call)
-template <class Status>
-void check(Status status, const char* call) {
-  if (status != Status(0)) fail(call, text(status));
-}
+#define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and ncclSuccess are 0
 
 // The loss is |w - sample|^2 / 2, with different (made-up) samples on each device and in each step.
 __global__ void gradient(const float* w, float* g, size_t n, int rank, int step) {
@@ -54,7 +50,12 @@ struct Run {  // what one device did
   size_t bytes = 0, moments = 0;
   std::vector<float> weights = {};
 };
-
+// cudaMalloc() and cudaFree() may wait for the kernels of all devices, and NCCL's kernels wait for each other. So no
+// device may run any while another one allocates or frees: all threads meet before the first step and after the last.
+std::atomic<int> met{0};
+void meet(int devices) {
+  for (const int all = (met++ / devices + 1) * devices; met < all;) std::this_thread::yield();
+}
 Run train(int devices, int rank, bool sliced, ncclComm_t comm, cudaStream_t stream) {
   Run run;
   const auto allocate = [&](size_t count) {
@@ -71,6 +72,7 @@ Run train(int devices, int rank, bool sliced, ncclComm_t comm, cudaStream_t stre
   const size_t first = rank * count % parameters, before = run.bytes;
   float *m = allocate(count), *v = allocate(count);  // 8 bytes per parameter of the slice
   run.moments = run.bytes - before;
+  meet(devices);
   for (int step = 0; step < steps; ++step) {
     gradient<<<blocks, threads, 0, stream>>>(w, g, parameters, rank, step);
     if (count == parameters) CHECK(ncclAllReduce(g, g, parameters, ncclFloat32, ncclSum, comm, stream));
@@ -81,16 +83,15 @@ Run train(int devices, int rank, bool sliced, ncclComm_t comm, cudaStream_t stre
     CHECK(cudaGetLastError());
   }
   CHECK(cudaStreamSynchronize(stream));
+  meet(devices);
   run.weights.resize(parameters);
   CHECK(cudaMemcpy(run.weights.data(), w, parameters * sizeof(float), cudaMemcpyDeviceToHost));
   for (float* p : {w, g, m, v}) CHECK(cudaFree(p));
   return run;
 }
-
 void print(const char* way, const Run& run) {
   std::printf("  %-39s peak %.2f MiB, moments %.2f MiB\n", way, run.bytes / 1048576.0, run.moments / 1048576.0);
 }
-
 int main() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) return std::puts("this needs two devices"), 2;
@@ -121,10 +122,9 @@ int main() {
   std::printf("%d devices, %zu parameters, FP32, %d steps; on each device:\n", devices, whole[0].weights.size(), steps);
   print("all-reduce, update everything", whole[0]);
   print("reduce-scatter, update 1/N, all-gather", sliced[0]);
-  const char* verdict = equal ? "bit-equal" : close ? "equal to 1e-6" : "different";
-  std::printf("  weights of all devices: %s\n", verdict);
-  if (!close) fail("expected", "equal weights on all devices");
+  std::printf("  weights of all devices: %s\n", equal ? "bit-equal" : close ? "equal to 1e-6" : "different");
+  require(close, "equal weights on all devices");
   const size_t saved = whole[0].moments - whole[0].moments / devices;
-  if (sliced[0].bytes + saved != whole[0].bytes) fail("expected", "1/N of the moments on each device");
+  require(sliced[0].bytes + saved == whole[0].bytes, "1/N of the moments on each device");
   return std::puts("PASS"), 0;
 }

@@ -1,5 +1,5 @@
 // nvcc -o lesson lesson.cu
-// CUDA 13 or newer, and a GPU with concurrentManagedAccess, or it ends with exit code 2.
+// CUDA 12.4 or newer, and a GPU with concurrentManagedAccess, or it ends with exit code 2.
 // More than the device has. A training step reads and writes all of a model's state, but one layer at a time. The other
 // layers can wait in the host's memory, which is larger. There are two ways to do it.
 //

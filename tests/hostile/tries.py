@@ -1,0 +1,72 @@
+"""What the tests of this folder have in common: one try, and what every try must obey.
+
+No test here judges a time: HANG is a limit that only what hangs reaches. (How long things take is for tests/run bench.)
+"""
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import typing
+
+HANG = 180  # seconds
+MEMORY = 200 << 20  # bytes that a refusal, or a plan, may have resident
+
+# What a terminal obeys instead of showing it: controls but for tab and line feed, DEL, C1, and what turns the direction of text.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Outcome(typing.NamedTuple):
+    command: str
+    code: int  # of the shell: 128 and the signal's number when one ended it
+    out: str
+    err: str
+    resident: int  # bytes, the most that one of its processes had
+
+    @property
+    def text(self):
+        return self.out + self.err
+
+
+def attempt(command, *, folder=None, stdin=b"", environment=None, limit=HANG):
+    """Runs `command` (a list, or a line for bash) in a session of its own. It is killed with all that it started when it hangs."""
+    words = ["bash", "-c", command] if isinstance(command, str) else [str(word) for word in command]
+    shown = command if isinstance(command, str) else " ".join(words)
+    before = {**os.environ, **(environment or {})}
+    process = subprocess.Popen(words, cwd=folder, env=before, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        out, err = process.communicate(stdin, timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise AssertionError(f"hangs: {shown[:300]}") from None
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    resident = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+    return Outcome(shown, code, out.decode(errors="replace"), err.decode(errors="replace"), resident)
+
+
+def check(outcome, codes=(0, 1, 2, 64)):
+    """No crash, no traceback, no control character, and one of these exit codes. Returns the outcome."""
+    shown = f"{outcome.command[:300]}: exit code {outcome.code}\n{outcome.text[-1500:]}"
+    assert outcome.code in codes, shown
+    assert "Traceback (most recent call last)" not in outcome.text, shown
+    assert not CONTROL.search(outcome.text), f"control characters: {outcome.command[:300]}: {CONTROL.findall(outcome.text)[:5]}"
+    return outcome
+
+
+def refused(outcome, *words, codes=(64,)):
+    """One line that has these words, nothing on standard output, and exit code 64."""
+    check(outcome, codes)
+    lines = outcome.err.strip().splitlines()
+    assert len(lines) == 1 and not outcome.out, f"{outcome.command[:300]}: wanted one line:\n{outcome.text[:1500]}"
+    for word in words:
+        assert word in lines[0], f"{outcome.command[:300]}: no '{word}' in: {lines[0][:500]}"
+    return outcome
+
+
+def files(folder):
+    """All files below a folder, by their path in it, with what they hold."""
+    folder = pathlib.Path(folder)
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}

@@ -3,8 +3,7 @@
 // than the best so far is not planned (branch and bound; Land and Doig, 1960). Bounds are from below:
 //
 //   seconds   the operations, which no schedule avoids, over the card's peak; the state that is there from step to
-//   step,
-//             over its bandwidth; the bus. Of a solved schedule: as if every layer could be treated in parts, and all
+//             step, over its bandwidth; the bus. Of a solved schedule: as if every layer could be treated in parts, and all
 //             room were its (a linear program with two choices, as a lower envelope)
 //   bytes     the state
 

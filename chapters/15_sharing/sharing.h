@@ -141,14 +141,14 @@ class Beside final : public MemoryResource {
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
     return free;
   }
-  // A process that is killed is not over at once. Gives it a second.
+  // A process that is killed is not over at once: on a busy machine it takes a while. Gives it a minute.
   static double wait_for_the_device(std::size_t before, std::size_t beside) {
     std::size_t now = beside;
     Patience::Milliseconds waited{0};
-    const Patience second{.first = Patience::Milliseconds(2), .in_all = Patience::Milliseconds(1000)};
-    std::this_thread::sleep_for(second.first);
+    const Patience minute{.first = Patience::Milliseconds(2), .in_all = Patience::Milliseconds(60'000)};
+    std::this_thread::sleep_for(minute.first);
     (void)wait_with_backoff(
-        second, [&] { return (now = device_free()) >= before; }, waited);
+        minute, [&] { return (now = device_free()) >= before; }, waited);
     return now >= before ? 0 : double(before - now) / double(before - beside);
   }
 

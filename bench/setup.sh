@@ -86,3 +86,13 @@ have_tensorboard_writer() {
 have_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'
 }
+
+# one_build_at_a_time LOG: from here to build_is_done nobody else builds below build/, and LOG, which is there, is empty. Ends the script
+# where this user may not write there.
+one_build_at_a_time() {
+  if ! { mkdir -p build && exec 8>>build/.lock && : >"$1"; } 2>/dev/null; then
+    die "cannot write $PWD/build: this checkout is another user's; clone it, and run your clone's" 2
+  fi
+  flock -n 8 || { say "waiting for another build to end" && flock 8; }
+}
+build_is_done() { exec 8>&-; }

@@ -24,9 +24,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 KIT = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(KIT / "bench"))
+from results_files import save  # noqa: E402
+
 CHAPTERS = sorted(p.name for p in (KIT / "bin/plan").iterdir() if p.name[:2].isdigit())
 KNOWN_CUBLAS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/*/lib", "/usr/lib/x86_64-linux-gnu",
                 *(f"{path}/nvidia/*/lib" for path in sys.path if path.endswith("-packages"))]
@@ -101,22 +103,6 @@ def show(chapters, options):
     return next((c for c in codes if c), 0)
 
 
-def save(path, data):
-    """Replaces a file by a whole one: under a name that no other run has until then."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(part, 0o666 & ~umask)
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
-
-
 def show_bytes(data):
     """To standard output, of which nothing is kept back: what a full disk refuses is not tried again at the end."""
     while data:
@@ -135,11 +121,12 @@ def measure(chapters, options):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         die(2, f"another run measures into {results}; wait until it ends")
+    finished = results / ".finished"
+    finished.mkdir(exist_ok=True)
     save(results / "system.json", (json.dumps(device, indent=2) + "\n").encode())
     # A run that has not ended has a mark, and a chapter that it has finished says which workload its table is of.
     workload = json.dumps(options)
     started = results / f".started.{hashlib.sha256(json.dumps([options, chapters]).encode()).hexdigest()[:16]}"
-    finished = results / ".finished"
     state = lambda table: (workload + hashlib.sha256(table.read_bytes()).hexdigest()).encode()
     if resume and not started.exists():
         die(64, f"--resume: no run with these options and chapters was interrupted ({results})")

@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import pathlib
+import stat
+import tempfile
 
 SCHEMA_VERSION = 2
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace", "data")
@@ -35,8 +38,53 @@ NOT_WORKLOAD = {"device", "steps", "memory_steps"}
 COMMON_OPTIONS = {"model", "batch", "steps", "memory_steps", "budget_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
 
 
+LARGEST_FILE = 256 << 20  # bytes; the largest that the course writes have a few MiB
+LARGEST_NUMBER = 1 << 63  # of bytes, and of everything else
+
+
 class BadFile(Exception):
     """One line that names the file and, where it is one, the field."""
+
+
+def read_json(path):
+    """What a JSON file has. Only a regular file: a pipe may never end, and a device never does. Raises BadFile."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise BadFile(f"{path}: is no regular file")
+            if about.st_size > LARGEST_FILE:
+                raise BadFile(f"{path}: has {format_bytes(about.st_size)}; no result or trace has more than {format_bytes(LARGEST_FILE)}")
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path}: not JSON, or cut off: {str(error)[:80]}") from None
+
+
+def save(path, data):
+    """Writes a file whole, or not at all: what was there stays until all of `data` (bytes) is on the disk. A terminal or a pipe
+    gets it as it is. Raises OSError, also for a file that is there to be read only."""
+    path = pathlib.Path(os.path.realpath(path))  # of a link, what it leads to
+    mode = path.stat().st_mode if path.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):
+        path.write_bytes(data)
+        return
+    if mode is not None and not mode & 0o222:
+        raise PermissionError(13, "is read-only", str(path))
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(part, stat.S_IMODE(mode) if mode is not None else 0o666 & ~umask)
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
 
 
 class Field:
@@ -78,8 +126,10 @@ class Field:
         return self.value
 
     def number(self, least=-math.inf):
-        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)) or not math.isfinite(self.value):
+        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)) or self.value != self.value:
             self.fail(f"is {json.dumps(self.value)[:40]}, not a number")
+        if abs(self.value) > LARGEST_NUMBER:
+            self.fail("is larger than any such number can be")
         if self.value < least:
             self.fail(f"is {self.value}; at least {least} is possible")
         return self.value
@@ -164,14 +214,7 @@ class Result:
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadFile(f"{path}: not JSON, or cut off: {str(error)[:80]}") from None
+        data = read_json(path)
         top = Field(path, "", data)
         if not isinstance(data, dict) or "schema_version" not in data:
             raise BadFile(f"{path}: schema_version is missing: not a result of OOM Lab")

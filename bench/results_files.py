@@ -195,6 +195,8 @@ class Claim:
         self.size = self.size.text() if self.size else ""
         self.about = field["about"].one_of(("memory", "time", "numbers"))
         self.low, self.high = number("low"), number("high")
+        if self.low is None and self.high is None:
+            field.fail("has neither low nor high")
         self.measured, at_size = number("measured"), number("at_size")
         self.judged = at_size if self.size else self.measured
         self.verdict = field["verdict"].one_of(("holds", "holds for some sizes", "does not hold", "not judged", "not measured"))

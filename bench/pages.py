@@ -15,8 +15,8 @@ LANGUAGES = ("en", "zh")
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
     "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
-    "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s", "FP16, TFLOP/s", "PCIe, GB/s each way",
-                    "NVLink, GB/s each way", "compute capability"),
+    "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s",
+                    "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
              "zh": ()},
     "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
@@ -29,7 +29,8 @@ WORDS = {"en": {"run": " (in this run {})", "at most": "at most {}", "at least":
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 # The table of cards, and its columns. A column of MARKED has a letter in `marks`, in this order.
 CARDS = "common/harness/cards.inc"
-CARD_COLUMNS = ("name", "title", "device", "aliases", "memory", "smi", "total", "bandwidth", "l2", "fp32", "fp16", "bus", "link", "cc", "marks", "total_from")
+CARD_COLUMNS = ("name", "title", "device", "aliases", "memory", "smi", "total", "bandwidth", "l2", "fp32", "fp16",
+                "bus", "link", "cc", "marks", "total_from")
 MARKED = ("smi", "bandwidth", "fp32", "fp16", "bus", "link", "cc")
 # What context and libraries take of a card: a twentieth, as chapter 12 reckons.
 LEFT_FOR_CONTEXT = 0.05
@@ -176,7 +177,8 @@ def source_link(card, all_cards):
     if source.startswith("as "):
         (like,) = [other for other in all_cards if other["name"] == source[3:]]
         return f"{card['total']:.2f} (as {like['title']})"
-    issue, file = (re.match(pattern, source) for pattern in (r"([\w.-]+/[\w.-]+)#(\d+), \d{4}-\d\d-\d\d(?: \((.+)\))?$", r"([\w.-]+/[\w.-]+):(\S+)$"))
+    issue = re.match(r"([\w.-]+/[\w.-]+)#(\d+), \d{4}-\d\d-\d\d(?: \((.+)\))?$", source)
+    file = re.match(r"([\w.-]+/[\w.-]+):(\S+)$", source)
     if not issue and not file:
         raise ValueError(f"{card['name']}: '{source}' is no source")
     link = f"https://github.com/{issue[1]}/issues/{issue[2]}" if issue else f"https://github.com/{file[1]}/blob/HEAD/{file[2]}"
@@ -193,7 +195,8 @@ def gpus(root, folder, language):
             return f"`{card['name']}`"
         if not card[column]:
             return "-"
-        return (f"{card[column]:.1f}" if column == "cc" else f"{card[column]:.10g}") + (" (?)" if column in card["unverified"] else "")
+        text = f"{card[column]:.1f}" if column == "cc" else f"{card[column]:.10g}"
+        return text + (" (?)" if column in card["unverified"] else "")
 
     columns = ("name", "memory", "smi", "total", "bandwidth", "fp32", "fp16", "bus", "link", "cc")
     return table(HEADS["gpus"][language], [[card["title"], *(cell(card, column) for column in columns)] for card in all_cards])

@@ -269,7 +269,7 @@ inline void show_groups(Report& report, const Source& source) {
   report.line("");
 }
 
-/// Which cards hold the peak; a twentieth of the printed memory is left for the context and the driver.
+/// Which cards hold the peak; a twentieth of what CUDA reports of a card is left for the context and libraries.
 inline void show_cards(const Results& results, Report& report) {
   std::vector<std::string> lines;
   bool all_hold = true;
@@ -277,7 +277,7 @@ inline void show_cards(const Results& results, Report& report) {
     std::map<double, std::string> of_size;  // cards that hold it, by GB
     std::size_t holding = 0;
     for (const Card& card : cards()) {
-      if (double(result.predicted_peak()) > 0.95e9 * card.memory_gb) continue;
+      if (double(result.predicted_peak()) > 0.95 * double(card.total_bytes())) continue;
       std::string& names = of_size[card.memory_gb];
       names += (names.empty() ? "" : ", ") + std::string(card.title);
       ++holding;

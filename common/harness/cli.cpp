@@ -10,6 +10,7 @@
 
 #include "harness/filter.h"
 #include "memory/bytes.h"
+#include "memory/names.h"
 
 namespace oomlab {
 namespace {
@@ -253,6 +254,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     result.benchmark_flags.push_back(extra);
   }
 
+  config.model = lower_case(config.model);
   const Defaults& size = config.quick ? quick : full;
   const Defaults& defaults = defaults_of(config.model, full, size);
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
@@ -287,8 +289,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (given(card_option)) {
     if (!config.plan) throw UsageError("--card goes with --plan; a run on a GPU knows its own");
     config.card = find_card(card);
-    if (!card.empty() && !config.card)
-      throw UsageError(fmt::format("--card '{}' is unknown; known: {}", card, card_names()));
+    if (!card.empty() && !config.card) throw UsageError(fmt::format("--card {}", unknown_card(card)));
   }
   check_filter("--filter", config.filter);
   check_output_path("--json", config.json);

@@ -62,9 +62,10 @@ std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
   return std::max<std::size_t>(1, std::min(as_residual, (rows + 3) / 4));
 }
 
-TransformerSpec parse_transformer(std::string_view text) {
+TransformerSpec parse_transformer(std::string_view typed) {
   using Style = TransformerSpec::Style;
-  const std::string name(text);
+  const std::string name = lower_case(typed);
+  const std::string_view text = name;
   if (text == "bytes-gpt") return {name, Style::gpt, 4, 4, 128, 256, 256};
   if (text == "gpt2") return {name, Style::gpt, 12, 12, 768, 50257, 1024};
   if (text == "gpt3-175b") return {name, Style::gpt, 96, 96, 12288, 50257, 2048};
@@ -95,10 +96,10 @@ TransformerSpec parse_transformer(std::string_view text) {
     parse_figures(text, "llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP, for example llama:4-4-2-128-344",
                   {&spec.layers, &spec.heads, &spec.kv_heads, &spec.width, &spec.mlp});
   } else {
-    bad_model(text,
-              "is unknown; known: bytes-gpt, gpt2, gpt3-175b, bert-base, bert-large, bytes-llama, llama-3.2-1b, "
-              "llama-3.1-8b, llama-3.1-70b, qwen2.5-7b, mistral-7b, gpt:LAYERS-HEADS-WIDTH, bert:..., "
-              "llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP");
+    constexpr const char* kNames[] = {"bytes-gpt",     "gpt2",        "gpt3-175b",    "bert-base",
+                                      "bert-large",    "bytes-llama", "llama-3.2-1b", "llama-3.1-8b",
+                                      "llama-3.1-70b", "qwen2.5-7b",  "mistral-7b"};
+    unknown_model(text, kNames, "gpt:LAYERS-HEADS-WIDTH, bert:..., llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP");
   }
   require_possible(text, spec);
   return spec;

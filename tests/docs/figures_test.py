@@ -8,7 +8,6 @@ Every figure with a unit of memory, a per cent sign or the word "times" in a REA
     the file's line and the sentence have a word in common.
 Arithmetic that is wrong fails, with a unit or without one. So does an entry of figures.toml that no prose uses.
 """
-import csv
 import functools
 import json
 import math
@@ -18,6 +17,9 @@ import sys
 import tomllib
 
 from readmes_test import prose
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
+import pages  # noqa: E402
 
 BYTES = {"bytes": 1} | {f"{p}iB": 2 ** (10 * n) for n, p in enumerate("KMGT", 1)} | {f"{p}B": 10 ** (3 * n) for n, p in enumerate("KMGT", 1)}
 UNITS = BYTES | {"%": 0.01, "times": 1, "×": 1}
@@ -142,10 +144,9 @@ class Results:
 
     @functools.cache
     def card(self, name, column):
-        """A figure of docs/data/gpus.csv, in bytes (of bandwidths: in a second)."""
-        lines = [line for line in (self.folder.parent.parent / "docs/data/gpus.csv").read_text().splitlines() if not line.startswith("#")]
-        (row,) = [row for row in csv.DictReader(lines) if row["name"] == name]
-        return number(row[column].removesuffix(" u")) * BYTES["MiB" if column == "smi" else "GB"]
+        """A figure of common/harness/cards.inc, in bytes (of bandwidths: in a second)."""
+        (row,) = [row for row in pages.cards(self.folder.parent.parent) if row["title"] == name]
+        return row[column] * BYTES[{"smi": "MiB", "total": "GiB"}.get(column, "GB")]
 
     def value(self, expression, it):
         names = {u: s for u, s in BYTES.items() if u != "bytes"} | {"sqrt": math.sqrt, "ceil": math.ceil, "min": min, "abs": abs}

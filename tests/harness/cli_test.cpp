@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"FilterMatchesNothing", {"--filter", "^nothing-like-this$"}, "nothing-like-this"},
         Bad{"Device", {"--device", "99"}, "99"}, Bad{"DeviceWord", {"--device", "gpu"}, "gpu"},
         Bad{"DeviceNegative", {"--device=-1"}, "-1"}, Bad{"Devices", {"--devices", "999"}, "999"},
-        Bad{"CardUnknown", {"--card", "rtx-9999", "--plan"}, "--card 'rtx-9999' is unknown; known: t4, "},
+        Bad{"CardUnknown", {"--card", "rtx-9999", "--plan"}, "--card 'rtx-9999' is unknown; nearest: "},
         Bad{"CardWithoutPlan", {"--card", "t4"}, "--card goes with --plan"},
         Bad{"CardEmpty", {"--card", "", "--plan"}, "--card"}, Bad{"Option", {"--nosuch"}, "--nosuch"},
         Bad{"Argument", {"nosuch"}, "nosuch"}, Bad{"MissingValue", {"--batch"}, "--batch"},
@@ -264,7 +264,7 @@ TEST(Cli, HelpListVersion) {
 TEST(CliRuns, APlanShowsTheLeastTimesOfACard) {
   const TemporaryFolder folder;
   std::vector<json> plans;
-  for (const char* card : {"t4", "H100 SXM"}) {
+  for (const char* card : {"Tesla T4", "h100"}) {
     const Outcome outcome =
         run_process(program(), {"--quick", "--plan", "--card", card, "--json", "plan.json"}, folder.path());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

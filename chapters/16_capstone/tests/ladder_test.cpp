@@ -37,6 +37,12 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   levers.gradients = GradientLife::sent_to_host;
   const Plan offload = plan_of(work, levers);
   EXPECT_GE(least_seconds(card, levers, offload), offload.price.bus_bytes / 63e9);
+  // A faster bus than PCIe 5.0 is the card's own; memory that is the host's, too, is its own bus.
+  Plan only_bus;
+  only_bus.price.bus_bytes = 630e9;
+  for (const auto& [name, seconds] : {std::pair("t4", 10), {"h100-sxm", 10}, {"b300", 5}})
+    EXPECT_EQ(least_seconds(*find_card(name), {}, only_bus), double(seconds)) << name;
+  EXPECT_EQ(least_seconds(*find_card("gb10"), {}, only_bus), 630.0 / 273);
   levers.gradients = GradientLife::always, levers.ranks = {.dp = 8, .zero = 3}, levers.micro_batch = 1;
   const Plan ranks = plan_of(work, levers);
   EXPECT_GT(ranks.price.link_bytes, 5.0 * double(work.spec.parameters()));

@@ -28,6 +28,8 @@ WORDS = {"en": {"run": " (in this run {})", "at most": "at most {}", "at least":
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 # What a card keeps for itself: a twentieth, as chapter 12 reckons.
 LEFT_FOR_CONTEXT = 0.05
+# The least compute capability that computes in BF16.
+BF16_FROM = 8.0
 
 
 def calculated(text):
@@ -158,16 +160,29 @@ def gpus(root, folder, language):
     return table(HEADS["gpus"][language], [[card["name"], *(re.sub(r"^(\S+) u$", r"\1 (?)", card[key]) for key in columns)] for card in rows_of(root, "gpus.csv")])
 
 
+def computes_in_bf16(plan, variant):
+    """Whether a variant of what a chapter has printed does: its name says so, or the options above the table, unless its name says something else."""
+    options = re.search(r"^model .*$", plan, re.M)[0]
+    return "bf16" in variant or ("fp32" not in variant and "fp16" not in variant and bool(re.search(r", (?:precision|rest) bf16,", options)))
+
+
+def has_bf16(card):
+    return float(card["cc"].split()[0]) >= BF16_FROM
+
+
 def fits(root, folder, language):
-    """Planned variants, and the smallest memory that holds each."""
-    cards = [(float(card["memory"]), float(card["smi"].split()[0]) * 2**20 * (1 - LEFT_FOR_CONTEXT), card["name"]) for card in rows_of(root, "gpus.csv")]
+    """Planned variants, and the smallest memory that holds each, of cards that compute in its precision."""
+    cards = rows_of(root, "gpus.csv")
     rows = []
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.txt"
-        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", path.read_text(), re.M)
+        plan = path.read_text()
+        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", plan, re.M)
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
-        held = [(memory, name) for memory, room, name in cards if room >= bytes_of(found[2])]
+        bf16 = computes_in_bf16(plan, row["variant"])
+        held = [(float(card["memory"]), card["name"]) for card in cards if (has_bf16(card) or not bf16)
+                and float(card["smi"].split()[0]) * 2**20 * (1 - LEFT_FOR_CONTEXT) >= bytes_of(found[2])]
         smallest = min(held)[0] if held else 0
         rows.append((f"{row['words']} ([{row['plan'][:2]}]({os.path.relpath(path, folder)}))", found[1], found[2], f"{smallest:g} GB" if held else "no single card",
                      " / ".join(name for memory, name in held if memory == smallest) or "-"))

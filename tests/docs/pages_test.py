@@ -2,7 +2,7 @@
 
   - All 34 rows of docs/data/articles.toml are there, each with a verdict, a chapter and a figure; no number of an answer is typed by hand.
   - Articles and claims have the same figures in English and in Chinese, and so do the two front pages their blocks, links and tables.
-  - docs/data/gpus.csv has the figures of common/harness/card.cpp.
+  - docs/data/gpus.csv has the figures of common/harness/card.cpp, and what is planned in BF16 names no card that does not compute in it.
 """
 import pathlib
 import re
@@ -81,6 +81,28 @@ cards = re.findall(r'\{"[^"]+", "([^"]+)", "[^"]+", ([\d.]+), ([\d.]+), [\d.]+, 
 listed = {row["name"]: [float(row[key].split()[0]) for key in ("memory", "bandwidth", "fp32", "fp16")] for row in pages.rows_of(root, "gpus.csv")}
 if {name: [float(value) for value in figures] for name, *figures in cards} != listed or len(cards) < 20:
     wrong.append(f"docs/data/gpus.csv and card.cpp differ: {[name for name, *figures in cards if listed.get(name) != [float(v) for v in figures]]}")
+
+# Compute capability and has_bf16 say the same of each card; a row of "what fits" that computes in BF16 names only cards that do.
+plain = {card["name"] for card in pages.rows_of(root, "gpus.csv") if not pages.has_bf16(card)}
+without = set(re.findall(r'\{"[^"]+", "([^"]+)",[^}]*, false\}', (root / "common/harness/card.cpp").read_text()))
+if plain != without or not plain:
+    wrong.append(f"without BF16 are {sorted(plain)} in docs/data/gpus.csv, {sorted(without)} in card.cpp")
+
+
+def named_in(line):
+    return plain & set(line.strip("| ").split(" | ")[-1].split(" / "))
+
+
+table = pages.page(root, "fits", "en", root / "docs/hardware.md").splitlines()[2:]
+planned = list(zip(pages.rows_of(root, "fits.csv"), table, strict=True))
+in_bf16 = [line for row, line in planned if pages.computes_in_bf16((root / f"bench/results/plan/{row['plan']}.txt").read_text(), row["variant"])]
+wrong += [f"hardware.md: {sorted(named_in(line))} do not compute in BF16: {line}" for line in in_bf16 if named_in(line)]
+wrong += [f"hardware.md: says BF16, and is not planned in it: {line}" for _, line in planned if "BF16" in line and line not in in_bf16]
+plan = (root / "bench/results/plan/12_llama_8b.txt").read_text()  # which has a table of cards of its own
+holding = [(variant, int(n), int(of)) for variant, n, of in re.findall(r"^  (\S.*?)  +\S+ GiB +(\d+) of (\d+) cards", plan, re.M)]
+wrong += [f"12_llama_8b.txt: {n} of {of} cards compute {variant}'s rest in BF16; {len(plain)} do not" for variant, n, of in holding
+          if pages.computes_in_bf16(plan, variant) and n > of - len(plain)]
+assert len(holding) >= 5 and len(in_bf16) >= 5 and any(named_in(line) for line in table), "no row of either kind: nothing was checked"
 
 print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(listed)} cards", sep="\n")
 sys.exit(1 if wrong else 0)

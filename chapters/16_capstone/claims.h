@@ -109,7 +109,7 @@ inline std::vector<Claim> claims_of() {
        .range = at_least(0.8),
        .size = grid,
        .at_size = rescues(kFolk, kSmallModels)},
-      {.text = "all levers of one card together make 80 % go away",
+      {.text = "this chapter's levers of one card together make 80 % go away",
        .what = "the same share, of all models, with whatever fits best",
        .range = at_least(0.8),
        .size = grid,

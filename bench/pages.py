@@ -34,6 +34,8 @@ CARD_COLUMNS = ("name", "title", "device", "aliases", "memory", "smi", "total", 
 MARKED = ("smi", "bandwidth", "fp32", "fp16", "bus", "link", "cc")
 # What context and libraries take of a card: a twentieth, as chapter 12 reckons.
 LEFT_FOR_CONTEXT = 0.05
+# The least compute capability that computes in BF16.
+BF16_FROM = 8.0
 
 
 def calculated(text):
@@ -166,7 +168,7 @@ def cards(root):
     for row in re.findall(r"\{(.*?)\}", text, re.S):
         card = dict(zip(CARD_COLUMNS, ast.literal_eval(f"({row})"), strict=True))
         card["unverified"] = {column for column, mark in zip(MARKED, card["marks"], strict=True) if mark == "L"}
-        card["bf16"] = card["cc"] >= 8
+        card["bf16"] = card["cc"] >= BF16_FROM
         found.append(card)
     return found
 
@@ -202,16 +204,24 @@ def gpus(root, folder, language):
     return table(HEADS["gpus"][language], [[card["title"], *(cell(card, column) for column in columns)] for card in all_cards])
 
 
+def computes_in_bf16(plan, variant):
+    """Whether a variant of what a chapter has printed does: its name says so, or the options above the table, unless its name says something else."""
+    options = re.search(r"^model .*$", plan, re.M)[0]
+    return "bf16" in variant or ("fp32" not in variant and "fp16" not in variant and bool(re.search(r", (?:precision|rest) bf16,", options)))
+
+
 def fits(root, folder, language):
-    """Planned variants, and the smallest memory that holds each."""
-    rooms = [(card["memory"], card["total"] * 2**30 * (1 - LEFT_FOR_CONTEXT), card["title"]) for card in cards(root)]
+    """Planned variants, and the smallest memory that holds each, of cards that compute in its precision."""
+    rooms = [(card["memory"], card["total"] * 2**30 * (1 - LEFT_FOR_CONTEXT), card["title"], card["bf16"]) for card in cards(root)]
     rows = []
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.txt"
-        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", path.read_text(), re.M)
+        plan = path.read_text()
+        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", plan, re.M)
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
-        held = [(memory, name) for memory, room, name in rooms if room >= bytes_of(found[2])]
+        bf16 = computes_in_bf16(plan, row["variant"])
+        held = [(memory, name) for memory, room, name, has_bf16 in rooms if room >= bytes_of(found[2]) and (has_bf16 or not bf16)]
         smallest = min(held)[0] if held else 0
         rows.append((f"{row['words']} ([{row['plan'][:2]}]({os.path.relpath(path, folder)}))", found[1], found[2], f"{smallest:g} GB" if held else "no single card",
                      " / ".join(name for memory, name in held if memory == smallest) or "-"))

@@ -43,9 +43,11 @@ def axis(most, marked=ticks):
     return f'<div class="axis" aria-hidden="true">{marks}</div>'
 
 
-def legend(with_rates=False, with_bars=True):
+def legend(with_rates=False, with_bars=True, with_reserved=False):
     items = [f'<li><i style="background:var(--{c})"></i>{c}</li>' for c in CATEGORIES]
     items.append('<li><i style="width:0;border-left:2px dashed var(--bad);height:1em"></i>budget</li>')
+    if with_reserved:
+        items.append('<li><i style="border:2px solid var(--ink)"></i>reserved by the allocator</li>')
     if with_bars:
         items.append('<li><span class="oom">OOM</span> did not fit; measured without the budget (pale)</li>')
     if with_rates:

@@ -4,8 +4,10 @@ import json
 import math
 import os
 import pathlib
+import re
 import stat
 import tempfile
+import typing
 
 SCHEMA_VERSION = 2
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace", "data")
@@ -14,14 +16,23 @@ COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e7
            "workspace": "#8a8a8a", "data": "#cc79a7"}
 COLOURS_DARK = {**COLOURS, "parameters": "#4ba3e3", "optimizer": "#1fb58c", "activations": "#ef7d32"}
 OUTCOMES = ("ok", "oom", "skipped")
-# A chapter's baseline, and the mitigation that stands for it where chapters stand in one picture: names of variants.
-MITIGATIONS = {
+
+
+class Mitigation(typing.NamedTuple):
+    """A chapter's baseline, and the mitigation that stands for it where chapters stand in one picture: names of variants. And the figure that the
+    chapter is about: bytes at the peak, `allocated` or `reserved`, or how many requests were `refused`."""
+    before: str
+    after: str
+    by: str = "allocated"
+
+
+MITIGATIONS = {chapter: Mitigation(*names) for chapter, names in {
     "01_batch_reduction": ("mlp-activations, batch 512", "mlp-activations, batch 64"),
     "02_gradient_accumulation": ("full batch 32", "8 x 4, global count"),
     "03_mixed_precision": ("fp32", "bf16"),
     "04_checkpointing": ("none", "solved"),
     "05_unified_memory": ("device memory", "streamed"),
-    "06_caching_allocator": ("cudaMalloc", "ours"),
+    "06_caching_allocator": ("best fit", "ours", "reserved"),
     "07_multi_gpu": ("one device", "ZeRO-3 x 8"),
     "08_attention_and_loss": ("textbook", "lean"),
     "09_input_size": ("full size", "resized to 32"),
@@ -29,9 +40,9 @@ MITIGATIONS = {
     "11_inference": ("predictions on device", "predictions on host"),
     "12_quantisation": ("fp32", "int8 per row"),
     "13_optimizer_memory": ("adamw", "bf16, 8-bit, in backward"),
-    "15_sharing": ("first come, first served", "equal shares"),
+    "15_sharing": ("first come, first served", "a cache that is emptied", "refused"),
     "16_capstone": ("textbook", "8-bit"),
-}
+}.items()}
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps", "memory_steps"}
 # What every chapter has; the rest of "config" are a chapter's own options.
@@ -183,6 +194,12 @@ class Variant:
         self.reference = reference["median"].number(0) if reference else None
         self.agrees = field["numerics"]["agrees"].truth()
 
+    def figure(self, by):
+        """What a chapter is about (Mitigation.by); None where it was not measured."""
+        if by == "refused":  # a step ends with the first request that is refused
+            return None if self.outcome == "skipped" else int(self.outcome == "oom")
+        return {"allocated": self.peak, "reserved": self.reserved}[by]
+
 
 class Claim:
     """Folk advice, the figure that it is judged by, and the verdict."""
@@ -278,6 +295,36 @@ def name_sides(sides):
     for side in sides:
         if names.count(side.name) > 1:
             side.name = str(side.path)
+
+
+def pair(result):
+    """(baseline, mitigation, the figure by which they are compared) of a chapter where both have that figure; None where they do not."""
+    def like(name):
+        return re.sub(r"\d+", "0", name)
+
+    if result.chapter not in MITIGATIONS:
+        return None
+    before, after, by = MITIGATIONS[result.chapter]
+    rows = {v.name: v for v in result.variants if v.figure(by) is not None and v.peak}
+    # A run at other sizes (--quick, --batch) has other numbers in its names; there the first is the baseline, the last the mitigation.
+    before = rows.get(before) or next((v for v in rows.values() if like(v.name) == like(before)), None)
+    after = rows.get(after) or next((v for v in reversed(rows.values()) if like(v.name) == like(after)), None)
+    return (before, after, by) if before and after else None
+
+
+class Compared(typing.NamedTuple):
+    """A chapter's figure in words."""
+    what: str
+    before: str
+    after: str
+    less: str  # in per cent; empty where it is no amount
+
+
+def compared(before, after, by):
+    a, b = before.figure(by), after.figure(by)
+    if by == "refused":
+        return Compared("requests refused", str(a), str(b), "")
+    return Compared(f"peak {by}", format_bytes(a), format_bytes(b), f"{1 - b / a:.0%}")
 
 
 def format_bytes(count):

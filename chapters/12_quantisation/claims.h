@@ -269,7 +269,8 @@ inline void show_groups(Report& report, const Source& source) {
   report.line("");
 }
 
-/// Which cards hold the peak; a twentieth of what CUDA reports of a card is left for the context and libraries.
+/// Which cards hold the peak, of those that compute in the variant's precision; a twentieth of what CUDA reports of a
+/// card is left for the context and libraries.
 inline void show_cards(const Results& results, Report& report) {
   std::vector<std::string> lines;
   bool all_hold = true;
@@ -277,19 +278,23 @@ inline void show_cards(const Results& results, Report& report) {
     std::map<double, std::string> of_size;  // cards that hold it, by GB
     std::size_t holding = 0;
     for (const Card& card : cards()) {
-      if (double(result.predicted_peak()) > 0.95 * double(card.total_bytes())) continue;
+      if (result.arithmetic == Arithmetic::bf16 && !card.has_bf16) continue;
+      if (double(result.predicted_peak()) > 0.95 * double(card.total_bytes())) {
+        all_hold = false;
+        continue;
+      }
       std::string& names = of_size[card.memory_gb];
       names += (names.empty() ? "" : ", ") + std::string(card.title);
       ++holding;
     }
-    all_hold = all_hold && holding == cards().size();
     lines.push_back(fmt::format("  {:<16} {:>11}  {:>2} of {} cards", result.name,
                                 format_bytes(result.predicted_peak()), holding, cards().size()));
     if (holding)
       lines.back() += fmt::format(", the smallest with {:.0f} GB: {}", of_size.begin()->first, of_size.begin()->second);
   }
   if (all_hold) return;
-  report.line("held by (a twentieth of a card's memory left for context and libraries):");
+  report.line(
+      "held by (a twentieth of a card's memory left for context and libraries; in bf16, cards that compute in it):");
   for (const std::string& line : lines) report.line(line);
   report.line("");
 }

@@ -4,6 +4,7 @@
   - Articles and claims have the same figures in English and in Chinese, and so do the two front pages their blocks, links and tables.
   - Each card's memory is what CUDA reports, a little less than what is sold, and says where it was read; what is derived follows
     its rule.
+  - What is planned in BF16 names no card that does not compute in it.
 """
 import pathlib
 import re
@@ -115,6 +116,25 @@ derived = next(card for card in cards if card["total_from"].startswith("as "))
 for bad in (dict(cards[0], total=cards[0]["memory"]), dict(cards[0], total_from="somebody said so"), dict(cards[0], total=12.0),
             dict(derived, total=derived["total"] - 0.1)):
     assert len(wrong_cards([bad, *cards[1:]])) > len(wrong_cards(cards)), "a planted mistake is not found"
+
+# A row of "what fits" that computes in BF16 names only cards that do.
+plain = {card["title"] for card in cards if not card["bf16"]}
+
+
+def named_in(line):
+    return plain & set(line.strip("| ").split(" | ")[-1].split(" / "))
+
+
+table = pages.page(root, "fits", "en", root / "docs/hardware.md").splitlines()[2:]
+planned = list(zip(pages.rows_of(root, "fits.csv"), table, strict=True))
+in_bf16 = [line for row, line in planned if pages.computes_in_bf16((root / f"bench/results/plan/{row['plan']}.txt").read_text(), row["variant"])]
+wrong += [f"hardware.md: {sorted(named_in(line))} do not compute in BF16: {line}" for line in in_bf16 if named_in(line)]
+wrong += [f"hardware.md: says BF16, and is not planned in it: {line}" for _, line in planned if "BF16" in line and line not in in_bf16]
+plan = (root / "bench/results/plan/12_llama_8b.txt").read_text()  # which has a table of cards of its own
+holding = [(variant, int(n), int(of)) for variant, n, of in re.findall(r"^  (\S.*?)  +\S+ GiB +(\d+) of (\d+) cards", plan, re.M)]
+wrong += [f"12_llama_8b.txt: {n} of {of} cards compute {variant}'s rest in BF16; {len(plain)} do not" for variant, n, of in holding
+          if pages.computes_in_bf16(plan, variant) and n > of - len(plain)]
+assert len(holding) >= 5 and len(in_bf16) >= 5 and any(named_in(line) for line in table), "no row of either kind: nothing was checked"
 
 print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(cards)} cards", sep="\n")
 sys.exit(1 if wrong else 0)

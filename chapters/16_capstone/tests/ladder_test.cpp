@@ -73,7 +73,7 @@ TEST(Ladder, IsAsLowAsItSays) {
   EXPECT_EQ(numbers_of(work, levers_of_row(kCheckpoints)).kind, Agreement::Kind::bit_equal);
 }
 
-TEST(Ladder, EachRowsCommandIsRun) {  // as a plan, by tests/bytes.txt
+TEST(Ladder, EachRowsCommandIsRun) {                         // as a plan, by tests/bytes.txt
   const char* const named = std::getenv("OOMLAB_CHAPTERS");  // where a kit has them
   std::ifstream file((named ? std::string(named) + "/16_capstone" : OOMLAB_CHAPTER) + "/tests/bytes.txt");
   const std::string lines{std::istreambuf_iterator<char>(file), {}};
@@ -213,6 +213,35 @@ TEST(Frontier, NoCombinationIsBothFasterAndSmaller) {
     EXPECT_LT(least[i].gb, least[i - 1].gb);
     EXPECT_GT(least[i].seconds, least[i - 1].seconds);
   }
+}
+
+// ------------------------------------------------------------------------------------------------------- what cannot
+// be
+
+TEST(Streamed, NeedsFourOfTheLargestMatrixHoweverManyLayersThereAre) {
+  Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
+  const ByCategory all = streamed_by_matrix(gpt3);
+  const std::size_t table = 2 * std::size_t(50257) * 12288, residual = 2 * std::size_t(2048) * 12288;  // bytes
+  EXPECT_EQ(all[Category::parameters], 2 * table);
+  EXPECT_EQ(all[Category::gradients], 2 * table);
+  // Two inputs on their way; of the layer at work its input, the output's gradient, and at least GELU's two tensors.
+  EXPECT_GE(all[Category::activations], (2 + 2 + 8) * residual);
+  EXPECT_LE(all[Category::activations], (2 + 2 + 16) * residual);
+  EXPECT_LT(all.total(), std::size_t(12e9));
+  gpt3.spec.layers = 1;
+  EXPECT_EQ(streamed_by_matrix(gpt3).total(), all.total());
+}
+
+TEST(Claims, NoneThatHoldsSaysCannot) {
+  for (const Claim& claim : claims_of()) {
+    if (claim.text.find("cannot") == std::string::npos) continue;
+    EXPECT_FALSE(claim.range.has(claim.at_size().value())) << claim.text;
+  }
+  const Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
+  const std::size_t least = least_of_all(gpt3);
+  EXPECT_GE(least, 2 * gpt3.spec.parameters());  // in every combination the weights stay on the device
+  for (const Row& row : ladder())
+    if (!row.levers.solved) EXPECT_LE(least, plan_of(gpt3, row.levers).peak.total()) << row.name;
 }
 
 TEST(Grid, CountsWhatFits) {

@@ -92,6 +92,7 @@ TEXT = {
     "why_fragments_any": (
         "Enough is free in total, but in pieces, and {asked} were asked for in one piece.",
         "空闲总量足够，但分成许多块，而申请要求一整块 {asked}。"),
+    "why_fragments_alone": ("Enough is free in total, but in pieces.", "空闲总量足够，但分成许多块。"),
     "why_pieces": (
         "Why {asked} do not come out of {cached}: the cache is in pieces, each in a segment with live tensors, and a "
         "tensor needs one piece; a piece that another stream freed is not given to this one; and pieces of the pool for "

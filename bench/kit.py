@@ -43,9 +43,9 @@ def environment():
     paths = [str(KIT / "lib"), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
     paths += [folder for pattern in KNOWN_CUBLAS for folder in sorted(glob.glob(pattern))]
     # What programs look for where they were built is in the kit.
-    return os.environ | {"LD_LIBRARY_PATH": ":".join(paths), "OOMLAB_PYTHON": sys.executable,
-                         "OOMLAB_CHECKERS": str(KIT / "tests/memory"), "OOMLAB_CHAPTERS": str(KIT / "chapters"),
-                         "OOMLAB_TRACES": str(KIT / "bench/traces")}
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "OOMLAB_PYTHON": sys.executable,
+            "OOMLAB_CHECKERS": str(KIT / "tests/memory"), "OOMLAB_CHAPTERS": str(KIT / "chapters"),
+            "OOMLAB_TRACES": str(KIT / "bench/traces")}
 
 
 def has(library, paths=()):
@@ -166,7 +166,7 @@ def measure(chapters, options):
 def passes(what, command, log, more=None, skips=()):
     """Runs one test, its output to a log; says how it went."""
     with open(log, "w") as file:
-        code = subprocess.run(command, env=environment() | (more or {}), stdout=file, stderr=subprocess.STDOUT).returncode
+        code = subprocess.run(command, env={**environment(), **(more or {})}, stdout=file, stderr=subprocess.STDOUT).returncode
     said = "passed" if code == 0 else "skipped, it cannot run on this machine" if code in skips else f"FAILED, see {log}"
     print(f"{what}: {said}", flush=True)
     return code == 0 or code in skips
@@ -219,7 +219,7 @@ def first():
             continue
         print(f"== {name}: {shows}", flush=True)
         for what, command, more in tests:
-            done = subprocess.run(command, env=environment() | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            done = subprocess.run(command, env={**environment(), **more}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   errors="replace", cwd=KIT)
             cannot = done.returncode == 2 and name in ("lessons", "chapters")
             said = "passed" if done.returncode == 0 else "skipped, it cannot run on this machine" if cannot else "DIFFERS"

@@ -261,7 +261,7 @@ class Result:
 
     def workload(self):
         common = {key: self.config.get(key) for key in COMMON_OPTIONS - NOT_WORKLOAD}
-        return common | self.options()
+        return {**common, **self.options()}
 
 
 class Side:

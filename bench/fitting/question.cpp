@@ -11,6 +11,7 @@
 
 #include "harness/chapter.h"
 #include "memory/bytes.h"
+#include "memory/text.h"
 #include "nn/model_config.h"
 
 namespace oomlab::fit {
@@ -59,11 +60,21 @@ std::string bare(std::string_view text) {
   return result;
 }
 
-// A file's path that a shell takes as one word, from whichever folder.
+// A file's path that a shell takes as one word, from whichever folder. What would not be shown as it is is written out,
+// as bash reads it back.
 std::string word_of(const std::string& file) {
-  std::string word = "'";
-  for (const char c : std::filesystem::absolute(file).string()) word += c == '\'' ? "'\\''" : std::string(1, c);
-  return word + "'";
+  const std::string path = std::filesystem::absolute(file).string();
+  const bool plain = one_line(path) == path;
+  std::string escaped;
+  for (const char c : path) {
+    if (c == '\'')
+      escaped += plain ? "'\\''" : "\\'";
+    else if (c == '\\' && !plain)
+      escaped += "\\\\";
+    else
+      escaped += c;
+  }
+  return plain ? "'" + escaped + "'" : "$'" + one_line(escaped) + "'";
 }
 
 }  // namespace

@@ -7,12 +7,15 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
-#include <cstdlib>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "harness/timing.h"
+#include "memory/text.h"
 #include "train/image_training.h"
 
 namespace {
@@ -65,21 +68,25 @@ int run(double limit) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_descriptors();
+  constexpr const char* kProgram = "bench_harness_overhead";
   double limit = 0;
   if (argc == 3 && std::string(argv[1]) == "--check") {
-    limit = std::atof(argv[2]);
+    const std::string_view text = argv[2];
+    const auto [end, error] = std::from_chars(text.begin(), text.end(), limit);
+    if (error != std::errc() || end != text.end() || !(limit > 0))
+      return complain(kProgram, fmt::format("--check '{}' is not a ratio above 0", text), 64);
   } else if (argc != 1) {
-    fmt::print(stderr, "harness_overhead: the only option is --check RATIO\n");
-    return 64;
+    return complain(kProgram, "the only option is --check RATIO", 64);
   }
   try {
     // What other programs do can cost more than the limit, but not three times in a row; what the harness costs, it
     // costs every time.
     int failed = 1;
     for (int attempt = 0; attempt < 3 && failed; ++attempt) failed = run(limit);
+    flush_output();
     return failed;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "harness_overhead: {}\n", error.what());
-    return 1;
+    return complain(kProgram, error.what(), 1);
   }
 }

@@ -12,14 +12,12 @@
 // --check: exit 1 when a ratio is below RATIO in three measurements out of three. With any --benchmark_ flag
 // the same pairs run under Google Benchmark instead. Exit code 2: no device.
 
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -31,8 +29,10 @@
 
 #include "cuda/backend.h"
 #include "data/device_dataset.h"
+#include "harness/outputs.h"
 #include "kernels_by_hand.h"
-#include "memory/export.h"
+#include "measured.h"
+#include "memory/files.h"
 #include "nn/ops.h"
 #include "nn/optimizer.h"
 
@@ -210,6 +210,11 @@ Measured measure(Fixture& fixture, const Pair& pair, int rounds) {
   return {&pair, median(portable), median(by_hand), median(ratios)};
 }
 
+int usage(const std::string& why) {
+  return complain("bench_kernels",
+                  why + "; options: --filter TEXT --rounds N --json FILE --check RATIO --benchmark_...", 64);
+}
+
 struct Options {
   std::string filter, json;
   int rounds = 41;
@@ -228,10 +233,8 @@ int run(const Options& options) {
   for (const Pair& pair : fixture.pairs()) {
     if (pair.name.find(options.filter) == std::string::npos) continue;
     Measured m = measure(fixture, pair, options.rounds);
-    if (options.check > 0 && !m.ratio) {
-      fmt::print(stderr, "bench_kernels: --check compares with loops by hand, which only the host build has\n");
-      return 64;
-    }
+    if (options.check > 0 && !m.ratio)
+      return usage("--check compares with loops by hand, which only the host build has");
     for (int again = 0; again < 2 && m.ratio && *m.ratio < options.check; ++again) {
       const Measured other = measure(fixture, pair, options.rounds);
       if (*other.ratio > *m.ratio) m = other;
@@ -250,10 +253,7 @@ int run(const Options& options) {
     std::fflush(stdout);
     all.push_back(m);
   }
-  if (all.empty()) {
-    fmt::print(stderr, "bench_kernels: no kernel's name contains '{}'\n", options.filter);
-    return 64;
-  }
+  if (all.empty()) return usage(fmt::format("no kernel's name contains '{}'", options.filter));
   if (!options.json.empty()) {
     std::string text = fmt::format(
         "{{\n  \"schema\": 1,\n  \"benchmark\": \"kernels\",\n  \"backend\": \"{}\",\n  \"threads\": {},\n"
@@ -274,15 +274,16 @@ int run(const Options& options) {
 }
 
 int run_google_benchmark(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
+  initialise_benchmarks(argc, argv);
   Fixture fixture;
+  Selection selection;
   for (const Pair& pair : fixture.pairs())
     for (const bool portable : {true, false}) {
       const std::function<void()>& f = portable ? pair.portable : pair.by_hand;
-      if (!f) continue;
+      const std::string name = pair.name + (portable ? "/portable" : "/by_hand");
+      if (!f || !selection.has(name)) continue;
       benchmark::RegisterBenchmark(
-          (pair.name + (portable ? "/portable" : "/by_hand")).c_str(),
+          name.c_str(),
           [&f, &pair, &fixture](benchmark::State& state) {
             for (auto _ : state) {
               pair.prepare();
@@ -293,15 +294,8 @@ int run_google_benchmark(int argc, char** argv) {
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
     }
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
+  selection.run();
   return 0;
-}
-
-int usage(const std::string& why) {
-  fmt::print(stderr, "bench_kernels: {}; options: --filter TEXT --rounds N --json FILE --check RATIO --benchmark_...\n",
-             why);
-  return 64;
 }
 
 }  // namespace
@@ -309,8 +303,10 @@ int usage(const std::string& why) {
 
 int main(int argc, char** argv) {
   using namespace oomlab::bench;
+  oomlab::open_standard_descriptors();
   for (int i = 1; i < argc; ++i)
-    if (std::string_view(argv[i]).starts_with("--benchmark_")) return run_google_benchmark(argc, argv);
+    if (std::string_view(argv[i]).starts_with("--benchmark_"))
+      return ending_of("bench_kernels", [&] { return run_google_benchmark(argc, argv); });
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
@@ -329,10 +325,8 @@ int main(int argc, char** argv) {
     if (name == "--check" && (!number(options.check) || !(options.check >= 0 && options.check <= 100)))
       return usage(fmt::format("--check must be 0 to 100, not '{}'", value));
   }
-  try {
+  return ending_of("bench_kernels", [&] {
+    if (!options.json.empty()) oomlab::check_output_path("--json", options.json);
     return run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_kernels: {}\n", error.what());
-    return 2;
-  }
+  });
 }

@@ -1,7 +1,7 @@
 # Sourced by bench/run, tests/run and .ci/run: finds out what is missing, says so, and installs it.
 # Packages of Debian 12 and Ubuntu 24.04. On other systems the same things are needed under other names.
 
-build_packages="g++ cmake ninja-build pkg-config libopenblas-openmp-dev libdnnl-dev libbenchmark-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libgtest-dev"
+build_packages="g++ cmake ninja-build pkg-config libopenblas-openmp-dev libdnnl-dev libbenchmark-dev libcli11-dev libfmt-dev libre2-dev nlohmann-json3-dev zlib1g-dev libgtest-dev"
 test_packages="python3 python3-jsonschema python3-nbclient python3-ipykernel python3-matplotlib codespell openmpi-bin libopenmpi-dev iproute2"
 
 say() { printf '%s\n' "$*" >&2; }

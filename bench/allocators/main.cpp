@@ -20,7 +20,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory_resource>
 #include <random>
@@ -29,6 +28,8 @@
 #include "../../chapters/06_caching_allocator/caching_allocator.h"
 #include "../../chapters/06_caching_allocator/planned.h"
 #include "../../chapters/06_caching_allocator/steps.h"
+#include "memory/files.h"
+#include "memory/text.h"
 #include "policies.h"
 #include "trace.h"
 
@@ -391,12 +392,18 @@ Trace record(const std::string& model, std::size_t batch, std::size_t seq, bool 
   return std::move(recorder.trace);
 }
 
-void write(const std::string& path, const std::string& text) {
-  std::ofstream file(path + ".new", std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw TraceError(path + ": cannot be written");
-  std::filesystem::rename(path + ".new", path);
+void record_all(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) throw UsageError("there is no folder '" + folder.string() + "'");
+  if (!planning()) throw UsageError("--record needs the host build: it counts what no GPU may have room for");
+  constexpr std::tuple<const char*, const char*, std::size_t, std::size_t, bool> kAll[] = {
+      {"gpt2_varying.csv", "gpt2", 4, 1024, true},
+      {"bert_large.csv", "bert-large", 2, 512, false},
+      {"bert_base_varying.csv", "bert-base", 16, 384, true},
+      {"bytes_gpt_varying.csv", "bytes-gpt", 32, 128, true}};
+  for (const auto& [file, model, batch, seq, varying] : kAll)
+    if (const std::string why = why_not_writable(folder / file); !why.empty()) throw UsageError("--record: " + why);
+  for (const auto& [file, model, batch, seq, varying] : kAll)
+    write_file(folder / file, rmm_csv(record(model, batch, seq, varying)));
 }
 
 // Where the course's own traces are: where this was built, unless a kit says where it has them.
@@ -426,15 +433,7 @@ int run(int argc, char** argv) {
     if (word == "--trace") {
       files.push_back(argv[++i]);
     } else if (word == "--record") {
-      const std::filesystem::path folder = argv[++i];
-      if (!std::filesystem::is_directory(folder)) throw UsageError("there is no folder '" + folder.string() + "'");
-      if (!planning()) throw UsageError("--record needs the host build: it counts what no GPU may have room for");
-      for (const auto& [file, model, batch, seq, varying] :
-           {std::tuple("gpt2_varying.csv", "gpt2", 4, 1024, true),
-            std::tuple("bert_large.csv", "bert-large", 2, 512, false),
-            std::tuple("bert_base_varying.csv", "bert-base", 16, 384, true),
-            std::tuple("bytes_gpt_varying.csv", "bytes-gpt", 32, 128, true)})
-        write(folder / file, rmm_csv(record(model, batch, seq, varying)));
+      record_all(argv[++i]);
       return 0;
     } else if (word == "--speed") {
       speed_only = true;
@@ -457,6 +456,7 @@ int run(int argc, char** argv) {
     for (const std::string& file : files) {
       Trace trace = read_trace(file);
       if (trace.live_peak() == 0) throw TraceError(trace.name + ": allocates nothing");
+      trace.name = one_line(trace.name);  // it is printed
       if (fits(trace)) traces.push_back(std::move(trace));
     }
     if (!traces.empty()) holds = compare(traces, check);
@@ -468,20 +468,22 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_descriptors();
+  constexpr const char* kProgram = "bench_allocators";
   try {
     (void)enable_planning();  // a GPU's memory is not only counted
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    flush_output();
+    return code;
   } catch (const CudaError& error) {
-    fmt::print(stderr, "bench_allocators: {}\n", error.what());
-    return 2;
+    return complain(kProgram, error.what(), 2);
   } catch (const UsageError& error) {
-    fmt::print(stderr, "bench_allocators: {}\n", error.what());
-    return 64;
-  } catch (const TraceError& error) {
-    fmt::print(stderr, "bench_allocators: {}\n", error.what());
-    return 64;
+    return complain(kProgram, error.what(), 64);
+  } catch (const BadFile& error) {
+    return complain(kProgram, error.what(), 64);
+  } catch (const std::bad_alloc&) {
+    return complain(kProgram, "out of host memory", 1);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_allocators: {}\n", error.what());
-    return 1;
+    return complain(kProgram, error.what(), 1);
   }
 }

@@ -10,6 +10,7 @@
 
 #include "harness/chapter.h"
 #include "memory/bytes.h"
+#include "memory/text.h"
 #include "nn/model_config.h"
 
 namespace oomlab::fit {
@@ -63,11 +64,21 @@ std::string in_lines(const std::string& names, std::size_t indent, std::size_t w
   return lines + line;
 }
 
-// A file's path that a shell takes as one word, from whichever folder.
+// A file's path that a shell takes as one word, from whichever folder. What would not be shown as it is is written out,
+// as bash reads it back.
 std::string word_of(const std::string& file) {
-  std::string word = "'";
-  for (const char c : std::filesystem::absolute(file).string()) word += c == '\'' ? "'\\''" : std::string(1, c);
-  return word + "'";
+  const std::string path = std::filesystem::absolute(file).string();
+  const bool plain = one_line(path) == path;
+  std::string escaped;
+  for (const char c : path) {
+    if (c == '\'')
+      escaped += plain ? "'\\''" : "\\'";
+    else if (c == '\\' && !plain)
+      escaped += "\\\\";
+    else
+      escaped += c;
+  }
+  return plain ? "'" + escaped + "'" : "$'" + one_line(escaped) + "'";
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/chapter.h"
+#include "harness/outputs.h"
 #include "reading.h"
 
 namespace oomlab::quantisation {
@@ -49,6 +50,18 @@ inline std::vector<Kind> kinds(std::size_t group, bool rest_bf16) {
 inline std::vector<Kind> kinds(const Config& config) {
   return kinds(config.options[kGroup], config.options[kRest] == "bf16");
 }
+/// The file of --save that a variant writes; empty where it writes none.
+inline std::string file_to_save(const Config& config, const Kind& kind) {
+  const auto save = config.options.find(kSave);
+  if (!save || kind.format.form == Form::as_is || kind.format.dynamic) return "";
+  return *save + name_of(kind.format.form) + ".safetensors";
+}
+/// Throws UsageError when one of them could not be written.
+inline void check_files_to_save(const Config& config) {
+  NamedPaths files;
+  for (const Kind& kind : kinds(config)) files.emplace_back("--save", file_to_save(config, kind));
+  check_outputs(config, files);
+}
 /// make(T{}) with the type that is not quantised.
 template <class Make>
 auto with_rest_of(const Kind& kind, Make make) {
@@ -83,7 +96,7 @@ inline nn::TransformerSpec decoder_of(const Config& config) {
   }
   return spec;
 }
-/// The file of --quantised, or null. Throws UsageError where no variant is like it, and nn::StateFileError.
+/// The file of --quantised, or null. Throws UsageError where no variant is like it, and BadFile.
 inline std::shared_ptr<const QuantisedFile> quantised_file(const Config& config, const nn::TransformerSpec& spec) {
   const auto path = config.options.find(kQuantised);
   if (!path) return nullptr;

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <span>
 
 #include "memory/bytes.h"
@@ -21,13 +18,8 @@ Text course_text() {
 }
 
 Text read_text(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  Text text{path, {}};
-  char piece[1 << 16];
-  while (file.read(piece, sizeof piece) || file.gcount() > 0)
-    text.bytes.insert(text.bytes.end(), piece, piece + file.gcount());
-  if (!file.eof()) throw DataError("'" + path + "' cannot be read: " + std::strerror(errno ? errno : EIO));
+  const std::string contents = read_file(path, std::size_t(1) << 30);
+  Text text{path, {contents.begin(), contents.end()}};
   if (text.bytes.empty()) throw DataError("'" + path + "' is empty");
   return text;
 }

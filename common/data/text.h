@@ -18,7 +18,7 @@ struct Text {
 
 /// The frozen text in data/text/, built into the program.
 Text course_text();
-/// Reads a file as bytes, whatever they are. Throws DataError when it cannot be read or is empty.
+/// Reads a file as bytes, whatever they are. Throws BadFile when it cannot be read, is empty, or has more than a GiB.
 Text read_text(const std::string& path);
 
 /// −Σ p ln p over the bytes' frequencies, in nats: the loss of a model that knows nothing but these. 0 for no text.

@@ -128,6 +128,10 @@ std::string ending_of(const std::function<std::string()>& body) {
     return text(Ending::skipped, error.what());
   } catch (const UsageError& error) {
     return text(Ending::usage, error.what());
+  } catch (const BadFile& error) {
+    return text(Ending::usage, error.what());
+  } catch (const std::length_error& error) {
+    return text(Ending::usage, error.what());
   } catch (const CannotRunHere& error) {
     return text(Ending::cannot_run, error.what());
   } catch (const Interrupted& error) {

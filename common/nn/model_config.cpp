@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "memory/files.h"
 #include "nn/json_values.h"
 #include "nn/step_walk.h"
 
@@ -179,15 +177,7 @@ TransformerSpec parse_model_config(std::string_view json, const std::string& nam
 }
 
 TransformerSpec read_model_config(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMostBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.eof() && file.fail())
-    throw std::invalid_argument(path + ": cannot be read: " + std::strerror(errno ? errno : EIO));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMostBytes) throw std::invalid_argument(path + ": has more than a megabyte");
-  return parse_model_config(text, path);
+  return parse_model_config(read_file(path, kMostBytes), path);
 }
 
 std::string model_config_of(const TransformerSpec& spec) {

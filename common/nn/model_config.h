@@ -19,8 +19,7 @@ namespace oomlab::nn {
 /// Throws std::invalid_argument with one line that names the key.
 TransformerSpec parse_model_config(std::string_view json, const std::string& name);
 
-/// The same of a file, at most a megabyte, with its path as name. One that cannot be read is a std::invalid_argument,
-/// too.
+/// The same of a file, at most a megabyte, with its path as name. Throws BadFile for one that cannot be read, too.
 TransformerSpec read_model_config(const std::string& path);
 
 /// A config.json with which transformers load what save_weights() (checkpoint.h) writes; parse_model_config() makes the

@@ -3,8 +3,10 @@
 // Fallible are all calls into the CUDA runtime and cuBLAS (the host runtime's fault seam), operator new, and the file
 // operations behind result files. For k = 1, 2, … the chapter runs at --quick with call k failing (mode once) or call k
 // and all later ones (mode from), until k is beyond the last call. After each run:
-//   1. it ended in a documented way: a typed one-line error and exit code 1; or exit code 0 with out-of-memory rows for
-//      the allocation that failed, or with the same results when only giving back had failed, which is reported;
+//   1. it ended in a documented way: a typed one-line error and exit code 1 (64 for a file that cannot be written, 2
+//   when
+//      no variant could run); or exit code 0 with out-of-memory rows for the allocation that failed, or with the same
+//      results when only giving back had failed, which is reported;
 //   2. nothing leaked: device bytes, streams, events, handles, pools, host bytes, temporary files; and the last CUDA
 //      error is clear;
 //   3. the chapter, run again without a fault, gives bit-identical results (after every eighth fault).
@@ -215,6 +217,9 @@ std::string judge(const Run& run, const Run& clean, const json& reference) {
       return "exit code 1 without a typed error: " + run.err;
     return "";
   }
+  // Looking whether there can be a file fails before the run begins; and where no variant could run, none was measured.
+  if (run.exit_code == 64 && has_line_with(run.err, {"cannot be written"})) return "";
+  if (run.exit_code == 2 && has_line_with(run.err, {"no variant can run here: "})) return "";
   if (run.exit_code != 0) return "exit code " + std::to_string(run.exit_code) + ": " + run.err;
   if (run.files[0].empty()) return "exit code 0, but no result file";
   if (deterministic(run.files[0]) == reference) return "";

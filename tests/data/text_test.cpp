@@ -98,11 +98,11 @@ TEST(Text, FilesAreReadAsBytes) {
   const std::string path = folder.write("bytes", {0xff, 0, 0x80, '\r', '\n'});
   EXPECT_EQ(read_text(path).bytes, (std::vector<unsigned char>{0xff, 0, 0x80, '\r', '\n'}));
   EXPECT_EQ(read_text(folder.write("long", test::Bytes(200'000, 1))).bytes.size(), 200'000u);
-  for (const std::string& bad : {folder.write("empty", {}), path + ".missing", std::string("/")}) {
+  for (const std::string& bad : {folder.write("empty", {}), path + ".missing", std::string("/"), std::string("/dev/zero")}) {
     try {
       (void)read_text(bad);
       ADD_FAILURE() << bad;
-    } catch (const DataError& error) {
+    } catch (const BadFile& error) {
       EXPECT_NE(std::string(error.what()).find("'" + bad + "'"), std::string::npos) << error.what();
     }
   }

@@ -141,7 +141,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       EXPECT_NE(said.find(known), std::string::npos) << all << "said: " << said;
       const bool usage = dynamic_cast<const UsageError*>(&error) ||
                          dynamic_cast<const std::invalid_argument*>(&error) ||
-                         dynamic_cast<const std::length_error*>(&error);
+                         dynamic_cast<const std::length_error*>(&error) || dynamic_cast<const BadFile*>(&error);
       EXPECT_TRUE(usage) << all << "said: " << said;
     }
   }

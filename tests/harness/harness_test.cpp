@@ -13,8 +13,10 @@
 
 #include "../device.h"
 #include "cuda/backend.h"
+#include "harness/benchmark_flags.h"
 #include "harness/chapter.h"
 #include "harness/cli.h"
+#include "harness/filter.h"
 #include "harness/json_writer.h"
 #include "harness/result.h"
 #include "harness/timing.h"
@@ -495,6 +497,37 @@ TEST_F(Harness, FilterSelectsVariants) {
   ASSERT_EQ(ran.result["variants"].size(), 1u);
   EXPECT_EQ(ran.result["variants"][0]["name"], "small");
   EXPECT_FALSE(ran.result["variants"][0]["numerics"]["compared"]);
+}
+
+TEST(Filters, TakeATimeThatDoesNotDependOnTheExpression) {
+  const std::string name = "bf16, 8-bit, in backward, checkpoints of four layers each";
+  EXPECT_FALSE(matches_filter("((((.*)*)*)*)*zz", name));
+  EXPECT_FALSE(matches_filter("(.|.)*(.|.)*(.|.)*(.|.)*(.|.)*(.|.)*zz", name));
+  EXPECT_TRUE(matches_filter("^(bf16|fp32), (master|8-bit)", name));
+  EXPECT_TRUE(matches_filter("", name));
+  for (const std::string& bad :
+       {std::string(30'000, '('), std::string(500, '(') + std::string(500, ')') + "x",
+        std::string("(((a{100}){100}){100})"), std::string("a{1000000}"), std::string("["), std::string("\\1")})
+    EXPECT_THROW(check_filter("--filter", bad), UsageError) << bad.substr(0, 40);
+}
+
+TEST(Filters, OfGoogleBenchmarkMayLeaveOut) {
+  EXPECT_TRUE(matches_benchmark_filter("", "adamw"));
+  EXPECT_TRUE(matches_benchmark_filter("all", "adamw"));
+  EXPECT_TRUE(matches_benchmark_filter("^ad", "adamw"));
+  EXPECT_FALSE(matches_benchmark_filter("-^ad", "adamw"));
+  EXPECT_TRUE(matches_benchmark_filter("-^ad", "sgd"));
+}
+
+TEST_F(Harness, NothingMeasuredIsNoPass) {
+  Chapter chapter = good();
+  for (Variant& variant : chapter.variants)
+    variant.make = [](Context&, std::size_t) -> std::unique_ptr<Workload> { throw VariantSkipped("not here"); };
+  const Ran ran = run(chapter);
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.out.find("PASS"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.err.find("no variant can run here: large: not here\n"), std::string::npos) << ran.err;
+  EXPECT_EQ(ran.result["passed"], false) << "and what there is to tell is in the file";
 }
 
 TEST_F(Harness, ExceptionsBecomeExitCodesAndOneLine) {

@@ -158,7 +158,7 @@ TEST(Safetensors, RefusedPlaces) {
 std::string refused_path(const std::string& path) {
   try {
     const SafetensorsFile file(path);
-  } catch (const StateFileError& error) {
+  } catch (const BadFile& error) {
     return error.what();
   }
   return "accepted";
@@ -182,10 +182,10 @@ TEST(Safetensors, RefusedFiles) {
   EXPECT_EQ(refused(file_bytes("{}", "")), "accepted");
   const std::string missing = folder.path() + "/missing";
   EXPECT_EQ(refused_path(missing), "'" + missing + "' cannot be read: No such file or directory");
-  EXPECT_EQ(refused_path(folder.path()), "'" + folder.path() + "' is no file");
+  EXPECT_EQ(refused_path(folder.path()), "'" + folder.path() + "' is a folder, not a file");
   const std::string pipe = folder.path() + "/pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(refused_path(pipe), "'" + pipe + "' is no file");
+  EXPECT_EQ(refused_path(pipe), "'" + pipe + "' is a pipe, not a file");
 }
 
 TEST(Safetensors, BytesOfTensors) {
@@ -216,7 +216,7 @@ TEST(Safetensors, BytesOfTensors) {
   try {
     (void)read(*b, 0, 4);
     ADD_FAILURE();
-  } catch (const StateFileError& error) {
+  } catch (const BadFile& error) {
     EXPECT_EQ(error.what(), "'" + path + "' ends early");
   }
 }

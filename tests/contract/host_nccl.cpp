@@ -1,5 +1,5 @@
 // What would hang with NCCL is an error here, on every rank. Nobody waits until patience is over, unless the test says
-// so: what is said then is "which does not come".
+// so.
 
 #include <nccl.h>
 
@@ -28,9 +28,11 @@ class HostNccl : public Contract {
     machine.devices = 3;
     machine.capacity = std::size_t(64) << 20;
     host::configure(machine);
+    lost_before_ = host::patience_lost();
   }
   void TearDown() override {
     EXPECT_EQ("nothing", host::describe(host::live()));
+    EXPECT_EQ(lost_before_ + must_lose_patience, host::patience_lost());
     host::configure(before_);
     Contract::TearDown();
   }
@@ -58,9 +60,11 @@ class HostNccl : public Contract {
     return results;
   }
   std::vector<std::string> said;
+  unsigned must_lose_patience = 0;  // how often, in this test
 
  private:
   host::Machine before_;
+  std::uint64_t lost_before_ = 0;
 };
 
 ncclResult_t all_reduce(ncclComm_t comm, std::size_t count, ncclDataType_t type = ncclFloat32) {
@@ -97,6 +101,7 @@ TEST_F(HostNccl, ARankThatAbortsIsNamed) {
 
 // Rank 1 comes when the others have failed; rank 2, which could also wait for rank 0, when that has.
 TEST_F(HostNccl, ARankThatStallsIsNamed) {
+  must_lose_patience = 1;
   std::atomic<int> joined{0}, failed{0};
   std::optional<ShortPatience> patience;
   const Results r = on_ranks([&](int rank, ncclComm_t comm) {
@@ -129,6 +134,7 @@ TEST_F(HostNccl, AMessageThatNobodyReceives) {
 }
 
 TEST_F(HostNccl, AMissingRankIsNamed) {
+  must_lose_patience = 1;
   const ShortPatience patience;
   ncclUniqueId id;
   ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
@@ -156,6 +162,7 @@ TEST_F(HostNccl, ASetUpThatDoesNotBlock) {
   EXPECT_EQ(ncclInvalidUsage, all_reduce(comm, 8)) << "nothing can be done with it yet";
   EXPECT_EQ(ncclSuccess, ncclCommAbort(comm));
 
+  must_lose_patience = 1;
   const ShortPatience patience;
   begin();
   do ASSERT_EQ(ncclSuccess, ncclCommGetAsyncError(comm, &state));
@@ -286,6 +293,7 @@ TEST_F(HostNcclRendezvous, WhatIsReceivedIsOver) {
 
 // What chapter 07's pipeline did until it let its sends go on while it receives.
 TEST_F(HostNcclRendezvous, ACircleOfSendsIsReportedWithItsRanks) {
+  must_lose_patience = 1;
   const Results r = exchange(true);
   EXPECT_TRUE(r[0] == ncclInvalidUsage || r[1] == ncclInvalidUsage);
   for (const int rank : {0, 1}) {

@@ -121,11 +121,13 @@ class FailingRank : public testing::TestWithParam<Case> {
   }
   void TearDown() override {
     EXPECT_EQ("nothing", host::describe(host::live()));
+    EXPECT_EQ(lost_before_, host::patience_lost());
     host::configure(before_);
   }
 
  private:
   host::Machine before_;
+  std::uint64_t lost_before_ = host::patience_lost();
 };
 
 TEST_P(FailingRank, EndsTheOthersAndIsNamed) {

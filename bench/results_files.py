@@ -271,7 +271,7 @@ class Side:
         self.path = pathlib.Path(path)
         self.results, self.problems = {}, []
         if self.path.is_dir():
-            files = sorted(f for f in self.path.glob("*.json") if f.name != "system.json" and not f.name.startswith("."))
+            files = sorted(f for f in self.path.glob("*.json") if f.name not in ("system.json", "benchmarks.json") and not f.name.startswith("."))
         else:
             files = [self.path]
         for file in files:

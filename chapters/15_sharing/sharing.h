@@ -155,7 +155,7 @@ class Beside final : public MemoryResource {
   // One request for the whole run, so nobody waits while holding something that another one waits for.
   void take_all_or_wait() {
     bool told = false;
-    Patience patience;
+    Patience patience{.in_all = Patience::Milliseconds(240'000)};  // the neighbour ends when it is told, however busy
     patience.pause = [&](Patience::Milliseconds pause) {
       if (!std::exchange(told, true)) neighbour_->finish();  // it comes to its end, as it would have sooner or later
       check_interrupt();

@@ -77,8 +77,7 @@ class HeaderReader {
   std::vector<SafetensorsEntry> entries() {
     finish();
     const auto end_of = [](const SafetensorsEntry& e) { return e.begin + e.bytes; };
-    // An empty one before what begins there; of several, by name: the one that an error names must not depend on the
-    // sort.
+    // An empty one before what begins there. Of several by name: what an error names must not depend on the sort.
     std::ranges::sort(entries_, [&](const SafetensorsEntry& a, const SafetensorsEntry& b) {
       return std::tuple(a.begin, end_of(a), std::string_view(a.name)) <
              std::tuple(b.begin, end_of(b), std::string_view(b.name));

@@ -21,8 +21,7 @@ Chapter caching_allocator(const Config& config) {
   const auto texts = std::make_shared<std::map<bool, Texts>>();
   for (const bool varying : {false, true})
     for (std::size_t k = 0; k < kRound; ++k)
-      (*texts)[varying].push_back(
-          text_for(spec, length_of(k, seq, varying), /*ragged=*/false, config.options.find(kText)));
+      (*texts)[varying].push_back(text_for(config, spec, /*ragged=*/false, length_of(k, seq, varying)));
 
   Chapter chapter;
   chapter.title = "allocators";

@@ -51,20 +51,25 @@ inline nn::StepForm form_of(const Config& config) {
 }
 
 /// A file, or the course's own text, cut into sequences of `seq` tokens for this model: next tokens for gpt, masked
-/// tokens for bert. `ragged` sequences have unequal numbers of targets. Throws data::DataError.
+/// tokens for bert. `ragged` sequences have unequal numbers of targets. For a plan, any length of text is long enough.
+/// Throws data::DataError.
 inline data::TextSampler text_for(const nn::TransformerSpec& spec, std::size_t seq, bool ragged,
-                                  const std::optional<std::string>& file = std::nullopt) {
+                                  const std::optional<std::string>& file = std::nullopt, bool plan = false) {
   return data::TextSampler(file ? data::read_text(*file) : data::course_text(),
                            {.seq = seq,
                             .task = spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
                             .mask_token = static_cast<int>(spec.vocabulary) - 1,
                             .ragged = ragged,
-                            .seed = kTextSeed});
+                            .seed = kTextSeed,
+                            .goes_round = plan});
 }
 
-/// The same of --text and --seq.
+/// The same of --text, --seq and --plan; or of another length than --seq says.
+inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged, std::size_t seq) {
+  return text_for(spec, seq, ragged, config.options.find(kText), config.plan);
+}
 inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged) {
-  return text_for(spec, config.options[kSeq], ragged, config.options.find(kText));
+  return text_for(config, spec, ragged, config.options[kSeq]);
 }
 
 /// Samples first … first + count − 1 of `samples` on the device (phase "batch").

@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
                       .budget = std::size_t(64) << 20,
                       .options = {{train::kSeq, 128}, train::kText, train::kModelConfig},
                       .models = train::kTextModels,
-                      .published_models = "gpt2 bert-base bert-large",
+                      .published_models = oomlab::train::kGpt2AndBertModels,
                       .published = &published};
   const Defaults quick{
       .model = "gpt:2-2-16", .batch = 4, .steps = 1, .budget = std::size_t(40) << 20, .options = {{train::kSeq, 16}}};

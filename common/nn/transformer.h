@@ -46,6 +46,7 @@ struct TransformerSpec {
   bool qkv_bias = true;
   float epsilon = 1e-5f;  ///< of the norms
   Rotary rotary{};
+  std::string stored_as{};  ///< of a config.json: how its file's weights are quantised; empty: they are not
 
   bool bert() const noexcept { return style == Style::bert; }
   bool llama() const noexcept { return style == Style::llama; }

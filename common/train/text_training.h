@@ -9,11 +9,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/check.h"
 #include "data/text.h"
 #include "harness/chapter.h"
+#include "harness/progress.h"
 #include "memory/context.h"
 #include "nn/model_config.h"
 #include "nn/optimizer.h"
@@ -25,11 +27,17 @@ namespace oomlab::train {
 
 inline constexpr std::uint64_t kTextSeed = 1;
 
-/// The model of --model, or of --config. Throws UsageError when --seq is longer than its positions,
-/// std::invalid_argument for a name that is unknown, or a file that is no such model.
+/// The model of --model, or of --config. A quantization_config is left out, and that is said once. Throws UsageError
+/// when --seq is longer than its positions, std::invalid_argument for a name that is unknown, or a file that is no such
+/// model.
 inline nn::TransformerSpec transformer_of(const Config& config) {
   const auto file = config.options.find(kModelConfig);
   nn::TransformerSpec spec = file ? nn::read_model_config(*file) : nn::parse_transformer(config.model);
+  static bool said = false;
+  if (!spec.stored_as.empty() && !std::exchange(said, true))
+    Progress{config.quiet}(
+        fmt::format("{}: quantization_config ({}) is left out: weights are as --precision and the rows say", spec.name,
+                    spec.stored_as));
   if (const std::size_t seq = config.options[kSeq]; seq > spec.positions)
     throw UsageError(
         fmt::format("--seq {} is longer than the {} positions of model '{}'", seq, spec.positions, spec.name));

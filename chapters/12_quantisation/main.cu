@@ -23,8 +23,7 @@ Chapter declare(const Config& config) {
   const nn::TransformerSpec spec = decoder_of(config);
   const auto source = std::make_shared<const Source>(spec, config.options.find(kWeights));
   const auto file = quantised_file(config, spec);
-  const auto text = std::make_shared<const data::TextSampler>(
-      text_for(spec, config.options[kSeq], false, config.options.find(kText)));
+  const auto text = std::make_shared<const data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto all = std::make_shared<AllRead>();
   const auto saved = std::make_shared<std::set<std::string>>();  // each file once
 

@@ -47,8 +47,11 @@ class TextSampler {
     int mask_token = 0;   ///< masked_token only
     bool ragged = false;  ///< sequences end early, after seq/8 … seq tokens; token 0 and no label follow
     std::uint64_t seed = 1;
+    /// For plans, which count tokens and read none: a text that is shorter than a sequence goes on from its beginning.
+    bool goes_round = false;
   };
-  /// Throws DataError when the text is shorter than one sequence (and, for next_token, the token after it).
+  /// Throws DataError when the text is empty, or, but where it goes round, shorter than one sequence (and, for
+  /// next_token, the token after it).
   TextSampler(const Text& text, const Settings& settings);
   /// Samples number first, first + 1, …. Each has a target at least.
   TokenSamples samples(std::size_t first, std::size_t count) const;

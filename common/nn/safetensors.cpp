@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "nn/json_values.h"
@@ -69,8 +71,10 @@ class HeaderReader {
   std::vector<SafetensorsEntry> entries() {
     finish();
     const auto end_of = [](const SafetensorsEntry& e) { return e.begin + e.bytes; };
+    // An empty one before what begins there. Of several by name: what an error names must not depend on the sort.
     std::ranges::sort(entries_, [&](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-      return std::pair(a.begin, end_of(a)) < std::pair(b.begin, end_of(b));  // an empty one before what begins there
+      return std::tuple(a.begin, end_of(a), std::string_view(a.name)) <
+             std::tuple(b.begin, end_of(b), std::string_view(b.name));
     });
     std::uint64_t covered = 0;
     for (const SafetensorsEntry& e : entries_) {

@@ -252,6 +252,24 @@ TEST(ModelConfig, RefusedForms) {
             "config.json: model_type 'a\\x0ab' is unknown; known: llama, mistral, qwen2");
 }
 
+TEST(ModelConfig, SaysHowItsFileIsQuantised) {
+  const auto stored_as = [](const std::string& value) {
+    return parsed(config_with({{"quantization_config", value}})).stored_as;
+  };
+  EXPECT_EQ(parsed(config_with({})).stored_as, "");
+  EXPECT_EQ(stored_as("null"), "");
+  EXPECT_EQ(stored_as(R"({"quant_method": "awq", "bits": 4, "group_size": 128})"), "'awq', 4 bits");
+  EXPECT_EQ(stored_as(R"({"quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": false})"),
+            "'bitsandbytes', 4 bits");
+  EXPECT_EQ(stored_as(R"({"load_in_8bit": true})"), "without a method, 8 bits");
+  EXPECT_EQ(stored_as(R"({"quant_method": "fp8", "weight_block_size": [128, 128]})"), "'fp8'");
+  EXPECT_EQ(stored_as("{}"), "without a method");
+  EXPECT_EQ(stored_as(R"({"quant_method": "a\u001b]0;b", "bits": "four"})"), "'a?]0;b'");
+  EXPECT_EQ(refusal_of("quantization_config", "4"), "config.json: quantization_config must be an object");
+  expect_same_shape(parsed(config_with({{"quantization_config", R"({"quant_method": "gptq", "bits": 4})"}})),
+                    parsed(config_with({})));
+}
+
 TEST(ModelConfig, RefusedTexts) {
   EXPECT_EQ(refusal_of(""), "config.json: is not JSON at byte 1");
   EXPECT_EQ(refusal_of("{\"a\": 1,}"), "config.json: is not JSON at byte 9");

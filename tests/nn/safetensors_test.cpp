@@ -150,6 +150,13 @@ TEST(Safetensors, RefusedPlaces) {
   EXPECT_EQ(two("[4,8]", "[1,4]", "[3]"), "'x' has a tensor 'b' that begins at byte 1; no tensor has the bytes from 0");
   EXPECT_EQ(two("[0,4]", "[4,7]", "[3]"), "'x' has 1 bytes behind its last tensor");
   EXPECT_EQ(refused_header("{}", 8), "'x' has 8 bytes behind its last tensor");
+  // Of several that are empty and begin at one byte, the error names the first by name, whatever their order in the
+  // file.
+  for (const auto& [first, second] : {std::pair("a", "b"), std::pair("b", "a")})
+    EXPECT_EQ(refused_header("{" + tensor_json(first, "\"U8\"", "[0]", "[4,4]") + "," +
+                                 tensor_json(second, "\"U8\"", "[0]", "[4,4]") + "}",
+                             8),
+              "'x' has a tensor 'a' that begins at byte 4; no tensor has the bytes from 0");
   const std::string long_name(200, 'n');
   EXPECT_EQ(refused_header("{" + tensor_json(long_name, "\"?\"", "[]", "[]") + "}", 0),
             "'x' has a tensor '" + std::string(80, 'n') + "...' whose dtype '?' is unknown");

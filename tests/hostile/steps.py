@@ -216,10 +216,17 @@ def pumped(rng, steps):
     return lambda n: word[:begin] + word[begin:end] * (n // (end - begin) + 1) + last
 
 
+def alternatives(nodes):
+    """How many ways of going on the nodes have."""
+    inner = {c.SUBPATTERN: lambda a: [a[3]], c.BRANCH: lambda a: a, c.ASSERT: lambda a: [a[1]], c.ASSERT_NOT: lambda a: [a[1]]}
+    return sum((len(argument) if op is c.BRANCH else 0)
+               + sum(alternatives(n) for n in ([argument[2]] if op in REPEATS else inner.get(op, lambda a: [])(argument))) for op, argument in nodes)
+
+
 def grows(pattern, flags=0, tries=12, seed=1, length=200):
     """A text on which the pattern's steps grow faster than the text does, or None."""
     rng, steps = random.Random(f"{seed} {pattern!r}"), Steps(pattern, flags)
-    for _ in range(tries):
+    for _ in range(tries * (1 + alternatives(steps.tree) // 4)):
         make, once = pumped(rng, steps), None
         try:
             once = steps.of(make(length), most=3 * 10**4)

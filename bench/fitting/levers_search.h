@@ -50,6 +50,8 @@ class LeversSearch {
   std::optional<Candidate> least() const;
   /// Combinations that make sense and are allowed.
   std::size_t count() const { return count_; }
+  /// Of these, how often one was planned: the work of the search.
+  std::size_t plans() const { return plans_; }
 
  private:
   // Combinations that differ in their checkpoints alone: none, segments of 1, 2, … layers, or a solved schedule.
@@ -83,6 +85,7 @@ class LeversSearch {
   Levers base_;
   std::vector<Node> nodes_;
   std::size_t count_ = 0;
+  mutable std::size_t plans_ = 0;
 };
 
 }  // namespace oomlab::fit

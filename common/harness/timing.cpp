@@ -15,6 +15,10 @@
 
 namespace oomlab {
 
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 Pace in_steps(const Pace& pace, double seconds_a_step) {
   const auto steps = [&](double seconds) {
     return seconds_a_step > 0 ? static_cast<std::size_t>(std::ceil(seconds / seconds_a_step)) : 0;
@@ -28,8 +32,8 @@ std::vector<double> time_steps(Context& context, Workload& workload, const Pace&
   std::vector<double> seconds;
   seconds.reserve(std::min(pace.steps, std::size_t(1024)));  // more grow when they come: steps may be "until Ctrl-C"
   // Warm-up: first touches, library start-up, the pool's growth; a GPU's clocks also take a while to rise.
-  const auto begun = std::chrono::steady_clock::now();
-  const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(); };
+  const double begun = pace.now();
+  const auto passed = [&] { return pace.now() - begun; };
   for (std::size_t i = 0; i < pace.warm_up_steps || passed() < pace.warm_up_seconds; ++i) {
     workload.step();
     context.synchronize();

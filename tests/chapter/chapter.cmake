@@ -65,7 +65,7 @@ function(oomlab_chapter_tests name)
   # (Check mode has that in contract_test.rendezvous: for it, this takes minutes.)
   if(OOMLAB_BACKEND STREQUAL "host" AND arg_DEVICES AND NOT OOMLAB_CHECK)
     add_test(NAME ${name}.rendezvous COMMAND ${name} --quick --quiet --steps 1)
-    set_tests_properties(${name}.rendezvous PROPERTIES LABELS chapter TIMEOUT 600 ENVIRONMENT "OOMLAB_HOST_NCCL=rendezvous")
+    set_tests_properties(${name}.rendezvous PROPERTIES LABELS chapter TIMEOUT 1200 ENVIRONMENT "OOMLAB_HOST_NCCL=rendezvous")
     oomlab_whole_program_test(${name}_test.rendezvous COMMAND ${name}_test LABELS chapter
       ENVIRONMENT OOMLAB_HOST_NCCL=rendezvous OOMLAB_HOST_DEVICES=${arg_DEVICES})
   endif()

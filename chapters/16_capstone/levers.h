@@ -259,7 +259,7 @@ inline double rank_flops(const Work& work, const Levers& levers, const nn::Slice
 inline Plan plan_of_ranks(const Work& work, const Levers& levers) {
   Plan plan{.schedule = {{work.spec.layers, false, form_of(levers).keep}}, .peak = {}, .price = {}};
   PeakBytes largest, next;
-  for (std::size_t stage = 0; stage < levers.ranks.pp; ++stage) {
+  for (const std::size_t stage : multi_gpu::kinds_of_stage(work.spec, levers.ranks)) {
     const multi_gpu::RankCoordinates place{0, 0, stage};
     const nn::StepLevers step =
         multi_gpu::rank_levers(work.spec, levers.ranks, place, element_bytes(levers), micro_batch_of(work, levers),

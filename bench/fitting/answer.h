@@ -47,6 +47,7 @@ struct Answer {
   /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers it.
   std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
   std::size_t combinations = 0;  ///< that were compared: those that make sense and are allowed
+  std::size_t plans = 0;         ///< that this took; of training
   bool fits() const { return cheapest.has_value(); }
 };
 

@@ -187,6 +187,7 @@ void LeversSearch::add_nodes(const Levers& head) {
 }
 
 std::optional<Candidate> LeversSearch::tried(const Levers& levers) const {
+  ++plans_;
   Plan plan = plan_of(work_, levers);
   const auto seconds = capstone::least_seconds(*question_.card, levers, plan);
   if (!seconds) return std::nullopt;

@@ -3,8 +3,7 @@
 // than the best so far is not planned (branch and bound; Land and Doig, 1960). Bounds are from below:
 //
 //   seconds   the operations, which no schedule avoids, over the card's peak; the state that is there from step to
-//   step,
-//             over its bandwidth; the bus. Of a solved schedule: as if every layer could be treated in parts, and all
+//             step, over its bandwidth; the bus. Of a solved schedule: as if every layer could be treated in parts, and all
 //             room were its (a linear program with two choices, as a lower envelope)
 //   bytes     the state
 
@@ -51,6 +50,8 @@ class LeversSearch {
   std::optional<Candidate> least() const;
   /// Combinations that make sense and are allowed.
   std::size_t count() const { return count_; }
+  /// Of these, how often one was planned: the work of the search.
+  std::size_t plans() const { return plans_; }
 
  private:
   // Combinations that differ in their checkpoints alone: none, segments of 1, 2, … layers, or a solved schedule.
@@ -84,6 +85,7 @@ class LeversSearch {
   Levers base_;
   std::vector<Node> nodes_;
   std::size_t count_ = 0;
+  mutable std::size_t plans_ = 0;
 };
 
 }  // namespace oomlab::fit

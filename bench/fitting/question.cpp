@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <functional>
@@ -11,6 +10,7 @@
 
 #include "harness/chapter.h"
 #include "memory/bytes.h"
+#include "memory/text.h"
 #include "nn/model_config.h"
 
 namespace oomlab::fit {
@@ -50,36 +50,43 @@ std::string word(const std::string& option, const std::string& text, const std::
   return text;
 }
 
-// Letters and digits only, small.
-std::string bare(std::string_view text) {
-  std::string result;
-  for (const char c : text)
-    if (std::isalnum(static_cast<unsigned char>(c)))
-      result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
+// Names, with commas between them, in lines below each other.
+std::string in_lines(const std::string& names, std::size_t indent, std::size_t width) {
+  std::string lines, line;
+  for (const std::string& name : split(names, ',')) {
+    if (!line.empty() && indent + line.size() + 1 + name.size() > width) {
+      lines += line + ",\n" + std::string(indent, ' ');
+      line = name.substr(1);
+    } else {
+      line += line.empty() ? name : "," + name;
+    }
+  }
+  return lines + line;
 }
 
-// A file's path that a shell takes as one word, from whichever folder.
+// A file's path that a shell takes as one word, from whichever folder. What would not be shown as it is is written out,
+// as bash reads it back.
 std::string word_of(const std::string& file) {
-  std::string word = "'";
-  for (const char c : std::filesystem::absolute(file).string()) word += c == '\'' ? "'\\''" : std::string(1, c);
-  return word + "'";
+  const std::string path = std::filesystem::absolute(file).string();
+  const bool plain = one_line(path) == path;
+  std::string escaped;
+  for (const char c : path) {
+    if (c == '\'')
+      escaped += plain ? "'\\''" : "\\'";
+    else if (c == '\\' && !plain)
+      escaped += "\\\\";
+    else
+      escaped += c;
+  }
+  return plain ? "'" + escaped + "'" : "$'" + one_line(escaped) + "'";
 }
 
 }  // namespace
 
 const Card& card_named(const std::string& option, const std::string& text) {
-  const std::string wanted = bare(text);
-  std::vector<std::string> like;
-  const Card* found = nullptr;
-  for (const Card& card : cards()) {
-    if (bare(card.name) == wanted) return card;
-    if (!wanted.empty() && bare(card.name).starts_with(wanted)) like.emplace_back(card.name), found = &card;
-  }
-  if (like.size() == 1) return *found;
-  if (like.size() > 1)
-    throw UsageError(fmt::format("{} '{}' may be any of {}; name one", option, text, fmt::join(like, ", ")));
-  throw UsageError(fmt::format("{} '{}' is unknown; known: {}", option, text, card_names()));
+  const Card* const card = find_card(text);
+  if (!card) throw UsageError(fmt::format("{} {}; or give --memory SIZE", option, unknown_card(text)));
+  return *card;
 }
 
 std::optional<Question> parse_question(const std::vector<std::string>& arguments) {
@@ -143,7 +150,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   if (model.empty() == config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
   question.spec = config.empty() ? nn::parse_transformer(model) : nn::read_model_config(config);
-  question.model = config.empty() ? "--model " + model : "--config " + word_of(config);
+  question.model = config.empty() ? "--model " + question.spec.name : "--config " + word_of(config);
   if (question.spec.layers > kMostLayers)
     throw UsageError(fmt::format("model '{}' has {} layers; fit knows what to do with up to {}", question.spec.name,
                                  question.spec.layers, kMostLayers));
@@ -166,13 +173,13 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
   if (gpu.empty() && memory.empty()) throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
   question.card_named = !gpu.empty();
+  question.other_cards = other_cards(gpu);
   question.card = gpu.empty() ? find_card("a100-80gb") : &card_named(gpus == count ? "--gpu" : "--gpus", gpu);
 
   std::vector<Question> all;
   for (const std::string& size : split(memory, ',')) {
     Room& room = question.room;
-    room.memory = size.empty() && memory.empty() ? static_cast<std::size_t>(question.card->memory_gb * 1e9)
-                                                 : bytes("--memory", size, false);
+    room.memory = size.empty() && memory.empty() ? question.card->total_bytes() : bytes("--memory", size, false);
     room.context = context.value_or(kContext);
     room.fragmentation = static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation / 100);
     room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
@@ -207,7 +214,7 @@ what
 where
   --gpu NAME           {}
   --gpus N             so many of them; or --gpus 4xa100-40gb
-  --memory SIZE        bytes of a card, as 9GB or 8GiB (default: what the card's name says, in 10^9 bytes);
+  --memory SIZE        bytes of a card, as 9GB or 8GiB (default: what CUDA reports of this card: docs/hardware.md);
                        of several, 8GB,12GB,24GB, a line each
 what the step cannot have
   --context SIZE       the CUDA context (default 287MB: with lazy loading and PyTorch's kernels)
@@ -221,7 +228,8 @@ what may change
   --json               all of the answer as JSON
 exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
-      kUsualSeq, card_names(), kFragmentation, fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
+      kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation,
+      fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
 }
 
 }  // namespace oomlab::fit

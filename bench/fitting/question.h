@@ -48,6 +48,7 @@ struct Question {
   bool training = true;
   const Card* card = nullptr;  ///< whose times are bounds
   bool card_named = false;
+  std::string other_cards;  ///< that the name may mean, too
   std::size_t gpus = 1;
   Room room;
   Numbers numbers = Numbers::adamw;
@@ -67,8 +68,7 @@ std::optional<Question> parse_question(const std::vector<std::string>& arguments
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments);
 std::string help();
 
-/// "rtx3060", "a100-40", "H100 SXM": a name of harness/card.h, without dashes and blanks if one likes, or the only one
-/// that begins so. Throws UsageError for others, and for what could be several.
+/// A card by a name of harness/card.h. Throws UsageError for others.
 const Card& card_named(const std::string& option, const std::string& text);
 
 }  // namespace oomlab::fit

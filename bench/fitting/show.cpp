@@ -31,16 +31,23 @@ std::string categories(const ByCategory& bytes) {
   return words;
 }
 
+// Which card it is, where that does not go without saying.
+std::string card_note(const Question& q) {
+  if (!q.card_named) return " (assumed, for times: name one with --gpu)";
+  if (q.other_cards.empty()) return "";
+  return fmt::format(" (others by that name: {})", q.other_cards);
+}
+
 std::string title_words(const Question& q) {
   return line(fmt::format("{}, {} x {}, {}, on {}{}{}", q.spec.name, q.batch, q.seq,
                           q.training ? "training" : "inference", q.gpus > 1 ? fmt::format("{} x ", q.gpus) : "",
-                          q.card->title, q.card_named ? "" : " (assumed, for times: name one with --gpu)"));
+                          q.card->title, card_note(q)));
 }
 
 std::string room_words(const Question& q) {
   const Room& room = q.room;
   std::string words =
-      line(fmt::format("memory of {:<14} {:>12}", q.gpus > 1 ? "each card" : "the card", gb(room.memory)));
+      line(fmt::format("memory of {:<14} {:>12}   --memory", q.gpus > 1 ? "each card" : "the card", gb(room.memory)));
   words += line(fmt::format("  {:<22} {:>12}   --context", "CUDA context", gb(room.context)));
   words += line(fmt::format("  {:<22} {:>12}   --fragmentation", "fragmentation", gb(room.fragmentation)));
   if (room.nccl) words += line(fmt::format("  {:<22} {:>12}   --nccl", "NCCL", gb(room.nccl)));

@@ -111,6 +111,7 @@ class Training {
     answer.torch_as_is = torch_peak(work_, base_);
     answer.combinations = search.count();
     const auto least = search.least();
+    answer.plans = search.plans();
     if (!least || !search.fits(*least)) {
       if (least) answer.closest = row_of(least->levers, capstone::options_of(least->levers));
       return answer;
@@ -118,6 +119,7 @@ class Training {
     if (!answer.as_is.fits)
       if (const auto fewest = search.fewest()) answer.ladder = ladder_to(fewest->levers);
     const auto cheapest = search.cheapest();
+    answer.plans = search.plans();
     answer.cheapest = row_of(cheapest->levers, capstone::options_of(cheapest->levers));
     answer.most = most_of(cheapest->levers);
     answer.elsewhere = other_words(work_, cheapest->levers);

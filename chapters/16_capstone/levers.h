@@ -288,17 +288,22 @@ inline Plan plan_of(const Work& work, const Levers& levers) {
   return plan;
 }
 
-/// GB/s in one direction, of the fastest there are: PCIe 5.0 with 16 lanes, and NVLink of a B200. With slower ones a
-/// step takes longer; a bound from below stays one.
+/// GB/s in one direction: PCIe 5.0 with 16 lanes, and NVLink of a B200. With slower ones a step takes longer; a bound
+/// from below stays one.
 inline constexpr double kBusGbPerS = 63, kLinkGbPerS = 900;
+
+/// Of the bus to the host: a card's own is taken where it is faster. Memory that is the host's, too, needs no bus.
+inline double bus_gb_per_s(const Card& card) {
+  return card.bus_gb_per_s == 0 ? card.gb_per_s : std::max(kBusGbPerS, card.bus_gb_per_s);
+}
 
 /// No step takes less: the largest of computing, moving (harness/card.h), the bus, and the links. Seconds; nothing when
 /// the card does not compute so.
 inline std::optional<double> least_seconds(const Card& card, const Levers& levers, const Plan& plan) {
   const auto least = least_time(card, levers.precision, plan.price.flops, plan.peak);
   if (!least) return std::nullopt;
-  return std::max(
-      {least->seconds(), plan.price.bus_bytes / (kBusGbPerS * 1e9), plan.price.link_bytes / (kLinkGbPerS * 1e9)});
+  return std::max({least->seconds(), plan.price.bus_bytes / (bus_gb_per_s(card) * 1e9),
+                   plan.price.link_bytes / (kLinkGbPerS * 1e9)});
 }
 
 // ------------------------------------------------------------------------------------------------------ in words

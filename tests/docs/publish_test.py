@@ -1,8 +1,12 @@
-"""bench/publish --check and --fill: a block that is not what bench/results/ has is found, and filled."""
+"""bench/publish --check and --fill: a block that is not what bench/results/ has is found, and filled. What each chapter saves (map.txt, and the
+front picture, which is drawn from it) is what the published results say, by the figure that the chapter is about."""
 
+import importlib.machinery
+import importlib.util
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -106,8 +110,19 @@ with tempfile.TemporaryDirectory() as name:
     done = publish("--check")
     assert done.returncode == 1 and "cannot draw picture 06" in done.stderr, done
 
-# What a picture says stays inside it; a timeline keeps the peak and the refused request, and leaves the rest of the run out.
+# The table of what each chapter saves is made of the results beside it, and so is the front picture.
 sys.path.insert(0, str(ROOT / "bench"))
+loader = importlib.machinery.SourceFileLoader("publish", str(ROOT / "bench/publish"))
+made_by = importlib.util.module_from_spec(importlib.util.spec_from_loader("publish", loader))
+loader.exec_module(made_by)
+tables = sorted((ROOT / "bench/results").glob("*/map.txt"))
+assert tables
+for table in tables:
+    assert table.read_text() == made_by.chapter_map(table.parent), f"{table} is not what the results in its folder say"
+front = made_by.pictures.drawn(ROOT, "front")[1].desc
+assert re.search(r", 06_caching_allocator [1-9]\d?% less reserved,", front) and re.search(r", 15_sharing requests refused: [1-9] → 0,", front), front
+
+# What a picture says stays inside it; a timeline keeps the peak and the refused request, and leaves the rest of the run out.
 from pictures import svg, timeline  # noqa: E402
 
 for words in ("w" * 60, "short"):

@@ -18,13 +18,42 @@ using Words = std::vector<std::string>;
 
 TEST(FitQuestion, CardsByTheNamesThatPeopleUse) {
   for (const auto& [text, name] : {std::pair("rtx3060", "rtx-3060"),
-                                   {"RTX 3060", "rtx-3060"},
+                                   {"4090", "rtx-4090"},
+                                   {"rtx4060", "rtx-4060"},  // each of these three was another card once
+                                   {"h20", "h20"},
+                                   {"l40", "l40"},
                                    {"a100-40", "a100-40gb"},
-                                   {"a10", "a10"},
-                                   {"v100-16", "v100-16gb"},
-                                   {"H100 SXM", "h100-sxm"},
-                                   {"b200", "b200"}})
+                                   {"H100 SXM", "h100-sxm"}})
     EXPECT_EQ(card_named("--gpu", text).name, std::string(name)) << text;
+}
+
+// A name that several cards share is the one with the least memory, and the answer says so.
+TEST(FitQuestion, ANameOfSeveralCardsIsSaid) {
+  for (const auto& [text, said] : {std::pair("a100", "on A100 SXM, 40 GB (others by that name: a100-80gb)"),
+                                   {"h100", "on H100 SXM (others by that name: h100-pcie)"},
+                                   {"4060 ti", "on RTX 4060 Ti, 8 GB (others by that name: rtx-4060-ti-16gb)"},
+                                   {"a100-80", "on A100 SXM, 80 GB\n"}}) {
+    const Question q = parse_question({"--model", "gpt:1-1-8", "--gpu", text}).value();
+    EXPECT_NE(words_of(q, answer(q)).find(said), std::string::npos) << words_of(q, answer(q)).substr(0, 200);
+  }
+}
+
+// Not what is printed on the box.
+TEST(FitQuestion, TheRoomIsWhatCudaReportsOfTheCard) {
+  for (const Card& card : cards()) {
+    const Question q = parse_question({"--model", "gpt2", "--gpu", card.name}).value();
+    EXPECT_EQ(q.room.memory, card.total_bytes()) << card.name;
+    EXPECT_LT(double(q.room.memory), card.memory_gb * double(1 << 30)) << card.name;
+    const Question less = parse_question({"--model", "gpt2", "--gpu", card.name, "--memory", "5GB"}).value();
+    EXPECT_EQ(less.room.memory, 5'000'000'000u);
+  }
+}
+
+TEST(FitQuestion, ModelsInCapitals) {
+  const Question q = parse_question({"--model", "LLAMA-3.1-8B", "--gpu", "t4"}).value();
+  EXPECT_EQ(q.model, "--model llama-3.1-8b");
+  EXPECT_EQ(q.spec.name, "llama-3.1-8b");
+  EXPECT_EQ(parse_question({"--model", "GPT:2-2-32", "--gpu", "t4"}).value().model, "--model gpt:2-2-32");
 }
 
 TEST(FitQuestion, Defaults) {
@@ -32,10 +61,11 @@ TEST(FitQuestion, Defaults) {
   EXPECT_EQ(q.batch, 1u);
   EXPECT_EQ(q.seq, 512u);
   EXPECT_TRUE(q.training);
-  EXPECT_EQ(q.room.memory, 12'000'000'000u);
-  EXPECT_EQ(q.room.fragmentation, 240'000'000u);
+  constexpr std::size_t memory = 12'616'466'432;  // 11.75 GiB
+  EXPECT_EQ(q.room.memory, memory);
+  EXPECT_EQ(q.room.fragmentation, 252'329'328u);
   EXPECT_EQ(q.room.nccl, 0u);
-  EXPECT_EQ(q.room.left(), 12'000'000'000u - 240'000'000u - kContext - (8u << 20));
+  EXPECT_EQ(q.room.left(), memory - 252'329'328u - kContext - (8u << 20));
   const Question several = parse_question({"--model=gpt2", "--gpus=4xa100-40", "--memory", "9GB", "--seq=7"}).value();
   EXPECT_EQ(several.gpus, 4u);
   EXPECT_EQ(several.card->name, std::string("a100-40gb"));
@@ -64,8 +94,11 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--config", config, "--gpu", "t4"}, "llama"},
       {{"--config", "/nowhere/config.json", "--gpu", "t4"}, "/nowhere"},
       {{"--model", "gpt2", "--config", config, "--gpu", "t4"}, "--model"},
-      {{"--model", "gpt2", "--gpu", "rtx-9999"}, "rtx-3060"},
-      {{"--model", "gpt2", "--gpu", "a100"}, "a100-40gb, a100-80gb"},
+      {{"--model", "gpt2", "--gpu", "rtx-4099"}, "nearest: rtx-4090"},
+      {{"--model", "gpt2", "--gpu", "rtx-309"}, "nearest: rtx-3090"},
+      {{"--model", "gpt2", "--gpus", "4xa1000"}, "--gpus 'a1000' is unknown; nearest: a100-40gb"},
+      {{"--model", "gpt2", "--gpu", "mi300x"}, "AMD's; only cards by NVIDIA are known; or give --memory SIZE"},
+      {{"--model", "gpt-2", "--gpu", "t4"}, "nearest: gpt2"},
       {{"--model", "gpt2", "--gpu", ""}, "--gpu needs a value"},
       {{"--model", "gpt2", "--gpu"}, "--gpu needs a value"},
       {{"--model", "gpt2", "--gpus", "0xt4"}, "1 to"},
@@ -108,7 +141,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       EXPECT_NE(said.find(known), std::string::npos) << all << "said: " << said;
       const bool usage = dynamic_cast<const UsageError*>(&error) ||
                          dynamic_cast<const std::invalid_argument*>(&error) ||
-                         dynamic_cast<const std::length_error*>(&error);
+                         dynamic_cast<const std::length_error*>(&error) || dynamic_cast<const BadFile*>(&error);
       EXPECT_TRUE(usage) << all << "said: " << said;
     }
   }

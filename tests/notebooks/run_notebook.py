@@ -33,6 +33,7 @@ def words_of(output, times):
     text = output["text"] if output["output_type"] == "stream" else output["data"].get("text/plain", "")
     text = re.sub(r"-?[\d.,]+(?:e[+-]?\d+)?(/s|, a time)", r"#\1", text)
     text = re.sub(r"host runtime on .*?, \d+ threads", "host runtime", text)
+    text = re.sub(r"(host runtime device \S+) \(.*\)$", r"\1", text, flags=re.M)
     if times:
         text = re.sub(r"\b(?:FASTER|SLOWER|SAME|AMBIGUOUS)\b", "SPEED", re.sub(r"[\d.,]*\d", "#", text))
     rough = [float(n) for n in re.findall(r"\babout (-?[\d.]+(?:e[+-]?\d+)?)", text)]

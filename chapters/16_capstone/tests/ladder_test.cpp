@@ -37,6 +37,12 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   levers.gradients = GradientLife::sent_to_host;
   const Plan offload = plan_of(work, levers);
   EXPECT_GE(least_seconds(card, levers, offload), offload.price.bus_bytes / 63e9);
+  // A faster bus than PCIe 5.0 is the card's own; memory that is the host's, too, is its own bus.
+  Plan only_bus;
+  only_bus.price.bus_bytes = 630e9;
+  for (const auto& [name, seconds] : {std::pair("t4", 10), {"h100-sxm", 10}, {"b300", 5}})
+    EXPECT_EQ(least_seconds(*find_card(name), {}, only_bus), double(seconds)) << name;
+  EXPECT_EQ(least_seconds(*find_card("gb10"), {}, only_bus), 630.0 / 273);
   levers.gradients = GradientLife::always, levers.ranks = {.dp = 8, .zero = 3}, levers.micro_batch = 1;
   const Plan ranks = plan_of(work, levers);
   EXPECT_GT(ranks.price.link_bytes, 5.0 * double(work.spec.parameters()));
@@ -67,7 +73,7 @@ TEST(Ladder, IsAsLowAsItSays) {
   EXPECT_EQ(numbers_of(work, levers_of_row(kCheckpoints)).kind, Agreement::Kind::bit_equal);
 }
 
-TEST(Ladder, EachRowsCommandIsRun) {  // as a plan, by tests/bytes.txt
+TEST(Ladder, EachRowsCommandIsRun) {                         // as a plan, by tests/bytes.txt
   const char* const named = std::getenv("OOMLAB_CHAPTERS");  // where a kit has them
   std::ifstream file((named ? std::string(named) + "/16_capstone" : OOMLAB_CHAPTER) + "/tests/bytes.txt");
   const std::string lines{std::istreambuf_iterator<char>(file), {}};
@@ -207,6 +213,35 @@ TEST(Frontier, NoCombinationIsBothFasterAndSmaller) {
     EXPECT_LT(least[i].gb, least[i - 1].gb);
     EXPECT_GT(least[i].seconds, least[i - 1].seconds);
   }
+}
+
+// ------------------------------------------------------------------------------------------------------- what cannot
+// be
+
+TEST(Streamed, NeedsFourOfTheLargestMatrixHoweverManyLayersThereAre) {
+  Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
+  const ByCategory all = streamed_by_matrix(gpt3);
+  const std::size_t table = 2 * std::size_t(50257) * 12288, residual = 2 * std::size_t(2048) * 12288;  // bytes
+  EXPECT_EQ(all[Category::parameters], 2 * table);
+  EXPECT_EQ(all[Category::gradients], 2 * table);
+  // Two inputs on their way; of the layer at work its input, the output's gradient, and at least GELU's two tensors.
+  EXPECT_GE(all[Category::activations], (2 + 2 + 8) * residual);
+  EXPECT_LE(all[Category::activations], (2 + 2 + 16) * residual);
+  EXPECT_LT(all.total(), std::size_t(12e9));
+  gpt3.spec.layers = 1;
+  EXPECT_EQ(streamed_by_matrix(gpt3).total(), all.total());
+}
+
+TEST(Claims, NoneThatHoldsSaysCannot) {
+  for (const Claim& claim : claims_of()) {
+    if (claim.text.find("cannot") == std::string::npos) continue;
+    EXPECT_FALSE(claim.range.has(claim.at_size().value())) << claim.text;
+  }
+  const Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
+  const std::size_t least = least_of_all(gpt3);
+  EXPECT_GE(least, 2 * gpt3.spec.parameters());  // in every combination the weights stay on the device
+  for (const Row& row : ladder())
+    if (!row.levers.solved) EXPECT_LE(least, plan_of(gpt3, row.levers).peak.total()) << row.name;
 }
 
 TEST(Grid, CountsWhatFits) {

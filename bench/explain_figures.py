@@ -20,9 +20,9 @@ CONTEXT = GIB // 2
 OTHERS_SHARE = fractions.Fraction(1, 10)
 # Where others hold more than this process does, pieces that are a smaller share of the card than this are not the cause.
 LITTLE_CACHED = fractions.Fraction(1, 20)
-# Pieces that are together a smaller share of the card than this do not make it full, whoever holds the rest. An allocator that takes
-# segments of 2 and 20 MiB has some of each left over in every program; with as little as that in one piece, the card would be full
-# again with the next activation. 1/200 is 40 MiB of 8 GiB and 400 MiB of 80.
+# Pieces that are together a smaller share of the card than this do not make it full, whoever holds the rest. An allocator that
+# takes segments of 2 and 20 MiB has some of each left over in every program; with as little as that in one piece, the card would
+# be full again with the next activation. 1/200 is 40 MiB of 8 GiB and 400 MiB of 80.
 PIECES_SHARE = fractions.Fraction(1, 200)
 # Where the allocator's cache is not printed, so much has to be live before live tensors are said to fill the card.
 LIVE_SHARE = fractions.Fraction(3, 4)

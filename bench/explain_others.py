@@ -47,8 +47,8 @@ def in_pool(m, limit, used, reserved):
 @rule("tensorflow", "oom when", r"oom when allocating (?:temporary )?tensor")
 def tensorflow(before, after):
     text = after.until_another(r"OOM\s+when\s+allocating")
-    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[(\d{1,19}(?:,\d{1,19}){0,15})\]"
-                      r"\s*and\s*type\s*(\w{1,20}?)\s*(?:on\s*/|\[|$)")
+    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*"
+                      r"\[(\d{1,19}(?:,\d{1,19}){0,15})\]\s*and\s*type\s*(\w{1,20}?)\s*(?:on\s*/|\[|$)")
     asked = None
     if shape and shape[1] in ELEMENT_BYTES:
         sides = [int(n) for n in re.findall(r"\d+", shape[0])]
@@ -112,7 +112,8 @@ def tensorflow_async(before, after):
 @rule("xla", "trying to", r"out of memory while trying to allocate")
 @rule("xla", "request for", r"failed to allocate request for [\d.,]+")
 @rule("xla", "memory space", r"ran out of memory in memory space")
-@rule("xla", "device buffer", r"error (?:allocating device buffer|loading program)[^.\n]{0,200}: attempting to (?:allocate|reserve)")
+@rule("xla", "device buffer", r"error (?:allocating device buffer|loading program)[^.\n]{0,200}: attempting to (?:allocate|"
+                              r"reserve)")
 def xla(before, after):
     text, framework = after, "JAX (XLA)"
     used = text.find(rf"Used\s+({NUMBER}[KMGT]?)i?B?\s+of\s+({NUMBER}[KMGT]?)i?B?\s+\w+\.\s+Exceeded")
@@ -183,7 +184,8 @@ def ollama(before, after):
 
 @rule("vllm_start", "free memory on", r"free memory on device")
 def vllm_start(before, after):
-    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:[a-z]{{1,20}}:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)\s+on\s+startup")
+    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:[a-z]{{1,20}}:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)\s+on\s+"
+                      "startup")
     wanted = after.find(rf"utilization\s+\(({NUMBER}),\s+({NUMBER})\s+(GiB|GB)\)")
     free, capacity = (read_size(n, pair[2]) for n in pair[:2]) if pair else (None, None)
     asked = read_size(wanted[1], wanted[2]) if wanted else None
@@ -278,7 +280,8 @@ def host(before, after):
                    or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
 
 
-@rule("loader", "dataloader worker", r"dataloader worker \(pid(?:\(s\))? [^)]{1,2000}\) (?:is killed by signal|exited unexpectedly)")
+@rule("loader", "dataloader worker", r"dataloader worker \(pid(?:\(s\))? [^)]{1,2000}\) (?:is killed by signal|exited "
+                                     r"unexpectedly)")
 @rule("loader", "bus error", r"unexpected bus error encountered in worker")
 def loader(before, after):
     killed = after.has(r"signal:\s+(?:Killed|Bus)|Bus\s+error") or after.has(r"exited\s+unexpectedly")

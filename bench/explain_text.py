@@ -33,8 +33,8 @@ LINE_PREFIX = re.compile(r"""(?:\s{0,80}(?:
   )){0,12}\s{0,80}""", re.X)
 
 
-# What may repeat in a pattern has an end, so that on no text looking for it takes a time that grows faster than the text does. In a
-# Text there is one blank between words; a number has at most 20 digits.
+# What may repeat in a pattern has an end, so that on no text looking for it takes a time that grows faster than the text does.
+# In a Text there is one blank between words; a number has at most 20 digits.
 ENDS = {r"\s+": r"\s", r"\s*": r"\s?", r"\d+": r"\d{1,20}", r"\d*": r"\d{0,20}", r"\w+": r"\w{1,60}", r"\w*": r"\w{0,60}",
         r"\W*": r"\W{0,60}", r"\S+": r"\S{1,60}", r"\S*": r"\S{0,60}"}
 

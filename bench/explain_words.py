@@ -232,8 +232,9 @@ TEXT = {
 
     # What it cannot say, and how to find out.
     "ask_tensors": (
-        "Which tensors are live, and which line allocated each: `torch.cuda.memory._record_memory_history()`, `_dump_snapshot()`, and "
-        "PyTorch's memory_viz page. Whether they grow: `torch.cuda.memory_allocated()` at the end of each step. It must not rise after the second one; what makes it rise is shown in chapters/02_gradient_accumulation.",
+        "Which tensors are live, and which line allocated each: `torch.cuda.memory._record_memory_history()`, "
+        "`_dump_snapshot()`, and PyTorch's memory_viz page. Whether they grow: `torch.cuda.memory_allocated()` at the end of "
+        "each step. It must not rise after the second one; what makes it rise is shown in chapters/02_gradient_accumulation.",
         "哪些张量存活，各由哪一行分配：`torch.cuda.memory._record_memory_history()`、`_dump_snapshot()` 和 PyTorch 的 memory_viz "
         "页面。是否在增长：每步结束时看 `torch.cuda.memory_allocated()`。第二步之后不应再上升；上升的"
         "原因见 chapters/02_gradient_accumulation。"),
@@ -246,8 +247,8 @@ TEXT = {
         "the container.",
         "框架之外的内存由谁占用：`nvidia-smi`（ROCm 上为 `rocm-smi --showpids`），在主机上而不是容器里运行。"),
     "ask_pieces": (
-        "How large the largest cached piece is: the blocks in `torch.cuda.memory_snapshot()` whose state is \"inactive\". How much lies "
-        "in pieces beside live tensors: \"inactive_split_bytes\" in `torch.cuda.memory_stats()`.",
+        "How large the largest cached piece is: the blocks in `torch.cuda.memory_snapshot()` whose state is \"inactive\". How "
+        "much lies in pieces beside live tensors: \"inactive_split_bytes\" in `torch.cuda.memory_stats()`.",
         "最大的缓存块有多大：`torch.cuda.memory_snapshot()` 中状态为 \"inactive\" 的块。与存活张量同段的零散块共有多少："
         "`torch.cuda.memory_stats()` 中的 \"inactive_split_bytes\"。"),
     "ask_card": (
@@ -286,13 +287,14 @@ TEXT = {
 _SMALLER = (("Take a smaller batch; accumulate gradients over several to keep the gradient of the large one.",
       "减小批量；用梯度累积保持大批量的梯度。"), ("01", "02"),
      ("more, smaller steps; batch norm sees the small batch", "步数更多、更小；批归一化只看到小批量"))
-_FEWER = (("Keep fewer activations: in evaluation none (`torch.no_grad()`); in training 16-bit ones (`torch.autocast`; BF16 from compute "
-      "capability 8.0 on, before it FP16 with a `GradScaler`), checkpoints, and attention and loss without their large tensors.",
+_FEWER = (("Keep fewer activations: in evaluation none (`torch.no_grad()`); in training 16-bit ones (`torch.autocast`; BF16 from "
+      "compute capability 8.0 on, before it FP16 with a `GradScaler`), checkpoints, and attention and loss without their large "
+      "tensors.",
       "少保存激活：评估时完全不存（`torch.no_grad()`）；训练时用 16 位激活（`torch.autocast`；计算能力 8.0 起用 BF16，更旧的卡用 FP16 加 "
       "`GradScaler`）、检查点，以及不产生大张量的注意力和损失。"), ("03", "04", "08", "11"),
      ("checkpointing computes the forward pass again, about a third more work", "检查点要重做一次前向，约多三分之一的计算"))
-_STATE = (("If parameters, gradients and optimizer are most of it: 8-bit moments, host memory, or several GPUs. Mixed precision does not "
-      "make them smaller: with Adam the bytes of a parameter stay 16, and with autocast become 18.",
+_STATE = (("If parameters, gradients and optimizer are most of it: 8-bit moments, host memory, or several GPUs. Mixed "
+      "precision does not make them smaller: with Adam the bytes of a parameter stay 16, and with autocast become 18.",
       "若参数、梯度和优化器占大头：8 位的 Adam 矩、主机内存或多 GPU。混合精度不会让它们变小：用 Adam 时每个参数的字节数仍是 16，用 autocast 则为 "
       "18。"), ("05", "07", "13"),
      ("copies over the bus, or communication", "总线拷贝或通信"))
@@ -324,8 +326,8 @@ ADVICE = {
         (("Let sizes repeat: pad lengths to a few values, and run the largest batch first.",
           "让大小重复：把长度补齐到少数几种，并先运行最大的批。"), ("06",),
          ("work on padding", "填充部分的计算")),
-        (("Where that is not supported: max_split_size_mb, which keeps large blocks whole. (`empty_cache()` does not help here: before it "
-          "failed, PyTorch gave back all that could be given back, and tried again.)",
+        (("Where that is not supported: max_split_size_mb, which keeps large blocks whole. (`empty_cache()` does not help here: "
+          "before it failed, PyTorch gave back all that could be given back, and tried again.)",
           "不支持时：max_split_size_mb，使大块不被拆分。（`empty_cache()` 在此无用：失败之前 PyTorch 已归还所有能归还的，并重试过。）"), ("06",),
          ("large requests ask the driver more often, and wait for the device each time", "大申请更常向驱动申请，每次都等待设备"))),
     "other_process": (

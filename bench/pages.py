@@ -165,7 +165,7 @@ def cards(root):
     """The rows of the table of cards. `unverified` has the columns that are known from other people's lists only."""
     text = re.sub(r"^ *//.*$", "", (root / CARDS).read_text(), flags=re.M)
     found = []
-    for row in re.findall(r"\{(.*?)\}", text, re.S):
+    for row in re.findall(r"\{([^{}]*)\}", text):
         card = dict(zip(CARD_COLUMNS, ast.literal_eval(f"({row})"), strict=True))
         card["unverified"] = {column for column, mark in zip(MARKED, card["marks"], strict=True) if mark == "L"}
         card["bf16"] = card["cc"] >= BF16_FROM

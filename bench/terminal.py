@@ -1,4 +1,4 @@
-"""What the scripts of this folder write: other people's text as text, and every end as one line. Needs Python 3.8, and nothing else."""
+"""What the scripts of this folder write: other people's text as text, and every end as one line. Needs nothing but Python 3.8."""
 import os
 import signal
 import sys
@@ -10,11 +10,12 @@ OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def as_text(text, keep="\n\t"):
-    """The text, with what a terminal would obey written out, as \\x1b or \\u202e. For everything that came from elsewhere: a file,
-    an argument, a name in a result. `keep` is left as it is; keep="" where one line is wanted."""
+    """The text, with what a terminal would obey written out, as \\x1b or \\u202e. For everything that came from elsewhere: a
+    file, an argument, a name in a result. `keep` is left as it is; keep="" where one line is wanted."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c.encode("unicode_escape").decode() if c not in keep and unicodedata.category(c) in OBEYED else c for c in text)
+    return "".join(c.encode("unicode_escape").decode() if c not in keep and unicodedata.category(c) in OBEYED else c
+                   for c in text)
 
 
 def fail(program, code, text):
@@ -28,7 +29,8 @@ def fail(program, code, text):
 
 
 def run(program, main):
-    """Calls main(). What it printed has been written when this returns; otherwise one line says what could not be, with exit code 2."""
+    """Calls main(). What it printed has been written when this returns; otherwise one line says what could not be, with exit
+    code 2."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `bench/explain LOG | head` is no error

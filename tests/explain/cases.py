@@ -79,7 +79,8 @@ def pytorch_cases():
     yield "1.4, a full card, a little in pieces", text, "live_tensors_fill_it", figures, 0
     text, figures = new("10.00 GiB", "15.77 GiB", "9.97 GiB", "5.20 GiB", "40.00 MiB", this="5.70 GiB")
     yield "2.4, half of the card in one request, a little in pieces", text, "live_tensors_fill_it", figures, 0
-    text, figures = new("60.00 MiB", "23.64 GiB", "30.00 MiB", "17.40 GiB", "60.00 MiB", this="17.91 GiB", after=[(912, "5.69 GiB")])
+    text, figures = new("60.00 MiB", "23.64 GiB", "30.00 MiB", "17.40 GiB", "60.00 MiB", this="17.91 GiB",
+                        after=[(912, "5.69 GiB")])
     yield "2.4, others, and less than 1/200 in pieces", text, "other_process", figures, 0
     text, figures = new("410.00 MiB", "23.64 GiB", "102.25 MiB", "6.40 GiB", "71.10 MiB", this="6.91 GiB",
                         before=[(71001, "380.19 MiB")], after=[(912, "16.20 GiB")], hint=HINT)

@@ -115,9 +115,8 @@ assert "expandable_segments" in said(ours["2.4, a full card, 412.00 MiB in piece
 
 # PyTorch gives cached segments back and tries again before it reports: nobody is told to do that, and 16 bits are no advice
 # for the state of AdamW, which they leave as large as it is.
-told = [text for advices in (*explain_words.ADVICE.values(), *explain_words.ADVICE_OF.values()) for texts, *_ in advices for text in texts]
-told += [text for texts in explain_words.TEXT.values() for text in texts]
-for text in told:
+advices = [advice for three in (*explain_words.ADVICE.values(), *explain_words.ADVICE_OF.values()) for advice in three]
+for text in (text for texts in (*(texts for texts, *_ in advices), *explain_words.TEXT.values()) for text in texts):
     assert "empty_cache" not in text or re.search("does not help|无用", text), text
     assert not re.search(r"(optimizer are most of it|优化器占大头)[:：][^.。]*16", text), text
     assert "BF16" not in text or "8.0" in text, f"BF16 for cards that have none: {text}"

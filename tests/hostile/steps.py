@@ -1,7 +1,7 @@
 """How many steps a regular expression takes, counted by a matcher that goes back and tries again as Python's does.
 
-A time would depend on the machine; steps do not. On a text that is twice as long a pattern may take twice as many. A repetition with an
-end counts as one of at most FEW, whatever its end is: an end is what keeps it from growing.
+A time would depend on the machine; steps do not. On a text that is twice as long a pattern may take twice as many. A repetition
+with an end counts as one of at most FEW, whatever its end is: an end is what keeps it from growing.
 """
 import random
 import re
@@ -15,7 +15,8 @@ except ImportError:  # before Python 3.11
 
 FEW = 6
 IN_CLASS = {c.CATEGORY_DIGIT: str.isdigit, c.CATEGORY_SPACE: str.isspace, c.CATEGORY_WORD: lambda x: x.isalnum() or x == "_"}
-NOT_IN_CLASS = {c.CATEGORY_NOT_DIGIT: c.CATEGORY_DIGIT, c.CATEGORY_NOT_SPACE: c.CATEGORY_SPACE, c.CATEGORY_NOT_WORD: c.CATEGORY_WORD}
+NOT_IN_CLASS = {c.CATEGORY_NOT_DIGIT: c.CATEGORY_DIGIT, c.CATEGORY_NOT_SPACE: c.CATEGORY_SPACE,
+                c.CATEGORY_NOT_WORD: c.CATEGORY_WORD}
 REPEATS = {c.MAX_REPEAT, c.MIN_REPEAT, getattr(c, "POSSESSIVE_REPEAT", c.MAX_REPEAT)}
 
 
@@ -185,7 +186,8 @@ LETTERS = "1 a.,-(#x)[]\\'\"\n:|_%/\u00a0Z"
 
 
 def example(rng, nodes, flags, letters, said, borders):
-    """Adds a text to `said` that the nodes match, without regard to what they assert, and where repetitions begin and end to `borders`."""
+    """Adds a text to `said` that the nodes match, without regard to what they assert, and to `borders` where repetitions begin and
+    end."""
     for op, argument in nodes:
         if op is c.LITERAL:
             said.append(chr(argument))
@@ -218,9 +220,11 @@ def pumped(rng, steps):
 
 def alternatives(nodes):
     """How many ways of going on the nodes have."""
-    inner = {c.SUBPATTERN: lambda a: [a[3]], c.BRANCH: lambda a: a, c.ASSERT: lambda a: [a[1]], c.ASSERT_NOT: lambda a: [a[1]]}
-    return sum((len(argument) if op is c.BRANCH else 0)
-               + sum(alternatives(n) for n in ([argument[2]] if op in REPEATS else inner.get(op, lambda a: [])(argument))) for op, argument in nodes)
+    count = 0
+    for op, argument in nodes:
+        inside = argument if op is c.BRANCH else [argument[-1]] if op in (c.SUBPATTERN, c.ASSERT, c.ASSERT_NOT, *REPEATS) else []
+        count += sum(map(alternatives, inside)) + (len(argument) if op is c.BRANCH else 0)
+    return count
 
 
 def grows(pattern, flags=0, tries=12, seed=1, length=200):

@@ -172,7 +172,7 @@ endfunction()
 function(oomlab_whole_program_test name)
   cmake_parse_arguments(arg "" "" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   add_test(NAME ${name} COMMAND ${arg_COMMAND})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 1200
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 3600
     ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-cases/${name}.json;${arg_ENVIRONMENT}")
 endfunction()
 

@@ -1,6 +1,8 @@
 """Chapter 07 under mpirun, one process a rank: the same results as with threads, here and on two hosts (network
 namespaces), and an end when a process is killed or stalls. The host runtime's NCCL likewise, with one rank in each process.
-A rank that waited for another one until its patience is over would take minutes, and say so. Usage: mpirun_test.py TEST MPIRUN PROGRAM OTHER [NCCL_RANK]"""
+A rank that waited for another one until its patience is over would take minutes, and say so.
+
+Usage: mpirun_test.py TEST MPIRUN PROGRAM OTHER [NCCL_RANK]"""
 
 import json
 import os

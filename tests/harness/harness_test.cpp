@@ -17,6 +17,7 @@
 #include "harness/cli.h"
 #include "harness/filter.h"
 #include "harness/json_writer.h"
+#include "harness/outputs.h"
 #include "harness/result.h"
 #include "harness/timing.h"
 #include "harness/watch.h"
@@ -516,6 +517,23 @@ TEST(Filters, OfGoogleBenchmarkMayLeaveOut) {
   EXPECT_TRUE(matches_benchmark_filter("^ad", "adamw"));
   EXPECT_FALSE(matches_benchmark_filter("-^ad", "adamw"));
   EXPECT_TRUE(matches_benchmark_filter("-^ad", "sgd"));
+}
+
+TEST(Outputs, OverwriteNeitherEachOtherNorAnInput) {
+  const std::string path = testing::TempDir() + "/outputs_test." + std::to_string(getpid());
+  std::ofstream(path) << "precious";
+  Config config;
+  config.json = path + ".json";
+  config.trace = testing::TempDir() + "/./outputs_test." + std::to_string(getpid()) + ".json";
+  EXPECT_THROW(check_outputs(config, {}), UsageError);
+  config.trace = path + ".trace";
+  EXPECT_NO_THROW(check_outputs(config, {}));
+  EXPECT_THROW(check_outputs(config, {{"--save", path + ".trace"}}), UsageError);
+  config.options.set("text", testing::TempDir() + "/./outputs_test." + std::to_string(getpid()));
+  EXPECT_NO_THROW(check_outputs(config, {}));
+  config.json = path;
+  EXPECT_THROW(check_outputs(config, {}), UsageError);
+  std::remove(path.c_str());
 }
 
 TEST_F(Harness, NothingMeasuredIsNoPass) {

@@ -18,12 +18,14 @@ def refused(line, folder, word, codes=(64,), **environment):
 
 
 def settings_of_openmp(folder):
-    for name, value in (("OMP_NUM_THREADS", "100000"), ("OMP_NUM_THREADS", "1025"), ("OMP_STACKSIZE", "64k"), ("OMP_STACKSIZE", "65536B"),
+    for name, value in (("OMP_NUM_THREADS", "100000"), ("OMP_NUM_THREADS", "1025"), ("OMP_STACKSIZE", "64k"), ("OMP_STACKSIZE",
+                                                                                                               "65536B"),
                         ("OMP_STACKSIZE", " 100 K ")):
         refused(CHAPTER, folder, name, **{name: value})
         refused(shlex.quote(str(PROGRAMS / "02_gradient_accumulation")) + " --plan", folder, name, **{name: value})
     for name, value in (("OMP_NUM_THREADS", "16"), ("OMP_STACKSIZE", "1M"), ("OMP_STACKSIZE", "512k")):
-        outcome = tries.check(tries.attempt(CHAPTER, folder=folder, environment={"OMP_WAIT_POLICY": "passive", name: value}), (0,))
+        outcome = tries.check(tries.attempt(CHAPTER, folder=folder, environment={"OMP_WAIT_POLICY": "passive", name: value}),
+                              (0,))
         assert "PASS: " in outcome.out, outcome.text
 
 

@@ -11,8 +11,6 @@ import tries
 PROGRAMS = pathlib.Path(sys.argv[2]).resolve()
 TEXT, IMAGES, DECODER, QUANTISED, CAPSTONE = (PROGRAMS / name for name in (
     "02_gradient_accumulation", "00_anatomy", "11_inference", "12_quantisation", "16_capstone"))
-CONFIG = ('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, '
-          '"vocab_size": 300, "max_position_embeddings": 64}')
 OUTPUTS = ("--json", "--trace", "--snapshot")
 
 
@@ -41,13 +39,14 @@ def two_outputs_that_are_one(folder):
             refused([IMAGES, "--quick", "--plan", first, a, second, b], folder, second)
         refused([IMAGES, "--quick", "--steps", "1", "--json", a, f"--benchmark_out={b}"], folder, "overwrite", "--benchmark_out")
     refused([QUANTISED, "--quick", "--save", "q.", "--json", "./q.int4.safetensors"], folder, "--save", "overwrite")
-    apart = attempt([IMAGES, "--quick", "--plan", "--quiet", "--json", "a", "--trace", "sub/a", "--snapshot", "/dev/null"], folder)
+    apart = attempt([IMAGES, "--quick", "--plan", "--quiet", "--json", "a", "--trace", "sub/a", "--snapshot", "/dev/null"],
+                    folder)
     assert apart.code == 0 and {"a", "sub/a"} <= tries.files(folder).keys(), apart.text
 
 
 def an_output_that_is_an_input(folder):
     (folder / "text").write_text("words " * 1000)
-    (folder / "config.json").write_text(CONFIG)
+    (folder / "config.json").write_text(tries.CONFIG)
     for option in OUTPUTS:
         refused([TEXT, "--quick", "--plan", "--text", "text", option, "./text"], folder, "--text", "overwrite")
         refused([TEXT, "--quick", "--plan", "--seq", "8", "--config", "config.json", option, "config.json"], folder, "--config")
@@ -99,7 +98,8 @@ def one_code_for_one_kind(folder):
     """A bad file is bad usage, whichever option names it; so is a model that a variant cannot take."""
     for name, contents in (("empty", b""), ("short", b"abc"), ("noise", bytes(range(256)) * 40), ("header", b"\xff" * 64)):
         (folder / name).write_bytes(contents)
-        for program, option in ((DECODER, "--weights"), (QUANTISED, "--weights"), (QUANTISED, "--quantised"), (DECODER, "--config")):
+        for program, option in ((DECODER, "--weights"), (QUANTISED, "--weights"), (QUANTISED, "--quantised"), (DECODER,
+                                                                                                               "--config")):
             refused([program, "--plan", option, name], folder, name)
     for option in ("--weights", "--config", "--text"):
         refused([DECODER, "--plan", option, "missing"], folder, "missing")
@@ -119,7 +119,8 @@ def two_runs_that_write_one_file(folder):
 
 def main():
     for case in (two_outputs_that_are_one, an_output_that_is_an_input, a_file_that_may_not_be_written,
-                 what_cannot_be_written_is_known_before, readers_take_files_only, one_code_for_one_kind, two_runs_that_write_one_file):
+                 what_cannot_be_written_is_known_before, readers_take_files_only, one_code_for_one_kind,
+                 two_runs_that_write_one_file):
         with tempfile.TemporaryDirectory() as folder:
             case(pathlib.Path(folder))
         print(case.__name__)

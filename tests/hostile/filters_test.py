@@ -17,7 +17,8 @@ def main():
         for chapter in ("00_anatomy", "16_capstone"):
             for pattern in LONG + BAD + SLOW:
                 for words in (["--filter", pattern], [f"--benchmark_filter={pattern}"]):
-                    outcome = tries.refused(tries.attempt([PROGRAMS / chapter, "--quick", *words], folder=folder), words[0].split("=")[0])
+                    outcome = tries.refused(tries.attempt([PROGRAMS / chapter, "--quick", *words], folder=folder),
+                                            words[0].split("=")[0])
                     assert len(outcome.err) < 2100, f"{len(outcome.err)} characters of refusal"
                     assert outcome.resident <= tries.MEMORY, f"{outcome.resident} bytes: {pattern[:40]}"
         for bench in ("bench_attention", "bench_convolution", "bench_features", "bench_kernels"):
@@ -26,7 +27,8 @@ def main():
                 if bench != "bench_attention" and pattern in LONG[1:] + BAD[1:] + SLOW[1:]:
                     continue
                 tries.refused(tries.attempt(words, folder=folder, environment={"OMP_NUM_THREADS": "1"}), "--benchmark_filter")
-        listed = tries.check(tries.attempt([PROGRAMS / "bench_attention", "--benchmark_list_tests=true", "--benchmark_filter=-tiled|fused"],
+        listed = tries.check(tries.attempt([PROGRAMS / "bench_attention", "--benchmark_list_tests=true",
+                                            "--benchmark_filter=-tiled|fused"],
                                            folder=folder, environment={"OMP_NUM_THREADS": "1"}), (0,))
         assert "textbook/512" in listed.out and "tiled" not in listed.out, listed.out
         assert not tries.files(folder), tries.files(folder).keys()

@@ -20,25 +20,37 @@ import tries
 SMALL = [str(n) for n in (1, 1, 2, 2, 3, 4, 5, 7, 8, 12, 16, 33)]
 # Sizes whose plans may take long are for tests/hostile/plan_test.py; these are refused, or as quick as small ones.
 HUGE = ["18446744073709551615", "18446744073709551616", "9223372036854775808", "1" + "0" * 40]
-ODD = ["", "0", "-1", "-9223372036854775808", "+4", "4.5", "1e9", "0x10", "4 ", " 4", "4k", "nan", "inf", "\u0664", "many", "\u4e2d\u6587",
-       "4\u202e", "\x1b]0;title\x07", "\x1b[2J", "4\n", "\t", "a" * 5000, "'", '"', "$(touch here)", "`touch here`", "--", "-", "=", "%s%n",
+ODD = ["", "0", "-1", "-9223372036854775808", "+4", "4.5", "1e9", "0x10", "4 ", " 4", "4k", "nan", "inf", "\u0664", "many",
+       "\u4e2d\u6587",
+       "4\u202e", "\x1b]0;title\x07", "\x1b[2J", "4\n", "\t", "a" * 5000, "'", '"', "$(touch here)",
+       "`touch here`", "--", "-", "=", "%s%n",
        "\udcff\udcfe", "../../..", "/", ".", "none", "auto", "all"]
-SIZES = ["1B", "1KiB", "256KiB", "4MiB", "9MiB", "1GiB", "8GB", "none", "0.5MiB", "99999999999TiB", "1e3MiB", "-1MiB", "MiB", "12parsecs"]
-FILTERS = [".", "^a", "a|b", "(", "[", "*", "(" * 400, "((((.*)*)*)*)*zz", "(a|a)*" * 50, "\\p{L}+", "(?i)ADAM", "(?=x)", "\\1", "a{1000}" * 30,
+SIZES = ["1B", "1KiB", "256KiB", "4MiB", "9MiB", "1GiB", "8GB", "none", "0.5MiB", "99999999999TiB", "1e3MiB", "-1MiB", "MiB",
+         "12parsecs"]
+FILTERS = [".", "^a", "a|b", "(", "[", "*", "(" * 400, "((((.*)*)*)*)*zz", "(a|a)*" * 50, "\\p{L}+", "(?i)ADAM", "(?=x)", "\\1",
+           "a{1000}" * 30,
            "^$", "\\C", "x{2,1}", "[^\\x00-\\x7f]"]
-MLPS = ["mlp", "mlp-small", "mlp:8-4-10", "mlp:64-12-10", "mlp:64-4x3-10", "mlp:0-1-10", "mlp:-1", "mlp:", "mlp:64-4-10,mlp:64-8-10"]
-RESNETS = ["resnet:1-2", "resnet:2-4", "resnet:0-0", "mobilenet:4", "unet:1-2", "two-branch:2", "resnet18", "resnet:1-2-3", "RESNET18"]
+MLPS = ["mlp", "mlp-small", "mlp:8-4-10", "mlp:64-12-10", "mlp:64-4x3-10", "mlp:0-1-10", "mlp:-1", "mlp:",
+        "mlp:64-4-10,mlp:64-8-10"]
+RESNETS = ["resnet:1-2", "resnet:2-4", "resnet:0-0", "mobilenet:4", "unet:1-2", "two-branch:2", "resnet18", "resnet:1-2-3",
+           "RESNET18"]
 LLAMAS = ["llama:1-2-1-8-8", "llama:2-2-2-8-12", "bytes-llama", "llama:1-2-3-8-8", "llama:0-0-0-0-0", "llama-3.2-1b", "gpt:1-1-4"]
-TEXTS = ["gpt:1-1-4", "gpt:2-2-8", "gpt:4-2-16", "bert:1-1-4", "bert:2-2-8", "llama:1-2-1-8-8", "bytes-gpt", "bytes-llama", "gpt2", "bert-base",
+TEXTS = ["gpt:1-1-4", "gpt:2-2-8", "gpt:4-2-16", "bert:1-1-4", "bert:2-2-8", "llama:1-2-1-8-8", "bytes-gpt", "bytes-llama",
+         "gpt2", "bert-base",
          "gpt:0-0-0", "gpt:1-3-4", "GPT:1-1-4", "gpt:1-1", "gpt:1-1-4-5-6", "gpt:1-1-99999999999999999999", "bert:1-1-4 "]
 CARDS = ["t4", "a100-40gb", "h100-sxm", "T4", "H100 SXM", "rtx-9999", "a100", "2xt4", "0xt4", "x"]
+WORDS = ["fp32", "fp16", "bf16", "textbook", "tiled", "fused", "full", "chunked", "adamw8?", "adafactor", "sgd", "master",
+         "stochastic", "stored", "same", "any", "micro-batch", "loss", "lean", "offload", "tp", "zero", "pages"]
 # Options whose value a plan's time grows with, without a limit that makes it a mistake.
-LOOPS = {"--batch", "--memory-steps", "--steps", "--requests", "--batches", "--longest", "--learn", "--tiles", "--seq", "--micro-batch",
+LOOPS = {"--batch", "--memory-steps", "--steps", "--requests", "--batches", "--longest", "--learn", "--tiles", "--seq",
+         "--micro-batch",
          "--input", "--linear", "--devices", "--dp", "--tp", "--pp", "--gpus"}
-BENCHMARK = ["--benchmark_filter=", "--benchmark_filter=-a", "--benchmark_filter=((((.*)*)*)*)*zz", "--benchmark_out=", "--benchmark_out=b.json",
+BENCHMARK = ["--benchmark_filter=", "--benchmark_filter=-a", "--benchmark_filter=((((.*)*)*)*)*zz", "--benchmark_out=",
+             "--benchmark_out=b.json",
              "--benchmark_repetitions=", "--benchmark_repetitions=1000001", "--benchmark_min_time=nan", "--benchmark_nosuch",
              "--benchmark_format=json", "--benchmark_context=a", "--benchmark_context=a=b,c=d", "--benchmark_list_tests=perhaps",
-             "--benchmark_time_unit=h", "--benchmark_v=99999999999", "--benchmark_counters_tabular=x", "--benchmark_color=\x1b[1m"]
+             "--benchmark_time_unit=h", "--benchmark_v=99999999999", "--benchmark_counters_tabular=x",
+              "--benchmark_color=\x1b[1m"]
 
 
 def options_of(program):
@@ -67,9 +79,12 @@ def value_of(draw, name, about):
     if name == "--filter":
         return draw.choice(FILTERS)
     if name in ("--json", "--trace", "--snapshot"):
-        return draw.choice(["out.json", "./out.json", "sub/../out.json", "t", "missing/x", "sub", "link", "given", "/dev/null", "pipe", "/proc/x"])
-    if name in ("--text", "--config", "--weights", "--data", "--quantised") and "file" in about.lower() + " file" * (name == "--config"):
-        return draw.choice(["given", "config.json", "pipe", "sub", "missing", "/dev/zero", "/dev/null", "link", "./given", "/proc/self/mem"])
+        return draw.choice(["out.json", "./out.json", "sub/../out.json", "t", "missing/x", "sub", "link", "given", "/dev/null",
+                            "pipe", "/proc/x"])
+    if name in ("--text", "--config", "--weights", "--data",
+                "--quantised") and "file" in about.lower() + " file" * (name == "--config"):
+        return draw.choice(["given", "config.json", "pipe", "sub", "missing", "/dev/zero", "/dev/null", "link", "./given",
+                            "/proc/self/mem"])
     if name == "--save":
         return draw.choice(["q.", "missing/", "sub/q.", "/proc/"])
     if name == "--checkpoint":
@@ -78,8 +93,7 @@ def value_of(draw, name, about):
         return draw.choice(["1", "2", "4", "8", "4xt4", "2xa100-40gb", "3"])
     if name == "--task":
         return draw.choice(["train", "infer"])
-    words = re.findall(r"\b(?:fp32|fp16|bf16|textbook|tiled|fused|full|chunked|adamw8?|adafactor|sgd|master|stochastic|stored|same|any|micro-batch"
-                       r"|loss|lean|offload|tp|zero|pages)\b", about)
+    words = re.findall(rf"\b(?:{'|'.join(WORDS)})\b", about)
     if name == "--device":
         return draw.choice(["0", "auto", "1"])
     if words and name not in LOOPS:
@@ -123,8 +137,7 @@ def furnish(folder):
     """What options may name."""
     (folder / "sub").mkdir()
     (folder / "given").write_bytes(bytes(range(256)) * 20)
-    (folder / "config.json").write_text('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, '
-                                        '"intermediate_size": 8, "vocab_size": 300, "max_position_embeddings": 64}')
+    (folder / "config.json").write_text(tries.CONFIG)
     (folder / "link").symlink_to("given")
     subprocess.run(["mkfifo", folder / "pipe"], check=True)
 

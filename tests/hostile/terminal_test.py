@@ -10,10 +10,9 @@ import tries
 
 PROGRAMS = pathlib.Path(sys.argv[2]).resolve()
 # OSC 0, 8 and 52, CSI (private, too), BEL, C1's CSI, DEL, what turns text around, what ends a line, and what is no UTF-8.
-HOSTILE = ["\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;AAAA\x07", "\x1b[2J\x1b[?1049h", "\x07\x08", "\x9b31m", "\x7f", "\u202egpj",
+HOSTILE = ["\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;AAAA\x07", "\x1b[2J\x1b[?1049h", "\x07\x08", "\x9b31m",
+           "\x7f", "\u202egpj",
            "\u2066\u2069\u200f", "a\nb\rc", "\udcff\udcfe"]
-CONFIG = ('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, '
-          '"vocab_size": 300, "max_position_embeddings": 64}')
 
 
 def shown(outcome, codes):
@@ -23,8 +22,10 @@ def shown(outcome, codes):
 
 
 def option_values(folder):
-    options = {"00_anatomy": ["--model", "--batch", "--budget", "--workspace", "--device", "--devices", "--steps", "--filter", "--card", "--data"],
-               "11_inference": ["--config", "--weights", "--text", "--precision", "--seq"], "16_capstone": ["--checkpoint", "--optimizer"],
+    options = {"00_anatomy": ["--model", "--batch", "--budget", "--workspace", "--device", "--devices", "--steps", "--filter",
+                              "--card", "--data"],
+               "11_inference": ["--config", "--weights", "--text", "--precision", "--seq"], "16_capstone": ["--checkpoint",
+                                                                                                            "--optimizer"],
                "fit": ["--model", "--config", "--gpu", "--gpus", "--memory", "--without", "--numbers", "--batch"]}
     for program, names in options.items():
         for i, name in enumerate(names):
@@ -46,9 +47,10 @@ def names_that_are_used(folder):
     """Of a model, and so of variants, in the banner, the table, progress, and the commands that fit prints."""
     for i, text in enumerate(HOSTILE):
         name = f"{text}.json".replace("/", "_")
-        (folder / name).write_text(CONFIG)
-        for program, more in (("02_gradient_accumulation", ["--quick", "--plan", "--seq", "8"]), ("11_inference", ["--quick", "--plan", "--seq", "8"]),
-                              ("fit", ["--memory", "8GB", "--seq", "8"]), ("fit", ["--memory", "8GB", "--seq", "8", "--json"]))[i % 2::2]:
+        (folder / name).write_text(tries.CONFIG)
+        chapter, fit = ["--quick", "--plan", "--seq", "8"], ["--memory", "8GB", "--seq", "8"]
+        runs = [("02_gradient_accumulation", chapter), ("11_inference", chapter), ("fit", fit), ("fit", [*fit, "--json"])]
+        for program, more in runs[i % 2::2]:
             outcome = tries.attempt([PROGRAMS / program, "--config", name, *more], folder=folder)
             shown(outcome, (0, 1) if program == "fit" else (0, 64))
         trace = f"{text}.csv".replace("/", "_")
@@ -61,8 +63,9 @@ def names_that_are_used(folder):
 def what_fit_prints_can_be_pasted(folder):
     """Its command names the file so that bash reads the same name back."""
     name = "\x1b[1m it's \\ \u202e.json"
-    (folder / name).write_text(CONFIG)
-    outcome = tries.check(tries.attempt([PROGRAMS / "fit", "--config", name, "--memory", "8GB", "--seq", "8"], folder=folder), (0, 1))
+    (folder / name).write_text(tries.CONFIG)
+    outcome = tries.check(tries.attempt([PROGRAMS / "fit", "--config", name, "--memory", "8GB", "--seq", "8"], folder=folder),
+                          (0, 1))
     command = next(line for line in outcome.out.splitlines() if "--config" in line)
     quoted = command[command.index("$'"):]
     word = quoted[:quoted.index(".json'") + len(".json'")]

@@ -299,7 +299,7 @@ __global__ void sgd_weights_kernel(Weights<T, kForm> weights, const T* gradient,
                  float w[lanes], g[lanes];
                  load_floats<kPacks, lanes>(g, gradient + i * lanes);
                  weights.template load<kPacks, lanes>(w, i * lanes);
-                 each_lane<V>([&](std::size_t k) { w[k] = fmaf(-lr, g[k] * f, w[k]); });
+                 each_lane<V>([&](std::size_t k) { w[k] = sgd_weight(lr, g[k] * f, w[k]); });
                  weights.template store<kPacks, lanes>(w, i * lanes);
                });
 }

@@ -291,6 +291,7 @@ TEST(Fit, PlansFewOfFiftyMillionCombinations) {
                        {"--model llama-3.1-70b --batch 64 --seq 4096 --gpus 8xh100-sxm", 10'000, 2'000},
                        {"--model gpt3-175b --batch 1024 --gpus 1024xh100-sxm", 2'000'000, 2'000},
                        {"--model llama-3.1-70b --batch 720720 --gpu h100-sxm", 2'000'000, 5'000},
+                       {"--model llama-3.1-8b --batch 720720 --seq 128 --gpu h100-sxm", 900'000, 1'000},
                        {"--model llama-3.1-70b --batch 720720 --gpus 1024xh100-sxm", 50'000'000, 2'000}};
   for (const auto& [words, combinations, planned] : all) {
     if (OOMLAB_QUESTIONS < 60 && combinations > 100'000) continue;  // under a sanitizer

@@ -104,22 +104,22 @@ class Training {
     if (const std::string why = refused(work_, base_); !why.empty()) throw UsageError(why);
   }
 
-  Answer answer() {
-    const LeversSearch search(question_, work_);
+  Answer answer(SearchProgress* progress) {
     Answer answer;
     answer.as_is = row_of(base_, "");
     answer.torch_as_is = torch_peak(work_, base_);
+    LeversSearch search(question_, work_, progress);
     answer.combinations = search.count();
-    const auto least = search.least();
-    answer.plans = search.plans();
-    if (!least || !search.fits(*least)) {
-      if (least) answer.closest = row_of(least->levers, capstone::options_of(least->levers));
+    const auto cheapest = search.cheapest();
+    if (!cheapest) {
+      if (const auto closest = search.closest())
+        answer.closest = row_of(closest->levers, capstone::options_of(closest->levers));
+      answer.planned = search.planned();
       return answer;
     }
     if (!answer.as_is.fits)
       if (const auto fewest = search.fewest()) answer.ladder = ladder_to(fewest->levers);
-    const auto cheapest = search.cheapest();
-    answer.plans = search.plans();
+    answer.planned = search.planned();
     answer.cheapest = row_of(cheapest->levers, capstone::options_of(cheapest->levers));
     answer.most = most_of(cheapest->levers);
     answer.elsewhere = other_words(work_, cheapest->levers);
@@ -213,6 +213,8 @@ class Training {
 
 }  // namespace
 
-Answer answer_training(const Question& question) { return Training(question).answer(); }
+Answer answer_training(const Question& question, SearchProgress* progress) {
+  return Training(question).answer(progress);
+}
 
 }  // namespace oomlab::fit

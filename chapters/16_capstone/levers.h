@@ -186,7 +186,7 @@ inline nn::Schedule solved_schedule(const Work& work, const Levers& levers) {
   std::optional<std::uint64_t> least;
   const auto fits = [&](const nn::Schedule& schedule) {
     if (peak_bytes(work, levers, schedule, resident).total() > work.room()) return false;
-    const std::uint64_t flops = nn::step_flops(work.spec, micro_batch, work.seq, schedule, form);
+    const std::uint64_t flops = nn::step_flops_of_each(work.spec, micro_batch, work.seq, schedule, form);
     if (!least || flops < *least) least = flops, best = schedule;
     return true;
   };
@@ -244,16 +244,15 @@ inline double rank_flops(const Work& work, const Levers& levers, const nn::Slice
   const std::size_t micro = micro_batch_of(work, levers);
   nn::TransformerSpec part = work.spec;
   part.layers = 0;
-  const double head = double(nn::step_flops(part, micro, work.seq));
+  const double head = double(nn::step_flops_of_each(part, micro, work.seq));
   part.layers = slice.layers;
-  double layers = double(nn::step_flops(part, micro, work.seq, {}, form)) - head;
+  double layers = double(nn::step_flops_of_each(part, micro, work.seq, {}, form)) - head;
   if (slice.parts > 1 && levers.attention == nn::AttentionForm::tiled) {
-    const nn::LayerFlops of = nn::layer_flops(part, micro, work.seq);
+    const nn::LayerFlops of = nn::layer_flops_of_each(part, micro, work.seq);
     const double linear = double(of.forward) - 2 * double(of.probabilities);
     layers = double(slice.layers) * (3 * linear + (form.keep.layer ? 0 : linear - double(of.last_product)));
   }
-  return double(micro_batches_of(work, levers)) *
-         (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
+  return double(work.batch / levers.ranks.dp) * (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
 }
 
 inline Plan plan_of_ranks(const Work& work, const Levers& levers) {
@@ -281,9 +280,8 @@ inline Plan plan_of(const Work& work, const Levers& levers) {
   if (levers.ranks.ranks() > 1) return plan_of_ranks(work, levers);
   Plan plan{.schedule = schedule_of(work, levers), .peak = {}, .price = {}};
   plan.peak = peak_bytes(work, levers, plan.schedule, resident_bytes(work, levers));
-  plan.price.flops =
-      double(micro_batches_of(work, levers)) *
-      double(nn::step_flops(work.spec, micro_batch_of(work, levers), work.seq, plan.schedule, form_of(levers)));
+  plan.price.flops = double(work.batch) * double(nn::step_flops_of_each(work.spec, micro_batch_of(work, levers),
+                                                                        work.seq, plan.schedule, form_of(levers)));
   if (levers.gradients == GradientLife::sent_to_host) add_offload(work, levers, plan.price);
   return plan;
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <span>
 
+#include "cuda/backend.h"
 #include "memory/bytes.h"
 
 namespace oomlab::data {
@@ -45,6 +46,7 @@ double unigram_entropy(const Text& text) {
 }
 
 std::size_t TokenSamples::targets() const {
+  if (planning()) return count;
   return static_cast<std::size_t>(std::count_if(labels.begin(), labels.end(), [](int label) { return label >= 0; }));
 }
 
@@ -69,6 +71,8 @@ std::uint64_t mix(std::uint64_t x) {
 }  // namespace
 
 TokenSamples TextSampler::samples(std::size_t first, std::size_t count) const {
+  if (planning()) return {{}, {}, count, settings_.seq};  // nobody reads them, and a batch may have any size
+
   const std::size_t seq = settings_.seq, rows = checked_product(count, seq);
   const bool next = settings_.task == TextTask::next_token;
   const std::size_t places = text_.bytes.size() - seq + (next ? 0 : 1);

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "memory/limits.h"
 #include "nn/json_values.h"
 #include "nn/step_walk.h"
 
@@ -20,8 +21,7 @@ namespace oomlab::nn {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t(1) << 20;  // real ones have a few thousand
-constexpr std::size_t kMostLayers = 1'000'000;
-constexpr std::size_t kMostOf = 2'147'483'647;  // of anything else: tokens are int
+constexpr std::size_t kMostOf = 2'147'483'647;            // of anything else: tokens are int
 
 // The keys of a config.json, those of its rotary objects as "rope_scaling.factor".
 class ConfigKeys {

@@ -16,7 +16,7 @@
 namespace oomlab::fit {
 namespace {
 
-constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kMostLayers = 256, kUsualSeq = 2048;
+constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
 
 std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
   std::size_t value = 0;

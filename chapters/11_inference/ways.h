@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "evaluation.h"
+#include "memory/limits.h"
 #include "served.h"
 
 namespace oomlab::inference {
@@ -31,6 +32,11 @@ inline nn::TransformerSpec decoder_of(const Config& config) {
   if (const std::size_t longest = config.options[kLongestRequest]; longest > spec.positions)
     throw UsageError(
         fmt::format("--longest {} is longer than the {} positions of model '{}'", longest, spec.positions, spec.name));
+  if (const std::size_t requests = config.options[kRequests], longest = config.options[kLongestRequest];
+      requests > kMostServedTokens / longest)
+    throw UsageError(
+        fmt::format("--requests {} x --longest {} are more than {} tokens; --longest {} takes up to {} requests",
+                    requests, longest, kMostServedTokens, longest, kMostServedTokens / longest));
   if (config.options[kProcessorLayers] > spec.layers)
     throw UsageError(fmt::format("--processor-layers {}: model '{}' has {} layers", config.options[kProcessorLayers],
                                  spec.name, spec.layers));

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "../04_checkpointing/solver.h"
-#include "../07_multi_gpu/grid.h"
+#include "../07_multi_gpu/layout_rule.h"
 #include "harness/card.h"
 #include "nn/compact_optimizer.h"
 #include "nn/mixed_precision.h"
@@ -64,22 +64,9 @@ inline std::size_t micro_batches_of(const Work& work, const Levers& levers) {
   return work.batch / levers.ranks.dp / micro_batch_of(work, levers);
 }
 
-/// Why several ranks cannot do this; empty when they can.
-inline std::string ranks_refused(const Work& work, const Levers& levers) {
+/// Why several ranks cannot do what one can; empty when they can.
+inline std::string ranks_refused(const Levers& levers) {
   const Layout& l = levers.ranks;
-  const nn::TransformerSpec& spec = work.spec;
-  if (l.zero < 0 || l.zero > 3) return fmt::format("--zero {} is not allowed; write 0 to 3", l.zero);
-  if (l.zero > 0 && l.dp == 1)
-    return fmt::format("--zero {} shares out what the ranks of --dp have in common, and --dp is 1", l.zero);
-  for (const auto& [count, what] : {std::pair(spec.heads, "heads"), std::pair(spec.keys(), "heads of keys and values"),
-                                    std::pair(spec.hidden(), "hidden units")})
-    if (count % l.tp != 0)
-      return fmt::format("--tp {} does not divide the {} {} of model '{}'", l.tp, count, what, spec.name);
-  if (l.pp > spec.layers)
-    return fmt::format("--pp {} is more than the {} layers of model '{}'", l.pp, spec.layers, spec.name);
-  if (l.zero >= 2 && l.pp > 1)
-    return fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", l.zero, l.pp);
-  if (l.ranks() > 1'000'000) return fmt::format("{} ranks are too many; a million are allowed", l.ranks());
   if (l.ranks() == 1) return "";
   if (levers.precision == Arithmetic::fp16)
     return "--precision fp16 is for one rank: its loss scale is not shared; take bf16";
@@ -102,15 +89,11 @@ inline std::string refused(const Work& work, const Levers& levers) {
   if (levers.attention == nn::AttentionForm::fused && spec.depth() > nn::kFusedDepth)
     return fmt::format("--attention fused takes heads of up to {} values; those of model '{}' have {}", nn::kFusedDepth,
                        spec.name, spec.depth());
-  if (work.batch % levers.ranks.dp != 0)
-    return fmt::format("--dp {} does not divide the batch of {}", levers.ranks.dp, work.batch);
+  if (std::string why = multi_gpu::layout_refused(spec, levers.ranks, work.batch, levers.micro_batch); !why.empty())
+    return why;
   const std::size_t share = work.batch / levers.ranks.dp, micro = micro_batch_of(work, levers);
-  if (share == 0 || share % micro != 0)
-    return fmt::format("--micro-batch {} does not divide the {} samples of a rank", micro, share);
   if (levers.recompute > spec.layers)
     return fmt::format("--checkpoint {}: model '{}' has {} layers", levers.recompute, spec.name, spec.layers);
-  if (levers.solved && spec.layers > 256)
-    return fmt::format("--checkpoint solved takes up to 256 layers; model '{}' has {}", spec.name, spec.layers);
 
   const OptimizerForm& optimizer = levers.optimizer;
   if (levers.precision == Arithmetic::fp32 && optimizer.weights != WeightForm::stored)
@@ -121,7 +104,7 @@ inline std::string refused(const Work& work, const Levers& levers) {
     return "--precision fp16 takes --optimizer adamw --weights master, which leave out steps that overflow; take bf16";
   if (optimizer.wide_embeddings && optimizer.rule != UpdateRule::adamw8)
     return "--wide-embeddings is about the moments of --optimizer adamw8";
-  if (std::string why = ranks_refused(work, levers); !why.empty()) return why;
+  if (std::string why = ranks_refused(levers); !why.empty()) return why;
 
   if (levers.gradients == GradientLife::always) return "";
   const std::string once = levers.gradients == GradientLife::used_at_once

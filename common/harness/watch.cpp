@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "memory/bytes.h"
+#include "memory/limits.h"
 #include "memory/text.h"
 
 namespace oomlab {
@@ -142,6 +143,13 @@ void MemoryWatch::round_ended(const Ledger& ledger) {
 
 void MemoryWatch::start_step(const Ledger& ledger) noexcept {
   step_ = {.peak_allocated = ledger.live_bytes(), .at_peak = ledger.live_by_category()};
+}
+
+void MemoryWatch::rounds_left_out(const Ledger& ledger, std::size_t rounds) {
+  detector_.rounds_left_out(ledger, rounds);
+  if (loops_ > 1 || series_.empty()) return;
+  const StepMemory last = series_.back();
+  series_.resize(std::min(series_.size() + rounds, std::max(series_.size(), kMostSteps)), last);
 }
 
 void MemoryWatch::loop_ended(const Ledger& ledger, bool cut_short) noexcept {

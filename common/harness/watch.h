@@ -52,6 +52,8 @@ class MemoryWatch final : public LedgerObserver {
   void loop_began(const Ledger& ledger, std::string_view name) override;
   void round_ended(const Ledger& ledger) override;
   void loop_ended(const Ledger& ledger, bool cut_short) noexcept override;
+  void rounds_left_out(const Ledger& ledger, std::size_t rounds) override;
+  bool follows_all() const noexcept override { return line_ != nullptr; }
 
  private:
   void start_step(const Ledger& ledger) noexcept;

@@ -300,7 +300,9 @@ TEST(Layouts, WhatDoesNotFitIsOneLine) {
   const nn::TransformerSpec spec = nn::parse_transformer("gpt:4-8-64");
   for (const auto& [layout, batch, micro_batch, word] :
        {std::tuple(Layout{.tp = 3}, 8, 1, "--tp 3"), std::tuple(Layout{.pp = 5}, 8, 1, "--pp 5"),
-        std::tuple(Layout{.dp = 3}, 8, 1, "--batch 8"), std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4"),
+        std::tuple(Layout{.dp = 3}, 8, 1, "--dp 3"), std::tuple(Layout{.dp = 2}, 8, 3, "--micro-batch 3"),
+        std::tuple(Layout{.dp = 1, .zero = 3}, 8, 1, "--zero 3"),
+        std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4"),
         std::tuple(Layout{.dp = 2, .pp = 2, .zero = 2}, 8, 4, "--zero 2")})
     try {
       check_layout(layout, spec, std::size_t(batch), std::size_t(micro_batch));
@@ -309,6 +311,28 @@ TEST(Layouts, WhatDoesNotFitIsOneLine) {
       EXPECT_NE(std::string::npos, std::string(error.what()).find(word)) << error.what();
       EXPECT_EQ(std::string::npos, std::string(error.what()).find('\n'));
     }
+}
+
+// Nobody asked for the rows that a table has by default: what a model cannot have of them is left out.
+TEST(Layouts, ThatNobodyAskedForAreLeftOut) {
+  Config config;
+  config.model = "qwen2.5-7b", config.batch = 128, config.devices = 8;
+  config.options.set(train::kMicroBatch, std::size_t(1));
+  std::map<std::string, std::string> refused;
+  for (const NamedLayout& row : rows_of(config, nn::parse_transformer(config.model)))
+    if (!row.refused.empty()) refused[row.name] = row.refused;
+  EXPECT_EQ(refused, (std::map<std::string, std::string>{
+                         {"tensor parallel x 8", "--tp 8 does not divide the 28 heads of model 'qwen2.5-7b'"}}));
+  const Variant row = left_out({.name = "tensor parallel x 8", .layout = {}, .refused = "--tp 8 does not"}, 128);
+  try {
+    Ledger ledger;
+    CudaResource memory;
+    Context context(memory, ledger);
+    (void)row.make(context, 128);
+    ADD_FAILURE();
+  } catch (const VariantSkipped& why) {
+    EXPECT_STREQ(why.what(), "tp 8 does not");
+  }
 }
 
 }  // namespace

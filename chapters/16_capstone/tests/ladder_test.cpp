@@ -2,9 +2,12 @@
 // of cards.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <random>
 #include <set>
 #include <string>
 
@@ -58,6 +61,45 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   levers.attention = nn::AttentionForm::tiled;
   EXPECT_LT(plan_of(work, levers).price.flops, part);
   EXPECT_GT(plan_of(work, levers).price.flops, 0.8 * part);
+}
+
+// ------------------------------------------------------------------------------------------------------- layouts
+
+// What chapter 07 and this one say of a layout that the command line asks for; empty: it runs.
+template <class Ask>
+std::string refusal(Ask ask) {
+  try {
+    ask();
+    return "";
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
+TEST(Layouts, AreRefusedWithTheWordsOfChapter07) {
+  std::mt19937 random(7);
+  const auto one_of = [&](std::initializer_list<std::size_t> values) {
+    return values.begin()[std::uniform_int_distribution<std::size_t>(0, values.size() - 1)(random)];
+  };
+  std::map<std::string, int> seen;  // by the first word
+  for (int i = 0; i < 500; ++i) {
+    Config config;
+    config.model = std::array{"gpt:4-4-32", "gpt:5-8-64", "llama:4-8-2-128-344", "bert:3-6-48"}[i % 4];
+    config.batch = one_of({1, 2, 6, 8, 12, 64});
+    config.options.set(train::kSeq, std::size_t(16));
+    config.options.set(train::kMicroBatch, one_of({1, 1, 2, 3, 4}));
+    config.options.set(multi_gpu::kTp, one_of({1, 1, 2, 3, 4, 8, 16}));
+    config.options.set(multi_gpu::kPp, one_of({1, 1, 2, 3, 5}));
+    config.options.set(multi_gpu::kDp, one_of({1, 1, 2, 3, 4, 8}));
+    config.options.set(multi_gpu::kZero, one_of({0, 0, 1, 2, 3}));
+    config.devices_given = i % 8 == 7, config.devices = 4;
+    const nn::TransformerSpec spec = train::transformer_of(config);
+    const std::string there = refusal([&] { (void)multi_gpu::rows_of(config, spec); });
+    EXPECT_EQ(refusal([&] { (void)rows_of(config); }), there) << config.model;
+    ++seen[there.substr(0, there.find(' '))];
+  }
+  for (const char* word : {"", "--tp", "--pp", "--dp", "--zero", "--micro-batch"})
+    EXPECT_GT(seen[word], 10) << "'" << word << "'";
 }
 
 // ------------------------------------------------------------------------------------------------------- ladder

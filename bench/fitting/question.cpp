@@ -10,6 +10,7 @@
 
 #include "harness/chapter.h"
 #include "memory/bytes.h"
+#include "memory/limits.h"
 #include "memory/text.h"
 #include "nn/model_config.h"
 

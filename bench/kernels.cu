@@ -235,7 +235,7 @@ int run(const Options& options) {
     Measured m = measure(fixture, pair, options.rounds);
     if (options.check > 0 && !m.ratio)
       return usage("--check compares with loops by hand, which only the host build has");
-    for (int again = 0; again < 2 && m.ratio && *m.ratio < options.check; ++again) {
+    for (int again = 0; again < 2 && m.ratio && options.check > *m.ratio; ++again) {
       const Measured other = measure(fixture, pair, options.rounds);
       if (*other.ratio > *m.ratio) m = other;
     }

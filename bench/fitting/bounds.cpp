@@ -171,7 +171,8 @@ const ByCategory& Bounds::state_of_one(const Work& work, const Levers& levers) {
 double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const {
   Plan plan{.schedule = {}, .peak = state, .price = {.flops = flops * kRoundedDown}};
   if (levers.gradients == nn::GradientLife::sent_to_host) capstone::add_offload(work, levers, plan.price);
-  return capstone::least_seconds(card_, levers, plan).value_or(kNever);
+  if (plan.price.pinned_bytes > question_.room.host) return kNever;
+  return capstone::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s).value_or(kNever);
 }
 
 double Bounds::seconds_of_segments(const Work& work, const Levers& levers) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../../chapters/16_capstone/levers.h"
+#include "question.h"
 
 namespace oomlab::fit {
 
@@ -26,14 +27,14 @@ using capstone::Levers, capstone::Plan, capstone::Work;
 enum class Checkpoints { none, segments, solved };
 
 struct Bound {
-  double seconds = 0;     ///< infinite: cannot be, in this room or on this card
+  double seconds = 0;     ///< infinite: cannot be, in this room, on this card, or with this much host memory
   std::size_t bytes = 0;  ///< of the rank that needs most
 };
 
 /// Keeps what it has computed: not thread-safe.
 class Bounds {
  public:
-  Bounds(const Card& card, const nn::TransformerSpec& spec, std::size_t seq) : card_(card), spec_(spec), seq_(seq) {}
+  explicit Bounds(const Question& question) : question_(question), spec_(question.spec), seq_(question.seq) {}
 
   /// Of levers with any of these micro-batches, ascending, each of which divides a rank's share. What the levers say of
   /// micro-batches and of the length of segments does not count. Throws std::length_error.
@@ -57,7 +58,7 @@ class Bounds {
   const ByCategory& state_of_one(const Work& work, const Levers& levers);
   double seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const;
 
-  const Card& card_;
+  const Question& question_;
   const nn::TransformerSpec& spec_;
   std::size_t seq_;
   std::unordered_map<std::uint64_t, LayerBytes> layers_;

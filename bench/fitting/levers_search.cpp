@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "harness/chapter.h"
+
 namespace oomlab::fit {
 namespace {
 
@@ -24,6 +26,11 @@ bool splits(const nn::TransformerSpec& spec, std::size_t tp) {
 }
 
 }  // namespace
+
+Work work_for(const Question& question, std::size_t ranks) {
+  const std::size_t budget = question.room.budget(ranks);
+  return {question.spec, question.batch, question.seq, budget, round_to_granule(default_workspace(budget))};
+}
 
 Levers step_as_it_is(const Question& question) {
   Levers levers;
@@ -68,12 +75,13 @@ std::size_t changes_between(const Levers& a, const Levers& b) {
          std::size_t(a.ranks.zero != b.ranks.zero);
 }
 
-LeversSearch::LeversSearch(const Question& question, const Work& work, SearchProgress* progress)
+LeversSearch::LeversSearch(const Question& question, SearchProgress* progress)
     : question_(question),
-      work_(work),
+      one_(work_for(question, 1)),
+      several_(work_for(question, 2)),
       progress_(progress),
       base_(step_as_it_is(question)),
-      bounds_(*question.card, work_.spec, work_.seq) {
+      bounds_(question) {
   for (const AttentionForm attention : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
     for (const LossForm loss : {LossForm::full, LossForm::chunked})
       for (const bool lean : {false, true})
@@ -90,7 +98,7 @@ LeversSearch::LeversSearch(const Question& question, const Work& work, SearchPro
             if (!allowed(question, head)) continue;
             for (const capstone::Layout& ranks : grids) {
               head.ranks = ranks;
-              if (allowed(question, head) && refused(work_, head).empty()) add(head);
+              if (allowed(question, head) && refused(work_of(head), head).empty()) add(head);
             }
           }
 }
@@ -98,9 +106,9 @@ LeversSearch::LeversSearch(const Question& question, const Work& work, SearchPro
 std::vector<capstone::Layout> LeversSearch::layouts() const {
   std::vector<capstone::Layout> all;
   for (std::size_t tp = 1; tp <= question_.gpus; ++tp) {
-    if (!splits(work_.spec, tp)) continue;
-    for (const std::size_t dp : divisors(work_.batch))
-      for (std::size_t pp = 1; pp <= work_.spec.layers && tp * dp * pp <= question_.gpus; ++pp)
+    if (!splits(one_.spec, tp)) continue;
+    for (const std::size_t dp : divisors(one_.batch))
+      for (std::size_t pp = 1; pp <= one_.spec.layers && tp * dp * pp <= question_.gpus; ++pp)
         for (int zero = 0; zero <= (dp == 1 ? 0 : pp > 1 ? 1 : 3); ++zero)
           all.push_back({.tp = tp, .dp = dp, .pp = pp, .zero = zero});
   }
@@ -114,7 +122,7 @@ const std::vector<std::uint8_t>& LeversSearch::forms_of(const Levers& head) {
   forms.emplace();
   for (std::size_t f = 0; f < forms_.size(); ++f) {
     const Levers levers = levers_of({head, 0}, forms_[f]);
-    if (allowed(question_, levers) && refused(work_, levers).empty()) forms->push_back(std::uint8_t(f));
+    if (allowed(question_, levers) && refused(work_of(levers), levers).empty()) forms->push_back(std::uint8_t(f));
   }
   return *forms;
 }
@@ -136,14 +144,14 @@ std::span<const std::size_t> LeversSearch::micros_of(std::size_t share, bool par
 
 Bound LeversSearch::bound_of(const Levers& levers, Checkpoints checkpoints, std::span<const std::size_t> micros) {
   try {
-    return bounds_.of(work_, levers, checkpoints, micros);
+    return bounds_.of(work_of(levers), levers, checkpoints, micros);
   } catch (const std::length_error&) {
     return {kNever, SIZE_MAX};  // beyond 64 bits: nothing has room for it
   }
 }
 
 void LeversSearch::add(const Levers& head) {
-  const std::size_t share = work_.batch / head.ranks.dp;
+  const std::size_t share = one_.batch / head.ranks.dp;
   heads_.push_back({head, share});
   for (const bool parts : {true, false}) {
     const std::span<const std::size_t> micros = micros_of(share, parts);
@@ -151,11 +159,11 @@ void LeversSearch::add(const Levers& head) {
     Levers smallest = head;
     smallest.micro_batch = parts ? micros.front() : 0;
     // One that divides the share is like any other.
-    if (!allowed(question_, smallest) || !refused(work_, smallest).empty()) continue;
+    if (!allowed(question_, smallest) || !refused(work_of(smallest), smallest).empty()) continue;
     for (const std::uint8_t f : forms_of(head)) {
       const Checkpoints checkpoints = forms_[f].checkpoints;
       const bool each_length = checkpoints == Checkpoints::segments && head.ranks.ranks() == 1;
-      count_ += micros.size() * (each_length ? work_.spec.layers : 1);
+      count_ += micros.size() * (each_length ? one_.spec.layers : 1);
       const Levers levers = levers_of({smallest, share}, forms_[f]);
       const Bound bound = bound_of(levers, checkpoints, micros);
       if (progress_) progress_->at(count_, planned_);
@@ -173,9 +181,9 @@ std::optional<Candidate> LeversSearch::plan(const Levers& levers) {
   ++planned_;
   if (progress_) progress_->at(count_, planned_);
   try {
-    Plan plan = plan_of(work_, levers);
-    const auto seconds = capstone::least_seconds(*question_.card, levers, plan);
-    if (!seconds) return std::nullopt;
+    Plan plan = plan_of(work_of(levers), levers);
+    const auto seconds = capstone::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s);
+    if (!seconds || plan.price.pinned_bytes > question_.room.host) return std::nullopt;
     return Candidate{levers, std::move(plan), *seconds, changes_between(base_, levers), {}};
   } catch (const std::length_error&) {
     return std::nullopt;
@@ -191,10 +199,10 @@ void LeversSearch::open(const Family& family, const Hopeless& hopeless, const Fo
     levers.micro_batch = family.parts ? micro : 0;
     const Bound bound = bound_of(levers, form.checkpoints, {&micro, 1});
     if (hopeless(bound.seconds, bound.bytes)) continue;
-    for (std::size_t n = 1; n <= (each_length ? work_.spec.layers : 1); ++n) {
+    for (std::size_t n = 1; n <= (each_length ? one_.spec.layers : 1); ++n) {
       if (each_length) levers.recompute = n;
       // Longer segments compute no less again.
-      if (n > 1 && hopeless(bounds_.seconds_of_segments(work_, levers), bound.bytes)) break;
+      if (n > 1 && hopeless(bounds_.seconds_of_segments(work_of(levers), levers), bound.bytes)) break;
       auto candidate = plan(levers);
       if (!candidate) continue;
       candidate->place = {family.head, micro, family.form, n};
@@ -210,16 +218,17 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
   const auto key_of = [=](const auto& x) { return key(x.seconds, x.changes); };
   std::vector<const Family*> order;
   for (const Family& family : families_)
-    if (family.bytes <= work_.room() && family.seconds < kNever) order.push_back(&family);
+    if (family.bytes <= work_of(heads_[family.head].levers).room() && family.seconds < kNever) order.push_back(&family);
   std::ranges::stable_sort(order, {}, [=](const Family* f) { return key_of(*f); });
   std::optional<Candidate> best;
   const auto worse = [&](double seconds, std::size_t changes) { return best && key(seconds, changes) > key_of(*best); };
   for (const Family* family : order) {
     if (worse(family->seconds, family->changes)) break;  // and so are all after it
+    const std::size_t room = work_of(heads_[family->head].levers).room();
     open(
         *family,
         [&](double seconds, std::size_t bytes) {
-          return bytes > work_.room() || seconds == kNever || worse(seconds, family->changes);
+          return bytes > room || seconds == kNever || worse(seconds, family->changes);
         },
         [&](Candidate& c) {
           const auto rank_of = [&](const Candidate& x) { return std::tuple(key_of(x), x.peak(), x.place); };

@@ -17,6 +17,8 @@ namespace oomlab::fit {
 
 using nn::AttentionForm, nn::GradientLife, nn::LossForm, nn::UpdateRule, nn::WeightForm;
 
+/// What is trained, on so many of the cards that there are: one alone has no buffers between ranks.
+Work work_for(const Question& question, std::size_t ranks);
 /// The textbook's step, on all cards that the batch can be shared among; in the precision that is asked for.
 Levers step_as_it_is(const Question& question);
 /// Whether `question` allows a combination: its precision, numbers, and levers.
@@ -35,7 +37,7 @@ struct Candidate {
 
 class LeversSearch {
  public:
-  LeversSearch(const Question& question, const Work& work, SearchProgress* progress = nullptr);
+  explicit LeversSearch(const Question& question, SearchProgress* progress = nullptr);
 
   /// The least bound on time of all that fit; of equals the fewest changes, then the least peak, then the first.
   std::optional<Candidate> cheapest() { return first_that_fits(false); }
@@ -78,14 +80,15 @@ class LeversSearch {
   std::span<const std::size_t> micros_of(std::size_t share, bool parts);
   Levers levers_of(const Head& head, const Form& form) const;
   Bound bound_of(const Levers& levers, Checkpoints checkpoints, std::span<const std::size_t> micros);
-  bool fits(const Candidate& candidate) const { return candidate.peak() <= work_.room(); }
+  const Work& work_of(const Levers& levers) const { return levers.ranks.ranks() > 1 ? several_ : one_; }
+  bool fits(const Candidate& candidate) const { return candidate.peak() <= work_of(candidate.levers).room(); }
   std::optional<Candidate> first_that_fits(bool changes_first);
   // All of a family, but what `hopeless` says of bounds.
   void open(const Family& family, const Hopeless& hopeless, const Found& found);
   std::optional<Candidate> plan(const Levers& levers);
 
   const Question& question_;
-  Work work_;
+  Work one_, several_;  // on one card, on several
   SearchProgress* progress_;
   Levers base_;
   Bounds bounds_;

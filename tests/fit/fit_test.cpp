@@ -38,8 +38,6 @@ Question asked(const std::string& words) {
   return parse_question(arguments).value();
 }
 
-Work work_of(const Question& q) { return {q.spec, q.batch, q.seq, q.room.budget(), q.room.workspace}; }
-
 // What a program reads from the words of a command: the levers by chapter 16's own reader.
 struct Read {
   Levers levers;
@@ -95,7 +93,7 @@ std::string any_question(Random& random, bool small) {
   else
     words += random.one_of({" --gpu t4", " --gpu rtx3060", " --gpu h100-pcie", " --gpu v100-32"});
   if (small)
-    words += " --context 0 --nccl 0 --memory " + std::to_string(random.from(200, 4000)) + "KB";
+    words += " --context 0 --nccl 0 --reserve 0 --memory " + std::to_string(random.from(200, 4000)) + "KB";
   else
     words += random.one_of({"", " --memory 3GB", " --memory 700MB", " --memory 9GB", " --memory 40GB"});
   return words +
@@ -124,12 +122,14 @@ TEST(Fit, SaysWhatItsCommandsNeedAndCost) {
     if (answer.closest) rows.push_back(*answer.closest);
     for (const Row& row : rows) {
       const auto [levers, work] = read_command(row.command);
-      EXPECT_EQ(work.budget, question.room.budget());
+      EXPECT_EQ(row.cards, levers.ranks.ranks()) << row.command;
+      EXPECT_EQ(work.budget, question.room.budget(row.cards)) << row.command;
+      EXPECT_EQ(row.left, work.room()) << row.command;
       const Plan plan = plan_of(work, levers);
       EXPECT_EQ(plan.peak, row.peak) << row.command;
-      EXPECT_EQ(least_seconds(*question.card, levers, plan), row.seconds) << row.command;
+      EXPECT_EQ(least_seconds(*question.card, levers, plan, question.host_gb_per_s), row.seconds) << row.command;
       EXPECT_EQ(plan.price.pinned_bytes, row.host_bytes) << row.command;
-      EXPECT_EQ(row.fits, row.seconds && plan.peak.total() <= question.room.left()) << row.command;
+      EXPECT_EQ(row.fits, row.seconds && plan.peak.total() <= row.left) << row.command;
       EXPECT_EQ(row.changes, changes_between(step_as_it_is(question), levers)) << row.command;
       if (row.numbers != "as asked for") {
         EXPECT_EQ(row.numbers, capstone::words_of(capstone::numbers_of(work, levers)));
@@ -164,7 +164,8 @@ void every_combination(const Question& q, F f) {
                     for (std::size_t micro = 0; micro < q.batch; ++micro) {
                       Levers l{.precision = precision, .micro_batch = micro, .optimizer = {rule, weights, wide}};
                       l.gradients = life, l.ranks = {.tp = tp, .dp = dp, .pp = pp, .zero = zero};
-                      if (micro == q.batch / dp || !refused(work_of(q), l).empty()) continue;  // that is 0, too
+                      if (micro == q.batch / dp || !refused(work_for(q, l.ranks.ranks()), l).empty())
+                        continue;  // that is 0, too
                       for (std::size_t checkpoint = 0; checkpoint <= q.spec.layers + 1; ++checkpoint)
                         for (const auto attention :
                              {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
@@ -179,7 +180,8 @@ void every_combination(const Question& q, F f) {
 
 bool keeps_numbers(const Question& q, const Levers& l) {
   if (q.numbers == Numbers::any) return true;
-  if (q.numbers == Numbers::same) return capstone::numbers_of(work_of(q), l).kind != Agreement::Kind::differs_by_design;
+  if (q.numbers == Numbers::same)
+    return capstone::numbers_of(work_for(q, l.ranks.ranks()), l).kind != Agreement::Kind::differs_by_design;
   return (l.optimizer.rule == UpdateRule::adamw || l.optimizer.rule == UpdateRule::adamw8) &&
          (l.precision == Arithmetic::fp32 || l.optimizer.weights != WeightForm::stored);
 }
@@ -188,16 +190,17 @@ void expect_nothing_better(const std::string& words) {
   SCOPED_TRACE(words);
   const Question q = asked(words);
   const Answer answer = answer_training(q);
-  const Work work = work_of(q);
+  const Work one = work_for(q, 1), several = work_for(q, 2);
   const Levers base = step_as_it_is(q);
   std::size_t fit = 0, least = SIZE_MAX, all = 0;
   std::tuple<double, std::size_t, std::size_t> cheapest{HUGE_VAL, 0, 0};       // seconds, changes, peak
   std::tuple<std::size_t, double, std::size_t> fewest{SIZE_MAX, HUGE_VAL, 0};  // changes, seconds, peak
   every_combination(q, [&](const Levers& l) {
+    const Work& work = l.ranks.ranks() > 1 ? several : one;
     if (!keeps_numbers(q, l) || !refused(work, l).empty()) return;
     ++all;
     const Plan plan = plan_of(work, l);
-    const auto seconds = least_seconds(*q.card, l, plan);
+    const auto seconds = least_seconds(*q.card, l, plan, q.host_gb_per_s);
     if (!seconds) return;
     least = std::min(least, plan.peak.total());
     if (plan.peak.total() > work.room()) return;
@@ -246,7 +249,7 @@ TEST(Fit, NothingThatRunsIsCheaperAndFits) {
   std::size_t spaces_left = std::min<std::size_t>(std::size(spaces), OOMLAB_ROUNDS * 2);
   for (const char* words : spaces) {
     if (spaces_left-- == 0 || HasFailure()) return;
-    expect_nothing_better(std::string(words) + " --context 0 --nccl 0");
+    expect_nothing_better(std::string(words) + " --context 0 --reserve 0 --nccl 9KB");
   }
 }
 
@@ -260,7 +263,7 @@ TEST(Fit, TheMostThatFitsIsTheMost) {
     ASSERT_TRUE(answer.most);
     Levers levers = read_command(answer.cheapest->command).levers;
     const auto fits = [&](const Work& work, const Levers& l) { return plan_of(work, l).peak.total() <= work.room(); };
-    Work work = work_of(q);
+    Work work = work_for(q, levers.ranks.ranks());
     work.seq = answer.most->seq;
     EXPECT_TRUE(fits(work, levers));
     if (++work.seq <= q.spec.positions) {

@@ -32,6 +32,34 @@ TEST(Price, OfAnOffloadIsWhatTheProcessorMoves) {
   }
 }
 
+// What chapter 13's loop reads and writes: an update of the processor is not free, and never hides behind the backward
+// pass as a whole.
+TEST(Price, OfAnOffloadHasTheProcessorsUpdate) {
+  const Card& card = *find_card("rtx-3060");
+  EXPECT_EQ(host_gb_per_s(card), kDesktopGbPerS);
+  for (const char* server : {"t4", "v100-16gb", "a10", "a100-80gb", "rtx-a6000", "l40s", "h100-sxm", "b200"})
+    EXPECT_EQ(host_gb_per_s(*find_card(server)), kServerGbPerS) << server;
+  EXPECT_EQ(update_bytes(2), 28);
+  EXPECT_EQ(update_bytes(4), 32);
+  const Work work{nn::parse_transformer("llama-3.2-1b"), 1, 2048};
+  Levers levers{.precision = Arithmetic::bf16, .attention = nn::AttentionForm::tiled};
+  levers.optimizer.weights = WeightForm::master;
+  const double on_card = least_seconds(card, levers, plan_of(work, levers)).value();
+  levers.gradients = GradientLife::sent_to_host;
+  const Plan plan = plan_of(work, levers);
+  const double host = 28 * double(work.spec.parameters()) / 102.4e9;
+  EXPECT_DOUBLE_EQ(plan.price.update.bytes, 28 * double(work.spec.parameters()));
+  EXPECT_GT(plan.price.update.forward_flops, 0.3 * plan.price.flops);
+  EXPECT_LT(plan.price.update.forward_flops, 0.4 * plan.price.flops);
+  // The token table's gradients are there when all is computed.
+  const double token = double(work.spec.vocabulary * work.spec.width);
+  EXPECT_NEAR(*least_seconds(card, levers, plan), on_card + token * (28 / 102.4e9 + 4 / 63e9), 1e-6);
+  // With slow memory all of it counts, but for what the forward pass takes before it.
+  const double slow = least_seconds(card, levers, plan, 10.0).value();
+  EXPECT_GT(slow, host * 10.24);
+  EXPECT_NEAR(slow, host * 10.24 + plan.price.update.forward_flops / (card.fp16_tflops * 1e12), 1e-6);
+}
+
 TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   const Card& card = *find_card("a100-80gb");
   const Work work{nn::parse_transformer("bert-large"), 8, 128};

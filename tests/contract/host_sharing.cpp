@@ -145,7 +145,7 @@ TEST_F(Sharing, AWaitForAnotherProcessHasAnEnd) {
     while (stage->load() != 2) usleep(100);
     return 0;  // with the mutex: it is robust
   });
-  EXPECT_TRUE(soon([&] { return stage->load() == 1; }, std::chrono::seconds(60)));
+  EXPECT_TRUE(comes_true([&] { return stage->load() == 1; }));
   void* more = nullptr;
   EXPECT_EQ(cudaMalloc(&more, MiB), cudaErrorInitializationError);
   EXPECT_NE(std::string(cudaGetErrorString(cudaGetLastError())).find("is one stopped?"), std::string::npos);
@@ -178,7 +178,7 @@ TEST_F(Sharing, AskingWhatIsFreeReadsNothing) {
       while (stage->load() < 100) usleep(100);
       return 0;
     }));
-  ASSERT_TRUE(soon([&] { return stage->load() == 4; }, std::chrono::seconds(60)));
+  ASSERT_TRUE(comes_true([&] { return stage->load() == 4; }));
   host::configure(machine());
   EXPECT_EQ(free_bytes(), 4 * MiB);
   const long before = reads();

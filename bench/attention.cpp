@@ -48,8 +48,10 @@ double once(Bench& bench, nn::AttentionForm form, const nn::AttentionShape& shap
 
 void add_benchmarks(Bench& bench, double product_speed) {
   for (const nn::AttentionForm form : {nn::AttentionForm::textbook, nn::AttentionForm::tiled, nn::AttentionForm::fused})
-    for (const std::size_t seq : {512u, 1024u, 2048u})
-      benchmark::RegisterBenchmark((std::string(name_of(form)) + "/" + std::to_string(seq)).c_str(),
+    for (const std::size_t seq : {512u, 1024u, 2048u}) {
+      const std::string name = std::string(name_of(form)) + "/" + std::to_string(seq);
+      if (!bench.selection.has(name)) continue;
+      benchmark::RegisterBenchmark(name.c_str(),
                                    [&bench, form, seq, product_speed](benchmark::State& state) {
                                      const nn::AttentionShape shape{1, seq, kHeads, kWidth, true};
                                      double seconds = 0;
@@ -67,6 +69,7 @@ void add_benchmarks(Bench& bench, double product_speed) {
                                    })
           ->UseManualTime()
           ->Unit(benchmark::kMillisecond);
+    }
 }
 
 }  // namespace

@@ -9,9 +9,10 @@
 // the larger one says what bounds it. "columns" is the workspace in bytes; "forward_ms", "weight_ms" and "input_ms" are
 // the three parts of the time.
 //
-// A tile's columns are in the cache of the core that wrote them. The product of the weight's gradient shares out columns
-// of the matrix, not rows, so each thread reads what the other ones wrote: cheap where cores share a cache, and slower than
-// the whole matrix from memory where they do not (a virtual machine may move between the two from minute to minute).
+// A tile's columns are in the cache of the core that wrote them. The product of the weight's gradient shares out
+// columns of the matrix, not rows, so each thread reads what the other ones wrote: cheap where cores share a cache, and
+// slower than the whole matrix from memory where they do not (a virtual machine may move between the two from minute to
+// minute).
 
 #include <benchmark/benchmark.h>
 
@@ -37,9 +38,11 @@ constexpr Case kCases[] = {{"stem_7x7/224", 2, 224, 3, 64, 7, 2},
 void add_benchmarks(Bench& bench, double flops_per_second, double bytes_per_second) {
   using nn::ConvolutionWay;
   for (const ConvolutionWay way : {ConvolutionWay::im2col, ConvolutionWay::tiled, ConvolutionWay::direct})
-    for (const Case& c : kCases)
+    for (const Case& c : kCases) {
+      const std::string name = std::string(nn::name_of(way)) + "/" + c.name;
+      if (!bench.selection.has(name)) continue;
       benchmark::RegisterBenchmark(
-          (std::string(nn::name_of(way)) + "/" + c.name).c_str(),
+          name.c_str(),
           [&bench, way, c, flops_per_second, bytes_per_second](benchmark::State& state) {
             const nn::ConvolutionShape shape =
                 nn::convolution_shape(c.batch, c.side, c.side, c.in, c.out, c.kernel, c.stride, c.kernel / 2);
@@ -77,6 +80,7 @@ void add_benchmarks(Bench& bench, double flops_per_second, double bytes_per_seco
           })
           ->UseManualTime()
           ->Unit(benchmark::kMillisecond);
+    }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ import dataclasses
 import fractions
 import math
 import re
+import typing
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 # Every framework that is read here counts in powers of two, also those that write GB.
@@ -19,6 +20,10 @@ CONTEXT = GIB // 2
 OTHERS_SHARE = fractions.Fraction(1, 10)
 # Where others hold more than this process does, pieces that are a smaller share of the card than this are not the cause.
 LITTLE_CACHED = fractions.Fraction(1, 20)
+# Pieces that are together a smaller share of the card than this do not make it full, whoever holds the rest. An allocator that
+# takes segments of 2 and 20 MiB has some of each left over in every program; with as little as that in one piece, the card would
+# be full again with the next activation. 1/200 is 40 MiB of 8 GiB and 400 MiB of 80.
+PIECES_SHARE = fractions.Fraction(1, 200)
 # Where the allocator's cache is not printed, so much has to be live before live tensors are said to fill the card.
 LIVE_SHARE = fractions.Fraction(3, 4)
 # A remainder of a full card that a driver, which hands out pages of 2 MiB, need not be able to give away.
@@ -30,6 +35,8 @@ IN_USE_AT_START = fractions.Fraction(1, 8)
 UNLISTED = 256 * MIB
 # Where a driver does not tell what a process uses, and where there is no limit, PyTorch prints 17179869184.00 GiB.
 UNKNOWN = 2**63
+# No memory is as large as this: digits that say so were put there by something else.
+TOO_LARGE = 2**80
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +91,7 @@ def exact(count):
 
 
 # Digits, with what languages put between groups of three and before decimals.
-NUMBER = r"\d+(?:[.,'\u00a0\u202f]\d+)*"
+NUMBER = r"\d{1,20}(?:[.,'\u00a0\u202f]\d{1,20}){0,7}"
 
 
 def read_number(text, whole):
@@ -110,14 +117,16 @@ def read_number(text, whole):
 
 def read_size(number, unit):
     """A Size of a printed number and its unit ("GiB", "MB", "G", "bytes", "kB"); None where they make none."""
-    letter = unit.lower().removesuffix("ytes").removesuffix("yte").removesuffix("b").removesuffix("i")
-    if letter not in UNITS:
+    unit = re.fullmatch(r"(bytes?|[kmgtp]?)(?:i?b)?", unit.lower())
+    if not unit:
         return None
-    factor = UNITS[letter]
+    factor = UNITS[unit[1][:1].replace("b", "")]
     read = read_number(number, whole=factor == 1)
     if read is None:
         return None
     value, decimals = read
+    if value * factor >= TOO_LARGE:
+        return None
     half = fractions.Fraction(factor, 2 * 10**decimals) if factor > 1 else fractions.Fraction(0)
     return Size(value * factor, half, factor)
 
@@ -147,9 +156,9 @@ class Message:
     figures: dict = dataclasses.field(default_factory=dict)
     processes: list = dataclasses.field(default_factory=list)  # (id, Size) of each that was listed beside this one
     processes_complete: bool = False
-    device: int | None = None
+    device: typing.Optional[int] = None
     facts: set = dataclasses.field(default_factory=set)  # what the texts depend on, such as "private_pools"
-    verdict: str | None = None  # where the words decide, and not figures
+    verdict: typing.Optional[str] = None  # where the words decide, and not figures
 
 
 @dataclasses.dataclass
@@ -181,7 +190,8 @@ class Account:
             self._derive("own_outside", ("this_process", "reserved"))
         elif not self.spilled():
             self._derive("outside", ("capacity", "free", "reserved"))
-            self.contradicts |= self._has("capacity", "free", "reserved") and "outside" not in self.sizes
+            if self._has("capacity", "free", "reserved") and "outside" not in self.sizes:
+                self.contradicts = True
 
     def _has(self, *names):
         return all(name in self.sizes for name in names)
@@ -254,6 +264,11 @@ class Account:
             return rest.bytes if rest is not None else None
         return max(s["outside"].bytes - CONTEXT, fractions.Fraction(0)) if "outside" in s else None
 
+    def pieces_count(self):
+        """Whether what is cached is so much that its being in pieces can be the cause."""
+        s = self.sizes
+        return not self._has("cached", "capacity") or s["cached"].bytes >= s["capacity"].bytes * PIECES_SHARE
+
     def lines(self):
         """What to show, in order: printed figures, then what follows."""
         for name in (*self.SHOWN, "own_outside", "outside", "others"):
@@ -266,7 +281,7 @@ class Account:
                  "reserved_unallocated": "cached", "this_process": "this_process",
                  "outside_framework": "own_outside" if "own_outside" in self.sizes else "outside", "other_processes": "others"}
         known = {f"{key}_bytes": self.sizes.get(name) for key, name in names.items()}
-        return {key: size.whole() if size else None for key, size in known.items()} | {"device": self.message.device}
+        return {**{key: size.whole() if size else None for key, size in known.items()}, "device": self.message.device}
 
 
 def diagnose(account):
@@ -298,7 +313,7 @@ def diagnose(account):
     others = account.held_by_others()
     others_fill_it = (others is not None and capacity is not None and allocated is not None
                       and others >= capacity.bytes * OTHERS_SHARE and allocated.bytes + asked.bytes <= capacity.bytes)
-    if cached and cached.bytes + free.bytes >= asked.bytes and cached.bytes > 0:
+    if cached and cached.bytes + free.bytes >= asked.bytes and cached.bytes > 0 and account.pieces_count():
         little = others_fill_it and cached.bytes < capacity.bytes * LITTLE_CACHED and allocated.bytes + cached.bytes < others
         return "other_process" if little else "fragmentation"
     if capacity is None or allocated is None or (account.contradicts and not account.spilled()):

@@ -10,7 +10,10 @@ from explain_text import Text
 PIECE = 1 << 20   # bytes read at a time
 BEFORE = 1 << 16  # bytes kept before a message: the traceback, TensorFlow's list of chunks
 AFTER = 1 << 16   # and after its beginning
-TRIES = 200       # reads of one rule that come to nothing, as of a warning that stands there a million times
+NEAR = 1 << 13    # of both, what every rule looks at; the rest only where a rule asks for it (Text.far)
+# Reads that come to nothing, as of a warning that stands there a million times: of one rule, and of all of them together.
+# A rule that has failed only a few times is tried all the same, so that no other one's warnings hide its message.
+TRIES, ALL_TRIES, FEW_TRIES = 200, 300, 8
 
 
 @dataclasses.dataclass
@@ -40,7 +43,7 @@ def pieces(stream):
 
 def find(stream):
     """The first message of the best rank that is in a binary stream, as Found; None where there is none."""
-    best, best_rule, others, in_vain = None, None, {}, collections.Counter()
+    best, best_rule, others, in_vain, all_in_vain = None, None, {}, collections.Counter(), 0
     buffer, scanned, at_end = b"", 0, False
     source = pieces(stream)
     while not at_end:
@@ -53,7 +56,7 @@ def find(stream):
                 best.count += 1
                 continue
             no_more = best and rule.rank >= best_rule.rank and (rule.rank > 1 or rule.name in others)
-            if no_more or in_vain[rule.trigger] >= TRIES:
+            if no_more or in_vain[rule.trigger] >= (TRIES if all_in_vain < ALL_TRIES else FEW_TRIES):
                 continue
             found = read(buffer, start, rule)
             if found:
@@ -63,6 +66,7 @@ def find(stream):
                     others[rule.name] = found.message.framework
             else:
                 in_vain[rule.trigger] += 1
+                all_in_vain += 1
         keep = max(0, limit - BEFORE)
         buffer, scanned = buffer[keep:], limit - keep
     if best:
@@ -82,7 +86,11 @@ def events(lower, begin, end):
 def read(buffer, start, rule):
     """What the rule reads at `start`, or None."""
     begin = max(0, start - rule.back)
-    before = Text(buffer[max(0, begin - BEFORE):begin].decode("utf-8", errors="replace"))
-    after = Text(buffer[begin:start + AFTER].decode("utf-8", errors="replace"))
+
+    def text(near_from, near_to, far):
+        return Text(buffer[max(0, near_from):near_to].decode("utf-8", errors="replace"), far)
+
+    before = text(begin - NEAR, begin, buffer[max(0, begin - BEFORE):begin])
+    after = text(begin, start + NEAR, buffer[begin:start + AFTER])
     message = rule.read(before, after)
     return Found(message, before, after) if message else None

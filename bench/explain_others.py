@@ -15,7 +15,7 @@ ELEMENT_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "int32": 4, 
 
 def pool_figures(before, after):
     """What TensorFlow's allocator prints of its pool, before the error or after it."""
-    for text in (before, after):
+    for text in (before.far, after):
         limit, used = text.first(r"\bLimit:\s+(\d+)\s"), text.first(r"\bInUse:\s+(\d+)\s")
         region = text.first(r"total_region_allocated_bytes_?:\s*(\d+)\s")
         if limit and used:
@@ -28,7 +28,7 @@ def in_pool(m, limit, used, reserved):
     if limit is None or used is None:
         m.verdict = "not_enough_information"
         return m
-    m.figures |= {"limit": limit, "allocated": used} | ({"reserved": reserved} if reserved else {})
+    m.figures.update({"limit": limit, "allocated": used}, **({"reserved": reserved} if reserved else {}))
     m.facts.add("pool_limit")
     asked = m.figures.get("asked")
     if asked is None:
@@ -47,12 +47,12 @@ def in_pool(m, limit, used, reserved):
 @rule("tensorflow", "oom when", r"oom when allocating (?:temporary )?tensor")
 def tensorflow(before, after):
     text = after.until_another(r"OOM\s+when\s+allocating")
-    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*\[(\d[\d,]*)\]"
-                      r"\s*and\s*type\s*(\w+?)\s*(?:on\s*/|\[|$)")
+    shape = text.find(r"OOM\s+when\s+allocating\s+(?:temporary\s+)?tensor\s+(?:with|of)\s+shape\s*"
+                      r"\[(\d{1,19}(?:,\d{1,19}){0,15})\]\s*and\s*type\s*(\w{1,20}?)\s*(?:on\s*/|\[|$)")
     asked = None
     if shape and shape[1] in ELEMENT_BYTES:
         sides = [int(n) for n in re.findall(r"\d+", shape[0])]
-        asked = exact(math.prod(sides) * ELEMENT_BYTES[shape[1]])
+        asked = read_size(str(math.prod(sides) * ELEMENT_BYTES[shape[1]]), "bytes")
     device = text.first(r"device:GPU:(\d+)\s+by\s+allocator") or text.first(r"by\s+allocator\s+GPU_(\d+)_bfc\b")
     m = message("tensorflow", "TensorFlow", text.loose, device=number(device), asked=asked, facts={"shape"} if asked else ())
     if text.has(r"by\s+allocator\s+(?:cpu|mklcpu|cuda_host)"):
@@ -63,7 +63,8 @@ def tensorflow(before, after):
 
 @rule("tensorflow_pool", "ran out", r"allocator \(\w+\) ran out of memory trying to allocate", rank=1)
 def tensorflow_pool(before, after):
-    if after.first(r"(is not a failure)") and not after.has(r"Current\s+allocation\s+summary|OOM\s+when"):
+    text = after.until_another(r"ran\s+out\s+of\s+memory\s+trying\s+to\s+allocate")
+    if text.has(r"is not a failure") and not text.has(r"Current\s+allocation\s+summary|OOM\s+when"):
         return None  # a warning: it went on with another algorithm
     groups = after.first(rf"trying\s+to\s+allocate\s+{SIZE}(?:\s+\(rounded\s+to\s+(\d+)\))?")
     asked = read_size(*groups[:2]) if groups else None
@@ -75,7 +76,7 @@ def tensorflow_pool(before, after):
     if after.has(r"Allocator\s+\(\w*(?:host|cpu)\w*\)\s+ran"):
         m.verdict = "host_memory"
         return m
-    return in_pool(m, *pool_figures(Text(""), after))
+    return in_pool(m, *pool_figures(Text(""), after.far))
 
 
 @rule("xla_host", "on host", r"(?:failed to alloc(?:ate)? [\d.,]+~[kmgt]?i?b?(?:ytes)? on host|could not allocate pinned host memory)")
@@ -111,7 +112,8 @@ def tensorflow_async(before, after):
 @rule("xla", "trying to", r"out of memory while trying to allocate")
 @rule("xla", "request for", r"failed to allocate request for [\d.,]+")
 @rule("xla", "memory space", r"ran out of memory in memory space")
-@rule("xla", "device buffer", r"error (?:allocating device buffer|loading program)[^.\n]*: attempting to (?:allocate|reserve)")
+@rule("xla", "device buffer", r"error (?:allocating device buffer|loading program)[^.\n]{0,200}: attempting to (?:allocate|"
+                              r"reserve)")
 def xla(before, after):
     text, framework = after, "JAX (XLA)"
     used = text.find(rf"Used\s+({NUMBER}[KMGT]?)i?B?\s+of\s+({NUMBER}[KMGT]?)i?B?\s+\w+\.\s+Exceeded")
@@ -160,7 +162,7 @@ def llama(before, after):
     if size and whole and abs(whole.bytes - size.bytes) <= size.half:
         size = whole
     device = int(asked[2]) if asked else number(text.first(r"failed\s+to\s+allocate\s+CUDA(\d+)\s+buffer"))
-    cache = text.has(r"kv[\s_-]*cache|kv_self|llama_kv") or near.has(r"llama_kv_cache\w*:.{0,80}$")
+    cache = text.has(r"kv[\s_-]{0,3}cache|kv_self|llama_kv") or near.has(r"llama_kv_cache\w*:.{0,80}$")
     return message("llama", "llama.cpp", text.loose, "kv_cache_or_pool_reservation" if cache else "not_enough_information",
                    device=device, asked=size, facts={"kv_cache"} if cache else ())
 
@@ -182,12 +184,13 @@ def ollama(before, after):
 
 @rule("vllm_start", "free memory on", r"free memory on device")
 def vllm_start(before, after):
-    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:[a-z]+:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)\s+on\s+startup")
+    pair = after.find(rf"Free\s+memory\s+on\s+device\s*(?:[a-z]{{1,20}}:\d+\s*)?\(({NUMBER})/({NUMBER})\s+(GiB|GB)\)\s+on\s+"
+                      "startup")
     wanted = after.find(rf"utilization\s+\(({NUMBER}),\s+({NUMBER})\s+(GiB|GB)\)")
     free, capacity = (read_size(n, pair[2]) for n in pair[:2]) if pair else (None, None)
     asked = read_size(wanted[1], wanted[2]) if wanted else None
     return message("vllm_start", "vLLM", after.loose, free=free, capacity=capacity, asked=asked,
-                device=number(after.first(r"on\s+device\s+[a-z]+:(\d+)")), facts={"at_start"})
+                device=number(after.first(r"on\s+device\s+[a-z]{1,20}:(\d+)")), facts={"at_start"})
 
 
 @rule("vllm_profile", "profiling", r"error in memory profiling")
@@ -208,7 +211,7 @@ def vllm_cache(before, after):
                 asked=after.size(rf"\(?{SIZE}\s+KV\s+cache\s+is\s+needed"),
                 within=after.size(rf"available\s+KV\s+cache\s+memory\s+\({SIZE}\)"))
     if lengths:
-        m.figures |= {"tokens_wanted": exact(int(lengths[0])), "tokens_held": exact(int(lengths[1]))}
+        m.figures.update(tokens_wanted=exact(int(lengths[0])), tokens_held=exact(int(lengths[1])))
     return m
 
 
@@ -277,7 +280,8 @@ def host(before, after):
                    or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
 
 
-@rule("loader", "dataloader worker", r"dataloader worker \(pid(?:\(s\))? [^)]+\) (?:is killed by signal|exited unexpectedly)")
+@rule("loader", "dataloader worker", r"dataloader worker \(pid(?:\(s\))? [^)]{1,2000}\) (?:is killed by signal|exited "
+                                     r"unexpectedly)")
 @rule("loader", "bus error", r"unexpected bus error encountered in worker")
 def loader(before, after):
     killed = after.has(r"signal:\s+(?:Killed|Bus)|Bus\s+error") or after.has(r"exited\s+unexpectedly")
@@ -292,12 +296,12 @@ def loader(before, after):
 @rule("killer", "oom_kill", r"\boom_kill events?")
 @rule("killer", "srun", r"srun: error: [^\n]{1,80}: out of memory")
 @rule("killer", "oomkilled", r"oomkilled")
-@rule("killer", "total-vm", r"killed process \d+ \([^)]*\),?(?: uid:?~\d+,)? total-vm", back=200)
+@rule("killer", "total-vm", r"killed process \d+ \([^)]{0,64}\),?(?: uid:?~\d+,)? total-vm", back=200)
 @rule("killer", "exceeded", r"exceeded (?:job|step) memory limit", rank=2)
 @rule("killer", "137", r"exit(?:ed)?(?: with)?(?: code| status)?[:=]?~137\b", rank=3)
 @rule("killer", "exitcode", r"exitcode~: -9\b", rank=3)
 @rule("killer", "sigkill", r"sigkill", rank=3)
-@rule("killer", "killed", r"(?m:^|\s)killed(?:\s{2,}|\s*(?m:$))", rank=3)
+@rule("killer", "killed", r"(?m:^|\s)killed(?:\s{2,200}|\s{0,200}(?m:$))", rank=3)
 def killer(before, after):
     near = Text("\n".join(before.lines[-40:]))
     text = Text("\n".join(after.lines[:12]))

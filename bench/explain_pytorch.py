@@ -8,7 +8,8 @@ from explain_text import SIZE, Text, message, number, rule
 
 @rule("pytorch", "memory", r"(?:cuda|hip|xpu|npu|musa|mlu) out of memory[.:!]")
 @rule("pytorch", "tried", r"tried to allocate [\d.,]+~[kmgt]?i?b")
-@rule("pytorch", "pytorch", r"(?:is allocated by pytorch|reserved (?:in total )?by pytorch|total capac[a-z]* of [\d.,]+)", back=800)
+@rule("pytorch", "pytorch", r"(?:is allocated by pytorch|reserved (?:in total )?by pytorch|total capac[a-z]{0,6} of [\d.,]+)",
+      back=800)
 @rule("pytorch", "already", r"already allocated; ", back=300)
 def pytorch(before, after):
     if before.has(r"\byou\s*$"):

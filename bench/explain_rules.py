@@ -17,7 +17,7 @@ TABLE = (
      f"{_HEAD} 28.00 GiB (GPU 0; 23.70 GiB total capacity; 1.10 GiB already allocated; 21.00 GiB free; 1.20 GiB reserved in total by PyTorch)"),
     ("`allocated by PyTorch` (older: `already allocated`) is nearly the `total capacity`",
      f"{_HEAD} 512.00 MiB (GPU 0; 23.70 GiB total capacity; 22.40 GiB already allocated; 201.69 MiB free; 22.52 GiB reserved in total by PyTorch)"),
-    ("`reserved by PyTorch but unallocated` (older: `reserved` less `allocated`) is more than it tried to allocate",
+    ("`reserved by PyTorch but unallocated` (older: `reserved` less `allocated`) is more than it tried to allocate, and more than 1/200 of the `total capacity`",
      f"{_HEAD} 870.00 MiB (GPU 2; 23.70 GiB total capacity; 19.18 GiB already allocated; 323.81 MiB free; 21.70 GiB reserved in total by PyTorch)"),
     ("`Process N has ... memory in use`, or capacity less `free` less `reserved` leaves gigabytes",
      f"{_HEAD} 372.00 MiB. GPU 0 has a total capacity of 23.64 GiB of which 212.00 MiB is free. Process 1775240 has 15.31 GiB memory in use. Including non-PyTorch memory, this process has 8.03 GiB memory in use. Of the allocated memory 7.58 GiB is allocated by PyTorch, and 44.11 MiB is reserved by PyTorch but unallocated."),
@@ -34,7 +34,7 @@ TABLE = (
 TABLE_ZH = (
     "`Tried to allocate X` 中的 X 大于 `total capacity`",
     "`allocated by PyTorch`（旧版 `already allocated`）接近 `total capacity`",
-    "`reserved by PyTorch but unallocated`（旧版：`reserved` 减 `allocated`）大于所请求的",
+    "`reserved by PyTorch but unallocated`（旧版：`reserved` 减 `allocated`）大于所请求的，并超过 `total capacity` 的 1/200",
     "`Process N has ... memory in use`，或总容量减 `free` 减 `reserved` 还差好几 GiB",
     "`GiB allowed`、`limit set to`、`per_process_memory_fraction`",
     "`KV cache`、`cache blocks`、`max seq len`、`GPU memory utilization`",

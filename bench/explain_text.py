@@ -7,51 +7,95 @@ has to be in the text for the trigger to be tried: that is what makes long logs 
 """
 
 import dataclasses
+import functools
 import re
 import typing
 
 from explain_figures import NUMBER, Message, read_size
 
-GAP = rb"(?:[\s#>|*]|\\[nrt]|\x1b\[[0-9;]*[a-z])+"
+GAP = rb"(?:[\s#>|*]|\\[nrt]|\x1b\[[0-9;]{0,20}[a-z]){1,200}"
 UNIT = r"(bytes|[KMGT]i?B|[KMGT])\b"
 SIZE = rf"(?<![\d.,])({NUMBER})\s*{UNIT}"
 MESSAGE_LENGTH = 6000  # characters; the longest message, 256 processes listed, has fewer
 
-# What loggers, launchers and comments put before a line.
-LINE_PREFIX = re.compile(r"""^(?:\s*(?:
-    \[[^\]\n]{1,60}\]:? | \([^)\n]*\bpid=\d+[^)\n]*\) | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d\S* | \d\d:\d\d:\d\d\S* |
-    [\#>|*│]+ | // | [\w.-]+\s+\|(?=\s) | \[\d+,\d+\]<std(?:err|out)>: | std(?:err|out)\s?: | \d{1,4}:(?=\s) | \d\d-\d\d\ \d\d:\d\d:\d\d |
-    [EWIF]\d{4}\s\d\d:\d\d:\d\d\.\d+\s+\d+\s[\w.-]+:\d+\] | [A-Z][a-z]{2}\s+\d{1,2}\s\d\d:\d\d:\d\d\s\S+\s[^\s:\[]+(?:\[\d+\])?: | -(?=\s) | (?:ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL)\b:? | [\w.-]+\.(?:py|cc|cpp|cu):\d+\]?))*\s*""", re.X)
+# What loggers, launchers and comments put before a line: some of these.
+LINE_PREFIX = re.compile(r"""(?:\s{0,80}(?:
+    \[[^\]\n]{1,60}\]:?
+  | \((?=[^)\n]{0,100}\))[^)\n]{0,80}\bpid=\d{1,10}[^)\n]{0,80}\)
+  | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d\S{0,30} | \d\d:\d\d:\d\d\S{0,30} | \d\d-\d\d\ \d\d:\d\d:\d\d
+  | [\#>|*│]{1,20} | // | -(?=\s) | \d{1,4}:(?=\s)
+  | [\w.-]{1,80}\s{1,40}\|(?=\s)
+  | \[\d{1,6},\d{1,6}\]<std(?:err|out)>: | std(?:err|out)\s?:
+  | [EWIF]\d{4}\s\d\d:\d\d:\d\d\.\d{1,9}\s{1,9}\d{1,10}\s[\w.-]{1,80}:\d{1,6}\]
+  | [A-Z][a-z]{2}\s{1,2}\d{1,2}\s\d\d:\d\d:\d\d\s\S{1,80}\s[^\s:\[]{1,80}(?:\[\d{1,10}\])?:
+  | (?:ERROR|WARN|WARNING|INFO|DEBUG|CRITICAL)\b:?
+  | [\w.-]{1,80}\.(?:py|cc|cpp|cu):\d{1,6}\]?
+  )){0,12}\s{0,80}""", re.X)
+
+
+# What may repeat in a pattern has an end, so that on no text looking for it takes a time that grows faster than the text does.
+# In a Text there is one blank between words; a number has at most 20 digits.
+ENDS = {r"\s+": r"\s", r"\s*": r"\s?", r"\d+": r"\d{1,20}", r"\d*": r"\d{0,20}", r"\w+": r"\w{1,60}", r"\w*": r"\w{0,60}",
+        r"\W*": r"\W{0,60}", r"\S+": r"\S{1,60}", r"\S*": r"\S{0,60}"}
+
+
+def ended(pattern):
+    for repeated, end in ENDS.items():
+        pattern = pattern.replace(repeated, end)
+    return pattern
+
+
+@functools.lru_cache(maxsize=None)
+def bounded(pattern):
+    return re.compile(ended(pattern), re.I)
 
 
 class Text:
-    """A piece of a log without colours, escapes, and what stands before its lines. `loose` has blanks for line breaks;
-    in `tight` what was broken within a word is whole again."""
+    """A piece of a log without colours, escapes, and what stands before its lines. `loose` has a blank for line breaks; in
+    `tight` what was broken within a word is whole again. `far` is the same with more of the log around it."""
 
-    def __init__(self, raw):
-        raw = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[\u200b\ufeff]", "", raw)
-        raw = re.sub(r"\\+([nrt]|u001b\[[0-9;]*m)", "\n", raw)
-        raw = re.sub(r"\\+([\"'])", r"\1", raw)
+    def __init__(self, raw, far=b""):
+        self._raw, self._far = raw, far
+
+    @functools.cached_property
+    def _split(self):
+        """(a line, where its prefix ends) of each line."""
+        raw = re.sub(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u200b\ufeff]", "", self._raw)
+        raw = re.sub(r"(?<!\\)\\{1,8}(?:[nrt]|u001b\[[0-9;]{0,20}m)", "\n", raw)
+        raw = re.sub(r"(?<!\\)\\{1,8}([\"'])", r"\1", raw)
         raw = re.sub(r"(?:\*\*|`)(?=\d)|(?<=[KMGT]iB)(?:\*\*|`)", "", raw)
-        whole = raw.splitlines()
-        self.lines = [LINE_PREFIX.sub("", line).rstrip() for line in whole]
-        self.loose = " ".join(line for line in self.lines if line)
-        self.tight = "".join(LINE_PREFIX.sub(lambda prefix: prefix[0] if prefix[0].isspace() else "", line) for line in whole)
+        return [(line, LINE_PREFIX.match(line).end()) for line in raw.splitlines()]
+
+    @functools.cached_property
+    def lines(self):
+        return [one_blank(line[end:].rstrip()) for line, end in self._split]
+
+    @functools.cached_property
+    def loose(self):
+        return one_blank(" ".join(line for line in self.lines if line))
+
+    @functools.cached_property
+    def tight(self):
+        return one_blank("".join(line if line[:end].isspace() else line[end:] for line, end in self._split))
+
+    @functools.cached_property
+    def far(self):
+        return Text(self._far.decode("utf-8", errors="replace"))
 
     def has(self, pattern):
-        return re.search(pattern, self.loose, re.I) is not None
+        return bounded(pattern).search(self.loose) is not None
 
     def find(self, pattern):
         """The groups of what the pattern finds; None where it finds nothing, or things that differ."""
         for text in dict.fromkeys((self.loose, self.tight)):
-            found = {m.groups() for m in re.finditer(pattern, text, re.I)}
+            found = {m.groups() for m in bounded(pattern).finditer(text)}
             if found:
                 return found.pop() if len(found) == 1 else None
         return None
 
     def first(self, pattern):
         """The groups of the first that the pattern finds, or None."""
-        found = re.search(pattern, self.loose, re.I)
+        found = bounded(pattern).search(self.loose)
         return found.groups() if found else None
 
     def size(self, *patterns, read=read_size):
@@ -64,7 +108,7 @@ class Text:
 
     def until_another(self, pattern):
         """The Text up to where the pattern is found for the second time: another message begins there."""
-        result = Text("")
+        result = Text("", self._far)
         result.lines = self.lines
         result.loose, result.tight = (cut(text, pattern) for text in (self.loose, self.tight))
         return result
@@ -75,8 +119,13 @@ class Text:
         return read_size(groups[0], "bytes") if groups else None
 
 
+def one_blank(text):
+    """The text with one blank where there were several. A single one stays what it is: a number may have a narrow one in it."""
+    return re.sub(r"\s{2,}", " ", text)
+
+
 def cut(text, pattern):
-    starts = [match.start() for match in re.finditer(pattern, text, re.I)]
+    starts = [match.start() for match in bounded(pattern).finditer(text)]
     # "out of memory. Tried" and "Tried to allocate" may both be in one pattern, and stand side by side.
     return text[:next((start for start in starts if start > starts[0] + 30), MESSAGE_LENGTH)][:MESSAGE_LENGTH]
 
@@ -98,7 +147,7 @@ RULES = []
 
 def rule(name, needle, trigger, rank=1, back=0):
     """Makes a Rule of the function below it; several for one that reads several wordings."""
-    pattern = re.compile(trigger.encode().replace(b" ", GAP).replace(b"~", b"(?:" + GAP + b")?"))
+    pattern = re.compile(ended(trigger).replace("]+", "]{1,40}").encode().replace(b" ", GAP).replace(b"~", b"(?:" + GAP + b")?"))
 
     def add(read):
         RULES.append(Rule(name, needle.encode(), pattern, rank, read, back))

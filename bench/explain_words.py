@@ -71,6 +71,11 @@ TEXT = {
         "cached. The request that failed is only the last one.",
         "{capacity} 中有 {allocated} 是存活张量，还差 {short}：申请 {asked} - 空闲 {free} - 缓存 {cached}。失败的申请只是最"
         "后一个。"),
+    "why_live_pieces": (
+        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but what is "
+        "cached is in pieces, and so little of the card (less than 1/200) that closing the gaps would not help for long.",
+        "{capacity} 中有 {allocated} 是存活张量。空闲 {free} 加缓存 {cached} 够 {asked}，但缓存是零散的，而且太少（不到显存的 1/200），补上空"
+        "隙也撑不了多久。"),
     "why_spilled": (
         "{allocated} are allocated, more than the {capacity} that the card has: the driver (on Windows, WSL) has put the "
         "rest into host memory, and now refuses.",
@@ -79,14 +84,15 @@ TEXT = {
         "The framework's pool has {limit}. {allocated} of it are live, and {asked} more do not fit.",
         "框架的内存池有 {limit}，其中 {allocated} 是存活张量，再要 {asked} 放不下。"),
     "why_live_any": (
-        "Only a little is free, and what fills the rest are live tensors. The request that failed is only the last one.",
-        "空闲所剩无几，其余由存活张量占据。失败的申请只是最后一个。"),
+        "Less is free than was asked for, and live tensors fill the rest. The request that failed is only the last one.",
+        "空闲少于申请，其余由存活张量占据。失败的申请只是最后一个。"),
     "why_fragments": (
         "{cached} are cached and not in use, {free} are free, and yet there is no piece of {asked}.",
         "{cached} 已缓存未用，{free} 空闲，却没有一块 {asked} 的连续空间。"),
     "why_fragments_any": (
         "Enough is free in total, but in pieces, and {asked} were asked for in one piece.",
         "空闲总量足够，但分成许多块，而申请要求一整块 {asked}。"),
+    "why_fragments_alone": ("Enough is free in total, but in pieces.", "空闲总量足够，但分成许多块。"),
     "why_pieces": (
         "Why {asked} do not come out of {cached}: the cache is in pieces, each in a segment with live tensors, and a "
         "tensor needs one piece; a piece that another stream freed is not given to this one; and pieces of the pool for "
@@ -179,11 +185,10 @@ TEXT = {
     # Notes that hold only sometimes.
     "note_notebook": (
         "A notebook: the traceback of the failed cell keeps its tensors alive, so that the next try fails earlier. Run a "
-        "cell with 1/0, or `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`, then `gc.collect()` "
-        "and `torch.cuda.empty_cache()`; or restart the kernel.",
+        "cell with 1/0, or `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`, then `gc.collect()`; "
+        "or restart the kernel.",
         "笔记本：失败单元格的回溯使其张量继续存活，下次尝试会更早失败。运行一个只有 1/0 的单元格，或执行 `import sys; "
-        "sys.last_traceback = sys.last_value = sys.last_exc = None`，再 `gc.collect()` 和 `torch.cuda.empty_cache()`；或重"
-        "启内核。"),
+        "sys.last_traceback = sys.last_value = sys.last_exc = None`，再 `gc.collect()`；或重启内核。"),
     "note_retry": (
         "It failed again while the first error was handled. Inside `except` the exception keeps the failed call's frame, "
         "and all its tensors, alive. Leave the block first, then try again: set a flag in `except`, and retry after it.",
@@ -227,11 +232,11 @@ TEXT = {
 
     # What it cannot say, and how to find out.
     "ask_tensors": (
-        "Which tensors are live: `torch.cuda.memory._record_memory_history()`, `_dump_snapshot()`, and PyTorch's "
-        "memory_viz page; or `torch.cuda.memory_summary()`. Whether they grow: `torch.cuda.memory_allocated()` at the end of "
+        "Which tensors are live, and which line allocated each: `torch.cuda.memory._record_memory_history()`, "
+        "`_dump_snapshot()`, and PyTorch's memory_viz page. Whether they grow: `torch.cuda.memory_allocated()` at the end of "
         "each step. It must not rise after the second one; what makes it rise is shown in chapters/02_gradient_accumulation.",
-        "哪些张量存活：`torch.cuda.memory._record_memory_history()`、`_dump_snapshot()` 和 PyTorch 的 memory_viz 页面；或 "
-        "`torch.cuda.memory_summary()`。是否在增长：每步结束时看 `torch.cuda.memory_allocated()`。第二步之后不应再上升；上升的"
+        "哪些张量存活，各由哪一行分配：`torch.cuda.memory._record_memory_history()`、`_dump_snapshot()` 和 PyTorch 的 memory_viz "
+        "页面。是否在增长：每步结束时看 `torch.cuda.memory_allocated()`。第二步之后不应再上升；上升的"
         "原因见 chapters/02_gradient_accumulation。"),
     "ask_ours": (
         "Which tensors are live: the lines below the report, or `--snapshot FILE` and PyTorch's memory_viz page. Whether they "
@@ -242,10 +247,10 @@ TEXT = {
         "the container.",
         "框架之外的内存由谁占用：`nvidia-smi`（ROCm 上为 `rocm-smi --showpids`），在主机上而不是容器里运行。"),
     "ask_pieces": (
-        "How large the largest cached piece is: \"inactive_split_bytes\" in `torch.cuda.memory_stats()`, or the blocks in "
-        "`torch.cuda.memory_snapshot()`.",
-        "最大的缓存块有多大：`torch.cuda.memory_stats()` 中的 \"inactive_split_bytes\"，或 `torch.cuda.memory_snapshot()` "
-        "中的块。"),
+        "How large the largest cached piece is: the blocks in `torch.cuda.memory_snapshot()` whose state is \"inactive\". How "
+        "much lies in pieces beside live tensors: \"inactive_split_bytes\" in `torch.cuda.memory_stats()`.",
+        "最大的缓存块有多大：`torch.cuda.memory_snapshot()` 中状态为 \"inactive\" 的块。与存活张量同段的零散块共有多少："
+        "`torch.cuda.memory_stats()` 中的 \"inactive_split_bytes\"。"),
     "ask_card": (
         "How much of the card was in use: `nvidia-smi`, or `cudaMemGetInfo` (in PyTorch `torch.cuda.mem_get_info()`) just before "
         "the call that fails.",
@@ -282,18 +287,22 @@ TEXT = {
 _SMALLER = (("Take a smaller batch; accumulate gradients over several to keep the gradient of the large one.",
       "减小批量；用梯度累积保持大批量的梯度。"), ("01", "02"),
      ("more, smaller steps; batch norm sees the small batch", "步数更多、更小；批归一化只看到小批量"))
-_FEWER = (("Keep fewer activations: in evaluation none (`torch.no_grad()`), in training checkpoints, and attention and loss without their "
-      "large tensors.",
-      "少保存激活：评估时完全不存（`torch.no_grad()`）；训练时用检查点，以及不产生大张量的注意力和损失。"), ("04", "08", "11"),
+_FEWER = (("Keep fewer activations: in evaluation none (`torch.no_grad()`); in training 16-bit ones (`torch.autocast`; BF16 from "
+      "compute capability 8.0 on, before it FP16 with a `GradScaler`), checkpoints, and attention and loss without their large "
+      "tensors.",
+      "少保存激活：评估时完全不存（`torch.no_grad()`）；训练时用 16 位激活（`torch.autocast`；计算能力 8.0 起用 BF16，更旧的卡用 FP16 加 "
+      "`GradScaler`）、检查点，以及不产生大张量的注意力和损失。"), ("03", "04", "08", "11"),
      ("checkpointing computes the forward pass again, about a third more work", "检查点要重做一次前向，约多三分之一的计算"))
-_STATE = (("If parameters, gradients and optimizer are most of it: 16 bits, 8-bit moments, host memory, or several GPUs.",
-      "若参数、梯度和优化器占大头：16 位、8 位的 Adam 矩、主机内存或多 GPU。"), ("03", "05", "07", "13"),
+_STATE = (("If parameters, gradients and optimizer are most of it: 8-bit moments, host memory, or several GPUs. Mixed "
+      "precision does not make them smaller: with Adam the bytes of a parameter stay 16, and with autocast become 18.",
+      "若参数、梯度和优化器占大头：8 位的 Adam 矩、主机内存或多 GPU。混合精度不会让它们变小：用 Adam 时每个参数的字节数仍是 16，用 autocast 则为 "
+      "18。"), ("05", "07", "13"),
      ("copies over the bus, or communication", "总线拷贝或通信"))
 _CACHE_LENGTH = (("Shorten the context, or serve fewer sequences at a time (`--ctx-size`, `--max-model-len`, `--max-num-seqs`).",
       "缩短上下文，或减少同时服务的序列（`--ctx-size`、`--max-model-len`、`--max-num-seqs`）。"), ("11",),
      ("longer requests are refused, or wait", "更长的请求被拒绝或等待"))
-_LOOK = (("Make it speak: print free and total memory before the call that fails, and see who holds the card.",
-      "让它说话：在失败的调用之前打印空闲和总量，并查看谁占用显卡。"), ("00",),
+_LOOK = (("Print free and total memory just before the call that fails, and see who holds the card.",
+      "在失败的调用之前打印空闲和总量，并查看谁占用显卡。"), ("00",),
      ("none", "无"))
 
 ADVICE = {
@@ -309,16 +318,18 @@ ADVICE = {
          ("communication, or copies over the bus", "通信或总线拷贝"))),
     "live_tensors_fill_it": (_SMALLER, _FEWER, _STATE),
     "fragmentation": (
-        (("Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on ROCm PYTORCH_HIP_ALLOC_CONF) before the first "
-          "allocation.",
-          "在第一次分配之前设置 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True（ROCm 上为 PYTORCH_HIP_ALLOC_CONF）。"), ("06",),
+        (("Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on ROCm PYTORCH_HIP_ALLOC_CONF) before the first allocation. "
+          "Windows, and ROCm before 7, do not have it: PyTorch then warns that it is not supported.",
+          "在第一次分配之前设置 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True（ROCm 上为 PYTORCH_HIP_ALLOC_CONF）。Windows 和 7 之前的 ROCm 没有"
+          "它：PyTorch 会警告不支持。"), ("06",),
          ("a driver call for each page while the run finds its shape; PyTorch 2.1 or newer", "运行稳定之前每页一次驱动调用；需要 PyTorch 2.1 或更新")),
         (("Let sizes repeat: pad lengths to a few values, and run the largest batch first.",
           "让大小重复：把长度补齐到少数几种，并先运行最大的批。"), ("06",),
          ("work on padding", "填充部分的计算")),
-        (("Without it: max_split_size_mb, or `torch.cuda.empty_cache()` just before the large request.",
-          "否则：max_split_size_mb，或在大申请之前调用 `torch.cuda.empty_cache()`。"), ("06",),
-         ("each waits for the device, and the driver is asked again", "每次都等待设备，并重新向驱动申请"))),
+        (("Where that is not supported: max_split_size_mb, which keeps large blocks whole. (`empty_cache()` does not help here: "
+          "before it failed, PyTorch gave back all that could be given back, and tried again.)",
+          "不支持时：max_split_size_mb，使大块不被拆分。（`empty_cache()` 在此无用：失败之前 PyTorch 已归还所有能归还的，并重试过。）"), ("06",),
+         ("large requests ask the driver more often, and wait for the device each time", "大申请更常向驱动申请，每次都等待设备"))),
     "other_process": (
         (("See who holds the card (`nvidia-smi`). A notebook's kernel or a run of yours that has not ended? End it. "
           "Somebody else's? Ask.",

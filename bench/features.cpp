@@ -49,6 +49,7 @@ struct Values {
 
 void add(Bench& bench, const std::string& name, const Speeds& speeds, double bytes, double flops,
          std::function<void(Values&)> work) {
+  if (!bench.selection.has(name)) return;
   benchmark::RegisterBenchmark(name.c_str(),
                                [&bench, speeds, bytes, flops, work](benchmark::State& state) {
                                  Values values(bench);

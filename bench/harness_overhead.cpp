@@ -1,27 +1,26 @@
 // What the harness costs: training steps inside time_steps() under Google Benchmark, as the timing pass of a chapter
 // runs them, and bare ones. One step in the harness, one without it, in turns: whatever else the machine does in these
-// milliseconds, it does to both. Medians, one run. --check 1.01 makes a larger ratio, three times in a row, an error.
+// milliseconds, it does to both. Medians, one run.
 //
 // Floors of a step, P parameters, batch B: 6·P·B FLOPs; and with AdamW at least 7 passes over 4·P bytes (weights read
 // and written, gradients read, both moments read and written).
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
-#include <cstdlib>
-#include <string>
 #include <vector>
 
 #include "harness/timing.h"
+#include "judged.h"
 #include "train/image_training.h"
 
+namespace oomlab::bench {
 namespace {
-
-using namespace oomlab;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-int run(double limit) {
+void judge() {
   constexpr std::size_t steps = 240;
   const nn::MlpSpec spec = nn::parse_model("mlp:64-1024-1024-10");
   const data::Dataset dataset = data::digits();
@@ -55,31 +54,10 @@ int run(double limit) {
       "time of a step inside the harness / without it: {:.4f} (medians of {} steps each; of pairs p10 {:.4f}, p90 "
       "{:.4f})\n",
       ratio, bare.size(), quantile(ratios, 0.1), quantile(ratios, 0.9));
-  if (limit > 0 && ratio > limit) {
-    fmt::print("FAIL: more than {}\n", limit);
-    return 1;
-  }
-  return 0;
+  bench::judged("harness_overhead", "a step inside the harness / without it", ratio, bench::Wanted::at_most, 1.01);
 }
 
 }  // namespace
+}  // namespace oomlab::bench
 
-int main(int argc, char** argv) {
-  double limit = 0;
-  if (argc == 3 && std::string(argv[1]) == "--check") {
-    limit = std::atof(argv[2]);
-  } else if (argc != 1) {
-    fmt::print(stderr, "harness_overhead: the only option is --check RATIO\n");
-    return 64;
-  }
-  try {
-    // What other programs do can cost more than the limit, but not three times in a row; what the harness costs, it
-    // costs every time.
-    int failed = 1;
-    for (int attempt = 0; attempt < 3 && failed; ++attempt) failed = run(limit);
-    return failed;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "harness_overhead: {}\n", error.what());
-    return 1;
-  }
-}
+int main() { return oomlab::bench::run_judged("bench_harness_overhead", oomlab::bench::judge); }

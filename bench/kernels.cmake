@@ -1,13 +1,9 @@
 # The portable kernels, on the host runtime against loops written by hand, on a GPU against what it can do at best.
 if(OOMLAB_BACKEND STREQUAL "host")
   oomlab_executable(bench_kernels SOURCES "${CMAKE_CURRENT_LIST_DIR}/kernels.cu" "${CMAKE_CURRENT_LIST_DIR}/kernels_by_hand.cpp"
-    LINK oomlab_nn oomlab_data benchmark::benchmark)
+    LINK oomlab_harness oomlab_nn oomlab_data benchmark::benchmark)
   target_link_libraries(bench_kernels PRIVATE OpenMP::OpenMP_CXX)
-  if(OOMLAB_TESTS AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT OOMLAB_CHECK)
-    add_test(NAME bench_kernels.ratio COMMAND bench_kernels --check 0.8)
-    set_tests_properties(bench_kernels.ratio PROPERTIES LABELS bench RUN_SERIAL TRUE TIMEOUT 300)
-  endif()
 else()
   oomlab_executable(bench_kernels SOURCES "${CMAKE_CURRENT_LIST_DIR}/kernels.cu" "${CMAKE_CURRENT_LIST_DIR}/kernels_floors.cu"
-    LINK oomlab_nn oomlab_data benchmark::benchmark)
+    LINK oomlab_harness oomlab_nn oomlab_data benchmark::benchmark)
 endif()

@@ -7,19 +7,17 @@
 // in registers. (At these sizes both may be served by the last-level cache.) On a GPU there is nothing by hand, and the
 // floors are the measure. Times are CUDA events'.
 //
-//   bench_kernels [--filter TEXT] [--rounds N] [--json FILE] [--check RATIO] [--benchmark_...]
+//   bench_kernels [--filter TEXT] [--rounds N] [--json FILE] [--judge] [--benchmark_...]
 //
-// --check: exit 1 when a ratio is below RATIO in three measurements out of three. With any --benchmark_ flag
-// the same pairs run under Google Benchmark instead. Exit code 2: no device.
+// --judge: rows for bench/benchmarks, one a ratio. With any --benchmark_ flag the same pairs run under Google Benchmark
+// instead. Exit code 2: no device.
 
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -31,8 +29,11 @@
 
 #include "cuda/backend.h"
 #include "data/device_dataset.h"
+#include "harness/outputs.h"
+#include "judged.h"
 #include "kernels_by_hand.h"
-#include "memory/export.h"
+#include "measured.h"
+#include "memory/files.h"
 #include "nn/ops.h"
 #include "nn/optimizer.h"
 
@@ -55,12 +56,6 @@ struct Measured {
   double memory_floor_us = 0, compute_floor_us = 0;
   double of_floor() const { return std::max(memory_floor_us, compute_floor_us) / portable_us; }
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 // Everything that the pairs work on: the same buffers for both, so that neither has the luck of a better
 // page.
@@ -210,11 +205,18 @@ Measured measure(Fixture& fixture, const Pair& pair, int rounds) {
   return {&pair, median(portable), median(by_hand), median(ratios)};
 }
 
+int usage(const std::string& why) {
+  return complain("bench_kernels",
+                  why + "; options: --filter TEXT --rounds N --json FILE --judge --benchmark_...", 64);
+}
+
 struct Options {
   std::string filter, json;
   int rounds = 41;
-  double check = 0;
+  bool judge = false;
 };
+// What a kernel is to reach of its loop by hand.
+constexpr double kLeastRatio = 0.8;
 
 int run(const Options& options) {
   Fixture fixture;
@@ -224,36 +226,22 @@ int run(const Options& options) {
   fmt::print("{:<22} {:>12} {:>12} {:>7} {:>14} {:>14} {:>10}\n", "kernel", "portable us", "by hand us", "ratio",
              "memory floor", "compute floor", "% of floor");
   std::vector<Measured> all;
-  bool good = true;
   for (const Pair& pair : fixture.pairs()) {
     if (pair.name.find(options.filter) == std::string::npos) continue;
     Measured m = measure(fixture, pair, options.rounds);
-    if (options.check > 0 && !m.ratio) {
-      fmt::print(stderr, "bench_kernels: --check compares with loops by hand, which only the host build has\n");
-      return 64;
-    }
-    for (int again = 0; again < 2 && m.ratio && *m.ratio < options.check; ++again) {
-      const Measured other = measure(fixture, pair, options.rounds);
-      if (*other.ratio > *m.ratio) m = other;
-    }
     m.memory_floor_us = pair.bytes / memory;
     m.compute_floor_us = pair.operations / arithmetic;
-    const bool ok = !m.ratio || *m.ratio >= options.check;
-    good = good && ok;
     const auto cell = [](const std::optional<double>& figure, int digits) {
       return figure ? fmt::format("{:.{}f}", *figure, digits) : "-";
     };
     const int digits = m.portable_us < 100 ? 1 : 0;
-    fmt::print("{:<22} {:>12.{}f} {:>12} {:>7} {:>14.{}f} {:>14.{}f} {:>10.0f}{}\n", pair.name, m.portable_us, digits,
+    fmt::print("{:<22} {:>12.{}f} {:>12} {:>7} {:>14.{}f} {:>14.{}f} {:>10.0f}\n", pair.name, m.portable_us, digits,
                cell(m.by_hand_us, digits), cell(m.ratio, 2), m.memory_floor_us, digits, m.compute_floor_us, digits,
-               100 * m.of_floor(), ok ? "" : "  too slow");
+               100 * m.of_floor());
     std::fflush(stdout);
     all.push_back(m);
   }
-  if (all.empty()) {
-    fmt::print(stderr, "bench_kernels: no kernel's name contains '{}'\n", options.filter);
-    return 64;
-  }
+  if (all.empty()) return usage(fmt::format("no kernel's name contains '{}'", options.filter));
   if (!options.json.empty()) {
     std::string text = fmt::format(
         "{{\n  \"schema\": 1,\n  \"benchmark\": \"kernels\",\n  \"backend\": \"{}\",\n  \"threads\": {},\n"
@@ -270,19 +258,23 @@ int run(const Options& options) {
           figure(all[i].by_hand_us), figure(all[i].ratio), all[i].memory_floor_us, all[i].compute_floor_us);
     write_file(options.json, text + "\n  ]\n}\n");
   }
-  return good ? 0 : 1;
+  for (const Measured& m : all)
+    if (options.judge && m.ratio)
+      judged("kernels", m.pair->name + ", by hand / portable", *m.ratio, Wanted::at_least, kLeastRatio);
+  return 0;
 }
 
 int run_google_benchmark(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
+  initialise_benchmarks(argc, argv);
   Fixture fixture;
+  Selection selection;
   for (const Pair& pair : fixture.pairs())
     for (const bool portable : {true, false}) {
       const std::function<void()>& f = portable ? pair.portable : pair.by_hand;
-      if (!f) continue;
+      const std::string name = pair.name + (portable ? "/portable" : "/by_hand");
+      if (!f || !selection.has(name)) continue;
       benchmark::RegisterBenchmark(
-          (pair.name + (portable ? "/portable" : "/by_hand")).c_str(),
+          name.c_str(),
           [&f, &pair, &fixture](benchmark::State& state) {
             for (auto _ : state) {
               pair.prepare();
@@ -293,15 +285,8 @@ int run_google_benchmark(int argc, char** argv) {
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
     }
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
+  selection.run();
   return 0;
-}
-
-int usage(const std::string& why) {
-  fmt::print(stderr, "bench_kernels: {}; options: --filter TEXT --rounds N --json FILE --check RATIO --benchmark_...\n",
-             why);
-  return 64;
 }
 
 }  // namespace
@@ -309,12 +294,18 @@ int usage(const std::string& why) {
 
 int main(int argc, char** argv) {
   using namespace oomlab::bench;
+  oomlab::open_standard_descriptors();
   for (int i = 1; i < argc; ++i)
-    if (std::string_view(argv[i]).starts_with("--benchmark_")) return run_google_benchmark(argc, argv);
+    if (std::string_view(argv[i]).starts_with("--benchmark_"))
+      return ending_of("bench_kernels", [&] { return run_google_benchmark(argc, argv); });
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
-    if (name != "--filter" && name != "--rounds" && name != "--json" && name != "--check")
+    if (name == "--judge") {
+      options.judge = true;
+      continue;
+    }
+    if (name != "--filter" && name != "--rounds" && name != "--json")
       return usage(fmt::format("unknown option '{}'", name));
     if (i + 1 == argc) return usage(fmt::format("{} needs a value", name));
     const std::string_view value = argv[++i];
@@ -326,13 +317,9 @@ int main(int argc, char** argv) {
     };
     if (name == "--rounds" && (!number(options.rounds) || options.rounds < 1 || options.rounds > 100000))
       return usage(fmt::format("--rounds must be 1 to 100000, not '{}'", value));
-    if (name == "--check" && (!number(options.check) || !(options.check >= 0 && options.check <= 100)))
-      return usage(fmt::format("--check must be 0 to 100, not '{}'", value));
   }
-  try {
+  return ending_of("bench_kernels", [&] {
+    if (!options.json.empty()) oomlab::check_output_path("--json", options.json);
     return run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_kernels: {}\n", error.what());
-    return 2;
-  }
+  });
 }

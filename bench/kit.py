@@ -16,7 +16,9 @@ no compiler, no packages.
 Exit code: 0; 1 something failed; 2 no CUDA device, or no cuBLAS; 64 bad usage; 130 interrupted.
 """
 import ctypes
+import fcntl
 import glob
+import hashlib
 import json
 import os
 import pathlib
@@ -24,6 +26,9 @@ import subprocess
 import sys
 
 KIT = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(KIT / "bench"))
+from results_files import save  # noqa: E402
+
 CHAPTERS = sorted(p.name for p in (KIT / "bin/plan").iterdir() if p.name[:2].isdigit())
 KNOWN_CUBLAS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/*/lib", "/usr/lib/x86_64-linux-gnu",
                 *(f"{path}/nvidia/*/lib" for path in sys.path if path.endswith("-packages"))]
@@ -38,9 +43,9 @@ def environment():
     paths = [str(KIT / "lib"), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
     paths += [folder for pattern in KNOWN_CUBLAS for folder in sorted(glob.glob(pattern))]
     # What programs look for where they were built is in the kit.
-    return os.environ | {"LD_LIBRARY_PATH": ":".join(paths), "OOMLAB_PYTHON": sys.executable,
-                         "OOMLAB_CHECKERS": str(KIT / "tests/memory"), "OOMLAB_CHAPTERS": str(KIT / "chapters"),
-                         "OOMLAB_TRACES": str(KIT / "bench/traces")}
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "OOMLAB_PYTHON": sys.executable,
+            "OOMLAB_CHECKERS": str(KIT / "tests/memory"), "OOMLAB_CHAPTERS": str(KIT / "chapters"),
+            "OOMLAB_TRACES": str(KIT / "bench/traces")}
 
 
 def has(library, paths=()):
@@ -74,7 +79,7 @@ def chosen(words):
     for i, word in enumerate(words):
         # A number after an option is the option's value.
         value = i > 0 and words[i - 1].startswith("--") and "=" not in words[i - 1] and words[i - 1] not in ("--quick", "--quiet", "--plan", "--list", "--resume")
-        found = [c for c in CHAPTERS if not value and word[:2].isdigit() and c.startswith(word)]
+        found = [c for c in CHAPTERS if not value and (word == c or word.isdigit() and word.zfill(2) == c[:2])]
         if found:
             chapters += found
         elif not value and not word.startswith("-"):
@@ -98,37 +103,58 @@ def show(chapters, options):
     return next((c for c in codes if c), 0)
 
 
+def show_bytes(data):
+    """To standard output, of which nothing is kept back: what a full disk refuses is not tried again at the end."""
+    while data:
+        data = data[os.write(1, data):]
+
+
 def measure(chapters, options):
     resume = "--resume" in options
     options = [o for o in options if o != "--resume"]
     device = require_device()
     results = KIT / "results" / device["slug"]
     results.mkdir(parents=True, exist_ok=True)
-    (results / "system.json").write_text(json.dumps(device, indent=2) + "\n")
-    started = results / ".started"
-    if resume and not (started.exists() and started.read_text() == json.dumps(options)):
-        die(64, f"--resume: no run with these options was interrupted ({results})")
+    # Two runs at once would take each other's time, and their tables would be a mixture.
+    lock = open(results / ".lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        die(2, f"another run measures into {results}; wait until it ends")
+    finished = results / ".finished"
+    finished.mkdir(exist_ok=True)
+    save(results / "system.json", (json.dumps(device, indent=2) + "\n").encode())
+    # A run that has not ended has a mark, and a chapter that it has finished says which workload its table is of.
+    workload = json.dumps(options)
+    started = results / f".started.{hashlib.sha256(json.dumps([options, chapters]).encode()).hexdigest()[:16]}"
+    state = lambda table: (workload + hashlib.sha256(table.read_bytes()).hexdigest()).encode()
+    if resume and not started.exists():
+        die(64, f"--resume: no run with these options and chapters was interrupted ({results})")
     if not resume:
-        started.write_text(json.dumps(options))
+        for chapter in chapters:
+            (finished / chapter).unlink(missing_ok=True)
+        save(started, b"")
     worst = 0
     for number, chapter in enumerate(chapters, 1):
         table = results / f"{chapter}.txt"
-        if resume and table.exists() and table.stat().st_mtime_ns > started.stat().st_mtime_ns:
+        if resume and table.exists() and (finished / chapter).exists() and (finished / chapter).read_bytes() == state(table):
             print(f"[{number}/{len(chapters)}] {chapter}: finished before", file=sys.stderr)
             continue
         print(f"[{number}/{len(chapters)}] {chapter}", file=sys.stderr)
         if not has_program(chapter):
             print(f"{chapter}: not in this kit, which was packed where NCCL was not; --list and --plan have it", file=sys.stderr)
             continue
-        part = table.with_suffix(".tmp")
-        with open(part, "w") as file:
-            code = subprocess.run([KIT / "bin" / chapter, *options, "--json", results / f"{chapter}.json"], env=environment(),
-                                  stdout=file).returncode
-        print(part.read_text(), flush=True)
+        done = subprocess.run([KIT / "bin" / chapter, *options, "--json", results / f"{chapter}.json"], env=environment(),
+                              stdout=subprocess.PIPE)
+        code = done.returncode
         if code in (0, 1):
-            part.replace(table)
-        else:
-            part.unlink()
+            save(table, done.stdout)
+            save(finished / chapter, state(table))
+        try:
+            show_bytes(done.stdout)
+        except OSError as error:
+            worst = 1
+            print(f"{chapter}: its table could not be shown: {error.strerror}; it is in {table}", file=sys.stderr)
         if code in (64, 130):
             return code
         worst = max(worst, 1 if code < 0 else code if code != 2 else 0)  # below 0: ended by a signal
@@ -140,7 +166,7 @@ def measure(chapters, options):
 def passes(what, command, log, more=None, skips=()):
     """Runs one test, its output to a log; says how it went."""
     with open(log, "w") as file:
-        code = subprocess.run(command, env=environment() | (more or {}), stdout=file, stderr=subprocess.STDOUT).returncode
+        code = subprocess.run(command, env={**environment(), **(more or {})}, stdout=file, stderr=subprocess.STDOUT).returncode
     said = "passed" if code == 0 else "skipped, it cannot run on this machine" if code in skips else f"FAILED, see {log}"
     print(f"{what}: {said}", flush=True)
     return code == 0 or code in skips
@@ -193,7 +219,7 @@ def first():
             continue
         print(f"== {name}: {shows}", flush=True)
         for what, command, more in tests:
-            done = subprocess.run(command, env=environment() | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            done = subprocess.run(command, env={**environment(), **more}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   errors="replace", cwd=KIT)
             cannot = done.returncode == 2 and name in ("lessons", "chapters")
             said = "passed" if done.returncode == 0 else "skipped, it cannot run on this machine" if cannot else "DIFFERS"
@@ -209,10 +235,7 @@ def first():
             "nothing differs from what the course says")
     report.insert(1, said)
     file = KIT / "results" / f"first-{device['slug']}.txt"
-    file.parent.mkdir(exist_ok=True)
-    part = file.with_suffix(".tmp")
-    part.write_text("\n".join(report) + "\n")
-    part.replace(file)
+    save(file, ("\n".join(report) + "\n").encode())
     print(f"{said}. All of it, to attach to an issue: {file}")
     return 1 if differs else 0
 
@@ -243,3 +266,5 @@ try:
     sys.exit(main())
 except KeyboardInterrupt:
     sys.exit(130)
+except OSError as error:
+    die(1, f"{error.filename or 'output'}: {error.strerror}")

@@ -3,13 +3,17 @@
 // speeds that floors are made of.
 
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
+#include <string>
 
+#include "harness/benchmark_flags.h"
+#include "harness/chapter.h"
+#include "memory/text.h"
 #include "nn/ops.h"
 
 namespace oomlab::bench {
@@ -24,10 +28,39 @@ double seconds_of(Context& context, Work work) {
   return 1e-3 * static_cast<double>(elapsed_ms(start, stop));
 }
 
+/// Hands Google Benchmark its flags. Throws UsageError for what it does not know, or would not take.
+inline void initialise_benchmarks(int& argc, char** argv) {
+  for (int i = 1; i < argc; ++i) check_benchmark_flag(argv[i]);
+  benchmark::Initialize(&argc, argv);
+  if (argc > 1) throw UsageError(fmt::format("'{}' is not a flag of Google Benchmark", argv[1]));
+}
+
+/// What --benchmark_filter asks for. Only that is registered: Google Benchmark's own matcher may take for ever.
+class Selection {
+ public:
+  /// Whether a benchmark of this name, whose times are its own, is to be registered.
+  bool has(const std::string& name) {
+    const bool asked_for = matches_benchmark_filter(benchmark::GetBenchmarkFilter(), name + "/manual_time");
+    count_ += asked_for;
+    return asked_for;
+  }
+  /// Runs what was registered. Throws UsageError when that is nothing.
+  void run() const {
+    if (count_ == 0)
+      throw UsageError(fmt::format("--benchmark_filter '{}' matches no benchmark", benchmark::GetBenchmarkFilter()));
+    benchmark::RunSpecifiedBenchmarks("all");
+    benchmark::Shutdown();
+  }
+
+ private:
+  std::size_t count_ = 0;
+};
+
 struct Bench {
   CudaResource resource;
   Ledger ledger;
   Context context{resource, ledger};
+  Selection selection;
 
   DeviceBuffer<float> values(std::size_t count, std::uint64_t stream) {
     auto buffer = context.buffer<float>(count, Category::data, "bench");
@@ -66,21 +99,31 @@ struct Bench {
   }
 };
 
-/// The main() of a bench: `add` registers what is to be measured. Exit codes: 64 for an unknown flag, 2 for an error.
+/// What main() returns of a `body` that returns an exit code: 64 for bad usage, 2 for an error.
+template <class Body>
+int ending_of(const char* program, Body body) {
+  try {
+    const int code = body();
+    flush_output();
+    return code;
+  } catch (const UsageError& error) {
+    return complain(program, error.what(), 64);
+  } catch (const std::exception& error) {
+    return complain(program, error.what(), 2);
+  }
+}
+
+/// The main() of a bench: `add` registers what its selection has.
 template <class Add>
 int run_benchmarks(const char* program, int argc, char** argv, Add add) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
-  try {
+  open_standard_descriptors();
+  return ending_of(program, [&] {
+    initialise_benchmarks(argc, argv);
     Bench bench;
     add(bench);
-    benchmark::RunSpecifiedBenchmarks();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", program, error.what());
-    return 2;
-  }
-  benchmark::Shutdown();
-  return 0;
+    bench.selection.run();
+    return 0;
+  });
 }
 
 }  // namespace oomlab::bench

@@ -15,7 +15,8 @@ LANGUAGES = ("en", "zh")
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
     "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
-    "gpus": {"en": ("card", "memory, GB", "`nvidia-smi`, MiB", "GB/s", "FP32, TFLOP/s", "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
+    "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s",
+                    "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
              "zh": ()},
     "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
@@ -26,8 +27,15 @@ OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "�
 WORDS = {"en": {"run": " (in this run {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "counts": "{n} claims: {list}."},
          "zh": {"run": "（本次运行 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-# What a card keeps for itself: a twentieth, as chapter 12 reckons.
+# The table of cards, and its columns. A column of MARKED has a letter in `marks`, in this order.
+CARDS = "common/harness/cards.inc"
+CARD_COLUMNS = ("name", "title", "device", "aliases", "memory", "smi", "total", "bandwidth", "l2", "fp32", "fp16",
+                "bus", "link", "cc", "marks", "total_from")
+MARKED = ("smi", "bandwidth", "fp32", "fp16", "bus", "link", "cc")
+# What context and libraries take of a card: a twentieth, as chapter 12 reckons.
 LEFT_FOR_CONTEXT = 0.05
+# The least compute capability that computes in BF16.
+BF16_FROM = 8.0
 
 
 def calculated(text):
@@ -153,21 +161,67 @@ def rows_of(root, name):
         return list(csv.DictReader(line for line in file if line[0] != "#"))
 
 
+def cards(root):
+    """The rows of the table of cards. `unverified` has the columns that are known from other people's lists only."""
+    text = re.sub(r"^ *//.*$", "", (root / CARDS).read_text(), flags=re.M)
+    found = []
+    for row in re.findall(r"\{([^{}]*)\}", text):
+        card = dict(zip(CARD_COLUMNS, ast.literal_eval(f"({row})"), strict=True))
+        card["unverified"] = {column for column, mark in zip(MARKED, card["marks"], strict=True) if mark == "L"}
+        card["bf16"] = card["cc"] >= BF16_FROM
+        found.append(card)
+    return found
+
+
+def source_link(card, all_cards):
+    """What a card's total is from, as a link, or the card that it is derived from."""
+    source = card["total_from"]
+    if source.startswith("as "):
+        (like,) = [other for other in all_cards if other["name"] == source[3:]]
+        return f"{card['total']:.2f} (as {like['title']})"
+    issue = re.match(r"([\w.-]+/[\w.-]+)#(\d+), \d{4}-\d\d-\d\d(?: \((.+)\))?$", source)
+    file = re.match(r"([\w.-]+/[\w.-]+):(\S+)$", source)
+    if not issue and not file:
+        raise ValueError(f"{card['name']}: '{source}' is no source")
+    link = f"https://github.com/{issue[1]}/issues/{issue[2]}" if issue else f"https://github.com/{file[1]}/blob/HEAD/{file[2]}"
+    return f"[{card['total']:.2f}]({link})" + (f" ({issue[3]})" if issue and issue[3] else "")
+
+
 def gpus(root, folder, language):
-    columns = ("memory", "smi", "bandwidth", "fp32", "fp16", "pcie", "nvlink", "cc")
-    return table(HEADS["gpus"][language], [[card["name"], *(re.sub(r"^(\S+) u$", r"\1 (?)", card[key]) for key in columns)] for card in rows_of(root, "gpus.csv")])
+    all_cards = cards(root)
+
+    def cell(card, column):
+        if column == "total":
+            return source_link(card, all_cards)
+        if column == "name":
+            return f"`{card['name']}`"
+        if not card[column]:
+            return "-"
+        text = f"{card[column]:.1f}" if column == "cc" else f"{card[column]:.10g}"
+        return text + (" (?)" if column in card["unverified"] else "")
+
+    columns = ("name", "memory", "smi", "total", "bandwidth", "fp32", "fp16", "bus", "link", "cc")
+    return table(HEADS["gpus"][language], [[card["title"], *(cell(card, column) for column in columns)] for card in all_cards])
+
+
+def computes_in_bf16(plan, variant):
+    """Whether a variant of what a chapter has printed does: its name says so, or the options above the table, unless its name says something else."""
+    options = re.search(r"^model .*$", plan, re.M)[0]
+    return "bf16" in variant or ("fp32" not in variant and "fp16" not in variant and bool(re.search(r", (?:precision|rest) bf16,", options)))
 
 
 def fits(root, folder, language):
-    """Planned variants, and the smallest memory that holds each."""
-    cards = [(float(card["memory"]), float(card["smi"].split()[0]) * 2**20 * (1 - LEFT_FOR_CONTEXT), card["name"]) for card in rows_of(root, "gpus.csv")]
+    """Planned variants, and the smallest memory that holds each, of cards that compute in its precision."""
+    rooms = [(card["memory"], card["total"] * 2**30 * (1 - LEFT_FOR_CONTEXT), card["title"], card["bf16"]) for card in cards(root)]
     rows = []
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.txt"
-        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", path.read_text(), re.M)
+        plan = path.read_text()
+        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", plan, re.M)
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
-        held = [(memory, name) for memory, room, name in cards if room >= bytes_of(found[2])]
+        bf16 = computes_in_bf16(plan, row["variant"])
+        held = [(memory, name) for memory, room, name, has_bf16 in rooms if room >= bytes_of(found[2]) and (has_bf16 or not bf16)]
         smallest = min(held)[0] if held else 0
         rows.append((f"{row['words']} ([{row['plan'][:2]}]({os.path.relpath(path, folder)}))", found[1], found[2], f"{smallest:g} GB" if held else "no single card",
                      " / ".join(name for memory, name in held if memory == smallest) or "-"))

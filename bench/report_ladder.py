@@ -1,23 +1,6 @@
-"""Across chapters, for bench/report: what each chapter's mitigation makes of its peak, and two machines side by side."""
-import re
-
+"""Across chapters, for bench/report: what each chapter's mitigation makes of the figure that it is about, and two machines side by side."""
 from report_pictures import axis, escape, percent
-from results_files import MITIGATIONS, format_bytes
-
-
-def pair(result):
-    """(baseline, mitigation) of a chapter that have a peak each; None where they do not."""
-    def like(name):
-        return re.sub(r"\d+", "0", name)
-
-    if result.chapter not in MITIGATIONS:
-        return None
-    rows = {v.name: v for v in result.variants if v.peak}
-    before, after = MITIGATIONS[result.chapter]
-    # A run at other sizes (--quick, --batch) has other numbers in its names; there the first is the baseline, the last the mitigation.
-    before = rows.get(before) or next((v for v in rows.values() if like(v.name) == like(before)), None)
-    after = rows.get(after) or next((v for v in reversed(rows.values()) if like(v.name) == like(after)), None)
-    return (before, after) if before and after else None
+from results_files import compared, format_bytes, pair
 
 
 def speed(before, after):
@@ -29,7 +12,7 @@ def shares(_):
 
 
 def ladder(sides):
-    """Bars, the baseline's peak being 100 %, and below them the same as a table."""
+    """Bars, the baseline's figure being 100 %, and below them the same as a table."""
     chapters = [c for c in sorted({c for side in sides for c in side.results}) if any(c in side.results and pair(side.results[c]) for side in sides)]
     if not chapters:
         return ""
@@ -39,22 +22,25 @@ def ladder(sides):
             both = pair(side.results[chapter]) if chapter in side.results else None
             if not both:
                 continue
-            before, after = both
+            before, after, by = both
+            a, b = before.figure(by), after.figure(by)
+            words = compared(before, after, by)
             where = f"<small>{escape(side.name)}</small>" if len(sides) > 1 else ""
             ratio = speed(before, after)
             quick = " (--quick)" if side.results[chapter].config.get("quick") else ""
-            said = f"{format_bytes(before.peak)} → {format_bytes(after.peak)}: {1 - after.peak / before.peak:.0%} less"
+            said = (f"{words.what} " if by != "allocated" else "") + f"{words.before} → {words.after}" + (f": {words.less} less" if words.less else "")
             budget = ""
-            if before.budget and before.budget <= before.peak:
-                budget = f'<div class="budget" style="left:{percent(before.budget, before.peak)}" title="budget {escape(format_bytes(before.budget))}"></div>'
+            if by != "refused" and before.budget and before.budget <= a:
+                budget = f'<div class="budget" style="left:{percent(before.budget, a)}" title="budget {escape(format_bytes(before.budget))}"></div>'
             rows.append(f'<div class="name"><a href="#{escape(chapter)}">{escape(chapter.replace("_", " "))}</a>{where}</div>'
-                        f'<div role="img" aria-label="{escape(chapter)}: {escape(said)}"><div class="plot" title="{escape(before.name)}: {escape(format_bytes(before.peak))}">'
-                        f'<div class="kept" style="width:{percent(min(after.peak, before.peak), before.peak)}" title="{escape(after.name)}: {escape(format_bytes(after.peak))}"></div>{budget}</div>'
+                        f'<div role="img" aria-label="{escape(chapter)}: {escape(said)}"><div class="plot" title="{escape(before.name)}: {escape(words.before)}">'
+                        f'<div class="kept" style="width:{percent(min(a, b), a)}" title="{escape(after.name)}: {escape(words.after)}"></div>{budget}</div>'
                         f'<div class="figure">{escape(said)}{f", speed x {ratio:.2f}" if ratio else ""}</div></div>')
-            cells.append((chapter + quick, *([side.name] if len(sides) > 1 else []), before.name, after.name, format_bytes(before.peak), format_bytes(after.peak),
-                          f"{1 - after.peak / before.peak:.0%}", f"x {ratio:.2f}" if ratio else "-"))
-    head = ("chapter", *(["on"] if len(sides) > 1 else []), "from", "to", "peak before", "after", "saved", "speed")
-    return ('<h2 id="ladder">The ladder: what each chapter brings</h2><p class="soft">Of a chapter\'s peak before its mitigation (the whole bar) the green part is left with it; '
+            cells.append((chapter + quick, *([side.name] if len(sides) > 1 else []), before.name, after.name, words.what, words.before, words.after,
+                          words.less or "-", f"x {ratio:.2f}" if ratio else "-"))
+    head = ("chapter", *(["on"] if len(sides) > 1 else []), "from", "to", "figure", "before", "after", "saved", "speed")
+    return ('<h2 id="ladder">The ladder: what each chapter brings</h2><p class="soft">Of a chapter\'s figure before its mitigation (the whole bar) the green part is left with it: the peak allocated, in chapter 06 the '
+            'peak reserved, and in chapter 15 the requests that are refused; '
             'dashed: the budget. Models and budgets differ from chapter to chapter, so compare shares, not bytes.</p>'
             f'<div class="rows two ladder">{"".join(rows)}<div class="blank"></div>{axis(100, shares)}</div>'
             f'<details><summary>The same as a table</summary>{grid(head, cells)}</details>')

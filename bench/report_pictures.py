@@ -1,17 +1,17 @@
 """What bench/report draws: axes with units, stacked columns for the phases of a step, memory over time. Each is an SVG inside the page,
 with a text alternative, and a value that shows where it is pointed at."""
 import html
-import json
 import math
 
-from results_files import CATEGORIES, format_bytes
+from results_files import CATEGORIES, LARGEST_NUMBER, BadFile, format_bytes, read_json
+from terminal import as_text
 
 WIDTH, LEFT, RIGHT, TOP = 480, 78, 470, 56
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def escape(text):
-    return html.escape(str(text), quote=True)
+    return html.escape(as_text(str(text)), quote=True)
 
 
 def percent(part, whole):
@@ -43,9 +43,11 @@ def axis(most, marked=ticks):
     return f'<div class="axis" aria-hidden="true">{marks}</div>'
 
 
-def legend(with_rates=False, with_bars=True):
+def legend(with_rates=False, with_bars=True, with_reserved=False):
     items = [f'<li><i style="background:var(--{c})"></i>{c}</li>' for c in CATEGORIES]
     items.append('<li><i style="width:0;border-left:2px dashed var(--bad);height:1em"></i>budget</li>')
+    if with_reserved:
+        items.append('<li><i style="border:2px solid var(--ink)"></i>reserved by the allocator</li>')
     if with_bars:
         items.append('<li><span class="oom">OOM</span> did not fit; measured without the budget (pale)</li>')
     if with_rates:
@@ -130,7 +132,7 @@ def wrapped(words, wide, most_lines=3):
 
 def read_trace(trace):
     """What a Chrome trace has of the first device: (title, samples [(phase, bytes by category)], the samples at which a request was refused)."""
-    events = json.loads(trace.read_text())["traceEvents"]
+    events = read_json(trace)["traceEvents"]
     title = next(e["args"]["name"] for e in events if e.get("name") == "process_name")
     phases = [(float(e["ts"]), float(e["ts"]) + float(e["dur"]), str(e["name"])) for e in events if e.get("ph") == "X" and e.get("tid") == 1]
     samples, refused, device = [], [], None
@@ -142,7 +144,10 @@ def read_trace(trace):
         device, now = e["name"], float(e["ts"])
         inside = [p for p in phases if p[0] <= now <= p[1]]  # of phases in each other, the inner one
         name = min(inside, key=lambda p: p[1] - p[0])[2] if inside else ""
-        samples.append((name, {c: int(e["args"][c]) for c in CATEGORIES}))
+        split = {c: int(e["args"][c]) for c in CATEGORIES}
+        if not all(0 <= count <= LARGEST_NUMBER for count in split.values()):
+            raise ValueError("impossible bytes")
+        samples.append((name, split))
     return str(title), samples, refused
 
 
@@ -160,7 +165,7 @@ def timeline(trace, result):
     """The allocated bytes after every allocation and release, by category, with phases and budget. Returns the drawing, and what is wrong."""
     try:
         title, samples, refused = read_trace(trace)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+    except (BadFile, ArithmeticError, ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
         return f'<p class="problem">{escape(trace)}: no timeline: {escape(type(error).__name__)}</p>', str(trace)
     if len(samples) < 2:
         return "", None

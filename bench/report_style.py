@@ -36,6 +36,7 @@ nav ul { columns: 20rem; padding-left: 1.2rem; }
 .plot .bar { position: absolute; inset: 0 auto 0 0; display: flex; }
 .plot .bar span { display: block; height: 100%; }
 .plot.over .bar { opacity: 0.55; }
+.plot .reserved { position: absolute; inset: 0 auto 0 0; border: 2px solid var(--ink); }
 .plot .budget { position: absolute; top: -0.2rem; bottom: -0.1rem; border-left: 2px dashed var(--bad); }
 .plot .rate { position: absolute; top: 20%; height: 60%; left: 0; background: var(--rate); }
 .plot .spread { position: absolute; top: calc(50% - 1px); border-top: 2px solid var(--ink); }

@@ -2,7 +2,12 @@
 
 import json
 import math
+import os
 import pathlib
+import re
+import stat
+import tempfile
+import typing
 
 SCHEMA_VERSION = 2
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace", "data")
@@ -11,14 +16,23 @@ COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e7
            "workspace": "#8a8a8a", "data": "#cc79a7"}
 COLOURS_DARK = {**COLOURS, "parameters": "#4ba3e3", "optimizer": "#1fb58c", "activations": "#ef7d32"}
 OUTCOMES = ("ok", "oom", "skipped")
-# A chapter's baseline, and the mitigation that stands for it where chapters stand in one picture: names of variants.
-MITIGATIONS = {
+
+
+class Mitigation(typing.NamedTuple):
+    """A chapter's baseline, and the mitigation that stands for it where chapters stand in one picture: names of variants. And the figure that the
+    chapter is about: bytes at the peak, `allocated` or `reserved`, or how many requests were `refused`."""
+    before: str
+    after: str
+    by: str = "allocated"
+
+
+MITIGATIONS = {chapter: Mitigation(*names) for chapter, names in {
     "01_batch_reduction": ("mlp-activations, batch 512", "mlp-activations, batch 64"),
     "02_gradient_accumulation": ("full batch 32", "8 x 4, global count"),
     "03_mixed_precision": ("fp32", "bf16"),
     "04_checkpointing": ("none", "solved"),
     "05_unified_memory": ("device memory", "streamed"),
-    "06_caching_allocator": ("cudaMalloc", "ours"),
+    "06_caching_allocator": ("best fit", "ours", "reserved"),
     "07_multi_gpu": ("one device", "ZeRO-3 x 8"),
     "08_attention_and_loss": ("textbook", "lean"),
     "09_input_size": ("full size", "resized to 32"),
@@ -26,17 +40,62 @@ MITIGATIONS = {
     "11_inference": ("predictions on device", "predictions on host"),
     "12_quantisation": ("fp32", "int8 per row"),
     "13_optimizer_memory": ("adamw", "bf16, 8-bit, in backward"),
-    "15_sharing": ("first come, first served", "equal shares"),
+    "15_sharing": ("first come, first served", "a cache that is emptied", "refused"),
     "16_capstone": ("textbook", "8-bit"),
-}
+}.items()}
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps", "memory_steps"}
 # What every chapter has; the rest of "config" are a chapter's own options.
 COMMON_OPTIONS = {"model", "batch", "steps", "memory_steps", "budget_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
 
 
+LARGEST_FILE = 256 << 20  # bytes; the largest that the course writes have a few MiB
+LARGEST_NUMBER = 1 << 63  # of bytes, and of everything else
+
+
 class BadFile(Exception):
     """One line that names the file and, where it is one, the field."""
+
+
+def read_json(path):
+    """What a JSON file has. Only a regular file: a pipe may never end, and a device never does. Raises BadFile."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise BadFile(f"{path}: is no regular file")
+            if about.st_size > LARGEST_FILE:
+                raise BadFile(f"{path}: has {format_bytes(about.st_size)}; no result or trace has more than {format_bytes(LARGEST_FILE)}")
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path}: not JSON, or cut off: {str(error)[:80]}") from None
+
+
+def save(path, data):
+    """Writes a file whole, or not at all: what was there stays until all of `data` (bytes) is on the disk. A terminal or a pipe
+    gets it as it is. Raises OSError, also for a file that is there to be read only."""
+    path = pathlib.Path(os.path.realpath(path))  # of a link, what it leads to
+    mode = path.stat().st_mode if path.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):
+        path.write_bytes(data)
+        return
+    if mode is not None and not mode & 0o222:
+        raise PermissionError(13, "is read-only", str(path))
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(part, stat.S_IMODE(mode) if mode is not None else 0o666 & ~umask)
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
 
 
 class Field:
@@ -78,8 +137,10 @@ class Field:
         return self.value
 
     def number(self, least=-math.inf):
-        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)) or not math.isfinite(self.value):
+        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)) or self.value != self.value:
             self.fail(f"is {json.dumps(self.value)[:40]}, not a number")
+        if abs(self.value) > LARGEST_NUMBER:
+            self.fail("is larger than any such number can be")
         if self.value < least:
             self.fail(f"is {self.value}; at least {least} is possible")
         return self.value
@@ -133,6 +194,12 @@ class Variant:
         self.reference = reference["median"].number(0) if reference else None
         self.agrees = field["numerics"]["agrees"].truth()
 
+    def figure(self, by):
+        """What a chapter is about (Mitigation.by); None where it was not measured."""
+        if by == "refused":  # a step ends with the first request that is refused
+            return None if self.outcome == "skipped" else int(self.outcome == "oom")
+        return {"allocated": self.peak, "reserved": self.reserved}[by]
+
 
 class Claim:
     """Folk advice, the figure that it is judged by, and the verdict."""
@@ -145,6 +212,8 @@ class Claim:
         self.size = self.size.text() if self.size else ""
         self.about = field["about"].one_of(("memory", "time", "numbers"))
         self.low, self.high = number("low"), number("high")
+        if self.low is None and self.high is None:
+            field.fail("has neither low nor high")
         self.measured, at_size = number("measured"), number("at_size")
         self.judged = at_size if self.size else self.measured
         self.verdict = field["verdict"].one_of(("holds", "holds for some sizes", "does not hold", "not judged", "not measured"))
@@ -164,14 +233,7 @@ class Result:
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadFile(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadFile(f"{path}: not JSON, or cut off: {str(error)[:80]}") from None
+        data = read_json(path)
         top = Field(path, "", data)
         if not isinstance(data, dict) or "schema_version" not in data:
             raise BadFile(f"{path}: schema_version is missing: not a result of OOM Lab")
@@ -199,7 +261,7 @@ class Result:
 
     def workload(self):
         common = {key: self.config.get(key) for key in COMMON_OPTIONS - NOT_WORKLOAD}
-        return common | self.options()
+        return {**common, **self.options()}
 
 
 class Side:
@@ -209,7 +271,7 @@ class Side:
         self.path = pathlib.Path(path)
         self.results, self.problems = {}, []
         if self.path.is_dir():
-            files = sorted(f for f in self.path.glob("*.json") if f.name != "system.json" and not f.name.startswith("."))
+            files = sorted(f for f in self.path.glob("*.json") if f.name not in ("system.json", "benchmarks.json") and not f.name.startswith("."))
         else:
             files = [self.path]
         for file in files:
@@ -233,6 +295,36 @@ def name_sides(sides):
     for side in sides:
         if names.count(side.name) > 1:
             side.name = str(side.path)
+
+
+def pair(result):
+    """(baseline, mitigation, the figure by which they are compared) of a chapter where both have that figure; None where they do not."""
+    def like(name):
+        return re.sub(r"\d+", "0", name)
+
+    if result.chapter not in MITIGATIONS:
+        return None
+    before, after, by = MITIGATIONS[result.chapter]
+    rows = {v.name: v for v in result.variants if v.figure(by) is not None and v.peak}
+    # A run at other sizes (--quick, --batch) has other numbers in its names; there the first is the baseline, the last the mitigation.
+    before = rows.get(before) or next((v for v in rows.values() if like(v.name) == like(before)), None)
+    after = rows.get(after) or next((v for v in reversed(rows.values()) if like(v.name) == like(after)), None)
+    return (before, after, by) if before and after else None
+
+
+class Compared(typing.NamedTuple):
+    """A chapter's figure in words."""
+    what: str
+    before: str
+    after: str
+    less: str  # in per cent; empty where it is no amount
+
+
+def compared(before, after, by):
+    a, b = before.figure(by), after.figure(by)
+    if by == "refused":
+        return Compared("requests refused", str(a), str(b), "")
+    return Compared(f"peak {by}", format_bytes(a), format_bytes(b), f"{1 - b / a:.0%}")
 
 
 def format_bytes(count):

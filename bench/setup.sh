@@ -1,7 +1,7 @@
 # Sourced by bench/run, tests/run and .ci/run: finds out what is missing, says so, and installs it.
 # Packages of Debian 12 and Ubuntu 24.04. On other systems the same things are needed under other names.
 
-build_packages="g++ cmake ninja-build pkg-config libopenblas-openmp-dev libdnnl-dev libbenchmark-dev libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libgtest-dev"
+build_packages="g++ cmake ninja-build pkg-config libopenblas-openmp-dev libdnnl-dev libbenchmark-dev libcli11-dev libfmt-dev libre2-dev nlohmann-json3-dev zlib1g-dev libgtest-dev"
 test_packages="python3 python3-jsonschema python3-nbclient python3-ipykernel python3-matplotlib codespell openmpi-bin libopenmpi-dev iproute2"
 
 say() { printf '%s\n' "$*" >&2; }
@@ -86,3 +86,13 @@ have_tensorboard_writer() {
 have_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'
 }
+
+# one_build_at_a_time LOG: from here to build_is_done nobody else builds below build/, and LOG, which is there, is empty. Ends the script
+# where this user may not write there.
+one_build_at_a_time() {
+  if ! { mkdir -p build && exec 8>>build/.lock && : >"$1"; } 2>/dev/null; then
+    die "cannot write $PWD/build: this checkout is another user's; clone it, and run your clone's" 2
+  fi
+  flock -n 8 || { say "waiting for another build to end" && flock 8; }
+}
+build_is_done() { exec 8>&-; }

@@ -4,7 +4,7 @@
 #   main.cu, *.cu, *.cpp   the program, build/<preset>/bin/NN_name
 #   kernels.cu             kernels that take long to compile: once, optimised, for the program and its tests
 #   tests/*.cpp            its own GoogleTest program
-#   tests/bench/*.{cpp,cu} the same for ratios of times: run alone, and not under a sanitizer
+#   bench/*.{cpp,cu}       NN_name_bench, a program that judges times (bench/judged.h): run by tests/run bench alone
 # from tests/lessons/: that the lesson passes, and fails without its mitigation
 # and from tests/chapter/: bytes (predicted = plan = measured), bad input, faults.
 include("${CMAKE_CURRENT_LIST_DIR}/OomlabLesson.cmake")
@@ -64,6 +64,12 @@ function(oomlab_chapter)
   add_executable(${name} $<TARGET_OBJECTS:${name}_objects>)
   target_link_libraries(${name} PRIVATE ${launcher} ${link})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  file(GLOB benches CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/bench/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/bench/*.cu")
+  if(benches AND OOMLAB_BENCH AND NOT OOMLAB_SANITIZE)
+    oomlab_executable(${name}_bench SOURCES ${benches} LINK ${link})
+    oomlab_compiled_quickly(${name}_bench -O2)
+    target_include_directories(${name}_bench PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  endif()
   if(NOT OOMLAB_TESTS)
     return()
   endif()
@@ -75,12 +81,6 @@ function(oomlab_chapter)
   if(tests)
     oomlab_test(${name}_test SOURCES ${tests} LINK ${link} LABELS chapter ${environment})
     target_include_directories(${name}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-  endif()
-  file(GLOB benches CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/bench/*.cpp"
-    "${CMAKE_CURRENT_SOURCE_DIR}/tests/bench/*.cu")
-  if(benches AND NOT OOMLAB_SANITIZE AND NOT OOMLAB_CHECK)
-    oomlab_test(${name}_bench SOURCES ${benches} LINK ${link} LABELS bench)
-    target_include_directories(${name}_bench PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   endif()
   include("${OOMLAB_ROOT}/tests/chapter/chapter.cmake")
   oomlab_chapter_tests(${name} ${kernels})

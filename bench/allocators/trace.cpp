@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <tuple>
 #include <unordered_map>
@@ -459,9 +458,7 @@ ReservedHistory reserved_history(std::string_view bytes, const std::string& name
 }
 
 Trace read_trace(const std::string& path, std::size_t minimalloc_scale) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file || file.bad()) throw TraceError(path + ": cannot be read");
+  const std::string bytes = read_file(path, std::size_t(4) << 30);
   const std::string name = path.substr(path.find_last_of('/') + 1);
   if (!bytes.empty() && static_cast<unsigned char>(bytes[0]) == 0x80) return parse_snapshot(bytes, name);
   if (bytes.starts_with("id,")) return parse_minimalloc_csv(bytes, name, minimalloc_scale);

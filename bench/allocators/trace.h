@@ -4,17 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "memory/files.h"
+
 namespace oomlab::bench {
 
 /// A trace cannot be used. what() is one line that names the file and, for text, the line.
-class TraceError : public std::runtime_error {
+class TraceError : public BadFile {
  public:
-  using std::runtime_error::runtime_error;
+  using BadFile::BadFile;
 };
 
 struct TraceEvent {
@@ -41,7 +42,7 @@ Trace parse_minimalloc_csv(std::string_view text, const std::string& name, std::
 /// trace. Blocks that were live before recording began are allocated first. Every pickle opcode that would name a class
 /// or call something is refused. Throws TraceError.
 Trace parse_snapshot(std::string_view bytes, const std::string& name);
-/// Chooses by content. Throws TraceError, also for a file that cannot be read.
+/// Chooses by content. Throws TraceError, and BadFile for a file that cannot be read, or has more than 4 GiB.
 Trace read_trace(const std::string& path, std::size_t minimalloc_scale = 1024);
 
 /// As parse_rmm_csv() reads it.

@@ -3,8 +3,8 @@
 // TrainingArguments and in a DeepSpeed configuration. What has no counterpart there is said, and what is only near.
 //
 // PyTorch's names are those of 2.15. The others are from https://huggingface.co/docs/transformers/main_classes/trainer,
-// https://www.deepspeed.ai/docs/config-json, and the documentation of bitsandbytes and torchao. Nothing of them is run
-// here.
+// https://www.deepspeed.ai/docs/config-json, and the documentation of bitsandbytes and torchao
+// (torchao/optim/README.md). Nothing of them is run here.
 
 #include <fmt/format.h>
 
@@ -88,28 +88,22 @@ class Translation {
         nowhere("DeepSpeed's bf16 has an FP32 master copy; here there is none");
         return;
       case nn::WeightForm::stochastic:
-        torch("model = model.to(torch.bfloat16)  # with torchao.optim.…(bf16_stochastic_round=True)");
-        nowhere(
-            "weights of BF16 with stochastic rounding: torchao's optimizers have them; TrainingArguments and DeepSpeed "
-            "have no setting for them");
+        torch("model = model.to(torch.bfloat16)");
+        trainer("bf16=False, and from_pretrained(…, dtype=torch.bfloat16)");
+        nowhere("DeepSpeed's bf16 has an FP32 master copy; here there is none");
         return;
     }
   }
 
   void attention_and_loss() {
-    switch (levers_.attention) {
-      case nn::AttentionForm::textbook:
-        torch("scores = q @ k.transpose(-2, -1) / math.sqrt(d); y = scores.softmax(-1) @ v");
-        trainer("(model) attn_implementation=\"eager\"");
-        break;
-      case nn::AttentionForm::tiled:
-      case nn::AttentionForm::fused:
-        torch("y = F.scaled_dot_product_attention(q, k, v, is_causal={})", work_.spec.bert() ? "False" : "True");
-        trainer("(model) attn_implementation=\"sdpa\"");
-        if (levers_.attention == nn::AttentionForm::tiled)
-          nowhere("attention by tiles of several kernels: the nearest is scaled_dot_product_attention, one kernel");
-        break;
-    }
+    torch("y = F.scaled_dot_product_attention(q, k, v, is_causal={})", work_.spec.bert() ? "False" : "True");
+    trainer("(model) attn_implementation=\"sdpa\"  # the default");
+    if (levers_.attention == nn::AttentionForm::textbook)
+      nowhere(
+          "the textbook's attention, which keeps its scores: scaled_dot_product_attention, the default, keeps none and "
+          "is no slower, so there is no reason to write the textbook's");
+    if (levers_.attention == nn::AttentionForm::tiled)
+      nowhere("attention by tiles of several kernels: the nearest is scaled_dot_product_attention, one kernel");
     if (levers_.loss == nn::LossForm::chunked) {
       torch(
           "loss = F.linear_cross_entropy(hidden, head.weight, targets, options=torch.nn.LinearCrossEntropyOptions())");
@@ -148,6 +142,7 @@ class Translation {
   void optimizer() {
     const nn::OptimizerForm& form = levers_.optimizer;
     if (levers_.gradients == nn::GradientLife::sent_to_host) return;  // gradients() names it
+    if (form.weights == nn::WeightForm::stochastic) return rounding_optimizer();
     switch (form.rule) {
       case nn::UpdateRule::adamw:
         torch("optimizer = torch.optim.AdamW(model.parameters(), fused=True)");
@@ -175,6 +170,37 @@ class Translation {
         trainer("optim=\"sgd\"");
         return;
     }
+  }
+
+  // Of the libraries named here only torchao's AdamW rounds at random. Others round to nearest, where an update of less
+  // than half a step of BF16 is lost.
+  void rounding_optimizer() {
+    const nn::OptimizerForm& form = levers_.optimizer;
+    switch (form.rule) {
+      case nn::UpdateRule::adamw:
+        torch("optimizer = torchao.optim._AdamW(model.parameters(), bf16_stochastic_round=True)");
+        nowhere(
+            "FP32 moments beside BF16 weights: torchao's _AdamW keeps them in the weights' 16 bits; TrainingArguments "
+            "have no name for it");
+        break;
+      case nn::UpdateRule::adamw8:
+        torch("optimizer = torchao.optim.AdamW8bit(model.parameters(), bf16_stochastic_round=True)");
+        trainer("optim=\"adamw_torch_8bit\", optim_args=\"bf16_stochastic_round=True\"");
+        if (form.wide_embeddings)
+          nowhere(
+              "32-bit moments of embeddings: torchao's AdamW8bit has no setting for them; the nearest is "
+              "torchao.optim._AdamW for the embedding, with moments of 16 bits");
+        nowhere("bitsandbytes' AdamW8bit rounds BF16 weights to nearest: there small updates vanish");
+        break;
+      case nn::UpdateRule::adafactor:
+      case nn::UpdateRule::sgd:
+        nowhere(fmt::format(
+            "{} with stochastic rounding: torchao has it for AdamW only, and torch.optim rounds to nearest, "
+            "where small updates vanish",
+            form.rule == nn::UpdateRule::sgd ? "SGD" : "Adafactor"));
+        return;
+    }
+    nowhere("DeepSpeed takes such an optimizer from its caller: it has no name for it in its JSON");
   }
 
   void gradients() {

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "memory/text.h"
 #include "pytorch_peak.h"
 
 namespace {
@@ -77,13 +78,14 @@ std::string answer(const std::string& line) {
 }  // namespace
 
 int main() {
+  oomlab::open_standard_descriptors();
   for (std::string line; std::getline(std::cin, line);) {
     try {
       std::cout << answer(line) << "\n";
     } catch (const std::exception& error) {  // bad words, or figures that no 64 bits hold
-      std::cerr << "fit_pytorch: " << error.what() << "\n";
-      return 64;
+      return oomlab::complain("fit_pytorch", error.what(), 64);
     }
   }
-  return 0;
+  if (std::cout.flush()) return 0;
+  return oomlab::complain("fit_pytorch", "the output could not be written", 1);
 }

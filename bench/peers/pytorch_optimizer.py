@@ -37,7 +37,7 @@ def theirs():
 def ours(threads):
     text = subprocess.run([root / "build/host/bin/13_optimizer_memory_bench"], capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": str(threads)}).stdout
-    return {m[1].strip(): float(m[2]) for m in re.finditer(r"^(\S.*?)\s+([\d.]+) ms ", text, re.MULTILINE)}
+    return {m[1].strip(): float(m[2]) for m in re.finditer(r"^(\S.{0,80}?)\s{1,40}([\d.]{1,20}) ms ", text, re.MULTILINE)}
 
 
 def main():

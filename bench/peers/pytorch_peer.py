@@ -50,6 +50,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 root = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(root / "bench"))
+from results_files import save  # noqa: E402
+
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WIDTHS = {"mlp": [512, 1024, 2048, 4096, 8192, 10], "mlp-weights": [512, 2048, 2048, 10],
           "mlp-activations": [8192, 8, 8192, 8, 8192, 8, 8192, 10]}
@@ -434,8 +437,8 @@ def main():
         result = result_of(ours, kind, arguments.steps)
         folder = arguments.out or root / "build/peers" / result["system"]["slug"]
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{result['chapter']}.json").write_text(json.dumps(result, indent=1) + "\n")
-        (folder / "system.json").write_text(json.dumps(result["system"], indent=1) + "\n")
+        save(folder / f"{result['chapter']}.json", (json.dumps(result, indent=1) + "\n").encode())
+        save(folder / "system.json", (json.dumps(result["system"], indent=1) + "\n").encode())
     print(f"results: {folder}")
 
 

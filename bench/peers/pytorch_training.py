@@ -35,6 +35,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from results_files import save  # noqa: E402
+
 RESULTS = ROOT / "bench/results/peers/pytorch_training.json"
 DRAWN = ROOT / "bench/results/peers/pytorch_training_random.json"
 DEFAULTS = {"precision": "fp32", "checkpoint": 0, "optimizer": "adamw_foreach"}
@@ -302,11 +305,11 @@ def main():
     command = shlex.join(["bench/peers/pytorch_training.py", *sys.argv[1:]])
     results = {"command": command, "torch": version("torch"), "threads": arguments.threads, "accelerate": version("accelerate"),
                "fitcheck": version("fitcheck-llm"), "rows": rows}
-    print(table(results), end="")
     if out := arguments.out or (RESULTS if published else None):
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(results, indent=1) + "\n")
-        out.with_suffix(".txt").write_text(table(results))
+        save(out, (json.dumps(results, indent=1) + "\n").encode())
+        save(out.with_suffix(".txt"), table(results).encode())
+    print(table(results), end="")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Shape:
     """What nn::parse_transformer makes of a name."""
 
     def __init__(self, name):
+        name = name.lower()
         if name in NAMED:
             (self.style, self.layers, self.heads, self.keys, self.width, self.hidden, self.vocabulary, self.positions, self.tied,
              self.qkv_bias) = NAMED[name]

@@ -32,7 +32,8 @@ def ladder(results):
 
 def frontier(results):
     text = results.text(PLAN)
-    count, card = re.search(r"^(\d+) combinations on one device; .* per sequence on (.*) \(a bound\)", text, re.M).groups()
+    count, card = re.search(r"^(\d+) combinations on one device; .{1,200} per sequence on (.{1,100}) \(a bound\)", text,
+                            re.M).groups()
     curves = [(title, colour, [(float(gb), float(ms)) for gb, ms, _ in results.rows(PLAN, title, LEVERS)])
               for title, colour in (("the same numbers within rounding:", "parameters"), ("AdamW, some of it in 16 or 8 bits:", "optimizer"),
                                     ("any optimizer:", "gradients"))]

@@ -24,7 +24,7 @@ def places(results):
     budget = data["config"]["budget_bytes"]
     names = ("device memory", "moments streamed", "streamed", "managed, on demand", "managed, prefetch", "managed, advice")
     lesson = results.text("host/05_unified_memory.lesson.txt")
-    layers, each = (int(n) for n in re.search(r"(\d+) layers of (\d+) MiB", lesson).groups())
+    layers, each = (int(n) for n in re.search(r"\b(\d+) layers of (\d+) MiB", lesson).groups())
     buffers = int(re.search(r"streamed through \S+ buffers +cudaMalloc +(\d+) MiB", lesson)[1]) // each
     picture = Picture("Layers take turns; where the state is", 656)
     picture.text(16, 54, f"The lesson: {layers} layers of {each} MiB stream through {buffers} buffers", bold=True)
@@ -64,9 +64,9 @@ def places(results):
 def pages(results):
     """The lesson's address map: it has the figures, and the rule (the first free page goes) is the lesson's find()."""
     text = results.text("host/06_caching_allocator.lesson.txt")
-    tensors, each, wanted = (int(n) for n in re.search(r"(\d+) tensors of (\d+) MiB, every other one freed; then one of (\d+) MiB", text).groups())
+    tensors, each, wanted = (int(n) for n in re.search(r"\b(\d+) tensors of (\d+) MiB, every other one freed; then one of (\d+) MiB", text).groups())
     new, moved = (int(n) for n in re.findall(r"then peak reserved (\d+) MiB", text))
-    free, largest = (int(n) for n in re.search(r"(\d+) MiB free, (\d+) MiB in one piece", text).groups())
+    free, largest = (int(n) for n in re.search(r"\b(\d+) MiB free, (\d+) MiB in one piece", text).groups())
     source = (results.root / "chapters/06_caching_allocator/lesson.cu").read_text()
     per = int(re.search(r"\bsmall = (\d+)", source)[1])  # pages of a small tensor; tensors 1, 3, 5, ... are freed
     page = each // per

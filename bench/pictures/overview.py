@@ -10,13 +10,14 @@ from .svg import WIDTH, Picture, size
 
 
 def front(results):
-    """What fills the card when it fails, and what each chapter's mitigation makes of its peak."""
+    """What fills the card when it fails, and what each chapter's mitigation makes of the figure that the chapter is about."""
     refused = results.variants("00_anatomy")["adamw"]
     rows = timeline.read(results.folder / "plan/00_timeline.csv", "under the budget")
     _, live, asked = rows[-1]
     budget = refused["budget_bytes"]
     assert asked == refused["oom"]["requested_bytes"] and sum(live.values()) == refused["oom"]["live_bytes"]
-    chapters = [(line[:25].strip(), line[26:52].strip(), line[53:79].strip(), *re.match(r" *(\S+) -> +(\S+) +(\S+)", line[80:]).groups())
+    figures = re.compile(r"(.{0,40}?),? {0,40}(MiB|) {1,40}(\S{1,20}) -> {1,40}(\S{1,20}) {1,40}(\S{1,20})")
+    chapters = [(line[:25].strip(), line[26:52].strip(), line[53:79].strip(), *figures.match(line[80:]).groups())
                 for line in results.text("host/map.txt").splitlines()[1:]]
     picture = Picture("What fills the card when it fails?", 178 + 36 * len(chapters) + 40)
     y = picture.legend(54, [(c, c) for c in ("parameters", "gradients", "optimizer")] + [("asked for", "budget")])
@@ -32,16 +33,18 @@ def front(results):
     y += 78
     picture.text(16, y, "How much less each chapter needs at its peak", bold=True, height=17)
     y += 10
-    for chapter, before, after, a, b, saved in chapters:
+    said = {}
+    for chapter, before, after, figure, unit, a, b, saved in chapters:
         number, words = chapter.split("_", 1)
+        said[chapter] = f"{figure}: {a} → {b}" if not unit else f"{saved} less" + (" reserved" if figure == "peak reserved" else "")
         picture.text(16, y + 15, f"{number} {words.replace('_', ' ')}")
-        picture.text(WIDTH - 16, y + 15, f"{saved} less", anchor="end")
-        picture.rect(16, y + 20, WIDTH - 32, 9, "grid", says=f"{before}: {a} MiB")
-        picture.rect(16, y + 20, (WIDTH - 32) * float(b) / float(a), 9, "good", says=f"{after}: {b} MiB")
+        picture.text(WIDTH - 16, y + 15, said[chapter], anchor="end")
+        picture.rect(16, y + 20, WIDTH - 32, 9, "grid", says=f"{before}: {figure} {a} {unit}".rstrip())
+        picture.rect(16, y + 20, (WIDTH - 32) * float(b) / float(a), 9, "good", says=f"{after}: {figure} {b} {unit}".rstrip())
         y += 36
-    picture.legend(y + 22, [("peak before", "grid"), ("with the chapter's mitigation", "good")])
+    picture.legend(y + 22, [("before", "grid"), ("with the chapter's mitigation", "good")])
     picture.desc = (f"A bar of what is live when a training step fails: {', '.join(f'{c} {size(b)}' for c, b in live.items() if b > MIB)}, and {size(asked)} asked for, above the budget of "
-                    f"{size(budget)}. Below it, how much less of its peak each chapter's mitigation needs: " + ", ".join(f"{c[0]} {c[5]}" for c in chapters) + ".")
+                    f"{size(budget)}. Below it, how much less each chapter's mitigation needs at its peak: " + ", ".join(f"{chapter} {words}" for chapter, words in said.items()) + ".")
     return picture
 
 

@@ -152,7 +152,7 @@ def checkpointing(results):
     kinds = (("kept", "parameters"), ("without norms+GELU", "optimizer"), ("without norms+GELU+probabilities", "gradients"), ("recomputed", "activations"))
     picture = Picture("What each layer keeps, and what it costs", 622)
     y = picture.legend(54, kinds)
-    layers = sum(int(n) for n in re.findall(r"(\d+) (?:kept|without|recomputed)", frontier[-1][2]))
+    layers = sum(int(n) for n in re.findall(r"\b(\d+) (?:kept|without|recomputed)", frontier[-1][2]))
     picture.text(16, y + 6, "peak", "faint")
     picture.text(110, y + 6, f"the {layers} layers", "faint")
     picture.text(WIDTH - 16, y + 6, "computed again", "faint", "end")

@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
                       .budget = 80 * kMiB,
                       .options = {{kSeq, 128}, kText, kModelConfig, kAttention, kLoss, kLean},
                       .models = kTextModels,
-                      .published_models = "gpt2",
+                      .published_models = kGpt2Models,
                       .published = &gpt2};
   const Defaults quick{.model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = 3 * kMiB, .options = {{kSeq, 32}}};
   return run_chapter(argc, argv, full, quick, declare);

@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
                       .budget = mib(66),
                       .options = {{kSeq, 128}, {kPrecision, "fp32"}, kText, kModelConfig, kAttention, kLoss},
                       .models = kTextModels,
-                      .published_models = "gpt2 bert-base bert-large",
+                      .published_models = kGpt2AndBertModels,
                       .published = &large};
   const Defaults quick{.model = "gpt:4-2-32", .batch = 16, .steps = 3, .budget = mib(4.25), .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::checkpointing::checkpointing);

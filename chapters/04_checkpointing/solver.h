@@ -15,7 +15,7 @@ namespace oomlab::checkpointing {
 inline std::vector<Segment> segment_choices(std::size_t longest, const nn::StepForm& form = {}) {
   std::vector<Segment> choices;
   const bool textbook = form.attention == nn::AttentionForm::textbook;
-  for (const bool cheap : {true, false})      // norms and GELU go together: both cost little
+  for (const bool cheap : {true, false})      // norms and GELU go together: no product makes them
     for (const bool product : {true, false})  // where there are no probabilities, the product after the attention
       choices.push_back(
           {1,
@@ -25,9 +25,11 @@ inline std::vector<Segment> segment_choices(std::size_t longest, const nn::StepF
   return choices;
 }
 
-/// The schedule that recomputes least among all whose peak is at most `budget` bytes, `resident` included; nothing
-/// when there is none. Exact: dynamic programming over the layers, whose states are all (bytes held, operations) of
-/// which no other is better in both.
+/// The schedule that recomputes the fewest operations (not the least time, see recompute_cost()) among all whose peak
+/// is at most `budget` bytes, `resident` included; nothing when there is none. Exact: dynamic programming over the
+/// layers, whose states are all (bytes held, operations) of which no other is better in both. Of schedules that are
+/// equal in both it is the one whose last segment comes first in segment_choices(), and so on towards the front: the
+/// same with every library.
 inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, std::size_t element_bytes,
                                               std::size_t sequences, std::size_t seq, std::size_t budget,
                                               const ByCategory& resident, const nn::StepForm& form = {}) {

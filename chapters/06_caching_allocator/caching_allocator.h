@@ -2,17 +2,14 @@
 // A caching allocator: freed blocks are kept for the next request, so the driver is asked rarely.
 //
 //   Search      by size class (block_map.h): a handful of instructions, however many blocks there are. Sizes are exact
-//   to
-//               the granule; a block that is larger than needed is cut, and neighbours that are free grow together.
+//               to the granule; a block that is larger than needed is cut, and neighbours that are free grow together.
 //   Growth      by single pages under one large range of addresses (page_range.h), next to what is free already.
 //   Two regions blocks of less than half a page have addresses of their own: a small block that lives long pins the
-//   page
-//               that it is in, so small blocks should share pages with each other.
+//               page that it is in, so small blocks should share pages with each other.
 //   Streams     memory freed on a stream is at once usable on that stream. Another stream gets it after an event: the
 //               device waits where it must, the host never does.
 //   Remapping   what fragments here is addresses, not memory: whole pages inside free blocks are unmapped and mapped
-//   again
-//               where a large block is wanted, before more is taken from the device than slack allows. This waits for
+//               again where a large block is wanted, before more is taken from the device than slack allows. This waits for
 //               the stream, once.
 //
 // The ladder, when nothing free fits: (1) free blocks of other streams; (2) new pages, as far as limit and slack allow;

@@ -25,8 +25,7 @@ Chapter caching_allocator(const Config& config) {
   const auto texts = std::make_shared<std::map<bool, Texts>>();
   for (const bool varying : {false, true})
     for (std::size_t k = 0; k < kRound; ++k)
-      (*texts)[varying].push_back(
-          text_for(spec, length_of(k, seq, varying), /*ragged=*/false, config.options.find(kText)));
+      (*texts)[varying].push_back(text_for(config, spec, /*ragged=*/false, length_of(k, seq, varying)));
 
   Chapter chapter;
   chapter.title = "allocators";
@@ -92,7 +91,7 @@ int main(int argc, char** argv) {
                       .budget = std::size_t(64) << 20,
                       .options = {{train::kSeq, 128}, train::kText, train::kModelConfig},
                       .models = train::kTextModels,
-                      .published_models = "gpt2 bert-base bert-large",
+                      .published_models = oomlab::train::kGpt2AndBertModels,
                       .published = &published};
   const Defaults quick{
       .model = "gpt:2-2-16", .batch = 4, .steps = 1, .budget = std::size_t(40) << 20, .options = {{train::kSeq, 16}}};

@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
                   kAttention,
                   kLoss,
                   kLean};
-  full.models = kTextModels, full.published_models = "gpt2 bert-base bert-large", full.published = &large;
+  full.models = kTextModels, full.published_models = kGpt2AndBertModels, full.published = &large;
   Defaults quick = full;
   quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1280) << 10, quick.options = {{kSeq, 16}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::multi_gpu::multi_gpu);

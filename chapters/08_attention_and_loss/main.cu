@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
                       .budget = mib(80),
                       .options = {{kSeq, 512}, {kPrecision, "fp32"}, kText, kModelConfig},
                       .models = kTextModels,
-                      .published_models = "gpt2",
+                      .published_models = kGpt2Models,
                       .published = &gpt2};
   const Defaults quick{.model = "gpt:2-2-32", .batch = 4, .steps = 3, .budget = mib(4.25), .options = {{kSeq, 128}}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::attention_and_loss::attention_and_loss);

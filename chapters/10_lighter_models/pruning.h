@@ -138,11 +138,23 @@ inline const nn::Parameter& named(const std::map<std::string, nn::Parameter, std
   return found->second;
 }
 
+/// Throws std::logic_error unless the layers that `pruned` cuts are layers of `spec` with as many `channels` as a cut
+/// says, before or after it.
+template <class Channels>
+void require_cuts_of(const PrunedSpec& pruned, const nn::NetworkSpec& spec, Channels channels) {
+  for (const PrunedSpec::Cut& cut : pruned.cuts) {
+    const std::size_t layers = spec.layers.size();
+    if (cut.layer >= layers || cut.reader >= layers || spec.layers[cut.layer].out != channels(cut))
+      throw std::logic_error("'" + pruned.spec.name + "' does not belong to '" + spec.name + "'");
+  }
+}
+
 /// Of each cut, the channels that stay: those with the largest L1 norms of their filters in `dense`, ascending. Norms
 /// are computed on the device, and ranked on the host (waits for the stream). In plan mode all norms are 0, and the
-/// first channels stay. Throws OutOfMemory.
+/// first channels stay. Throws OutOfMemory, and std::logic_error when `pruned` is not of this network.
 inline std::vector<std::vector<unsigned>> channels_to_keep(Context& context, nn::Network& dense,
                                                            const PrunedSpec& pruned) {
+  require_cuts_of(pruned, dense.spec(), [](const PrunedSpec::Cut& cut) { return cut.channels; });
   const auto tensors = by_name(dense.parameters());
   std::vector<std::vector<unsigned>> kept;
   for (const PrunedSpec::Cut& cut : pruned.cuts) {
@@ -162,9 +174,18 @@ inline std::vector<std::vector<unsigned>> channels_to_keep(Context& context, nn:
 /// Copies what stays of `dense` into `small`, a network of pruned.spec: of a cut's layer the rows `kept` of its weight,
 /// gamma, beta and running statistics; of its reader's weight [out, kernel, kernel, in] the same inputs; every other
 /// tensor as it is. Gradients and an optimizer's state are not copied. On the device; waits for the stream. Throws
-/// OutOfMemory, and std::logic_error when the networks do not belong together.
+/// OutOfMemory, and std::logic_error when networks, cuts and lists do not belong together: before anything is copied,
+/// because a kernel that reads outside of a tensor would end every other use of the device, too.
 inline void copy_kept(Context& context, nn::Network& dense, nn::Network& small, const PrunedSpec& pruned,
                       const std::vector<std::vector<unsigned>>& kept) {
+  require_cuts_of(pruned, dense.spec(), [](const PrunedSpec::Cut& cut) { return cut.channels; });
+  require_cuts_of(pruned, small.spec(), [](const PrunedSpec::Cut& cut) { return cut.keep; });
+  if (kept.size() != pruned.cuts.size()) throw std::logic_error("not one list of channels for each cut");
+  for (std::size_t c = 0; c < kept.size(); ++c) {
+    const PrunedSpec::Cut& cut = pruned.cuts[c];
+    const bool inside = std::all_of(kept[c].begin(), kept[c].end(), [&](unsigned i) { return i < cut.channels; });
+    if (kept[c].size() != cut.keep || !inside) throw std::logic_error("a list of channels is another cut's");
+  }
   // All lists of channels in one buffer, and where each begins.
   std::vector<unsigned> lists;
   std::vector<std::size_t> begins;
@@ -177,14 +198,14 @@ inline void copy_kept(Context& context, nn::Network& dense, nn::Network& small, 
   // What of a tensor stays: rows or columns of [rows, taps, columns].
   struct Selection {
     const unsigned *rows = nullptr, *columns = nullptr;
-    std::size_t to_rows = 0, taps = 1, to_columns = 1, from_columns = 1;
+    std::size_t to_rows = 0, from_rows = 0, taps = 1, to_columns = 1, from_columns = 1;
   };
   std::map<std::string, Selection, std::less<>> selections;
   const auto weight_of = [&](std::size_t i) -> Selection& {
     const nn::NetworkSpec &old = dense.spec(), &spec = small.spec();
     const nn::Layer& layer = spec.layers[i];
     Selection& s = selections[layer.name + " weight"];
-    s.to_rows = layer.out, s.taps = layer.kernel * layer.kernel;
+    s.to_rows = layer.out, s.from_rows = old.layers[i].out, s.taps = layer.kernel * layer.kernel;
     s.to_columns = spec.channels(layer.from), s.from_columns = old.channels(layer.from);
     return s;
   };
@@ -195,29 +216,43 @@ inline void copy_kept(Context& context, nn::Network& dense, nn::Network& small, 
     weight_of(cut.reader).columns = list;
     for (const char* what : {" gamma", " beta", " running mean", " running variance"}) {
       Selection& s = selections[small.spec().layers[cut.layer].name + what];
-      s.rows = list, s.to_rows = cut.keep;
+      s.rows = list, s.to_rows = cut.keep, s.from_rows = cut.channels;
     }
   }
 
-  const auto copy = [&](std::vector<nn::Parameter> from, const std::vector<nn::Parameter>& to) {
+  // Everything is compared before the first kernel is started.
+  struct Copy {
+    nn::Parameter from, to;
+    const Selection* selection;  // null: the tensor as it is
+  };
+  std::vector<Copy> copies;
+  const auto plan = [&](std::vector<nn::Parameter> from, const std::vector<nn::Parameter>& to) {
     const auto sources = by_name(std::move(from));
     for (const nn::Parameter& t : to) {
       const nn::Parameter& source = named(sources, t.name);
       const auto selection = selections.find(t.name);
-      if (selection == selections.end()) {
-        if (source.count != t.count) throw std::logic_error("'" + t.name + "' differs in size");
-        CUDA_CHECK(cudaMemcpyAsync(t.value, source.value, t.count * sizeof(float), cudaMemcpyDeviceToDevice,
-                                   context.stream()));
-        continue;
-      }
-      const Selection& s = selection->second;
-      if (s.to_rows * s.taps * s.to_columns != t.count) throw std::logic_error("'" + t.name + "' differs in size");
-      launch(gather_kernel, shape_for_items(t.count), context.stream(), source.value, t.value, s.rows, s.columns,
-             s.to_rows, s.taps, s.to_columns, s.from_columns);
+      const bool whole = selection == selections.end();
+      const Selection s = whole ? Selection{.to_rows = t.count} : selection->second;
+      // Rows that are chosen come out of as many as the cut has; a tensor whose rows are all kept has them already.
+      const std::size_t from_rows = s.rows ? s.from_rows : s.to_rows;
+      if (s.to_rows * s.taps * s.to_columns != t.count || from_rows * s.taps * s.from_columns != source.count)
+        throw std::logic_error("'" + t.name + "' differs in size");
+      copies.push_back({source, t, whole ? nullptr : &selection->second});
     }
   };
-  copy(dense.parameters(), small.parameters());
-  copy(dense.statistics(), small.statistics());
+  plan(dense.parameters(), small.parameters());
+  plan(dense.statistics(), small.statistics());
+
+  for (const Copy& copy : copies) {
+    if (!copy.selection) {
+      CUDA_CHECK(cudaMemcpyAsync(copy.to.value, copy.from.value, copy.to.count * sizeof(float),
+                                 cudaMemcpyDeviceToDevice, context.stream()));
+      continue;
+    }
+    const Selection& s = *copy.selection;
+    launch(gather_kernel, shape_for_items(copy.to.count), context.stream(), copy.from.value, copy.to.value, s.rows,
+           s.columns, s.to_rows, s.taps, s.to_columns, s.from_columns);
+  }
   context.synchronize();  // `lists` must exist until they were copied
 }
 

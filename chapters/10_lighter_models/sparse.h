@@ -192,8 +192,10 @@ class TwoOfFour {
     values_ = context.buffer<__half>(kept_values(out, in), Category::parameters, name + " values");
     places_ = context.buffer<std::uint32_t>(out * words_of_row(in), Category::parameters, name + " places");
   }
-  /// Rows first … first + rows − 1, at most out() − 1 (not checked), from dense[rows, in], aligned to 8 bytes.
+  /// Rows first … first + rows − 1, at most out() − 1, from dense[rows, in], aligned to 8 bytes. Throws
+  /// std::invalid_argument when the matrix has fewer rows.
   void pack_rows(Context& context, const __half* dense, std::size_t first, std::size_t rows) {
+    if (rows > out_ || first > out_ - rows) throw std::invalid_argument("a matrix has no such rows to pack");
     const std::size_t words = words_of_row(in_);
     launch(prune_two_of_four_kernel, shape_for_items(rows * words), context.stream(), dense,
            values_.data() + kept_values(first, in_), places_.data() + first * words, rows, in_ / 4, words);

@@ -33,7 +33,7 @@ inline nn::TransformerSpec decoder_of_text(const Config& config) {
 }
 
 /// `file`: of --weights; without one "bytes-llama" has the weights that ship with the course, every other model none.
-/// Throws nn::StateFileError for a file that has not what the model needs.
+/// Throws BadFile for a file that cannot be read, or has not what the model needs.
 inline std::shared_ptr<const nn::SafetensorsFile> weights_file(const nn::TransformerSpec& spec,
                                                                const std::optional<std::string>& file) {
   std::shared_ptr<const nn::SafetensorsFile> found;
@@ -55,8 +55,7 @@ class Weights {
   /// Whether somebody trained them.
   bool trained() const noexcept { return file_ != nullptr; }
 
-  /// Tensor i of nn::tensors_of(), to `to` on the device. Throws nn::StateFileError when the file has changed
-  /// meanwhile.
+  /// Tensor i of nn::tensors_of(), to `to` on the device. Throws BadFile when the file has changed meanwhile.
   template <class T>
   void fill(Context& context, std::size_t i, T* to) const {
     if (!file_) return model<T>(context).initialise(context, i, to, kWeightSeed);

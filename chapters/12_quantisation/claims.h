@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/chapter.h"
+#include "harness/outputs.h"
 #include "memory/limits.h"
 #include "reading.h"
 
@@ -50,6 +51,18 @@ inline std::vector<Kind> kinds(std::size_t group, bool rest_bf16) {
 inline std::vector<Kind> kinds(const Config& config) {
   return kinds(config.options[kGroup], config.options[kRest] == "bf16");
 }
+/// The file of --save that a variant writes; empty where it writes none.
+inline std::string file_to_save(const Config& config, const Kind& kind) {
+  const auto save = config.options.find(kSave);
+  if (!save || kind.format.form == Form::as_is || kind.format.dynamic) return "";
+  return *save + name_of(kind.format.form) + ".safetensors";
+}
+/// Throws UsageError when one of them could not be written.
+inline void check_files_to_save(const Config& config) {
+  NamedPaths files;
+  for (const Kind& kind : kinds(config)) files.emplace_back("--save", file_to_save(config, kind));
+  check_outputs(config, files);
+}
 /// make(T{}) with the type that is not quantised.
 template <class Make>
 auto with_rest_of(const Kind& kind, Make make) {
@@ -87,7 +100,7 @@ inline nn::TransformerSpec decoder_of(const Config& config) {
   }
   return spec;
 }
-/// The file of --quantised, or null. Throws UsageError where no variant is like it, and nn::StateFileError.
+/// The file of --quantised, or null. Throws UsageError where no variant is like it, and BadFile.
 inline std::shared_ptr<const QuantisedFile> quantised_file(const Config& config, const nn::TransformerSpec& spec) {
   const auto path = config.options.find(kQuantised);
   if (!path) return nullptr;
@@ -273,7 +286,8 @@ inline void show_groups(Report& report, const Source& source) {
   report.line("");
 }
 
-/// Which cards hold the peak; a twentieth of the printed memory is left for the context and the driver.
+/// Which cards hold the peak, of those that compute in the variant's precision; a twentieth of what CUDA reports of a
+/// card is left for the context and libraries.
 inline void show_cards(const Results& results, Report& report) {
   std::vector<std::string> lines;
   bool all_hold = true;
@@ -281,19 +295,23 @@ inline void show_cards(const Results& results, Report& report) {
     std::map<double, std::string> of_size;  // cards that hold it, by GB
     std::size_t holding = 0;
     for (const Card& card : cards()) {
-      if (double(result.predicted_peak()) > 0.95e9 * card.memory_gb) continue;
+      if (result.arithmetic == Arithmetic::bf16 && !card.has_bf16) continue;
+      if (double(result.predicted_peak()) > 0.95 * double(card.total_bytes())) {
+        all_hold = false;
+        continue;
+      }
       std::string& names = of_size[card.memory_gb];
       names += (names.empty() ? "" : ", ") + std::string(card.title);
       ++holding;
     }
-    all_hold = all_hold && holding == cards().size();
     lines.push_back(fmt::format("  {:<16} {:>11}  {:>2} of {} cards", result.name,
                                 format_bytes(result.predicted_peak()), holding, cards().size()));
     if (holding)
       lines.back() += fmt::format(", the smallest with {:.0f} GB: {}", of_size.begin()->first, of_size.begin()->second);
   }
   if (all_hold) return;
-  report.line("held by (a twentieth of a card's memory left for context and libraries):");
+  report.line(
+      "held by (a twentieth of a card's memory left for context and libraries; in bf16, cards that compute in it):");
   for (const std::string& line : lines) report.line(line);
   report.line("");
 }

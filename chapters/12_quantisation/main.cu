@@ -19,14 +19,13 @@ Agreement agreement_of(const Kind& kind) {
 }
 
 Chapter declare(const Config& config) {
+  check_files_to_save(config);
   const nn::TransformerSpec spec = decoder_of(config);
   const auto source = std::make_shared<const Source>(spec, config.options.find(kWeights));
   const auto file = quantised_file(config, spec);
-  const auto text = std::make_shared<const data::TextSampler>(
-      text_for(spec, config.options[kSeq], false, config.options.find(kText)));
+  const auto text = std::make_shared<const data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto all = std::make_shared<AllRead>();
   const auto saved = std::make_shared<std::set<std::string>>();  // each file once
-  const auto save = config.options.find(kSave);
 
   Chapter chapter{.title = "quantisation", .variants = {}, .claims = claims_of(all), .after = {}};
   for (const Kind& kind : kinds(config)) {
@@ -37,9 +36,7 @@ Chapter declare(const Config& config) {
          .predicted = [=](std::size_t batch) { return predicted(spec, kind, read_of(config, batch)); },
          .agreement = agreement_of(kind),
          .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
-           std::string path;
-           if (save && kind.format.form != Form::as_is && !kind.format.dynamic && saved->insert(kind.name).second)
-             path = *save + name_of(kind.format.form) + ".safetensors";
+           const std::string path = saved->insert(kind.name).second ? file_to_save(config, kind) : "";
            return make_reading(context, *source, kind, from_file ? file.get() : nullptr, *text, read_of(config, batch),
                                all, path);
          },

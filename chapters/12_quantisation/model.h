@@ -99,7 +99,7 @@ class Model {
   std::vector<Matrix<T>> tensors_;
 };
 
-/// Writes a model, as nn::save_state() does. Throws OutOfMemory (for the few bytes of the text) and nn::StateFileError.
+/// Writes a model, as nn::save_state() does. Throws OutOfMemory (for the few bytes of the text) and std::system_error.
 template <class T>
 void save_quantised(Context& context, Model<T>& model, const std::string& path) {
   const std::vector<nn::TensorShape> shapes = nn::tensors_of(model.spec());

@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
                                   kLossScale,
                                   kLearn},
                       .models = kTextModels,
-                      .published_models = "gpt2 bert-base bert-large",
+                      .published_models = kGpt2AndBertModels,
                       .published = &large};
   const Defaults quick{.model = "gpt:2-2-64", .batch = 2, .steps = 3, .budget = 3 * kMiB, .options = {{kSeq, 16}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);

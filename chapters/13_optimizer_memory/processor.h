@@ -5,8 +5,7 @@
 // that, and weights of the one before go up on another stream.
 //
 //   host, pinned, per parameter   FP32 master weight 4 + two moments 8, twice: the state of the last step stays as it
-//   is
-//                                 until the whole step is done. And two slots for gradients and weights of a unit.
+//                                 is until the whole step is done. And two slots for gradients and weights of a unit.
 //   over the bus, per step        E bytes per parameter down and E up
 //
 // A step that fails anywhere, in a copy or for lack of memory, leaves weights and moments of the last step.

@@ -141,21 +141,21 @@ class Beside final : public MemoryResource {
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
     return free;
   }
-  // A process that is killed is not over at once. Gives it a second.
+  // A process that is killed is not over at once: on a busy machine it takes a while. Gives it a minute.
   static double wait_for_the_device(std::size_t before, std::size_t beside) {
     std::size_t now = beside;
     Patience::Milliseconds waited{0};
-    const Patience second{.first = Patience::Milliseconds(2), .in_all = Patience::Milliseconds(1000)};
-    std::this_thread::sleep_for(second.first);
+    const Patience minute{.first = Patience::Milliseconds(2), .in_all = Patience::Milliseconds(60'000)};
+    std::this_thread::sleep_for(minute.first);
     (void)wait_with_backoff(
-        second, [&] { return (now = device_free()) >= before; }, waited);
+        minute, [&] { return (now = device_free()) >= before; }, waited);
     return now >= before ? 0 : double(before - now) / double(before - beside);
   }
 
   // One request for the whole run, so nobody waits while holding something that another one waits for.
   void take_all_or_wait() {
     bool told = false;
-    Patience patience;
+    Patience patience{.in_all = Patience::Milliseconds(240'000)};  // the neighbour ends when it is told, however busy
     patience.pause = [&](Patience::Milliseconds pause) {
       if (!std::exchange(told, true)) neighbour_->finish();  // it comes to its end, as it would have sooner or later
       check_interrupt();

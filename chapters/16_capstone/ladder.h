@@ -198,7 +198,8 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
                             command_of(model_words(report.config()), work, row.levers));
   }
   report.line(fmt::format(
-      "(GB: 10^9 bytes, MB: 10^6, without cuBLAS's workspace. Least time: a bound from below, on {}.)", card.title));
+      "(GB: 10^9 bytes, MB: 10^6, without cuBLAS's workspace. Least time: a bound from below, on {}, host {} GB/s.)",
+      card.title, host_gb_per_s(card)));
   report.line("");
   report.line("each row by itself:");
   report.line(commands);

@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
                                   kDp,
                                   kZero},
                       .models = kTextModels,
-                      .published_models = "gpt2 bert-base bert-large",
+                      .published_models = kGpt2AndBertModels,
                       .published = &large};
   const Defaults quick{.model = "bert:2-2-32", .batch = 4, .steps = 3, .budget = kMiB * 6 / 5, .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);

@@ -1,6 +1,7 @@
 #include "data/dataset.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <new>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -22,6 +24,7 @@ extern const std::span<const unsigned char> images_idx3_ubyte_gz, labels_idx1_ub
 namespace {
 
 constexpr std::uint32_t kImagesMagic = 0x803, kLabelsMagic = 0x801;
+constexpr std::size_t kMostBytes = std::size_t(4) << 30;  // a few megabytes of gzip may unpack to any number
 
 // ----------------------------------------------------------------------------------------------- where bytes come from
 
@@ -29,14 +32,12 @@ constexpr std::uint32_t kImagesMagic = 0x803, kLabelsMagic = 0x801;
 class File {
  public:
   explicit File(const std::string& path) : path_(path) {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored))
-      throw DataError(fmt::format("'{}' is a folder, not a file", path));
-    errno = 0;
-    file_ = gzopen(path.c_str(), "rb");
-    if (!file_)
-      throw DataError(
-          fmt::format("cannot open '{}': {}", path, std::generic_category().message(errno ? errno : ENOMEM)));
+    InputFile plain(path);
+    const int descriptor = plain.release();
+    file_ = gzdopen(descriptor, "rb");
+    if (file_) return;
+    ::close(descriptor);
+    throw std::bad_alloc();
   }
   ~File() { gzclose_r(file_); }
   File(const File&) = delete;
@@ -57,8 +58,9 @@ class File {
           throw DataError(fmt::format("cannot read '{}': {}", path_, std::generic_category().message(errno)));
         if (code == Z_BUF_ERROR) throw DataError(fmt::format("'{}' is a damaged gzip file: it ends too early", path_));
         if (code != Z_OK && code != Z_STREAM_END) {
-          std::string_view why = message;  // zlib puts the path before it
-          if (why.starts_with(path_ + ": ")) why.remove_prefix(path_.size() + 2);
+          std::string_view why = message;  // zlib puts the descriptor before it: "<fd:3>: "
+          if (const std::size_t end = why.find(">: "); why.starts_with("<fd:") && end != why.npos)
+            why.remove_prefix(end + 3);
           throw DataError(fmt::format("'{}' is a damaged gzip file: {}", path_, why));
         }
         break;
@@ -125,8 +127,8 @@ Idx parse_idx(const std::string& path, const Read& read, std::uint32_t magic, st
   for (std::size_t d = 0; d < dimensions; ++d) {
     const std::size_t size = number(header + 4 + 4 * d);
     idx.dimensions.push_back(size);
-    if (size != 0 && bytes > (std::size_t(1) << 40) / size)
-      throw DataError(fmt::format("'{}' announces more than 1 TiB of data; its header is damaged", path));
+    if (size != 0 && bytes > kMostBytes / size)
+      throw DataError(fmt::format("'{}' announces more than 4 GiB of data; its header is damaged", path));
     bytes *= size;
   }
   // The header is not believed: memory grows with what is really there.

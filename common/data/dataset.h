@@ -3,16 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "memory/files.h"
 
 namespace oomlab::data {
 
 /// A file or folder cannot be used. what() is one line that names it and says what is wrong.
-class DataError : public std::runtime_error {
+class DataError : public BadFile {
  public:
-  using std::runtime_error::runtime_error;
+  using BadFile::BadFile;
 };
 
 struct Dataset {
@@ -30,10 +31,11 @@ struct Dataset {
 /// is 16.
 Dataset digits();
 
-/// Reads an IDX3 file of images and an IDX1 file of labels, plain or gzip. Throws DataError.
+/// Reads an IDX3 file of images and an IDX1 file of labels, plain or gzip. Throws DataError, and
+/// BadFile for what cannot be read.
 Dataset read_idx(const std::string& images_path, const std::string& labels_path);
 /// The same for a folder that has [train-]images-idx3-ubyte[.gz] and [train-]labels-idx1-ubyte[.gz]. Throws
-/// DataError.
+/// as that does.
 Dataset read_idx_folder(const std::string& folder);
 
 struct Split {

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <span>
 
 #include "cuda/backend.h"
@@ -22,13 +19,8 @@ Text course_text() {
 }
 
 Text read_text(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  Text text{path, {}};
-  char piece[1 << 16];
-  while (file.read(piece, sizeof piece) || file.gcount() > 0)
-    text.bytes.insert(text.bytes.end(), piece, piece + file.gcount());
-  if (!file.eof()) throw DataError("'" + path + "' cannot be read: " + std::strerror(errno ? errno : EIO));
+  const std::string contents = read_file(path, std::size_t(1) << 30);
+  Text text{path, {contents.begin(), contents.end()}};
   if (text.bytes.empty()) throw DataError("'" + path + "' is empty");
   return text;
 }
@@ -52,7 +44,8 @@ std::size_t TokenSamples::targets() const {
 
 TextSampler::TextSampler(const Text& text, const Settings& settings) : text_(text), settings_(settings) {
   const std::size_t next = settings.task == TextTask::next_token ? 1 : 0;
-  if (settings.seq == 0 || text.bytes.size() < next || text.bytes.size() - next < settings.seq)
+  const bool too_short = text.bytes.size() < next || text.bytes.size() - next < settings.seq;
+  if (settings.seq == 0 || text.bytes.empty() || (too_short && !settings.goes_round))
     throw DataError("'" + text.name + "' has " + std::to_string(text.bytes.size()) + " bytes; a sequence of " +
                     std::to_string(settings.seq) +
                     (next ? " tokens needs one more than that" : " tokens needs as many"));
@@ -75,18 +68,22 @@ TokenSamples TextSampler::samples(std::size_t first, std::size_t count) const {
 
   const std::size_t seq = settings_.seq, rows = checked_product(count, seq);
   const bool next = settings_.task == TextTask::next_token;
-  const std::size_t places = text_.bytes.size() - seq + (next ? 0 : 1);
+  const std::size_t size = text_.bytes.size(), needed = seq + (next ? 1 : 0);
+  const std::size_t places = size < needed ? size : size - needed + 1;
   TokenSamples made{std::vector<int>(rows, 0), std::vector<int>(rows, -1), count, seq};
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t key = mix(mix(settings_.seed) + first + i);
-    const unsigned char* from = text_.bytes.data() + mix(key) % places;
+    const std::size_t from = mix(key) % places;
+    const auto read = [&](std::size_t begin, std::size_t tokens_there, int* to) {
+      for (std::size_t t = 0; t < tokens_there; ++t) to[t] = text_.bytes[(begin + t) % size];
+    };
     const std::size_t shortest = std::max<std::size_t>(1, seq / 8);
     const std::size_t length = settings_.ragged ? shortest + mix(key + 1) % (seq - shortest + 1) : seq;
     int* const tokens = made.tokens.data() + i * seq;
     int* const labels = made.labels.data() + i * seq;
-    std::copy(from, from + length, tokens);
+    read(from, length, tokens);
     if (next) {
-      std::copy(from + 1, from + 1 + length, labels);
+      read(from + 1, length, labels);
       continue;
     }
     const std::size_t surely = mix(key + 2) % length;

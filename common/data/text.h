@@ -18,7 +18,7 @@ struct Text {
 
 /// The frozen text in data/text/, built into the program.
 Text course_text();
-/// Reads a file as bytes, whatever they are. Throws DataError when it cannot be read or is empty.
+/// Reads a file as bytes, whatever they are. Throws BadFile when it cannot be read, is empty, or has more than a GiB.
 Text read_text(const std::string& path);
 
 /// −Σ p ln p over the bytes' frequencies, in nats: the loss of a model that knows nothing but these. 0 for no text.
@@ -48,8 +48,11 @@ class TextSampler {
     int mask_token = 0;   ///< masked_token only
     bool ragged = false;  ///< sequences end early, after seq/8 … seq tokens; token 0 and no label follow
     std::uint64_t seed = 1;
+    /// For plans, which count tokens and read none: a text that is shorter than a sequence goes on from its beginning.
+    bool goes_round = false;
   };
-  /// Throws DataError when the text is shorter than one sequence (and, for next_token, the token after it).
+  /// Throws DataError when the text is empty, or, but where it goes round, shorter than one sequence (and, for
+  /// next_token, the token after it).
   TextSampler(const Text& text, const Settings& settings);
   /// Samples number first, first + 1, …. Each has a target at least.
   TokenSamples samples(std::size_t first, std::size_t count) const;

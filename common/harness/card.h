@@ -30,24 +30,43 @@ namespace oomlab {
 /// cores (no TF32), FP16 and BF16 with them.
 enum class Arithmetic { fp32, fp16, bf16 };
 
+/// A row of harness/cards.inc, which says where each figure is from.
 struct Card {
-  const char* name;      ///< for --card: "h100-sxm"
-  const char* title;     ///< for people: "H100 SXM"
-  const char* device;    ///< as cudaGetDeviceProperties names it, without "NVIDIA", "GeForce" and "Tesla"
-  double memory_gb;      ///< printed
+  const char* name;    ///< for --card and --gpu: "h100-sxm"
+  const char* title;   ///< for people: "H100 SXM"
+  const char* device;  ///< as cudaGetDeviceProperties names it, without "NVIDIA", "GeForce" and "Tesla"; several: "a|b"
+  const char* aliases;   ///< more names that people type, between blanks
+  double memory_gb;      ///< as sold: of most cards 2^30 bytes each
+  double smi_mib;        ///< by nvidia-smi
+  double total_gib;      ///< by CUDA, which sees what the driver leaves
   double gb_per_s;       ///< of device memory
   double l2_mib;         ///< at most: where it was not to be found, that of the largest card with the same chip
   double fp32_tflops;    ///< at the rated boost clock
   double fp16_tflops;    ///< of tensor cores, dense, sums in FP32
-  bool has_bf16 = true;  ///< as fast as FP16
+  double bus_gb_per_s;   ///< to the host, in each direction; 0: the host's memory is the card's
+  double link_gb_per_s;  ///< NVLink, in each direction; 0: none
+  double capability;
+  const char* marks;
+  const char* total_from;
+  bool has_bf16 = capability >= 8;  ///< as fast as FP16
+
+  /// What a program can have, the CUDA context included.
+  std::size_t total_bytes() const { return static_cast<std::size_t>(total_gib * (std::size_t(1) << 30)); }
 };
 
 /// All that are known.
 std::span<const Card> cards();
-/// Their names, for --help and for errors: "t4, v100-16gb, …".
+/// Their names, for --help: "t4, p100, …".
 std::string card_names();
-/// The card of this name, in capitals or not, blanks or dashes between its words; nullptr when it is unknown.
+/// The card of this name. Only letters and digits count, in capitals or not; "NVIDIA", "GeForce" and "Tesla" in front
+/// may be there, "RTX" and "GTX" may be left out, and the GB may stand behind it. So an RTX 4090 is "rtx-4090", "4090",
+/// "NVIDIA GeForce RTX 4090", "4090 24GB". A part of a name is none. Where several cards share a name ("a100", "h100",
+/// "rtx 4060 ti") it is the one with the least memory: what fits there fits all of them. nullptr when it is unknown.
 const Card* find_card(std::string_view name);
+/// The others that share this name: "a100-80gb". Empty when there are none.
+std::string other_cards(std::string_view name);
+/// Why find_card() finds none, in one line, with the names that are nearest: "'a1000' is unknown; nearest: …".
+std::string unknown_card(std::string_view name);
 /// The card that cudaGetDeviceProperties names so and that has `total_bytes` of memory, to a tenth: some names stand
 /// for several cards, and a slice of a card (MIG) is none. nullptr when it is unknown.
 const Card* card_of_device(std::string_view device_name, std::size_t total_bytes);

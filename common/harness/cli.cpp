@@ -1,16 +1,16 @@
 #include "harness/cli.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cmath>
-#include <filesystem>
 
+#include "harness/benchmark_flags.h"
 #include "harness/filter.h"
+#include "harness/outputs.h"
 #include "memory/bytes.h"
 #include "memory/limits.h"
+#include "memory/names.h"
 
 namespace oomlab {
 namespace {
@@ -99,46 +99,6 @@ std::string describe(const Defaults& d, const Defaults& full) {
                      d.budget == kUnlimited ? "none" : format_bytes(d.budget));
 }
 
-// A file may be given that is not there yet, but its folder must be.
-std::filesystem::path folder_of(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent;
-}
-
-// Google Benchmark prints its usage, or ends the program, at a value that it does not like. So the values are checked
-// here; a flag that it does not know it tells us itself.
-void check_benchmark_flag(const std::string& flag, CommandLine& line) {
-  const std::size_t equals = flag.find('=');
-  const std::string name = flag.substr(0, equals), value = equals == std::string::npos ? "" : flag.substr(equals + 1);
-  const auto number = [&] {
-    std::size_t end = 0;
-    double read = -1;
-    try {
-      read = std::stod(value, &end);
-    } catch (const std::exception&) {
-      end = 0;
-    }
-    if (end == 0 || end != value.size()) throw UsageError(fmt::format("{} '{}' is not a number", name, value));
-    return read;
-  };
-  if (name == "--benchmark_filter") {
-    check_filter(name, value);
-    line.benchmark_filter = value;
-  } else if (name == "--benchmark_out") {
-    check_output_path(name, value);
-  } else if (name == "--benchmark_format" || name == "--benchmark_out_format") {
-    if (value != "console" && value != "json" && value != "csv")
-      throw UsageError(fmt::format("{} '{}' is unknown; known: console, json, csv", name, value));
-  } else if (name == "--benchmark_min_time") {
-    if (const double seconds = number(); !(seconds >= 0 && seconds <= 1e6))
-      throw UsageError(fmt::format("{} '{}' is not a number of seconds from 0 to 1000000", name, value));
-  } else if (name == "--benchmark_repetitions" || name == "--benchmark_v") {
-    if (const double count = number(); !(count >= 0 && count <= 1e6 && count == std::floor(count)) ||
-                                       value.find_first_not_of("0123456789") != value.npos)
-      throw UsageError(fmt::format("{} '{}' is not a whole number from 0 to 1000000", name, value));
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -149,23 +109,6 @@ std::vector<std::string> split(std::string_view text, char separator) {
     if (end == text.npos) return words;
     text.remove_prefix(end + 1);
   }
-}
-
-void check_output_path(const std::string& option, const std::string& path) {
-  if (path.empty()) return;
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    throw UsageError(fmt::format("{} '{}' is a folder; name a file", option, path));
-  const auto folder = folder_of(path);
-  if (!std::filesystem::is_directory(folder, ignored))
-    throw UsageError(fmt::format("{}: there is no folder '{}'", option, folder.string()));
-  if (std::filesystem::path(path).filename().string().size() > 230)  // a temporary name is a little longer
-    throw UsageError(fmt::format("{}: the file's name is too long", option));
-  const bool exists = std::filesystem::exists(path, ignored);
-  const bool regular = std::filesystem::is_regular_file(path, ignored);
-  // A regular file is replaced by a rename, which needs the folder; a device such as /dev/stdout is written into.
-  if (access(exists && !regular ? path.c_str() : folder.c_str(), W_OK) != 0)
-    throw UsageError(fmt::format("{}: '{}' cannot be written", option, path));
 }
 
 CommandLine parse_command_line(int argc, char** argv, const std::string& program, const Defaults& full,
@@ -247,13 +190,17 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     result.text = fmt::format("{} of OOM Lab " OOMLAB_VERSION "\n", program);
     return result;
   }
+  std::string benchmark_out;
   for (const std::string& extra : app.remaining()) {
     if (extra.rfind("--benchmark_", 0) != 0)
       throw UsageError(fmt::format("'{}' is not an option of this program; see --help", extra));
-    check_benchmark_flag(extra, result);
+    check_benchmark_flag(extra);
+    if (const std::string v = benchmark_value(extra, "--benchmark_filter"); !v.empty()) result.benchmark_filter = v;
+    if (const std::string v = benchmark_value(extra, "--benchmark_out"); !v.empty()) benchmark_out = v;
     result.benchmark_flags.push_back(extra);
   }
 
+  config.model = lower_case(config.model);
   const Defaults& size = config.quick ? quick : full;
   const Defaults& defaults = defaults_of(config.model, full, size);
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
@@ -291,20 +238,13 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (given(card_option)) {
     if (!config.plan) throw UsageError("--card goes with --plan; a run on a GPU knows its own");
     config.card = find_card(card);
-    if (!card.empty() && !config.card)
-      throw UsageError(fmt::format("--card '{}' is unknown; known: {}", card, card_names()));
+    if (!card.empty() && !config.card) throw UsageError(fmt::format("--card {}", unknown_card(card)));
   }
   check_filter("--filter", config.filter);
-  check_output_path("--json", config.json);
-  check_output_path("--trace", config.trace);
-  check_output_path("--snapshot", config.snapshot);
   for (const CLI::Option* option : app.get_options())  // an unset variable in a script is no value
     if (option->count() > 0 && option->get_expected_min() > 0 && option->results().front().empty())
       throw UsageError(fmt::format("{} needs a value", option->get_name()));
-  for (const auto& [a, b] : {std::pair(&config.json, &config.trace), std::pair(&config.json, &config.snapshot),
-                             std::pair(&config.trace, &config.snapshot)})
-    if (!a->empty() && *a == *b && a->rfind("/dev/", 0) != 0)
-      throw UsageError(fmt::format("'{}' is named as two output files", *a));
+  check_outputs(config, {{"--benchmark_out", benchmark_out}});
   return result;
 }
 

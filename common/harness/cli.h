@@ -21,8 +21,4 @@ struct CommandLine {
 CommandLine parse_command_line(int argc, char** argv, const std::string& program, const Defaults& full,
                                const Defaults& quick);
 
-/// Refuses output files that could not be written at the end, before any work is done: a folder that is missing or
-/// not writable. Throws UsageError.
-void check_output_path(const std::string& option, const std::string& path);
-
 }  // namespace oomlab

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cstring>
+
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "cuda/raii.h"
@@ -39,6 +41,9 @@ void choose_device(CommandLine& line, int most_ranks, const char* asked_with, co
   int count = 0;
   if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
     (void)cudaGetLastError();
+    // The host runtime fails here for a setting that makes no sense, and says which.
+    if (code == cudaErrorInitializationError && std::strcmp(backend_name(), "host") == 0)
+      throw UsageError(cudaGetErrorString(code));
     if (!no_device_here(code)) throw CudaError(code, "cudaGetDeviceCount", __FILE__, __LINE__);
     throw CannotRunHere(
         fmt::format("no CUDA device: {}; the host preset needs none{}", cudaGetErrorString(code), what_is_hidden()));

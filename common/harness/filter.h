@@ -1,12 +1,12 @@
 #pragma once
-// Which variants a command line asks for: regular expressions (ECMAScript, as Google Benchmark's own filter has them).
-// Here alone, because every file with <regex> in it takes seconds more to compile.
+// Which variants a command line asks for: regular expressions of RE2's syntax, matched in a time that grows with the
+// length of the name, whatever the expression is.
 
 #include <string>
 
 namespace oomlab {
 
-/// @throws UsageError when `pattern`, given with `option`, is not a regular expression.
+/// @throws UsageError when `pattern`, given with `option`, is not a regular expression, or one too large.
 void check_filter(const std::string& option, const std::string& pattern);
 
 /// Whether `pattern` matches a part of `name`; the empty pattern does. `pattern` has passed check_filter().

@@ -24,11 +24,15 @@ InterruptScope::InterruptScope() noexcept {
   action.sa_flags = SA_ONSTACK | SA_RESETHAND;  // the second one kills
   sigaction(SIGINT, &action, &old_int_);
   sigaction(SIGTERM, &action, &old_term_);
+  action.sa_handler = SIG_IGN;
+  action.sa_flags = 0;
+  sigaction(SIGPIPE, &action, &old_pipe_);
 }
 
 InterruptScope::~InterruptScope() {
   sigaction(SIGINT, &old_int_, nullptr);
   sigaction(SIGTERM, &old_term_, nullptr);
+  sigaction(SIGPIPE, &old_pipe_, nullptr);
   sigaltstack(&old_stack_, nullptr);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Ctrl-C: the run ends where it next queues work (cuda/interrupt.h), and leaves no half-written file. A second Ctrl-C
-// ends it at once.
+// ends it at once. A reader that goes away (| head) ends nothing: files are still written.
 
 #include <csignal>
 
@@ -8,7 +8,7 @@
 
 namespace oomlab {
 
-/// Catches SIGINT and SIGTERM for a scope.
+/// Catches SIGINT and SIGTERM for a scope, and ignores SIGPIPE: writing fails then.
 class InterruptScope {
  public:
   InterruptScope() noexcept;
@@ -18,7 +18,7 @@ class InterruptScope {
 
  private:
   stack_t old_stack_;
-  struct sigaction old_int_, old_term_;
+  struct sigaction old_int_, old_term_, old_pipe_;
 };
 
 }  // namespace oomlab

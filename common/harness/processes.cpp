@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -11,13 +12,15 @@
 
 #include "harness/chapter.h"
 #include "harness/interrupt.h"
+#include "memory/files.h"
 
 namespace oomlab {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPoll{1}, kSignOfLife{500};
-// Nobody computes in the thread that sends signs of life: a process that gives none has ended or is stopped.
+// Nobody computes in the thread that sends signs of life: a process that gives none has ended or is stopped. Only the
+// time counts in which this process itself listens: where the machine stood still, all have been silent.
 constexpr std::chrono::seconds kSilence{6};
 
 std::unique_ptr<Processes> launched;  // null: this one only
@@ -128,6 +131,10 @@ std::string ending_of(const std::function<std::string()>& body) {
     return text(Ending::skipped, error.what());
   } catch (const UsageError& error) {
     return text(Ending::usage, error.what());
+  } catch (const BadFile& error) {
+    return text(Ending::usage, error.what());
+  } catch (const std::length_error& error) {
+    return text(Ending::usage, error.what());
   } catch (const CannotRunHere& error) {
     return text(Ending::cannot_run, error.what());
   } catch (const Interrupted& error) {
@@ -184,7 +191,7 @@ class Meeting {
  public:
   explicit Meeting(std::atomic<bool>* failed) : failed_(failed), number_(next_++) {
     endings_.resize(std::size_t(processes().size()));
-    heard_.assign(endings_.size(), Clock::now());
+    silent_.resize(endings_.size());
     if (const auto early = early_.find(number_); early != early_.end()) {
       for (auto& [from, ending] : early->second) end(from, std::move(ending));
       early_.erase(early);
@@ -204,19 +211,22 @@ class Meeting {
       Unpacked packed(message->second);
       const auto number = packed.get<std::uint64_t>();
       auto ending = packed.get<std::string>();
-      heard_[std::size_t(message->first)] = Clock::now();
+      silent_[std::size_t(message->first)] = {};
       if (ending.empty()) continue;
       number == number_ ? end(message->first, std::move(ending))
                         : void(early_[number].emplace_back(message->first, std::move(ending)));
     }
-    if (Clock::now() - told_ > kSignOfLife) {
+    const Clock::time_point now = Clock::now();
+    if (now - told_ > kSignOfLife) {
       tell_all("");
-      told_ = Clock::now();
+      told_ = now;
     }
+    const Clock::duration passed = std::min<Clock::duration>(now - listened_, 100 * kPoll);
+    listened_ = now;
     bool all = true;
     for (std::size_t i = 0; i < endings_.size(); ++i) {
       all &= !endings_[i].empty();
-      if (int(i) != processes().rank() && Clock::now() - heard_[i] > kSilence) give_up(static_cast<int>(i));
+      if (int(i) != processes().rank() && (silent_[i] += passed) > kSilence) give_up(static_cast<int>(i));
     }
     return all;
   }
@@ -235,9 +245,9 @@ class Meeting {
   static inline std::map<std::uint64_t, std::vector<std::pair<int, std::string>>> early_;
   std::atomic<bool>* failed_;
   std::uint64_t number_;
-  std::vector<std::string> endings_;  // by process; empty: not yet
-  std::vector<Clock::time_point> heard_;
-  Clock::time_point told_{};
+  std::vector<std::string> endings_;     // by process; empty: not yet
+  std::vector<Clock::duration> silent_;  // since when nothing has come
+  Clock::time_point told_{}, listened_ = Clock::now();
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <string>
 
+#include "memory/text.h"
+
 namespace oomlab {
 
 /// One line to stderr, at once: a run may take minutes, and its table comes at the end.
@@ -12,7 +14,7 @@ class Progress {
  public:
   explicit Progress(bool quiet) : quiet_(quiet) {}
   void operator()(const std::string& text) const {
-    if (!quiet_) fmt::print(stderr, "  {}\n", text);
+    if (!quiet_) put(stderr, fmt::format("  {}\n", text));
   }
 
  private:

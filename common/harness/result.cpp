@@ -386,6 +386,7 @@ std::string verdict_line(const RunResult& run) {
     exact += v.measured && v.prediction_holds();
     compared += v.compared;
   }
+  if (measured == 0) return text + "NOT RUN: no variant could run here, so nothing was checked\n";
   return text + fmt::format("{}: {} of {} predicted peaks exact to the byte, {} numerics checks, {} checks failed\n",
                             run.failures.empty() ? "PASS" : "FAIL", exact, measured, compared, run.failures.size());
 }
@@ -436,7 +437,8 @@ std::string result_json(const RunResult& run) {
   for (const auto& [name, figure] : run.findings) json.member(name, figure);
   json.end_object().key("failures").begin_array();
   for (const std::string& failure : run.failures) json.value(failure);
-  json.end_array().member("passed", run.failures.empty()).end_object();
+  const bool measured = std::ranges::any_of(run.variants, &VariantResult::measured);
+  json.end_array().member("passed", run.failures.empty() && measured).end_object();
   return json.text();
 }
 

@@ -5,10 +5,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 
 #include "cuda/backend.h"
-#include "data/dataset.h"
+#include "harness/benchmark_flags.h"
 #include "harness/chapter.h"
 #include "harness/cli.h"
 #include "harness/devices.h"
@@ -21,6 +22,8 @@
 #include "harness/timing.h"
 #include "harness/timing_pass.h"
 #include "memory/export.h"
+#include "memory/files.h"
+#include "memory/text.h"
 
 namespace oomlab {
 namespace {
@@ -91,14 +94,14 @@ class RunReport final : public Report {
   explicit RunReport(RunResult& run) : run_(run) {}
   const Config& config() const override { return run_.config; }
   void line(const std::string& text) override {
-    if (!run_.config.quiet) fmt::print("{}\n", text);
+    if (!run_.config.quiet) put(stdout, text + "\n");
   }
   void figure(const std::string& key, double value) override { run_.findings.emplace_back(key, value); }
   void check(bool holds, const std::string& what) override {
     if (!holds) run_.failures.push_back(what);
   }
   void phases(const VariantResult& result) override {
-    if (!run_.config.quiet) fmt::print("{}", phase_table(result));
+    if (!run_.config.quiet) put(stdout, phase_table(result));
   }
 
  private:
@@ -119,9 +122,8 @@ std::vector<const Variant*> select(const Chapter& chapter, const std::string& fi
 
 // Google Benchmark runs nothing, and says nothing, when its filter matches nothing.
 void check_benchmark_filter(const CommandLine& line, const std::vector<const Variant*>& chosen) {
-  if (line.benchmark_filter.empty() || line.benchmark_filter == "all") return;
   for (const Variant* variant : chosen)
-    if (matches_filter(line.benchmark_filter, variant->name)) return;
+    if (matches_benchmark_filter(line.benchmark_filter, variant->name)) return;
   throw UsageError(fmt::format("--benchmark_filter '{}' matches no variant", line.benchmark_filter));
 }
 
@@ -134,14 +136,36 @@ std::string list_of(const Chapter& chapter) {
   return text;
 }
 
-// Exit code 0, or an error when standard output is a full disk.
-int flushed() {
-  const bool failed = std::ferror(stdout) != 0;
-  if (std::fflush(stdout) != 0 || failed) {
-    std::clearerr(stdout);
-    throw std::runtime_error("the output could not be written");
-  }
+// All that is printed of a run that ends here.
+int print_all(const std::string& text) {
+  if (processes().rank() == 0) put(stdout, text);
+  flush_output();
   return kOk;
+}
+
+// Whatever becomes of one of them, the others are written.
+void write_files(const Config& config, const RunResult& result, const TimelineFiles& files) {
+  std::exception_ptr failure;
+  const auto write = [&](const std::string& path, const auto& contents) {
+    if (path.empty()) return;
+    try {
+      write_file(path, contents());
+    } catch (const std::exception&) {
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  write(config.json, [&] { return result_json(result); });
+  write(config.trace, [&] { return files.trace; });
+  write(config.snapshot, [&] { return files.snapshot; });
+  if (failure) std::rethrow_exception(failure);
+}
+
+// A device that is full, or too small or too old for every variant: nothing was found out, so nothing has passed.
+void require_something_measured(const RunResult& result) {
+  for (const VariantResult& v : result.variants)
+    if (v.measured) return;
+  const VariantResult& first = result.variants.front();
+  throw CannotRunHere(fmt::format("no variant can run here: {}: {}", first.name, first.reason));
 }
 
 // What is told at the end. Returns the exit code.
@@ -150,18 +174,19 @@ int finish(const std::string& program, const Chapter& chapter, RunResult& result
   result.claims = judge(chapter.claims, Results(result.variants));
   check_results(result);
 
-  if (!config.quiet) fmt::print("\n{}{}\n{}", comparison_table(result), growth_lines(result), least_time_table(result));
+  if (!config.quiet)
+    put(stdout, fmt::format("\n{}{}\n{}", comparison_table(result), growth_lines(result), least_time_table(result)));
   RunReport report(result);
   if (chapter.after) chapter.after(Results(result.variants), report);
-  if (!config.quiet) fmt::print("{}{}", claims_table(result), verdict_line(result));
-  (void)flushed();
+  if (!config.quiet) put(stdout, claims_table(result) + verdict_line(result));
   if (config.quiet)
-    for (const std::string& failure : result.failures) fmt::print(stderr, "{}: failed: {}\n", program, failure);
+    for (const std::string& failure : result.failures)
+      put(stderr, fmt::format("{}: failed: {}\n", one_line(program), one_line(failure)));
 
   check_interrupt();
-  if (!config.trace.empty()) write_file(config.trace, files.trace);
-  if (!config.snapshot.empty()) write_file(config.snapshot, files.snapshot);
-  if (!config.json.empty()) write_file(config.json, result_json(result));
+  write_files(config, result, files);  // first: standard output may be a full disk
+  flush_output();
+  require_something_measured(result);
   return result.failures.empty() ? kOk : kFailed;
 }
 
@@ -190,10 +215,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     if (processes().size() > 1) adapt_to_processes(line, full);
     return std::string();
   });
-  if (line.quit) {
-    if (processes().rank() == 0) fmt::print("{}", line.text);
-    return flushed();
-  }
+  if (line.quit) return print_all(line.text);
   Config& config = line.config;
   if (config.plan && !planning()) {
     if (std::strcmp(backend_name(), "cuda") == 0) become_the_planner(program, argv);
@@ -207,28 +229,23 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   (void)on_all_processes([&] {
     try {
       chapter = declare(config);
-    } catch (const std::invalid_argument& error) {  // --model
-      throw UsageError(error.what());
-    } catch (const data::DataError& error) {  // --data
+      chosen = select(chapter, config.filter);
+      if (config.list) return std::string();
+      for (const Variant* variant : chosen) most_ranks = std::max(most_ranks, variant->ranks);
+      if (most_ranks > 1) want_devices(most_ranks);
+      if (config.plan && !planning() && !enable_planning()) throw std::runtime_error("plan mode cannot be entered");
+
+      // Whatever can be refused is refused before the first line of output.
+      set_benchmark_flags(argv[0], line.benchmark_flags);
+      check_benchmark_filter(line, chosen);
+      for (const Variant* variant : chosen) (void)with_workspace(config, variant->predicted(variant->batch)).total();
+      choose_device(line, most_ranks, chapter.ranks_asked_with, progress);
+    } catch (const std::invalid_argument& error) {  // --model, or what it makes impossible
       throw UsageError(error.what());
     }
-    chosen = select(chapter, config.filter);
-    if (config.list) return std::string();
-    for (const Variant* variant : chosen) most_ranks = std::max(most_ranks, variant->ranks);
-    if (most_ranks > 1) want_devices(most_ranks);
-    if (config.plan && !planning() && !enable_planning()) throw std::runtime_error("plan mode cannot be entered");
-
-    // Whatever can be refused is refused before the first line of output.
-    choose_device(line, most_ranks, chapter.ranks_asked_with, progress);
-    set_benchmark_flags(argv[0], line.benchmark_flags);
-    check_benchmark_filter(line, chosen);
-    for (const Variant* variant : chosen) (void)with_workspace(config, variant->predicted(variant->batch)).total();
     return std::string();
   });
-  if (config.list) {
-    if (processes().rank() == 0) fmt::print("{}", list_of(chapter));
-    return flushed();
-  }
+  if (config.list) return print_all(list_of(chapter));
 
   const InterruptScope interrupts;
   RunResult result;
@@ -245,8 +262,10 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
     result.card = card_of_device(result.system.device_name, result.system.device_total);
   }
   if (!config.quiet) {
-    fmt::print("{}", banner(result));
-    std::fflush(stdout);
+    put(stdout, banner(result));
+    // Where nobody sees the table and no file is asked for, the work would be for nothing.
+    const bool to_files = !config.json.empty() || !config.trace.empty() || !config.snapshot.empty();
+    if (std::fflush(stdout) != 0 && !to_files) flush_output();
   }
   if (most_ranks > 1 && !config.plan && (!config.quiet || processes().size() > 1))
     say_devices(config, most_ranks, progress);
@@ -267,14 +286,6 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
   return std::stoi(on_first_process([&] { return std::to_string(finish(program, chapter, result, files)); }));
 }
 
-int complain(const char* program, const char* what, int exit_code) noexcept {
-  std::fflush(stdout);
-  std::fprintf(stderr, "%s: ", program);
-  for (; *what; ++what) std::fputc(static_cast<unsigned char>(*what) < 0x20 ? '?' : *what, stderr);  // one line
-  std::fputc('\n', stderr);
-  return exit_code;
-}
-
 int run_and_explain(int argc, char** argv, const char* program, const Defaults& full, const Defaults& quick,
                     const std::function<Chapter(const Config&)>& declare) noexcept {
   // What ended the run ended it in every process, with the same words.
@@ -284,6 +295,8 @@ int run_and_explain(int argc, char** argv, const char* program, const Defaults& 
   try {
     return run(argc, argv, program, full, quick, declare);
   } catch (const UsageError& error) {
+    return complain(error.what(), kUsage);
+  } catch (const BadFile& error) {  // --weights, --text, --data and their like
     return complain(error.what(), kUsage);
   } catch (const std::length_error& error) {  // a size asked for that no size_t, or no 32-bit GEMM, can hold
     return complain(error.what(), kUsage);
@@ -304,6 +317,7 @@ int run_chapter(int argc, char** argv, const Defaults& full, const Defaults& qui
                 const std::function<Chapter(const Config&)>& declare) noexcept {
   const char* slash = argc > 0 ? std::strrchr(argv[0], '/') : nullptr;
   const char* program = slash ? slash + 1 : argc > 0 ? argv[0] : "chapter";
+  open_standard_descriptors();
   try {
     const ProcessScope scope;
     return run_and_explain(argc, argv, program, full, quick, declare);

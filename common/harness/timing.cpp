@@ -11,8 +11,13 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "cuda/raii.h"
+#include "harness/benchmark_flags.h"
 
 namespace oomlab {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 Pace in_steps(const Pace& pace, double seconds_a_step) {
   const auto steps = [&](double seconds) {
@@ -27,8 +32,8 @@ std::vector<double> time_steps(Context& context, Workload& workload, const Pace&
   std::vector<double> seconds;
   seconds.reserve(std::min(pace.steps, std::size_t(1024)));  // more grow when they come: steps may be "until Ctrl-C"
   // Warm-up: first touches, library start-up, the pool's growth; a GPU's clocks also take a while to rise.
-  const auto begun = std::chrono::steady_clock::now();
-  const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(); };
+  const double begun = pace.now();
+  const auto passed = [&] { return pace.now() - begun; };
   for (std::size_t i = 0; i < pace.warm_up_steps || passed() < pace.warm_up_seconds; ++i) {
     workload.step();
     context.synchronize();
@@ -95,7 +100,15 @@ struct Registered {
 }  // namespace
 
 void set_benchmark_flags(char* program, const std::vector<std::string>& flags) {
-  std::vector<std::string> words = flags;
+  // Only the command line says what is timed: variables such as BENCHMARK_OUT and BENCHMARK_FILTER are other programs'.
+  std::vector<std::string> words = {"--benchmark_list_tests=false",
+                                    "--benchmark_filter=",
+                                    "--benchmark_repetitions=1",
+                                    "--benchmark_enable_random_interleaving=false",
+                                    "--benchmark_out=",
+                                    "--benchmark_out_format=json",
+                                    "--benchmark_format=console"};
+  words.insert(words.end(), flags.begin(), flags.end());
   std::vector<char*> argv = {program};
   for (std::string& word : words) argv.push_back(word.data());
   int argc = static_cast<int>(argv.size());
@@ -107,10 +120,14 @@ void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs) {
   // Google Benchmark does not expect exceptions to pass through it, so the first one waits here.
   std::exception_ptr failure;
   const Registered registered;
+  const std::string filter = benchmark::GetBenchmarkFilter();
+  bool any = false;
   for (std::size_t round = 0; round < kTimingRounds; ++round) {
     const std::size_t now = steps_of_round(steps, round);
     if (now == 0) break;
     for (const TimedRun& timed : runs) {
+      if (!matches_benchmark_filter(filter, timed.name)) continue;
+      any = true;
       const auto benchmark = [&timed, &failure, now](benchmark::State& state) {
         if (failure) return state.SkipWithError("an earlier benchmark failed");
         try {
@@ -133,7 +150,7 @@ void run_benchmarks(std::size_t steps, const std::vector<TimedRun>& runs) {
     }
   }
   Silent silent;
-  benchmark::RunSpecifiedBenchmarks(&silent);
+  if (any) benchmark::RunSpecifiedBenchmarks(&silent, "all");  // those that the filter asks for
   if (failure) std::rethrow_exception(failure);
 }
 

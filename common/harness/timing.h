@@ -10,12 +10,16 @@
 
 namespace oomlab {
 
+/// Of a clock that never goes back.
+double seconds_now();
+
 /// How much of a workload is timed, and how much goes before: warm_up_steps and warm_up_seconds, then steps and
 /// seconds, both at least. All ranks of a team must do equally many steps, so for them there are no seconds.
 struct Pace {
   std::size_t steps;
   std::size_t warm_up_steps = 1;
   double warm_up_seconds = 0, seconds = 0;
+  double (*now)() = seconds_now;  ///< for the warm-up
 };
 /// For a team one of whose steps takes `seconds_a_step`: as many steps as make up the seconds of `pace`.
 Pace in_steps(const Pace& pace, double seconds_a_step);

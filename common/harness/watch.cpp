@@ -33,7 +33,7 @@ std::size_t WatchLine::columns_of(int descriptor) noexcept {
 }
 
 std::string WatchLine::cut(std::string_view text, std::size_t columns) {
-  const std::string clean = one_line(clean_utf8(text));
+  const std::string clean = one_line(text);
   std::size_t characters = 0, end = 0;
   for (; end < clean.size(); ++end) {
     const bool begins = (static_cast<unsigned char>(clean[end]) & 0xC0) != 0x80;
@@ -45,7 +45,7 @@ std::string WatchLine::cut(std::string_view text, std::size_t columns) {
 void WatchLine::write(const std::string& text, bool important) noexcept {
   try {
     if (columns_ == 0) {
-      fmt::print(stderr, "{}\n", text);
+      put(stderr, text + "\n");
       return;
     }
     const long long now = now_us();
@@ -53,7 +53,8 @@ void WatchLine::write(const std::string& text, bool important) noexcept {
     last_us_ = now;
     // The last column stays free: a full line would begin the next one. What the window is now may be asked each time.
     columns_ = std::max(columns_of(STDERR_FILENO), std::size_t(2));
-    fmt::print(stderr, "\r{}\x1b[K", cut(text, columns_ - 1));
+    const std::string line = "\r" + cut(text, columns_ - 1) + "\x1b[K";
+    std::fputs(line.c_str(), stderr);
     std::fflush(stderr);
     shown_ = true;
   } catch (const std::exception&) {  // a line less
@@ -134,7 +135,7 @@ void MemoryWatch::round_ended(const Ledger& ledger) {
   for (const Growth& growth : detector_.growths()) {
     if (std::exchange(told_growth_, true)) break;
     line_->clear();
-    fmt::print(stderr, "  {}: {}\n", name_, describe(growth, budget_));
+    put(stderr, fmt::format("  {}: {}\n", name_, describe(growth, budget_)));
   }
   start_step(ledger);
 }

@@ -13,6 +13,7 @@
 
 #include "cuda/backend.h"
 #include "harness/processes.h"
+#include "memory/text.h"
 
 namespace oomlab {
 namespace {
@@ -131,7 +132,7 @@ class MpiProcesses final : public Processes {
         else
           std::this_thread::sleep_for(kPoll);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "rank %d: %s; it ends the job\n", rank_, error.what());
+      put(stderr, "rank " + std::to_string(rank_) + ": " + one_line(error.what()) + "; it ends the job\n");
       abort(1);
     }
   }

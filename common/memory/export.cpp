@@ -1,21 +1,14 @@
 #include "memory/export.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <filesystem>
 #include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -23,48 +16,6 @@
 
 namespace oomlab {
 namespace {
-
-// ------------------------------------------------------------------------------------------------------- writing files
-
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  bool is_open() const { return descriptor_ >= 0; }
-  bool write(std::string_view rest) {
-    while (!rest.empty()) {
-      const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return false;
-      rest.remove_prefix(static_cast<std::size_t>(written));
-    }
-    return true;
-  }
-  // Some file systems tell only here that they are full.
-  bool close() { return ::close(std::exchange(descriptor_, -1)) == 0; }
-
- private:
-  int descriptor_;
-};
-
-// Removes a file again unless it was kept.
-struct Temporary {
-  std::string name;
-  bool keep = false;
-  ~Temporary() {
-    if (!keep) ::unlink(name.c_str());
-  }
-};
-
-[[noreturn]] void cannot_write(const std::string& path, int error) {
-  throw std::system_error(error, std::generic_category(), "cannot write '" + path + "'");
-}
-
-bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
 using Kind = TimelineEvent::Kind;
 
@@ -252,37 +203,6 @@ void put_segments(Pickle& pickle, const Ledger& ledger, int device, const std::s
 }
 
 }  // namespace
-
-void write_file(const std::string& path, const std::string& contents) {
-  struct stat status {};
-  const bool exists = ::stat(path.c_str(), &status) == 0;
-  struct stat output {};
-  if (exists && ::fstat(STDOUT_FILENO, &output) == 0 && same_file(status, output)) {
-    // /dev/stdout, wherever it leads: what was printed before stays, and what is printed later follows.
-    if (std::fflush(stdout) != 0) cannot_write(path, errno);
-    File file(::dup(STDOUT_FILENO));
-    if (!file.is_open() || !file.write(contents) || !file.close()) cannot_write(path, errno);
-    return;
-  }
-  if (exists && !S_ISREG(status.st_mode)) {  // a pipe, a device: nothing to rename onto
-    File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (!file.is_open() || !file.write(contents) || !file.close()) cannot_write(path, errno);
-    return;
-  }
-  // Behind a symbolic link it is the file that is replaced, not the link.
-  const std::string target = exists ? std::filesystem::canonical(path).string() : path;
-  Temporary temporary{fmt::format("{}.{}.tmp", target, ::getpid())};
-  constexpr mode_t kAsUmaskSays = 0666;
-  File file(::open(temporary.name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kAsUmaskSays));
-  if (!file.is_open()) {
-    const int error = errno;
-    temporary.keep = true;  // there is none
-    cannot_write(path, error);
-  }
-  if (!file.write(contents) || !file.close() || ::rename(temporary.name.c_str(), target.c_str()) != 0)
-    cannot_write(path, errno);
-  temporary.keep = true;
-}
 
 std::string chrome_trace(const Ledger& ledger, int device, const std::string& process_name) {
   const std::vector<TimelineEvent>& timeline = ledger.timeline();

@@ -1,16 +1,11 @@
 #pragma once
-// The timeline of a ledger as files that other tools open.
+// The timeline of a ledger as the contents of files that other tools open.
 
 #include <string>
 
 #include "memory/ledger.h"
 
 namespace oomlab {
-
-/// Writes `contents` to a temporary name beside `path`, then renames: `path` is either untouched or complete.
-/// Throws std::system_error naming the path (a missing folder, a full disk); the temporary file is then gone.
-/// What is not a regular file (/dev/stdout, a pipe) is written directly.
-void write_file(const std::string& path, const std::string& contents);
 
 /// Chrome / Perfetto trace-event JSON: a counter track (allocated, reserved; bytes) a device, the phases as slices,
 /// on a second row the work of the processor beside them, an instant event where memory ran out. Needs a ledger that

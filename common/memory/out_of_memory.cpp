@@ -149,11 +149,12 @@ Advice advice_for(const OutOfMemoryReport& r, Category category) {
           fmt::format("chapter 05, streaming: layers wait in host memory, two at a time are here: up to {} less", all)};
     case Category::gradients:
       return {fmt::format("chapter 07, ZeRO-2: each of 8 GPUs keeps an eighth of the gradients, {} less", most),
-              fmt::format("chapter 13, a step in the backward pass: a gradient is used and freed at once, up to {} less",
-                          all)};
+              fmt::format(
+                  "chapter 13, a step in the backward pass: a gradient is used and freed at once, up to {} less", all)};
     case Category::optimizer:
       return {fmt::format("chapter 00, SGD keeps no optimizer state, {} less; with momentum half of AdamW's", all),
-              fmt::format("chapter 13, moments in 8 bits: a quarter of AdamW's two, {} less", format_bytes(bytes - bytes / 4)),
+              fmt::format("chapter 13, moments in 8 bits: a quarter of AdamW's two, {} less",
+                          format_bytes(bytes - bytes / 4)),
               fmt::format("chapter 13, the processor updates: the state stays in host memory, {} less", all),
               fmt::format("chapter 07, ZeRO-1: each of 8 GPUs keeps an eighth of the optimizer state, {} less", most)};
     case Category::activations:
@@ -205,8 +206,9 @@ Advice advice_for(const OutOfMemoryReport& r) {
           fmt::format("chapter 06, a planned step: its tensors have fixed places, and no gaps; {} are in gaps", free)};
     }
     case Cause::cached:
-      return {fmt::format("chapter 06, empty_cache before a large request (here AsyncResource::trim()): up to {} back",
-                          format_bytes(cached(r)))};
+      return {
+          fmt::format("chapter 06, an allocator that empties its cache and tries again before it fails: up to {} back",
+                      format_bytes(cached(r)))};
     case Cause::other_process:
       if (r.by_limit)
         return {fmt::format("chapter 15, a cap for each process: others have {}", format_bytes(r.limit_used_by_others)),

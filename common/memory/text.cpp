@@ -1,8 +1,15 @@
 #include "memory/text.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <stdio_ext.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <iterator>
+#include <stdexcept>
 
 namespace oomlab {
 namespace {
@@ -20,6 +27,47 @@ std::size_t utf8_length(std::string_view text) {
   const bool surrogate = lead == 0xED && byte(1) > 0x9F;
   const bool beyond = lead == 0xF4 && byte(1) > 0x8F;
   return overlong || surrogate || beyond ? 0 : length;
+}
+
+// The number of a character that is such a sequence.
+std::uint32_t code_of(std::string_view sequence) {
+  std::uint32_t code = static_cast<unsigned char>(sequence[0]);
+  if (sequence.size() > 1) code &= 0x7Fu >> sequence.size();
+  for (const char c : sequence.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3F);
+  return code;
+}
+
+// What a terminal obeys instead of showing it: C0, DEL, C1, line and paragraph separators, and what turns the direction
+// of text.
+bool is_control(std::uint32_t c) {
+  return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x061C || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+// Calls emit() with pieces of `text`, and with escapes in place of what is not shown as it is. Allocates nothing.
+template <class Emit>
+void show(std::string_view text, bool line_feeds, Emit emit) {
+  std::size_t shown = 0, at = 0;
+  const auto instead = [&](std::size_t length, char letter, int digits, std::uint32_t code) {
+    emit(text.substr(shown, at - shown));
+    char escape[16];
+    const auto end = fmt::format_to_n(escape, sizeof escape, "\\{}{:0{}x}", letter, code, digits).out;
+    emit(std::string_view(escape, end));
+    shown = at += length;
+  };
+  while (at < text.size()) {
+    const std::size_t length = utf8_length(text.substr(at));
+    if (length == 0) {
+      instead(1, 'x', 2, static_cast<unsigned char>(text[at]));
+      continue;
+    }
+    const std::uint32_t code = code_of(text.substr(at, length));
+    if (!is_control(code) || (line_feeds && code == '\n'))
+      at += length;
+    else
+      instead(length, code < 0x80 ? 'x' : 'u', code < 0x80 ? 2 : 4, code);
+  }
+  emit(text.substr(shown));
 }
 
 }  // namespace
@@ -40,25 +88,66 @@ std::string clean_utf8(std::string_view text) {
 }
 
 std::string json_string(std::string_view text) {
+  const std::string clean = clean_utf8(text);
   std::string quoted = "\"";
-  for (const char c : clean_utf8(text)) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    } else {
-      quoted += c;
-    }
+  for (std::string_view rest = clean; !rest.empty();) {
+    const std::string_view character = rest.substr(0, utf8_length(rest));
+    rest.remove_prefix(character.size());
+    if (character == "\"" || character == "\\") quoted += '\\';
+    if (const std::uint32_t code = code_of(character); is_control(code))
+      fmt::format_to(std::back_inserter(quoted), "\\u{:04x}", code);
+    else
+      quoted += character;
   }
   return quoted + '"';
 }
 
 std::string one_line(std::string_view text) {
-  std::string line = clean_utf8(text);
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  std::string line;
+  line.reserve(text.size());
+  show(text, false, [&](std::string_view piece) { line += piece; });
   return line;
+}
+
+void put(std::FILE* file, std::string_view text) noexcept {
+  show(text, true, [&](std::string_view piece) { (void)std::fwrite(piece.data(), 1, piece.size(), file); });
+}
+
+int complain(std::string_view program, std::string_view what, int exit_code) noexcept {
+  (void)std::fflush(stdout);
+  const auto emit = [](std::string_view piece) { (void)std::fwrite(piece.data(), 1, piece.size(), stderr); };
+  // A line that somebody may want to read: of a value of megabytes the beginning will do, and the end says what is
+  // allowed.
+  constexpr std::size_t kFirst = 1200, kLast = 800;
+  const bool cut = what.size() > kFirst + kLast;
+  std::size_t end = cut ? kFirst : what.size(), again = cut ? what.size() - kLast : what.size();
+  const auto inside = [&](std::size_t i) {
+    return i < what.size() && (static_cast<unsigned char>(what[i]) & 0xC0) == 0x80;
+  };
+  for (int i = 0; i < 3 && cut && inside(end); ++i) --end;
+  for (int i = 0; i < 3 && cut && inside(again); ++i) ++again;
+  show(program, false, emit);
+  emit(": ");
+  show(what.substr(0, end), false, emit);
+  if (cut) emit(" [...] ");
+  show(what.substr(again), false, emit);
+  emit("\n");
+  return exit_code;
+}
+
+void flush_output() {
+  const bool failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !failed) return;
+  __fpurge(stdout);  // or exit() would try once more
+  std::clearerr(stdout);
+  throw std::runtime_error("the output could not be written");
+}
+
+void open_standard_descriptors() noexcept {
+  // Each is the lowest that is free when its turn comes. One that may only be read, or only be written, makes the other
+  // fail, as a closed one does; messages, which nobody wants, may go.
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) < 0) (void)::open("/dev/null", descriptor == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
 }
 
 }  // namespace oomlab

@@ -12,7 +12,8 @@
 //
 //   weights     beside it, per parameter
 //   stored      0                                updates of a model in BF16 are rounded to the nearest: small ones
-//   vanish master      4                                an FP32 copy gets the updates; the model is that copy, rounded
+//                                                vanish
+//   master      4                                an FP32 copy gets the updates; the model is that copy, rounded
 //   stochastic  0                                updates are rounded up or down at random, and so are right on average
 //
 // Any tensors can be updated, in any order: all of them after the backward pass, or each layer's in it.

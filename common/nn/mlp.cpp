@@ -55,8 +55,9 @@ std::size_t MlpSpec::parameters() const {
   return sum;
 }
 
-MlpSpec parse_model(std::string_view text) {
-  MlpSpec spec{std::string(text), {}, Activation::relu};
+MlpSpec parse_model(std::string_view typed) {
+  MlpSpec spec{lower_case(typed), {}, Activation::relu};
+  const std::string_view text = spec.name;
   if (text == "mlp") {
     spec.widths = {512, 1024, 2048, 4096, 8192, 10};
   } else if (text == "mlp-small") {
@@ -73,7 +74,8 @@ MlpSpec parse_model(std::string_view text) {
       bad_model(text, "has more parameters than 64 bits of bytes can hold");
     }
   } else {
-    bad_model(text, "is unknown; known: mlp, mlp-small, mlp-weights, mlp-activations, mlp:IN-...-CLASSES");
+    constexpr const char* kNames[] = {"mlp", "mlp-small", "mlp-weights", "mlp-activations"};
+    unknown_model(text, kNames, "mlp:IN-...-CLASSES");
   }
   return spec;
 }

@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "memory/files.h"
 #include "memory/limits.h"
 #include "nn/json_values.h"
 #include "nn/step_walk.h"
@@ -22,18 +20,19 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t(1) << 20;  // real ones have a few thousand
 constexpr std::size_t kMostOf = 2'147'483'647;            // of anything else: tokens are int
+constexpr std::string_view kObjects[] = {"rope_scaling", "rope_parameters", "quantization_config"};
 
-// The keys of a config.json, those of its rotary objects as "rope_scaling.factor".
+// The keys of a config.json, those of the objects that are read as "rope_scaling.factor".
 class ConfigKeys {
  public:
   ConfigKeys(std::string_view json, std::string name) : name_(std::move(name)) {
     try {
       read_json_values(json, [&](std::span<const std::string> path, JsonValue& v) {
         if (path.empty() && v.kind != JsonValue::Kind::object) throw JsonError("is no JSON object");
-        const bool rotary = path.size() == 2 && (path[0] == "rope_scaling" || path[0] == "rope_parameters");
+        const bool inside = path.size() == 2 && std::ranges::find(kObjects, path[0]) != std::end(kObjects);
         // A key with a point in it is none of ours, and must not look like one within an object.
         const bool plain = path.size() == 1 && path[0].find('.') == std::string::npos;
-        if (rotary || plain) values_[rotary ? path[0] + "." + path[1] : path[0]] = std::move(v);
+        if (inside || plain) values_[inside ? path[0] + "." + path[1] : path[0]] = std::move(v);
       });
     } catch (const JsonError& error) {
       throw std::invalid_argument(name_ + ": " + error.what());
@@ -124,6 +123,26 @@ Rotary rotary_of(const ConfigKeys& keys) {
   return rotary;
 }
 
+// "'awq', 4 bits": what quantization_config says of the weights; empty where there is none.
+std::string stored_as(const ConfigKeys& keys) {
+  const std::string parent = "quantization_config";
+  const JsonValue* const object = keys.find(parent);
+  if (!object) return "";
+  if (object->kind != JsonValue::Kind::object) keys.refuse(parent, "must be an object");
+  const auto is_true = [&](const char* key) {
+    const JsonValue* const v = keys.find(parent + key);
+    return v && v->kind == JsonValue::Kind::boolean && v->boolean;
+  };
+  const JsonValue* const method = keys.find(parent + ".quant_method");
+  const JsonValue* const bits = keys.find(parent + ".bits");
+  std::string words = method && method->kind == JsonValue::Kind::text ? in_quotes(method->text) : "without a method";
+  if (bits && bits->kind == JsonValue::Kind::whole)
+    words += fmt::format(", {} bits", bits->whole);
+  else if (is_true(".load_in_4bit") || is_true(".load_in_8bit"))
+    words += is_true(".load_in_4bit") ? ", 4 bits" : ", 8 bits";
+  return words;
+}
+
 // The longest sequence for which the model is what it is without its window.
 std::size_t positions_of(const ConfigKeys& keys, const std::string& type) {
   const std::size_t positions = keys.whole("max_position_embeddings", kMostOf);
@@ -165,6 +184,7 @@ TransformerSpec parse_model_config(std::string_view json, const std::string& nam
   spec.qkv_bias = type == "qwen2";
   spec.epsilon = static_cast<float>(keys.number_or("rms_norm_eps", 1e-6, 1e-12, 1));
   spec.rotary = rotary_of(keys);
+  spec.stored_as = stored_as(keys);
   if (keys.find("hidden_act")) (void)keys.one_of("hidden_act", {"silu"});
   if (type == "llama" && keys.flag("attention_bias", false))
     keys.refuse("attention_bias", "must be false: it would give the output projection a bias, too");
@@ -179,15 +199,7 @@ TransformerSpec parse_model_config(std::string_view json, const std::string& nam
 }
 
 TransformerSpec read_model_config(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMostBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.eof() && file.fail())
-    throw std::invalid_argument(path + ": cannot be read: " + std::strerror(errno ? errno : EIO));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMostBytes) throw std::invalid_argument(path + ": has more than a megabyte");
-  return parse_model_config(text, path);
+  return parse_model_config(read_file(path, kMostBytes), path);
 }
 
 std::string model_config_of(const TransformerSpec& spec) {

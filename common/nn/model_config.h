@@ -16,11 +16,13 @@ namespace oomlab::nn {
 /// A sliding window (mistral; qwen2 with use_sliding_window) that is shorter than max_position_embeddings becomes the
 /// longest sequence: within the window every token sees all that are before it, so the results are the same.
 ///
+/// A quantization_config changes how weights are stored and not what the model computes: the spec is that of the model
+/// before it was quantised, and its stored_as says what was there, for whoever plans it to say so.
+///
 /// Throws std::invalid_argument with one line that names the key.
 TransformerSpec parse_model_config(std::string_view json, const std::string& name);
 
-/// The same of a file, at most a megabyte, with its path as name. One that cannot be read is a std::invalid_argument,
-/// too.
+/// The same of a file, at most a megabyte, with its path as name. Throws BadFile for one that cannot be read, too.
 TransformerSpec read_model_config(const std::string& path);
 
 /// A config.json with which transformers load what save_weights() (checkpoint.h) writes; parse_model_config() makes the

@@ -200,7 +200,9 @@ NetworkSpec two_branch(std::size_t width) {
 
 }  // namespace
 
-NetworkSpec parse_network(std::string_view text) {
+NetworkSpec parse_network(std::string_view typed) {
+  const std::string name = lower_case(typed);
+  const std::string_view text = name;
   const auto named = [&](NetworkSpec spec) {
     spec.name = std::string(text);
     return spec;
@@ -232,9 +234,8 @@ NetworkSpec parse_network(std::string_view text) {
     return named(unet(numbers[0], numbers[1]));
   }
   if (text.starts_with("resnet")) return network_of(parse_resnet(text));
-  bad_model(text,
-            "is unknown; known: mobilenet:WIDTH, mobilenet-v1, mobilenet-v3-large, unet:DEPTH-WIDTH, two-branch:WIDTH, "
-            "resnet:STAGES-WIDTH, resnet18, resnet50");
+  constexpr const char* kNames[] = {"mobilenet-v1", "mobilenet-v3-large", "resnet18", "resnet50"};
+  unknown_model(text, kNames, "mobilenet:WIDTH, unet:DEPTH-WIDTH, two-branch:WIDTH, resnet:STAGES-WIDTH");
 }
 
 NetworkSpec network_of(const ResNetSpec& resnet, const ResNetChange& change) {

@@ -56,11 +56,14 @@ std::size_t ResNetSpec::parameters() const {
   return sum;
 }
 
-ResNetSpec parse_resnet(std::string_view text) {
+ResNetSpec parse_resnet(std::string_view typed) {
+  const std::string name = lower_case(typed);
+  const std::string_view text = name;
   if (text == "resnet18") return published(text, {2, 2, 2, 2}, false);
   if (text == "resnet50") return published(text, {3, 4, 6, 3}, true);
   constexpr std::string_view kFree = "resnet:";
-  if (!text.starts_with(kFree)) bad_model(text, "is unknown; known: resnet18, resnet50, resnet:STAGES-WIDTH");
+  constexpr const char* kNames[] = {"resnet18", "resnet50"};
+  if (!text.starts_with(kFree)) unknown_model(text, kNames, "resnet:STAGES-WIDTH");
   std::size_t numbers[2] = {};
   read_numbers(text, kFree, "is not two numbers; write resnet:STAGES-WIDTH, for example resnet:3-16", numbers);
   const auto [stages, width] = numbers;

@@ -1,13 +1,9 @@
 #include "nn/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <stdexcept>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "nn/json_values.h"
@@ -75,8 +71,10 @@ class HeaderReader {
   std::vector<SafetensorsEntry> entries() {
     finish();
     const auto end_of = [](const SafetensorsEntry& e) { return e.begin + e.bytes; };
+    // An empty one before what begins there. Of several by name: what an error names must not depend on the sort.
     std::ranges::sort(entries_, [&](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-      return std::pair(a.begin, end_of(a)) < std::pair(b.begin, end_of(b));  // an empty one before what begins there
+      return std::tuple(a.begin, end_of(a), std::string_view(a.name)) <
+             std::tuple(b.begin, end_of(b), std::string_view(b.name));
     });
     std::uint64_t covered = 0;
     for (const SafetensorsEntry& e : entries_) {
@@ -145,18 +143,8 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, st
   return header.entries();
 }
 
-SafetensorsFile::Descriptor::~Descriptor() {
-  if (number >= 0) ::close(number);
-}
-
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  // Without O_NONBLOCK, opening a named pipe would wait for somebody who writes to it.
-  file_.number = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  struct stat status {};
-  if (file_.number < 0 || ::fstat(file_.number, &status) != 0)
-    refuse_file(path_, std::string("cannot be read: ") + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) refuse_file(path_, "is no file");
-  read_header(static_cast<std::uint64_t>(status.st_size));
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(std::in_place, path) {
+  read_header(file_->bytes());
 }
 
 SafetensorsFile::SafetensorsFile(std::span<const std::byte> contents, std::string name)
@@ -194,18 +182,9 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t first, s
 }
 
 void SafetensorsFile::read_at(std::uint64_t first, std::span<std::byte> to) const {
-  if (contents_.data()) {  // whose length is known, and does not change
-    std::copy_n(contents_.begin() + static_cast<std::ptrdiff_t>(first), to.size(), to.begin());
-    return;
-  }
-  while (!to.empty()) {
-    const ssize_t done = ::pread(file_.number, to.data(), to.size(), static_cast<off_t>(first));
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) refuse_file(path_, std::string("cannot be read: ") + std::strerror(errno));
-    if (done == 0) refuse_file(path_, "ends early");
-    first += static_cast<std::uint64_t>(done);
-    to = to.subspan(static_cast<std::size_t>(done));
-  }
+  if (file_) return file_->read_at(first, to.data(), to.size());
+  // The length of what is in memory is known, and does not change.
+  std::copy_n(contents_.begin() + static_cast<std::ptrdiff_t>(first), to.size(), to.begin());
 }
 
 }  // namespace oomlab::nn

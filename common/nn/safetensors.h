@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,7 +44,8 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, st
 /// A file that is open, and whose header has been read.
 class SafetensorsFile {
  public:
-  /// Throws StateFileError: as parse_safetensors_header(), and for what is no file, cannot be read or is too short.
+  /// Throws StateFileError as parse_safetensors_header(), and for what is too short; BadFile for what is no file, or
+  /// cannot be read.
   explicit SafetensorsFile(const std::string& path);
   /// The contents of a file, in memory that lives as long; `name` stands for the path.
   SafetensorsFile(std::span<const std::byte> contents, std::string name);
@@ -52,23 +54,16 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }
   /// Null where there is none.
   const SafetensorsEntry* find(std::string_view name) const noexcept;
-  /// Fills `to` with the bytes of a tensor from its byte `first` on. Throws StateFileError when the file cannot be read
-  /// or has become shorter, std::out_of_range when the tensor has not so many bytes.
+  /// Fills `to` with the bytes of a tensor from its byte `first` on. Throws BadFile when the file cannot be read or
+  /// has become shorter, std::out_of_range when the tensor has not so many bytes.
   void read(const SafetensorsEntry& entry, std::uint64_t first, std::span<std::byte> to) const;
 
  private:
-  struct Descriptor {
-    int number = -1;
-    Descriptor() = default;
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    ~Descriptor();
-  };
   void read_header(std::uint64_t file_bytes);
   void read_at(std::uint64_t first, std::span<std::byte> to) const;
 
   std::string path_;
-  Descriptor file_;                      // or
+  std::optional<InputFile> file_;        // or
   std::span<const std::byte> contents_;  // in memory
   std::uint64_t data_ = 0;               // where the data begins
   std::vector<SafetensorsEntry> entries_;

@@ -3,11 +3,11 @@
 // a JSON header that names each tensor with its type, shape and place, then the bytes. Python's safetensors reads it.
 
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "memory/context.h"
+#include "memory/files.h"
 
 namespace oomlab::nn {
 
@@ -20,21 +20,21 @@ struct StateTensor {
   std::vector<std::size_t> shape{};  ///< as the file says it; empty: one row of all elements
 };
 
-/// A file that cannot be written, or read, or that holds something else. what() is one line that names it.
-class StateFileError : public std::runtime_error {
+/// A file that holds something else, or ends early. what() is one line that names it.
+class StateFileError : public BadFile {
  public:
-  using std::runtime_error::runtime_error;
+  using BadFile::BadFile;
 };
 
-/// Writes the tensors, copied from the device in pieces of 1 MiB (waits for the stream), to a temporary name and
-/// renames that, so that an old file is replaced whole or not at all. `format`, where not null, becomes the metadata of
-/// this name, without which Hugging Face's libraries refuse a file: "pt". Throws StateFileError. In plan mode nothing
-/// is written.
+/// Writes the tensors, copied from the device in pieces of 1 MiB (waits for the stream), to an OutputFile, so that an
+/// old file is replaced whole or not at all. `format`, where not null, becomes the metadata of this name, without which
+/// Hugging Face's libraries refuse a file: "pt". Throws std::system_error. In plan mode nothing is written.
 void save_state(Context& context, const std::string& path, const std::vector<StateTensor>& tensors,
                 const char* format = nullptr);
 
 /// Reads a file of save_state() back into the same tensors: same names, types, bytes, and order. Throws StateFileError
-/// when the file holds anything else or ends early; it is checked before the first byte is copied.
+/// when the file holds anything else or ends early, BadFile when it cannot be read; it is checked before the first byte
+/// is copied.
 void load_state(Context& context, const std::string& path, const std::vector<StateTensor>& tensors);
 
 }  // namespace oomlab::nn

@@ -47,6 +47,7 @@ struct TransformerSpec {
   bool qkv_bias = true;
   float epsilon = 1e-5f;  ///< of the norms
   Rotary rotary{};
+  std::string stored_as{};  ///< of a config.json: how its file's weights are quantised; empty: they are not
 
   bool bert() const noexcept { return style == Style::bert; }
   bool llama() const noexcept { return style == Style::llama; }
@@ -65,19 +66,21 @@ struct TransformerSpec {
 /// Reads a model name:
 ///   bytes-gpt     4 layers, 4 heads, width 128, 256 positions, vocabulary 256: learns bytes of text on a laptop
 ///   gpt2          12 layers, 12 heads, width 768, 1,024 positions, vocabulary 50,257: 124,439,808 parameters
+///   gpt2-medium 354,823,168, gpt2-large 774,030,080, gpt2-xl 1,557,611,200 parameters
 ///   gpt3-175b     96 layers, 96 heads, width 12,288, 2,048 positions (Brown et al., 2020): 174.6 x 10^9 parameters,
-///   head
-///                 tied and dense attention everywhere, published as 175 x 10^9
+///                 head tied and dense attention everywhere, published as 175 x 10^9
 ///   bert-base     12 layers, 12 heads, width 768, 512 positions, vocabulary 30,522: 109,514,298 parameters with the
 ///                 masked-token head and without the pooler
 ///   bert-large    24 layers, 16 heads, width 1,024: 335,174,458 parameters, counted alike
-///   llama-3.2-1b 1,235,814,400, llama-3.1-8b 8,030,261,248, llama-3.1-70b 70,553,706,496, qwen2.5-7b 7,615,616,512,
+///   llama-3.2-1b  1,235,814,400, llama-3.1-8b 8,030,261,248, llama-3.1-70b 70,553,706,496, qwen2.5-7b 7,615,616,512,
 ///   mistral-7b 7,241,732,096 parameters (v0.1, whose window of 4,096 positions is its longest sequence here)
 ///   bytes-llama   3 layers, 4 heads over 2, width 64, 172 hidden units, 2,048 positions, vocabulary 256, tied
 ///   gpt:LAYERS-HEADS-WIDTH, bert:LAYERS-HEADS-WIDTH     any shape, 1,024 or 512 positions, vocabulary 258
 ///   llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP                the same with 2,048 positions, tied
 /// Throws std::invalid_argument with one line that says what is allowed.
 TransformerSpec parse_transformer(std::string_view text);
+/// Those that have a name of their own.
+const std::vector<TransformerSpec>& named_transformers();
 
 /// The part of a model that one rank has: consecutive layers (a stage of a pipeline), and of these layers a share of
 /// the heads and of the hidden units (tensor parallel; Shoeybi et al., "Megatron-LM", 2019). The first layer comes with

@@ -65,25 +65,36 @@ std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
   return std::max<std::size_t>(1, std::min(as_residual, (rows + 3) / 4));
 }
 
-TransformerSpec parse_transformer(std::string_view text) {
+const std::vector<TransformerSpec>& named_transformers() {
   using Style = TransformerSpec::Style;
-  const std::string name(text);
-  if (text == "bytes-gpt") return {name, Style::gpt, 4, 4, 128, 256, 256};
-  if (text == "gpt2") return {name, Style::gpt, 12, 12, 768, 50257, 1024};
-  if (text == "gpt3-175b") return {name, Style::gpt, 96, 96, 12288, 50257, 2048};
-  if (text == "bert-base") return {name, Style::bert, 12, 12, 768, 30522, 512};
-  if (text == "bert-large") return {name, Style::bert, 24, 16, 1024, 30522, 512};
   const Style llama = Style::llama;
-  if (text == "bytes-llama") return {name, llama, 3, 4, 64, 256, 2048, 2, 172, true, false};
-  if (text == "llama-3.2-1b")
-    return {name, llama, 16, 32, 2048, 128256, 131072, 8, 8192, true, false, 1e-5f, llama3_rotary(32)};
-  if (text == "llama-3.1-8b")
-    return {name, llama, 32, 32, 4096, 128256, 131072, 8, 14336, false, false, 1e-5f, llama3_rotary(8)};
-  if (text == "llama-3.1-70b")
-    return {name, llama, 80, 64, 8192, 128256, 131072, 8, 28672, false, false, 1e-5f, llama3_rotary(8)};
-  if (text == "qwen2.5-7b")
-    return {name, llama, 28, 28, 3584, 152064, 131072, 4, 18944, false, true, 1e-6f, {.theta = 1e6}};
-  if (text == "mistral-7b") return {name, llama, 32, 32, 4096, 32000, 4096, 8, 14336, false, false};
+  static const std::vector<TransformerSpec> all{
+      {"bytes-gpt", Style::gpt, 4, 4, 128, 256, 256},
+      {"gpt2", Style::gpt, 12, 12, 768, 50257, 1024},
+      {"gpt2-medium", Style::gpt, 24, 16, 1024, 50257, 1024},
+      {"gpt2-large", Style::gpt, 36, 20, 1280, 50257, 1024},
+      {"gpt2-xl", Style::gpt, 48, 25, 1600, 50257, 1024},
+      {"gpt3-175b", Style::gpt, 96, 96, 12288, 50257, 2048},
+      {"bert-base", Style::bert, 12, 12, 768, 30522, 512},
+      {"bert-large", Style::bert, 24, 16, 1024, 30522, 512},
+      {"bytes-llama", llama, 3, 4, 64, 256, 2048, 2, 172, true, false},
+      {"llama-3.2-1b", llama, 16, 32, 2048, 128256, 131072, 8, 8192, true, false, 1e-5f, llama3_rotary(32)},
+      {"llama-3.1-8b", llama, 32, 32, 4096, 128256, 131072, 8, 14336, false, false, 1e-5f, llama3_rotary(8)},
+      {"llama-3.1-70b", llama, 80, 64, 8192, 128256, 131072, 8, 28672, false, false, 1e-5f, llama3_rotary(8)},
+      {"qwen2.5-7b", llama, 28, 28, 3584, 152064, 131072, 4, 18944, false, true, 1e-6f, {.theta = 1e6}},
+      {"mistral-7b", llama, 32, 32, 4096, 32000, 4096, 8, 14336, false, false}};
+  return all;
+}
+
+TransformerSpec parse_transformer(std::string_view typed) {
+  using Style = TransformerSpec::Style;
+  const std::string name = lower_case(typed);
+  const std::string_view text = name;
+  std::vector<const char*> known;
+  for (const TransformerSpec& named : named_transformers()) {
+    if (named.name == text) return named;
+    known.push_back(named.name.c_str());
+  }
   TransformerSpec spec{name, Style::gpt, 0, 0, 0, 258, 1024};
   if (text.starts_with("gpt:")) {
     parse_figures(text, "gpt:LAYERS-HEADS-WIDTH, for example gpt:4-4-128", {&spec.layers, &spec.heads, &spec.width});
@@ -98,10 +109,7 @@ TransformerSpec parse_transformer(std::string_view text) {
     parse_figures(text, "llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP, for example llama:4-4-2-128-344",
                   {&spec.layers, &spec.heads, &spec.kv_heads, &spec.width, &spec.mlp});
   } else {
-    bad_model(text,
-              "is unknown; known: bytes-gpt, gpt2, gpt3-175b, bert-base, bert-large, bytes-llama, llama-3.2-1b, "
-              "llama-3.1-8b, llama-3.1-70b, qwen2.5-7b, mistral-7b, gpt:LAYERS-HEADS-WIDTH, bert:..., "
-              "llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP");
+    unknown_model(text, known, "gpt:LAYERS-HEADS-WIDTH, bert:..., llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP");
   }
   require_possible(text, spec);
   return spec;

@@ -13,7 +13,10 @@ inline constexpr Option<std::string> kData{"data", "Folder with IDX files (MNIST
 
 /// Chapters on text.
 inline constexpr const char* kTextModels = "bytes-gpt, gpt2, bert-large, llama-3.1-8b or gpt:4-4-128";
-/// Published ones that no single card trains without mitigations.
+/// Published ones, by size.
+inline constexpr const char* kGpt2Models = "gpt2 gpt2-medium gpt2-large gpt2-xl";
+inline constexpr const char* kGpt2AndBertModels = "gpt2 gpt2-medium gpt2-large gpt2-xl bert-base bert-large";
+/// Those that no single card trains without mitigations.
 inline constexpr const char* kLargeTextModels =
     "gpt3-175b llama-3.2-1b llama-3.1-8b llama-3.1-70b qwen2.5-7b mistral-7b";
 inline constexpr Option<std::string> kModelConfig{

@@ -9,12 +9,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "data/text.h"
 #include "harness/chapter.h"
+#include "harness/progress.h"
 #include "memory/context.h"
 #include "nn/model_config.h"
 #include "nn/optimizer.h"
@@ -26,11 +28,17 @@ namespace oomlab::train {
 
 inline constexpr std::uint64_t kTextSeed = 1;
 
-/// The model of --model, or of --config. Throws UsageError when --seq is longer than its positions,
-/// std::invalid_argument for a name that is unknown, or a file that is no such model.
+/// The model of --model, or of --config. A quantization_config is left out, and that is said once. Throws UsageError
+/// when --seq is longer than its positions, std::invalid_argument for a name that is unknown, or a file that is no such
+/// model.
 inline nn::TransformerSpec transformer_of(const Config& config) {
   const auto file = config.options.find(kModelConfig);
   nn::TransformerSpec spec = file ? nn::read_model_config(*file) : nn::parse_transformer(config.model);
+  static bool said = false;
+  if (!spec.stored_as.empty() && !std::exchange(said, true))
+    Progress{config.quiet}(
+        fmt::format("{}: quantization_config ({}) is left out: weights are as --precision and the rows say", spec.name,
+                    spec.stored_as));
   if (const std::size_t seq = config.options[kSeq]; seq > spec.positions)
     throw UsageError(
         fmt::format("--seq {} is longer than the {} positions of model '{}'", seq, spec.positions, spec.name));
@@ -52,20 +60,25 @@ inline nn::StepForm form_of(const Config& config) {
 }
 
 /// A file, or the course's own text, cut into sequences of `seq` tokens for this model: next tokens for gpt, masked
-/// tokens for bert. `ragged` sequences have unequal numbers of targets. Throws data::DataError.
+/// tokens for bert. `ragged` sequences have unequal numbers of targets. For a plan, any length of text is long enough.
+/// Throws data::DataError.
 inline data::TextSampler text_for(const nn::TransformerSpec& spec, std::size_t seq, bool ragged,
-                                  const std::optional<std::string>& file = std::nullopt) {
+                                  const std::optional<std::string>& file = std::nullopt, bool plan = false) {
   return data::TextSampler(file ? data::read_text(*file) : data::course_text(),
                            {.seq = seq,
                             .task = spec.bert() ? data::TextTask::masked_token : data::TextTask::next_token,
                             .mask_token = static_cast<int>(spec.vocabulary) - 1,
                             .ragged = ragged,
-                            .seed = kTextSeed});
+                            .seed = kTextSeed,
+                            .goes_round = plan});
 }
 
-/// The same of --text and --seq.
+/// The same of --text, --seq and --plan; or of another length than --seq says.
+inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged, std::size_t seq) {
+  return text_for(spec, seq, ragged, config.options.find(kText), config.plan);
+}
 inline data::TextSampler text_for(const Config& config, const nn::TransformerSpec& spec, bool ragged) {
-  return text_for(spec, config.options[kSeq], ragged, config.options.find(kText));
+  return text_for(config, spec, ragged, config.options[kSeq]);
 }
 
 /// Samples first … first + count − 1 of `samples` on the device (phase "batch").

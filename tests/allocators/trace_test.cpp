@@ -58,7 +58,7 @@ std::string snapshot(Fill fill) {
 std::string complaint(const std::function<void()>& read) {
   try {
     read();
-  } catch (const TraceError& error) {
+  } catch (const BadFile& error) {
     return error.what();
   }
   return "accepted";
@@ -130,7 +130,9 @@ TEST(Traces, ComplaintsNameTheLine) {
   EXPECT_EQ(mini("a,0,5,-1\n"), "m, line 2: '-1' is no size");
   EXPECT_EQ(mini("a,0,5\n"), "m, line 2: has 3 fields, not 4");
   EXPECT_EQ(mini("a,0,5,1099511627777\n"), "m, line 2: a size of 1099511627777 is more than a petabyte");
-  EXPECT_EQ(complaint([] { (void)read_trace("/nowhere/at/all"); }), "/nowhere/at/all: cannot be read");
+  EXPECT_EQ(complaint([] { (void)read_trace("/nowhere/at/all"); }),
+            "'/nowhere/at/all' cannot be read: No such file or directory");
+  EXPECT_EQ(complaint([] { (void)read_trace("/dev/zero"); }), "'/dev/zero' is a device, not a file");
 }
 
 TEST(Traces, PicklesThatCallAreRefused) {

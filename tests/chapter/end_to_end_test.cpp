@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
-#include <thread>
+#include <sstream>
 
 #include "process.h"
 #include "read_json.h"
@@ -173,19 +175,45 @@ TEST(EndToEnd, DeferredStreamsChangeNoNumber) {
   }
 }
 
+// A process that runs: how much it has written to its standard output, once that is a file, and how much it has worked.
+struct Running {
+  bool ended = false;
+  std::uintmax_t bytes = 0;
+  long ticks = 0;  ///< of the processor's, a hundred a second
+
+  explicit Running(pid_t pid) {
+    const std::string folder = "/proc/" + std::to_string(pid);
+    std::error_code error;
+    if (std::filesystem::is_regular_file(folder + "/fd/1", error))
+      bytes = std::filesystem::file_size(folder + "/fd/1", error);
+    const std::string stat = read_text(folder + "/stat");
+    std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    std::string word = "Z";  // what is over has no stat, or this state
+    fields >> word;
+    ended = word == "Z";
+    for (int field = 4; field <= 15 && fields >> word; ++field)
+      if (field >= 14) ticks += std::stol(word);
+  }
+};
+
 TEST(EndToEnd, CtrlCLeavesNoResult) {
-  // Interrupted at different moments of a run that would take long.
-  for (const int milliseconds : {5, 60, 400}) {
+  // Interrupted at different moments of a run that would take long: at once, when it has begun, and at work.
+  using Reached = bool (*)(const Running&);
+  const std::pair<const char*, Reached> moments[] = {
+      {"at once", [](const Running&) { return true; }},
+      {"begun", [](const Running& run) { return run.bytes > 0; }},
+      {"at work", [](const Running& run) { return run.bytes > 0 && run.ticks >= 20; }}};
+  for (const auto& [moment, reached] : moments) {
     const TemporaryFolder folder;
-    const Outcome outcome = run_process(program(), Words{"--quick", "--steps", "100000000"} + kFiles, folder.path(), {},
-                                        [milliseconds](pid_t pid) {
-                                          std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-                                          kill(pid, SIGINT);
-                                        });
+    const Outcome outcome =
+        run_process(program(), Words{"--quick", "--steps", "100000000"} + kFiles, folder.path(), {}, [&](pid_t pid) {
+          for (Running run(pid); !run.ended && !reached(run); run = Running(pid)) usleep(1000);
+          kill(pid, SIGINT);
+        });
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
     // 130 from the handler, or from the signal itself when it came before there was a handler.
-    EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
-    EXPECT_TRUE(folder.entries().empty()) << "after " << milliseconds << " ms: " << folder.entries().front();
+    EXPECT_EQ(outcome.exit_code, 130) << moment << ": " << outcome.err;
+    EXPECT_TRUE(folder.entries().empty()) << moment << ": " << folder.entries().front();
   }
 }
 

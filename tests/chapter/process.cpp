@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -43,7 +42,6 @@ Outcome run_process(const std::string& program, const std::vector<std::string>& 
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
-  const auto start = std::chrono::steady_clock::now();
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("fork failed");
   if (pid == 0) {
@@ -60,9 +58,6 @@ Outcome run_process(const std::string& program, const std::vector<std::string>& 
   rusage usage{};
   if (wait4(pid, &status, 0, &usage) != pid) throw std::runtime_error("wait4 failed");
   Outcome outcome;
-  const auto seconds = [](const timeval& t) { return double(t.tv_sec) + 1e-6 * double(t.tv_usec); };
-  outcome.processor_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   outcome.peak_rss_kib = usage.ru_maxrss;
   outcome.out = read_text(out);

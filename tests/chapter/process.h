@@ -12,8 +12,6 @@ namespace oomlab::test {
 struct Outcome {
   int exit_code = -1;  ///< 128 + signal when killed by one
   std::string out, err;
-  double seconds = 0;
-  double processor_seconds = 0;  ///< of all its threads: not what it waited while other programs ran
   long peak_rss_kib = 0;
 };
 

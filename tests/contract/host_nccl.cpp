@@ -1,20 +1,23 @@
-// What would hang with NCCL is an error here, on every rank, and soon.
+// What would hang with NCCL is an error here, on every rank. Nobody waits until patience is over, unless the test says
+// so.
 
 #include <nccl.h>
 
 #include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <functional>
+#include <optional>
 #include <thread>
 
+#include "../../common/host/src/nccl_world.h"
 #include "contract.h"
 #include "cuda/nccl.h"
 #include "oomlab_host.h"
+#include "patience.h"
 
 namespace {
 
 using namespace oomlab;
+using test::await, test::ShortPatience;
 using Results = std::vector<ncclResult_t>;
 
 class HostNccl : public Contract {
@@ -25,12 +28,11 @@ class HostNccl : public Contract {
     machine.devices = 3;
     machine.capacity = std::size_t(64) << 20;
     host::configure(machine);
-    start_ = std::chrono::steady_clock::now();
+    lost_before_ = host::patience_lost();
   }
   void TearDown() override {
     EXPECT_EQ("nothing", host::describe(host::live()));
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
-    EXPECT_LT(took.count(), 10);
+    EXPECT_EQ(lost_before_ + must_lose_patience, host::patience_lost());
     host::configure(before_);
     Contract::TearDown();
   }
@@ -58,10 +60,11 @@ class HostNccl : public Contract {
     return results;
   }
   std::vector<std::string> said;
+  unsigned must_lose_patience = 0;  // how often, in this test
 
  private:
   host::Machine before_;
-  std::chrono::steady_clock::time_point start_;
+  std::uint64_t lost_before_ = 0;
 };
 
 ncclResult_t all_reduce(ncclComm_t comm, std::size_t count, ncclDataType_t type = ncclFloat32) {
@@ -96,15 +99,23 @@ TEST_F(HostNccl, ARankThatAbortsIsNamed) {
   EXPECT_NE(std::string::npos, said[0].find("rank 2")) << said[0];
 }
 
-TEST_F(HostNccl, ARankThatStallsIsNamedInTime) {
-  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.5", 1);
-  const Results r = on_ranks([](int rank, ncclComm_t comm) {
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
-    return all_reduce(comm, 8);
+// Rank 1 comes when the others have failed; rank 2, which could also wait for rank 0, when that has.
+TEST_F(HostNccl, ARankThatStallsIsNamed) {
+  must_lose_patience = 1;
+  std::atomic<int> joined{0}, failed{0};
+  std::optional<ShortPatience> patience;
+  const Results r = on_ranks([&](int rank, ncclComm_t comm) {
+    ++joined;
+    const int turn[] = {0, 2, 1};
+    await([&] { return joined == 3 && failed == turn[rank]; });
+    if (rank == 0) patience.emplace();
+    const ncclResult_t result = all_reduce(comm, 8);
+    ++failed;
+    return result;
   });
-  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
   EXPECT_EQ((Results{ncclRemoteError, ncclRemoteError, ncclRemoteError}), r);
-  EXPECT_NE(std::string::npos, said[2].find("waits for rank 1, which does not come")) << said[2];
+  for (const std::string& text : said)
+    EXPECT_NE(std::string::npos, text.find("rank 0 waits for rank 1, which does not come")) << text;
 }
 
 TEST_F(HostNccl, AMessageThatNobodyReceives) {
@@ -123,7 +134,8 @@ TEST_F(HostNccl, AMessageThatNobodyReceives) {
 }
 
 TEST_F(HostNccl, AMissingRankIsNamed) {
-  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.3", 1);
+  must_lose_patience = 1;
+  const ShortPatience patience;
   ncclUniqueId id;
   ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
   ncclComm_t comm = nullptr;
@@ -132,23 +144,29 @@ TEST_F(HostNccl, AMissingRankIsNamed) {
   (void)cudaSetDevice(1);
   EXPECT_EQ(ncclRemoteError, ncclCommInitRank(&comm, 2, id, 1)) << "comes when the other has given up";
   (void)cudaSetDevice(0);
-  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
 }
 
 TEST_F(HostNccl, ASetUpThatDoesNotBlock) {
-  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.3", 1);
-  ncclUniqueId id;
-  ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclComm_t comm = nullptr;
   ncclResult_t state = ncclSuccess;
-  ASSERT_EQ(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+  const auto begin = [&] {
+    ncclUniqueId id;
+    ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
+    ASSERT_EQ(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+  };
+  begin();
   EXPECT_EQ(ncclSuccess, ncclCommGetAsyncError(comm, &state));
   EXPECT_EQ(ncclInProgress, state);
   EXPECT_EQ(ncclInvalidUsage, all_reduce(comm, 8)) << "nothing can be done with it yet";
-  while (state == ncclInProgress) ASSERT_EQ(ncclSuccess, ncclCommGetAsyncError(comm, &state));
-  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+  EXPECT_EQ(ncclSuccess, ncclCommAbort(comm));
+
+  must_lose_patience = 1;
+  const ShortPatience patience;
+  begin();
+  do ASSERT_EQ(ncclSuccess, ncclCommGetAsyncError(comm, &state));
+  while (state == ncclInProgress);
   EXPECT_EQ(ncclRemoteError, state);
   EXPECT_NE(std::string::npos, std::string(ncclGetLastError(nullptr)).find("waits for rank 1, which does not come"));
   EXPECT_EQ(ncclSuccess, ncclCommAbort(comm));
@@ -156,19 +174,21 @@ TEST_F(HostNccl, ASetUpThatDoesNotBlock) {
 
 // A rank that fails before it has come to the set-up: the others do not wait for it until they lose patience.
 TEST_F(HostNccl, AFailureEndsTheSetUpOfOthers) {
-  setenv("OOMLAB_HOST_NCCL_TIMEOUT", "60", 1);
   ncclUniqueId id;
   ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id));
   std::atomic<bool> failed{false};
-  const auto began = std::chrono::steady_clock::now();
   std::thread other([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    await([] { return host::live().communicators == 1; });  // the set-up has begun
     failed = true;
   });
-  EXPECT_THROW(Communicator(id, 2, 0, failed), RemoteNcclError);
+  EXPECT_EQ(ncclInvalidArgument, ncclGetUniqueId(nullptr)) << "the last error is no earlier test's";
+  try {
+    Communicator(id, 2, 0, failed);
+    ADD_FAILURE() << "it is set up without rank 1";
+  } catch (const RemoteNcclError& error) {
+    EXPECT_EQ(std::string::npos, std::string(error.what()).find("does not come")) << error.what();
+  }
   other.join();
-  unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
 }
 
 // A send that is over only when it is received, as NCCL allows.
@@ -180,16 +200,12 @@ class HostNcclRendezvous : public HostNccl {
     if (machine.deferred) GTEST_SKIP() << "with eager streams only";
     machine.rendezvous = true;
     host::configure(machine);
-    setenv("OOMLAB_HOST_NCCL_TIMEOUT", "3", 1);
-  }
-  void TearDown() override {
-    unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
-    HostNccl::TearDown();
   }
   // Ranks 0 and 1 send each other a number and receive the other's, each on a stream of its own; what receives waits
-  // for the send first, or does not.
+  // for the send first, or does not. Then both wait for ever: rank 1 loses patience, when rank 0 waits already.
   Results exchange(bool send_ends_before_receive_begins) {
-    return on_ranks([=](int rank, ncclComm_t comm) {
+    std::optional<ShortPatience> patience;
+    return on_ranks([&](int rank, ncclComm_t comm) {
       if (rank == 2) return ncclSuccess;
       const Stream sending, receiving;
       Event sent;
@@ -201,6 +217,13 @@ class HostNcclRendezvous : public HostNccl {
         EXPECT_EQ(cudaSuccess, cudaStreamWaitEvent(receiving, sent));
         EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(receiving)) << "it waits for the event behind the send";
         (void)cudaGetLastError();
+        if (rank == 1) {
+          await([&] {
+            const host::WorldLock lock(comm->world->mutex);
+            return comm->world->ranks[0].waits_for == 1;
+          });
+          patience.emplace();
+        }
       }
       if (!result) result = ncclRecv(&theirs, 1, ncclFloat32, 1 - rank, comm, receiving);
       if (result) return result;
@@ -270,6 +293,7 @@ TEST_F(HostNcclRendezvous, WhatIsReceivedIsOver) {
 
 // What chapter 07's pipeline did until it let its sends go on while it receives.
 TEST_F(HostNcclRendezvous, ACircleOfSendsIsReportedWithItsRanks) {
+  must_lose_patience = 1;
   const Results r = exchange(true);
   EXPECT_TRUE(r[0] == ncclInvalidUsage || r[1] == ncclInvalidUsage);
   for (const int rank : {0, 1}) {

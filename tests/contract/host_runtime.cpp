@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include <ctime>
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <set>
@@ -209,17 +209,20 @@ TEST_F(HostRuntime, PlansPetabytesWithoutMemory) {
   EXPECT_CUDA(cudaSuccess, cudaFree(managed));
 }
 
-TEST_F(HostRuntime, PlanningIsFast) {
+// (How long that takes: tests/run bench.)
+TEST_F(HostRuntime, APlanMayHaveAHundredThousandBlocks) {
   host::set_planning(true);
   std::vector<void*> blocks(100000);
-  const std::clock_t start = std::clock();  // of this process, whatever else the machine does
-  for (std::size_t i = 0; i < blocks.size(); ++i) ASSERT_CUDA(cudaMallocAsync(&blocks[i], 1000 + i * 512, nullptr));
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    ASSERT_CUDA(cudaMallocAsync(&blocks[i], 1000 + i * 512, nullptr));
+    bytes += (1000 + i * 512 + 511) / 512 * 512;
+  }
+  EXPECT_GE(host::live().device_bytes, bytes);
+  std::vector<void*> sorted = blocks;
+  std::ranges::sort(sorted);
+  EXPECT_EQ(std::ranges::adjacent_find(sorted), sorted.end()) << "two have one address";
   for (void* p : blocks) ASSERT_CUDA(cudaFreeAsync(p, nullptr));
-  const double taken = double(std::clock() - start) / CLOCKS_PER_SEC;
-#if !defined(OOMLAB_HOST_CHECK) && !defined(OOMLAB_HOST_ASAN)
-  EXPECT_LT(taken, 2.0);
-#endif
-  RecordProperty("seconds", std::to_string(taken));
   ASSERT_CUDA(cudaDeviceSynchronize());
 }
 

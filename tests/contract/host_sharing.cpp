@@ -11,13 +11,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "../forked.h"
@@ -28,7 +26,7 @@
 namespace sharing_of_devices {
 
 using namespace oomlab;
-using test::end_of, test::start;
+using test::comes_true, test::end_of, test::start;
 namespace fs = std::filesystem;
 
 constexpr std::size_t KiB = 1 << 10, MiB = std::size_t(1) << 20;
@@ -46,17 +44,6 @@ class Board {
  private:
   T* t_;
 };
-
-/// Whether it holds within a second, or within the limit.
-template <class Condition>
-bool soon(Condition condition, std::chrono::seconds limit = std::chrono::seconds(1)) {
-  using Clock = std::chrono::steady_clock;
-  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
-}
 
 class Sharing : public testing::Test {
  protected:
@@ -99,10 +86,10 @@ TEST_F(Sharing, WhatOneHasTheOtherLacksToTheByte) {
     host::configure(machine());
     if (!allocate(3 * MiB)) return 1;
     stage->store(1);
-    while (stage->load() != 2) usleep(100);
+    comes_true([&] { return stage->load() == 2; });
     return 0;  // its bytes still allocated, and nothing says goodbye
   });
-  ASSERT_TRUE(soon([&] { return stage->load() == 1; }));
+  ASSERT_TRUE(comes_true([&] { return stage->load() == 1; }));
   host::configure(machine());
   EXPECT_EQ(free_bytes(), 5 * MiB);
   EXPECT_EQ(allocate(5 * MiB + 1), nullptr);
@@ -122,7 +109,7 @@ TEST_F(Sharing, WhatOneHasTheOtherLacksToTheByte) {
   stage->store(2);
   // It is over, and nobody has asked for its exit code yet: its bytes are there all the same.
   void* more = nullptr;
-  EXPECT_TRUE(soon([&] { return (more = allocate(3 * MiB)) != nullptr; }));
+  EXPECT_TRUE(comes_true([&] { return (more = allocate(3 * MiB)) != nullptr; }));
   EXPECT_EQ(end_of(other), 0);
   EXPECT_EQ(device_processes(0).size(), 1u);
   EXPECT_TRUE(may_fill_device(0, 0));
@@ -207,7 +194,7 @@ TEST_F(Sharing, APoolsCacheIsTaken) {
   Board<std::atomic<int>> stage;
   const auto reach = [&](int number) {
     stage->store(number);
-    while (stage->load() == number) usleep(100);
+    comes_true([&] { return stage->load() != number; });
   };
   const pid_t other = start([&] {
     host::configure(machine());
@@ -223,11 +210,11 @@ TEST_F(Sharing, APoolsCacheIsTaken) {
     return 0;
   });
   host::configure(machine());
-  ASSERT_TRUE(soon([&] { return stage->load() == 1; }));
+  ASSERT_TRUE(comes_true([&] { return stage->load() == 1; }));
   EXPECT_EQ(free_bytes(), 4 * MiB);
   EXPECT_EQ(allocate(5 * MiB), nullptr);
   stage->store(2);
-  ASSERT_TRUE(soon([&] { return stage->load() == 3; }));
+  ASSERT_TRUE(comes_true([&] { return stage->load() == 3; }));
   void* const p = allocate(8 * MiB);
   EXPECT_NE(p, nullptr);
   give_back(p);
@@ -257,7 +244,7 @@ TEST_F(Sharing, AContextCostsWhoeverTouchesTheDevice) {
   Board<std::atomic<int>> stage;
   const pid_t late = start([&] {
     host::configure(machine(8 * MiB, 3 * MiB));
-    while (stage->load() != 1) usleep(100);
+    comes_true([&] { return stage->load() == 1; });
     const bool refused = cudaSetDevice(0) == cudaErrorMemoryAllocation && !allocate(1) &&
                          cudaFree(nullptr) == cudaErrorMemoryAllocation && free_bytes() == 0;
     return refused ? 0 : 1;
@@ -290,11 +277,11 @@ TEST_F(Sharing, ABadFileIsRefusedInWords) {
   const pid_t other = start([&] {
     host::configure(machine());
     stage->store(1);
-    while (stage->load() != 2) usleep(100);
+    comes_true([&] { return stage->load() == 2; });
     host::configure(host::Machine{});
     return 0;
   });
-  ASSERT_TRUE(soon([&] { return stage->load() == 1; }));
+  ASSERT_TRUE(comes_true([&] { return stage->load() == 1; }));
   refused(machine(9 * MiB), "8388608 bytes");
   stage->store(2);
   EXPECT_EQ(end_of(other), 0);
@@ -317,7 +304,7 @@ TEST_F(Sharing, AllAreKilledAndTheNextOneHasEverything) {
         while (ready->load() < 9) give_back(allocate(512));
         return 0;
       }));
-    ASSERT_TRUE(soon([&] { return ready->load() == 4; }));
+    ASSERT_TRUE(comes_true([&] { return ready->load() == 4; }));
     for (const pid_t pid : all) kill(pid, SIGKILL);
     for (const pid_t pid : all) EXPECT_EQ(end_of(pid), 128 + SIGKILL);
     EXPECT_TRUE(fs::exists(small.shared));
@@ -394,14 +381,14 @@ TEST_F(Sharing, EightProcessesAndOneIsKilled) {
         return random_process(*round.operator->(), number, doomed, m, static_cast<unsigned>(r * 8 + number),
                               allocations);
       });
-    ASSERT_TRUE(soon([&] { return round->started.load() >= 4; }, std::chrono::seconds(20)));
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    ASSERT_TRUE(comes_true([&] { return round->started.load() >= 4; }));
+    usleep(random() % 20'000);  // at any moment
     kill(pids[doomed], SIGKILL);
     const auto lists_it = [&] {
       const auto all = host::sharers(0);
       return std::ranges::count(all, static_cast<unsigned>(pids[doomed]), &host::Sharer::pid) > 0;
     };
-    EXPECT_TRUE(soon([&] { return !lists_it(); })) << "its bytes are not back";
+    EXPECT_TRUE(comes_true([&] { return !lists_it(); })) << "its bytes are not back";
     for (int number = 0; number < 8; ++number) {
       const int end = end_of(pids[number]);
       if (number == doomed)

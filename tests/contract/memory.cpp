@@ -35,7 +35,8 @@ TEST_F(Memory, MoreThanThereIsFailsAndChangesNothing) {
   ASSERT_CUDA(cudaMemGetInfo(&free, &total));
   EXPECT_LE(free, total);
   void* p = nullptr;
-  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMalloc(&p, total + (1 << 20)));
+  // A driver may lend a full device host memory (WSL's does), but never so much.
+  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMalloc(&p, 16 * total));
   EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMalloc(&p, ~std::size_t(0) / 4));
   EXPECT_EQ(nullptr, p);
   ASSERT_CUDA(cudaMemGetInfo(&after, &total));

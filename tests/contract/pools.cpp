@@ -154,8 +154,8 @@ TEST_F(Pools, MoreThanThereIs) {
   std::size_t free = 0, total = 0;
   ASSERT_CUDA(cudaMemGetInfo(&free, &total));
   void* p = nullptr;
-  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMallocFromPoolAsync(&p, total + MiB, pool, nullptr));
-  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMallocAsync(&p, total + MiB, nullptr));
+  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMallocFromPoolAsync(&p, 16 * total, pool, nullptr));
+  EXPECT_CUDA_ERROR(cudaErrorMemoryAllocation, cudaMallocAsync(&p, 16 * total, nullptr));
   EXPECT_EQ(0u, get(cudaMemPoolAttrUsedMemCurrent));
 }
 

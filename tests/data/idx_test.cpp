@@ -12,7 +12,7 @@ template <class F>
 std::string error_of(F&& f) {
   try {
     f();
-  } catch (const data::DataError& error) {
+  } catch (const BadFile& error) {
     EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
     return error.what();
   }
@@ -86,7 +86,8 @@ TEST_F(Idx, FolderErrors) {
 
 TEST_F(Idx, FilesThatCannotBeRead) {
   EXPECT_EQ(error_of([&] { data::read_idx("/no/such/file", labels); }),
-            "cannot open '/no/such/file': No such file or directory");
+            "'/no/such/file' cannot be read: No such file or directory");
+  EXPECT_EQ(error_of([&] { data::read_idx("/dev/zero", labels); }), "'/dev/zero' is a device, not a file");
   EXPECT_EQ(error_of([&] { data::read_idx(images, folder.path()); }),
             "'" + folder.path() + "' is a folder, not a file");
 }
@@ -140,12 +141,12 @@ TEST_F(Idx, NoImages) {
 TEST_F(Idx, AnnouncedSizesAreNotBelieved) {
   Bytes huge;
   for (const std::uint32_t n : {0x803u, 0xffffffffu, 0xffffffffu, 0xffffffffu}) append(huge, n);
-  EXPECT_EQ(error_with_images(huge), "'" + images + "' announces more than 1 TiB of data; its header is damaged");
-  // a quarter of a TiB passes for a size, but is not allocated before it is there
+  EXPECT_EQ(error_with_images(huge), "'" + images + "' announces more than 4 GiB of data; its header is damaged");
+  // one GiB passes for a size, but is not allocated before it is there
   Bytes large;
-  for (const std::uint32_t n : {0x803u, 0x400000u, 0x100u, 0x100u}) append(large, n);
+  for (const std::uint32_t n : {0x803u, 0x4000u, 0x100u, 0x100u}) append(large, n);
   large.resize(100);
-  EXPECT_EQ(error_with_images(large), "'" + images + "' is truncated: 274877906960 bytes expected, 100 found");
+  EXPECT_EQ(error_with_images(large), "'" + images + "' is truncated: 1073741840 bytes expected, 100 found");
 }
 
 TEST_F(Idx, DamagedGzip) {

@@ -93,16 +93,38 @@ TEST(Text, TheShortestTextHasOneSequence) {
   EXPECT_NO_THROW(TextSampler(letters(8), {.seq = 8, .task = TextTask::masked_token}));
 }
 
+TEST(Text, OfAPlanGoesRound) {
+  const TokenSamples s = TextSampler(letters(9), {.seq = 20, .goes_round = true}).samples(0, 3);
+  ASSERT_EQ(s.targets(), 60u);
+  for (std::size_t i = 0; i < 60; ++i) {
+    EXPECT_EQ(s.labels[i], 'a' + (s.tokens[i] - 'a' + 1) % 9);
+    if (i % 20) {
+      EXPECT_EQ(s.tokens[i], s.labels[i - 1]);
+    }
+  }
+  EXPECT_THROW(TextSampler({"none", {}}, {.seq = 1, .goes_round = true}), DataError);
+  // A text that is long enough is read as ever.
+  for (const TextTask task : {TextTask::next_token, TextTask::masked_token}) {
+    const TextSampler::Settings settings{.seq = 8, .task = task, .mask_token = 300};
+    TextSampler::Settings plan = settings;
+    plan.goes_round = true;
+    const TokenSamples read = TextSampler(letters(30), settings).samples(0, 20);
+    const TokenSamples planned = TextSampler(letters(30), plan).samples(0, 20);
+    EXPECT_EQ(read.tokens, planned.tokens);
+    EXPECT_EQ(read.labels, planned.labels);
+  }
+}
+
 TEST(Text, FilesAreReadAsBytes) {
   const test::Folder folder;
   const std::string path = folder.write("bytes", {0xff, 0, 0x80, '\r', '\n'});
   EXPECT_EQ(read_text(path).bytes, (std::vector<unsigned char>{0xff, 0, 0x80, '\r', '\n'}));
   EXPECT_EQ(read_text(folder.write("long", test::Bytes(200'000, 1))).bytes.size(), 200'000u);
-  for (const std::string& bad : {folder.write("empty", {}), path + ".missing", std::string("/")}) {
+  for (const std::string& bad : {folder.write("empty", {}), path + ".missing", std::string("/"), std::string("/dev/zero")}) {
     try {
       (void)read_text(bad);
       ADD_FAILURE() << bad;
-    } catch (const DataError& error) {
+    } catch (const BadFile& error) {
       EXPECT_NE(std::string(error.what()).find("'" + bad + "'"), std::string::npos) << error.what();
     }
   }

@@ -6,9 +6,9 @@ Every figure with a unit of memory, a per cent sign or the word "times" in a REA
   - a figure with the same kind of unit in a generated block of the document, or in the published results of its chapter, rounded to as many
     digits as the prose has. A figure of one digit, or of two, is in any large file by accident: one digit never counts, and two only where
     the file's line and the sentence have a word in common.
-Arithmetic that is wrong fails, with a unit or without one. So does an entry of figures.toml that no prose uses.
+Arithmetic that is wrong fails, with a unit or without one, and with letters where both sides have the same ones ("W^2 + W + 10 W = W^2 + 11 W"). So
+does an entry of figures.toml that no prose uses.
 """
-import csv
 import functools
 import json
 import math
@@ -19,6 +19,9 @@ import tomllib
 
 from readmes_test import prose
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
+import pages  # noqa: E402
+
 BYTES = {"bytes": 1} | {f"{p}iB": 2 ** (10 * n) for n, p in enumerate("KMGT", 1)} | {f"{p}B": 10 ** (3 * n) for n, p in enumerate("KMGT", 1)}
 UNITS = BYTES | {"%": 0.01, "times": 1, "×": 1}
 UNIT = "(?:" + "|".join(u for u in UNITS if u != "bytes") + r")(?![\w*])"
@@ -27,6 +30,8 @@ FIGURES = re.compile(rf"(?<![\w.,^])({NUMBER}(?:(?:, | to | and | or |, or |, an
 OPERATOR = r"[-+*/x×^²√()]"
 EQUATION = re.compile(rf"(?<![\w.,])((?:(?:{NUMBER}|{UNIT}|bytes\b|M\b|{OPERATOR})\s*)+)="
                       rf"\s*({NUMBER})(?:[ ]({UNIT}|bytes))?(?!\s*{OPERATOR}\s*[\d(])")
+TERM = rf"(?:{NUMBER}|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|{OPERATOR})"
+IDENTITY = re.compile(rf"(?<![\w.,])((?:{TERM}\s*)+)=\s*((?:{TERM}\s*)+)")
 GENERATED = re.compile(r"^<!-- (?:picture|run|page) [^\n]*-->\n.*?^<!-- end -->$|^<!-- from [^\n]*-->\n```[^\n]*\n.*?^```$", re.M | re.S)
 KIND = {u: "bytes" if u in BYTES else "%" if u == "%" else "times" for u in UNITS}
 COMMON_WORDS = set("with that this than then from have each they them when where what which there their these those bytes only more less takes budget"
@@ -116,6 +121,26 @@ def equations(text):
         yield m.start(2), m[0].strip(), right
 
 
+def identities(text):
+    """(what stands there, whether it is right) for arithmetic with the same letters on both sides, at some values of theirs."""
+    def value(side, letters):
+        side = re.sub(r"(?<=\d),(?=\d\d\d)", "", side).replace("×", "*").replace("²", "^2").replace("^", "**").replace("√", "sqrt")
+        side = re.sub(r"\bx\b", "*", side)
+        side = re.sub(r"(?<=[\w)])\s+(?=[A-Za-z(])|(?<=\))\s+(?=\d)|(?<=\d)(?=[A-Za-wyz](?![a-z]))", "*", side)
+        return eval(side, {"__builtins__": {}, "sqrt": math.sqrt} | letters)
+
+    for m in IDENTITY.finditer(text):
+        left, right = (set(re.findall(r"[A-Za-wyz]", side)) for side in m.groups())
+        if not left or left != right:  # a definition, or an equation to be solved
+            continue
+        try:
+            holds = all(math.isclose(*(value(side.strip(), {c: 2.5 + k * (i + 1) for i, c in enumerate(sorted(left))}) for side in m.groups()), rel_tol=1e-9)
+                        for k in (1, 3, 7))
+        except (SyntaxError, TypeError, NameError, ZeroDivisionError):
+            continue
+        yield m[0].strip(), holds
+
+
 class Results:
     """What expressions of figures.toml can name."""
 
@@ -142,10 +167,9 @@ class Results:
 
     @functools.cache
     def card(self, name, column):
-        """A figure of docs/data/gpus.csv, in bytes (of bandwidths: in a second)."""
-        lines = [line for line in (self.folder.parent.parent / "docs/data/gpus.csv").read_text().splitlines() if not line.startswith("#")]
-        (row,) = [row for row in csv.DictReader(lines) if row["name"] == name]
-        return number(row[column].removesuffix(" u")) * BYTES["MiB" if column == "smi" else "GB"]
+        """A figure of common/harness/cards.inc, in bytes (of bandwidths: in a second)."""
+        (row,) = [row for row in pages.cards(self.folder.parent.parent) if row["title"] == name]
+        return row[column] * BYTES[{"smi": "MiB", "total": "GiB"}.get(column, "GB")]
 
     def value(self, expression, it):
         names = {u: s for u, s in BYTES.items() if u != "bytes"} | {"sqrt": math.sqrt, "ceil": math.ceil, "min": min, "abs": abs}
@@ -206,6 +230,7 @@ def check(text, source_cells, entries, results):
         right.add(place)
         if not holds:
             wrong.append(f"is wrong: {shown}")
+    wrong += [f"is wrong: {shown}" for shown, holds in identities(text) if not holds]
     counts, published = {"entry": 0, "arithmetic": len(right), "published": 0}, []
     for place, shown, unit in figures(text):
         if place in taken:
@@ -234,6 +259,8 @@ def try_itself():
     assert len(wrong("It has 7.16 GiB.")) == 1 and len(wrong("6.15 and 7.15 GiB")) == 1 and len(wrong("4 % less, 3 times")) == 2
     assert wrong("24 x 1,024 - 14 x 1,024 - 450 = 9,790 MiB") == [] and wrong("(7.15 - 1) / 2 = 3.08 GiB; 2^18 x 8 bytes = 2 MiB") == []
     assert all(len(wrong(text)) == 1 for text in ("24 x 1,024 - 450 = 9,790 MiB", "1 + 2 = 4", "2 + 1 = 0 MiB")) and wrong("2 W x 3 = 7") == []
+    assert [holds for _, holds in identities("512 W + W + W^2 + W + 10 W + 10 = W^2 + 524 W + 10; 12 (8 C - 9) / 8 = 12 C - 13.5")] == [True, True]
+    assert len(wrong("P is 512 W + W + W^2 + W + 10 W + 10 = W^2 + 525 W + 10 in all")) == 1 and wrong("R = B S rows, C = 4 D") == []
     assert wrong("a card of 9 GB", {"card of 9 GB": "given: a card"}) == [] and wrong("twice 4 is 8 MiB", {"is 8 MiB": "2 * 4 * MiB"}) == []
     assert len(wrong("is 9 MiB", {"is 9 MiB": "2 * 4 * MiB"})) == 1 and len(wrong("nothing", {"card of 9 GB": "given: a card"})) == 1
     assert wrong("over 9 MiB", {"over 9 MiB": "8 * MiB < it"}) == [] and len(wrong("over 7 MiB", {"over 7 MiB": "8 * MiB < it"})) == 1

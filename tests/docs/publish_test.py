@@ -1,8 +1,12 @@
-"""bench/publish --check and --fill: a block that is not what bench/results/ has is found, and filled."""
+"""bench/publish --check and --fill: a block that is not what bench/results/ has is found, and filled. What each chapter saves (map.txt, and the
+front picture, which is drawn from it) is what the published results say, by the figure that the chapter is about."""
 
+import importlib.machinery
+import importlib.util
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +60,21 @@ with tempfile.TemporaryDirectory() as name:
         assert publish("--fill").returncode == 0 and readme.read_text() == BLOCK
     assert publish("--nosuch").returncode == 1
 
+    # What tests/run bench saw is stored, also where it falls short; where it did not run, what was published stays.
+    (root / "tests").mkdir()
+    host = root / "bench/results/host"
+    host.mkdir()
+
+    def benchmarks(script):
+        (root / "tests/run").write_text(f"#!/bin/sh\n{script}\n")
+        (root / "tests/run").chmod(0o755)
+        done = publish("--bench")
+        return done.returncode, (host / "benchmarks.json").read_text(), (host / "benchmarks.txt").read_text()
+
+    assert benchmarks('echo "{}" >"$3"; echo "[1/1] a"; echo; echo "a table"; exit 1') == (0, "{}\n", "$ tests/run bench\na table\n")
+    assert benchmarks("echo the build failed; exit 1") == (1, "{}\n", "$ tests/run bench\na table\n")
+    assert benchmarks('echo "[]" >"$3"; exit 2') == (1, "{}\n", "$ tests/run bench\na table\n")
+
     # What bench/explain prints: a table as it is, all else below its command.
     (root / "bench/explain").write_text("import sys\nprint('| table |' if '--table' in sys.argv else f'explained: {sys.argv[1]}')\n")
     readme.write_text('<!-- run bench/explain --table -->\n<!-- end -->\n\n<!-- run bench/explain "a b" -->\nold\n<!-- end -->\n')
@@ -106,8 +125,19 @@ with tempfile.TemporaryDirectory() as name:
     done = publish("--check")
     assert done.returncode == 1 and "cannot draw picture 06" in done.stderr, done
 
-# What a picture says stays inside it; a timeline keeps the peak and the refused request, and leaves the rest of the run out.
+# The table of what each chapter saves is made of the results beside it, and so is the front picture.
 sys.path.insert(0, str(ROOT / "bench"))
+loader = importlib.machinery.SourceFileLoader("publish", str(ROOT / "bench/publish"))
+made_by = importlib.util.module_from_spec(importlib.util.spec_from_loader("publish", loader))
+loader.exec_module(made_by)
+tables = sorted((ROOT / "bench/results").glob("*/map.txt"))
+assert tables
+for table in tables:
+    assert table.read_text() == made_by.chapter_map(table.parent), f"{table} is not what the results in its folder say"
+front = made_by.pictures.drawn(ROOT, "front")[1].desc
+assert re.search(r", 06_caching_allocator [1-9]\d?% less reserved,", front) and re.search(r", 15_sharing requests refused: [1-9] → 0,", front), front
+
+# What a picture says stays inside it; a timeline keeps the peak and the refused request, and leaves the rest of the run out.
 from pictures import svg, timeline  # noqa: E402
 
 for words in ("w" * 60, "short"):

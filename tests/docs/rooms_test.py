@@ -4,6 +4,7 @@
   rooms_test.py ROOT
 
   - A room of common/ includes only rooms below it; a chapter includes common/ and earlier chapters; nothing includes a chapter.
+    What is in bench/ only benchmarks and tests include.
   - No file includes itself, over whatever detour.
   - No file has more than 450 lines, and the host runtime, which is no part of the lessons, not more than MOST_OF_HOST in all.
 """
@@ -12,7 +13,7 @@ import re
 import sys
 
 MOST_LINES = 450
-MOST_OF_HOST = 4396
+MOST_OF_HOST = 4440
 FLOOR = {"host": 0, "cuda": 1, "memory": 2, "data": 3, "nn": 3, "harness": 4, "train": 5, "launcher": 5}
 
 
@@ -40,6 +41,8 @@ def may(root, file, other):
         return mine[0] == "chapters" and its[1] <= mine[1]
     if its[0] == "tests":
         return "tests" in mine
+    if its[0] == "bench":
+        return "bench" in mine or "tests" in mine
     if mine[0] == "chapters" or mine[1] == its[1]:
         return True
     return FLOOR[its[1]] < FLOOR[mine[1]]

@@ -68,6 +68,20 @@ def pytorch_cases():
 
     text, figures = new("1.95 GiB", "23.65 GiB", "902.19 MiB", "17.33 GiB", "3.40 GiB", this="22.58 GiB", hint=HINT)
     yield "2.1", f"torch.cuda.OutOfMemoryError: {text}".replace("capacity", "capacty"), "fragmentation", figures, 0
+    # Pieces count from 1/200 of the card on, 405 MiB here: below that they are what every program leaves over.
+    for allocated, cached, asked, diagnosis in (("78.60 GiB", "31.00 MiB", "20.00 MiB", "live_tensors_fill_it"),
+                                                ("78.20 GiB", "398.00 MiB", "20.00 MiB", "live_tensors_fill_it"),
+                                                ("78.20 GiB", "412.00 MiB", "20.00 MiB", "fragmentation"),
+                                                ("78.20 GiB", "412.00 MiB", "500.00 MiB", "live_tensors_fill_it")):
+        text, figures = new(asked, "79.15 GiB", "9.06 MiB", allocated, cached, this="79.13 GiB")
+        yield f"2.4, a full card, {cached} in pieces, {asked} asked", text, diagnosis, figures, 0
+    text, figures = old("20.00 MiB", "79.15 GiB", "78.60 GiB", "9.06 MiB", "78.63 GiB")
+    yield "1.4, a full card, a little in pieces", text, "live_tensors_fill_it", figures, 0
+    text, figures = new("10.00 GiB", "15.77 GiB", "9.97 GiB", "5.20 GiB", "40.00 MiB", this="5.70 GiB")
+    yield "2.4, half of the card in one request, a little in pieces", text, "live_tensors_fill_it", figures, 0
+    text, figures = new("60.00 MiB", "23.64 GiB", "30.00 MiB", "17.40 GiB", "60.00 MiB", this="17.91 GiB",
+                        after=[(912, "5.69 GiB")])
+    yield "2.4, others, and less than 1/200 in pieces", text, "other_process", figures, 0
     text, figures = new("410.00 MiB", "23.64 GiB", "102.25 MiB", "6.40 GiB", "71.10 MiB", this="6.91 GiB",
                         before=[(71001, "380.19 MiB")], after=[(912, "16.20 GiB")], hint=HINT)
     yield "2.4, others", f"torch.OutOfMemoryError: {text}", "other_process", figures, 0
@@ -280,4 +294,5 @@ def our_cases():
         {"asked": "16.00 MiB"}, None
 
 
+ARTICLE = old("870.00 MiB", "23.70 GiB", "19.18 GiB", "323.81 MiB", "21.70 GiB", device=2)[0]  # docs/explain.md shows it
 CASES = [*pytorch_cases(), *other_cases(), *our_cases()]

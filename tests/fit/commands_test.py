@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """Is what fit prints what the programs do? Asks fit random questions, and runs the commands that it recommends.
 
-  commands_test.py PROGRAMS [--planned N] [--measured N] [--seed S] [--tables]
+  commands_test.py PROGRAMS [--planned N] [--measured N] [--seed S]
 
   --planned N    of N questions: peak by category = the plan of the recommended command, to the byte
   --measured N   of N small ones: = the peak of a run without --plan, to the byte
-  --tables       the times that the published tables are made within
 """
 import argparse
 import json
 import pathlib
 import random
-import resource
 import shlex
 import subprocess
 import sys
@@ -20,22 +18,18 @@ import tempfile
 MODELS = ["bert-base", "bert-large", "gpt2", "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-7b", "mistral-7b", "llama-3.1-70b", "gpt3-175b", "bytes-gpt"]
 DECODERS = ["llama-3.2-1b", "llama-3.1-8b", "qwen2.5-7b", "mistral-7b", "llama-3.1-70b", "bytes-llama"]
 CARDS = ["t4", "v100-16", "rtx3060", "rtx-4090", "a100-40", "h100sxm", "l4", "B200"]
-TABLES = [("--model llama-3.1-8b --batch 1 --seq 2048 --memory {}GB --task {}".format(gb, task), 2) for gb in (4, 8, 12, 16, 24, 48, 80)
-          for task in ("train", "infer")] + [("--model llama-3.1-70b --batch 64 --seq 4096 --gpus {}xh100-sxm".format(n), 10) for n in (8, 64)]
 
 
 def ask(programs, question):
-    """fit's answer, and the processor seconds it took. Nothing where it says that it makes no sense."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """fit's answer. Nothing where it says that it makes no sense."""
     run = subprocess.run([programs / "fit", *shlex.split(question), "--json"], capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if run.returncode == 64:
         assert run.stderr.count("\n") == 1 and not run.stdout, run.stderr
-        return None, 0
+        return None
     assert run.returncode in (0, 1), f"{question}: exit code {run.returncode}: {run.stderr}"
     answer = json.loads(run.stdout)
     assert answer["fits"] == (run.returncode == 0), question
-    return answer, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return answer
 
 
 def done(programs, row, plan):
@@ -57,13 +51,13 @@ def done(programs, row, plan):
 
 def check(programs, answer, question, plan):
     rows = [row for row in [answer["as_is"], *answer["ladder"], answer["cheapest"], answer["closest"]] if row] if plan else [answer["cheapest"]]
-    for row in rows:
+    for row in (row for row in rows if row["command"]):  # chapter 11 has none for what does not fit
         bytes_, outcome = done(programs, row, plan)
         said = {name: row["bytes"][name] for name in bytes_}
         assert said == bytes_, f"{question}: {row['command']}: said {said}, {'planned' if plan else 'measured'} {bytes_}"
         assert row["peak_bytes"] == sum(bytes_.values()), row["command"]
-        if row["least_seconds"] is not None:  # chapter 11's has a budget of its own, with room for all at full length
-            assert (outcome == "ok") == (row["fits"] or "11_inference" in row["command"]), f"{question}: {row['command']}: {outcome}, and fit says {row['fits']}"
+        if row["least_seconds"] is not None:
+            assert (outcome == "ok") == row["fits"], f"{question}: {row['command']}: {outcome}, and fit says {row['fits']}"
     return len(rows)
 
 
@@ -87,7 +81,7 @@ def any_question(draw):
 def small_question(draw):
     infer = draw.random() < 0.25
     model = "llama:3-4-2-64-128" if infer else draw.choice(["gpt:4-2-64", "bert:5-4-64", "llama:6-4-2-64-172", "gpt:3-4-96"])
-    words = f"--model {model} --batch {draw.choice([1, 2, 4, 8])} --seq {draw.choice([32, 48, 64])} --context 0 --nccl 0"
+    words = f"--model {model} --batch {draw.choice([1, 2, 4, 8])} --seq {draw.choice([32, 48, 64])} --context 0 --reserve 0 --nccl 0"
     if infer:
         return words + f" --task infer --memory {draw.choice(['800KB', '1MB', '2MB'])}"
     words += f" --memory {draw.choice(['1500KB', '2MB', '3MB', '5MB', '8MB'])}"
@@ -101,28 +95,21 @@ def main():
     parser.add_argument("--planned", type=int, default=0)
     parser.add_argument("--measured", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tables", action="store_true")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     for plan, wanted, any_ in ((True, arguments.planned, any_question), (False, arguments.measured, small_question)):
         asked = fitted = commands = 0
-        slowest = 0
         while asked < wanted:
             question = any_(draw)
-            answer, seconds = ask(arguments.programs, question)
+            answer = ask(arguments.programs, question)
             if answer is None or (not plan and not answer["fits"]):
                 continue
             asked += 1
             fitted += answer["fits"]
-            slowest = max(slowest, seconds)
             commands += check(arguments.programs, answer, question, plan)
         if wanted:
-            print(f"{asked} questions, {fitted} fit, {commands} commands {'planned' if plan else 'measured'}; fit took {slowest:.2f} s at most")
+            print(f"{asked} questions, {fitted} fit, {commands} commands {'planned' if plan else 'measured'}")
             assert fitted >= asked / 3
-    for question, limit in TABLES if arguments.tables else ():
-        _, seconds = ask(arguments.programs, question)
-        print(f"{seconds:6.2f} s  {question}")
-        assert seconds < limit, f"{question}: {seconds:.2f} s of processor time, allowed are {limit}"
 
 
 if __name__ == "__main__":

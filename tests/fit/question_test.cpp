@@ -18,13 +18,42 @@ using Words = std::vector<std::string>;
 
 TEST(FitQuestion, CardsByTheNamesThatPeopleUse) {
   for (const auto& [text, name] : {std::pair("rtx3060", "rtx-3060"),
-                                   {"RTX 3060", "rtx-3060"},
+                                   {"4090", "rtx-4090"},
+                                   {"rtx4060", "rtx-4060"},  // each of these three was another card once
+                                   {"h20", "h20"},
+                                   {"l40", "l40"},
                                    {"a100-40", "a100-40gb"},
-                                   {"a10", "a10"},
-                                   {"v100-16", "v100-16gb"},
-                                   {"H100 SXM", "h100-sxm"},
-                                   {"b200", "b200"}})
+                                   {"H100 SXM", "h100-sxm"}})
     EXPECT_EQ(card_named("--gpu", text).name, std::string(name)) << text;
+}
+
+// A name that several cards share is the one with the least memory, and the answer says so.
+TEST(FitQuestion, ANameOfSeveralCardsIsSaid) {
+  for (const auto& [text, said] : {std::pair("a100", "on A100 SXM, 40 GB (others by that name: a100-80gb)"),
+                                   {"h100", "on H100 SXM (others by that name: h100-pcie)"},
+                                   {"4060 ti", "on RTX 4060 Ti, 8 GB (others by that name: rtx-4060-ti-16gb)"},
+                                   {"a100-80", "on A100 SXM, 80 GB\n"}}) {
+    const Question q = parse_question({"--model", "gpt:1-1-8", "--gpu", text}).value();
+    EXPECT_NE(words_of(q, answer(q)).find(said), std::string::npos) << words_of(q, answer(q)).substr(0, 200);
+  }
+}
+
+// Not what is printed on the box.
+TEST(FitQuestion, TheRoomIsWhatCudaReportsOfTheCard) {
+  for (const Card& card : cards()) {
+    const Question q = parse_question({"--model", "gpt2", "--gpu", card.name}).value();
+    EXPECT_EQ(q.room.memory, card.total_bytes()) << card.name;
+    EXPECT_LT(double(q.room.memory), card.memory_gb * double(1 << 30)) << card.name;
+    const Question less = parse_question({"--model", "gpt2", "--gpu", card.name, "--memory", "5GB"}).value();
+    EXPECT_EQ(less.room.memory, 5'000'000'000u);
+  }
+}
+
+TEST(FitQuestion, ModelsInCapitals) {
+  const Question q = parse_question({"--model", "LLAMA-3.1-8B", "--gpu", "t4"}).value();
+  EXPECT_EQ(q.model, "--model llama-3.1-8b");
+  EXPECT_EQ(q.spec.name, "llama-3.1-8b");
+  EXPECT_EQ(parse_question({"--model", "GPT:2-2-32", "--gpu", "t4"}).value().model, "--model gpt:2-2-32");
 }
 
 TEST(FitQuestion, Defaults) {
@@ -32,15 +61,20 @@ TEST(FitQuestion, Defaults) {
   EXPECT_EQ(q.batch, 1u);
   EXPECT_EQ(q.seq, 512u);
   EXPECT_TRUE(q.training);
-  EXPECT_EQ(q.room.memory, 12'000'000'000u);
-  EXPECT_EQ(q.room.fragmentation, 240'000'000u);
+  constexpr std::size_t memory = 12'616'466'432;  // 11.75 GiB
+  EXPECT_EQ(q.room.memory, memory);
+  EXPECT_EQ(q.room.fragmentation, 252'329'328u);
   EXPECT_EQ(q.room.nccl, 0u);
-  EXPECT_EQ(q.room.left(), 12'000'000'000u - 240'000'000u - kContext - (8u << 20));
+  EXPECT_EQ(q.room.left(), memory - 252'329'328u - kContext - kReserve - (8u << 20));
+  EXPECT_EQ(q.host_gb_per_s, 102.4);
+  EXPECT_TRUE(q.notes.empty());
   const Question several = parse_question({"--model=gpt2", "--gpus=4xa100-40", "--memory", "9GB", "--seq=7"}).value();
   EXPECT_EQ(several.gpus, 4u);
   EXPECT_EQ(several.card->name, std::string("a100-40gb"));
   EXPECT_EQ(several.room.memory, 9'000'000'000u);
   EXPECT_EQ(several.room.nccl, kNccl);
+  EXPECT_EQ(several.room.left(1) - several.room.left(4), kNccl);  // one card alone sends nothing
+  EXPECT_EQ(several.host_gb_per_s, 614.4);
   EXPECT_FALSE(parse_question({"--help"}));
   EXPECT_NE(help().find("--without"), std::string::npos);
 }
@@ -64,8 +98,11 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--config", config, "--gpu", "t4"}, "llama"},
       {{"--config", "/nowhere/config.json", "--gpu", "t4"}, "/nowhere"},
       {{"--model", "gpt2", "--config", config, "--gpu", "t4"}, "--model"},
-      {{"--model", "gpt2", "--gpu", "rtx-9999"}, "rtx-3060"},
-      {{"--model", "gpt2", "--gpu", "a100"}, "a100-40gb, a100-80gb"},
+      {{"--model", "gpt2", "--gpu", "rtx-4099"}, "nearest: rtx-4090"},
+      {{"--model", "gpt2", "--gpu", "rtx-309"}, "nearest: rtx-3090"},
+      {{"--model", "gpt2", "--gpus", "4xa1000"}, "--gpus 'a1000' is unknown; nearest: a100-40gb"},
+      {{"--model", "gpt2", "--gpu", "mi300x"}, "AMD's; only cards by NVIDIA are known; or give --memory SIZE"},
+      {{"--model", "gpt-2", "--gpu", "t4"}, "nearest: gpt2"},
       {{"--model", "gpt2", "--gpu", ""}, "--gpu needs a value"},
       {{"--model", "gpt2", "--gpu"}, "--gpu needs a value"},
       {{"--model", "gpt2", "--gpus", "0xt4"}, "1 to"},
@@ -76,7 +113,13 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--memory", "-4GB"}, "--memory"},
       {{"--model", "gpt2", "--memory", "much"}, "--memory"},
       {{"--model", "gpt2", "--memory", "100MB"}, "--context"},
-      {{"--model", "gpt2", "--memory", "500", "--context", "0"}, "leave nothing"},
+      {{"--model", "gpt2", "--memory", "500", "--context", "0", "--reserve", "0"}, "leave nothing"},
+      {{"--model", "gpt2", "--memory", "500MB"}, "--reserve"},
+      {{"--model", "gpt2", "--gpu", "t4", "--reserve", "some"}, "--reserve"},
+      {{"--model", "gpt2", "--gpu", "t4", "--host-bandwidth", "0"}, "1 to 10000"},
+      {{"--model", "gpt2", "--gpu", "t4", "--host-bandwidth", "nan"}, "1 to 10000"},
+      {{"--model", "gpt2", "--gpu", "t4", "--host-memory", "x"}, "--host-memory"},
+      {{"--model", "llama-3.1-8b", "--gpu", "t4", "--task", "infer", "--precision", "bf16"}, "BF16; take fp16 or fp32"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "-3"}, "1 to"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "0"}, "1 to"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "99999999999999999999"}, "1 to"},
@@ -108,10 +151,108 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       EXPECT_NE(said.find(known), std::string::npos) << all << "said: " << said;
       const bool usage = dynamic_cast<const UsageError*>(&error) ||
                          dynamic_cast<const std::invalid_argument*>(&error) ||
-                         dynamic_cast<const std::length_error*>(&error);
+                         dynamic_cast<const std::length_error*>(&error) || dynamic_cast<const BadFile*>(&error);
       EXPECT_TRUE(usage) << all << "said: " << said;
     }
   }
+}
+
+std::string notes_of(const Words& words) {
+  const Question question = parse_question(words).value();
+  std::string all;
+  for (const std::string& note : question.notes) all += note + "\n";
+  return all;
+}
+
+TEST(FitQuestion, SaysWhatIsNotAsSomebodyMayThink) {
+  EXPECT_EQ(notes_of({"--model", "gpt2-xl", "--gpu", "t4"}), "");
+  const std::string shape = notes_of({"--model", "gpt:48-25-1600", "--gpu", "t4"});
+  EXPECT_NE(shape.find("vocabulary of 258"), std::string::npos) << shape;
+  EXPECT_NE(shape.find("write --model gpt2-xl for its 50257"), std::string::npos) << shape;
+  const std::string other = notes_of({"--model", "gpt:48-25-800", "--gpu", "t4"});
+  EXPECT_NE(other.find("vocabulary of 258"), std::string::npos) << other;
+  EXPECT_EQ(other.find("write --model"), std::string::npos) << other;
+  EXPECT_EQ(notes_of({"--model", "llama-3.2-1b", "--seq", "66161", "--gpu", "t4"}), "");
+  EXPECT_NE(notes_of({"--model", "llama-3.2-1b", "--seq", "66162", "--gpu", "t4"}).find("--text FILE"),
+            std::string::npos);
+  const std::string config = testing::TempDir() + "quantised.json";
+  std::string json = test::kLlama31_8B;
+  json.insert(json.find('{') + 1, R"("quantization_config": {"quant_method": "awq", "bits": 4},)");
+  std::ofstream(config) << json;
+  const Words words{"--config", config, "--gpu", "t4"};
+  EXPECT_NE(notes_of(words).find("quantization_config ('awq', 4 bits) is left out"), std::string::npos);
+  const Question q = parse_question(words).value();
+  const Answer found = answer(q);
+  EXPECT_NE(words_of(q, found).find("'awq', 4 bits"), std::string::npos);
+  EXPECT_NE(json_of(q, found).find("'awq', 4 bits"), std::string::npos);
+}
+
+// An answer that leaves next to nothing is none: what it may take ends a reserve before the card does.
+TEST(FitQuestion, AnAnswerLeavesTheReserve) {
+  for (const char* memory : {"8GB", "10GB", "12GB", "24GB"})
+    for (const char* task : {"train", "infer"}) {
+      const Words words{"--model", "llama-3.2-1b", "--task", task, "--batch", "2", "--memory", memory};
+      const Question q = parse_question(words).value();
+      const Answer found = answer(q);
+      ASSERT_TRUE(found.fits()) << memory;
+      const std::size_t taken = q.room.context + q.room.fragmentation + q.room.workspace;
+      EXPECT_GE(q.room.memory - taken - found.cheapest->peak.total(), kReserve) << memory;
+    }
+}
+
+// What does not fit several cards in their buffers' company, or at all, may fit one of them: then the answer says so.
+TEST(FitQuestion, OneCardOfSeveralIsSaidAndHasNoBuffersBetweenRanks) {
+  for (const char* batch : {"2", "4", "8"}) {
+    const Question q = parse_question({"--model", "llama-3.2-1b", "--batch", batch, "--gpus", "2xrtx3060"}).value();
+    const Answer found = answer(q);
+    ASSERT_TRUE(found.fits() && !found.ladder.empty());
+    const Row& row = found.ladder.back();
+    ASSERT_EQ(row.cards, 1u);
+    EXPECT_EQ(row.left, q.room.left() + q.room.nccl);
+    EXPECT_NE(row.command.find(" --budget " + std::to_string(q.room.budget() + q.room.nccl) + " "), std::string::npos);
+    const std::string words = words_of(q, found);
+    EXPECT_NE(words.find("(uses 1 of the 2 cards, with no NCCL"), std::string::npos) << words;
+    std::size_t before = found.as_is.peak.total();
+    for (const Row& step : found.ladder) {  // no rung of a ladder goes up
+      EXPECT_LT(step.peak.total(), before) << step.what;
+      before = step.peak.total();
+    }
+    EXPECT_EQ(words.find("  -"), words.find("  --")) << words;  // no "saves -14.641 GB"
+  }
+}
+
+// Layers on the processor have their weights and their part of the cache in host memory.
+TEST(FitQuestion, TheProcessorsLayersHaveTheirCacheInHostMemory) {
+  const auto row_of = [](std::size_t batch, std::size_t seq, Words more) {
+    Words words{"--model", "llama-3.1-8b",      "--task", "infer",   "--batch",   std::to_string(batch),
+                "--seq",   std::to_string(seq), "--gpu",  "rtx3060", "--without", "weights,kv-8-bits"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Answer found = answer(parse_question(words).value());
+    return found.cheapest.value_or(*(found.closest ? &*found.closest : &found.as_is));
+  };
+  const auto layers_of = [](const Row& row) { return std::stoul(row.options.substr(row.options.rfind(' ') + 1)); };
+  const Row row = row_of(32, 8192, {});
+  ASSERT_NE(row.options.find("--processor-layers"), std::string::npos) << row.options;
+  const std::size_t layers = layers_of(row), tokens = 32 * 8192;
+  const std::size_t token = layers * 2 * 8 * 128 * 4;  // K and V, 8 heads of 128 values, FP32
+  const std::size_t weights = layers * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096) * 2;
+  EXPECT_EQ(row.host_bytes, weights + tokens * token);
+  EXPECT_GT(*row.seconds, double(weights + tokens * token) / 102.4e9);
+  EXPECT_LT(*row_of(32, 8192, {"--host-bandwidth", "1000"}).seconds, *row.seconds);
+  EXPECT_FALSE(row_of(32, 8192, {"--host-memory", "64GB"}).fits);
+  EXPECT_TRUE(row_of(32, 8192, {"--host-memory", "80GB"}).fits);
+}
+
+// Chapter 11 serves fewer at a time where not all fit: a command that says so would contradict a row that does not fit.
+TEST(FitQuestion, ServingThatDoesNotFitHasNoCommand) {
+  const Words words{"--model", "llama-3.1-8b", "--task", "infer",   "--batch",   "64",
+                    "--seq",   "8192",         "--gpu",  "rtx3060", "--without", "processor,weights"};
+  const Question q = parse_question(words).value();
+  const Answer found = answer(q);
+  ASSERT_TRUE(!found.fits() && found.closest);
+  ASSERT_NE(found.closest->options.find("cache"), std::string::npos) << found.closest->options;
+  EXPECT_EQ(found.closest->command, "");
+  EXPECT_NE(json_of(q, found).find("\"command\": null"), std::string::npos);
 }
 
 TEST(FitQuestion, InferenceIsWhatItsProgramsRead) {

@@ -28,9 +28,9 @@ void expect_no_words(const std::string& in, std::initializer_list<const char*> w
 
 TEST(OtherWords, TextbookSaysLittle) {
   const std::string plain = text({});
-  expect_words(plain, {"PyTorch\n", "attn_implementation=\"eager\"", "softmax(-1) @ v", "per_device_train_batch_size=8",
-                       "\"train_micro_batch_size_per_gpu\": 8", "optim=\"adamw_torch_fused\""});
-  expect_no_words(plain, {"accumulation", "bf16", "fp16", "checkpoint", "zero", "counterpart", "torchrun", "hook"});
+  expect_words(plain, {"PyTorch\n", "per_device_train_batch_size=8", "\"train_micro_batch_size_per_gpu\": 8",
+                       "optim=\"adamw_torch_fused\""});
+  expect_no_words(plain, {"accumulation", "bf16", "fp16", "checkpoint", "zero", "torchrun", "hook"});
 }
 
 TEST(OtherWords, MicroBatches) {
@@ -52,11 +52,37 @@ TEST(OtherWords, Precision) {
   levers.precision = Arithmetic::bf16;
   levers.optimizer.weights = nn::WeightForm::stored;
   expect_words(text(levers), {"model.to(torch.bfloat16)", "DeepSpeed's bf16 has an FP32 master copy"});
+}
+
+// Who rounds at random is torchao. bitsandbytes and torch.optim round to nearest: never beside such weights.
+TEST(OtherWords, StochasticRounding) {
+  Levers levers{.precision = Arithmetic::bf16};
   levers.optimizer.weights = nn::WeightForm::stochastic;
-  expect_words(text(levers), {"bf16_stochastic_round=True", "have no setting for them"});
+  expect_words(text(levers), {"model.to(torch.bfloat16)", "torchao.optim._AdamW(", "bf16_stochastic_round=True"});
+  for (const bool wide : {false, true}) {
+    levers.optimizer = {nn::UpdateRule::adamw8, nn::WeightForm::stochastic, wide};
+    expect_words(text(levers), {"torchao.optim.AdamW8bit(model.parameters(), bf16_stochastic_round=True)",
+                                "optim=\"adamw_torch_8bit\", optim_args=\"bf16_stochastic_round=True\""});
+  }
+  for (const nn::UpdateRule rule : {nn::UpdateRule::adafactor, nn::UpdateRule::sgd}) {
+    levers.optimizer = {rule, nn::WeightForm::stochastic};
+    expect_words(text(levers), {"with stochastic rounding: torchao has it for AdamW only"});
+  }
+  for (const nn::UpdateRule rule :
+       {nn::UpdateRule::adamw, nn::UpdateRule::adamw8, nn::UpdateRule::adafactor, nn::UpdateRule::sgd}) {
+    levers.optimizer.rule = rule;
+    expect_no_words(text(levers), {"bitsandbytes.optim", "bnb", "optimizer = torch.optim", "optim=\"adafactor\"",
+                                   "optim=\"sgd\"", "optim=\"adamw_torch_fused\""});
+  }
 }
 
 TEST(OtherWords, AttentionAndLoss) {
+  for (const auto attention : {nn::AttentionForm::textbook, nn::AttentionForm::tiled,
+                               nn::AttentionForm::fused}) {  // the default, and no worse
+    expect_words(text({.attention = attention}), {"F.scaled_dot_product_attention(q, k, v", "\"sdpa\"  # the default"});
+    expect_no_words(text({.attention = attention}), {"eager\"", "softmax(-1)"});
+  }
+  expect_words(text({}), {"the textbook's attention, which keeps its scores"});
   expect_words(text({.attention = nn::AttentionForm::fused}),
                {"attn_implementation=\"sdpa\"", "scaled_dot_product_attention(q, k, v, is_causal=True)"});
   expect_no_words(text({.attention = nn::AttentionForm::fused}), {"nearest"});
@@ -71,7 +97,7 @@ TEST(OtherWords, AttentionAndLoss) {
 
 TEST(OtherWords, Recomputing) {
   expect_words(text({.recompute = 1}), {"checkpoint(layer, x, use_reentrant=False)", "gradient_checkpointing=True"});
-  expect_no_words(text({.recompute = 1}), {"counterpart"});
+  expect_no_words(text({.attention = nn::AttentionForm::fused, .recompute = 1}), {"counterpart"});
   expect_words(text({.recompute = 5}), {"checkpoint_sequential(layers, 3, x", "segments of 5 layers"});
   expect_words(text({.solved = true}), {"gradient_checkpointing=True", "solved for the budget: the nearest is"});
 }

@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"FilterMatchesNothing", {"--filter", "^nothing-like-this$"}, "nothing-like-this"},
         Bad{"Device", {"--device", "99"}, "99"}, Bad{"DeviceWord", {"--device", "gpu"}, "gpu"},
         Bad{"DeviceNegative", {"--device=-1"}, "-1"}, Bad{"Devices", {"--devices", "999"}, "999"},
-        Bad{"CardUnknown", {"--card", "rtx-9999", "--plan"}, "--card 'rtx-9999' is unknown; known: t4, "},
+        Bad{"CardUnknown", {"--card", "rtx-9999", "--plan"}, "--card 'rtx-9999' is unknown; nearest: "},
         Bad{"CardWithoutPlan", {"--card", "t4"}, "--card goes with --plan"},
         Bad{"CardEmpty", {"--card", "", "--plan"}, "--card"}, Bad{"Option", {"--nosuch"}, "--nosuch"},
         Bad{"Argument", {"nosuch"}, "nosuch"}, Bad{"MissingValue", {"--batch"}, "--batch"},
@@ -107,11 +107,12 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"BenchmarkTimeThatIsNoNumber", {"--benchmark_min_time=nan"}, "nan"},
         Bad{"BenchmarkOutFolder", {"--benchmark_out=missing/b.json"}, "missing"},
         Bad{"DataEmpty", {"--data", ""}, "--data"}, Bad{"JsonEmpty", {"--json", ""}, "--json"},
-        Bad{"FilterEmpty", {"--filter", ""}, "--filter"}, Bad{"LineBreak", {"--model", "a\nb"}, "a?b"},
+        Bad{"FilterEmpty", {"--filter", ""}, "--filter"}, Bad{"LineBreak", {"--model", "a\nb"}, "a\\x0ab"},
         Bad{"SameFileTwice", {"--json", "x", "--trace", "x"}, "'x'"}, Bad{"SeqZero", {"--seq", "0"}, "--seq '0'"},
         Bad{"SeqWord", {"--seq", "long"}, "long"}, Bad{"SeqLongerThanPositions", {"--seq", "100000"}, "100000"},
         Bad{"SeqEmpty", {"--seq", ""}, "--seq"}, Bad{"TextMissing", {"--text", "missing"}, "missing"},
-        Bad{"TextFolder", {"--text", "/"}, "'/'"}, Bad{"TextEmpty", {"--text", "/dev/null"}, "empty"},
+        Bad{"TextFolder", {"--text", "/"}, "'/'"},
+        Bad{"TextEmpty", {"--text", "/dev/null"}, "'/dev/null' is a device, not a file"},
         Bad{"TextNoName", {"--text", ""}, "--text"}, Bad{"PrecisionUnknown", {"--precision", "fp12"}, "fp12"},
         Bad{"PrecisionEmpty", {"--precision", ""}, "--precision"},
         Bad{"MicroBatchZero", {"--micro-batch", "0"}, "--micro-batch '0'"},
@@ -216,10 +217,11 @@ TEST(CliRuns, AMachineThatCannotBeCostsOneLine) {
   (void)run_process(program(), {"--quick", "--plan", "--json", "result.json"}, folder.path());
   if (read_json(read_text(folder / "result.json"))["system"]["backend"] != "host")
     GTEST_SKIP() << "the host runtime's settings";
-  for (const char* setting : {"OOMLAB_HOST_MEMORY=lots", "OOMLAB_HOST_DEVICES=0", "OOMLAB_HOST_STREAMS=sometimes"}) {
+  for (const char* setting : {"OOMLAB_HOST_MEMORY=lots", "OOMLAB_HOST_DEVICES=0", "OOMLAB_HOST_STREAMS=sometimes",
+                              "OMP_NUM_THREADS=100000", "OMP_STACKSIZE=64k"}) {
     const Outcome outcome =
         run_process(program(), {"--quick"}, folder.path(), [&] { putenv(const_cast<char*>(setting)); });
-    EXPECT_EQ(outcome.exit_code, 1) << setting;
+    EXPECT_EQ(outcome.exit_code, 64) << setting;
     EXPECT_EQ(count_lines(outcome.err), 1u) << outcome.err;
     EXPECT_NE(outcome.err.find(std::string(setting).substr(std::string(setting).find('=') + 1)), std::string::npos)
         << outcome.err;
@@ -252,8 +254,9 @@ TEST(Cli, HelpListVersion) {
   const TemporaryFolder folder;
   const Outcome help = call({"--help"}, folder.path());
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* option : {"--budget", "--device", "--devices", "--model", "--batch", "--steps", "--quick", "--plan",
-                             "--list", "--filter", "--json", "--trace", "--snapshot", "--quiet", "--help", "--watch", "--series", "--memory-steps"})
+  for (const char* option :
+       {"--budget", "--device", "--devices", "--model", "--batch", "--steps", "--quick", "--plan", "--list", "--filter",
+        "--json", "--trace", "--snapshot", "--quiet", "--help", "--watch", "--series", "--memory-steps"})
     EXPECT_NE(help.out.find(option), std::string::npos) << option;
   const Outcome list = call({"--list"}, folder.path());
   EXPECT_EQ(list.exit_code, 0) << list.err;
@@ -264,7 +267,7 @@ TEST(Cli, HelpListVersion) {
 TEST(CliRuns, APlanShowsTheLeastTimesOfACard) {
   const TemporaryFolder folder;
   std::vector<json> plans;
-  for (const char* card : {"t4", "H100 SXM"}) {
+  for (const char* card : {"Tesla T4", "h100"}) {
     const Outcome outcome =
         run_process(program(), {"--quick", "--plan", "--card", card, "--json", "plan.json"}, folder.path());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

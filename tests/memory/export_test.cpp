@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "memory/files.h"
 #include "memory/text.h"
 
 namespace oomlab {

@@ -25,6 +25,7 @@
 #include "cuda/raii.h"
 #include "memory/context.h"
 #include "memory/export.h"
+#include "memory/files.h"
 #include "memory/resource.h"
 
 // Linked with --wrap=close.

@@ -5,11 +5,11 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <functional>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "../forked.h"
@@ -17,7 +17,7 @@
 namespace oomlab {
 namespace {
 
-using test::end_of, test::start;
+using test::comes_true, test::end_of, test::start;
 using Milliseconds = Patience::Milliseconds;
 using Cause = OutOfMemoryReport::Cause;
 constexpr std::size_t kMiB = std::size_t(1) << 20;
@@ -105,6 +105,7 @@ TEST(SharedBudget, SaysWhoHasWhat) {
 TEST(SharedBudget, SurvivesWhoeverIsKilled) {
   SharedBudget budget(8 * kMiB);
   for (int round = 0; round < 20; ++round) {
+    budget.reset(8 * kMiB);
     std::vector<pid_t> all;
     for (int place = 1; place < 4; ++place)
       all.push_back(start([&, place] {
@@ -115,7 +116,8 @@ TEST(SharedBudget, SurvivesWhoeverIsKilled) {
         }
         return 0;
       }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_TRUE(
+        comes_true([&] { return budget.peak_bytes(1) > 0 && budget.peak_bytes(2) > 0 && budget.peak_bytes(3) > 0; }));
     for (std::size_t i = 0; i < all.size(); ++i) {
       kill(all[i], SIGKILL);
       EXPECT_EQ(end_of(all[i]), 128 + SIGKILL);
@@ -146,11 +148,16 @@ TEST(Waiting, PausesDoubleAndAddUpToThePatience) {
   EXPECT_TRUE(wait_with_backoff(
       patience, [] { return true; }, waited));
   EXPECT_EQ(waited.count(), 0);
-  patience.pause = {};  // a real one
-  const auto start = std::chrono::steady_clock::now();
+  patience.pause = {};  // a real one: the thread lets others run
+  const auto gave_way = [] {
+    rusage usage{};
+    EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_nvcsw;
+  };
+  const long before = gave_way();
   EXPECT_FALSE(wait_with_backoff(
       patience, [] { return false; }, waited));
-  EXPECT_GE(std::chrono::steady_clock::now() - start, Milliseconds(30));
+  EXPECT_GE(gave_way() - before, 6) << "once a pause";
 }
 
 TEST(Waiting, GetsItsTurnOrSaysHowLongItWaited) {
@@ -175,7 +182,7 @@ TEST(Waiting, GetsItsTurnOrSaysHowLongItWaited) {
 }
 
 // Each has 4 MiB of 10, and wants 4 more: one of them is refused after a stated time, gives back what it has, and the
-// other one goes on. Then it tries again. No round may hang.
+// other one goes on. When that has had its turn, it tries again. No round may hang.
 TEST(Waiting, TwoThatWaitForEachOtherBothEnd) {
   constexpr int kRounds = 200;
   constexpr Milliseconds kPatience(3);
@@ -194,14 +201,14 @@ TEST(Waiting, TwoThatWaitForEachOtherBothEnd) {
           first = memory.allocate(4 * kMiB, nullptr);
           if (attempt == 0) {  // both have their first block before either asks for more
             (void)books.take(place, 1);
-            while (books.used_bytes() < 2) usleep(50);
+            (void)comes_true([&] { return books.used_bytes() == 2; });
           }
           memory.deallocate(memory.allocate(4 * kMiB, nullptr), 4 * kMiB, nullptr);
           memory.deallocate(first, 4 * kMiB, nullptr);
           return attempt;
         } catch (const OutOfMemory& error) {
           memory.deallocate(first, 4 * kMiB, nullptr);
-          usleep(2000);  // longer than the other one's longest pause, or it would never come to its turn
+          (void)comes_true([&] { return budget.used_bytes(1 - place) != 4 * kMiB; });
           if (error.report().waited_ms != (kPatience * (1 + place)).count()) return 200;
         }
       }
@@ -225,9 +232,10 @@ TEST(Waiting, AllOrNothingNeedsNoRefusal) {
     const auto job = [&](int place) {
       Milliseconds waited{};
       if (!wait_with_backoff(
-              {Milliseconds(0.1)}, [&] { return budget.take(place, 8 * kMiB); }, waited))
+              {.first = Milliseconds(0.1), .in_all = Milliseconds(240'000)},
+              [&] { return budget.take(place, 8 * kMiB); }, waited))
         return 1;
-      usleep(300);
+      usleep(300);  // the other one's turn to wait
       budget.give_all(place);
       return 0;
     };

@@ -255,7 +255,7 @@ TEST(Checkpoint, RefusedBeforeTheFirstByte) {
   EXPECT_EQ(changed({"I32", "[3]", std::string(12, '\0')}), file + norm + "type I32" + known);
   EXPECT_EQ(changed({"F8_E4M3", "[3]", std::string(3, '\0')}), file + norm + "type F8_E4M3" + known);
   EXPECT_THROW(load_tensors<float>(weights.device.context, tensors, weights.parameters, SafetensorsFile(folder.path() + "/missing")),
-               StateFileError);
+               BadFile);
   EXPECT_EQ(load(good), "accepted");
   EXPECT_EQ(weights.values(0), (std::vector<float>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(weights.values(1), (std::vector<float>{7, 8, 9}));

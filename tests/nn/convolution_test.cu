@@ -579,7 +579,7 @@ TEST(ResNetNames, BadNamesAreOneLine) {
                            "resnet34x",
                            "resnet18 ",
                            "mlp",
-                           "ResNet18"})
+                           "ResNet18x"})
     expect_refused_in_one_line([&] { return nn::parse_resnet(name); }, name);
 }
 

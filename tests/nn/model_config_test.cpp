@@ -249,7 +249,25 @@ TEST(ModelConfig, RefusedForms) {
   EXPECT_EQ(refusal_of("model_type", "\"" + std::string(1000, 'x') + "\\n\""),
             "config.json: model_type '" + std::string(80, 'x') + "...' is unknown; known: llama, mistral, qwen2");
   EXPECT_EQ(refusal_of("model_type", "\"a\\nb\""),
-            "config.json: model_type 'a?b' is unknown; known: llama, mistral, qwen2");
+            "config.json: model_type 'a\\x0ab' is unknown; known: llama, mistral, qwen2");
+}
+
+TEST(ModelConfig, SaysHowItsFileIsQuantised) {
+  const auto stored_as = [](const std::string& value) {
+    return parsed(config_with({{"quantization_config", value}})).stored_as;
+  };
+  EXPECT_EQ(parsed(config_with({})).stored_as, "");
+  EXPECT_EQ(stored_as("null"), "");
+  EXPECT_EQ(stored_as(R"({"quant_method": "awq", "bits": 4, "group_size": 128})"), "'awq', 4 bits");
+  EXPECT_EQ(stored_as(R"({"quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": false})"),
+            "'bitsandbytes', 4 bits");
+  EXPECT_EQ(stored_as(R"({"load_in_8bit": true})"), "without a method, 8 bits");
+  EXPECT_EQ(stored_as(R"({"quant_method": "fp8", "weight_block_size": [128, 128]})"), "'fp8'");
+  EXPECT_EQ(stored_as("{}"), "without a method");
+  EXPECT_EQ(stored_as(R"({"quant_method": "a\u001b]0;b", "bits": "four"})"), "'a?]0;b'");
+  EXPECT_EQ(refusal_of("quantization_config", "4"), "config.json: quantization_config must be an object");
+  expect_same_shape(parsed(config_with({{"quantization_config", R"({"quant_method": "gptq", "bits": 4})"}})),
+                    parsed(config_with({})));
 }
 
 TEST(ModelConfig, RefusedTexts) {
@@ -277,18 +295,18 @@ TEST(ModelConfig, Files) {
   const auto refusal = [](const std::string& from) -> std::string {
     try {
       (void)read_model_config(from);
-    } catch (const std::invalid_argument& error) {
+    } catch (const BadFile& error) {
       return error.what();
     }
     return "accepted";
   };
   const std::string missing = folder.path() + "/missing";
-  EXPECT_EQ(refusal(missing), missing + ": cannot be read: No such file or directory");
-  EXPECT_EQ(refusal(folder.path()), folder.path() + ": cannot be read: Is a directory");
+  EXPECT_EQ(refusal(missing), "'" + missing + "' cannot be read: No such file or directory");
+  EXPECT_EQ(refusal(folder.path()), "'" + folder.path() + "' is a folder, not a file");
   const std::string large = folder.write("large", std::string((1 << 20) + 1, ' '));
-  EXPECT_EQ(refusal(large), large + ": has more than a megabyte");
+  EXPECT_EQ(refusal(large), "'" + large + "' has more than 1048576 bytes");
   const std::string empty = folder.write("empty", "");
-  EXPECT_EQ(refusal(empty), empty + ": is not JSON at byte 1");
+  EXPECT_THROW((void)read_model_config(empty), std::invalid_argument) << "is not JSON at byte 1";
 }
 
 TEST(ModelConfig, WrittenAndRead) {

@@ -1,6 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "nn/mlp.h"
+#include "nn/network.h"
+#include "nn/resnet.h"
+#include "nn/transformer.h"
 
 namespace oomlab::nn {
 namespace {
@@ -28,6 +33,40 @@ TEST(ModelName, Known) {
   EXPECT_EQ(parse_model("mlp:512-1024-10").widths, (std::vector<std::size_t>{512, 1024, 10}));
   EXPECT_EQ(parse_model("mlp:512-64x3-10").widths, (std::vector<std::size_t>{512, 64, 64, 64, 10}));
   EXPECT_EQ(parse_model("mlp:1-1").parameters(), 2u);
+}
+
+// In capitals or not: what is kept is the name as it is written here.
+TEST(ModelName, InCapitals) {
+  EXPECT_EQ(parse_model("MLP-Small").name, "mlp-small");
+  EXPECT_EQ(parse_model("MLP:64-128X3-10").widths, parse_model("mlp:64-128x3-10").widths);
+  for (const auto& [typed, name] : {std::pair("GPT2", "gpt2"),
+                                    {"LLAMA-3.1-8B", "llama-3.1-8b"},
+                                    {"BERT-Large", "bert-large"},
+                                    {"Qwen2.5-7B", "qwen2.5-7b"},
+                                    {"GPT:2-2-32", "gpt:2-2-32"}})
+    EXPECT_EQ(parse_transformer(typed).name, name);
+  EXPECT_EQ(parse_resnet("ResNet50").name, "resnet50");
+  EXPECT_EQ(parse_network("MobileNet-V3-Large").name, "mobilenet-v3-large");
+  EXPECT_EQ(parse_network("ResNet:2-4").name, parse_network("resnet:2-4").name);
+}
+
+TEST(ModelName, AlmostRightIsAnsweredWithTheNearest) {
+  const auto said = [](auto parse, const char* name) -> std::string {
+    try {
+      (void)parse(name);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(said(parse_model, "mlp-smal").substr(0, 56), "model 'mlp-smal' is unknown; nearest: mlp-small; known: ");
+  for (const auto& [typed, nearest] : {std::pair("gpt-2", "nearest: gpt2; "),
+                                       {"bert_large", "nearest: bert-large; "},
+                                       {"llama-3.1-7b", "nearest: llama-3.1-8b, llama-3.1-70b, llama-3.2-1b; "}})
+    EXPECT_NE(said(parse_transformer, typed).find(nearest), std::string::npos) << said(parse_transformer, typed);
+  EXPECT_NE(said(parse_resnet, "resnet-50").find("nearest: resnet50"), std::string::npos);
+  EXPECT_NE(said(parse_network, "mobilnet-v1").find("nearest: mobilenet-v1; "), std::string::npos);
+  EXPECT_EQ(said(parse_transformer, "mamba-130m").find("nearest"), std::string::npos);
 }
 
 TEST(ModelName, Refused) {

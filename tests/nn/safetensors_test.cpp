@@ -150,6 +150,13 @@ TEST(Safetensors, RefusedPlaces) {
   EXPECT_EQ(two("[4,8]", "[1,4]", "[3]"), "'x' has a tensor 'b' that begins at byte 1; no tensor has the bytes from 0");
   EXPECT_EQ(two("[0,4]", "[4,7]", "[3]"), "'x' has 1 bytes behind its last tensor");
   EXPECT_EQ(refused_header("{}", 8), "'x' has 8 bytes behind its last tensor");
+  // Of several that are empty and begin at one byte, the error names the first by name, whatever their order in the
+  // file.
+  for (const auto& [first, second] : {std::pair("a", "b"), std::pair("b", "a")})
+    EXPECT_EQ(refused_header("{" + tensor_json(first, "\"U8\"", "[0]", "[4,4]") + "," +
+                                 tensor_json(second, "\"U8\"", "[0]", "[4,4]") + "}",
+                             8),
+              "'x' has a tensor 'a' that begins at byte 4; no tensor has the bytes from 0");
   const std::string long_name(200, 'n');
   EXPECT_EQ(refused_header("{" + tensor_json(long_name, "\"?\"", "[]", "[]") + "}", 0),
             "'x' has a tensor '" + std::string(80, 'n') + "...' whose dtype '?' is unknown");
@@ -158,7 +165,7 @@ TEST(Safetensors, RefusedPlaces) {
 std::string refused_path(const std::string& path) {
   try {
     const SafetensorsFile file(path);
-  } catch (const StateFileError& error) {
+  } catch (const BadFile& error) {
     return error.what();
   }
   return "accepted";
@@ -182,10 +189,10 @@ TEST(Safetensors, RefusedFiles) {
   EXPECT_EQ(refused(file_bytes("{}", "")), "accepted");
   const std::string missing = folder.path() + "/missing";
   EXPECT_EQ(refused_path(missing), "'" + missing + "' cannot be read: No such file or directory");
-  EXPECT_EQ(refused_path(folder.path()), "'" + folder.path() + "' is no file");
+  EXPECT_EQ(refused_path(folder.path()), "'" + folder.path() + "' is a folder, not a file");
   const std::string pipe = folder.path() + "/pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(refused_path(pipe), "'" + pipe + "' is no file");
+  EXPECT_EQ(refused_path(pipe), "'" + pipe + "' is a pipe, not a file");
 }
 
 TEST(Safetensors, BytesOfTensors) {
@@ -216,7 +223,7 @@ TEST(Safetensors, BytesOfTensors) {
   try {
     (void)read(*b, 0, 4);
     ADD_FAILURE();
-  } catch (const StateFileError& error) {
+  } catch (const BadFile& error) {
     EXPECT_EQ(error.what(), "'" + path + "' ends early");
   }
 }

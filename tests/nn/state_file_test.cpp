@@ -101,7 +101,7 @@ TEST_F(StateFile, AnythingElseIsRefusedAndNothingIsLost) {
     try {
       load_state(device.context, where, other);
       ADD_FAILURE();
-    } catch (const StateFileError& error) {
+    } catch (const BadFile& error) {
       EXPECT_NE(std::string(error.what()).find("'" + where + "'"), std::string::npos) << error.what();
     }
     EXPECT_EQ(device.download(a), (std::vector<float>{1, 2}));
@@ -116,8 +116,8 @@ TEST_F(StateFile, AnythingElseIsRefusedAndNothingIsLost) {
     std::filesystem::resize_file(path(), wrong);
     refused(tensors, path());
   }
-  EXPECT_THROW(save_state(device.context, folder + "/missing/x", tensors), StateFileError);
-  EXPECT_THROW(save_state(device.context, folder, tensors), StateFileError);
+  EXPECT_THROW(save_state(device.context, folder + "/missing/x", tensors), std::system_error);
+  EXPECT_THROW(save_state(device.context, folder, tensors), std::system_error);
   EXPECT_EQ(files(), 1u);
 }
 
@@ -130,7 +130,7 @@ TEST_F(StateFile, AFullDiskKeepsTheOldState) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit full{70, before.rlim_max};  // within the header
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-  EXPECT_THROW(save_state(device.context, path(), {{"a", "F32", b.data(), 8}}), StateFileError);
+  EXPECT_THROW(save_state(device.context, path(), {{"a", "F32", b.data(), 8}}), std::system_error);
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   load_state(device.context, path(), {{"a", "F32", b.data(), 8}});

@@ -20,6 +20,9 @@ using namespace nn;
 
 TEST(TransformerNames, ParameterCountsAreThePublishedOnes) {
   EXPECT_EQ(parse_transformer("gpt2").parameters(), 124'439'808u);  // head tied
+  EXPECT_EQ(parse_transformer("gpt2-medium").parameters(), 354'823'168u);
+  EXPECT_EQ(parse_transformer("gpt2-large").parameters(), 774'030'080u);
+  EXPECT_EQ(parse_transformer("gpt2-xl").parameters(), 1'557'611'200u);
   // With the masked-token head and without the pooler; with the pooler instead, BertModel: 109,482,240, 335,141,888.
   EXPECT_EQ(parse_transformer("bert-base").parameters(), 109'514'298u);
   EXPECT_EQ(parse_transformer("bert-large").parameters(), 335'174'458u);

@@ -33,6 +33,7 @@ def words_of(output, times):
     text = output["text"] if output["output_type"] == "stream" else output["data"].get("text/plain", "")
     text = re.sub(r"-?[\d.,]+(?:e[+-]?\d+)?(/s|, a time)", r"#\1", text)
     text = re.sub(r"host runtime on .*?, \d+ threads", "host runtime", text)
+    text = re.sub(r"(host runtime device \S+) \(.*\)$", r"\1", text, flags=re.M)
     if times:
         text = re.sub(r"\b(?:FASTER|SLOWER|SAME|AMBIGUOUS)\b", "SPEED", re.sub(r"[\d.,]*\d", "#", text))
     rough = [float(n) for n in re.findall(r"\babout (-?[\d.]+(?:e[+-]?\d+)?)", text)]
@@ -74,7 +75,7 @@ def execute(path, programs):
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     # A kernel of this very Python.
-    NotebookClient(made, timeout=280, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(made, timeout=1700, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(path.parent)}}).execute()
     made.metadata.language_info = {"name": "python"}
     for cell in code_of(made):
         cell.outputs = joined(cell.outputs)

@@ -1,6 +1,8 @@
 """Chapter 07 under mpirun, one process a rank: the same results as with threads, here and on two hosts (network
-namespaces), and an end in seconds when a process is killed or stalls. The host runtime's NCCL likewise, with one rank
-in each process. Usage: mpirun_test.py TEST MPIRUN PROGRAM OTHER [NCCL_RANK]"""
+namespaces), and an end when a process is killed or stalls. The host runtime's NCCL likewise, with one rank in each process.
+A rank that waited for another one until its patience is over would take minutes, and say so.
+
+Usage: mpirun_test.py TEST MPIRUN PROGRAM OTHER [NCCL_RANK]"""
 
 import json
 import os
@@ -14,8 +16,10 @@ import time
 TEST, MPIRUN, PROGRAM, OTHER = sys.argv[1:5]
 NCCL_RANK = sys.argv[5] if len(sys.argv) > 5 else None
 SMALL = ["--quick", "--budget", "1600KiB"]
-# Long enough to be caught at work: seconds.
-LARGE = ["--model", "gpt:8-8-256", "--batch", "512", "--micro-batch", "8", "--seq", "64", "--budget", "none", "--filter", "1F1B"]
+# Works until it is caught.
+LARGE = ["--model", "gpt:8-8-256", "--batch", "512", "--micro-batch", "8", "--seq", "64", "--budget", "none", "--filter", "1F1B",
+         "--steps", "100000000"]
+HANG = 900  # seconds; ctest's limit is longer
 AGENT = """#!/bin/sh
 host=$1
 shift
@@ -42,11 +46,21 @@ def environment():
     # Tests may run as root, and there may be fewer cores than ranks. A rank that is a thread has one thread for its products, and
     # on some processors the library adds in another order with two: so a rank that is a process has one, too.
     return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                         "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
+                         "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1",
+                         "OOMLAB_HOST_NCCL_TIMEOUT": "240"}
+
+
+def wait_for(condition, what):
+    """Until it holds. The limit is one that only a hang reaches."""
+    for _ in range(HANG * 20):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"never: {what()}")
 
 
 def run(command, **options):
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, **options)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=HANG, **options)
 
 
 def results(path):
@@ -111,7 +125,7 @@ def two_hosts(folder):
         if run([agent, hosts[0], "true"]).returncode != 0:
             skip("a host name of its own is not allowed here")
         net = "10.99.0.0/24"
-        start = [agent, hosts[0], MPIRUN, "--host", f"{hosts[0]}:2,{hosts[1]}:2", "-np", "4"]
+        start = [agent, hosts[0], MPIRUN, "-x", "OOMLAB_HOST_NCCL_TIMEOUT", "--host", f"{hosts[0]}:2,{hosts[1]}:2", "-np", "4"]
         for name, value in {"plm": "rsh", "plm_rsh_agent": agent, "pml": "ob1", "btl": "tcp,self",
                             "oob_tcp_if_include": net, "btl_tcp_if_include": net}.items():
             start += ["--mca", name, value]
@@ -147,23 +161,15 @@ def lose_rank_2(how):
         log.seek(0)
         return log.read()
     try:
-        started = time.monotonic()
-        while "rank 3 has device" not in said():
-            assert job.poll() is None and time.monotonic() - started < 30, said()
-            time.sleep(0.05)
+        wait_for(lambda: "rank 3 has device" in said() or job.poll() is not None, said)
         victim = process_of(2, os.getpid())
-        assert victim, "rank 2 is not there"
-        time.sleep(0.5)
+        assert victim and job.poll() is None, said()
         os.kill(victim, how)
-        lost = time.monotonic()
-        code = job.wait(timeout=30)
-        took = time.monotonic() - lost
-        print(said())
-        print(f"ended after {took:.1f} s with exit code {code}")
-        assert code != 0 and took < 10
+        code = job.wait(timeout=HANG)
+        print(f"{said()}\nended with exit code {code}")
+        assert code != 0
         assert "rank 2" in said().split("rank 3 has device")[1]
-        time.sleep(3)
-        assert not any(process_of(rank, os.getpid()) for rank in range(4)), "a process is left behind"
+        wait_for(lambda: not any(process_of(rank, os.getpid()) for rank in range(4)), lambda: "a process is left behind")
     finally:
         if job.poll() is None:
             job.kill()
@@ -196,7 +202,7 @@ def blamed(_):
         if named == 2:
             return
         done = run([MPIRUN, "-np", "1", PROGRAM, *options, ":", "-np", "1", "env", f"OOMLAB_FAULT={call}", PROGRAM, *options])
-        if done.returncode == 0:  # it was an allocation: a row of the table
+        if done.returncode == 2:  # it was an allocation: a row of the table, and no variant was measured
             assert "DDP x 2: OOM" in done.stdout, (call, done)
             continue
         lines = [line for line in done.stderr.splitlines() if line.startswith("07_multi_gpu: ")]
@@ -206,36 +212,37 @@ def blamed(_):
 
 
 def nccl_ranks(scenario, ranks):
-    """Exit code, all that was said, and seconds, of a scenario of nccl_rank."""
-    began = time.monotonic()
-    done = run([MPIRUN, "-np", str(ranks), "-x", "OOMLAB_HOST_NCCL_TIMEOUT=1", NCCL_RANK, scenario])
-    return done.returncode, done.stdout + done.stderr, time.monotonic() - began
+    """Exit code, and all that was said, of a scenario of nccl_rank."""
+    with tempfile.TemporaryDirectory() as marks:
+        done = run([MPIRUN, "-np", str(ranks), NCCL_RANK, scenario, marks])
+    return done.returncode, done.stdout + done.stderr
 
 
 def nccl(_):
     """All-gather, all-reduce and broadcast reach all alike, and the ring gives everyone the broadcast's values: so every
     rank's hash is the same. The first rank may end before the others."""
     for ranks in (2, 3, 4):
-        code, said, _ = nccl_ranks("all", ranks)
+        code, said = nccl_ranks("all", ranks)
         print(said)
         got = {line.split(": ", 1)[1] for line in said.splitlines() if line.startswith("rank ")}
         assert code == 0 and said.count("rank ") == ranks and len(got) == 1 and "live: nothing" in got.pop(), said
-    code, said, _ = nccl_ranks("early", 3)
+    code, said = nccl_ranks("early", 3)
     assert code == 0 and said.count("live: nothing") == 3, said
 
 
 def nccl_failures(_):
-    """Whatever happens to rank 1: the others end, in seconds, and it is named."""
+    """Whatever happens to rank 1: the others end, and it is named."""
     for scenario, words, complaints in [("lost before set-up", "rank 1", None), ("late", "waits for rank 1", 3),
                                         ("missing", "rank 1, which does not come", 2), ("sizes", "3 ranks for one of them, 4 for another", 3),
                                         ("twice", "rank 1 comes twice", 3), ("lost at work", "rank 1", None),
                                         ("stalled", "waits for rank 1, which does not come", 3), ("aborted", "rank 1 has aborted", 2)]:
-        code, said, seconds = nccl_ranks(scenario, 3)
-        print(f"{scenario}: exit code {code} after {seconds:.1f} s\n{said}")
-        assert code != 0 and seconds < 10 and words in said, scenario
+        code, said = nccl_ranks(scenario, 3)
+        print(f"{scenario}: exit code {code}\n{said}")
+        assert code != 0 and words in said, scenario
+        assert ("does not come" in said) == (scenario in ("late", "missing", "stalled")), scenario
         # When a process is lost, mpirun ends the others: perhaps before they complain, perhaps not.
         assert complaints is None or said.count(": error ") == complaints, scenario
-    code, said, _ = nccl_ranks("foreign", 2)
+    code, said = nccl_ranks("foreign", 2)
     assert code != 0 and said.count("not from ncclGetUniqueId") == 2, said
 
 

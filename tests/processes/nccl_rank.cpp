@@ -1,10 +1,14 @@
-// One rank of a communicator between processes: mpirun -np N nccl_rank SCENARIO. Prints what it got, or what NCCL said.
+// One rank of a communicator between processes: mpirun -np N nccl_rank SCENARIO FOLDER. Prints what it got, or what
+// NCCL said. What one rank waits for another one has done is a file in the folder, which is empty at first.
 
 #include <nccl.h>
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +21,13 @@
 namespace {
 
 using namespace oomlab;
+
+std::string folder;
+
+void has_done(const std::string& what) { std::ofstream(folder + "/" + what); }
+void await(const std::string& what) {
+  while (!std::filesystem::exists(folder + "/" + what)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 ncclUniqueId id_for_all() {
   ncclUniqueId id{};
@@ -73,7 +84,7 @@ ncclResult_t everything(ncclComm_t comm, int rank, int ranks, std::uint64_t& has
 // The first rank is done; the others have something to say to each other.
 ncclResult_t go_on_without_the_first(ncclComm_t comm, int rank) {
   if (rank == 0) return ncclSuccess;
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  await("0 has left");
   float* v = nullptr;
   CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&v), 2 * sizeof(float)));
   v[0] = float(rank);
@@ -97,27 +108,39 @@ int run(const std::string& scenario, int rank, int ranks) {
   const ncclUniqueId id = id_for_all();
   const int claimed = scenario == "sizes" && rank == 1 ? ranks + 1 : ranks;
   if (scenario == "missing" && rank == 1) return 0;
-  if (scenario == "late" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
+  // Where patience is lost, rank 0 loses it, with rank 1, which comes when the others have failed; rank 2, which could
+  // also wait for rank 0, comes when that has.
+  const auto in_turn = [&] {
+    if (rank == 0) setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.2", 1);
+    if (rank == 2) await("0 has failed");
+    if (rank == 1) await("2 has failed");
+  };
+  const auto failed = [&](ncclResult_t result) {
+    has_done(std::to_string(rank) + " has failed");
+    return explain(rank, result);
+  };
+  if (scenario == "late" || scenario == "missing") in_turn();
   if (scenario == "lost before set-up" && rank == 1) std::raise(SIGKILL);
   const int as = scenario == "twice" && rank == 2 ? 1 : rank;
-  if (const ncclResult_t result = ncclCommInitRank(&comm, claimed, id, as)) return explain(rank, result);
+  if (const ncclResult_t result = ncclCommInitRank(&comm, claimed, id, as)) return failed(result);
   std::uint64_t hash = 0;
   if (scenario == "lost at work") {
     (void)everything(comm, rank, ranks, hash);
     if (rank == 1) std::raise(SIGKILL);
   }
-  if (scenario == "stalled" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
+  if (scenario == "stalled") in_turn();
   if (scenario == "aborted" && rank == 1) {
     (void)ncclCommAbort(comm);
     return 0;
   }
   if (const ncclResult_t result =
           scenario == "early" ? go_on_without_the_first(comm, rank) : everything(comm, rank, ranks, hash)) {
-    explain(rank, result);
+    failed(result);
     (void)ncclCommAbort(comm);
     return 1;
   }
-  if (const ncclResult_t result = ncclCommDestroy(comm)) return explain(rank, result);
+  if (const ncclResult_t result = ncclCommDestroy(comm)) return failed(result);
+  has_done(std::to_string(rank) + " has left");
   std::printf("rank %d: %016llx live: %s\n", rank, static_cast<unsigned long long>(hash),
               host::describe(host::live()).c_str());
   return 0;
@@ -127,6 +150,7 @@ int run(const std::string& scenario, int rank, int ranks) {
 
 int main(int, char** argv) {
   try {
+    folder = argv[2];
     const ProcessScope scope;
     return run(argv[1], processes().rank(), processes().size());
   } catch (const std::exception& error) {

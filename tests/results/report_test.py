@@ -91,6 +91,12 @@ for section, result in zip(text.split("<section ")[1:], results):
         assert abs(width / max(widths) - variant["peak_allocated_bytes"] / largest) < 1e-3
     assert section.count('class="plot over"') == sum(v["outcome"] == "oom" for v in result["variants"])
     assert section.count('class="budget"') == len(plotted)
+    # What the allocator holds is drawn where the chapter is about that, on the same scale, and nowhere else.
+    held = [float(w) for w in re.findall(r'<div class="reserved" style="width:([\d.]+)%', section)]
+    about = results_files.MITIGATIONS.get(result["chapter"])
+    reserved = [v["peak_reserved_bytes"] for v in plotted] if about and about.by == "reserved" else []
+    for width, bytes_ in zip(held, reserved, strict=True):
+        assert abs(width / max(widths) - bytes_ / largest) < 1e-3
 
 
 
@@ -115,7 +121,7 @@ def drawings(section):
 
 
 # A step, phase by phase: columns as high as the y-axis and the bytes say, the budget's line where it belongs, values as in the file.
-pairs = {r["chapter"]: [row for row in r["variants"] if row["name"] in results_files.MITIGATIONS.get(r["chapter"], ())] or r["variants"][:2] for r in results}
+pairs = {r["chapter"]: [row for row in r["variants"] if row["name"] in results_files.MITIGATIONS.get(r["chapter"], ())[:2]] or r["variants"][:2] for r in results}
 for section, result in zip(text.split("<section ")[1:], results):
     rows = [v for v in pairs[result["chapter"]] if v.get("phases")]
     drawn = list(drawings(section))
@@ -128,14 +134,24 @@ for section, result in zip(text.split("<section ")[1:], results):
             assert split == ", ".join(f"{c} {results_files.format_bytes(bytes_of[c])}" for c in results_files.CATEGORIES if c in bytes_of)
         assert abs(budget - variant["budget_bytes"]) < 2 * pixel
 
-# The ladder: a row for each chapter that has one, with the peaks of its baseline and its mitigation, and a bar of their ratio.
+# The ladder: a row for each chapter that has one, with its figure for the baseline and for the mitigation, and a bar of their ratio. The figure is
+# what the chapter is about, so it changes: a chapter that would stand there with nothing saved is compared by the wrong one.
 ladder = text[text.index('id="ladder"'):text.index("<section ")]
 climbed = re.findall(r'aria-label="(\d\d_\w+): ([^"]+)".*?<div class="kept" style="width:([\d.]+)%"', ladder)
 assert [chapter for chapter, *_ in climbed] == [r["chapter"] for r in results if r["chapter"] in results_files.MITIGATIONS]
 for chapter, words, width in climbed:
-    before, after = ({v["name"]: v["peak_allocated_bytes"] for v in pairs[chapter]}[name] for name in results_files.MITIGATIONS[chapter])
-    assert words == f"{results_files.format_bytes(before)} → {results_files.format_bytes(after)}: {1 - after / before:.0%} less", words
+    mitigation = results_files.MITIGATIONS[chapter]
+    rows = {v["name"]: v for v in pairs[chapter]}
+    if mitigation.by == "refused":
+        before, after = (int(rows[name]["outcome"] == "oom") for name in mitigation[:2])
+        assert words == f"requests refused {before} → {after}", words
+    else:
+        before, after = (rows[name][f"peak_{mitigation.by}_bytes"] for name in mitigation[:2])
+        about = "" if mitigation.by == "allocated" else f"peak {mitigation.by} "
+        assert words == f"{about}{results_files.format_bytes(before)} → {results_files.format_bytes(after)}: {1 - after / before:.0%} less", words
     assert abs(float(width) - 100 * after / before) < 0.01
+    assert after <= 0.75 * before, f"{chapter} says '{words}': what is that chapter about?"
+assert {mitigation.by for mitigation in results_files.MITIGATIONS.values()} == {"allocated", "reserved", "refused"}
 
 # Several devices: each variant once a side; another workload is said.
 other = folder / "other"

@@ -142,7 +142,7 @@ for line in [*printed, "bench/run 12_quantisation --plan --config '/a b/c.json' 
 for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
     shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
 for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.sh", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py",
-             "bench/explain", *(f"bench/{p.name}" for pattern in ("report_*.py", "explain_*.py") for p in (ROOT / "bench").glob(pattern))):
+             "bench/terminal.py", "bench/explain", *(f"bench/{p.name}" for pattern in ("report_*.py", "explain_*.py") for p in (ROOT / "bench").glob(pattern))):
     shutil.copy(ROOT / name, root / name)
 for name in ("01_one", "02_two"):
     (root / "chapters" / name / "README.md").touch()
@@ -207,6 +207,9 @@ kit.mkdir()
 driver.mkdir()
 shutil.copy(ROOT / "bench/kit.sh", kit / "run")
 shutil.copy(ROOT / "bench/kit.py", kit)
+(kit / "bench").mkdir()
+for name in ("results_files.py", "terminal.py"):
+    shutil.copy(ROOT / "bench" / name, kit / "bench")
 libc = next(line.split()[-1] for line in open("/proc/self/maps") if "/libc.so" in line or "/libc-" in line)
 script(kit / "bin/oomlab_system", system)
 for name in ("01_one", "02_two"):

@@ -185,6 +185,48 @@ TEST(Solver, MoreBudgetNeverCostsMoreOperations) {
   }
 }
 
+// Whether the solver may choose it, by the bytes of its segments.
+bool fits_within(const nn::TransformerSpec& spec, const nn::StepLevers& levers, const Schedule& schedule,
+                 std::size_t room) {
+  std::size_t held = nn::embedding_bytes(spec, levers.element_bytes, levers.sequences, levers.seq);
+  for (const Segment& segment : schedule) {
+    const nn::SegmentBytes bytes = nn::segment_bytes(spec, levers, segment);
+    if (held + std::max(bytes.forward_peak, bytes.backward_peak) > room) return false;
+    held += bytes.held;
+  }
+  return held + nn::head_peak_bytes(spec, levers) <= room;
+}
+
+// Two neighbours that change places leave the operations and what is held at the end as they are. So, wherever both
+// orders fit, the one is chosen whose later segment comes first among the choices: by no library's order of equals.
+TEST(Solver, OfEqualSchedulesChoosesTheSameWithEveryLibrary) {
+  std::size_t both_fit = 0;
+  for (const char* name : {"gpt:12-4-64", "bert:12-4-64", "llama:16-4-2-64-172"})
+    for (const nn::StepForm& form : {nn::StepForm{}, nn::StepForm::lean()}) {
+      const nn::TransformerSpec spec = nn::parse_transformer(name);
+      const nn::StepLevers levers{.element_bytes = 4, .sequences = 3, .seq = 64, .form = form};
+      const std::vector<Segment> choices = segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2), form);
+      const auto number = [&](const Segment& s) {
+        return std::find(choices.begin(), choices.end(), s) - choices.begin();
+      };
+      const std::size_t most = predict_schedule(spec, 4, 3, 64, keep_everything(spec.layers), {}, form).total();
+      const std::size_t tokens = nn::token_batch_bytes(3, 64);
+      for (std::size_t budget = most / 12; budget < most; budget += most / 12) {
+        const auto solved = solve_schedule(spec, 4, 3, 64, budget, {}, form);
+        if (!solved) continue;
+        for (std::size_t i = 0; i + 1 < solved->size(); ++i) {
+          Schedule other = *solved;
+          std::swap(other[i], other[i + 1]);
+          if (!fits_within(spec, levers, other, budget - tokens)) continue;
+          both_fit += other[i] != other[i + 1];
+          EXPECT_LE(number((*solved)[i + 1]), number((*solved)[i]))
+              << name << " under " << budget << ": " << describe(*solved) << ", segments " << i << " and " << i + 1;
+        }
+      }
+    }
+  EXPECT_GT(both_fit, 20u);
+}
+
 TEST(Schedules, InWords) {
   EXPECT_EQ(describe(keep_everything(3)), "3 kept");
   EXPECT_EQ(describe(recompute_segments(7, 3)), "1 recomputed, 6 recomputed in segments of 3");

@@ -177,6 +177,31 @@ INSTANTIATE_TEST_SUITE_P(
 // A ring's reduce-scatter sends (N − 1) / N of the bytes, and so does its all-gather; an all-reduce is one of each.
 // ZeRO-3 gathers a unit for the forward pass and for the backward pass; the head, where they meet, once.
 // A rank that fails between two steps: the others end, and each of them aborts its communicators together.
+// Of every stage there is one among those that stand for all: the same slice, and as much in flight or more.
+TEST(Stages, AFewStandForAll) {
+  nn::TransformerSpec spec = nn::parse_transformer("gpt:1-2-12");
+  for (spec.layers = 1; spec.layers <= 13; ++spec.layers)
+    for (std::size_t pp = 1; pp <= spec.layers; ++pp)
+      for (const bool one_forward_one_backward : {false, true}) {
+        const Layout layout{.pp = pp, .one_forward_one_backward = one_forward_one_backward};
+        const std::vector<std::size_t> kinds = kinds_of_stage(spec, layout);
+        EXPECT_LE(kinds.size(), 4u);
+        EXPECT_TRUE(std::is_sorted(kinds.begin(), kinds.end()));
+        for (std::size_t stage = 0; stage < pp; ++stage) {
+          const nn::Slice slice = slice_of(spec, layout, {0, 0, stage});
+          EXPECT_TRUE(std::any_of(kinds.begin(), kinds.end(),
+                                  [&](std::size_t kind) {
+                                    const nn::Slice of_kind = slice_of(spec, layout, {0, 0, kind});
+                                    return kind <= stage && of_kind.layers == slice.layers &&
+                                           of_kind.embeds() == slice.embeds() &&
+                                           of_kind.has_head(spec) == slice.has_head(spec) &&
+                                           most_in_flight(layout, kind, 5) >= most_in_flight(layout, stage, 5);
+                                  }))
+              << "stage " << stage << " of " << pp << ", " << spec.layers << " layers";
+        }
+      }
+}
+
 TEST(AFailingRank, EndsTheOthersOfItsGrid) {
   constexpr std::size_t kFailing = 1;
   const Job job = job_of({.tp = 2, .pp = 2}, 12);

@@ -233,10 +233,31 @@ TEST(PrunedNetworks, OfAnotherSpecAreRefused) {
   Device device;
   const PrunedSpec half = prune(basic(), 50), most = prune(basic(), 90);
   Network dense(device.context, basic(), 3, false), small(device.context, half.spec, 4, false);
-  const auto kept = channels_to_keep(device.context, dense, most);
-  EXPECT_THROW(copy_kept(device.context, dense, small, most, kept), std::logic_error);
+  const auto of_half = channels_to_keep(device.context, dense, half),
+             of_most = channels_to_keep(device.context, dense, most);
   Network other(device.context, segmenter(), 3, false);
+  auto one_too_few = of_half, none = of_half, outside = of_half;
+  one_too_few.pop_back();
+  none.front().clear();
+  outside.back().back() = static_cast<unsigned>(half.cuts.back().channels);
+
+  // Before the first kernel: on a GPU one that reads outside of its tensors ends the whole process's use of the device.
+  const auto before = device_work();
+  for (const auto& [spec, kept] : {std::pair(&most, &of_most),
+                                   {&most, &of_half},
+                                   {&half, &of_most},
+                                   {&half, &one_too_few},
+                                   {&half, &none},
+                                   {&half, &outside}})
+    EXPECT_THROW(copy_kept(device.context, dense, small, *spec, *kept), std::logic_error);
+  EXPECT_THROW(copy_kept(device.context, other, small, half, of_half), std::logic_error);
+  EXPECT_THROW(copy_kept(device.context, dense, other, half, of_half), std::logic_error);
+  EXPECT_THROW(copy_kept(device.context, small, small, half, of_half), std::logic_error);
   EXPECT_THROW(channels_to_keep(device.context, other, half), std::logic_error);
+  EXPECT_THROW(channels_to_keep(device.context, small, half), std::logic_error);
+  if (before) {
+    EXPECT_EQ(device_work()->launches, before->launches);
+  }
 }
 
 TEST(PrunedNetworks, TrainedAndSavedLoadToTheSameBits) {

@@ -32,6 +32,34 @@ TEST(Price, OfAnOffloadIsWhatTheProcessorMoves) {
   }
 }
 
+// What chapter 13's loop reads and writes: an update of the processor is not free, and never hides behind the backward
+// pass as a whole.
+TEST(Price, OfAnOffloadHasTheProcessorsUpdate) {
+  const Card& card = *find_card("rtx-3060");
+  EXPECT_EQ(host_gb_per_s(card), kDesktopGbPerS);
+  for (const char* server : {"t4", "v100-16gb", "a10", "a100-80gb", "rtx-a6000", "l40s", "h100-sxm", "b200"})
+    EXPECT_EQ(host_gb_per_s(*find_card(server)), kServerGbPerS) << server;
+  EXPECT_EQ(update_bytes(2), 28);
+  EXPECT_EQ(update_bytes(4), 32);
+  const Work work{nn::parse_transformer("llama-3.2-1b"), 1, 2048};
+  Levers levers{.precision = Arithmetic::bf16, .attention = nn::AttentionForm::tiled};
+  levers.optimizer.weights = WeightForm::master;
+  const double on_card = least_seconds(card, levers, plan_of(work, levers)).value();
+  levers.gradients = GradientLife::sent_to_host;
+  const Plan plan = plan_of(work, levers);
+  const double host = 28 * double(work.spec.parameters()) / 102.4e9;
+  EXPECT_DOUBLE_EQ(plan.price.update.bytes, 28 * double(work.spec.parameters()));
+  EXPECT_GT(plan.price.update.forward_flops, 0.3 * plan.price.flops);
+  EXPECT_LT(plan.price.update.forward_flops, 0.4 * plan.price.flops);
+  // The token table's gradients are there when all is computed.
+  const double token = double(work.spec.vocabulary * work.spec.width);
+  EXPECT_NEAR(*least_seconds(card, levers, plan), on_card + token * (28 / 102.4e9 + 4 / 63e9), 1e-6);
+  // With slow memory all of it counts, but for what the forward pass takes before it.
+  const double slow = least_seconds(card, levers, plan, 10.0).value();
+  EXPECT_GT(slow, host * 10.24);
+  EXPECT_NEAR(slow, host * 10.24 + plan.price.update.forward_flops / (card.fp16_tflops * 1e12), 1e-6);
+}
+
 TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   const Card& card = *find_card("a100-80gb");
   const Work work{nn::parse_transformer("bert-large"), 8, 128};
@@ -40,6 +68,12 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   levers.gradients = GradientLife::sent_to_host;
   const Plan offload = plan_of(work, levers);
   EXPECT_GE(least_seconds(card, levers, offload), offload.price.bus_bytes / 63e9);
+  // A faster bus than PCIe 5.0 is the card's own; memory that is the host's, too, is its own bus.
+  Plan only_bus;
+  only_bus.price.bus_bytes = 630e9;
+  for (const auto& [name, seconds] : {std::pair("t4", 10), {"h100-sxm", 10}, {"b300", 5}})
+    EXPECT_EQ(least_seconds(*find_card(name), {}, only_bus), double(seconds)) << name;
+  EXPECT_EQ(least_seconds(*find_card("gb10"), {}, only_bus), 630.0 / 273);
   levers.gradients = GradientLife::always, levers.ranks = {.dp = 8, .zero = 3}, levers.micro_batch = 1;
   const Plan ranks = plan_of(work, levers);
   EXPECT_GT(ranks.price.link_bytes, 5.0 * double(work.spec.parameters()));
@@ -249,6 +283,35 @@ TEST(Frontier, NoCombinationIsBothFasterAndSmaller) {
     EXPECT_LT(least[i].gb, least[i - 1].gb);
     EXPECT_GT(least[i].seconds, least[i - 1].seconds);
   }
+}
+
+// ------------------------------------------------------------------------------------------------------- what cannot
+// be
+
+TEST(Streamed, NeedsFourOfTheLargestMatrixHoweverManyLayersThereAre) {
+  Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
+  const ByCategory all = streamed_by_matrix(gpt3);
+  const std::size_t table = 2 * std::size_t(50257) * 12288, residual = 2 * std::size_t(2048) * 12288;  // bytes
+  EXPECT_EQ(all[Category::parameters], 2 * table);
+  EXPECT_EQ(all[Category::gradients], 2 * table);
+  // Two inputs on their way; of the layer at work its input, the output's gradient, and at least GELU's two tensors.
+  EXPECT_GE(all[Category::activations], (2 + 2 + 8) * residual);
+  EXPECT_LE(all[Category::activations], (2 + 2 + 16) * residual);
+  EXPECT_LT(all.total(), std::size_t(12e9));
+  gpt3.spec.layers = 1;
+  EXPECT_EQ(streamed_by_matrix(gpt3).total(), all.total());
+}
+
+TEST(Claims, NoneThatHoldsSaysCannot) {
+  for (const Claim& claim : claims_of()) {
+    if (claim.text.find("cannot") == std::string::npos) continue;
+    EXPECT_FALSE(claim.range.has(claim.at_size().value())) << claim.text;
+  }
+  const Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
+  const std::size_t least = least_of_all(gpt3);
+  EXPECT_GE(least, 2 * gpt3.spec.parameters());  // in every combination the weights stay on the device
+  for (const Row& row : ladder())
+    if (!row.levers.solved) EXPECT_LE(least, plan_of(gpt3, row.levers).peak.total()) << row.name;
 }
 
 TEST(Grid, CountsWhatFits) {

@@ -9,8 +9,7 @@
 //     gets the same bits, and every run;
 //   - what would hang for ever there is an error here: a rank that never comes, or has left
 //     (ncclRemoteError), ranks that call different things, a message that nobody receives (ncclInvalidUsage).
-//     ncclGetLastError() says who and what. "Never" is OOMLAB_HOST_NCCL_TIMEOUT seconds (8; between processes 6; in
-//     check mode 60);
+//     ncclGetLastError() says who and what. "Never" is OOMLAB_HOST_NCCL_TIMEOUT seconds (60);
 //   - in plan mode arguments are checked, and nobody is waited for.
 
 #include <cuda_runtime.h>

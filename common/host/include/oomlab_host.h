@@ -68,6 +68,8 @@ struct Mail {
 /// Ranks are in several processes. To be called before NCCL is; what other processes send is to be given to the
 /// function that it returns, by one thread.
 std::function<void(int from, std::string_view message)> expect_processes(Mail mail);
+/// How often a rank here has waited for another until its patience was over.
+std::uint64_t patience_lost() noexcept;
 
 // -------------------------------------------------------------------------------------------------------- what is live
 

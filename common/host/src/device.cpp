@@ -1,8 +1,10 @@
 // The machine: devices with a capacity each, what is live on them, and plan mode.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +14,10 @@
 #include <thread>
 
 #include "runtime.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 namespace oomlab::host {
 namespace {
@@ -35,6 +41,22 @@ bool parse_size(std::string_view text, std::size_t& bytes) {
   bytes = static_cast<std::size_t>(number * static_cast<double>(std::size_t(1) << 10 * (unit - units)));
   return true;
 }
+
+#ifdef _OPENMP
+constexpr std::size_t least_stack = 512;  // KiB
+
+// "8M", "512 k", "65536": as OpenMP reads OMP_STACKSIZE. What it would not take, it says itself, and ignores.
+std::size_t kib_of_stack(std::string_view text) {
+  std::size_t number = 0;
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), number);
+  std::string_view unit(end, text.end());
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  const char first = unit.empty() ? 'k' : static_cast<char>(std::tolower(unit[0]));
+  if (error != std::errc()) return least_stack;
+  return first == 'b' ? number >> 10 : first == 'm' ? number << 10 : first == 'g' ? number << 20 : number;
+}
+#endif
 
 std::size_t machine_memory() {
   auto bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
@@ -73,6 +95,14 @@ void read_environment(Machine& m) {
                [&](std::string_view text) { return !(m.shared = text).empty(); });
   read_setting("OOMLAB_HOST_CONTEXT", "a size such as 141MiB",
                [&](std::string_view text) { return parse_size(text, m.context); });
+#ifdef _OPENMP
+  // OpenMP would crash, or end the program, without a word that helps.
+  read_setting("OMP_NUM_THREADS", "a number of threads up to 1024", [](auto) { return omp_get_max_threads() <= 1024; });
+  read_setting("OMP_STACKSIZE", "a stack of 512K or more", [](auto text) { return kib_of_stack(text) >= least_stack; });
+  if (rlimit limit{}; !getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur / 1024 < least_stack)
+    throw std::invalid_argument("stacks of " + std::to_string(limit.rlim_cur / 1024) +
+                                " KiB (ulimit -s) are too small; threads need 512");
+#endif
 }
 
 void set_up(Runtime& r, const Machine& machine) {

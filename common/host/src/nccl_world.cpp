@@ -25,6 +25,7 @@ std::mutex registry_mutex;
 Mail mail;                                       // without send(): there is this process only
 std::map<Key, std::shared_ptr<World>> registry;  // also those that no rank here has joined, and perhaps none will
 std::uint64_t next_id = 1;
+std::atomic<std::uint64_t> lost{0};
 // Worlds that failed before all had come: latecomers should not wait for ranks that have left.
 // In a place that never grows: a program that goes on after a failure has not leaked it.
 struct Failed {
@@ -75,15 +76,12 @@ std::function<void(int from, std::string_view message)> expect_processes(Mail it
 }
 
 std::chrono::steady_clock::duration patience() {
-#ifdef OOMLAB_HOST_CHECK
-  constexpr double usual = 60;
-#else
-  const double usual = mail.send ? 6 : 8;
-#endif
   const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT");
   const double seconds = text ? std::strtod(text, nullptr) : 0;
-  return std::chrono::milliseconds(std::llround(1000 * (seconds > 0 ? seconds : usual)));
+  return std::chrono::milliseconds(std::llround(1000 * (seconds > 0 ? seconds : 60)));
 }
+
+std::uint64_t patience_lost() noexcept { return lost; }
 
 Key make_key() {
   const std::lock_guard lock(registry_mutex);
@@ -243,6 +241,7 @@ void wait_for(World& world, WorldLock& lock, int rank, int from, Call call, Done
   if (done()) return;
   require_no_failure(world);
   if (in_time) refuse(world, ncclRemoteError, who + ", which has left the communicator");
+  ++lost;
   if (!circle.empty()) refuse(world, ncclInvalidUsage, circle);
   refuse(world, ncclRemoteError, who + ", which does not come");
 }
@@ -378,7 +377,7 @@ bool in_progress(ncclComm& comm) {
   const auto missing = std::ranges::find(world.ranks, -1, &World::Rank::device) - world.ranks.begin();
   comm.joining = missing < world.size;
   if (comm.joining && std::chrono::steady_clock::now() >= comm.patient_until)
-    world.fail(ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
+    ++lost, world.fail(ncclRemoteError, who_waits(Call::join, comm.rank, int(missing)) + ", which does not come");
   return comm.joining && world.failure.empty();
 }
 

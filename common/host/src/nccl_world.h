@@ -93,7 +93,7 @@ struct World {
 std::shared_ptr<World> find_world(const ncclUniqueId& id, int size);
 /// A new id's content.
 Key make_key();
-/// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or a default.
+/// How long a rank waits for another: OOMLAB_HOST_NCCL_TIMEOUT (seconds), or 60.
 std::chrono::steady_clock::duration patience();
 
 /// What a call refuses with, and why: thrown anywhere inside it, returned by its frame.

@@ -162,7 +162,9 @@ std::size_t held(int device) {
 // Before main(): a file without a name.
 [[maybe_unused]] const bool nameless = [] {
   const char* const wanted = std::getenv("OOMLAB_HOST_SHARED");
-  const int file = wanted && std::strcmp(wanted, "children") == 0 ? memfd_create("oomlab", 0) : -1;
+  const int made = wanted && std::strcmp(wanted, "children") == 0 ? memfd_create("oomlab", 0) : -1;
+  const int file = made < 0 ? -1 : fcntl(made, F_DUPFD, 3);  // never in place of a closed standard output
+  if (made >= 0) close(made);
   return file >= 0 && !setenv("OOMLAB_HOST_SHARED", ("/proc/self/fd/" + std::to_string(file)).c_str(), 1);
 }();
 

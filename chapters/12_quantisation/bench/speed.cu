@@ -4,12 +4,11 @@
 // On a processor FP32 is limited by memory, INT8 less so, and 4 bits no more: taking them apart costs as much as they
 // save. NF4 looks each weight up in its code, one by one, because no compiler makes a vector of that.
 
-#include <gtest/gtest.h>
-
 #include <chrono>
-#include <cstdio>
+#include <string>
 #include <vector>
 
+#include "../../../bench/judged.h"
 #include "harness/chapter.h"
 #include "nn/ops.h"
 #include "products.h"
@@ -17,8 +16,8 @@
 namespace oomlab::quantisation {
 namespace {
 
-TEST(Speed, OneRowIsNotSlowerThanInFp32) {
-  constexpr std::size_t in = 4096, out = 4096, pairs = 20;
+void judge() {
+  constexpr std::size_t in = 4096, out = 4096;
   AsyncResource resource;
   Ledger ledger;
   Context context(resource, ledger);
@@ -27,7 +26,6 @@ TEST(Speed, OneRowIsNotSlowerThanInFp32) {
     double most;  // of FP32's time
     Format format;
     Matrix<float> matrix = {};
-    std::vector<double> seconds = {};
   };
   std::vector<Way> ways;
   ways.push_back({"FP32", 1.0, {}});
@@ -48,34 +46,25 @@ TEST(Speed, OneRowIsNotSlowerThanInFp32) {
   auto x = context.buffer<float>(in, Category::data, "x"), y = context.buffer<float>(out, Category::data, "y");
   nn::fill_uniform(context, x.data(), in, 1.0f, 1, 2);
   DynamicScratch scratch(context, 1, in, out);
-  const auto run = [&](Way& way) {
-    context.synchronize();
-    const auto start = std::chrono::steady_clock::now();
-    multiply<float>(context, way.matrix, {x.data(), in}, nullptr, y.data(), 1, false, scratch);
-    context.synchronize();
-    way.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  };
-  // What other programs do to caches and clocks can cost more than the limits, but not three times in a row.
-  std::vector<double> ratios(ways.size());
-  const auto slow = [&](std::size_t w) { return ratios[w] > ways[w].most; };
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    for (Way& way : ways) run(way), way.seconds.clear();
-    for (std::size_t pair = 0; pair < pairs; ++pair)
-      for (Way& way : ways) run(way);
-    bool good = true;
-    for (std::size_t w = 0; w < ways.size(); ++w) {
-      std::vector<double> of;
-      for (std::size_t pair = 0; pair < pairs; ++pair) of.push_back(ways[w].seconds[pair] / ways[0].seconds[pair]);
-      ratios[w] = median(of);
-      good = good && !slow(w);
-      std::printf("%-20s %6.2f ms, %5.2f x FP32's, %5.1f GB/s of codes and scales\n", ways[w].name,
-                  1e3 * median(ways[w].seconds), ratios[w],
-                  double(ways[w].matrix.stored_bytes()) / median(ways[w].seconds) / 1e9);
-    }
-    if (good) break;
-  }
-  for (std::size_t w = 0; w < ways.size(); ++w) EXPECT_LE(ratios[w], ways[w].most) << ways[w].name;
+  std::vector<std::function<double()>> turns;
+  for (Way& way : ways)
+    turns.push_back([&] {
+      context.synchronize();
+      const auto start = std::chrono::steady_clock::now();
+      multiply<float>(context, way.matrix, {x.data(), in}, nullptr, y.data(), 1, false, scratch);
+      context.synchronize();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    });
+  const auto seconds = bench::in_turns(40, turns);
+  for (std::size_t w = 0; w < ways.size(); ++w)
+    fmt::print("{:<20} {:6.2f} ms, {:5.1f} GB/s of codes and scales\n", ways[w].name, 1e3 * bench::median(seconds[w]),
+               double(ways[w].matrix.stored_bytes()) / bench::median(seconds[w]) / 1e9);
+  for (std::size_t w = 1; w < ways.size(); ++w)
+    bench::judged("12_quantisation", std::string("one row, ") + ways[w].name + " / FP32",
+                  bench::ratio_in_pairs(seconds[w], seconds[0]), bench::Wanted::at_most, ways[w].most);
 }
 
 }  // namespace
 }  // namespace oomlab::quantisation
+
+int main() { return oomlab::bench::run_judged("12_quantisation_bench", oomlab::quantisation::judge); }

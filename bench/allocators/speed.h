@@ -1,0 +1,9 @@
+#pragma once
+// What an operation of an allocator costs a processor, ours and others.
+
+namespace oomlab::bench {
+
+/// Prints the table; `judge`: also rows for bench/benchmarks.
+void compare_speed(bool judge);
+
+}  // namespace oomlab::bench

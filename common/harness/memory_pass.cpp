@@ -92,6 +92,8 @@ struct MemoryPass {
     auto growths = watch.growths();
     const std::lock_guard lock(mutex);
     if (&books == &ledger) result.steps = watch.steps();
+    if (&books == &ledger && config.series && watch.steps_left_out() > 0)
+      result.steps.resize(result.steps.size() + watch.steps_left_out(), StepMemory(result.steps.back()));
     if (growths.empty() || (!result.growths.empty() && result.growth_rank < rank)) return;
     result.growths = std::move(growths), result.growth_rank = rank;
   }

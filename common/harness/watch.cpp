@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "memory/bytes.h"
-#include "memory/limits.h"
 #include "memory/text.h"
 
 namespace oomlab {
@@ -147,9 +146,7 @@ void MemoryWatch::start_step(const Ledger& ledger) noexcept {
 
 void MemoryWatch::rounds_left_out(const Ledger& ledger, std::size_t rounds) {
   detector_.rounds_left_out(ledger, rounds);
-  if (loops_ > 1 || series_.empty()) return;
-  const StepMemory last = series_.back();
-  series_.resize(std::min(series_.size() + rounds, std::max(series_.size(), kMostSteps)), last);
+  if (loops_ == 1) left_out_ += rounds;
 }
 
 void MemoryWatch::loop_ended(const Ledger& ledger, bool cut_short) noexcept {

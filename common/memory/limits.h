@@ -21,6 +21,6 @@ inline constexpr std::size_t kMostCaches = 100'000;
 /// Steps whose memory a plan counts where they do not repeat each other; otherwise any number of them.
 inline constexpr std::size_t kMostPlannedSteps = 10'000;
 /// Steps of which a result file has what each held (--series).
-inline constexpr std::size_t kMostSteps = 100'000;
+inline constexpr std::size_t kMostSteps = 10'000;
 
 }  // namespace oomlab

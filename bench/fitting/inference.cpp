@@ -234,6 +234,14 @@ class Inference {
                                          checked_product(asked.batch, shape.blocks_for(asked.seq)));
     });
   }
+  // With all sequences at full length.
+  inference::HostBytes host(train::Precision precision, const Way& of, Asked asked) const {
+    const Way way = for_length(of, asked);
+    return train::with_element_of(precision, [&]<class T>(T) {
+      const CacheShape shape = inference::shape_of<T>(spec_, way);
+      return inference::host_bytes<T>(spec_, shape, checked_product(asked.batch, shape.blocks_for(asked.seq)));
+    });
+  }
   static std::size_t requests(Asked asked) { return std::clamp<std::size_t>(16 * asked.batch, 32, 1024); }
   // Room for all sequences at full length, and the workspace that such a budget has.
   std::size_t budget_of(train::Precision precision, const Way& way, Asked asked) const {
@@ -266,12 +274,9 @@ class Inference {
     const std::string name = train::name_of(precision);
     const std::string processor =
         way.processor_layers ? fmt::format(" --processor-layers {}", way.processor_layers) : std::string();
-    // Of a layer: what its matrices and norms have.
-    const double layer_elements =
-        double(spec_.width) * double(spec_.qkv_width() + spec_.width + spec_.before_activation() + spec_.hidden() + 2);
-    const double there = double(way.processor_layers) * layer_elements;
+    const double there = double(host(precision, way, {0, asked_.seq}).weights);
     // Of a token in the cache of those layers, always in FP32.
-    const std::size_t token_there = 2 * way.processor_layers * spec_.keys() * spec_.depth() * sizeof(float);
+    const double token_there = double(2 * way.processor_layers * spec_.keys() * spec_.depth() * sizeof(float));
     all_.push_back(
         {.options = fmt::format("{}: {}{}", name, way.name, processor),
          .numbers = way.form == inference::CacheForm::eight_bits ? "keys and values of 8 bits"
@@ -295,21 +300,11 @@ class Inference {
                                            ? double(spec_.depth()) + sizeof(float)
                                            : double(spec_.depth() * element);
                return seconds(train::arithmetic_of(precision), 1,
-                              (double(spec_.parameters()) - there) * double(element) - table_bytes(element),
+                              double(spec_.parameters()) * double(element) - there - table_bytes(element),
                               double(asked.batch) * kept * of_value,
-                              there * double(element) + double(asked.batch) * double(asked.seq) * double(token_there),
-                              asked);
+                              there + double(asked.batch) * double(asked.seq) * token_there, asked);
              },
-         .on_host =
-             [this, precision, way, there, element](Asked asked) {
-               const std::size_t blocks =
-                   checked_product(asked.batch, (asked.seq + way.block_tokens - 1) / way.block_tokens);
-               return checked_sum(
-                   static_cast<std::size_t>(there) * element, train::with_element_of(precision, [&]<class T>(T) {
-                     const CacheShape shape = inference::shape_of<T>(spec_, way);
-                     return checked_product(blocks, checked_product(shape.processor_floats(), sizeof(float)));
-                   }));
-             },
+         .on_host = [this, precision, way](Asked asked) { return host(precision, way, asked).total(); },
          .serves = true});
   }
 

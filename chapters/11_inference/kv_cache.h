@@ -50,10 +50,11 @@ struct CacheShape {
     return checked_sum(scales_at(), checked_product(scales, sizeof(float)));
   }
   std::size_t counted_block_bytes() const { return round_to_granule(block_bytes()); }
-  /// Floats of a block in host memory.
+  /// Floats of a block in host memory, and their bytes.
   std::size_t processor_floats() const {
     return checked_product(checked_product(rows_of_token(processor_layers), block_tokens), depth);
   }
+  std::size_t processor_bytes() const { return checked_product(processor_floats(), sizeof(float)); }
   std::size_t blocks_for(std::size_t tokens) const noexcept {
     return tokens / block_tokens + (tokens % block_tokens != 0);
   }
@@ -89,7 +90,10 @@ class KvCache {
     const std::size_t wanted = (needed > has ? needed - has : 0) + (copy ? 1 : 0);
     table.blocks.reserve(needed);
     std::list<Block> fresh;  // given back, when one of them cannot be had
-    while (free_.size() + fresh.size() < wanted) fresh.push_back(make_block());
+    while (free_.size() + fresh.size() < wanted) {
+      fresh.push_back(make_block());
+      most_blocks_ = std::max(most_blocks_, used_.size() + free_.size() + fresh.size());
+    }
     free_.splice(free_.begin(), fresh);
     if (copy) copy_on_write(table.blocks[goes_on]);
     while (table.blocks.size() < needed) table.blocks.push_back(take_free());
@@ -124,6 +128,8 @@ class KvCache {
   std::size_t requests() const noexcept { return tables_.size(); }
   std::size_t used_blocks() const noexcept { return used_.size(); }
   std::size_t free_blocks() const noexcept { return free_.size(); }
+  /// The most that there were at a time, used or free.
+  std::size_t most_blocks() const noexcept { return most_blocks_; }
   /// Places of used blocks that hold a token, each counted once, however many requests share it.
   std::size_t used_places() const {
     if (!counted_twice_) counted_twice_ = places_counted_twice();
@@ -226,6 +232,7 @@ class KvCache {
   Id next_ = 0;
   std::size_t written_ = 0;                           // tokens of all tables
   mutable std::optional<std::size_t> counted_twice_;  // places_counted_twice(), until what is shared changes
+  std::size_t most_blocks_ = 0;
 };
 
 }  // namespace oomlab::inference

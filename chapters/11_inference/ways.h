@@ -90,6 +90,7 @@ struct PlannedWay {
   std::shared_ptr<const std::vector<Request>> requests;
   std::function<const ServingPlan&()> plan;
   std::function<const ByCategory&()> predicted;  ///< peak bytes, without those that the context itself has
+  std::function<HostBytes()> on_host;            ///< of layers on the processor
 };
 inline std::vector<PlannedWay> planned_ways(const Config& config, const nn::TransformerSpec& spec) {
   const std::size_t longest = config.options[kLongestRequest], workspace = round_to_granule(config.workspace);
@@ -103,7 +104,8 @@ inline std::vector<PlannedWay> planned_ways(const Config& config, const nn::Tran
       all.push_back({way, requests, plan, once([=] {
                        return serving_bytes<T>(spec_of(spec, way), shape_of<T>(spec, way), kMostRows, longest,
                                                plan().most_blocks);
-                     })});
+                     }),
+                     [=] { return host_bytes<T>(spec_of(spec, way), shape_of<T>(spec, way), plan().most_blocks); }});
     });
   }
   return all;

@@ -206,6 +206,8 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
   config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
+  if (config.batch > kMostBatch)
+    throw UsageError(fmt::format("--batch {} is not allowed; up to {} samples are", config.batch, kMostBatch));
   config.steps = given(steps_option) ? parse_count("--steps", steps) : defaults.steps;
   if (given(memory_steps_option)) config.memory_steps = parse_count("--memory-steps", memory_steps);
   if (config.series && config.memory_steps > kMostSteps)

@@ -10,6 +10,8 @@ namespace oomlab {
 /// Layers of a model. Published language models have up to 126; schedules for a budget take time that grows with their
 /// square.
 inline constexpr std::size_t kMostLayers = 256;
+/// Samples of a step: more than anybody has, and few enough to be multiplied.
+inline constexpr std::size_t kMostBatch = std::size_t(1) << 50;
 /// Ranks of a grid.
 inline constexpr std::size_t kMostRanks = 1'000'000;
 /// Forward passes that a plan holds at once: GPipe's micro-batches, or losses that wait for one backward pass.

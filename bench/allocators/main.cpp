@@ -88,10 +88,18 @@ Replay replay_ours(const Trace& trace, std::size_t budget) {
   return replay_resource(trace, memory);
 }
 
+// The plan of the lifetimes that were asked for last: the same under every budget that survives.
+Placement plan_once(const std::vector<Lifetime>& lifetimes) {
+  static std::vector<Lifetime> known;
+  static Placement plan;
+  if (known != lifetimes) plan = solve_plan(known = lifetimes);
+  return plan;
+}
+
 // The whole trace as one step: recorded once, planned, and what the plan needs beside the blocks that outlive it.
 Replay replay_planned(const Trace& trace, std::size_t budget) {
   CachingAllocator pages({.limit = budget});
-  PlannedResource planned(pages);
+  PlannedResource planned(pages, plan_once);
   planned.begin_step();
   Replay first = replay_resource(trace, planned);
   planned.end_step();

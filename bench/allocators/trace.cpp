@@ -16,7 +16,7 @@
 namespace oomlab::bench {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t(1) << 50;  // of one block: a petabyte
+constexpr std::size_t kMostBytes = std::size_t(1) << 40;  // live at a time: no device has a tebibyte
 constexpr std::size_t kMostLine = std::size_t(1) << 20;
 
 /// Lines of a text, and complaints that say where.
@@ -49,7 +49,7 @@ class Lines {
   std::size_t bytes(std::string_view field, std::size_t scale = 1) const {
     const std::uint64_t value = number(field, "size");
     if (value == 0) fail("a size of 0");
-    if (value > kMostBytes / scale) fail(fmt::format("a size of {} is more than a petabyte", value));
+    if (value > kMostBytes / scale) fail(fmt::format("a size of {} is more than a tebibyte", value));
     return value * scale;
   }
   std::vector<std::string_view> fields(std::string_view line, std::size_t count) const {
@@ -314,10 +314,19 @@ Snapshot parse(std::string_view bytes, const std::string& name) {
     const auto* text = action == fields->end() ? nullptr : std::get_if<std::string>(&action->second->is);
     if (!text) complain("has no action");
     result.events.push_back({*text, integer("addr"), integer("stream"), integer("size")});
-    if (result.events.back().bytes > kMostBytes) complain("a size of more than a petabyte");
+    if (result.events.back().bytes > kMostBytes) complain("a size of more than a tebibyte");
     ++index;
   }
   return result;
+}
+
+// What a replay could not hold, whatever was freed or allocated before: also blocks that were live from the beginning.
+void require_possible(const Trace& trace) {
+  std::size_t live = 0;
+  for (const TraceEvent& e : trace.events) {
+    live = e.allocates ? live + e.bytes : live - e.bytes;
+    if (live > kMostBytes) throw TraceError(trace.name + ": more than a tebibyte is live at a time");
+  }
 }
 
 }  // namespace
@@ -339,7 +348,6 @@ Trace parse_rmm_csv(std::string_view text, const std::string& name) {
   if (!lines.next(line)) throw TraceError(name + ": is empty");
   if (line != "Thread,Time,Action,Pointer,Size,Stream") lines.fail("is not RMM's header");
   std::unordered_map<std::uint64_t, TraceEvent> live;
-  std::size_t total = 0;
   while (lines.next(line)) {
     if (line.empty()) continue;
     const auto f = lines.fields(line, 6);
@@ -348,8 +356,6 @@ Trace parse_rmm_csv(std::string_view text, const std::string& name) {
     if (f[2] == "allocate") {
       const TraceEvent event{true, trace.blocks, lines.bytes(f[4]), lines.number(f[5], "stream", 16)};
       if (!live.emplace(pointer, event).second) lines.fail(fmt::format("{:#x} is allocated already", pointer));
-      total += event.bytes;
-      if (total > kMostBytes) lines.fail("more than a petabyte is live");
       ++trace.blocks;
       trace.events.push_back(event);
     } else if (f[2] == "free") {
@@ -358,13 +364,13 @@ Trace parse_rmm_csv(std::string_view text, const std::string& name) {
       TraceEvent event = found->second;
       event.allocates = false;
       event.stream = lines.number(f[5], "stream", 16);
-      total -= event.bytes;
       live.erase(found);
       trace.events.push_back(event);
     } else {
       lines.fail(fmt::format("'{}' is no action", f[2].substr(0, 40)));
     }
   }
+  require_possible(trace);
   return trace;
 }
 
@@ -376,7 +382,6 @@ Trace parse_minimalloc_csv(std::string_view text, const std::string& name, std::
   if (line != "id,lower,upper,size") lines.fail("is not MiniMalloc's header");
   std::vector<std::tuple<std::uint64_t, bool, std::size_t>> times;  // at one time, frees (false) first
   std::vector<std::size_t> sizes;
-  std::size_t total = 0;
   while (lines.next(line)) {
     if (line.empty()) continue;
     const auto f = lines.fields(line, 4);
@@ -384,14 +389,13 @@ Trace parse_minimalloc_csv(std::string_view text, const std::string& name, std::
     if (lower >= upper) lines.fail(fmt::format("lives from {} to {}", lower, upper));
     const std::size_t id = sizes.size();
     sizes.push_back(lines.bytes(f[3], scale));
-    total += sizes.back();
-    if (total > kMostBytes) lines.fail("more than a petabyte in all");
     times.emplace_back(lower, true, id);
     times.emplace_back(upper, false, id);
   }
   std::sort(times.begin(), times.end());
   trace.blocks = sizes.size();
   for (const auto& [time, allocates, id] : times) trace.events.push_back({allocates, id, sizes[id], 0});
+  require_possible(trace);
   return trace;
 }
 
@@ -406,7 +410,6 @@ Trace parse_snapshot(std::string_view bytes, const std::string& name) {
     live[e.address] = event;
     trace.events.push_back(event);
   };
-  std::size_t total = 0;
   for (const SnapshotEvent& e : snapshot.events) {
     if (e.action == "alloc") seen[e.address] = true;
     if (e.action == "free_completed" && !std::exchange(seen[e.address], true) && e.bytes) begin(e);
@@ -418,8 +421,6 @@ Trace parse_snapshot(std::string_view bytes, const std::string& name) {
       if (live.count(e.address))
         throw TraceError(fmt::format("{}, event {}: {:#x} is allocated already", name, index, e.address));
       begin(e);
-      total += e.bytes;
-      if (total > kMostBytes) throw TraceError(fmt::format("{}, event {}: more than a petabyte in all", name, index));
     } else if (e.action == "free_completed") {
       const auto found = live.find(e.address);
       if (found == live.end())
@@ -431,6 +432,7 @@ Trace parse_snapshot(std::string_view bytes, const std::string& name) {
     }
     ++index;
   }
+  require_possible(trace);
   return trace;
 }
 

@@ -51,6 +51,9 @@ class BlockMap {
   }
   std::size_t used() const { return used_; }    ///< blocks in use
   std::size_t holes() const { return holes_; }  ///< blocks that are holes
+  /// Those of them that begin behind this block, which stays; to be asked for while there are none yet.
+  void count_holes_behind(BlockId block) { counted_behind_ = block; }
+  std::size_t holes_behind() const { return holes_behind_; }
   /// The block that holds a position inside the range. Walks: for the rare paths.
   BlockId at(std::uint32_t position) const {
     if (position >= end_ / 2) {
@@ -61,6 +64,13 @@ class BlockMap {
     BlockId id = 0;
     for (std::uint32_t end; (end = (*this)[id].end()) <= position;) id = end;
     return id;
+  }
+
+  /// The same, from a block that is not behind it; where `from` is no block any more, from an end of the range.
+  BlockId at(std::uint32_t position, BlockId from) const {
+    if (from > position || !starts(from)) return at(position);
+    for (std::uint32_t end; (end = (*this)[from].end()) <= position;) from = end;
+    return from;
   }
 
   /// Room for `more` further blocks, so that nothing below allocates. Throws std::bad_alloc:
@@ -230,6 +240,10 @@ class BlockMap {
     return best;
   }
 
+  bool starts(std::uint32_t start) const {
+    for (std::size_t i = home(start);; i = next(i))
+      if (table_[i].start == start || table_[i].start == kNoBlock) return table_[i].start == start && start != kNoBlock;
+  }
   std::size_t home(std::uint32_t start) const { return (start * 0x9E3779B97F4A7C15ull >> 32) & (table_.size() - 1); }
   std::size_t next(std::size_t i) const { return (i + 1) & (table_.size() - 1); }
   std::size_t slot(BlockId id) const {  // of a block that exists
@@ -268,12 +282,14 @@ class BlockMap {
   void enter(Block& block, State state, std::uint16_t owns) {
     used_ += state == State::used;
     holes_ += state == State::hole;
+    holes_behind_ += state == State::hole && block.start > counted_behind_;
     const std::uint32_t rest = state == State::free ? list(block, owns) : owns;
     block.word = static_cast<std::uint32_t>(state) << 30 | rest;
   }
   void leave(const Block& block) {
     used_ -= block.state() == State::used;
     holes_ -= block.state() == State::hole;
+    holes_behind_ -= block.state() == State::hole && block.start > counted_behind_;
     if (block.state() == State::free) unlist(block);
   }
   std::uint32_t list(const Block& block, std::uint16_t owns) {
@@ -319,7 +335,8 @@ class BlockMap {
   std::vector<std::uint32_t> spare_chunks_;
   BlockId last_ = kNoBlock;
   std::uint32_t end_ = 0;
-  std::size_t count_ = 0, used_ = 0, holes_ = 0;
+  std::size_t count_ = 0, used_ = 0, holes_ = 0, holes_behind_ = 0;
+  BlockId counted_behind_ = kNoBlock;
 };
 
 }  // namespace oomlab::caching_allocator

@@ -52,6 +52,7 @@ class CachingAllocator final : public MemoryResource {
     const std::size_t small_pages = range_.pages() / 8;
     map_.append(page_start(small_pages), State::hole, 0);
     border_ = map_.append(granules_a_page_, State::lost, 0);
+    map_.count_holes_behind(border_);
   }
   void on_out_of_memory(Callback callback) { callbacks_.push_back(std::move(callback)); }
 
@@ -251,6 +252,7 @@ class CachingAllocator final : public MemoryResource {
   struct Window {
     std::uint32_t start = 0;
     std::size_t needed = SIZE_MAX;
+    BlockId gap = kNoBlock;  // where the stretch begins
   };
   Window best_window(std::uint16_t owner, std::uint32_t size) const {
     Window best;
@@ -262,14 +264,21 @@ class CachingAllocator final : public MemoryResource {
       std::size_t needed = 0;
       for (std::size_t page = start / granules_a_page_; page * granules_a_page_ < start + size; ++page)
         needed += !range_.is_mapped(page);
-      if (needed < best.needed) best = {static_cast<std::uint32_t>(start), needed};
+      if (needed < best.needed) best = {static_cast<std::uint32_t>(start), needed, static_cast<BlockId>(gap_start)};
     };
     const auto in_gap = [&](BlockId id) {
       return id != region_end &&
              (map_[id].state() == State::hole || (map_[id].state() == State::free && map_.owner(map_[id]) == owner));
     };
     std::uint64_t after_last = map_[map_.last()].end();
-    for (BlockId id = small ? map_.first() : map_.after(map_[border_]); id != region_end && best.needed > 1;) {
+    BlockId from = small ? map_.first() : map_.after(map_[border_]);
+    const BlockId tail = small ? map_[border_].before : map_.last();
+    const std::size_t holes = small ? map_.holes() - map_.holes_behind() : map_.holes_behind();
+    if (holes == (map_[tail].state() == State::hole)) {  // but at the end of the region there is none
+      from = region_end;
+      for (BlockId id = tail; id != kNoBlock && in_gap(id); id = map_[id].before) from = id;
+    }
+    for (BlockId id = from; id != region_end && best.needed > 1;) {
       if (!in_gap(id)) {
         id = map_.after(map_[id]);
         continue;
@@ -310,9 +319,10 @@ class CachingAllocator final : public MemoryResource {
     return pages;
   }
 
-  // The block that a page inside a free block or a hole becomes when it turns into something else.
-  BlockId carve(std::size_t page, State state, std::uint16_t owner) {
-    BlockId id = map_.at(page_start(page));
+  // The block that a page inside a free block or a hole becomes when it turns into something else. `near`: a block not
+  // behind it, from which it is looked for.
+  BlockId carve(std::size_t page, State state, std::uint16_t owner, BlockId near = kNoBlock) {
+    BlockId id = map_.at(page_start(page), near);
     if (map_[id].start < page_start(page)) id = map_.cut(id, page_start(page) - map_[id].start);
     if (map_[id].size > granules_a_page_) map_.cut(id, granules_a_page_);
     return map_.change(id, state, owner);
@@ -380,9 +390,11 @@ class CachingAllocator final : public MemoryResource {
     }
     extend_to(end);
     if (!put_pages(first, end, handles)) return kNoBlock;
-    BlockId grown = kNoBlock;
-    for (std::size_t page = first; page < end; ++page)
-      if (map_[map_.at(page_start(page))].state() == State::hole) grown = carve(page, State::free, owner);
+    BlockId grown = kNoBlock, near = window.gap;
+    for (std::size_t page = first; page < end; ++page) {
+      near = map_.at(page_start(page), near);
+      if (map_[near].state() == State::hole) near = grown = carve(page, State::free, owner, near);
+    }
     return grown;
   }
 

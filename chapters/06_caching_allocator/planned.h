@@ -3,11 +3,13 @@
 // buffers at leisure, and from then on an allocation is an addition: base + offset.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <numeric>
-#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@ namespace oomlab::caching_allocator {
 /// A buffer of a plan: `bytes`, needed from event `begin` up to, not including, event `end`.
 struct Lifetime {
   std::size_t begin, end, bytes;
+  friend bool operator==(const Lifetime&, const Lifetime&) = default;
 };
 struct Placement {
   std::vector<std::size_t> offsets;  ///< bytes, one a lifetime
@@ -36,6 +39,77 @@ inline std::size_t live_peak(const std::vector<Lifetime>& lifetimes) {
   return static_cast<std::size_t>(peak);
 }
 
+/// Lifetimes that wait for a place, by rank; finds the first in rank within two moments in about the logarithm of their
+/// number. A tree of boxes (Bentley, "Multidimensional binary search trees", 1975) over begins and ends, each with the
+/// best rank in it.
+class Waiting {
+ public:
+  explicit Waiting(const std::vector<Lifetime>& lifetimes)
+      : count_(lifetimes.size()), leaves_(std::bit_ceil(std::max<std::size_t>(count_, 1))), nodes_(2 * leaves_) {
+    std::vector<std::size_t> order(count_);
+    std::iota(order.begin(), order.end(), std::size_t(0));
+    leaf_of_.resize(count_);
+    split(1, 0, leaves_, lifetimes, order, false);
+  }
+  /// From now on all wait; by_rank: their numbers, the first one first.
+  void all_wait(const std::vector<std::size_t>& by_rank) {
+    for (Node& node : nodes_) node.rank = kNobody;
+    for (std::size_t r = 0; r < by_rank.size(); ++r) nodes_[leaf_of_[by_rank[r]]].rank = r;
+    for (std::size_t n = leaves_; n-- > 1;) nodes_[n].rank = std::min(nodes_[2 * n].rank, nodes_[2 * n + 1].rank);
+  }
+  /// The first rank of those that begin at `begin` or later and end by `end`; kNobody: none does.
+  std::size_t first_within(std::size_t begin, std::size_t end) const {
+    std::size_t best = kNobody;
+    search(1, begin, end, best);
+    return best;
+  }
+  /// This lifetime waits no more.
+  void leave(std::size_t lifetime) {
+    std::size_t n = leaf_of_[lifetime];
+    nodes_[n].rank = kNobody;
+    while ((n /= 2) > 0) nodes_[n].rank = std::min(nodes_[2 * n].rank, nodes_[2 * n + 1].rank);
+  }
+  static constexpr std::size_t kNobody = SIZE_MAX;
+
+ private:
+  struct Node {
+    std::size_t rank = kNobody;
+    std::size_t first_begin = SIZE_MAX, last_begin = 0, first_end = SIZE_MAX, last_end = 0;
+  };
+  // The leaves from `low` up to `high` are this node's: halved by begins, and their halves by ends.
+  void split(std::size_t node, std::size_t low, std::size_t high, const std::vector<Lifetime>& lifetimes,
+             std::vector<std::size_t>& order, bool by_ends) {
+    const std::size_t last = std::min(high, count_), middle = low + (high - low) / 2;
+    if (low >= last) return;
+    Node& box = nodes_[node];
+    for (std::size_t i = low; i < last; ++i) {
+      const Lifetime& l = lifetimes[order[i]];
+      box.first_begin = std::min(box.first_begin, l.begin), box.last_begin = std::max(box.last_begin, l.begin);
+      box.first_end = std::min(box.first_end, l.end), box.last_end = std::max(box.last_end, l.end);
+    }
+    if (high - low == 1) return void(leaf_of_[order[low]] = node);
+    const auto at = [&](std::size_t i) { return order.begin() + static_cast<std::ptrdiff_t>(i); };
+    if (middle < last)
+      std::nth_element(at(low), at(middle), at(last), [&](std::size_t a, std::size_t b) {
+        return by_ends ? lifetimes[a].end < lifetimes[b].end : lifetimes[a].begin < lifetimes[b].begin;
+      });
+    split(2 * node, low, middle, lifetimes, order, !by_ends);
+    split(2 * node + 1, middle, high, lifetimes, order, !by_ends);
+  }
+  void search(std::size_t n, std::size_t begin, std::size_t end, std::size_t& best) const {
+    const Node& node = nodes_[n];
+    if (node.rank >= best || node.last_begin < begin || node.first_end > end) return;
+    if (node.first_begin >= begin && node.last_end <= end) return void(best = node.rank);
+    const bool swap = nodes_[2 * n + 1].rank < nodes_[2 * n].rank;
+    search(2 * n + swap, begin, end, best);
+    search(2 * n + !swap, begin, end, best);
+  }
+
+  std::size_t count_, leaves_;
+  std::vector<Node> nodes_;  // 1 is the root, 2 n and 2 n + 1 are below n
+  std::vector<std::size_t> leaf_of_;
+};
+
 /// Dynamic storage allocation, offline: buffers that live at the same time must not overlap. Keeps a skyline, the
 /// height that is taken at each moment, and always fills its lowest stretch: with the buffer of the highest priority
 /// that fits between the stretch's two moments, or, when none does, with nothing up to the lower neighbour's height (as
@@ -44,15 +118,17 @@ inline std::size_t live_peak(const std::vector<Lifetime>& lifetimes) {
 /// same plan.
 class Planner {
  public:
-  explicit Planner(const std::vector<Lifetime>& lifetimes) : lifetimes_(lifetimes) {}
+  explicit Planner(const std::vector<Lifetime>& lifetimes) : lifetimes_(lifetimes), waiting_(lifetimes) {}
 
   Placement solve(std::size_t rounds) {
-    const std::size_t n = lifetimes_.size();
-    const double enough = 1.005 * double(live_peak(lifetimes_));
+    const std::size_t n = lifetimes_.size(), lowest = live_peak(lifetimes_);
+    const double enough = 1.005 * double(lowest);
+    rounds = std::min(rounds, kMostPlacements / std::max<std::size_t>(n, 1));
     Placement best;
     std::vector<double> best_priority(n), priority(n);
     for (const double by_length : {0.0, 0.5, 1.0, 2.0})
       for (const double by_bytes : {0.0, 0.5, 1.0, 2.0}) {
+        if (!best.offsets.empty() && best.peak == lowest) continue;  // there is no better one
         for (std::size_t i = 0; i < n; ++i)
           priority[i] = by_length * std::log(double(lifetimes_[i].end - lifetimes_[i].begin)) +
                         by_bytes * std::log(double(lifetimes_[i].bytes));
@@ -79,56 +155,81 @@ class Planner {
   }
 
  private:
+  // The skyline: stretches by where they begin, no two neighbours of the same height; and by height.
   struct Stretch {
-    std::size_t begin, end, height;
+    std::size_t end, height;
+  };
+  using Skyline = std::map<std::size_t, Stretch>;
+  struct Heights {
+    Skyline skyline;
+    std::set<std::pair<std::size_t, std::size_t>> by_height;  // height, begin
+    void add(std::size_t begin, std::size_t end, std::size_t height) {
+      if (const auto next = skyline.find(end); next != skyline.end() && next->second.height == height) {
+        end = next->second.end;
+        remove(next);
+      }
+      if (auto before = skyline.lower_bound(begin); before != skyline.begin())
+        if (before = std::prev(before); before->second.end == begin && before->second.height == height) {
+          begin = before->first;
+          remove(before);
+        }
+      skyline[begin] = {end, height};
+      by_height.insert({height, begin});
+    }
+    void remove(Skyline::iterator stretch) {
+      by_height.erase({stretch->second.height, stretch->first});
+      skyline.erase(stretch);
+    }
   };
 
   Placement place(const std::vector<double>& priority) {
     const std::size_t n = lifetimes_.size();
     Placement p;
     p.offsets.assign(n, 0);
-    std::vector<std::size_t> waiting(n);  // by falling priority
-    std::iota(waiting.begin(), waiting.end(), std::size_t(0));
-    std::stable_sort(waiting.begin(), waiting.end(),
+    std::vector<std::size_t> by_rank(n);  // by falling priority
+    std::iota(by_rank.begin(), by_rank.end(), std::size_t(0));
+    std::stable_sort(by_rank.begin(), by_rank.end(),
                      [&](std::size_t a, std::size_t b) { return priority[a] > priority[b]; });
+    waiting_.all_wait(by_rank);
     std::size_t first = SIZE_MAX, last = 0;
     for (const Lifetime& l : lifetimes_) first = std::min(first, l.begin), last = std::max(last, l.end);
-    std::vector<Stretch> skyline{{first, last, 0}};
-    while (!waiting.empty()) {
-      const auto low = std::min_element(skyline.begin(), skyline.end(),
-                                        [](const Stretch& a, const Stretch& b) { return a.height < b.height; });
-      const auto fits = std::find_if(waiting.begin(), waiting.end(), [&](std::size_t i) {
-        return lifetimes_[i].begin >= low->begin && lifetimes_[i].end <= low->end;
-      });
-      if (fits == waiting.end()) {
-        std::size_t height = SIZE_MAX;
-        if (low != skyline.begin()) height = std::prev(low)->height;
-        if (std::next(low) != skyline.end()) height = std::min(height, std::next(low)->height);
-        low->height = height;
-      } else {
-        const Lifetime& l = lifetimes_[*fits];
-        const Stretch old = *low;
-        p.offsets[*fits] = old.height;
-        p.peak = std::max(p.peak, old.height + l.bytes);
-        waiting.erase(fits);
-        *low = {l.begin, l.end, old.height + l.bytes};
-        auto at = static_cast<std::ptrdiff_t>(low - skyline.begin());
-        if (old.begin < l.begin) skyline.insert(skyline.begin() + at++, {old.begin, l.begin, old.height});
-        if (l.end < old.end) skyline.insert(skyline.begin() + at + 1, {l.end, old.end, old.height});
+    Heights heights;
+    heights.add(first, last, 0);
+    for (std::size_t placed = 0; placed < n;) {
+      const auto low = heights.skyline.find(heights.by_height.begin()->second);
+      const auto [begin, stretch] = *low;
+      const std::size_t rank = waiting_.first_within(begin, stretch.end);
+      std::size_t height = SIZE_MAX;
+      if (rank == Waiting::kNobody) {
+        if (low != heights.skyline.begin()) height = std::prev(low)->second.height;
+        if (std::next(low) != heights.skyline.end()) height = std::min(height, std::next(low)->second.height);
+        heights.remove(low);
+        heights.add(begin, stretch.end, height);
+        continue;
       }
-      for (std::size_t i = 0; i + 1 < skyline.size();)
-        if (skyline[i].height == skyline[i + 1].height) {
-          skyline[i].end = skyline[i + 1].end;
-          skyline.erase(skyline.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-        } else {
-          ++i;
-        }
+      const Lifetime& l = lifetimes_[by_rank[rank]];
+      height = stretch.height + l.bytes;
+      p.offsets[by_rank[rank]] = stretch.height;
+      p.peak = std::max(p.peak, height);
+      waiting_.leave(by_rank[rank]);
+      ++placed;
+      heights.remove(low);
+      if (begin < l.begin) heights.add(begin, l.begin, stretch.height);
+      heights.add(l.begin, l.end, height);
+      if (l.end < stretch.end) heights.add(l.end, stretch.end, stretch.height);
     }
     return p;
   }
 
+  // So many in all: of thousands of buffers there are fewer random changes.
+  static constexpr std::size_t kMostPlacements = 1'000'000;
+
   const std::vector<Lifetime>& lifetimes_;
+  Waiting waiting_;
 };
+/// Where PlannedResource has its plans from.
+using Solve = std::function<Placement(const std::vector<Lifetime>&)>;
+inline Placement solve_plan(const std::vector<Lifetime>& lifetimes) { return Planner(lifetimes).solve(200); }
 
 /// Serves a step from a plan. The first step is recorded while another resource serves it. Afterwards a request that is
 /// the recorded one, by number, bytes and stream, gets its place; any other, and the rest of that step, is served by
@@ -137,7 +238,8 @@ class Planner {
 /// the arena is given up when the other resource is out of memory and nothing is in it.
 class PlannedResource final : public MemoryResource {
  public:
-  explicit PlannedResource(MemoryResource& upstream) : upstream_(upstream) {}
+  explicit PlannedResource(MemoryResource& upstream, Solve solve = solve_plan)
+      : upstream_(upstream), solve_(std::move(solve)) {}
   ~PlannedResource() override { upstream_.deallocate(arena_, plan_.peak, stream_); }
 
   /// Marks where a step begins and ends. end_step() after the recorded step solves the plan, and takes the arena.
@@ -158,18 +260,11 @@ class PlannedResource final : public MemoryResource {
         lifetimes.push_back({request.begin, request.end, request.bytes});
       }
     if (lifetimes.empty()) return;
-    plan_ = Planner(lifetimes).solve(200);
+    plan_ = solve_(lifetimes);
     if (double(plan_.peak) > kWorthwhile * double(live_peak(lifetimes))) {
       refused_ = true;
       return;
     }
-    live_.assign(lifetimes.size(), false);
-    overlaps_.assign(lifetimes.size(), {});
-    for (std::size_t i = 0; i < lifetimes.size(); ++i)
-      for (std::size_t j = 0; j < lifetimes.size(); ++j)
-        if (i != j && plan_.offsets[i] < plan_.offsets[j] + lifetimes[j].bytes &&
-            plan_.offsets[j] < plan_.offsets[i] + lifetimes[i].bytes)
-          overlaps_[i].push_back(j);
     stream_ = recorded_.front().stream;
     try {
       arena_ = static_cast<std::byte*>(upstream_.allocate(plan_.peak, stream_));
@@ -187,11 +282,11 @@ class PlannedResource final : public MemoryResource {
       if (same) {
         const std::size_t place = recorded_[next_++].in_plan;
         if (place == kNotPlanned) return allocate_upstream(rounded, stream);
-        const auto is_live = [&](std::size_t other) { return live_[other]; };
-        if (!live_[place] && std::none_of(overlaps_[place].begin(), overlaps_[place].end(), is_live)) {
-          live_[place] = true;
+        const std::size_t begin = plan_.offsets[place], end = begin + rounded;
+        if (nothing_lives_in(begin, end)) {
+          live_[begin] = end;
           ++planned_;
-          return arena_ + plan_.offsets[place];
+          return arena_ + begin;
         }
       }
       deviated_ = true;
@@ -215,9 +310,7 @@ class PlannedResource final : public MemoryResource {
     const auto* const byte = static_cast<std::byte*>(address);
     if (arena_ && byte >= arena_ && byte < arena_ + plan_.peak) {
       if (stream != stream_) report_if_failed(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-      const std::size_t offset = static_cast<std::size_t>(byte - arena_);
-      for (std::size_t i = 0; i < live_.size(); ++i)
-        if (live_[i] && plan_.offsets[i] == offset) live_[i] = false;
+      live_.erase(static_cast<std::size_t>(byte - arena_));
       return;
     }
     if (in_step_ && !arena_ && !refused_)
@@ -242,11 +335,17 @@ class PlannedResource final : public MemoryResource {
     try {
       return upstream_.allocate(bytes, stream);
     } catch (const OutOfMemory&) {
-      if (!arena_ || std::find(live_.begin(), live_.end(), true) != live_.end()) throw;
+      if (!arena_ || !live_.empty()) throw;
     }
     upstream_.deallocate(std::exchange(arena_, nullptr), plan_.peak, stream_);
     refused_ = true;
     return upstream_.allocate(bytes, stream);
+  }
+
+  bool nothing_lives_in(std::size_t begin, std::size_t end) const {
+    const auto next = live_.lower_bound(begin);
+    if (next != live_.end() && next->first < end) return false;
+    return next == live_.begin() || std::prev(next)->second <= begin;
   }
 
   static constexpr std::size_t kNotPlanned = SIZE_MAX;
@@ -255,11 +354,11 @@ class PlannedResource final : public MemoryResource {
     cudaStream_t stream;
   };
   MemoryResource& upstream_;
+  Solve solve_;
   std::vector<Request> recorded_;
   std::map<void*, std::size_t> open_;
   Placement plan_;
-  std::vector<bool> live_;
-  std::vector<std::vector<std::size_t>> overlaps_;
+  std::map<std::size_t, std::size_t> live_;  // what is in the arena: begin and end
   std::byte* arena_ = nullptr;
   cudaStream_t stream_ = nullptr;
   std::size_t next_ = 0, events_ = 0, planned_ = 0, deviations_ = 0;

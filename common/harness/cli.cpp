@@ -139,13 +139,14 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   const CLI::Option* devices_option =
       app.add_option("--devices", devices, "Number of devices, for chapters that use several");
   const CLI::Option* model_option =
-      app.add_option("--model", config.model, fmt::format("Model by name, for example {}", full.models));
+      app.add_option("--model", config.model,
+                     fmt::format("Model by name, of up to {} layers, for example {}", kMostLayers, full.models));
   const CLI::Option* batch_option = app.add_option("--batch", batch, "Samples per step");
   const CLI::Option* steps_option = app.add_option("--steps", steps, "Timed steps per variant");
   const CLI::Option* memory_steps_option = app.add_option(
       "--memory-steps", memory_steps,
       fmt::format("Steps whose memory is counted, before any is timed (default {}); with {} or more, what "
-                  "grows from step to step is named. Cheap with --plan",
+                  "grows from step to step is named. With --plan any number: steps that repeat each other are left out",
                   kMemorySteps, kStepsForGrowth));
   std::vector<Own> own;
   own.reserve(full.options.size());  // the parser writes into it

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -252,6 +254,32 @@ TEST_F(Allocators, BestFitNeverJoinsSegments) {
 }
 
 // ------------------------------------------------------------------------------------------------------------- plans
+
+TEST(Plans, TheFirstInRankThatFitsIsFound) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 100; ++round) {
+    const std::size_t n = 1 + random() % 70;
+    std::vector<Lifetime> lifetimes;
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t begin = random() % 30;
+      lifetimes.push_back({begin, begin + 1 + random() % 20, 512});
+    }
+    std::vector<std::size_t> by_rank(n);
+    std::iota(by_rank.begin(), by_rank.end(), std::size_t(0));
+    std::shuffle(by_rank.begin(), by_rank.end(), random);
+    Waiting waiting(lifetimes);
+    waiting.all_wait(by_rank);
+    std::vector<bool> there(n, true);
+    for (int ask = 0; ask < 200; ++ask) {
+      const std::size_t begin = random() % 30, end = begin + random() % 30;
+      std::size_t expected = Waiting::kNobody;
+      for (std::size_t r = 0; r < n && expected == Waiting::kNobody; ++r)
+        if (const Lifetime& l = lifetimes[by_rank[r]]; there[r] && l.begin >= begin && l.end <= end) expected = r;
+      ASSERT_EQ(waiting.first_within(begin, end), expected) << round;
+      if (expected != Waiting::kNobody && random() % 2) waiting.leave(by_rank[expected]), there[expected] = false;
+    }
+  }
+}
 
 TEST(Plans, BuffersThatLiveTogetherDoNotOverlap) {
   std::mt19937_64 random(1);

@@ -114,7 +114,10 @@ TEST(Traces, ComplaintsNameTheLine) {
   EXPECT_EQ(rmm("1,0,allocate,0x10,8,0\n1,0,allocate,0x10,8,0\n"), "t, line 3: 0x10 is allocated already");
   EXPECT_EQ(rmm("1,0,allocate,0x10,-8,0\n"), "t, line 2: '-8' is no size");
   EXPECT_EQ(rmm("1,0,allocate,0x10,9223372036854775808,0\n"),
-            "t, line 2: a size of 9223372036854775808 is more than a petabyte");
+            "t, line 2: a size of 9223372036854775808 is more than a tebibyte");
+  EXPECT_EQ(rmm("1,0,allocate,0x10,700000000000,0\n1,0,allocate,0x20,700000000000,0\n"),
+            "t: more than a tebibyte is live at a time");
+  EXPECT_EQ(rmm("1,0,allocate,0x10,700000000000,0\n1,0,free,0x10,0,0\n1,0,allocate,0x20,700000000000,0\n"), "accepted");
   EXPECT_EQ(rmm("1,0,allocate,0x10,99999999999999999999,0\n"), "t, line 2: '99999999999999999999' is no size");
   EXPECT_EQ(rmm("1,0,allocate,0x10,0,0\n"), "t, line 2: a size of 0");
   EXPECT_EQ(rmm("1,0,allocate,0x10,8"), "t, line 2: has 5 fields, not 6");
@@ -129,10 +132,20 @@ TEST(Traces, ComplaintsNameTheLine) {
   EXPECT_EQ(mini("a,5,5,10\n"), "m, line 2: lives from 5 to 5");
   EXPECT_EQ(mini("a,0,5,-1\n"), "m, line 2: '-1' is no size");
   EXPECT_EQ(mini("a,0,5\n"), "m, line 2: has 3 fields, not 4");
-  EXPECT_EQ(mini("a,0,5,1099511627777\n"), "m, line 2: a size of 1099511627777 is more than a petabyte");
+  EXPECT_EQ(mini("a,0,5,1099511627777\n"), "m, line 2: a size of 1099511627777 is more than a tebibyte");
   EXPECT_EQ(complaint([] { (void)read_trace("/nowhere/at/all"); }),
             "'/nowhere/at/all' cannot be read: No such file or directory");
   EXPECT_EQ(complaint([] { (void)read_trace("/dev/zero"); }), "'/dev/zero' is a device, not a file");
+}
+
+// What was live before recording began is live, too: frees of nearly a tebibyte each were replayed without an end.
+TEST(Traces, FreesOfMoreThanAnyDeviceHasAreRefused) {
+  const std::string bytes = snapshot([](Pickle& p) {
+    p.event("free_completed", 0x1000, std::int64_t(1) << 39);
+    p.event("free_completed", 0x2000, std::int64_t(1) << 39);
+    p.event("free_completed", 0x3000, std::int64_t(1) << 39);
+  });
+  EXPECT_EQ(complaint([&] { (void)parse_snapshot(bytes, "s"); }), "s: more than a tebibyte is live at a time");
 }
 
 TEST(Traces, PicklesThatCallAreRefused) {

@@ -67,22 +67,31 @@ class Inference {
     answer.as_is = row_of(base, base.options);
     answer.as_is.numbers = "as asked for";
     answer.combinations = all_.size();
-    const auto better = [](const Row& a, const Row& b) {
-      return std::tuple(a.seconds.value_or(1e300), a.changes, a.peak.total()) <
-             std::tuple(b.seconds.value_or(1e300), b.changes, b.peak.total());
+    // What a command plans takes a walk through its stream: of those that are shown only.
+    struct Compared {
+      const Candidate* candidate;
+      double seconds;
+      std::size_t changes, bytes;
     };
-    std::optional<Row> fewest;
+    const auto better = [](const Compared& a, const Compared& b) {
+      return std::tuple(a.seconds, a.changes, a.bytes) < std::tuple(b.seconds, b.changes, b.bytes);
+    };
+    std::optional<Compared> fewest, cheapest, closest;
     for (const Candidate& candidate : all_) {
-      if (!candidate.seconds(asked_)) continue;
-      const Row row = row_of(candidate, candidate.options);
-      if (!answer.closest || row.peak.total() < answer.closest->peak.total()) answer.closest = row;
-      if (!row.fits) continue;
-      if (!fewest || row.changes < fewest->changes || (row.changes == fewest->changes && better(row, *fewest)))
-        fewest = row;
-      if (!answer.cheapest || better(row, *answer.cheapest)) answer.cheapest = row, answer.most = most_of(candidate);
+      const auto seconds = candidate.seconds(asked_);
+      if (!seconds) continue;
+      const Compared it{&candidate, *seconds, candidate.changes, bytes_of(candidate)};
+      if (!closest || it.bytes < closest->bytes) closest = it;
+      if (!fits(candidate, asked_)) continue;
+      if (!fewest || it.changes < fewest->changes || (it.changes == fewest->changes && better(it, *fewest)))
+        fewest = it;
+      if (!cheapest || better(it, *cheapest)) cheapest = it;
     }
-    if (answer.cheapest) answer.closest.reset();
-    if (answer.cheapest && !answer.as_is.fits) answer.ladder = {*fewest};
+    const auto row = [&](const Compared& it) { return row_of(*it.candidate, it.candidate->options); };
+    if (cheapest) answer.cheapest = row(*cheapest), answer.most = most_of(*cheapest->candidate);
+    if (cheapest && !answer.as_is.fits) answer.ladder = {row(*fewest)};
+    if (!cheapest && closest) answer.closest = row(*closest);
+    answer.planned = all_.size();
     return answer;
   }
 
@@ -91,6 +100,13 @@ class Inference {
   bool without(const char* lever) const {
     const bool fewer_bits = std::string_view(lever) == "weights" || std::string_view(lever) == "kv-8-bits";
     return question_.without.contains(lever) || (fewer_bits && question_.numbers == Numbers::same);
+  }
+  std::size_t bytes_of(const Candidate& candidate) const {
+    try {
+      return candidate.bytes(asked_).total();
+    } catch (const std::length_error&) {
+      return SIZE_MAX;
+    }
   }
   bool fits(const Candidate& candidate, Asked asked) const {
     try {

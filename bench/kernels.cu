@@ -34,6 +34,7 @@
 #include "kernels_by_hand.h"
 #include "measured.h"
 #include "memory/files.h"
+#include "nn/compact_optimizer.h"
 #include "nn/ops.h"
 #include "nn/optimizer.h"
 
@@ -72,6 +73,8 @@ class Fixture {
     upload(labels_, labels);
     upload(images_, digits_.images);
     upload(image_labels_, digits_.labels);
+    adamw8_.emplace(context_, std::vector<nn::TensorShape>{{"matrix", "layer 1", kRows, kWidth}},
+                    std::vector<float*>{x_.data()}, nn::OptimizerForm{nn::UpdateRule::adamw8});
     make_pairs();
   }
   const std::vector<Pair>& pairs() const { return pairs_; }
@@ -147,6 +150,12 @@ class Fixture {
     add("sgd", 12, 2, [=, this] { nn::sgd_update(context_, x, m, nullptr, kCount, {1e-3f, 0.0f}); });
     add("momentum", 20, 4, [=, this] { nn::sgd_update(context_, x, m, y, kCount, {1e-3f, 0.5f}); });
     add("adamw", 28, 14, [=, this] { nn::adamw_update(context_, x, y, m, v, kCount, {}, 10); });
+    // Of each moment's code: 14 lines and the lowest of them, and whether that is a whole number.
+    add("adamw8", 16 + 16.0 / 256, 14 + 2 * 50, [=, this] {
+      const nn::CompactOptimizer<float>::Update update{0, y};
+      adamw8_->update(context_, {&update, 1});
+      adamw8_->end_step();
+    });
     // batches that fill the buffer: 8×8 as they are, and 8×8 drawn as 16×32
     add("batch_gather", 5, 1, [=, this] { dataset_.batch(context_, 0, kCount / 64, 64, x, labels); });
     add("batch_resize", 4.125, 16, [=, this] { dataset_.batch(context_, 0, kCount / 512, 512, x, labels); });
@@ -175,6 +184,7 @@ class Fixture {
   DeviceBuffer<unsigned char> images_ = context_.buffer<unsigned char>(digits_.images.size(), Category::data, "images"),
                               image_labels_ =
                                   context_.buffer<unsigned char>(digits_.labels.size(), Category::data, "image labels");
+  std::optional<nn::CompactOptimizer<float>> adamw8_;  // of x
   Event start_, stop_;
   std::vector<Pair> pairs_;
 };

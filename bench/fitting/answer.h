@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "other_words.h"
+#include "progress.h"
 #include "pytorch_peak.h"
 #include "question.h"
 
@@ -18,8 +19,10 @@ inline constexpr const char* kRun = "bench/run ";
 struct Row {
   std::string what;               ///< what has changed since the row before; "" for the step as it is
   std::string options;            ///< of the program
-  std::string command;            ///< the whole line that plans it, from the root of the repository
+  std::string command;            ///< the whole line that plans it, from the root of the repository; "": there is none
   std::size_t changes = 0;        ///< levers that are not as they are in the first row
+  std::size_t cards = 1;          ///< that it uses
+  std::size_t left = 0;           ///< bytes that it may take of each of them
   ByCategory peak;                ///< of the rank that needs most, without cuBLAS's workspace
   std::optional<double> seconds;  ///< no step takes less; of inference, no token. Nothing: the card does not compute so
   std::size_t host_bytes = 0;     ///< of host memory
@@ -40,14 +43,15 @@ struct Answer {
   /// From the step as it is to what fits with the fewest changes, one after the other. Empty when it fits as it is, or
   /// nothing does.
   std::vector<Row> ladder;
-  std::optional<Row> cheapest;   ///< of all that fit, by the bound
-  std::optional<Row> closest;    ///< where nothing fits, what needs least
-  std::optional<Most> most;      ///< of the cheapest
-  OtherWords elsewhere;          ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
-  /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers it.
+  std::optional<Row> cheapest;  ///< of all that fit, by the bound
+  std::optional<Row> closest;   ///< where nothing fits, what needs least
+  std::optional<Most> most;     ///< of the cheapest
+  OtherWords elsewhere;         ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
+  /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers
+  /// it.
   std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
   std::size_t combinations = 0;  ///< that were compared: those that make sense and are allowed
-  std::size_t plans = 0;         ///< that this took; of training
+  std::size_t planned = 0;       ///< of these: the others cannot be better, by bounds
   bool fits() const { return cheapest.has_value(); }
 };
 
@@ -55,11 +59,11 @@ struct Answer {
 /// bitsandbytes' 8-bit one, 16 bits by autocast, every layer checkpointed or none. Nothing for other steps.
 std::optional<PyTorchPeak> torch_peak(const capstone::Work& work, const capstone::Levers& levers);
 /// All combinations that chapter 16 runs. Throws UsageError where the step as it is makes no sense.
-Answer answer_training(const Question& question);
+Answer answer_training(const Question& question, SearchProgress* progress = nullptr);
 /// All ways of chapters 11 and 12. Throws UsageError for a model that is no decoder of theirs.
 Answer answer_inference(const Question& question);
-inline Answer answer(const Question& question) {
-  return question.training ? answer_training(question) : answer_inference(question);
+inline Answer answer(const Question& question, SearchProgress* progress = nullptr) {
+  return question.training ? answer_training(question, progress) : answer_inference(question);
 }
 
 /// For people, and for programs.

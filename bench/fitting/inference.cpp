@@ -19,8 +19,6 @@ namespace {
 using inference::CacheShape, inference::Way;
 using quantisation::Kind;
 
-/// GB/s of host memory, at most: 12 channels of DDR5-6400, one socket. With less, layers on the processor take longer.
-constexpr double kHostGbPerS = 614.4;
 /// INT8 products are at most so much faster than FP16's with sums in FP32 (GeForce: 4 times; others: 2).
 constexpr double kInt8PerFp16 = 4;
 constexpr std::size_t kShortest = 30;  // of chapter 11's longest requests
@@ -37,7 +35,8 @@ struct Candidate {
   std::function<ByCategory(Asked)> peak;   ///< of the command: what it plans
   std::function<std::string(Asked)> command;
   std::function<std::optional<double>(Asked)> seconds;
-  std::size_t on_host = 0;
+  std::function<std::size_t(Asked)> on_host = [](Asked) { return 0; };  ///< bytes of host memory, at full length
+  bool serves = false;  ///< its command serves fewer at a time where not all fit, and never fails for it
 };
 
 class Inference {
@@ -51,6 +50,9 @@ class Inference {
     if (spec_.vocabulary < 256)
       throw UsageError(fmt::format("--task infer: model '{}' has a vocabulary of {}; text here is bytes, 256 of them",
                                    spec_.name, spec_.vocabulary));
+    if (question.precision == Arithmetic::bf16 && !card_.has_bf16)
+      throw UsageError(
+          fmt::format("--precision bf16: a {} does not compute with BF16; take fp16 or fp32", card_.title));
     const bool bf16 =
         card_.has_bf16 && question.precision != Arithmetic::fp32 && question.precision != Arithmetic::fp16;
     if (question.precision != Arithmetic::fp16) add_quantised(bf16);
@@ -92,7 +94,7 @@ class Inference {
   }
   bool fits(const Candidate& candidate, Asked asked) const {
     try {
-      return candidate.bytes(asked).total() <= question_.room.left();
+      return candidate.bytes(asked).total() <= question_.room.left() && candidate.on_host(asked) <= question_.room.host;
     } catch (const std::length_error&) {
       return false;
     }
@@ -100,13 +102,14 @@ class Inference {
   Row row_of(const Candidate& candidate, std::string what) const {
     Row row{.what = std::move(what),
             .options = candidate.options,
-            .command = candidate.command(asked_),
             .changes = candidate.changes,
+            .left = question_.room.left(),
             .peak = candidate.peak(asked_),
             .seconds = candidate.seconds(asked_),
-            .host_bytes = candidate.on_host,
+            .host_bytes = candidate.on_host(asked_),
             .numbers = candidate.numbers};
     row.fits = fits(candidate, asked_) && row.seconds;
+    if (row.fits || !candidate.serves) row.command = candidate.command(asked_);
     return row;
   }
   template <class Fits>
@@ -129,7 +132,7 @@ class Inference {
   }
 
   // No token takes less: weights and cache are read, every weight is multiplied with every sequence's row.
-  // `weights`: bytes that a token reads of them; `on_processor`: of the host's memory.
+  // `weights`: bytes that a token reads of them; `on_processor`: of the host's memory, weights and cache.
   std::optional<double> seconds(Arithmetic arithmetic, double faster, double weights, double cache, double on_processor,
                                 Asked asked) const {
     if (arithmetic == Arithmetic::bf16 && !card_.has_bf16) return std::nullopt;
@@ -139,7 +142,7 @@ class Inference {
     const double read = std::max(0.0, weights + cache - 2 * card_.l2_mib * (1 << 20));
     return std::max(2 * products * double(asked.batch) * (on_processor > 0 ? 0 : 1) / (tflops * 1e12),
                     read / (card_.gb_per_s * 1e9)) +
-           on_processor / (kHostGbPerS * 1e9);
+           on_processor / (question_.host_gb_per_s * 1e9);
   }
   double table_bytes(std::size_t element) const {
     return spec_.tied ? 0 : double(spec_.vocabulary) * double(spec_.width) * double(element);
@@ -231,6 +234,14 @@ class Inference {
                                          checked_product(asked.batch, shape.blocks_for(asked.seq)));
     });
   }
+  // With all sequences at full length.
+  inference::HostBytes host(train::Precision precision, const Way& of, Asked asked) const {
+    const Way way = for_length(of, asked);
+    return train::with_element_of(precision, [&]<class T>(T) {
+      const CacheShape shape = inference::shape_of<T>(spec_, way);
+      return inference::host_bytes<T>(spec_, shape, checked_product(asked.batch, shape.blocks_for(asked.seq)));
+    });
+  }
   static std::size_t requests(Asked asked) { return std::clamp<std::size_t>(16 * asked.batch, 32, 1024); }
   // Room for all sequences at full length, and the workspace that such a budget has.
   std::size_t budget_of(train::Precision precision, const Way& way, Asked asked) const {
@@ -263,10 +274,9 @@ class Inference {
     const std::string name = train::name_of(precision);
     const std::string processor =
         way.processor_layers ? fmt::format(" --processor-layers {}", way.processor_layers) : std::string();
-    // Of a layer: what its matrices and norms have.
-    const double layer_elements =
-        double(spec_.width) * double(spec_.qkv_width() + spec_.width + spec_.before_activation() + spec_.hidden() + 2);
-    const double there = double(way.processor_layers) * layer_elements;
+    const double there = double(host(precision, way, {0, asked_.seq}).weights);
+    // Of a token in the cache of those layers, always in FP32.
+    const double token_there = double(2 * way.processor_layers * spec_.keys() * spec_.depth() * sizeof(float));
     all_.push_back(
         {.options = fmt::format("{}: {}{}", name, way.name, processor),
          .numbers = way.form == inference::CacheForm::eight_bits ? "keys and values of 8 bits"
@@ -283,17 +293,19 @@ class Inference {
                    way.name);
              },
          .seconds =
-             [this, precision, way, there, element](Asked asked) {
+             [this, precision, way, there, token_there, element](Asked asked) {
                const double kept =
                    double(spec_.layers - way.processor_layers) * double(asked.seq) * double(spec_.keys()) * 2;
                const double of_value = way.form == inference::CacheForm::eight_bits
                                            ? double(spec_.depth()) + sizeof(float)
                                            : double(spec_.depth() * element);
                return seconds(train::arithmetic_of(precision), 1,
-                              (double(spec_.parameters()) - there) * double(element) - table_bytes(element),
-                              double(asked.batch) * kept * of_value, there * double(element), asked);
+                              double(spec_.parameters()) * double(element) - there - table_bytes(element),
+                              double(asked.batch) * kept * of_value,
+                              there + double(asked.batch) * double(asked.seq) * token_there, asked);
              },
-         .on_host = static_cast<std::size_t>(there) * element});
+         .on_host = [this, precision, way](Asked asked) { return host(precision, way, asked).total(); },
+         .serves = true});
   }
 
   const Question& question_;

@@ -1,7 +1,9 @@
 #include "levers_search.h"
 
 #include <algorithm>
-#include <tuple>
+#include <stdexcept>
+
+#include "harness/chapter.h"
 
 namespace oomlab::fit {
 namespace {
@@ -24,6 +26,11 @@ bool splits(const nn::TransformerSpec& spec, std::size_t tp) {
 }
 
 }  // namespace
+
+Work work_for(const Question& question, std::size_t ranks) {
+  const std::size_t budget = question.room.budget(ranks);
+  return {question.spec, question.batch, question.seq, budget, round_to_granule(default_workspace(budget))};
+}
 
 Levers step_as_it_is(const Question& question) {
   Levers levers;
@@ -68,8 +75,18 @@ std::size_t changes_between(const Levers& a, const Levers& b) {
          std::size_t(a.ranks.zero != b.ranks.zero);
 }
 
-LeversSearch::LeversSearch(const Question& question, const Work& work)
-    : question_(question), work_(work), base_(step_as_it_is(question)) {
+LeversSearch::LeversSearch(const Question& question, SearchProgress* progress)
+    : question_(question),
+      one_(work_for(question, 1)),
+      several_(work_for(question, 2)),
+      progress_(progress),
+      base_(step_as_it_is(question)),
+      bounds_(question) {
+  for (const AttentionForm attention : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
+    for (const LossForm loss : {LossForm::full, LossForm::chunked})
+      for (const bool lean : {false, true})
+        for (const Checkpoints checkpoints : {Checkpoints::none, Checkpoints::segments, Checkpoints::solved})
+          forms_.push_back({attention, loss, lean, checkpoints});
   const std::vector<capstone::Layout> grids = layouts();
   for (const Arithmetic precision : {Arithmetic::fp32, Arithmetic::fp16, Arithmetic::bf16})
     for (const UpdateRule rule : {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd})
@@ -80,13 +97,8 @@ LeversSearch::LeversSearch(const Question& question, const Work& work)
             Levers head{.precision = precision, .optimizer = {rule, weights, wide}, .gradients = gradients};
             if (!allowed(question, head)) continue;
             for (const capstone::Layout& ranks : grids) {
-              head.ranks = ranks, head.micro_batch = 0;
-              if (!allowed(question, head) || !refused(work, head).empty()) continue;
-              const std::size_t share = work.batch / ranks.dp;
-              for (const std::size_t micro : divisors(share)) {
-                head.micro_batch = micro == share ? 0 : micro;
-                if (allowed(question, head) && refused(work, head).empty()) add_nodes(head);
-              }
+              head.ranks = ranks;
+              if (allowed(question, head) && refused(work_of(head), head).empty()) add(head);
             }
           }
 }
@@ -94,162 +106,152 @@ LeversSearch::LeversSearch(const Question& question, const Work& work)
 std::vector<capstone::Layout> LeversSearch::layouts() const {
   std::vector<capstone::Layout> all;
   for (std::size_t tp = 1; tp <= question_.gpus; ++tp) {
-    if (!splits(work_.spec, tp)) continue;
-    for (const std::size_t dp : divisors(work_.batch))
-      for (std::size_t pp = 1; pp <= work_.spec.layers && tp * dp * pp <= question_.gpus; ++pp)
+    if (!splits(one_.spec, tp)) continue;
+    for (const std::size_t dp : divisors(one_.batch))
+      for (std::size_t pp = 1; pp <= one_.spec.layers && tp * dp * pp <= question_.gpus; ++pp)
         for (int zero = 0; zero <= (dp == 1 ? 0 : pp > 1 ? 1 : 3); ++zero)
           all.push_back({.tp = tp, .dp = dp, .pp = pp, .zero = zero});
   }
   return all;
 }
 
-std::optional<double> LeversSearch::seconds_of(const Levers& levers, const ByCategory& bytes, double flops) const {
-  Plan plan{.schedule = {}, .peak = bytes, .price = {.flops = flops}};
-  if (levers.gradients == GradientLife::sent_to_host) capstone::add_offload(work_, levers, plan.price);
-  return capstone::least_seconds(*question_.card, levers, plan);
-}
-
-LeversSearch::Least LeversSearch::least_of(const Levers& levers) const {
-  const std::size_t micro = micro_batch_of(work_, levers), micros = micro_batches_of(work_, levers);
-  const nn::StepForm form = form_of(levers);
-  Least least;
-  if (levers.ranks.ranks() == 1) {
-    nn::Schedule schedule{{work_.spec.layers, false, form.keep}};
-    if (levers.recompute) schedule = checkpointing::recompute_segments(work_.spec.layers, levers.recompute);
-    least.flops = double(micros) * double(nn::step_flops(work_.spec, micro, work_.seq, schedule, form));
-    least.state = resident_bytes(work_, levers);
-    least.bytes = least.state.total();
-    return least;
+// What makes sense of a form depends on nothing else of the head but whether there are several ranks.
+const std::vector<std::uint8_t>& LeversSearch::forms_of(const Levers& head) {
+  auto& forms = head.ranks.ranks() > 1 ? forms_of_several_ : forms_of_one_;
+  if (forms) return *forms;
+  forms.emplace();
+  for (std::size_t f = 0; f < forms_.size(); ++f) {
+    const Levers levers = levers_of({head, 0}, forms_[f]);
+    if (allowed(question_, levers) && refused(work_of(levers), levers).empty()) forms->push_back(std::uint8_t(f));
   }
-  // The first stage has the embeddings, the last one the head; of those between, the last one has the fewest layers.
-  const std::size_t pp = levers.ranks.pp;
-  std::optional<ByCategory> state;
-  for (const std::size_t stage : {std::size_t(0), pp - 1, pp > 2 ? pp - 2 : 0}) {
-    const nn::StepLevers step = multi_gpu::rank_levers(work_.spec, levers.ranks, {0, 0, stage}, element_bytes(levers),
-                                                       micro, micros, work_.seq, form);
-    const ByCategory here = nn::unit_state_bytes(work_.spec, step);
-    least.bytes = std::max(least.bytes, here.total());
-    least.flops = std::max(least.flops, rank_flops(work_, levers, step.slice));
-    if (!state) state = here;
-    for (std::size_t c = 0; c < kCategoryCount; ++c) state->bytes[c] = std::min(state->bytes[c], here.bytes[c]);
+  return *forms;
+}
+
+Levers LeversSearch::levers_of(const Head& head, const Form& form) const {
+  Levers levers = head.levers;
+  levers.attention = form.attention, levers.loss = form.loss, levers.lean = form.lean;
+  levers.recompute = form.checkpoints == Checkpoints::segments, levers.solved = form.checkpoints == Checkpoints::solved;
+  return levers;
+}
+
+// Ascending: the whole share alone, or all that are smaller.
+std::span<const std::size_t> LeversSearch::micros_of(std::size_t share, bool parts) {
+  const auto [at, fresh] = divisors_.try_emplace(share);
+  if (fresh) at->second = divisors(share);
+  const std::span<const std::size_t> all = at->second;
+  return parts ? all.first(all.size() - 1) : all.last(1);
+}
+
+Bound LeversSearch::bound_of(const Levers& levers, Checkpoints checkpoints, std::span<const std::size_t> micros) {
+  try {
+    return bounds_.of(work_of(levers), levers, checkpoints, micros);
+  } catch (const std::length_error&) {
+    return {kNever, SIZE_MAX};  // beyond 64 bits: nothing has room for it
   }
-  least.state = *state;
-  return least;
 }
 
-// Every layer has a few choices, each with bytes that it holds until its backward pass and operations that it computes
-// again; all layers hold at most what is left beside the state and the head. Infinite where nothing can be held.
-double LeversSearch::solved_flops(const Levers& levers, const ByCategory& state) const {
-  const std::size_t micro = micro_batch_of(work_, levers), e = element_bytes(levers), layers = work_.spec.layers;
-  const nn::StepForm form = form_of(levers);
-  const nn::StepLevers step{.element_bytes = e, .sequences = micro, .seq = work_.seq, .form = form};
-  const std::size_t fixed = state.total() + nn::token_batch_bytes(micro, work_.seq) +
-                            nn::embedding_bytes(work_.spec, e, micro, work_.seq) +
-                            nn::head_peak_bytes(work_.spec, step);
-  if (fixed >= work_.room()) return kNever;
-  const double room = double(work_.room() - fixed) / double(layers);
-  const nn::LayerFlops layer = nn::layer_flops(work_.spec, micro, work_.seq, form);
-  std::vector<nn::Segment> choices =
-      checkpointing::segment_choices(std::min(layers, 2 * checkpointing::root_of(layers) + 2), form);
-  choices.push_back({1, false, form.keep});
-  std::vector<std::pair<double, double>> each;  // bytes and operations, of a layer
-  for (const nn::Segment& s : choices)
-    each.emplace_back(double(nn::segment_bytes(work_.spec, step, s).held) / double(s.layers),
-                      double(nn::recompute_flops(layer, s)) / double(s.layers));
-  double least = kNever;
-  for (const auto& [held, cost] : each) {
-    if (held > room) continue;
-    least = std::min(least, cost);
-    for (const auto& [more, less] : each)
-      if (more > room && less < cost) least = std::min(least, cost + (less - cost) * (room - held) / (more - held));
-  }
-  const double nothing_again = double(nn::step_flops(work_.spec, micro, work_.seq, {{layers, false, {}}}, form));
-  return double(micro_batches_of(work_, levers)) * (nothing_again + double(layers) * least);
-}
-
-void LeversSearch::add_nodes(const Levers& head) {
-  const bool several = head.ranks.ranks() > 1;
-  for (const AttentionForm attention : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
-    for (const LossForm loss : {LossForm::full, LossForm::chunked})
-      for (const bool lean : {false, true})
-        for (const Kind kind : {Kind::none, Kind::segments, Kind::solved}) {
-          Levers levers = head;
-          levers.attention = attention, levers.loss = loss, levers.lean = lean;
-          levers.recompute = kind == Kind::segments, levers.solved = kind == Kind::solved;
-          if (!allowed(question_, levers) || !refused(work_, levers).empty()) continue;
-          count_ += kind == Kind::segments && !several ? work_.spec.layers : 1;
-          Least least = least_of(levers);
-          if (kind == Kind::solved) least.flops = solved_flops(levers, least.state);
-          const auto seconds = seconds_of(levers, least.state, least.flops);
-          if (!seconds) continue;
-          nodes_.push_back({levers, kind, *seconds, least.bytes, changes_between(base_, levers)});
-        }
-}
-
-std::optional<Candidate> LeversSearch::tried(const Levers& levers) const {
-  ++plans_;
-  Plan plan = plan_of(work_, levers);
-  const auto seconds = capstone::least_seconds(*question_.card, levers, plan);
-  if (!seconds) return std::nullopt;
-  return Candidate{levers, std::move(plan), *seconds, changes_between(base_, levers)};
-}
-
-// All that the node stands for, but what `hopeless` says of a bound.
-void LeversSearch::try_node(const Node& node, const std::function<bool(double seconds)>& hopeless,
-                            const std::function<void(Candidate)>& found) const {
-  const std::size_t longest = node.kind == Kind::segments && node.levers.ranks.ranks() == 1 ? work_.spec.layers : 1;
-  for (std::size_t n = 1; n <= longest; ++n) {
-    Levers levers = node.levers;
-    if (node.kind == Kind::segments) levers.recompute = n;
-    if (n > 1) {  // longer segments compute no less again
-      const Least least = least_of(levers);
-      if (hopeless(seconds_of(levers, least.state, least.flops).value_or(kNever))) return;
+void LeversSearch::add(const Levers& head) {
+  const std::size_t share = one_.batch / head.ranks.dp;
+  heads_.push_back({head, share});
+  for (const bool parts : {true, false}) {
+    const std::span<const std::size_t> micros = micros_of(share, parts);
+    if (micros.empty()) continue;
+    Levers smallest = head;
+    smallest.micro_batch = parts ? micros.front() : 0;
+    // One that divides the share is like any other.
+    if (!allowed(question_, smallest) || !refused(work_of(smallest), smallest).empty()) continue;
+    for (const std::uint8_t f : forms_of(head)) {
+      const Checkpoints checkpoints = forms_[f].checkpoints;
+      const bool each_length = checkpoints == Checkpoints::segments && head.ranks.ranks() == 1;
+      count_ += micros.size() * (each_length ? one_.spec.layers : 1);
+      const Levers levers = levers_of({smallest, share}, forms_[f]);
+      const Bound bound = bound_of(levers, checkpoints, micros);
+      if (progress_) progress_->at(count_, planned_);
+      families_.push_back({.seconds = bound.seconds,
+                           .bytes = bound.bytes,
+                           .head = std::uint32_t(heads_.size() - 1),
+                           .form = f,
+                           .changes = std::uint8_t(changes_between(base_, levers)),
+                           .parts = parts});
     }
-    if (auto candidate = tried(levers)) found(std::move(*candidate));
   }
 }
 
-std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) const {
+std::optional<Candidate> LeversSearch::plan(const Levers& levers) {
+  ++planned_;
+  if (progress_) progress_->at(count_, planned_);
+  try {
+    Plan plan = plan_of(work_of(levers), levers);
+    const auto seconds = capstone::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s);
+    if (!seconds || plan.price.pinned_bytes > question_.room.host) return std::nullopt;
+    return Candidate{levers, std::move(plan), *seconds, changes_between(base_, levers), {}};
+  } catch (const std::length_error&) {
+    return std::nullopt;
+  }
+}
+
+void LeversSearch::open(const Family& family, const Hopeless& hopeless, const Found& found) {
+  const Head& head = heads_[family.head];
+  const Form& form = forms_[family.form];
+  Levers levers = levers_of(head, form);
+  const bool each_length = form.checkpoints == Checkpoints::segments && levers.ranks.ranks() == 1;
+  for (const std::size_t micro : micros_of(head.share, family.parts)) {
+    levers.micro_batch = family.parts ? micro : 0;
+    const Bound bound = bound_of(levers, form.checkpoints, {&micro, 1});
+    if (hopeless(bound.seconds, bound.bytes)) continue;
+    for (std::size_t n = 1; n <= (each_length ? one_.spec.layers : 1); ++n) {
+      if (each_length) levers.recompute = n;
+      // Longer segments compute no less again.
+      if (n > 1 && hopeless(bounds_.seconds_of_segments(work_of(levers), levers), bound.bytes)) break;
+      auto candidate = plan(levers);
+      if (!candidate) continue;
+      candidate->place = {family.head, micro, family.form, n};
+      found(*candidate);
+    }
+  }
+}
+
+std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
   const auto key = [=](double seconds, std::size_t changes) {
     return changes_first ? std::pair(double(changes), seconds) : std::pair(seconds, double(changes));
   };
   const auto key_of = [=](const auto& x) { return key(x.seconds, x.changes); };
-  std::vector<const Node*> order;
-  for (const Node& node : nodes_)
-    if (node.bytes <= work_.room() && node.seconds < kNever) order.push_back(&node);
-  std::ranges::stable_sort(order, {}, [=](const Node* n) { return key_of(*n); });
+  std::vector<const Family*> order;
+  for (const Family& family : families_)
+    if (family.bytes <= work_of(heads_[family.head].levers).room() && family.seconds < kNever) order.push_back(&family);
+  std::ranges::stable_sort(order, {}, [=](const Family* f) { return key_of(*f); });
   std::optional<Candidate> best;
-  for (const Node* node : order) {
-    const auto hopeless = [&](double seconds) { return best && key(seconds, node->changes) > key_of(*best); };
-    if (hopeless(node->seconds)) break;  // and so are all after it
-    try_node(*node, hopeless, [&](Candidate c) {
-      if (fits(c) && (!best || std::pair(key_of(c), c.peak()) < std::pair(key_of(*best), best->peak())))
-        best = std::move(c);
-    });
+  const auto worse = [&](double seconds, std::size_t changes) { return best && key(seconds, changes) > key_of(*best); };
+  for (const Family* family : order) {
+    if (worse(family->seconds, family->changes)) break;  // and so are all after it
+    const std::size_t room = work_of(heads_[family->head].levers).room();
+    open(
+        *family,
+        [&](double seconds, std::size_t bytes) {
+          return bytes > room || seconds == kNever || worse(seconds, family->changes);
+        },
+        [&](Candidate& c) {
+          const auto rank_of = [&](const Candidate& x) { return std::tuple(key_of(x), x.peak(), x.place); };
+          if (fits(c) && (!best || rank_of(c) < rank_of(*best))) best = std::move(c);
+        });
   }
   return best;
 }
 
-std::optional<Candidate> LeversSearch::least() const {
-  std::vector<const Node*> order;
-  for (const Node& node : nodes_)
-    if (node.kind != Kind::solved) order.push_back(&node);
-  std::ranges::stable_sort(order, {}, [](const Node* n) { return n->bytes; });
+// Where nothing fits a solved schedule is that of every layer, which is among the others.
+std::optional<Candidate> LeversSearch::closest() {
+  std::vector<const Family*> order;
+  for (const Family& family : families_)
+    if (forms_[family.form].checkpoints != Checkpoints::solved && family.bytes != SIZE_MAX) order.push_back(&family);
+  std::ranges::stable_sort(order, {}, [](const Family* f) { return f->bytes; });
   std::optional<Candidate> best;
-  for (const Node* node : order) {
-    if (best && (node->bytes >= best->peak() || fits(*best))) break;
-    try_node(
-        *node, [&](double) { return best && fits(*best); },
-        [&](Candidate c) {
-          if (!best || c.peak() < best->peak()) best = std::move(c);
+  for (const Family* family : order) {
+    if (best && family->bytes > best->peak()) break;
+    open(
+        *family, [&](double seconds, std::size_t bytes) { return seconds == kNever || (best && bytes > best->peak()); },
+        [&](Candidate& c) {
+          if (!best || std::pair(c.peak(), c.place) < std::pair(best->peak(), best->place)) best = std::move(c);
         });
-  }
-  if (best && fits(*best)) return best;
-  for (const Node& node : nodes_) {  // segments of unequal lengths may hold a little less than those of equal ones
-    if (node.kind != Kind::solved || node.seconds == kNever || node.bytes > work_.room()) continue;
-    auto solved = tried(node.levers);
-    if (solved && (!best || solved->peak() < best->peak())) best = std::move(solved);
-    if (best && fits(*best)) break;
   }
   return best;
 }

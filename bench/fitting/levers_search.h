@@ -1,24 +1,24 @@
 #pragma once
 // All combinations of levers that make sense, and the best of them, without planning them all: whoever cannot be better
-// than the best so far is not planned (branch and bound; Land and Doig, 1960). Bounds are from below:
-//
-//   seconds   the operations, which no schedule avoids, over the card's peak; the state that is there from step to
-//             step, over its bandwidth; the bus. Of a solved schedule: as if every layer could be treated in parts, and all
-//             room were its (a linear program with two choices, as a lower envelope)
-//   bytes     the state
+// than the best so far is not planned (branch and bound; Land and Doig, 1960). With a thousand cards there are a
+// hundred million. So bounds (bounds.h) are of families, which are opened only where a member may be better.
 
-#include <cmath>
+#include <array>
 #include <functional>
-#include <limits>
+#include <map>
+#include <optional>
+#include <span>
 
-#include "../../chapters/16_capstone/levers.h"
+#include "bounds.h"
+#include "progress.h"
 #include "question.h"
 
 namespace oomlab::fit {
 
-using capstone::Levers, capstone::Plan, capstone::Work;
 using nn::AttentionForm, nn::GradientLife, nn::LossForm, nn::UpdateRule, nn::WeightForm;
 
+/// What is trained, on so many of the cards that there are: one alone has no buffers between ranks.
+Work work_for(const Question& question, std::size_t ranks);
 /// The textbook's step, on all cards that the batch can be shared among; in the precision that is asked for.
 Levers step_as_it_is(const Question& question);
 /// Whether `question` allows a combination: its precision, numbers, and levers.
@@ -31,61 +31,73 @@ struct Candidate {
   Plan plan;
   double seconds = 0;
   std::size_t changes = 0;
+  std::array<std::size_t, 4> place{};  ///< among all, so that of equals the choice is always the same
   std::size_t peak() const { return plan.peak.total(); }
 };
 
 class LeversSearch {
  public:
-  LeversSearch(const Question& question, const Work& work);
+  explicit LeversSearch(const Question& question, SearchProgress* progress = nullptr);
 
-  /// Nothing when the card does not compute so. Throws as plan_of().
-  std::optional<Candidate> tried(const Levers& levers) const;
-  bool fits(const Candidate& candidate) const { return candidate.peak() <= work_.room(); }
-
-  /// The least bound on time of all that fit; of equals the fewest changes, then the least peak.
-  std::optional<Candidate> cheapest() const { return first_that_fits(false); }
+  /// The least bound on time of all that fit; of equals the fewest changes, then the least peak, then the first.
+  std::optional<Candidate> cheapest() { return first_that_fits(false); }
   /// The cheapest of those that fit with the fewest changes.
-  std::optional<Candidate> fewest() const { return first_that_fits(true); }
-  /// One that fits, if any does; else the least peak of all.
-  std::optional<Candidate> least() const;
+  std::optional<Candidate> fewest() { return first_that_fits(true); }
+  /// The least peak of all, where nothing fits.
+  std::optional<Candidate> closest();
   /// Combinations that make sense and are allowed.
   std::size_t count() const { return count_; }
-  /// Of these, how often one was planned: the work of the search.
-  std::size_t plans() const { return plans_; }
+  /// Those that were planned so far.
+  std::size_t planned() const { return planned_; }
 
  private:
-  // Combinations that differ in their checkpoints alone: none, segments of 1, 2, … layers, or a solved schedule.
-  enum class Kind { none, segments, solved };
-  struct Node {
+  // All but the micro-batch and the form of a step.
+  struct Head {
     Levers levers;
-    Kind kind;
+    std::size_t share;  // of a rank, samples
+  };
+  // The rest, but for the length of segments.
+  struct Form {
+    AttentionForm attention;
+    LossForm loss;
+    bool lean;
+    Checkpoints checkpoints;
+  };
+  // A head and a form, with a micro-batch that is the whole share, or (`parts`) any smaller one that divides it.
+  struct Family {
     double seconds;     // a bound
     std::size_t bytes;  // a bound
-    std::size_t changes;
+    std::uint32_t head;
+    std::uint8_t form, changes;
+    bool parts;
   };
+  using Hopeless = std::function<bool(double seconds, std::size_t bytes)>;
+  using Found = std::function<void(Candidate&)>;
 
-  // Ordered by changes and then the bound on time, or the other way round; of equals the one with the least peak.
-  std::optional<Candidate> first_that_fits(bool changes_first) const;
   std::vector<capstone::Layout> layouts() const;
-  void add_nodes(const Levers& head);
-  // What no schedule avoids, on one rank.
-  struct Least {
-    ByCategory state;       // from step to step, on whichever rank has least of it
-    std::size_t bytes = 0;  // of it, on the rank that has most
-    double flops = 0;       // on the rank that has most to do
-  };
-  Least least_of(const Levers& levers) const;
-  double solved_flops(const Levers& levers, const ByCategory& state) const;
-  std::optional<double> seconds_of(const Levers& levers, const ByCategory& bytes, double flops) const;
-  void try_node(const Node& node, const std::function<bool(double seconds)>& hopeless,
-                const std::function<void(Candidate)>& found) const;
+  void add(const Levers& head);
+  const std::vector<std::uint8_t>& forms_of(const Levers& head);
+  std::span<const std::size_t> micros_of(std::size_t share, bool parts);
+  Levers levers_of(const Head& head, const Form& form) const;
+  Bound bound_of(const Levers& levers, Checkpoints checkpoints, std::span<const std::size_t> micros);
+  const Work& work_of(const Levers& levers) const { return levers.ranks.ranks() > 1 ? several_ : one_; }
+  bool fits(const Candidate& candidate) const { return candidate.peak() <= work_of(candidate.levers).room(); }
+  std::optional<Candidate> first_that_fits(bool changes_first);
+  // All of a family, but what `hopeless` says of bounds.
+  void open(const Family& family, const Hopeless& hopeless, const Found& found);
+  std::optional<Candidate> plan(const Levers& levers);
 
   const Question& question_;
-  Work work_;
+  Work one_, several_;  // on one card, on several
+  SearchProgress* progress_;
   Levers base_;
-  std::vector<Node> nodes_;
-  std::size_t count_ = 0;
-  mutable std::size_t plans_ = 0;
+  Bounds bounds_;
+  std::vector<Head> heads_;
+  std::vector<Form> forms_;
+  std::vector<Family> families_;
+  std::map<std::size_t, std::vector<std::size_t>> divisors_;
+  std::optional<std::vector<std::uint8_t>> forms_of_one_, forms_of_several_;
+  std::size_t count_ = 0, planned_ = 0;
 };
 
 }  // namespace oomlab::fit

@@ -26,7 +26,8 @@ int main(int argc, char** argv) {
     }
     std::vector<Answer> answers;
     bool any = false;
-    for (const Question& question : *questions) any |= answers.emplace_back(answer(question)).fits();
+    SearchProgress progress([](const std::string& line) { std::fprintf(stderr, "fit: %s\n", line.c_str()); });
+    for (const Question& question : *questions) any |= answers.emplace_back(answer(question, &progress)).fits();
     const bool json = questions->front().json, one = questions->size() == 1;
     const std::string text = json  ? json_of(*questions, answers)
                              : one ? words_of(questions->front(), answers.front())

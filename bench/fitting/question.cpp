@@ -8,15 +8,18 @@
 #include <functional>
 #include <map>
 
+#include "../../chapters/16_capstone/levers.h"
+#include "data/text.h"
 #include "harness/chapter.h"
 #include "memory/bytes.h"
+#include "memory/limits.h"
 #include "memory/text.h"
 #include "nn/model_config.h"
 
 namespace oomlab::fit {
 namespace {
 
-constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kMostLayers = 256, kUsualSeq = 2048;
+constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
 
 std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
   std::size_t value = 0;
@@ -41,6 +44,14 @@ double percent(const std::string& option, std::string text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 90))
     throw UsageError(fmt::format("{} '{}' is not allowed; write percent of the memory, 0 to 90", option, text));
+  return value;
+}
+
+double gb_per_s(const std::string& option, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 1 && value <= 10'000))
+    throw UsageError(fmt::format("{} '{}' is not allowed; write GB/s of host memory, 1 to 10000", option, text));
   return value;
 }
 
@@ -81,6 +92,32 @@ std::string word_of(const std::string& file) {
   return plain ? "'" + escaped + "'" : "$'" + one_line(escaped) + "'";
 }
 
+// What of the question is not as somebody may think.
+std::vector<std::string> notes_on(const Question& question) {
+  const nn::TransformerSpec& spec = question.spec;
+  std::vector<std::string> notes;
+  if (spec.name.find(':') != std::string::npos && question.model.starts_with("--model")) {
+    std::string note = fmt::format(
+        "{} has a vocabulary of {}, because text here is bytes; published models have tens of "
+        "thousands of tokens, which take more",
+        spec.name, spec.vocabulary);
+    for (const nn::TransformerSpec& named : nn::named_transformers())
+      if (named.style == spec.style && named.layers == spec.layers && named.heads == spec.heads &&
+          named.width == spec.width && named.keys() == spec.keys() && named.hidden() == spec.hidden())
+        note += fmt::format(": write --model {} for its {}", named.name, named.vocabulary);
+    notes.push_back(std::move(note));
+  }
+  if (!spec.stored_as.empty())
+    notes.push_back(fmt::format("quantization_config ({}) is left out: weights are planned as this answer's rows say",
+                                spec.stored_as));
+  if (question.seq >= data::course_text().bytes.size())
+    notes.push_back(
+        fmt::format("a sequence is longer than the course's text: without --plan, commands with --seq {} need a "
+                    "--text FILE of more bytes",
+                    question.seq));
+  return notes;
+}
+
 }  // namespace
 
 const Card& card_named(const std::string& option, const std::string& text) {
@@ -97,7 +134,8 @@ std::optional<Question> parse_question(const std::vector<std::string>& arguments
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments) {
   Question question;
   std::string model, config, task = "train", gpu, gpus, memory;
-  std::optional<std::size_t> seq, context, nccl;
+  std::optional<std::size_t> seq, context, nccl, reserve;
+  std::optional<double> host_bandwidth;
   double fragmentation = kFragmentation;
   const std::map<std::string, std::function<void(const std::string&, const std::string&)>> options{
       {"--model", [&](auto&, auto& text) { model = text; }},
@@ -113,7 +151,10 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--memory", [&](auto&, auto& text) { memory = text; }},
       {"--context", [&](auto& o, auto& text) { context = bytes(o, text); }},
       {"--fragmentation", [&](auto& o, auto& text) { fragmentation = percent(o, text); }},
+      {"--reserve", [&](auto& o, auto& text) { reserve = bytes(o, text); }},
       {"--nccl", [&](auto& o, auto& text) { nccl = bytes(o, text); }},
+      {"--host-memory", [&](auto& o, auto& text) { question.room.host = bytes(o, text); }},
+      {"--host-bandwidth", [&](auto& o, auto& text) { host_bandwidth = gb_per_s(o, text); }},
       {"--precision",
        [&](auto& o, auto& text) {
          word(o, text, {"fp32", "fp16", "bf16"});
@@ -176,19 +217,24 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   question.other_cards = other_cards(gpu);
   question.card = gpu.empty() ? find_card("a100-80gb") : &card_named(gpus == count ? "--gpu" : "--gpus", gpu);
 
+  question.host_gb_per_s = host_bandwidth.value_or(capstone::host_gb_per_s(*question.card));
+  question.notes = notes_on(question);
+
   std::vector<Question> all;
   for (const std::string& size : split(memory, ',')) {
     Room& room = question.room;
     room.memory = size.empty() && memory.empty() ? question.card->total_bytes() : bytes("--memory", size, false);
     room.context = context.value_or(kContext);
     room.fragmentation = static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation / 100);
+    room.reserve = reserve.value_or(kReserve);
     room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
-    const std::size_t taken = checked_sum(checked_sum(room.context, room.fragmentation), room.nccl);
+    const std::size_t taken =
+        checked_sum(checked_sum(checked_sum(room.context, room.fragmentation), room.reserve), room.nccl);
     if (taken >= room.memory)
-      throw UsageError(
-          fmt::format("context, fragmentation and NCCL take {} of the {} bytes: nothing is left; see "
-                      "--context",
-                      taken, room.memory));
+      throw UsageError(fmt::format(
+          "context, fragmentation, reserve and NCCL take {} of the {} bytes: nothing is left; see --context "
+          "and --reserve",
+          taken, room.memory));
     room.workspace = round_to_granule(default_workspace(room.budget()));
     if (room.workspace >= room.budget())
       throw UsageError(fmt::format("{} bytes of memory leave nothing for a step", room.memory));
@@ -219,7 +265,12 @@ where
 what the step cannot have
   --context SIZE       the CUDA context (default 287MB: with lazy loading and PyTorch's kernels)
   --fragmentation P    percent of the memory (default {}: the mean of PyTorch's allocator over four traces)
+  --reserve SIZE       what an answer leaves free (default {}MB: what the context grows by when every kernel is loaded)
   --nccl SIZE          a rank's buffers, of several cards (default 256MiB: assumed, not measured)
+the host, for updates and layers on the processor
+  --host-memory SIZE   what they may take of it (default: any number of bytes)
+  --host-bandwidth N   GB/s of it, for times (default: {} beside GeForce cards, two channels of DDR5-6400, as desktops
+                       have; {} beside others, a server's twelve)
 what may change
   --numbers WORD       same (AdamW in FP32; inference: no fewer bits), adamw (default: some of it in 16 or 8 bits),
                        any (any optimizer)
@@ -228,7 +279,8 @@ what may change
   --json               all of the answer as JSON
 exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
-      kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation,
+      kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, capstone::kDesktopGbPerS,
+      capstone::kServerGbPerS,
       fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
 }
 

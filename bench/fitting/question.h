@@ -17,12 +17,16 @@ struct Room {
   std::size_t memory = 0;         ///< of one card
   std::size_t context = 0;        ///< the CUDA context, with the kernels that it loads
   std::size_t fragmentation = 0;  ///< what an allocator reserves and cannot hand out
+  std::size_t reserve = 0;        ///< what an answer leaves free
   std::size_t nccl = 0;           ///< buffers between ranks; 0 for one card
   std::size_t workspace = 0;      ///< cuBLAS's: part of a program's --budget
-  /// For --budget.
-  std::size_t budget() const { return memory - context - fragmentation - nccl; }
+  std::size_t host = SIZE_MAX;    ///< bytes of host memory that a step may take: any number
+  /// For --budget. A step that uses one card of several has no buffers between ranks.
+  std::size_t budget(std::size_t ranks = 2) const {
+    return memory - context - fragmentation - reserve - (ranks > 1 ? nccl : 0);
+  }
   /// For the step's own peak.
-  std::size_t left() const { return budget() - workspace; }
+  std::size_t left(std::size_t ranks = 2) const { return budget(ranks) - workspace; }
 };
 
 /// A context with lazy loading, the default since CUDA 12.2: 287 MB with PyTorch's kernels (its pull request 86509);
@@ -31,6 +35,9 @@ inline constexpr std::size_t kContext = 287'000'000;
 /// Percent of the memory: what PyTorch's allocator needed above the live peak in the mean of four traces
 /// (bench/results/host/allocators.txt: 2.08 %; with steps of equal shapes 0.2 %).
 inline constexpr double kFragmentation = 2;
+/// What an answer must leave free. A context with lazy loading grows with every kernel that is used for the first time;
+/// with all of PyTorch's loaded the same pull request has 667 MB. So much more may be gone in the hundredth step.
+inline constexpr std::size_t kReserve = 667'000'000 - kContext;
 /// A rank's. Assumed, not measured: NCCL_BUFFSIZE's default of 4 MiB, for 32 channels, to send and to receive.
 inline constexpr std::size_t kNccl = std::size_t(256) << 20;
 
@@ -51,9 +58,11 @@ struct Question {
   std::string other_cards;  ///< that the name may mean, too
   std::size_t gpus = 1;
   Room room;
+  double host_gb_per_s = 0;  ///< of host memory
   Numbers numbers = Numbers::adamw;
   std::optional<Arithmetic> precision;  ///< only this one
   std::set<std::string> without;        ///< levers that are left out, by kLevers' names
+  std::vector<std::string> notes;       ///< what is not as somebody may think: sentences for the answer
   bool json = false;
 };
 

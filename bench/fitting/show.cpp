@@ -39,9 +39,11 @@ std::string card_note(const Question& q) {
 }
 
 std::string title_words(const Question& q) {
-  return line(fmt::format("{}, {} x {}, {}, on {}{}{}", q.spec.name, q.batch, q.seq,
-                          q.training ? "training" : "inference", q.gpus > 1 ? fmt::format("{} x ", q.gpus) : "",
-                          q.card->title, card_note(q)));
+  std::string words =
+      line(fmt::format("{}, {} x {}, {}, on {}{}{}", q.spec.name, q.batch, q.seq, q.training ? "training" : "inference",
+                       q.gpus > 1 ? fmt::format("{} x ", q.gpus) : "", q.card->title, card_note(q)));
+  for (const std::string& note : q.notes) words += line("(" + note + ")");
+  return words;
 }
 
 std::string room_words(const Question& q) {
@@ -50,12 +52,13 @@ std::string room_words(const Question& q) {
       line(fmt::format("memory of {:<14} {:>12}   --memory", q.gpus > 1 ? "each card" : "the card", gb(room.memory)));
   words += line(fmt::format("  {:<22} {:>12}   --context", "CUDA context", gb(room.context)));
   words += line(fmt::format("  {:<22} {:>12}   --fragmentation", "fragmentation", gb(room.fragmentation)));
+  words += line(fmt::format("  {:<22} {:>12}   --reserve", "reserve, stays free", gb(room.reserve)));
   if (room.nccl) words += line(fmt::format("  {:<22} {:>12}   --nccl", "NCCL", gb(room.nccl)));
   words += line(fmt::format("  {:<22} {:>12}", "cuBLAS workspace", gb(room.workspace)));
   return words + line(fmt::format("{:<24} {:>12}", "left", gb(room.left())));
 }
 
-std::string row_words(const Question& q, const Row& row, const Row* before) {
+std::string row_words(const Row& row, const Row* before) {
   std::string saves = "-";
   if (before) {
     const std::size_t was = before->peak.total(), is = row.peak.total();
@@ -64,7 +67,14 @@ std::string row_words(const Question& q, const Row& row, const Row* before) {
   std::string costs = time_words(row.seconds);
   return line(fmt::format("{:<34} {:>12} {:>12} {:>10}  {:>11}   {}{}", (before ? "+ " : "") + row.what,
                           gb(row.peak.total()), saves, costs, row.host_bytes ? gb(row.host_bytes) : "-", row.numbers,
-                          row.peak.total() <= q.room.left() && row.seconds ? ", fits" : ""));
+                          row.fits ? ", fits" : ""));
+}
+
+// What of the host is known, and what is assumed.
+std::string host_words(const Question& q) {
+  return fmt::format(" Of the processor it knows the bytes that it moves in host memory, at {} GB/s{}.",
+                     q.host_gb_per_s,
+                     q.host_gb_per_s == capstone::host_gb_per_s(*q.card) ? " (assumed: --host-bandwidth)" : "");
 }
 
 std::string most_words(const Question& q, const Most& most) {
@@ -81,8 +91,13 @@ std::string most_words(const Question& q, const Most& most) {
                                   most.seq == q.spec.positions ? ", the model's longest" : ""));
 }
 
-std::string runs_words(const Row& row) {
-  return line("  " + row.command) + line("  (that plans it, to the byte, on any machine, and builds what it needs; without --plan it runs)");
+std::string runs_words(const Question& q, const Row& row) {
+  std::string words;
+  if (row.cards < q.gpus)
+    words += line(fmt::format("  (uses {} of the {} cards{})", row.cards, q.gpus,
+                              row.cards == 1 ? fmt::format(", with no NCCL: {} are left there", gb(row.left)) : ""));
+  return words + line("  " + row.command) +
+         line("  (that plans it, to the byte, on any machine, and builds what it needs; without --plan it runs)");
 }
 
 }  // namespace
@@ -117,9 +132,9 @@ std::string words_of(const Question& q, const Answer& answer) {
   std::string words = title_words(q) + "\n" + room_words(q) + "\n";
 
   const Row& is = answer.as_is;
-  const std::size_t peak = is.peak.total(), left = q.room.left();
+  const std::size_t peak = is.peak.total(), left = is.left;
   words += line(fmt::format("as it is ({}): {}", is.options,
-                            is.fits        ? fmt::format("fits, {} are free", gb(left - peak))
+                            is.fits        ? fmt::format("fits, {} more are free", gb(left - peak))
                             : peak <= left ? fmt::format("{} does not compute so", q.card->title)
                                            : fmt::format("does not fit, {} too many", gb(peak - left))));
   words +=
@@ -132,31 +147,36 @@ std::string words_of(const Question& q, const Answer& answer) {
         fmt::format("{:<34} {:>12} {:>12} {:>10}  {:>11}   numbers", "", "peak", "saves", "least time", "on the host"));
     Row first = is;
     first.what = "as it is";
-    words += row_words(q, first, nullptr);
+    words += row_words(first, nullptr);
     const Row* before = &first;
-    for (const Row& row : answer.ladder) words += row_words(q, row, before), before = &row;
-    words += runs_words(answer.ladder.back()) + "\n";
+    for (const Row& row : answer.ladder) words += row_words(row, before), before = &row;
+    words += runs_words(q, answer.ladder.back());
+    if (answer.ladder.back().host_bytes) words += line("  (least time is a bound: " + host_words(q) + ")");
+    words += "\n";
   }
   if (answer.cheapest) {
     const Row& row = *answer.cheapest;
     words += line(fmt::format("the cheapest of {} {}, by a lower bound: no {} takes less than {}", answer.combinations,
                               q.training ? "combinations" : "ways", unit, time_words(row.seconds)));
     words += line(fmt::format("  {}", row.options));
-    words += line(fmt::format("  {:<22} {:>12}   {} free; {}{}", "peak", gb(row.peak.total()),
-                              gb(left - std::min(left, row.peak.total())), row.numbers,
+    words += line(fmt::format("  {:<22} {:>12}   {} more free; {}{}", "peak", gb(row.peak.total()),
+                              gb(row.left - std::min(row.left, row.peak.total())), row.numbers,
                               row.host_bytes ? fmt::format("; {} of host memory", gb(row.host_bytes)) : ""));
     words += categories(row.peak);
-    words += runs_words(row);
+    words += runs_words(q, row);
     words += most_words(q, *answer.most);
-    words += line(fmt::format("(A bound is no prediction: real {}s take longer, often several times.{})", unit,
-                              row.host_bytes ? " It does not know the processor's work." : ""));
+    words += line(fmt::format("(A bound is no prediction: real {}s take longer, often several times{}.)", unit,
+                              row.host_bytes ? "; " + host_words(q) : ""));
   } else {
     words += line("nothing fits" + std::string(answer.closest ? "; what comes closest:" : ""));
     if (answer.closest) {
       const Row& row = *answer.closest;
       words += line(fmt::format("  {}", row.options));
-      words += line(fmt::format("  {:<22} {:>12}   {} too many", "peak", gb(row.peak.total()),
-                                gb(row.peak.total() - std::min(left, row.peak.total()))));
+      const bool too_many = row.peak.total() > row.left || !row.host_bytes;
+      words += line(fmt::format(
+          "  {:<22} {:>12}   {}", "peak", gb(row.peak.total()),
+          too_many ? fmt::format("{} too many", gb(row.peak.total() - std::min(row.left, row.peak.total())))
+                   : fmt::format("and {} of host memory, of which there are {}", gb(row.host_bytes), gb(q.room.host))));
       words += categories(row.peak);
     }
   }
@@ -168,8 +188,13 @@ namespace {
 
 void write(JsonWriter& json, const Row& row) {
   json.begin_object();
-  json.member("what", row.what).member("options", row.options).member("command", row.command);
-  json.member("changes", row.changes).member("peak_bytes", row.peak.total());
+  json.member("what", row.what).member("options", row.options).key("command");
+  if (row.command.empty())
+    json.null();
+  else
+    json.value(row.command);
+  json.member("changes", row.changes).member("cards", row.cards);
+  json.member("left_bytes", row.left).member("peak_bytes", row.peak.total());
   json.key("bytes").begin_object();
   for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), row.peak.bytes[c]);
   json.end_object();
@@ -181,14 +206,24 @@ void write(JsonWriter& json, const Row& row) {
 void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.begin_object();
   json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
+  json.member("parameters", q.spec.parameters()).member("vocabulary", q.spec.vocabulary);
   json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
+  json.key("notes").begin_array();
+  for (const std::string& note : q.notes) json.value(note);
+  json.end_array();
   json.key("room").begin_object();
   json.member("memory_bytes", q.room.memory).member("context_bytes", q.room.context);
-  json.member("fragmentation_bytes", q.room.fragmentation).member("nccl_bytes", q.room.nccl);
+  json.member("fragmentation_bytes", q.room.fragmentation).member("reserve_bytes", q.room.reserve);
+  json.member("nccl_bytes", q.room.nccl);
   json.member("workspace_bytes", q.room.workspace).member("budget_bytes", q.room.budget());
-  json.member("left_bytes", q.room.left());
+  json.member("left_bytes", q.room.left()).key("host_bytes");
+  if (q.room.host == SIZE_MAX)
+    json.null();
+  else
+    json.value(q.room.host);
+  json.member("host_gb_per_s", q.host_gb_per_s);
   json.end_object();
-  json.member("fits", answer.fits()).member("combinations", answer.combinations);
+  json.member("fits", answer.fits()).member("combinations", answer.combinations).member("planned", answer.planned);
   json.key("as_is"), write(json, answer.as_is);
   json.key("ladder").begin_array();
   for (const Row& row : answer.ladder) write(json, row);
@@ -203,10 +238,10 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.key("other_words");
   if (answer.cheapest && q.training) {
     json.begin_object();
-    for (const auto& [key, list] : {std::pair("pytorch", &answer.elsewhere.pytorch),
-                                    std::pair("trainer", &answer.elsewhere.trainer),
-                                    std::pair("deepspeed", &answer.elsewhere.deepspeed),
-                                    std::pair("no_counterpart", &answer.elsewhere.nowhere)}) {
+    for (const auto& [key, list] :
+         {std::pair("pytorch", &answer.elsewhere.pytorch), std::pair("trainer", &answer.elsewhere.trainer),
+          std::pair("deepspeed", &answer.elsewhere.deepspeed),
+          std::pair("no_counterpart", &answer.elsewhere.nowhere)}) {
       json.key(key).begin_array();
       for (const std::string& text : *list) json.value(text);
       json.end_array();
@@ -215,8 +250,8 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   } else {
     json.null();
   }
-  for (const auto& [key, peak] : {std::pair("pytorch_as_is", &answer.torch_as_is),
-                                  std::pair("pytorch_cheapest", &answer.torch_cheapest)}) {
+  for (const auto& [key, peak] :
+       {std::pair("pytorch_as_is", &answer.torch_as_is), std::pair("pytorch_cheapest", &answer.torch_cheapest)}) {
     json.key(key);
     if (*peak) {
       json.begin_object().member("peak_bytes", (*peak)->bytes.total()).member("moment", std::string((*peak)->moment));

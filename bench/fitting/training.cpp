@@ -99,73 +99,86 @@ class Training {
  public:
   explicit Training(const Question& question)
       : question_(question),
-        work_{question.spec, question.batch, question.seq, question.room.budget(), question.room.workspace},
+        one_(work_for(question, 1)),
+        several_(work_for(question, 2)),
         base_(step_as_it_is(question)) {
-    if (const std::string why = refused(work_, base_); !why.empty()) throw UsageError(why);
+    if (const std::string why = refused(work_of(base_), base_); !why.empty()) throw UsageError(why);
   }
 
-  Answer answer() {
-    const LeversSearch search(question_, work_);
+  Answer answer(SearchProgress* progress) {
     Answer answer;
     answer.as_is = row_of(base_, "");
-    answer.torch_as_is = torch_peak(work_, base_);
+    answer.torch_as_is = torch_peak(one_, base_);
+    LeversSearch search(question_, progress);
     answer.combinations = search.count();
-    const auto least = search.least();
-    answer.plans = search.plans();
-    if (!least || !search.fits(*least)) {
-      if (least) answer.closest = row_of(least->levers, capstone::options_of(least->levers));
+    const auto cheapest = search.cheapest();
+    if (!cheapest) {
+      if (const auto closest = search.closest())
+        answer.closest = row_of(closest->levers, capstone::options_of(closest->levers));
+      answer.planned = search.planned();
       return answer;
     }
     if (!answer.as_is.fits)
       if (const auto fewest = search.fewest()) answer.ladder = ladder_to(fewest->levers);
-    const auto cheapest = search.cheapest();
-    answer.plans = search.plans();
+    answer.planned = search.planned();
     answer.cheapest = row_of(cheapest->levers, capstone::options_of(cheapest->levers));
     answer.most = most_of(cheapest->levers);
-    answer.elsewhere = other_words(work_, cheapest->levers);
-    answer.torch_cheapest = torch_peak(work_, cheapest->levers);
+    answer.elsewhere = other_words(one_, cheapest->levers);
+    answer.torch_cheapest = torch_peak(one_, cheapest->levers);
     return answer;
   }
 
  private:
+  const Work& work_of(const Levers& levers) const { return levers.ranks.ranks() > 1 ? several_ : one_; }
+
   Row row_of(const Levers& levers, std::string what) const {
-    const Plan plan = plan_of(work_, levers);
+    const Work& work = work_of(levers);
+    const Plan plan = plan_of(work, levers);
     Row row{.what = std::move(what),
             .options = capstone::options_of(levers),
-            .command = command_of(question_, work_, levers),
+            .command = command_of(question_, work, levers),
             .changes = changes_between(base_, levers),
+            .cards = levers.ranks.ranks(),
+            .left = work.room(),
             .peak = plan.peak,
-            .seconds = capstone::least_seconds(*question_.card, levers, plan),
+            .seconds = capstone::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s),
             .host_bytes = plan.price.pinned_bytes,
-            .numbers = levers == base_ ? "as asked for" : numbers_words(work_, levers)};
-    row.fits = row.peak.total() <= work_.room() && row.seconds;
+            .numbers = levers == base_ ? "as asked for" : numbers_words(work, levers)};
+    row.fits = row.peak.total() <= row.left && row.host_bytes <= question_.room.host && row.seconds;
     return row;
   }
 
   // First what saves most. What makes no sense alone waits until another change has made sense of it; where nothing
-  // does alone, several are one step.
+  // does alone, several are one step. So are a change that saves nothing by itself, as one card in place of several,
+  // and what it is made for.
   std::vector<Row> ladder_to(const Levers& target) const {
     std::vector<Change> left = changes_to(base_, target);
     std::vector<Row> rows;
     Levers now = base_;
+    std::string words;  // of changes that are no row yet
+    std::size_t before = plan_of(work_of(now), now).peak.total();
+    const auto say = [&](const std::string& more) { words += (words.empty() ? "" : " ") + more; };
     while (!left.empty()) {
       std::size_t best = left.size(), least = SIZE_MAX;
       for (std::size_t i = 0; i < left.size(); ++i) {
         Levers next = now;
         left[i].make(target, next);
-        if (next == now || !refused(work_, next).empty()) continue;
-        const std::size_t peak = plan_of(work_, next).peak.total();
+        if (next == now || !refused(work_of(next), next).empty()) continue;
+        const std::size_t peak = plan_of(work_of(next), next).peak.total();
         if (best == left.size() || peak < least) best = i, least = peak;
       }
       if (best == left.size()) {
-        std::string words;
-        for (const Change& change : left) words += (words.empty() ? "" : " ") + change.words;
+        for (const Change& change : left) say(change.words);
+        left.clear();
         rows.push_back(row_of(target, words));
         return rows;
       }
       left[best].make(target, now);
-      rows.push_back(row_of(now, left[best].words));
+      say(left[best].words);
       left.erase(left.begin() + static_cast<std::ptrdiff_t>(best));
+      if (least >= before && !left.empty()) continue;
+      rows.push_back(row_of(now, words));
+      words.clear(), before = least;
     }
     return rows;
   }
@@ -188,18 +201,19 @@ class Training {
   }
   Most most_of(const Levers& levers) const {
     const std::size_t dp = levers.ranks.dp;
+    const Work& asked = work_of(levers);
     Most most{.micro_batch = levers.micro_batch, .unit = dp * std::max<std::size_t>(1, levers.micro_batch)};
     // At once: each micro-batch as large as it can be.
     most.batch_at_once = dp * largest(std::size_t(1) << 24, [&](std::size_t micro) {
-                           Work work = work_;
+                           Work work = asked;
                            Levers whole = levers;
-                           const std::size_t micros = levers.micro_batch ? micro_batches_of(work_, levers) : 1;
+                           const std::size_t micros = levers.micro_batch ? micro_batches_of(asked, levers) : 1;
                            work.batch = dp * micro * micros;
                            whole.micro_batch = levers.micro_batch ? micro : 0;
                            return fits(work, whole);
                          });
-    most.seq = largest(work_.spec.positions, [&](std::size_t seq) {
-      Work work = work_;
+    most.seq = largest(asked.spec.positions, [&](std::size_t seq) {
+      Work work = asked;
       work.seq = seq;
       return fits(work, levers);
     });
@@ -207,12 +221,14 @@ class Training {
   }
 
   const Question& question_;
-  Work work_;
+  Work one_, several_;
   Levers base_;
 };
 
 }  // namespace
 
-Answer answer_training(const Question& question) { return Training(question).answer(); }
+Answer answer_training(const Question& question, SearchProgress* progress) {
+  return Training(question).answer(progress);
+}
 
 }  // namespace oomlab::fit

@@ -6,6 +6,7 @@
 // The loss of a batch is a mean over its targets. So each micro-batch has to be divided by the number of targets of the
 // whole batch. Dividing its own mean by k instead is the same only when all micro-batches have equally many.
 
+#include "memory/repetition.h"
 #include "train/text_training.h"
 
 namespace oomlab::gradient_accumulation {
@@ -23,7 +24,8 @@ template <class T>
 void accumulate_gradients(Context& context, nn::Transformer<T>& model, const data::TokenSamples& samples,
                           std::size_t micro_batch, Normalise normalise, bool keep_old = false) {
   const std::size_t micro_batches = samples.count / micro_batch, targets = samples.targets();
-  for (std::size_t m = 0; m < micro_batches; ++m) {
+  for (Repetition rounds(context, micro_batches); rounds.next();) {
+    const std::size_t m = rounds.number();
     nn::TokenBatch batch = upload(context, samples, m * micro_batch, micro_batch);
     const std::size_t divisor = normalise == Normalise::global_count ? targets : batch.targets * micro_batches;
     model.forward_backward(context, std::move(batch), {.accumulate = keep_old || m > 0, .total_batch = divisor});

@@ -47,6 +47,7 @@ Chapter declare(const Config& config) {
             [=](std::size_t batch) { return Accumulation::predicted(spec, seq, batch, micro_batch, way, form); },
         .agreement = agreement_of(way),
         .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
+          if (way == Way::one_backward) require_countable(batch / micro_batch);
           return std::make_unique<Accumulation>(context, spec, *text, batch, micro_batch, way, form, observed);
         },
         .flops = [=](std::size_t batch) -> std::optional<double> {

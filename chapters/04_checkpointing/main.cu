@@ -14,13 +14,8 @@
 
 namespace oomlab::checkpointing {
 
-constexpr std::size_t kMostLayers = 256;  // the solver's time grows faster than their square
-
 static Chapter checkpointing(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
-  if (spec.layers > kMostLayers)
-    throw UsageError(
-        fmt::format("model '{}' has {} layers; the solver takes up to {}", spec.name, spec.layers, kMostLayers));
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto counted = std::make_shared<Counted>();
   const Precision precision = precision_of(config);

@@ -2,11 +2,12 @@
 // The schedule for a budget.
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "checkpointing.h"
+#include "cuda/interrupt.h"
 
 namespace oomlab::checkpointing {
 
@@ -63,22 +64,26 @@ inline std::optional<Schedule> solve_schedule(const nn::TransformerSpec& spec, s
   };
   std::vector<std::vector<State>> after(spec.layers + 1);
   after[0] = {{nn::embedding_bytes(spec, element_bytes, sequences, seq), 0, 0, 0}};
-  for (std::size_t l = 1; l <= spec.layers; ++l) {
-    std::vector<State> all;
+  // Each list is in order, more bytes and fewer operations as it goes on, and so is what a choice makes of it: merged
+  // one after the other, of equals the earlier choice first.
+  const auto less = [](const State& a, const State& b) {
+    return a.held != b.held ? a.held < b.held : a.recomputed < b.recomputed;
+  };
+  std::vector<State> more, merged;
+  for (std::size_t l = 1; l <= spec.layers; ++l)
     for (std::size_t c = 0; c < choices.size(); ++c) {
       const Choice& choice = choices[c];
       if (choice.segment.layers > l) continue;
+      check_interrupt();
       const auto& before = after[l - choice.segment.layers];
+      more.clear(), merged.clear();
       for (std::size_t i = 0; i < before.size() && before[i].held + choice.peak <= room; ++i)
-        all.push_back({before[i].held + choice.held, before[i].recomputed + choice.recomputed, i, c});
+        more.push_back({before[i].held + choice.held, before[i].recomputed + choice.recomputed, i, c});
+      std::merge(after[l].begin(), after[l].end(), more.begin(), more.end(), std::back_inserter(merged), less);
+      after[l].clear();
+      for (const State& state : merged)
+        if (after[l].empty() || state.recomputed < after[l].back().recomputed) after[l].push_back(state);
     }
-    // Of equals the first one is kept, so nothing may be equal: std::sort leaves the order of equals to the library.
-    std::sort(all.begin(), all.end(), [](const State& a, const State& b) {
-      return std::tie(a.held, a.recomputed, a.choice, a.from) < std::tie(b.held, b.recomputed, b.choice, b.from);
-    });
-    for (const State& state : all)
-      if (after[l].empty() || state.recomputed < after[l].back().recomputed) after[l].push_back(state);
-  }
 
   // The fewer operations, the more bytes: the last one that leaves room for the loss.
   const auto& ends = after[spec.layers];

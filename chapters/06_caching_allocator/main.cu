@@ -10,12 +10,16 @@
 // Run it        build/host/bin/06_caching_allocator            build/host/bin/06_caching_allocator --filter ours
 
 #include "claims.h"
+#include "memory/limits.h"
 
 namespace oomlab::caching_allocator {
 namespace {
 
 Chapter caching_allocator(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
+  if (config.plan && config.memory_steps > kMostPlannedSteps)  // an allocator that moves pages has new addresses each time
+    throw UsageError(fmt::format("--memory-steps {}: of this chapter's allocators a plan counts up to {} steps",
+                                 config.memory_steps, kMostPlannedSteps));
   const std::size_t seq = config.options[kSeq];
   using Texts = std::vector<data::TextSampler>;  // one for each step of a round
   const auto texts = std::make_shared<std::map<bool, Texts>>();

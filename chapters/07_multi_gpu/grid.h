@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "nn/step_units.h"
 #include "nn/step_walk.h"
 #include "nn/transformer.h"
-#include "nn/units.h"
 
 namespace oomlab::multi_gpu {
 
@@ -37,6 +37,16 @@ inline nn::Slice slice_of(const nn::TransformerSpec& spec, const Layout& layout,
           .layers = few + (place.stage < more),
           .part = place.part,
           .parts = layout.tp};
+}
+
+/// Stages that stand for all others in closed forms: the first one of each kind. Stages of a kind have as many layers,
+/// the same of embeddings and head, and so the same state, operations and links; and the first has most in flight.
+inline std::vector<std::size_t> kinds_of_stage(const nn::TransformerSpec& spec, const Layout& layout) {
+  const std::size_t last = layout.pp - 1, with_one_more = spec.layers % layout.pp;
+  std::vector<std::size_t> kinds{0};
+  for (const std::size_t stage : {std::size_t(1), with_one_more, last})
+    if (stage > kinds.back() && stage <= last) kinds.push_back(stage);
+  return kinds;
 }
 
 /// One entry of a stage's work: the forward or the backward pass of a micro-batch.
@@ -103,12 +113,16 @@ inline std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout&
   const std::uint64_t m = levers.micro_batches, e = levers.element_bytes,
                       residual = levers.sequences * levers.seq * spec.width * e;
   std::uint64_t sent = 0;
-  for (const nn::UnitShape& unit : nn::units_of(spec, slice, l.dp)) {
-    const std::uint64_t once = ring(unit.count * e, l.dp);
-    // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
-    const bool used_once = unit.name == "head" || (unit.name == "token" && !spec.tied);
+  const nn::UnitElements units(spec, {.slice = slice, .replicas = l.dp});
+  // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
+  const auto reduce = [&](std::size_t elements, std::size_t count, bool used_once) {
+    const std::uint64_t once = count * ring(elements * e, l.dp);
     sent += l.zero < 2 ? 2 * once : l.zero == 2 ? (m + 1) * once : (used_once ? 2 : 3) * m * once;
-  }
+  };
+  reduce(units.token, 1, !spec.tied);
+  reduce(units.embedding, 1, false);
+  reduce(units.layer, units.layers, false);
+  reduce(units.head, 1, true);
   const nn::Keep& keep = levers.form.keep;  // a layer that is recomputed sums its parts once more, or twice
   const std::size_t again = keep.layer ? !keep.middle : spec.bert() ? 2 : 1;
   sent += m * slice.layers * (4 + again) * ring(2 * residual, l.tp);

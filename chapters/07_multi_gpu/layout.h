@@ -1,14 +1,13 @@
 #pragma once
 // Grids of ranks (grid.h) as the command line asks for them, and those that the table compares.
 
-#include <fmt/format.h>
-
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "grid.h"
 #include "harness/chapter.h"
+#include "layout_rule.h"
+#include "train/options.h"
 
 namespace oomlab::multi_gpu {
 
@@ -18,35 +17,21 @@ inline constexpr Option<std::size_t> kDp{"dp", "Ranks, or groups of them, that h
 inline constexpr Option<std::size_t> kZero{"zero", "ZeRO stage among those of --dp: 0 to 3", 0, 3};
 inline constexpr Option<bool> kCheckpoint{"checkpoint", "Keep each layer's input only, and recompute the layer"};
 
-/// Throws UsageError with one line when this model, batch and layout do not fit together.
+/// Throws UsageError with layout_refused()'s line.
 inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, std::size_t batch,
                          std::size_t micro_batch) {
-  if (layout.zero > 3) throw UsageError(fmt::format("--zero {} is not allowed; write 0 to 3", layout.zero));
-  if (spec.heads % layout.tp != 0)
-    throw UsageError(
-        fmt::format("--tp {} does not divide the {} heads of model '{}'", layout.tp, spec.heads, spec.name));
-  if (layout.pp > spec.layers)
-    throw UsageError(
-        fmt::format("--pp {} is more than the {} layers of model '{}'", layout.pp, spec.layers, spec.name));
-  if (batch % (layout.dp * micro_batch) != 0)
-    throw UsageError(fmt::format("--batch {} is not a multiple of --micro-batch {} times {} replicas", batch,
-                                 micro_batch, layout.dp));
-  if (layout.zero >= 2 && layout.pp > 1)
-    throw UsageError(
-        fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", layout.zero, layout.pp));
+  if (const std::string why = layout_refused(spec, layout, batch, micro_batch); !why.empty()) throw UsageError(why);
 }
 
-/// The grid that was asked for; nothing when none was. Throws UsageError.
-inline std::optional<Layout> grid_of(const Config& config) {
+/// The grid that was asked for; nothing when none was. Throws UsageError for one that cannot be.
+inline std::optional<Layout> grid_of(const Config& config, const nn::TransformerSpec& spec) {
   const auto tp = config.options.find(kTp), pp = config.options.find(kPp), dp = config.options.find(kDp);
   const auto zero = config.options.find(kZero);
   if (!tp && !pp && !dp && !zero) return std::nullopt;
   Layout grid{.tp = tp.value_or(1), .dp = dp.value_or(1), .pp = pp.value_or(1), .zero = int(zero.value_or(0))};
-  const std::size_t ranks = checked_product(checked_product(grid.tp, grid.pp), grid.dp);
-  if (config.devices_given && ranks != std::size_t(config.devices))
-    throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", grid.tp, grid.pp,
-                                 grid.dp, ranks, config.devices));
-  if (ranks > 1'000'000) throw UsageError(fmt::format("{} ranks are too many; a million are allowed", ranks));
+  check_layout(grid, spec, config.batch, config.options[train::kMicroBatch]);
+  if (const std::string why = devices_refused(grid, std::size_t(config.devices)); config.devices_given && !why.empty())
+    throw UsageError(why);
   return grid;
 }
 
@@ -55,6 +40,7 @@ struct NamedLayout {
   std::string name;
   Layout layout;
   bool data_parallel = false;  ///< as torch.nn.DataParallel: one rank has all state and all logits
+  std::string refused = {};    ///< why this model or batch cannot have it; nobody asked for it
 };
 /// What n ranks, two or more, are compared in when no grid was asked for.
 inline std::vector<NamedLayout> layouts_of(std::size_t n) {
@@ -69,6 +55,32 @@ inline std::vector<NamedLayout> layouts_of(std::size_t n) {
   const Layout together{.tp = tp, .dp = n / tp / 2, .pp = 2, .zero = 1};
   all.push_back({fmt::format("tp {} x pp {} x dp {}, ZeRO-1", together.tp, together.pp, together.dp), together});
   return all;
+}
+/// The table's rows: one device, and the grid that was asked for, or else all layouts of these devices. Throws
+/// UsageError for a grid that cannot be.
+inline std::vector<NamedLayout> rows_of(const Config& config, const nn::TransformerSpec& spec) {
+  const std::size_t micro_batch = config.options[train::kMicroBatch], devices = std::size_t(config.devices);
+  std::vector<NamedLayout> rows;
+  if (const auto grid = grid_of(config, spec)) {
+    const auto& [tp, dp, pp, zero, order] = *grid;
+    if (grid->ranks() > 1) rows.push_back({fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", tp, pp, dp, zero), *grid});
+  } else {
+    check_layout({}, spec, config.batch, micro_batch);
+    if (devices > 1) rows = layouts_of(devices);
+    for (NamedLayout& row : rows) row.refused = layout_refused(spec, row.layout, config.batch, micro_batch);
+  }
+  rows.insert(rows.begin(), {"one device", {}});
+  return rows;
+}
+
+/// A row that is refused. Nobody gave its options, so it says why without their dashes, and the others run.
+inline Variant left_out(const NamedLayout& row, std::size_t batch) {
+  const std::string why = row.refused.substr(2);
+  return {.name = row.name,
+          .batch = batch,
+          .predicted = [](std::size_t) { return ByCategory{}; },
+          .agreement = {},
+          .make = [why](Context&, std::size_t) -> std::unique_ptr<Workload> { throw VariantSkipped(why); }};
 }
 
 }  // namespace oomlab::multi_gpu

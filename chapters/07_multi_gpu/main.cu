@@ -25,8 +25,8 @@ static Chapter multi_gpu_of(const Config& config) {
   const auto sent = std::make_shared<Sent>();
 
   Chapter chapter{.title = "several GPUs", .variants = {}, .claims = claims_of(n), .after = {}};
-  const auto add = [&](std::string name, Layout layout, bool data_parallel = false) {
-    check_layout(layout, spec, config.batch, micro_batch);
+  const auto add = [&](const NamedLayout& row) {
+    const auto [name, layout, data_parallel, refused] = row;
     const auto job = [=](std::size_t batch) {
       const std::size_t unit = layout.dp * micro_batch;
       batch = checked_sum(batch, unit - 1) / unit * unit;  // when the largest batch that fits is looked for
@@ -56,15 +56,9 @@ static Chapter multi_gpu_of(const Config& config) {
     }
     chapter.variants.push_back(std::move(variant));
   };
-  add("one device", {});
-  if (const auto grid = grid_of(config)) {
-    if (grid->ranks() > 1) chapter.ranks_asked_with = "--tp x --pp x --dp";
-    check_layout(*grid, spec, config.batch, micro_batch);  // a grid of one rank is the baseline
-    if (grid->ranks() > 1)
-      add(fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", grid->tp, grid->pp, grid->dp, grid->zero), *grid);
-  } else if (n > 1) {
-    for (const NamedLayout& way : layouts_of(n)) add(way.name, way.layout, way.data_parallel);
-  }
+  if (grid_of(config, spec)) chapter.ranks_asked_with = "--tp x --pp x --dp";
+  for (const NamedLayout& row : rows_of(config, spec))
+    row.refused.empty() ? add(row) : chapter.variants.push_back(left_out(row, config.batch));
   chapter.after = [=](const Results& results, Report& report) {
     show_ranks(results, report, *sent);
     zero_table(report);

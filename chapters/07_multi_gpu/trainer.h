@@ -344,6 +344,8 @@ class Cluster final : public Team {
  public:
   explicit Cluster(Job job) : Team(int(job.layout.ranks())), job_(std::move(job)), ids_(job_.layout) {}
   std::unique_ptr<Workload> make(Context& context, int rank) override {
+    const std::size_t stage = coordinates_of(job_.layout, rank).stage;
+    require_countable(multi_gpu::most_in_flight(job_.layout, stage, micro_batches_of(job_)));
     return std::make_unique<RankTraining<T>>(context, job_, ids_, rank, failed);
   }
   ByCategory predicted(int rank) const override { return predict_rank<T>(job_, coordinates_of(job_.layout, rank)); }

@@ -18,8 +18,6 @@ using checkpointing::predict_schedule, checkpointing::solve_schedule;
 
 static Chapter attention_and_loss(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
-  if (spec.layers > 256)
-    throw UsageError(fmt::format("model '{}' has {} layers; the solver takes up to 256", spec.name, spec.layers));
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto observed = std::make_shared<Observed>();
   const Precision precision = precision_of(config);

@@ -152,15 +152,15 @@ inline double equal_share(const Served& a, const Served& b) {
 }
 
 /// Requests at a time, what is wasted, and whether the answers are the same. (The walk on paper must say so, too.)
-inline void show_serving(const Results& results, Report& report, const std::vector<PlannedWay>& ways,
-                         AllServed& served) {
+inline void show_serving(const Results& results, Report& report, const nn::TransformerSpec& spec,
+                         const std::vector<PlannedWay>& ways, AllServed& served) {
   const Config& c = report.config();
   report.line(fmt::format("{} requests of up to {} tokens, answered under the budget", c.options[kRequests],
                           c.options[kLongestRequest]));
   report.line(fmt::format("{:<22} {:>10}  {:>17}", "", "bytes per", "requests at a time"));
   report.line(fmt::format("{:<22} {:>10}  {:>8} {:>8} {:>8} {:>10}  {:>13}", "", "token", "most", "mean", "waste",
                           "preempted", "same answers"));
-  for (const auto& [way, requests, plan, predicted] : ways) {
+  for (const auto& [way, requests, plan, predicted, on_host] : ways) {
     if (!results.find(way.name) || !served.contains(way.name)) continue;
     const Served& s = served[way.name];
     const bool same_model = way.grouped && served.contains(kContiguous) && !planning();
@@ -176,6 +176,17 @@ inline void show_serving(const Results& results, Report& report, const std::vect
     if (same_model && way.form == CacheForm::as_computed && way.processor_layers == 0)
       report.check(equal == 1, fmt::format("{}: other answers than the contiguous cache's", way.name));
   }
+  for (const auto& [way, requests, plan, predicted, on_host] : ways) {
+    if (!results.find(way.name) || !served.contains(way.name) || way.processor_layers == 0) continue;
+    const Served& s = served[way.name];
+    const HostBytes host = on_host();
+    report.line(fmt::format("in host memory: {} of {} layers, {} of weights and at most {} of keys and values in FP32",
+                            way.processor_layers, spec.layers, format_bytes(host.weights), format_bytes(s.host_cache)));
+    if (s.as_planned)
+      report.check(s.host_cache == host.cache, fmt::format("{}: {} bytes of cache in host memory, {} predicted",
+                                                           way.name, s.host_cache, host.cache));
+  }
+  report.line("bytes per token: on the device.");
   report.line("waste: reserved places that hold no token. preempted: requests that gave their blocks back, and were");
   report.line(
       "computed again later. same answers: tokens, up to an answer's first one that is not the contiguous cache's.");

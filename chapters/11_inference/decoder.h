@@ -146,13 +146,19 @@ class PlacedWeights {
   DecoderWeights<T> weights_;
 };
 
-/// The fewest of the last layers that have to be on the processor, so that `device_bytes` of so many there are within
-/// the budget; spec.layers + 1 where none are few enough.
+/// The fewest of the last layers that have to be on the processor, so that `device_bytes` of so many there, which fall
+/// with them, are within the budget; spec.layers + 1 where none are few enough.
 template <class DeviceBytes>
 std::size_t fewest_on_processor(const nn::TransformerSpec& spec, std::size_t budget, DeviceBytes device_bytes) {
-  std::size_t layers = 0;
-  while (layers <= spec.layers && device_bytes(layers) > budget) ++layers;
-  return layers;
+  std::size_t too_few = 0, end = spec.layers + 1;  // layers before the first are too few; the answer is at most the other
+  while (too_few < end) {
+    const std::size_t middle = too_few + (end - too_few) / 2;
+    if (device_bytes(middle) > budget)
+      too_few = middle + 1;
+    else
+      end = middle;
+  }
+  return end;
 }
 
 }  // namespace oomlab::inference

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/check.h"
+#include "memory/repetition.h"
 #include "nn/read_loss.h"
 #include "nn/step_walk.h"
 #include "nn/transformer_ops.h"
@@ -60,10 +61,13 @@ class Evaluation final : public Workload {
     std::size_t number = 0;
     try {
       Loop loop(context_.ledger(), "batch");  // for whoever looks for memory that grows
-      for (; number < of_.batches; ++number) {
+      Repetition batches(context_, of_.batches);
+      while (batches.next()) {
+        number = batches.number();
         evaluate(number, on_device);
         loop.end_round();
       }
+      loop.leave_out(batches.left_out());
     } catch (const OutOfMemory& error) {
       if (failed_ && error.report().by_limit) failed_->number = number + 1;
       throw;

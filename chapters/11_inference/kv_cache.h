@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <list>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -49,10 +50,11 @@ struct CacheShape {
     return checked_sum(scales_at(), checked_product(scales, sizeof(float)));
   }
   std::size_t counted_block_bytes() const { return round_to_granule(block_bytes()); }
-  /// Floats of a block in host memory.
+  /// Floats of a block in host memory, and their bytes.
   std::size_t processor_floats() const {
     return checked_product(checked_product(rows_of_token(processor_layers), block_tokens), depth);
   }
+  std::size_t processor_bytes() const { return checked_product(processor_floats(), sizeof(float)); }
   std::size_t blocks_for(std::size_t tokens) const noexcept {
     return tokens / block_tokens + (tokens % block_tokens != 0);
   }
@@ -88,7 +90,10 @@ class KvCache {
     const std::size_t wanted = (needed > has ? needed - has : 0) + (copy ? 1 : 0);
     table.blocks.reserve(needed);
     std::list<Block> fresh;  // given back, when one of them cannot be had
-    while (free_.size() + fresh.size() < wanted) fresh.push_back(make_block());
+    while (free_.size() + fresh.size() < wanted) {
+      fresh.push_back(make_block());
+      most_blocks_ = std::max(most_blocks_, used_.size() + free_.size() + fresh.size());
+    }
     free_.splice(free_.begin(), fresh);
     if (copy) copy_on_write(table.blocks[goes_on]);
     while (table.blocks.size() < needed) table.blocks.push_back(take_free());
@@ -98,7 +103,8 @@ class KvCache {
   void advance(Id id, std::size_t tokens) {
     Table& table = tables_.at(id);
     require(table.tokens + tokens <= table.blocks.size() * shape_.block_tokens, "a token has no place");
-    table.tokens += tokens;
+    if (tokens > 0 && table.blocks[table.tokens / shape_.block_tokens]->references > 1) counted_twice_.reset();
+    table.tokens += tokens, written_ += tokens;
     if (careful_) check_books();
   }
   /// The request ends. Its blocks are free, but those that others share.
@@ -106,6 +112,7 @@ class KvCache {
     const auto table = tables_.find(id);
     require(table != tables_.end(), "a request is closed twice");
     for (const BlockAt block : table->second.blocks) drop(block);
+    written_ -= table->second.tokens;
     tables_.erase(table);
     if (careful_) check_books();
   }
@@ -121,26 +128,16 @@ class KvCache {
   std::size_t requests() const noexcept { return tables_.size(); }
   std::size_t used_blocks() const noexcept { return used_.size(); }
   std::size_t free_blocks() const noexcept { return free_.size(); }
+  /// The most that there were at a time, used or free.
+  std::size_t most_blocks() const noexcept { return most_blocks_; }
   /// Places of used blocks that hold a token, each counted once, however many requests share it.
   std::size_t used_places() const {
-    std::map<const Block*, std::size_t> shared;  // blocks that several requests have, and the most that one has there
-    std::size_t sum = 0;
-    for (const auto& [id, table] : tables_) {
-      sum += table.tokens;
-      // What is shared comes first in a table: what a request writes alone follows.
-      for (std::size_t i = 0; i < table.blocks.size() && table.blocks[i]->references > 1; ++i) {
-        const std::size_t first = i * shape_.block_tokens;
-        const std::size_t here = std::min(shape_.block_tokens, table.tokens - std::min(table.tokens, first));
-        std::size_t& most = shared[&*table.blocks[i]];
-        sum -= std::min(most, here);
-        most = std::max(most, here);
-      }
-    }
-    return sum;
+    if (!counted_twice_) counted_twice_ = places_counted_twice();
+    return written_ - *counted_twice_;
   }
 
   /// Throws std::logic_error unless every block is either free, and in no table, or used, and in as many tables as its
-  /// references say; and every request has room for its tokens.
+  /// references say; and every request has room for its tokens; and used_places() is right.
   void check_books() const {
     std::map<const Block*, std::size_t> in_tables;
     for (const auto& [id, table] : tables_) {
@@ -155,6 +152,9 @@ class KvCache {
       require(found->second == block.references, "a block's references are wrong");
     }
     require(in_tables.size() == used_.size(), "a table has a block that is not used");
+    std::size_t tokens = 0;
+    for (const auto& [id, table] : tables_) tokens += table.tokens;
+    require(used_places() == tokens - places_counted_twice(), "places are counted wrong");
   }
 
  private:
@@ -175,7 +175,9 @@ class KvCache {
   Id open_with(std::vector<BlockAt> blocks, std::size_t tokens) {
     Table& table = tables_[next_];
     table = {std::move(blocks), tokens};
+    written_ += tokens;
     for (const BlockAt block : table.blocks) ++block->references;
+    if (!table.blocks.empty()) counted_twice_.reset();
     if (careful_) check_books();
     return next_++;
   }
@@ -191,7 +193,25 @@ class KvCache {
     return block;
   }
   void drop(BlockAt block) noexcept {
-    if (--block->references == 0) free_.splice(free_.begin(), used_, block);
+    if (--block->references == 0)
+      free_.splice(free_.begin(), used_, block);
+    else
+      counted_twice_.reset();
+  }
+  // Of places that several requests have: once less than requests.
+  std::size_t places_counted_twice() const {
+    std::map<const Block*, std::size_t> shared;  // blocks that several requests have, and the most that one has there
+    std::size_t sum = 0;
+    for (const auto& [id, table] : tables_)
+      // What is shared comes first in a table: what a request writes alone follows.
+      for (std::size_t i = 0; i < table.blocks.size() && table.blocks[i]->references > 1; ++i) {
+        const std::size_t first = i * shape_.block_tokens;
+        const std::size_t here = std::min(shape_.block_tokens, table.tokens - std::min(table.tokens, first));
+        std::size_t& most = shared[&*table.blocks[i]];
+        sum += std::min(most, here);
+        most = std::max(most, here);
+      }
+    return sum;
   }
   // The table's block, which others share, becomes one of its own.
   void copy_on_write(BlockAt& shared) {
@@ -200,6 +220,7 @@ class KvCache {
                                context_.stream()));
     own.processor = shared->processor;
     --shared->references;
+    counted_twice_.reset();
     shared = take_free();
   }
 
@@ -209,6 +230,9 @@ class KvCache {
   std::list<Block> used_, free_;
   std::map<Id, Table> tables_;
   Id next_ = 0;
+  std::size_t written_ = 0;                           // tokens of all tables
+  mutable std::optional<std::size_t> counted_twice_;  // places_counted_twice(), until what is shared changes
+  std::size_t most_blocks_ = 0;
 };
 
 }  // namespace oomlab::inference

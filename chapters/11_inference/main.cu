@@ -66,7 +66,7 @@ Chapter declare(const Config& config) {
                                 .arithmetic = arithmetic_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_evaluation(results, report, spec, evaluated, *failed);
-    show_serving(results, report, ways, *served);
+    show_serving(results, report, spec, ways, *served);
   };
   return chapter;
 }

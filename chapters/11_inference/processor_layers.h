@@ -14,6 +14,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "cuda/interrupt.h"
 #include "decoder.h"
 
 namespace oomlab::inference {
@@ -80,6 +81,7 @@ class ProcessorLayers {
     return y;
   }
   static Numbers product(const Numbers& x, const T* weight, std::size_t out) {
+    check_interrupt();  // of a large model a step takes minutes here
     Numbers y(out, 0.0f);
     for (float& sum : y)
       for (const float v : x) sum += v * static_cast<float>(*weight++);

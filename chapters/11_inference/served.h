@@ -33,6 +33,7 @@ struct Served {
   ServingCounts counts;
   std::vector<std::vector<int>> answers;
   std::size_t token_bytes = 0;  ///< of a token in the cache, on the device
+  std::size_t host_cache = 0;   ///< bytes of the cache in host memory, at most
   bool as_planned = true;       ///< in no step was a block refused but by the budget
 };
 using AllServed = std::map<std::string, Served>;
@@ -82,6 +83,7 @@ class ServingWork final : public Workload {
     Served& mine = (*all_)[name_];
     mine.counts = serving.counts(), mine.answers = serving.answers();
     mine.token_bytes = shape_.block_bytes() / shape_.block_tokens;
+    mine.host_cache = cache.most_blocks() * shape_.processor_bytes();
     mine.as_planned &= serving.refused_by_budget_alone();
   }
   std::size_t samples_per_step() const override { return requests_.size(); }

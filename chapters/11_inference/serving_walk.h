@@ -126,6 +126,15 @@ ByCategory serving_bytes(const nn::TransformerSpec& spec, const CacheShape& shap
       checked_sum(bytes[Category::activations], checked_product(blocks, shape.counted_block_bytes()));
   return bytes;
 }
+/// Host memory that the last shape.processor_layers layers take: their weights, and their part of `blocks` blocks.
+struct HostBytes {
+  std::size_t weights = 0, cache = 0;
+  std::size_t total() const { return checked_sum(weights, cache); }
+};
+template <class T>
+HostBytes host_bytes(const nn::TransformerSpec& spec, const CacheShape& shape, std::size_t blocks) {
+  return {PlacedWeights<T>::bytes(spec, shape.processor_layers).host, checked_product(blocks, shape.processor_bytes())};
+}
 /// Blocks that fit below a budget beside all that; `others`: bytes that the context and the program have, too. With all
 /// layers on the processor a block has no bytes on the device: any number fits.
 template <class T>

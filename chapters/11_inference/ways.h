@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "evaluation.h"
+#include "memory/limits.h"
 #include "served.h"
 
 namespace oomlab::inference {
@@ -31,6 +32,11 @@ inline nn::TransformerSpec decoder_of(const Config& config) {
   if (const std::size_t longest = config.options[kLongestRequest]; longest > spec.positions)
     throw UsageError(
         fmt::format("--longest {} is longer than the {} positions of model '{}'", longest, spec.positions, spec.name));
+  if (const std::size_t requests = config.options[kRequests], longest = config.options[kLongestRequest];
+      requests > kMostServedTokens / longest)
+    throw UsageError(
+        fmt::format("--requests {} x --longest {} are more than {} tokens; --longest {} takes up to {} requests",
+                    requests, longest, kMostServedTokens, longest, kMostServedTokens / longest));
   if (config.options[kProcessorLayers] > spec.layers)
     throw UsageError(fmt::format("--processor-layers {}: model '{}' has {} layers", config.options[kProcessorLayers],
                                  spec.name, spec.layers));
@@ -84,6 +90,7 @@ struct PlannedWay {
   std::shared_ptr<const std::vector<Request>> requests;
   std::function<const ServingPlan&()> plan;
   std::function<const ByCategory&()> predicted;  ///< peak bytes, without those that the context itself has
+  std::function<HostBytes()> on_host;            ///< of layers on the processor
 };
 inline std::vector<PlannedWay> planned_ways(const Config& config, const nn::TransformerSpec& spec) {
   const std::size_t longest = config.options[kLongestRequest], workspace = round_to_granule(config.workspace);
@@ -97,7 +104,8 @@ inline std::vector<PlannedWay> planned_ways(const Config& config, const nn::Tran
       all.push_back({way, requests, plan, once([=] {
                        return serving_bytes<T>(spec_of(spec, way), shape_of<T>(spec, way), kMostRows, longest,
                                                plan().most_blocks);
-                     })});
+                     }),
+                     [=] { return host_bytes<T>(spec_of(spec, way), shape_of<T>(spec, way), plan().most_blocks); }});
     });
   }
   return all;

@@ -12,6 +12,7 @@
 
 #include "harness/chapter.h"
 #include "harness/outputs.h"
+#include "memory/limits.h"
 #include "reading.h"
 
 namespace oomlab::quantisation {
@@ -89,6 +90,9 @@ inline std::unique_ptr<Workload> make_reading(Context& context, const Source& so
 /// Throws UsageError, or std::invalid_argument, for a model that cannot do what is asked.
 inline nn::TransformerSpec decoder_of(const Config& config) {
   const nn::TransformerSpec spec = inference::decoder_of_text(config);
+  if (config.batch > kMostCaches)
+    throw UsageError(fmt::format("--batch {}: each sequence has a cache of its own, and up to {} are allowed",
+                                 config.batch, kMostCaches));
   try {
     (void)model_bytes(spec, {.form = Form::int4, .group = config.options[kGroup]}, sizeof(float));
   } catch (const std::invalid_argument& error) {

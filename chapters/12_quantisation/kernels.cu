@@ -10,8 +10,9 @@ template void Matrix<float>::decode(Context&, std::size_t, std::size_t, float*) 
 template void Matrix<__nv_bfloat16>::encode(Context&, Loading&, const Fill&);
 template void Matrix<__nv_bfloat16>::decode(Context&, std::size_t, std::size_t, float*) const;
 
-void int8_product(Context& context, const std::int8_t* x, const std::int8_t* w, std::int32_t* sums,
-                         std::size_t rows, std::size_t in, std::size_t out) {
+void int8_product(Context& context, const std::int8_t* x, const std::int8_t* w, std::int32_t* sums, std::size_t rows,
+                  std::size_t in, std::size_t out) {
+  check_interrupt();
   context.count_flops(2 * std::uint64_t(rows) * in * out);
   if (library_takes(rows, in, out)) {  // by columns: sums^T = w x^T, w and x as they lie are their own transposes
     const std::int32_t one = 1, zero = 0;

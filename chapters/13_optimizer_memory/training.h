@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "in_backward.h"
+#include "memory/repetition.h"
 #include "nn/compact_optimizer.h"
 #include "processor.h"
 #include "train/precision.h"
@@ -167,10 +168,12 @@ class Training final : public Workload {
   void step_after_backward(const data::TokenSamples& samples) {
     const auto nothing = [](std::size_t, DeviceBuffer<T>) {};
     const std::size_t of_micro_batch = task_.batch / task_.request.micro_batches;
-    for (std::size_t m = 0; m < task_.request.micro_batches; ++m)
+    for (Repetition rounds(context_, task_.request.micro_batches); rounds.next();) {
+      const std::size_t m = rounds.number();
       optimizer_memory::step_in_backward(
           context_, model_, upload(context_, samples, m * of_micro_batch, of_micro_batch), task_.schedule, *gradients_,
           nothing, {m > 0, samples.targets()}, scale_ ? scale_.data() : nullptr);
+    }
     const Phase phase(context_.ledger(), "optimizer");
     std::vector<Update> all;
     for (std::size_t i = 0; i < shapes_.size(); ++i) all.push_back({i, model_.parameter(i).gradient});

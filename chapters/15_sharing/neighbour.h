@@ -3,8 +3,12 @@
 //
 // A process that has called CUDA cannot fork one that calls it, too. So before the first call a small process is forked
 // that does nothing but fork: a fork server, as Python's multiprocessing has one.
+//
+// Each of them may be stopped or hang. Whoever waits for another hears Ctrl-C and waits at most so long (Waits); and
+// the kernel ends a process whose parent is gone, stopped or not.
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -23,6 +27,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/backend.h"
@@ -146,6 +151,18 @@ class Job {
   std::vector<std::pair<void*, std::size_t>> held_;
 };
 
+/// How long this process waits for the neighbour, at most.
+struct Waits {
+  std::chrono::milliseconds for_an_answer{120'000};  ///< then it is an error
+  std::chrono::milliseconds for_its_end{10'000};     ///< then it is killed, and waited for once more
+};
+
+/// From now on this process is killed when its parent ends. Returns at once when that has happened.
+inline void end_with(pid_t parent) noexcept {
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(0);
+}
+
 /// How long it goes on after `finish`: its step must come to an end.
 inline constexpr std::chrono::milliseconds kLastStep{2};
 
@@ -190,8 +207,10 @@ class ForkServer {
     }
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
+    const pid_t parent = getpid();
     pid_ = fork();
     if (pid_ == 0) {
+      end_with(parent);
       close(ends[0]);
       serve(ends[1], body, *budget_);
     }
@@ -199,8 +218,10 @@ class ForkServer {
     control_ = ends[0];
   }
   ~ForkServer() {
-    if (control_ >= 0) close(control_);  // which ends it
-    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+    if (control_ >= 0) close(control_);
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);  // it has nothing that is worth a goodbye, and may be stopped
+    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) continue;
   }
   ForkServer(const ForkServer&) = delete;
   ForkServer& operator=(const ForkServer&) = delete;
@@ -255,7 +276,9 @@ class ForkServer {
       const cmsghdr* const rights = CMSG_FIRSTHDR(&passing.message);
       int socket = -1;
       if (rights) std::memcpy(&socket, CMSG_DATA(rights), sizeof socket);
+      const pid_t server = getpid();
       if (fork() == 0) {
+        end_with(server);
         close(control);
         body(socket, budget);
         _exit(0);
@@ -306,10 +329,13 @@ class NeighbourProcess final : public Neighbour {
   }
   Answer ask(const Order& order) override {
     Answer answer;
-    if (send(socket_.number, &order, sizeof order, MSG_NOSIGNAL) < 0 || !receive(answer)) {
-      check_interrupt();
-      throw std::runtime_error("the neighbour failed: its process is gone");
-    }
+    const bool sent = send(socket_.number, &order, sizeof order, MSG_NOSIGNAL) >= 0;
+    const Got got = sent ? receive(answer, waits_.for_an_answer, [] { check_interrupt(); }) : Got::its_end;
+    check_interrupt();
+    if (got == Got::its_end) throw std::runtime_error("the neighbour failed: its process is gone");
+    if (got == Got::nothing)
+      throw std::runtime_error(fmt::format(
+          "the neighbour failed: no answer for {} ms; its process is stopped, or hangs", waits_.for_an_answer.count()));
     return checked(answer);
   }
   void finish() override {
@@ -320,6 +346,8 @@ class NeighbourProcess final : public Neighbour {
     ::kill(pid_, SIGKILL);
     gone();
   }
+  /// For tests: other limits from now on.
+  void set_waits(const Waits& waits) noexcept { waits_ = waits; }
   void look() override {
     if (char byte; recv(socket_.number, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) gone();
   }
@@ -330,18 +358,37 @@ class NeighbourProcess final : public Neighbour {
     ~Socket() { close(number); }
     void shut() const { shutdown(number, SHUT_WR); }  // the neighbour reads the end, and ends
   };
-  bool receive(Answer& answer) {
-    ssize_t got;
-    do got = recv(socket_.number, &answer, sizeof answer, 0);
-    while (got < 0 && errno == EINTR);
-    return got == static_cast<ssize_t>(sizeof answer);
+  // Waits for an answer; meanwhile calls `look` twenty times a second.
+  enum class Got { answer, its_end, nothing };
+  template <class Look>
+  Got receive(Answer& answer, std::chrono::milliseconds patience, Look look) {
+    using Clock = std::chrono::steady_clock;
+    for (const auto end = Clock::now() + patience;; look()) {
+      pollfd ready{socket_.number, POLLIN, 0};
+      const int found = poll(&ready, 1, 50);
+      if (found > 0) {
+        const ssize_t got = recv(socket_.number, &answer, sizeof answer, MSG_DONTWAIT);
+        if (got == static_cast<ssize_t>(sizeof answer)) return Got::answer;
+        if (got >= 0 || (errno != EINTR && errno != EAGAIN)) return Got::its_end;
+      }
+      if (found < 0 && errno != EINTR) return Got::its_end;
+      if (Clock::now() >= end) return Got::nothing;
+    }
   }
-  // Its end of the socket is closed when it is over, however it ended.
+  // Its end of the socket is closed when it is over, however it ended. One that does not end is killed; after Ctrl-C at
+  // once.
   void gone() {
-    for (Answer late; receive(late);) continue;
+    bool killed = false;
+    for (Answer late;;) {
+      const bool hurry = interrupt_wanted && !killed;
+      const Got got = receive(late, hurry ? std::chrono::milliseconds(0) : waits_.for_its_end, [] {});
+      if (got == Got::its_end || (got == Got::nothing && std::exchange(killed, true))) break;
+      if (got == Got::nothing) ::kill(pid_, SIGKILL);
+    }
     budget_.give_all(kNeighbours);
   }
   SharedBudget& budget_;
+  Waits waits_;
   Socket socket_;
   pid_t pid_;
 };

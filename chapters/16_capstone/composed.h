@@ -8,6 +8,7 @@
 #include "../07_multi_gpu/trainer.h"
 #include "../13_optimizer_memory/training.h"
 #include "levers.h"
+#include "memory/repetition.h"
 
 namespace oomlab::capstone {
 
@@ -30,9 +31,11 @@ class ScaledTraining final : public Workload {
   void step() override {
     const data::TokenSamples samples = text_->samples(first_, batch_);
     first_ += batch_;
-    for (std::size_t at = 0; at < batch_; at += micro_batch_)
+    for (Repetition rounds(context_, batch_ / micro_batch_); rounds.next();) {
+      const std::size_t at = rounds.number() * micro_batch_;
       checkpointing::checkpointed_step(context_, model_, train::upload(context_, samples, at, micro_batch_), schedule_,
                                        optimizer_.scale_on_device(), {at > 0, samples.targets()});
+    }
     optimizer_.step(context_);
   }
   std::size_t samples_per_step() const override { return batch_; }

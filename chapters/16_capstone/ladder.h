@@ -13,7 +13,8 @@ inline constexpr Option<std::string> kCheckpoint{
 inline constexpr Option<std::string> kOptimizer{"optimizer", "adamw, adamw8 (moments in 8 bits), adafactor or sgd",
                                                 "adamw adamw8 adafactor sgd"};
 inline constexpr Option<std::string> kWeights{
-    "weights", "How 16-bit weights are updated: master (an FP32 copy), stochastic or stored (rounded at random, to nearest)",
+    "weights",
+    "How 16-bit weights are updated: master (an FP32 copy), stochastic or stored (rounded at random, to nearest)",
     "stored master stochastic"};
 inline constexpr Option<bool> kInBackward{"in-backward", "Each gradient is used and freed in the backward pass"};
 inline constexpr Option<bool> kOffload{"offload", "The processor updates the weights, from a state in host memory"};
@@ -124,9 +125,9 @@ inline std::vector<Row> rows_of(const Config& config) {
   const auto chosen = levers_of(config.options);
   if (!chosen) return ladder();
   if (const std::string why = refused(work_of(config), *chosen); !why.empty()) throw UsageError(why);
-  if (const Layout& l = chosen->ranks; config.devices_given && l.ranks() != std::size_t(config.devices))
-    throw UsageError(fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", l.tp, l.pp, l.dp,
-                                 l.ranks(), config.devices));
+  if (const std::string why = multi_gpu::devices_refused(chosen->ranks, std::size_t(config.devices));
+      config.devices_given && !why.empty())
+    throw UsageError(why);
   return {{kTextbook, {}}, {"chosen", *chosen}};
 }
 
@@ -197,7 +198,8 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
                             command_of(model_words(report.config()), work, row.levers));
   }
   report.line(fmt::format(
-      "(GB: 10^9 bytes, MB: 10^6, without cuBLAS's workspace. Least time: a bound from below, on {}.)", card.title));
+      "(GB: 10^9 bytes, MB: 10^6, without cuBLAS's workspace. Least time: a bound from below, on {}, host {} GB/s.)",
+      card.title, host_gb_per_s(card)));
   report.line("");
   report.line("each row by itself:");
   report.line(commands);

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "../04_checkpointing/solver.h"
-#include "../07_multi_gpu/grid.h"
+#include "../07_multi_gpu/layout_rule.h"
 #include "harness/card.h"
 #include "nn/compact_optimizer.h"
 #include "nn/mixed_precision.h"
@@ -64,22 +64,9 @@ inline std::size_t micro_batches_of(const Work& work, const Levers& levers) {
   return work.batch / levers.ranks.dp / micro_batch_of(work, levers);
 }
 
-/// Why several ranks cannot do this; empty when they can.
-inline std::string ranks_refused(const Work& work, const Levers& levers) {
+/// Why several ranks cannot do what one can; empty when they can.
+inline std::string ranks_refused(const Levers& levers) {
   const Layout& l = levers.ranks;
-  const nn::TransformerSpec& spec = work.spec;
-  if (l.zero < 0 || l.zero > 3) return fmt::format("--zero {} is not allowed; write 0 to 3", l.zero);
-  if (l.zero > 0 && l.dp == 1)
-    return fmt::format("--zero {} shares out what the ranks of --dp have in common, and --dp is 1", l.zero);
-  for (const auto& [count, what] : {std::pair(spec.heads, "heads"), std::pair(spec.keys(), "heads of keys and values"),
-                                    std::pair(spec.hidden(), "hidden units")})
-    if (count % l.tp != 0)
-      return fmt::format("--tp {} does not divide the {} {} of model '{}'", l.tp, count, what, spec.name);
-  if (l.pp > spec.layers)
-    return fmt::format("--pp {} is more than the {} layers of model '{}'", l.pp, spec.layers, spec.name);
-  if (l.zero >= 2 && l.pp > 1)
-    return fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", l.zero, l.pp);
-  if (l.ranks() > 1'000'000) return fmt::format("{} ranks are too many; a million are allowed", l.ranks());
   if (l.ranks() == 1) return "";
   if (levers.precision == Arithmetic::fp16)
     return "--precision fp16 is for one rank: its loss scale is not shared; take bf16";
@@ -102,15 +89,11 @@ inline std::string refused(const Work& work, const Levers& levers) {
   if (levers.attention == nn::AttentionForm::fused && spec.depth() > nn::kFusedDepth)
     return fmt::format("--attention fused takes heads of up to {} values; those of model '{}' have {}", nn::kFusedDepth,
                        spec.name, spec.depth());
-  if (work.batch % levers.ranks.dp != 0)
-    return fmt::format("--dp {} does not divide the batch of {}", levers.ranks.dp, work.batch);
+  if (std::string why = multi_gpu::layout_refused(spec, levers.ranks, work.batch, levers.micro_batch); !why.empty())
+    return why;
   const std::size_t share = work.batch / levers.ranks.dp, micro = micro_batch_of(work, levers);
-  if (share == 0 || share % micro != 0)
-    return fmt::format("--micro-batch {} does not divide the {} samples of a rank", micro, share);
   if (levers.recompute > spec.layers)
     return fmt::format("--checkpoint {}: model '{}' has {} layers", levers.recompute, spec.name, spec.layers);
-  if (levers.solved && spec.layers > 256)
-    return fmt::format("--checkpoint solved takes up to 256 layers; model '{}' has {}", spec.name, spec.layers);
 
   const OptimizerForm& optimizer = levers.optimizer;
   if (levers.precision == Arithmetic::fp32 && optimizer.weights != WeightForm::stored)
@@ -121,7 +104,7 @@ inline std::string refused(const Work& work, const Levers& levers) {
     return "--precision fp16 takes --optimizer adamw --weights master, which leave out steps that overflow; take bf16";
   if (optimizer.wide_embeddings && optimizer.rule != UpdateRule::adamw8)
     return "--wide-embeddings is about the moments of --optimizer adamw8";
-  if (std::string why = ranks_refused(work, levers); !why.empty()) return why;
+  if (std::string why = ranks_refused(levers); !why.empty()) return why;
 
   if (levers.gradients == GradientLife::always) return "";
   const std::string once = levers.gradients == GradientLife::used_at_once
@@ -186,7 +169,7 @@ inline nn::Schedule solved_schedule(const Work& work, const Levers& levers) {
   std::optional<std::uint64_t> least;
   const auto fits = [&](const nn::Schedule& schedule) {
     if (peak_bytes(work, levers, schedule, resident).total() > work.room()) return false;
-    const std::uint64_t flops = nn::step_flops(work.spec, micro_batch, work.seq, schedule, form);
+    const std::uint64_t flops = nn::step_flops_of_each(work.spec, micro_batch, work.seq, schedule, form);
     if (!least || flops < *least) least = flops, best = schedule;
     return true;
   };
@@ -210,12 +193,21 @@ inline nn::Schedule schedule_of(const Work& work, const Levers& levers) {
   return {{work.spec.layers, false, form_of(levers).keep}};
 }
 
+/// What the processor's update moves. It begins when the first gradients are there, after the forward pass, and goes on
+/// beside the backward pass. The token table's gradients are there last, with nothing left to compute beside them.
+struct HostUpdate {
+  double bytes = 0;           ///< of host memory, read and written
+  double last_bytes = 0;      ///< of these the token table's
+  double last_bus_bytes = 0;  ///< its gradients down, its weights up
+  double forward_flops = 0;   ///< before it begins
+};
 /// What a step costs beside memory, on the rank that has most to do.
 struct Price {
   double flops = 0;              ///< of matrix products; fused attention's as if it had some
   double bus_bytes = 0;          ///< over the bus, in the busier direction
   double link_bytes = 0;         ///< sent to other ranks
   std::size_t pinned_bytes = 0;  ///< of host memory
+  HostUpdate update{};
 };
 
 struct Plan {
@@ -224,7 +216,11 @@ struct Plan {
   Price price;
 };
 
-/// The bus and pinned memory of chapter 13's ProcessorAdamW.
+/// Bytes of host memory that AdamW on the processor reads and writes for a parameter: gradient, master weight and two
+/// moments; master weight, two moments, and the weight that goes up. 28 with 16-bit weights.
+inline double update_bytes(std::size_t element_bytes) { return double(element_bytes + 12 + 12 + element_bytes); }
+
+/// The bus, pinned memory and update of chapter 13's ProcessorAdamW.
 inline void add_offload(const Work& work, const Levers& levers, Price& price) {
   const nn::UnitElements units(work.spec, {.element_bytes = element_bytes(levers)});
   const std::size_t e = element_bytes(levers);
@@ -236,6 +232,15 @@ inline void add_offload(const Work& work, const Levers& levers, Price& price) {
     price.bus_bytes += double(count) * double(elements) * double(e);  // gradients come down, with what pads a unit
   }
   price.pinned_bytes += 4 * round_to_granule(checked_product(largest, e));
+  const double token = double(work.spec.vocabulary) * double(work.spec.width);
+  nn::TransformerSpec none = work.spec;
+  none.layers = 0;
+  const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form_of(levers));
+  const double head = double(nn::step_flops_of_each(none, work.batch, work.seq)) / 3;  // one of three passes
+  price.update = {.bytes = update_bytes(e) * double(work.spec.parameters()),
+                  .last_bytes = update_bytes(e) * token,
+                  .last_bus_bytes = 2 * double(e) * token,
+                  .forward_flops = double(work.batch) * (double(layer.forward) * double(work.spec.layers) + head)};
 }
 
 /// A stage's share of the operations. A tensor-parallel part tiles attention in its own way: its products are left out.
@@ -244,22 +249,21 @@ inline double rank_flops(const Work& work, const Levers& levers, const nn::Slice
   const std::size_t micro = micro_batch_of(work, levers);
   nn::TransformerSpec part = work.spec;
   part.layers = 0;
-  const double head = double(nn::step_flops(part, micro, work.seq));
+  const double head = double(nn::step_flops_of_each(part, micro, work.seq));
   part.layers = slice.layers;
-  double layers = double(nn::step_flops(part, micro, work.seq, {}, form)) - head;
+  double layers = double(nn::step_flops_of_each(part, micro, work.seq, {}, form)) - head;
   if (slice.parts > 1 && levers.attention == nn::AttentionForm::tiled) {
-    const nn::LayerFlops of = nn::layer_flops(part, micro, work.seq);
+    const nn::LayerFlops of = nn::layer_flops_of_each(part, micro, work.seq);
     const double linear = double(of.forward) - 2 * double(of.probabilities);
     layers = double(slice.layers) * (3 * linear + (form.keep.layer ? 0 : linear - double(of.last_product)));
   }
-  return double(micro_batches_of(work, levers)) *
-         (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
+  return double(work.batch / levers.ranks.dp) * (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
 }
 
 inline Plan plan_of_ranks(const Work& work, const Levers& levers) {
   Plan plan{.schedule = {{work.spec.layers, false, form_of(levers).keep}}, .peak = {}, .price = {}};
   PeakBytes largest, next;
-  for (std::size_t stage = 0; stage < levers.ranks.pp; ++stage) {
+  for (const std::size_t stage : multi_gpu::kinds_of_stage(work.spec, levers.ranks)) {
     const multi_gpu::RankCoordinates place{0, 0, stage};
     const nn::StepLevers step =
         multi_gpu::rank_levers(work.spec, levers.ranks, place, element_bytes(levers), micro_batch_of(work, levers),
@@ -281,9 +285,8 @@ inline Plan plan_of(const Work& work, const Levers& levers) {
   if (levers.ranks.ranks() > 1) return plan_of_ranks(work, levers);
   Plan plan{.schedule = schedule_of(work, levers), .peak = {}, .price = {}};
   plan.peak = peak_bytes(work, levers, plan.schedule, resident_bytes(work, levers));
-  plan.price.flops =
-      double(micro_batches_of(work, levers)) *
-      double(nn::step_flops(work.spec, micro_batch_of(work, levers), work.seq, plan.schedule, form_of(levers)));
+  plan.price.flops = double(work.batch) * double(nn::step_flops_of_each(work.spec, micro_batch_of(work, levers),
+                                                                        work.seq, plan.schedule, form_of(levers)));
   if (levers.gradients == GradientLife::sent_to_host) add_offload(work, levers, plan.price);
   return plan;
 }
@@ -291,19 +294,40 @@ inline Plan plan_of(const Work& work, const Levers& levers) {
 /// GB/s in one direction: PCIe 5.0 with 16 lanes, and NVLink of a B200. With slower ones a step takes longer; a bound
 /// from below stays one.
 inline constexpr double kBusGbPerS = 63, kLinkGbPerS = 900;
+/// GB/s of host memory, at most: a channel of DDR5-6400 has 51.2. Desktops have two of them, a server's socket up
+/// to 12.
+inline constexpr double kDesktopGbPerS = 102.4, kServerGbPerS = 614.4;
+/// Of the machine that a card is taken to be in: GeForce cards (rtx-3060, gtx-1660, ...) are in desktops.
+inline double host_gb_per_s(const Card& card) {
+  const std::string_view name = card.name;
+  const auto digit = [&](std::size_t at, char least, char most) {
+    return name.size() > at && name[at] >= least && name[at] <= most;
+  };
+  const bool rtx = name.starts_with("rtx-") && digit(4, '2', '5') && digit(5, '0', '0') && digit(6, '5', '9');
+  return rtx || name.starts_with("gtx-") ? kDesktopGbPerS : kServerGbPerS;
+}
 
 /// Of the bus to the host: a card's own is taken where it is faster. Memory that is the host's, too, needs no bus.
 inline double bus_gb_per_s(const Card& card) {
   return card.bus_gb_per_s == 0 ? card.gb_per_s : std::max(kBusGbPerS, card.bus_gb_per_s);
 }
 
-/// No step takes less: the largest of computing, moving (harness/card.h), the bus, and the links. Seconds; nothing when
-/// the card does not compute so.
-inline std::optional<double> least_seconds(const Card& card, const Levers& levers, const Plan& plan) {
+/// No step takes less: the largest of computing, moving (harness/card.h), the bus, the links, and host memory, in which
+/// the processor's update begins after the forward pass, and ends after all else. Seconds; nothing when the card does
+/// not compute so. `host_gb_per_s`: of host memory, where not the card's own.
+inline std::optional<double> least_seconds(const Card& card, const Levers& levers, const Plan& plan,
+                                           std::optional<double> host_gb_per_s = std::nullopt) {
   const auto least = least_time(card, levers.precision, plan.price.flops, plan.peak);
   if (!least) return std::nullopt;
-  return std::max({least->seconds(), plan.price.bus_bytes / (bus_gb_per_s(card) * 1e9),
-                   plan.price.link_bytes / (kLinkGbPerS * 1e9)});
+  const double bus_bytes_per_s = bus_gb_per_s(card) * 1e9;
+  const double bus = plan.price.bus_bytes / bus_bytes_per_s, link = plan.price.link_bytes / (kLinkGbPerS * 1e9);
+  const double seconds = std::max({least->seconds(), bus, link});
+  const HostUpdate& update = plan.price.update;
+  if (update.bytes == 0) return seconds;
+  const double host_bytes_per_s = host_gb_per_s.value_or(capstone::host_gb_per_s(card)) * 1e9;
+  const double last = update.last_bus_bytes / bus_bytes_per_s + update.last_bytes / host_bytes_per_s;
+  const double forward = least_time(card, levers.precision, update.forward_flops, {})->computing_seconds;
+  return std::max({seconds, least->computing_seconds + last, forward + update.bytes / host_bytes_per_s, forward + bus});
 }
 
 // ------------------------------------------------------------------------------------------------------ in words

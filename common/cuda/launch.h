@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "cuda/check.h"
+#include "cuda/interrupt.h"
 
 namespace oomlab {
 
@@ -23,10 +24,11 @@ struct LaunchShape {
   std::size_t shared_bytes = 0;
 };
 
-/// Queues kernel(args...) on `stream`. Throws CudaError when the launch is refused.
+/// Queues kernel(args...) on `stream`. Throws CudaError when the launch is refused, Interrupted on Ctrl-C.
 /// On a GPU this is cudaLaunchKernelEx itself; the host runtime implements that call with a loop over blocks.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream, Arguments&&... arguments) {
+  check_interrupt();
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "cuda/check.h"
+#include "cuda/interrupt.h"
 
 struct __half;
 struct __nv_bfloat16;
@@ -163,6 +164,7 @@ class Communicator {
   void wait(cudaStream_t stream) const {
     if (comm_)
       for (cudaError_t code; (code = cudaStreamQuery(stream)) != cudaSuccess; std::this_thread::yield()) {
+        check_interrupt();
         (void)cudaGetLastError();
         if (code != cudaErrorNotReady) throw_cuda_error(code, "cudaStreamQuery", __FILE__, __LINE__);
         ncclResult_t result = ncclSuccess;
@@ -177,6 +179,7 @@ class Communicator {
   // The end of a call that may still be in progress; throws for one that fails, and when a rank has failed.
   void settle(ncclResult_t result, const char* call) const {
     for (; result == ncclInProgress; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
+      check_interrupt();
       if (*failed_) throw_nccl_error(ncclRemoteError, call);
       NCCL_CHECK(ncclCommGetAsyncError(comm_, &result));
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <span>
 
+#include "cuda/backend.h"
 #include "memory/bytes.h"
 
 namespace oomlab::data {
@@ -37,6 +38,7 @@ double unigram_entropy(const Text& text) {
 }
 
 std::size_t TokenSamples::targets() const {
+  if (planning()) return count;
   return static_cast<std::size_t>(std::count_if(labels.begin(), labels.end(), [](int label) { return label >= 0; }));
 }
 
@@ -62,6 +64,8 @@ std::uint64_t mix(std::uint64_t x) {
 }  // namespace
 
 TokenSamples TextSampler::samples(std::size_t first, std::size_t count) const {
+  if (planning()) return {{}, {}, count, settings_.seq};  // nobody reads them, and a batch may have any size
+
   const std::size_t seq = settings_.seq, rows = checked_product(count, seq);
   const bool next = settings_.task == TextTask::next_token;
   const std::size_t size = text_.bytes.size(), needed = seq + (next ? 1 : 0);

@@ -31,11 +31,12 @@ enum class TextTask {
                  ///< label
 };
 
-/// Sequences from a text, [count, seq] each; a negative label says "no target here".
+/// Sequences from a text, [count, seq] each; a negative label says "no target here". In plan mode without tokens and
+/// labels.
 struct TokenSamples {
   std::vector<int> tokens, labels;
   std::size_t count = 0, seq = 0;
-  std::size_t targets() const;
+  std::size_t targets() const;  ///< in plan mode one a sequence
 };
 
 /// Sample number n is a window of the text at a place that is a hash of the seed and n: the same on every platform.

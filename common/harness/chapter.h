@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/interrupt.h"
 #include "harness/claim.h"
 #include "harness/option.h"
 #include "harness/variant.h"
@@ -43,6 +44,10 @@ class VariantSkipped : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// Throws VariantSkipped in plan mode when the variant has more forward passes wait for their backward passes than a
+/// plan holds (kMostHeld in memory/limits.h). Its prediction stands all the same.
+void require_countable(std::size_t held);
 
 /// What a chapter runs when the user says nothing. (No std::string: main() makes one before anything can be caught.)
 struct Defaults {
@@ -80,7 +85,7 @@ struct Config {
   std::size_t memory_steps = kMemorySteps;  ///< steps of the memory pass
   bool watch = false;                       ///< it is told as it runs
   bool series = false;                      ///< the result file has what each step held
-  OptionValues options;  ///< the chapter's own
+  OptionValues options;                     ///< the chapter's own
   bool quick = false, plan = false, list = false, quiet = false;
   const Card* card = nullptr;         ///< of --card: whose least times a plan shows
   std::string filter;                 ///< regular expression on variant names; empty: all
@@ -121,9 +126,6 @@ double median(const std::vector<double>& values);
 /// Fills `bytes` bytes at `data` by calling `make`. Of several processes (mpirun) the first one does, and all get what
 /// it made; all must call this, in the same order.
 void made_by_the_first_process(void* data, std::size_t bytes, const std::function<void()>& make);
-
-/// Throws (exit code 130) when Ctrl-C was pressed. The harness asks between steps; a chapter's own loop should too.
-void check_interrupt();
 
 /// Where a chapter's own findings go: printed below the table, and under "findings" in the JSON.
 class Report {

@@ -9,6 +9,7 @@
 #include "harness/filter.h"
 #include "harness/outputs.h"
 #include "memory/bytes.h"
+#include "memory/limits.h"
 #include "memory/names.h"
 
 namespace oomlab {
@@ -205,8 +206,13 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
   config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
+  if (config.batch > kMostBatch)
+    throw UsageError(fmt::format("--batch {} is not allowed; up to {} samples are", config.batch, kMostBatch));
   config.steps = given(steps_option) ? parse_count("--steps", steps) : defaults.steps;
   if (given(memory_steps_option)) config.memory_steps = parse_count("--memory-steps", memory_steps);
+  if (config.series && config.memory_steps > kMostSteps)
+    throw UsageError(fmt::format("--series has what each of up to {} steps held; --memory-steps says {}", kMostSteps,
+                                 config.memory_steps));
   if (config.series && config.json.empty()) throw UsageError("--series goes with --json: that is where it is written");
   if (config.quiet) config.watch = false;
   config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_workspace(workspace);

@@ -2,14 +2,10 @@
 
 #include <cstddef>
 
-#include "harness/chapter.h"
-
 namespace oomlab {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
-
-void on_signal(int) { interrupted = 1; }
+void on_signal(int) { interrupt_wanted.store(true, std::memory_order_relaxed); }
 
 // Of the thread that the system prefers for a signal, the first: a library's kernel may be using its stack pointer for
 // something else.
@@ -18,7 +14,7 @@ alignas(16) std::byte stack[64 << 10];
 }  // namespace
 
 InterruptScope::InterruptScope() noexcept {
-  interrupted = 0;
+  interrupt_wanted = false;
   stack_t own{};
   own.ss_sp = stack;
   own.ss_size = sizeof stack;
@@ -38,10 +34,6 @@ InterruptScope::~InterruptScope() {
   sigaction(SIGTERM, &old_term_, nullptr);
   sigaction(SIGPIPE, &old_pipe_, nullptr);
   sigaltstack(&old_stack_, nullptr);
-}
-
-void check_interrupt() {
-  if (interrupted) throw Interrupted();
 }
 
 }  // namespace oomlab

@@ -1,16 +1,12 @@
 #pragma once
-// Ctrl-C: the run ends between two steps, and leaves no half-written file. A second Ctrl-C ends it at once. A reader that
-// goes away (| head) ends nothing: files are still written.
+// Ctrl-C: the run ends where it next queues work (cuda/interrupt.h), and leaves no half-written file. A second Ctrl-C
+// ends it at once. A reader that goes away (| head) ends nothing: files are still written.
 
 #include <csignal>
-#include <stdexcept>
+
+#include "cuda/interrupt.h"
 
 namespace oomlab {
-
-class Interrupted : public std::runtime_error {
- public:
-  Interrupted() : std::runtime_error("interrupted; no result was written") {}
-};
 
 /// Catches SIGINT and SIGTERM for a scope, and ignores SIGPIPE: writing fails then.
 class InterruptScope {

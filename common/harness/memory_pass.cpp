@@ -15,6 +15,8 @@
 #include "harness/ranks.h"
 #include "harness/watch.h"
 #include "memory/export.h"
+#include "memory/limits.h"
+#include "memory/repetition.h"
 
 namespace oomlab {
 namespace {
@@ -90,6 +92,8 @@ struct MemoryPass {
     auto growths = watch.growths();
     const std::lock_guard lock(mutex);
     if (&books == &ledger) result.steps = watch.steps();
+    if (&books == &ledger && config.series && watch.steps_left_out() > 0)
+      result.steps.resize(result.steps.size() + watch.steps_left_out(), StepMemory(result.steps.back()));
     if (growths.empty() || (!result.growths.empty() && result.growth_rank < rank)) return;
     result.growths = std::move(growths), result.growth_rank = rank;
   }
@@ -105,15 +109,20 @@ struct MemoryPass {
     }
     std::vector<double> figures;
     Loop loop(ledger, "step");
-    for (std::size_t i = 0; i < config.memory_steps; ++i) {
+    Repetition steps(context, config.memory_steps);
+    while (steps.next()) {
       check_interrupt();
+      if (planning() && steps.done() > kMostPlannedSteps)
+        throw UsageError(fmt::format("--memory-steps {}: of steps that do not repeat each other a plan counts up to {}",
+                                     config.memory_steps, kMostPlannedSteps));
       const auto before = device_work();
       work->step();
       if (const auto after = device_work(); after && before) what.work = *after - *before;
       figures.push_back(work->figure());
       loop.end_round();
     }
-    finish(*work);
+    loop.leave_out(steps.left_out());
+    finish(*work, steps.done());
     return figures;
   }
 
@@ -136,7 +145,7 @@ struct MemoryPass {
     with_context(config, variant, {}, budget, ledger, [&](Context& context) {
       result.figures = run_steps(
           context, ledger, 0, result, [&](Context& c) { return variant.make(c, variant.batch); },
-          [&](Workload& work) { result.fingerprint = work.fingerprint(); });
+          [&](Workload& work, std::size_t) { result.fingerprint = work.fingerprint(); });
       take_snapshot();
     });
     result.peak_allocated = ledger.peak_bytes();
@@ -176,9 +185,9 @@ struct MemoryPass {
       with_context(mine, variant, devices_of_team(config, team->ranks()), budget, books, [&](Context& context) {
         figures = run_steps(
             context, books, rank, r, [&](Context& c) { return team->make(c, rank); },
-            [&](Workload& work) {
+            [&](Workload& work, std::size_t steps) {
               r.fingerprint = work.fingerprint();
-              r.bytes_sent = work.bytes_sent() / config.memory_steps;
+              r.bytes_sent = work.bytes_sent() / steps;
               r.most_in_flight = work.most_in_flight();
             });
         if (rank == ranks.front()) take_snapshot();
@@ -227,6 +236,12 @@ bool is_beyond_the_device(const std::runtime_error& error) {
 }
 
 }  // namespace
+
+void require_countable(std::size_t held) {
+  if (planning() && held > kMostHeld)
+    throw VariantSkipped(
+        fmt::format("{} forward passes wait for their backward passes, and a plan holds up to {}", held, kMostHeld));
+}
 
 ByCategory with_workspace(const Config& config, ByCategory bytes) {
   bytes[Category::workspace] = checked_sum(bytes[Category::workspace], round_to_granule(config.workspace));

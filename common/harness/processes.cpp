@@ -12,6 +12,7 @@
 
 #include "harness/chapter.h"
 #include "harness/interrupt.h"
+#include "memory/files.h"
 
 namespace oomlab {
 namespace {

@@ -236,10 +236,10 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
       if (config.plan && !planning() && !enable_planning()) throw std::runtime_error("plan mode cannot be entered");
 
       // Whatever can be refused is refused before the first line of output.
-      choose_device(line, most_ranks, chapter.ranks_asked_with, progress);
       set_benchmark_flags(argv[0], line.benchmark_flags);
       check_benchmark_filter(line, chosen);
       for (const Variant* variant : chosen) (void)with_workspace(config, variant->predicted(variant->batch)).total();
+      choose_device(line, most_ranks, chapter.ranks_asked_with, progress);
     } catch (const std::invalid_argument& error) {  // --model, or what it makes impossible
       throw UsageError(error.what());
     }

@@ -22,7 +22,9 @@ namespace oomlab {
 class Workload {
  public:
   virtual ~Workload() = default;
-  /// One step of work, queued on the context's stream. May throw OutOfMemory; then nothing has changed.
+  /// One step of work, queued on the context's stream. May throw OutOfMemory; then nothing has changed. What it asks
+  /// for follows from what is allocated, not from its number: of steps that repeat each other a plan leaves the rest
+  /// out.
   virtual void step() = 0;
   virtual std::size_t samples_per_step() const = 0;
   /// The figure that is compared between variants after a step, for example the loss. 0 in plan mode.

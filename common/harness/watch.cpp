@@ -144,6 +144,11 @@ void MemoryWatch::start_step(const Ledger& ledger) noexcept {
   step_ = {.peak_allocated = ledger.live_bytes(), .at_peak = ledger.live_by_category()};
 }
 
+void MemoryWatch::rounds_left_out(const Ledger& ledger, std::size_t rounds) {
+  detector_.rounds_left_out(ledger, rounds);
+  if (loops_ == 1) left_out_ += rounds;
+}
+
 void MemoryWatch::loop_ended(const Ledger& ledger, bool cut_short) noexcept {
   --loops_;
   detector_.loop_ended(ledger, cut_short);

@@ -43,7 +43,9 @@ class MemoryWatch final : public LedgerObserver {
   MemoryWatch(const MemoryWatch&) = delete;
   MemoryWatch& operator=(const MemoryWatch&) = delete;
 
+  /// What each step held; of a plan so many more held what the last one did.
   const std::vector<StepMemory>& steps() const noexcept { return series_; }
+  std::size_t steps_left_out() const noexcept { return left_out_; }
   std::vector<Growth> growths() const { return detector_.growths(); }
 
   void changed(const Ledger& ledger) noexcept override;
@@ -52,6 +54,8 @@ class MemoryWatch final : public LedgerObserver {
   void loop_began(const Ledger& ledger, std::string_view name) override;
   void round_ended(const Ledger& ledger) override;
   void loop_ended(const Ledger& ledger, bool cut_short) noexcept override;
+  void rounds_left_out(const Ledger& ledger, std::size_t rounds) override;
+  bool follows_all() const noexcept override { return line_ != nullptr; }
 
  private:
   void start_step(const Ledger& ledger) noexcept;
@@ -63,6 +67,7 @@ class MemoryWatch final : public LedgerObserver {
   WatchLine* line_;
   GrowthDetector detector_;
   std::vector<StepMemory> series_;
+  std::size_t left_out_ = 0;
   StepMemory step_;                       // that is running
   std::vector<std::size_t> phase_peaks_;  // of the phases that are open
   bool told_growth_ = false;

@@ -134,6 +134,11 @@ void GrowthDetector::loop_ended(const Ledger&, bool cut_short) noexcept {
   open_.pop_back();
 }
 
+// They repeat the last round, so nothing grows in them: no point was noted in the round that is now the last.
+void GrowthDetector::rounds_left_out(const Ledger&, std::size_t rounds) {
+  if (!open_.empty()) open_.back().rounds += rounds, open_.back().found_in = 0;
+}
+
 // The length of the shortest window, up to the last round, in which the point grows; 0: none.
 std::size_t GrowthDetector::growing_window(const Point& point, std::size_t rounds) {
   if (point.live.empty() || point.live.back().round != rounds) return 0;

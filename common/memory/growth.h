@@ -63,6 +63,7 @@ class GrowthDetector : public LedgerObserver {
   /// Throws std::bad_alloc, also when a phase could not be noted.
   void round_ended(const Ledger& ledger) override;
   void loop_ended(const Ledger& ledger, bool cut_short) noexcept override;
+  void rounds_left_out(const Ledger& ledger, std::size_t rounds) override;
 
  private:
   struct At {

@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <string_view>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 
 namespace oomlab {
@@ -100,11 +99,17 @@ void Ledger::charge(const void* address, std::size_t requested, std::size_t byte
     make_room_for_events(2);  // this one, and its release
     label = interned(tag);
   }
-  LiveBlock block{address, requested, bytes, category, std::string(tag)};
+  LiveTags& tags = tags_[static_cast<std::size_t>(category)];
+  const auto known_tag = tags.find(tag);
+  LiveTag& together = known_tag != tags.end() ? known_tag->second : tags[std::string(tag)];
+  LiveBlock block{address, requested, bytes, category, std::string(tag), &together};
   if (!live_.try_emplace(address, std::move(block)).second)
     programming_error("a block was charged at an address that is live", address);
-  live_bytes_ += bytes;
+  live_bytes_ += bytes, live_requested_ += requested;
   live_by_category_[category] += bytes;
+  ++together.blocks, together.requested += requested, together.bytes += bytes;
+  remember(known(address)), remember(bytes * kCategoryCount + static_cast<std::size_t>(category));
+  highest_ = std::max(highest_, reinterpret_cast<std::uintptr_t>(address));
   note_peaks();
   if (recording_)
     record({.kind = TimelineEvent::Kind::alloc,
@@ -120,8 +125,11 @@ void Ledger::release(const void* address) noexcept {
   const auto found = live_.find(address);
   if (found == live_.end()) programming_error("a block was released that is not live", address);
   const LiveBlock& block = found->second;
-  live_bytes_ -= block.bytes;
+  remember(~known(address)), remember(block.bytes);
+  live_bytes_ -= block.bytes, live_requested_ -= block.requested;
   live_by_category_[block.category] -= block.bytes;
+  LiveTag& together = *block.together;
+  --together.blocks, together.requested -= block.requested, together.bytes -= block.bytes;
   if (observer_) observer_->changed(*this);
   if (recording_)
     record({.kind = TimelineEvent::Kind::free,
@@ -136,6 +144,7 @@ void Ledger::release(const void* address) noexcept {
 
 void Ledger::note_out_of_memory(std::size_t requested, std::size_t bytes, Category category, std::string_view tag,
                                 std::size_t device_free) {
+  remember(~requested);
   if (!recording_) return;
   make_room_for_events(1);
   record({.kind = TimelineEvent::Kind::out_of_memory,
@@ -157,40 +166,31 @@ void Ledger::reset_peak() noexcept {
 void Ledger::note_reserved(std::size_t reserved_bytes, std::size_t device_used_bytes) noexcept {
   reserved_ = reserved_bytes;
   device_used_ = device_used_bytes;
+  remember(reserved_), remember(device_used_);
   note_peaks();
 }
 
 std::vector<LiveBlock> Ledger::largest_live(std::size_t count) const {
-  struct Sum {
-    const LiveBlock* first;
-    std::size_t requested = 0, bytes = 0;
+  struct Of {
+    Category category;
+    const std::string* tag;
+    const LiveTag* together;
   };
-  // A cache in pages reports often, over thousands of blocks: nothing is copied that is not returned, and neighbours
-  // often have the same tag.
-  std::array<std::unordered_map<std::string_view, Sum>, kCategoryCount> sums;
-  const LiveBlock* last = nullptr;
-  Sum* sum = nullptr;
-  for (const auto& [address, block] : live_) {
-    if (!last || last->category != block.category || last->tag != block.tag)
-      sum = &sums[static_cast<std::size_t>(block.category)].try_emplace(block.tag, Sum{&block}).first->second;
-    last = &block;
-    sum->requested += block.requested;
-    sum->bytes += block.bytes;
-  }
-  std::vector<Sum> all;
-  for (const auto& of_category : sums)
-    for (const auto& [tag, of_tag] : of_category) all.push_back(of_tag);
+  std::vector<Of> all;
+  for (std::size_t c = 0; c < kCategoryCount; ++c)
+    for (const auto& [tag, together] : tags_[c])
+      if (together.blocks > 0) all.push_back({static_cast<Category>(c), &tag, &together});
   const std::size_t returned = std::min(count, all.size());
   std::partial_sort(
-      all.begin(), all.begin() + static_cast<std::ptrdiff_t>(returned), all.end(), [](const Sum& a, const Sum& b) {
-        return std::tie(b.bytes, a.first->tag, a.first->category) < std::tie(a.bytes, b.first->tag, b.first->category);
+      all.begin(), all.begin() + static_cast<std::ptrdiff_t>(returned), all.end(), [](const Of& a, const Of& b) {
+        return std::tie(b.together->bytes, *a.tag, a.category) < std::tie(a.together->bytes, *b.tag, b.category);
       });
   std::vector<LiveBlock> result;
-  for (std::size_t i = 0; i < returned; ++i) {
-    result.push_back(*all[i].first);
-    result.back().requested = all[i].requested;
-    result.back().bytes = all[i].bytes;
-  }
+  for (std::size_t i = 0; i < returned; ++i)
+    result.push_back({.requested = all[i].together->requested,
+                      .bytes = all[i].together->bytes,
+                      .category = all[i].category,
+                      .tag = *all[i].tag});
   return result;
 }
 
@@ -209,6 +209,7 @@ void Ledger::begin_phase(std::string_view name) {
     phases_.push_back(std::move(phase));
   }
   ++phases_[index].visits;
+  remember(index);
   phase_stack_.push_back({index, device_work()});
   NamedRange::begin(phases_[index].name.c_str());
   if (observer_) observer_->phase_began(*this, name);
@@ -220,6 +221,7 @@ void Ledger::end_phase() noexcept {
   if (phase_stack_.empty()) programming_error("a phase was ended, but none is open", nullptr);
   const OpenPhase& open = phase_stack_.back();
   PhasePeak& phase = phases_[open.index];
+  remember(~open.index);
   phase.end_allocated = live_bytes_;
   NamedRange::end();
   if (const auto now = device_work(); now && open.before) {
@@ -234,6 +236,19 @@ void Ledger::end_phase() noexcept {
 }
 
 std::vector<PhasePeak> Ledger::phases() const { return phases_; }
+
+std::vector<std::size_t> Ledger::visits() const {
+  std::vector<std::size_t> counts;
+  for (const PhasePeak& phase : phases_) counts.push_back(phase.visits);
+  return counts;
+}
+
+void Ledger::count_rounds(const std::vector<std::size_t>& before, std::size_t rounds) noexcept {
+  for (std::size_t i = 0; i < phases_.size(); ++i) {
+    const std::size_t in_a_round = phases_[i].visits - (i < before.size() ? before[i] : 0);
+    phases_[i].visits += in_a_round * rounds;
+  }
+}
 
 void Ledger::note_processor_work(std::string_view name, std::int64_t begin_us, std::int64_t end_us) {
   if (!recording_) return;

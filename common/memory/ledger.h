@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "cuda/backend.h"
@@ -38,13 +39,19 @@ struct ByCategory {
   friend bool operator==(const ByCategory&, const ByCategory&) = default;
 };
 
+/// All live blocks of one tag and category together.
+struct LiveTag {
+  std::size_t blocks = 0, requested = 0, bytes = 0;
+};
+
 /// A live allocation.
 struct LiveBlock {
   const void* address = nullptr;
   std::size_t requested = 0;  ///< bytes asked for
   std::size_t bytes = 0;      ///< bytes counted: requested, rounded to the granule
   Category category{};
-  std::string tag;  ///< what it is, for example "layer 3 weight"
+  std::string tag;              ///< what it is, for example "layer 3 weight"
+  LiveTag* together = nullptr;  ///< the ledger's own
 };
 
 /// One entry of the timeline.
@@ -92,6 +99,10 @@ class LedgerObserver {
   virtual void round_ended(const Ledger&) {}
   /// `cut_short`: by an exception.
   virtual void loop_ended(const Ledger&, bool /*cut_short*/) noexcept {}
+  /// So many rounds of the innermost loop were left out, because they would have repeated the last one.
+  virtual void rounds_left_out(const Ledger&, std::size_t /*rounds*/) {}
+  /// Wants to be told of every round as it runs: then none is left out.
+  virtual bool follows_all() const noexcept { return false; }
 };
 
 /// Not thread-safe: one ledger belongs to one host thread.
@@ -134,7 +145,10 @@ class Ledger {
 
   /// Live blocks by address.
   const std::map<const void*, LiveBlock>& live_blocks() const noexcept { return live_; }
-  /// The `count` largest live tags, largest first; blocks of the same tag and category are added up.
+  /// The same added up, bytes as they were asked for.
+  std::size_t live_requested() const noexcept { return live_requested_; }
+  /// The `count` largest live tags, largest first; blocks of the same tag and category are added up. Takes time with
+  /// the number of tags, not of blocks: a cache in pages reports often, over thousands of blocks.
   std::vector<LiveBlock> largest_live(std::size_t count) const;
 
   /// Phases nest; a figure counts for every phase that is open. Throws std::bad_alloc: then nothing has
@@ -150,6 +164,18 @@ class Ledger {
   LedgerObserver* observer() const noexcept { return observer_; }
   /// Microseconds since the ledger was made (steady clock). For any thread.
   std::int64_t now_us() const noexcept;
+  bool recording() const noexcept { return recording_; }
+
+  /// For whoever wants to know whether one round of a loop repeats another (repetition.h): a hash of every event since
+  /// restart_history(), with its bytes, what was reserved, and its address. Addresses above all that were there at that
+  /// moment count as new, whatever they are: a plan never has one twice.
+  std::uint64_t history() const noexcept { return history_; }
+  /// Goes on from `history`.
+  void restart_history(std::uint64_t history) noexcept { history_ = history, new_above_ = highest_; }
+  /// How often each phase was visited, in order of first visit.
+  std::vector<std::size_t> visits() const;
+  /// Counts so many rounds that were not run: in each as many visits of phases as since `before`, which was visits().
+  void count_rounds(const std::vector<std::size_t>& before, std::size_t rounds) noexcept;
   /// Notes in the timeline what other threads of the processor did from `begin_us` to `end_us`, beside what the device
   /// was asked for. Called by the ledger's own thread. Throws std::bad_alloc: then it is not noted.
   void note_processor_work(std::string_view name, std::int64_t begin_us, std::int64_t end_us);
@@ -165,9 +191,23 @@ class Ledger {
   void make_room_for_events(std::size_t extra);
   std::string_view interned(std::string_view label);
   void record(TimelineEvent event) noexcept;
+  void remember(std::uint64_t event) noexcept {
+    history_ = (history_ ^ event) * 0xd1342543de82ef95ull, history_ ^= history_ >> 32;
+  }
+  std::uint64_t known(const void* address) const noexcept {
+    const auto number = reinterpret_cast<std::uintptr_t>(address);
+    return number > new_above_ ? 1 : number;
+  }
+
+  struct HashOfText {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>()(text); }
+  };
+  using LiveTags = std::unordered_map<std::string, LiveTag, HashOfText, std::equal_to<>>;
 
   std::map<const void*, LiveBlock> live_;
-  std::size_t live_bytes_ = 0, peak_bytes_ = 0, limit_bytes_ = kUnlimited;
+  std::array<LiveTags, kCategoryCount> tags_;  // all that there ever were
+  std::size_t live_bytes_ = 0, live_requested_ = 0, peak_bytes_ = 0, limit_bytes_ = kUnlimited;
   std::size_t reserved_ = 0, peak_reserved_ = 0, device_used_ = 0, peak_device_used_ = 0;
   ByCategory live_by_category_, peak_by_category_;
   std::vector<PhasePeak> phases_;
@@ -181,6 +221,8 @@ class Ledger {
   std::vector<TimelineEvent> timeline_;
   std::set<std::string, std::less<>> labels_;  // what the labels of the timeline point to
   std::int64_t start_us_ = 0;
+  std::uint64_t history_ = 0;
+  std::uintptr_t highest_ = 0, new_above_ = 0;  // addresses
 };
 
 /// begin_phase / end_phase for a scope.
@@ -211,6 +253,10 @@ class Loop {
   /// A round has ended; what it has allocated for itself is released. Throws what the observer throws.
   void end_round() {
     if (ledger_.observer()) ledger_.observer()->round_ended(ledger_);
+  }
+  /// So many more were left out (repetition.h). Throws what the observer throws.
+  void leave_out(std::size_t rounds) {
+    if (rounds > 0 && ledger_.observer()) ledger_.observer()->rounds_left_out(ledger_, rounds);
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "cuda/interrupt.h"
 
 namespace oomlab {
 namespace {
@@ -198,6 +199,7 @@ void LimitingResource::deallocate(void* address, std::size_t bytes, cudaStream_t
 // TrackingResource
 
 void* TrackingResource::allocate(std::size_t bytes, cudaStream_t stream, Category category, std::string_view tag) {
+  check_interrupt();
   const std::size_t rounded = round_to_granule(bytes);
   if (rounded == 0) return nullptr;
   void* address = nullptr;
@@ -244,8 +246,7 @@ OutOfMemoryReport TrackingResource::complete(const OutOfMemoryReport& bare, std:
   report.category = category;
   report.tag = tag;
   report.live = ledger_.live_bytes();
-  report.live_requested = 0;
-  for (const auto& [address, block] : ledger_.live_blocks()) report.live_requested += block.requested;
+  report.live_requested = ledger_.live_requested();
   report.live_by_category = ledger_.live_by_category();
   report.largest_live = ledger_.largest_live(kTags);
   if (!report.by_limit) report.limit = ledger_.limit_bytes();

@@ -143,7 +143,8 @@ class LimitingResource final : public MemoryResource {
 };
 
 /// Charges every block to a ledger under a category and a tag, and turns a bare OutOfMemory from below into one that
-/// knows the whole picture. Requests are rounded to the granule here, once, before they go down.
+/// knows the whole picture. Requests are rounded to the granule here, once, before they go down. Throws Interrupted on
+/// Ctrl-C.
 class TrackingResource final : public MemoryResource {
  public:
   TrackingResource(MemoryResource& upstream, Ledger& ledger) : upstream_(upstream), ledger_(ledger) {}

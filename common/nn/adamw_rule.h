@@ -1,7 +1,8 @@
 #pragma once
-// AdamW's rule for one number, the same bits on a GPU and on a processor: every product that is added to something is
-// an explicit fmaf, so that no compiler chooses where to round, and division and root are IEEE's (nvcc's default, too).
-// Beside it, rounding to BF16 up or down at random.
+// The rules of AdamW and SGD for one number, the same bits on a GPU and on a processor, in packs and one by one: every
+// product that is added to something is an explicit fmaf, so that no compiler chooses where to round, and division and
+// root are IEEE's (nvcc's default, too). All kernels of AdamW and SGD have their rule from here, and tests/sass looks
+// at what nvcc made of it. Beside it, rounding to BF16 up or down at random.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -22,17 +23,17 @@ struct AdamWFactors {
   float rate;             ///< lr / (1 − beta1^t)
   float second_unbiased;  ///< 1 / (1 − beta2^t)
 };
+/// Of a step whose bias corrections are known.
+__host__ __device__ inline AdamWFactors adamw_factors(const AdamWSettings& s, float rate, float second_unbiased) {
+  return {s.beta1, s.beta2,        1.0f - s.beta1, 1.0f - s.beta2, s.eps, fmaf(-s.lr, s.weight_decay, 1.0f),
+          rate,    second_unbiased};
+}
 /// `step` counts from 1.
 inline AdamWFactors adamw_factors(const AdamWSettings& s, std::uint64_t step) {
   const auto t = static_cast<double>(step);
-  return {s.beta1,
-          s.beta2,
-          1.0f - s.beta1,
-          1.0f - s.beta2,
-          s.eps,
-          1.0f - s.lr * s.weight_decay,
-          static_cast<float>(static_cast<double>(s.lr) / (1.0 - std::pow(static_cast<double>(s.beta1), t))),
-          static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(s.beta2), t)))};
+  return adamw_factors(
+      s, static_cast<float>(static_cast<double>(s.lr) / (1.0 - std::pow(static_cast<double>(s.beta1), t))),
+      static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(s.beta2), t))));
 }
 
 __host__ __device__ inline void adamw_moments(const AdamWFactors& s, float gradient, float& m, float& v) {
@@ -41,6 +42,11 @@ __host__ __device__ inline void adamw_moments(const AdamWFactors& s, float gradi
 }
 __host__ __device__ inline float adamw_weight(const AdamWFactors& s, float m, float v, float w) {
   return fmaf(s.keep, w, -(s.rate * m / (sqrtf(v * s.second_unbiased) + s.eps)));
+}
+
+__host__ __device__ inline float sgd_weight(float lr, float gradient, float w) { return fmaf(-lr, gradient, w); }
+__host__ __device__ inline float sgd_velocity(float momentum, float gradient, float v) {
+  return fmaf(momentum, v, gradient);
 }
 
 /// Sixteen random bits, or as good: a hash (C. Wellons, "lowbias32") of a number's place and a key, which is another

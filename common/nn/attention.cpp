@@ -23,11 +23,10 @@ AttentionForm parse_attention(std::string_view name) {
 }
 
 std::uint64_t score_product_flops(const AttentionShape& shape, std::size_t rows) {
-  std::uint64_t seen = 0;  // keys, over all queries
-  for (std::size_t first = 0; first < shape.seq; first += rows) {
-    const std::size_t count = std::min(rows, shape.seq - first);
-    seen += std::uint64_t(count) * (shape.causal ? first + count : shape.seq);
-  }
+  // Keys, over all queries: in the n-th whole tile each of `rows` queries sees n · rows of them; the rest sees all.
+  const std::uint64_t tiles = shape.seq / rows, rest = shape.seq % rows;
+  const std::uint64_t seen = shape.causal ? std::uint64_t(rows) * rows * (tiles * (tiles + 1) / 2) + rest * shape.seq
+                                          : std::uint64_t(shape.seq) * shape.seq;
   return 2 * shape.sequences * seen * shape.width;
 }
 

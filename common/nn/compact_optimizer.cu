@@ -171,8 +171,8 @@ struct BothCodes {
   DynamicCode with_sign, without;
 };
 struct BlockAtWork {
-  BothCodes codes;
-  float first[kCodeBlock], second[kCodeBlock];  // the new moments
+  float values_of_first[256], values_of_second[256];  // of their codes
+  float first[kCodeBlock], second[kCodeBlock];        // the new moments
 };
 // The largest absolute value of a thread's share of n numbers, which are finite: their bits are in order, and a
 // compiler for the host vectorises a maximum of integers.
@@ -188,47 +188,63 @@ __device__ inline float largest_of(const float* x, std::size_t n) {
   memcpy(&largest, &most, sizeof largest);
   return largest;
 }
-// Two loops of the kernel below, as functions of arrays that do not overlap: or after each store of a byte all else
-// would have to be read again, and a compiler for the host would not vectorise.
+// x, or 0 where the mask is 0. In integers: a compiler for the host moves what led to x behind a choice between floats,
+// and without masks of its own, as AVX2 has none, it cannot vectorise that.
+__device__ inline float masked(float x, std::uint32_t mask) {
+  std::uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits &= mask;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+// Loops of the kernel below, as functions of arrays that do not overlap: or after each store of a byte all else would
+// have to be read again, and a compiler for the host would not vectorise.
 template <class T>
 __device__ inline void new_moments(const AdamWFactors& s, float f, const T* __restrict__ gradient,
                                    const std::uint8_t* __restrict__ first, const std::uint8_t* __restrict__ second,
-                                   float first_scale, float second_scale, const BothCodes& codes,
-                                   float* __restrict__ new_first, float* __restrict__ new_second, std::size_t n) {
-  const float* const __restrict__ of_first = codes.with_sign.value, * const __restrict__ of_second =
-                                                                        codes.without.value;
+                                   float first_scale, float second_scale, const float* __restrict__ values_of_first,
+                                   const float* __restrict__ values_of_second, float* __restrict__ new_first,
+                                   float* __restrict__ new_second, std::size_t n) {
 #pragma GCC ivdep
   for (std::size_t i : block_range(n)) {
     const int code = first[i];
-    new_first[i] = of_first[code] * first_scale;
+    new_first[i] = values_of_first[code] * first_scale;
   }
 #pragma GCC ivdep
   for (std::size_t i : block_range(n)) {
     const int code = second[i];
-    new_second[i] = of_second[code] * second_scale;
+    new_second[i] = values_of_second[code] * second_scale;
   }
 #pragma GCC ivdep
   for (std::size_t i : block_range(n)) {
     const float g = static_cast<float>(gradient[i]) * f;
     float m = new_first[i], v = new_second[i];
     adamw_moments(s, g, m, v);
-    const bool finite = fabsf(g) <= FLT_MAX;  // or it would spoil 256 moments
-    m = finite ? m : 0.0f, v = finite ? v : 0.0f;
-    new_first[i] = m;
+    const std::uint32_t finite = fabsf(g) <= FLT_MAX ? ~0u : 0u;  // or it would spoil 256 moments
+    new_first[i] = masked(m, finite);
+    v = masked(v, finite);
     new_second[i] = v < FLT_MAX ? v : FLT_MAX;
   }
 }
-__device__ inline void encode_moments(const float* __restrict__ first, float to_first,
-                                      const float* __restrict__ first_bound, const float* __restrict__ second,
-                                      float to_second, const float* __restrict__ second_bound,
-                                      std::uint8_t* __restrict__ first_codes, std::uint8_t* __restrict__ second_codes,
-                                      std::size_t n) {
+// Moments times `scale` as codes. First moments have a sign, and keep it.
+template <bool kWithSign>
+__device__ inline void encode(const float* __restrict__ moments, float scale, const float* __restrict__ bound,
+                              std::uint8_t* __restrict__ codes, std::size_t n) {
+  const auto store = [&](std::size_t i, float x, int code) {
+    codes[i] = static_cast<std::uint8_t>(kWithSign ? with_own_sign(code, x) : code);
+  };
+  unsigned unsure = 0;
 #pragma GCC ivdep
-  for (std::size_t i : block_range(n))
-    first_codes[i] = static_cast<std::uint8_t>(signed_code_of(first_bound, first[i] * to_first));
-#pragma GCC ivdep
-  for (std::size_t i : block_range(n))
-    second_codes[i] = static_cast<std::uint8_t>(code_of<false>(second_bound, second[i] * to_second));
+  for (std::size_t i : block_range(n)) {
+    const float x = moments[i] * scale, count = count_of_codes<kWithSign>(x);
+    store(i, x, code_at<kWithSign>(count, x));
+    unsure |= is_unsure<kWithSign>(count) ? 1u : 0u;
+  }
+  if (unsure)  // hardly ever
+    for (std::size_t i : block_range(n)) {
+      const float x = moments[i] * scale;
+      store(i, x, corrected(bound, codes[i], x));
+    }
 }
 constexpr std::size_t kTensorsOf8Bits = 384;  // with the codes, as many as a kernel's parameters have room for
 
@@ -239,10 +255,9 @@ __global__ void adamw_8_kernel(const __grid_constant__ TensorTable<AdamW8Tensor<
   const float f = factor_or_1(factor);
   if (f == 0.0f) return;
   BlockAtWork* const work = dynamic_shared<BlockAtWork>();
-  for (std::size_t q : block_range(kCodeBlock)) {
-    work->codes.with_sign.value[q] = codes.with_sign.value[q],
-    work->codes.with_sign.bound[q] = codes.with_sign.bound[q];
-    work->codes.without.value[q] = codes.without.value[q], work->codes.without.bound[q] = codes.without.bound[q];
+  for (std::size_t q : block_range(256)) {
+    work->values_of_first[q] = codes.with_sign.value[q];
+    work->values_of_second[q] = codes.without.value[q];
   }
   __syncthreads();
   for (std::size_t at = 0; at < table.size; ++at) {
@@ -252,8 +267,8 @@ __global__ void adamw_8_kernel(const __grid_constant__ TensorTable<AdamW8Tensor<
       const std::size_t begin = block * kCodeBlock;
       const std::size_t n = t.count - begin < kCodeBlock ? t.count - begin : kCodeBlock;
       const float first_scale = t.first_absmax[block], second_scale = t.second_absmax[block];
-      new_moments(s, f, t.gradient + begin, t.first + begin, t.second + begin, first_scale, second_scale, work->codes,
-                  work->first, work->second, n);
+      new_moments(s, f, t.gradient + begin, t.first + begin, t.second + begin, first_scale, second_scale,
+                  work->values_of_first, work->values_of_second, work->first, work->second, n);
       const float first_most = block_max(largest_of(work->first, n)),
                   second_most = block_max(largest_of(work->second, n));
       for (std::size_t i : block_range(n)) {
@@ -262,8 +277,8 @@ __global__ void adamw_8_kernel(const __grid_constant__ TensorTable<AdamW8Tensor<
         w[0] = adamw_weight(s, work->first[i], work->second[i], w[0]);
         weights.template store<false, 1>(w, begin + i);
       }
-      encode_moments(work->first, code_scale(first_most), work->codes.with_sign.bound, work->second,
-                     code_scale(second_most), work->codes.without.bound, t.first + begin, t.second + begin, n);
+      encode<true>(work->first, code_scale(first_most), codes.with_sign.bound, t.first + begin, n);
+      encode<false>(work->second, code_scale(second_most), codes.without.bound, t.second + begin, n);
       for ([[maybe_unused]] std::size_t once : block_range(1))
         t.first_absmax[block] = first_most, t.second_absmax[block] = second_most;
       __syncthreads();  // the next block's moments take the same place
@@ -284,7 +299,7 @@ __global__ void sgd_weights_kernel(Weights<T, kForm> weights, const T* gradient,
                  float w[lanes], g[lanes];
                  load_floats<kPacks, lanes>(g, gradient + i * lanes);
                  weights.template load<kPacks, lanes>(w, i * lanes);
-                 each_lane<V>([&](std::size_t k) { w[k] = fmaf(-lr, g[k] * f, w[k]); });
+                 each_lane<V>([&](std::size_t k) { w[k] = sgd_weight(lr, g[k] * f, w[k]); });
                  weights.template store<kPacks, lanes>(w, i * lanes);
                });
 }

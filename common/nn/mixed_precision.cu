@@ -9,6 +9,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "nn/adamw_rule.h"
 #include "nn/tensor_table.h"
 
 namespace oomlab::nn {
@@ -85,8 +86,8 @@ template <class T>
 __global__ void update_kernel(const __grid_constant__ TensorTable<MixedTensor<T>, kTensorsOfLaunch> table,
                               AdamWSettings s, const ScaleState* __restrict__ state) {
   if (state->overflow) return;
-  const float unscale = 1.0f / state->scale, rate = state->rate, unbiased = state->second_unbiased;
-  const float keep = 1.0f - s.lr * s.weight_decay;
+  const float unscale = 1.0f / state->scale;
+  const AdamWFactors factors = adamw_factors(s, state->rate, state->second_unbiased);
   for (std::size_t at = 0; at < table.size; ++at) {
     const MixedTensor<T> t = table.tensors[at];
     const bool packs = aligned_for_packs(t.value, t.gradient, t.master, t.first, t.second);
@@ -103,10 +104,8 @@ __global__ void update_kernel(const __grid_constant__ TensorTable<MixedTensor<T>
       else
         load_floats<kPacks, lanes>(w, t.value + i * lanes);
       each_lane<V>([&](std::size_t k) {
-        g[k] *= unscale;
-        m[k] = s.beta1 * m[k] + (1.0f - s.beta1) * g[k];
-        v[k] = s.beta2 * v[k] + (1.0f - s.beta2) * g[k] * g[k];
-        w[k] = keep * w[k] - rate * m[k] / (sqrtf(v[k] * unbiased) + s.eps);
+        adamw_moments(factors, g[k] * unscale, m[k], v[k]);
+        w[k] = adamw_weight(factors, m[k], v[k], w[k]);
       });
       store_floats<kPacks, lanes>(t.first + i * lanes, m);
       store_floats<kPacks, lanes>(t.second + i * lanes, v);

@@ -7,6 +7,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "memory/limits.h"
 #include "nn/bad_model.h"
 
 namespace oomlab::nn {
@@ -14,8 +15,6 @@ namespace oomlab::nn {
 // --------------------------------------------------------------------------------------------------------------- names
 
 namespace {
-
-constexpr std::size_t kMostRepeats = 100000;
 
 std::vector<std::size_t> parse_widths(std::string_view text, std::string_view list) {
   std::vector<std::size_t> widths;
@@ -29,7 +28,7 @@ std::vector<std::size_t> parse_widths(std::string_view text, std::string_view li
     if (error == std::errc() && end != word_end && *end == 'x') {
       const auto repeat = std::from_chars(end + 1, word_end, times);
       end = repeat.ptr, error = repeat.ec;
-      if (times == 0 || times > kMostRepeats) error = std::errc::result_out_of_range;
+      if (times == 0 || times > kMostLayers) error = std::errc::result_out_of_range;
     }
     if (error == std::errc::result_out_of_range)
       bad_model(text, "has a width, or a number of times, out of range: " + std::string(word));
@@ -40,6 +39,9 @@ std::vector<std::size_t> parse_widths(std::string_view text, std::string_view li
     if (dash == std::string_view::npos) break;
     list.remove_prefix(dash + 1);
   }
+  if (widths.size() - 1 > kMostLayers)
+    bad_model(text, "has " + std::to_string(widths.size() - 1) + " layers; up to " + std::to_string(kMostLayers) +
+                        " are allowed");
   if (widths.size() < 2) bad_model(text, "has one width; at least two are needed: IN-CLASSES");
   return widths;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "memory/files.h"
+#include "memory/limits.h"
 #include "nn/json_values.h"
 #include "nn/step_walk.h"
 
@@ -18,8 +19,7 @@ namespace oomlab::nn {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t(1) << 20;  // real ones have a few thousand
-constexpr std::size_t kMostLayers = 1'000'000;
-constexpr std::size_t kMostOf = 2'147'483'647;  // of anything else: tokens are int
+constexpr std::size_t kMostOf = 2'147'483'647;            // of anything else: tokens are int
 constexpr std::string_view kObjects[] = {"rope_scaling", "rope_parameters", "quantization_config"};
 
 // The keys of a config.json, those of the objects that are read as "rope_scaling.factor".

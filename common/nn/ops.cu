@@ -11,6 +11,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "cuda/interrupt.h"
 #include "nn/activation.h"
 #include "nn/column_sum.h"
 #include "nn/kernel.h"
@@ -45,6 +46,7 @@ template <class T, class Out>
 void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
                   float alpha, Strided<const T> a, Strided<const T> b, float beta, Strided<std::type_identity_t<Out>> c,
                   std::size_t count) {
+  check_interrupt();
   context.count_flops(2 * std::uint64_t(m) * n * k * count);
   if (std::max({m, n, k, a.row_stride, b.row_stride, c.row_stride, count}) > INT_MAX) {
     if (planning()) return;

@@ -1,9 +1,9 @@
 #include "nn/optimizer.h"
 
-#include <cmath>
 #include <stdexcept>
 
 #include "cuda/check.h"
+#include "nn/adamw_rule.h"
 #include "nn/named.h"
 #include "nn/tensor_table.h"
 
@@ -52,7 +52,7 @@ __global__ void sgd_kernel(const __grid_constant__ TensorTable<SgdTensor, kMost>
       using V = decltype(w);
       w = load<V>(value, i);
       const V g = load<V>(gradient, i);
-      each_lane<V>([&](std::size_t k) { w[k] -= lr * g[k]; });
+      each_lane<V>([&](std::size_t k) { w[k] = sgd_weight(lr, g[k], w[k]); });
       store(value, i, w);
     });
   }
@@ -70,8 +70,8 @@ __global__ void momentum_kernel(const __grid_constant__ TensorTable<SgdTensor, k
       V v = load<V>(velocity, i);
       const V g = load<V>(gradient, i);
       each_lane<V>([&](std::size_t k) {
-        v[k] = momentum * v[k] + g[k];
-        w[k] -= lr * v[k];
+        v[k] = sgd_velocity(momentum, g[k], v[k]);
+        w[k] = sgd_weight(lr, v[k], w[k]);
       });
       store(velocity, i, v);
       store(value, i, w);
@@ -79,17 +79,10 @@ __global__ void momentum_kernel(const __grid_constant__ TensorTable<SgdTensor, k
   }
 }
 
-struct AdamWStep {
-  float beta1, beta2, eps;
-  float keep;             // 1 − lr · weight_decay
-  float rate;             // lr / (1 − beta1^t)
-  float second_unbiased;  // 1 / (1 − beta2^t)
-};
-
 // Without __restrict__ on what is written: the compiler for the host would move the load of `value` below the
 // stores, and a load right after a store to the same place of another page waits for it.
 template <std::size_t kMost>
-__global__ void adamw_kernel(const __grid_constant__ TensorTable<AdamWTensor, kMost> table, AdamWStep step) {
+__global__ void adamw_kernel(const __grid_constant__ TensorTable<AdamWTensor, kMost> table, AdamWFactors s) {
   for (std::size_t t = 0; t < table.size; ++t) {
     float *const value = table.tensors[t].value, *const first = table.tensors[t].first,
                  *const second = table.tensors[t].second;
@@ -101,9 +94,8 @@ __global__ void adamw_kernel(const __grid_constant__ TensorTable<AdamWTensor, kM
       V m = load<V>(first, i), v = load<V>(second, i);
       const V g = load<V>(gradient, i);
       each_lane<V>([&](std::size_t k) {
-        m[k] = step.beta1 * m[k] + (1.0f - step.beta1) * g[k];
-        v[k] = step.beta2 * v[k] + (1.0f - step.beta2) * g[k] * g[k];
-        w[k] = step.keep * w[k] - step.rate * m[k] / (sqrtf(v[k] * step.second_unbiased) + step.eps);
+        adamw_moments(s, g[k], m[k], v[k]);
+        w[k] = adamw_weight(s, m[k], v[k], w[k]);
       });
       store(first, i, m);
       store(second, i, v);
@@ -123,14 +115,7 @@ void sgd_update_all(Context& context, std::size_t n, At tensor_at, const SgdSett
 template <std::size_t kMost, class At>
 void adamw_update_all(Context& context, std::size_t n, At tensor_at, const AdamWSettings& settings,
                       std::uint64_t step) {
-  const double t = static_cast<double>(step);
-  const AdamWStep s{settings.beta1,
-                    settings.beta2,
-                    settings.eps,
-                    1.0f - settings.lr * settings.weight_decay,
-                    static_cast<float>(settings.lr / (1.0 - std::pow(double(settings.beta1), t))),
-                    static_cast<float>(1.0 / (1.0 - std::pow(double(settings.beta2), t)))};
-  launch_over_tensors(adamw_kernel<kMost>, context.stream(), n, 4, tensor_at, s);
+  launch_over_tensors(adamw_kernel<kMost>, context.stream(), n, 4, tensor_at, adamw_factors(settings, step));
 }
 
 std::vector<DeviceBuffer<float>> make_state(Context& context, const std::vector<Parameter>& parameters,

@@ -39,8 +39,9 @@ ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& lever
   return state;
 }
 
-LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form) {
-  const std::uint64_t rows = sequences * seq, width = spec.width;
+LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                               const StepForm& form) {
+  const std::uint64_t rows = seq, width = spec.width;
   const std::uint64_t middle = 2 * rows * width * width, last = 2 * rows * spec.hidden() * width;
   const std::uint64_t linear = 2 * rows * width * (spec.qkv_width() + spec.before_activation()) + middle + last;
   const AttentionShape attention{sequences, seq, spec.heads, spec.width, !spec.bert(), spec.keys()};
@@ -54,8 +55,10 @@ LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::
     forward_tile = tiles.forward, backward_tile = tiles.backward;
     backward_products = 7;  // scores, and the gradients of probabilities, in both kernels
   }
-  const std::uint64_t scores = score_product_flops(attention, forward_tile);
-  const std::uint64_t attention_backward = backward_products * score_product_flops(attention, backward_tile);
+  AttentionShape each = attention;
+  each.sequences = 1;
+  const std::uint64_t scores = score_product_flops(each, forward_tile);
+  const std::uint64_t attention_backward = backward_products * score_product_flops(each, backward_tile);
   const std::uint64_t last_product = spec.bert() ? 0 : last;
   const std::uint64_t probabilities = form.attention == AttentionForm::textbook ? scores : 0;
   return {.forward = linear + 2 * scores,
@@ -65,6 +68,17 @@ LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::
           .middle = middle,
           .again = !form.keep.layer ? linear + 2 * scores - last_product
                                     : (form.keep.middle ? 0 : middle) + (form.keep.probabilities ? 0 : probabilities)};
+}
+
+LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form) {
+  const std::uint64_t n = sequences;
+  const LayerFlops each = layer_flops_of_each(spec, sequences, seq, form);
+  return {.forward = n * each.forward,
+          .backward = n * each.backward,
+          .last_product = n * each.last_product,
+          .probabilities = n * each.probabilities,
+          .middle = n * each.middle,
+          .again = n * each.again};
 }
 
 std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
@@ -78,8 +92,13 @@ std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
 
 std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const Schedule& schedule,
                          const StepForm& form) {
-  const std::uint64_t rows = sequences * seq;
-  const LayerFlops layer = layer_flops(spec, sequences, seq, form);
+  return sequences * step_flops_of_each(spec, sequences, seq, schedule, form);
+}
+
+std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                                 const Schedule& schedule, const StepForm& form) {
+  const std::uint64_t rows = seq;
+  const LayerFlops layer = layer_flops_of_each(spec, sequences, seq, form);
   std::uint64_t head = 2 * rows * spec.width * spec.vocabulary, recompute = 0;
   if (spec.bert()) head += 2 * rows * spec.width * spec.width;
   for (const Segment& segment : schedule) recompute += recompute_flops(layer, segment);

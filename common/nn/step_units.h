@@ -6,7 +6,7 @@
 
 namespace oomlab::nn {
 
-// The elements of each kind of unit. All layers have equally many.
+// The elements of each kind of unit. All layers have equally many, so one is visited for all of them.
 struct UnitElements {
   std::size_t token = 0, embedding = 0, layer = 0, head = 0, layers = 0;
 
@@ -15,8 +15,10 @@ struct UnitElements {
     const Slice& slice = levers.slice;
     layers = slice.end(spec) - slice.first_layer;
     const auto padded = [](std::size_t count, std::size_t to) { return checked_sum(count, to - 1) / to * to; };
-    visit_tensors(spec, slice, [&](const Place& p) {
-      if (p.unit == Unit::layer && p.layer != slice.first_layer + 1) return;
+    TransformerSpec one = spec;
+    one.layers = 1;
+    const auto every = [](std::size_t) { return true; };
+    visit_part(one, slice.embeds(), slice.has_head(spec), slice.parts, every, [&](const Place& p) {
       (p.unit == Unit::token       ? token
        : p.unit == Unit::embedding ? embedding
        : p.unit == Unit::layer     ? layer

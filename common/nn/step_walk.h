@@ -112,10 +112,16 @@ struct LayerFlops {
   std::uint64_t again;          ///< what a layer computes once more whose forward pass has run twice
 };
 LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form = {});
+/// The same of one of so many sequences, which have equally many: tiles of attention depend on how many there are.
+LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                               const StepForm& form = {});
 /// What a segment computes a second time, beside what its attention's form always does.
 std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment);
 /// A whole step. An empty schedule: all layers keep what the form says.
 std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
                          const Schedule& schedule = {}, const StepForm& form = {});
+/// The same of one of so many sequences, for batches whose operations are beyond 64 bits.
+std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+                                 const Schedule& schedule = {}, const StepForm& form = {});
 
 }  // namespace oomlab::nn

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <stdexcept>
 
 #include "cuda/backend.h"
@@ -17,19 +18,27 @@ namespace oomlab::nn {
 
 // --------------------------------------------------------------------------------------------------------------- batch
 
+TokenBatch plan_token_batch(Context& context, std::size_t sequences, std::size_t seq) {
+  const std::size_t rows = checked_product(sequences, seq);
+  TokenBatch batch;
+  batch.sequences = sequences;
+  batch.seq = seq;
+  batch.targets = sequences;
+  batch.tokens = context.buffer<int>(rows, Category::data, "tokens");
+  batch.labels = context.buffer<int>(rows, Category::data, "labels");
+  return batch;
+}
+
 TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
                             std::size_t sequences, std::size_t seq) {
   const std::size_t rows = checked_product(sequences, seq);
   if (rows == 0 || tokens.size() != rows || labels.size() != rows)
     throw std::invalid_argument("tokens and labels are not " + std::to_string(sequences) + " sequences of " +
                                 std::to_string(seq));
-  TokenBatch batch;
-  batch.sequences = sequences;
-  batch.seq = seq;
-  batch.targets = static_cast<std::size_t>(std::count_if(labels.begin(), labels.end(), [](int l) { return l >= 0; }));
-  if (batch.targets == 0) throw std::invalid_argument("a batch without targets has no mean loss");
-  batch.tokens = context.buffer<int>(rows, Category::data, "tokens");
-  batch.labels = context.buffer<int>(rows, Category::data, "labels");
+  const auto targets = std::count_if(labels.begin(), labels.end(), [](int l) { return l >= 0; });
+  if (targets == 0) throw std::invalid_argument("a batch without targets has no mean loss");
+  TokenBatch batch = plan_token_batch(context, sequences, seq);
+  batch.targets = static_cast<std::size_t>(targets);
   CUDA_CHECK(cudaMemcpyAsync(batch.tokens.data(), tokens.data(), tokens.size_bytes(), cudaMemcpyHostToDevice,
                              context.stream()));
   CUDA_CHECK(cudaMemcpyAsync(batch.labels.data(), labels.data(), labels.size_bytes(), cudaMemcpyHostToDevice,
@@ -39,9 +48,16 @@ TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::
 
 // --------------------------------------------------------------------------------------------------------------- model
 
+// Once for all tensors: a model of a thousand layers has twelve thousand.
+static std::shared_ptr<const std::vector<Place>> places_of(const TransformerSpec& spec, const Slice& slice) {
+  auto places = std::make_shared<std::vector<Place>>();
+  visit_tensors(spec, slice, [&](const Place& place) { places->push_back(place); });
+  return places;
+}
+
 template <class T>
 Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, std::uint64_t seed, bool with_gradients)
-    : spec_(spec) {
+    : spec_(spec), places_(places_of(spec, slice_)) {
   const std::vector<TensorShape> shapes = tensors_of(spec);
   tensors_.resize(shapes.size());
   const auto own = [&](std::size_t count, Category category, const std::string& tag) {
@@ -63,7 +79,7 @@ Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, std::
 template <class T>
 Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, const Slice& slice,
                             SumOverParts sum_over_parts)
-    : spec_(spec), slice_(slice), sum_over_parts_(std::move(sum_over_parts)) {
+    : spec_(spec), slice_(slice), places_(places_of(spec, slice)), sum_over_parts_(std::move(sum_over_parts)) {
   for (const TensorShape& shape : tensors_of(spec, slice)) tensors_.push_back({{}, nullptr, nullptr, shape.count()});
   if (!slice.has_head(spec)) return;
   loss_ = context.buffer<float>(1, Category::workspace, "loss");
@@ -75,33 +91,30 @@ void Transformer<T>::initialise(Context& context, std::size_t i, T* value, std::
   // GPT-2's standard deviation at its width of 768, and at others what makes sums over the width as large; uniform in
   // ±√3 σ has the standard deviation σ.
   const float bound = 0.02f * std::sqrt(768.0f / static_cast<float>(spec_.width)) * std::sqrt(3.0f);
-  std::size_t at = 0;
-  visit_tensors(spec_, slice_, [&](const Place& p) {
-    if (at++ != i) return;
-    if (p.rows == 1) {
-      fill(context, value, p.columns, std::string_view(p.what) == " gamma" ? 1.0f : 0.0f);
-      return;
-    }
-    const std::string_view name = p.name;
-    const bool onto_residual = p.layer && (name == "projection" || name == "contract");
-    const float scale = onto_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
-    const bool by_columns = p.split == Split::columns;
-    MatrixPart part{.rows = p.rows,
-                    .columns = p.columns,
-                    .first_column = by_columns ? slice_.part * p.columns : 0,
-                    .all_columns = p.columns * (by_columns ? slice_.parts : 1)};
-    const auto fill_rows = [&](std::size_t rows, std::size_t first_of_group, bool cut) {
-      part.rows = rows, part.first_row = first_of_group + (cut ? slice_.part * rows : 0);
-      fill_uniform_part(context, value, part, bound * scale, seed, p.number);
-      value += rows * p.columns;
-    };
-    if (slice_.parts == 1 || p.split != Split::groups) return fill_rows(p.rows, 0, p.split == Split::rows);
-    std::size_t before = 0;  // rows of the whole tensor
-    for (const std::size_t rows : p.groups) {
-      if (rows != 0) fill_rows(rows, before, true);
-      before += rows * slice_.parts;
-    }
-  });
+  const Place& p = places_->at(i);
+  if (p.rows == 1) {
+    fill(context, value, p.columns, std::string_view(p.what) == " gamma" ? 1.0f : 0.0f);
+    return;
+  }
+  const std::string_view name = p.name;
+  const bool onto_residual = p.layer && (name == "projection" || name == "contract");
+  const float scale = onto_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
+  const bool by_columns = p.split == Split::columns;
+  MatrixPart part{.rows = p.rows,
+                  .columns = p.columns,
+                  .first_column = by_columns ? slice_.part * p.columns : 0,
+                  .all_columns = p.columns * (by_columns ? slice_.parts : 1)};
+  const auto fill_rows = [&](std::size_t rows, std::size_t first_of_group, bool cut) {
+    part.rows = rows, part.first_row = first_of_group + (cut ? slice_.part * rows : 0);
+    fill_uniform_part(context, value, part, bound * scale, seed, p.number);
+    value += rows * p.columns;
+  };
+  if (slice_.parts == 1 || p.split != Split::groups) return fill_rows(p.rows, 0, p.split == Split::rows);
+  std::size_t before = 0;  // rows of the whole tensor
+  for (const std::size_t rows : p.groups) {
+    if (rows != 0) fill_rows(rows, before, true);
+    before += rows * slice_.parts;
+  }
 }
 
 template <class T>

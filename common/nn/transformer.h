@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -118,6 +119,8 @@ struct TokenBatch {
 /// do not fit together or no label is a target.
 TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
                             std::size_t sequences, std::size_t seq);
+/// The same without any token, for plan mode. Throws OutOfMemory.
+TokenBatch plan_token_batch(Context& context, std::size_t sequences, std::size_t seq);
 
 /// What a layer keeps from its forward pass until its backward pass. What is not kept is computed again, to the same
 /// bits: a whole layer before its backward pass, by rebuild_layer(); single tensors in the backward pass, when they are
@@ -179,6 +182,7 @@ struct LayerActivations {
 
 template <class T>
 struct Block;  // one layer at work: transformer_block.h
+struct Place;  // a tensor: transformer_tensors.h
 
 template <class T>
 class Transformer {
@@ -280,6 +284,7 @@ class Transformer {
 
   TransformerSpec spec_;
   Slice slice_;
+  std::shared_ptr<const std::vector<Place>> places_;  // of the tensors
   SumOverParts sum_over_parts_;
   StepForm form_;
   std::vector<ParameterOf<T>> tensors_;  // without their names

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
+#include "memory/limits.h"
 #include "nn/bad_model.h"
 #include "nn/named.h"
 #include "nn/step_walk.h"
@@ -40,7 +41,9 @@ void require_possible(std::string_view text, const TransformerSpec& spec) {
     bad_model(text, "has heads of " + std::to_string(spec.depth()) +
                         " values; rotary positions turn an even number of them, at most " +
                         std::to_string(kRotaryDepth));
-  if (spec.layers > 1'000'000) bad_model(text, "has more than a million layers");
+  if (spec.layers > kMostLayers)
+    bad_model(text,
+              "has " + std::to_string(spec.layers) + " layers; up to " + std::to_string(kMostLayers) + " are allowed");
   try {
     (void)tensor_bytes(spec, sizeof(float));
   } catch (const std::length_error&) {

@@ -90,20 +90,28 @@ void visit_whole(const TransformerSpec& spec, Visit visit) {
   }
 }
 
-// Those of a slice, with the shapes they have there.
-template <class Visit>
-void visit_tensors(const TransformerSpec& spec, const Slice& slice, Visit visit) {
+// What a slice has of them: the embeddings or not, the head or not, and of the layers those of which has_layer(number)
+// is true, from 1 on; with the shapes they have there.
+template <class HasLayer, class Visit>
+void visit_part(const TransformerSpec& spec, bool embeds, bool has_head, std::size_t parts, HasLayer has_layer,
+                Visit visit) {
   using Unit = Place::Unit;
   visit_whole(spec, [&](Place place) {
-    const bool there = place.unit == Unit::token       ? slice.embeds() || (spec.tied && slice.has_head(spec))
-                       : place.unit == Unit::embedding ? slice.embeds()
-                       : place.unit == Unit::head      ? slice.has_head(spec)
-                                                  : place.layer > slice.first_layer && place.layer <= slice.end(spec);
+    const bool there = place.unit == Unit::token       ? embeds || (spec.tied && has_head)
+                       : place.unit == Unit::embedding ? embeds
+                       : place.unit == Unit::head      ? has_head
+                                                       : has_layer(place.layer);
     if (!there) return;
-    (place.split == Split::columns ? place.columns : place.rows) /= place.split == Split::none ? 1 : slice.parts;
-    for (std::size_t& rows : place.groups) rows /= slice.parts;
+    (place.split == Split::columns ? place.columns : place.rows) /= place.split == Split::none ? 1 : parts;
+    for (std::size_t& rows : place.groups) rows /= parts;
     visit(place);
   });
+}
+template <class Visit>
+void visit_tensors(const TransformerSpec& spec, const Slice& slice, Visit visit) {
+  visit_part(
+      spec, slice.embeds(), slice.has_head(spec), slice.parts,
+      [&](std::size_t layer) { return layer > slice.first_layer && layer <= slice.end(spec); }, visit);
 }
 
 // Where a layer's tensors are, of those that a block knows by number (Block::kQkv, …); −1: the style has none.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/backend.h"
 #include "cuda/check.h"
 #include "data/text.h"
 #include "harness/chapter.h"
@@ -84,6 +85,7 @@ inline data::TextSampler text_for(const Config& config, const nn::TransformerSpe
 inline nn::TokenBatch upload(Context& context, const data::TokenSamples& samples, std::size_t first,
                              std::size_t count) {
   const Phase phase(context.ledger(), "batch");
+  if (planning()) return nn::plan_token_batch(context, count, samples.seq);
   const std::size_t from = first * samples.seq, rows = count * samples.seq;
   return nn::make_token_batch(context, std::span(samples.tokens).subspan(from, rows),
                               std::span(samples.labels).subspan(from, rows), count, samples.seq);

@@ -55,7 +55,7 @@ function(oomlab_chapter_tests name)
         continue()
       endif()
       add_test(NAME ${name}.${case} COMMAND chapter_checks --gtest_filter=${case})
-      set_tests_properties(${name}.${case} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 1200
+      set_tests_properties(${name}.${case} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 2400
         LABELS $<IF:$<STREQUAL:${source},bytes_test.cpp>,bytes,cli> SKIP_REGULAR_EXPRESSION "  SKIPPED ")
       oomlab_alone_on_the_gpu(${name}.${case})
     endforeach()
@@ -65,7 +65,7 @@ function(oomlab_chapter_tests name)
   # (Check mode has that in contract_test.rendezvous: for it, this takes minutes.)
   if(OOMLAB_BACKEND STREQUAL "host" AND arg_DEVICES AND NOT OOMLAB_CHECK)
     add_test(NAME ${name}.rendezvous COMMAND ${name} --quick --quiet --steps 1)
-    set_tests_properties(${name}.rendezvous PROPERTIES LABELS chapter TIMEOUT 600 ENVIRONMENT "OOMLAB_HOST_NCCL=rendezvous")
+    set_tests_properties(${name}.rendezvous PROPERTIES LABELS chapter TIMEOUT 1200 ENVIRONMENT "OOMLAB_HOST_NCCL=rendezvous")
     oomlab_whole_program_test(${name}_test.rendezvous COMMAND ${name}_test LABELS chapter
       ENVIRONMENT OOMLAB_HOST_NCCL=rendezvous OOMLAB_HOST_DEVICES=${arg_DEVICES})
   endif()
@@ -115,7 +115,7 @@ function(oomlab_chapter_tests name)
       separate_arguments(variation)
       set(command ${name}_fault_sweep --program ${name} --mode ${variation})
       add_test(NAME ${name}.faults.${mode} COMMAND ${command} --sites ${sites} -- ${smaller} ${fewer})
-      set_tests_properties(${name}.faults.${mode} PROPERTIES LABELS "faults" TIMEOUT 2400
+      set_tests_properties(${name}.faults.${mode} PROPERTIES LABELS "faults" TIMEOUT 3600
         ENVIRONMENT "${environment}")
       set(number 0)
       foreach(part IN LISTS parts)

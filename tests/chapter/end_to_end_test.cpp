@@ -59,16 +59,29 @@ TEST(EndToEnd, AQuickRunPassesSaysSoAndWritesValidFiles) {
   EXPECT_EQ(folder.entries().size(), 3u);
 }
 
-// A program that repeats a step holds the same bytes at the same points of each: in 200 planned steps nothing grows.
+// A program that repeats a step holds the same bytes at the same points of each: in 200 planned steps nothing grows. A
+// plan leaves out steps and micro-batches that repeat each other, unless each is watched: no figure shows which of the
+// two.
 TEST(EndToEnd, NothingGrowsInManySteps) {
   const TemporaryFolder folder;
-  const Outcome outcome =
-      run_process(program(), {"--plan", "--quiet", "--memory-steps", "200", "--json", "result.json"}, folder.path());
-  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json result = read_json(read_text(folder / "result.json"));
-  for (const json& variant : result["variants"])
-    EXPECT_EQ(variant.value("growth", json()), json::array()) << variant["name"] << ", or it was not looked at";
+  json results[2];
+  for (const bool watched : {false, true}) {
+    const Words watch = watched ? Words{"--watch"} : Words{"--quiet"};
+    const Outcome outcome =
+        run_process(program(), Words{"--plan", "--memory-steps", "200", "--series", "--json", "result.json"} + watch,
+                    folder.path());
+    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    results[watched] = read_json(read_text(folder / "result.json"))["variants"];
+    for (json& variant : results[watched]) {
+      EXPECT_EQ(variant.value("growth", json()), json::array()) << variant["name"] << ", or it was not looked at";
+      if (watched) {
+        EXPECT_EQ(variant["numerics"]["figures"].size(), 200u) << variant["name"];
+      }
+      variant["numerics"].erase("figures");  // of steps that were gone through
+    }
+  }
+  EXPECT_EQ(results[false], results[true]);
 }
 
 TEST(EndToEnd, PlansAndBudgetsOfAnySizeGiveValidFiles) {

@@ -1,8 +1,11 @@
 // Devices that processes share (OOMLAB_HOST_SHARED). Host backend only. Real processes, forked: each is made anew with
 // a machine that names the file.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -112,6 +115,77 @@ TEST_F(Sharing, WhatOneHasTheOtherLacksToTheByte) {
   EXPECT_TRUE(may_fill_device(0, 0));
   give_back(mine);
   give_back(more);
+  EXPECT_EQ(free_bytes(), 8 * MiB);
+}
+
+// Who is stopped while it comes or goes, or while it counts, keeps nobody waiting for ever.
+TEST_F(Sharing, AWaitForAnotherProcessHasAnEnd) {
+  host::Machine impatient = machine();
+  impatient.patience = std::chrono::milliseconds(20);
+  const int door = open(impatient.shared.c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_GE(door, 0);
+  ASSERT_EQ(flock(door, LOCK_EX), 0);
+  try {
+    host::configure(impatient);
+    ADD_FAILURE();
+  } catch (const std::invalid_argument& why) {
+    EXPECT_NE(std::string(why.what()).find("has kept them locked for 20 ms"), std::string::npos) << why.what();
+  }
+  ASSERT_EQ(flock(door, LOCK_UN), 0);
+  host::configure(impatient);
+  void* const mine = allocate(MiB);
+  ASSERT_NE(mine, nullptr);
+
+  Board<std::atomic<int>> stage;
+  const pid_t other = start([&] {
+    constexpr std::size_t kFirst = 2 * sizeof(std::size_t);  // two numbers, and then the mutex
+    void* const books = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, door, 0);
+    if (pthread_mutex_lock(reinterpret_cast<pthread_mutex_t*>(static_cast<char*>(books) + kFirst)) != 0) return 1;
+    stage->store(1);
+    while (stage->load() != 2) usleep(100);
+    return 0;  // with the mutex: it is robust
+  });
+  EXPECT_TRUE(comes_true([&] { return stage->load() == 1; }));
+  void* more = nullptr;
+  EXPECT_EQ(cudaMalloc(&more, MiB), cudaErrorInitializationError);
+  EXPECT_NE(std::string(cudaGetErrorString(cudaGetLastError())).find("is one stopped?"), std::string::npos);
+  give_back(mine);  // which needs nobody
+  stage->store(2);
+  EXPECT_EQ(end_of(other), 0);
+  EXPECT_NE(more = allocate(MiB), nullptr);
+  give_back(more);
+  close(door);
+}
+
+// The harness asks for what is free at every allocation. That costs a call of the system for all processes together,
+// and not a look into /proc for each: seventy of them did not come to an end.
+TEST_F(Sharing, AskingWhatIsFreeReadsNothing) {
+  const auto reads = [] {
+    std::ifstream file("/proc/self/io");
+    long count = -1;
+    for (std::string word; file >> word;)
+      if (word == "syscr:") file >> count;
+    return count;
+  };
+  if (reads() < 0) GTEST_SKIP() << "this system does not count reads";
+  Board<std::atomic<int>> stage;
+  std::vector<pid_t> others;
+  for (int i = 0; i < 4; ++i)
+    others.push_back(start([&] {
+      host::configure(machine());
+      if (!allocate(MiB)) return 1;
+      ++*stage.operator->();
+      while (stage->load() < 100) usleep(100);
+      return 0;
+    }));
+  ASSERT_TRUE(comes_true([&] { return stage->load() == 4; }));
+  host::configure(machine());
+  EXPECT_EQ(free_bytes(), 4 * MiB);
+  const long before = reads();
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(free_bytes(), 4 * MiB);
+  EXPECT_LT(reads() - before, 100);
+  stage->store(100);
+  for (const pid_t other : others) EXPECT_EQ(end_of(other), 0);
   EXPECT_EQ(free_bytes(), 8 * MiB);
 }
 

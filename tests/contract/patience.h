@@ -14,15 +14,19 @@ namespace oomlab::test {
 class ShortPatience {
  public:
   ShortPatience() {
-    if (const char* text = std::getenv(kName)) before_ = text;
-    setenv(kName, "0.2", 1);
+    if (const char* text = std::getenv("OOMLAB_HOST_NCCL_TIMEOUT")) before_ = text;
+    setenv("OOMLAB_HOST_NCCL_TIMEOUT", "0.2", 1);
   }
-  ~ShortPatience() { before_ ? setenv(kName, before_->c_str(), 1) : unsetenv(kName); }
+  ~ShortPatience() {
+    if (before_)
+      setenv("OOMLAB_HOST_NCCL_TIMEOUT", before_->c_str(), 1);
+    else
+      unsetenv("OOMLAB_HOST_NCCL_TIMEOUT");
+  }
   ShortPatience(const ShortPatience&) = delete;
   ShortPatience& operator=(const ShortPatience&) = delete;
 
  private:
-  static constexpr const char* kName = "OOMLAB_HOST_NCCL_TIMEOUT";
   std::optional<std::string> before_;
 };
 

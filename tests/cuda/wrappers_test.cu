@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 
 #include "../device.h"
+#include "cuda/backend.h"
 #include "cuda/launch.h"
 #include "cuda/raii.h"
 
@@ -34,6 +36,35 @@ TEST_F(Wrappers, AFailedCallIsNamedAndLeavesNoErrorBehind) {
   report_if_failed(cudaErrorUnknown, "aCall");
   EXPECT_NE(testing::internal::GetCapturedStderr().find("aCall"), std::string::npos);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+__global__ void empty_kernel() {}
+
+// A step of many kernels ends between two of them.
+TEST_F(Wrappers, NothingIsLaunchedOnceSomebodyWantsToEnd) {
+  const Stream stream;
+  launch(empty_kernel, {}, stream);
+  const auto before = device_work();
+  interrupt_wanted = true;
+  EXPECT_THROW(launch(empty_kernel, {}, stream), Interrupted);
+  interrupt_wanted = false;
+  if (before) {
+    EXPECT_EQ(device_work()->launches, before->launches);
+  }
+  // On its way out an exception is not replaced by another.
+  struct AtTheEnd {
+    const Stream& stream;
+    ~AtTheEnd() { launch(empty_kernel, {}, stream); }
+  };
+  try {
+    const AtTheEnd at_the_end{stream};
+    interrupt_wanted = true;
+    throw std::runtime_error("first");
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "first");
+  }
+  interrupt_wanted = false;
+  stream.synchronize();
 }
 
 TEST_F(Wrappers, OwnersMoveAndAreNotCopied) {

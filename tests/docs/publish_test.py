@@ -60,6 +60,21 @@ with tempfile.TemporaryDirectory() as name:
         assert publish("--fill").returncode == 0 and readme.read_text() == BLOCK
     assert publish("--nosuch").returncode == 1
 
+    # What tests/run bench saw is stored, also where it falls short; where it did not run, what was published stays.
+    (root / "tests").mkdir()
+    host = root / "bench/results/host"
+    host.mkdir()
+
+    def benchmarks(script):
+        (root / "tests/run").write_text(f"#!/bin/sh\n{script}\n")
+        (root / "tests/run").chmod(0o755)
+        done = publish("--bench")
+        return done.returncode, (host / "benchmarks.json").read_text(), (host / "benchmarks.txt").read_text()
+
+    assert benchmarks('echo "{}" >"$3"; echo "[1/1] a"; echo; echo "a table"; exit 1') == (0, "{}\n", "$ tests/run bench\na table\n")
+    assert benchmarks("echo the build failed; exit 1") == (1, "{}\n", "$ tests/run bench\na table\n")
+    assert benchmarks('echo "[]" >"$3"; exit 2') == (1, "{}\n", "$ tests/run bench\na table\n")
+
     # What bench/explain prints: a table as it is, all else below its command.
     (root / "bench/explain").write_text("import sys\nprint('| table |' if '--table' in sys.argv else f'explained: {sys.argv[1]}')\n")
     readme.write_text('<!-- run bench/explain --table -->\n<!-- end -->\n\n<!-- run bench/explain "a b" -->\nold\n<!-- end -->\n')

@@ -29,4 +29,15 @@ expect 64 "--help" bench/tensorboard
 expect 0 "bench/run 01" bench/run --help
 expect 0 "" tests/run --no-install
 expect 0 "tests/run host" tests/run --help
+expect 0 "tests/run bench" tests/run --help
+expect 0 "falls short" tests/run bench --help
+expect 0 "13_optimizer_memory_bench" tests/run bench --list
+expect 0 "fit --model" tests/run bench --list -R '^fit'
+expect 0 "" tests/run bench --no-install
+expect 64 "--nosuch" tests/run bench --nosuch
+expect 64 "one preset" tests/run bench host-asan
+expect 64 "one preset" tests/run all bench
+expect 64 "matches no command" tests/run bench --list -R nothing
+expect 64 "not a regular expression" tests/run bench --list -R '('
+expect 64 "benc" tests/run benc
 [ "$failures" -eq 0 ]

@@ -51,13 +51,13 @@ def done(programs, row, plan):
 
 def check(programs, answer, question, plan):
     rows = [row for row in [answer["as_is"], *answer["ladder"], answer["cheapest"], answer["closest"]] if row] if plan else [answer["cheapest"]]
-    for row in rows:
+    for row in (row for row in rows if row["command"]):  # chapter 11 has none for what does not fit
         bytes_, outcome = done(programs, row, plan)
         said = {name: row["bytes"][name] for name in bytes_}
         assert said == bytes_, f"{question}: {row['command']}: said {said}, {'planned' if plan else 'measured'} {bytes_}"
         assert row["peak_bytes"] == sum(bytes_.values()), row["command"]
-        if row["least_seconds"] is not None:  # chapter 11's has a budget of its own, with room for all at full length
-            assert (outcome == "ok") == (row["fits"] or "11_inference" in row["command"]), f"{question}: {row['command']}: {outcome}, and fit says {row['fits']}"
+        if row["least_seconds"] is not None:
+            assert (outcome == "ok") == row["fits"], f"{question}: {row['command']}: {outcome}, and fit says {row['fits']}"
     return len(rows)
 
 
@@ -81,7 +81,7 @@ def any_question(draw):
 def small_question(draw):
     infer = draw.random() < 0.25
     model = "llama:3-4-2-64-128" if infer else draw.choice(["gpt:4-2-64", "bert:5-4-64", "llama:6-4-2-64-172", "gpt:3-4-96"])
-    words = f"--model {model} --batch {draw.choice([1, 2, 4, 8])} --seq {draw.choice([32, 48, 64])} --context 0 --nccl 0"
+    words = f"--model {model} --batch {draw.choice([1, 2, 4, 8])} --seq {draw.choice([32, 48, 64])} --context 0 --reserve 0 --nccl 0"
     if infer:
         return words + f" --task infer --memory {draw.choice(['800KB', '1MB', '2MB'])}"
     words += f" --memory {draw.choice(['1500KB', '2MB', '3MB', '5MB', '8MB'])}"

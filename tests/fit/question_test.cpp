@@ -65,12 +65,16 @@ TEST(FitQuestion, Defaults) {
   EXPECT_EQ(q.room.memory, memory);
   EXPECT_EQ(q.room.fragmentation, 252'329'328u);
   EXPECT_EQ(q.room.nccl, 0u);
-  EXPECT_EQ(q.room.left(), memory - 252'329'328u - kContext - (8u << 20));
+  EXPECT_EQ(q.room.left(), memory - 252'329'328u - kContext - kReserve - (8u << 20));
+  EXPECT_EQ(q.host_gb_per_s, 102.4);
+  EXPECT_TRUE(q.notes.empty());
   const Question several = parse_question({"--model=gpt2", "--gpus=4xa100-40", "--memory", "9GB", "--seq=7"}).value();
   EXPECT_EQ(several.gpus, 4u);
   EXPECT_EQ(several.card->name, std::string("a100-40gb"));
   EXPECT_EQ(several.room.memory, 9'000'000'000u);
   EXPECT_EQ(several.room.nccl, kNccl);
+  EXPECT_EQ(several.room.left(1) - several.room.left(4), kNccl);  // one card alone sends nothing
+  EXPECT_EQ(several.host_gb_per_s, 614.4);
   EXPECT_FALSE(parse_question({"--help"}));
   EXPECT_NE(help().find("--without"), std::string::npos);
 }
@@ -109,7 +113,13 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--memory", "-4GB"}, "--memory"},
       {{"--model", "gpt2", "--memory", "much"}, "--memory"},
       {{"--model", "gpt2", "--memory", "100MB"}, "--context"},
-      {{"--model", "gpt2", "--memory", "500", "--context", "0"}, "leave nothing"},
+      {{"--model", "gpt2", "--memory", "500", "--context", "0", "--reserve", "0"}, "leave nothing"},
+      {{"--model", "gpt2", "--memory", "500MB"}, "--reserve"},
+      {{"--model", "gpt2", "--gpu", "t4", "--reserve", "some"}, "--reserve"},
+      {{"--model", "gpt2", "--gpu", "t4", "--host-bandwidth", "0"}, "1 to 10000"},
+      {{"--model", "gpt2", "--gpu", "t4", "--host-bandwidth", "nan"}, "1 to 10000"},
+      {{"--model", "gpt2", "--gpu", "t4", "--host-memory", "x"}, "--host-memory"},
+      {{"--model", "llama-3.1-8b", "--gpu", "t4", "--task", "infer", "--precision", "bf16"}, "BF16; take fp16 or fp32"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "-3"}, "1 to"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "0"}, "1 to"},
       {{"--model", "gpt2", "--gpu", "t4", "--batch", "99999999999999999999"}, "1 to"},
@@ -145,6 +155,104 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       EXPECT_TRUE(usage) << all << "said: " << said;
     }
   }
+}
+
+std::string notes_of(const Words& words) {
+  const Question question = parse_question(words).value();
+  std::string all;
+  for (const std::string& note : question.notes) all += note + "\n";
+  return all;
+}
+
+TEST(FitQuestion, SaysWhatIsNotAsSomebodyMayThink) {
+  EXPECT_EQ(notes_of({"--model", "gpt2-xl", "--gpu", "t4"}), "");
+  const std::string shape = notes_of({"--model", "gpt:48-25-1600", "--gpu", "t4"});
+  EXPECT_NE(shape.find("vocabulary of 258"), std::string::npos) << shape;
+  EXPECT_NE(shape.find("write --model gpt2-xl for its 50257"), std::string::npos) << shape;
+  const std::string other = notes_of({"--model", "gpt:48-25-800", "--gpu", "t4"});
+  EXPECT_NE(other.find("vocabulary of 258"), std::string::npos) << other;
+  EXPECT_EQ(other.find("write --model"), std::string::npos) << other;
+  EXPECT_EQ(notes_of({"--model", "llama-3.2-1b", "--seq", "66161", "--gpu", "t4"}), "");
+  EXPECT_NE(notes_of({"--model", "llama-3.2-1b", "--seq", "66162", "--gpu", "t4"}).find("--text FILE"),
+            std::string::npos);
+  const std::string config = testing::TempDir() + "quantised.json";
+  std::string json = test::kLlama31_8B;
+  json.insert(json.find('{') + 1, R"("quantization_config": {"quant_method": "awq", "bits": 4},)");
+  std::ofstream(config) << json;
+  const Words words{"--config", config, "--gpu", "t4"};
+  EXPECT_NE(notes_of(words).find("quantization_config ('awq', 4 bits) is left out"), std::string::npos);
+  const Question q = parse_question(words).value();
+  const Answer found = answer(q);
+  EXPECT_NE(words_of(q, found).find("'awq', 4 bits"), std::string::npos);
+  EXPECT_NE(json_of(q, found).find("'awq', 4 bits"), std::string::npos);
+}
+
+// An answer that leaves next to nothing is none: what it may take ends a reserve before the card does.
+TEST(FitQuestion, AnAnswerLeavesTheReserve) {
+  for (const char* memory : {"8GB", "10GB", "12GB", "24GB"})
+    for (const char* task : {"train", "infer"}) {
+      const Words words{"--model", "llama-3.2-1b", "--task", task, "--batch", "2", "--memory", memory};
+      const Question q = parse_question(words).value();
+      const Answer found = answer(q);
+      ASSERT_TRUE(found.fits()) << memory;
+      const std::size_t taken = q.room.context + q.room.fragmentation + q.room.workspace;
+      EXPECT_GE(q.room.memory - taken - found.cheapest->peak.total(), kReserve) << memory;
+    }
+}
+
+// What does not fit several cards in their buffers' company, or at all, may fit one of them: then the answer says so.
+TEST(FitQuestion, OneCardOfSeveralIsSaidAndHasNoBuffersBetweenRanks) {
+  for (const char* batch : {"2", "4", "8"}) {
+    const Question q = parse_question({"--model", "llama-3.2-1b", "--batch", batch, "--gpus", "2xrtx3060"}).value();
+    const Answer found = answer(q);
+    ASSERT_TRUE(found.fits() && !found.ladder.empty());
+    const Row& row = found.ladder.back();
+    ASSERT_EQ(row.cards, 1u);
+    EXPECT_EQ(row.left, q.room.left() + q.room.nccl);
+    EXPECT_NE(row.command.find(" --budget " + std::to_string(q.room.budget() + q.room.nccl) + " "), std::string::npos);
+    const std::string words = words_of(q, found);
+    EXPECT_NE(words.find("(uses 1 of the 2 cards, with no NCCL"), std::string::npos) << words;
+    std::size_t before = found.as_is.peak.total();
+    for (const Row& step : found.ladder) {  // no rung of a ladder goes up
+      EXPECT_LT(step.peak.total(), before) << step.what;
+      before = step.peak.total();
+    }
+    EXPECT_EQ(words.find("  -"), words.find("  --")) << words;  // no "saves -14.641 GB"
+  }
+}
+
+// Layers on the processor have their weights and their part of the cache in host memory.
+TEST(FitQuestion, TheProcessorsLayersHaveTheirCacheInHostMemory) {
+  const auto row_of = [](std::size_t batch, std::size_t seq, Words more) {
+    Words words{"--model", "llama-3.1-8b",      "--task", "infer",   "--batch",   std::to_string(batch),
+                "--seq",   std::to_string(seq), "--gpu",  "rtx3060", "--without", "weights,kv-8-bits"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Answer found = answer(parse_question(words).value());
+    return found.cheapest.value_or(*(found.closest ? &*found.closest : &found.as_is));
+  };
+  const auto layers_of = [](const Row& row) { return std::stoul(row.options.substr(row.options.rfind(' ') + 1)); };
+  const Row row = row_of(32, 8192, {});
+  ASSERT_NE(row.options.find("--processor-layers"), std::string::npos) << row.options;
+  const std::size_t layers = layers_of(row), tokens = 32 * 8192;
+  const std::size_t token = layers * 2 * 8 * 128 * 4;  // K and V, 8 heads of 128 values, FP32
+  const std::size_t weights = layers * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096) * 2;
+  EXPECT_EQ(row.host_bytes, weights + tokens * token);
+  EXPECT_GT(*row.seconds, double(weights + tokens * token) / 102.4e9);
+  EXPECT_LT(*row_of(32, 8192, {"--host-bandwidth", "1000"}).seconds, *row.seconds);
+  EXPECT_FALSE(row_of(32, 8192, {"--host-memory", "64GB"}).fits);
+  EXPECT_TRUE(row_of(32, 8192, {"--host-memory", "80GB"}).fits);
+}
+
+// Chapter 11 serves fewer at a time where not all fit: a command that says so would contradict a row that does not fit.
+TEST(FitQuestion, ServingThatDoesNotFitHasNoCommand) {
+  const Words words{"--model", "llama-3.1-8b", "--task", "infer",   "--batch",   "64",
+                    "--seq",   "8192",         "--gpu",  "rtx3060", "--without", "processor,weights"};
+  const Question q = parse_question(words).value();
+  const Answer found = answer(q);
+  ASSERT_TRUE(!found.fits() && found.closest);
+  ASSERT_NE(found.closest->options.find("cache"), std::string::npos) << found.closest->options;
+  EXPECT_EQ(found.closest->command, "");
+  EXPECT_NE(json_of(q, found).find("\"command\": null"), std::string::npos);
 }
 
 TEST(FitQuestion, InferenceIsWhatItsProgramsRead) {

@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -17,6 +18,7 @@
 #include "harness/cli.h"
 #include "harness/filter.h"
 #include "harness/json_writer.h"
+#include "harness/outputs.h"
 #include "harness/result.h"
 #include "harness/timing.h"
 #include "harness/watch.h"
@@ -518,6 +520,23 @@ TEST(Filters, OfGoogleBenchmarkMayLeaveOut) {
   EXPECT_TRUE(matches_benchmark_filter("-^ad", "sgd"));
 }
 
+TEST(Outputs, OverwriteNeitherEachOtherNorAnInput) {
+  const std::string path = testing::TempDir() + "/outputs_test." + std::to_string(getpid());
+  std::ofstream(path) << "precious";
+  Config config;
+  config.json = path + ".json";
+  config.trace = testing::TempDir() + "/./outputs_test." + std::to_string(getpid()) + ".json";
+  EXPECT_THROW(check_outputs(config, {}), UsageError);
+  config.trace = path + ".trace";
+  EXPECT_NO_THROW(check_outputs(config, {}));
+  EXPECT_THROW(check_outputs(config, {{"--save", path + ".trace"}}), UsageError);
+  config.options.set("text", testing::TempDir() + "/./outputs_test." + std::to_string(getpid()));
+  EXPECT_NO_THROW(check_outputs(config, {}));
+  config.json = path;
+  EXPECT_THROW(check_outputs(config, {}), UsageError);
+  std::remove(path.c_str());
+}
+
 TEST_F(Harness, NothingMeasuredIsNoPass) {
   Chapter chapter = good();
   for (Variant& variant : chapter.variants)
@@ -828,6 +847,42 @@ TEST_F(Harness, WatchFitsTheTerminal) {
   EXPECT_TRUE(shown.ends_with("\r\x1b[K")) << shown;
   EXPECT_EQ(WatchLine::cut("abc", 3), "abc");
   EXPECT_EQ(WatchLine::cut("a\u00e9bc\n", 2), "a\u00e9");
+}
+
+/// A step that takes long: it asks for memory a hundred thousand times. In the tenth there is a signal.
+class Long final : public Workload {
+ public:
+  Long(Context& context, std::size_t& asked, int signal) : context_(context), asked_(asked), signal_(signal) {}
+  void step() override {
+    for (int i = 0; i < 100'000; ++i) {
+      if (++asked_ == 10) std::raise(signal_);
+      (void)context_.buffer<char>(1'000, Category::activations, "one of many");
+    }
+  }
+  std::size_t samples_per_step() const override { return 1; }
+  double figure() override { return 0; }
+  std::uint64_t fingerprint() override { return 0; }
+
+ private:
+  Context& context_;
+  std::size_t& asked_;
+  int signal_;
+};
+
+// Not only between two steps: one may take minutes. (In plans: tests/hostile/signals_test.py.)
+TEST_F(Harness, ASignalIsHeardInsideAStep) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::size_t asked = 0;
+    Chapter chapter = good();
+    chapter.variants[0].make = [&](Context& context, std::size_t) -> std::unique_ptr<Workload> {
+      return std::make_unique<Long>(context, asked, signal);
+    };
+    const Ran ran = run(chapter);
+    EXPECT_EQ(ran.exit_code, 130) << ran.err;
+    EXPECT_EQ(asked, 10u);
+    EXPECT_TRUE(ran.result.is_null());
+    EXPECT_NE(ran.err.find("99_toy: interrupted; no result was written\n"), std::string::npos) << ran.err;
+  }
 }
 
 TEST_F(Harness, OperationsThatAreNotThePredictedOnesFail) {

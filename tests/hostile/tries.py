@@ -10,6 +10,9 @@ import signal
 import subprocess
 import typing
 
+# The smallest config.json that chapters on text and fit take.
+CONFIG = ('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, '
+          '"vocab_size": 300, "max_position_embeddings": 64}')
 HANG = 180  # seconds
 MEMORY = 200 << 20  # bytes that a refusal, or a plan, may have resident
 

@@ -178,6 +178,16 @@ TEST_P(Ops, ColumnSum) {
   }
 }
 
+TEST_P(Ops, NoProductIsQueuedOnceSomebodyWantsToEnd) {
+  const auto a = device.upload(std::vector<float>(4, 1.0f));
+  auto c = device.upload(std::vector<float>(4, 0.0f));
+  const auto before = device_work();
+  interrupt_wanted = true;
+  EXPECT_THROW(nn::gemm(device.context, false, false, 2, 2, 2, 1.0f, a.data(), a.data(), 0.0f, c.data()), Interrupted);
+  interrupt_wanted = false;
+  EXPECT_EQ(device_work(), before);
+}
+
 TEST_P(Ops, Linear) {
   for (const auto [rows, in, out] : {std::array<std::size_t, 3>{1, 1, 1}, {4, 3, 5}, {7, 20, 10}, {32, 64, 33}}) {
     const auto x = random_floats(rows * in, 1), w = random_floats(out * in, 2), dy = random_floats(rows * out, 3);

@@ -75,7 +75,7 @@ def execute(path, programs):
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     # A kernel of this very Python.
-    NotebookClient(made, timeout=280, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(made, timeout=1700, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(path.parent)}}).execute()
     made.metadata.language_info = {"name": "python"}
     for cell in code_of(made):
         cell.outputs = joined(cell.outputs)

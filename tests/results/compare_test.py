@@ -169,6 +169,12 @@ mixed = side(BASE)
 done = compare(base, mixed)
 assert done.returncode == 2 and done.stdout.count("equal") >= len(NAMES) and "broken.json" in done.stderr
 
+# What tests/run bench saw lies beside results, and is none.
+beside = side(BASE)
+(beside / "benchmarks.json").write_text('{"schema": 1, "rows": []}')
+done = compare(base, beside)
+assert done.returncode == 0 and not done.stderr, done
+
 # Bad usage.
 for arguments, words in [([base], "two results"), ([], "usage"), ([base, base, "--xml"], "--xml")]:
     done = compare(*arguments)

@@ -8,6 +8,8 @@ What must hold for sm_75, sm_80 and sm_90, as far as the build is for them (.ci/
   - No local memory: a spilled register, or an array that did not become registers, is traffic that nobody counted.
   - At most 64 registers, which is what 1,024 threads have each: common/cuda/launch.h promises blocks of up to 1,024 threads. Of a
     kernel that is never started with so many, kernels.toml says how many.
+  - An update of weights rounds a product and its sum once, in packs and in what is left of them, so that no bit depends on where a
+    piece of a tensor begins. kernels.toml says of which kernels, and how many fused instructions that takes.
   - A kernel that moves memory and computes little moves 16 bytes an instruction. kernels.toml says of each kernel that it does,
     and how many arrays it reads and writes so, or why it need not. A kernel of which it says nothing fails.
   - Every kernel has a row in the table, and every row a kernel. (Not its figures: those change with the compiler, which it names.)
@@ -32,15 +34,31 @@ TABLE = ROOT / "bench/results/sass/kernels.txt"
 REGISTERS_OF_A_BLOCK = 65536  # compute capability 7.5 to 12.0
 GENERATIONS = ("75", "80", "90")
 THREADS_OF_A_BLOCK = 1024  # kMostBlockThreads in common/cuda/launch.h
+MEMORY = ("LDG", "STG", "LDL", "STL")
 NARROW = {"U8": 8, "S8": 8, "U16": 16, "S16": 16}  # bits; without a suffix 32
 
 
 class Kernel:
-    """A function of a file, in one generation. widths: how many instructions of each kind ("LDG", "STG", …) move how many bits."""
+    """A function of a file, in one generation. widths: how many instructions of each kind ("LDG", "STG", …) move how many bits.
+    fused: how many multiply and add at once; added: additions of what a multiplication has just rounded, which could have been."""
 
     def __init__(self, registers, stack, shared, local):
         self.registers, self.stack, self.shared, self.local = registers, stack, shared, local
         self.widths = collections.defaultdict(collections.Counter)
+        self.fused, self.added, self.written_by = 0, 0, {}
+
+    def instruction(self, kind, suffixes, operands):
+        if kind in MEMORY:
+            widths = [NARROW.get(s) or int(s) for s in suffixes if s in NARROW or s in ("64", "128", "256")]
+            self.widths[kind][widths[0] if widths else 32] += 1
+        to, *of = operands.split(",")
+        self.fused += kind == "FFMA"
+        # Division and root are made of additions, too, with .FTZ, which code of ours never has: it is not compiled with -ftz=true.
+        if kind == "FADD" and "FTZ" not in suffixes:
+            self.added += any(self.written_by.get(int(register)) == "FMUL" for register in re.findall(r"\bR(\d+)", ",".join(of)))
+        if match := re.fullmatch(r"R(\d+)", to.strip()):
+            count = 4 if "128" in suffixes else 2 if {"64", "WIDE"} & set(suffixes) else 1
+            self.written_by.update(dict.fromkeys(range(int(match[1]), int(match[1]) + count), kind))
 
     def wide(self, kind):
         return sum(count for bits, count in self.widths[kind].items() if bits >= 128)
@@ -52,7 +70,7 @@ class Kernel:
 LINE = re.compile(r"""^(?:arch[ ]=[ ]sm_(?P<architecture>\w+)
   |[ ]+Function[ ](?P<name>\S+):\n[ ]+REG:(?P<registers>\d+)[ ]STACK:(?P<stack>\d+)[ ]SHARED:(?P<shared>\d+)[ ]LOCAL:(?P<local>\d+)
   |[ \t]+Function[ ]:[ ](?P<code>\S+)
-  |[ ]+/\*[0-9a-f]{4,}\*/[ ]+(?:@\S+[ ]+)?(?P<kind>LDG|STG|LDL|STL)(?P<suffixes>(?:\.\w+)*)[ ])""", re.MULTILINE | re.VERBOSE)
+  |[ ]+/\*[0-9a-f]{4,}\*/[ ]+(?:@\S+[ ]+)?(?P<kind>[A-Z][A-Z0-9]*)(?P<suffixes>(?:\.\w+)*)[ ]+(?P<operands>[^;\n]*);)""", re.MULTILINE | re.VERBOSE)
 
 
 def read(text):
@@ -60,8 +78,7 @@ def read(text):
     kernels, architecture, code = {}, None, None
     for line in LINE.finditer(text):
         if line["kind"]:
-            widths = [NARROW.get(s) or int(s) for s in line["suffixes"].split(".") if s in NARROW or s in ("64", "128", "256")]
-            code.widths[line["kind"]][widths[0] if widths else 32] += 1
+            code.instruction(line["kind"], line["suffixes"].split("."), line["operands"])
         elif line["architecture"]:
             architecture = line["architecture"]
         elif line["name"]:
@@ -117,6 +134,10 @@ def complaints(kernels, entries, asked, rows):
             for kind, key in (("LDG", "loads"), ("STG", "stores")):
                 if kernel.wide(kind) < entry.get(key, 0):
                     found.append(f"{at}: {kernel.wide(kind)} of its {key} are 128 bits wide, fewer than {entry[key]}")
+            if kernel.fused < entry.get("fused", 0):
+                found.append(f"{at}: {kernel.fused} fused multiplications and additions, fewer than {entry['fused']}")
+            if "fused" in entry and kernel.added:
+                found.append(f"{at}: {kernel.added} products are rounded before something is added to them")
     found += [f"kernels.toml: '{n}' of '{s}' is no kernel" for s, names in entries.items() for n in names if (s, n) not in used]
     found += [f"{source}: {name} is not in {TABLE.relative_to(ROOT)}; --write adds it" for source, name in kernels if (source, name) not in rows]
     found += [f"{TABLE.relative_to(ROOT)}: {source}: {name} is no kernel; --write removes it" for source, name in rows if (source, name) not in kernels]

@@ -26,9 +26,10 @@ def expect(found, expected, what):
 
 SOURCE = "common/nn/x.cu"
 PACKED, SINGLE, SPILLED = "twice_kernel<float, true>", "twice_kernel<__half, false>", "spilled_kernel"
+FUSED, ADDED = "sum_kernel<true>", "sum_kernel<false>"  # fmaf(x, c, y), and x * c + y, each rounded
 recorded = sass.read((HERE / "recorded.txt").read_text())
 names = sass.demangled({name for _, name in recorded})
-expect(sorted(names.values()), sorted((PACKED, SINGLE, SPILLED)), "names")
+expect(sorted(names.values()), sorted((PACKED, SINGLE, SPILLED, FUSED, ADDED)), "names")
 kernels = {}
 for (architecture, name), kernel in recorded.items():
     kernels.setdefault((SOURCE, names[name]), {})[architecture] = kernel
@@ -48,6 +49,28 @@ expect(figures(SINGLE, "75"), (10, 0, 0, 0, {16: 2}, {16: 1}, 0), "one by one, s
 expect(figures(SINGLE, "90"), (10, 0, 0, 0, {16: 2}, {16: 1}, 0), "one by one, sm_90")
 expect(figures(SPILLED, "75"), (13, 0, 64, 0, {128: 1}, {32: 1}, 0), "without a spill")
 expect(figures(SPILLED, "90"), (14, 16, 1088, 0, {}, {32: 1}, 5), "with one")  # what goes to shared memory at once is no LDG
+for architecture in ("75", "90"):
+    for name, expected in ((FUSED, (1, 0)), (ADDED, (0, 1)), (PACKED, (0, 0))):
+        kernel = kernels[SOURCE, name][architecture]
+        expect((kernel.fused, kernel.added), expected, f"fused and added, {name}, sm_{architecture}")
+
+
+def sums(*instructions):
+    """How many of these are fused, and how many add what has just been rounded."""
+    kernel = sass.Kernel(10, 0, 0, 0)
+    for instruction in instructions:
+        name, _, operands = instruction.partition(" ")
+        kernel.instruction(name.split(".")[0], name.split(".")[1:], operands)
+    return kernel.fused, kernel.added
+
+
+expect(sums("FMUL R5, R2, R3", "FADD R7, -R5.reuse, R1"), (0, 1), "a product with a sign")
+expect(sums("FMUL R5, R2, R3", "MUFU.RSQ R5, R5", "FADD R7, R5, R1"), (0, 0), "what was made of a product")
+expect(sums("FMUL R5, R2, R3", "LDG.E.128 R4, [R8.64]", "FADD R7, R5, R1"), (0, 0), "a register that has been loaded since")
+expect(sums("FMUL R5, R2, R3", "IMAD.WIDE R4, R2, R3, R8", "FADD R7, R5, R1"), (0, 0), "half of a wide result")
+expect(sums("FMUL R5, R2, R3", "FADD R7, UR5, R1"), (0, 0), "a register of a warp")
+expect(sums("FMUL.FTZ R5, R2, R3", "FADD.FTZ R7, R5, -RZ"), (0, 0), "a part of a square root")
+expect(sums("FMUL R5, R2, R3", "FFMA R7, R5, R1, R2"), (1, 0), "a product of a product")
 for mangled, expected in [
     ("void oomlab::nn::_GLOBAL__N__1f_6_x_cu_2e::sum_kernel<oomlab::nn::(anonymous namespace)::Of<float, true>, float>("
      "oomlab::nn::(anonymous namespace)::Of<float, true>, float*)", "sum_kernel<Of<float, true>, float>"),
@@ -58,7 +81,7 @@ for mangled, expected in [
 
 # --------------------------------------------------------------------------------------------------------------- rules
 
-good = {key: by for key, by in kernels.items() if key[1] != SPILLED}
+good = {key: by for key, by in kernels.items() if key[1] in (PACKED, SINGLE)}
 ENTRIES = {"common/nn/*.cu": {"twice_kernel<*, true>": {"loads": 1, "stores": 1}, "twice_kernel<*, false>": "narrow"}}
 ASKED, ROWS = {SOURCE: ["75", "90"]}, set(good)
 
@@ -109,6 +132,10 @@ spilled = kernels[SOURCE, SPILLED]["90"]
 expect(complaints(lambda kernels, _: kernels[SOURCE, PACKED].update({"120": spilled})), [], "another generation")
 one("a spill", "sm_80: 16 bytes of local memory, 5 instructions", change=lambda kernels, entries: (
     kernels[SOURCE, PACKED].update({"80": spilled}), entries["common/nn/*.cu"].update({"twice_kernel<*, true>": {}})))
+for name, fused, expected in ((FUSED, 1, []), (FUSED, 2, ["sm_90: 1 fused multiplications and additions, fewer than 2"]),
+                              (ADDED, 0, ["sm_90: 1 products are rounded before something is added to them"])):
+    found = sass.complaints({(SOURCE, name): {"90": kernels[SOURCE, name]["90"]}}, {SOURCE: {name: {"fused": fused}}}, {SOURCE: ["90"]}, {(SOURCE, name)})
+    expect([f.partition(", ")[2] for f in found], expected, f"{fused} fused of {name}")
 one("not in the table", "is not in bench/results/sass/kernels.txt", rows=ROWS - {(SOURCE, SINGLE)})
 one("only in the table", "gone is no kernel", rows=ROWS | {(SOURCE, "gone")})
 

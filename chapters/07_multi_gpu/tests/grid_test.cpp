@@ -177,6 +177,31 @@ INSTANTIATE_TEST_SUITE_P(
 // A ring's reduce-scatter sends (N − 1) / N of the bytes, and so does its all-gather; an all-reduce is one of each.
 // ZeRO-3 gathers a unit for the forward pass and for the backward pass; the head, where they meet, once.
 // A rank that fails between two steps: the others end, and each of them aborts its communicators together.
+// Of every stage there is one among those that stand for all: the same slice, and as much in flight or more.
+TEST(Stages, AFewStandForAll) {
+  nn::TransformerSpec spec = nn::parse_transformer("gpt:1-2-12");
+  for (spec.layers = 1; spec.layers <= 13; ++spec.layers)
+    for (std::size_t pp = 1; pp <= spec.layers; ++pp)
+      for (const bool one_forward_one_backward : {false, true}) {
+        const Layout layout{.pp = pp, .one_forward_one_backward = one_forward_one_backward};
+        const std::vector<std::size_t> kinds = kinds_of_stage(spec, layout);
+        EXPECT_LE(kinds.size(), 4u);
+        EXPECT_TRUE(std::is_sorted(kinds.begin(), kinds.end()));
+        for (std::size_t stage = 0; stage < pp; ++stage) {
+          const nn::Slice slice = slice_of(spec, layout, {0, 0, stage});
+          EXPECT_TRUE(std::any_of(kinds.begin(), kinds.end(),
+                                  [&](std::size_t kind) {
+                                    const nn::Slice of_kind = slice_of(spec, layout, {0, 0, kind});
+                                    return kind <= stage && of_kind.layers == slice.layers &&
+                                           of_kind.embeds() == slice.embeds() &&
+                                           of_kind.has_head(spec) == slice.has_head(spec) &&
+                                           most_in_flight(layout, kind, 5) >= most_in_flight(layout, stage, 5);
+                                  }))
+              << "stage " << stage << " of " << pp << ", " << spec.layers << " layers";
+        }
+      }
+}
+
 TEST(AFailingRank, EndsTheOthersOfItsGrid) {
   constexpr std::size_t kFailing = 1;
   const Job job = job_of({.tp = 2, .pp = 2}, 12);
@@ -275,7 +300,9 @@ TEST(Layouts, WhatDoesNotFitIsOneLine) {
   const nn::TransformerSpec spec = nn::parse_transformer("gpt:4-8-64");
   for (const auto& [layout, batch, micro_batch, word] :
        {std::tuple(Layout{.tp = 3}, 8, 1, "--tp 3"), std::tuple(Layout{.pp = 5}, 8, 1, "--pp 5"),
-        std::tuple(Layout{.dp = 3}, 8, 1, "--batch 8"), std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4"),
+        std::tuple(Layout{.dp = 3}, 8, 1, "--dp 3"), std::tuple(Layout{.dp = 2}, 8, 3, "--micro-batch 3"),
+        std::tuple(Layout{.dp = 1, .zero = 3}, 8, 1, "--zero 3"),
+        std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4"),
         std::tuple(Layout{.dp = 2, .pp = 2, .zero = 2}, 8, 4, "--zero 2")})
     try {
       check_layout(layout, spec, std::size_t(batch), std::size_t(micro_batch));
@@ -284,6 +311,28 @@ TEST(Layouts, WhatDoesNotFitIsOneLine) {
       EXPECT_NE(std::string::npos, std::string(error.what()).find(word)) << error.what();
       EXPECT_EQ(std::string::npos, std::string(error.what()).find('\n'));
     }
+}
+
+// Nobody asked for the rows that a table has by default: what a model cannot have of them is left out.
+TEST(Layouts, ThatNobodyAskedForAreLeftOut) {
+  Config config;
+  config.model = "qwen2.5-7b", config.batch = 128, config.devices = 8;
+  config.options.set(train::kMicroBatch, std::size_t(1));
+  std::map<std::string, std::string> refused;
+  for (const NamedLayout& row : rows_of(config, nn::parse_transformer(config.model)))
+    if (!row.refused.empty()) refused[row.name] = row.refused;
+  EXPECT_EQ(refused, (std::map<std::string, std::string>{
+                         {"tensor parallel x 8", "--tp 8 does not divide the 28 heads of model 'qwen2.5-7b'"}}));
+  const Variant row = left_out({.name = "tensor parallel x 8", .layout = {}, .refused = "--tp 8 does not"}, 128);
+  try {
+    Ledger ledger;
+    CudaResource memory;
+    Context context(memory, ledger);
+    (void)row.make(context, 128);
+    ADD_FAILURE();
+  } catch (const VariantSkipped& why) {
+    EXPECT_STREQ(why.what(), "tp 8 does not");
+  }
 }
 
 }  // namespace

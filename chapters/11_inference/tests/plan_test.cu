@@ -117,6 +117,7 @@ TEST(ServingPlan, IsTheScheduleOfTheServer) {
         server.serving.run();
         const ServingPlan plan = plan_serving(requests, block_tokens, way.blocks, way.most_rows);
         EXPECT_TRUE(plan.counts == server.serving.counts()) << block_tokens << ", " << places;
+        EXPECT_EQ(plan.most_blocks, server.cache.most_blocks()) << block_tokens << ", " << places;
         EXPECT_EQ(server.ledger.peak_by_category(), server.predicted(decoder.spec, 60, plan.most_blocks))
             << block_tokens << ", " << places;
       }

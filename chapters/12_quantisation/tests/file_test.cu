@@ -23,13 +23,13 @@ class Files : public ::testing::Test {
   const Source source{bytes_llama(), std::nullopt};
   const Read of{.sequences = 1, .seq = 4, .batches = 1};
 
-  /// f() throws nn::StateFileError with one line that has these words.
+  /// f() throws BadFile with one line that has these words.
   template <class F>
   void expect_refused(F f, const std::string& words) {
     try {
       f();
       ADD_FAILURE() << "accepted, instead of: " << words;
-    } catch (const nn::StateFileError& error) {
+    } catch (const BadFile& error) {
       const std::string what = error.what();
       EXPECT_NE(what.find(words), std::string::npos) << what;
       EXPECT_EQ(what.find('\n'), std::string::npos) << what;

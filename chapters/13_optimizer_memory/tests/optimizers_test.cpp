@@ -52,30 +52,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// codes
-
-TEST(Codes, AreTheNearestOnes) {
-  for (const bool with_sign : {true, false}) {
-    const nn::DynamicCode& code = with_sign ? nn::kSignedCode : nn::kUnsignedCode;
-    std::size_t checked = 0;
-    const auto check = [&](float x) {
-      if (!(x <= 1.0f && x >= (with_sign ? -1.0f : 0.0f))) return;
-      int nearest = 0;
-      while (nearest < 255 && code.bound[nearest] < x) ++nearest;
-      const int found = with_sign ? nn::code_of<true>(code.bound, x) : nn::code_of<false>(code.bound, x);
-      if (nearest != found && checked++ < 5) ADD_FAILURE() << x << ": " << found << ", not " << nearest;
-      if (with_sign && x != 0) {
-        EXPECT_EQ(x < 0, code.value[nn::signed_code_of(code.bound, x)] < 0) << x;
-      }
-    };
-    for (int q = 0; q < 256; ++q)
-      for (const float at : {code.bound[q], code.value[q], code.value[q] * 1.001f})
-        for (const float x : {at, std::nextafterf(at, 2.0f), std::nextafterf(at, -2.0f), at * 0.9f, at * 1.1f})
-          check(x);
-    for (std::size_t i = 0; i < 2000; ++i) check((i % 2 ? 1.0f : -1.0f) * std::pow(10.0f, -float(i) / 230));
-    check(0.0f);
-  }
-}
+// bytes
 
 TEST(Bytes, AreTheClosedForm) {
   const OptimizerForm eight{UpdateRule::adamw8}, wide{UpdateRule::adamw8, WeightForm::stored, true},

@@ -98,6 +98,39 @@ TEST(Neighbour, EndsWithAllItHasHoweverItEnds) {
   }
 }
 
+// A neighbour that is stopped answers nobody, and does not end by itself.
+TEST(Neighbour, ThatIsStoppedIsWaitedForUpToAnEnd) {
+  SharedBudget& budget = server.budget();
+  budget.reset(8 * kMiB);
+  const std::chrono::milliseconds soon(1), some(60);
+  pid_t pid = 0;
+  {
+    NeighbourProcess neighbour(server, 0, kUnlimited);
+    pid = neighbour.ask({Kind::hold, 0, kMiB}).pid;
+    neighbour.set_waits({.for_its_end = soon});
+    ::kill(pid, SIGSTOP);
+    std::thread user([] { interrupt_wanted = true; });  // Ctrl-C is heard while it is waited for
+    EXPECT_THROW(neighbour.ask({Kind::hold, 0, kMiB}), Interrupted);
+    user.join();
+    interrupt_wanted = false;
+  }  // and its process is ended, stopped as it is
+  EXPECT_EQ(budget.used_bytes(), 0u);
+  Patience::Milliseconds waited{};
+  EXPECT_TRUE(wait_with_backoff(
+      {.in_all = Patience::Milliseconds(120'000)}, [&] { return ::kill(pid, 0) != 0; }, waited))
+      << "its process stays";
+
+  NeighbourProcess silent(server, 0, kUnlimited);
+  ::kill(silent.ask({Kind::hold, 0, kMiB}).pid, SIGSTOP);
+  silent.set_waits({.for_an_answer = some, .for_its_end = soon});
+  try {
+    silent.ask({Kind::hold, 0, kMiB});
+    ADD_FAILURE();
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "the neighbour failed: no answer for 60 ms; its process is stopped, or hangs");
+  }
+}
+
 TEST(Neighbour, ItsFailureIsTyped) {
   server.budget().reset(kUnlimited);
   try {

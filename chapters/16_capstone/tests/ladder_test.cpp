@@ -2,9 +2,12 @@
 // of cards.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <random>
 #include <set>
 #include <string>
 
@@ -27,6 +30,34 @@ TEST(Price, OfAnOffloadIsWhatTheProcessorMoves) {
     EXPECT_EQ(price.pinned_bytes, bytes.pinned) << model;
     EXPECT_EQ(price.bus_bytes, double(bytes.moved - work.spec.parameters() * sizeof(float))) << model;  // down
   }
+}
+
+// What chapter 13's loop reads and writes: an update of the processor is not free, and never hides behind the backward
+// pass as a whole.
+TEST(Price, OfAnOffloadHasTheProcessorsUpdate) {
+  const Card& card = *find_card("rtx-3060");
+  EXPECT_EQ(host_gb_per_s(card), kDesktopGbPerS);
+  for (const char* server : {"t4", "v100-16gb", "a10", "a100-80gb", "rtx-a6000", "l40s", "h100-sxm", "b200"})
+    EXPECT_EQ(host_gb_per_s(*find_card(server)), kServerGbPerS) << server;
+  EXPECT_EQ(update_bytes(2), 28);
+  EXPECT_EQ(update_bytes(4), 32);
+  const Work work{nn::parse_transformer("llama-3.2-1b"), 1, 2048};
+  Levers levers{.precision = Arithmetic::bf16, .attention = nn::AttentionForm::tiled};
+  levers.optimizer.weights = WeightForm::master;
+  const double on_card = least_seconds(card, levers, plan_of(work, levers)).value();
+  levers.gradients = GradientLife::sent_to_host;
+  const Plan plan = plan_of(work, levers);
+  const double host = 28 * double(work.spec.parameters()) / 102.4e9;
+  EXPECT_DOUBLE_EQ(plan.price.update.bytes, 28 * double(work.spec.parameters()));
+  EXPECT_GT(plan.price.update.forward_flops, 0.3 * plan.price.flops);
+  EXPECT_LT(plan.price.update.forward_flops, 0.4 * plan.price.flops);
+  // The token table's gradients are there when all is computed.
+  const double token = double(work.spec.vocabulary * work.spec.width);
+  EXPECT_NEAR(*least_seconds(card, levers, plan), on_card + token * (28 / 102.4e9 + 4 / 63e9), 1e-6);
+  // With slow memory all of it counts, but for what the forward pass takes before it.
+  const double slow = least_seconds(card, levers, plan, 10.0).value();
+  EXPECT_GT(slow, host * 10.24);
+  EXPECT_NEAR(slow, host * 10.24 + plan.price.update.forward_flops / (card.fp16_tflops * 1e12), 1e-6);
 }
 
 TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
@@ -58,6 +89,45 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   levers.attention = nn::AttentionForm::tiled;
   EXPECT_LT(plan_of(work, levers).price.flops, part);
   EXPECT_GT(plan_of(work, levers).price.flops, 0.8 * part);
+}
+
+// ------------------------------------------------------------------------------------------------------- layouts
+
+// What chapter 07 and this one say of a layout that the command line asks for; empty: it runs.
+template <class Ask>
+std::string refusal(Ask ask) {
+  try {
+    ask();
+    return "";
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+}
+
+TEST(Layouts, AreRefusedWithTheWordsOfChapter07) {
+  std::mt19937 random(7);
+  const auto one_of = [&](std::initializer_list<std::size_t> values) {
+    return values.begin()[std::uniform_int_distribution<std::size_t>(0, values.size() - 1)(random)];
+  };
+  std::map<std::string, int> seen;  // by the first word
+  for (int i = 0; i < 500; ++i) {
+    Config config;
+    config.model = std::array{"gpt:4-4-32", "gpt:5-8-64", "llama:4-8-2-128-344", "bert:3-6-48"}[i % 4];
+    config.batch = one_of({1, 2, 6, 8, 12, 64});
+    config.options.set(train::kSeq, std::size_t(16));
+    config.options.set(train::kMicroBatch, one_of({1, 1, 2, 3, 4}));
+    config.options.set(multi_gpu::kTp, one_of({1, 1, 2, 3, 4, 8, 16}));
+    config.options.set(multi_gpu::kPp, one_of({1, 1, 2, 3, 5}));
+    config.options.set(multi_gpu::kDp, one_of({1, 1, 2, 3, 4, 8}));
+    config.options.set(multi_gpu::kZero, one_of({0, 0, 1, 2, 3}));
+    config.devices_given = i % 8 == 7, config.devices = 4;
+    const nn::TransformerSpec spec = train::transformer_of(config);
+    const std::string there = refusal([&] { (void)multi_gpu::rows_of(config, spec); });
+    EXPECT_EQ(refusal([&] { (void)rows_of(config); }), there) << config.model;
+    ++seen[there.substr(0, there.find(' '))];
+  }
+  for (const char* word : {"", "--tp", "--pp", "--dp", "--zero", "--micro-batch"})
+    EXPECT_GT(seen[word], 10) << "'" << word << "'";
 }
 
 // ------------------------------------------------------------------------------------------------------- ladder

@@ -2,6 +2,7 @@
 // Control of the host runtime: what tests and the harness use, and real CUDA does not have.
 // Chapters never include this.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,6 +39,7 @@ struct Machine {
   std::uint64_t seed = 1;
   std::string shared = {};
   std::size_t context = 0;
+  std::chrono::milliseconds patience{60'000};  ///< waits at most so long for another process of `shared`
 };
 /// Starts over with another machine. Throws std::logic_error while something is live (see live()), and
 /// std::invalid_argument where Machine::shared cannot be.

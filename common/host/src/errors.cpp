@@ -91,6 +91,6 @@ cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
 const char* cudaGetErrorName(cudaError_t error) { return find_name(error).name; }
 const char* cudaGetErrorString(cudaError_t error) {
-  const std::string& why = runtime().no_machine;
+  const std::string& why = runtime().no_machine.empty() ? runtime().not_shared : runtime().no_machine;
   return error == cudaErrorInitializationError && !why.empty() ? why.c_str() : find_name(error).text;
 }

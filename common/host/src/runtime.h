@@ -15,6 +15,7 @@
 #include <new>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,6 +121,7 @@ struct Runtime {
   Runtime();
   std::mutex mutex;
   std::string no_machine;  // why not, where the environment describes none: then every call fails
+  std::string not_shared;  // why a call failed that needed those that share the devices
   Machine machine;
   bool planning = false;
   std::vector<Device> devices;
@@ -160,7 +162,12 @@ cudaError_t guarded(Work&& work) noexcept {
   try {
     const std::lock_guard lock(runtime().mutex);
     require(runtime().no_machine.empty(), cudaErrorInitializationError);
-    work();
+    try {
+      work();
+    } catch (const std::invalid_argument& why) {  // of those that share the devices
+      runtime().not_shared = std::string("initialization error: ") + why.what();
+      return cudaErrorInitializationError;
+    }
     return cudaSuccess;
   } catch (const Refusal& refusal) {
     return refusal.error;

@@ -16,7 +16,7 @@ def front(results):
     _, live, asked = rows[-1]
     budget = refused["budget_bytes"]
     assert asked == refused["oom"]["requested_bytes"] and sum(live.values()) == refused["oom"]["live_bytes"]
-    figures = re.compile(r"(.{0,40}?),? {0,40}(MiB|) {1,40}(\S{1,20}) -> {1,40}(\S{1,20}) {1,40}(\S{1,20})")
+    figures = re.compile(r"\A(.{0,40}?),? {0,40}(MiB|) {1,40}(\S{1,20}) -> {1,40}(\S{1,20}) {1,40}(\S{1,20})")
     chapters = [(line[:25].strip(), line[26:52].strip(), line[53:79].strip(), *figures.match(line[80:]).groups())
                 for line in results.text("host/map.txt").splitlines()[1:]]
     picture = Picture("What fills the card when it fails?", 178 + 36 * len(chapters) + 40)

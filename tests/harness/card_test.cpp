@@ -197,7 +197,7 @@ TEST(Cards, ThatAreUnknownAreAnsweredWithTheNearest) {
                                     {"h101", "h100-sxm, h100-pcie"},
                                     {"a100-90", "a100-80gb"},
                                     {"l40t", "l40s"},
-                                    {"a\nb", "'a?b' is unknown; nearest: "},
+                                    {"a\nb", "'a\\x0ab' is unknown; nearest: "},
                                     {"mi300x", "'mi300x' is AMD's"},
                                     {"Instinct MI250", "is AMD's"},
                                     {"RX 7900 XTX", "is AMD's"}}) {

@@ -12,6 +12,7 @@
 #include "../../chapters/11_inference/ways.h"
 #include "../../chapters/12_quantisation/claims.h"
 #include "answer.h"
+#include "memory/limits.h"
 
 namespace oomlab::fit {
 namespace {
@@ -258,7 +259,11 @@ class Inference {
       return inference::host_bytes<T>(spec_, shape, checked_product(asked.batch, shape.blocks_for(asked.seq)));
     });
   }
-  static std::size_t requests(Asked asked) { return std::clamp<std::size_t>(16 * asked.batch, 32, 1024); }
+  // Of the stream: 16 for each place, but not more than chapter 11 plans.
+  static std::size_t requests(Asked asked) {
+    const std::size_t most = std::clamp<std::size_t>(kMostServedTokens / asked.seq, 1, 1024);
+    return std::clamp<std::size_t>(16 * asked.batch, std::min<std::size_t>(32, most), most);
+  }
   // Room for all sequences at full length, and the workspace that such a budget has.
   std::size_t budget_of(train::Precision precision, const Way& way, Asked asked) const {
     const std::size_t needed = full_length(precision, way, asked).total();

@@ -136,6 +136,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   std::string model, config, task = "train", gpu, gpus, memory;
   std::optional<std::size_t> seq, context, nccl, reserve;
   std::optional<double> host_bandwidth;
+  question.room.host = kHostMemory;
   double fragmentation = kFragmentation;
   const std::map<std::string, std::function<void(const std::string&, const std::string&)>> options{
       {"--model", [&](auto&, auto& text) { model = text; }},
@@ -268,7 +269,7 @@ what the step cannot have
   --reserve SIZE       what an answer leaves free (default {}MB: what the context grows by when every kernel is loaded)
   --nccl SIZE          a rank's buffers, of several cards (default 256MiB: assumed, not measured)
 the host, for updates and layers on the processor
-  --host-memory SIZE   what they may take of it (default: any number of bytes)
+  --host-memory SIZE   what they may take (default {}GB: 32 modules of 128 GB, more than most machines have)
   --host-bandwidth N   GB/s of it, for times (default: {} beside GeForce cards, two channels of DDR5-6400, as desktops
                        have; {} beside others, a server's twelve)
 what may change
@@ -279,8 +280,8 @@ what may change
   --json               all of the answer as JSON
 exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
-      kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, capstone::kDesktopGbPerS,
-      capstone::kServerGbPerS,
+      kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, kHostMemory / 1'000'000'000,
+      capstone::kDesktopGbPerS, capstone::kServerGbPerS,
       fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
 }
 

@@ -20,7 +20,7 @@ struct Room {
   std::size_t reserve = 0;        ///< what an answer leaves free
   std::size_t nccl = 0;           ///< buffers between ranks; 0 for one card
   std::size_t workspace = 0;      ///< cuBLAS's: part of a program's --budget
-  std::size_t host = SIZE_MAX;    ///< bytes of host memory that a step may take: any number
+  std::size_t host = 0;           ///< bytes of host memory that a step may take
   /// For --budget. A step that uses one card of several has no buffers between ranks.
   std::size_t budget(std::size_t ranks = 2) const {
     return memory - context - fragmentation - reserve - (ranks > 1 ? nccl : 0);
@@ -38,6 +38,8 @@ inline constexpr double kFragmentation = 2;
 /// What an answer must leave free. A context with lazy loading grows with every kernel that is used for the first time;
 /// with all of PyTorch's loaded the same pull request has 667 MB. So much more may be gone in the hundredth step.
 inline constexpr std::size_t kReserve = 667'000'000 - kContext;
+/// Host memory: two sockets with 16 modules of 128 GB each, which few machines have.
+inline constexpr std::size_t kHostMemory = std::size_t(2) * 16 * 128'000'000'000;
 /// A rank's. Assumed, not measured: NCCL_BUFFSIZE's default of 4 MiB, for 32 channels, to send and to receive.
 inline constexpr std::size_t kNccl = std::size_t(256) << 20;
 

@@ -72,9 +72,9 @@ std::string row_words(const Row& row, const Row* before) {
 
 // What of the host is known, and what is assumed.
 std::string host_words(const Question& q) {
-  return fmt::format(" Of the processor it knows the bytes that it moves in host memory, at {} GB/s{}.",
-                     q.host_gb_per_s,
-                     q.host_gb_per_s == capstone::host_gb_per_s(*q.card) ? " (assumed: --host-bandwidth)" : "");
+  const bool assumed = q.host_gb_per_s == capstone::host_gb_per_s(*q.card);
+  return fmt::format("of the processor's work it counts what it moves in host memory, at {} GB/s{}", q.host_gb_per_s,
+                     assumed ? ", see --host-bandwidth" : "");
 }
 
 std::string most_words(const Question& q, const Most& most) {
@@ -216,11 +216,7 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.member("fragmentation_bytes", q.room.fragmentation).member("reserve_bytes", q.room.reserve);
   json.member("nccl_bytes", q.room.nccl);
   json.member("workspace_bytes", q.room.workspace).member("budget_bytes", q.room.budget());
-  json.member("left_bytes", q.room.left()).key("host_bytes");
-  if (q.room.host == SIZE_MAX)
-    json.null();
-  else
-    json.value(q.room.host);
+  json.member("left_bytes", q.room.left()).member("host_bytes", q.room.host);
   json.member("host_gb_per_s", q.host_gb_per_s);
   json.end_object();
   json.member("fits", answer.fits()).member("combinations", answer.combinations).member("planned", answer.planned);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "folder.h"
+#include "memory/files.h"
 #include "memory/limits.h"
 #include "model_configs.h"
 

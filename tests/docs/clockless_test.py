@@ -89,6 +89,7 @@ ALLOWED = [
     ("chapters/15_sharing/tests/neighbour_test.cpp", "seen.waited_ms > 0", "the sum of the pauses: whether there was one"),
     ("chapters/15_sharing/tests/neighbour_test.cpp", "waited_ms, 0", "the sum of the pauses: that there was none"),
     ("tests/contract/host_sharing.cpp", "usleep(100)", "between two looks at a condition"),
+    ("tests/hostile/fit_test.py", "least_seconds", "a least time by data sheets"),
     ("tests/fit/question_test.cpp", "*row.seconds", "a least time by data sheets"),
     ("tests/hostile/signals_test.py", "time.sleep(0.05)", "between two looks at a condition, for minutes"),
     ("tests/hostile/signals_test.py", "time.sleep(wait)", "until any moment"),

@@ -6,7 +6,6 @@ import pathlib
 import shlex
 import subprocess
 import sys
-import tempfile
 
 import tries
 
@@ -70,10 +69,8 @@ def tools_say_when_their_output_is_lost(folder):
 
 
 def main():
-    for case in (files_are_written, nothing_is_computed_for_nobody, messages_go_to_no_file, tools_say_when_their_output_is_lost):
-        with tempfile.TemporaryDirectory() as folder:
-            case(pathlib.Path(folder))
-        print(case.__name__)
+    tries.run_cases(files_are_written, nothing_is_computed_for_nobody, messages_go_to_no_file,
+                    tools_say_when_their_output_is_lost)
 
 
 main()

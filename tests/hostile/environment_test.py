@@ -3,7 +3,6 @@
 import pathlib
 import shlex
 import sys
-import tempfile
 
 import tries
 
@@ -61,10 +60,7 @@ def other_programs_variables(folder):
 
 
 def main():
-    for case in (settings_of_openmp, a_small_stack, lessons_and_tools, a_device_without_memory, other_programs_variables):
-        with tempfile.TemporaryDirectory() as folder:
-            case(pathlib.Path(folder))
-        print(case.__name__)
+    tries.run_cases(settings_of_openmp, a_small_stack, lessons_and_tools, a_device_without_memory, other_programs_variables)
 
 
 main()

@@ -3,7 +3,6 @@
 Every regular expression of bench/ takes steps in proportion to the text; explain reads a text of any kind in work in proportion to
 its length; nothing of a message, a name or an option reaches the terminal as anything but text; and no end is a traceback.
 """
-import argparse
 import ast
 import dataclasses
 import io
@@ -21,11 +20,7 @@ import steps
 import tries
 from tries import attempt, check, refused
 
-parser = argparse.ArgumentParser()
-parser.add_argument("root", type=pathlib.Path)
-parser.add_argument("programs")
-parser.add_argument("--tries", type=int, default=300)
-arguments = parser.parse_args()
+arguments = tries.arguments(tries=300)
 ROOT = arguments.root
 EXPLAIN = ROOT / "bench/explain"
 sys.path[:0] = [str(ROOT / "tests/explain"), str(ROOT / "bench")]

@@ -4,7 +4,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import tries
 
@@ -118,12 +117,9 @@ def two_runs_that_write_one_file(folder):
 
 
 def main():
-    for case in (two_outputs_that_are_one, an_output_that_is_an_input, a_file_that_may_not_be_written,
-                 what_cannot_be_written_is_known_before, readers_take_files_only, one_code_for_one_kind,
-                 two_runs_that_write_one_file):
-        with tempfile.TemporaryDirectory() as folder:
-            case(pathlib.Path(folder))
-        print(case.__name__)
+    tries.run_cases(two_outputs_that_are_one, an_output_that_is_an_input, a_file_that_may_not_be_written,
+                    what_cannot_be_written_is_known_before, readers_take_files_only, one_code_for_one_kind,
+                    two_runs_that_write_one_file)
 
 
 main()

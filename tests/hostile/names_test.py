@@ -5,9 +5,7 @@
   - However a name is spelled (capitals, blanks, dashes), the answer is the same.
   - Names with a letter put in, taken out or replaced: an answer that says which card it took, or one line and 64.
 """
-import argparse
 import json
-import pathlib
 import random
 import re
 import sys
@@ -30,11 +28,7 @@ def damaged(draw, name):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("root", type=pathlib.Path)
-    parser.add_argument("programs", type=pathlib.Path)
-    parser.add_argument("--tries", type=int, default=150)
-    arguments = parser.parse_args()
+    arguments = tries.arguments(tries=150)
     fit, chapter = arguments.programs / "fit", arguments.programs / "03_mixed_precision"
     if not fit.exists() or not chapter.exists():
         print("fit or chapter 03 is not built")

@@ -5,7 +5,6 @@ Options come from each program's own --help, values from what its help says and 
 fresh folder. No crash, no hang, no control character; one line and nothing else for what is refused; and no file that was not
 asked for. Most only plan. Try I is the same whatever N is: --only I repeats it.
 """
-import argparse
 import collections
 import concurrent.futures
 import pathlib
@@ -172,13 +171,7 @@ def attempt(number, seed, programs, codes):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("root")
-    parser.add_argument("programs", type=pathlib.Path)
-    parser.add_argument("--tries", type=int, default=300)
-    parser.add_argument("--seed", default="options")
-    parser.add_argument("--only", type=int)
-    asked = parser.parse_args()
+    asked = tries.arguments(tries=300, seed="options", more=lambda parser: parser.add_argument("--only", type=int))
     asked.programs = asked.programs.resolve()
     chapters = sorted(folder.name for folder in pathlib.Path(asked.root, "chapters").iterdir() if (folder / "main.cu").exists())
     programs = [(asked.programs / name, options_of(asked.programs / name)) for name in chapters + ["fit"]]

@@ -6,8 +6,6 @@
 First the inputs that did not end; then options at random, large and small. (That a billion rounds take as many allocations as three
 is counted in tests/memory.)
 """
-import argparse
-import pathlib
 import random
 
 import tries
@@ -61,12 +59,7 @@ def drawn(draw):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("root")
-    parser.add_argument("programs", type=pathlib.Path)
-    parser.add_argument("--tries", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=38)
-    arguments = parser.parse_args()
+    arguments = tries.arguments(tries=60, seed=38)
     draw = random.Random(arguments.seed)
     answers = 0
     for line, code in FIXED:

@@ -1,5 +1,4 @@
 """bench/compare, bench/report and bench/tensorboard: files that are no results, names that a terminal would obey, full disks."""
-import argparse
 import copy
 import json
 import os
@@ -11,11 +10,7 @@ import tempfile
 
 import tries
 
-parser = argparse.ArgumentParser()
-parser.add_argument("root", type=pathlib.Path)
-parser.add_argument("programs")
-parser.add_argument("--tries", type=int, default=40)
-arguments = parser.parse_args()
+arguments = tries.arguments(tries=40)
 BENCH, BASE = arguments.root / "bench", arguments.root / "bench/results/host/01_batch_reduction.json"
 result = json.loads(BASE.read_text())
 folder = pathlib.Path(tempfile.mkdtemp())

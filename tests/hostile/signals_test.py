@@ -6,7 +6,6 @@
 That a signal is heard within a step is counted in tests/harness, in launches and allocations. Here each try would go on for longer
 than HANG if it were not.
 """
-import argparse
 import os
 import pathlib
 import random
@@ -125,12 +124,7 @@ def killed(programs):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("root")
-    parser.add_argument("programs", type=pathlib.Path)
-    parser.add_argument("--tries", type=int, default=14)
-    parser.add_argument("--seed", type=int, default=51)
-    arguments = parser.parse_args()
+    arguments = tries.arguments(tries=14, seed=51)
     draw = random.Random(arguments.seed)
     there = [line for line in LONG if (arguments.programs / line.split()[0]).exists()]
     for i in range(arguments.tries):

@@ -4,7 +4,6 @@ import pathlib
 import shlex
 import subprocess
 import sys
-import tempfile
 
 import tries
 
@@ -81,10 +80,7 @@ def the_programs_own_name(folder):
 
 
 def main():
-    for case in (option_values, names_that_are_used, what_fit_prints_can_be_pasted, the_programs_own_name):
-        with tempfile.TemporaryDirectory() as folder:
-            case(pathlib.Path(folder))
-        print(case.__name__)
+    tries.run_cases(option_values, names_that_are_used, what_fit_prints_can_be_pasted, the_programs_own_name)
 
 
 main()

@@ -2,12 +2,14 @@
 
 No test here judges a time: HANG is a limit that only what hangs reaches. (How long things take is for tests/run bench.)
 """
+import argparse
 import os
 import pathlib
 import re
 import resource
 import signal
 import subprocess
+import tempfile
 import typing
 
 # The smallest config.json that chapters on text and fit take.
@@ -25,11 +27,30 @@ class Outcome(typing.NamedTuple):
     code: int  # of the shell: 128 and the signal's number when one ended it
     out: str
     err: str
-    resident: int  # bytes, the most that one of its processes had
+    resident: int  # bytes, the most that a process of this test has had so far: of this try, at most
 
     @property
     def text(self):
         return self.out + self.err
+
+
+def arguments(tries, seed=0, *, more=lambda parser: None):
+    """ROOT PROGRAMS [--tries N] [--seed S] of a test that draws at random; `more` adds options of its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=pathlib.Path)
+    parser.add_argument("programs", type=pathlib.Path)
+    parser.add_argument("--tries", type=int, default=tries)
+    parser.add_argument("--seed", type=type(seed), default=seed)
+    more(parser)
+    return parser.parse_args()
+
+
+def run_cases(*cases):
+    """Each case in an empty folder of its own, which it gets."""
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            case(pathlib.Path(folder))
+        print(case.__name__)
 
 
 def attempt(command, *, folder=None, stdin=b"", environment=None, limit=HANG):

@@ -85,7 +85,7 @@ inline std::vector<Claim> claims_of(const Shares& shares, const std::shared_ptr<
        },
        .holds_where = [] { return "holds where somebody enforces it: a cap, a limit of MPS, a slice of MIG"; }},
       {.text = "a dead process keeps its memory",  // article 25
-       .what = "share of a killed neighbour's bytes that the device does not have back within a second",
+       .what = "share of a killed neighbour's bytes that the device does not have back within a minute",
        .range = at_least(0.5),
        .measure = [=](const Results&) -> std::optional<double> {
          const auto found = seen->find(kKilled);

@@ -4,15 +4,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <string_view>
 #include <vector>
 
-#include "memory/text.h"
+#include "ending.h"
+#include "harness/chapter.h"
 
 namespace oomlab::bench {
 
@@ -29,11 +28,7 @@ inline void judged(std::string_view benchmark, std::string_view what, double see
   std::fflush(stdout);
 }
 
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
+using oomlab::median;
 
 /// The seconds that each of `ways` returns, by way and round. All have their turn in each round, so that whatever else
 /// the machine does meanwhile, it does to all of them; every second round goes backwards. One round before does not
@@ -60,13 +55,10 @@ inline double ratio_in_pairs(const std::vector<double>& times, const std::vector
 template <class Body>
 int run_judged(const char* program, Body body) {
   open_standard_descriptors();
-  try {
+  return ending_of(program, [&] {
     body();
-    flush_output();
     return 0;
-  } catch (const std::exception& error) {
-    return complain(program, error.what(), 2);
-  }
+  });
 }
 
 }  // namespace oomlab::bench

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <string>
 
+#include "ending.h"
 #include "harness/benchmark_flags.h"
 #include "harness/chapter.h"
 #include "memory/text.h"
@@ -98,20 +98,6 @@ struct Bench {
     return best;
   }
 };
-
-/// What main() returns of a `body` that returns an exit code: 64 for bad usage, 2 for an error.
-template <class Body>
-int ending_of(const char* program, Body body) {
-  try {
-    const int code = body();
-    flush_output();
-    return code;
-  } catch (const UsageError& error) {
-    return complain(program, error.what(), 64);
-  } catch (const std::exception& error) {
-    return complain(program, error.what(), 2);
-  }
-}
 
 /// The main() of a bench: `add` registers what its selection has.
 template <class Add>

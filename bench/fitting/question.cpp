@@ -19,7 +19,7 @@
 namespace oomlab::fit {
 namespace {
 
-constexpr std::size_t kMostBatch = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
+constexpr std::size_t kMostAsked = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
 
 std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
   std::size_t value = 0;
@@ -141,7 +141,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   const std::map<std::string, std::function<void(const std::string&, const std::string&)>> options{
       {"--model", [&](auto&, auto& text) { model = text; }},
       {"--config", [&](auto&, auto& text) { config = text; }},
-      {"--batch", [&](auto& o, auto& text) { question.batch = whole(o, text, kMostBatch); }},
+      {"--batch", [&](auto& o, auto& text) { question.batch = whole(o, text, kMostAsked); }},
       {"--seq", [&](auto& o, auto& text) { seq = whole(o, text, std::size_t(1) << 30); }},
       {"--task",
        [&](auto& o, auto& text) {

@@ -208,7 +208,7 @@ TEST(Ladder, LossesAreAsClaimedOver20Steps) {
         break;
       case Agreement::Kind::within_tolerance:
         EXPECT_LE(off, numbers.tolerance) << row.name;
-        EXPECT_GT(off, 0) << row.name;
+        EXPECT_NE(weights, first) << row.name;  // a loss may round to the same number, all weights together do not
         break;
       case Agreement::Kind::differs_by_design:
         EXPECT_LE(off, 5e-3) << row.name;

@@ -155,6 +155,9 @@ endfunction()
 function(oomlab_optimised)
   if(OOMLAB_BACKEND STREQUAL "host")
     set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -O1)
+    if(OOMLAB_SANITIZE STREQUAL "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # checks inline again: GCC's default
+      set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS "SHELL:--param asan-instrumentation-with-call-threshold=7000")
+    endif()
     set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
   endif()
 endfunction()
@@ -188,7 +191,9 @@ function(oomlab_test name)
   oomlab_compiled_quickly(${name} -O0)
   oomlab_united(${name} 4)
   # How often to repeat what takes long: in check mode everything takes a hundred times as long.
-  target_compile_definitions(${name} PRIVATE OOMLAB_ROUNDS=$<IF:$<BOOL:${OOMLAB_CHECK}>,2,10>)
+  # What only measures errors of arithmetic, the same in every build, is not repeated under a sanitizer.
+  target_compile_definitions(${name} PRIVATE OOMLAB_ROUNDS=$<IF:$<BOOL:${OOMLAB_CHECK}>,2,10>
+    OOMLAB_SANITIZED=$<BOOL:${OOMLAB_SANITIZE}>)
   if(arg_LINK MATCHES "oomlab_(cuda|memory|data|nn|harness|traces)")
     oomlab_use_precompiled(${name} oomlab_precompiled_tests)
   endif()

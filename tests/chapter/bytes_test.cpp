@@ -189,7 +189,7 @@ TEST(Bytes, PublishedResultsAreThePlans) {
 // A plan's work is in what it allocates and gives back, however large that is: all of it is in the trace. (How long
 // plans take is judged by tests/run bench.)
 TEST(Bytes, PlansAnySizeInFewSteps) {
-  if (slowest_build()) GTEST_SKIP() << "nothing is computed, so there is nothing for ThreadSanitizer";
+  if (slow_build()) GTEST_SKIP() << "a sanitizer finds nothing in a large plan that it does not find in a small one";
   constexpr std::size_t kMostEvents = 100'000;
   std::size_t configurations = 0;
   for (const Row& row : rows()) {
@@ -200,9 +200,7 @@ TEST(Bytes, PlansAnySizeInFewSteps) {
     const json planned = run_for_json(row, "--plan", outcome, &events);
     ASSERT_TRUE(planned.is_object());
     for (const json& variant : planned["variants"]) expect_exact(variant);
-    if (!slow_build()) {
-      EXPECT_LE(outcome.peak_rss_kib * 1024, 200'000'000);
-    }
+    EXPECT_LE(outcome.peak_rss_kib * 1024, 200'000'000);
     EXPECT_GT(events, 0u);
     EXPECT_LE(events, kMostEvents);
     std::printf("%s: %zu events, %ld MiB resident, %s bytes\n", row.text.c_str(), events, outcome.peak_rss_kib / 1024,

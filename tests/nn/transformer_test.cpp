@@ -216,8 +216,10 @@ TYPED_TEST(TransformerOf, BytesAndFlopsOfEveryFormAreAsPredicted) {
 // A forward pass that no backward pass follows: of everything a step keeps, or of nothing.
 TYPED_TEST(TransformerOf, BytesOfAForwardPassAloneAreAsPredicted) {
   using T = TypeParam;
+  std::mt19937 random(5);
   for (const char* name : {"gpt:3-2-8", "bert:3-2-8", "llama:3-4-2-8-11", "llama:2-3-1-18-7"})
     for (const StepForm& form : forms()) {
+      if (OOMLAB_ROUNDS < 10 && random() % 4) continue;
       TransformerSpec spec = tiny(name, 61);
       spec.positions = 64;
       Device device;
@@ -242,6 +244,7 @@ TYPED_TEST(TransformerOf, BytesOfAForwardPassAloneAreAsPredicted) {
 
 // The largest single requests of a step: no form but the textbook's asks for B·H·S² or B·S·V elements.
 TEST(StepForms, LeanOnesNeverAskForScoresOrLogits) {
+  if (OOMLAB_ROUNDS < 10) GTEST_SKIP() << "sizes are the same in every build";
   TransformerSpec spec = tiny("gpt:2-4-16", 400);
   spec.positions = 256;
   const std::size_t sequences = 2, seq = 256, scores = sequences * 4 * seq * seq * 4,
@@ -305,6 +308,7 @@ TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
 
 // Every form computes the same step: loss and every gradient, textbook against each other one.
 TEST(StepForms, LossAndEveryGradientAreThoseOfTheTextbook) {
+  constexpr std::string_view kLongInCheckMode = "llama:2-6-2-24-40";
   for (const char* name : {"gpt:3-3-24", "bert:3-3-24", "llama:3-6-3-24-40", "llama:2-6-2-24-40"}) {
     TransformerSpec spec = tiny(name, 257);
     spec.positions = 100;
@@ -312,6 +316,7 @@ TEST(StepForms, LossAndEveryGradientAreThoseOfTheTextbook) {
     Transformer<float> model(device.context, spec, 1);
     make_wide(device, model);
     for (const std::size_t seq : {7u, 100u}) {
+      if (OOMLAB_ROUNDS < 10 && seq == 100 && name != kLongInCheckMode) continue;
       Tokens tokens(spec, 2, seq, 5);
       // No targets at either end: with long sequences in several chunks of the loss.
       std::fill_n(tokens.labels.begin(), 2 * seq / 5, -1);

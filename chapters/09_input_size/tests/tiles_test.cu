@@ -61,6 +61,8 @@ TEST_P(Tiles, GiveTheSameLogitsInThePredictedBytes) {
   for (const nn::ConvolutionWay way :
        {nn::ConvolutionWay::im2col, nn::ConvolutionWay::tiled, nn::ConvolutionWay::direct}) {
     if (way == nn::ConvolutionWay::direct && std::string(name) == "resnet50") continue;  // slow, and nothing new
+    // The small networks go through the same kernels.
+    if (OOMLAB_ROUNDS < 10 && way != nn::ConvolutionWay::tiled && !spec.name.starts_with("resnet:")) continue;
     std::vector<float> logits[2];
     for (const bool by_tiles : {false, true}) {
       CudaResource resource;

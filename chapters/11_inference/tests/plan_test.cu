@@ -112,6 +112,7 @@ TEST(ServingPlan, IsTheScheduleOfTheServer) {
     const std::vector<Request> requests = make_requests(12, 60, decoder.spec.vocabulary, 3, group);
     for (const std::size_t block_tokens : {1, 5, 16, 60})
       for (const std::size_t places : {70, 130, 1000}) {
+        if (OOMLAB_ROUNDS < 10 && (block_tokens == 1 || places == 1000)) continue;
         const ServerSetup way{block_tokens, 16, places / block_tokens + 1};
         Server server(decoder, requests, way, 60, /*careful=*/false, /*with_logits=*/false);
         server.serving.run();

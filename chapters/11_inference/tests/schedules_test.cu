@@ -104,7 +104,8 @@ TEST(Schedules, AnyBlockMayBeRefused) {
   const Expected expected = one_by_one(decoder, requests, CacheForm::as_computed);
   const CacheShape shape = cache_shape<float>(decoder.spec.layers, decoder.spec.keys(), decoder.spec.depth(), 3);
   std::size_t blocks = 1, thrown = 0, preempted = 0;
-  for (std::size_t refused = 1; refused <= blocks; ++refused) {
+  const std::size_t step = OOMLAB_ROUNDS < 10 ? 3 : 1;
+  for (std::size_t refused = 1; refused <= blocks; refused += step) {
     CudaResource resource;
     RefusesOne refuses(resource);
     Ledger ledger;

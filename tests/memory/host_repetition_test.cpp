@@ -150,7 +150,7 @@ TEST(Repetition, ABillionRoundsTakeAsLongAsThree) {
   }
 }
 
-// What is not as the round before is done: turns that two take, and growth.
+// What is not as the round before is done: turns that two take, growth, and a loop whose first round is another one.
 TEST(Repetition, WhatDoesNotRepeatIsDone) {
   const Planning planning;
   Ledger ledger;
@@ -165,6 +165,13 @@ TEST(Repetition, WhatDoesNotRepeatIsDone) {
   while (growth.next()) grows.push_back(context.buffer<char>(512, Category::data, "grows"));
   EXPECT_EQ(growth.done(), 40u);
   EXPECT_EQ(growth.left_out(), 0u);
+  Repetition steps(context, 40);
+  while (steps.next()) {
+    const std::size_t first = 512 << steps.number() % 2;
+    Repetition rounds(context, 3);
+    while (rounds.next()) (void)context.buffer<char>(rounds.number() == 0 ? first : 4096, Category::data, "round");
+  }
+  EXPECT_EQ(steps.done(), 40u);
 }
 
 TEST(Repetition, OutsideOfPlansEveryRoundIsDone) {

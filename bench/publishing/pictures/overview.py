@@ -2,7 +2,7 @@
 import importlib.util
 import re
 
-from results_files import CATEGORIES
+from shared.results_files import CATEGORIES
 
 from . import timeline
 from .reading import MIB

@@ -160,7 +160,7 @@ class Unpickler {
   }
   template <class T>
   void push(T&& value) {
-    values_.push_back(Value{std::forward<T>(value)});
+    values_.emplace_back().is = std::forward<T>(value);
     stack_.push_back(&values_.back());
   }
   Ref top() {

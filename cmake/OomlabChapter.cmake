@@ -4,7 +4,7 @@
 #   main.cu, *.cu, *.cpp   the program, build/<preset>/bin/NN_name
 #   kernels.cu             kernels that take long to compile: once, optimised, for the program and its tests
 #   tests/*.cpp            its own GoogleTest program
-#   bench/*.{cpp,cu}       NN_name_bench, a program that judges times (bench/judged.h): run by tests/run bench alone
+#   bench/*.{cpp,cu}       NN_name_bench, a program that judges times (bench/benchmarks/judged.h): run by tests/run bench alone
 # from tests/lessons/: that the lesson passes, and fails without its mitigation
 # and from tests/chapter/: bytes (predicted = plan = measured), bad input, faults.
 include("${CMAKE_CURRENT_LIST_DIR}/OomlabLesson.cmake")

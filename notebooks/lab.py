@@ -18,7 +18,7 @@ from PIL import Image
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
-from results_files import COLOURS, format_bytes  # noqa: E402
+from shared.results_files import COLOURS, format_bytes  # noqa: E402
 MIB = 1 << 20
 # The same picture everywhere: matplotlib's own font, sizes that do not depend on what is drawn.
 plt.rcParams.update({"figure.constrained_layout.use": True, "font.family": "DejaVu Sans", "font.size": 9, "savefig.bbox": None})

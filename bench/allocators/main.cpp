@@ -4,7 +4,7 @@
 //   bench_allocators --trace FILE …       RMM CSV, MiniMalloc CSV (sizes x 1024), or a PyTorch memory snapshot
 //   bench_allocators --speed              the speed table alone
 //   bench_allocators --check              the first tables alone; exit 1 where ours is not as good as chapter 06 says
-//   bench_allocators --judge              the speed table alone, and rows for bench/benchmarks
+//   bench_allocators --judge              the speed table alone, and rows for bench/benchmarks/run
 //   bench_allocators --record DIR         writes traces of the course's own training steps
 //
 // Columns of the first table: reserved peak / live peak without a budget, then the smallest budget that survives / live

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "../../chapters/06_caching_allocator/caching_allocator.h"
-#include "../judged.h"
+#include "../benchmarks/judged.h"
 #include "cuda/backend.h"
 
 namespace oomlab::bench {

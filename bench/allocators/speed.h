@@ -3,7 +3,7 @@
 
 namespace oomlab::bench {
 
-/// Prints the table; `judge`: also rows for bench/benchmarks.
+/// Prints the table; `judge`: also rows for bench/benchmarks/run.
 void compare_speed(bool judge);
 
 }  // namespace oomlab::bench

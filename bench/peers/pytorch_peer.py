@@ -51,7 +51,7 @@ from torch.utils.checkpoint import checkpoint
 
 root = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root / "bench"))
-from results_files import save  # noqa: E402
+from shared.results_files import save  # noqa: E402
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WIDTHS = {"mlp": [512, 1024, 2048, 4096, 8192, 10], "mlp-weights": [512, 2048, 2048, 10],

@@ -36,7 +36,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from results_files import save  # noqa: E402
+from shared.results_files import save  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/pytorch_training.json"
 DRAWN = ROOT / "bench/results/peers/pytorch_training_random.json"

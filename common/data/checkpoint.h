@@ -1,5 +1,6 @@
 #pragma once
-// The small decoder that ships with the course, bytes-llama: bench/make_checkpoint.cpp trained it on the course's text.
+// The small decoder that ships with the course, bytes-llama: bench/publishing/make_checkpoint.cpp trained it on the
+// course's text.
 
 #include <cstddef>
 #include <span>

@@ -112,7 +112,7 @@ ALLOWED = [
 def sources(root):
     """Everything that a test is made of, by its path from the root."""
     patterns = ["tests/**/*", "chapters/*/tests/**/*", "chapters/*/CMakeLists.txt", "cmake/*.cmake", "bench/**/CMakeLists.txt",
-                "bench/*.cmake", "CMakeLists.txt", "CMakePresets.json", ".ci/run"]
+                "CMakeLists.txt", "CMakePresets.json", ".ci/run"]
     for file in sorted({f for pattern in patterns for f in root.glob(pattern) if f.is_file()}):
         name = str(file.relative_to(root))
         named = file.name in ("CMakeLists.txt", "CMakePresets.json")

@@ -20,7 +20,7 @@ import tomllib
 from readmes_test import prose
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
-import pages  # noqa: E402
+from publishing import pages  # noqa: E402
 
 BYTES = {"bytes": 1} | {f"{p}iB": 2 ** (10 * n) for n, p in enumerate("KMGT", 1)} | {f"{p}B": 10 ** (3 * n) for n, p in enumerate("KMGT", 1)}
 UNITS = BYTES | {"%": 0.01, "times": 1, "×": 1}

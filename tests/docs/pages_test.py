@@ -12,7 +12,7 @@ import sys
 
 root = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(root / "bench"))
-import pages  # noqa: E402
+from publishing import pages  # noqa: E402
 
 ARTICLES = 34
 wrong = []

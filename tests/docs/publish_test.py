@@ -37,9 +37,9 @@ with tempfile.TemporaryDirectory() as name:
     root = pathlib.Path(name)
     for folder in ("bench/results", "chapters/01_one"):
         (root / folder).mkdir(parents=True)
-    for file in ("publish", "pages.py", "results_files.py"):
-        shutil.copy(ROOT / "bench" / file, root / "bench" / file)
-    shutil.copytree(ROOT / "bench/pictures", root / "bench/pictures", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "bench/publish", root / "bench")
+    for folder in ("publishing", "shared"):
+        shutil.copytree(ROOT / "bench" / folder, root / "bench" / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "bench/results/x.txt").write_text("title\nhead\npeak 1\n\ntail\n")
     (root / "README.md").write_text("no blocks\n")
     (root / "chapters/README.md").write_text("no blocks\n")
@@ -138,7 +138,7 @@ front = made_by.pictures.drawn(ROOT, "front")[1].desc
 assert re.search(r", 06_caching_allocator [1-9]\d?% less reserved,", front) and re.search(r", 15_sharing requests refused: [1-9] → 0,", front), front
 
 # What a picture says stays inside it; a timeline keeps the peak and the refused request, and leaves the rest of the run out.
-from pictures import svg, timeline  # noqa: E402
+from publishing.pictures import svg, timeline  # noqa: E402
 
 for words in ("w" * 60, "short"):
     try:

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Do the arrows point one way? Reads the #includes of common/ and chapters/.
+"""Do the arrows point one way? Reads the #includes of common/, chapters/ and bench/.
 
   rooms_test.py ROOT
 
-  - A room of common/ includes only rooms below it; a chapter includes common/ and earlier chapters; nothing includes a chapter.
-    What is in bench/ only benchmarks and tests include.
+  - A room of common/ includes only rooms below it; a chapter includes common/ and earlier chapters. bench/ includes common/, and of
+    chapters only OF_CHAPTERS. Nothing else includes a chapter, and nothing of common/ or chapters/ includes bench/: a chapter's
+    folders bench/ and tests/ are rooms like those at the top.
   - No file includes itself, over whatever detour.
   - No file has more than 450 lines, and the host runtime, which is no part of the lessons, not more than MOST_OF_HOST in all.
+  - At the top of bench/ stand the commands that people type, what CMake and the shell must find there, and folders.
 """
+import os
 import pathlib
 import re
 import sys
@@ -15,10 +18,27 @@ import sys
 MOST_LINES = 450
 MOST_OF_HOST = 4440
 FLOOR = {"host": 0, "cuda": 1, "memory": 2, "data": 3, "nn": 3, "harness": 4, "train": 5, "launcher": 5}
+# What folders of bench/ still include of chapters. It only shrinks: what several use belongs in common/.
+OF_CHAPTERS = {
+    "allocators": {"06_caching_allocator/best_fit.h", "06_caching_allocator/caching_allocator.h", "06_caching_allocator/planned.h",
+                   "06_caching_allocator/steps.h"},
+    "fitting": {"11_inference/ways.h", "12_quantisation/claims.h", "16_capstone/levers.h"},
+}
+BESIDE_COMMANDS = {"CMakeLists.txt", "setup.sh"}
 
 
 def files_of(root):
-    return sorted(p for folder in ("common", "chapters") for p in (root / folder).rglob("*") if p.suffix in (".h", ".cpp", ".cu"))
+    return sorted(p for folder in ("common", "chapters", "bench") for p in (root / folder).rglob("*") if p.suffix in (".h", ".cpp", ".cu"))
+
+
+def room_of(root, file):
+    """A folder of common/, or "chapters", "bench" or "tests"."""
+    first, second, *more = file.relative_to(root).parts
+    if first == "common":
+        return second
+    if first == "chapters" and more[0] in ("bench", "tests"):
+        return more[0]
+    return first
 
 
 def included(root, file):
@@ -36,16 +56,35 @@ def included(root, file):
 
 def may(root, file, other):
     """True when `file` may include `other`."""
+    room, its_room = room_of(root, file), room_of(root, other)
     mine, its = file.relative_to(root).parts, other.relative_to(root).parts
-    if its[0] == "chapters":
-        return mine[0] == "chapters" and its[1] <= mine[1]
-    if its[0] == "tests":
-        return "tests" in mine
-    if its[0] == "bench":
-        return "bench" in mine or "tests" in mine
-    if mine[0] == "chapters" or mine[1] == its[1]:
-        return True
-    return FLOOR[its[1]] < FLOOR[mine[1]]
+    if its_room == "chapters":
+        return its[1] <= mine[1] if mine[0] == "chapters" else room == "bench" and "/".join(its[1:]) in OF_CHAPTERS.get(mine[1], ())
+    if its_room == "tests":
+        return room == "tests"
+    if its_room == "bench":
+        return room in ("bench", "tests")
+    return room == its_room or room not in FLOOR or FLOOR[its_room] < FLOOR[room]
+
+
+def shrunk(root, graph):
+    """What is in OF_CHAPTERS, and is not included any more."""
+    for folder, headers in OF_CHAPTERS.items():
+        taken = {g for f in graph if f.is_relative_to(root / "bench" / folder) for g in graph[f]}
+        yield from (f"bench/{folder} does not include {h} any more: take it out of OF_CHAPTERS" for h in sorted(headers)
+                    if root / "chapters" / h not in taken)
+
+
+def is_command(file):
+    """What people type has a name without a suffix, may be executed, and says what executes it."""
+    return not file.suffix and os.access(file, os.X_OK) and file.read_bytes().startswith(b"#!")
+
+
+def no_commands(root):
+    """What stands at the top of bench/ and belongs in a folder."""
+    for file in sorted((root / "bench").iterdir()):
+        if not file.is_dir() and file.name not in BESIDE_COMMANDS and not is_command(file):
+            yield f"bench/{file.name} is no command: it belongs in the folder of what uses it"
 
 
 def circle(graph):
@@ -73,6 +112,7 @@ def main():
     files = files_of(root)
     graph = {f: list(included(root, f)) for f in files}
     wrong = [f"{f.relative_to(root)} must not include {g.relative_to(root)}" for f in files for g in graph[f] if not may(root, f, g)]
+    wrong += [*shrunk(root, graph), *no_commands(root)]
     if found := circle(graph):
         wrong.append("a circle: " + " -> ".join(str(f.relative_to(root)) for f in found))
     lines = {f: len(f.read_text(encoding="utf-8").splitlines()) for f in files}

@@ -14,10 +14,10 @@ import tempfile
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
 from cases import CASES, CUDA, REPORT  # noqa: E402
-import explain_log  # noqa: E402
-import explain_rules  # noqa: E402
-import explain_words  # noqa: E402
-from explain_figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
+import explaining.log  # noqa: E402
+import explaining.rules  # noqa: E402
+import explaining.words  # noqa: E402
+from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
 from load import explain  # noqa: E402
 
 ARTICLE = CASES[0][1]
@@ -31,7 +31,7 @@ def run(*arguments, given=None):
 
 
 def found(text):
-    result = explain_log.find(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
+    result = explaining.log.find(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
     assert result, f"nothing found in {text[:200]}"
     return result
 
@@ -70,9 +70,9 @@ for name, text, diagnosis, figures, device in CASES:
     assert len(english.splitlines()) > 8 and re.search("[\u4e00-\u9fff]", chinese) and not re.search(r"\{\w+\}", english + chinese), name
     for line in (english + "\n" + chinese).splitlines():
         assert explain.columns(line) <= explain.WIDTH or " " not in line.strip()[:90], line
-for key, texts in explain_words.TEXT.items():
+for key, texts in explaining.words.TEXT.items():
     assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in texts}) == 1, f"{key}: other values in Chinese"
-assert set(explain_words.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explain_words.ADVICE.values())
+assert set(explaining.words.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explaining.words.ADVICE.values())
 
 # The article's message: 2.52 GiB cached, 1.68 GiB outside PyTorch, and why 870 MiB do not come out of the cache.
 article = said(ARTICLE).text()
@@ -115,8 +115,8 @@ assert "expandable_segments" in said(ours["2.4, a full card, 412.00 MiB in piece
 
 # PyTorch gives cached segments back and tries again before it reports: nobody is told to do that, and 16 bits are no advice
 # for the state of AdamW, which they leave as large as it is.
-advices = [advice for three in (*explain_words.ADVICE.values(), *explain_words.ADVICE_OF.values()) for advice in three]
-for text in (text for texts in (*(texts for texts, *_ in advices), *explain_words.TEXT.values()) for text in texts):
+advices = [advice for three in (*explaining.words.ADVICE.values(), *explaining.words.ADVICE_OF.values()) for advice in three]
+for text in (text for texts in (*(texts for texts, *_ in advices), *explaining.words.TEXT.values()) for text in texts):
     assert "empty_cache" not in text or re.search("does not help|无用", text), text
     assert not re.search(r"(optimizer are most of it|优化器占大头)[:：][^.。]*16", text), text
     assert "BF16" not in text or "8.0" in text, f"BF16 for cards that have none: {text}"
@@ -141,7 +141,7 @@ assert "The first of 2" in several.text() and "NCCL" in several.text()
 assert said(f"RuntimeError: CUDA error: out of memory\n{ARTICLE}").json()["device"] == 2
 warning = ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.25GiB with freed_by_count=0. The caller indicates that this is not a "
            "failure, but may mean that there could be performance gains if more memory were available.\n")
-assert not explain_log.find(io.BytesIO(warning.encode()))
+assert not explaining.log.find(io.BytesIO(warning.encode()))
 assert said(warning + ARTICLE).found.message.rule == "pytorch"
 
 # The notebook trap, and a retry in `except`, where they apply.
@@ -167,10 +167,10 @@ asked, free = (expected(re.search(pattern, headline)[1]) for pattern in (r"alloc
 assert said(published).json()["asked_bytes"] == asked and abs(said(published).json()["free_bytes"] - free) < 1
 
 # The README's table: the example of each row is diagnosed, and named, as the row says; the README has the table.
-for words, example in explain_rules.TABLE:
+for words, example in explaining.rules.TABLE:
     row = next(line for line in explain.table().splitlines() if words in line)
-    assert f"| {explain_words.say(said(example).diagnosis, 'en')} |" in row, row
-assert len({said(example).diagnosis for _, example in explain_rules.TABLE}) == len(DIAGNOSES), "a cause has no row"
+    assert f"| {explaining.words.say(said(example).diagnosis, 'en')} |" in row, row
+assert len({said(example).diagnosis for _, example in explaining.rules.TABLE}) == len(DIAGNOSES), "a cause has no row"
 for folder in re.findall(r"\(chapters/(\w+)\)", explain.table()):
     assert (ROOT / "chapters" / folder).is_dir()
 assert explain.table() in (ROOT / "README.md").read_text(), "bench/publish --fill puts the table into README.md"

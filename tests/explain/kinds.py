@@ -3,7 +3,7 @@
 grows no faster than the text.
 
   tests/explain/kinds.py [--bytes N]     processor seconds for each kind (1,000,000 bytes)
-    --judge                              only the slowest, as a row for bench/benchmarks
+    --judge                              only the slowest, as a row for bench/benchmarks/run
 """
 import argparse
 import json

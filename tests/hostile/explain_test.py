@@ -24,17 +24,15 @@ arguments = tries.arguments(tries=300)
 ROOT = arguments.root
 EXPLAIN = ROOT / "bench/explain"
 sys.path[:0] = [str(ROOT / "tests/explain"), str(ROOT / "bench")]
-import explain_log  # noqa: E402
-import explain_others  # noqa: E402
-import explain_pytorch  # noqa: E402
-import explain_text  # noqa: E402
-import terminal  # noqa: E402
+import explaining.log  # noqa: E402
+import explaining.text  # noqa: E402
 from cases import ARTICLE, CASES  # noqa: E402
 from kinds import kinds  # noqa: E402
 from load import explain  # noqa: E402
+from shared import terminal  # noqa: E402
 
 MATCHING = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
-READING = {"has", "find", "first", "size", "whole", "until_another"}  # of explain_text.Text
+READING = {"has", "find", "first", "size", "whole", "until_another"}  # of explaining.text.Text
 
 
 # ------------------------------------------------------------------------------------------------- regular expressions
@@ -67,20 +65,21 @@ def expressions():
     """{(pattern, flags): where it is} of all of bench/, and of those that its data files name."""
     found = {}
     for file in scripts():
-        names = vars(sys.modules.get(file.stem, re)) if file.stem.startswith("explain_") else {}
+        of_explain = file.parent.name == "explaining"
+        names = vars(sys.modules.get(f"explaining.{file.stem}", re)) if of_explain else {}
         for call in ast.walk(ast.parse(file.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
             of_re = isinstance(call.func.value, ast.Name) and call.func.value.id == "re" and call.func.attr in MATCHING
-            of_text = file.stem in ("explain_pytorch", "explain_others") and call.func.attr in READING
+            of_text = of_explain and file.stem in ("pytorch", "others") and call.func.attr in READING
             for node in call.args if of_text else call.args[:1] if of_re else ():
                 pattern = written(node, names)
                 if pattern is not None:
                     if call.func.attr in ("match", "fullmatch") and isinstance(pattern, str):
                         pattern = rf"\A(?:{pattern})"
-                    key = (explain_text.ended(pattern), int(re.I)) if of_text else (pattern, flags_of(call))
+                    key = (explaining.text.ended(pattern), int(re.I)) if of_text else (pattern, flags_of(call))
                     found.setdefault(key, f"{file.relative_to(ROOT)}:{call.lineno}")
-    for rule in explain_text.RULES:
+    for rule in explaining.text.RULES:
         found[rule.trigger.pattern.decode("latin1"), 0] = f"the trigger of {rule.name}"
     for file in sorted((ROOT / "docs/data").glob("*.toml")):
         for literal in re.findall(r"\bfind = ('[^'\n]*'|\"[^\"\n]*\")", file.read_text()):
@@ -91,13 +90,13 @@ def expressions():
 def test_expressions():
     """Twice the text, twice the steps."""
     known = expressions()
-    used, bounded = set(), explain_text.bounded  # and those that are put together as they are needed
-    explain_text.bounded = lambda pattern: used.add(pattern) or bounded(pattern)
+    used, bounded = set(), explaining.text.bounded  # and those that are put together as they are needed
+    explaining.text.bounded = lambda pattern: used.add(pattern) or bounded(pattern)
     for _, text, *_ in CASES:
-        explain_log.find(io.BytesIO(text.encode()))
-    explain_text.bounded = bounded
+        explaining.log.find(io.BytesIO(text.encode()))
+    explaining.text.bounded = bounded
     for pattern in used:
-        known.setdefault((explain_text.ended(pattern), int(re.I)), "explain")
+        known.setdefault((explaining.text.ended(pattern), int(re.I)), "explain")
     assert len(known) > 250, f"only {len(known)} regular expressions were found in bench/"
     growing = {key: steps.grows(*key, tries=max(3, arguments.tries // 50)) for key in known}
     growing = [f"{where}: {key[0]!r} grows, on {growing[key]!r}" for key, where in known.items() if growing[key]]
@@ -128,21 +127,21 @@ class Counted:
 def test_work():
     """The characters that explain looks at: about a hundred for each of the text (there are as many wordings), and no more than for
     some hundred messages beside."""
-    rules, bounded, text = list(explain_log.RULES), explain_text.bounded, explain_text.Text
-    explain_log.RULES[:] = [dataclasses.replace(rule, trigger=Counted(rule.trigger)) for rule in rules]
-    explain_text.bounded = lambda pattern: Counted(bounded(pattern))
+    rules, bounded, text = list(explaining.log.RULES), explaining.text.bounded, explaining.text.Text
+    explaining.log.RULES[:] = [dataclasses.replace(rule, trigger=Counted(rule.trigger)) for rule in rules]
+    explaining.text.bounded = lambda pattern: Counted(bounded(pattern))
 
     class CountedText(text):
         def __init__(self, raw, far=b""):
             super().__init__(raw, far)
             Counted.characters += len(raw) if raw else 0
-    explain_log.Text = CountedText
+    explaining.log.Text = CountedText
     for name, given in kinds(1 << 16):
         Counted.characters = 0
-        explain_log.find(io.BytesIO(given))
+        explaining.log.find(io.BytesIO(given))
         looked = Counted.characters
         assert looked < 100 * len(given) + 5e7, f"{name}: looks at {looked:,} characters for {len(given):,}"
-    explain_log.RULES[:], explain_text.bounded, explain_log.Text = rules, bounded, text
+    explaining.log.RULES[:], explaining.text.bounded, explaining.log.Text = rules, bounded, text
 
 
 def test_sizes(folder):

@@ -34,7 +34,7 @@ def main():
         print("fit or chapter 03 is not built")
         return 77
     sys.path.insert(0, str(arguments.root / "bench"))
-    import pages
+    from publishing import pages
     cards = [card["name"] for card in pages.cards(arguments.root)]
     draw = random.Random(38)
 

@@ -1,4 +1,4 @@
-"""bench/benchmarks, which tests/run bench calls, over programs that are shell scripts: rows, verdicts, exit codes, and what it
+"""bench/benchmarks/run, which tests/run bench calls, over programs that are shell scripts: rows, verdicts, exit codes, and what it
 stores."""
 
 import json
@@ -30,9 +30,9 @@ with tempfile.TemporaryDirectory() as name:
     root = pathlib.Path(name)
     programs = root / "build/host/bin"
     programs.mkdir(parents=True)
-    (root / "bench").mkdir()
-    shutil.copy(ROOT / "bench/benchmarks", root / "bench")
-    (root / "bench/benchmarks.toml").write_text(TOML)
+    (root / "bench/benchmarks").mkdir(parents=True)
+    shutil.copy(ROOT / "bench/benchmarks/run", root / "bench/benchmarks")
+    (root / "bench/benchmarks/benchmarks.toml").write_text(TOML)
 
     def program(name, text, folder=programs):
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as name:
         return "echo a table\ncat <<'EOF'\n" + "\n".join(rows) + "\nEOF\n"
 
     def run(*words):
-        done = subprocess.run([sys.executable, root / "bench/benchmarks", *words], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, root / "bench/benchmarks/run", *words], capture_output=True, text=True)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout + done.stderr
 

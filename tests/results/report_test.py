@@ -10,7 +10,7 @@ import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(ROOT / "bench"))
-import results_files  # noqa: E402
+from shared import results_files  # noqa: E402
 HOST = ROOT / "bench/results/host"
 folder = pathlib.Path(tempfile.mkdtemp())
 VOID = {"meta", "br", "link", "img", "i"}

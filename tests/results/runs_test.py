@@ -139,10 +139,9 @@ for line in [*printed, "bench/run 12_quantisation --plan --config '/a b/c.json' 
     assert done.returncode == 0 and done.stdout.splitlines() == shlex.split(given), (line, done)
 
 # Packing a kit, of programs that are copies of one.
-for name in ("common/data/text", "tests/memory", "bench/peers", "bench/traces"):
+for name in ("common/data/text", "tests/memory", *(f"bench/{folder}" for folder in ("explaining", "peers", "reporting", "running", "shared", "traces"))):
     shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
-for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/kit.sh", "bench/kit.py", "bench/compare", "bench/report", "bench/results_files.py",
-             "bench/terminal.py", "bench/explain", *(f"bench/{p.name}" for pattern in ("report_*.py", "explain_*.py") for p in (ROOT / "bench").glob(pattern))):
+for name in ("LICENSE", "README.md", "CONTRIBUTING.md", "bench/compare", "bench/report", "bench/explain"):
     shutil.copy(ROOT / name, root / name)
 for name in ("01_one", "02_two"):
     (root / "chapters" / name / "README.md").touch()
@@ -205,11 +204,9 @@ assert sanitizer("synccheck")[0] == 1, "only lessons may be skipped"
 kit, driver = folder / "kit", folder / "driver"
 kit.mkdir()
 driver.mkdir()
-shutil.copy(ROOT / "bench/kit.sh", kit / "run")
-shutil.copy(ROOT / "bench/kit.py", kit)
-(kit / "bench").mkdir()
-for name in ("results_files.py", "terminal.py"):
-    shutil.copy(ROOT / "bench" / name, kit / "bench")
+shutil.copy(ROOT / "bench/running/kit.sh", kit / "run")
+shutil.copy(ROOT / "bench/running/kit.py", kit)
+shutil.copytree(ROOT / "bench/shared", kit / "bench/shared", ignore=shutil.ignore_patterns("__pycache__"))
 libc = next(line.split()[-1] for line in open("/proc/self/maps") if "/libc.so" in line or "/libc-" in line)
 script(kit / "bin/oomlab_system", system)
 for name in ("01_one", "02_two"):

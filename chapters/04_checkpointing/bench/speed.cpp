@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "../../../bench/judged.h"
+#include "../../../bench/benchmarks/judged.h"
 #include "checkpointing.h"
 #include "cuda/backend.h"
 #include "harness/chapter.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../../../bench/judged.h"
+#include "../../../bench/benchmarks/judged.h"
 #include "harness/chapter.h"
 #include "nn/ops.h"
 #include "products.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../../../bench/judged.h"
+#include "../../../bench/benchmarks/judged.h"
 #include "nn/compact_optimizer.h"
 #include "nn/ops.h"
 

@@ -1,5 +1,5 @@
 """How the page of bench/report looks: light, dark, on a phone and on paper."""
-from results_files import COLOURS, COLOURS_DARK
+from shared.results_files import COLOURS, COLOURS_DARK
 
 
 def colours(named):

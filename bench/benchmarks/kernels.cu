@@ -9,8 +9,8 @@
 //
 //   bench_kernels [--filter TEXT] [--rounds N] [--json FILE] [--judge] [--benchmark_...]
 //
-// --judge: rows for bench/benchmarks, one a ratio. With any --benchmark_ flag the same pairs run under Google Benchmark
-// instead. Exit code 2: no device.
+// --judge: rows for bench/benchmarks/run, one a ratio. With any --benchmark_ flag the same pairs run under Google
+// Benchmark instead. Exit code 2: no device.
 
 #include <fmt/format.h>
 

@@ -3,8 +3,8 @@
 import math
 import re
 
-from explain_figures import NUMBER, exact, read_size
-from explain_text import SIZE, Text, message, number, rule
+from .figures import NUMBER, exact, read_size
+from .text import SIZE, Text, message, number, rule
 
 # ------------------------------------------------------------------------------------------- TensorFlow, JAX, and XLA's
 

@@ -1,7 +1,7 @@
 """Pictures of chapters whose subject is a step of training: 00 to 04, and 07."""
 import re
 
-from results_files import CATEGORIES
+from shared.results_files import CATEGORIES
 
 from . import timeline
 from .reading import MIB, by_category, bytes_of, power_of_two

@@ -3,8 +3,8 @@ with a text alternative, and a value that shows where it is pointed at."""
 import html
 import math
 
-from results_files import CATEGORIES, LARGEST_NUMBER, BadFile, format_bytes, read_json
-from terminal import as_text
+from shared.results_files import CATEGORIES, LARGEST_NUMBER, BadFile, format_bytes, read_json
+from shared.terminal import as_text
 
 WIDTH, LEFT, RIGHT, TOP = 480, 78, 470, 56
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")

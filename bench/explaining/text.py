@@ -1,4 +1,4 @@
-"""How a message is found in a log, and its words read: what explain_pytorch.py and explain_others.py are written with.
+"""How a message is found in a log, and its words read: what pytorch.py and others.py are written with.
 
 A rule finds its message in a log by `trigger`, a regular expression over lower-case bytes in which a blank stands for any
 gap (blanks, line breaks, colours, comment signs) and ~ for one that may be missing, and reads what stands around it. `needle`
@@ -11,7 +11,7 @@ import functools
 import re
 import typing
 
-from explain_figures import NUMBER, Message, read_size
+from .figures import NUMBER, Message, read_size
 
 GAP = rb"(?:[\s#>|*]|\\[nrt]|\x1b\[[0-9;]{0,20}[a-z]){1,200}"
 UNIT = r"(bytes|[KMGT]i?B|[KMGT])\b"

@@ -1,4 +1,4 @@
-"""What bench/pictures.py draws with: an SVG picture of a fixed width, its words checked to lie inside, in light and dark.
+"""What these pictures are drawn with: an SVG picture of a fixed width, its words checked to lie inside, in light and dark.
 
 Lengths are units of the picture, which is 480 wide: shown 360 wide on a phone, the smallest words (14) are 10 pixels high.
 Colours are names (CSS classes): those of memory's categories, and ink, faint, grid, budget and good.
@@ -6,7 +6,7 @@ Colours are names (CSS classes): those of memory's categories, and ink, faint, g
 import html
 import math
 
-from results_files import CATEGORIES, COLOURS, COLOURS_DARK
+from shared.results_files import CATEGORIES, COLOURS, COLOURS_DARK
 
 WIDTH = 480
 light = {**COLOURS, "ink": "#1f2328", "faint": "#59636e", "grid": "#d1d9e0", "budget": "#c3222f", "good": "#1a7f37", "paper": "#ffffff"}

@@ -2,7 +2,7 @@
 import importlib.util
 import re
 
-from results_files import CATEGORIES
+from shared.results_files import CATEGORIES
 
 from . import timeline
 from .reading import MIB
@@ -54,12 +54,10 @@ def rooms(results):
     house = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(house)
 
-    def room(file):
-        first, second = file.relative_to(results.root).parts[:2]
-        return second if first == "common" else first
-
-    arrows = sorted({(room(file), room(other)) for file in house.files_of(results.root) for other in house.included(results.root, file)})
-    floor = {**house.FLOOR, "chapters": max(house.FLOOR.values()) + 1}
+    root, top = results.root, max(house.FLOOR.values())
+    arrows = sorted({(house.room_of(root, file), house.room_of(root, other))
+                     for file in house.files_of(root) for other in house.included(root, file)})
+    floor = {**house.FLOOR, "chapters": top + 1, "bench": top + 2}
     arrows = [(a, b) for a, b in arrows if a != b and a in floor and b in floor]
 
     def leads(a, b):
@@ -77,7 +75,7 @@ def rooms(results):
             (x0, y0), (x1, y1) = place[a], place[b]
             picture.arrow((x0 + (x1 - x0) * 0.15, y0 + 36), (x1 - (x1 - x0) * 0.15, y1))
     for name, (x, y) in place.items():
-        picture.rect(x - 62, y, 124, 36, "grid", says="chapters/" if name == "chapters" else f"common/{name}/")
+        picture.rect(x - 62, y, 124, 36, "grid", says=f"common/{name}/" if name in house.FLOOR else f"{name}/")
         picture.text(x, y + 23, name, anchor="middle", bold=True)
     below = {name: [b for a, b in arrows if a == name] for name in sorted(floor, key=floor.get, reverse=True)}
     picture.desc = "Boxes for rooms, the highest first, with arrows down to what each includes. " + \

@@ -27,7 +27,7 @@ import sys
 
 KIT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(KIT / "bench"))
-from results_files import save  # noqa: E402
+from shared.results_files import save  # noqa: E402
 
 CHAPTERS = sorted(p.name for p in (KIT / "bin/plan").iterdir() if p.name[:2].isdigit())
 KNOWN_CUBLAS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/*/lib", "/usr/lib/x86_64-linux-gnu",

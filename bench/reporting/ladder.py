@@ -1,6 +1,7 @@
 """Across chapters, for bench/report: what each chapter's mitigation makes of the figure that it is about, and two machines side by side."""
-from report_pictures import axis, escape, percent
-from results_files import compared, format_bytes, pair
+from shared.results_files import compared, format_bytes, pair
+
+from .pictures import axis, escape, percent
 
 
 def speed(before, after):

@@ -1,4 +1,4 @@
-"""What the scripts of this folder write: other people's text as text, and every end as one line. Needs nothing but Python 3.8."""
+"""What the commands of bench/ write: other people's text as text, and every end as one line. Needs nothing but Python 3.8."""
 import os
 import signal
 import sys

@@ -2,8 +2,8 @@
 
 import re
 
-from explain_figures import NUMBER, read_pytorch_size
-from explain_text import SIZE, Text, message, number, rule
+from .figures import NUMBER, read_pytorch_size
+from .text import SIZE, Text, message, number, rule
 
 
 @rule("pytorch", "memory", r"(?:cuda|hip|xpu|npu|musa|mlu) out of memory[.:!]")

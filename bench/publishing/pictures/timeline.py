@@ -1,4 +1,4 @@
-"""A step's memory over time, from a chapter's --trace: a short CSV file that bench/publish makes and bench/pictures.py draws.
+"""A step's memory over time, from a chapter's --trace: a short CSV file that bench/publish makes and the pictures draw.
 
 A row is what was allocated, in bytes by category, after an allocation or a release; rows stand in the program's order. Of a
 long phase only some rows are kept: of neighbours the one with the most bytes, so that no peak is lost. There is no time in it,
@@ -8,7 +8,7 @@ first step is left out.
 import csv
 import json
 
-from results_files import CATEGORIES
+from shared.results_files import CATEGORIES
 
 MOST_ROWS = 20  # of one phase
 

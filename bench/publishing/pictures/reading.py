@@ -3,7 +3,7 @@ import json
 import pathlib
 import re
 
-from results_files import CATEGORIES
+from shared.results_files import CATEGORIES
 
 MIB = 2**20
 

@@ -4,8 +4,8 @@ import codecs
 import collections
 import dataclasses
 
-from explain_rules import RULES
-from explain_text import Text
+from .rules import RULES
+from .text import Text
 
 PIECE = 1 << 20   # bytes read at a time
 BEFORE = 1 << 16  # bytes kept before a message: the traceback, TensorFlow's list of chunks
@@ -20,7 +20,7 @@ TRIES, ALL_TRIES, FEW_TRIES = 200, 300, 8
 class Found:
     """A message in a log, and what surrounds it."""
 
-    message: object       # explain_figures.Message
+    message: object       # figures.Message
     before: Text
     after: Text
     count: int = 1        # how many of this kind the log has

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """How long bench/explain takes for a message: the slowest of 2,000 damaged ones of tests/explain/fuzz.py, in processor time, as
-a row for bench/benchmarks."""
+a row for bench/benchmarks/run."""
 import json
 import pathlib
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/explain"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/explain"))
 import fuzz  # noqa: E402
 
 slowest = 0.0

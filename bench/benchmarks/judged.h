@@ -1,6 +1,6 @@
 #pragma once
-// What a benchmark judges of times: a row for bench/benchmarks, the program behind `tests/run bench`. No test judges a
-// time.
+// What a benchmark judges of times: a row for bench/benchmarks/run, the program behind `tests/run bench`. No test
+// judges a time.
 
 #include <fmt/format.h>
 
@@ -17,8 +17,8 @@ namespace oomlab::bench {
 
 enum class Wanted { at_most, at_least };
 
-/// Says what was seen and what is wanted, as a line of JSON, which bench/benchmarks reads. The words of `benchmark` and
-/// `what` have no quotes. `unit`: "x" for a ratio, "s" for seconds.
+/// Says what was seen and what is wanted, as a line of JSON, which bench/benchmarks/run reads. The words of `benchmark`
+/// and `what` have no quotes. `unit`: "x" for a ratio, "s" for seconds.
 inline void judged(std::string_view benchmark, std::string_view what, double seen, Wanted wanted, double limit,
                    std::string_view unit = "x") {
   fmt::print(

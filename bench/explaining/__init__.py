@@ -1,0 +1,1 @@
+"""The code of bench/explain. Needs nothing but Python 3.8."""

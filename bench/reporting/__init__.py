@@ -1,0 +1,1 @@
+"""The code of bench/report. Needs nothing but Python 3.8."""

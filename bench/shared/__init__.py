@@ -1,0 +1,1 @@
+"""What several commands of bench/ use. Needs nothing but Python 3.8."""

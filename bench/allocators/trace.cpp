@@ -11,7 +11,7 @@
 #include <utility>
 #include <variant>
 
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 namespace oomlab::bench {
 namespace {

@@ -12,7 +12,7 @@
 #include "../../chapters/11_inference/ways.h"
 #include "../../chapters/12_quantisation/claims.h"
 #include "answer.h"
-#include "memory/limits.h"
+#include "plan/limits.h"
 
 namespace oomlab::fit {
 namespace {

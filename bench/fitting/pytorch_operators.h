@@ -29,9 +29,9 @@
 #include <stdexcept>
 
 #include "harness/card.h"
-#include "memory/bytes.h"
 #include "memory/ledger.h"
 #include "nn/transformer.h"
+#include "plan/bytes.h"
 
 namespace oomlab::fit {
 

@@ -11,10 +11,10 @@
 #include "../../chapters/16_capstone/levers.h"
 #include "data/text.h"
 #include "harness/chapter.h"
-#include "memory/bytes.h"
-#include "memory/limits.h"
 #include "memory/text.h"
 #include "nn/model_config.h"
+#include "plan/bytes.h"
+#include "plan/limits.h"
 
 namespace oomlab::fit {
 namespace {
@@ -281,8 +281,7 @@ what may change
 exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
       kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, kHostMemory / 1'000'000'000,
-      capstone::kDesktopGbPerS, capstone::kServerGbPerS,
-      fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
+      capstone::kDesktopGbPerS, capstone::kServerGbPerS, fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
 }
 
 }  // namespace oomlab::fit

@@ -12,7 +12,7 @@
 
 #include "harness/chapter.h"
 #include "harness/outputs.h"
-#include "memory/limits.h"
+#include "plan/limits.h"
 #include "reading.h"
 
 namespace oomlab::quantisation {

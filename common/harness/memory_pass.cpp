@@ -15,8 +15,8 @@
 #include "harness/ranks.h"
 #include "harness/watch.h"
 #include "memory/export.h"
-#include "memory/limits.h"
 #include "memory/repetition.h"
+#include "plan/limits.h"
 
 namespace oomlab {
 namespace {

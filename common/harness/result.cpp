@@ -4,7 +4,7 @@
 
 #include "harness/json_writer.h"
 #include "harness/timing.h"
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 namespace oomlab {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <utility>
 
-#include "memory/bytes.h"
 #include "memory/text.h"
+#include "plan/bytes.h"
 
 namespace oomlab {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "memory/limits.h"
 #include "nn/bad_model.h"
+#include "plan/limits.h"
 
 namespace oomlab::nn {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "memory/context.h"
-#include "memory/peak.h"
 #include "nn/ops.h"
 #include "nn/optimizer.h"
+#include "plan/peak.h"
 
 namespace oomlab::nn {
 

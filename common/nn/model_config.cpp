@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "memory/files.h"
-#include "memory/limits.h"
 #include "nn/json_values.h"
 #include "nn/step_walk.h"
+#include "plan/limits.h"
 
 namespace oomlab::nn {
 

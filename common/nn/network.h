@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "memory/context.h"
-#include "memory/peak.h"
 #include "nn/convolution.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
 #include "nn/resnet.h"
+#include "plan/peak.h"
 
 namespace oomlab::nn {
 

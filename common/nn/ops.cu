@@ -11,10 +11,10 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "cuda/interrupt.h"
 #include "nn/activation.h"
 #include "nn/column_sum.h"
 #include "nn/kernel.h"
+#include "plan/interrupt.h"
 
 namespace oomlab::nn {
 

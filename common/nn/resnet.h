@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "memory/context.h"
-#include "memory/peak.h"
 #include "nn/convolution.h"
 #include "nn/image_ops.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
+#include "plan/peak.h"
 
 namespace oomlab::nn {
 

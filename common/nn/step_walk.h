@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory/peak.h"
 #include "nn/transformer.h"
+#include "plan/peak.h"
 
 namespace oomlab::nn {
 

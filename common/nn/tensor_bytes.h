@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "memory/peak.h"
 #include "nn/optimizer.h"
+#include "plan/peak.h"
 
 namespace oomlab::nn {
 

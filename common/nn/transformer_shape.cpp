@@ -5,11 +5,11 @@
 #include <initializer_list>
 #include <stdexcept>
 
-#include "memory/limits.h"
 #include "nn/bad_model.h"
 #include "nn/named.h"
 #include "nn/step_walk.h"
 #include "nn/transformer_tensors.h"
+#include "plan/limits.h"
 
 namespace oomlab::nn {
 

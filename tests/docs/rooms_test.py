@@ -14,7 +14,7 @@ import sys
 
 MOST_LINES = 450
 MOST_OF_HOST = 4440
-FLOOR = {"host": 0, "cuda": 1, "memory": 2, "data": 3, "nn": 3, "harness": 4, "train": 5, "launcher": 5}
+FLOOR = {"plan": 0, "host": 0, "cuda": 1, "memory": 2, "data": 3, "nn": 3, "harness": 4, "train": 5, "launcher": 5}
 
 
 def files_of(root):

@@ -1,4 +1,4 @@
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 #include <gtest/gtest.h>
 
@@ -7,12 +7,11 @@
 #include <stdexcept>
 #include <string>
 
-#include "blocks.h"
-
 namespace oomlab {
 namespace {
 
-constexpr std::size_t kGiB = std::size_t(1) << 30;
+constexpr std::uint64_t kMiB = 1 << 20;
+constexpr std::uint64_t kGiB = 1 << 30;
 
 TEST(RoundToGranule, RoundsUpAndKeepsZero) {
   EXPECT_EQ(round_to_granule(0), 0u);
@@ -20,21 +19,21 @@ TEST(RoundToGranule, RoundsUpAndKeepsZero) {
   EXPECT_EQ(round_to_granule(511), 512u);
   EXPECT_EQ(round_to_granule(512), 512u);
   EXPECT_EQ(round_to_granule(513), 1024u);
-  EXPECT_EQ(round_to_granule(SIZE_MAX - 511), SIZE_MAX - 511);
+  EXPECT_EQ(round_to_granule(UINT64_MAX - 511), UINT64_MAX - 511);
 }
 
 TEST(RoundToGranule, RefusesWhatDoesNotFit) {
-  EXPECT_THROW(round_to_granule(SIZE_MAX), std::length_error);
-  EXPECT_THROW(round_to_granule(SIZE_MAX - 510), std::length_error);
+  EXPECT_THROW(round_to_granule(UINT64_MAX), std::length_error);
+  EXPECT_THROW(round_to_granule(UINT64_MAX - 510), std::length_error);
 }
 
 TEST(CheckedProduct, RefusesWhatDoesNotFit) {
   EXPECT_EQ(checked_product(0, 4), 0u);
   EXPECT_EQ(checked_product(4, 0), 0u);
   EXPECT_EQ(checked_product(3, 4), 12u);
-  EXPECT_EQ(checked_product(SIZE_MAX / 4, 4), SIZE_MAX / 4 * 4);
-  EXPECT_THROW(checked_product(SIZE_MAX / 4 + 1, 4), std::length_error);
-  EXPECT_THROW(checked_product(SIZE_MAX, 2), std::length_error);
+  EXPECT_EQ(checked_product(UINT64_MAX / 4, 4), UINT64_MAX / 4 * 4);
+  EXPECT_THROW(checked_product(UINT64_MAX / 4 + 1, 4), std::length_error);
+  EXPECT_THROW(checked_product(UINT64_MAX, 2), std::length_error);
 }
 
 TEST(ParseBytes, ReadsEveryUnit) {
@@ -59,6 +58,8 @@ TEST(ParseBytes, ReadsFractions) {
   EXPECT_EQ(parse_bytes("1.0009765625KiB"), 1025u);
   EXPECT_EQ(parse_bytes("1.00000000000000000000000000000000001GiB"), kGiB);
   EXPECT_EQ(parse_bytes("1.9"), 1u) << "a part of a byte is dropped";
+  EXPECT_EQ(parse_bytes("0.999999999999999999TiB"), 1024 * kGiB - 1);
+  EXPECT_EQ(parse_bytes("0.000000000001TiB"), 1u);
 }
 
 TEST(ParseBytes, ReadsTheLargest) {
@@ -106,7 +107,7 @@ TEST(FormatBytes, HasTwoDecimals) {
   EXPECT_EQ(format_bytes(2 * kGiB), "2.00 GiB");
   EXPECT_EQ(format_bytes(1024 * kGiB), "1.00 TiB");
   EXPECT_EQ(format_bytes(1024 * 1024 * kGiB), "1.00 PiB");
-  EXPECT_EQ(format_bytes(SIZE_MAX), "16384.00 PiB");
+  EXPECT_EQ(format_bytes(UINT64_MAX), "16384.00 PiB");
 }
 
 TEST(FormatBytes, NeverWrites1024OfAUnit) {

@@ -1,8 +1,9 @@
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 #include <fmt/format.h>
 
 #include <cctype>
+#include <cstddef>
 #include <iterator>
 #include <limits>
 #include <stdexcept>
@@ -12,11 +13,11 @@ namespace {
 
 struct Unit {
   std::string_view name;  // in lower case
-  std::size_t bytes;
+  std::uint64_t bytes;
 };
 
-constexpr std::size_t kKibi = 1024;
-constexpr std::size_t kMebi = kKibi * kKibi;
+constexpr std::uint64_t kKibi = 1024;
+constexpr std::uint64_t kMebi = kKibi * kKibi;
 constexpr Unit kUnits[] = {
     {"", 1},
     {"b", 1},
@@ -40,61 +41,75 @@ constexpr Unit kUnits[] = {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+// `bytes` times 0.DIGITS, rounded down. Six digits at a time, the last ones first, so that no product is beyond 64 bits.
+std::uint64_t part_of(std::uint64_t bytes, std::string digits) {
+  constexpr std::size_t kDigits = 18;  // what lies beyond is less than a byte, even of a TiB
+  constexpr std::size_t kAtATime = 6;
+  constexpr std::uint64_t kScale = 1'000'000;
+  digits.resize(kDigits, '0');
+  std::uint64_t part = 0;
+  for (std::size_t at = kDigits; at > 0; at -= kAtATime) {
+    std::uint64_t figure = 0;
+    for (const char digit : digits.substr(at - kAtATime, kAtATime))
+      figure = figure * 10 + static_cast<std::uint64_t>(digit - '0');
+    part = (figure * bytes + part) / kScale;
+  }
+  return part;
+}
+
 }  // namespace
 
-std::size_t round_to_granule(std::size_t bytes) {
-  if (bytes > std::numeric_limits<std::size_t>::max() - (kGranule - 1))
+std::uint64_t round_to_granule(std::uint64_t bytes) {
+  if (bytes > std::numeric_limits<std::uint64_t>::max() - (kGranule - 1))
     throw std::length_error(fmt::format("{} bytes cannot be rounded up to {}", bytes, kGranule));
   return (bytes + kGranule - 1) / kGranule * kGranule;
 }
 
-std::size_t checked_product(std::size_t count, std::size_t element_bytes) {
-  if (element_bytes != 0 && count > std::numeric_limits<std::size_t>::max() / element_bytes)
+std::uint64_t checked_product(std::uint64_t count, std::uint64_t element_bytes) {
+  if (element_bytes != 0 && count > std::numeric_limits<std::uint64_t>::max() / element_bytes)
     throw std::length_error(fmt::format("{} elements of {} bytes are more than a size can hold", count, element_bytes));
   return count * element_bytes;
 }
 
-std::size_t checked_sum(std::size_t a, std::size_t b) {
-  if (a > SIZE_MAX - b) throw std::length_error("a size does not fit 64 bits");
+std::uint64_t checked_sum(std::uint64_t a, std::uint64_t b) {
+  if (a > UINT64_MAX - b) throw std::length_error("a size does not fit 64 bits");
   return a + b;
 }
 
-std::size_t parse_bytes(std::string_view text) {
-  using Wide = unsigned __int128;
-  constexpr Wide kLimit = std::numeric_limits<std::size_t>::max();
-  constexpr int kFractionDigits = 18;  // what lies beyond is less than a byte, even of a TiB
-
+std::uint64_t parse_bytes(std::string_view text) {
   std::size_t at = 0;
-  Wide whole = 0;
-  for (; at < text.size() && is_digit(text[at]); ++at)
-    if (whole <= kLimit) whole = whole * 10 + static_cast<unsigned>(text[at] - '0');
+  std::uint64_t whole = 0;
+  bool too_large = false;
+  for (; at < text.size() && is_digit(text[at]); ++at) {
+    const auto digit = static_cast<std::uint64_t>(text[at] - '0');
+    too_large |= __builtin_mul_overflow(whole, std::uint64_t(10), &whole);
+    too_large |= __builtin_add_overflow(whole, digit, &whole);
+  }
   if (at == 0) refuse(text, "is not understood");
 
-  Wide fraction = 0, scale = 1;
+  std::string fraction;
   if (at < text.size() && text[at] == '.') {
     const std::size_t first = ++at;
-    for (; at < text.size() && is_digit(text[at]); ++at) {
-      if (at - first >= kFractionDigits) continue;
-      fraction = fraction * 10 + static_cast<unsigned>(text[at] - '0');
-      scale *= 10;
-    }
-    if (at == first) refuse(text, "is not understood");
+    while (at < text.size() && is_digit(text[at])) ++at;
+    fraction = text.substr(first, at - first);
+    if (fraction.empty()) refuse(text, "is not understood");
   }
 
   std::string name(text.substr(at));
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const Unit& unit : kUnits) {
     if (unit.name != name) continue;
-    if (whole > kLimit) refuse(text, "is too large");
-    const Wide bytes = whole * unit.bytes + fraction * unit.bytes / scale;
-    if (bytes > kLimit) refuse(text, "is too large");
+    std::uint64_t bytes = 0;
+    too_large |= __builtin_mul_overflow(whole, unit.bytes, &bytes);
+    too_large |= __builtin_add_overflow(bytes, part_of(unit.bytes, fraction), &bytes);
+    if (too_large) refuse(text, "is too large");
     if (bytes == 0) refuse(text, "is less than one byte");
-    return static_cast<std::size_t>(bytes);
+    return bytes;
   }
   refuse(text, "is not understood");
 }
 
-std::string format_bytes(std::size_t bytes) {
+std::string format_bytes(std::uint64_t bytes) {
   if (bytes < kKibi) return fmt::format("{} {}", bytes, bytes == 1 ? "byte" : "bytes");
   static constexpr const char* kNames[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
   constexpr std::size_t kLast = std::size(kNames) - 1;

@@ -1,9 +1,9 @@
-#include "memory/peak.h"
+#include "plan/peak.h"
 
 #include <stdexcept>
 
-#include "cuda/interrupt.h"
-#include "memory/bytes.h"
+#include "plan/bytes.h"
+#include "plan/interrupt.h"
 
 namespace oomlab {
 
@@ -14,7 +14,7 @@ PeakBytes later_peak(const PeakBytes& first, const PeakBytes& second) {
 PeakTracker::PeakTracker(const ByCategory& resident)
     : live_(resident), peak_{resident}, total_(resident.total()), peak_total_(total_) {}
 
-void PeakTracker::add(Category category, std::size_t bytes) {
+void PeakTracker::add(Category category, std::uint64_t bytes) {
   check_interrupt();  // searches walk through thousands of steps
   total_ = checked_sum(total_, bytes);
   live_[category] += bytes;  // at most the total
@@ -23,7 +23,7 @@ void PeakTracker::add(Category category, std::size_t bytes) {
   peak_.at_peak = live_;
 }
 
-void PeakTracker::drop(Category category, std::size_t bytes) {
+void PeakTracker::drop(Category category, std::uint64_t bytes) {
   if (live_[category] < bytes) throw std::logic_error("more bytes are released than there are");
   live_[category] -= bytes;
   total_ -= bytes;

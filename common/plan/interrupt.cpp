@@ -1,4 +1,4 @@
-#include "cuda/interrupt.h"
+#include "plan/interrupt.h"
 
 #include <exception>
 

@@ -1,7 +1,7 @@
 #pragma once
 // Whether somebody wants the program to end: Ctrl-C. The harness catches the signal (harness/interrupt.h); it is heard
-// wherever work is queued: at each launch, matrix product and allocation, and in loops on the processor that take long.
-// So a step that goes on for minutes ends between two kernels.
+// wherever work is queued: at each launch, matrix product and allocation, and in loops on the processor that take long,
+// such as searches through plans. So a step that goes on for minutes ends between two kernels.
 
 #include <atomic>
 #include <stdexcept>

@@ -1,16 +1,16 @@
 #pragma once
 // A ledger on paper: the peak of allocations and releases that are only listed, for predictions.
 
-#include <cstddef>
+#include <cstdint>
 
-#include "memory/ledger.h"
+#include "plan/category.h"
 
 namespace oomlab {
 
 /// Live bytes at the moment of the peak (the first one, when several are equal), as Ledger::peak_by_category().
 struct PeakBytes {
   ByCategory at_peak;
-  std::size_t total() const { return at_peak.total(); }
+  std::uint64_t total() const { return at_peak.total(); }
 };
 /// The larger one; the first when equal. For a program that does one thing after the other.
 PeakBytes later_peak(const PeakBytes& first, const PeakBytes& second);
@@ -21,20 +21,20 @@ class PeakTracker {
  public:
   /// Begins with what is there before.
   explicit PeakTracker(const ByCategory& resident = {});
-  /// Throws std::length_error when the sum does not fit a size_t.
-  void add(Category category, std::size_t bytes);
+  /// Throws std::length_error when the sum does not fit 64 bits.
+  void add(Category category, std::uint64_t bytes);
   /// Throws std::logic_error when there is less than that.
-  void drop(Category category, std::size_t bytes);
+  void drop(Category category, std::uint64_t bytes);
 
   const ByCategory& live() const noexcept { return live_; }
-  std::size_t live_bytes() const noexcept { return total_; }
+  std::uint64_t live_bytes() const noexcept { return total_; }
   const PeakBytes& peak() const noexcept { return peak_; }
-  std::size_t peak_bytes() const noexcept { return peak_total_; }
+  std::uint64_t peak_bytes() const noexcept { return peak_total_; }
 
  private:
   ByCategory live_;
   PeakBytes peak_;
-  std::size_t total_, peak_total_;
+  std::uint64_t total_, peak_total_;
 };
 
 }  // namespace oomlab

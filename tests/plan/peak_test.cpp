@@ -1,7 +1,8 @@
-#include "memory/peak.h"
+#include "plan/peak.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <stdexcept>
 
 namespace oomlab {
@@ -26,7 +27,7 @@ TEST(PeakTracker, RemembersTheFirstOfEqualPeaks) {
 TEST(PeakTracker, WhatCannotBeIsRefusedAndChangesNothing) {
   PeakTracker tracker;
   tracker.add(Category::data, 512);
-  EXPECT_THROW(tracker.add(Category::activations, SIZE_MAX - 511), std::length_error);
+  EXPECT_THROW(tracker.add(Category::activations, UINT64_MAX - 511), std::length_error);
   EXPECT_THROW(tracker.drop(Category::data, 513), std::logic_error);
   EXPECT_THROW(tracker.drop(Category::activations, 1), std::logic_error);
   EXPECT_EQ(tracker.live_bytes(), 512u);

@@ -28,6 +28,7 @@
 #include "../../chapters/06_caching_allocator/steps.h"
 #include "memory/files.h"
 #include "memory/text.h"
+#include "plan/text.h"
 #include "policies.h"
 #include "speed.h"
 #include "trace.h"

@@ -28,10 +28,10 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "harness/card.h"
 #include "memory/ledger.h"
 #include "nn/transformer.h"
 #include "plan/bytes.h"
+#include "plan/card.h"
 
 namespace oomlab::fit {
 

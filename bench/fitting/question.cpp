@@ -11,10 +11,10 @@
 #include "../../chapters/16_capstone/levers.h"
 #include "data/text.h"
 #include "harness/chapter.h"
-#include "memory/text.h"
 #include "nn/model_config.h"
 #include "plan/bytes.h"
 #include "plan/limits.h"
+#include "plan/text.h"
 
 namespace oomlab::fit {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/card.h"
 #include "nn/transformer.h"
+#include "plan/card.h"
 
 namespace oomlab::fit {
 
@@ -79,7 +79,7 @@ std::optional<Question> parse_question(const std::vector<std::string>& arguments
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments);
 std::string help();
 
-/// A card by a name of harness/card.h. Throws UsageError for others.
+/// A card by a name of plan/card.h. Throws UsageError for others.
 const Card& card_named(const std::string& option, const std::string& text);
 
 }  // namespace oomlab::fit

@@ -21,10 +21,10 @@
 
 #include "../04_checkpointing/solver.h"
 #include "../07_multi_gpu/layout_rule.h"
-#include "harness/card.h"
 #include "nn/compact_optimizer.h"
 #include "nn/mixed_precision.h"
 #include "nn/step_units.h"
+#include "plan/card.h"
 
 namespace oomlab::capstone {
 
@@ -312,7 +312,7 @@ inline double bus_gb_per_s(const Card& card) {
   return card.bus_gb_per_s == 0 ? card.gb_per_s : std::max(kBusGbPerS, card.bus_gb_per_s);
 }
 
-/// No step takes less: the largest of computing, moving (harness/card.h), the bus, the links, and host memory, in which
+/// No step takes less: the largest of computing, moving (plan/card.h), the bus, the links, and host memory, in which
 /// the processor's update begins after the forward pass, and ends after all else. Seconds; nothing when the card does
 /// not compute so. `host_gb_per_s`: of host memory, where not the card's own.
 inline std::optional<double> least_seconds(const Card& card, const Levers& levers, const Plan& plan,

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "harness/card.h"
 #include "memory/context.h"
 #include "memory/growth.h"
 #include "memory/ledger.h"
 #include "memory/out_of_memory.h"
+#include "plan/card.h"
 
 namespace oomlab {
 
@@ -96,7 +96,7 @@ struct Variant {
   int ranks = 1;  ///< of the team
   /// Operations of a step's matrix products at a batch size, in closed form, a multiplication and an addition counted
   /// as two; what the host runtime counts must be the same. Empty, or nothing: not known, and there is no least time
-  /// (harness/card.h).
+  /// (plan/card.h).
   std::function<std::optional<double>(std::size_t batch)> flops = {};
   Arithmetic arithmetic = Arithmetic::fp32;  ///< of these, all ranks' too
 };

@@ -11,6 +11,7 @@
 
 #include "memory/text.h"
 #include "plan/bytes.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {

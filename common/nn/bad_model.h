@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "memory/names.h"
+#include "plan/names.h"
 
 namespace oomlab::nn {
 

@@ -1,17 +1,18 @@
-#include "harness/card.h"
+#include "plan/card.h"
 
 #include <algorithm>
 #include <cctype>
 #include <vector>
 
-#include "memory/names.h"
-#include "memory/text.h"
+#include "plan/bytes.h"
+#include "plan/names.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {
 
 constexpr Card kCards[] = {
-#include "harness/cards.inc"
+#include "plan/cards.inc"
 };
 
 constexpr std::size_t kNearest = 3;
@@ -72,7 +73,7 @@ bool by_amd(std::string_view name) {
 }
 
 // What `bytes` of one group leave to be moved, beside a cache that holds so much: written once, read once.
-double moved(std::size_t bytes, double cache_bytes) {
+double moved(std::uint64_t bytes, double cache_bytes) {
   return 2 * std::max(0.0, static_cast<double>(bytes) - 2 * cache_bytes);
 }
 
@@ -109,7 +110,7 @@ std::string unknown_card(std::string_view name) {
   return said + "unknown; nearest: " + nearest + "; --help has all";
 }
 
-const Card* card_of_device(std::string_view device_name, std::size_t total_bytes) {
+const Card* card_of_device(std::string_view device_name, std::uint64_t total_bytes) {
   for (const std::string_view maker : {"NVIDIA ", "Tesla ", "GeForce "})
     if (device_name.starts_with(maker)) device_name.remove_prefix(maker.size());
   const auto alike = [total = static_cast<double>(total_bytes)](const Card& card) {

@@ -17,12 +17,13 @@
 // what ranks send, and copies between host and device. Two things can undercut it: a card that clocks higher than its
 // rated boost, by as much, and tensors of a few bytes, because bytes are the ledger's, rounded up to 512 a tensor.
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "memory/ledger.h"
+#include "plan/category.h"
 
 namespace oomlab {
 
@@ -30,7 +31,7 @@ namespace oomlab {
 /// cores (no TF32), FP16 and BF16 with them.
 enum class Arithmetic { fp32, fp16, bf16 };
 
-/// A row of harness/cards.inc, which says where each figure is from.
+/// A row of cards.inc, which says where each figure is from.
 struct Card {
   const char* name;    ///< for --card and --gpu: "h100-sxm"
   const char* title;   ///< for people: "H100 SXM"
@@ -51,7 +52,7 @@ struct Card {
   bool has_bf16 = capability >= 8;  ///< as fast as FP16
 
   /// What a program can have, the CUDA context included.
-  std::size_t total_bytes() const { return static_cast<std::size_t>(total_gib * (std::size_t(1) << 30)); }
+  std::uint64_t total_bytes() const { return static_cast<std::uint64_t>(total_gib * (std::uint64_t(1) << 30)); }
 };
 
 /// All that are known.
@@ -69,7 +70,7 @@ std::string other_cards(std::string_view name);
 std::string unknown_card(std::string_view name);
 /// The card that cudaGetDeviceProperties names so and that has `total_bytes` of memory, to a tenth: some names stand
 /// for several cards, and a slice of a card (MIG) is none. nullptr when it is unknown.
-const Card* card_of_device(std::string_view device_name, std::size_t total_bytes);
+const Card* card_of_device(std::string_view device_name, std::uint64_t total_bytes);
 
 /// A bound from below; see above.
 struct LeastTime {

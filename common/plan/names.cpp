@@ -1,4 +1,4 @@
-#include "memory/names.h"
+#include "plan/names.h"
 
 #include <algorithm>
 #include <numeric>

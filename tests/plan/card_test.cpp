@@ -1,23 +1,23 @@
 // Cards, and the least time that a step takes on one.
 
-#include "harness/card.h"
+#include "plan/card.h"
 
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <cstdint>
 #include <set>
+#include <string>
 #include <utility>
 
-#include "harness/result.h"
-#include "read_json.h"
+#include "small_card.h"
 
 namespace {
 
 using namespace oomlab;
-using nlohmann::json;
-using oomlab::test::read_json;
-
-constexpr std::size_t kMiB = std::size_t(1) << 20;
+using oomlab::test::bytes_of;
+using oomlab::test::kMiB;
+using oomlab::test::kSmall;
 
 TEST(Cards, HaveNamesOfTheirOwnAndPlausibleFigures) {
   std::set<std::string> names;
@@ -156,10 +156,10 @@ TEST(Cards, OfOneNameAreInOrder) {
 // A part of a name is none, unless it is a name of its own.
 TEST(Cards, AreNotFoundByPartsOfNames) {
   std::set<std::string> found;
-  std::size_t parts = 0;
+  std::uint64_t parts = 0;
   for (const Card& card : cards()) {
     const std::string name = card.name;
-    for (std::size_t length = 1; length < name.size(); ++length) {
+    for (std::uint64_t length = 1; length < name.size(); ++length) {
       if (name[length - 1] == '-') continue;
       ++parts;
       const std::string part = name.substr(0, length);
@@ -211,7 +211,7 @@ TEST(Cards, ThatAreUnknownAreAnsweredWithTheNearest) {
 }
 
 TEST(Cards, AreKnownByWhatCudaCallsThem) {
-  const auto name_of = [](const char* device, std::size_t mib) {
+  const auto name_of = [](const char* device, std::uint64_t mib) {
     const Card* const card = card_of_device(device, mib * kMiB);
     return card ? std::string(card->name) : "unknown";
   };
@@ -249,28 +249,6 @@ TEST(Cards, AreKnownByWhatCudaCallsThem) {
   EXPECT_EQ(name_of("host", 16'384), "unknown");
 }
 
-// 100 GB/s, 10 MiB of cache, 2 and 8 TFLOP/s.
-constexpr Card kSmall{.name = "small",
-                      .title = "Small",
-                      .device = "Small",
-                      .aliases = "",
-                      .memory_gb = 1,
-                      .smi_mib = 1024,
-                      .total_gib = 0.95,
-                      .gb_per_s = 100,
-                      .l2_mib = 10,
-                      .fp32_tflops = 2,
-                      .fp16_tflops = 8,
-                      .bus_gb_per_s = 30,
-                      .link_gb_per_s = 0,
-                      .capability = 8.0,
-                      .marks = "CCCCCCC",
-                      .total_from = "a test"};
-
-ByCategory bytes_of(std::size_t parameters, std::size_t gradients, std::size_t optimizer, std::size_t activations) {
-  return ByCategory{{parameters, gradients, optimizer, activations}};
-}
-
 TEST(LeastTimes, AreOperationsOverPeakOrBytesOverBandwidth) {
   // 60 + 140, 120 and 220 MiB wait, of which 20 may be in the cache each time: 180 + 100 + 200, written and read.
   const LeastTime least =
@@ -290,7 +268,7 @@ TEST(LeastTimes, AreOperationsOverPeakOrBytesOverBandwidth) {
 }
 
 TEST(LeastTimes, WhatFitsIntoTheCacheNeedNotMove) {
-  const std::size_t fits = 20 * kMiB;
+  const std::uint64_t fits = 20 * kMiB;
   EXPECT_EQ(least_time(kSmall, Arithmetic::fp32, 0, bytes_of(fits, fits, 0, fits)).value().seconds(), 0);
   EXPECT_GT(least_time(kSmall, Arithmetic::fp32, 0, bytes_of(fits, fits, 512, fits)).value().seconds(), 0);
 }
@@ -299,7 +277,7 @@ TEST(LeastTimes, HalveOnACardTwiceAsFast) {
   Card twice = kSmall;
   twice.gb_per_s *= 2, twice.fp32_tflops *= 2, twice.fp16_tflops *= 2;
   for (const double flops : {1e3, 1e9, 1e15})
-    for (const std::size_t mib : {0, 1, 100, 100'000}) {
+    for (const std::uint64_t mib : {0, 1, 100, 100'000}) {
       const ByCategory bytes = bytes_of(mib * kMiB, mib * kMiB, 2 * mib * kMiB, mib * kMiB);
       for (const Arithmetic arithmetic : {Arithmetic::fp32, Arithmetic::fp16})
         EXPECT_DOUBLE_EQ(2 * least_time(twice, arithmetic, flops, bytes).value().seconds(),
@@ -324,63 +302,6 @@ TEST(LeastTimes, GrowWithTheWork) {
       EXPECT_EQ(least_time(card, Arithmetic::fp32, 1e6, more).value().moving_seconds, least.moving_seconds);
     }
   }
-}
-
-// A run on a GPU that takes twice the bound, one whose operations are not known, and a team.
-RunResult measured(const Card* card) {
-  RunResult run;
-  run.card = card;
-  VariantResult known;
-  known.name = "known";
-  known.batch = 8;
-  known.flops = 4e12;  // 2 s on kSmall
-  known.samples_per_second = {1, 2, 3};
-  VariantResult unknown;
-  unknown.name = "unknown";
-  VariantResult team;
-  team.name = "team";
-  team.flops = 3e12;
-  team.ranks = {{.rank = 0, .predicted = bytes_of(0, 0, 0, 100'020 * kMiB), .at_peak = {}, .flops = 1e12},
-                {.rank = 1, .predicted = {}, .at_peak = {}, .flops = 3e12}};
-  run.variants = {known, unknown, team};
-  return run;
-}
-
-TEST(LeastTimes, StandBesideMeasuredSteps) {
-  const std::string table = least_time_table(measured(&kSmall));
-  EXPECT_NE(
-      table.find("known                  4.0 TFLOP      2.0 s     0.0 B  0.0 us     2.0 s     4.0 s          50\n"),
-      std::string::npos)
-      << table;
-  EXPECT_NE(
-      table.find("unknown                        -          -         -       -         -         -           -\n"),
-      std::string::npos)
-      << table;
-  EXPECT_NE(
-      table.find("team                   1.0 TFLOP   500.0 ms  209.7 GB   2.1 s     2.1 s         -           -\n"),
-      std::string::npos)
-      << table;
-  EXPECT_NE(table.find("on Small: 2 TFLOP/s in FP32, 8 in FP16 and BF16, 100 GB/s."), std::string::npos) << table;
-  EXPECT_EQ(least_time_table(measured(nullptr)), "");
-}
-
-TEST(LeastTimes, AreInTheFile) {
-  const json rows = read_json(result_json(measured(&kSmall)))["variants"];
-  EXPECT_EQ(rows[0]["flops"], 4e12);
-  const json& least = rows[0]["least_time"];
-  EXPECT_EQ(least["card"], "small");
-  EXPECT_EQ(least["seconds"], 2.0);
-  EXPECT_EQ(least["computing_seconds"], 2.0);
-  EXPECT_EQ(least["moving_seconds"], 0.0);
-  EXPECT_EQ(least["share_of_bound"], 0.5);
-  EXPECT_FALSE(rows[1].contains("flops"));
-  EXPECT_FALSE(rows[1].contains("least_time"));
-  // The rank that needs longest: 1.5 s of computing, and 2 x 100,000 MiB of moving, 2.1 s.
-  EXPECT_DOUBLE_EQ(rows[2]["least_time"]["seconds"], 200'000.0 * kMiB / 1e11);
-  EXPECT_FALSE(rows[2]["least_time"].contains("share_of_bound"));
-  const json without = read_json(result_json(measured(nullptr)))["variants"][0];
-  EXPECT_FALSE(without.contains("least_time"));
-  EXPECT_EQ(without["flops"], 4e12);
 }
 
 }  // namespace

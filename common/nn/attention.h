@@ -12,17 +12,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "memory/context.h"
+#include "plan/step_form.h"
 
 namespace oomlab::nn {
-
-enum class AttentionForm { textbook, tiled, fused };
-/// "textbook", "tiled", "fused".
-const char* name_of(AttentionForm form) noexcept;
-/// Throws std::invalid_argument with one line that says what is allowed.
-AttentionForm parse_attention(std::string_view name);
 
 /// Q, K and V of `sequences` · `seq` rows lie in qkv [rows, heads + 2 · kv_heads, depth]: all heads of Q, all of K, all
 /// of V. A head of K and V serves heads / kv_heads heads of Q that follow each other (grouped-query attention; Ainslie

@@ -13,7 +13,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "nn/json_values.h"
+#include "plan/json_values.h"
 
 namespace oomlab::nn {
 

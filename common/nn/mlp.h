@@ -13,32 +13,10 @@
 #include "memory/context.h"
 #include "nn/ops.h"
 #include "nn/optimizer.h"
+#include "plan/model/mlp.h"
 #include "plan/peak.h"
 
 namespace oomlab::nn {
-
-/// What a model is: input width, hidden widths, classes.
-struct MlpSpec {
-  std::string name;
-  std::vector<std::size_t> widths;           ///< at least two, none zero
-  Activation activation = Activation::relu;  ///< after every layer but the last
-
-  std::size_t layers() const noexcept { return widths.size() - 1; }
-  std::size_t inputs() const noexcept { return widths.front(); }
-  std::size_t classes() const noexcept { return widths.back(); }
-  /// Weights and biases. Throws std::length_error when that does not fit a size_t.
-  std::size_t parameters() const;
-};
-
-/// Reads a model name:
-///   mlp                512-1024-2048-4096-8192-10, ReLU
-///   mlp-small          64-128-64-10, ReLU: learns the digits in a few seconds
-///   mlp-weights        512-2048-2048-10: wide layers meet, so most of its memory are weights and what belongs to them
-///   mlp-activations    8192-8-8192-8-8192-8-8192-10: wide layers with narrow ones between them have few weights and
-///                      large outputs, as convolutions have
-///   mlp:IN-…-CLASSES   any widths, for example mlp:64-256-10; 256x4 is 256-256-256-256
-/// Throws std::invalid_argument with one line that says what is allowed.
-MlpSpec parse_model(std::string_view text);
 
 /// One batch of input on the device.
 struct Batch {

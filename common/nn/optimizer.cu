@@ -4,8 +4,8 @@
 
 #include "cuda/check.h"
 #include "nn/adamw_rule.h"
-#include "nn/named.h"
 #include "nn/tensor_table.h"
+#include "plan/named.h"
 
 namespace oomlab::nn {
 

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "nn/json_values.h"
+#include "plan/json_values.h"
 
 namespace oomlab::nn {
 

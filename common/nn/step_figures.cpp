@@ -11,14 +11,6 @@ std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq) {
   return checked_product(round_to_granule(checked_product(checked_product(sequences, seq), sizeof(int))), 2);
 }
 
-std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes) {
-  std::size_t sum = 0;
-  visit_whole(spec, [&](const Place& p) {
-    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(p.rows, p.columns), element_bytes)));
-  });
-  return sum;
-}
-
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
   const UnitElements units(spec, levers);
   const std::size_t e = levers.element_bytes;

@@ -2,7 +2,7 @@
 // How many elements lie in a unit: part of step_walk.h.
 
 #include "nn/step_walk.h"
-#include "nn/transformer_tensors.h"
+#include "plan/model/transformer_tensors.h"
 
 namespace oomlab::nn {
 

@@ -90,9 +90,6 @@ std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_byte
 /// Tokens and labels.
 std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq);
 
-/// All tensors of a model, values of `element_bytes` each, each tensor rounded on its own.
-std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes);
-
 /// Units are tensors that are used together, in one flat buffer: the token table, the other embeddings, each layer, the
 /// head. In a unit each tensor begins at a multiple of this many elements, so that a kernel may load 16 bytes at once;
 /// the unit is padded to this many times the replicas, so that they have equal shards.

@@ -1,7 +1,10 @@
 #pragma once
-// The tensors of a transformer, visited in their one order. Part of the model: others include transformer.h.
+// The tensors of a transformer, visited in their one order. Part of transformer.h.
 
-#include "nn/transformer.h"
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/model/transformer.h"
 
 namespace oomlab::nn {
 
@@ -18,11 +21,11 @@ enum class Split { none, rows, groups, columns };
 
 struct Place {
   std::size_t number;       // in the whole model
-  std::size_t layer;        // from 1; 0: none
+  std::uint64_t layer;      // from 1; 0: none
   const char *name, *what;  // "qkv", " weight". No strings are made: the closed form asks for bytes many times.
-  std::size_t rows, columns;
+  std::uint64_t rows, columns;
   Split split;
-  std::size_t groups[3];  // their rows, where the split is by groups
+  std::uint64_t groups[3];  // their rows, where the split is by groups
   enum class Unit { token, embedding, layer, head } unit;
 };
 
@@ -30,13 +33,14 @@ struct Place {
 template <class Visit>
 void visit_whole(const TransformerSpec& spec, Visit visit) {
   using Unit = Place::Unit;
-  const std::size_t c = spec.width, hidden = spec.hidden();
-  std::size_t number = 0, layer = 0;
+  const std::uint64_t c = spec.width, hidden = spec.hidden();
+  std::size_t number = 0;
+  std::uint64_t layer = 0;
   Unit unit = Unit::token;
   struct Groups {
-    std::size_t rows[3];
+    std::uint64_t rows[3];
   };
-  const auto tensor = [&](const char* name, const char* what, std::size_t rows, std::size_t columns,
+  const auto tensor = [&](const char* name, const char* what, std::uint64_t rows, std::uint64_t columns,
                           Split split = Split::none, const Groups& groups = {}) {
     const auto& [a, b, d] = groups.rows;
     visit(Place{number++, layer, name, what, rows, columns, split, {a, b, d}, unit});
@@ -45,9 +49,9 @@ void visit_whole(const TransformerSpec& spec, Visit visit) {
     tensor(name, " gamma", 1, c);
     if (!spec.llama()) tensor(name, " beta", 1, c);
   };
-  const std::size_t keys = checked_product(spec.keys(), spec.depth()), qkv = spec.qkv_width();
+  const std::uint64_t keys = checked_product(spec.keys(), spec.depth()), qkv = spec.qkv_width();
   const Groups of_qkv{{c, keys, keys}};
-  const auto linear = [&](const char* name, std::size_t out, std::size_t in, Split weight, Split bias) {
+  const auto linear = [&](const char* name, std::uint64_t out, std::uint64_t in, Split weight, Split bias) {
     tensor(name, " weight", out, in, weight);
     tensor(name, " bias", 1, out, bias);
   };
@@ -93,7 +97,7 @@ void visit_whole(const TransformerSpec& spec, Visit visit) {
 // What a slice has of them: the embeddings or not, the head or not, and of the layers those of which has_layer(number)
 // is true, from 1 on; with the shapes they have there.
 template <class HasLayer, class Visit>
-void visit_part(const TransformerSpec& spec, bool embeds, bool has_head, std::size_t parts, HasLayer has_layer,
+void visit_part(const TransformerSpec& spec, bool embeds, bool has_head, std::uint64_t parts, HasLayer has_layer,
                 Visit visit) {
   using Unit = Place::Unit;
   visit_whole(spec, [&](Place place) {
@@ -103,7 +107,7 @@ void visit_part(const TransformerSpec& spec, bool embeds, bool has_head, std::si
                                                        : has_layer(place.layer);
     if (!there) return;
     (place.split == Split::columns ? place.columns : place.rows) /= place.split == Split::none ? 1 : parts;
-    for (std::size_t& rows : place.groups) rows /= parts;
+    for (std::uint64_t& rows : place.groups) rows /= parts;
     visit(place);
   });
 }
@@ -111,7 +115,7 @@ template <class Visit>
 void visit_tensors(const TransformerSpec& spec, const Slice& slice, Visit visit) {
   visit_part(
       spec, slice.embeds(), slice.has_head(spec), slice.parts,
-      [&](std::size_t layer) { return layer > slice.first_layer && layer <= slice.end(spec); }, visit);
+      [&](std::uint64_t layer) { return layer > slice.first_layer && layer <= slice.end(spec); }, visit);
 }
 
 // Where a layer's tensors are, of those that a block knows by number (Block::kQkv, …); −1: the style has none.

@@ -4,15 +4,17 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "nn/network.h"
+#include "plan/model/network.h"
 
 namespace oomlab::nn {
 
-std::size_t NetworkSpec::channels(std::size_t value) const { return value == 0 ? in_channels : layers[value - 1].out; }
+std::uint64_t NetworkSpec::channels(std::size_t value) const {
+  return value == 0 ? in_channels : layers[value - 1].out;
+}
 
-std::size_t NetworkSpec::weights(std::size_t i) const {
+std::uint64_t NetworkSpec::weights(std::size_t i) const {
   const Layer& layer = layers[i];
-  const std::size_t window = checked_product(layer.kernel, layer.kernel);
+  const std::uint64_t window = checked_product(layer.kernel, layer.kernel);
   switch (layer.kind) {
     case LayerKind::convolution:
       return layer.shares != Layer::kNone ? 0
@@ -23,9 +25,9 @@ std::size_t NetworkSpec::weights(std::size_t i) const {
   }
 }
 
-std::size_t NetworkSpec::parameters() const {
-  std::size_t sum = 0;
-  const auto add = [&](std::size_t count) { sum = checked_sum(sum, count); };
+std::uint64_t NetworkSpec::parameters() const {
+  std::uint64_t sum = 0;
+  const auto add = [&](std::uint64_t count) { sum = checked_sum(sum, count); };
   for (std::size_t i = 0; i < layers.size(); ++i) {
     add(weights(i));
     if (layers[i].has_norm()) add(checked_product(2, layers[i].out));
@@ -44,7 +46,7 @@ std::size_t NetworkSpec::norms() const {
   return count;
 }
 
-NetworkShapes shapes_of(const NetworkSpec& spec, std::size_t batch, InputSize size) {
+NetworkShapes shapes_of(const NetworkSpec& spec, std::uint64_t batch, InputSize size) {
   const auto text = [](InputSize s) { return std::to_string(s.height) + " x " + std::to_string(s.width); };
   if (size.height % spec.multiple_of != 0 || size.width % spec.multiple_of != 0)
     throw std::invalid_argument("height and width must be multiples of " + std::to_string(spec.multiple_of) + ", not " +
@@ -52,7 +54,7 @@ NetworkShapes shapes_of(const NetworkSpec& spec, std::size_t batch, InputSize si
   NetworkShapes shapes{.batch = batch, .sizes = {size}, .channels = {spec.in_channels}, .windows = {}};
   for (const Layer& layer : spec.layers) {
     const InputSize in = shapes.sizes[layer.from];
-    const std::size_t channels = shapes.channels[layer.from];
+    const std::uint64_t channels = shapes.channels[layer.from];
     InputSize out = in;
     ConvolutionShape window{};
     switch (layer.kind) {
@@ -84,9 +86,9 @@ NetworkShapes shapes_of(const NetworkSpec& spec, std::size_t batch, InputSize si
     shapes.channels.push_back(layer.out);
     shapes.windows.push_back(window);
     // So that small multiples of these need no check.
-    const std::size_t elements = shapes.elements(shapes.sizes.size() - 1);
-    const std::size_t columns = window.batch ? checked_product(window.out_pixels(), window.patch()) : 0;
-    if (std::max(elements, columns) > SIZE_MAX / 1024) throw std::length_error("a size does not fit 64 bits");
+    const std::uint64_t elements = shapes.elements(shapes.sizes.size() - 1);
+    const std::uint64_t columns = window.batch ? checked_product(window.out_pixels(), window.patch()) : 0;
+    if (std::max(elements, columns) > UINT64_MAX / 1024) throw std::length_error("a size does not fit 64 bits");
   }
   return shapes;
 }

@@ -1,6 +1,4 @@
-// Sizes of convolutions, and what their workspace takes.
-
-#include "nn/convolution.h"
+#include "plan/model/convolution.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -17,9 +15,9 @@ const char* name_of(ConvolutionWay way) noexcept {
   return "?";
 }
 
-ConvolutionShape convolution_shape(std::size_t batch, std::size_t height, std::size_t width, std::size_t in_channels,
-                                   std::size_t out_channels, std::size_t kernel, std::size_t stride,
-                                   std::size_t padding, std::size_t groups) {
+ConvolutionShape convolution_shape(std::uint64_t batch, std::uint64_t height, std::uint64_t width,
+                                   std::uint64_t in_channels, std::uint64_t out_channels, std::uint64_t kernel,
+                                   std::uint64_t stride, std::uint64_t padding, std::uint64_t groups) {
   for (const auto& [value, what] : {std::pair(batch, "an empty batch"),
                                     {height, "a height of zero"},
                                     {width, "a width of zero"},
@@ -29,8 +27,8 @@ ConvolutionShape convolution_shape(std::size_t batch, std::size_t height, std::s
                                     {stride, "a stride of zero"},
                                     {groups, "no groups"}})
     if (value == 0) throw std::invalid_argument(std::string("a convolution cannot have ") + what);
-  const std::size_t padded_height = checked_sum(height, checked_product(padding, 2)),
-                    padded_width = checked_sum(width, checked_product(padding, 2));
+  const std::uint64_t padded_height = checked_sum(height, checked_product(padding, 2)),
+                      padded_width = checked_sum(width, checked_product(padding, 2));
   if (padded_height < kernel || padded_width < kernel)
     throw std::invalid_argument("an image of " + std::to_string(height) + " x " + std::to_string(width) +
                                 (padding ? " with a padding of " + std::to_string(padding) : "") +
@@ -53,25 +51,25 @@ ConvolutionShape convolution_shape(std::size_t batch, std::size_t height, std::s
           .out_width = (padded_width - kernel) / stride + 1};
 }
 
-ColumnTile column_tile(const ConvolutionShape& shape, std::size_t element_bytes) {
+ColumnTile column_tile(const ConvolutionShape& shape, std::uint64_t element_bytes) {
   if (element_bytes == sizeof(float) && shape.groups == 1 && shape.weight_elements() > shape.output_elements()) {
-    const std::size_t column_bytes = checked_product(shape.out_pixels(), element_bytes);
-    const std::size_t columns =
+    const std::uint64_t column_bytes = checked_product(shape.out_pixels(), element_bytes);
+    const std::uint64_t columns =
         std::min({shape.patch() / 10, shape.in_channels, kColumnTileBytes / column_bytes}) / 4 * 4;
     if (columns > 0) return {shape.batch, shape.out_height, columns};
   }
-  const std::size_t row_bytes = checked_product(checked_product(shape.out_width, shape.patch()), element_bytes);
-  const std::size_t all = checked_product(shape.batch, shape.out_height);
-  const std::size_t rows = std::max<std::size_t>(1, std::min(all / 10, kColumnTileBytes / row_bytes));
+  const std::uint64_t row_bytes = checked_product(checked_product(shape.out_width, shape.patch()), element_bytes);
+  const std::uint64_t all = checked_product(shape.batch, shape.out_height);
+  const std::uint64_t rows = std::max<std::uint64_t>(1, std::min(all / 10, kColumnTileBytes / row_bytes));
   if (rows < shape.out_height) return {1, rows, shape.patch()};
   return {std::min(shape.batch, rows / shape.out_height), shape.out_height, shape.patch()};
 }
 
 ConvolutionWorkspace convolution_workspace(const ConvolutionShape& shape, ConvolutionWay way,
-                                           std::size_t element_bytes) {
+                                           std::uint64_t element_bytes) {
   if (way == ConvolutionWay::direct || shape.is_pointwise()) return {};
-  const std::size_t all = checked_product(shape.out_pixels(), shape.patch());
-  const std::size_t elements = way == ConvolutionWay::tiled ? column_tile(shape, element_bytes).elements(shape) : all;
+  const std::uint64_t all = checked_product(shape.out_pixels(), shape.patch());
+  const std::uint64_t elements = way == ConvolutionWay::tiled ? column_tile(shape, element_bytes).elements(shape) : all;
   return {round_to_granule(checked_product(elements, element_bytes)),
           elements < all && element_bytes < sizeof(float)
               ? round_to_granule(checked_product(shape.weight_elements(), sizeof(float)))

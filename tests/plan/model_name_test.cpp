@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "nn/mlp.h"
-#include "nn/network.h"
-#include "nn/resnet.h"
-#include "nn/transformer.h"
+#include "plan/model/mlp.h"
+#include "plan/model/network.h"
+#include "plan/model/resnet.h"
+#include "plan/model/transformer.h"
 
 namespace oomlab::nn {
 namespace {
@@ -22,16 +26,16 @@ std::string refusal(const std::string& name) {
 TEST(ModelName, Known) {
   const MlpSpec mlp = parse_model("mlp");
   EXPECT_EQ(mlp.name, "mlp");
-  EXPECT_EQ(mlp.widths, (std::vector<std::size_t>{512, 1024, 2048, 4096, 8192, 10}));
+  EXPECT_EQ(mlp.widths, (std::vector<std::uint64_t>{512, 1024, 2048, 4096, 8192, 10}));
   EXPECT_EQ(mlp.activation, Activation::relu);
   EXPECT_EQ(mlp.layers(), 5u);
   EXPECT_EQ(mlp.parameters(),
             512u * 1024 + 1024 + 1024 * 2048 + 2048 + 2048 * 4096 + 4096 + 4096 * 8192 + 8192 + 8192 * 10 + 10);
-  EXPECT_EQ(parse_model("mlp-small").widths, (std::vector<std::size_t>{64, 128, 64, 10}));
-  EXPECT_EQ(parse_model("mlp-weights").widths, (std::vector<std::size_t>{512, 2048, 2048, 10}));
-  EXPECT_EQ(parse_model("mlp-activations").widths, (std::vector<std::size_t>{8192, 8, 8192, 8, 8192, 8, 8192, 10}));
-  EXPECT_EQ(parse_model("mlp:512-1024-10").widths, (std::vector<std::size_t>{512, 1024, 10}));
-  EXPECT_EQ(parse_model("mlp:512-64x3-10").widths, (std::vector<std::size_t>{512, 64, 64, 64, 10}));
+  EXPECT_EQ(parse_model("mlp-small").widths, (std::vector<std::uint64_t>{64, 128, 64, 10}));
+  EXPECT_EQ(parse_model("mlp-weights").widths, (std::vector<std::uint64_t>{512, 2048, 2048, 10}));
+  EXPECT_EQ(parse_model("mlp-activations").widths, (std::vector<std::uint64_t>{8192, 8, 8192, 8, 8192, 8, 8192, 10}));
+  EXPECT_EQ(parse_model("mlp:512-1024-10").widths, (std::vector<std::uint64_t>{512, 1024, 10}));
+  EXPECT_EQ(parse_model("mlp:512-64x3-10").widths, (std::vector<std::uint64_t>{512, 64, 64, 64, 10}));
   EXPECT_EQ(parse_model("mlp:1-1").parameters(), 2u);
 }
 

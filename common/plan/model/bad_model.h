@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -38,7 +39,7 @@ namespace oomlab::nn {
 /// Reads "resnet:3-16": after `prefix`, whole numbers between dashes, as many as `numbers` takes. `why` is what
 /// bad_model() says otherwise.
 inline void read_numbers(std::string_view text, std::string_view prefix, const char* why,
-                         std::span<std::size_t> numbers) {
+                         std::span<std::uint64_t> numbers) {
   const char *at = text.data() + prefix.size(), *const end = text.data() + text.size();
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto [next, error] = std::from_chars(at, end, numbers[i]);

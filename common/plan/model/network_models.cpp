@@ -5,15 +5,15 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "nn/bad_model.h"
-#include "nn/network.h"
+#include "plan/model/bad_model.h"
+#include "plan/model/network.h"
 
 namespace oomlab::nn {
 
 namespace {
 
-constexpr std::size_t kSegmentClasses = 11;  // ten digits, and what is no digit
-constexpr std::size_t kMostNetworkWidth = 1 << 20, kMostDepth = 12;
+constexpr std::uint64_t kSegmentClasses = 11;  // ten digits, and what is no digit
+constexpr std::uint64_t kMostNetworkWidth = 1 << 20, kMostDepth = 12;
 
 // Adds layers to a spec. Each function returns the number of the value that it makes.
 class Builder {
@@ -24,8 +24,8 @@ class Builder {
     spec_.layers.push_back(std::move(layer));
     return spec_.layers.size();
   }
-  std::size_t convolution(const std::string& name, std::size_t from, std::size_t out, std::size_t kernel,
-                          std::size_t stride, Activation activation, std::size_t also = Layer::kNone) {
+  std::size_t convolution(const std::string& name, std::size_t from, std::uint64_t out, std::uint64_t kernel,
+                          std::uint64_t stride, Activation activation, std::size_t also = Layer::kNone) {
     return add({.name = name,
                 .kind = LayerKind::convolution,
                 .from = from,
@@ -36,7 +36,7 @@ class Builder {
                 .padding = kernel / 2,
                 .activation = activation});
   }
-  std::size_t depthwise(const std::string& name, std::size_t from, std::size_t kernel, std::size_t stride,
+  std::size_t depthwise(const std::string& name, std::size_t from, std::uint64_t kernel, std::uint64_t stride,
                         Activation activation) {
     return add({.name = name,
                 .kind = LayerKind::depthwise,
@@ -48,19 +48,19 @@ class Builder {
                 .activation = activation});
   }
   // A 3 × 3 convolution in two steps: each channel on its own, then 1 × 1.
-  std::size_t separable(const std::string& name, std::size_t from, std::size_t out, std::size_t stride,
+  std::size_t separable(const std::string& name, std::size_t from, std::uint64_t out, std::uint64_t stride,
                         Activation activation = Activation::relu, std::size_t also = Layer::kNone) {
     from = depthwise(name + " depthwise", from, 3, stride, Activation::relu);
     return convolution(name + " pointwise", from, out, 1, 1, activation, also);
   }
-  std::size_t squeeze_excite(const std::string& name, std::size_t from, std::size_t squeeze) {
+  std::size_t squeeze_excite(const std::string& name, std::size_t from, std::uint64_t squeeze) {
     return add({.name = name,
                 .kind = LayerKind::squeeze_excite,
                 .from = from,
                 .out = spec_.channels(from),
                 .squeeze = squeeze});
   }
-  std::size_t max_pool(const std::string& name, std::size_t from, std::size_t kernel, std::size_t padding) {
+  std::size_t max_pool(const std::string& name, std::size_t from, std::uint64_t kernel, std::uint64_t padding) {
     return add({.name = name,
                 .kind = LayerKind::max_pool,
                 .from = from,
@@ -72,7 +72,7 @@ class Builder {
   std::size_t global_pool(std::size_t from) {
     return add({.name = "global pool", .kind = LayerKind::global_pool, .from = from, .out = spec_.channels(from)});
   }
-  std::size_t upsample(const std::string& name, std::size_t from, std::size_t factor) {
+  std::size_t upsample(const std::string& name, std::size_t from, std::uint64_t factor) {
     return add(
         {.name = name, .kind = LayerKind::upsample, .from = from, .out = spec_.channels(from), .factor = factor});
   }
@@ -83,7 +83,7 @@ class Builder {
                 .also = also,
                 .out = checked_sum(spec_.channels(from), spec_.channels(also))});
   }
-  std::size_t linear(const std::string& name, std::size_t from, std::size_t out,
+  std::size_t linear(const std::string& name, std::size_t from, std::uint64_t out,
                      Activation activation = Activation::none) {
     return add({.name = name, .kind = LayerKind::linear, .from = from, .out = out, .activation = activation});
   }
@@ -95,11 +95,11 @@ class Builder {
 
 std::string block_name(std::size_t number) { return "block " + std::to_string(number); }
 
-NetworkSpec mobilenet(std::size_t width) {
+NetworkSpec mobilenet(std::uint64_t width) {
   NetworkSpec spec{.name = {}, .classes = 10, .layers = {}};
   Builder build(spec);
   std::size_t x = build.convolution("stem", 0, width, 3, 1, Activation::relu);
-  const std::size_t times[] = {2, 2, 4, 4};
+  const std::uint64_t times[] = {2, 2, 4, 4};
   for (std::size_t b = 0; b < 4; ++b) x = build.separable(block_name(b + 1), x, times[b] * width, b % 2 ? 1 : 2);
   build.classify(x);
   return spec;
@@ -110,7 +110,7 @@ NetworkSpec mobilenet_v1() {
   Builder build(spec);
   std::size_t x = build.convolution("stem", 0, 32, 3, 2, Activation::relu);
   const struct {
-    std::size_t out, stride;
+    std::uint64_t out, stride;
   } blocks[] = {{64, 1},  {128, 2}, {128, 1}, {256, 2}, {256, 1},  {512, 2}, {512, 1},
                 {512, 1}, {512, 1}, {512, 1}, {512, 1}, {1024, 2}, {1024, 1}};
   for (std::size_t b = 0; b < std::size(blocks); ++b)
@@ -120,8 +120,8 @@ NetworkSpec mobilenet_v1() {
 }
 
 // A number of channels near `count` that is a multiple of 8, and not less than nine tenths of it.
-std::size_t multiple_of_eight(std::size_t count) {
-  const std::size_t near = std::max<std::size_t>(8, (count + 4) / 8 * 8);
+std::uint64_t multiple_of_eight(std::uint64_t count) {
+  const std::uint64_t near = std::max<std::uint64_t>(8, (count + 4) / 8 * 8);
   return 10 * near < 9 * count ? near + 8 : near;
 }
 
@@ -131,10 +131,10 @@ NetworkSpec mobilenet_v3_large() {
   Builder build(spec);
   std::size_t x = build.convolution("stem", 0, 16, 3, 2, swish);
   const struct {
-    std::size_t kernel, expanded, out;
+    std::uint64_t kernel, expanded, out;
     bool squeezed;
     Activation activation;
-    std::size_t stride;
+    std::uint64_t stride;
   } blocks[] = {{3, 16, 16, false, relu, 1},   {3, 64, 24, false, relu, 2},   {3, 72, 24, false, relu, 1},
                 {5, 72, 40, true, relu, 2},    {5, 120, 40, true, relu, 1},   {5, 120, 40, true, relu, 1},
                 {3, 240, 80, false, swish, 2}, {3, 200, 80, false, swish, 1}, {3, 184, 80, false, swish, 1},
@@ -157,23 +157,26 @@ NetworkSpec mobilenet_v3_large() {
   return spec;
 }
 
-NetworkSpec unet(std::size_t depth, std::size_t width) {
-  NetworkSpec spec{
-      .name = {}, .classes = kSegmentClasses, .per_pixel = true, .multiple_of = std::size_t(1) << depth, .layers = {}};
+NetworkSpec unet(std::uint64_t depth, std::uint64_t width) {
+  NetworkSpec spec{.name = {},
+                   .classes = kSegmentClasses,
+                   .per_pixel = true,
+                   .multiple_of = std::uint64_t(1) << depth,
+                   .layers = {}};
   Builder build(spec);
-  const auto two = [&](const std::string& name, std::size_t from, std::size_t level) {
+  const auto two = [&](const std::string& name, std::size_t from, std::uint64_t level) {
     from = build.convolution(name + " conv 1", from, width << level, 3, 1, Activation::relu);
     return build.convolution(name + " conv 2", from, width << level, 3, 1, Activation::relu);
   };
   std::size_t x = 0;
   std::vector<std::size_t> skipped;
-  for (std::size_t level = 0; level < depth; ++level) {
+  for (std::uint64_t level = 0; level < depth; ++level) {
     const std::string name = "down " + std::to_string(level + 1);
     skipped.push_back(two(name, x, level));
     x = build.max_pool(name + " pool", skipped.back(), 2, 0);
   }
   x = two("bottom", x, depth);
-  for (std::size_t level = depth; level-- > 0;) {
+  for (std::size_t level = skipped.size(); level-- > 0;) {
     const std::string name = "up " + std::to_string(level + 1);
     x = build.upsample(name + " upsample", x, 2);
     x = two(name, build.concatenate(name + " join", x, skipped[level]), level);
@@ -182,7 +185,7 @@ NetworkSpec unet(std::size_t depth, std::size_t width) {
   return spec;
 }
 
-NetworkSpec two_branch(std::size_t width) {
+NetworkSpec two_branch(std::uint64_t width) {
   NetworkSpec spec{.name = {}, .classes = kSegmentClasses, .per_pixel = true, .multiple_of = 16, .layers = {}};
   Builder build(spec);
   std::size_t x = build.convolution("stem", 0, width, 3, 2, Activation::relu);
@@ -207,14 +210,14 @@ NetworkSpec parse_network(std::string_view typed) {
     spec.name = std::string(text);
     return spec;
   };
-  const auto width_in_range = [&](std::size_t width) {
+  const auto width_in_range = [&](std::uint64_t width) {
     if (width < 1 || width > kMostNetworkWidth)
       bad_model(text, "has a width out of range: 1 to " + std::to_string(kMostNetworkWidth));
   };
   if (text == "mobilenet-v1") return named(mobilenet_v1());
   if (text == "mobilenet-v3-large") return named(mobilenet_v3_large());
-  std::size_t numbers[2] = {};
-  const std::span<std::size_t> one(numbers, 1);
+  std::uint64_t numbers[2] = {};
+  const std::span<std::uint64_t> one(numbers, 1);
   constexpr std::string_view kMobileNet = "mobilenet:", kUNet = "unet:", kTwoBranch = "two-branch:";
   if (text.starts_with(kMobileNet)) {
     read_numbers(text, kMobileNet, "is not a number; write mobilenet:WIDTH, for example mobilenet:16", one);
@@ -244,12 +247,12 @@ NetworkSpec network_of(const ResNetSpec& resnet, const ResNetChange& change) {
   if (change.width_percent != 100) spec.name += " at " + std::to_string(change.width_percent) + " % width";
   if (change.separable) spec.name += ", separable";
   if (change.shared) spec.name += ", shared";
-  const auto width = [&](std::size_t channels) {
-    return std::max<std::size_t>(1, checked_sum(checked_product(channels, change.width_percent), 50) / 100);
+  const auto width = [&](std::uint64_t channels) {
+    return std::max<std::uint64_t>(1, checked_sum(checked_product(channels, change.width_percent), 50) / 100);
   };
   Builder build(spec);
   // The first convolution of each size, by what its stage is called.
-  std::map<std::tuple<std::string, std::size_t, std::size_t, std::size_t>, std::size_t> first;
+  std::map<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>, std::size_t> first;
   const auto unit = [&](const ConvolutionUnit& u, std::size_t from, Activation activation, std::size_t also) {
     if (change.separable && u.kernel == 3 && from != 0)
       return build.separable(u.name, from, width(u.out), u.stride, activation, also);

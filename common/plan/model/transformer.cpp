@@ -1,24 +1,23 @@
-// Names of models, and the tensors they have.
+#include "plan/model/transformer.h"
 
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
 #include <stdexcept>
 
-#include "nn/bad_model.h"
-#include "nn/named.h"
-#include "nn/step_walk.h"
-#include "nn/transformer_tensors.h"
 #include "plan/limits.h"
+#include "plan/model/bad_model.h"
+#include "plan/model/transformer_tensors.h"
+#include "plan/names.h"
 
 namespace oomlab::nn {
 
 namespace {
 
 // The numbers between dashes after the colon, as many as `figures`.
-void parse_figures(std::string_view text, const char* how, std::initializer_list<std::size_t*> figures) {
+void parse_figures(std::string_view text, const char* how, std::initializer_list<std::uint64_t*> figures) {
   std::string_view list = text.substr(text.find(':') + 1);
-  for (std::size_t* const figure : figures) {
+  for (std::uint64_t* const figure : figures) {
     const std::size_t dash = figure == *(figures.end() - 1) ? std::string_view::npos : list.find('-');
     const std::string_view word = list.substr(0, dash);
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *figure);
@@ -55,15 +54,6 @@ void require_possible(std::string_view text, const TransformerSpec& spec) {
 constexpr Rotary llama3_rotary(double factor) { return {500000, Rotary::Scaling::llama3, factor, 1, 4, 8192}; }
 
 }  // namespace
-
-const char* name_of(LossForm form) noexcept { return form == LossForm::full ? "full" : "chunked"; }
-
-LossForm parse_loss(std::string_view name) { return parse_named("loss", name, {LossForm::full, LossForm::chunked}); }
-
-std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
-  const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;
-  return std::max<std::size_t>(1, std::min(as_residual, (rows + 3) / 4));
-}
 
 const std::vector<TransformerSpec>& named_transformers() {
   using Style = TransformerSpec::Style;
@@ -136,9 +126,17 @@ std::vector<TensorShape> tensors_of(const TransformerSpec& spec, const Slice& sl
   return all;
 }
 
-std::size_t TransformerSpec::parameters() const {
-  std::size_t sum = 0;
+std::uint64_t TransformerSpec::parameters() const {
+  std::uint64_t sum = 0;
   visit_whole(*this, [&](const Place& p) { sum = checked_sum(sum, checked_product(p.rows, p.columns)); });
+  return sum;
+}
+
+std::uint64_t tensor_bytes(const TransformerSpec& spec, std::uint64_t element_bytes) {
+  std::uint64_t sum = 0;
+  visit_whole(spec, [&](const Place& p) {
+    sum = checked_sum(sum, round_to_granule(checked_product(checked_product(p.rows, p.columns), element_bytes)));
+  });
   return sum;
 }
 

@@ -1,4 +1,4 @@
-#include "nn/json_values.h"
+#include "plan/json_values.h"
 
 #include <fmt/format.h>
 

@@ -1,25 +1,25 @@
-// What residual networks are made of: names, units, sizes.
+#include "plan/model/resnet.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 
-#include "nn/bad_model.h"
-#include "nn/resnet.h"
+#include "plan/model/bad_model.h"
+#include "plan/names.h"
 
 namespace oomlab::nn {
 
 namespace {
 
-constexpr std::size_t kMostStages = 12, kMostWidth = 1 << 20;
+constexpr std::uint64_t kMostStages = 12, kMostWidth = 1 << 20;
 
 // Two 3 × 3 convolutions, or a bottleneck: 1 × 1, 3 × 3, and 1 × 1 to four times the width.
-void add_stage(ResNetSpec& spec, std::size_t stage, std::size_t blocks, std::size_t width, std::size_t stride,
+void add_stage(ResNetSpec& spec, std::uint64_t stage, std::uint64_t blocks, std::uint64_t width, std::uint64_t stride,
                bool bottleneck) {
-  for (std::size_t b = 1; b <= blocks; ++b) {
+  for (std::uint64_t b = 1; b <= blocks; ++b) {
     const std::string name = "stage " + std::to_string(stage) + " block " + std::to_string(b) + " ";
-    const std::size_t in = spec.blocks.empty() ? spec.stem.out : spec.features();
-    const std::size_t step = b == 1 ? stride : 1, out = bottleneck ? 4 * width : width;
+    const std::uint64_t in = spec.blocks.empty() ? spec.stem.out : spec.features();
+    const std::uint64_t step = b == 1 ? stride : 1, out = bottleneck ? 4 * width : width;
     ResidualBlock block;
     if (bottleneck)
       block.branch = {{name + "conv 1", in, width, 1, 1, 0},
@@ -32,10 +32,11 @@ void add_stage(ResNetSpec& spec, std::size_t stage, std::size_t blocks, std::siz
   }
 }
 
-ResNetSpec published(std::string_view name, const std::size_t (&blocks)[4], bool bottleneck) {
+ResNetSpec published(std::string_view name, const std::uint64_t (&blocks)[4], bool bottleneck) {
   ResNetSpec spec{
       .name = std::string(name), .stem = {"stem", 3, 64, 7, 2, 3}, .pooled = true, .blocks = {}, .classes = 1000};
-  for (std::size_t s = 0; s < 4; ++s) add_stage(spec, s + 1, blocks[s], std::size_t(64) << s, s ? 2 : 1, bottleneck);
+  for (std::uint64_t s = 0; s < 4; ++s)
+    add_stage(spec, s + 1, blocks[s], std::uint64_t(64) << s, s ? 2 : 1, bottleneck);
   return spec;
 }
 
@@ -50,8 +51,8 @@ std::vector<ConvolutionUnit> ResNetSpec::units() const {
   return all;
 }
 
-std::size_t ResNetSpec::parameters() const {
-  std::size_t sum = checked_sum(checked_product(classes, features()), classes);
+std::uint64_t ResNetSpec::parameters() const {
+  std::uint64_t sum = checked_sum(checked_product(classes, features()), classes);
   for (const ConvolutionUnit& unit : units()) sum = checked_sum(sum, checked_sum(unit.weights(), 2 * unit.out));
   return sum;
 }
@@ -64,18 +65,18 @@ ResNetSpec parse_resnet(std::string_view typed) {
   constexpr std::string_view kFree = "resnet:";
   constexpr const char* kNames[] = {"resnet18", "resnet50"};
   if (!text.starts_with(kFree)) unknown_model(text, kNames, "resnet:STAGES-WIDTH");
-  std::size_t numbers[2] = {};
+  std::uint64_t numbers[2] = {};
   read_numbers(text, kFree, "is not two numbers; write resnet:STAGES-WIDTH, for example resnet:3-16", numbers);
   const auto [stages, width] = numbers;
   if (stages < 1 || stages > kMostStages || width < 1 || width > kMostWidth)
     bad_model(text, "has stages or a width out of range: 1 to " + std::to_string(kMostStages) +
                         " stages, a width of 1 to " + std::to_string(kMostWidth));
   ResNetSpec spec{.name = std::string(text), .stem = {"stem", 3, width, 3, 1, 1}, .blocks = {}, .classes = 10};
-  for (std::size_t s = 0; s < stages; ++s) add_stage(spec, s + 1, 2, width << s, s ? 2 : 1, false);
+  for (std::uint64_t s = 0; s < stages; ++s) add_stage(spec, s + 1, 2, width << s, s ? 2 : 1, false);
   return spec;
 }
 
-ResNetShapes shapes_of(const ResNetSpec& spec, std::size_t batch, InputSize size) {
+ResNetShapes shapes_of(const ResNetSpec& spec, std::uint64_t batch, InputSize size) {
   ResNetShapes shapes{};
   const auto next = [&](const ConvolutionUnit& u, InputSize from) {
     try {
@@ -100,12 +101,12 @@ ResNetShapes shapes_of(const ResNetSpec& spec, std::size_t batch, InputSize size
   shapes.last_pixels = checked_product(size.height, size.width);
   // So that the walk's small multiples of these need no check.
   for (const ConvolutionShape& unit : shapes.units)
-    if (std::max(checked_product(unit.out_pixels(), unit.patch()), unit.output_elements()) > SIZE_MAX / 1024)
+    if (std::max(checked_product(unit.out_pixels(), unit.patch()), unit.output_elements()) > UINT64_MAX / 1024)
       throw std::length_error("a size does not fit 64 bits");
   return shapes;
 }
 
-void require_input(const ResNetShapes& shapes, std::size_t elements) {
+void require_input(const ResNetShapes& shapes, std::uint64_t elements) {
   const ConvolutionShape& first = shapes.units.front();
   if (elements == first.input_elements()) return;
   throw std::invalid_argument("input of " + std::to_string(elements) + " values is not a batch of " +

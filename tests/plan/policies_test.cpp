@@ -1,6 +1,6 @@
 // The simulated policies against cases worked out by hand from their documented constants.
 
-#include "../../bench/allocators/policies.h"
+#include "plan/allocator/policies.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@ namespace oomlab::bench {
 namespace {
 
 TEST(PyTorchPolicy, SegmentsOfTwoTwentyAndTheirOwnSize) {
-  PyTorchPolicy p(SIZE_MAX, false);
+  PyTorchPolicy p(UINT64_MAX, false);
   ASSERT_TRUE(p.allocate(0, 1, 0));  // small: a segment of 2 MiB
   EXPECT_EQ(p.reserved(), 2 * kMiB);
   ASSERT_TRUE(p.allocate(1, kMiB, 0));  // still small, and fits beside it
@@ -28,7 +28,7 @@ TEST(PyTorchPolicy, SegmentsOfTwoTwentyAndTheirOwnSize) {
 }
 
 TEST(PyTorchPolicy, ALargeBlockIsCutOnlyWhenMoreThanAMiBRemains) {
-  PyTorchPolicy p(SIZE_MAX, false);
+  PyTorchPolicy p(UINT64_MAX, false);
   ASSERT_TRUE(p.allocate(0, 12 * kMiB, 0));
   p.free(0);
   ASSERT_TRUE(p.allocate(1, 11 * kMiB, 0));  // exactly 1 MiB would remain: not cut
@@ -70,7 +70,7 @@ TEST(PyTorchPolicy, ExpandableGrowsByTwentyAndGivesFreePagesBack) {
 }
 
 TEST(TensorFlowPolicy, RegionsDoubleAndChunksAreCutAtTwice) {
-  TensorFlowPolicy p(SIZE_MAX);
+  TensorFlowPolicy p(UINT64_MAX);
   ASSERT_TRUE(p.allocate(0, 1, 0));
   EXPECT_EQ(p.reserved(), 2 * kMiB);
   ASSERT_TRUE(p.allocate(1, 3 * kMiB, 0));  // the next region is of 4

@@ -4,7 +4,6 @@
 // and documented constants, for comparison; none of their code is here.
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -12,30 +11,31 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace oomlab::bench {
 
-inline constexpr std::size_t kKiB = 1024, kMiB = kKiB * 1024;
-constexpr std::size_t up(std::size_t bytes, std::size_t step) { return (bytes + step - 1) / step * step; }
+inline constexpr std::uint64_t kKiB = 1024, kMiB = kKiB * 1024;
+constexpr std::uint64_t up(std::uint64_t bytes, std::uint64_t step) { return (bytes + step - 1) / step * step; }
 
 class Policy {
  public:
   virtual ~Policy() = default;
   /// False: out of memory under its budget.
-  virtual bool allocate(std::size_t id, std::size_t bytes, std::uint64_t stream) = 0;
-  virtual void free(std::size_t id) = 0;
+  virtual bool allocate(std::uint64_t id, std::uint64_t bytes, std::uint64_t stream) = 0;
+  virtual void free(std::uint64_t id) = 0;
   /// Bytes held from the device.
-  std::size_t reserved() const { return reserved_; }
+  std::uint64_t reserved() const { return reserved_; }
 
  protected:
-  explicit Policy(std::size_t budget) : budget_(budget) {}
-  bool take(std::size_t bytes) {
+  explicit Policy(std::uint64_t budget) : budget_(budget) {}
+  bool take(std::uint64_t bytes) {
     if (bytes > budget_ - std::min(budget_, reserved_)) return false;
     reserved_ += bytes;
     return true;
   }
-  std::size_t budget_, reserved_ = 0;
+  std::uint64_t budget_, reserved_ = 0;
 };
 
 // ------------------------------------------------------------------------------------------------------------- PyTorch
@@ -47,10 +47,10 @@ class Policy {
 /// large), cut to 512 bytes; out of memory: whole free pages go back.
 class PyTorchPolicy final : public Policy {
  public:
-  PyTorchPolicy(std::size_t budget, bool expandable) : Policy(budget), expandable_(expandable) {}
+  PyTorchPolicy(std::uint64_t budget, bool expandable) : Policy(budget), expandable_(expandable) {}
 
-  bool allocate(std::size_t id, std::size_t bytes, std::uint64_t stream) override {
-    const std::size_t size = std::max<std::size_t>(512, up(bytes, 512));
+  bool allocate(std::uint64_t id, std::uint64_t bytes, std::uint64_t stream) override {
+    const std::uint64_t size = std::max<std::uint64_t>(512, up(bytes, 512));
     Pool& pool = pools_[{stream, size <= kMiB}];
     Iterator block;
     if (!find(pool, size, block) && !grow(pool, size, size <= kMiB, block)) {
@@ -58,7 +58,7 @@ class PyTorchPolicy final : public Policy {
       if (!grow(pool, size, size <= kMiB, block)) return false;
     }
     pool.free.erase(key(block));
-    const std::size_t rest = block->size - size;
+    const std::uint64_t rest = block->size - size;
     if (expandable_ || size <= kMiB ? rest >= 512 : rest > kMiB) {
       const Iterator next = block->segment->blocks.insert(std::next(block), *block);
       next->size = rest;
@@ -70,7 +70,7 @@ class PyTorchPolicy final : public Policy {
     live_[id] = block;
     return true;
   }
-  void free(std::size_t id) override {
+  void free(std::uint64_t id) override {
     const auto found = live_.find(id);
     Iterator block = found->second;
     live_.erase(found);
@@ -82,19 +82,19 @@ class PyTorchPolicy final : public Policy {
   enum class State { used, free, unmapped };
   struct Segment;
   struct Block {
-    std::size_t size, place;  // place: address, unique over all segments
+    std::uint64_t size, place;  // place: address, unique over all segments
     State state;
     Segment* segment;
   };
   using Iterator = std::list<Block>::iterator;
-  using Key = std::pair<std::size_t, std::size_t>;  // size, place
+  using Key = std::pair<std::uint64_t, std::uint64_t>;  // size, place
   struct Pool {
     std::map<Key, Iterator> free;
     std::list<Segment> segments;
   };
   struct Segment {
     Pool* pool;
-    std::size_t page;  // expandable: what it grows by
+    std::uint64_t page;  // expandable: what it grows by
     std::list<Block> blocks;
   };
   static Key key(Iterator b) { return {b->size, b->place}; }
@@ -118,11 +118,11 @@ class PyTorchPolicy final : public Policy {
     free.insert({key(block), block});
   }
 
-  static std::size_t can_become(Iterator b) {
+  static std::uint64_t can_become(Iterator b) {
     const Iterator next = std::next(b);
     return b->size + (next != b->segment->blocks.end() && next->state == State::unmapped ? next->size : 0);
   }
-  bool find(Pool& pool, std::size_t size, Iterator& block) {
+  bool find(Pool& pool, std::uint64_t size, Iterator& block) {
     auto found = pool.free.lower_bound({size, 0});
     if (found == pool.free.end()) return false;
     if (expandable_)  // a block that can still grow is worth as much as it can grow to
@@ -133,9 +133,9 @@ class PyTorchPolicy final : public Policy {
     return true;
   }
 
-  bool grow(Pool& pool, std::size_t size, bool small, Iterator& block) {
+  bool grow(Pool& pool, std::uint64_t size, bool small, Iterator& block) {
     if (expandable_) return expand(pool, size, small, block);
-    const std::size_t segment = small ? 2 * kMiB : size < 10 * kMiB ? 20 * kMiB : up(size, 2 * kMiB);
+    const std::uint64_t segment = small ? 2 * kMiB : size < 10 * kMiB ? 20 * kMiB : up(size, 2 * kMiB);
     if (!take(segment)) return false;
     pool.segments.push_back({&pool, 0, {}});
     auto& made = pool.segments.back();
@@ -148,11 +148,11 @@ class PyTorchPolicy final : public Policy {
 
   // The first place, by address, where free and unmapped blocks in a row are large enough; then pages from left to
   // right.
-  bool expand(Pool& pool, std::size_t size, bool small, Iterator& block) {
+  bool expand(Pool& pool, std::uint64_t size, bool small, Iterator& block) {
     if (pool.segments.empty()) {
       pool.segments.push_back({&pool, small ? 2 * kMiB : 20 * kMiB, {}});
       auto& made = pool.segments.back();
-      constexpr std::size_t kAddresses = std::size_t(1) << 44;
+      constexpr std::uint64_t kAddresses = std::uint64_t(1) << 44;
       made.blocks.push_back({kAddresses, next_place_, State::unmapped, &made});
       next_place_ += kAddresses;
     }
@@ -160,7 +160,7 @@ class PyTorchPolicy final : public Policy {
     for (Iterator b = blocks.begin(); b != blocks.end(); ++b) {
       if (b->state != State::unmapped) continue;
       const Iterator start = b != blocks.begin() && std::prev(b)->state == State::free ? std::prev(b) : b;
-      std::size_t room = 0;
+      std::uint64_t room = 0;
       for (Iterator c = start; c != blocks.end() && c->state != State::used && room < size; ++c) room += c->size;
       if (room < size) continue;
       block = start;
@@ -175,9 +175,9 @@ class PyTorchPolicy final : public Policy {
     return false;
   }
   // Maps pages at the front of an unmapped block, which becomes free, and part of its neighbours.
-  bool map(Iterator& block, std::size_t bytes) {
+  bool map(Iterator& block, std::uint64_t bytes) {
     auto& segment = *block->segment;
-    const std::size_t mapped = std::min(block->size, up(bytes, segment.page));
+    const std::uint64_t mapped = std::min(block->size, up(bytes, segment.page));
     if (!take(mapped)) return false;
     if (mapped < block->size) {
       const Iterator rest = segment.blocks.insert(std::next(block), *block);
@@ -204,14 +204,14 @@ class PyTorchPolicy final : public Policy {
       }
   }
   void unmap_free_pages(Segment& segment) {
-    const std::size_t base = segment.blocks.front().place;
+    const std::uint64_t base = segment.blocks.front().place;
     for (Iterator b = segment.blocks.begin(); b != segment.blocks.end(); ++b) {
       if (b->state != State::free) continue;
-      const std::size_t first = up(b->place - base, segment.page) + base;
-      const std::size_t last = (b->place + b->size - base) / segment.page * segment.page + base;
+      const std::uint64_t first = up(b->place - base, segment.page) + base;
+      const std::uint64_t last = (b->place + b->size - base) / segment.page * segment.page + base;
       if (first >= last) continue;
       segment.pool->free.erase(key(b));
-      const std::size_t end = b->place + b->size;
+      const std::uint64_t end = b->place + b->size;
       if (first > b->place) {
         const Iterator front = segment.blocks.insert(b, {first - b->place, b->place, State::free, &segment});
         segment.pool->free.insert({key(front), front});
@@ -236,8 +236,8 @@ class PyTorchPolicy final : public Policy {
 
   bool expandable_;
   std::map<std::pair<std::uint64_t, bool>, Pool> pools_;
-  std::unordered_map<std::size_t, Iterator> live_;
-  std::size_t next_place_ = 0;
+  std::unordered_map<std::uint64_t, Iterator> live_;
+  std::uint64_t next_place_ = 0;
 };
 
 // ---------------------------------------------------------------------------------------------- one or more regions
@@ -245,15 +245,15 @@ class PyTorchPolicy final : public Policy {
 /// Blocks in regions, found by size, cut and grown together: what TensorFlow's BFC and RMM's pool have in common.
 class RegionPolicy : public Policy {
  public:
-  bool allocate(std::size_t id, std::size_t bytes, std::uint64_t) override {
-    const std::size_t size = std::max<std::size_t>(256, up(bytes, 256));
+  bool allocate(std::uint64_t id, std::uint64_t bytes, std::uint64_t) override {
+    const std::uint64_t size = std::max<std::uint64_t>(256, up(bytes, 256));
     auto found = find(size);
     if (found == free_.end()) {
       if (!extend(size)) return false;
       found = find(size);
       if (found == free_.end()) return false;
     }
-    const std::size_t place = found->second;
+    const std::uint64_t place = found->second;
     Block& block = blocks_[place];
     free_.erase(found);
     if (cuts(block.size, size)) {
@@ -265,7 +265,7 @@ class RegionPolicy : public Policy {
     live_[id] = place;
     return true;
   }
-  void free(std::size_t id) override {
+  void free(std::uint64_t id) override {
     auto block = blocks_.find(live_.at(id));
     live_.erase(id);
     block->second.used = false;
@@ -289,11 +289,11 @@ class RegionPolicy : public Policy {
 
  protected:
   using Policy::Policy;
-  using Free = std::set<std::pair<std::size_t, std::size_t>>;  // size, place
-  virtual Free::iterator find(std::size_t size) { return free_.lower_bound({size, 0}); }
-  virtual bool extend(std::size_t size) = 0;
-  virtual bool cuts(std::size_t block, std::size_t size) const { return block > size; }
-  bool add_region(std::size_t size) {
+  using Free = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // size, place
+  virtual Free::iterator find(std::uint64_t size) { return free_.lower_bound({size, 0}); }
+  virtual bool extend(std::uint64_t size) = 0;
+  virtual bool cuts(std::uint64_t block, std::uint64_t size) const { return block > size; }
+  bool add_region(std::uint64_t size) {
     if (!take(size)) return false;
     blocks_[next_place_] = {size, next_place_, false};
     free_.insert({size, next_place_});
@@ -304,12 +304,12 @@ class RegionPolicy : public Policy {
 
  private:
   struct Block {
-    std::size_t size, region;
+    std::uint64_t size, region;
     bool used;
   };
-  std::map<std::size_t, Block> blocks_;
-  std::unordered_map<std::size_t, std::size_t> live_;
-  std::size_t next_place_ = 0;
+  std::map<std::uint64_t, Block> blocks_;
+  std::unordered_map<std::uint64_t, std::uint64_t> live_;
+  std::uint64_t next_place_ = 0;
 };
 
 /// TensorFlow's BFC with memory growth: 256-byte rounding; bins by powers of two, within which the smallest chunk that
@@ -318,14 +318,14 @@ class RegionPolicy : public Policy {
 /// fit.)
 class TensorFlowPolicy final : public RegionPolicy {
  public:
-  explicit TensorFlowPolicy(std::size_t budget) : RegionPolicy(budget) {}
+  explicit TensorFlowPolicy(std::uint64_t budget) : RegionPolicy(budget) {}
 
  private:
-  bool cuts(std::size_t block, std::size_t size) const override {
+  bool cuts(std::uint64_t block, std::uint64_t size) const override {
     return block >= 2 * size || block - size >= 128 * kMiB;
   }
-  bool extend(std::size_t size) override {
-    const std::size_t left = (budget_ - std::min(budget_, reserved_)) & ~std::size_t(255);
+  bool extend(std::uint64_t size) override {
+    const std::uint64_t left = (budget_ - std::min(budget_, reserved_)) & ~std::uint64_t(255);
     if (size > left) return false;
     bool doubled = false;
     for (; next_region_ < size; next_region_ *= 2) doubled = true;
@@ -333,20 +333,20 @@ class TensorFlowPolicy final : public RegionPolicy {
     if (!doubled) next_region_ *= 2;
     return true;
   }
-  std::size_t next_region_ = 2 * kMiB;
+  std::uint64_t next_region_ = 2 * kMiB;
 };
 
 /// RMM's pool: best fit, 256-byte alignment, always cut. Grows by as much as it has (under a limit: by half of what is
 /// left), or by just enough. Memory is never given back, and blocks of two growths never grow together.
 class RmmPolicy final : public RegionPolicy {
  public:
-  explicit RmmPolicy(std::size_t budget) : RegionPolicy(budget) {}
+  explicit RmmPolicy(std::uint64_t budget) : RegionPolicy(budget) {}
 
  private:
-  bool extend(std::size_t size) override {
-    if (budget_ == SIZE_MAX) return add_region(std::max(size, reserved_));
-    const std::size_t left = (budget_ - reserved_) & ~std::size_t(255);
-    return size <= left && add_region(std::max(size, (left / 2) & ~std::size_t(255)));
+  bool extend(std::uint64_t size) override {
+    if (budget_ == UINT64_MAX) return add_region(std::max(size, reserved_));
+    const std::uint64_t left = (budget_ - reserved_) & ~std::uint64_t(255);
+    return size <= left && add_region(std::max(size, (left / 2) & ~std::uint64_t(255)));
   }
 };
 

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "memory/text.h"
-#include "pytorch_peak.h"
+#include "plan/pytorch/peak.h"
 
 namespace {
 

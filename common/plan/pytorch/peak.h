@@ -1,8 +1,12 @@
 #pragma once
 // The peak of one training step in PyTorch, in closed form: what its eager mode allocates, in the order in which it
-// does. What each operator keeps, and what is not counted: pytorch_operators.h.
+// does. What each operator keeps, and what is not counted: operators.h.
 
-#include "pytorch_operators.h"
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+#include "plan/pytorch/operators.h"
 
 namespace oomlab::fit {
 
@@ -21,7 +25,7 @@ class TorchWalk : TorchOperators {
   TorchWalk(const nn::TransformerSpec& spec, const PyTorchStep& step) : TorchOperators(spec, step) {}
 
   PyTorchPeak run() {
-    const std::size_t parameters = parameters_of(spec_), p4 = checked_product(parameters, sizeof(float));
+    const std::uint64_t parameters = parameters_of(spec_), p4 = checked_product(parameters, sizeof(float));
     live_[Category::parameters] = p4;
     live_[Category::optimizer] = optimizer_ == TorchOptimizer::adamw_8bit
                                      ? checked_sum(checked_product(parameters, 2), checked_product(parameters / 256, 8))
@@ -43,10 +47,10 @@ class TorchWalk : TorchOperators {
 
  private:
   // Layers are alike, so two are counted.
-  static std::size_t parameters_of(nn::TransformerSpec spec) {
-    const std::size_t layers = spec.layers;
+  static std::uint64_t parameters_of(nn::TransformerSpec spec) {
+    const std::uint64_t layers = spec.layers;
     spec.layers = 1;
-    const std::size_t one = spec.parameters();
+    const std::uint64_t one = spec.parameters();
     spec.layers = 2;
     return checked_sum(one, checked_product(spec.parameters() - one, layers - 1));
   }
@@ -56,14 +60,14 @@ class TorchWalk : TorchOperators {
   template <class Visit>
   void each_layer(Visit visit) {
     const ByCategory before = live_;
-    const std::size_t cached = cached_;
+    const std::uint64_t cached = cached_;
     visit();
     if (spec_.layers == 1) return;
     cached_ = checked_sum(cached_, checked_product(cached_ - cached, spec_.layers - 2));
     const ByCategory after = live_;
     for (std::size_t i = 0; i < kCategoryCount; ++i) {
-      const std::size_t a = before.bytes[i], b = after.bytes[i];
-      const std::size_t change = checked_product(b > a ? b - a : a - b, spec_.layers - 2);
+      const std::uint64_t a = before.bytes[i], b = after.bytes[i];
+      const std::uint64_t change = checked_product(b > a ? b - a : a - b, spec_.layers - 2);
       if (b > a)
         live_.bytes[i] = checked_sum(live_.bytes[i], change);
       else
@@ -85,7 +89,7 @@ class TorchWalk : TorchOperators {
   }
   // Its output; and copies of its weights, which stay cached. What it has in between is less than when it runs again.
   void forward_checkpointed() {
-    const auto cast = [&](std::size_t in, std::size_t out, bool bias) { cast_weight(in, out, bias, false); };
+    const auto cast = [&](std::uint64_t in, std::uint64_t out, bool bias) { cast_weight(in, out, bias, false); };
     const bool biases = !spec_.llama();
     add(rc4_);
     cast(c_, c_, spec_.qkv_bias), cast(c_, keys_, spec_.qkv_bias), cast(c_, keys_, spec_.qkv_bias);
@@ -233,7 +237,7 @@ class TorchWalk : TorchOperators {
       gradient(checked_product(spec_.positions, c_));
       take(places_);
     }
-    const std::size_t tokens = checked_product(spec_.vocabulary, c_), v4 = checked_product(tokens, sizeof(float));
+    const std::uint64_t tokens = checked_product(spec_.vocabulary, c_), v4 = checked_product(tokens, sizeof(float));
     if (!spec_.tied) gradient(tokens);
     if (spec_.tied) add(v4);
     take(rc4_);
@@ -244,7 +248,7 @@ class TorchWalk : TorchOperators {
 
   // Norm, logits, loss, and back to the gradient of the last layer's output.
   void head() {
-    const std::size_t v = spec_.vocabulary, logits = wide(v), narrow = copy(v);
+    const std::uint64_t v = spec_.vocabulary, logits = wide(v), narrow = copy(v);
     const bool bert = spec_.bert();
     if (bert) {  // dense, GELU and the norm have 16 bits under autocast
       linear(c_, c_, true);

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "../../bench/fitting/pytorch_peak.h"
+#include "plan/pytorch/peak.h"
 
 namespace oomlab::fit {
 namespace {
@@ -13,17 +13,17 @@ namespace {
 using nn::parse_transformer;
 using nn::TransformerSpec;
 
-std::size_t total(const TransformerSpec& spec, const PyTorchStep& step) {
+std::uint64_t total(const TransformerSpec& spec, const PyTorchStep& step) {
   return pytorch_peak(spec, step).bytes.total();
 }
 
 TEST(PyTorchPeak, GptInFp32IsWhatAutogradSaves) {
   const TransformerSpec spec = parse_transformer("gpt:6-4-128");
-  const std::size_t r = 8 * 256, c = 128, v = 258, h = 4;
+  const std::uint64_t r = 8 * 256, c = 128, v = 258, h = 4;
   // Of a layer: two norms' outputs, which products read; q, k, v; attention's output; both sums; 4 + 4 of the MLP.
-  const std::size_t layer = 4 * (16 * r * c + r * h + 4 * r);
+  const std::uint64_t layer = 4 * (16 * r * c + r * h + 4 * r);
   // The embeddings' sum, the last norm, and three of the logits' size: log-softmax, its gradient, the logits' gradient.
-  const std::size_t ends = 4 * (2 * r * c + 2 * r + 3 * r * v);
+  const std::uint64_t ends = 4 * (2 * r * c + 2 * r + 3 * r * v);
   const PyTorchPeak peak = pytorch_peak(spec, {.batch = 8, .seq = 256});
   EXPECT_EQ(peak.bytes[Category::activations], 6 * layer + ends);
   EXPECT_EQ(peak.bytes[Category::parameters], 4 * spec.parameters());
@@ -36,28 +36,28 @@ TEST(PyTorchPeak, GptInFp32IsWhatAutogradSaves) {
 
 TEST(PyTorchPeak, AutocastKeepsCopiesOfInputsAndWeights) {
   const TransformerSpec spec = parse_transformer("gpt:6-4-128");
-  const std::size_t r = 8 * 256, c = 128, v = 258, h = 4;
+  const std::uint64_t r = 8 * 256, c = 128, v = 258, h = 4;
   // In 16 bits: two norms' copies, q, k, v, attention's output, 4 + 4 of the MLP, 12 C² of weights; in 32: two sums.
-  const std::size_t layer = 2 * (14 * r * c + 12 * c * c) + 4 * (2 * r * c + r * h + 4 * r);
-  const std::size_t ends = 4 * r * c + 2 * (r * c + v * c) + 4 * (2 * r + 3 * r * v);
+  const std::uint64_t layer = 2 * (14 * r * c + 12 * c * c) + 4 * (2 * r * c + r * h + 4 * r);
+  const std::uint64_t ends = 4 * r * c + 2 * (r * c + v * c) + 4 * (2 * r + 3 * r * v);
   EXPECT_EQ(pytorch_peak(spec, {.batch = 8, .seq = 256, .precision = Arithmetic::bf16}).bytes[Category::activations],
             6 * layer + ends);
 }
 
 TEST(PyTorchPeak, LlamaKeepsCopiesForEveryProductThatReads) {
   const TransformerSpec spec = parse_transformer("llama:5-4-2-128-344");
-  const std::size_t r = 4 * 512, c = 128, k = 64, f = 344, v = 258, h = 4, e = 2;
+  const std::uint64_t r = 4 * 512, c = 128, k = 64, f = 344, v = 258, h = 4, e = 2;
   // x, x · rsqrt, its copies for q, k and v, q and k with positions, v, the output; the same again before gate and up.
-  const std::size_t layer = 4 * (4 * r * c + 2 * r + r * h) + e * ((3 + 3 + 1 + 2) * r * c + 4 * r * f) +
-                            e * (2 * c * c + 2 * c * k + 3 * c * f);
-  const std::size_t ends = 4 * (2 * r * c + r) + e * (r * c + v * c) + 12 * r * v + 2 * 4 * 512 * 32;
+  const std::uint64_t layer = 4 * (4 * r * c + 2 * r + r * h) + e * ((3 + 3 + 1 + 2) * r * c + 4 * r * f) +
+                              e * (2 * c * c + 2 * c * k + 3 * c * f);
+  const std::uint64_t ends = 4 * (2 * r * c + r) + e * (r * c + v * c) + 12 * r * v + 2 * 4 * 512 * 32;
   EXPECT_EQ(pytorch_peak(spec, {.batch = 4, .seq = 512, .precision = Arithmetic::bf16}).bytes[Category::activations],
             5 * layer + ends);
 }
 
 TEST(PyTorchPeak, OptimizersStep) {  // one token: nothing but parameters matters
   const TransformerSpec spec = parse_transformer("gpt:4-4-128");
-  const std::size_t p = spec.parameters();
+  const std::uint64_t p = spec.parameters();
   EXPECT_EQ(total(spec, {}), 20 * p + 16);
   EXPECT_STREQ(pytorch_peak(spec, {}).moment, "optimizer's step");
   const PyTorchPeak fused = pytorch_peak(spec, {.optimizer = TorchOptimizer::adamw_fused});
@@ -80,7 +80,7 @@ TEST(PyTorchPeak, UncheckedWays) {
 // that is computed again. In each of these walks everything that was kept must be freed, or run() throws.
 TEST(PyTorchPeak, LayersAddTheSame) {
   std::mt19937 random(5);
-  const auto from = [&](std::size_t least, std::size_t most) { return least + random() % (most - least + 1); };
+  const auto from = [&](std::uint64_t least, std::uint64_t most) { return least + random() % (most - least + 1); };
   for (int round = 0; round < 200; ++round) {
     TransformerSpec spec = parse_transformer(round % 3 == 0   ? "gpt:3-4-32"
                                              : round % 3 == 1 ? "bert:3-4-32"
@@ -92,13 +92,13 @@ TEST(PyTorchPeak, LayersAddTheSame) {
     if (!spec.bert()) spec.tied = from(0, 1);
     PyTorchStep step{.batch = from(1, 8), .seq = from(8, 200), .optimizer = TorchOptimizer::adamw_fused};
     if (from(0, 1)) step.precision = Arithmetic::bf16;
-    const auto added = [&](std::size_t layers) {
+    const auto added = [&](std::uint64_t layers) {
       TransformerSpec less = spec, more = spec;
       less.layers = layers, more.layers = layers + 1;
       return total(more, step) - total(less, step);
     };
     EXPECT_EQ(added(400), added(401)) << round;
-    const std::size_t kept = added(400);
+    const std::uint64_t kept = added(400);
     step.checkpoint = true;
     EXPECT_EQ(added(400), added(401)) << round;
     EXPECT_LT(added(400), kept + 16 * spec.parameters()) << round;
@@ -112,7 +112,7 @@ TEST(PyTorchPeak, CheckpointKeepsLayersInputs) {  // so many layers that nothing
   TransformerSpec spec = parse_transformer("gpt:1-4-64");
   const PyTorchStep step{.batch = 16, .seq = 1024, .checkpoint = true, .optimizer = TorchOptimizer::adamw_fused};
   spec.layers = 1000;
-  const std::size_t less = total(spec, step), of_layer = 4 * (12 * 64 * 64 + 13 * 64);
+  const std::uint64_t less = total(spec, step), of_layer = 4 * (12 * 64 * 64 + 13 * 64);
   spec.layers = 1001;
   EXPECT_EQ(total(spec, step) - less, 3 * of_layer + 4 * 16 * 1024 * 64);  // no gradient of its own yet
 }
@@ -121,8 +121,8 @@ TEST(PyTorchPeak, BadSizes) {
   TransformerSpec spec = parse_transformer("gpt2");
   EXPECT_THROW((void)pytorch_peak(spec, {.batch = 0}), std::invalid_argument);
   EXPECT_THROW((void)pytorch_peak(spec, {.seq = 0}), std::invalid_argument);
-  EXPECT_THROW((void)pytorch_peak(spec, {.batch = SIZE_MAX / 2, .seq = 3}), std::length_error);
-  EXPECT_THROW((void)pytorch_peak(spec, {.batch = std::size_t(1) << 50}), std::length_error);
+  EXPECT_THROW((void)pytorch_peak(spec, {.batch = UINT64_MAX / 2, .seq = 3}), std::length_error);
+  EXPECT_THROW((void)pytorch_peak(spec, {.batch = std::uint64_t(1) << 50}), std::length_error);
   spec.layers = 0;
   EXPECT_THROW((void)pytorch_peak(spec, {}), std::invalid_argument);
   spec = parse_transformer("bert-base");
@@ -133,8 +133,8 @@ TEST(PyTorchPeak, BadSizes) {
 TEST(PyTorchPeak, QuickForAnyNumberOfLayers) {
   TransformerSpec spec = parse_transformer("llama-3.1-8b");
   spec.layers = 10'000;
-  std::size_t sum = 0;
-  for (int i = 0; i < 10; ++i) sum += total(spec, {.batch = 1, .seq = std::size_t(i) + 1});
+  std::uint64_t sum = 0;
+  for (int i = 0; i < 10; ++i) sum += total(spec, {.batch = 1, .seq = std::uint64_t(i) + 1});
   EXPECT_GT(sum, 0u);
 }
 

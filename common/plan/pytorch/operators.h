@@ -1,5 +1,5 @@
 #pragma once
-// What PyTorch's eager mode allocates and frees for the operators of one training step (pytorch_peak.h).
+// What PyTorch's eager mode allocates and frees for the operators of one training step (peak.h).
 //
 // The step is that of bench/peers/torch_models.py: plain modules, F.scaled_dot_product_attention, F.cross_entropy of
 // FP32 logits, no dropout, zero_grad(set_to_none=True), torch.optim.AdamW, and torch.utils.checkpoint
@@ -25,13 +25,13 @@
 // Not counted: what a device's kernels take for themselves (workspaces of BLAS, the tiles of attention, casts within an
 // operator), an allocator's rounding, and a context.
 
-#include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 
-#include "memory/ledger.h"
-#include "nn/transformer.h"
 #include "plan/bytes.h"
 #include "plan/card.h"
+#include "plan/category.h"
+#include "plan/model/transformer.h"
 
 namespace oomlab::fit {
 
@@ -43,7 +43,7 @@ enum class TorchOptimizer {
 };
 
 struct PyTorchStep {
-  std::size_t batch = 1, seq = 1;           ///< of one forward and backward pass
+  std::uint64_t batch = 1, seq = 1;         ///< of one forward and backward pass
   Arithmetic precision = Arithmetic::fp32;  ///< bf16, fp16: autocast. fp16, which needs a GradScaler, is not checked
   bool checkpoint = false;                  ///< torch.utils.checkpoint around each layer
   TorchOptimizer optimizer = TorchOptimizer::adamw_foreach;
@@ -76,38 +76,38 @@ class TorchOperators {
   }
 
   // Bytes of [R, columns] in FP32, and in the type of the products.
-  std::size_t wide(std::size_t columns) const {
+  std::uint64_t wide(std::uint64_t columns) const {
     return checked_product(checked_product(rows_, columns), sizeof(float));
   }
-  std::size_t values(std::size_t columns) const { return checked_product(checked_product(rows_, columns), e_); }
+  std::uint64_t values(std::uint64_t columns) const { return checked_product(checked_product(rows_, columns), e_); }
   // A copy that autocast makes of an FP32 tensor.
-  std::size_t copy(std::size_t columns) const { return autocast_ ? values(columns) : 0; }
+  std::uint64_t copy(std::uint64_t columns) const { return autocast_ ? values(columns) : 0; }
   // Of an FP32 input of a product: its copy, or itself.
-  std::size_t input(std::size_t columns) const { return values(columns); }
-  static std::size_t matrix(std::size_t in, std::size_t out, std::size_t bytes) {
+  std::uint64_t input(std::uint64_t columns) const { return values(columns); }
+  static std::uint64_t matrix(std::uint64_t in, std::uint64_t out, std::uint64_t bytes) {
     return checked_product(checked_product(in, out), bytes);
   }
 
-  void add(std::size_t bytes, Category category = Category::activations) {
+  void add(std::uint64_t bytes, Category category = Category::activations) {
     live_[category] = checked_sum(live_[category], bytes);
-    const std::size_t total = live_.total();
+    const std::uint64_t total = live_.total();
     if (total <= most_) return;
     most_ = total;
     at_peak_ = live_;
     peak_moment_ = moment_;
   }
-  void take(std::size_t bytes) {
-    std::size_t& live = live_[Category::activations];
+  void take(std::uint64_t bytes) {
+    std::uint64_t& live = live_[Category::activations];
     if (bytes > live) throw std::logic_error("PyTorch frees what it does not have");
     live -= bytes;
   }
-  void replace(std::size_t by, std::size_t what) { add(by), take(what); }
-  void gradient(std::size_t count) { add(checked_product(count, sizeof(float)), Category::gradients); }
+  void replace(std::uint64_t by, std::uint64_t what) { add(by), take(what); }
+  void gradient(std::uint64_t count) { add(checked_product(count, sizeof(float)), Category::gradients); }
 
   // ------------------------------------------------------------------------------------------------- operators
 
   // `narrow`: the input has 16 bits already under autocast, and is kept by whoever made it.
-  void linear(std::size_t in, std::size_t out, bool bias, bool narrow = false) {
+  void linear(std::uint64_t in, std::uint64_t out, bool bias, bool narrow = false) {
     if (autocast_) {
       if (!narrow) add(copy(in));
       cast_weight(in, out, bias);
@@ -115,9 +115,9 @@ class TorchOperators {
     add(values(out));
   }
   // `kept`: the backward pass needs the weight's copy. Nobody needs the bias's.
-  void cast_weight(std::size_t in, std::size_t out, bool bias, bool kept = true) {
+  void cast_weight(std::uint64_t in, std::uint64_t out, bool bias, bool kept = true) {
     if (!autocast_) return;
-    const std::size_t of_bias = bias ? 2 * out : 0;
+    const std::uint64_t of_bias = bias ? 2 * out : 0;
     add(matrix(in, out, 2)), add(of_bias);
     cached_ = checked_sum(cached_, kept ? of_bias : checked_sum(of_bias, matrix(in, out, 2)));
   }
@@ -125,7 +125,7 @@ class TorchOperators {
 
   // Of the product's output the gradient is live; `consumed`: its bytes, where nobody else needs it. `saved`: what of
   // the input nobody else keeps any more.
-  void linear_backward(std::size_t in, std::size_t out, bool bias, std::size_t saved, std::size_t consumed,
+  void linear_backward(std::uint64_t in, std::uint64_t out, bool bias, std::uint64_t saved, std::uint64_t consumed,
                        bool narrow = false) {
     add(values(in));
     if (autocast_) {
@@ -142,7 +142,7 @@ class TorchOperators {
     if (bias) gradient(out);
   }
   // From the residual's FP32 gradient, which stays.
-  void linear_backward_of_sum(std::size_t in, bool bias, std::size_t saved) {
+  void linear_backward_of_sum(std::uint64_t in, bool bias, std::uint64_t saved) {
     linear_backward(in, c_, bias, saved, copy(c_), true);
   }
 
@@ -182,15 +182,15 @@ class TorchOperators {
   }
 
   // x · cos + turned x · sin, of `columns`: FP32, because cos and sin are. x stays.
-  void rotary(std::size_t columns) {
-    const std::size_t w = wide(columns), x = values(columns);
+  void rotary(std::uint64_t columns) {
+    const std::uint64_t w = wide(columns), x = values(columns);
     add(w);
     add(x / 2), add(x), take(x / 2);
     add(w), take(x);
     add(w), take(2 * w);
   }
-  void rotary_backward(std::size_t columns) {
-    const std::size_t w = wide(columns);
+  void rotary_backward(std::uint64_t columns) {
+    const std::uint64_t w = wide(columns);
     add(w), add(w / 2), add(w), take(w), take(w / 2), take(w);
     if (autocast_) replace(values(columns), w);
   }
@@ -198,10 +198,10 @@ class TorchOperators {
   const nn::TransformerSpec& spec_;
   const bool autocast_, checkpoint_;
   const TorchOptimizer optimizer_;
-  const std::size_t e_, rows_, c_, keys_, f_, rc4_, rce_, rf_, stats_, lse_, angles_, places_;
-  std::size_t cached_ = 0;  // copies that nothing but autocast's cache keeps
+  const std::uint64_t e_, rows_, c_, keys_, f_, rc4_, rce_, rf_, stats_, lse_, angles_, places_;
+  std::uint64_t cached_ = 0;  // copies that nothing but autocast's cache keeps
   ByCategory live_;
-  std::size_t most_ = 0;
+  std::uint64_t most_ = 0;
   const char* moment_ = "";
   ByCategory at_peak_;
   const char* peak_moment_ = "";

@@ -5,7 +5,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "nn/step_sizes.h"
+#include "plan/flops.h"
+#include "plan/step_sizes.h"
 
 namespace oomlab::fit {
 namespace {

@@ -17,10 +17,10 @@
 
 #include "cuda/nccl.h"
 #include "nn/mixed_precision.h"
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
 #include "nn/units.h"
+#include "plan/step_walk.h"
 
 namespace oomlab::multi_gpu {
 

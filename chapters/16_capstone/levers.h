@@ -23,8 +23,9 @@
 #include "../07_multi_gpu/layout_rule.h"
 #include "nn/compact_optimizer.h"
 #include "nn/mixed_precision.h"
-#include "nn/step_units.h"
 #include "plan/card.h"
+#include "plan/flops.h"
+#include "plan/step_units.h"
 
 namespace oomlab::capstone {
 
@@ -145,7 +146,7 @@ inline ByCategory resident_bytes(const Work& work, const Levers& levers) {
   return bytes;
 }
 
-/// The walk of one rank's step (nn/step_walk.h) with this schedule.
+/// The walk of one rank's step (plan/step_walk.h) with this schedule.
 inline ByCategory peak_bytes(const Work& work, const Levers& levers, const nn::Schedule& schedule,
                              const ByCategory& resident) {
   const nn::StepLevers step{.element_bytes = element_bytes(levers),

@@ -1,6 +1,6 @@
 #pragma once
 // Networks of images that are a list of layers, each of which reads what earlier ones made: MobileNet, U-Net, residual
-// networks and lighter forms of them, in FP32 with hand-written backward, and the closed form of what they need.
+// networks and lighter forms of them, in FP32 with hand-written backward. What they need: plan/network_step.h.
 //
 // Values are numbered: 0 is the input, i what layers[i − 1] made, [batch, height, width, channels], channels last. A
 // layer reads `from` and perhaps `also`, both made before it. The last layer makes the logits: of each image, or of
@@ -19,21 +19,9 @@
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
 #include "nn/resnet.h"
-#include "plan/model/network.h"
-#include "plan/peak.h"
+#include "plan/network_step.h"
 
 namespace oomlab::nn {
-
-/// How a step computes.
-struct NetworkForm {
-  ConvolutionWay way = ConvolutionWay::tiled;
-  /// The norm and its activation write one buffer. Otherwise the norm's output has a buffer of its own, freed when the
-  /// activation has read it: the backward pass does not need it.
-  bool activation_in_place = true;
-  /// What a convolution's norm and activation made is freed when the layers that read it have run, and recomputed from
-  /// z in the backward pass; not behind a sum.
-  bool recompute_norms = false;
-};
 
 class Network {
  public:
@@ -84,24 +72,5 @@ class Network {
   std::vector<Unit> units_;
   DeviceBuffer<float> loss_;
 };
-
-// --------------------------------------------------------------------------------------------------------- closed form
-
-/// What stays allocated between steps, beside the context's cuBLAS workspace: parameters and running statistics, and
-/// when training gradients, the loss, and the optimizer's state.
-ByCategory resident_for_training(const NetworkSpec& spec, OptimizerKind optimizer);
-ByCategory resident_for_inference(const NetworkSpec& spec);
-/// Peak of a program with one Context, one Network with gradients, one optimizer, and train_step. The caller adds its
-/// dataset. Throws std::length_error and std::invalid_argument as shapes_of().
-PeakBytes predict_training(const NetworkSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
-                           const NetworkForm& form = {});
-/// Peak of one Network without gradients and forward().
-PeakBytes predict_inference(const NetworkSpec& spec, std::size_t batch, InputSize size, const NetworkForm& form = {});
-/// Multiplications of a forward pass, each with an addition: of convolutions, linear layers, squeeze and excitation.
-double multiply_adds(const NetworkSpec& spec, std::size_t batch, InputSize size);
-/// Floating-point operations of a training step's matrix products, a multiplication and an addition counted as two:
-/// these products but those of depthwise convolutions, which are none of matrices. What reads the input has no gradient
-/// of it.
-double step_flops(const NetworkSpec& spec, std::size_t batch, InputSize size);
 
 }  // namespace oomlab::nn

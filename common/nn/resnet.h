@@ -1,6 +1,6 @@
 #pragma once
 // Residual networks (He et al., "Deep Residual Learning for Image Recognition", 2015) in FP32, with hand-written
-// backward, and the closed form of the memory and the operations they need.
+// backward. What memory and operations they need: plan/resnet_step.h.
 //
 // A unit is a convolution and a batch norm, followed by a ReLU unless it is a projection; the last unit of a branch
 // adds the shortcut before its ReLU. Kept for the backward pass: its input (the unit before made it), the convolution's
@@ -16,18 +16,9 @@
 #include "nn/image_ops.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
-#include "plan/model/resnet.h"
-#include "plan/peak.h"
+#include "plan/resnet_step.h"
 
 namespace oomlab::nn {
-
-/// How a step computes.
-struct ResNetForm {
-  ConvolutionWay way = ConvolutionWay::im2col;
-  /// Inside a branch, what norm and ReLU make is freed when the next convolution has read it, and recomputed from z in
-  /// the backward pass: one pass over memory for each, bit-equal.
-  bool recompute_norms = false;
-};
 
 class ResNet {
  public:
@@ -81,22 +72,5 @@ class ResNet {
   std::vector<Unit> units_;
   DeviceBuffer<float> head_weight_, head_bias_, head_weight_gradient_, head_bias_gradient_, loss_;
 };
-
-// --------------------------------------------------------------------------------------------------------- closed form
-
-/// What stays allocated between steps, beside the context's cuBLAS workspace: parameters and running statistics, and
-/// when training gradients, the loss, and the optimizer's state.
-ByCategory resident_for_training(const ResNetSpec& spec, OptimizerKind optimizer);
-ByCategory resident_for_inference(const ResNetSpec& spec);
-/// Peak of a program with one Context, one ResNet with gradients, one optimizer, and train_step. The caller adds its
-/// dataset. Throws std::length_error when a figure does not fit 64 bits, std::invalid_argument when the input is too
-/// small.
-PeakBytes predict_training(const ResNetSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
-                           const ResNetForm& form = {});
-/// Peak of one ResNet without gradients and forward().
-PeakBytes predict_inference(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form = {});
-/// Floating-point operations of the convolutions and the head in a training step, a multiplication and an addition
-/// counted as two. The first convolution has no gradient of its input.
-double step_flops(const ResNetSpec& spec, std::size_t batch, InputSize size);
 
 }  // namespace oomlab::nn

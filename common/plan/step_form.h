@@ -1,8 +1,10 @@
 #pragma once
-// How a transformer goes about a step, to the same result: the forms of attention and of the loss, and what a layer
-// keeps for its backward pass.
+// How a transformer goes about a step, to the same result: the forms of attention and of the loss, and what each
+// layer keeps for its backward pass.
 
+#include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace oomlab::nn {
 
@@ -52,5 +54,15 @@ struct StepForm {
   /// No scores, no logits, nothing kept that is cheap to compute again.
   static StepForm lean() { return {AttentionForm::tiled, LossForm::chunked, Keep::lean(), true}; }
 };
+
+/// Consecutive layers that are treated alike.
+struct Segment {
+  std::uint64_t layers = 0;
+  bool recompute = false;  ///< kept is only its input; before its backward pass its forward pass runs again
+  Keep keep{};             ///< of each layer, where not
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
+/// How all layers of a model, or of a slice of it, are treated. Empty: all keep what the step's form says.
+using Schedule = std::vector<Segment>;
 
 }  // namespace oomlab::nn

@@ -1,4 +1,4 @@
-// Levers in combinations that no chapter has: what the one walk through a step (nn/step_walk.h) says is what plan mode
+// Levers in combinations that no chapter has: what the one walk through a step (plan/step_walk.h) says is what plan mode
 // counts, to the byte and by category, and what a run allocates.
 
 #include <gtest/gtest.h>
@@ -76,9 +76,8 @@ std::shared_ptr<const data::TextSampler> text_of(const nn::TransformerSpec& spec
 // A ledger's peak over two steps of a workload, without the cuBLAS workspace.
 template <class Make>
 ByCategory peak_of(int device, Make make) {
-  return test::after_two_steps(device, make, [](const Ledger& ledger, const Context&) {
-    return without_workspace(ledger.peak_by_category());
-  });
+  return test::after_two_steps(
+      device, make, [](const Ledger& ledger, const Context&) { return without_workspace(ledger.peak_by_category()); });
 }
 
 void expect_planned(const ByCategory& predicted, const ByCategory& peak, const std::string& what) {

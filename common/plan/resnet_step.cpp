@@ -1,10 +1,9 @@
-// What a residual network needs, without running it: one walk through a step's allocations and releases, in the order
-// of the work. It shares nothing with the code it predicts but the sizes of convolutions and their workspace.
+#include "plan/resnet_step.h"
 
 #include <algorithm>
 
-#include "nn/resnet.h"
-#include "nn/tensor_bytes.h"
+#include "plan/mlp_step.h"
+#include "plan/tensor_bytes.h"
 
 namespace oomlab::nn {
 
@@ -23,7 +22,7 @@ TensorBytes tensor_bytes_of(const ResNetSpec& spec) {
 
 class ResNetWalk {
  public:
-  ResNetWalk(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form,
+  ResNetWalk(const ResNetSpec& spec, std::uint64_t batch, InputSize size, const ResNetForm& form,
              const ByCategory& resident)
       : spec_(spec), form_(form), shapes_(shapes_of(spec, batch, size)), batch_(batch), tracker_(resident) {}
 
@@ -31,8 +30,8 @@ class ResNetWalk {
     tracker_.add(Category::data, label_bytes(batch_));
     add(in(0));
     train_forward();
-    const std::size_t features = float_bytes(checked_product(batch_, spec_.features())),
-                      logits = float_bytes(checked_product(batch_, spec_.classes));
+    const std::uint64_t features = float_bytes(checked_product(batch_, spec_.features())),
+                        logits = float_bytes(checked_product(batch_, spec_.classes));
     add(features), add(logits);
     workspace(float_bytes(batch_));  // the row losses
     drop(logits);
@@ -47,14 +46,14 @@ class ResNetWalk {
     add(in(0));
     run(0);
     drop(in(0));
-    std::size_t x = out(0);
+    std::uint64_t x = out(0);
     if (spec_.pooled) {
-      const std::size_t pooled = float_bytes(shapes_.pool.output_elements());
+      const std::uint64_t pooled = float_bytes(shapes_.pool.output_elements());
       add(pooled), drop(x);
       x = pooled;
     }
     for (const Block& block : blocks()) {
-      std::size_t at = 0;
+      std::uint64_t at = 0;
       for (std::size_t i = block.first; i < block.last; ++i) {
         run(i);
         drop(at);
@@ -90,13 +89,13 @@ class ResNetWalk {
     return all;
   }
 
-  std::size_t in(std::size_t unit) const { return float_bytes(shapes_.units[unit].input_elements()); }
-  std::size_t out(std::size_t unit) const { return float_bytes(shapes_.units[unit].output_elements()); }
-  std::size_t statistic(std::size_t unit) const { return float_bytes(shapes_.units[unit].out_channels); }
+  std::uint64_t in(std::size_t unit) const { return float_bytes(shapes_.units[unit].input_elements()); }
+  std::uint64_t out(std::size_t unit) const { return float_bytes(shapes_.units[unit].output_elements()); }
+  std::uint64_t statistic(std::size_t unit) const { return float_bytes(shapes_.units[unit].out_channels); }
 
-  void add(std::size_t bytes) { tracker_.add(Category::activations, bytes); }
-  void drop(std::size_t bytes) { tracker_.drop(Category::activations, bytes); }
-  void workspace(std::size_t bytes) {
+  void add(std::uint64_t bytes) { tracker_.add(Category::activations, bytes); }
+  void drop(std::uint64_t bytes) { tracker_.drop(Category::activations, bytes); }
+  void workspace(std::uint64_t bytes) {
     tracker_.add(Category::workspace, bytes);
     tracker_.drop(Category::workspace, bytes);
   }
@@ -110,7 +109,7 @@ class ResNetWalk {
     columns(unit);
   }
 
-  void unit_forward(std::size_t unit, std::size_t dead = 0, bool has_room = false) {
+  void unit_forward(std::size_t unit, std::uint64_t dead = 0, bool has_room = false) {
     add(out(unit));
     columns(unit);
     drop(dead);  // its input
@@ -159,7 +158,7 @@ class ResNetWalk {
       drop(block.projected ? in(block.first) : out(block.last));  // what is added
     }
     if (spec_.pooled) {
-      const std::size_t pooled = float_bytes(shapes_.pool.output_elements());
+      const std::uint64_t pooled = float_bytes(shapes_.pool.output_elements());
       drop(pooled);  // the first block's input
       add(out(0));
       drop(pooled);  // its gradient
@@ -175,7 +174,7 @@ class ResNetWalk {
   const ResNetSpec& spec_;
   const ResNetForm& form_;
   ResNetShapes shapes_;
-  std::size_t batch_;
+  std::uint64_t batch_;
   PeakTracker tracker_;
 };
 
@@ -187,20 +186,20 @@ ByCategory resident_for_training(const ResNetSpec& spec, OptimizerKind optimizer
   return tensor_bytes_of(spec).for_training(optimizer);
 }
 
-PeakBytes predict_training(const ResNetSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
+PeakBytes predict_training(const ResNetSpec& spec, std::uint64_t batch, InputSize size, OptimizerKind optimizer,
                            const ResNetForm& form) {
   return ResNetWalk(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
 }
 
-PeakBytes predict_inference(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form) {
+PeakBytes predict_inference(const ResNetSpec& spec, std::uint64_t batch, InputSize size, const ResNetForm& form) {
   return ResNetWalk(spec, batch, size, form, resident_for_inference(spec)).inference();
 }
 
-double step_flops(const ResNetSpec& spec, std::size_t batch, InputSize size) {
+double step_flops(const ResNetSpec& spec, std::uint64_t batch, InputSize size) {
   double flops = 0;
   const ResNetShapes shapes = shapes_of(spec, batch, size);
   for (std::size_t i = 0; i < shapes.units.size(); ++i) flops += (i == 0 ? 2 : 3) * convolution_flops(shapes.units[i]);
-  const auto figure = [](std::size_t n) { return static_cast<double>(n); };
+  const auto figure = [](std::uint64_t n) { return static_cast<double>(n); };
   return flops + 6 * figure(batch) * figure(spec.features()) * figure(spec.classes);
 }
 

@@ -1,11 +1,11 @@
-#include "nn/step_walk.h"
+#include "plan/step_walk.h"
 
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
-#include "nn/step_sizes.h"
-#include "nn/step_units.h"
+#include "plan/step_sizes.h"
+#include "plan/step_units.h"
 
 namespace oomlab::nn {
 
@@ -22,9 +22,9 @@ class StepWalk {
         schedule_(levers.schedule),
         z_(spec, levers),
         tracker_(resident) {
-    const std::size_t layers = levers.slice.end(spec) - levers.slice.first_layer;
+    const std::uint64_t layers = levers.slice.end(spec) - levers.slice.first_layer;
     if (schedule_.empty()) schedule_ = {{layers, false, levers.form.keep}};
-    std::size_t scheduled = 0;
+    std::uint64_t scheduled = 0;
     for (const Segment& segment : schedule_) scheduled += segment.layers;
     if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
     if (levers.gradients == GradientLife::always && (levers.replicas == 1 || levers.zero < 2)) return;
@@ -59,7 +59,7 @@ class StepWalk {
     if (graph) {
       for (const Segment& segment : schedule_) forward(segment);
     } else {
-      for (std::size_t l = 0; l < spec_.layers; ++l) {
+      for (std::uint64_t l = 0; l < spec_.layers; ++l) {
         forward_layer({.layer = false});
         drop(z_.u);  // its input
       }
@@ -78,7 +78,7 @@ class StepWalk {
   // ---- one segment; the residual before it is there
 
   void forward(const Segment& segment) {
-    for (std::size_t i = 0; i < segment.layers; ++i) {
+    for (std::uint64_t i = 0; i < segment.layers; ++i) {
       use(layer_);
       forward_layer(segment.recompute ? Keep{.layer = false} : segment.keep);
       done_with(layer_);
@@ -86,12 +86,12 @@ class StepWalk {
     }
   }
   void backward(const Segment& segment) {
-    for (std::size_t i = 0; segment.recompute && i + 1 < segment.layers; ++i) {
+    for (std::uint64_t i = 0; segment.recompute && i + 1 < segment.layers; ++i) {
       use(layer_);
       forward_layer(levers_.form.keep);
       done_with(layer_);
     }
-    for (std::size_t i = segment.layers; i-- > 0;) {
+    for (std::uint64_t i = segment.layers; i-- > 0;) {
       use(layer_), make_gradients(layer_);
       const bool again = segment.recompute && i + 1 < segment.layers;  // its forward pass has just run again
       const bool nothing = again ? !levers_.form.keep.layer : segment.recompute || !segment.keep.layer;
@@ -112,11 +112,11 @@ class StepWalk {
     add(chunked() ? z_.chunk : z_.v);
     if (levers_.data_parallel == DataParallel::other_device) return;
     const bool gathers = levers_.data_parallel == DataParallel::first_device;
-    const std::size_t batch = checked_product(levers_.sequences, gathers ? levers_.replicas : 1);
-    const std::size_t rows = checked_product(batch, levers_.seq);
-    const std::size_t gathered =
+    const std::uint64_t batch = checked_product(levers_.sequences, gathers ? levers_.replicas : 1);
+    const std::uint64_t rows = checked_product(batch, levers_.seq);
+    const std::uint64_t gathered =
         round_to_granule(checked_product(checked_product(rows, spec_.vocabulary), levers_.element_bytes));
-    const std::size_t row_losses = round_to_granule(checked_product(rows, sizeof(float)));
+    const std::uint64_t row_losses = round_to_granule(checked_product(rows, sizeof(float)));
     if (gathers) add(gathered);
     add(Category::workspace, row_losses);
     tracker_.drop(Category::workspace, row_losses);
@@ -131,17 +131,17 @@ class StepWalk {
   }
 
   const PeakTracker& tracker() const { return tracker_; }
-  void add(std::size_t bytes) { tracker_.add(Category::activations, bytes); }
-  std::size_t residual() const { return z_.u; }
+  void add(std::uint64_t bytes) { tracker_.add(Category::activations, bytes); }
+  std::uint64_t residual() const { return z_.u; }
 
  private:
   // Bytes of a unit that are there only while it is at work, or while its gradients come into being.
   struct Temporary {
-    std::size_t parameters = 0, gradients = 0;
-    std::size_t shard = 0;  // while it is added to what earlier micro-batches left
+    std::uint64_t parameters = 0, gradients = 0;
+    std::uint64_t shard = 0;  // while it is added to what earlier micro-batches left
   };
-  Temporary temporary(std::size_t elements) const {
-    const auto bytes = [&](std::size_t count) {
+  Temporary temporary(std::uint64_t elements) const {
+    const auto bytes = [&](std::uint64_t count) {
       return round_to_granule(checked_product(count, levers_.element_bytes));
     };
     return {.parameters = levers_.zero >= 3 ? bytes(elements) : 0,
@@ -150,7 +150,7 @@ class StepWalk {
   }
 
   // What the forward passes of so many micro-batches hold until their backward passes.
-  void wait_in_flight(std::size_t micro_batches) {
+  void wait_in_flight(std::uint64_t micro_batches) {
     const ByCategory one = held_bytes(spec_, levers_);
     for (std::size_t c = 0; c < kCategoryCount; ++c)
       tracker_.add(Category(c), checked_product(micro_batches, one.bytes[c]));
@@ -342,18 +342,18 @@ class StepWalk {
   void reduce_gradients(const Temporary& unit) {
     if (levers_.gradients == GradientLife::sent_to_host)
       return tracker_.drop(Category::gradients, std::exchange(copying_, unit.gradients));
-    const std::size_t more = accumulate_ ? unit.shard : 0;
+    const std::uint64_t more = accumulate_ ? unit.shard : 0;
     add(Category::gradients, more);
     tracker_.drop(Category::gradients, unit.gradients + more);
   }
   ByCategory whole_state() const {
     return unit_state_bytes(spec_, {.element_bytes = levers_.element_bytes, .slice = levers_.slice});
   }
-  std::size_t whole_batch_tokens() const {
+  std::uint64_t whole_batch_tokens() const {
     return token_batch_bytes(checked_product(levers_.sequences, levers_.replicas), levers_.seq);
   }
-  void add(Category category, std::size_t bytes) { tracker_.add(category, bytes); }
-  void drop(std::size_t bytes) { tracker_.drop(Category::activations, bytes); }
+  void add(Category category, std::uint64_t bytes) { tracker_.add(category, bytes); }
+  void drop(std::uint64_t bytes) { tracker_.drop(Category::activations, bytes); }
 
   bool bert_, embeds_, has_head_;
   const TransformerSpec& spec_;
@@ -362,8 +362,8 @@ class StepWalk {
   StepSizes z_;
   Temporary token_, embedding_, layer_, head_;
   bool accumulate_ = false;
-  std::size_t sending_ = 0;
-  std::size_t copying_ = 0;  // gradients on their way to the host
+  std::uint64_t sending_ = 0;
+  std::uint64_t copying_ = 0;  // gradients on their way to the host
   PeakTracker tracker_;
 };
 
@@ -406,7 +406,7 @@ SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers
   return bytes;
 }
 
-std::size_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+std::uint64_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& levers) {
   const StepLevers its = alone(levers, {.layers = spec.layers});
   StepWalk walk(spec, its, {});
   walk.add(walk.residual());
@@ -418,14 +418,14 @@ ByCategory held_bytes(const TransformerSpec& spec, const StepLevers& levers) {
   return StepWalk(spec, levers, {}).held();
 }
 
-std::size_t embedding_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
-                            std::size_t seq) {
+std::uint64_t embedding_bytes(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
+                              std::uint64_t seq) {
   const StepSizes z(spec, {.element_bytes = element_bytes, .sequences = sequences, .seq = seq});
   return spec.bert() ? checked_sum(z.u, 2 * z.s) : 0;
 }
 
-std::size_t residual_bytes(const TransformerSpec& spec, std::size_t element_bytes, std::size_t sequences,
-                           std::size_t seq) {
+std::uint64_t residual_bytes(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
+                             std::uint64_t seq) {
   return StepSizes(spec, {.element_bytes = element_bytes, .sequences = sequences, .seq = seq}).u;
 }
 

@@ -1,43 +1,16 @@
-// Bytes and operations of a step that need no walk.
+#include "plan/flops.h"
 
-#include <algorithm>
-
-#include "nn/mixed_precision.h"
-#include "nn/step_units.h"
+#include "plan/attention.h"
 
 namespace oomlab::nn {
 
-std::size_t token_batch_bytes(std::size_t sequences, std::size_t seq) {
-  return checked_product(round_to_granule(checked_product(checked_product(sequences, seq), sizeof(int))), 2);
-}
-
-ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
-  const UnitElements units(spec, levers);
-  const std::size_t e = levers.element_bytes;
-  // Of each unit all, or a shard from this ZeRO stage on.
-  const auto bytes = [&](int sharded_from, std::size_t element_bytes) {
-    const std::size_t shards = levers.zero >= sharded_from ? levers.replicas : 1;
-    const auto unit = [&](std::size_t elements) {
-      return round_to_granule(checked_product(elements / shards, element_bytes));
-    };
-    const std::size_t rest = checked_sum(checked_sum(unit(units.token), unit(units.embedding)), unit(units.head));
-    return checked_sum(rest, checked_product(units.layers, unit(units.layer)));
-  };
-  ByCategory state;
-  state[Category::parameters] = bytes(3, e);
-  state[Category::gradients] = bytes(2, e);
-  state[Category::optimizer] =
-      checked_sum(checked_product(bytes(1, sizeof(float)), e == 2 ? 3 : 2), scale_state_bytes());
-  return state;
-}
-
-LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                                const StepForm& form) {
   const std::uint64_t rows = seq, width = spec.width;
   const std::uint64_t middle = 2 * rows * width * width, last = 2 * rows * spec.hidden() * width;
   const std::uint64_t linear = 2 * rows * width * (spec.qkv_width() + spec.before_activation()) + middle + last;
   const AttentionShape attention{sequences, seq, spec.heads, spec.width, !spec.bert(), spec.keys()};
-  std::size_t forward_tile = seq, backward_tile = seq;
+  std::uint64_t forward_tile = seq, backward_tile = seq;
   std::uint64_t backward_products = 4;
   if (form.attention == AttentionForm::tiled) {
     forward_tile = backward_tile = attention_tile(attention).rows;
@@ -62,7 +35,7 @@ LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::size_t sequence
                                     : (form.keep.middle ? 0 : middle) + (form.keep.probabilities ? 0 : probabilities)};
 }
 
-LayerFlops layer_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const StepForm& form) {
+LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq, const StepForm& form) {
   const std::uint64_t n = sequences;
   const LayerFlops each = layer_flops_of_each(spec, sequences, seq, form);
   return {.forward = n * each.forward,
@@ -82,12 +55,12 @@ std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
          ((segment.keep.probabilities ? 0 : layer.probabilities) + (segment.keep.middle ? 0 : layer.middle));
 }
 
-std::uint64_t step_flops(const TransformerSpec& spec, std::size_t sequences, std::size_t seq, const Schedule& schedule,
-                         const StepForm& form) {
+std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
+                         const Schedule& schedule, const StepForm& form) {
   return sequences * step_flops_of_each(spec, sequences, seq, schedule, form);
 }
 
-std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::size_t sequences, std::size_t seq,
+std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                                  const Schedule& schedule, const StepForm& form) {
   const std::uint64_t rows = seq;
   const LayerFlops layer = layer_flops_of_each(spec, sequences, seq, form);

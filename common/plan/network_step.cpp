@@ -1,11 +1,9 @@
-// What networks that are lists of layers need, without running them: one walk through a step's allocations and
-// releases, in the order of the work. It shares nothing with the code it predicts but the sizes of values, and a
-// convolution's workspace.
+#include "plan/network_step.h"
 
 #include <algorithm>
 
-#include "nn/network.h"
-#include "nn/tensor_bytes.h"
+#include "plan/mlp_step.h"
+#include "plan/tensor_bytes.h"
 
 namespace oomlab::nn {
 
@@ -28,13 +26,14 @@ TensorBytes tensor_bytes_of(const NetworkSpec& spec) {
 
 // A value's life: who reads it, whether its bytes are there now.
 struct Value {
-  std::size_t bytes = 0, readers_left = 0;
+  std::uint64_t bytes = 0;
+  std::size_t readers_left = 0;
   bool kept = false, again = false, there = false, has_gradient = false;
 };
 
 class NetworkWalk {
  public:
-  NetworkWalk(const NetworkSpec& spec, std::size_t batch, InputSize size, const NetworkForm& form,
+  NetworkWalk(const NetworkSpec& spec, std::uint64_t batch, InputSize size, const NetworkForm& form,
               const ByCategory& resident)
       : spec_(spec), form_(form), shapes_(shapes_of(spec, batch, size)), tracker_(resident), values_(count() + 1) {
     for (std::size_t v = 0; v <= count(); ++v) values_[v].bytes = float_bytes(shapes_.elements(v));
@@ -59,7 +58,7 @@ class NetworkWalk {
     }
     for (const Layer& layer : spec_.layers)
       if (has_weights(layer) && !values_[layer.from].again) values_[layer.from].kept = true;
-    const std::size_t labels = float_bytes(shapes_.labels());
+    const std::uint64_t labels = float_bytes(shapes_.labels());
     tracker_.add(Category::data, labels);
     appear(0);
     for (std::size_t i = 0; i < count(); ++i) train_forward(i);
@@ -75,7 +74,7 @@ class NetworkWalk {
     for (std::size_t i = 0; i < count(); ++i) {
       const Layer& layer = spec_.layers[i];
       if (layer.kind == LayerKind::squeeze_excite) {
-        const std::size_t wide = small(layer.out), narrow = small(layer.squeeze);
+        const std::uint64_t wide = small(layer.out), narrow = small(layer.squeeze);
         add(wide), add(narrow), drop(wide), add(wide), drop(narrow);
         if (last_read_of(layer.from))
           take_over(i, layer.from);
@@ -94,9 +93,9 @@ class NetworkWalk {
 
  private:
   std::size_t count() const { return spec_.layers.size(); }
-  void add(std::size_t bytes) { tracker_.add(Category::activations, bytes); }
-  void drop(std::size_t bytes) { tracker_.drop(Category::activations, bytes); }
-  void workspace(std::size_t bytes) {
+  void add(std::uint64_t bytes) { tracker_.add(Category::activations, bytes); }
+  void drop(std::uint64_t bytes) { tracker_.drop(Category::activations, bytes); }
+  void workspace(std::uint64_t bytes) {
     tracker_.add(Category::workspace, bytes);
     tracker_.drop(Category::workspace, bytes);
   }
@@ -105,7 +104,7 @@ class NetworkWalk {
       workspace(convolution_workspace(shapes_.windows[i], form_.way, sizeof(float)).columns);
   }
   // So many channels for each image.
-  std::size_t small(std::size_t channels) const { return float_bytes(checked_product(shapes_.batch, channels)); }
+  std::uint64_t small(std::uint64_t channels) const { return float_bytes(checked_product(shapes_.batch, channels)); }
 
   void appear(std::size_t v) {
     add(values_[v].bytes);
@@ -159,7 +158,7 @@ class NetworkWalk {
 
   void train_backward(std::size_t i) {
     const Layer& layer = spec_.layers[i];
-    const std::size_t dy = values_[i + 1].bytes;
+    const std::uint64_t dy = values_[i + 1].bytes;
     values_[i + 1].has_gradient = false;
     if (layer.has_norm()) {
       vanish(i + 1);
@@ -208,9 +207,9 @@ class NetworkWalk {
   static bool keeps_z(const Layer& layer) {
     return layer.kind == LayerKind::linear && layer.activation == Activation::hard_swish;
   }
-  std::size_t statistic(std::size_t i) const { return float_bytes(spec_.layers[i].out); }
+  std::uint64_t statistic(std::size_t i) const { return float_bytes(spec_.layers[i].out); }
   // A gradient of a value, which is there: the first stays, others are added to it.
-  void give_gradient(std::size_t v, std::size_t bytes) {
+  void give_gradient(std::size_t v, std::uint64_t bytes) {
     if (values_[v].has_gradient) drop(bytes);
     values_[v].has_gradient = true;
   }
@@ -233,12 +232,12 @@ ByCategory resident_for_training(const NetworkSpec& spec, OptimizerKind optimize
   return tensor_bytes_of(spec).for_training(optimizer);
 }
 
-PeakBytes predict_training(const NetworkSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
+PeakBytes predict_training(const NetworkSpec& spec, std::uint64_t batch, InputSize size, OptimizerKind optimizer,
                            const NetworkForm& form) {
   return NetworkWalk(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
 }
 
-PeakBytes predict_inference(const NetworkSpec& spec, std::size_t batch, InputSize size, const NetworkForm& form) {
+PeakBytes predict_inference(const NetworkSpec& spec, std::uint64_t batch, InputSize size, const NetworkForm& form) {
   return NetworkWalk(spec, batch, size, form, resident_for_inference(spec)).inference();
 }
 
@@ -247,7 +246,7 @@ namespace {
 // f(layer, its multiplications in a forward pass) for every layer.
 template <class F>
 void for_each_product(const NetworkSpec& spec, const NetworkShapes& shapes, F f) {
-  const auto figure = [](std::size_t n) { return static_cast<double>(n); };
+  const auto figure = [](std::uint64_t n) { return static_cast<double>(n); };
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const Layer& layer = spec.layers[i];
     if (layer.has_norm()) f(layer, convolution_flops(shapes.windows[i]) / 2);
@@ -260,13 +259,13 @@ void for_each_product(const NetworkSpec& spec, const NetworkShapes& shapes, F f)
 
 }  // namespace
 
-double multiply_adds(const NetworkSpec& spec, std::size_t batch, InputSize size) {
+double multiply_adds(const NetworkSpec& spec, std::uint64_t batch, InputSize size) {
   double sum = 0;
   for_each_product(spec, shapes_of(spec, batch, size), [&](const Layer&, double products) { sum += products; });
   return sum;
 }
 
-double step_flops(const NetworkSpec& spec, std::size_t batch, InputSize size) {
+double step_flops(const NetworkSpec& spec, std::uint64_t batch, InputSize size) {
   double sum = 0;
   for_each_product(spec, shapes_of(spec, batch, size), [&](const Layer& layer, double products) {
     if (layer.kind != LayerKind::depthwise) sum += (layer.from == 0 ? 4 : 6) * products;

@@ -1,23 +1,25 @@
 #pragma once
 // Bytes of a model's tensors in FP32, for predictions.
 
-#include <cstddef>
+#include <cstdint>
 
-#include "nn/optimizer.h"
+#include "plan/optimizer.h"
 #include "plan/peak.h"
 
 namespace oomlab::nn {
 
-/// What a buffer of `count` floats takes. Throws std::length_error when that does not fit a size_t.
-inline std::size_t float_bytes(std::size_t count) { return round_to_granule(checked_product(count, sizeof(float))); }
+/// What a buffer of `count` floats takes. Throws std::length_error when that does not fit 64 bits.
+inline std::uint64_t float_bytes(std::uint64_t count) {
+  return round_to_granule(checked_product(count, sizeof(float)));
+}
 
 /// Parameters, and beside them the running statistics of norms: each tensor a buffer of its own.
 struct TensorBytes {
-  std::size_t parameters = 0, statistics = 0;
+  std::uint64_t parameters = 0, statistics = 0;
 
-  void add_parameter(std::size_t count) { parameters = checked_sum(parameters, float_bytes(count)); }
+  void add_parameter(std::uint64_t count) { parameters = checked_sum(parameters, float_bytes(count)); }
   /// gamma and beta, running mean and variance.
-  void add_norm(std::size_t channels) {
+  void add_norm(std::uint64_t channels) {
     for (int twice = 0; twice < 2; ++twice) {
       add_parameter(channels);
       statistics = checked_sum(statistics, float_bytes(channels));

@@ -43,9 +43,9 @@ enum class TorchOptimizer {
 };
 
 struct PyTorchStep {
-  std::size_t batch = 1, seq = 1;           ///< of one forward and backward pass
-  Arithmetic precision = Arithmetic::fp32;  ///< bf16, fp16: autocast. fp16, which needs a GradScaler, is not checked
-  bool checkpoint = false;                  ///< torch.utils.checkpoint around each layer
+  std::size_t batch = 1, seq = 1;  ///< of one forward and backward pass
+  DType precision = DType::fp32;   ///< bf16, fp16: autocast. fp16, which needs a GradScaler, is not checked
+  bool checkpoint = false;         ///< torch.utils.checkpoint around each layer
   TorchOptimizer optimizer = TorchOptimizer::adamw_foreach;
 };
 
@@ -56,10 +56,10 @@ class TorchOperators {
  protected:
   TorchOperators(const nn::TransformerSpec& spec, const PyTorchStep& step)
       : spec_(spec),
-        autocast_(step.precision != Arithmetic::fp32),
+        autocast_(step.precision != DType::fp32),
         checkpoint_(step.checkpoint),
         optimizer_(step.optimizer),
-        e_(autocast_ ? 2 : 4),
+        e_(element_bytes(step.precision)),
         rows_(checked_product(step.batch, step.seq)),
         c_(spec.width),
         keys_(checked_product(spec.keys(), spec.depth())),

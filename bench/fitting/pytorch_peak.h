@@ -285,7 +285,7 @@ class TorchWalk : TorchOperators {
 /// and for a bert whose head is not tied.
 inline PyTorchPeak pytorch_peak(const nn::TransformerSpec& spec, const PyTorchStep& step) {
   PyTorchPeak peak = detail::TorchWalk(spec, step).run();
-  peak.checked = step.precision != Arithmetic::fp16 && step.optimizer != TorchOptimizer::adamw_8bit;
+  peak.checked = step.precision != DType::fp16 && step.optimizer != TorchOptimizer::adamw_8bit;
   return peak;
 }
 

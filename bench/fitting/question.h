@@ -62,9 +62,9 @@ struct Question {
   Room room;
   double host_gb_per_s = 0;  ///< of host memory
   Numbers numbers = Numbers::adamw;
-  std::optional<Arithmetic> precision;  ///< only this one
-  std::set<std::string> without;        ///< levers that are left out, by kLevers' names
-  std::vector<std::string> notes;       ///< what is not as somebody may think: sentences for the answer
+  std::optional<DType> precision;  ///< only this one
+  std::set<std::string> without;   ///< levers that are left out, by kLevers' names
+  std::vector<std::string> notes;  ///< what is not as somebody may think: sentences for the answer
   bool json = false;
 };
 

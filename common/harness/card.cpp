@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "memory/names.h"
@@ -121,12 +123,21 @@ const Card* card_of_device(std::string_view device_name, std::size_t total_bytes
   return nullptr;
 }
 
-std::optional<LeastTime> least_time(const Card& card, Arithmetic arithmetic, double flops, const ByCategory& at_peak) {
-  if (arithmetic == Arithmetic::bf16 && !card.has_bf16) return std::nullopt;
-  const double tflops = arithmetic == Arithmetic::fp32 ? card.fp32_tflops : card.fp16_tflops;
+std::optional<double> peak_tflops(const Card& card, DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return card.fp32_tflops;
+    case DType::fp16: return card.fp16_tflops;
+    case DType::bf16: return card.has_bf16 ? std::optional(card.fp16_tflops) : std::nullopt;
+    default: throw std::invalid_argument(std::string("no peak of products of ") + name_of(dtype) + " is known");
+  }
+}
+
+std::optional<LeastTime> least_time(const Card& card, DType dtype, double flops, const ByCategory& at_peak) {
+  const std::optional<double> tflops = peak_tflops(card, dtype);
+  if (!tflops) return std::nullopt;
   const double cache_bytes = card.l2_mib * (1 << 20);
   LeastTime least{.flops = flops};
-  least.computing_seconds = flops / (tflops * 1e12);
+  least.computing_seconds = flops / (*tflops * 1e12);
   least.moved_bytes = moved(checked_sum(at_peak[Category::parameters], at_peak[Category::optimizer]), cache_bytes) +
                       moved(at_peak[Category::gradients], cache_bytes) +
                       moved(at_peak[Category::activations], cache_bytes);

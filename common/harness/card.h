@@ -22,13 +22,10 @@
 #include <string>
 #include <string_view>
 
+#include "dtype.h"
 #include "memory/ledger.h"
 
 namespace oomlab {
-
-/// What the factors of a matrix product are stored as. Sums are FP32 in all of them: FP32 is computed without tensor
-/// cores (no TF32), FP16 and BF16 with them.
-enum class Arithmetic { fp32, fp16, bf16 };
 
 /// A row of harness/cards.inc, which says where each figure is from.
 struct Card {
@@ -71,6 +68,11 @@ std::string unknown_card(std::string_view name);
 /// for several cards, and a slice of a card (MIG) is none. nullptr when it is unknown.
 const Card* card_of_device(std::string_view device_name, std::size_t total_bytes);
 
+/// Of a card, in matrix products whose factors are stored as `dtype`, with sums in FP32: of FP32 without tensor cores, of
+/// FP16 and BF16 with them. Nothing when the card does not compute so. Throws std::invalid_argument for other formats:
+/// the table of cards does not know their peak.
+std::optional<double> peak_tflops(const Card& card, DType dtype);
+
 /// A bound from below; see above.
 struct LeastTime {
   double flops = 0;
@@ -80,7 +82,7 @@ struct LeastTime {
   double seconds() const { return computing_seconds > moving_seconds ? computing_seconds : moving_seconds; }
 };
 /// Of a step with `flops` operations (a multiplication and an addition are two) that holds `at_peak` bytes. Nothing
-/// when the card does not compute so.
-std::optional<LeastTime> least_time(const Card& card, Arithmetic arithmetic, double flops, const ByCategory& at_peak);
+/// when the card does not compute so. Throws as peak_tflops().
+std::optional<LeastTime> least_time(const Card& card, DType dtype, double flops, const ByCategory& at_peak);
 
 }  // namespace oomlab

@@ -1,7 +1,10 @@
 // Bytes and operations of a step that need no walk.
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
+#include "dtype.h"
 #include "nn/mixed_precision.h"
 #include "nn/step_units.h"
 
@@ -19,6 +22,18 @@ std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes)
   return sum;
 }
 
+namespace {
+
+// FP32 arrays that AdamW keeps of a unit: two moments, and of weights that are no FP32 numbers themselves a master copy
+// (nn/mixed_precision.h). Whoever adds a format decides here what its weights keep.
+std::size_t optimizer_arrays(std::size_t weight_bytes) {
+  if (weight_bytes == element_bytes(DType::fp32)) return 2;
+  if (weight_bytes == element_bytes(DType::bf16)) return 3;
+  throw std::invalid_argument("no optimizer state is known for weights of " + std::to_string(weight_bytes) + " bytes");
+}
+
+}  // namespace
+
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
   const UnitElements units(spec, levers);
   const std::size_t e = levers.element_bytes;
@@ -35,7 +50,7 @@ ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& lever
   state[Category::parameters] = bytes(3, e);
   state[Category::gradients] = bytes(2, e);
   state[Category::optimizer] =
-      checked_sum(checked_product(bytes(1, sizeof(float)), e == 2 ? 3 : 2), scale_state_bytes());
+      checked_sum(checked_product(bytes(1, sizeof(float)), optimizer_arrays(e)), scale_state_bytes());
   return state;
 }
 

@@ -98,7 +98,8 @@ std::size_t tensor_bytes(const TransformerSpec& spec, std::size_t element_bytes)
 /// the unit is padded to this many times the replicas, so that they have equal shards.
 inline constexpr std::size_t kUnitAlign = 8;
 /// Parameters, gradients and AdamW's state of a rank whose tensors lie in units: per parameter E + E + 8 bytes, with
-/// 16-bit elements 12 for the 8 (master weights), each shared out as `zero` says; and the loss scale.
+/// 16-bit elements 12 for the 8 (master weights), each shared out as `zero` says; and the loss scale. Throws
+/// std::invalid_argument for elements of another size than 4 and 2 bytes.
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
 
 /// Floating-point operations of the matrix products of one layer, a multiplication and an addition counted as two. What

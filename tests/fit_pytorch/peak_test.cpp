@@ -40,7 +40,7 @@ TEST(PyTorchPeak, AutocastKeepsCopiesOfInputsAndWeights) {
   // In 16 bits: two norms' copies, q, k, v, attention's output, 4 + 4 of the MLP, 12 C² of weights; in 32: two sums.
   const std::size_t layer = 2 * (14 * r * c + 12 * c * c) + 4 * (2 * r * c + r * h + 4 * r);
   const std::size_t ends = 4 * r * c + 2 * (r * c + v * c) + 4 * (2 * r + 3 * r * v);
-  EXPECT_EQ(pytorch_peak(spec, {.batch = 8, .seq = 256, .precision = Arithmetic::bf16}).bytes[Category::activations],
+  EXPECT_EQ(pytorch_peak(spec, {.batch = 8, .seq = 256, .precision = DType::bf16}).bytes[Category::activations],
             6 * layer + ends);
 }
 
@@ -51,7 +51,7 @@ TEST(PyTorchPeak, LlamaKeepsCopiesForEveryProductThatReads) {
   const std::size_t layer = 4 * (4 * r * c + 2 * r + r * h) + e * ((3 + 3 + 1 + 2) * r * c + 4 * r * f) +
                             e * (2 * c * c + 2 * c * k + 3 * c * f);
   const std::size_t ends = 4 * (2 * r * c + r) + e * (r * c + v * c) + 12 * r * v + 2 * 4 * 512 * 32;
-  EXPECT_EQ(pytorch_peak(spec, {.batch = 4, .seq = 512, .precision = Arithmetic::bf16}).bytes[Category::activations],
+  EXPECT_EQ(pytorch_peak(spec, {.batch = 4, .seq = 512, .precision = DType::bf16}).bytes[Category::activations],
             5 * layer + ends);
 }
 
@@ -70,8 +70,8 @@ TEST(PyTorchPeak, OptimizersStep) {  // one token: nothing but parameters matter
 TEST(PyTorchPeak, UncheckedWays) {
   const TransformerSpec spec = parse_transformer("bert:2-2-64");
   for (const bool checkpoint : {false, true}) {
-    EXPECT_TRUE(pytorch_peak(spec, {.precision = Arithmetic::bf16, .checkpoint = checkpoint}).checked);
-    EXPECT_FALSE(pytorch_peak(spec, {.precision = Arithmetic::fp16, .checkpoint = checkpoint}).checked);
+    EXPECT_TRUE(pytorch_peak(spec, {.precision = DType::bf16, .checkpoint = checkpoint}).checked);
+    EXPECT_FALSE(pytorch_peak(spec, {.precision = DType::fp16, .checkpoint = checkpoint}).checked);
     EXPECT_FALSE(pytorch_peak(spec, {.checkpoint = checkpoint, .optimizer = TorchOptimizer::adamw_8bit}).checked);
   }
 }
@@ -91,7 +91,7 @@ TEST(PyTorchPeak, LayersAddTheSame) {
     spec.vocabulary = from(2, 500);
     if (!spec.bert()) spec.tied = from(0, 1);
     PyTorchStep step{.batch = from(1, 8), .seq = from(8, 200), .optimizer = TorchOptimizer::adamw_fused};
-    if (from(0, 1)) step.precision = Arithmetic::bf16;
+    if (from(0, 1)) step.precision = DType::bf16;
     const auto added = [&](std::size_t layers) {
       TransformerSpec less = spec, more = spec;
       less.layers = layers, more.layers = layers + 1;

@@ -274,25 +274,25 @@ ByCategory bytes_of(std::size_t parameters, std::size_t gradients, std::size_t o
 TEST(LeastTimes, AreOperationsOverPeakOrBytesOverBandwidth) {
   // 60 + 140, 120 and 220 MiB wait, of which 20 may be in the cache each time: 180 + 100 + 200, written and read.
   const LeastTime least =
-      least_time(kSmall, Arithmetic::fp32, 4e9, bytes_of(60 * kMiB, 120 * kMiB, 140 * kMiB, 220 * kMiB)).value();
+      least_time(kSmall, DType::fp32, 4e9, bytes_of(60 * kMiB, 120 * kMiB, 140 * kMiB, 220 * kMiB)).value();
   EXPECT_DOUBLE_EQ(least.computing_seconds, 2e-3);
   EXPECT_DOUBLE_EQ(least.moved_bytes, 960.0 * kMiB);
   EXPECT_DOUBLE_EQ(least.moving_seconds, 960.0 * kMiB / 1e11);
   EXPECT_DOUBLE_EQ(least.seconds(), 960.0 * kMiB / 1e11);
-  const LeastTime computing = least_time(kSmall, Arithmetic::fp32, 4e12, bytes_of(0, 0, 0, 0)).value();
+  const LeastTime computing = least_time(kSmall, DType::fp32, 4e12, bytes_of(0, 0, 0, 0)).value();
   EXPECT_DOUBLE_EQ(computing.seconds(), 2);
-  EXPECT_DOUBLE_EQ(least_time(kSmall, Arithmetic::fp16, 4e12, {}).value().seconds(), 0.5);
-  EXPECT_DOUBLE_EQ(least_time(kSmall, Arithmetic::bf16, 4e12, {}).value().seconds(), 0.5);
+  EXPECT_DOUBLE_EQ(least_time(kSmall, DType::fp16, 4e12, {}).value().seconds(), 0.5);
+  EXPECT_DOUBLE_EQ(least_time(kSmall, DType::bf16, 4e12, {}).value().seconds(), 0.5);
   Card old = kSmall;
   old.has_bf16 = false;
-  EXPECT_FALSE(least_time(old, Arithmetic::bf16, 4e12, {}));
-  EXPECT_TRUE(least_time(old, Arithmetic::fp16, 4e12, {}));
+  EXPECT_FALSE(least_time(old, DType::bf16, 4e12, {}));
+  EXPECT_TRUE(least_time(old, DType::fp16, 4e12, {}));
 }
 
 TEST(LeastTimes, WhatFitsIntoTheCacheNeedNotMove) {
   const std::size_t fits = 20 * kMiB;
-  EXPECT_EQ(least_time(kSmall, Arithmetic::fp32, 0, bytes_of(fits, fits, 0, fits)).value().seconds(), 0);
-  EXPECT_GT(least_time(kSmall, Arithmetic::fp32, 0, bytes_of(fits, fits, 512, fits)).value().seconds(), 0);
+  EXPECT_EQ(least_time(kSmall, DType::fp32, 0, bytes_of(fits, fits, 0, fits)).value().seconds(), 0);
+  EXPECT_GT(least_time(kSmall, DType::fp32, 0, bytes_of(fits, fits, 512, fits)).value().seconds(), 0);
 }
 
 TEST(LeastTimes, HalveOnACardTwiceAsFast) {
@@ -301,27 +301,26 @@ TEST(LeastTimes, HalveOnACardTwiceAsFast) {
   for (const double flops : {1e3, 1e9, 1e15})
     for (const std::size_t mib : {0, 1, 100, 100'000}) {
       const ByCategory bytes = bytes_of(mib * kMiB, mib * kMiB, 2 * mib * kMiB, mib * kMiB);
-      for (const Arithmetic arithmetic : {Arithmetic::fp32, Arithmetic::fp16})
-        EXPECT_DOUBLE_EQ(2 * least_time(twice, arithmetic, flops, bytes).value().seconds(),
-                         least_time(kSmall, arithmetic, flops, bytes).value().seconds());
+      for (const DType dtype : {DType::fp32, DType::fp16})
+        EXPECT_DOUBLE_EQ(2 * least_time(twice, dtype, flops, bytes).value().seconds(),
+                         least_time(kSmall, dtype, flops, bytes).value().seconds());
     }
 }
 
 TEST(LeastTimes, GrowWithTheWork) {
   for (const Card& card : cards()) {
     const ByCategory bytes{{kMiB, kMiB, kMiB, kMiB, kMiB, kMiB}};
-    const LeastTime least = least_time(card, Arithmetic::fp32, 1e6, bytes).value();
-    EXPECT_GT(least_time(card, Arithmetic::fp32, 2e6, bytes).value().computing_seconds, least.computing_seconds);
+    const LeastTime least = least_time(card, DType::fp32, 1e6, bytes).value();
+    EXPECT_GT(least_time(card, DType::fp32, 2e6, bytes).value().computing_seconds, least.computing_seconds);
     for (const Category c : {Category::parameters, Category::gradients, Category::optimizer, Category::activations}) {
       ByCategory more = bytes;
       more[c] += 1000 * kMiB;
-      EXPECT_GT(least_time(card, Arithmetic::fp32, 1e6, more).value().moving_seconds, least.moving_seconds)
-          << card.name;
+      EXPECT_GT(least_time(card, DType::fp32, 1e6, more).value().moving_seconds, least.moving_seconds) << card.name;
     }
     for (const Category c : {Category::workspace, Category::data}) {  // nobody says that they are read
       ByCategory more = bytes;
       more[c] += 1000 * kMiB;
-      EXPECT_EQ(least_time(card, Arithmetic::fp32, 1e6, more).value().moving_seconds, least.moving_seconds);
+      EXPECT_EQ(least_time(card, DType::fp32, 1e6, more).value().moving_seconds, least.moving_seconds);
     }
   }
 }

@@ -9,10 +9,10 @@
 //
 // Columns of the first table: reserved peak / live peak without a budget, then the smallest budget that survives / live
 // peak. Judge by the second: an allocator that gives cached memory back before it fails can look bad in the first and
-// harm nobody. Policies of other projects are simulated (policies.h); ours runs, over virtual memory calls: of the host
-// runtime in plan mode, where memory is counted and not touched, so that every trace fits, or of a GPU, where traces
-// that do not fit are left out, and the driver's own pool is in the speed table, too. Times are the processor's, whose
-// work an allocator is; what the clock itself takes is taken off, so the floor is 0.
+// harm nobody. Policies of other projects are simulated (plan/allocator/policies.h); ours runs, over virtual memory
+// calls: of the host runtime in plan mode, where memory is counted and not touched, so that every trace fits, or of a
+// GPU, where traces that do not fit are left out, and the driver's own pool is in the speed table, too. Times are the
+// processor's, whose work an allocator is; what the clock itself takes is taken off, so the floor is 0.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,8 @@
 #include "../../chapters/06_caching_allocator/steps.h"
 #include "memory/files.h"
 #include "memory/text.h"
-#include "policies.h"
+#include "plan/allocator/policies.h"
+#include "plan/text.h"
 #include "speed.h"
 #include "trace.h"
 

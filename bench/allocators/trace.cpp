@@ -10,8 +10,8 @@
 #include <utility>
 #include <variant>
 
-#include "memory/bytes.h"
 #include "pickle.h"
+#include "plan/bytes.h"
 
 namespace oomlab::bench {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "other_words.h"
+#include "plan/pytorch/peak.h"
 #include "progress.h"
-#include "pytorch_peak.h"
 #include "question.h"
 
 namespace oomlab::fit {

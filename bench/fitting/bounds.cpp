@@ -5,7 +5,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "nn/step_sizes.h"
+#include "plan/flops.h"
+#include "plan/step_sizes.h"
 
 namespace oomlab::fit {
 namespace {
@@ -35,7 +36,7 @@ Key key_of_form(const Levers& levers, Checkpoints checkpoints, std::size_t micro
       .add(std::size_t(levers.attention), 2)
       .add(std::size_t(levers.loss), 1)
       .add(levers.lean, 1)
-      .add(levers.precision == Arithmetic::fp32, 1)
+      .add(levers.precision == DType::fp32, 1)
       .add(std::size_t(checkpoints), 2);
 }
 

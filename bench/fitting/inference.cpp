@@ -12,7 +12,7 @@
 #include "../../chapters/11_inference/ways.h"
 #include "../../chapters/12_quantisation/claims.h"
 #include "answer.h"
-#include "memory/limits.h"
+#include "plan/limits.h"
 
 namespace oomlab::fit {
 namespace {
@@ -51,14 +51,13 @@ class Inference {
     if (spec_.vocabulary < 256)
       throw UsageError(fmt::format("--task infer: model '{}' has a vocabulary of {}; text here is bytes, 256 of them",
                                    spec_.name, spec_.vocabulary));
-    if (question.precision == Arithmetic::bf16 && !card_.has_bf16)
+    if (question.precision == DType::bf16 && !card_.has_bf16)
       throw UsageError(
           fmt::format("--precision bf16: a {} does not compute with BF16; take fp16 or fp32", card_.title));
-    const bool bf16 =
-        card_.has_bf16 && question.precision != Arithmetic::fp32 && question.precision != Arithmetic::fp16;
-    if (question.precision != Arithmetic::fp16) add_quantised(bf16);
-    for (const train::Precision precision : {train::Precision::fp32, train::Precision::fp16, train::Precision::bf16})
-      add_served(precision, bf16);
+    const bool bf16 = card_.has_bf16 && question.precision != DType::fp32 && question.precision != DType::fp16;
+    const DType usual = bf16 ? DType::bf16 : DType::fp32;
+    if (question.precision != DType::fp16) add_quantised(usual);
+    for (const DType dtype : kModelDTypes) add_served(dtype, usual);
     if (all_.empty()) throw UsageError("no way of chapters 11 and 12 is left; see --precision and --without");
   }
 
@@ -150,10 +149,11 @@ class Inference {
 
   // No token takes less: weights and cache are read, every weight is multiplied with every sequence's row.
   // `weights`: bytes that a token reads of them; `on_processor`: of the host's memory, weights and cache.
-  std::optional<double> seconds(Arithmetic arithmetic, double faster, double weights, double cache, double on_processor,
+  std::optional<double> seconds(DType dtype, double faster, double weights, double cache, double on_processor,
                                 Asked asked) const {
-    if (arithmetic == Arithmetic::bf16 && !card_.has_bf16) return std::nullopt;
-    const double tflops = (arithmetic == Arithmetic::fp32 ? card_.fp32_tflops : card_.fp16_tflops) * faster;
+    const std::optional<double> peak = peak_tflops(card_, dtype);
+    if (!peak) return std::nullopt;
+    const double tflops = *peak * faster;
     const double table = spec_.tied ? 0 : double(spec_.vocabulary) * double(spec_.width);  // looked up, not multiplied
     const double products = double(spec_.parameters()) - table;
     const double read = std::max(0.0, weights + cache - 2 * card_.l2_mib * (1 << 20));
@@ -166,14 +166,13 @@ class Inference {
   }
 
   // Chapter 12. The first one is the question's own: weights as they are.
-  void add_quantised(bool bf16) {
-    constexpr std::size_t kGroup = 128;
-    std::vector<Kind> kinds = quantisation::kinds(kGroup, bf16);
+  void add_quantised(DType rest) {
+    std::vector<Kind> kinds = quantisation::kinds(quantisation::kInt4Group, rest);
     std::ranges::stable_sort(kinds, {},
-                             [&](const Kind& k) { return !(k.bf16 == bf16 && k.format == quantisation::Format{}); });
+                             [&](const Kind& k) { return !(k.rest == rest && k.format == quantisation::Format{}); });
     for (const Kind& kind : kinds) {
       const bool plain = kind.format == quantisation::Format{}, first = all_.empty();
-      if (plain && kind.bf16 && !card_.has_bf16) continue;
+      if (plain && !peak_tflops(card_, kind.rest)) continue;
       if (!first && plain && (question_.precision || without("precision"))) continue;
       if (!plain && (without("weights") || question_.precision)) continue;
       try {
@@ -187,28 +186,23 @@ class Inference {
       std::string pattern = kind.name;
       all_.push_back(
           {.options = fmt::format("{}", kind.name),
-           .numbers = plain ? (kind.bf16 ? "weights of 16 bits" : "weights of 32 bits")
-                            : fmt::format("weights of {} bits", kind.format.form == quantisation::Form::int4 ||
-                                                                        kind.format.form == quantisation::Form::nf4
-                                                                    ? 4
-                                                                    : 8),
+           .numbers = fmt::format("weights of {} bits", bits(plain ? kind.rest : code_dtype(kind.format.form))),
            .changes = std::size_t(!first),
            .bytes = bytes,
            .peak = bytes,
            .command =
-               [this, kind, bf16](Asked asked) {
+               [this, kind, rest](Asked asked) {
                  return fmt::format(
                      "{}12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
                      "--filter '^{}$'",
-                     kRun, question_.model, asked.batch, asked.seq, bf16 ? "bf16" : "fp32", question_.room.budget(),
-                     kind.name);
+                     kRun, question_.model, asked.batch, asked.seq, name_of(rest), question_.room.budget(), kind.name);
                },
            .seconds =
                [this, kind](Asked asked) {
-                 const std::size_t element = kind.bf16 ? 2 : 4;
+                 const std::size_t element = element_bytes(kind.rest);
                  const double cache = double(asked.batch) * 2 * double(spec_.layers) * double(asked.seq) *
                                       double(spec_.keys()) * double(spec_.depth()) * double(element);
-                 return seconds(kind.bf16 ? Arithmetic::bf16 : Arithmetic::fp32, kind.format.dynamic ? kInt8PerFp16 : 1,
+                 return seconds(kind.rest, kind.format.dynamic ? kInt8PerFp16 : 1,
                                 double(quantisation::bytes_of(spec_, kind).all.stored) - table_bytes(element), cache, 0,
                                 asked);
                }});
@@ -216,15 +210,15 @@ class Inference {
   }
 
   // Chapter 11: a cache in pages of 16 tokens, in 8 bits, and layers on the processor.
-  void add_served(train::Precision precision, bool bf16) {
-    const Arithmetic arithmetic = train::arithmetic_of(precision);
-    const bool usual = precision == (bf16 ? train::Precision::bf16 : train::Precision::fp32);
-    if (arithmetic == Arithmetic::bf16 && !card_.has_bf16) return;
-    if (question_.precision ? arithmetic != *question_.precision : without("precision") && !usual) return;
+  void add_served(DType dtype, DType usual_dtype) {
+    const train::Precision precision = train::precision_of(dtype);
+    const bool usual = dtype == usual_dtype;
+    if (!peak_tflops(card_, dtype)) return;
+    if (question_.precision ? dtype != *question_.precision : without("precision") && !usual) return;
     if (asked_.seq < kShortest || asked_.batch > 4096) return;
     // Weights of chapter 12 are not FP16. Where only that is asked for, the first way is one of these.
-    const std::size_t more = std::size_t(!usual && question_.precision != Arithmetic::fp16);
-    if (precision == train::Precision::fp16) add_way(precision, {.name = inference::kContiguous}, more);
+    const std::size_t more = std::size_t(!usual && question_.precision != DType::fp16);
+    if (dtype == DType::fp16) add_way(precision, {.name = inference::kContiguous}, more);
     if (!without("pages")) {
       add_way(precision, {.name = inference::kPaged}, 1 + more);
       if (!without("kv-8-bits"))
@@ -320,7 +314,7 @@ class Inference {
                const double of_value = way.form == inference::CacheForm::eight_bits
                                            ? double(spec_.depth()) + sizeof(float)
                                            : double(spec_.depth() * element);
-               return seconds(train::arithmetic_of(precision), 1,
+               return seconds(train::dtype_of(precision), 1,
                               double(spec_.parameters()) * double(element) - there - table_bytes(element),
                               double(asked.batch) * kept * of_value,
                               there + double(asked.batch) * double(asked.seq) * token_there, asked);

@@ -34,7 +34,7 @@ Work work_for(const Question& question, std::size_t ranks) {
 
 Levers step_as_it_is(const Question& question) {
   Levers levers;
-  levers.precision = question.precision.value_or(Arithmetic::fp32);
+  levers.precision = question.precision.value_or(DType::fp32);
   levers.optimizer.weights = capstone::usual_weights(levers.precision);
   for (std::size_t dp = 1; dp <= question.gpus; ++dp)
     if (question.batch % dp == 0) levers.ranks.dp = dp;
@@ -44,7 +44,7 @@ Levers step_as_it_is(const Question& question) {
 bool allowed(const Question& question, const Levers& levers) {
   const auto& optimizer = levers.optimizer;
   if (question.precision && levers.precision != *question.precision) return false;
-  const bool full = levers.precision == Arithmetic::fp32;
+  const bool full = levers.precision == DType::fp32;
   if (question.numbers == Numbers::same && !(full && optimizer.rule == UpdateRule::adamw)) return false;
   if (question.numbers == Numbers::adamw) {
     if (optimizer.rule != UpdateRule::adamw && optimizer.rule != UpdateRule::adamw8) return false;
@@ -88,7 +88,7 @@ LeversSearch::LeversSearch(const Question& question, SearchProgress* progress)
         for (const Checkpoints checkpoints : {Checkpoints::none, Checkpoints::segments, Checkpoints::solved})
           forms_.push_back({attention, loss, lean, checkpoints});
   const std::vector<capstone::Layout> grids = layouts();
-  for (const Arithmetic precision : {Arithmetic::fp32, Arithmetic::fp16, Arithmetic::bf16})
+  for (const DType precision : kModelDTypes)
     for (const UpdateRule rule : {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd})
       for (const bool wide : {false, true})
         for (const WeightForm weights : {WeightForm::stored, WeightForm::master, WeightForm::stochastic})

@@ -68,12 +68,12 @@ class Translation {
   }
 
   void precision() {
-    if (levers_.precision == Arithmetic::fp32) return;
-    const bool half = levers_.precision == Arithmetic::fp16;
-    const char* const name = half ? "fp16" : "bf16";
+    if (levers_.precision == DType::fp32) return;
+    const bool half = levers_.precision == DType::fp16;
+    const char* const name = name_of(levers_.precision);
     switch (levers_.optimizer.weights) {
       case nn::WeightForm::master:
-        torch("with torch.autocast(\"cuda\", torch.{}): loss = …", half ? "float16" : "bfloat16");
+        torch("with torch.autocast(\"cuda\", torch.{}): loss = …", torch_word(levers_.precision));
         if (half) torch("scaler = torch.amp.GradScaler(\"cuda\")  # scale(loss).backward(), step(optimizer), update()");
         trainer("{}=True", name);
         deepspeed("\"{}\": {{\"enabled\": true}}", name);
@@ -83,14 +83,14 @@ class Translation {
             "weights and gradients have 16 bits beside an FP32 master copy");
         return;
       case nn::WeightForm::stored:
-        torch("model = model.to(torch.bfloat16)");
-        trainer("bf16=False, and from_pretrained(…, dtype=torch.bfloat16)");
-        nowhere("DeepSpeed's bf16 has an FP32 master copy; here there is none");
+        torch("model = model.to(torch.{})", torch_word(levers_.precision));
+        trainer("{}=False, and from_pretrained(…, dtype=torch.{})", name, torch_word(levers_.precision));
+        nowhere(fmt::format("DeepSpeed's {} has an FP32 master copy; here there is none", name));
         return;
       case nn::WeightForm::stochastic:
-        torch("model = model.to(torch.bfloat16)");
-        trainer("bf16=False, and from_pretrained(…, dtype=torch.bfloat16)");
-        nowhere("DeepSpeed's bf16 has an FP32 master copy; here there is none");
+        torch("model = model.to(torch.{})", torch_word(levers_.precision));
+        trainer("{}=False, and from_pretrained(…, dtype=torch.{})", name, torch_word(levers_.precision));
+        nowhere(fmt::format("DeepSpeed's {} has an FP32 master copy; here there is none", name));
         return;
     }
   }

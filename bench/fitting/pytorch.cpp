@@ -7,12 +7,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <iostream>
 #include <sstream>
 
 #include "memory/text.h"
-#include "pytorch_peak.h"
+#include "plan/pytorch/peak.h"
 
 namespace {
 
@@ -25,6 +26,13 @@ std::size_t number(const std::string& key, const std::string& text) {
   if (error != std::errc() || end != text.data() + text.size())
     throw std::invalid_argument(fmt::format("{}={} is no whole number", key, text));
   return value;
+}
+
+oomlab::DType precision(const std::string& text) {
+  const std::optional<oomlab::DType> dtype = oomlab::dtype_named(text);
+  if (!dtype || std::ranges::find(oomlab::kModelDTypes, *dtype) == oomlab::kModelDTypes.end())
+    throw std::invalid_argument(fmt::format("precision={} is unknown", text));
+  return *dtype;
 }
 
 std::string answer(const std::string& line) {
@@ -52,7 +60,7 @@ std::string answer(const std::string& line) {
     else if (key == "seq")
       step.seq = number(key, value);
     else if (key == "precision")
-      step.precision = static_cast<oomlab::Arithmetic>(one_of({"fp32", "fp16", "bf16"}));
+      step.precision = precision(value);
     else if (key == "checkpoint")
       step.checkpoint = one_of({"0", "1"}) == 1;
     else if (key == "optimizer")

@@ -11,10 +11,10 @@
 #include "../../chapters/16_capstone/levers.h"
 #include "data/text.h"
 #include "harness/chapter.h"
-#include "memory/bytes.h"
-#include "memory/limits.h"
-#include "memory/text.h"
 #include "nn/model_config.h"
+#include "plan/bytes.h"
+#include "plan/limits.h"
+#include "plan/text.h"
 
 namespace oomlab::fit {
 namespace {
@@ -158,8 +158,9 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--host-bandwidth", [&](auto& o, auto& text) { host_bandwidth = gb_per_s(o, text); }},
       {"--precision",
        [&](auto& o, auto& text) {
-         word(o, text, {"fp32", "fp16", "bf16"});
-         question.precision = text == "fp32" ? Arithmetic::fp32 : text == "fp16" ? Arithmetic::fp16 : Arithmetic::bf16;
+         std::vector<std::string> known;
+         for (const DType dtype : kModelDTypes) known.push_back(name_of(dtype));
+         question.precision = parse_dtype(word(o, text, known));
        }},
       {"--numbers",
        [&](auto& o, auto& text) {
@@ -281,8 +282,7 @@ what may change
 exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
       kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, kHostMemory / 1'000'000'000,
-      capstone::kDesktopGbPerS, capstone::kServerGbPerS,
-      fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
+      capstone::kDesktopGbPerS, capstone::kServerGbPerS, fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
 }
 
 }  // namespace oomlab::fit

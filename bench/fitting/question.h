@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/card.h"
 #include "nn/transformer.h"
+#include "plan/card.h"
 
 namespace oomlab::fit {
 
@@ -62,9 +62,9 @@ struct Question {
   Room room;
   double host_gb_per_s = 0;  ///< of host memory
   Numbers numbers = Numbers::adamw;
-  std::optional<Arithmetic> precision;  ///< only this one
-  std::set<std::string> without;        ///< levers that are left out, by kLevers' names
-  std::vector<std::string> notes;       ///< what is not as somebody may think: sentences for the answer
+  std::optional<DType> precision;  ///< only this one
+  std::set<std::string> without;   ///< levers that are left out, by kLevers' names
+  std::vector<std::string> notes;  ///< what is not as somebody may think: sentences for the answer
   bool json = false;
 };
 
@@ -79,7 +79,7 @@ std::optional<Question> parse_question(const std::vector<std::string>& arguments
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments);
 std::string help();
 
-/// A card by a name of harness/card.h. Throws UsageError for others.
+/// A card by a name of plan/card.h. Throws UsageError for others.
 const Card& card_named(const std::string& option, const std::string& text);
 
 }  // namespace oomlab::fit

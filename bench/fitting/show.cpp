@@ -4,7 +4,7 @@
 
 #include "answer.h"
 #include "harness/json_writer.h"
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 namespace oomlab::fit {
 namespace {

@@ -13,7 +13,7 @@ namespace {
 
 // As chapter 16's numbers_of() has it (a test compares them).
 std::string numbers_words(const Work& work, const Levers& levers) {
-  if (levers.precision != Arithmetic::fp32) return "weights of 16 bits";
+  if (levers.precision != DType::fp32) return "weights of 16 bits";
   if (levers.optimizer.rule == UpdateRule::adamw8) return "moments of 8 bits";
   if (levers.optimizer.rule != UpdateRule::adamw) return "another rule";
   const bool same_sums = levers.attention == AttentionForm::textbook && levers.loss == LossForm::full && !levers.lean &&
@@ -42,7 +42,7 @@ std::vector<Change> changes_to(const Levers& base, const Levers& target) {
     if (differs) all.push_back({std::move(words), make});
   };
   const auto& ranks = target.ranks;
-  add(base.precision != target.precision, fmt::format("--precision {}", capstone::name_of(target.precision)),
+  add(base.precision != target.precision, fmt::format("--precision {}", name_of(target.precision)),
       [](const Levers& t, Levers& l) {
         l.precision = t.precision, l.optimizer.weights = capstone::usual_weights(t.precision);
       });
@@ -81,9 +81,9 @@ std::vector<Change> changes_to(const Levers& base, const Levers& target) {
 
 std::optional<PyTorchPeak> torch_peak(const Work& work, const Levers& levers) {
   const bool adamw = levers.optimizer.rule == UpdateRule::adamw, eight = levers.optimizer.rule == UpdateRule::adamw8;
-  const bool autocast = levers.precision != Arithmetic::fp32 && levers.optimizer.weights == WeightForm::master;
+  const bool autocast = levers.precision != DType::fp32 && levers.optimizer.weights == WeightForm::master;
   if (levers.ranks.ranks() > 1 || levers.gradients != GradientLife::always || micro_batches_of(work, levers) > 1 ||
-      levers.solved || levers.recompute > 1 || !(adamw || eight) || !(autocast || levers.precision == Arithmetic::fp32))
+      levers.solved || levers.recompute > 1 || !(adamw || eight) || !(autocast || levers.precision == DType::fp32))
     return std::nullopt;
   if (work.spec.bert() && !work.spec.tied) return std::nullopt;
   return pytorch_peak(work.spec, {.batch = work.batch,

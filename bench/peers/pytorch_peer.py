@@ -127,7 +127,7 @@ class ResidualBlock(nn.Module):
 
 
 def residual_network(name):
-    """resnet18, resnet50, or resnet:STAGES-WIDTH, as nn/resnet.h has them."""
+    """resnet18, resnet50, or resnet:STAGES-WIDTH, as plan/model/resnet.h has them."""
     free = re.fullmatch(r"resnet:(\d+)-(\d+)", name)
     stages, width = map(int, free.groups()) if free else (4, 64)
     blocks = [2] * stages if free or name == "resnet18" else [3, 4, 6, 3]

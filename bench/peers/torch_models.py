@@ -1,4 +1,4 @@
-"""The three shapes of common/nn/transformer.h as plain PyTorch modules, written as most people write them.
+"""The three shapes of common/plan/model/transformer.h as plain PyTorch modules, written as most people write them.
 
 What matters for bytes: nn.Linear, nn.LayerNorm, F.scaled_dot_product_attention, F.cross_entropy, no dropout; GPT's Q, K and V are
 one product that is split (as in nanoGPT), BERT's and Llama's are three (as in Hugging Face's transformers); Llama's RMS norm and

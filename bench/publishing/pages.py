@@ -28,7 +28,7 @@ WORDS = {"en": {"run": " (in this run {})", "at most": "at most {}", "at least":
          "zh": {"run": "（本次运行 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 # The table of cards, and its columns. A column of MARKED has a letter in `marks`, in this order.
-CARDS = "common/harness/cards.inc"
+CARDS = "common/plan/cards.inc"
 CARD_COLUMNS = ("name", "title", "device", "aliases", "memory", "smi", "total", "bandwidth", "l2", "fp32", "fp16",
                 "bus", "link", "cc", "marks", "total_from")
 MARKED = ("smi", "bandwidth", "fp32", "fp16", "bus", "link", "cc")

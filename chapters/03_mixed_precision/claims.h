@@ -131,8 +131,8 @@ inline void tell_categories(Report& report, const char* model, std::size_t batch
                             cell(Category::gradients), cell(Category::optimizer), cell(Category::activations),
                             format_bytes(bytes.total()), 100 * (total / fp32 - 1)));
   };
-  row("fp32", predict_precision(spec, batch, seq, Precision::fp32));
-  row("fp16", predict_precision(spec, batch, seq, Precision::fp16));
+  row(name_of(Precision::fp32), predict_precision(spec, batch, seq, Precision::fp32));
+  row(name_of(Precision::fp16), predict_precision(spec, batch, seq, Precision::fp16));
   if (spec.vocabulary > 1000) row("AMP, derived", amp_bytes(spec, batch, seq));
 }
 

@@ -39,7 +39,7 @@ Chapter declare(const Config& config) {
         .make = [=](Context& context,
                     std::size_t batch) { return make_training(context, spec, *text, batch, precision, shares, form); },
         .flops = [=](std::size_t batch) { return flops_of_step(spec, batch, seq, {}, form); },
-        .arithmetic = arithmetic_of(precision),
+        .dtype = dtype_of(precision),
     });
   chapter.claims = claims_of(spec, shares);
   chapter.after = [=](const Results&, Report& report) {

@@ -26,7 +26,7 @@ struct GradientShares {
 
 /// 2^-14, below which FP16 has fewer bits; FP32 and BF16 have 2^-126.
 inline float smallest_normal(Precision precision) {
-  return precision == Precision::fp16 || precision == Precision::pure_fp16 ? 0x1p-14f : 0x1p-126f;
+  return static_cast<float>(row_of(dtype_of(precision)).smallest_normal);
 }
 
 template <class T>

@@ -2,7 +2,7 @@
 // The mitigation: do not keep what can be computed again (Chen et al., "Training deep nets with sublinear memory cost",
 // 2016), and only what is cheap to compute (Korthikanti et al., "Reducing activation recomputation", 2022).
 //
-// A schedule (nn/step_walk.h) cuts the layers into segments. A segment is either plain: its layers keep what its Keep
+// A schedule (plan/step_form.h) cuts the layers into segments. A segment is either plain: its layers keep what its Keep
 // says; or it is recomputed: only its input is kept, and before its backward pass its forward pass runs again. A
 // recomputed segment of one layer is "checkpoint every layer".
 
@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "nn/scheduled_step.h"
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
+#include "plan/flops.h"
+#include "plan/step_walk.h"
 
 namespace oomlab::checkpointing {
 

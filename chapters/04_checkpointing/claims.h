@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "frontier.h"
+#include "plan/flops.h"
 
 namespace oomlab::checkpointing {
 

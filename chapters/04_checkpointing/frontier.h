@@ -1,6 +1,7 @@
 #pragma once
 // Memory against time, as a picture in text.
 
+#include "plan/flops.h"
 #include "solver.h"
 #include "train/precision.h"
 

@@ -57,7 +57,7 @@ static Chapter checkpointing(const Config& config) {
              },
          .flops = [=, schedule_for = schedule_for](
                       std::size_t batch) { return flops_of_step(spec, batch, seq, schedule_for(batch), form); },
-         .arithmetic = arithmetic_of(precision)});
+         .dtype = dtype_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_operations(results, report, spec, form, ways, *counted);
     frontier(report, spec, precision, form, always);
@@ -68,24 +68,26 @@ static Chapter checkpointing(const Config& config) {
 }  // namespace oomlab::checkpointing
 
 int main(int argc, char** argv) {
-  using oomlab::Defaults;
+  using oomlab::Defaults, oomlab::DType;
   using namespace oomlab::train;
   const auto mib = [](double n) { return std::size_t(n * 1024 * 1024); };
-  const Defaults huge{.batch = 1, .steps = 6, .budget = mib(80 << 10), .options = {{kSeq, 2048}, {kPrecision, "bf16"}}};
+  const Defaults huge{
+      .batch = 1, .steps = 6, .budget = mib(80 << 10), .options = {{kSeq, 2048}, {kPrecision, name_of(DType::bf16)}}};
   const Defaults large{.batch = 16,
                        .steps = 6,
                        .budget = mib(24 << 10),
                        .options = {{kSeq, 512}},
                        .published_models = kLargeTextModels,
                        .published = &huge};
-  const Defaults full{.model = "gpt:9-4-128",
-                      .batch = 8,
-                      .steps = 6,
-                      .budget = mib(66),
-                      .options = {{kSeq, 128}, {kPrecision, "fp32"}, kText, kModelConfig, kAttention, kLoss},
-                      .models = kTextModels,
-                      .published_models = kGpt2AndBertModels,
-                      .published = &large};
+  const Defaults full{
+      .model = "gpt:9-4-128",
+      .batch = 8,
+      .steps = 6,
+      .budget = mib(66),
+      .options = {{kSeq, 128}, {kPrecision, name_of(DType::fp32)}, kText, kModelConfig, kAttention, kLoss},
+      .models = kTextModels,
+      .published_models = kGpt2AndBertModels,
+      .published = &large};
   const Defaults quick{.model = "gpt:4-2-32", .batch = 16, .steps = 3, .budget = mib(4.25), .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::checkpointing::checkpointing);
 }

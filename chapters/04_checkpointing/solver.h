@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpointing.h"
-#include "cuda/interrupt.h"
+#include "plan/interrupt.h"
 
 namespace oomlab::checkpointing {
 

@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 namespace oomlab::caching_allocator {
 

@@ -10,14 +10,15 @@
 // Run it        build/host/bin/06_caching_allocator            build/host/bin/06_caching_allocator --filter ours
 
 #include "claims.h"
-#include "memory/limits.h"
+#include "plan/limits.h"
 
 namespace oomlab::caching_allocator {
 namespace {
 
 Chapter caching_allocator(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
-  if (config.plan && config.memory_steps > kMostPlannedSteps)  // an allocator that moves pages has new addresses each time
+  if (config.plan &&
+      config.memory_steps > kMostPlannedSteps)  // an allocator that moves pages has new addresses each time
     throw UsageError(fmt::format("--memory-steps {}: of this chapter's allocators a plan counts up to {} steps",
                                  config.memory_steps, kMostPlannedSteps));
   const std::size_t seq = config.options[kSeq];

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda/check.h"
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 namespace oomlab::caching_allocator {
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/step_units.h"
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
+#include "plan/step_units.h"
+#include "plan/step_walk.h"
 
 namespace oomlab::multi_gpu {
 

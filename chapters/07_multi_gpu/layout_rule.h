@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "grid.h"
-#include "memory/limits.h"
+#include "plan/limits.h"
 
 namespace oomlab::multi_gpu {
 

@@ -34,8 +34,9 @@ static Chapter multi_gpu_of(const Config& config) {
     };
     Variant variant{.name = name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
     variant.agreement.kind = Agreement::Kind::within_tolerance;
-    variant.agreement.tolerance = sizeof(T) == 2 ? 1e-3 : 1e-6;
-    variant.ranks = static_cast<int>(layout.ranks()), variant.arithmetic = arithmetic_of<T>();
+    variant.agreement.tolerance = kDTypeOf<T> == DType::fp32 ? 1e-6 : 1e-3;
+    variant.ranks = static_cast<int>(layout.ranks());
+    variant.dtype = kDTypeOf<T>;
     (*sent)[name] = [=, job = job(config.batch)](int rank) {
       return data_parallel ? sent_by_data_parallel<T>(job, rank) : sent_a_step<T>(job, coordinates_of(layout, rank));
     };
@@ -68,25 +69,25 @@ static Chapter multi_gpu_of(const Config& config) {
 }
 
 static Chapter multi_gpu(const Config& config) {
-  const std::string precision = config.options[kPrecision];
-  if (precision == "fp16") throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
-  return precision == "bf16" ? multi_gpu_of<__nv_bfloat16>(config) : multi_gpu_of<float>(config);
+  const DType dtype = parse_dtype(config.options[kPrecision]);
+  if (dtype == DType::fp16) throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
+  return with_type_of<float, __nv_bfloat16>(dtype, [&]<class T>(T) { return multi_gpu_of<T>(config); });
 }
 
 }  // namespace oomlab::multi_gpu
 
 int main(int argc, char** argv) {
   using namespace oomlab::multi_gpu;
-  using oomlab::Defaults;
+  using oomlab::Defaults, oomlab::DType;
   const auto gib = [](std::size_t n) { return n << 30; };
   Defaults huge{.batch = 128, .steps = 6, .budget = gib(80), .devices = 8};
-  huge.options = {{kMicroBatch, 1}, {kSeq, 2048}, {kPrecision, "bf16"}};
+  huge.options = {{kMicroBatch, 1}, {kSeq, 2048}, {kPrecision, name_of(DType::bf16)}};
   Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .devices = 4, .options = {{kMicroBatch, 8}, {kSeq, 512}}};
   large.published_models = kLargeTextModels, large.published = &huge;
   Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20, .devices = 8};
   full.options = {{kMicroBatch, 1},
                   {kSeq, 32},
-                  {kPrecision, "fp32"},
+                  {kPrecision, name_of(DType::fp32)},
                   kText,
                   kModelConfig,
                   kTp,

@@ -333,10 +333,6 @@ inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates&
   const auto micro_batches = static_cast<double>(job.batch / job.layout.dp / job.micro_batch);
   return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + (slice.has_head(job.spec) ? *head : 0));
 }
-template <class T>
-constexpr Arithmetic arithmetic_of() {
-  return sizeof(T) == sizeof(float) ? Arithmetic::fp32 : Arithmetic::bf16;
-}
 
 /// The ranks of a layout.
 template <class T>

@@ -15,12 +15,13 @@
 #include <string>
 #include <vector>
 
+#include "cuda/dtype_of.h"
 #include "cuda/nccl.h"
 #include "nn/mixed_precision.h"
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
 #include "nn/units.h"
+#include "plan/step_walk.h"
 
 namespace oomlab::multi_gpu {
 
@@ -55,7 +56,7 @@ class Units {
       mine.push_back({unit.shape.name, unit.values.data() + (zero_ == 1 || zero_ == 2 ? offset(unit) : 0),
                       unit.gradients.data() + (zero_ == 1 ? offset(unit) : 0),
                       zero_ >= 1 ? unit.shard : unit.shape.count});
-    optimizer_.emplace(context, mine, nn::AdamWSettings{}, nn::LossScaling::none(), sizeof(T) == 2);
+    optimizer_.emplace(context, mine, nn::AdamWSettings{}, nn::LossScaling::none(), kDTypeOf<T> != DType::fp32);
   }
 
   /// Makes a unit's parameters whole (ZeRO-3), and room for its whole gradients (ZeRO-2 and 3).

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "forms.h"
+#include "plan/flops.h"
 
 namespace oomlab::attention_and_loss {
 

@@ -51,7 +51,7 @@ static Chapter attention_and_loss(const Config& config) {
                });
              },
          .flops = [=](std::size_t batch) { return flops_of_step(spec, batch, seq, schedule_of(way, batch), way.form); },
-         .arithmetic = arithmetic_of(precision)});
+         .dtype = dtype_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_operations(results, report, spec, ways(), schedule_of, *observed);
     show_lengths(report);
@@ -62,28 +62,28 @@ static Chapter attention_and_loss(const Config& config) {
 }  // namespace oomlab::attention_and_loss
 
 int main(int argc, char** argv) {
-  using oomlab::Defaults;
+  using oomlab::Defaults, oomlab::DType;
   using namespace oomlab::train;
   const auto mib = [](double n) { return std::size_t(n * 1024 * 1024); };
   const Defaults large{
-      .batch = 1, .steps = 2, .budget = mib(80 << 10), .options = {{kSeq, 2048}, {kPrecision, "bf16"}}};
+      .batch = 1, .steps = 2, .budget = mib(80 << 10), .options = {{kSeq, 2048}, {kPrecision, name_of(DType::bf16)}}};
   const Defaults bert{.batch = 8,
                       .steps = 4,
                       .budget = mib(8 << 10),
-                      .options = {{kSeq, 512}, {kPrecision, "bf16"}},
+                      .options = {{kSeq, 512}, {kPrecision, name_of(DType::bf16)}},
                       .published_models = kLargeTextModels,
                       .published = &large};
   const Defaults gpt2{.batch = 8,
                       .steps = 4,
                       .budget = mib(4.5 * 1024),
-                      .options = {{kSeq, 1024}, {kPrecision, "bf16"}},
+                      .options = {{kSeq, 1024}, {kPrecision, name_of(DType::bf16)}},
                       .published_models = "bert-base bert-large",
                       .published = &bert};
   const Defaults full{.model = "gpt:4-4-128",
                       .batch = 4,
                       .steps = 4,
                       .budget = mib(80),
-                      .options = {{kSeq, 512}, {kPrecision, "fp32"}, kText, kModelConfig},
+                      .options = {{kSeq, 512}, {kPrecision, name_of(DType::fp32)}, kText, kModelConfig},
                       .models = kTextModels,
                       .published_models = kGpt2Models,
                       .published = &gpt2};

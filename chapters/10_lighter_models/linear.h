@@ -10,8 +10,8 @@
 
 #include "data/device_dataset.h"
 #include "harness/chapter.h"
-#include "memory/peak.h"
 #include "nn/ops.h"
+#include "plan/peak.h"
 #include "sparse.h"
 
 namespace oomlab::lighter_models {

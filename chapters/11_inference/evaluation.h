@@ -12,8 +12,8 @@
 #include "cuda/check.h"
 #include "memory/repetition.h"
 #include "nn/read_loss.h"
-#include "nn/step_walk.h"
 #include "nn/transformer_ops.h"
+#include "plan/step_walk.h"
 #include "train/precision.h"
 #include "weights.h"
 

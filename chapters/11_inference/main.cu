@@ -49,7 +49,7 @@ Chapter declare(const Config& config) {
                                                                                name == kOnDevice ? failed : nullptr);
                                       });
                                     },
-                                .arithmetic = arithmetic_of(precision)});
+                                .dtype = dtype_of(precision)});
   for (const PlannedWay& planned : ways)
     chapter.variants.push_back({.name = planned.way.name,
                                 .batch = planned.requests->size(),
@@ -63,7 +63,7 @@ Chapter declare(const Config& config) {
                                             *planned.requests, longest, served);
                                       });
                                     },
-                                .arithmetic = arithmetic_of(precision)});
+                                .dtype = dtype_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_evaluation(results, report, spec, evaluated, *failed);
     show_serving(results, report, spec, ways, *served);
@@ -75,20 +75,21 @@ Chapter declare(const Config& config) {
 }  // namespace oomlab::inference
 
 int main(int argc, char** argv) {
-  using oomlab::Defaults;
+  using oomlab::Defaults, oomlab::DType;
   using namespace oomlab::inference;
   constexpr std::size_t kMiB = std::size_t(1) << 20;
-  const Defaults published{.batch = 1,
-                           .steps = 2,
-                           .budget = 20480 * kMiB,
-                           .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kLongestRequest, 2048}, {kRequests, 320}}};
+  const Defaults published{
+      .batch = 1,
+      .steps = 2,
+      .budget = 20480 * kMiB,
+      .options = {{kSeq, 2048}, {kPrecision, name_of(DType::bf16)}, {kLongestRequest, 2048}, {kRequests, 320}}};
   const Defaults full{.model = "bytes-llama",
                       .batch = 8,
                       .steps = 3,
                       .budget = 5 * kMiB,
                       .options = {{kSeq, 128},
                                   {kBatches, 8},
-                                  {kPrecision, "fp32"},
+                                  {kPrecision, name_of(DType::fp32)},
                                   {kLongestRequest, 512},
                                   {kRequests, 64},
                                   {kProcessorLayers, 1},

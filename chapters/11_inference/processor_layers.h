@@ -14,8 +14,8 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "cuda/interrupt.h"
 #include "decoder.h"
+#include "plan/interrupt.h"
 
 namespace oomlab::inference {
 

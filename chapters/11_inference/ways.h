@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "evaluation.h"
-#include "memory/limits.h"
+#include "plan/limits.h"
 #include "served.h"
 
 namespace oomlab::inference {

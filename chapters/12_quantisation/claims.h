@@ -12,7 +12,7 @@
 
 #include "harness/chapter.h"
 #include "harness/outputs.h"
-#include "memory/limits.h"
+#include "plan/limits.h"
 #include "reading.h"
 
 namespace oomlab::quantisation {
@@ -23,34 +23,37 @@ using Bf16 = __nv_bfloat16;
 
 inline constexpr Option<std::size_t> kBatches{"batches", "Batches of sequences that are read", 1, 4096};
 inline constexpr Option<std::size_t> kGroup{"group", "Weights of INT4 that share a scale and a zero", 1, 1 << 20};
+inline constexpr NameList kRestWords = names_of(kRestDTypes, " ", " ");
 inline constexpr Option<std::string> kRest{
-    "rest", "fp32 or bf16: norms, embedding, head and activations of a quantised model", "fp32 bf16"};
+    "rest", "fp32 or bf16: norms, embedding, head and activations of a quantised model", kRestWords.text};
 inline constexpr Option<std::string> kSave{
     "save", "Beginning of the names of files to write the quantised models to: this and int4.safetensors"};
 inline constexpr Option<std::string> kQuantised{
     "quantised", "A file of --save: the variants of its format are read from there, not quantised again"};
 
-inline constexpr const char *kFp32 = "fp32", *kBf16 = "bf16", *kInt8Tensor = "int8 per tensor", *kInt8 = "int8 per row",
-                            *kInt4 = "int4 in groups", *kNf4 = "nf4, double", *kDynamic = "int8 dynamic";
+inline constexpr const char* kFp32 = name_of(DType::fp32);
+inline constexpr const char* kBf16 = name_of(DType::bf16);
+inline constexpr const char *kInt8Tensor = "int8 per tensor", *kInt8 = "int8 per row", *kInt4 = "int4 in groups",
+                            *kNf4 = "nf4, double", *kDynamic = "int8 dynamic";
 
-/// A variant: how linear layers are stored and multiplied, and whether the rest is BF16.
+/// A variant: how linear layers are stored and multiplied, and the format of the rest, FP32 or BF16.
 struct Kind {
   const char* name;
   Format format;
-  bool bf16;
+  DType rest;
 };
-inline std::vector<Kind> kinds(std::size_t group, bool rest_bf16) {
-  return {{kFp32, {}, false},
-          {kBf16, {}, true},
-          {kInt8Tensor, {.form = Form::int8_tensor}, rest_bf16},
-          {kInt8, {.form = Form::int8_row}, rest_bf16},
-          {kInt4, {.form = Form::int4, .group = group}, rest_bf16},
-          {kNf4, {.form = Form::nf4}, rest_bf16},
-          {kDynamic, {.form = Form::int8_row, .dynamic = true}, rest_bf16}};
+inline std::vector<Kind> kinds(std::size_t group, DType rest) {
+  return {{kFp32, {}, DType::fp32},
+          {kBf16, {}, DType::bf16},
+          {kInt8Tensor, {.form = Form::int8_tensor}, rest},
+          {kInt8, {.form = Form::int8_row}, rest},
+          {kInt4, {.form = Form::int4, .group = group}, rest},
+          {kNf4, {.form = Form::nf4}, rest},
+          {kDynamic, {.form = Form::int8_row, .dynamic = true}, rest}};
 }
-inline std::vector<Kind> kinds(const Config& config) {
-  return kinds(config.options[kGroup], config.options[kRest] == "bf16");
-}
+/// Of what is not quantised.
+inline DType rest_of(const Config& config) { return parse_dtype(config.options[kRest]); }
+inline std::vector<Kind> kinds(const Config& config) { return kinds(config.options[kGroup], rest_of(config)); }
 /// The file of --save that a variant writes; empty where it writes none.
 inline std::string file_to_save(const Config& config, const Kind& kind) {
   const auto save = config.options.find(kSave);
@@ -66,10 +69,10 @@ inline void check_files_to_save(const Config& config) {
 /// make(T{}) with the type that is not quantised.
 template <class Make>
 auto with_rest_of(const Kind& kind, Make make) {
-  return kind.bf16 ? make(Bf16{}) : make(float{});
+  return with_type_of<float, Bf16>(kind.rest, make);
 }
 inline ModelBytes bytes_of(const nn::TransformerSpec& spec, const Kind& kind) {
-  return model_bytes(spec, kind.format, kind.bf16 ? sizeof(Bf16) : sizeof(float));
+  return model_bytes(spec, kind.format, element_bytes(kind.rest));
 }
 inline ByCategory predicted(const nn::TransformerSpec& spec, const Kind& kind, const Read& of) {
   return with_rest_of(kind, [&]<class T>(T) { return Reading<T>::predicted(spec, kind.format, of); });
@@ -114,8 +117,8 @@ inline std::shared_ptr<const QuantisedFile> quantised_file(const Config& config,
 
 inline std::vector<Claim> claims_of(const std::shared_ptr<AllRead>& all) {
   const nn::TransformerSpec llama = nn::parse_transformer("llama-3.1-8b");
-  const auto stored = [=](const char* name, std::size_t group = 128) {
-    for (const Kind& kind : kinds(group, true))
+  const auto stored = [=](const char* name, std::size_t group = kInt4Group) {
+    for (const Kind& kind : kinds(group, DType::bf16))
       if (name == std::string(kind.name)) return double(bytes_of(llama, kind).all.stored);
     return 0.0;
   };
@@ -153,7 +156,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllRead>& all) {
        .size = size,
        .at_size =
            [=] {
-             const Kind kind{kInt4, {.form = Form::int4}, true};
+             const Kind kind{kInt4, {.form = Form::int4}, DType::bf16};
              return std::optional(double(predicted(llama, kind, {1, 8192, 1}).total()) / 1e9);
            }},
       {.text = "the smaller the group, the better",
@@ -219,7 +222,7 @@ inline void show_formats(const Results& results, Report& report, const nn::Trans
     if (!read.top.empty()) report.figure("perplexity_" + key, std::exp(read.loss));
     report.check(read.moved >= read.floor, fmt::format("{}: a token moves less than its floor", kind.name));
   }
-  const Kind kept{kInt8, {.form = Form::int8_row}, config.options[kRest] == "bf16"};
+  const Kind kept{kInt8, {.form = Form::int8_row}, rest_of(config)};
   const ModelBytes bytes = bytes_of(spec, kept);
   report.line(
       fmt::format("(file: tensors without the header. bits: of a weight of the linear layers. Norms, embedding "
@@ -295,7 +298,7 @@ inline void show_cards(const Results& results, Report& report) {
     std::map<double, std::string> of_size;  // cards that hold it, by GB
     std::size_t holding = 0;
     for (const Card& card : cards()) {
-      if (result.arithmetic == Arithmetic::bf16 && !card.has_bf16) continue;
+      if (!peak_tflops(card, result.dtype)) continue;
       if (double(result.predicted_peak()) > 0.95 * double(card.total_bytes())) {
         all_hold = false;
         continue;

@@ -30,37 +30,60 @@
 #include <string>
 #include <utility>
 
+#include "dtype.h"
 #include "memory/context.h"
 #include "nn/kernel.h"
 
 namespace oomlab::quantisation {
 
 enum class Form { as_is, int8_tensor, int8_row, int4, nf4 };
-/// "int8_row", as files name it.
-inline const char* name_of(Form form) {
-  constexpr const char* names[] = {"as_is", "int8_tensor", "int8_row", "int4", "nf4"};
-  return names[static_cast<int>(form)];
+/// The number format of the codes. Throws std::invalid_argument for as_is, which has none of its own.
+constexpr DType code_dtype(Form form) {
+  switch (form) {
+    case Form::int8_tensor:
+    case Form::int8_row: return DType::int8;
+    case Form::int4: return DType::int4;
+    case Form::nf4: return DType::nf4;
+    case Form::as_is: break;
+  }
+  throw std::invalid_argument("weights that stay as they are have no codes");
 }
+/// "int8_row", as files name it: the number format, and which scales it has where there is a choice.
+inline const char* name_of(Form form) {
+  switch (form) {
+    case Form::as_is: return "as_is";
+    case Form::int8_tensor: return "int8_tensor";
+    case Form::int8_row: return "int8_row";
+    case Form::int4:
+    case Form::nf4: break;
+  }
+  return name_of(code_dtype(form));
+}
+
+/// What is not quantised is stored in one of these.
+inline constexpr std::array kRestDTypes = {DType::fp32, DType::bf16};
+/// Weights of int4 that share a scale and a zero, unless somebody says otherwise.
+inline constexpr std::size_t kInt4Group = row_of(DType::int4).group;
 
 struct Format {
   Form form = Form::as_is;
-  std::size_t group = 128;  ///< weights that share a scale and a zero, of int4
-  bool dynamic = false;     ///< int8_row: what is multiplied with the weights is quantised, too, when it comes
+  std::size_t group = kInt4Group;  ///< of int4
+  bool dynamic = false;            ///< int8_row: what is multiplied with the weights is quantised, too, when it comes
   friend bool operator==(const Format&, const Format&) = default;
 };
 
-inline constexpr std::size_t kBlock = 64;    ///< weights that share an absmax, of nf4
-inline constexpr std::size_t kPair = 64;     ///< codes of four bits that share bytes: i and i + 32
-inline constexpr std::size_t kBlocks = 256;  ///< blocks that share a scale for their absmax
+inline constexpr std::size_t kBlock = row_of(DType::nf4).group;              ///< weights that share an absmax, of nf4
+inline constexpr std::size_t kBlocks = row_of(DType::nf4).scales[1].groups;  ///< blocks that share a scale for that
+inline constexpr std::size_t kPair = 64;  ///< codes of four bits that share bytes: i and i + 32
 
 // --------------------------------------------------------------------------------------------------------------- bytes
 
 /// Something that is stored of a matrix.
 struct Part {
-  const char* name = "";  ///< in a file, behind the matrix' own; "": there is none
-  const char* type = "";  ///< as safetensors name it
-  std::size_t count = 0, element_bytes = 0;
-  std::size_t bytes() const { return checked_product(count, element_bytes); }
+  const char* name = "";      ///< in a file, behind the matrix' own; "": there is none
+  DType type = DType::uint8;  ///< two codes of four bits are one value of uint8
+  std::size_t count = 0;
+  std::size_t bytes() const { return checked_product(count, element_bytes(type)); }
 };
 inline constexpr std::size_t kCodes = 0, kScales = 1, kSmall = 2, kMean = 3;  ///< of Parts
 using Parts = std::array<Part, 4>;
@@ -71,23 +94,23 @@ inline Parts parts_of(const Format& format, std::size_t rows, std::size_t count)
   const auto up = [](std::size_t n, std::size_t by) { return n / by + (n % by != 0); };
   switch (format.form) {
     case Form::as_is: return {};
-    case Form::int8_tensor: return {{{"codes", "I8", count, 1}, {"scale", "F32", 1, 4}}};
-    case Form::int8_row: return {{{"codes", "I8", count, 1}, {"scale", "F32", rows, 4}}};
+    case Form::int8_tensor: return {{{"codes", DType::int8, count}, {"scale", DType::fp32, 1}}};
+    case Form::int8_row: return {{{"codes", DType::int8, count}, {"scale", DType::fp32, rows}}};
     case Form::int4: {
       if (format.group == 0 || count % format.group != 0)
         throw std::invalid_argument("groups of " + std::to_string(format.group) + " do not divide a matrix of " +
                                     std::to_string(rows) + " x " + std::to_string(count / rows) + " weights");
       const std::size_t groups = count / format.group;
-      return {{{"codes", "U8", kPair / 2 * up(count, kPair), 1},
-               {"scale", "BF16", groups, 2},
-               {"zero", "U8", up(groups, 2), 1}}};
+      return {{{"codes", DType::uint8, kPair / 2 * up(count, kPair)},
+               {"scale", DType::bf16, groups},
+               {"zero", DType::uint8, up(groups, 2)}}};
     }
     case Form::nf4: {
       const std::size_t blocks = up(count, kBlock);
-      return {{{"codes", "U8", kPair / 2 * up(count, kPair), 1},
-               {"absmax_scale", "F32", up(blocks, kBlocks), 4},
-               {"absmax", "I8", blocks, 1},
-               {"absmax_mean", "F32", 1, 4}}};
+      return {{{"codes", DType::uint8, kPair / 2 * up(count, kPair)},
+               {"absmax_scale", DType::fp32, up(blocks, kBlocks)},
+               {"absmax", DType::int8, blocks},
+               {"absmax_mean", DType::fp32, 1}}};
     }
   }
   return {};

@@ -17,8 +17,9 @@ void int8_product(Context& context, const std::int8_t* x, const std::int8_t* w, 
   if (library_takes(rows, in, out)) {  // by columns: sums^T = w x^T, w and x as they lie are their own transposes
     const std::int32_t one = 1, zero = 0;
     const int m = static_cast<int>(out), n = static_cast<int>(rows), k = static_cast<int>(in);
-    CUBLAS_CHECK(cublasGemmEx(context.blas(), CUBLAS_OP_T, CUBLAS_OP_N, m, n, k, &one, w, CUDA_R_8I, k, x, CUDA_R_8I, k,
-                              &zero, sums, CUDA_R_32I, m, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
+    constexpr cudaDataType codes = data_type_of(DType::int8);
+    CUBLAS_CHECK(cublasGemmEx(context.blas(), CUBLAS_OP_T, CUBLAS_OP_N, m, n, k, &one, w, codes, k, x, codes, k, &zero,
+                              sums, data_type_of(DType::int32), m, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
     return;
   }
   const bool packs = kRowLanes == 1 && nn::packs_fit<std::int8_t>(in, x, w);  // on the host plain loops are faster

@@ -14,7 +14,7 @@ namespace oomlab::quantisation {
 namespace {
 
 Agreement agreement_of(const Kind& kind) {
-  if (kind.format.form == Form::as_is && !kind.bf16) return {};  // bit-equal
+  if (kind.format.form == Form::as_is && kind.rest == DType::fp32) return {};  // bit-equal
   return differs_by_design("weights of fewer bits");
 }
 
@@ -40,7 +40,7 @@ Chapter declare(const Config& config) {
            return make_reading(context, *source, kind, from_file ? file.get() : nullptr, *text, read_of(config, batch),
                                all, path);
          },
-         .arithmetic = kind.bf16 ? Arithmetic::bf16 : Arithmetic::fp32});
+         .dtype = kind.rest});
   }
   chapter.after = [=](const Results& results, Report& report) {
     show_formats(results, report, spec, *all);
@@ -54,19 +54,21 @@ Chapter declare(const Config& config) {
 }  // namespace oomlab::quantisation
 
 int main(int argc, char** argv) {
-  using oomlab::Defaults;
+  using oomlab::Defaults, oomlab::DType;
   using namespace oomlab::quantisation;
   constexpr std::size_t kMiB = std::size_t(1) << 20;
-  const Defaults published{
-      .batch = 1, .steps = 2, .budget = 16384 * kMiB, .options = {{kSeq, 2048}, {kBatches, 1}, {kRest, "bf16"}}};
+  const Defaults published{.batch = 1,
+                           .steps = 2,
+                           .budget = 16384 * kMiB,
+                           .options = {{kSeq, 2048}, {kBatches, 1}, {kRest, name_of(DType::bf16)}}};
   const Defaults full{.model = "bytes-llama",
                       .batch = 1,
                       .steps = 3,
                       .budget = 640 << 10,
                       .options = {{kSeq, 128},
                                   {kBatches, 16},
-                                  {kGroup, 128},
-                                  {kRest, "fp32"},
+                                  {kGroup, kInt4Group},
+                                  {kRest, name_of(DType::fp32)},
                                   kWeights,
                                   kModelConfig,
                                   kQuantised,

@@ -13,6 +13,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "cuda/dtype_of.h"
 #include "formats.h"
 #include "memory/context.h"
 

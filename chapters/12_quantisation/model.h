@@ -107,15 +107,12 @@ void save_quantised(Context& context, Model<T>& model, const std::string& path) 
   auto on_device = context.buffer<char>(text.size(), Category::data, kAbout);
   CUDA_CHECK(cudaMemcpyAsync(on_device.data(), text.data(), text.size(), cudaMemcpyHostToDevice, context.stream()));
   context.synchronize();
-  std::vector<nn::StateTensor> all{{kAbout, "U8", on_device.data(), text.size(), {text.size()}}};
+  std::vector<nn::StateTensor> all{{kAbout, DType::uint8, on_device.data(), text.size(), {text.size()}}};
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     Matrix<T>& matrix = model.tensors()[i];
     if (matrix.format().form == Form::as_is)
-      all.push_back({shapes[i].name,
-                     sizeof(T) == 4 ? "F32" : "BF16",
-                     matrix.plain(),
-                     matrix.count() * sizeof(T),
-                     {matrix.rows(), matrix.width()}});
+      all.push_back(
+          {shapes[i].name, kDTypeOf<T>, matrix.plain(), matrix.count() * sizeof(T), {matrix.rows(), matrix.width()}});
     for (std::size_t p = 0; p < matrix.layout().size(); ++p)
       if (const Part& part = matrix.layout()[p]; part.count)
         all.push_back({shapes[i].name + "." + part.name, part.type, matrix.part_data(p), part.bytes(), {part.count}});

@@ -38,7 +38,7 @@ class QuantisedFile {
   /// Throws nn::StateFileError, with one line, for what is no such file.
   explicit QuantisedFile(const std::string& path) : file_(path) {
     const nn::SafetensorsEntry* const entry = file_.find(kAbout);
-    if (!entry || entry->dtype != nn::Dtype::u8 || entry->bytes > 4096)
+    if (!entry || entry->dtype != DType::uint8 || entry->bytes > 4096)
       refuse("is no quantised model: it has no text '" + std::string(kAbout) + "'");
     text_.resize(entry->bytes);
     file_.read(*entry, 0, std::as_writable_bytes(std::span(text_)));
@@ -66,7 +66,7 @@ class QuantisedFile {
   template <class T>
   void load(Context& context, const std::string& name, Matrix<T>& matrix, Loading& loading) const {
     if (matrix.format().form == Form::as_is) {
-      const nn::SafetensorsEntry& entry = checked(name, nullptr, matrix.count());
+      const nn::SafetensorsEntry& entry = checked(name, kRestDTypes, matrix.count());
       matrix.encode(context, loading, [&](Context& c, std::size_t first, std::size_t count, float* to) {
         const std::vector<float> values = floats(entry, first, count);
         copy(c, to, values.data(), values.size() * sizeof(float));
@@ -76,15 +76,16 @@ class QuantisedFile {
     for (std::size_t p = 0; p < matrix.layout().size(); ++p) {
       const Part& part = matrix.layout()[p];
       if (!part.count) continue;
-      const nn::SafetensorsEntry& entry = checked(name + "." + part.name, part.type, part.count);
+      const nn::SafetensorsEntry& entry = checked(name + "." + part.name, {&part.type, 1}, part.count);
       if (planning()) continue;
       constexpr std::size_t piece = std::size_t(1) << 20;
       for (std::size_t first = 0; first < part.count; first += piece) {
         const std::size_t here = std::min(piece, part.count - first);
-        if (part.element_bytes > 1) (void)floats(entry, first, here);  // finite
-        std::vector<std::byte> bytes(here * part.element_bytes);
-        file_.read(entry, first * part.element_bytes, bytes);
-        copy(context, matrix.part_data(p) + first * part.element_bytes, bytes.data(), bytes.size());
+        const std::size_t element = element_bytes(part.type);
+        if (row_of(part.type).smallest_normal > 0) (void)floats(entry, first, here);  // finite
+        std::vector<std::byte> bytes(here * element);
+        file_.read(entry, first * element, bytes);
+        copy(context, matrix.part_data(p) + first * element, bytes.data(), bytes.size());
       }
     }
   }
@@ -104,25 +105,28 @@ class QuantisedFile {
       if (c < ' ' || c > '~') c = '?';
     return found;
   }
-  // type: null: F32 or BF16.
-  const nn::SafetensorsEntry& checked(const std::string& name, const char* type, std::size_t count) const {
+  // Of one of these types.
+  const nn::SafetensorsEntry& checked(const std::string& name, std::span<const DType> types, std::size_t count) const {
     const nn::SafetensorsEntry* const entry = file_.find(name);
     if (!entry) refuse("has no tensor '" + name + "'");
-    const std::string found = nn::name_of(entry->dtype);
-    if (type ? found != type : found != "F32" && found != "BF16")
-      refuse("has a tensor '" + name + "' of type " + found + " instead of " + (type ? type : "F32 or BF16"));
-    if (entry->bytes != checked_product(count, nn::bytes_of(entry->dtype)))
+    if (std::ranges::find(types, entry->dtype) == types.end()) {
+      std::string wanted;
+      for (const DType type : types) wanted += (wanted.empty() ? "" : " or ") + std::string(safetensors_word(type));
+      refuse("has a tensor '" + name + "' of type " + safetensors_word(entry->dtype) + " instead of " + wanted);
+    }
+    const std::size_t bytes = checked_product(count, element_bytes(entry->dtype));
+    if (entry->bytes != bytes)
       refuse("has a tensor '" + name + "' of " + std::to_string(entry->bytes) + " bytes; this model's has " +
-             std::to_string(checked_product(count, nn::bytes_of(entry->dtype))));
+             std::to_string(bytes));
     return *entry;
   }
   std::vector<float> floats(const nn::SafetensorsEntry& entry, std::size_t first, std::size_t count) const {
     std::vector<float> values(count);
-    const std::size_t element = nn::bytes_of(entry.dtype);
+    const std::size_t element = element_bytes(entry.dtype);
     std::vector<std::byte> bytes(count * element);
     file_.read(entry, first * element, bytes);
     for (std::size_t i = 0; i < count; ++i) {
-      if (element == sizeof(float)) {
+      if (entry.dtype == DType::fp32) {
         std::memcpy(&values[i], &bytes[i * element], element);
       } else {
         std::uint16_t half;

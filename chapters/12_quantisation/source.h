@@ -12,6 +12,7 @@
 #include "../11_inference/weights.h"
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "cuda/dtype_of.h"
 #include "nn/checkpoint.h"
 #include "nn/ops.h"
 #include "nn/transformer.h"
@@ -61,7 +62,7 @@ class Source {
   }
   void read(const nn::CheckpointTensor& wanted, std::size_t first, std::vector<float>& to) const {
     const nn::SafetensorsEntry& entry = *file_->find(wanted.name);
-    const std::size_t element = nn::bytes_of(entry.dtype);
+    const std::size_t element = element_bytes(entry.dtype);
     std::vector<std::byte> bytes(to.size() * element);
     file_->read(entry, first * element, bytes);
     const auto convert = [&]<class From>(From value) {
@@ -70,12 +71,7 @@ class Source {
         to[k] = static_cast<float>(value);
       }
     };
-    if (entry.dtype == nn::Dtype::f32)
-      convert(float{});
-    else if (entry.dtype == nn::Dtype::f16)
-      convert(__half{});
-    else
-      convert(__nv_bfloat16{});
+    with_type_of<float, __half, __nv_bfloat16>(entry.dtype, convert);
     for (const float v : to)
       if (!std::isfinite(v))
         throw nn::StateFileError("'" + file_->path() + "' has a tensor '" + wanted.name + "' with a weight of " +

@@ -33,20 +33,21 @@ inline std::vector<Recipe> recipes(const Config& config) {
   using enum UpdateRule;
   using enum WeightForm;
   using enum GradientLife;
+  using enum DType;
   std::vector<Recipe> all = {
-      {kAdamW, false, {adamw, stored}, always},
-      {k8Bit, false, {adamw8, stored}, always},
-      {kBackward, false, {adamw, stored}, used_at_once},
-      {kBoth, false, {adamw8, stored}, used_at_once},
-      {kAdafactor, false, {adafactor, stored}, always},
-      {kSgd, false, {sgd, stored}, always},
-      {kProcessor, false, {adamw, stored}, sent_to_host},
-      {"bf16, master", true, {adamw, master}, always},
-      {kStochastic, true, {adamw, stochastic}, always},
-      {"bf16, 8-bit", true, {adamw8, stochastic}, always},
-      {"bf16, 8-bit, in backward", true, {adamw8, stochastic}, used_at_once},
-      {"bf16, adafactor, in backward", true, {adafactor, stochastic}, used_at_once},
-      {"bf16, processor", true, {adamw, master}, sent_to_host},
+      {kAdamW, fp32, {adamw, stored}, always},
+      {k8Bit, fp32, {adamw8, stored}, always},
+      {kBackward, fp32, {adamw, stored}, used_at_once},
+      {kBoth, fp32, {adamw8, stored}, used_at_once},
+      {kAdafactor, fp32, {adafactor, stored}, always},
+      {kSgd, fp32, {sgd, stored}, always},
+      {kProcessor, fp32, {adamw, stored}, sent_to_host},
+      {"bf16, master", bf16, {adamw, master}, always},
+      {kStochastic, bf16, {adamw, stochastic}, always},
+      {"bf16, 8-bit", bf16, {adamw8, stochastic}, always},
+      {"bf16, 8-bit, in backward", bf16, {adamw8, stochastic}, used_at_once},
+      {"bf16, adafactor, in backward", bf16, {adafactor, stochastic}, used_at_once},
+      {"bf16, processor", bf16, {adamw, master}, sent_to_host},
   };
   const auto rule = config.options.find(kOptimizer);
   const bool offload = config.options[kOffload], at_once = config.options[kInBackward];
@@ -55,11 +56,12 @@ inline std::vector<Recipe> recipes(const Config& config) {
       throw UsageError("--weights, --in-backward, --offload and --wide-embeddings are about the row of --optimizer");
     return all;
   }
-  const std::string weights = config.options.find(kWeights).value_or("fp32");
+  const std::string weights = config.options.find(kWeights).value_or(name_of(fp32));
+  const bool full = weights == name_of(fp32);
   Recipe chosen{"chosen",
-                weights != "fp32",
+                full ? fp32 : bf16,
                 {nn::parse_update_rule(*rule),
-                 weights == "fp32"     ? stored
+                 full                  ? stored
                  : weights == "master" ? master
                                        : stochastic,
                  config.options[kWideEmbeddings]},
@@ -96,8 +98,8 @@ inline Task task_of(const Config& config, const nn::TransformerSpec& spec) {
 }
 
 inline Agreement agreement_of(const Recipe& recipe) {
-  if (!recipe.bf16 && recipe.form.rule == UpdateRule::adamw) return {};  // bit-equal
-  return differs_by_design(recipe.bf16                              ? "weights of 16 bits"
+  if (recipe.dtype == DType::fp32 && recipe.form.rule == UpdateRule::adamw) return {};  // bit-equal
+  return differs_by_design(recipe.dtype != DType::fp32              ? "weights of 16 bits"
                            : recipe.form.rule == UpdateRule::adamw8 ? "moments of 8 bits"
                                                                     : "another rule");
 }

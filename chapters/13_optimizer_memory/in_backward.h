@@ -15,9 +15,9 @@
 
 #include "harness/chapter.h"
 #include "nn/scheduled_step.h"
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
 #include "nn/units.h"
+#include "plan/step_walk.h"
 
 namespace oomlab::optimizer_memory {
 

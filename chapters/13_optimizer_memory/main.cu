@@ -48,7 +48,7 @@ Chapter declare(const Config& config) {
                                       });
                                     },
                                 .flops = [=](std::size_t batch) { return flops_of(with_batch(batch)); },
-                                .arithmetic = recipe.bf16 ? Arithmetic::bf16 : Arithmetic::fp32});
+                                .dtype = recipe.dtype});
   chapter.after = [=](const Results& results, Report& report) {
     show_state(results, report, task, all, *seen);
     show_cards(results, report);

@@ -24,7 +24,7 @@ using Bf16 = __nv_bfloat16;
 /// A row of the table.
 struct Recipe {
   std::string name;
-  bool bf16 = false;
+  DType dtype = DType::fp32;  ///< of weights, gradients and activations: FP32 or BF16
   OptimizerForm form{};
   GradientLife gradients = GradientLife::always;
   bool on_processor() const { return gradients == GradientLife::sent_to_host; }
@@ -32,7 +32,7 @@ struct Recipe {
 /// make(T{}) with the type of the model's elements.
 template <class Make>
 auto with_type_of(const Recipe& recipe, Make make) {
-  return recipe.bf16 ? make(Bf16{}) : make(float{});
+  return oomlab::with_type_of<float, Bf16>(recipe.dtype, make);
 }
 
 /// What is trained, and how a step is arranged.
@@ -53,9 +53,8 @@ struct Elsewhere {
 };
 
 inline ByCategory resident_bytes(const Task& task, const Recipe& recipe) {
-  const std::size_t e = recipe.bf16 ? sizeof(Bf16) : sizeof(float);
   ByCategory bytes = recipe.on_processor() ? ByCategory{} : nn::optimizer_bytes(task.spec, recipe.form);
-  bytes[Category::parameters] = nn::tensor_bytes(task.spec, e);
+  bytes[Category::parameters] = nn::tensor_bytes(task.spec, element_bytes(recipe.dtype));
   if (recipe.gradients == GradientLife::always) bytes[Category::gradients] = bytes[Category::parameters];
   bytes[Category::workspace] += round_to_granule(sizeof(float));  // the loss
   if (task.scales())
@@ -65,7 +64,7 @@ inline ByCategory resident_bytes(const Task& task, const Recipe& recipe) {
 }
 /// Peak allocated bytes by category, in closed form. Those of a micro-batch, where a batch has several.
 inline ByCategory predicted(const Task& task, const Recipe& recipe) {
-  const nn::StepLevers levers{.element_bytes = recipe.bf16 ? sizeof(Bf16) : sizeof(float),
+  const nn::StepLevers levers{.element_bytes = element_bytes(recipe.dtype),
                               .sequences = task.batch / task.request.micro_batches,
                               .seq = task.seq,
                               .form = task.form,

@@ -2,7 +2,7 @@
 // Folk advice about levers together, put to the test.
 
 #include "frontier.h"
-#include "nn/transformer_tensors.h"
+#include "plan/model/transformer_tensors.h"
 
 namespace oomlab::capstone {
 

@@ -55,13 +55,12 @@ class ScaledTraining final : public Workload {
 /// OutOfMemory: nothing stays allocated.
 inline std::unique_ptr<Workload> make_training(Context& context, const Work& work, const Levers& levers, Text text) {
   if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
-  if (levers.precision == Arithmetic::fp16)
-    return std::make_unique<ScaledTraining>(context, work, levers, std::move(text));
+  if (levers.precision == DType::fp16) return std::make_unique<ScaledTraining>(context, work, levers, std::move(text));
   optimizer_memory::Task task{.spec = work.spec, .text = std::move(text), .batch = work.batch, .seq = work.seq};
   task.request.micro_batches = micro_batches_of(work, levers);
   task.form = form_of(levers);
   task.schedule = schedule_of(work, levers);
-  const optimizer_memory::Recipe recipe{"", levers.precision == Arithmetic::bf16, levers.optimizer, levers.gradients};
+  const optimizer_memory::Recipe recipe{"", levers.precision, levers.optimizer, levers.gradients};
   return optimizer_memory::with_type_of(recipe, [&]<class T>(T) -> std::unique_ptr<Workload> {
     return std::make_unique<optimizer_memory::Training<T>>(context, std::move(task), recipe);
   });
@@ -72,8 +71,9 @@ inline std::unique_ptr<Team> make_team(const Work& work, const Levers& levers, T
   if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
   multi_gpu::Job job{work.spec, std::move(text), levers.ranks, work.batch, micro_batch_of(work, levers),
                      work.seq,  form_of(levers)};
-  if (levers.precision == Arithmetic::bf16) return std::make_unique<multi_gpu::Cluster<__nv_bfloat16>>(std::move(job));
-  return std::make_unique<multi_gpu::Cluster<float>>(std::move(job));
+  return with_type_of<float, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Team> {
+    return std::make_unique<multi_gpu::Cluster<T>>(std::move(job));
+  });
 }
 
 }  // namespace oomlab::capstone

@@ -26,7 +26,7 @@ void visit_combinations(const Work& work, Visit visit) {
   using nn::AttentionForm, nn::LossForm;
   using enum UpdateRule;
   Levers l;
-  for (const Arithmetic precision : {Arithmetic::fp32, Arithmetic::fp16, Arithmetic::bf16})
+  for (const DType precision : kModelDTypes)
     for (const UpdateRule rule : {adamw, adamw8, adafactor, sgd})
       for (const WeightForm weights : {WeightForm::stored, WeightForm::master, WeightForm::stochastic})
         for (const GradientLife gradients :
@@ -56,7 +56,7 @@ inline bool same_numbers(const Work& work, const Levers& levers) {
 /// AdamW with 16 or 8 bits here and there: no update that vanishes in rounding, and no other rule.
 inline bool adamw_in_fewer_bits(const Levers& levers) {
   return (levers.optimizer.rule == UpdateRule::adamw || levers.optimizer.rule == UpdateRule::adamw8) &&
-         (levers.precision == Arithmetic::fp32 || levers.optimizer.weights != WeightForm::stored);
+         (levers.precision == DType::fp32 || levers.optimizer.weights != WeightForm::stored);
 }
 
 /// Of these, in the order of time, those that need less than all that are as fast or faster.
@@ -78,10 +78,10 @@ struct Published {
   std::size_t batch;
 };
 /// Hugging Face, documentation of Transformers 4.21, "Efficient training on a single GPU": one V100 with 16 GB.
-inline constexpr Published kHuggingFace[] = {{"fp32", 14949, 8.86, 4},
+inline constexpr Published kHuggingFace[] = {{name_of(DType::fp32), 14949, 8.86, 4},
                                              {"4 micro-batches", 8681, 7.75, 4},
                                              {"4 micro-batches, checkpoints", 6775, 5.99, 4},
-                                             {"fp16", 13939, 18.64, 4},
+                                             {name_of(DType::fp16), 13939, 18.64, 4},
                                              {"fp16, 4 micro-batches, checkpoints", 7275, 10.09, 4},
                                              {"the same, 8-bit Adam", 5363, 10.35, 4}};
 /// An article's team: from ... to, on one A100, AMP and checkpointing; batch and time are not given.
@@ -160,7 +160,7 @@ inline std::size_t count_of(const Fits& fits) { return std::size_t(std::count(fi
 
 /// One lever after the other, as the grid shows them.
 inline std::vector<std::pair<std::string, std::vector<Levers>>> grid_levers() {
-  Levers plain, half{.precision = Arithmetic::bf16}, checkpoints{.recompute = 1}, eight;
+  Levers plain, half{.precision = DType::bf16}, checkpoints{.recompute = 1}, eight;
   half.optimizer.weights = WeightForm::master;
   eight.optimizer.rule = UpdateRule::adamw8;
   Levers micro{.micro_batch = 1}, folk = checkpoints, amp = half;

@@ -46,8 +46,7 @@ inline std::optional<Levers> levers_of(const OptionValues& options) {
     asked = asked || options[option];
     return options[option];
   };
-  if (const auto name = word(train::kPrecision))
-    levers.precision = *name == "fp16" ? Arithmetic::fp16 : *name == "bf16" ? Arithmetic::bf16 : Arithmetic::fp32;
+  if (const auto name = word(train::kPrecision)) levers.precision = parse_dtype(*name);
   levers.micro_batch = number(train::kMicroBatch, 0);
   if (const auto name = word(train::kAttention)) levers.attention = nn::parse_attention(*name);
   if (const auto name = word(train::kLoss)) levers.loss = nn::parse_loss(*name);
@@ -84,7 +83,7 @@ struct Row {
   Levers levers;
 };
 
-inline constexpr const char *kTextbook = "textbook", *kHalf = "fp16", *kArticle = "fp16, checkpoints",
+inline constexpr const char *kTextbook = "textbook", *kHalf = name_of(DType::fp16), *kArticle = "fp16, checkpoints",
                             *kCheckpoints = "checkpoints", *kLeanRow = "lean, checkpoints",
                             *kSolvedRow = "lean, solved", *kMicro = "micro-batches", *kEight = "8-bit",
                             *kAtOnce = "8-bit, in backward", *kLeast = "bf16, 8-bit, in backward",
@@ -93,7 +92,7 @@ inline constexpr const char *kTextbook = "textbook", *kHalf = "fp16", *kArticle 
 /// From the textbook's step down: the article's two levers, and then ours, one after the other.
 inline std::vector<Row> ladder() {
   using nn::AttentionForm, nn::LossForm;
-  using enum Arithmetic;
+  using enum DType;
   Levers half{.precision = fp16}, article = half, checkpoints;
   half.optimizer.weights = article.optimizer.weights = WeightForm::master;
   article.recompute = checkpoints.recompute = 1;
@@ -136,7 +135,7 @@ inline constexpr double kRounding = 1e-5;
 
 /// The same bits, the same within rounding, or other numbers by design.
 inline Agreement numbers_of(const Work& work, const Levers& levers) {
-  if (levers.precision != Arithmetic::fp32) return differs_by_design("weights of 16 bits");
+  if (levers.precision != DType::fp32) return differs_by_design("weights of 16 bits");
   if (levers.optimizer.rule == UpdateRule::adamw8) return differs_by_design("moments of 8 bits");
   if (levers.optimizer.rule != UpdateRule::adamw) return differs_by_design("another rule");
   const bool same_sums = levers.attention == nn::AttentionForm::textbook && levers.loss == nn::LossForm::full &&

@@ -21,10 +21,12 @@
 
 #include "../04_checkpointing/solver.h"
 #include "../07_multi_gpu/layout_rule.h"
-#include "harness/card.h"
+#include "dtype.h"
 #include "nn/compact_optimizer.h"
 #include "nn/mixed_precision.h"
-#include "nn/step_units.h"
+#include "plan/card.h"
+#include "plan/flops.h"
+#include "plan/step_units.h"
 
 namespace oomlab::capstone {
 
@@ -40,10 +42,15 @@ struct Work {
   std::size_t room() const { return budget == kUnlimited ? budget : budget - std::min(budget, workspace); }
 };
 
+/// The weights that go without saying.
+inline WeightForm usual_weights(DType precision) {
+  return precision == DType::fp32 ? WeightForm::stored : WeightForm::master;
+}
+
 /// How a step goes about it. By default as textbooks have it: FP32, AdamW, everything kept.
 struct Levers {
-  Arithmetic precision = Arithmetic::fp32;
-  std::size_t micro_batch = 0;  ///< samples of one forward and backward pass; 0: all that a rank has
+  DType precision = DType::fp32;  ///< of weights, gradients and activations: one of kModelDTypes
+  std::size_t micro_batch = 0;    ///< samples of one forward and backward pass; 0: all that a rank has
   nn::AttentionForm attention = nn::AttentionForm::textbook;
   nn::LossForm loss = nn::LossForm::full;
   bool lean = false;          ///< nn::Keep::lean(), and MLPs that are computed again do that by quarters of the rows
@@ -68,11 +75,10 @@ inline std::size_t micro_batches_of(const Work& work, const Levers& levers) {
 inline std::string ranks_refused(const Levers& levers) {
   const Layout& l = levers.ranks;
   if (l.ranks() == 1) return "";
-  if (levers.precision == Arithmetic::fp16)
+  if (levers.precision == DType::fp16)
     return "--precision fp16 is for one rank: its loss scale is not shared; take bf16";
   const bool plain =
-      levers.optimizer.rule == UpdateRule::adamw &&
-      levers.optimizer.weights == (levers.precision == Arithmetic::fp32 ? WeightForm::stored : WeightForm::master);
+      levers.optimizer.rule == UpdateRule::adamw && levers.optimizer.weights == usual_weights(levers.precision);
   if (!plain) return "several ranks take --optimizer adamw, with --weights master in bf16: others are for one rank";
   if (levers.gradients != GradientLife::always)
     return "several ranks add their gradients up after the backward pass: leave --in-backward and --offload out";
@@ -96,10 +102,10 @@ inline std::string refused(const Work& work, const Levers& levers) {
     return fmt::format("--checkpoint {}: model '{}' has {} layers", levers.recompute, spec.name, spec.layers);
 
   const OptimizerForm& optimizer = levers.optimizer;
-  if (levers.precision == Arithmetic::fp32 && optimizer.weights != WeightForm::stored)
+  if (levers.precision == DType::fp32 && optimizer.weights != WeightForm::stored)
     return fmt::format("--weights {} is for 16 bits; in fp32 the weights are their own master copy",
                        name_of(optimizer.weights));
-  if (levers.precision == Arithmetic::fp16 &&
+  if (levers.precision == DType::fp16 &&
       (optimizer.rule != UpdateRule::adamw || optimizer.weights != WeightForm::master))
     return "--precision fp16 takes --optimizer adamw --weights master, which leave out steps that overflow; take bf16";
   if (optimizer.wide_embeddings && optimizer.rule != UpdateRule::adamw8)
@@ -110,19 +116,18 @@ inline std::string refused(const Work& work, const Levers& levers) {
   const std::string once = levers.gradients == GradientLife::used_at_once
                                ? "--in-backward uses a gradient and frees it: "
                                : "--offload sends a gradient to the host and frees it: ";
-  if (levers.precision == Arithmetic::fp16)
+  if (levers.precision == DType::fp16)
     return once + "an overflow in any layer would have to stop updates that are done; take bf16";
   if (micro != share) return once + "it cannot be added to another micro-batch's; leave --micro-batch out";
   if (levers.gradients == GradientLife::sent_to_host &&
-      (optimizer.rule != UpdateRule::adamw ||
-       optimizer.weights != (levers.precision == Arithmetic::fp32 ? WeightForm::stored : WeightForm::master)))
+      (optimizer.rule != UpdateRule::adamw || optimizer.weights != usual_weights(levers.precision)))
     return "--offload takes --optimizer adamw, with --weights master in bf16: host memory need not be small";
   return "";
 }
 
 // ------------------------------------------------------------------------------------------------ bytes and price
 
-inline std::size_t element_bytes(const Levers& levers) { return levers.precision == Arithmetic::fp32 ? 4 : 2; }
+inline std::size_t element_bytes(const Levers& levers) { return element_bytes(levers.precision); }
 
 /// Chapter 08's form of a step; of several ranks also what chapter 07 keeps.
 inline nn::StepForm form_of(const Levers& levers) {
@@ -134,7 +139,7 @@ inline nn::StepForm form_of(const Levers& levers) {
 /// What stays allocated from step to step, of one rank.
 inline ByCategory resident_bytes(const Work& work, const Levers& levers) {
   ByCategory bytes;
-  if (levers.precision == Arithmetic::fp16)
+  if (levers.precision == DType::fp16)
     bytes[Category::optimizer] = checked_sum(checked_product(nn::tensor_bytes(work.spec, sizeof(float)), 3),
                                              nn::scale_state_bytes());  // masters, moments, loss scale
   else if (levers.gradients != GradientLife::sent_to_host)
@@ -145,7 +150,7 @@ inline ByCategory resident_bytes(const Work& work, const Levers& levers) {
   return bytes;
 }
 
-/// The walk of one rank's step (nn/step_walk.h) with this schedule.
+/// The walk of one rank's step (plan/step_walk.h) with this schedule.
 inline ByCategory peak_bytes(const Work& work, const Levers& levers, const nn::Schedule& schedule,
                              const ByCategory& resident) {
   const nn::StepLevers step{.element_bytes = element_bytes(levers),
@@ -312,7 +317,7 @@ inline double bus_gb_per_s(const Card& card) {
   return card.bus_gb_per_s == 0 ? card.gb_per_s : std::max(kBusGbPerS, card.bus_gb_per_s);
 }
 
-/// No step takes less: the largest of computing, moving (harness/card.h), the bus, the links, and host memory, in which
+/// No step takes less: the largest of computing, moving (plan/card.h), the bus, the links, and host memory, in which
 /// the processor's update begins after the forward pass, and ends after all else. Seconds; nothing when the card does
 /// not compute so. `host_gb_per_s`: of host memory, where not the card's own.
 inline std::optional<double> least_seconds(const Card& card, const Levers& levers, const Plan& plan,
@@ -331,14 +336,6 @@ inline std::optional<double> least_seconds(const Card& card, const Levers& lever
 }
 
 // ------------------------------------------------------------------------------------------------------ in words
-
-inline const char* name_of(Arithmetic precision) {
-  return precision == Arithmetic::fp32 ? "fp32" : precision == Arithmetic::fp16 ? "fp16" : "bf16";
-}
-/// The weights that go without saying.
-inline WeightForm usual_weights(Arithmetic precision) {
-  return precision == Arithmetic::fp32 ? WeightForm::stored : WeightForm::master;
-}
 
 /// The options that make 16_capstone do just this: "--precision bf16 --lean --checkpoint 1".
 inline std::string options_of(const Levers& levers) {

@@ -39,7 +39,7 @@ Chapter declare(const Config& config) {
                     .agreement = numbers_of(work, levers),
                     .make = {},
                     .flops = [=](std::size_t batch) { return counted_flops(with(batch), levers); },
-                    .arithmetic = levers.precision};
+                    .dtype = levers.precision};
     if (levers.ranks.ranks() > 1) {
       variant.ranks = int(levers.ranks.ranks());
       variant.team = [=](std::size_t batch) { return make_team(with(batch), levers, text); };

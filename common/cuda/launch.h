@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "cuda/check.h"
-#include "cuda/interrupt.h"
+#include "plan/interrupt.h"
 
 namespace oomlab {
 

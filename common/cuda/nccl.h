@@ -21,7 +21,7 @@
 #include <thread>
 
 #include "cuda/check.h"
-#include "cuda/interrupt.h"
+#include "plan/interrupt.h"
 
 struct __half;
 struct __nv_bfloat16;

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "cuda/backend.h"
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 namespace oomlab::data {
 

@@ -16,10 +16,10 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/interrupt.h"
 #include "harness/claim.h"
 #include "harness/option.h"
 #include "harness/variant.h"
+#include "plan/interrupt.h"
 
 namespace oomlab {
 
@@ -46,7 +46,7 @@ class VariantSkipped : public std::runtime_error {
 };
 
 /// Throws VariantSkipped in plan mode when the variant has more forward passes wait for their backward passes than a
-/// plan holds (kMostHeld in memory/limits.h). Its prediction stands all the same.
+/// plan holds (kMostHeld in plan/limits.h). Its prediction stands all the same.
 void require_countable(std::size_t held);
 
 /// What a chapter runs when the user says nothing. (No std::string: main() makes one before anything can be caught.)

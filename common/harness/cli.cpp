@@ -8,9 +8,9 @@
 #include "harness/benchmark_flags.h"
 #include "harness/filter.h"
 #include "harness/outputs.h"
-#include "memory/bytes.h"
-#include "memory/limits.h"
-#include "memory/names.h"
+#include "plan/bytes.h"
+#include "plan/limits.h"
+#include "plan/names.h"
 
 namespace oomlab {
 namespace {

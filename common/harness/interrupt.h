@@ -1,10 +1,10 @@
 #pragma once
-// Ctrl-C: the run ends where it next queues work (cuda/interrupt.h), and leaves no half-written file. A second Ctrl-C
+// Ctrl-C: the run ends where it next queues work (plan/interrupt.h), and leaves no half-written file. A second Ctrl-C
 // ends it at once. A reader that goes away (| head) ends nothing: files are still written.
 
 #include <csignal>
 
-#include "cuda/interrupt.h"
+#include "plan/interrupt.h"
 
 namespace oomlab {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "memory/text.h"
+#include "plan/text.h"
 
 namespace oomlab {
 

@@ -15,8 +15,8 @@
 #include "harness/ranks.h"
 #include "harness/watch.h"
 #include "memory/export.h"
-#include "memory/limits.h"
 #include "memory/repetition.h"
+#include "plan/limits.h"
 
 namespace oomlab {
 namespace {
@@ -258,7 +258,7 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   if (config.tf32) result.agreement.tolerance = std::max(result.agreement.tolerance, kTf32Tolerance);
   result.predicted = with_workspace(config, variant.predicted(variant.batch));
   if (variant.flops) result.flops = variant.flops(variant.batch);
-  result.arithmetic = variant.arithmetic;
+  result.dtype = variant.dtype;
 
   Ledger ledger;
   ledger.record_timeline(files != nullptr);

@@ -4,7 +4,7 @@
 
 #include "harness/json_writer.h"
 #include "harness/timing.h"
-#include "memory/bytes.h"
+#include "plan/bytes.h"
 
 namespace oomlab {
 namespace {
@@ -300,10 +300,10 @@ std::string comparison_table(const RunResult& run) {
 
 std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& v) {
   // The peak of TF32 is in no table here, and FP32's is no bound for it.
-  if (run.config.tf32 && v.arithmetic == Arithmetic::fp32) return std::nullopt;
+  if (run.config.tf32 && v.dtype == DType::fp32) return std::nullopt;
   std::optional<LeastTime> longest;
   const auto add = [&](const std::optional<double>& flops, const ByCategory& at_peak) {
-    const auto least = flops ? least_time(*run.card, v.arithmetic, *flops, at_peak) : std::nullopt;
+    const auto least = flops ? least_time(*run.card, v.dtype, *flops, at_peak) : std::nullopt;
     if (least && (!longest || least->seconds() > longest->seconds())) longest = least;
   };
   if (!run.card) return std::nullopt;

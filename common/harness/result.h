@@ -28,7 +28,7 @@ std::string format_limit(std::size_t bytes);
 std::string banner(const RunResult& run);
 /// Side by side: a row a variant, and the footnotes.
 std::string comparison_table(const RunResult& run);
-/// The least time of each variant's step on the run's card (harness/card.h); of a team, of the rank that needs longest.
+/// The least time of each variant's step on the run's card (plan/card.h); of a team, of the rank that needs longest.
 /// Nothing when there is no card, or a variant's operations are not known.
 std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult& variant);
 /// These, and the share that measured steps have of their bound, side by side. Empty when there is no card.

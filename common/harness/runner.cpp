@@ -24,6 +24,7 @@
 #include "memory/export.h"
 #include "memory/files.h"
 #include "memory/text.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {

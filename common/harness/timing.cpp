@@ -10,6 +10,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "cuda/dtype_of.h"
 #include "cuda/raii.h"
 #include "harness/benchmark_flags.h"
 
@@ -55,14 +56,14 @@ std::vector<double> reference_rates(Context& context) {
   auto a = context.buffer<float>(copied, Category::workspace, "reference work");
   auto b = context.buffer<float>(copied, Category::workspace, "reference work");
   CUDA_CHECK(cudaMemsetAsync(a.data(), 0, a.bytes(), context.stream()));
+  constexpr cudaDataType type = data_type_of(DType::fp32);
   const float one = 1, zero = 0;
   Event start, stop;
   std::vector<double> rates;
   for (int pass = 0; pass <= kPasses; ++pass) {  // one to warm up
     start.record(context.stream());
-    CUBLAS_CHECK(cublasGemmEx(context.blas(), CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a.data(), CUDA_R_32F, n,
-                              a.data(), CUDA_R_32F, n, &zero, b.data(), CUDA_R_32F, n, CUBLAS_COMPUTE_32F,
-                              CUBLAS_GEMM_DEFAULT));
+    CUBLAS_CHECK(cublasGemmEx(context.blas(), CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a.data(), type, n, a.data(),
+                              type, n, &zero, b.data(), type, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     CUDA_CHECK(cudaMemcpyAsync(b.data(), a.data(), a.bytes(), cudaMemcpyDeviceToDevice, context.stream()));
     stop.record(context.stream());
     const double seconds = elapsed_ms(start, stop) * 1e-3;

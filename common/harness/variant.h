@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "harness/card.h"
 #include "memory/context.h"
 #include "memory/growth.h"
 #include "memory/ledger.h"
 #include "memory/out_of_memory.h"
+#include "plan/card.h"
 
 namespace oomlab {
 
@@ -96,9 +96,9 @@ struct Variant {
   int ranks = 1;  ///< of the team
   /// Operations of a step's matrix products at a batch size, in closed form, a multiplication and an addition counted
   /// as two; what the host runtime counts must be the same. Empty, or nothing: not known, and there is no least time
-  /// (harness/card.h).
+  /// (plan/card.h).
   std::function<std::optional<double>(std::size_t batch)> flops = {};
-  Arithmetic arithmetic = Arithmetic::fp32;  ///< of these, all ranks' too
+  DType dtype = DType::fp32;  ///< in which the factors of these are stored, all ranks' too
 };
 
 /// What one rank of a team, and those that are alike, needed.
@@ -143,8 +143,8 @@ struct VariantResult {
   std::uint64_t fingerprint = 0;   ///< after the memory pass
   std::optional<DeviceWork> work;  ///< of the device, in the last step of the memory pass
   std::optional<double> flops;     ///< predicted, in a step; of a team: of the rank that has most
-  Arithmetic arithmetic = Arithmetic::fp32;
-  bool compared = false;  ///< against the baseline; not when the baseline did not run, nor in plan mode
+  DType dtype = DType::fp32;       ///< of the products' factors
+  bool compared = false;           ///< against the baseline; not when the baseline did not run, nor in plan mode
   bool agrees = true;
   Agreement agreement;
   double largest_difference = 0;             ///< relative, of figures against the baseline's

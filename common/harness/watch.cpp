@@ -9,8 +9,9 @@
 #include <cstdio>
 #include <utility>
 
-#include "memory/bytes.h"
 #include "memory/text.h"
+#include "plan/bytes.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {

@@ -14,6 +14,7 @@
 #include "cuda/backend.h"
 #include "harness/processes.h"
 #include "memory/text.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {

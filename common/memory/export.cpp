@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory/text.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {

@@ -31,26 +31,6 @@ std::int64_t steady_us() noexcept {
 
 }  // namespace
 
-std::size_t ByCategory::total() const {
-  std::size_t sum = 0;
-  for (const std::size_t b : bytes)
-    if (__builtin_add_overflow(sum, b, &sum))
-      throw std::length_error("the categories together are more bytes than a size can hold");
-  return sum;
-}
-
-const char* name_of(Category category) noexcept {
-  switch (category) {
-    case Category::parameters: return "parameters";
-    case Category::gradients: return "gradients";
-    case Category::optimizer: return "optimizer";
-    case Category::activations: return "activations";
-    case Category::workspace: return "workspace";
-    case Category::data: return "data";
-  }
-  return "unknown";
-}
-
 Ledger::Ledger() : start_us_(steady_us()) {}
 
 std::int64_t Ledger::now_us() const noexcept { return steady_us() - start_us_; }

@@ -2,7 +2,7 @@
 // The ledger: whose bytes they are. Every tracked allocation is entered with a category and a tag; the ledger
 // knows live and peak bytes, their split by category, the phase of the step, and keeps the timeline.
 //
-// Bytes in a ledger are requested bytes rounded to the granule (bytes.h): "allocated". They do not depend on
+// Bytes in a ledger are requested bytes rounded to the granule (plan/bytes.h): "allocated". They do not depend on
 // the allocator below, so they are the same number in plan mode, on the host runtime and on a GPU.
 
 #include <array>
@@ -19,25 +19,10 @@
 #include <vector>
 
 #include "cuda/backend.h"
-#include "memory/bytes.h"
+#include "plan/bytes.h"
+#include "plan/category.h"
 
 namespace oomlab {
-
-/// Where the bytes of training go.
-enum class Category { parameters, gradients, optimizer, activations, workspace, data };
-inline constexpr std::size_t kCategoryCount = 6;
-/// "parameters", …: the name in tables, JSON and traces.
-const char* name_of(Category category) noexcept;
-
-/// One figure (bytes) a category; indexed by Category.
-struct ByCategory {
-  std::array<std::size_t, kCategoryCount> bytes{};
-  std::size_t& operator[](Category c) { return bytes[static_cast<std::size_t>(c)]; }
-  std::size_t operator[](Category c) const { return bytes[static_cast<std::size_t>(c)]; }
-  /// Throws std::length_error when the sum does not fit a size_t.
-  std::size_t total() const;
-  friend bool operator==(const ByCategory&, const ByCategory&) = default;
-};
 
 /// All live blocks of one tag and category together.
 struct LiveTag {

@@ -5,7 +5,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "cuda/interrupt.h"
+#include "plan/interrupt.h"
 
 namespace oomlab {
 namespace {

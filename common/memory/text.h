@@ -1,21 +1,10 @@
 #pragma once
-// Text for files and messages that others read.
+// Text that is printed. How it is made fit to be read: plan/text.h.
 
 #include <cstdio>
-#include <string>
 #include <string_view>
 
 namespace oomlab {
-
-/// Well-formed UTF-8: each byte that is not part of a well-formed sequence becomes a question mark.
-std::string clean_utf8(std::string_view text);
-
-/// `text` as a JSON string, with its quotes. What a terminal would obey is escaped, as in one_line().
-std::string json_string(std::string_view text);
-
-/// `text` on one line, as a terminal shows it and does not obey it: control characters (line feeds, too), what turns
-/// the direction of text, and bytes that are no UTF-8 are written out: \x0a, \x1b, \u202e, \xff.
-std::string one_line(std::string_view text);
 
 /// Writes `text` to `file` as one_line() has it, but with its line feeds. Whatever a name, a path or a message of
 /// somebody else may be part of is printed by this. Never throws: what could not be written shows in std::ferror(file).

@@ -4,31 +4,9 @@
 #include <cuda_fp16.h>
 
 #include "nn/attention_batches.h"
-#include "nn/named.h"
 #include "nn/transformer_ops.h"
 
 namespace oomlab::nn {
-
-const char* name_of(AttentionForm form) noexcept {
-  switch (form) {
-    case AttentionForm::textbook: return "textbook";
-    case AttentionForm::tiled: return "tiled";
-    case AttentionForm::fused: return "fused";
-  }
-  return "?";
-}
-
-AttentionForm parse_attention(std::string_view name) {
-  return parse_named("attention", name, {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused});
-}
-
-std::uint64_t score_product_flops(const AttentionShape& shape, std::size_t rows) {
-  // Keys, over all queries: in the n-th whole tile each of `rows` queries sees n · rows of them; the rest sees all.
-  const std::uint64_t tiles = shape.seq / rows, rest = shape.seq % rows;
-  const std::uint64_t seen = shape.causal ? std::uint64_t(rows) * rows * (tiles * (tiles + 1) / 2) + rest * shape.seq
-                                          : std::uint64_t(shape.seq) * shape.seq;
-  return 2 * shape.sequences * seen * shape.width;
-}
 
 template <class T>
 DeviceBuffer<T> attention_probabilities(Context& context, const AttentionShape& shape, const T* qkv) {

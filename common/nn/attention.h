@@ -12,38 +12,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "memory/context.h"
+#include "plan/attention.h"
+#include "plan/step_form.h"
 
 namespace oomlab::nn {
-
-enum class AttentionForm { textbook, tiled, fused };
-/// "textbook", "tiled", "fused".
-const char* name_of(AttentionForm form) noexcept;
-/// Throws std::invalid_argument with one line that says what is allowed.
-AttentionForm parse_attention(std::string_view name);
-
-/// Q, K and V of `sequences` · `seq` rows lie in qkv [rows, heads + 2 · kv_heads, depth]: all heads of Q, all of K, all
-/// of V. A head of K and V serves heads / kv_heads heads of Q that follow each other (grouped-query attention; Ainslie
-/// et al., 2023). width = heads · depth, that of the output. With several parts, heads and width are those of this
-/// part.
-struct AttentionShape {
-  std::size_t sequences, seq, heads, width;
-  bool causal;               ///< row q sees rows 0…q only
-  std::size_t kv_heads = 0;  ///< 0: heads
-  std::size_t depth() const noexcept { return width / heads; }
-  std::size_t keys() const noexcept { return kv_heads ? kv_heads : heads; }
-  /// Heads of Q that share one of K and V.
-  std::size_t sharers() const noexcept { return heads / keys(); }
-  std::size_t matrices() const { return checked_product(sequences, heads); }
-  /// Of a row of Q, K and V together.
-  std::size_t qkv_width() const { return checked_product(heads + 2 * keys(), depth()); }
-};
-
-/// Operations of one product of the shape of the scores, Q·Kᵀ or another one: a multiplication and an addition are two.
-/// By tiles of `rows` queries: causal, a tile has no keys after its last query.
-std::uint64_t score_product_flops(const AttentionShape& shape, std::size_t rows);
 
 // ---- textbook
 
@@ -62,13 +36,6 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
 
 // ---- tiled
 
-/// Queries of a tile, and how many of a group's max(sequences, kv_heads) matrices it has: so many that their scores
-/// take no more elements than attended does, but 32 queries of all where there are as many. Of long sequences a tile
-/// has more queries of fewer matrices: the same scores, in products of a better shape.
-struct AttentionTile {
-  std::size_t rows, matrices;
-};
-AttentionTile attention_tile(const AttentionShape& shape);
 /// attended [rows, width]; allocates the scores of one tile meanwhile (activations).
 template <class T>
 void attention_forward_tiled(Context& context, const AttentionShape& shape, const T* qkv, T* attended);
@@ -80,13 +47,6 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
 
 // ---- fused
 
-/// The largest head that the fused kernels have shared memory for.
-inline constexpr std::size_t kFusedDepth = 256;
-/// Queries, and keys, of a tile, for heads of `depth` values.
-struct FusedTiles {
-  std::size_t forward, backward;
-};
-FusedTiles fused_tiles(std::size_t depth);
 /// attended [rows, width], and the logarithm of the sum of each row's exponentials, `lse` [sequences, heads, seq].
 /// Throws std::invalid_argument where heads are wider than kFusedDepth.
 template <class T>

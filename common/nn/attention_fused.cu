@@ -23,18 +23,10 @@ namespace oomlab::nn {
 
 namespace {
 
-constexpr std::size_t kSharedFloats = 12 * 1024;  // 48 KiB, which every GPU gives without being asked
-constexpr unsigned kFusedThreads = 512;           // of a block at most: more would not have the registers
-constexpr std::size_t kLeastTile = 4;
+constexpr unsigned kFusedThreads = 512;  // of a block at most: more would not have the registers
 // Columns that a thread computes side by side.
 constexpr std::size_t kWide = std::max<std::size_t>(4, kRowLanes);
 
-// A square tile as large as leaves room for `matrices` of [tile, depth], two of [tile, tile], and four values a row.
-std::size_t tile_for(std::size_t depth, std::size_t matrices) {
-  std::size_t tile = 64;
-  while (tile > kLeastTile && matrices * tile * depth + 2 * tile * tile + 4 * tile > kSharedFloats) tile /= 2;
-  return tile;
-}
 std::size_t shared_bytes(std::size_t tile, std::size_t depth, std::size_t matrices) {
   return (matrices * tile * depth + 2 * tile * tile + 4 * tile) * sizeof(float);
 }
@@ -290,8 +282,6 @@ __global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __
   }
 }
 
-constexpr std::size_t kForwardMatrices = 4, kBackwardMatrices = 6;  // [tile, depth], in shared memory
-
 Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
   const AttentionGroups groups(shape);
   if (groups.depth() > kFusedDepth)
@@ -304,7 +294,7 @@ Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
           .depth = shape.depth(),
           .width = shape.width,
           .qkv_width = shape.qkv_width(),
-          .tile = tile_for(shape.depth(), matrices),
+          .tile = fused_tile(shape.depth(), matrices),
           .scale = groups.scale(),
           .causal = shape.causal};
 }
@@ -319,16 +309,12 @@ LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::
 
 }  // namespace
 
-FusedTiles fused_tiles(std::size_t depth) {
-  return {tile_for(depth, kForwardMatrices), tile_for(depth, kBackwardMatrices)};
-}
-
 template <class T>
 void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse) {
-  const Layout at = layout_of(shape, kForwardMatrices);
+  const Layout at = layout_of(shape, kFusedForwardMatrices);
   context.count_flops(2 * score_product_flops(shape, at.tile));
-  launch(fused_forward_kernel<T>, shape_for_tiles(shape, at, kForwardMatrices), context.stream(), qkv, attended, lse,
-         shape.matrices(), at);
+  launch(fused_forward_kernel<T>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, attended,
+         lse, shape.matrices(), at);
 }
 
 template <class T>
@@ -336,18 +322,18 @@ void attention_row_dots(Context& context, const AttentionShape& shape, const T* 
                         float* dots) {
   const std::size_t rows = checked_product(shape.matrices(), shape.seq);
   launch(row_dots_kernel<T>, shape_for_items(rows), context.stream(), attended, d_attended, dots, shape.matrices(),
-         layout_of(shape, kBackwardMatrices));
+         layout_of(shape, kFusedBackwardMatrices));
 }
 
 template <class T>
 DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
                                          DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
                                          DeviceBuffer<T> d_attended) {
-  const Layout at = layout_of(shape, kBackwardMatrices);
+  const Layout at = layout_of(shape, kFusedBackwardMatrices);
   context.count_flops(7 * score_product_flops(shape, at.tile));  // scores and their gradients in both kernels
   auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
   for (const auto kernel : {fused_query_gradient_kernel<T>, fused_key_gradient_kernel<T>})
-    launch(kernel, shape_for_tiles(shape, at, kBackwardMatrices), context.stream(), qkv.data(), d_attended.data(),
+    launch(kernel, shape_for_tiles(shape, at, kFusedBackwardMatrices), context.stream(), qkv.data(), d_attended.data(),
            lse.data(), dots.data(), d_qkv.data(), shape.matrices(), at);
   d_attended.reset();
   dots.reset();

@@ -12,17 +12,6 @@
 
 namespace oomlab::nn {
 
-AttentionTile attention_tile(const AttentionShape& shape) {
-  constexpr std::size_t kLeast = 32;  // fewer would make products of a few rows only
-  constexpr std::size_t kGood = 128;  // more are not faster, and causal attention computes scores that nobody sees
-  const std::size_t all = AttentionGroups(shape).matrices();
-  const std::size_t rows = std::min(shape.seq, std::max(kLeast, checked_product(shape.sequences, shape.width) / all));
-  const std::size_t better = std::min(kGood, shape.seq / 8);
-  const std::size_t queries = checked_product(rows, all);
-  if (rows >= better || queries < better) return {rows, all};
-  return {better, queries / better};
-}
-
 namespace {
 
 // One after the other.

@@ -13,7 +13,8 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "nn/json_values.h"
+#include "cuda/dtype_of.h"
+#include "plan/json_values.h"
 
 namespace oomlab::nn {
 
@@ -62,6 +63,8 @@ std::string text_of(std::span<const std::size_t> shape) {
   return "[" + text + (shape.size() > most ? ", ...]" : "]");
 }
 
+constexpr NameList kWeightTypes = names_of(kModelDTypes, ", ", " or ", &DTypeRow::safetensors);
+
 const SafetensorsEntry& checked_entry(const SafetensorsFile& file, const CheckpointTensor& wanted) {
   const SafetensorsEntry* const found = file.find(wanted.name);
   const std::string tensor = "tensor '" + wanted.name + "'";
@@ -71,8 +74,8 @@ const SafetensorsEntry& checked_entry(const SafetensorsFile& file, const Checkpo
   };
   if (found->shape != wanted.shape)
     refuse("shape " + text_of(found->shape) + "; this model's is " + text_of(wanted.shape));
-  if (found->dtype != Dtype::f32 && found->dtype != Dtype::f16 && found->dtype != Dtype::bf16)
-    refuse(std::string("type ") + name_of(found->dtype) + "; weights are F32, F16 or BF16");
+  if (std::ranges::find(kModelDTypes, found->dtype) == kModelDTypes.end())
+    refuse(std::string("type ") + safetensors_word(found->dtype) + "; weights are " + kWeightTypes.text);
   return *found;
 }
 
@@ -90,16 +93,9 @@ void convert_values(const std::byte* from, T* to, std::size_t count) {
 }
 
 template <class T>
-void convert(Dtype type, const std::byte* from, T* to, std::size_t count) {
-  if (type == Dtype::f32) return convert_values<float>(from, to, count);
-  if (type == Dtype::f16) return convert_values<__half>(from, to, count);
-  convert_values<__nv_bfloat16>(from, to, count);
+void convert(DType type, const std::byte* from, T* to, std::size_t count) {
+  with_type_of<float, __half, __nv_bfloat16>(type, [&]<class From>(From) { convert_values<From>(from, to, count); });
 }
-
-template <class T>
-constexpr Dtype kDtypeOf = std::is_same_v<T, float>    ? Dtype::f32
-                           : std::is_same_v<T, __half> ? Dtype::f16
-                                                       : Dtype::bf16;
 
 }  // namespace
 
@@ -151,7 +147,7 @@ void load_tensors(Context& context, std::span<const CheckpointTensor> tensors, s
   std::vector<std::byte> read(kStagingBytes);
   std::vector<T> converted(kStagingBytes / sizeof(T));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::size_t element = bytes_of(found[i]->dtype), count = tensors[i].count();
+    const std::size_t element = element_bytes(found[i]->dtype), count = tensors[i].count();
     const std::size_t most = kStagingBytes / std::max(element, sizeof(T));
     for (std::size_t first = 0; first < count; first += most) {
       const std::size_t now = std::min(most, count - first);
@@ -169,7 +165,7 @@ void save_tensors(Context& context, std::span<const CheckpointTensor> tensors, s
                   const std::string& path) {
   std::vector<StateTensor> all;
   for (const CheckpointTensor& t : tensors)
-    all.push_back({t.name, name_of(kDtypeOf<T>), from[t.tensor].value + t.first, t.count() * sizeof(T), t.shape});
+    all.push_back({t.name, kDTypeOf<T>, from[t.tensor].value + t.first, t.count() * sizeof(T), t.shape});
   save_state(context, path, all, "pt");
 }
 

@@ -6,11 +6,11 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "nn/named.h"
 #include "nn/ops.h"
 #include "nn/tensor_table.h"
-#include "nn/transformer_tensors.h"
 #include "nn/updated_weights.h"
+#include "plan/model/transformer_tensors.h"
+#include "plan/named.h"
 
 namespace oomlab::nn {
 

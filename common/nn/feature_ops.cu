@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "memory/bytes.h"
 #include "nn/activation.h"
 #include "nn/kernel.h"
+#include "plan/bytes.h"
 
 namespace oomlab::nn {
 

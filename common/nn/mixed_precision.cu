@@ -9,6 +9,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "cuda/dtype_of.h"
 #include "nn/adamw_rule.h"
 #include "nn/tensor_table.h"
 
@@ -172,16 +173,15 @@ ScaleState MixedAdamW<T>::state(Context& context) const {
 
 template <class T>
 std::vector<StateTensor> MixedAdamW<T>::state_tensors() {
-  const char* const type = std::is_same_v<T, float> ? "F32" : std::is_same_v<T, __half> ? "F16" : "BF16";
   std::vector<StateTensor> all;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterOf<T>& p = parameters_[i];
-    all.push_back({p.name, type, p.value, p.count * sizeof(T)});
-    if (!master_.empty()) all.push_back({p.name + " master", "F32", master_[i].data(), master_[i].bytes()});
-    all.push_back({p.name + " m", "F32", first_[i].data(), first_[i].bytes()});
-    all.push_back({p.name + " v", "F32", second_[i].data(), second_[i].bytes()});
+    all.push_back({p.name, kDTypeOf<T>, p.value, p.count * sizeof(T)});
+    if (!master_.empty()) all.push_back({p.name + " master", DType::fp32, master_[i].data(), master_[i].bytes()});
+    all.push_back({p.name + " m", DType::fp32, first_[i].data(), first_[i].bytes()});
+    all.push_back({p.name + " v", DType::fp32, second_[i].data(), second_[i].bytes()});
   }
-  all.push_back({"loss scale", "U8", state_.data(), state_.bytes()});
+  all.push_back({"loss scale", DType::uint8, state_.data(), state_.bytes()});
   return all;
 }
 

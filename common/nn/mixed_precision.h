@@ -37,6 +37,7 @@ struct ScaleState {
   std::uint64_t steps;          ///< done
   float rate, second_unbiased;  ///< AdamW's factors for this step
 };
+static_assert(sizeof(ScaleState) == kScaleStateBytes, "a prediction counts it");
 
 /// AdamW for a model of T, its state in buffers of the category optimizer: "<name> master", "<name> m", "<name> v", and
 /// one ScaleState.
@@ -70,8 +71,5 @@ class MixedAdamW {
   std::vector<DeviceBuffer<float>> master_, first_, second_;
   DeviceBuffer<ScaleState> state_;
 };
-
-/// Bytes of the ScaleState, rounded to the granule.
-inline std::size_t scale_state_bytes() { return round_to_granule(sizeof(ScaleState)); }
 
 }  // namespace oomlab::nn

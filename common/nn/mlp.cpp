@@ -1,86 +1,13 @@
 #include "nn/mlp.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <stdexcept>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "memory/limits.h"
-#include "nn/bad_model.h"
 
 namespace oomlab::nn {
-
-// --------------------------------------------------------------------------------------------------------------- names
-
-namespace {
-
-std::vector<std::size_t> parse_widths(std::string_view text, std::string_view list) {
-  std::vector<std::size_t> widths;
-  for (;;) {
-    const std::size_t dash = list.find('-');
-    const std::string_view word = list.substr(0, dash);
-    std::size_t width = 0;
-    const char* const word_end = word.data() + word.size();
-    auto [end, error] = std::from_chars(word.data(), word_end, width);
-    std::size_t times = 1;
-    if (error == std::errc() && end != word_end && *end == 'x') {
-      const auto repeat = std::from_chars(end + 1, word_end, times);
-      end = repeat.ptr, error = repeat.ec;
-      if (times == 0 || times > kMostLayers) error = std::errc::result_out_of_range;
-    }
-    if (error == std::errc::result_out_of_range)
-      bad_model(text, "has a width, or a number of times, out of range: " + std::string(word));
-    if (error != std::errc() || end != word_end)
-      bad_model(text, "is not a list of widths; write mlp:IN-...-CLASSES, for example mlp:64-128x3-10");
-    if (width == 0) bad_model(text, "has a width of zero; every width must be at least 1");
-    widths.insert(widths.end(), times, width);
-    if (dash == std::string_view::npos) break;
-    list.remove_prefix(dash + 1);
-  }
-  if (widths.size() - 1 > kMostLayers)
-    bad_model(text, "has " + std::to_string(widths.size() - 1) + " layers; up to " + std::to_string(kMostLayers) +
-                        " are allowed");
-  if (widths.size() < 2) bad_model(text, "has one width; at least two are needed: IN-CLASSES");
-  return widths;
-}
-
-}  // namespace
-
-std::size_t MlpSpec::parameters() const {
-  std::size_t sum = 0;
-  for (std::size_t l = 1; l <= layers(); ++l)
-    sum = checked_sum(sum, checked_sum(checked_product(widths[l - 1], widths[l]), widths[l]));
-  return sum;
-}
-
-MlpSpec parse_model(std::string_view typed) {
-  MlpSpec spec{lower_case(typed), {}, Activation::relu};
-  const std::string_view text = spec.name;
-  if (text == "mlp") {
-    spec.widths = {512, 1024, 2048, 4096, 8192, 10};
-  } else if (text == "mlp-small") {
-    spec.widths = {64, 128, 64, 10};
-  } else if (text == "mlp-weights") {
-    spec.widths = {512, 2048, 2048, 10};
-  } else if (text == "mlp-activations") {
-    spec.widths = {8192, 8, 8192, 8, 8192, 8, 8192, 10};
-  } else if (text.starts_with("mlp:")) {
-    spec.widths = parse_widths(text, text.substr(4));
-    try {
-      (void)checked_product(spec.parameters(), sizeof(float));
-    } catch (const std::length_error&) {
-      bad_model(text, "has more parameters than 64 bits of bytes can hold");
-    }
-  } else {
-    constexpr const char* kNames[] = {"mlp", "mlp-small", "mlp-weights", "mlp-activations"};
-    unknown_model(text, kNames, "mlp:IN-...-CLASSES");
-  }
-  return spec;
-}
-
-// --------------------------------------------------------------------------------------------------------------- model
 
 Batch make_batch(Context& context, std::size_t batch, std::size_t width) {
   if (batch == 0) throw std::invalid_argument("a batch needs at least one row");
@@ -237,106 +164,6 @@ std::uint64_t Mlp::fingerprint(Context& context) const {
     hash = nn::fingerprint(context, layer.bias.data(), layer.bias.bytes(), hash);
   }
   return hash;
-}
-
-// --------------------------------------------------------------------------------------------------------- closed form
-
-std::size_t activation_bytes(const MlpSpec& spec, std::size_t batch, std::size_t l) {
-  return round_to_granule(checked_product(checked_product(batch, spec.widths[l]), sizeof(float)));
-}
-
-std::size_t parameter_bytes(const MlpSpec& spec) {
-  // Σ over layers: granule(4 · w[l−1] · w[l]) + granule(4 · w[l])
-  std::size_t sum = 0;
-  for (std::size_t l = 1; l <= spec.layers(); ++l) {
-    const std::size_t weights = checked_product(checked_product(spec.widths[l - 1], spec.widths[l]), sizeof(float));
-    sum = checked_sum(
-        sum, checked_sum(round_to_granule(weights), round_to_granule(checked_product(spec.widths[l], sizeof(float)))));
-  }
-  return sum;
-}
-
-std::size_t label_bytes(std::size_t batch) { return round_to_granule(checked_product(batch, sizeof(int))); }
-
-ByCategory resident_for_inference(const MlpSpec& spec) {
-  ByCategory resident;
-  resident[Category::parameters] = parameter_bytes(spec);
-  return resident;
-}
-
-ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer) {
-  ByCategory resident = resident_for_inference(spec);
-  resident[Category::workspace] += round_to_granule(sizeof(float));  // the loss
-  resident[Category::gradients] = parameter_bytes(spec);
-  resident[Category::optimizer] = checked_product(parameter_bytes(spec), state_buffers(optimizer));
-  return resident;
-}
-
-// Training keeps, with L layers and A(l) = activation_bytes(l):
-//
-//   K(0) = A(0)                     the input
-//   K(l) = A(l), GELU: 2 A(l)       hidden layers: the output; GELU also what came before it
-//   A(L)                            the logits
-//
-// Memory is fullest at one of these moments, in this order:
-//
-//   the loss        K(0) + … + K(L−1) + A(L) + R               R: the row losses (workspace)
-//   backward of l   K(0) + … + K(l−2) + S(l−1) + A(l) + A(l−1)  for l = L…2
-//
-// There A(l) is the gradient that came down (at l = L in the logits' own buffer), A(l−1) the one going
-// further down, and S(l−1) = A(l−1) what the activation's derivative needs (no activation: 0). Layer l−1's
-// output was last read by the weight gradient just before; ReLU's derivative needs it, GELU's does not.
-//
-// Backward frees what lies above, so the sums differ only by their widest layers: neither moment always wins.
-PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind optimizer) {
-  const std::size_t layers = spec.layers();
-  const auto a = [&](std::size_t l) { return activation_bytes(spec, batch, l); };
-  const std::size_t copies = spec.activation == Activation::gelu ? 2 : 1;
-
-  std::vector<std::size_t> kept_below(layers + 1, 0);  // kept_below[l] = K(0) + … + K(l−1)
-  for (std::size_t l = 0; l < layers; ++l)
-    kept_below[l + 1] = checked_sum(kept_below[l], l == 0 ? a(0) : checked_product(a(l), copies));
-
-  PeakBytes peak{resident_for_training(spec, optimizer)};
-  peak.at_peak[Category::data] += label_bytes(batch);
-  PeakBytes loss = peak;
-  loss.at_peak[Category::activations] = checked_sum(kept_below[layers], a(layers));
-  loss.at_peak[Category::workspace] += round_to_granule(checked_product(batch, sizeof(float)));
-  PeakBytes largest = loss;
-  for (std::size_t l = layers; l >= 2; --l) {
-    const std::size_t derivative = spec.activation == Activation::none ? 0 : a(l - 1);
-    PeakBytes layer = peak;
-    layer.at_peak[Category::activations] =
-        checked_sum(checked_sum(kept_below[l - 1], derivative), checked_sum(a(l), a(l - 1)));
-    largest = later_peak(largest, layer);
-  }
-  return largest;
-}
-
-// Inference holds a layer's input and its output: the largest A(l−1) + A(l).
-PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch) {
-  std::size_t pair = 0;
-  for (std::size_t l = 1; l <= spec.layers(); ++l)
-    pair = std::max(pair, checked_sum(activation_bytes(spec, batch, l - 1), activation_bytes(spec, batch, l)));
-  PeakBytes peak{resident_for_inference(spec)};
-  peak.at_peak[Category::activations] = pair;
-  return peak;
-}
-
-double step_flops(const MlpSpec& spec, std::size_t batch) {
-  double flops = 0;
-  for (std::size_t l = 1; l <= spec.layers(); ++l)
-    flops += (l == 1 ? 4.0 : 6.0) * static_cast<double>(spec.widths[l - 1]) * static_cast<double>(spec.widths[l]);
-  return flops * static_cast<double>(batch);
-}
-
-// Inference on top of `resident`, with the labels and one counter beside it.
-PeakBytes predict_count_correct(const MlpSpec& spec, std::size_t batch, const ByCategory& resident) {
-  PeakBytes peak{resident};
-  peak.at_peak[Category::activations] += predict_inference(spec, batch).at_peak[Category::activations];
-  peak.at_peak[Category::data] += label_bytes(batch);
-  peak.at_peak[Category::workspace] += round_to_granule(sizeof(unsigned long long));
-  return peak;
 }
 
 }  // namespace oomlab::nn

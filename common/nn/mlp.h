@@ -1,8 +1,5 @@
 #pragma once
-// A multi-layer perceptron with hand-written backward, and the closed form of the memory it needs.
-//
-// Sizes: layer l = 1…L maps width w[l−1] to w[l]; A(l) = granule(4 · batch · w[l]) is one activation.
-// All bytes are as the ledger counts them: every buffer on its own rounded to the granule.
+// A multi-layer perceptron with hand-written backward. What memory it needs: plan/mlp_step.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,34 +8,11 @@
 #include <vector>
 
 #include "memory/context.h"
-#include "memory/peak.h"
 #include "nn/ops.h"
 #include "nn/optimizer.h"
+#include "plan/mlp_step.h"
 
 namespace oomlab::nn {
-
-/// What a model is: input width, hidden widths, classes.
-struct MlpSpec {
-  std::string name;
-  std::vector<std::size_t> widths;           ///< at least two, none zero
-  Activation activation = Activation::relu;  ///< after every layer but the last
-
-  std::size_t layers() const noexcept { return widths.size() - 1; }
-  std::size_t inputs() const noexcept { return widths.front(); }
-  std::size_t classes() const noexcept { return widths.back(); }
-  /// Weights and biases. Throws std::length_error when that does not fit a size_t.
-  std::size_t parameters() const;
-};
-
-/// Reads a model name:
-///   mlp                512-1024-2048-4096-8192-10, ReLU
-///   mlp-small          64-128-64-10, ReLU: learns the digits in a few seconds
-///   mlp-weights        512-2048-2048-10: wide layers meet, so most of its memory are weights and what belongs to them
-///   mlp-activations    8192-8-8192-8-8192-8-8192-10: wide layers with narrow ones between them have few weights and
-///                      large outputs, as convolutions have
-///   mlp:IN-…-CLASSES   any widths, for example mlp:64-256-10; 256x4 is 256-256-256-256
-/// Throws std::invalid_argument with one line that says what is allowed.
-MlpSpec parse_model(std::string_view text);
 
 /// One batch of input on the device.
 struct Batch {
@@ -101,32 +75,5 @@ class Mlp {
   std::vector<Layer> layers_;
   DeviceBuffer<float> loss_;
 };
-
-// --------------------------------------------------------------------------------------------------------- closed form
-
-/// granule(4 · batch · w[l]): one activation, l = 0…L (0 is the input).
-std::size_t activation_bytes(const MlpSpec& spec, std::size_t batch, std::size_t l);
-/// All parameters; gradients are the same, and so is each state buffer of the optimizer.
-std::size_t parameter_bytes(const MlpSpec& spec);
-/// granule(4 · batch): the labels of a batch (category data).
-std::size_t label_bytes(std::size_t batch);
-
-/// What stays allocated between steps, beside the context's cuBLAS workspace (which no prediction here has, because its
-/// size is a choice): parameters, and when training gradients, the loss, and the optimizer's state.
-ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer);
-ByCategory resident_for_inference(const MlpSpec& spec);
-
-/// Peak of a program with one Context, one Mlp with gradients, one optimizer, and train_step on batches of
-/// `batch`. The caller adds its dataset.
-PeakBytes predict_training(const MlpSpec& spec, std::size_t batch, OptimizerKind optimizer);
-/// Peak of a program with one Context, one Mlp without gradients, and forward() on inputs of `batch` (no
-/// labels).
-PeakBytes predict_inference(const MlpSpec& spec, std::size_t batch);
-/// Floating-point operations of a training step's matrix products, a multiplication and an addition counted as two:
-/// 2 · batch · w[l−1] · w[l] for each layer forward, for the gradient of its weight, and, but for the first layer, for
-/// that of its input. Exact up to 2^53.
-double step_flops(const MlpSpec& spec, std::size_t batch);
-/// Peak of count_correct() on a Batch (which has labels), above `resident`.
-PeakBytes predict_count_correct(const MlpSpec& spec, std::size_t batch, const ByCategory& resident);
 
 }  // namespace oomlab::nn

@@ -11,36 +11,15 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "cuda/interrupt.h"
+#include "cuda/dtype_of.h"
 #include "nn/activation.h"
 #include "nn/column_sum.h"
 #include "nn/kernel.h"
+#include "plan/interrupt.h"
 
 namespace oomlab::nn {
 
-const char* name_of(Activation activation) noexcept {
-  switch (activation) {
-    case Activation::none: return "none";
-    case Activation::relu: return "relu";
-    case Activation::gelu: return "gelu";
-    case Activation::hard_sigmoid: return "hard sigmoid";
-    case Activation::hard_swish: return "hard swish";
-  }
-  return "?";
-}
-
 // ------------------------------------------------------------------------------------------------------------ products
-
-namespace {
-
-template <class T>
-constexpr cudaDataType data_type() {
-  if constexpr (std::is_same_v<T, float>) return CUDA_R_32F;
-  if constexpr (std::is_same_v<T, __half>) return CUDA_R_16F;
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) return CUDA_R_16BF;
-}
-
-}  // namespace
 
 template <class T, class Out>
 void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
@@ -55,13 +34,15 @@ void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::siz
   }
   if (m == 0 || n == 0 || count == 0) return;
   const auto stride = [](std::size_t elements) { return static_cast<long long>(elements); };
-  const bool tf32 = std::is_same_v<T, float> && context.tf32();
+  constexpr cudaDataType of_factors = data_type_of(kDTypeOf<T>);
+  constexpr cudaDataType of_sums = data_type_of(kDTypeOf<Out>);
+  const bool tf32 = kDTypeOf<T> == DType::fp32 && context.tf32();
   // cuBLAS is column-major, and a row-major matrix read so is its transpose: Cᵀ = op(B)ᵀ op(A)ᵀ.
   CUBLAS_CHECK(cublasGemmStridedBatchedEx(
       context.blas(), transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-      static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &alpha, b.data, data_type<T>(),
-      static_cast<int>(b.row_stride), stride(b.matrix_stride), a.data, data_type<T>(), static_cast<int>(a.row_stride),
-      stride(a.matrix_stride), &beta, c.data, data_type<Out>(), static_cast<int>(c.row_stride), stride(c.matrix_stride),
+      static_cast<int>(n), static_cast<int>(m), static_cast<int>(k), &alpha, b.data, of_factors,
+      static_cast<int>(b.row_stride), stride(b.matrix_stride), a.data, of_factors, static_cast<int>(a.row_stride),
+      stride(a.matrix_stride), &beta, c.data, of_sums, static_cast<int>(c.row_stride), stride(c.matrix_stride),
       static_cast<int>(count), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 

@@ -8,17 +8,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <type_traits>
 
 #include "memory/context.h"
+#include "plan/model/activation.h"
 
 namespace oomlab::nn {
-
-/// hard_sigmoid: min(max(x + 3, 0), 6) / 6; hard_swish: x · hard_sigmoid(x) (Howard et al., 2019).
-enum class Activation { none, relu, gelu, hard_sigmoid, hard_swish };
-/// "none", "relu", "gelu", "hard sigmoid", "hard swish".
-const char* name_of(Activation activation) noexcept;
 
 /// A matrix inside a larger one: where it starts, and how far apart its rows are, in elements.
 template <class T>

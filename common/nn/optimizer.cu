@@ -4,27 +4,9 @@
 
 #include "cuda/check.h"
 #include "nn/adamw_rule.h"
-#include "nn/named.h"
 #include "nn/tensor_table.h"
 
 namespace oomlab::nn {
-
-const char* name_of(OptimizerKind kind) noexcept {
-  switch (kind) {
-    case OptimizerKind::sgd: return "sgd";
-    case OptimizerKind::momentum: return "momentum";
-    case OptimizerKind::adamw: return "adamw";
-  }
-  return "?";
-}
-
-OptimizerKind parse_optimizer(std::string_view name) {
-  return parse_named("optimizer", name, {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw});
-}
-
-std::size_t state_buffers(OptimizerKind kind) noexcept {
-  return kind == OptimizerKind::sgd ? 0 : kind == OptimizerKind::momentum ? 1 : 2;
-}
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 

@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "memory/context.h"
+#include "plan/optimizer.h"
 
 namespace oomlab::nn {
 
@@ -26,14 +26,6 @@ struct ParameterOf {
   std::size_t count = 0;
 };
 using Parameter = ParameterOf<float>;
-
-enum class OptimizerKind { sgd, momentum, adamw };
-/// "sgd", "momentum", "adamw".
-const char* name_of(OptimizerKind kind) noexcept;
-/// Throws std::invalid_argument with one line that says what is allowed.
-OptimizerKind parse_optimizer(std::string_view name);
-/// State buffers of parameter size: 0, 1, 2.
-std::size_t state_buffers(OptimizerKind kind) noexcept;
 
 /// Applies the gradients. The state is allocated, and zeroed, when the optimizer is made; step() allocates
 /// nothing.

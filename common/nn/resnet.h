@@ -1,6 +1,6 @@
 #pragma once
 // Residual networks (He et al., "Deep Residual Learning for Image Recognition", 2015) in FP32, with hand-written
-// backward, and the closed form of the memory and the operations they need.
+// backward. What memory and operations they need: plan/resnet_step.h.
 //
 // A unit is a convolution and a batch norm, followed by a ReLU unless it is a projection; the last unit of a branch
 // adds the shortcut before its ReLU. Kept for the backward pass: its input (the unit before made it), the convolution's
@@ -9,79 +9,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "memory/context.h"
-#include "memory/peak.h"
 #include "nn/convolution.h"
 #include "nn/image_ops.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
+#include "plan/resnet_step.h"
 
 namespace oomlab::nn {
-
-/// A convolution and its batch norm.
-struct ConvolutionUnit {
-  std::string name;                              ///< "stage 2 block 1 conv 1"
-  std::size_t in, out, kernel, stride, padding;  ///< channels in and out; pixels
-  std::size_t weights() const { return checked_product(checked_product(kernel, kernel), checked_product(in, out)); }
-};
-/// y = ReLU(branch(x) + shortcut(x)).
-struct ResidualBlock {
-  std::vector<ConvolutionUnit> branch;      ///< all but the last with a ReLU
-  std::vector<ConvolutionUnit> projection;  ///< the shortcut: none, x itself, or one unit without a ReLU
-};
-
-struct ResNetSpec {
-  std::string name;
-  ConvolutionUnit stem;
-  bool pooled = false;  ///< a 3 × 3 max pool with stride 2 and padding 1 behind the stem
-  std::vector<ResidualBlock> blocks;
-  std::size_t classes = 0;
-
-  std::size_t in_channels() const noexcept { return stem.in; }
-  /// Channels of the last block: what the head sees, averaged over all pixels.
-  std::size_t features() const noexcept { return blocks.back().branch.back().out; }
-  /// Weights, gammas and betas, the head's weight and bias; running statistics do not count.
-  std::size_t parameters() const;
-  /// Every unit in order: the stem, then of each block the branch and the projection.
-  std::vector<ConvolutionUnit> units() const;
-};
-
-/// Reads a model name:
-///   resnet:STAGES-WIDTH   a 3 × 3 stem with stride 1, then stages of two basic blocks each, WIDTH · 2^i wide; every
-///                         stage but the first halves the image; 3 channels, 10 classes; 1 to 12 stages, a
-///                         width of 1 to 2^20
-///   resnet18, resnet50    as published, for 3 channels and 1,000 classes (the stride of a bottleneck is on its 3 × 3)
-/// Throws std::invalid_argument with one line that says what is allowed.
-ResNetSpec parse_resnet(std::string_view text);
-
-/// Height and width of an image.
-struct InputSize {
-  std::size_t height, width;
-};
-
-/// Sizes of everything that a batch goes through.
-struct ResNetShapes {
-  std::vector<ConvolutionShape> units;  ///< in the order of ResNetSpec::units()
-  ConvolutionShape pool;                ///< of a pooled stem
-  std::size_t last_pixels;              ///< of each image, in what the head averages
-};
-/// Throws std::invalid_argument, with one line, when a unit would see less than its kernel, std::length_error when a
-/// figure does not fit 64 bits.
-ResNetShapes shapes_of(const ResNetSpec& spec, std::size_t batch, InputSize size);
-/// Throws std::invalid_argument, with one line, unless `elements` is the size of a batch of such images.
-void require_input(const ResNetShapes& shapes, std::size_t elements);
-
-/// How a step computes.
-struct ResNetForm {
-  ConvolutionWay way = ConvolutionWay::im2col;
-  /// Inside a branch, what norm and ReLU make is freed when the next convolution has read it, and recomputed from z in
-  /// the backward pass: one pass over memory for each, bit-equal.
-  bool recompute_norms = false;
-};
 
 class ResNet {
  public:
@@ -135,22 +72,5 @@ class ResNet {
   std::vector<Unit> units_;
   DeviceBuffer<float> head_weight_, head_bias_, head_weight_gradient_, head_bias_gradient_, loss_;
 };
-
-// --------------------------------------------------------------------------------------------------------- closed form
-
-/// What stays allocated between steps, beside the context's cuBLAS workspace: parameters and running statistics, and
-/// when training gradients, the loss, and the optimizer's state.
-ByCategory resident_for_training(const ResNetSpec& spec, OptimizerKind optimizer);
-ByCategory resident_for_inference(const ResNetSpec& spec);
-/// Peak of a program with one Context, one ResNet with gradients, one optimizer, and train_step. The caller adds its
-/// dataset. Throws std::length_error when a figure does not fit 64 bits, std::invalid_argument when the input is too
-/// small.
-PeakBytes predict_training(const ResNetSpec& spec, std::size_t batch, InputSize size, OptimizerKind optimizer,
-                           const ResNetForm& form = {});
-/// Peak of one ResNet without gradients and forward().
-PeakBytes predict_inference(const ResNetSpec& spec, std::size_t batch, InputSize size, const ResNetForm& form = {});
-/// Floating-point operations of the convolutions and the head in a training step, a multiplication and an addition
-/// counted as two. The first convolution has no gradient of its input.
-double step_flops(const ResNetSpec& spec, std::size_t batch, InputSize size);
 
 }  // namespace oomlab::nn

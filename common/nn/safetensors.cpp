@@ -6,23 +6,11 @@
 #include <tuple>
 #include <utility>
 
-#include "nn/json_values.h"
+#include "plan/json_values.h"
 
 namespace oomlab::nn {
 
 namespace {
-
-struct DtypeRow {
-  Dtype type;
-  const char* name;
-  std::size_t bytes;
-};
-constexpr DtypeRow kDtypes[] = {
-    {Dtype::boolean, "BOOL", 1},    {Dtype::u8, "U8", 1},   {Dtype::i8, "I8", 1},   {Dtype::f8_e4m3, "F8_E4M3", 1},
-    {Dtype::f8_e5m2, "F8_E5M2", 1}, {Dtype::i16, "I16", 2}, {Dtype::u16, "U16", 2}, {Dtype::f16, "F16", 2},
-    {Dtype::bf16, "BF16", 2},       {Dtype::i32, "I32", 4}, {Dtype::u32, "U32", 4}, {Dtype::f32, "F32", 4},
-    {Dtype::i64, "I64", 8},         {Dtype::u64, "U64", 8}, {Dtype::f64, "F64", 8}};
-const DtypeRow& row_of(Dtype type) noexcept { return kDtypes[static_cast<std::size_t>(type)]; }
 
 [[noreturn]] void refuse_file(const std::string& path, const std::string& why) {
   throw StateFileError("'" + path + "' " + why);
@@ -53,9 +41,9 @@ class HeaderReader {
       open_ = true;
     } else if (path[1] == "dtype") {
       if (v.kind != Kind::text) refuse("whose dtype is not a text");
-      const auto* row = std::ranges::find(kDtypes, std::string_view(v.text), &DtypeRow::name);
-      if (row == std::end(kDtypes)) refuse("whose dtype " + in_quotes(v.text) + " is unknown");
-      draft_.entry.dtype = row->type;
+      const std::optional<DType> dtype = dtype_of_safetensors(v.text);
+      if (!dtype) refuse("whose dtype " + in_quotes(v.text) + " is unknown");
+      draft_.entry.dtype = *dtype;
       draft_.has_dtype = true;
     } else if (path[1] == "shape") {
       if (v.kind != (path.size() == 2 ? Kind::list : Kind::whole)) refuse("whose shape is not a list of whole numbers");
@@ -111,7 +99,7 @@ class HeaderReader {
     if (draft_.end > data_bytes_)
       refuse("that ends at byte " + std::to_string(draft_.end) + " of " + std::to_string(data_bytes_));
     e.bytes = draft_.end - e.begin;
-    std::uint64_t bytes = bytes_of(e.dtype);
+    std::uint64_t bytes = element_bytes(e.dtype);
     for (const std::size_t extent : e.shape)
       if (__builtin_mul_overflow(bytes, extent, &bytes)) refuse("whose shape takes more bytes than 64 bits can count");
     if (bytes != e.bytes)
@@ -127,9 +115,6 @@ class HeaderReader {
 };
 
 }  // namespace
-
-const char* name_of(Dtype type) noexcept { return row_of(type).name; }
-std::size_t bytes_of(Dtype type) noexcept { return row_of(type).bytes; }
 
 std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, std::uint64_t data_bytes,
                                                        const std::string& path) {

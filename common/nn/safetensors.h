@@ -12,24 +12,18 @@
 #include <string_view>
 #include <vector>
 
+#include "dtype.h"
 #include "nn/state_file.h"
 
 namespace oomlab::nn {
 
-/// Type of a tensor's elements, as the format names them.
-enum class Dtype { boolean, u8, i8, f8_e4m3, f8_e5m2, i16, u16, f16, bf16, i32, u32, f32, i64, u64, f64 };
-/// "BOOL", "U8", "F8_E4M3", "BF16", …
-const char* name_of(Dtype type) noexcept;
-/// Of an element.
-std::size_t bytes_of(Dtype type) noexcept;
-
 /// A tensor of a file.
 struct SafetensorsEntry {
   std::string name;
-  Dtype dtype = Dtype::f32;
+  DType dtype = DType::fp32;       ///< one that safetensors have a word for
   std::vector<std::size_t> shape;  ///< row-major; empty: one element
   std::uint64_t begin = 0;         ///< in the part behind the header
-  std::uint64_t bytes = 0;         ///< the product of the shape, times bytes_of(dtype)
+  std::uint64_t bytes = 0;         ///< the product of the shape, times element_bytes(dtype)
 };
 
 /// Of a header, at most: the format's own limit.

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "memory/context.h"
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
+#include "plan/step_form.h"
 
 namespace oomlab::nn {
 

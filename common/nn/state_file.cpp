@@ -1,7 +1,8 @@
 #include "nn/state_file.h"
 
 #include <algorithm>
-#include <cstring>
+#include <stdexcept>
+#include <string_view>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
@@ -22,15 +23,16 @@ std::string header_of(const std::vector<StateTensor>& tensors, const char* forma
   if (format) json += std::string(R"("__metadata__":{"format":")") + format + "\"}";
   std::size_t offset = 0;
   for (const StateTensor& t : tensors) {
-    const std::size_t element = std::strcmp(t.type, "F32") == 0 ? 4 : std::strcmp(t.type, "U8") == 0 ? 1 : 2;
+    const std::string_view type = safetensors_word(t.type);
+    if (type.empty()) throw std::invalid_argument(std::string("safetensors have no word for ") + name_of(t.type));
     if (json.size() > 1) json += ",";
     std::string shape;
     for (const std::size_t extent : t.shape) {
       if (!shape.empty()) shape += ",";
       shape += std::to_string(extent);
     }
-    if (shape.empty()) shape = std::to_string(t.bytes / element);
-    json += "\"" + t.name + "\":{\"dtype\":\"" + t.type + "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
+    if (shape.empty()) shape = std::to_string(t.bytes / element_bytes(t.type));
+    json += "\"" + t.name + "\":{\"dtype\":\"" + std::string(type) + "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
             std::to_string(offset) + "," + std::to_string(offset + t.bytes) + "]}";
     offset += t.bytes;
   }

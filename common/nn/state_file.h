@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dtype.h"
 #include "memory/context.h"
 #include "memory/files.h"
 
@@ -14,7 +15,7 @@ namespace oomlab::nn {
 /// Device memory with a name. Not owned.
 struct StateTensor {
   std::string name;
-  const char* type = "F32";  ///< F32, F16, BF16, or U8 for bytes of another kind
+  DType type = DType::fp32;  ///< uint8 for bytes of another kind
   void* data = nullptr;
   std::size_t bytes = 0;
   std::vector<std::size_t> shape{};  ///< as the file says it; empty: one row of all elements
@@ -28,7 +29,8 @@ class StateFileError : public BadFile {
 
 /// Writes the tensors, copied from the device in pieces of 1 MiB (waits for the stream), to an OutputFile, so that an
 /// old file is replaced whole or not at all. `format`, where not null, becomes the metadata of this name, without which
-/// Hugging Face's libraries refuse a file: "pt". Throws std::system_error. In plan mode nothing is written.
+/// Hugging Face's libraries refuse a file: "pt". Throws std::system_error, and std::invalid_argument for a type that
+/// safetensors have no word for. In plan mode nothing is written.
 void save_state(Context& context, const std::string& path, const std::vector<StateTensor>& tensors,
                 const char* format = nullptr);
 

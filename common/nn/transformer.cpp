@@ -12,7 +12,7 @@
 #include "cuda/check.h"
 #include "nn/transformer_block.h"
 #include "nn/transformer_ops.h"
-#include "nn/transformer_tensors.h"
+#include "plan/model/transformer_tensors.h"
 
 namespace oomlab::nn {
 

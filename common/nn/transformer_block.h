@@ -10,7 +10,7 @@
 #include "nn/ops.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
-#include "nn/transformer_tensors.h"
+#include "plan/model/transformer_tensors.h"
 
 namespace oomlab::nn {
 

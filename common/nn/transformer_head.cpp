@@ -10,7 +10,7 @@
 #include "nn/ops.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
-#include "nn/transformer_tensors.h"
+#include "plan/model/transformer_tensors.h"
 
 namespace oomlab::nn {
 
@@ -19,6 +19,12 @@ namespace {
 // What each target's loss counts for.
 float mean_factor(const TokenBatch& batch, const StepOptions& options) {
   return 1.0f / static_cast<float>(options.total_batch ? options.total_batch : batch.targets);
+}
+
+// Rows of a chunk of LossForm::chunked.
+std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
+  const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;
+  return std::max<std::size_t>(1, std::min(as_residual, (rows + 3) / 4));
 }
 
 }  // namespace

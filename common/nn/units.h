@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
+#include "plan/step_walk.h"
 
 namespace oomlab::nn {
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "dtype.h"
 #include "harness/option.h"
 
 namespace oomlab::train {
@@ -27,7 +28,9 @@ inline constexpr Option<std::string> kText{
 
 /// Samples of one forward and backward pass.
 inline constexpr Option<std::size_t> kMicroBatch{"micro-batch", "Samples of one forward and backward pass"};
-inline constexpr Option<std::string> kPrecision{"precision", "fp32, fp16 or bf16", "fp32 fp16 bf16"};
+inline constexpr NameList kModelDTypeWords = names_of(kModelDTypes, " ", " ");
+inline constexpr NameList kModelDTypeChoice = names_of(kModelDTypes, ", ", " or ");
+inline constexpr Option<std::string> kPrecision{"precision", kModelDTypeChoice.text, kModelDTypeWords.text};
 
 /// How a transformer goes about a step: chapter 08's mitigations, for the chapters before it.
 inline constexpr Option<std::string> kAttention{"attention", "textbook, tiled or fused", "textbook tiled fused"};

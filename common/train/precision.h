@@ -6,8 +6,11 @@
 #include <cuda_fp16.h>
 
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "cuda/dtype_of.h"
 #include "nn/mixed_precision.h"
 #include "train/text_training.h"
 
@@ -15,23 +18,31 @@ namespace oomlab::train {
 
 /// How a model is stored and updated. `pure_fp16` has neither master weights nor a loss scale: the failure to see.
 enum class Precision { fp32, fp16, bf16, pure_fp16 };
+/// The format in which its weights, gradients and activations are stored. Throws std::invalid_argument for what is no
+/// enumerator.
+inline DType dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp32: return DType::fp32;
+    case Precision::bf16: return DType::bf16;
+    case Precision::fp16:
+    case Precision::pure_fp16: return DType::fp16;
+  }
+  throw std::invalid_argument("a precision that is not known");
+}
+/// How a model of this format is trained. Throws std::invalid_argument for formats in which none is.
+inline Precision precision_of(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return Precision::fp32;
+    case DType::fp16: return Precision::fp16;
+    case DType::bf16: return Precision::bf16;
+    default: throw std::invalid_argument(std::string("no model is trained in ") + name_of(dtype) + " here");
+  }
+}
+/// Its format's name, and "fp16 pure".
 inline const char* name_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp32: return "fp32";
-    case Precision::fp16: return "fp16";
-    case Precision::bf16: return "bf16";
-    case Precision::pure_fp16: return "fp16 pure";
-  }
-  return "?";
+  return precision == Precision::pure_fp16 ? "fp16 pure" : name_of(dtype_of(precision));
 }
-inline Arithmetic arithmetic_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp32: return Arithmetic::fp32;
-    case Precision::bf16: return Arithmetic::bf16;
-    default: return Arithmetic::fp16;
-  }
-}
-inline std::size_t element_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
+inline std::size_t element_bytes(Precision precision) { return element_bytes(dtype_of(precision)); }
 
 inline nn::LossScaling scaling_of(Precision precision) {
   // Frameworks begin with 65536, and let the first steps be skipped until it has come down.
@@ -59,19 +70,12 @@ inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t
 }
 
 /// The precision that --precision names; the command line knows no others.
-inline Precision precision_of(const Config& config) {
-  const std::string name = config.options[kPrecision];
-  return name == "fp16" ? Precision::fp16 : name == "bf16" ? Precision::bf16 : Precision::fp32;
-}
+inline Precision precision_of(const Config& config) { return precision_of(parse_dtype(config.options[kPrecision])); }
 
 /// make(T{}) with the type that a model's elements have: float, __half or __nv_bfloat16.
 template <class Make>
 auto with_element_of(Precision precision, Make make) {
-  switch (precision) {
-    case Precision::fp32: return make(float{});
-    case Precision::bf16: return make(__nv_bfloat16{});
-    default: return make(__half{});
-  }
+  return with_type_of<float, __half, __nv_bfloat16>(dtype_of(precision), make);
 }
 
 }  // namespace oomlab::train

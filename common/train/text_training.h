@@ -20,8 +20,9 @@
 #include "memory/context.h"
 #include "nn/model_config.h"
 #include "nn/optimizer.h"
-#include "nn/step_walk.h"
 #include "nn/transformer.h"
+#include "plan/flops.h"
+#include "plan/step_walk.h"
 #include "train/options.h"
 
 namespace oomlab::train {

@@ -48,9 +48,10 @@ LIMITS = any_of(r"\bTIMEOUT\s+\"?(\d+)", r"\btimeout=([\d.]+)", r"\.wait\(([\d.]
 COMPUTED = {
     "chapters/16_capstone/tests/ladder_test.cpp": "least times by a card's data sheet",
     "tests/fit/fit_test.cpp": "least times by a card's data sheet",
-    "tests/harness/card_test.cpp": "least times by a card's data sheet",
     "tests/harness/cli_test.cpp": "least times by a card's data sheet",
+    "tests/harness/least_time_test.cpp": "least times by a card's data sheet",
     "tests/memory/shared_budget_test.cpp": "patience: the sum of the pauses that were asked for",
+    "tests/plan/card_test.cpp": "least times by a card's data sheet",
     "tests/results/compare_test.py": "verdicts on results that are made up",
     "tests/results/tensorboard_test.py": "rates that are made up, written and read back",
 }

@@ -167,7 +167,7 @@ class Results:
 
     @functools.cache
     def card(self, name, column):
-        """A figure of common/harness/cards.inc, in bytes (of bandwidths: in a second)."""
+        """A figure of common/plan/cards.inc, in bytes (of bandwidths: in a second)."""
         (row,) = [row for row in pages.cards(self.folder.parent.parent) if row["title"] == name]
         return row[column] * BYTES[{"smi": "MiB", "total": "GiB"}.get(column, "GB")]
 

@@ -156,7 +156,7 @@ void every_combination(const Question& q, F f) {
     for (std::size_t pp = 1; tp * pp <= q.gpus; ++pp)
       for (std::size_t dp = 1; tp * pp * dp <= q.gpus; ++dp)
         for (int zero = 0; zero <= 3; ++zero)
-          for (const auto precision : {Arithmetic::fp32, Arithmetic::fp16, Arithmetic::bf16})
+          for (const auto precision : {DType::fp32, DType::fp16, DType::bf16})
             for (const auto rule : {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd})
               for (const auto weights : {WeightForm::stored, WeightForm::master, WeightForm::stochastic})
                 for (const bool wide : {false, true})
@@ -183,7 +183,7 @@ bool keeps_numbers(const Question& q, const Levers& l) {
   if (q.numbers == Numbers::same)
     return capstone::numbers_of(work_for(q, l.ranks.ranks()), l).kind != Agreement::Kind::differs_by_design;
   return (l.optimizer.rule == UpdateRule::adamw || l.optimizer.rule == UpdateRule::adamw8) &&
-         (l.precision == Arithmetic::fp32 || l.optimizer.weights != WeightForm::stored);
+         (l.precision == DType::fp32 || l.optimizer.weights != WeightForm::stored);
 }
 
 void expect_nothing_better(const std::string& words) {

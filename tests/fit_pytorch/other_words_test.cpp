@@ -42,21 +42,21 @@ TEST(OtherWords, MicroBatches) {
 }
 
 TEST(OtherWords, Precision) {
-  Levers levers{.precision = Arithmetic::bf16};
+  Levers levers{.precision = DType::bf16};
   levers.optimizer.weights = nn::WeightForm::master;
   expect_words(text(levers), {"torch.autocast(\"cuda\", torch.bfloat16)", "bf16=True", "\"bf16\": {\"enabled\": true}",
                               "autocast keeps FP32 weights"});
   expect_no_words(text(levers), {"GradScaler"});
-  levers.precision = Arithmetic::fp16;
+  levers.precision = DType::fp16;
   expect_words(text(levers), {"torch.float16", "GradScaler", "fp16=True", "\"fp16\": {\"enabled\": true}"});
-  levers.precision = Arithmetic::bf16;
+  levers.precision = DType::bf16;
   levers.optimizer.weights = nn::WeightForm::stored;
   expect_words(text(levers), {"model.to(torch.bfloat16)", "DeepSpeed's bf16 has an FP32 master copy"});
 }
 
 // Who rounds at random is torchao. bitsandbytes and torch.optim round to nearest: never beside such weights.
 TEST(OtherWords, StochasticRounding) {
-  Levers levers{.precision = Arithmetic::bf16};
+  Levers levers{.precision = DType::bf16};
   levers.optimizer.weights = nn::WeightForm::stochastic;
   expect_words(text(levers), {"model.to(torch.bfloat16)", "torchao.optim._AdamW(", "bf16_stochastic_round=True"});
   for (const bool wide : {false, true}) {
@@ -146,7 +146,7 @@ TEST(OtherWords, AnyCombination) {
   std::mt19937 random(3);
   for (int round = 0; round < 500; ++round) {
     Levers levers;
-    levers.precision = static_cast<Arithmetic>(random() % 3);
+    levers.precision = static_cast<DType>(random() % 3);
     levers.micro_batch = random() % 2 ? 2 : 0;
     levers.attention = static_cast<nn::AttentionForm>(random() % 3);
     levers.loss = static_cast<nn::LossForm>(random() % 2);

@@ -22,7 +22,7 @@
 #include "harness/result.h"
 #include "harness/timing.h"
 #include "harness/watch.h"
-#include "memory/names.h"
+#include "plan/names.h"
 #include "read_json.h"
 
 namespace {
@@ -461,9 +461,8 @@ TEST(PublishedModels, BringTheirDefaults) {
     for (std::string& word : words) argv.push_back(word.data());
     return parse_command_line(int(argv.size()), argv.data(), "99_toy", full, full).config;
   };
-  for (const auto& [model, n] :
-       {std::pair("toy", 1u), std::pair("on", 1u), std::pair("two", 2u), std::pair("huge", 3u), std::pair("Two", 2u),
-        std::pair("HUGE", 3u)}) {
+  for (const auto& [model, n] : {std::pair("toy", 1u), std::pair("on", 1u), std::pair("two", 2u), std::pair("huge", 3u),
+                                 std::pair("Two", 2u), std::pair("HUGE", 3u)}) {
     const Config config = parse({"--model", model});
     EXPECT_EQ(config.model, lower_case(model));
     EXPECT_EQ(config.batch, n) << model;

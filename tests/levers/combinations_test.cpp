@@ -56,7 +56,7 @@ Work any_work(Random& random) {
 }
 // Two of three combinations have less nonsense, so that enough of them run.
 void make_sensible(Random& random, const Work& work, Levers& levers) {
-  using enum Arithmetic;
+  using enum DType;
   if (levers.micro_batch && work.batch % levers.micro_batch) levers.micro_batch = 1;
   levers.recompute = std::min(levers.recompute, work.spec.layers);
   if (levers.precision == fp32 || levers.precision == fp16) levers.optimizer.weights = usual_weights(levers.precision);
@@ -80,7 +80,7 @@ void make_sensible(Random& random, const Work& work, Levers& levers) {
 }
 Levers any_levers(Random& random, Work& work) {
   using nn::AttentionForm, nn::LossForm;
-  using enum Arithmetic;
+  using enum DType;
   using enum WeightForm;
   Levers levers;
   levers.precision = random.one_of({fp32, fp32, bf16, bf16, fp16});

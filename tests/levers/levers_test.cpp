@@ -1,4 +1,4 @@
-// Levers in combinations that no chapter has: what the one walk through a step (nn/step_walk.h) says is what plan mode
+// Levers in combinations that no chapter has: what the one walk through a step (plan/step_walk.h) says is what plan mode
 // counts, to the byte and by category, and what a run allocates.
 
 #include <gtest/gtest.h>
@@ -76,9 +76,8 @@ std::shared_ptr<const data::TextSampler> text_of(const nn::TransformerSpec& spec
 // A ledger's peak over two steps of a workload, without the cuBLAS workspace.
 template <class Make>
 ByCategory peak_of(int device, Make make) {
-  return test::after_two_steps(device, make, [](const Ledger& ledger, const Context&) {
-    return without_workspace(ledger.peak_by_category());
-  });
+  return test::after_two_steps(
+      device, make, [](const Ledger& ledger, const Context&) { return without_workspace(ledger.peak_by_category()); });
 }
 
 void expect_planned(const ByCategory& predicted, const ByCategory& peak, const std::string& what) {
@@ -122,28 +121,27 @@ void one_optimizer(Random& random) {
   using optimizer_memory::Task, optimizer_memory::Recipe, optimizer_memory::Training, nn::GradientLife, nn::UpdateRule;
   const nn::TransformerSpec spec = any_model(random);
   const std::size_t micro_batch = random.from(1, 4), micro_batches = random.coin() ? 1 : random.from(2, 3);
-  Recipe recipe{"", random.coin(), {}, GradientLife::always};
+  Recipe recipe{"", random.coin() ? DType::bf16 : DType::fp32, {}, GradientLife::always};
   using enum nn::WeightForm;
   recipe.form = {random.one_of({UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd}),
-                 recipe.bf16 ? random.one_of({stored, master, stochastic}) : stored, random.coin()};
+                 recipe.dtype == DType::bf16 ? random.one_of({stored, master, stochastic}) : stored, random.coin()};
   Task task{spec, nullptr, micro_batch * micro_batches, random.from(1, 16)};
   task.text = text_of(spec, task.seq);
   task.request = {.micro_batches = micro_batches, .clip = random.coin() ? 1.0f : 0.0f};
   if (task.request.micro_batches == 1 && task.request.clip == 0)
     recipe.gradients = random.one_of({GradientLife::used_at_once, GradientLife::sent_to_host});
-  if (recipe.on_processor()) recipe.form = {UpdateRule::adamw, recipe.bf16 ? master : stored};
+  if (recipe.on_processor()) recipe.form = {UpdateRule::adamw, recipe.dtype == DType::bf16 ? master : stored};
   task.form = any_form(random);
   task.schedule = any_schedule(random, spec.layers);
   const ByCategory peak = optimizer_memory::with_type_of(recipe, [&]<class T>(T) {
     return peak_of(0, [&](Context& context) { return std::make_unique<Training<T>>(context, task, recipe); });
   });
-  expect_planned(
-      optimizer_memory::predicted(task, recipe), peak,
-      fmt::format("{} {}, {} and {}{}, gradients {}, {} micro-batches, {}, attention {}, loss {}",
-                  words(spec, micro_batch, task.seq), recipe.bf16 ? "bf16" : "fp32", nn::name_of(recipe.form.rule),
-                  nn::name_of(recipe.form.weights), recipe.form.wide_embeddings ? ", wide embeddings" : "",
-                  int(recipe.gradients), micro_batches, checkpointing::describe(task.schedule),
-                  nn::name_of(task.form.attention), nn::name_of(task.form.loss)));
+  expect_planned(optimizer_memory::predicted(task, recipe), peak,
+                 fmt::format("{} {}, {} and {}{}, gradients {}, {} micro-batches, {}, attention {}, loss {}",
+                             words(spec, micro_batch, task.seq), name_of(recipe.dtype), nn::name_of(recipe.form.rule),
+                             nn::name_of(recipe.form.weights), recipe.form.wide_embeddings ? ", wide embeddings" : "",
+                             int(recipe.gradients), micro_batches, checkpointing::describe(task.schedule),
+                             nn::name_of(task.form.attention), nn::name_of(task.form.loss)));
 }
 
 // Several devices: parts, replicas, stages, ZeRO, micro-batches, what is kept.
@@ -173,7 +171,7 @@ void several_devices(Random& random) {
                 seq,  any_form(random)};
   const std::string what =
       fmt::format("{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq),
-                  micro_batches, sizeof(T) == 2 ? "bf16" : "fp32", layout.tp, layout.dp, layout.pp,
+                  micro_batches, name_of(kDTypeOf<T>), layout.tp, layout.dp, layout.pp,
                   layout.one_forward_one_backward ? "" : " GPipe", layout.zero, data_parallel ? " DataParallel" : "");
   const multi_gpu::Groups::Ids ids(layout);
   std::atomic<bool> failed{false};

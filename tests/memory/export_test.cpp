@@ -22,7 +22,7 @@
 
 #include "blocks.h"
 #include "memory/files.h"
-#include "memory/text.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "memory/text.h"
+#include "plan/text.h"
 
 namespace oomlab {
 namespace {

@@ -17,15 +17,6 @@ void charge(Ledger& ledger, std::uintptr_t number, std::size_t bytes, Category c
   ledger.charge(address(number), bytes - 1, bytes, category, tag);
 }
 
-TEST(Ledger, NamesItsCategories) {
-  EXPECT_STREQ(name_of(Category::parameters), "parameters");
-  EXPECT_STREQ(name_of(Category::gradients), "gradients");
-  EXPECT_STREQ(name_of(Category::optimizer), "optimizer");
-  EXPECT_STREQ(name_of(Category::activations), "activations");
-  EXPECT_STREQ(name_of(Category::workspace), "workspace");
-  EXPECT_STREQ(name_of(Category::data), "data");
-}
-
 TEST(Ledger, CountsLiveAndPeak) {
   Ledger ledger;
   EXPECT_EQ(ledger.live_bytes(), 0u);

@@ -11,8 +11,8 @@
 
 #include "folder.h"
 #include "memory/files.h"
-#include "memory/limits.h"
 #include "model_configs.h"
+#include "plan/limits.h"
 
 namespace oomlab::test {
 namespace {

@@ -53,9 +53,9 @@ TEST(Safetensors, TensorsOfAHeader) {
   EXPECT_EQ(all[0].begin, 26u);
   EXPECT_EQ(all[1].name, "none");
   EXPECT_EQ(all[1].bytes, 0u);
-  EXPECT_EQ(all[1].dtype, Dtype::i64);
+  EXPECT_EQ(all[1].dtype, DType::int64);
   EXPECT_EQ(all[2].name, "scalar");
-  EXPECT_EQ(all[2].dtype, Dtype::bf16);
+  EXPECT_EQ(all[2].dtype, DType::bf16);
   EXPECT_TRUE(all[2].shape.empty());
   EXPECT_EQ(all[2].bytes, 2u);
   EXPECT_EQ(all[3].name, "z");
@@ -73,8 +73,8 @@ TEST(Safetensors, AllTypes) {
     const std::string size = std::to_string(3 * bytes);
     const std::string json = "{" + tensor_json("a", "\"" + std::string(name) + "\"", "[3]", "[0," + size + "]") + "}";
     const SafetensorsEntry entry = parse_safetensors_header(json, 3 * bytes, "x").at(0);
-    EXPECT_STREQ(name_of(entry.dtype), name);
-    EXPECT_EQ(bytes_of(entry.dtype), bytes);
+    EXPECT_STREQ(safetensors_word(entry.dtype), name);
+    EXPECT_EQ(element_bytes(entry.dtype), bytes);
   }
 }
 

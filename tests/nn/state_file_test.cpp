@@ -76,7 +76,7 @@ TEST_F(StateFile, SavedAndLoadedTenLossesHaveTheSameBits) {
 TEST_F(StateFile, IsAsSafetensorsHaveIt) {
   Device device;
   auto a = device.upload(std::vector<float>{1, 2}), b = device.upload(std::vector<float>{3});
-  save_state(device.context, path(), {{"a", "F32", a.data(), 8}, {"b", "F32", b.data(), 4}});
+  save_state(device.context, path(), {{"a", DType::fp32, a.data(), 8}, {"b", DType::fp32, b.data(), 4}});
   std::ifstream file(path(), std::ios::binary);
   const std::string all(std::istreambuf_iterator<char>(file), {});
   const std::string json =
@@ -95,7 +95,7 @@ TEST_F(StateFile, IsAsSafetensorsHaveIt) {
 TEST_F(StateFile, AnythingElseIsRefusedAndNothingIsLost) {
   Device device;
   auto a = device.upload(std::vector<float>{1, 2});
-  const std::vector<StateTensor> tensors = {{"a", "F32", a.data(), 8}};
+  const std::vector<StateTensor> tensors = {{"a", DType::fp32, a.data(), 8}};
   save_state(device.context, path(), tensors);
   const auto refused = [&](const std::vector<StateTensor>& other, const std::string& where) {
     try {
@@ -106,9 +106,9 @@ TEST_F(StateFile, AnythingElseIsRefusedAndNothingIsLost) {
     }
     EXPECT_EQ(device.download(a), (std::vector<float>{1, 2}));
   };
-  refused({{"b", "F32", a.data(), 8}}, path());
-  refused({{"a", "F16", a.data(), 8}}, path());
-  refused({{"a", "F32", a.data(), 4}}, path());
+  refused({{"b", DType::fp32, a.data(), 8}}, path());
+  refused({{"a", DType::fp16, a.data(), 8}}, path());
+  refused({{"a", DType::fp32, a.data(), 4}}, path());
   refused(tensors, path() + ".missing");
   refused(tensors, folder);
   const std::uintmax_t bytes = std::filesystem::file_size(path());
@@ -124,16 +124,16 @@ TEST_F(StateFile, AnythingElseIsRefusedAndNothingIsLost) {
 TEST_F(StateFile, AFullDiskKeepsTheOldState) {
   Device device;
   auto a = device.upload(std::vector<float>{1, 2}), b = device.upload(std::vector<float>{3, 4});
-  save_state(device.context, path(), {{"a", "F32", a.data(), 8}});
+  save_state(device.context, path(), {{"a", DType::fp32, a.data(), 8}});
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit full{70, before.rlim_max};  // within the header
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
-  EXPECT_THROW(save_state(device.context, path(), {{"a", "F32", b.data(), 8}}), std::system_error);
+  EXPECT_THROW(save_state(device.context, path(), {{"a", DType::fp32, b.data(), 8}}), std::system_error);
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  load_state(device.context, path(), {{"a", "F32", b.data(), 8}});
+  load_state(device.context, path(), {{"a", DType::fp32, b.data(), 8}});
   EXPECT_EQ(device.download(b), (std::vector<float>{1, 2}));
   EXPECT_EQ(files(), 1u);
 }

@@ -2,7 +2,8 @@
 // bits that do not depend on what is kept. Numbers against another implementation: tests/parity.
 
 #include "nn/transformer.h"
-#include "nn/step_walk.h"
+#include "plan/flops.h"
+#include "plan/step_walk.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -10,6 +10,7 @@
 #include "checkpointing.h"
 #include "cuda/backend.h"
 #include "harness/chapter.h"
+#include "plan/flops.h"
 
 namespace oomlab::checkpointing {
 namespace {

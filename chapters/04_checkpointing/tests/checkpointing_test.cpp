@@ -11,6 +11,7 @@
 
 #include "cuda/check.h"
 #include "nn/mixed_precision.h"
+#include "plan/flops.h"
 #include "solver.h"
 
 namespace oomlab::checkpointing {

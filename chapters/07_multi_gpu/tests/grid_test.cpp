@@ -296,6 +296,11 @@ TEST(Zero, BytesAreThePublishedOnes) {
     }
 }
 
+TEST(Zero, HasNoBytesOfAFormatThatItDoesNotKnow) {
+  const nn::TransformerSpec spec = nn::parse_transformer("gpt:3-4-40");
+  EXPECT_THROW(nn::unit_state_bytes(spec, {.element_bytes = 1}), std::invalid_argument);
+}
+
 TEST(Layouts, WhatDoesNotFitIsOneLine) {
   const nn::TransformerSpec spec = nn::parse_transformer("gpt:4-8-64");
   for (const auto& [layout, batch, micro_batch, word] :

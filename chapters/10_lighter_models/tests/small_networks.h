@@ -41,7 +41,8 @@ inline std::vector<nn::Parameter> everything(Network& model) {
 }
 inline std::vector<nn::StateTensor> state(Network& model) {
   std::vector<nn::StateTensor> all;
-  for (const nn::Parameter& p : everything(model)) all.push_back({p.name, "F32", p.value, p.count * sizeof(float)});
+  for (const nn::Parameter& p : everything(model))
+    all.push_back({p.name, DType::fp32, p.value, p.count * sizeof(float)});
   return all;
 }
 inline void set(Device& device, const nn::Parameter& p, const std::vector<float>& values) {

@@ -166,6 +166,11 @@ TEST(Format, HasTheBytesOfItsClosedForm) {
       const MatrixBytes bytes = matrix_bytes(format, rows, width, 4);
       EXPECT_EQ(bytes.stored, stored);
       EXPECT_EQ(bytes.allocated, allocated);
+      if (format.form != Form::as_is) {
+        const std::size_t of_row = format.form == Form::int8_row ? width : 0;
+        const std::size_t group = format.form == Form::int4 ? format.group : of_row;
+        EXPECT_EQ(stored - parts[kCodes], scale_bytes(code_dtype(format.form), n, group));
+      }
       const std::size_t before = device.ledger.live_bytes();
       const Matrix<float> matrix(device.context, format, "matrix", rows, width);
       EXPECT_EQ(device.ledger.live_bytes() - before, allocated);

@@ -167,8 +167,8 @@ Task task_of_model(const std::string& model, StepRequest request = {}) {
   task.text = std::make_shared<const data::TextSampler>(text_for(task.spec, task.seq, false));
   return task;
 }
-const Recipe kPlain{"adamw"}, kAtOnce{"in backward", false, {}, GradientLife::used_at_once},
-    kHost{"processor", false, {}, GradientLife::sent_to_host};
+const Recipe kPlain{"adamw"}, kAtOnce{"in backward", DType::fp32, {}, GradientLife::used_at_once},
+    kHost{"processor", DType::fp32, {}, GradientLife::sent_to_host};
 
 struct After {
   std::uint64_t weights, state;
@@ -195,8 +195,8 @@ TEST(InBackward, GivesTheSameBits) {
     Task task = task_of_model(model);
     if (task.spec.llama()) task.spec.tied = false;
     for (const OptimizerForm& form : {OptimizerForm{}, eight}) {
-      const After plain = after_steps<float>(task, {"", false, form}),
-                  at_once = after_steps<float>(task, {"", false, form, GradientLife::used_at_once});
+      const After plain = after_steps<float>(task, {"", DType::fp32, form}),
+                  at_once = after_steps<float>(task, {"", DType::fp32, form, GradientLife::used_at_once});
       EXPECT_EQ(plain, at_once);
       EXPECT_EQ(plain.state, at_once.state);
       // The largest unit's gradients and, where the head shares it, the token table's.
@@ -208,7 +208,7 @@ TEST(InBackward, GivesTheSameBits) {
       }
       std::size_t most = 0;
       Device device;
-      Training<float> training(device.context, task, {"", false, form, GradientLife::used_at_once});
+      Training<float> training(device.context, task, {"", DType::fp32, form, GradientLife::used_at_once});
       device.ledger.record_timeline(true);
       training.step();
       std::size_t live = 0;
@@ -221,8 +221,8 @@ TEST(InBackward, GivesTheSameBits) {
       EXPECT_EQ(live, 0u);
     }
     for (const OptimizerForm& form : {rounded, factors}) {
-      const After plain = after_steps<Bf16>(task, {"", true, form}),
-                  at_once = after_steps<Bf16>(task, {"", true, form, GradientLife::used_at_once});
+      const After plain = after_steps<Bf16>(task, {"", DType::bf16, form}),
+                  at_once = after_steps<Bf16>(task, {"", DType::bf16, form, GradientLife::used_at_once});
       EXPECT_EQ(plain, at_once);
       EXPECT_EQ(plain.state, at_once.state);
     }
@@ -255,7 +255,7 @@ TEST(Step, AccumulatesClipsAndScales) {
   EXPECT_NEAR(micro.loss, plain.loss, 2e-5);
   EXPECT_EQ(after_steps<float>(task_of_model("gpt:2-2-48", {.loss_scale = 1024}), kPlain), plain);
   EXPECT_EQ(after_steps<float>(task_of_model("gpt:2-2-48", {.clip = 1e6f}), kPlain), plain);
-  const Recipe sgd{"sgd", false, {UpdateRule::sgd}};
+  const Recipe sgd{"sgd", DType::fp32, {UpdateRule::sgd}};
   const After free = after_steps<float>(task, sgd),
               clipped = after_steps<float>(task_of_model("gpt:2-2-48", {.clip = 1e-6f}), sgd),
               none = after_steps<float>(task_of_model("gpt:2-2-48", {.clip = 1e-12f}), sgd);
@@ -275,8 +275,8 @@ TEST(Step, NeedsWhatIsPredicted) {
       for (const OptimizerForm& form :
            {OptimizerForm{}, OptimizerForm{UpdateRule::adamw8}, OptimizerForm{UpdateRule::adafactor}}) {
         const Task task = task_of_model(model, request);
-        EXPECT_EQ(without_workspace(after_steps<float>(task, {"", false, form}).peak),
-                  predicted(task, {"", false, form}));
+        EXPECT_EQ(without_workspace(after_steps<float>(task, {"", DType::fp32, form}).peak),
+                  predicted(task, {"", DType::fp32, form}));
       }
 }
 
@@ -288,8 +288,8 @@ TEST(Processor, GivesTheSameBitsAsTheDevice) {
     const Task task = task_of_model(model);
     EXPECT_EQ(after_steps<float>(task, kPlain), after_steps<float>(task, kHost)) << model;
     const OptimizerForm master{UpdateRule::adamw, WeightForm::master};
-    EXPECT_EQ(after_steps<Bf16>(task, {"", true, master}),
-              after_steps<Bf16>(task, {"", true, master, GradientLife::sent_to_host}))
+    EXPECT_EQ(after_steps<Bf16>(task, {"", DType::bf16, master}),
+              after_steps<Bf16>(task, {"", DType::bf16, master, GradientLife::sent_to_host}))
         << model;
   }
 }
@@ -331,8 +331,8 @@ TEST(Learning, WithFewerBytesStaysWithinAdamWsSpread) {
   const bool whole = std::getenv("OOMLAB_LEARNING") != nullptr;
   Task task = task_of_model(whole ? "gpt:2-2-64" : "gpt:1-2-64");
   const Recipe recipes[] = {kPlain,
-                            {"8-bit", false, {UpdateRule::adamw8}},
-                            {"stochastic", true, {UpdateRule::adamw, WeightForm::stochastic}}};
+                            {"8-bit", DType::fp32, {UpdateRule::adamw8}},
+                            {"stochastic", DType::bf16, {UpdateRule::adamw, WeightForm::stochastic}}};
   if (whole) {
     task.batch = 8, task.seq = 32;
     Losses losses;
@@ -389,7 +389,8 @@ TEST(Asked, RowsOfOnesOwn) {
   config.options.set(kOptimizer, std::string("adamw8"));
   config.options.set(kWeights, std::string("stochastic"));
   const Recipe chosen = recipes(config).back();
-  EXPECT_TRUE(chosen.bf16 && chosen.form == (OptimizerForm{UpdateRule::adamw8, WeightForm::stochastic}));
+  EXPECT_TRUE(chosen.dtype == DType::bf16 &&
+              chosen.form == (OptimizerForm{UpdateRule::adamw8, WeightForm::stochastic}));
 }
 
 TEST(Claims, AreJudgedAtLlama) {

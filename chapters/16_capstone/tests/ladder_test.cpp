@@ -42,7 +42,7 @@ TEST(Price, OfAnOffloadHasTheProcessorsUpdate) {
   EXPECT_EQ(update_bytes(2), 28);
   EXPECT_EQ(update_bytes(4), 32);
   const Work work{nn::parse_transformer("llama-3.2-1b"), 1, 2048};
-  Levers levers{.precision = Arithmetic::bf16, .attention = nn::AttentionForm::tiled};
+  Levers levers{.precision = DType::bf16, .attention = nn::AttentionForm::tiled};
   levers.optimizer.weights = WeightForm::master;
   const double on_card = least_seconds(card, levers, plan_of(work, levers)).value();
   levers.gradients = GradientLife::sent_to_host;
@@ -63,7 +63,7 @@ TEST(Price, OfAnOffloadHasTheProcessorsUpdate) {
 TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   const Card& card = *find_card("a100-80gb");
   const Work work{nn::parse_transformer("bert-large"), 8, 128};
-  Levers levers{.precision = Arithmetic::bf16};
+  Levers levers{.precision = DType::bf16};
   levers.optimizer.weights = WeightForm::master;
   levers.gradients = GradientLife::sent_to_host;
   const Plan offload = plan_of(work, levers);
@@ -82,7 +82,7 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   // A part of a layer computes its share: of tiled attention no more than is certain.
   levers.ranks = {.tp = 4}, levers.micro_batch = 0;
   const double whole =
-      plan_of({work.spec, 8, 128}, {.precision = Arithmetic::bf16, .optimizer = levers.optimizer}).price.flops;
+      plan_of({work.spec, 8, 128}, {.precision = DType::bf16, .optimizer = levers.optimizer}).price.flops;
   const double part = plan_of(work, levers).price.flops;
   EXPECT_GT(part, whole / 4);
   EXPECT_LT(part, whole / 2);  // the head is whole on each
@@ -248,7 +248,7 @@ TEST(Numbers, AreAsSaid) {
 
 TEST(Numbers, MicroBatchesInFp16AreTheWholeBatch) {
   const Work work{nn::parse_transformer("gpt:2-2-32"), 6, 24};
-  Levers whole{.precision = Arithmetic::fp16}, micro;
+  Levers whole{.precision = DType::fp16}, micro;
   whole.optimizer.weights = WeightForm::master;
   micro = whole;
   micro.micro_batch = 2, micro.recompute = 1, micro.lean = true;

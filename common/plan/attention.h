@@ -1,0 +1,50 @@
+#pragma once
+// Sizes of attention: its shape, the tiles in which it is computed, its operations.
+
+#include <cstdint>
+
+#include "plan/bytes.h"
+
+namespace oomlab::nn {
+
+/// Q, K and V of `sequences` · `seq` rows lie in qkv [rows, heads + 2 · kv_heads, depth]: all heads of Q, all of K, all
+/// of V. A head of K and V serves heads / kv_heads heads of Q that follow each other (grouped-query attention; Ainslie
+/// et al., 2023). width = heads · depth, that of the output. With several parts, heads and width are those of this
+/// part.
+struct AttentionShape {
+  std::uint64_t sequences, seq, heads, width;
+  bool causal;                 ///< row q sees rows 0…q only
+  std::uint64_t kv_heads = 0;  ///< 0: heads
+  std::uint64_t depth() const noexcept { return width / heads; }
+  std::uint64_t keys() const noexcept { return kv_heads ? kv_heads : heads; }
+  /// Heads of Q that share one of K and V.
+  std::uint64_t sharers() const noexcept { return heads / keys(); }
+  std::uint64_t matrices() const { return checked_product(sequences, heads); }
+  /// Of a row of Q, K and V together.
+  std::uint64_t qkv_width() const { return checked_product(heads + 2 * keys(), depth()); }
+};
+
+/// Operations of one product of the shape of the scores, Q·Kᵀ or another one: a multiplication and an addition are two.
+/// By tiles of `rows` queries: causal, a tile has no keys after its last query.
+std::uint64_t score_product_flops(const AttentionShape& shape, std::uint64_t rows);
+
+/// Queries of a tile, and how many of a group's max(sequences, kv_heads) matrices it has: so many that their scores
+/// take no more elements than attended does, but 32 queries of all where there are as many. Of long sequences a tile
+/// has more queries of fewer matrices: the same scores, in products of a better shape.
+struct AttentionTile {
+  std::uint64_t rows, matrices;
+};
+AttentionTile attention_tile(const AttentionShape& shape);
+/// The largest head that the fused kernels have shared memory for.
+inline constexpr std::uint64_t kFusedDepth = 256;
+/// Matrices [tile, depth] that a block of the fused kernels has in shared memory.
+inline constexpr std::uint64_t kFusedForwardMatrices = 4, kFusedBackwardMatrices = 6;
+/// A square tile as large as leaves room for `matrices` of [tile, depth], two of [tile, tile], and four values a row.
+std::uint64_t fused_tile(std::uint64_t depth, std::uint64_t matrices);
+/// Queries, and keys, of a tile, for heads of `depth` values.
+struct FusedTiles {
+  std::uint64_t forward, backward;
+};
+FusedTiles fused_tiles(std::uint64_t depth);
+
+}  // namespace oomlab::nn

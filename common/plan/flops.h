@@ -1,0 +1,35 @@
+#pragma once
+// Operations of a transformer's step, without running it.
+
+#include <cstdint>
+
+#include "plan/model/transformer.h"
+#include "plan/step_form.h"
+
+namespace oomlab::nn {
+
+/// Floating-point operations of the matrix products of one layer, a multiplication and an addition counted as two. What
+/// fused attention does in its kernels is counted as if it were products: two in the forward, seven in the backward
+/// pass.
+struct LayerFlops {
+  std::uint64_t forward, backward;
+  std::uint64_t last_product;   ///< of the forward pass, what a recomputed layer can leave out (0 in bert)
+  std::uint64_t probabilities;  ///< of the forward pass, the scores of textbook attention; 0 in other forms
+  std::uint64_t middle;         ///< of the forward pass, what Keep::middle saves
+  std::uint64_t again;          ///< what a layer computes once more whose forward pass has run twice
+};
+LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
+                       const StepForm& form = {});
+/// The same of one of so many sequences, which have equally many: tiles of attention depend on how many there are.
+LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
+                               const StepForm& form = {});
+/// What a segment computes a second time, beside what its attention's form always does.
+std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment);
+/// A whole step. An empty schedule: all layers keep what the form says.
+std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
+                         const Schedule& schedule = {}, const StepForm& form = {});
+/// The same of one of so many sequences, for batches whose operations are beyond 64 bits.
+std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
+                                 const Schedule& schedule = {}, const StepForm& form = {});
+
+}  // namespace oomlab::nn

@@ -1,0 +1,16 @@
+#include "plan/model/activation.h"
+
+namespace oomlab::nn {
+
+const char* name_of(Activation activation) noexcept {
+  switch (activation) {
+    case Activation::none: return "none";
+    case Activation::relu: return "relu";
+    case Activation::gelu: return "gelu";
+    case Activation::hard_sigmoid: return "hard sigmoid";
+    case Activation::hard_swish: return "hard swish";
+  }
+  return "?";
+}
+
+}  // namespace oomlab::nn

@@ -156,7 +156,7 @@ function(oomlab_optimised)
   if(OOMLAB_BACKEND STREQUAL "host")
     set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -O1)
     if(OOMLAB_SANITIZE STREQUAL "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # checks inline again: GCC's default
-      set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS "SHELL:--param asan-instrumentation-with-call-threshold=7000")
+      set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS --param=asan-instrumentation-with-call-threshold=7000)
     endif()
     set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
   endif()

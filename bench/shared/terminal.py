@@ -18,19 +18,29 @@ def as_text(text, keep="\n\t"):
                    for c in text)
 
 
-def fail(program, code, text):
-    """Ends with the exit code, and one line on standard error if there is one."""
+def give_up(stream):
+    """Forgets what could not be written. It is still in the buffer, and would fail once more at the end: exit code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def complain(program, text):
+    """One line on standard error, if there is one."""
     try:
         if sys.stderr:  # None where it was closed; print() would then write to standard output
             print(f"{program}: {as_text(text, keep='')}", file=sys.stderr, flush=True)
     except OSError:
-        pass  # nowhere is left to say it
+        give_up(sys.stderr)  # nowhere is left to say it
+
+
+def fail(program, code, text):
+    """Ends with the exit code, and one line on standard error."""
+    complain(program, text)
     sys.exit(code)
 
 
 def run(program, main):
-    """Calls main(). What it printed has been written when this returns; otherwise one line says what could not be, with exit
-    code 2."""
+    """Calls main(). What it printed on standard output has been written when this returns; otherwise one line says what could
+    not be, with exit code 2. Where standard error cannot be written to, the exit code alone tells."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `bench/explain LOG | head` is no error
@@ -44,6 +54,11 @@ def run(program, main):
         finally:
             sys.stdout.flush()
     except OSError as error:
-        # What could not be written is still in the buffer, and would fail once more at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
         fail(program, 2, f"{error.filename or 'standard output'}: {error.strerror or error}")
+    finally:
+        try:
+            if sys.stderr:
+                sys.stderr.flush()
+        except OSError:  # argparse's line, for one
+            give_up(sys.stderr)

@@ -57,7 +57,8 @@ def attempt(command, *, folder=None, stdin=b"", environment=None, limit=HANG):
     """Runs `command` (a list, or a line for bash) in a session of its own. It is killed with all that it started when it hangs."""
     words = ["bash", "-c", command] if isinstance(command, str) else [str(word) for word in command]
     shown = command if isinstance(command, str) else " ".join(words)
-    before = {**os.environ, **(environment or {})}
+    # As a user's shell has it: without what only developers set, such as PYTHONUNBUFFERED, which changes how programs end.
+    before = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | (environment or {})
     process = subprocess.Popen(words, cwd=folder, env=before, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, start_new_session=True)
     try:

@@ -43,6 +43,11 @@ for path in ("/dev/zero", folder / "fifo", "/dev/null", folder / "missing"):
 for how in (">/dev/full", ">&-"):
     done = tries.check(tries.attempt(f"{BENCH}/compare {BASE} {BASE} {how}", folder=folder), (2,))
     assert len(done.err.splitlines()) == 1, done
+# Where the line of an end cannot be written, the exit code tells.
+for words, code in (("compare --nonsense", 64), ("compare missing missing", 2), ("report --nonsense", 64), ("report missing", 2),
+                    ("tensorboard --nonsense", 64), ("run nonsense", 64), ("fit --nonsense", 64)):
+    for how in ("2>/dev/full", "2>&-"):
+        tries.check(tries.attempt(f"{BENCH}/{words} {how}", folder=folder), (code,))
 tries.check(tries.attempt(f"{BENCH}/compare {BASE} {BASE} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", folder=folder), (0, 141))
 
 # A page never replaces what it is made from, and an old page stays until the new one is there.

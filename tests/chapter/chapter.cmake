@@ -77,11 +77,11 @@ function(oomlab_chapter_tests name)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=main,--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
     # A sample, so that all chapters are swept in minutes: a run under a sanitizer takes ten times as long, with threads
     # a hundred times. Every call, nightly: ctest --preset host -C Nightly -L nightly
-    set(sites 250)
+    set(sites 100)
     if(OOMLAB_CHECK)
       set(sites 3)
     elseif(OOMLAB_SANITIZE)
-      set(sites 40)
+      set(sites 20)
     endif()
     # Thousands of runs: a chapter may name something smaller than --quick for them, and for the nightly sweep of every
     # call several command lines that have fewer variants each, because a sweep's time grows with the square of a run's.

@@ -19,7 +19,7 @@ inline constexpr const char* kRun = "bench/run ";
 struct Row {
   std::string what;               ///< what has changed since the row before; "" for the step as it is
   std::string options;            ///< of the program
-  std::string command;            ///< the whole line that plans it, from the root of the repository; "": there is none
+  std::string command{};          ///< the whole line that plans it, from the root of the repository; "": there is none
   std::size_t changes = 0;        ///< levers that are not as they are in the first row
   std::size_t cards = 1;          ///< that it uses
   std::size_t left = 0;           ///< bytes that it may take of each of them

@@ -195,7 +195,9 @@ TEST(Ladder, LossesAreAsClaimedOver20Steps) {
   work.budget = plan_of(work, levers_of_row(kLeanRow)).peak.total() * 11 / 10;  // so that some is recomputed
   std::uint64_t first = 0, weights = 0;
   const std::vector<double> baseline = losses_of(work, {}, steps, first);
-  if (!OOMLAB_SANITIZED) EXPECT_LT(baseline.back(), baseline.front());  // a few steps learn nothing yet
+  if (!OOMLAB_SANITIZED) {  // a few steps learn nothing yet
+    EXPECT_LT(baseline.back(), baseline.front());
+  }
   for (const Row& row : ladder()) {
     const std::vector<double> losses = losses_of(work, row.levers, steps, weights);
     double off = 0;
@@ -312,7 +314,9 @@ TEST(Claims, NoneThatHoldsSaysCannot) {
   const std::size_t least = least_of_all(gpt3);
   EXPECT_GE(least, 2 * gpt3.spec.parameters());  // in every combination the weights stay on the device
   for (const Row& row : ladder())
-    if (!row.levers.solved) EXPECT_LE(least, plan_of(gpt3, row.levers).peak.total()) << row.name;
+    if (!row.levers.solved) {
+      EXPECT_LE(least, plan_of(gpt3, row.levers).peak.total()) << row.name;
+    }
 }
 
 TEST(Grid, CountsWhatFits) {

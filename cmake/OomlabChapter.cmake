@@ -90,7 +90,7 @@ endfunction()
 # bin/plan/. Called once, by the root or by a chapter built alone.
 function(oomlab_planner)
   include(ExternalProject)
-  ExternalProject_Add(oomlab_plan
+  ExternalProject_Add(oomlab_plan_programs
     SOURCE_DIR "${CMAKE_SOURCE_DIR}"
     BINARY_DIR "${CMAKE_BINARY_DIR}/plan"
     CMAKE_ARGS -DOOMLAB_BACKEND=host -DOOMLAB_NATIVE=OFF -DOOMLAB_MPI=OFF -DOOMLAB_TESTS=OFF -DOOMLAB_BENCH=OFF -DOOMLAB_LESSONS=OFF -DOOMLAB_PROGRAMS=${CMAKE_BINARY_DIR}/bin/plan

@@ -78,6 +78,9 @@ TEST(Ledger, AddsUpLiveTags) {
   charge(ledger, 6, 512, Category::data, "labels");  // beside the images, in their category
   EXPECT_EQ(ledger.largest_live(10).size(), 5u);
   EXPECT_EQ(ledger.largest_live(10)[3].bytes, 512u);
+  for (const int gone : {1, 2, 3}) ledger.release(address(gone));  // a tag of which nothing is left is not named
+  ASSERT_EQ(ledger.largest_live(10).size(), 3u);
+  EXPECT_EQ(ledger.largest_live(10)[0].category, Category::gradients);
 }
 
 TEST(Ledger, PhasesNestAndStartWithWhatIsLive) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "other_words.h"
+#include "plan/elsewhere.h"
 #include "plan/pytorch/peak.h"
 #include "progress.h"
 #include "question.h"
@@ -46,7 +46,7 @@ struct Answer {
   std::optional<Row> cheapest;  ///< of all that fit, by the bound
   std::optional<Row> closest;   ///< where nothing fits, what needs least
   std::optional<Most> most;     ///< of the cheapest
-  OtherWords elsewhere;         ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
+  plan::Elsewhere elsewhere;    ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
   /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers
   /// it.
   std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
@@ -57,7 +57,7 @@ struct Answer {
 
 /// PyTorch's peak for one device's step with these levers: eager, scaled_dot_product_attention, torch.optim.AdamW or
 /// bitsandbytes' 8-bit one, 16 bits by autocast, every layer checkpointed or none. Nothing for other steps.
-std::optional<PyTorchPeak> torch_peak(const capstone::Work& work, const capstone::Levers& levers);
+std::optional<PyTorchPeak> torch_peak(const plan::Work& work, const plan::Levers& levers);
 /// All combinations that chapter 16 runs. Throws UsageError where the step as it is makes no sense.
 Answer answer_training(const Question& question, SearchProgress* progress = nullptr);
 /// All ways of chapters 11 and 12. Throws UsageError for a model that is no decoder of theirs.

@@ -4,7 +4,6 @@
 #include <new>
 
 #include "answer.h"
-#include "harness/chapter.h"
 #include "memory/files.h"
 #include "memory/text.h"
 

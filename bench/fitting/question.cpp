@@ -8,13 +8,13 @@
 #include <functional>
 #include <map>
 
-#include "../../chapters/16_capstone/levers.h"
-#include "data/text.h"
-#include "harness/chapter.h"
-#include "nn/model_config.h"
+#include "memory/files.h"
 #include "plan/bytes.h"
+#include "plan/lever/list.h"
 #include "plan/limits.h"
+#include "plan/model/config.h"
 #include "plan/text.h"
+#include "plan/workspace.h"
 
 namespace oomlab::fit {
 namespace {
@@ -110,7 +110,7 @@ std::vector<std::string> notes_on(const Question& question) {
   if (!spec.stored_as.empty())
     notes.push_back(fmt::format("quantization_config ({}) is left out: weights are planned as this answer's rows say",
                                 spec.stored_as));
-  if (question.seq >= data::course_text().bytes.size())
+  if (question.seq >= kCourseTextBytes)
     notes.push_back(
         fmt::format("a sequence is longer than the course's text: without --plan, commands with --seq {} need a "
                     "--text FILE of more bytes",
@@ -124,6 +124,34 @@ const Card& card_named(const std::string& option, const std::string& text) {
   const Card* const card = find_card(text);
   if (!card) throw UsageError(fmt::format("{} {}; or give --memory SIZE", option, unknown_card(text)));
   return *card;
+}
+
+std::vector<std::string> words_of_levers() {
+  std::vector<std::string> words;
+  for (const plan::Lever* lever : plan::all_levers())
+    for (const plan::LeverWord& word : lever->words) words.push_back(word.name);
+  for (const char* const word : {"pages", "kv-8-bits", "weights", "processor"}) words.push_back(word);
+  return words;
+}
+
+plan::SearchTask search_task(const Question& question) {
+  const auto work_on = [&](std::size_t ranks) -> plan::Work {
+    const std::size_t budget = question.room.budget(ranks);
+    return {question.spec, question.batch, question.seq, budget, round_to_granule(default_workspace(budget))};
+  };
+  using Change = plan::Numbers::Change;
+  return {.one = work_on(1),
+          .several = work_on(2),
+          .cards = question.gpus,
+          .card = question.card,
+          .host_bytes = question.room.host,
+          .host_gb_per_s = question.host_gb_per_s,
+          .change = question.numbers == Numbers::same    ? Change::rounding
+                    : question.numbers == Numbers::adamw ? Change::fewer_bits
+                                                         : Change::other,
+          .precision = question.precision,
+          .without = question.without,
+          .progress = {}};
 }
 
 std::optional<Question> parse_question(const std::vector<std::string>& arguments) {
@@ -169,8 +197,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
        }},
       {"--without",
        [&](auto& o, auto& text) {
-         for (const std::string& lever : split(text, ','))
-           question.without.insert(word(o, lever, {std::begin(kLevers), std::end(kLevers)}));
+         for (const std::string& lever : split(text, ',')) question.without.insert(word(o, lever, words_of_levers()));
        }},
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -192,7 +219,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
 
   if (model.empty() == config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
-  question.spec = config.empty() ? nn::parse_transformer(model) : nn::read_model_config(config);
+  question.spec = config.empty() ? nn::parse_transformer(model)
+                                 : nn::parse_model_config(read_file(config, nn::kMostConfigBytes), config);
   question.model = config.empty() ? "--model " + question.spec.name : "--config " + word_of(config);
   if (question.spec.layers > kMostLayers)
     throw UsageError(fmt::format("model '{}' has {} layers; fit knows what to do with up to {}", question.spec.name,
@@ -219,7 +247,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   question.other_cards = other_cards(gpu);
   question.card = gpu.empty() ? find_card("a100-80gb") : &card_named(gpus == count ? "--gpu" : "--gpus", gpu);
 
-  question.host_gb_per_s = host_bandwidth.value_or(capstone::host_gb_per_s(*question.card));
+  question.host_gb_per_s = host_bandwidth.value_or(plan::host_gb_per_s(*question.card));
   question.notes = notes_on(question);
 
   std::vector<Question> all;
@@ -282,7 +310,7 @@ what may change
 exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
       kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, kHostMemory / 1'000'000'000,
-      capstone::kDesktopGbPerS, capstone::kServerGbPerS, fmt::join(std::begin(kLevers), std::end(kLevers), ", "));
+      plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "));
 }
 
 }  // namespace oomlab::fit

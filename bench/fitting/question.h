@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/transformer.h"
-#include "plan/card.h"
+#include "plan/search/task.h"
 
 namespace oomlab::fit {
 
@@ -63,14 +62,15 @@ struct Question {
   double host_gb_per_s = 0;  ///< of host memory
   Numbers numbers = Numbers::adamw;
   std::optional<DType> precision;  ///< only this one
-  std::set<std::string> without;   ///< levers that are left out, by kLevers' names
+  std::set<std::string> without;   ///< levers that are left out, by words_of_levers()
   std::vector<std::string> notes;  ///< what is not as somebody may think: sentences for the answer
   bool json = false;
 };
 
-inline constexpr const char* kLevers[] = {
-    "micro-batch", "precision", "attention", "loss", "lean", "checkpoint", "adamw8",    "stochastic", "wide",
-    "in-backward", "offload",   "tp",        "pp",   "zero", "pages",      "kv-8-bits", "weights",    "processor"};
+/// What --without takes: the words of all levers of training, then those of inference.
+std::vector<std::string> words_of_levers();
+/// The question of training, as a search takes it.
+plan::SearchTask search_task(const Question& question);
 
 /// Reads a command line. Nothing: --help was asked for. Throws UsageError, or std::invalid_argument, with one line that
 /// says what is known or allowed.

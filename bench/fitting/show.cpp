@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "answer.h"
-#include "harness/json_writer.h"
 #include "plan/bytes.h"
+#include "plan/json_writer.h"
 
 namespace oomlab::fit {
 namespace {
@@ -72,7 +72,7 @@ std::string row_words(const Row& row, const Row* before) {
 
 // What of the host is known, and what is assumed.
 std::string host_words(const Question& q) {
-  const bool assumed = q.host_gb_per_s == capstone::host_gb_per_s(*q.card);
+  const bool assumed = q.host_gb_per_s == plan::host_gb_per_s(*q.card);
   return fmt::format("of the processor's work it counts what it moves in host memory, at {} GB/s{}", q.host_gb_per_s,
                      assumed ? ", see --host-bandwidth" : "");
 }
@@ -237,7 +237,7 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
     for (const auto& [key, list] :
          {std::pair("pytorch", &answer.elsewhere.pytorch), std::pair("trainer", &answer.elsewhere.trainer),
           std::pair("deepspeed", &answer.elsewhere.deepspeed),
-          std::pair("no_counterpart", &answer.elsewhere.nowhere)}) {
+          std::pair("no_counterpart", &answer.elsewhere.unsupported)}) {
       json.key(key).begin_array();
       for (const std::string& text : *list) json.value(text);
       json.end_array();

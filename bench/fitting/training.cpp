@@ -5,76 +5,24 @@
 #include <algorithm>
 
 #include "answer.h"
-#include "harness/chapter.h"
-#include "levers_search.h"
+#include "plan/lever/list.h"
+#include "plan/search/search.h"
 
 namespace oomlab::fit {
+
+using nn::GradientLife, nn::UpdateRule, nn::WeightForm;
+using plan::Lever, plan::changes_between, plan::options_of;
+using plan::Levers, plan::LeversSearch, plan::Plan, plan::Work;
+
 namespace {
 
-// As chapter 16's numbers_of() has it (a test compares them).
-std::string numbers_words(const Work& work, const Levers& levers) {
-  if (levers.precision != DType::fp32) return "weights of 16 bits";
-  if (levers.optimizer.rule == UpdateRule::adamw8) return "moments of 8 bits";
-  if (levers.optimizer.rule != UpdateRule::adamw) return "another rule";
-  const bool same_sums = levers.attention == AttentionForm::textbook && levers.loss == LossForm::full && !levers.lean &&
-                         micro_batches_of(work, levers) == 1 && levers.ranks.ranks() == 1;
-  return same_sums ? "bit-equal" : "the same within rounding";
-}
-
 std::string command_of(const Question& question, const Work& work, const Levers& levers) {
-  std::string words = capstone::command_of(question.model, work, levers);
+  std::string words = plan::command_of(question.model, work, levers);
   if (!levers.solved) {
     const std::string filter = " --filter chosen";
     words.insert(words.find(filter), fmt::format(" --budget {}", work.budget));
   }
   return kRun + words;
-}
-
-// One lever after the other from one combination to another.
-struct Change {
-  std::string words;
-  void (*make)(const Levers& target, Levers& levers);
-};
-
-std::vector<Change> changes_to(const Levers& base, const Levers& target) {
-  std::vector<Change> all;
-  const auto add = [&](bool differs, std::string words, void (*make)(const Levers&, Levers&)) {
-    if (differs) all.push_back({std::move(words), make});
-  };
-  const auto& ranks = target.ranks;
-  add(base.precision != target.precision, fmt::format("--precision {}", name_of(target.precision)),
-      [](const Levers& t, Levers& l) {
-        l.precision = t.precision, l.optimizer.weights = capstone::usual_weights(t.precision);
-      });
-  add(base.micro_batch != target.micro_batch, fmt::format("--micro-batch {}", target.micro_batch),
-      [](const Levers& t, Levers& l) { l.micro_batch = t.micro_batch; });
-  add(base.attention != target.attention, fmt::format("--attention {}", nn::name_of(target.attention)),
-      [](const Levers& t, Levers& l) { l.attention = t.attention; });
-  add(base.loss != target.loss, fmt::format("--loss {}", nn::name_of(target.loss)),
-      [](const Levers& t, Levers& l) { l.loss = t.loss; });
-  add(base.lean != target.lean, "--lean", [](const Levers& t, Levers& l) { l.lean = t.lean; });
-  add(base.recompute != target.recompute || base.solved != target.solved,
-      target.solved ? "--checkpoint solved" : fmt::format("--checkpoint {}", target.recompute),
-      [](const Levers& t, Levers& l) { l.recompute = t.recompute, l.solved = t.solved; });
-  add(base.optimizer.rule != target.optimizer.rule, fmt::format("--optimizer {}", nn::name_of(target.optimizer.rule)),
-      [](const Levers& t, Levers& l) { l.optimizer.rule = t.optimizer.rule; });
-  add(base.precision == target.precision ? base.optimizer.weights != target.optimizer.weights
-                                         : target.optimizer.weights != capstone::usual_weights(target.precision),
-      fmt::format("--weights {}", nn::name_of(target.optimizer.weights)),
-      [](const Levers& t, Levers& l) { l.optimizer.weights = t.optimizer.weights; });
-  add(base.optimizer.wide_embeddings != target.optimizer.wide_embeddings, "--wide-embeddings",
-      [](const Levers& t, Levers& l) { l.optimizer.wide_embeddings = t.optimizer.wide_embeddings; });
-  add(base.gradients != target.gradients,
-      target.gradients == GradientLife::sent_to_host ? "--offload" : "--in-backward",
-      [](const Levers& t, Levers& l) { l.gradients = t.gradients; });
-  add(base.ranks.tp != ranks.tp || base.ranks.pp != ranks.pp || base.ranks.dp != ranks.dp,
-      fmt::format("--tp {} --pp {} --dp {}", ranks.tp, ranks.pp, ranks.dp), [](const Levers& t, Levers& l) {
-        const int zero = l.ranks.zero;
-        l.ranks = t.ranks, l.ranks.zero = t.ranks.dp == 1 ? 0 : std::min(zero, t.ranks.zero);
-      });
-  add(base.ranks.zero != ranks.zero, fmt::format("--zero {}", ranks.zero),
-      [](const Levers& t, Levers& l) { l.ranks.zero = t.ranks.zero; });
-  return all;
 }
 
 }  // namespace
@@ -98,52 +46,50 @@ namespace {
 class Training {
  public:
   explicit Training(const Question& question)
-      : question_(question),
-        one_(work_for(question, 1)),
-        several_(work_for(question, 2)),
-        base_(step_as_it_is(question)) {
-    if (const std::string why = refused(work_of(base_), base_); !why.empty()) throw UsageError(why);
+      : question_(question), task_(search_task(question)), base_(step_as_it_is(task_)) {
+    if (const std::string why = refused(task_.work_of(base_), base_); !why.empty()) throw UsageError(why);
   }
 
   Answer answer(SearchProgress* progress) {
     Answer answer;
     answer.as_is = row_of(base_, "");
-    answer.torch_as_is = torch_peak(one_, base_);
-    LeversSearch search(question_, progress);
+    answer.torch_as_is = torch_peak(task_.one, base_);
+    if (progress) task_.progress = [=](std::size_t known, std::size_t planned) { progress->at(known, planned); };
+    LeversSearch search(task_);
     answer.combinations = search.count();
     const auto cheapest = search.cheapest();
     if (!cheapest) {
       if (const auto closest = search.closest())
-        answer.closest = row_of(closest->levers, capstone::options_of(closest->levers));
+        answer.closest = row_of(closest->levers, plan::options_of(closest->levers));
       answer.planned = search.planned();
       return answer;
     }
     if (!answer.as_is.fits)
       if (const auto fewest = search.fewest()) answer.ladder = ladder_to(fewest->levers);
     answer.planned = search.planned();
-    answer.cheapest = row_of(cheapest->levers, capstone::options_of(cheapest->levers));
+    answer.cheapest = row_of(cheapest->levers, plan::options_of(cheapest->levers));
     answer.most = most_of(cheapest->levers);
-    answer.elsewhere = other_words(one_, cheapest->levers);
-    answer.torch_cheapest = torch_peak(one_, cheapest->levers);
+    answer.elsewhere = plan::elsewhere(task_.one, cheapest->levers);
+    answer.torch_cheapest = torch_peak(task_.one, cheapest->levers);
     return answer;
   }
 
  private:
-  const Work& work_of(const Levers& levers) const { return levers.ranks.ranks() > 1 ? several_ : one_; }
+  const Work& work_of(const Levers& levers) const { return task_.work_of(levers); }
 
   Row row_of(const Levers& levers, std::string what) const {
     const Work& work = work_of(levers);
     const Plan plan = plan_of(work, levers);
     Row row{.what = std::move(what),
-            .options = capstone::options_of(levers),
+            .options = plan::options_of(levers),
             .command = command_of(question_, work, levers),
             .changes = changes_between(base_, levers),
             .cards = levers.ranks.ranks(),
             .left = work.room(),
             .peak = plan.peak,
-            .seconds = capstone::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s),
+            .seconds = plan::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s),
             .host_bytes = plan.price.pinned_bytes,
-            .numbers = levers == base_ ? "as asked for" : numbers_words(work, levers)};
+            .numbers = levers == base_ ? "as asked for" : words_of(numbers_of(work, levers))};
     row.fits = row.peak.total() <= row.left && row.host_bytes <= question_.room.host && row.seconds;
     return row;
   }
@@ -152,7 +98,9 @@ class Training {
   // does alone, several are one step. So are a change that saves nothing by itself, as one card in place of several,
   // and what it is made for.
   std::vector<Row> ladder_to(const Levers& target) const {
-    std::vector<Change> left = changes_to(base_, target);
+    std::vector<const Lever*> left;
+    for (const Lever* lever : plan::all_levers())
+      if (lever->differs(base_, target)) left.push_back(lever);
     std::vector<Row> rows;
     Levers now = base_;
     std::string words;  // of changes that are no row yet
@@ -162,25 +110,30 @@ class Training {
       std::size_t best = left.size(), least = SIZE_MAX;
       for (std::size_t i = 0; i < left.size(); ++i) {
         Levers next = now;
-        left[i].make(target, next);
+        left[i]->take(target, next);
         if (next == now || !refused(work_of(next), next).empty()) continue;
         const std::size_t peak = plan_of(work_of(next), next).peak.total();
         if (best == left.size() || peak < least) best = i, least = peak;
       }
       if (best == left.size()) {
-        for (const Change& change : left) say(change.words);
+        for (const Lever* lever : left) say(words_for(lever, target));
         left.clear();
         rows.push_back(row_of(target, words));
         return rows;
       }
-      left[best].make(target, now);
-      say(left[best].words);
+      left[best]->take(target, now);
+      say(words_for(left[best], target));
       left.erase(left.begin() + static_cast<std::ptrdiff_t>(best));
       if (least >= before && !left.empty()) continue;
       rows.push_back(row_of(now, words));
       words.clear(), before = least;
     }
     return rows;
+  }
+  // A change back to what goes without saying: "one rank".
+  static std::string words_for(const Lever* lever, const Levers& target) {
+    const std::string options = lever->options_of(target);
+    return options.empty() ? std::string("without ") + lever->name : options;
   }
 
   bool fits(const Work& work, const Levers& levers) const {
@@ -221,7 +174,7 @@ class Training {
   }
 
   const Question& question_;
-  Work one_, several_;
+  plan::SearchTask task_;
   Levers base_;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 // Memory against time, as a picture in text.
 
+#include "checkpointing.h"
 #include "plan/flops.h"
-#include "solver.h"
 #include "train/precision.h"
 
 namespace oomlab::checkpointing {

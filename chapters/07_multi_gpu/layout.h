@@ -5,34 +5,41 @@
 #include <string>
 #include <vector>
 
+#include "grid.h"
 #include "harness/chapter.h"
-#include "layout_rule.h"
+#include "plan/lever/checkpoint.h"
+#include "plan/lever/ranks.h"
+#include "plan/lever/zero.h"
 #include "train/options.h"
 
 namespace oomlab::multi_gpu {
 
-inline constexpr Option<std::size_t> kTp{"tp", "Ranks that share each layer (tensor parallel)"};
-inline constexpr Option<std::size_t> kPp{"pp", "Ranks that have different layers (pipeline parallel)"};
-inline constexpr Option<std::size_t> kDp{"dp", "Ranks, or groups of them, that have different samples (data parallel)"};
-inline constexpr Option<std::size_t> kZero{"zero", "ZeRO stage among those of --dp: 0 to 3", 0, 3};
-inline constexpr Option<bool> kCheckpoint{"checkpoint", "Keep each layer's input only, and recompute the layer"};
+using plan::lever::devices_refused, plan::lever::kCheckpoint, plan::lever::kDp, plan::lever::kPp, plan::lever::kTp,
+    plan::lever::kZero;
 
-/// Throws UsageError with layout_refused()'s line.
-inline void check_layout(const Layout& layout, const nn::TransformerSpec& spec, std::size_t batch,
-                         std::size_t micro_batch) {
-  if (const std::string why = layout_refused(spec, layout, batch, micro_batch); !why.empty()) throw UsageError(why);
+/// What a row of this chapter trains, as the levers' rules see it.
+inline plan::Work work_of(const Config& config, const nn::TransformerSpec& spec) {
+  return {spec, config.batch, config.options[train::kSeq], config.budget, round_to_granule(config.workspace)};
 }
+/// The options as levers. Throws UsageError for a value that is not allowed.
+inline plan::Levers levers_of(const Config& config) { return plan::levers_of(config.options).value(); }
 
-/// The grid that was asked for; nothing when none was. Throws UsageError for one that cannot be.
+/// The grid that was asked for; nothing when none was. Throws UsageError with plan::refused()'s line for one that cannot
+/// be.
 inline std::optional<Layout> grid_of(const Config& config, const nn::TransformerSpec& spec) {
-  const auto tp = config.options.find(kTp), pp = config.options.find(kPp), dp = config.options.find(kDp);
-  const auto zero = config.options.find(kZero);
-  if (!tp && !pp && !dp && !zero) return std::nullopt;
-  Layout grid{.tp = tp.value_or(1), .dp = dp.value_or(1), .pp = pp.value_or(1), .zero = int(zero.value_or(0))};
-  check_layout(grid, spec, config.batch, config.options[train::kMicroBatch]);
-  if (const std::string why = devices_refused(grid, std::size_t(config.devices)); config.devices_given && !why.empty())
+  const plan::Levers levers = levers_of(config);
+  plan::Levers on_two = levers;  // the row of one device does what a rank of several does
+  on_two.ranks.dp = 2;
+  if (const std::string why = plan::lever::checkpoint_refuses(work_of(config, spec), on_two); !why.empty())
     throw UsageError(why);
-  return grid;
+  if (const std::string why = refused(work_of(config, spec), levers); !why.empty()) throw UsageError(why);
+  const bool asked =
+      config.options.find(kTp) || config.options.find(kPp) || config.options.find(kDp) || config.options.find(kZero);
+  if (!asked) return std::nullopt;
+  if (const std::string why = devices_refused(levers.ranks, std::size_t(config.devices));
+      config.devices_given && !why.empty())
+    throw UsageError(why);
+  return levers.ranks;
 }
 
 /// A way of splitting the work, as a row of the table.
@@ -59,15 +66,18 @@ inline std::vector<NamedLayout> layouts_of(std::size_t n) {
 /// The table's rows: one device, and the grid that was asked for, or else all layouts of these devices. Throws
 /// UsageError for a grid that cannot be.
 inline std::vector<NamedLayout> rows_of(const Config& config, const nn::TransformerSpec& spec) {
-  const std::size_t micro_batch = config.options[train::kMicroBatch], devices = std::size_t(config.devices);
+  const auto devices = std::size_t(config.devices);
   std::vector<NamedLayout> rows;
   if (const auto grid = grid_of(config, spec)) {
     const auto& [tp, dp, pp, zero, order] = *grid;
     if (grid->ranks() > 1) rows.push_back({fmt::format("tp {} x pp {} x dp {}, ZeRO-{}", tp, pp, dp, zero), *grid});
   } else {
-    check_layout({}, spec, config.batch, micro_batch);
     if (devices > 1) rows = layouts_of(devices);
-    for (NamedLayout& row : rows) row.refused = layout_refused(spec, row.layout, config.batch, micro_batch);
+    plan::Levers levers = levers_of(config);
+    for (NamedLayout& row : rows) {
+      levers.ranks = row.layout;
+      row.refused = refused(work_of(config, spec), levers);
+    }
   }
   rows.insert(rows.begin(), {"one device", {}});
   return rows;
@@ -75,7 +85,7 @@ inline std::vector<NamedLayout> rows_of(const Config& config, const nn::Transfor
 
 /// A row that is refused. Nobody gave its options, so it says why without their dashes, and the others run.
 inline Variant left_out(const NamedLayout& row, std::size_t batch) {
-  const std::string why = row.refused.substr(2);
+  const std::string why = row.refused.starts_with("--") ? row.refused.substr(2) : row.refused;
   return {.name = row.name,
           .batch = batch,
           .predicted = [](std::size_t) { return ByCategory{}; },

@@ -18,9 +18,9 @@ template <class T>
 static Chapter multi_gpu_of(const Config& config) {
   const auto n = static_cast<std::size_t>(config.devices);
   const std::size_t micro_batch = config.options[kMicroBatch], seq = config.options[kSeq];
-  nn::StepForm form = form_of(config);
-  form.keep.layer = !config.options[kCheckpoint];
   const nn::TransformerSpec spec = transformer_of(config);
+  nn::StepForm form = form_of(config);
+  form.keep.layer = levers_of(config).recompute == 0;
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto sent = std::make_shared<Sent>();
 
@@ -85,19 +85,9 @@ int main(int argc, char** argv) {
   Defaults large{.batch = 64, .steps = 6, .budget = gib(12), .devices = 4, .options = {{kMicroBatch, 8}, {kSeq, 512}}};
   large.published_models = kLargeTextModels, large.published = &huge;
   Defaults full{.model = "gpt:8-8-128", .batch = 16, .steps = 6, .budget = std::size_t(14) << 20, .devices = 8};
-  full.options = {{kMicroBatch, 1},
-                  {kSeq, 32},
-                  {kPrecision, name_of(DType::fp32)},
-                  kText,
-                  kModelConfig,
-                  kTp,
-                  kPp,
-                  kDp,
-                  kZero,
-                  kCheckpoint,
-                  kAttention,
-                  kLoss,
-                  kLean};
+  full.options =
+      oomlab::plan::with_levers({{kMicroBatch, 1}, {kSeq, 32}, {kPrecision, name_of(DType::fp32)}, kText, kModelConfig},
+                                {"07_multi_gpu", "04_checkpointing", "08_attention_and_loss"});
   full.models = kTextModels, full.published_models = kGpt2AndBertModels, full.published = &large;
   Defaults quick = full;
   quick.model = "gpt:8-8-32", quick.steps = 3, quick.budget = std::size_t(1280) << 10, quick.options = {{kSeq, 16}};

@@ -224,7 +224,7 @@ class RankTraining final : public Workload {
     for (std::size_t l = f.x.size(); l-- > 0;) {
       units_.gather(layer_name(l)), units_.make_gradients(layer_name(l));
       const std::size_t layer = model_.slice().first_layer + l;
-      model_.rebuild_layer(context_, layer, f.batch, f.x[l].data(), f.kept[l]);  // --checkpoint
+      model_.rebuild_layer(context_, layer, f.batch, f.x[l].data(), f.kept[l]);  // --checkpoint 1
       model_.backward_layer(context_, layer, f.batch, f.x[l].data(), std::move(f.kept[l]), d, accumulate);
       f.x[l].reset();
       units_.release(layer_name(l));

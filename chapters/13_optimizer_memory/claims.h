@@ -6,18 +6,10 @@
 #include <cstdlib>
 
 #include "learning.h"
+#include "plan/levers.h"
 
 namespace oomlab::optimizer_memory {
 
-inline constexpr Option<std::string> kOptimizer{
-    "optimizer", "A row of your own, 'chosen': adamw, adamw8 (moments in 8 bits), adafactor or sgd",
-    "adamw adamw8 adafactor sgd"};
-inline constexpr Option<std::string> kWeights{
-    "weights", "Its weights: fp32, master (BF16 and an FP32 copy), or stochastic (BF16, rounded at random)",
-    "fp32 master stochastic"};
-inline constexpr Option<bool> kInBackward{"in-backward", "In it, each gradient is used and freed in the backward pass"};
-inline constexpr Option<bool> kOffload{"offload", "In it, the processor updates weights, from a state in host memory"};
-inline constexpr Option<bool> kWideEmbeddings{"wide-embeddings", "With adamw8, embeddings keep moments of 32 bits"};
 inline constexpr Option<std::string> kClip{"clip", "Scale all gradients down to a norm of at most this"};
 inline constexpr Option<std::size_t> kLossScale{
     "loss-scale", "Multiply the loss by this, and leave out steps that overflow", 1, 1 << 24};
@@ -27,6 +19,17 @@ inline constexpr Option<std::size_t> kLearn{
 inline constexpr const char *kAdamW = "adamw", *k8Bit = "8-bit", *kBackward = "in backward",
                             *kBoth = "8-bit, in backward", *kAdafactor = "adafactor", *kSgd = "sgd",
                             *kProcessor = "processor", *kStochastic = "bf16, stochastic";
+
+/// The levers of a row of one's own: --precision, and what this chapter teaches.
+inline ChapterOptions with_own_levers(ChapterOptions options) {
+  return plan::with_levers(options, {"03_mixed_precision", "13_optimizer_memory"});
+}
+/// As the command line has them; nothing when none was given. Throws UsageError for a value that is not allowed.
+inline std::optional<plan::Levers> asked_levers(const Config& config) {
+  for (const ChapterOption& option : with_own_levers({}))
+    if (config.options.has(option.name)) return plan::levers_of(config.options);
+  return std::nullopt;
+}
 
 /// The table's rows, and the one that is asked for, if any. Throws UsageError where that cannot be.
 inline std::vector<Recipe> recipes(const Config& config) {
@@ -49,31 +52,13 @@ inline std::vector<Recipe> recipes(const Config& config) {
       {"bf16, adafactor, in backward", bf16, {adafactor, stochastic}, used_at_once},
       {"bf16, processor", bf16, {adamw, master}, sent_to_host},
   };
-  const auto rule = config.options.find(kOptimizer);
-  const bool offload = config.options[kOffload], at_once = config.options[kInBackward];
-  if (!rule) {
-    if (offload || at_once || config.options.find(kWeights) || config.options[kWideEmbeddings])
-      throw UsageError("--weights, --in-backward, --offload and --wide-embeddings are about the row of --optimizer");
-    return all;
-  }
-  const std::string weights = config.options.find(kWeights).value_or(name_of(fp32));
-  const bool full = weights == name_of(fp32);
-  Recipe chosen{"chosen",
-                full ? fp32 : bf16,
-                {nn::parse_update_rule(*rule),
-                 full                  ? stored
-                 : weights == "master" ? master
-                                       : stochastic,
-                 config.options[kWideEmbeddings]},
-                offload   ? sent_to_host
-                : at_once ? used_at_once
-                          : always};
-  if (offload && at_once)
-    throw UsageError("--offload has each gradient sent to the host at once: leave --in-backward out");
-  if (offload && (chosen.form.rule != adamw || chosen.form.weights == stochastic))
-    throw UsageError(
-        "--offload is for --optimizer adamw with --weights fp32 or master: what the processor has need not be small");
-  all.push_back(chosen);
+  const auto levers = asked_levers(config);
+  if (!levers) return all;
+  const plan::Work work{train::transformer_of(config), config.batch, config.options[kSeq]};
+  if (levers->precision == DType::fp16)
+    throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
+  if (const std::string why = refused(work, *levers); !why.empty()) throw UsageError(why);
+  all.push_back({"chosen", levers->precision, levers->optimizer, levers->gradients});
   return all;
 }
 

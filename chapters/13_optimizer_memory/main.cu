@@ -71,25 +71,15 @@ int main(int argc, char** argv) {
                        .options = {{kSeq, 512}},
                        .published_models = kLargeTextModels,
                        .published = &huge};
-  const Defaults full{.model = "gpt:4-4-256",
-                      .batch = 2,
-                      .steps = 6,
-                      .budget = 48 * kMiB,
-                      .options = {{kSeq, 64},
-                                  kText,
-                                  kModelConfig,
-                                  kMicroBatch,
-                                  kOptimizer,
-                                  kWeights,
-                                  kInBackward,
-                                  kOffload,
-                                  kWideEmbeddings,
-                                  kClip,
-                                  kLossScale,
-                                  kLearn},
-                      .models = kTextModels,
-                      .published_models = kGpt2AndBertModels,
-                      .published = &large};
+  const Defaults full{
+      .model = "gpt:4-4-256",
+      .batch = 2,
+      .steps = 6,
+      .budget = 48 * kMiB,
+      .options = with_own_levers({{kSeq, 64}, kText, kModelConfig, kMicroBatch, kClip, kLossScale, kLearn}),
+      .models = kTextModels,
+      .published_models = kGpt2AndBertModels,
+      .published = &large};
   const Defaults quick{.model = "gpt:2-2-64", .batch = 2, .steps = 3, .budget = 3 * kMiB, .options = {{kSeq, 16}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);
 }

@@ -5,12 +5,18 @@
 
 #include <memory>
 
+#include "../04_checkpointing/checkpointing.h"
 #include "../07_multi_gpu/trainer.h"
 #include "../13_optimizer_memory/training.h"
-#include "levers.h"
 #include "memory/repetition.h"
+#include "nn/mixed_precision.h"
+#include "plan/plan.h"
 
 namespace oomlab::capstone {
+
+using nn::GradientLife, nn::OptimizerForm, nn::UpdateRule, nn::WeightForm;
+using plan::host_gb_per_s, plan::kDesktopGbPerS, plan::kServerGbPerS, plan::usual_weights;
+using plan::Layout, plan::Levers, plan::Plan, plan::Work;
 
 using Text = std::shared_ptr<const data::TextSampler>;
 
@@ -25,7 +31,7 @@ class ScaledTraining final : public Workload {
         schedule_(schedule_of(work, levers)),
         batch_(work.batch),
         micro_batch_(micro_batch_of(work, levers)) {
-    model_.set_form(form_of(levers));
+    model_.set_form(form_of(work, levers));
   }
 
   void step() override {
@@ -58,7 +64,7 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
   if (levers.precision == DType::fp16) return std::make_unique<ScaledTraining>(context, work, levers, std::move(text));
   optimizer_memory::Task task{.spec = work.spec, .text = std::move(text), .batch = work.batch, .seq = work.seq};
   task.request.micro_batches = micro_batches_of(work, levers);
-  task.form = form_of(levers);
+  task.form = form_of(work, levers);
   task.schedule = schedule_of(work, levers);
   const optimizer_memory::Recipe recipe{"", levers.precision, levers.optimizer, levers.gradients};
   return optimizer_memory::with_type_of(recipe, [&]<class T>(T) -> std::unique_ptr<Workload> {
@@ -69,8 +75,8 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
 /// Chapter 07's ranks. Throws as make_training().
 inline std::unique_ptr<Team> make_team(const Work& work, const Levers& levers, Text text) {
   if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
-  multi_gpu::Job job{work.spec, std::move(text), levers.ranks, work.batch, micro_batch_of(work, levers),
-                     work.seq,  form_of(levers)};
+  multi_gpu::Job job{work.spec, std::move(text),      levers.ranks, work.batch, micro_batch_of(work, levers),
+                     work.seq,  form_of(work, levers)};
   return with_type_of<float, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Team> {
     return std::make_unique<multi_gpu::Cluster<T>>(std::move(job));
   });

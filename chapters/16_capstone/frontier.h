@@ -2,7 +2,10 @@
 // All combinations of levers on one device: the least peak for each time, and where published figures lie beside it.
 // And whole grids of models, cards and batches: what fits before and after each lever.
 
+#include <algorithm>
+
 #include "ladder.h"
+#include "plan/schedule.h"
 
 namespace oomlab::capstone {
 
@@ -20,7 +23,7 @@ void visit_combinations(const Work& work, Visit visit) {
   for (std::size_t n = 1; n <= work.batch; n *= 2)
     if (work.batch % n == 0) micro_batches.push_back(n);
   if (micro_batches.back() != work.batch) micro_batches.push_back(work.batch);
-  std::vector<std::size_t> segments{0, 1, 2, 3, checkpointing::root_of(work.spec.layers)};
+  std::vector<std::size_t> segments{0, 1, 2, 3, nn::root_of(work.spec.layers)};
   std::sort(segments.begin(), segments.end());
   segments.erase(std::unique(segments.begin(), segments.end()), segments.end());
   using nn::AttentionForm, nn::LossForm;
@@ -46,17 +49,6 @@ void visit_combinations(const Work& work, Visit visit) {
                     if (refused(work, all).empty()) visit(all);
                   }
           }
-}
-
-/// AdamW in FP32, the same within rounding.
-inline bool same_numbers(const Work& work, const Levers& levers) {
-  return numbers_of(work, levers).kind != Agreement::Kind::differs_by_design;
-}
-
-/// AdamW with 16 or 8 bits here and there: no update that vanishes in rounding, and no other rule.
-inline bool adamw_in_fewer_bits(const Levers& levers) {
-  return (levers.optimizer.rule == UpdateRule::adamw || levers.optimizer.rule == UpdateRule::adamw8) &&
-         (levers.precision == DType::fp32 || levers.optimizer.weights != WeightForm::stored);
 }
 
 /// Of these, in the order of time, those that need less than all that are as fast or faster.
@@ -95,8 +87,9 @@ inline void show_frontier(Report& report, const Work& work) {
     const auto seconds = least_seconds(card, levers, plan);
     if (!seconds) return;
     all.push_back({levers, double(plan.peak.total()) / 1e9, *seconds});
-    if (adamw_in_fewer_bits(levers)) adamw.push_back(all.back());
-    if (same_numbers(work, levers)) same.push_back(all.back());
+    const plan::Numbers::Change change = numbers_of(work, levers).change;
+    if (change <= plan::Numbers::Change::fewer_bits) adamw.push_back(all.back());
+    if (change <= plan::Numbers::Change::rounding) same.push_back(all.back());
   });
   if (all.empty()) return;
   report.line(fmt::format(

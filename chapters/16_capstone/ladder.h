@@ -1,76 +1,10 @@
 #pragma once
 // This chapter's options, the ladder from the textbook's step downwards, and what each rung costs.
 
-#include <charconv>
-#include <map>
-
 #include "composed.h"
+#include "plan/lever/ranks.h"
 
 namespace oomlab::capstone {
-
-inline constexpr Option<std::string> kCheckpoint{
-    "checkpoint", "none; N: recompute segments of N layers from their input; solved: what the budget allows"};
-inline constexpr Option<std::string> kOptimizer{"optimizer", "adamw, adamw8 (moments in 8 bits), adafactor or sgd",
-                                                "adamw adamw8 adafactor sgd"};
-inline constexpr Option<std::string> kWeights{
-    "weights",
-    "How 16-bit weights are updated: master (an FP32 copy), stochastic or stored (rounded at random, to nearest)",
-    "stored master stochastic"};
-inline constexpr Option<bool> kInBackward{"in-backward", "Each gradient is used and freed in the backward pass"};
-inline constexpr Option<bool> kOffload{"offload", "The processor updates the weights, from a state in host memory"};
-inline constexpr Option<bool> kWideEmbeddings{"wide-embeddings", "With adamw8, embeddings keep moments of 32 bits"};
-
-inline std::size_t checkpoint_of(const std::string& word) {
-  std::size_t layers = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), layers);
-  if (error != std::errc() || end != word.data() + word.size() || layers == 0)
-    throw UsageError(fmt::format("--checkpoint '{}' is not allowed; write none, solved, or a number of layers", word));
-  return layers;
-}
-
-/// The levers that the options name; nothing when they name none. Throws UsageError for a value that is not allowed.
-inline std::optional<Levers> levers_of(const OptionValues& options) {
-  Levers levers;
-  bool asked = false;
-  const auto word = [&](const Option<std::string>& option) {
-    const auto value = options.find(option);
-    asked = asked || value;
-    return value;
-  };
-  const auto number = [&](const Option<std::size_t>& option, std::size_t otherwise) {
-    const auto value = options.find(option);
-    asked = asked || value;
-    return value.value_or(otherwise);
-  };
-  const auto flag = [&](const Option<bool>& option) {
-    asked = asked || options[option];
-    return options[option];
-  };
-  if (const auto name = word(train::kPrecision)) levers.precision = parse_dtype(*name);
-  levers.micro_batch = number(train::kMicroBatch, 0);
-  if (const auto name = word(train::kAttention)) levers.attention = nn::parse_attention(*name);
-  if (const auto name = word(train::kLoss)) levers.loss = nn::parse_loss(*name);
-  levers.lean = flag(train::kLean);
-  if (const auto name = word(kCheckpoint); name && *name != "none") {
-    levers.solved = *name == "solved";
-    levers.recompute = levers.solved ? 0 : checkpoint_of(*name);
-  }
-  if (const auto name = word(kOptimizer)) levers.optimizer.rule = nn::parse_update_rule(*name);
-  levers.optimizer.weights = usual_weights(levers.precision);
-  if (const auto name = word(kWeights))
-    levers.optimizer.weights = *name == "master"       ? WeightForm::master
-                               : *name == "stochastic" ? WeightForm::stochastic
-                                                       : WeightForm::stored;
-  levers.optimizer.wide_embeddings = flag(kWideEmbeddings);
-  const bool at_once = flag(kInBackward), offload = flag(kOffload);
-  if (at_once && offload) throw UsageError("--offload has each gradient sent to the host: leave --in-backward out");
-  levers.gradients = offload ? GradientLife::sent_to_host : at_once ? GradientLife::used_at_once : GradientLife::always;
-  levers.ranks = {.tp = number(multi_gpu::kTp, 1),
-                  .dp = number(multi_gpu::kDp, 1),
-                  .pp = number(multi_gpu::kPp, 1),
-                  .zero = int(number(multi_gpu::kZero, 0))};
-  return asked ? std::optional(levers) : std::nullopt;
-}
 
 /// What is trained, as the command line says. Throws UsageError.
 inline Work work_of(const Config& config) {
@@ -121,10 +55,10 @@ inline Levers levers_of_row(const char* name) {
 /// The table's rows: the ladder, or the textbook's step and the combination that the options name. Throws UsageError
 /// with refused()'s line for that one.
 inline std::vector<Row> rows_of(const Config& config) {
-  const auto chosen = levers_of(config.options);
+  const auto chosen = plan::levers_of(config.options);
   if (!chosen) return ladder();
   if (const std::string why = refused(work_of(config), *chosen); !why.empty()) throw UsageError(why);
-  if (const std::string why = multi_gpu::devices_refused(chosen->ranks, std::size_t(config.devices));
+  if (const std::string why = plan::lever::devices_refused(chosen->ranks, std::size_t(config.devices));
       config.devices_given && !why.empty())
     throw UsageError(why);
   return {{kTextbook, {}}, {"chosen", *chosen}};
@@ -134,19 +68,15 @@ inline std::vector<Row> rows_of(const Config& config) {
 inline constexpr double kRounding = 1e-5;
 
 /// The same bits, the same within rounding, or other numbers by design.
-inline Agreement numbers_of(const Work& work, const Levers& levers) {
-  if (levers.precision != DType::fp32) return differs_by_design("weights of 16 bits");
-  if (levers.optimizer.rule == UpdateRule::adamw8) return differs_by_design("moments of 8 bits");
-  if (levers.optimizer.rule != UpdateRule::adamw) return differs_by_design("another rule");
-  const bool same_sums = levers.attention == nn::AttentionForm::textbook && levers.loss == nn::LossForm::full &&
-                         !levers.lean && micro_batches_of(work, levers) == 1 && levers.ranks.ranks() == 1;
-  if (same_sums) return {};
-  return {Agreement::Kind::within_tolerance, kRounding, ""};
-}
-inline const char* words_of(const Agreement& agreement) {
-  return agreement.kind == Agreement::Kind::bit_equal          ? "bit-equal"
-         : agreement.kind == Agreement::Kind::within_tolerance ? "the same within rounding"
-                                                               : agreement.why.c_str();
+inline Agreement agreement_of(const Work& work, const Levers& levers) {
+  const plan::Numbers numbers = numbers_of(work, levers);
+  switch (numbers.change) {
+    case plan::Numbers::Change::none: return {};
+    case plan::Numbers::Change::rounding: return {Agreement::Kind::within_tolerance, kRounding, ""};
+    case plan::Numbers::Change::fewer_bits:
+    case plan::Numbers::Change::other: break;
+  }
+  return differs_by_design(numbers.why);
 }
 
 /// The same work in another batch, when the harness looks for the largest one: as many samples as micro-batches and

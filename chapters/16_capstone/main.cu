@@ -5,11 +5,11 @@
 //               others? The answer is a ladder, each rung with what it needs, what it costs, and whether the numbers
 //               are still the same.
 // The bytes     state: parameters x (weight + gradient + optimizer). Activations: layers x what each keeps, and the
-//               fullest moment. The closed form of a combination is one walk through its step (levers.h).
+//               fullest moment. The closed form of a combination is one walk through its step (plan/plan.h).
 // Run it        build/host/bin/16_capstone
 //               build/host/bin/16_capstone --plan --model bert-large
 //               build/host/bin/16_capstone --plan --model llama-3.1-8b --precision bf16 --attention tiled
-//                 --loss chunked --lean --checkpoint 1 --optimizer adamw8 --weights stochastic --in-backward
+//                 --loss chunked --lean --checkpoint 1 --optimizer adamw8 --weight-update stochastic --in-backward
 
 #include "claims.h"
 
@@ -36,7 +36,7 @@ Chapter declare(const Config& config) {
     Variant variant{.name = row.name,
                     .batch = config.batch,
                     .predicted = [=](std::size_t batch) { return plan_of(with(batch), levers).peak; },
-                    .agreement = numbers_of(work, levers),
+                    .agreement = agreement_of(work, levers),
                     .make = {},
                     .flops = [=](std::size_t batch) { return counted_flops(with(batch), levers); },
                     .dtype = levers.precision};
@@ -54,7 +54,7 @@ Chapter declare(const Config& config) {
   }
   chapter.after = [=](const Results& results, Report& report) {
     show_ladder(results, report, work, rows);
-    if (!report.config().plan || levers_of(report.config().options)) return;
+    if (!report.config().plan || plan::levers_of(report.config().options)) return;
     show_frontier(report, work);
     show_grid(report);
   };
@@ -76,29 +76,11 @@ int main(int argc, char** argv) {
                        .options = {{kSeq, 512}},
                        .published_models = kLargeTextModels,
                        .published = &huge};
-  using oomlab::multi_gpu::kDp, oomlab::multi_gpu::kPp, oomlab::multi_gpu::kTp, oomlab::multi_gpu::kZero;
   const Defaults full{.model = "bert:4-4-128",
                       .batch = 13,
                       .steps = 6,
                       .budget = 28 * kMiB,
-                      .options = {{kSeq, 96},
-                                  kText,
-                                  kModelConfig,
-                                  kMicroBatch,
-                                  kPrecision,
-                                  kAttention,
-                                  kLoss,
-                                  kLean,
-                                  kCheckpoint,
-                                  kOptimizer,
-                                  kWeights,
-                                  kInBackward,
-                                  kOffload,
-                                  kWideEmbeddings,
-                                  kTp,
-                                  kPp,
-                                  kDp,
-                                  kZero},
+                      .options = oomlab::plan::with_levers({{kSeq, 96}, kText, kModelConfig}),
                       .models = kTextModels,
                       .published_models = kGpt2AndBertModels,
                       .published = &large};

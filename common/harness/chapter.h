@@ -17,21 +17,13 @@
 #include <vector>
 
 #include "harness/claim.h"
-#include "harness/option.h"
 #include "harness/variant.h"
 #include "plan/interrupt.h"
+#include "plan/option.h"
+#include "plan/text.h"
+#include "plan/workspace.h"
 
 namespace oomlab {
-
-/// The user asked for something that cannot be: one line that says what, and what is allowed. Exit code 64.
-class UsageError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// The words of `text` between the separators; of an empty text one empty word. What option values such as "A,B" are
-/// read with: std::getline would take running out of host memory for the end of the text.
-std::vector<std::string> split(std::string_view text, char separator);
 
 /// The program cannot run on this machine: one line. Exit code 2, which CTest counts as skipped.
 class CannotRunHere : public std::runtime_error {
@@ -105,10 +97,6 @@ struct Chapter {
   /// Runs after the table: the chapter's own findings. What it tells the Report is printed and lands in the JSON.
   std::function<void(const Results&, Report&)> after;
 };
-
-/// The cuBLAS workspace of a run under a budget, bytes, when the user does not say: kBlasWorkspaceBytes, but at most a
-/// twentieth of the budget, so that it never hides what a chapter shows. The same on every device.
-std::size_t default_workspace(std::size_t budget);
 
 /// Runs `body` with a fresh context under `budget` bytes on the device of `config`, and gives what it allocated back,
 /// whatever happens. The ledger passed in keeps the figures. For chapters that search (a batch finder).

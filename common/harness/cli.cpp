@@ -101,16 +101,6 @@ std::string describe(const Defaults& d, const Defaults& full) {
 
 }  // namespace
 
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> words;
-  for (;;) {
-    const std::size_t end = text.find(separator);
-    words.emplace_back(text.substr(0, end));
-    if (end == text.npos) return words;
-    text.remove_prefix(end + 1);
-  }
-}
-
 CommandLine parse_command_line(int argc, char** argv, const std::string& program, const Defaults& full,
                                const Defaults& quick) {
   CommandLine result;
@@ -183,6 +173,11 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     result.quit = true;
     result.text = app.help();
     return result;
+  } catch (const CLI::ArgumentMismatch& error) {
+    for (const ChapterOption& option : full.options)  // what it takes is said, not only that it takes something
+      if (std::string_view(error.what()).starts_with(fmt::format("--{}:", option.name)))
+        throw UsageError(fmt::format("--{} needs a value: {}", option.name, option.help));
+    throw UsageError(fmt::format("{}; see --help", error.what()));
   } catch (const CLI::ParseError& error) {
     throw UsageError(fmt::format("{}; see --help", error.what()));
   }
@@ -193,6 +188,9 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   }
   std::string benchmark_out;
   for (const std::string& extra : app.remaining()) {
+    for (const ChapterOption& option : full.options)
+      if (*option.formerly && extra.substr(0, extra.find('=')) == fmt::format("--{}", option.formerly))
+        throw UsageError(fmt::format("--{} is --{} here: {}", option.formerly, option.name, option.help));
     if (extra.rfind("--benchmark_", 0) != 0)
       throw UsageError(fmt::format("'{}' is not an option of this program; see --help", extra));
     check_benchmark_flag(extra);

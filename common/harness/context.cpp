@@ -8,11 +8,6 @@
 
 namespace oomlab {
 
-std::size_t default_workspace(std::size_t budget) {
-  const std::size_t twentieth = budget / 20 / kGranule * kGranule;
-  return budget == kUnlimited ? kBlasWorkspaceBytes : std::clamp(twentieth, kGranule, kBlasWorkspaceBytes);
-}
-
 namespace {
 
 void with_context_over(MemoryResource& memory, const Config& config, std::size_t budget, Ledger& ledger,

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "harness/json_writer.h"
 #include "harness/timing.h"
 #include "plan/bytes.h"
+#include "plan/json_writer.h"
 
 namespace oomlab {
 namespace {

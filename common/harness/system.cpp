@@ -10,7 +10,7 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "cuda/raii.h"
-#include "harness/json_writer.h"
+#include "plan/json_writer.h"
 
 namespace oomlab {
 namespace {

@@ -7,12 +7,9 @@
 #include "cuda/raii.h"
 #include "memory/device_buffer.h"
 #include "memory/resource.h"
+#include "plan/workspace.h"
 
 namespace oomlab {
-
-/// The cuBLAS workspace of a context, bytes, unless it is told otherwise. Given to cuBLAS explicitly, so that it is
-/// counted like everything else (left alone, cuBLAS allocates its own, which no ledger sees).
-inline constexpr std::size_t kBlasWorkspaceBytes = std::size_t(8) << 20;
 
 /// `bytes` without that workspace. Predictions of operators and models leave it out: its size is the caller's choice.
 inline ByCategory without_workspace(ByCategory bytes, std::size_t workspace_bytes = kBlasWorkspaceBytes) {
@@ -22,7 +19,8 @@ inline ByCategory without_workspace(ByCategory bytes, std::size_t workspace_byte
 
 class Context {
  public:
-  /// Uses the current device. Allocates the workspace (category workspace, tag "cuBLAS workspace"). `tf32`: products of
+  /// Uses the current device. Allocates the workspace (category workspace, tag "cuBLAS workspace"), which is given to
+  /// cuBLAS explicitly: left alone, cuBLAS allocates its own, which no ledger sees. `tf32`: products of
   /// FP32 matrices may round their operands to TF32, 10 bits of mantissa, and run on tensor cores.
   /// Throws OutOfMemory, CudaError, CublasError; then nothing stays allocated.
   Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes = kBlasWorkspaceBytes,

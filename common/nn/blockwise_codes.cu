@@ -25,8 +25,6 @@ __global__ void decode_blocks_kernel(const std::uint8_t* codes, const float* abs
   for (std::size_t i : grid_range(count)) to[i] = code.value[codes[i]] * absmax[i / kCodeBlock];
 }
 
-std::size_t blocks_of(std::size_t count) { return count / kCodeBlock + (count % kCodeBlock != 0); }
-
 }  // namespace
 
 void encode_blocks(Context& context, const float* from, std::size_t count, bool with_sign, std::uint8_t* codes,

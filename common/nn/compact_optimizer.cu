@@ -9,112 +9,8 @@
 #include "nn/ops.h"
 #include "nn/tensor_table.h"
 #include "nn/updated_weights.h"
-#include "plan/model/transformer_tensors.h"
-#include "plan/named.h"
 
 namespace oomlab::nn {
-
-const char* name_of(UpdateRule rule) noexcept {
-  switch (rule) {
-    case UpdateRule::adamw: return "adamw";
-    case UpdateRule::adamw8: return "adamw8";
-    case UpdateRule::adafactor: return "adafactor";
-    case UpdateRule::sgd: return "sgd";
-  }
-  return "?";
-}
-UpdateRule parse_update_rule(std::string_view name) {
-  return parse_named("optimizer", name,
-                     {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd});
-}
-const char* name_of(WeightForm form) noexcept {
-  switch (form) {
-    case WeightForm::stored: return "stored";
-    case WeightForm::master: return "master";
-    case WeightForm::stochastic: return "stochastic";
-  }
-  return "?";
-}
-
-// ------------------------------------------------------------------------------------------------------------ its
-// bytes
-
-namespace {
-
-std::size_t blocks_of(std::size_t count) { return count / kCodeBlock + (count % kCodeBlock != 0); }
-
-// What a tensor's state depends on. It has no name: the closed form asks for a model's bytes many times.
-struct StateShape {
-  std::size_t rows, columns;
-  bool embeds;
-  std::size_t count() const { return checked_product(rows, columns); }
-};
-StateShape state_shape(const TensorShape& shape) {
-  return {shape.rows, shape.columns, shape.unit == "token" || shape.unit == "embedding"};
-}
-StateShape state_shape(const Place& place) {
-  return {place.rows, place.columns, place.unit == Place::Unit::token || place.unit == Place::Unit::embedding};
-}
-bool moments_are_codes(const StateShape& shape, const OptimizerForm& form) {
-  return form.rule == UpdateRule::adamw8 && shape.count() >= kLeastOf8Bits && !(form.wide_embeddings && shape.embeds);
-}
-
-// Of every array of a tensor's state: elements, and bytes of each.
-template <class Visit>
-void visit_state(const StateShape& shape, const OptimizerForm& form, Visit visit) {
-  const std::size_t n = shape.count();
-  if (form.weights == WeightForm::master) visit(n, sizeof(float));
-  switch (form.rule) {
-    case UpdateRule::sgd: return;
-    case UpdateRule::adafactor:
-      if (shape.rows == 1) return visit(n, sizeof(float));
-      visit(shape.rows, sizeof(float)), visit(shape.columns, sizeof(float));
-      return;
-    case UpdateRule::adamw:
-    case UpdateRule::adamw8:
-      for (int moment = 0; moment < 2; ++moment)
-        if (moments_are_codes(shape, form))
-          visit(n, std::size_t(1)), visit(blocks_of(n), sizeof(float));
-        else
-          visit(n, sizeof(float));
-  }
-}
-
-std::size_t rounded_state_bytes(const StateShape& shape, const OptimizerForm& form) {
-  std::size_t sum = 0;
-  visit_state(shape, form, [&](std::size_t count, std::size_t size) {
-    sum = checked_sum(sum, round_to_granule(checked_product(count, size)));
-  });
-  return sum;
-}
-
-// Floats of Adafactor's sums: two for each row, and what is made of them.
-std::size_t sums_of(std::size_t rows) { return checked_sum(checked_product(rows, 2), kAdafactorScalars); }
-
-}  // namespace
-
-bool has_8_bit_moments(const TensorShape& shape, const OptimizerForm& form) {
-  return moments_are_codes(state_shape(shape), form);
-}
-std::size_t state_bytes(const TensorShape& shape, const OptimizerForm& form) {
-  return rounded_state_bytes(state_shape(shape), form);
-}
-std::size_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& form) {
-  std::size_t sum = 0;
-  visit_state(state_shape(shape), form,
-              [&](std::size_t count, std::size_t size) { sum = checked_sum(sum, checked_product(count, size)); });
-  return sum;
-}
-ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form) {
-  ByCategory bytes;
-  std::size_t sums = 0;
-  visit_whole(spec, [&](const Place& place) {
-    bytes[Category::optimizer] = checked_sum(bytes[Category::optimizer], rounded_state_bytes(state_shape(place), form));
-    if (place.rows > 1) sums = std::max(sums, sums_of(place.rows));
-  });
-  if (form.rule == UpdateRule::adafactor) bytes[Category::workspace] = round_to_granule(sums * sizeof(float));
-  return bytes;
-}
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
@@ -346,7 +242,7 @@ CompactOptimizer<T>::CompactOptimizer(Context& context, std::vector<TensorShape>
     } else if (form.rule == UpdateRule::adafactor) {
       state.row_means = zeroed(float{}, shape.rows, " v of rows");
       state.column_means = zeroed(float{}, shape.columns, " v of columns");
-      sums = std::max(sums, sums_of(shape.rows));
+      sums = std::max(sums, 2 * shape.rows + kAdafactorScalars);
     }
     states_.push_back(std::move(state));
   }

@@ -17,10 +17,12 @@
 #include <limits>
 #include <utility>
 
+#include "plan/optimizer_state.h"
+
 namespace oomlab::nn {
 
-/// Numbers that share an absmax.
-inline constexpr std::size_t kCodeBlock = 256;
+/// Blocks of so many numbers; those of a block share an absmax.
+constexpr std::size_t blocks_of(std::size_t count) { return count / kCodeBlock + (count % kCodeBlock != 0); }
 
 /// The values of a code, in ascending order, and the bounds between neighbours: a number up to bound[q] and above
 /// bound[q − 1] becomes q.

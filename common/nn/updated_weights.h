@@ -48,7 +48,4 @@ void with_form(WeightForm form, Call call) {
   }
 }
 
-/// Floats of Adafactor's sums before two for each row.
-inline constexpr std::size_t kAdafactorScalars = 4;
-
 }  // namespace oomlab::nn

@@ -7,6 +7,8 @@
 
 namespace oomlab {
 
+/// Bytes of the text that models train on here, which is frozen.
+inline constexpr std::uint64_t kCourseTextBytes = 66'162;
 /// Layers of a model. Published language models have up to 126; schedules for a budget take time that grows with their
 /// square.
 inline constexpr std::uint64_t kMostLayers = 256;

@@ -66,6 +66,16 @@ void visit_shown(std::string_view text, bool line_feeds, const std::function<voi
   emit(text.substr(shown));
 }
 
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> words;
+  for (;;) {
+    const std::size_t end = text.find(separator);
+    words.emplace_back(text.substr(0, end));
+    if (end == text.npos) return words;
+    text.remove_prefix(end + 1);
+  }
+}
+
 std::string clean_utf8(std::string_view text) {
   std::string clean;
   clean.reserve(text.size());

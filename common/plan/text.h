@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace oomlab {
 
@@ -16,6 +17,10 @@ std::string json_string(std::string_view text);
 /// `text` on one line, as a terminal shows it and does not obey it: control characters (line feeds, too), what turns
 /// the direction of text, and bytes that are no UTF-8 are written out: \x0a, \x1b, \u202e, \xff.
 std::string one_line(std::string_view text);
+
+/// The words of `text` between the separators; of an empty text one empty word. What option values such as "A,B" are
+/// read with: std::getline would take running out of host memory for the end of the text.
+std::vector<std::string> split(std::string_view text, char separator);
 
 /// Calls emit() with the pieces of what one_line() makes of `text`; with `line_feeds` these stay as they are. Allocates
 /// nothing, where copying emit() does not.

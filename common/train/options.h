@@ -4,8 +4,11 @@
 #include <cstddef>
 #include <string>
 
-#include "dtype.h"
-#include "harness/option.h"
+#include "plan/lever/attention.h"
+#include "plan/lever/loss.h"
+#include "plan/lever/micro_batch.h"
+#include "plan/lever/precision.h"
+#include "plan/lever/selective_recompute.h"
 
 namespace oomlab::train {
 
@@ -26,16 +29,8 @@ inline constexpr Option<std::size_t> kSeq{"seq", "Tokens per sequence"};
 inline constexpr Option<std::string> kText{
     "text", "File to train on, as bytes (default: the course's text, which is built in)"};
 
-/// Samples of one forward and backward pass.
-inline constexpr Option<std::size_t> kMicroBatch{"micro-batch", "Samples of one forward and backward pass"};
-inline constexpr NameList kModelDTypeWords = names_of(kModelDTypes, " ", " ");
-inline constexpr NameList kModelDTypeChoice = names_of(kModelDTypes, ", ", " or ");
-inline constexpr Option<std::string> kPrecision{"precision", kModelDTypeChoice.text, kModelDTypeWords.text};
-
-/// How a transformer goes about a step: chapter 08's mitigations, for the chapters before it.
-inline constexpr Option<std::string> kAttention{"attention", "textbook, tiled or fused", "textbook tiled fused"};
-inline constexpr Option<std::string> kLoss{"loss", "full, or chunked: logits of some rows at a time", "full chunked"};
-inline constexpr Option<bool> kLean{
-    "lean", "Keep nothing that is cheap to recompute: norms, GELU, the sum after the attention"};
+/// Of levers; what is known about each stands in its file.
+using plan::lever::kAttention, plan::lever::kLean, plan::lever::kLoss, plan::lever::kMicroBatch,
+    plan::lever::kPrecision;
 
 }  // namespace oomlab::train

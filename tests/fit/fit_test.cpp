@@ -10,13 +10,15 @@
 #include <tuple>
 
 #include "../../bench/fitting/answer.h"
-#include "../../bench/fitting/levers_search.h"
-#include "../../chapters/16_capstone/ladder.h"
+#include "harness/chapter.h"
+#include "plan/search/search.h"
 
 namespace {
 
 using namespace oomlab;
 using namespace oomlab::fit;
+using nn::AttentionForm, nn::GradientLife, nn::LossForm, nn::UpdateRule, nn::WeightForm;
+using plan::changes_between, plan::Levers, plan::Plan, plan::Work;
 
 class Random {
  public:
@@ -76,7 +78,7 @@ Read read_command(const std::string& command) {
       values.set(option, value);
     in >> word;
   }
-  return {capstone::levers_of(values).value(), work};
+  return {plan::levers_of(values).value(), work};
 }
 
 std::string any_question(Random& random, bool small) {
@@ -130,9 +132,9 @@ TEST(Fit, SaysWhatItsCommandsNeedAndCost) {
       EXPECT_EQ(least_seconds(*question.card, levers, plan, question.host_gb_per_s), row.seconds) << row.command;
       EXPECT_EQ(plan.price.pinned_bytes, row.host_bytes) << row.command;
       EXPECT_EQ(row.fits, row.seconds && plan.peak.total() <= row.left) << row.command;
-      EXPECT_EQ(row.changes, changes_between(step_as_it_is(question), levers)) << row.command;
+      EXPECT_EQ(row.changes, changes_between(step_as_it_is(search_task(question)), levers)) << row.command;
       if (row.numbers != "as asked for") {
-        EXPECT_EQ(row.numbers, capstone::words_of(capstone::numbers_of(work, levers)));
+        EXPECT_EQ(row.numbers, words_of(numbers_of(work, levers)));
       }
     }
     if (answer.cheapest) {
@@ -152,6 +154,7 @@ TEST(Fit, SaysWhatItsCommandsNeedAndCost) {
 // Every combination there is, by loops of its own. f(levers), whether or not chapter 16 refuses it.
 template <class F>
 void every_combination(const Question& q, F f) {
+  const plan::SearchTask task = search_task(q);
   for (std::size_t tp = 1; tp <= q.gpus; ++tp)
     for (std::size_t pp = 1; tp * pp <= q.gpus; ++pp)
       for (std::size_t dp = 1; tp * pp * dp <= q.gpus; ++dp)
@@ -164,8 +167,7 @@ void every_combination(const Question& q, F f) {
                     for (std::size_t micro = 0; micro < q.batch; ++micro) {
                       Levers l{.precision = precision, .micro_batch = micro, .optimizer = {rule, weights, wide}};
                       l.gradients = life, l.ranks = {.tp = tp, .dp = dp, .pp = pp, .zero = zero};
-                      if (micro == q.batch / dp || !refused(work_for(q, l.ranks.ranks()), l).empty())
-                        continue;  // that is 0, too
+                      if (micro == q.batch / dp || !refused(task.work_of(l), l).empty()) continue;  // that is 0, too
                       for (std::size_t checkpoint = 0; checkpoint <= q.spec.layers + 1; ++checkpoint)
                         for (const auto attention :
                              {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
@@ -180,8 +182,10 @@ void every_combination(const Question& q, F f) {
 
 bool keeps_numbers(const Question& q, const Levers& l) {
   if (q.numbers == Numbers::any) return true;
-  if (q.numbers == Numbers::same)
-    return capstone::numbers_of(work_for(q, l.ranks.ranks()), l).kind != Agreement::Kind::differs_by_design;
+  if (q.numbers == Numbers::same) {
+    const plan::SearchTask task = search_task(q);
+    return numbers_of(task.work_of(l), l).change <= plan::Numbers::Change::rounding;
+  }
   return (l.optimizer.rule == UpdateRule::adamw || l.optimizer.rule == UpdateRule::adamw8) &&
          (l.precision == DType::fp32 || l.optimizer.weights != WeightForm::stored);
 }
@@ -190,13 +194,13 @@ void expect_nothing_better(const std::string& words) {
   SCOPED_TRACE(words);
   const Question q = asked(words);
   const Answer answer = answer_training(q);
-  const Work one = work_for(q, 1), several = work_for(q, 2);
-  const Levers base = step_as_it_is(q);
+  const plan::SearchTask task = search_task(q);
+  const Levers base = step_as_it_is(task);
   std::size_t fit = 0, least = SIZE_MAX, all = 0;
   std::tuple<double, std::size_t, std::size_t> cheapest{HUGE_VAL, 0, 0};       // seconds, changes, peak
   std::tuple<std::size_t, double, std::size_t> fewest{SIZE_MAX, HUGE_VAL, 0};  // changes, seconds, peak
   every_combination(q, [&](const Levers& l) {
-    const Work& work = l.ranks.ranks() > 1 ? several : one;
+    const Work& work = task.work_of(l);
     if (!keeps_numbers(q, l) || !refused(work, l).empty()) return;
     ++all;
     const Plan plan = plan_of(work, l);
@@ -263,7 +267,7 @@ TEST(Fit, TheMostThatFitsIsTheMost) {
     ASSERT_TRUE(answer.most);
     Levers levers = read_command(answer.cheapest->command).levers;
     const auto fits = [&](const Work& work, const Levers& l) { return plan_of(work, l).peak.total() <= work.room(); };
-    Work work = work_for(q, levers.ranks.ranks());
+    Work work = search_task(q).work_of(levers);
     work.seq = answer.most->seq;
     EXPECT_TRUE(fits(work, levers));
     if (++work.seq <= q.spec.positions) {

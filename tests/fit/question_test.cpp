@@ -8,6 +8,7 @@
 #include "../../bench/fitting/answer.h"
 #include "../nn/model_configs.h"
 #include "harness/chapter.h"
+#include "memory/files.h"
 
 namespace {
 

@@ -4,18 +4,19 @@
 
 #include <random>
 
-#include "../../bench/fitting/other_words.h"
+#include "plan/elsewhere.h"
+#include "plan/levers.h"
 
 namespace oomlab::fit {
 namespace {
 
-using capstone::Levers, capstone::Work;
+using plan::Levers, plan::Work;
 
 Work work(std::size_t batch = 8) { return {.spec = nn::parse_transformer("gpt:12-4-128"), .batch = batch, .seq = 256}; }
 
 std::string text(const Levers& levers, const Work& of = work()) {
   std::string all;
-  for (const std::string& line : lines_of(other_words(of, levers))) all += line + "\n";
+  for (const std::string& line : lines_of(plan::elsewhere(of, levers))) all += line + "\n";
   return all;
 }
 
@@ -157,7 +158,7 @@ TEST(OtherWords, AnyCombination) {
     levers.gradients = static_cast<nn::GradientLife>(random() % 3);
     levers.ranks.dp = random() % 2 ? 4 : 1;
     levers.ranks.zero = levers.ranks.dp > 1 ? static_cast<int>(random() % 4) : 0;
-    for (const std::string& line : lines_of(other_words(work(), levers))) {
+    for (const std::string& line : lines_of(plan::elsewhere(work(), levers))) {
       EXPECT_FALSE(line.empty());
       EXPECT_EQ(line.find('\n'), std::string::npos) << line;
       EXPECT_EQ(line.find("{{"), std::string::npos) << line;

@@ -17,11 +17,11 @@
 #include "harness/chapter.h"
 #include "harness/cli.h"
 #include "harness/filter.h"
-#include "harness/json_writer.h"
 #include "harness/outputs.h"
 #include "harness/result.h"
 #include "harness/timing.h"
 #include "harness/watch.h"
+#include "plan/json_writer.h"
 #include "plan/names.h"
 #include "read_json.h"
 

@@ -1,4 +1,4 @@
-#include "harness/json_writer.h"
+#include "plan/json_writer.h"
 
 #include <gtest/gtest.h>
 

@@ -11,6 +11,7 @@
 #include "../../chapters/16_capstone/ladder.h"
 #include "../nn/device.h"
 #include "../planning.h"
+#include "plan/lever/list.h"
 #include "two_steps.h"
 
 namespace {
@@ -54,56 +55,23 @@ Work any_work(Random& random) {
   work.spec.positions = random.seldom() ? 8 : 64;
   return work;
 }
-// Two of three combinations have less nonsense, so that enough of them run.
-void make_sensible(Random& random, const Work& work, Levers& levers) {
-  using enum DType;
-  if (levers.micro_batch && work.batch % levers.micro_batch) levers.micro_batch = 1;
-  levers.recompute = std::min(levers.recompute, work.spec.layers);
-  if (levers.precision == fp32 || levers.precision == fp16) levers.optimizer.weights = usual_weights(levers.precision);
-  if (levers.precision == fp16) levers.optimizer.rule = UpdateRule::adamw, levers.gradients = GradientLife::always;
-  if (levers.gradients == GradientLife::sent_to_host)
-    levers.optimizer = {UpdateRule::adamw, usual_weights(levers.precision)};
-  levers.optimizer.wide_embeddings &= levers.optimizer.rule == UpdateRule::adamw8;
-  if (levers.gradients != GradientLife::always) levers.micro_batch = 0;
-  Layout& ranks = levers.ranks;
-  while (work.batch % ranks.dp) --ranks.dp;
-  for (const std::size_t count : {work.spec.heads, work.spec.keys(), work.spec.hidden()})
-    if (count % ranks.tp) ranks.tp = 1;
-  ranks.pp = std::min(ranks.pp, work.spec.layers);
-  if (ranks.dp == 1 || ranks.pp > 1) ranks.zero = ranks.dp == 1 ? 0 : std::min(ranks.zero, 1);
-  if (ranks.ranks() == 1) return;
-  levers.solved = false, levers.recompute = std::min<std::size_t>(levers.recompute, 1);
-  levers.gradients = GradientLife::always;
-  if (levers.precision == fp16) levers.precision = bf16;
-  levers.optimizer = {UpdateRule::adamw, usual_weights(levers.precision)};
-  levers.micro_batch = random.coin() ? 0 : 1;
-}
+// Some value of each lever: most of them of what a search tries for this work, some for another one.
 Levers any_levers(Random& random, Work& work) {
-  using nn::AttentionForm, nn::LossForm;
-  using enum DType;
-  using enum WeightForm;
+  const Work other = any_work(random);
   Levers levers;
-  levers.precision = random.one_of({fp32, fp32, bf16, bf16, fp16});
-  levers.micro_batch = random.coin() ? 0 : random.one_of<std::size_t>({1, 2, 3, 5});
-  levers.attention = random.one_of({AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused});
-  levers.loss = random.one_of({LossForm::full, LossForm::chunked});
-  levers.lean = random.coin();
-  levers.solved = random.from(0, 3) == 0;
-  levers.recompute = levers.solved || random.coin() ? 0 : random.from(1, 4);
-  levers.optimizer.rule =
-      random.one_of({UpdateRule::adamw, UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd});
-  levers.optimizer.weights =
-      random.coin() ? usual_weights(levers.precision) : random.one_of({stored, master, stochastic});
-  levers.optimizer.wide_embeddings = random.seldom();
-  levers.gradients = random.one_of(
-      {GradientLife::always, GradientLife::always, GradientLife::used_at_once, GradientLife::sent_to_host});
-  if (random.from(0, 3) == 0) {
-    levers.ranks = {.tp = random.one_of<std::size_t>({1, 1, 2, 3}),
-                    .dp = random.one_of<std::size_t>({1, 2, 2, 3}),
-                    .pp = random.one_of<std::size_t>({1, 1, 2}),
-                    .zero = int(random.from(0, 3))};
+  for (const plan::Lever* lever : plan::all_levers()) {
+    if (random.coin()) continue;
+    const std::vector<Levers> values = lever->tries({random.seldom() ? other : work, 8});
+    lever->take(values[random.from(0, values.size() - 1)], levers);
   }
-  if (random.from(0, 2) > 0) make_sensible(random, work, levers);
+  // Two of three combinations have less nonsense, so that enough of them run: levers are let go until it is none.
+  for (bool sensible = random.from(0, 2) == 0; !sensible && !refused(work, levers).empty();) {
+    std::vector<const plan::Lever*> pulled;
+    for (const plan::Lever* lever : plan::all_levers())
+      if (lever->differs({}, levers)) pulled.push_back(lever);
+    if (pulled.empty()) break;
+    pulled[random.from(0, pulled.size() - 1)]->take({}, levers);
+  }
   if (levers.solved) {  // somewhere between nothing and everything
     Levers kept = levers, none = levers;
     kept.solved = none.solved = false, none.recompute = 1;
@@ -151,25 +119,22 @@ Seen seen_of_ranks(const Work& work, const Levers& levers, const Text& text) {
                            [](const Seen& a, const Seen& b) { return a.peak.total() < b.peak.total(); });
 }
 
-// "--weights master" and so on, as the command line sets them.
+// "--precision bf16" and so on, as the command line sets them.
 OptionValues parsed(const std::string& words) {
   OptionValues values;
   std::istringstream in(words);
-  std::string name, value;
-  in >> name;
-  while (in) {
-    const std::string option = name.substr(2);
-    if (!(in >> value) || value.starts_with("--")) {
-      values.set(option, true);
-      name = value;
-      if (!in) break;
-      continue;
+  for (std::string word; in >> word;)
+    for (const ChapterOption& option : plan::with_levers({})) {
+      if (word != std::string("--") + option.name) continue;
+      std::string value;
+      if (option.kind != ChapterOption::Kind::flag) in >> value;
+      switch (option.kind) {
+        case ChapterOption::Kind::number: values.set(option.name, std::size_t(std::stoul(value))); break;
+        case ChapterOption::Kind::word: values.set(option.name, value); break;
+        case ChapterOption::Kind::flag: values.set(option.name, true); break;
+      }
+      break;
     }
-    const bool number =
-        option == "micro-batch" || option == "tp" || option == "pp" || option == "dp" || option == "zero";
-    number ? values.set(option, std::size_t(std::stoul(value))) : values.set(option, value);
-    in >> name;
-  }
   return values;
 }
 
@@ -186,7 +151,7 @@ Tried try_combinations(std::size_t count, unsigned seed) {
     const std::string what = fmt::format("{}: {} layers of {}, {} heads over {}, batch {} x {}, budget {}, {}", i,
                                          work.spec.layers, work.spec.width, work.spec.heads, work.spec.keys(),
                                          work.batch, work.seq, work.budget, options_of(levers));
-    EXPECT_EQ(levers_of(parsed(options_of(levers))), std::optional(levers)) << what;
+    EXPECT_EQ(plan::levers_of(parsed(options_of(levers))), std::optional(levers)) << what;
     if (const std::string why = refused(work, levers); !why.empty()) {
       EXPECT_EQ(why.find('\n'), std::string::npos) << what;
       expect_refused_in_one_line([&] { return plan_of(work, levers); }, what);

@@ -12,7 +12,6 @@
 #include "cuda/check.h"
 #include "nn/mixed_precision.h"
 #include "plan/flops.h"
-#include "solver.h"
 
 namespace oomlab::checkpointing {
 namespace {

@@ -310,7 +310,9 @@ TEST(Layouts, WhatDoesNotFitIsOneLine) {
         std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4"),
         std::tuple(Layout{.dp = 2, .pp = 2, .zero = 2}, 8, 4, "--zero 2")})
     try {
-      check_layout(layout, spec, std::size_t(batch), std::size_t(micro_batch));
+      const plan::Levers levers{.micro_batch = std::size_t(micro_batch), .ranks = layout};
+      if (const std::string why = refused(plan::Work{spec, std::size_t(batch), 8}, levers); !why.empty())
+        throw UsageError(why);
       ADD_FAILURE() << word;
     } catch (const UsageError& error) {
       EXPECT_NE(std::string::npos, std::string(error.what()).find(word)) << error.what();
@@ -323,6 +325,7 @@ TEST(Layouts, ThatNobodyAskedForAreLeftOut) {
   Config config;
   config.model = "qwen2.5-7b", config.batch = 128, config.devices = 8;
   config.options.set(train::kMicroBatch, std::size_t(1));
+  config.options.set(train::kSeq, std::size_t(2048));
   std::map<std::string, std::string> refused;
   for (const NamedLayout& row : rows_of(config, nn::parse_transformer(config.model)))
     if (!row.refused.empty()) refused[row.name] = row.refused;

@@ -9,11 +9,16 @@
 #include "../../../tests/nn/device.h"
 #include "claims.h"
 #include "memory/export.h"
+#include "plan/lever/in_backward.h"
+#include "plan/lever/offload.h"
+#include "plan/lever/optimizer.h"
+#include "plan/lever/weight_update.h"
 
 namespace {
 
 using namespace oomlab;
 using namespace oomlab::optimizer_memory;
+using plan::lever::kInBackward, plan::lever::kOffload, plan::lever::kOptimizer, plan::lever::kWeightUpdate;
 using namespace oomlab::test;
 
 [[maybe_unused]] const int deferred = setenv("OOMLAB_HOST_STREAMS", "deferred:5", 1);
@@ -354,6 +359,7 @@ TEST(Learning, WithFewerBytesStaysWithinAdamWsSpread) {
 
 Config asked(std::size_t batch) {
   Config config;
+  config.model = "gpt:1-1-8";
   config.batch = batch;
   config.options.set(kSeq, std::size_t(8));
   return config;
@@ -373,7 +379,8 @@ TEST(Asked, RowsOfOnesOwn) {
       EXPECT_EQ(what.find('\n'), std::string::npos);
     }
   };
-  refused([](OptionValues& o) { o.set(kInBackward, true); }, "--optimizer");
+  refused([](OptionValues& o) { o.set(kPrecision, std::string("fp16")); }, "fp16");
+  refused([](OptionValues& o) { o.set(kWeightUpdate, std::string("master")); }, "in fp32 the weights");
   refused([](OptionValues& o) { o.set(kOptimizer, std::string("sgd")), o.set(kOffload, true); }, "adamw");
   refused(
       [](OptionValues& o) { o.set(kOptimizer, std::string("adamw")), o.set(kOffload, true), o.set(kInBackward, true); },
@@ -387,7 +394,8 @@ TEST(Asked, RowsOfOnesOwn) {
       "--micro-batch");
   Config config = asked(4);
   config.options.set(kOptimizer, std::string("adamw8"));
-  config.options.set(kWeights, std::string("stochastic"));
+  config.options.set(kPrecision, std::string("bf16"));
+  config.options.set(kWeightUpdate, std::string("stochastic"));
   const Recipe chosen = recipes(config).back();
   EXPECT_TRUE(chosen.dtype == DType::bf16 &&
               chosen.form == (OptimizerForm{UpdateRule::adamw8, WeightForm::stochastic}));

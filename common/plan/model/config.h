@@ -22,6 +22,9 @@ namespace oomlab::nn {
 /// Throws std::invalid_argument with one line that names the key.
 TransformerSpec parse_model_config(std::string_view json, const std::string& name);
 
+/// Bytes of such a file that are read at most. Real ones have a few thousand.
+inline constexpr std::uint64_t kMostConfigBytes = std::uint64_t(1) << 20;
+
 /// A config.json with which transformers load what save_weights() (checkpoint.h) writes; parse_model_config() makes the
 /// same spec of it, but for the name. Throws std::invalid_argument for a model of another style.
 std::string model_config_of(const TransformerSpec& spec);

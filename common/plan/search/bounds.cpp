@@ -1,26 +1,27 @@
-#include "bounds.h"
+#include "plan/search/bounds.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 
 #include "plan/flops.h"
+#include "plan/lever/list.h"
+#include "plan/schedule.h"
 #include "plan/step_sizes.h"
+#include "plan/step_units.h"
 
-namespace oomlab::fit {
+namespace oomlab::plan {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 // Sums in another order than the plan's may round to a little more.
 constexpr double kRoundedDown = 1 - 1e-12;
 // Sequences whose buffers are all multiples of the granule: what they hold is not rounded.
-constexpr std::size_t kUnrounded = kGranule;
+constexpr std::uint64_t kUnrounded = kGranule;
 
 // Numbers below 2^bits each, side by side.
 class Key {
  public:
-  Key& add(std::size_t value, int bits) {
+  Key& add(std::uint64_t value, int bits) {
     key_ = key_ << bits | value;
     return *this;
   }
@@ -29,25 +30,23 @@ class Key {
  private:
   std::uint64_t key_ = 0;
 };
-Key key_of_form(const Levers& levers, Checkpoints checkpoints, std::size_t micro) {
+Key key_of_form(const Levers& levers, Checkpoints checkpoints, std::uint64_t micro) {
   return Key()
       .add(micro, 21)
       .add(levers.ranks.tp, 11)
-      .add(std::size_t(levers.attention), 2)
-      .add(std::size_t(levers.loss), 1)
+      .add(std::uint64_t(levers.attention), 2)
+      .add(std::uint64_t(levers.loss), 1)
       .add(levers.lean, 1)
       .add(levers.precision == DType::fp32, 1)
-      .add(std::size_t(checkpoints), 2);
+      .add(std::uint64_t(checkpoints), 2);
 }
 
-std::size_t whole_bytes(double bytes) {
+std::uint64_t whole_bytes(double bytes) {
   if (bytes >= 0x1p63) throw std::length_error("a size does not fit 64 bits");
-  return static_cast<std::size_t>(bytes);
+  return static_cast<std::uint64_t>(bytes);
 }
 
-std::size_t share_of(const Work& work, const Levers& levers) { return work.batch / levers.ranks.dp; }
-
-nn::StepLevers step_of(const Levers& levers, const nn::StepForm& form, std::size_t micro, std::size_t seq) {
+nn::StepLevers step_of(const Levers& levers, const nn::StepForm& form, std::uint64_t micro, std::uint64_t seq) {
   return {.element_bytes = element_bytes(levers),
           .sequences = micro,
           .seq = seq,
@@ -60,23 +59,23 @@ std::vector<nn::Segment> choices_of(const nn::TransformerSpec& spec, const nn::S
                                     Checkpoints checkpoints) {
   if (checkpoints == Checkpoints::none) return {{1, false, form.keep}};
   if (checkpoints == Checkpoints::segments) return {{1, true, {}}};
-  std::vector<nn::Segment> choices =
-      checkpointing::segment_choices(std::min(spec.layers, 2 * checkpointing::root_of(spec.layers) + 2), form);
+  std::vector<nn::Segment> choices = nn::segment_choices(std::min(spec.layers, 2 * nn::root_of(spec.layers) + 2), form);
   choices.push_back({1, false, form.keep});
   return choices;
 }
 
 }  // namespace
 
-const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints checkpoints, std::size_t micro) {
+const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints checkpoints, std::uint64_t micro) {
   const std::uint64_t key = key_of_form(levers, checkpoints, micro);
   if (const auto at = layers_.find(key); at != layers_.end()) return at->second;
   LayerBytes bytes;
-  const nn::StepForm form =
-      nn::StepForm{levers.attention, levers.loss, levers.lean ? nn::Keep::lean() : nn::Keep{}, levers.lean};
+  Levers of_one = levers;  // whether layers keep anything is the choice's
+  of_one.ranks = {};
+  const nn::StepForm form = form_of(task_.one, of_one);
   const nn::StepLevers step = step_of(levers, form, micro, seq_);
   bytes.head = nn::head_peak_bytes(spec_, step);
-  bytes.forward = bytes.backward = bytes.held = SIZE_MAX;
+  bytes.forward = bytes.backward = bytes.held = UINT64_MAX;
   for (const nn::Segment& choice : choices_of(spec_, form, checkpoints)) {
     if (choice.layers > 1) continue;  // holds as much, and more
     const nn::SegmentBytes of = nn::segment_bytes(spec_, step, choice);
@@ -85,7 +84,7 @@ const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints 
     bytes.held = std::min(bytes.held, of.held);
   }
   // The only buffer that larger micro-batches may not have: with fewer, larger tiles nothing is summed up.
-  const std::size_t sums = levers.attention == nn::AttentionForm::tiled ? nn::StepSizes(spec_, step).sums : 0;
+  const std::uint64_t sums = levers.attention == nn::AttentionForm::tiled ? nn::StepSizes(spec_, step).sums : 0;
   bytes.backward -= std::min(bytes.backward, sums);
   if (checkpoints != Checkpoints::solved) try {
       const nn::Segment choice = choices_of(spec_, form, checkpoints).front();
@@ -96,20 +95,18 @@ const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints 
   return layers_.emplace(key, bytes).first->second;
 }
 
-double Bounds::least_layer_flops(const Levers& levers, Checkpoints checkpoints, std::size_t share,
-                                 std::span<const std::size_t> micros) {
+double Bounds::least_layer_flops(const Levers& levers, Checkpoints checkpoints, std::uint64_t share,
+                                 std::span<const std::uint64_t> micros) {
   const auto [at, fresh] =
       flops_.try_emplace(key_of_form(levers, checkpoints, share).add(micros.size() > 1 ? 0 : micros.front(), 21));
   if (!fresh) return at->second;
-  const nn::StepForm form = form_of(levers);
+  const nn::StepForm form = form_of(task_.one, levers);
   const nn::Segment segment{1, checkpoints == Checkpoints::segments, form.keep};
   double least = kNever;
-  for (const std::size_t micro : micros) {
+  for (const std::uint64_t micro : micros) {
     double flops = 0;
-    if (levers.ranks.tp > 1 && levers.attention == nn::AttentionForm::tiled) {  // as capstone::rank_flops()
-      const nn::LayerFlops of = nn::layer_flops_of_each(spec_, micro, seq_);
-      const double linear = double(of.forward) - 2 * double(of.probabilities);
-      flops = 3 * linear + (segment.recompute ? linear - double(of.last_product) : 0);
+    if (levers.ranks.tp > 1 && levers.attention == nn::AttentionForm::tiled) {
+      flops = layer_flops_of_tiled_parts(spec_, micro, seq_, segment.recompute);
     } else {
       const nn::LayerFlops of = nn::layer_flops_of_each(spec_, micro, seq_, form);
       flops = double(of.forward + of.backward);
@@ -122,22 +119,22 @@ double Bounds::least_layer_flops(const Levers& levers, Checkpoints checkpoints, 
 
 // Every layer has a few choices, each with bytes that it holds until its backward pass and operations that it computes
 // again; all layers hold at most what is left beside the state and the head. Infinite where nothing can be held.
-double Bounds::least_again(const Work& work, const Levers& levers, std::size_t state, std::size_t share,
-                           std::span<const std::size_t> micros) {
-  const std::size_t least_micro = micros.front(), layers = spec_.layers;
-  const std::size_t fixed = state + nn::token_batch_bytes(least_micro, seq_) +
-                            nn::embedding_bytes(spec_, element_bytes(levers), least_micro, seq_) +
-                            layer_bytes(levers, Checkpoints::solved, least_micro).head;
+double Bounds::least_again(const Work& work, const Levers& levers, std::uint64_t state, std::uint64_t share,
+                           std::span<const std::uint64_t> micros) {
+  const std::uint64_t least_micro = micros.front(), layers = spec_.layers;
+  const std::uint64_t fixed = state + nn::token_batch_bytes(least_micro, seq_) +
+                              nn::embedding_bytes(spec_, element_bytes(levers), least_micro, seq_) +
+                              layer_bytes(levers, Checkpoints::solved, least_micro).head;
   if (fixed >= work.room()) return kNever;
   const std::uint64_t key = key_of_form(levers, Checkpoints::solved, least_micro).add(micros.size() > 1, 1);
   auto at = again_.find(key);
   if (at == again_.end()) {
     std::vector<std::pair<double, double>> each;
-    const nn::StepForm form = form_of(levers);
+    const nn::StepForm form = form_of(task_.one, levers);
     const nn::StepLevers unrounded = step_of(levers, form, kUnrounded, seq_);
     for (const nn::Segment& s : choices_of(spec_, form, Checkpoints::solved)) {
       double cost = kNever;
-      for (const std::size_t micro : micros) {
+      for (const std::uint64_t micro : micros) {
         const auto again = double(nn::recompute_flops(nn::layer_flops_of_each(spec_, micro, seq_, form), s));
         cost = std::min(cost, double(share) * again / double(s.layers));
       }
@@ -159,33 +156,34 @@ double Bounds::least_again(const Work& work, const Levers& levers, std::size_t s
 
 const ByCategory& Bounds::state_of_one(const Work& work, const Levers& levers) {
   const Key key = Key()
-                      .add(std::size_t(levers.precision), 2)
-                      .add(std::size_t(levers.optimizer.rule), 2)
-                      .add(std::size_t(levers.optimizer.weights), 2)
+                      .add(std::uint64_t(levers.precision), 2)
+                      .add(std::uint64_t(levers.optimizer.rule), 2)
+                      .add(std::uint64_t(levers.optimizer.weights), 2)
                       .add(levers.optimizer.wide_embeddings, 1)
-                      .add(std::size_t(levers.gradients), 2);
+                      .add(std::uint64_t(levers.gradients), 2);
   const auto [at, fresh] = states_.try_emplace(key);
-  if (fresh) at->second = capstone::resident_bytes(work, levers);
+  if (fresh) at->second = resident_bytes(work, levers);
   return at->second;
 }
 
 double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const {
   Plan plan{.schedule = {}, .peak = state, .price = {.flops = flops * kRoundedDown}};
-  if (levers.gradients == nn::GradientLife::sent_to_host) capstone::add_offload(work, levers, plan.price);
-  if (plan.price.pinned_bytes > question_.room.host) return kNever;
-  return capstone::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s).value_or(kNever);
+  for (const Lever* lever : all_levers()) lever->price(work, levers, plan.price);
+  if (plan.price.pinned_bytes > task_.host_bytes) return kNever;
+  return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }
 
 double Bounds::seconds_of_segments(const Work& work, const Levers& levers) {
-  const nn::Schedule schedule = checkpointing::recompute_segments(spec_.layers, levers.recompute);
+  const nn::Schedule schedule = nn::recompute_segments(spec_.layers, levers.recompute);
   const std::uint64_t each =
-      nn::step_flops_of_each(spec_, micro_batch_of(work, levers), seq_, schedule, form_of(levers));
+      nn::step_flops_of_each(spec_, micro_batch_of(work, levers), seq_, schedule, form_of(task_.one, levers));
   return seconds(work, levers, state_of_one(work, levers), double(work.batch) * double(each));
 }
 
-Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints, std::span<const std::size_t> micros) {
-  const std::size_t share = share_of(work, levers), micro = micros.front(), e = element_bytes(levers);
-  const capstone::Layout& ranks = levers.ranks;
+Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints,
+                 std::span<const std::uint64_t> micros) {
+  const std::uint64_t share = share_of(work, levers), micro = micros.front(), e = element_bytes(levers);
+  const Layout& ranks = levers.ranks;
   const bool several = ranks.ranks() > 1;
   const LayerBytes layer = layer_bytes(levers, checkpoints, micro);
   const double layer_flops = least_layer_flops(levers, checkpoints, share, micros) / double(ranks.tp);
@@ -197,24 +195,24 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   Bound bound;
   double flops = 0;
   std::optional<ByCategory> least_state;
-  for (const std::size_t stage : multi_gpu::kinds_of_stage(spec_, ranks)) {
-    const nn::Slice slice = multi_gpu::slice_of(spec_, ranks, {0, 0, stage});
+  for (const std::uint64_t stage : kinds_of_stage(spec_, ranks)) {
+    const nn::Slice slice = slice_of(spec_, ranks, {0, 0, stage});
     const nn::StepLevers step{.element_bytes = e, .slice = slice, .replicas = ranks.dp, .zero = ranks.zero};
     const ByCategory state = several ? nn::unit_state_bytes(spec_, step) : state_of_one(work, levers);
-    std::size_t parameters = 0, gradients = 0;  // of a layer at work, where the state has only a share of them
+    std::uint64_t parameters = 0, gradients = 0;  // of a layer at work, where the state has only a share of them
     if (ranks.zero >= 2) {
       gradients = round_to_granule(checked_product(nn::UnitElements(spec_, step).layer, e));
       parameters = ranks.zero >= 3 ? gradients : 0;
     }
-    const std::size_t deep = slice.layers, waiting = std::min((ranks.pp - stage) * micro, share);
-    const std::size_t before = uniform ? checked_product(deep - 1, layer.held) : 0;
-    std::size_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
+    const std::uint64_t deep = slice.layers, waiting = std::min((ranks.pp - stage) * micro, share);
+    const std::uint64_t before = uniform ? checked_product(deep - 1, layer.held) : 0;
+    std::uint64_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
     if (uniform) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
     if (slice.has_head(spec_)) live = std::max(live, checked_sum(before, layer.head));
     bound.bytes = std::max(bound.bytes, checked_sum(state.total(), live));
     flops = std::max(flops, double(deep) * layer_flops + (slice.has_head(spec_) ? head_flops : 0));
     if (!least_state) least_state = state;
-    for (std::size_t c = 0; c < kCategoryCount; ++c)
+    for (std::uint64_t c = 0; c < kCategoryCount; ++c)
       least_state->bytes[c] = std::min(least_state->bytes[c], state.bytes[c]);
   }
   if (checkpoints == Checkpoints::solved) flops += least_again(work, levers, least_state->total(), share, micros);
@@ -222,4 +220,4 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   return bound;
 }
 
-}  // namespace oomlab::fit
+}  // namespace oomlab::plan

@@ -17,6 +17,12 @@
 
 namespace oomlab {
 
+/// The user asked for something that cannot be: one line that says what, and what is allowed. Exit code 64.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// T is std::size_t for a whole number, std::string for a word or a file's name, bool for a flag.
 template <class T>
 struct Option;
@@ -31,8 +37,9 @@ template <>
 struct Option<std::string> {
   const char* name;
   const char* help;
-  const char* words = "";    ///< what is allowed: "fp32 fp16 bf16"; empty: any text
-  bool names_model = false;  ///< it says which model, in place of --model
+  const char* words = "";     ///< what is allowed: "fp32 fp16 bf16"; empty: any text
+  bool names_model = false;   ///< it says which model, in place of --model
+  const char* formerly = "";  ///< the name that it had: whoever writes that is told this one
 };
 template <>
 struct Option<bool> {
@@ -52,7 +59,12 @@ struct ChapterOption {
     has_default = true, number = value;
   }
   constexpr ChapterOption(const Option<std::string>& o)
-      : kind(Kind::word), name(o.name), help(o.help), words(o.words), names_model(o.names_model) {}
+      : kind(Kind::word),
+        name(o.name),
+        help(o.help),
+        words(o.words),
+        names_model(o.names_model),
+        formerly(o.formerly) {}
   constexpr ChapterOption(const Option<std::string>& o, const char* value) : ChapterOption(o) {
     has_default = true, word = value;
   }
@@ -61,6 +73,7 @@ struct ChapterOption {
   Kind kind = Kind::flag;
   const char *name = "", *help = "", *words = "";
   bool names_model = false;
+  const char* formerly = "";
   std::size_t least = 0, most = 0;
   bool has_default = false;
   std::size_t number = 0;
@@ -76,6 +89,10 @@ class ChapterOptions {
       throw std::length_error("a chapter has more options than ChapterOptions takes");
     std::copy(list.begin(), list.end(), options_);
     count_ = list.size();
+  }
+  constexpr void add(const ChapterOption& option) {
+    if (count_ == std::size(options_)) throw std::length_error("a chapter has more options than ChapterOptions takes");
+    options_[count_++] = option;
   }
   constexpr const ChapterOption* begin() const { return options_; }
   constexpr const ChapterOption* end() const { return options_ + count_; }
@@ -106,6 +123,10 @@ class OptionValues {
     for (const Entry& entry : entries_)
       if (entry.name == option.name) return std::get<T>(entry.value);
     return std::nullopt;
+  }
+  /// Whether the option was given, or has a default.
+  bool has(std::string_view name) const {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.name == name; });
   }
   /// The value of an option that has a default, or is a flag. Throws std::bad_optional_access for others.
   template <class T>

@@ -3,68 +3,72 @@
 // family has one precision, optimizer, grid of ranks and form of a step, and any of some micro-batches.
 //
 //   bytes     the state; and beside it the fullest of three moments: all layers' forward passes are done; the last
-//   layer
-//             is at its backward pass; the head is at work. Buffers grow with the micro-batch, so those of the smallest
+//             layer is at its backward pass; the head is at work. Buffers grow with the micro-batch, so those of the smallest
 //             one are a bound for all
 //   seconds   the operations, of whichever micro-batch has fewest, over the card's peak; the state that is there from
 //             step to step, over its bandwidth; the bus. Of a solved schedule: as if every layer could be treated in
 //             parts, and all room were its (a linear program with two choices, as a lower envelope)
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "../../chapters/16_capstone/levers.h"
-#include "question.h"
+#include "plan/search/task.h"
 
-namespace oomlab::fit {
-
-using capstone::Levers, capstone::Plan, capstone::Work;
+namespace oomlab::plan {
 
 /// Combinations that differ in their checkpoints alone: none, segments of 1, 2, … layers, or a solved schedule.
 enum class Checkpoints { none, segments, solved };
+inline Checkpoints checkpoints_of(const Levers& levers) {
+  if (levers.solved) return Checkpoints::solved;
+  return levers.recompute ? Checkpoints::segments : Checkpoints::none;
+}
+
+/// Seconds of what cannot be.
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Bound {
-  double seconds = 0;     ///< infinite: cannot be, in this room, on this card, or with this much host memory
-  std::size_t bytes = 0;  ///< of the rank that needs most
+  double seconds = 0;       ///< infinite: cannot be, in this room, on this card, or with this much host memory
+  std::uint64_t bytes = 0;  ///< of the rank that needs most
 };
 
 /// Keeps what it has computed: not thread-safe.
 class Bounds {
  public:
-  explicit Bounds(const Question& question) : question_(question), spec_(question.spec), seq_(question.seq) {}
+  explicit Bounds(const SearchTask& task) : task_(task), spec_(task.one.spec), seq_(task.one.seq) {}
 
   /// Of levers with any of these micro-batches, ascending, each of which divides a rank's share. What the levers say of
   /// micro-batches and of the length of segments does not count. Throws std::length_error.
-  Bound of(const Work& work, const Levers& levers, Checkpoints checkpoints, std::span<const std::size_t> micros);
+  Bound of(const Work& work, const Levers& levers, Checkpoints checkpoints, std::span<const std::uint64_t> micros);
   /// No step takes less, on one rank with segments of levers.recompute layers and levers.micro_batch.
   double seconds_of_segments(const Work& work, const Levers& levers);
 
  private:
   // Of one layer, and of the head: bytes above the state.
   struct LayerBytes {
-    std::size_t held = 0, forward = 0, backward = 0, head = 0;
+    std::uint64_t held = 0, forward = 0, backward = 0, head = 0;
     double raw = 0;  // held by one sequence, without rounding
   };
-  const LayerBytes& layer_bytes(const Levers& levers, Checkpoints checkpoints, std::size_t micro);
+  const LayerBytes& layer_bytes(const Levers& levers, Checkpoints checkpoints, std::uint64_t micro);
   // Operations of a layer for a rank's share, in whichever micro-batches have fewest; and of all layers together those
   // that a solved schedule computes again.
-  double least_layer_flops(const Levers& levers, Checkpoints checkpoints, std::size_t share,
-                           std::span<const std::size_t> micros);
-  double least_again(const Work& work, const Levers& levers, std::size_t state, std::size_t share,
-                     std::span<const std::size_t> micros);
+  double least_layer_flops(const Levers& levers, Checkpoints checkpoints, std::uint64_t share,
+                           std::span<const std::uint64_t> micros);
+  double least_again(const Work& work, const Levers& levers, std::uint64_t state, std::uint64_t share,
+                     std::span<const std::uint64_t> micros);
   const ByCategory& state_of_one(const Work& work, const Levers& levers);
   double seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const;
 
-  const Question& question_;
+  const SearchTask& task_;
   const nn::TransformerSpec& spec_;
-  std::size_t seq_;
+  std::uint64_t seq_;
   std::unordered_map<std::uint64_t, LayerBytes> layers_;
   std::unordered_map<std::uint64_t, double> flops_;
   std::unordered_map<std::uint64_t, std::vector<std::pair<double, double>>> again_;  // raw bytes, operations of a layer
   std::map<std::uint64_t, ByCategory> states_;
 };
 
-}  // namespace oomlab::fit
+}  // namespace oomlab::plan

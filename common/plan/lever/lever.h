@@ -1,0 +1,70 @@
+#pragma once
+// What is known about a lever. Each has one file beside this one, with one such struct in it; list.h lists them. To add
+// one: its file, its line in list.h, its member of Levers, what it changes in the step, and the code that does it.
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "plan/elsewhere.h"
+#include "plan/levers.h"
+#include "plan/price.h"
+
+namespace oomlab::plan {
+
+/// How far a search goes.
+struct Reach {
+  const Work& work;
+  std::uint64_t cards = 1;  ///< ranks at most
+};
+
+/// A word by which somebody leaves a part of a lever out: `fit --without NAME`.
+struct LeverWord {
+  const char* name;
+  bool (*used)(const Levers&);
+};
+
+struct Lever {
+  /// What a lever changes, and with it where a search branches: the state and who has it; what a pass keeps; or the
+  /// length of a pass.
+  enum class Changes { state, activations, micro_batch };
+
+  const char* name;     ///< for people: "attention"
+  const char* chapter;  ///< that teaches it: "08_attention_and_loss"
+  Changes changes;
+  std::vector<ChapterOption> options;
+  std::vector<LeverWord> words = {};
+
+  /// From options to the lever. Throws std::invalid_argument in one line.
+  void (*read)(const OptionValues&, Levers&);
+  /// Back: "--attention tiled"; empty where it is not pulled.
+  std::string (*options_of)(const Levers&);
+  /// Whether the two differ in this lever.
+  bool (*differs)(const Levers&, const Levers&);
+  /// Makes this lever of `levers` what it is in `target`.
+  void (*take)(const Levers& target, Levers& levers);
+  /// All that a search tries: combinations that differ in this lever only, the textbook's first.
+  std::vector<Levers> (*tries)(const Reach&);
+
+  /// Why the combination cannot be, as far as this lever knows; empty when it can.
+  std::string (*refuses)(const Work&, const Levers&) = [](const Work&, const Levers&) { return std::string(); };
+  Numbers (*numbers)(const Work&, const Levers&) = [](const Work&, const Levers&) { return Numbers{}; };
+  /// What it changes in the step of the rank at this place of the grid.
+  void (*apply)(const Work&, const Levers&, const RankCoordinates&,
+                nn::StepLevers&) = [](const Work&, const Levers&, const RankCoordinates&, nn::StepLevers&) {};
+  /// What it costs beside operations of the step: bytes over the bus, host memory.
+  void (*price)(const Work&, const Levers&, Price&) = [](const Work&, const Levers&, Price&) {};
+  /// How it is switched on in other libraries.
+  void (*elsewhere)(const Work&, const Levers&, Elsewhere&) = [](const Work&, const Levers&, Elsewhere&) {};
+};
+
+/// One combination for each value, in which set(levers, value) was called.
+template <class Values, class Set>
+std::vector<Levers> each_of(const Values& values, Set set) {
+  std::vector<Levers> all;
+  for (const auto& value : values) set(all.emplace_back(), value);
+  return all;
+}
+
+}  // namespace oomlab::plan

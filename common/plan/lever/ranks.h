@@ -1,0 +1,141 @@
+#pragma once
+// Several ranks (chapter 07): the samples, the inside of each layer, or the layers are shared out. What they do with the
+// state that replicas have in common is lever/zero.h.
+
+#include "plan/lever/lever.h"
+#include "plan/limits.h"
+
+namespace oomlab::plan::lever {
+
+inline constexpr Option<std::size_t> kTp{"tp", "Ranks that share each layer (tensor parallel)"};
+inline constexpr Option<std::size_t> kPp{"pp", "Ranks that have different layers (pipeline parallel)"};
+inline constexpr Option<std::size_t> kDp{"dp", "Ranks, or groups of them, that have different samples (data parallel)"};
+
+/// Why a model and a batch cannot be shared out over this grid, in one line that begins with the option to change; empty
+/// when they can.
+inline std::string grid_refuses(const Work& work, const Levers& levers) {
+  const nn::TransformerSpec& spec = work.spec;
+  const Layout& grid = levers.ranks;
+  for (const auto& [count, what] : {std::pair(spec.heads, "heads"), std::pair(spec.keys(), "heads of keys and values"),
+                                    std::pair(spec.hidden(), "hidden units")})
+    if (count % grid.tp != 0)
+      return fmt::format("--tp {} does not divide the {} {} of model '{}'", grid.tp, count, what, spec.name);
+  if (grid.pp > spec.layers)
+    return fmt::format("--pp {} is more than the {} layers of model '{}'", grid.pp, spec.layers, spec.name);
+  if (work.batch % grid.dp != 0) return fmt::format("--dp {} does not divide --batch {}", grid.dp, work.batch);
+  if (grid.dp > kMostRanks || grid.tp * grid.pp > kMostRanks / grid.dp)  // of heads and layers there are not so many
+    return fmt::format("--tp {} x --pp {} x --dp {} are too many ranks; up to {} are allowed", grid.tp, grid.pp,
+                       grid.dp, kMostRanks);
+  return "";
+}
+
+inline std::string ranks_refuses(const Work& work, const Levers& levers) {
+  if (std::string why = grid_refuses(work, levers); !why.empty()) return why;
+  if (levers.ranks.ranks() == 1) return "";
+  const bool plain =
+      levers.optimizer.rule == nn::UpdateRule::adamw && levers.optimizer.weights == usual_weights(levers.precision);
+  if (!plain)
+    return "several ranks take --optimizer adamw, with --weight-update master in bf16: others are for one rank";
+  return "";
+}
+
+/// Why a grid is not what --devices says; empty when it is.
+inline std::string devices_refused(const Layout& grid, std::uint64_t devices) {
+  if (grid.ranks() == devices) return "";
+  return fmt::format("--tp {} x --pp {} x --dp {} are {} ranks, and --devices says {}", grid.tp, grid.pp, grid.dp,
+                     grid.ranks(), devices);
+}
+
+inline bool same_grid(const Levers& a, const Levers& b) {
+  return a.ranks.tp == b.ranks.tp && a.ranks.pp == b.ranks.pp && a.ranks.dp == b.ranks.dp;
+}
+
+inline std::string ranks_options(const Levers& levers) {
+  std::string words;
+  const auto add = [&](const Option<std::size_t>& option, std::uint64_t ranks) {
+    if (ranks > 1) words += fmt::format("{}--{} {}", words.empty() ? "" : " ", option.name, ranks);
+  };
+  add(kTp, levers.ranks.tp);
+  add(kPp, levers.ranks.pp);
+  add(kDp, levers.ranks.dp);
+  return words;
+}
+
+/// Every grid of up to reach.cards ranks that the model and the batch can be shared out over.
+inline std::vector<Levers> grids(const Reach& reach) {
+  const nn::TransformerSpec& spec = reach.work.spec;
+  std::vector<Levers> all;
+  for (std::uint64_t tp = 1; tp <= reach.cards; ++tp) {
+    if (spec.heads % tp != 0 || spec.keys() % tp != 0 || spec.hidden() % tp != 0) continue;
+    for (std::uint64_t dp = 1; tp * dp <= reach.cards && dp <= reach.work.batch; ++dp) {
+      if (reach.work.batch % dp != 0) continue;
+      for (std::uint64_t pp = 1; pp <= spec.layers && tp * dp * pp <= reach.cards; ++pp)
+        all.emplace_back().ranks = {.tp = tp, .dp = dp, .pp = pp};
+    }
+  }
+  return all;
+}
+
+inline void ranks_elsewhere(const Work& work, const Levers& levers, Elsewhere& words) {
+  const Layout& grid = levers.ranks;
+  if (grid.ranks() == 1) return;
+  words.in_pytorch("torchrun --nproc-per-node {} …  # on each node as many as it has GPUs, {} in all", grid.ranks(),
+                   grid.ranks());
+  if (grid.tp > 1) {
+    words.in_pytorch(
+        "parallelize_module(layer, mesh[\"tp\"], {{\"query\": ColwiseParallel(), \"projection\": RowwiseParallel(), "
+        "…}})  # {} parts",
+        grid.tp);
+    words.in_trainer("(model) from_pretrained(…, tp_plan=\"auto\"), and torchrun");
+    words.in_deepspeed("\"tensor_parallel\": {{\"autotp_size\": {}}}", grid.tp);
+  }
+  if (grid.pp > 1) {
+    words.in_pytorch("schedule = {}(PipelineStage(…), n_microbatches={})  # torch.distributed.pipelining, {} stages",
+                     grid.one_forward_one_backward ? "Schedule1F1B" : "ScheduleGPipe", micro_batches_of(work, levers),
+                     grid.pp);
+    words.nowhere(
+        "{} stages of a pipeline: TrainingArguments have no setting; DeepSpeed has one in code, PipelineModule(layers, "
+        "num_stages={})",
+        grid.pp, grid.pp);
+  }
+}
+
+inline const Lever& ranks() {
+  static const Lever lever{
+      .name = "several ranks",
+      .chapter = "07_multi_gpu",
+      .changes = Lever::Changes::state,
+      .options = {kTp, kPp, kDp},
+      .words = {{"tp", [](const Levers& l) { return l.ranks.tp > 1; }},
+                {"pp", [](const Levers& l) { return l.ranks.pp > 1; }}},
+      .read =
+          [](const OptionValues& options, Levers& levers) {
+            levers.ranks.tp = options.find(kTp).value_or(1);
+            levers.ranks.pp = options.find(kPp).value_or(1);
+            levers.ranks.dp = options.find(kDp).value_or(1);
+          },
+      .options_of = ranks_options,
+      .differs = [](const Levers& a, const Levers& b) { return !same_grid(a, b); },
+      .take =
+          [](const Levers& target, Levers& levers) {
+            const int zero = levers.ranks.zero;
+            levers.ranks = target.ranks;
+            levers.ranks.zero = target.ranks.dp == 1 ? 0 : std::min(zero, target.ranks.zero);
+          },
+      .tries = grids,
+      .refuses = ranks_refuses,
+      .numbers =
+          [](const Work&, const Levers& levers) {
+            return levers.ranks.ranks() == 1 ? Numbers{} : Numbers{Numbers::Change::rounding};
+          },
+      .apply =
+          [](const Work& work, const Levers& levers, const RankCoordinates& place, nn::StepLevers& step) {
+            step.slice = slice_of(work.spec, levers.ranks, place);
+            step.in_flight = most_in_flight(levers.ranks, place.stage, micro_batches_of(work, levers));
+            step.replicas = levers.ranks.dp;
+          },
+      .elsewhere = ranks_elsewhere};
+  return lever;
+}
+
+}  // namespace oomlab::plan::lever

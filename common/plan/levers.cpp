@@ -1,0 +1,129 @@
+// What follows from all levers together.
+
+#include "plan/levers.h"
+
+#include <algorithm>
+#include <ranges>
+
+#include "plan/lever/attention.h"
+#include "plan/lever/checkpoint.h"
+#include "plan/lever/in_backward.h"
+#include "plan/lever/list.h"
+#include "plan/lever/loss.h"
+#include "plan/lever/micro_batch.h"
+#include "plan/lever/offload.h"
+#include "plan/lever/optimizer.h"
+#include "plan/lever/precision.h"
+#include "plan/lever/ranks.h"
+#include "plan/lever/selective_recompute.h"
+#include "plan/lever/weight_update.h"
+#include "plan/lever/wide_embeddings.h"
+#include "plan/lever/zero.h"
+
+namespace oomlab::plan {
+
+std::span<const Lever* const> all_levers() {
+  static const Lever* const all[] = {
+      &lever::precision(),
+      &lever::micro_batch(),
+      &lever::attention(),
+      &lever::loss(),
+      &lever::selective_recompute(),
+      &lever::checkpoint(),
+      &lever::optimizer(),
+      &lever::weight_update(),
+      &lever::wide_embeddings(),
+      &lever::in_backward(),
+      &lever::offload(),
+      &lever::ranks(),
+      &lever::zero(),
+  };
+  return all;
+}
+
+std::string refused(const Work& work, const Levers& levers) {
+  if (work.seq > work.spec.positions)
+    return fmt::format("--seq {} is longer than the {} positions of model '{}'", work.seq, work.spec.positions,
+                       work.spec.name);
+  // First what says that a rank has a whole number of samples: the others count on it.
+  std::string why = lever::grid_refuses(work, levers);
+  if (why.empty()) why = lever::micro_batch_refuses(work, levers);
+  for (const Lever* lever : all_levers())
+    if (why.empty()) why = lever->refuses(work, levers);
+  return why;
+}
+
+Numbers numbers_of(const Work& work, const Levers& levers) {
+  Numbers all;
+  for (const Lever* lever : all_levers()) {
+    const Numbers own = lever->numbers(work, levers);
+    if (all.change < Numbers::Change::fewer_bits && own.change >= Numbers::Change::fewer_bits) all.why = own.why;
+    all.change = std::max(all.change, own.change);
+  }
+  return all;
+}
+
+std::string words_of(const Numbers& numbers) {
+  switch (numbers.change) {
+    case Numbers::Change::none: return "bit-equal";
+    case Numbers::Change::rounding: return "the same within rounding";
+    case Numbers::Change::fewer_bits:
+    case Numbers::Change::other: break;
+  }
+  return numbers.why;
+}
+
+std::string options_of(const Levers& levers) {
+  std::string words;
+  for (const Lever* lever : all_levers()) {
+    const std::string own = lever->options_of(levers);
+    if (!own.empty()) words += (words.empty() ? "" : " ") + own;
+  }
+  return words;
+}
+
+std::optional<Levers> levers_of(const OptionValues& options) {
+  Levers levers;
+  bool asked = false;
+  for (const Lever* lever : all_levers()) {
+    lever->read(options, levers);
+    for (const ChapterOption& option : lever->options) asked = asked || options.has(option.name);
+  }
+  return asked ? std::optional(levers) : std::nullopt;
+}
+
+ChapterOptions with_levers(ChapterOptions own, std::initializer_list<const char*> chapters) {
+  for (const Lever* lever : all_levers())
+    if (chapters.size() == 0 || std::ranges::count(chapters, std::string_view(lever->chapter)))
+      for (const ChapterOption& option : lever->options) own.add(option);
+  return own;
+}
+
+std::uint64_t changes_between(const Levers& base, const Levers& levers) {
+  return std::uint64_t(
+      std::ranges::count_if(all_levers(), [&](const Lever* lever) { return lever->differs(base, levers); }));
+}
+
+Elsewhere elsewhere(const Work& work, const Levers& levers) {
+  Elsewhere words;
+  lever::micro_batch().elsewhere(work, levers, words);  // the size of a batch comes first everywhere
+  for (const Lever* lever : all_levers())
+    if (lever != &lever::micro_batch()) lever->elsewhere(work, levers, words);
+  return words;
+}
+
+std::vector<std::string> lines_of(const Elsewhere& words) {
+  std::vector<std::string> lines;
+  const auto part = [&](const char* heading, const std::vector<std::string>& list) {
+    if (list.empty()) return;
+    lines.push_back(heading);
+    for (const std::string& line : list) lines.push_back("  " + line);
+  };
+  part("PyTorch", words.pytorch);
+  part("Hugging Face TrainingArguments", words.trainer);
+  part("DeepSpeed", words.deepspeed);
+  part("no counterpart, or only a near one", words.unsupported);
+  return lines;
+}
+
+}  // namespace oomlab::plan

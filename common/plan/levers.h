@@ -1,0 +1,89 @@
+#pragma once
+// A combination of levers: every way to save memory that a training step can be given, in one struct. What is known
+// about each lever stands in its own file, lever/NAME.h; what follows from all of them is made from the list of these
+// files (lever/list.h).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtype.h"
+#include "plan/bytes.h"
+#include "plan/optimizer_state.h"
+#include "plan/option.h"
+#include "plan/ranks.h"
+
+namespace oomlab::plan {
+
+/// What is trained, and for schedules that are solved, under which budget.
+struct Work {
+  nn::TransformerSpec spec;
+  std::uint64_t batch = 1;            ///< sequences of a step, on all ranks
+  std::uint64_t seq = 1;              ///< tokens of a sequence
+  std::uint64_t budget = kUnlimited;  ///< bytes
+  std::uint64_t workspace = 0;        ///< of it, bytes for cuBLAS
+  /// Bytes that the step may take.
+  std::uint64_t room() const { return budget == kUnlimited ? budget : budget - std::min(budget, workspace); }
+};
+
+/// How a step goes about it. By default as textbooks have it: FP32, AdamW, everything kept.
+struct Levers {
+  DType precision = DType::fp32;  ///< of weights, gradients and activations: one of kModelDTypes
+  std::uint64_t micro_batch = 0;  ///< samples of one forward and backward pass; 0: all that a rank has
+  nn::AttentionForm attention = nn::AttentionForm::textbook;
+  nn::LossForm loss = nn::LossForm::full;
+  bool lean = false;              ///< selective recompute, nn::Keep::lean(); and MLPs recompute by quarters of the rows
+  std::uint64_t recompute = 0;    ///< segments of so many layers are recomputed from their input; 0: none
+  bool solved = false;            ///< instead: the solver's schedule (plan/schedule.h), for the budget
+  nn::OptimizerForm optimizer{};  ///< weights: stored in FP32, stored, stochastic or master in BF16, master in FP16
+  nn::GradientLife gradients = nn::GradientLife::always;
+  Layout ranks{};
+  friend bool operator==(const Levers&, const Levers&) = default;
+};
+
+/// How 16-bit weights are updated where nothing is said of it.
+constexpr nn::WeightForm usual_weights(DType precision) {
+  return precision == DType::fp32 ? nn::WeightForm::stored : nn::WeightForm::master;
+}
+
+/// Samples of a step that a rank has.
+inline std::uint64_t share_of(const Work& work, const Levers& levers) { return work.batch / levers.ranks.dp; }
+/// Samples of a forward and backward pass, and how many passes a step has.
+inline std::uint64_t micro_batch_of(const Work& work, const Levers& levers) {
+  return levers.micro_batch ? levers.micro_batch : share_of(work, levers);
+}
+inline std::uint64_t micro_batches_of(const Work& work, const Levers& levers) {
+  return share_of(work, levers) / micro_batch_of(work, levers);
+}
+inline std::uint64_t element_bytes(const Levers& levers) { return element_bytes(levers.precision); }
+
+/// How far a combination changes what is learned, next to AdamW in FP32.
+struct Numbers {
+  enum class Change {
+    none,        ///< the same bits
+    rounding,    ///< the same within rounding: sums in another order
+    fewer_bits,  ///< AdamW, some of it in 16 or 8 bits; no update vanishes in rounding
+    other,       ///< another rule, or weights in 16 bits that nothing makes up for
+  };
+  Change change = Change::none;
+  const char* why = "";  ///< for people: "moments of 8 bits"
+};
+
+/// Why this combination cannot be, in one line that says what to change; empty when it can.
+std::string refused(const Work& work, const Levers& levers);
+/// What all levers together do to the numbers; the reason is the first lever's that does more than rounding.
+Numbers numbers_of(const Work& work, const Levers& levers);
+/// For people: "bit-equal", "the same within rounding", or the reason.
+std::string words_of(const Numbers& numbers);
+/// The options that make a chapter do just this: "--precision bf16 --lean --checkpoint 1".
+std::string options_of(const Levers& levers);
+/// The levers that the options name; nothing when they name none. Throws std::invalid_argument, in one line, for a value
+/// that is not allowed.
+std::optional<Levers> levers_of(const OptionValues& options);
+/// A chapter's options: its own, and those of the levers that these chapters teach; of none, those of all levers.
+ChapterOptions with_levers(ChapterOptions own, std::initializer_list<const char*> chapters = {});
+/// Levers that are not as in `base`.
+std::uint64_t changes_between(const Levers& base, const Levers& levers);
+
+}  // namespace oomlab::plan

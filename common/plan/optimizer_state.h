@@ -1,0 +1,66 @@
+#pragma once
+// What an optimizer keeps, in bytes. Per parameter, in FP32, of a matrix of r rows and c columns, n = r · c:
+//
+//   rule        state                            update
+//   adamw       8                                two moments, bias-corrected; decoupled weight decay
+//   adamw8      2 + 8 / 256                      the same; a moment is a code of 8 bits, and 256 share an FP32 scale
+//                                                (Dettmers et al., "8-bit optimizers via block-wise quantization",
+//                                                2022)
+//   adafactor   4 (r + c) / n                    no first moment; of the second one the means of rows and of columns
+//                                                (Shazeer and Stern, "Adafactor", 2018, as torch.optim.Adafactor)
+//   sgd         0                                w -= lr · g
+//
+//   weights     beside it, per parameter
+//   stored      0                                updates of a model in BF16 are rounded to the nearest: small ones
+//                                                vanish
+//   master      4                                an FP32 copy gets the updates; the model is that copy, rounded
+//   stochastic  0                                updates are rounded up or down at random, and so are right on average
+
+#include <cstdint>
+#include <string_view>
+
+#include "plan/category.h"
+#include "plan/model/transformer.h"
+
+namespace oomlab::nn {
+
+/// Elements that share a scale, where moments are codes of 8 bits.
+inline constexpr std::uint64_t kCodeBlock = 256;
+/// Floats of Adafactor's sums before two for each row.
+inline constexpr std::uint64_t kAdafactorScalars = 4;
+
+enum class UpdateRule { adamw, adamw8, adafactor, sgd };
+/// "adamw", "adamw8", "adafactor", "sgd".
+const char* name_of(UpdateRule rule) noexcept;
+/// Throws std::invalid_argument with one line that says what is allowed.
+UpdateRule parse_update_rule(std::string_view name);
+
+enum class WeightForm { stored, master, stochastic };
+/// "stored", "master", "stochastic".
+const char* name_of(WeightForm form) noexcept;
+/// Throws std::invalid_argument with one line that says what is allowed.
+WeightForm parse_weight_form(std::string_view name);
+
+struct OptimizerForm {
+  UpdateRule rule = UpdateRule::adamw;
+  WeightForm weights = WeightForm::stored;
+  /// adamw8: moments of embeddings stay in 32 bits, as in bitsandbytes' StableEmbedding. Their gradients are rare and
+  /// large.
+  bool wide_embeddings = false;
+  friend bool operator==(const OptimizerForm&, const OptimizerForm&) = default;
+};
+
+/// Tensors with fewer elements keep moments of 32 bits under adamw8: norms and biases, which are sensitive, and nothing
+/// to be gained from.
+inline constexpr std::uint64_t kLeastOf8Bits = 4096;
+/// Whether this tensor's moments are codes.
+bool has_8_bit_moments(const TensorShape& shape, const OptimizerForm& form);
+/// What is kept for one tensor, each array on its own rounded to the granule. Without rounding 8 n, 2 n + 8 ⌈n / 256⌉,
+/// 4 (rows + columns) or for a vector 4 n, and 0; and 4 n for a master copy.
+std::uint64_t state_bytes(const TensorShape& shape, const OptimizerForm& form);
+/// The same without rounding.
+std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& form);
+/// What CompactOptimizer allocates for a model, by category.
+ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form);
+
+}  // namespace oomlab::nn

@@ -1,0 +1,26 @@
+#pragma once
+// What a step costs beside memory.
+
+#include <cstdint>
+
+namespace oomlab::plan {
+
+/// What the CPU's update moves. It begins when the first gradients are there, after the forward pass, and goes on
+/// beside the backward pass. The token table's gradients are there last, with nothing left to compute beside them.
+struct HostUpdate {
+  double bytes = 0;           ///< of host memory, read and written
+  double last_bytes = 0;      ///< of these the token table's
+  double last_bus_bytes = 0;  ///< its gradients down, its weights up
+  double forward_flops = 0;   ///< before it begins
+};
+
+/// Of the rank that has most to do.
+struct Price {
+  double flops = 0;                ///< of matrix products; fused attention's as if it had some
+  double bus_bytes = 0;            ///< over the bus, in the busier direction
+  double link_bytes = 0;           ///< sent to other ranks
+  std::uint64_t pinned_bytes = 0;  ///< of host memory
+  HostUpdate update{};
+};
+
+}  // namespace oomlab::plan

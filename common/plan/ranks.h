@@ -1,0 +1,57 @@
+#pragma once
+// Who does what: ranks in a grid of tensor, data and pipeline groups, and what a rank needs and sends, in closed form.
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/step_walk.h"
+
+namespace oomlab::plan {
+
+/// How the work is split. Ranks are numbered as in Megatron-LM: those of a tensor group are neighbours, then those of a
+/// data group, then the stages: rank = (stage · dp + replica) · tp + part.
+struct Layout {
+  std::uint64_t tp = 1;                  ///< tensor parallel: parts of each layer
+  std::uint64_t dp = 1;                  ///< data parallel: replicas, each with other samples
+  std::uint64_t pp = 1;                  ///< pipeline parallel: stages of consecutive layers
+  int zero = 0;                          ///< ZeRO stage of the dp groups (Rajbhandari et al., 2020)
+  bool one_forward_one_backward = true;  ///< the pipeline's order; false: GPipe's, all forward passes first
+  std::uint64_t ranks() const { return tp * dp * pp; }
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+struct RankCoordinates {
+  std::uint64_t part = 0, replica = 0, stage = 0;
+};
+RankCoordinates coordinates_of(const Layout& layout, int rank);
+
+/// Layers as evenly as they go; the first stages have one more.
+nn::Slice slice_of(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place);
+
+/// Stages that stand for all others in closed forms: the first one of each kind. Stages of a kind have as many layers,
+/// the same of embeddings and head, and so the same state, operations and links; and the first has most in flight.
+std::vector<std::uint64_t> kinds_of_stage(const nn::TransformerSpec& spec, const Layout& layout);
+
+/// Micro-batches that a stage has in flight at most, of so many of a step. GPipe (Huang et al., 2019) holds all of them.
+/// 1F1B (Narayanan et al., "PipeDream", 2019) lets a stage run ahead by as many as there are stages behind it.
+std::uint64_t most_in_flight(const Layout& layout, std::uint64_t stage, std::uint64_t micro_batches);
+
+/// The step of one rank, for nn::walk_step(): micro-batches of `micro_batch` sequences, `micro_batches` of them.
+nn::StepLevers rank_levers(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
+                           std::uint64_t element_bytes, std::uint64_t micro_batch, std::uint64_t micro_batches,
+                           std::uint64_t seq, const nn::StepForm& form);
+/// Peak allocated bytes of that rank.
+ByCategory rank_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers);
+
+/// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it. E P: all units' bytes; m:
+/// micro-batches; a ring of N sends (N − 1) / N of
+///
+///   replicas   DDP 2 E P   ZeRO-1 2 E P   ZeRO-2 (m + 1) E P   ZeRO-3 3 m E P, less m times the head's, which is used
+///              once
+///   parts      2 [rows, width] for each of a layer's 4 all-reduces, and for those of a layer that is computed again
+///   both ends  2 [vocabulary, width] of two
+/// and a stage sends [rows, width] to each neighbour.
+std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
+                           const nn::StepLevers& levers);
+
+}  // namespace oomlab::plan

@@ -1,0 +1,78 @@
+#pragma once
+// All combinations of levers that make sense, and the best of them, without planning them all: whoever cannot be better
+// than the best so far is not planned (branch and bound; Land and Doig, 1960). With a thousand cards there are a
+// hundred million. So bounds (bounds.h) are of families, which are opened only where a member may be better.
+
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "plan/search/bounds.h"
+
+namespace oomlab::plan {
+
+struct Candidate {
+  Levers levers;
+  Plan plan;
+  double seconds = 0;
+  std::uint64_t changes = 0;
+  std::array<std::uint64_t, 4> place{};  ///< among all, so that of equals the choice is always the same
+  std::uint64_t peak() const { return plan.peak.total(); }
+};
+
+class LeversSearch {
+ public:
+  /// The task must outlive this.
+  explicit LeversSearch(const SearchTask& task);
+
+  /// The least bound on time of all that fit; of equals the fewest changes, then the least peak, then the first.
+  std::optional<Candidate> cheapest() { return first_that_fits(false); }
+  /// The cheapest of those that fit with the fewest changes.
+  std::optional<Candidate> fewest() { return first_that_fits(true); }
+  /// The least peak of all, where nothing fits.
+  std::optional<Candidate> closest();
+  /// Combinations that make sense and are allowed.
+  std::uint64_t count() const { return count_; }
+  /// Those that were planned so far.
+  std::uint64_t planned() const { return planned_; }
+
+ private:
+  // A combination of all but the micro-batch and what passes keep, with a micro-batch that is a rank's whole share, or
+  // (`parts`) any smaller one that divides it; and with what passes keep, but for the length of segments.
+  struct Family {
+    double seconds;       // a bound
+    std::uint64_t bytes;  // a bound
+    std::uint32_t state;  // in states_
+    std::uint8_t pass;    // in passes_
+    std::uint8_t changes;
+    bool parts;
+  };
+  using Hopeless = std::function<bool(double seconds, std::uint64_t bytes)>;
+  using Found = std::function<void(Candidate&)>;
+
+  void add(const Levers& state);
+  const std::vector<std::uint8_t>& passes_for(const Levers& state);
+  std::span<const std::uint64_t> micros_of(std::uint64_t share, bool parts);
+  Levers with_pass(const Levers& state, const Levers& pass) const;
+  Bound bound_of(const Levers& levers, std::span<const std::uint64_t> micros);
+  bool each_length(const Levers& levers) const;
+  bool fits(const Candidate& candidate) const { return candidate.peak() <= task_.work_of(candidate.levers).room(); }
+  std::optional<Candidate> first_that_fits(bool changes_first);
+  // All of a family, but what `hopeless` says of bounds.
+  void open(const Family& family, const Hopeless& hopeless, const Found& found);
+  std::optional<Candidate> plan(const Levers& levers);
+
+  const SearchTask& task_;
+  Levers base_;
+  Bounds bounds_;
+  std::vector<Levers> states_;
+  std::vector<Levers> passes_;  // in the textbook's state; segments of one layer stand for those of any length
+  std::vector<Family> families_;
+  std::map<std::uint64_t, std::vector<std::uint64_t>> divisors_;
+  std::optional<std::vector<std::uint8_t>> passes_of_one_, passes_of_several_;
+  std::uint64_t count_ = 0, planned_ = 0;
+};
+
+}  // namespace oomlab::plan

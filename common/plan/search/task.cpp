@@ -1,0 +1,57 @@
+#include "plan/search/task.h"
+
+#include <algorithm>
+
+#include "plan/lever/list.h"
+
+namespace oomlab::plan {
+
+Levers step_as_it_is(const SearchTask& task) {
+  Levers levers;
+  levers.precision = task.precision.value_or(DType::fp32);
+  levers.optimizer.weights = usual_weights(levers.precision);
+  for (std::uint64_t dp = 1; dp <= task.cards; ++dp)
+    if (task.one.batch % dp == 0) levers.ranks.dp = dp;
+  return levers;
+}
+
+bool allowed(const SearchTask& task, const Levers& levers) {
+  if (task.precision && levers.precision != *task.precision) return false;
+  if (numbers_of(task.work_of(levers), levers).change > task.change) return false;
+  if (task.without.empty()) return true;
+  Levers as_asked;  // a precision that is asked for is no lever that is pulled
+  as_asked.precision = task.precision.value_or(DType::fp32);
+  const auto left_out = [&](const LeverWord& word) {
+    return task.without.contains(word.name) && word.used(levers) && !word.used(as_asked);
+  };
+  for (const Lever* lever : all_levers())
+    if (std::ranges::any_of(lever->words, left_out)) return false;
+  return true;
+}
+
+std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lever::Changes changes) {
+  const auto sensible = [&](const Levers& levers) {
+    return refused(task.work_of(levers), levers).empty() && allowed(task, levers);
+  };
+  // A value that undoes what another lever has chosen is that lever's to try.
+  const auto touches_others = [](const Lever* own, const Levers& before, const Levers& after) {
+    return std::ranges::any_of(all_levers(),
+                               [&](const Lever* other) { return other != own && other->differs(before, after); });
+  };
+  std::vector<Levers> all{base};
+  for (const Lever* lever : all_levers()) {
+    if (lever->changes != changes) continue;
+    const std::vector<Levers> values = lever->tries({task.several, task.cards});
+    std::vector<Levers> more;
+    for (const Levers& before : all)
+      for (const Levers& value : values) {
+        Levers after = before;
+        lever->take(value, after);
+        if (!touches_others(lever, before, after) && sensible(after)) more.push_back(std::move(after));
+      }
+    all = std::move(more);
+  }
+  return all;
+}
+
+}  // namespace oomlab::plan

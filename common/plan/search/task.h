@@ -1,0 +1,40 @@
+#pragma once
+// What a search is asked: a step, the cards that there are, and how far it may go.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "plan/lever/lever.h"
+#include "plan/plan.h"
+
+namespace oomlab::plan {
+
+struct SearchTask {
+  Work one;                      ///< on one card, under its budget
+  Work several;                  ///< the same on several, whose budget has buffers between ranks taken off
+  std::uint64_t cards = 1;       ///< that there are
+  const Card* card = nullptr;    ///< whose times are bounds
+  std::uint64_t host_bytes = 0;  ///< of host memory that a step may take
+  double host_gb_per_s = 0;      ///< of host memory
+  Numbers::Change change = Numbers::Change::fewer_bits;  ///< no combination changes the numbers more than this
+  std::optional<DType> precision;                        ///< only this one
+  std::set<std::string> without;                         ///< levers that are left out, by LeverWord::name
+  /// Called now and then, if there: so many combinations are known, so many of them planned.
+  std::function<void(std::uint64_t known, std::uint64_t planned)> progress;
+
+  const Work& work_of(const Levers& levers) const { return levers.ranks.ranks() > 1 ? several : one; }
+};
+
+/// The textbook's step, on all cards that the batch can be shared among; in the precision that is asked for.
+Levers step_as_it_is(const SearchTask& task);
+/// Whether the task allows a combination that is not refused: its precision, numbers, and levers.
+bool allowed(const SearchTask& task, const Levers& levers);
+
+/// Every combination of what the levers of these kinds try, on top of `base`: none that is refused or not allowed, and
+/// none twice. Levers of the list that come later vary faster.
+std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lever::Changes changes);
+
+}  // namespace oomlab::plan

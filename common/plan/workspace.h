@@ -1,0 +1,21 @@
+#pragma once
+// The workspace that cuBLAS is given, and that is counted.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "plan/bytes.h"
+
+namespace oomlab {
+
+/// Bytes, where nobody says otherwise.
+inline constexpr std::uint64_t kBlasWorkspaceBytes = std::uint64_t(8) << 20;
+
+/// Of a run under a budget, bytes: kBlasWorkspaceBytes, but at most a twentieth of the budget, so that it never hides
+/// what a chapter shows. The same on every device.
+constexpr std::uint64_t default_workspace(std::uint64_t budget) {
+  const std::uint64_t twentieth = budget / 20 / kGranule * kGranule;
+  return budget == kUnlimited ? kBlasWorkspaceBytes : std::clamp(twentieth, kGranule, kBlasWorkspaceBytes);
+}
+
+}  // namespace oomlab

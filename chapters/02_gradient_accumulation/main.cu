@@ -86,7 +86,8 @@ int main(int argc, char** argv) {
                       .batch = 32,
                       .steps = 5,
                       .budget = 96 * kMiB,
-                      .options = {{kMicroBatch, 4}, {kSeq, 128}, kText, kModelConfig, kAttention, kLoss, kLean},
+                      .options = oomlab::plan::with_levers({{kMicroBatch, 4}, {kSeq, 128}, kText, kModelConfig},
+                                                           {"08_attention_and_loss"}),
                       .models = kTextModels,
                       .published_models = kGpt2Models,
                       .published = &gpt2};

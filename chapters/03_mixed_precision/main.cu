@@ -70,14 +70,15 @@ int main(int argc, char** argv) {
                       .options = {{kSeq, 1024}},
                       .published_models = "bert-base bert-large",
                       .published = &bert};
-  const Defaults full{.model = "bytes-gpt",
-                      .batch = 16,
-                      .steps = 6,
-                      .budget = 80 * kMiB,
-                      .options = {{kSeq, 128}, kText, kModelConfig, kAttention, kLoss, kLean},
-                      .models = kTextModels,
-                      .published_models = kGpt2Models,
-                      .published = &gpt2};
+  const Defaults full{
+      .model = "bytes-gpt",
+      .batch = 16,
+      .steps = 6,
+      .budget = 80 * kMiB,
+      .options = oomlab::plan::with_levers({{kSeq, 128}, kText, kModelConfig}, {"08_attention_and_loss"}),
+      .models = kTextModels,
+      .published_models = kGpt2Models,
+      .published = &gpt2};
   const Defaults quick{.model = "gpt:2-2-32", .batch = 16, .steps = 3, .budget = 3 * kMiB, .options = {{kSeq, 32}}};
   return run_chapter(argc, argv, full, quick, declare);
 }

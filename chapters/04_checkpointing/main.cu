@@ -10,6 +10,8 @@
 //               build/host/bin/04_checkpointing --plan --model bert-large --precision fp16 --budget 12GiB
 
 #include "claims.h"
+#include "plan/lever/attention.h"
+#include "plan/lever/loss.h"
 #include "training.h"
 
 namespace oomlab::checkpointing {
@@ -79,15 +81,19 @@ int main(int argc, char** argv) {
                        .options = {{kSeq, 512}},
                        .published_models = kLargeTextModels,
                        .published = &huge};
-  const Defaults full{
-      .model = "gpt:9-4-128",
-      .batch = 8,
-      .steps = 6,
-      .budget = mib(66),
-      .options = {{kSeq, 128}, {kPrecision, name_of(DType::fp32)}, kText, kModelConfig, kAttention, kLoss},
-      .models = kTextModels,
-      .published_models = kGpt2AndBertModels,
-      .published = &large};
+  const Defaults full{.model = "gpt:9-4-128",
+                      .batch = 8,
+                      .steps = 6,
+                      .budget = mib(66),
+                      .options = {{kSeq, 128},
+                                  {kPrecision, name_of(DType::fp32)},
+                                  kText,
+                                  kModelConfig,
+                                  oomlab::plan::lever::kAttention,
+                                  oomlab::plan::lever::kLoss},
+                      .models = kTextModels,
+                      .published_models = kGpt2AndBertModels,
+                      .published = &large};
   const Defaults quick{.model = "gpt:4-2-32", .batch = 16, .steps = 3, .budget = mib(4.25), .options = {{kSeq, 32}}};
   return oomlab::run_chapter(argc, argv, full, quick, oomlab::checkpointing::checkpointing);
 }

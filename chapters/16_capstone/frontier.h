@@ -6,6 +6,7 @@
 
 #include "ladder.h"
 #include "plan/schedule.h"
+#include "plan/search/task.h"
 
 namespace oomlab::capstone {
 
@@ -19,36 +20,24 @@ struct Point {
 /// Every combination of levers on one device that makes sense, but for solved schedules and wide embeddings.
 template <class Visit>
 void visit_combinations(const Work& work, Visit visit) {
-  std::vector<std::size_t> micro_batches;
-  for (std::size_t n = 1; n <= work.batch; n *= 2)
+  std::vector<std::size_t> micro_batches;  // 0: the batch
+  for (std::size_t n = 1; n < work.batch; n *= 2)
     if (work.batch % n == 0) micro_batches.push_back(n);
-  if (micro_batches.back() != work.batch) micro_batches.push_back(work.batch);
-  std::vector<std::size_t> segments{0, 1, 2, 3, nn::root_of(work.spec.layers)};
-  std::sort(segments.begin(), segments.end());
-  segments.erase(std::unique(segments.begin(), segments.end()), segments.end());
-  using nn::AttentionForm, nn::LossForm;
-  using enum UpdateRule;
-  Levers l;
-  for (const DType precision : kModelDTypes)
-    for (const UpdateRule rule : {adamw, adamw8, adafactor, sgd})
-      for (const WeightForm weights : {WeightForm::stored, WeightForm::master, WeightForm::stochastic})
-        for (const GradientLife gradients :
-             {GradientLife::always, GradientLife::used_at_once, GradientLife::sent_to_host})
-          for (const std::size_t micro_batch : micro_batches) {
-            l.precision = precision, l.optimizer = {rule, weights}, l.gradients = gradients;
-            l.micro_batch = micro_batch == work.batch ? 0 : micro_batch;
-            l.recompute = 0;
-            if (!refused(work, l).empty()) continue;
-            for (const std::size_t segment : segments)
-              for (const AttentionForm attention :
-                   {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
-                for (const LossForm loss : {LossForm::full, LossForm::chunked})
-                  for (const bool lean : {false, true}) {
-                    Levers all = l;
-                    all.recompute = segment, all.attention = attention, all.loss = loss, all.lean = lean;
-                    if (refused(work, all).empty()) visit(all);
-                  }
-          }
+  micro_batches.push_back(0);
+  const std::size_t lengths[] = {0, 1, 2, 3, nn::root_of(work.spec.layers)};
+  const plan::SearchTask task{
+      .one = work, .several = work, .change = plan::Numbers::Change::other, .without = {"wide"}};
+  std::vector<Levers> passes = plan::combinations(task, {}, plan::Lever::Changes::activations);
+  std::erase_if(passes, [&](const Levers& pass) {
+    return pass.solved || std::ranges::find(lengths, pass.recompute) == std::end(lengths);
+  });
+  std::ranges::stable_sort(passes, {}, &Levers::recompute);
+  for (Levers state : plan::combinations(task, {}, plan::Lever::Changes::state))
+    for (const std::size_t micro_batch : micro_batches) {
+      state.micro_batch = micro_batch;
+      if (!refused(work, state).empty()) continue;
+      for (const Levers& pass : passes) visit(plan::with_pass(state, pass));
+    }
 }
 
 /// Of these, in the order of time, those that need less than all that are as fast or faster.
@@ -153,15 +142,17 @@ inline std::size_t count_of(const Fits& fits) { return std::size_t(std::count(fi
 
 /// One lever after the other, as the grid shows them.
 inline std::vector<std::pair<std::string, std::vector<Levers>>> grid_levers() {
-  Levers plain, half{.precision = DType::bf16}, checkpoints{.recompute = 1}, eight;
-  half.optimizer.weights = WeightForm::master;
-  eight.optimizer.rule = UpdateRule::adamw8;
-  Levers micro{.micro_batch = 1}, folk = checkpoints, amp = half;
-  folk.optimizer = eight.optimizer, amp.recompute = 1;
+  const auto of = [](const char* options) { return plan::parse_levers(options); };
+  const Levers plain = of(""), half = of("--precision bf16"), checkpoints = of("--checkpoint 1"),
+               eight = of("--optimizer adamw8"), micro = of("--micro-batch 1"),
+               folk = of("--checkpoint 1 --optimizer adamw8"), amp = of("--precision bf16 --checkpoint 1");
   const Levers lean = levers_of_row(kLeanRow), at_once = levers_of_row(kAtOnce), least = levers_of_row(kLeast);
-  Levers lean_micro = lean, eight_micro = levers_of_row(kEight), least_micro = least;
-  lean_micro.micro_batch = eight_micro.micro_batch = least_micro.micro_batch = 1;
-  eight_micro.recompute = 1, least_micro.gradients = GradientLife::always;
+  const Levers lean_micro = of("--micro-batch 1 --attention tiled --loss chunked --lean --checkpoint 1"),
+               eight_micro =
+                   of("--micro-batch 1 --attention tiled --loss chunked --lean --checkpoint 1 --optimizer adamw8"),
+               least_micro =
+                   of("--precision bf16 --micro-batch 1 --attention tiled --loss chunked --lean --checkpoint 1 "
+                      "--optimizer adamw8 --weight-update stochastic");
   const Levers processor = levers_of_row(kHalfProcessor);
   return {{"textbook, fp32", {plain}},
           {"bf16, master copy", {half}},

@@ -25,26 +25,21 @@ inline constexpr const char *kTextbook = "textbook", *kHalf = name_of(DType::fp1
 
 /// From the textbook's step down: the article's two levers, and then ours, one after the other.
 inline std::vector<Row> ladder() {
-  using nn::AttentionForm, nn::LossForm;
-  using enum DType;
-  Levers half{.precision = fp16}, article = half, checkpoints;
-  half.optimizer.weights = article.optimizer.weights = WeightForm::master;
-  article.recompute = checkpoints.recompute = 1;
-  Levers lean{.attention = AttentionForm::tiled, .loss = LossForm::chunked, .lean = true, .recompute = 1};
-  Levers solved = lean, micro = lean;
-  solved.recompute = 0, solved.solved = true;
-  micro.recompute = 0, micro.micro_batch = 1;
-  Levers eight = micro, at_once = lean;
-  eight.optimizer.rule = at_once.optimizer.rule = UpdateRule::adamw8;
-  at_once.gradients = GradientLife::used_at_once;
-  Levers least = at_once, processor = lean;
-  least.precision = bf16, least.optimizer.weights = WeightForm::stochastic;
-  processor.gradients = GradientLife::sent_to_host;
-  Levers half_processor = processor;
-  half_processor.precision = bf16, half_processor.optimizer.weights = WeightForm::master;
-  return {{kTextbook, {}},    {kHalf, half},        {kArticle, article},     {kCheckpoints, checkpoints},
-          {kLeanRow, lean},   {kSolvedRow, solved}, {kMicro, micro},         {kEight, eight},
-          {kAtOnce, at_once}, {kLeast, least},      {kProcessor, processor}, {kHalfProcessor, half_processor}};
+  const auto row = [](const char* name, const char* options) { return Row{name, plan::parse_levers(options)}; };
+  return {row(kTextbook, ""),
+          row(kHalf, "--precision fp16"),
+          row(kArticle, "--precision fp16 --checkpoint 1"),
+          row(kCheckpoints, "--checkpoint 1"),
+          row(kLeanRow, "--attention tiled --loss chunked --lean --checkpoint 1"),
+          row(kSolvedRow, "--attention tiled --loss chunked --lean --checkpoint solved"),
+          row(kMicro, "--micro-batch 1 --attention tiled --loss chunked --lean"),
+          row(kEight, "--micro-batch 1 --attention tiled --loss chunked --lean --optimizer adamw8"),
+          row(kAtOnce, "--attention tiled --loss chunked --lean --checkpoint 1 --optimizer adamw8 --in-backward"),
+          row(kLeast,
+              "--precision bf16 --attention tiled --loss chunked --lean --checkpoint 1 --optimizer adamw8 "
+              "--weight-update stochastic --in-backward"),
+          row(kProcessor, "--attention tiled --loss chunked --lean --checkpoint 1 --offload"),
+          row(kHalfProcessor, "--precision bf16 --attention tiled --loss chunked --lean --checkpoint 1 --offload")};
 }
 inline Levers levers_of_row(const char* name) {
   for (const Row& row : ladder())

@@ -186,6 +186,9 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     result.text = fmt::format("{} of OOM Lab " OOMLAB_VERSION "\n", program);
     return result;
   }
+  for (const Own& mine : own)  // the parser takes the next option for its value
+    if (mine.text.starts_with("--"))
+      throw UsageError(fmt::format("--{} needs a value: {}", mine.option->name, mine.option->help));
   std::string benchmark_out;
   for (const std::string& extra : app.remaining()) {
     for (const ChapterOption& option : full.options)

@@ -3,7 +3,9 @@
 #include "plan/levers.h"
 
 #include <algorithm>
+#include <charconv>
 #include <ranges>
+#include <sstream>
 
 #include "plan/lever/attention.h"
 #include "plan/lever/checkpoint.h"
@@ -90,6 +92,31 @@ std::optional<Levers> levers_of(const OptionValues& options) {
     for (const ChapterOption& option : lever->options) asked = asked || options.has(option.name);
   }
   return asked ? std::optional(levers) : std::nullopt;
+}
+
+Levers parse_levers(std::string_view options) {
+  const ChapterOptions known = with_levers({});
+  std::istringstream words{std::string(options)};
+  OptionValues values;
+  for (std::string word; words >> word;) {
+    const auto option =
+        std::ranges::find_if(known, [&](const ChapterOption& o) { return word == std::string("--") + o.name; });
+    if (option == known.end()) throw UsageError(fmt::format("'{}' is no option of a lever", word));
+    std::string value;
+    if (option->kind != ChapterOption::Kind::flag) words >> value;
+    switch (option->kind) {
+      case ChapterOption::Kind::flag: values.set(option->name, true); break;
+      case ChapterOption::Kind::word: values.set(option->name, value); break;
+      case ChapterOption::Kind::number: {
+        std::size_t number = 0;
+        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+        if (error != std::errc() || end != value.data() + value.size())
+          throw UsageError(fmt::format("--{} '{}' is no whole number", option->name, value));
+        values.set(option->name, number);
+      }
+    }
+  }
+  return levers_of(values).value_or(Levers{});
 }
 
 ChapterOptions with_levers(ChapterOptions own, std::initializer_list<const char*> chapters) {

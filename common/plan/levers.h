@@ -54,7 +54,8 @@ inline std::uint64_t micro_batch_of(const Work& work, const Levers& levers) {
   return levers.micro_batch ? levers.micro_batch : share_of(work, levers);
 }
 inline std::uint64_t micro_batches_of(const Work& work, const Levers& levers) {
-  return share_of(work, levers) / micro_batch_of(work, levers);
+  const std::uint64_t micro_batch = micro_batch_of(work, levers);
+  return micro_batch ? share_of(work, levers) / micro_batch : 0;
 }
 inline std::uint64_t element_bytes(const Levers& levers) { return element_bytes(levers.precision); }
 
@@ -81,6 +82,9 @@ std::string options_of(const Levers& levers);
 /// The levers that the options name; nothing when they name none. Throws std::invalid_argument, in one line, for a value
 /// that is not allowed.
 std::optional<Levers> levers_of(const OptionValues& options);
+/// Options as options_of() writes them, as levers. Throws UsageError for a word that is no option of a lever, or a value
+/// that is not allowed.
+Levers parse_levers(std::string_view options);
 /// A chapter's options: its own, and those of the levers that these chapters teach; of none, those of all levers.
 ChapterOptions with_levers(ChapterOptions own, std::initializer_list<const char*> chapters = {});
 /// Levers that are not as in `base`.

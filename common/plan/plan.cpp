@@ -7,7 +7,6 @@
 
 #include "plan/flops.h"
 #include "plan/lever/list.h"
-#include "plan/optimizer.h"
 #include "plan/schedule.h"
 
 namespace oomlab::plan {
@@ -22,14 +21,10 @@ nn::StepForm form_of(const Work& work, const Levers& levers) { return step_of(wo
 
 ByCategory resident_bytes(const Work& work, const Levers& levers) {
   ByCategory bytes;
-  if (levers.precision == DType::fp16)
-    bytes[Category::optimizer] = checked_sum(checked_product(nn::tensor_bytes(work.spec, sizeof(float)), 3),
-                                             nn::scale_state_bytes());  // masters, moments, loss scale
-  else if (levers.gradients != nn::GradientLife::sent_to_host)
-    bytes = nn::optimizer_bytes(work.spec, levers.optimizer);
   bytes[Category::parameters] = nn::tensor_bytes(work.spec, element_bytes(levers));
-  if (levers.gradients == nn::GradientLife::always) bytes[Category::gradients] = bytes[Category::parameters];
-  bytes[Category::workspace] += round_to_granule(sizeof(float));  // the loss
+  bytes[Category::gradients] = bytes[Category::parameters];
+  bytes[Category::workspace] = round_to_granule(sizeof(float));  // the loss
+  for (const Lever* lever : all_levers()) lever->resident(work, levers, bytes);
   return bytes;
 }
 

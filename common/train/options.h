@@ -4,11 +4,8 @@
 #include <cstddef>
 #include <string>
 
-#include "plan/lever/attention.h"
-#include "plan/lever/loss.h"
 #include "plan/lever/micro_batch.h"
 #include "plan/lever/precision.h"
-#include "plan/lever/selective_recompute.h"
 
 namespace oomlab::train {
 
@@ -30,7 +27,6 @@ inline constexpr Option<std::string> kText{
     "text", "File to train on, as bytes (default: the course's text, which is built in)"};
 
 /// Of levers; what is known about each stands in its file.
-using plan::lever::kAttention, plan::lever::kLean, plan::lever::kLoss, plan::lever::kMicroBatch,
-    plan::lever::kPrecision;
+using plan::lever::kMicroBatch, plan::lever::kPrecision;
 
 }  // namespace oomlab::train

@@ -22,6 +22,8 @@
 #include "nn/optimizer.h"
 #include "nn/transformer.h"
 #include "plan/flops.h"
+#include "plan/lever/list.h"
+#include "plan/plan.h"
 #include "plan/step_walk.h"
 #include "train/options.h"
 
@@ -49,15 +51,12 @@ inline nn::TransformerSpec transformer_of(const Config& config) {
 /// The form that --attention, --loss and --lean ask for; what a chapter does not have, or nobody asks for, is the
 /// textbook's. Throws UsageError for heads that the fused kernel does not take.
 inline nn::StepForm form_of(const Config& config) {
-  nn::StepForm form;
-  if (const auto attention = config.options.find(kAttention)) form.attention = nn::parse_attention(*attention);
-  if (form.attention == nn::AttentionForm::fused)
-    if (const nn::TransformerSpec spec = transformer_of(config); spec.width / spec.heads > nn::kFusedDepth)
-      throw UsageError(fmt::format("--attention fused takes heads of up to {} values; those of model '{}' have {}",
-                                   nn::kFusedDepth, spec.name, spec.width / spec.heads));
-  if (const auto loss = config.options.find(kLoss)) form.loss = nn::parse_loss(*loss);
-  if (config.options[kLean]) form.keep = nn::Keep::lean(), form.by_rows = true;
-  return form;
+  const plan::Levers levers = plan::levers_of(config.options).value_or(plan::Levers{});
+  const plan::Work work{transformer_of(config), config.batch, config.options[kSeq]};
+  for (const plan::Lever* lever : plan::all_levers())
+    if (lever->changes == plan::Lever::Changes::activations)
+      if (const std::string why = lever->refuses(work, levers); !why.empty()) throw UsageError(why);
+  return plan::form_of(work, levers);
 }
 
 /// A file, or the course's own text, cut into sequences of `seq` tokens for this model: next tokens for gpt, masked

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A lever is one file (common/plan/lever/NAME.h). Whoever adds one touches that file, the list, the member of Levers, the
 step that it changes, and the code that carries it out: so no lever is named in more than five product files outside the
-chapter that teaches it.
+chapter that teaches it. (Levers that refuse each other name each other; their own files do not count.)
 
   levers_test.py ROOT
 """
@@ -11,6 +11,10 @@ import re
 import sys
 
 MOST = 5  # product files (C++ and CUDA, without tests) that name a lever
+# Options that chapters of their own had before there were levers: so many files still name them. It only shrinks.
+MORE = {"micro_batch": 9, "precision": 14}
+# What the step and the code that carries a lever out call it, where that is not its option.
+ALSO = {"in_backward": ["used_at_once", "optimizer_in_backward"], "offload": ["sent_to_host", "offloaded"]}
 OPTION = re.compile(r'inline constexpr Option<[^>]+> (k\w+)\{\s*"([a-z-]+)"')
 TEACHES = re.compile(r'\.chapter = "(\w+)"')
 
@@ -22,9 +26,10 @@ def levers(root):
         taught = TEACHES.search(text)
         if not taught:
             continue
-        names = [rf"\b{path.stem}\.h\b", rf"\blever::{path.stem}\b"]
+        names = [rf"\blever/{path.stem}\.h\b", rf"\blever::{path.stem}\b"]
         for constant, option in OPTION.findall(text):
             names += [rf"\b{constant}\b", rf"(?<![\w-])--{option}(?![\w-])"]
+        names += [rf"\b{name}\b" for name in ALSO.get(path.stem, [])]
         yield path, taught[1], re.compile("|".join(names))
 
 
@@ -36,20 +41,30 @@ def product_files(root):
                 yield path
 
 
+def without_comments(text):
+    return re.sub(r"//[^\n]*", "", text)
+
+
 def main(root):
-    files = {path: path.read_text() for path in product_files(root)}
+    files = {path: without_comments(path.read_text()) for path in product_files(root)}
     wrong = 0
     found = 0
     for own, chapter, names in levers(root):
         found += 1
-        naming = [path for path, text in files.items() if chapter not in path.parts and names.search(text)]
+        constants = [constant for constant, _ in OPTION.findall(own.read_text())]
+        # A chapter's own constant by that name is another thing.
+        others = {path.parent for path, text in files.items() if path != own
+                  and any(re.search(rf"constexpr [^=;]*\b{constant} =", text) for constant in constants)}
+        naming = [path for path, text in files.items() if chapter not in path.parts and path.parent not in others
+                  and (path == own or path.parent != own.parent) and names.search(text)]
         shown = ", ".join(str(path.relative_to(root)) for path in naming)
         print(f"{own.stem:<22} {len(naming)}: {shown}")
-        if own not in naming:
-            print(f"{own}: no name of its own lever was found in it; adapt {__file__}")
+        if f"lever/{own.name}" not in files[root / "common/plan/levers.cpp"]:
+            print(f"{own} is not in the list of levers, common/plan/levers.cpp")
             wrong += 1
-        if len(naming) > MOST:
-            print(f"{own.stem} is named in {len(naming)} files, and should be in {MOST} at most")
+        most = MORE.get(own.stem, MOST)
+        if len(naming) > most or len(naming) < MORE.get(own.stem, 0):
+            print(f"{own.stem} is named in {len(naming)} files; {'at most' if own.stem not in MORE else 'MORE says'} {most}")
             wrong += 1
     if found < 13:
         print(f"{found} levers were found, and there are more; adapt {__file__}")

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <random>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "../../chapters/16_capstone/ladder.h"
@@ -119,25 +118,6 @@ Seen seen_of_ranks(const Work& work, const Levers& levers, const Text& text) {
                            [](const Seen& a, const Seen& b) { return a.peak.total() < b.peak.total(); });
 }
 
-// "--precision bf16" and so on, as the command line sets them.
-OptionValues parsed(const std::string& words) {
-  OptionValues values;
-  std::istringstream in(words);
-  for (std::string word; in >> word;)
-    for (const ChapterOption& option : plan::with_levers({})) {
-      if (word != std::string("--") + option.name) continue;
-      std::string value;
-      if (option.kind != ChapterOption::Kind::flag) in >> value;
-      switch (option.kind) {
-        case ChapterOption::Kind::number: values.set(option.name, std::size_t(std::stoul(value))); break;
-        case ChapterOption::Kind::word: values.set(option.name, value); break;
-        case ChapterOption::Kind::flag: values.set(option.name, true); break;
-      }
-      break;
-    }
-  return values;
-}
-
 struct Tried {
   std::size_t ran = 0, refused = 0, of_ranks = 0;
   std::set<std::string> reasons;
@@ -151,7 +131,7 @@ Tried try_combinations(std::size_t count, unsigned seed) {
     const std::string what = fmt::format("{}: {} layers of {}, {} heads over {}, batch {} x {}, budget {}, {}", i,
                                          work.spec.layers, work.spec.width, work.spec.heads, work.spec.keys(),
                                          work.batch, work.seq, work.budget, options_of(levers));
-    EXPECT_EQ(plan::levers_of(parsed(options_of(levers))), std::optional(levers)) << what;
+    EXPECT_EQ(plan::parse_levers(options_of(levers)), levers) << what;
     if (const std::string why = refused(work, levers); !why.empty()) {
       EXPECT_EQ(why.find('\n'), std::string::npos) << what;
       expect_refused_in_one_line([&] { return plan_of(work, levers); }, what);

@@ -52,6 +52,10 @@ inline const Lever& in_backward() {
             if (!is_in_backward(levers)) return std::string();
             return used_once_refuses(work, levers, "--in-backward uses a gradient");
           },
+      .resident =
+          [](const Work&, const Levers& levers, ByCategory& bytes) {
+            if (is_in_backward(levers)) bytes[Category::gradients] = 0;
+          },
       .apply =
           [](const Work&, const Levers& levers, const RankCoordinates&, nn::StepLevers& step) {
             if (is_in_backward(levers)) step.gradients = levers.gradients;

@@ -94,6 +94,10 @@ inline const Lever& offload() {
                            [](Levers& levers, nn::GradientLife life) { levers.gradients = life; });
           },
       .refuses = offload_refuses,
+      .resident =
+          [](const Work&, const Levers& levers, ByCategory& bytes) {
+            if (is_offloaded(levers)) bytes[Category::gradients] = bytes[Category::optimizer] = 0;
+          },
       .apply =
           [](const Work&, const Levers& levers, const RankCoordinates&, nn::StepLevers& step) {
             if (is_offloaded(levers)) step.gradients = levers.gradients;

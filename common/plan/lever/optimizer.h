@@ -1,7 +1,8 @@
 #pragma once
 // The rule of the optimizer (chapter 13): bytes of state for a parameter.
 
-#include "plan/lever/lever.h"
+#include "plan/lever/offload.h"
+#include "plan/optimizer.h"
 
 namespace oomlab::plan::lever {
 
@@ -10,7 +11,7 @@ inline constexpr Option<std::string> kOptimizer{"optimizer", "adamw, adamw8 (mom
 
 /// With weights that are rounded at random, lever/weight_update.h names the optimizer; with offload, lever/offload.h.
 inline void optimizer_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
-  if (levers.gradients == nn::GradientLife::sent_to_host) return;
+  if (is_offloaded(levers)) return;
   if (levers.optimizer.weights == nn::WeightForm::stochastic) return;
   switch (levers.optimizer.rule) {
     case nn::UpdateRule::adamw:
@@ -31,6 +32,17 @@ inline void optimizer_elsewhere(const Work&, const Levers& levers, Elsewhere& wo
       words.in_trainer("optim=\"sgd\"");
       return;
   }
+}
+
+inline void optimizer_resident(const Work& work, const Levers& levers, ByCategory& bytes) {
+  if (levers.precision == DType::fp16) {  // masters, moments, loss scale
+    bytes[Category::optimizer] =
+        checked_sum(checked_product(nn::tensor_bytes(work.spec, sizeof(float)), 3), nn::scale_state_bytes());
+    return;
+  }
+  const ByCategory state = nn::optimizer_bytes(work.spec, levers.optimizer);
+  bytes[Category::optimizer] = state[Category::optimizer];
+  bytes[Category::workspace] = checked_sum(bytes[Category::workspace], state[Category::workspace]);
 }
 
 inline Numbers optimizer_numbers(const Work&, const Levers& levers) {
@@ -65,6 +77,7 @@ inline const Lever& optimizer() {
                            [](Levers& levers, UpdateRule rule) { levers.optimizer.rule = rule; });
           },
       .numbers = optimizer_numbers,
+      .resident = optimizer_resident,
       .elsewhere = optimizer_elsewhere};
   return lever;
 }

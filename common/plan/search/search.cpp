@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "plan/lever/list.h"
-
 namespace oomlab::plan {
 namespace {
 
@@ -40,13 +38,6 @@ const std::vector<std::uint8_t>& LeversSearch::passes_for(const Levers& state) {
     if (allowed(task_, levers) && refused(task_.work_of(levers), levers).empty()) passes->push_back(std::uint8_t(p));
   }
   return *passes;
-}
-
-Levers LeversSearch::with_pass(const Levers& state, const Levers& pass) const {
-  Levers levers = state;
-  for (const Lever* lever : all_levers())
-    if (lever->changes == Lever::Changes::activations) lever->take(pass, levers);
-  return levers;
 }
 
 bool LeversSearch::each_length(const Levers& levers) const {

@@ -55,7 +55,6 @@ class LeversSearch {
   void add(const Levers& state);
   const std::vector<std::uint8_t>& passes_for(const Levers& state);
   std::span<const std::uint64_t> micros_of(std::uint64_t share, bool parts);
-  Levers with_pass(const Levers& state, const Levers& pass) const;
   Bound bound_of(const Levers& levers, std::span<const std::uint64_t> micros);
   bool each_length(const Levers& levers) const;
   bool fits(const Candidate& candidate) const { return candidate.peak() <= task_.work_of(candidate.levers).room(); }

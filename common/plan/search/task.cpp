@@ -54,4 +54,10 @@ std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lev
   return all;
 }
 
+Levers with_pass(Levers state, const Levers& pass) {
+  for (const Lever* lever : all_levers())
+    if (lever->changes == Lever::Changes::activations) lever->take(pass, state);
+  return state;
+}
+
 }  // namespace oomlab::plan

@@ -37,4 +37,7 @@ bool allowed(const SearchTask& task, const Levers& levers);
 /// none twice. Levers of the list that come later vary faster.
 std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lever::Changes changes);
 
+/// `state` with what passes keep in `pass`.
+Levers with_pass(Levers state, const Levers& pass);
+
 }  // namespace oomlab::plan

@@ -121,6 +121,10 @@ TEST(EndToEnd, BadInputCostsOneLine) {
     refused.push_back({{"--plan", "--model", "resnet:12-1000000"}, "more bytes"});
     refused.push_back({{"--plan", "--model", "mlp:64-10"}, "is unknown"});
   }
+  // An old spelling is told the new one.
+  const std::string help = run_process(program(), {"--help"}, folder.path()).out;
+  if (help.find("--weight-update ") != help.npos) refused.push_back({{"--weights", "master"}, "--weight-update"});
+  if (help.find("--checkpoint ") != help.npos) refused.push_back({{"--checkpoint", "--plan"}, "needs a value: none"});
   for (const auto& [words, mentions] : refused) {
     const Outcome outcome = run_process(program(), Words{"--quick"} + words + kFiles, folder.path());
     EXPECT_EQ(outcome.exit_code, 64) << words.back() << ": " << outcome.err;

@@ -37,7 +37,8 @@ enum class GradientLife {
 /// What can be chosen about a step, for one rank.
 struct StepLevers {
   std::uint64_t element_bytes = sizeof(float);  ///< E, of parameters, gradients and activations
-  std::uint64_t sequences = 0, seq = 0;         ///< B and S, of a micro-batch
+  std::uint64_t sequences = 0;                  ///< B, of a micro-batch
+  std::uint64_t seq = 0;                        ///< S
   StepForm form{};                              ///< its keep holds for layers that a schedule says nothing about
   Schedule schedule{};
   std::uint64_t micro_batches = 1;  ///< in a step, one after the other; gradients accumulate
@@ -63,11 +64,12 @@ PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const
 /// element_bytes, sequences, seq and form count, but for the form's loss. Throws as walk_step().
 PeakBytes walk_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident, bool graph);
 
-/// What one segment has, in bytes of activations: from its forward to its backward pass, and at the fullest moment of
-/// each of the two, above what the segments before it hold. Of the levers element_bytes, sequences, seq, form and
-/// slice.parts count.
+/// What one segment has, in bytes of activations, above what the segments before it hold. Of the levers element_bytes,
+/// sequences, seq, form and slice.parts count.
 struct SegmentBytes {
-  std::uint64_t held, forward_peak, backward_peak;
+  std::uint64_t held;           ///< from its forward to its backward pass
+  std::uint64_t forward_peak;   ///< at the fullest moment of its forward pass
+  std::uint64_t backward_peak;  ///< at that of its backward pass
 };
 SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers, const Segment& segment);
 /// The fullest moment of the head and the loss, above what all segments hold: activations, and row losses (workspace).

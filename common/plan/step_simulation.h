@@ -103,7 +103,10 @@ class StepSimulation {
   const bool has_head_;
   StepBuffers buffers_;
   Schedule schedule_;
-  UnitBuffers token_unit_, embedding_unit_, layer_unit_, head_unit_;
+  UnitBuffers token_unit_;
+  UnitBuffers embedding_unit_;
+  UnitBuffers layer_unit_;
+  UnitBuffers head_unit_;
   bool accumulates_gradients_ = false;        // a later micro-batch
   std::uint64_t sent_residual_ = 0;           // to the next stage, or its gradient to the one before
   std::uint64_t gradients_sent_to_host_ = 0;  // being copied

@@ -29,7 +29,7 @@ struct AttentionShape {
 std::uint64_t score_product_flops(const AttentionShape& shape, std::uint64_t rows);
 
 /// Queries of a tile, and how many of a group's max(sequences, kv_heads) matrices it has: so many that their scores
-/// take no more elements than attended does, but 32 queries of all where there are as many. Of long sequences a tile
+/// take no more elements than the output does, but 32 queries of all where there are as many. Of long sequences a tile
 /// has more queries of fewer matrices: the same scores, in products of a better shape.
 struct AttentionTile {
   std::uint64_t rows, matrices;
@@ -38,7 +38,8 @@ AttentionTile attention_tile(const AttentionShape& shape);
 /// The largest head that the fused kernels have shared memory for.
 inline constexpr std::uint64_t kFusedDepth = 256;
 /// Matrices [tile, depth] that a block of the fused kernels has in shared memory.
-inline constexpr std::uint64_t kFusedForwardMatrices = 4, kFusedBackwardMatrices = 6;
+inline constexpr std::uint64_t kFusedForwardMatrices = 4;
+inline constexpr std::uint64_t kFusedBackwardMatrices = 6;
 /// A square tile as large as leaves room for `matrices` of [tile, depth], two of [tile, tile], and four values a row.
 std::uint64_t fused_tile(std::uint64_t depth, std::uint64_t matrices);
 /// Queries, and keys, of a tile, for heads of `depth` values.

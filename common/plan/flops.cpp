@@ -6,53 +6,69 @@ namespace oomlab::nn {
 
 LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                                const StepForm& form) {
-  const std::uint64_t rows = seq, width = spec.width;
-  const std::uint64_t middle = 2 * rows * width * width, last = 2 * rows * spec.hidden() * width;
-  const std::uint64_t linear = 2 * rows * width * (spec.qkv_width() + spec.before_activation()) + middle + last;
+  // Products of [seq, in] and [in, out].
+  const auto linear_flops = [&](std::uint64_t in, std::uint64_t out) { return 2 * seq * in * out; };
+  const std::uint64_t qkv_projection = linear_flops(spec.width, spec.qkv_width());
+  const std::uint64_t output_projection = linear_flops(spec.width, spec.width);
+  const std::uint64_t up_projection = linear_flops(spec.width, spec.before_activation());
+  const std::uint64_t down_projection = linear_flops(spec.hidden(), spec.width);
+  const std::uint64_t linear = qkv_projection + output_projection + up_projection + down_projection;
+
   const AttentionShape attention{sequences, seq, spec.heads, spec.width, !spec.bert(), spec.keys()};
-  std::uint64_t forward_tile = seq, backward_tile = seq;
+  std::uint64_t forward_tile = seq;
+  std::uint64_t backward_tile = seq;
   std::uint64_t backward_products = 4;
   if (form.attention == AttentionForm::tiled) {
-    forward_tile = backward_tile = attention_tile(attention).rows;
+    forward_tile = attention_tile(attention).rows;
+    backward_tile = forward_tile;
     backward_products = 5;  // scores again
   } else if (form.attention == AttentionForm::fused) {
-    const FusedTiles tiles = fused_tiles(spec.width / spec.heads);
-    forward_tile = tiles.forward, backward_tile = tiles.backward;
+    const FusedTiles tiles = fused_tiles(spec.depth());
+    forward_tile = tiles.forward;
+    backward_tile = tiles.backward;
     backward_products = 7;  // scores, and the gradients of probabilities, in both kernels
   }
-  AttentionShape each = attention;
-  each.sequences = 1;
-  const std::uint64_t scores = score_product_flops(each, forward_tile);
-  const std::uint64_t attention_backward = backward_products * score_product_flops(each, backward_tile);
-  const std::uint64_t last_product = spec.bert() ? 0 : last;
-  const std::uint64_t probabilities = form.attention == AttentionForm::textbook ? scores : 0;
-  return {.forward = linear + 2 * scores,
-          .backward = 2 * linear + attention_backward,
-          .last_product = last_product,
-          .probabilities = probabilities,
-          .middle = middle,
-          .again = !form.keep.layer ? linear + 2 * scores - last_product
-                                    : (form.keep.middle ? 0 : middle) + (form.keep.probabilities ? 0 : probabilities)};
+  AttentionShape one_sequence = attention;
+  one_sequence.sequences = 1;
+  const std::uint64_t scores = score_product_flops(one_sequence, forward_tile);
+  const std::uint64_t attention_backward = backward_products * score_product_flops(one_sequence, backward_tile);
+
+  LayerFlops flops{};
+  flops.forward = linear + 2 * scores;
+  flops.backward = 2 * linear + attention_backward;
+  flops.last_product = spec.bert() ? 0 : down_projection;
+  flops.probabilities = form.attention == AttentionForm::textbook ? scores : 0;
+  flops.middle = output_projection;
+  if (!form.keep.layer) {
+    flops.recompute_in_backward = flops.forward - flops.last_product;
+  } else {
+    if (!form.keep.middle) flops.recompute_in_backward += flops.middle;
+    if (!form.keep.probabilities) flops.recompute_in_backward += flops.probabilities;
+  }
+  return flops;
 }
 
 LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq, const StepForm& form) {
-  const std::uint64_t n = sequences;
   const LayerFlops each = layer_flops_of_each(spec, sequences, seq, form);
-  return {.forward = n * each.forward,
-          .backward = n * each.backward,
-          .last_product = n * each.last_product,
-          .probabilities = n * each.probabilities,
-          .middle = n * each.middle,
-          .again = n * each.again};
+  return {.forward = sequences * each.forward,
+          .backward = sequences * each.backward,
+          .last_product = sequences * each.last_product,
+          .probabilities = sequences * each.probabilities,
+          .middle = sequences * each.middle,
+          .recompute_in_backward = sequences * each.recompute_in_backward};
 }
 
 std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
   // The last layer of a segment is rebuilt right before its backward pass, and leaves out what that does not read.
-  if (segment.recompute)
-    return segment.layers * layer.forward - layer.last_product + (segment.layers - 1) * layer.again;
+  if (segment.recompute) {
+    const std::uint64_t segment_forward = segment.layers * layer.forward - layer.last_product;
+    return segment_forward + (segment.layers - 1) * layer.recompute_in_backward;
+  }
   if (!segment.keep.layer) return segment.layers * (layer.forward - layer.last_product);
-  return segment.layers *
-         ((segment.keep.probabilities ? 0 : layer.probabilities) + (segment.keep.middle ? 0 : layer.middle));
+  std::uint64_t of_layer = 0;
+  if (!segment.keep.probabilities) of_layer += layer.probabilities;
+  if (!segment.keep.middle) of_layer += layer.middle;
+  return segment.layers * of_layer;
 }
 
 std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
@@ -62,10 +78,10 @@ std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, s
 
 std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                                  const Schedule& schedule, const StepForm& form) {
-  const std::uint64_t rows = seq;
   const LayerFlops layer = layer_flops_of_each(spec, sequences, seq, form);
-  std::uint64_t head = 2 * rows * spec.width * spec.vocabulary, recompute = 0;
-  if (spec.bert()) head += 2 * rows * spec.width * spec.width;
+  std::uint64_t head = 2 * seq * spec.width * spec.vocabulary;
+  if (spec.bert()) head += 2 * seq * spec.width * spec.width;
+  std::uint64_t recompute = 0;
   for (const Segment& segment : schedule) recompute += recompute_flops(layer, segment);
   if (schedule.empty()) recompute = recompute_flops(layer, {spec.layers, false, form.keep});
   return (layer.forward + layer.backward) * spec.layers + 3 * head + recompute;

@@ -3,21 +3,20 @@
 #include <algorithm>
 #include <vector>
 
-#include "plan/bytes.h"
+#include "plan/tensor_bytes.h"
 
 namespace oomlab::nn {
 
-std::uint64_t activation_bytes(const MlpSpec& spec, std::uint64_t batch, std::size_t l) {
-  return round_to_granule(checked_product(checked_product(batch, spec.widths[l]), sizeof(float)));
+std::uint64_t activation_bytes(const MlpSpec& spec, std::uint64_t batch, std::size_t layer) {
+  return float_bytes(checked_product(batch, spec.widths[layer]));
 }
 
 std::uint64_t parameter_bytes(const MlpSpec& spec) {
-  // Σ over layers: granule(4 · w[l−1] · w[l]) + granule(4 · w[l])
   std::uint64_t sum = 0;
-  for (std::size_t l = 1; l <= spec.layers(); ++l) {
-    const std::uint64_t weights = checked_product(checked_product(spec.widths[l - 1], spec.widths[l]), sizeof(float));
-    sum = checked_sum(
-        sum, checked_sum(round_to_granule(weights), round_to_granule(checked_product(spec.widths[l], sizeof(float)))));
+  for (std::size_t layer = 1; layer <= spec.layers(); ++layer) {
+    const std::uint64_t weight = float_bytes(checked_product(spec.widths[layer - 1], spec.widths[layer]));
+    const std::uint64_t bias = float_bytes(spec.widths[layer]);
+    sum = checked_sum(sum, checked_sum(weight, bias));
   }
   return sum;
 }
@@ -32,7 +31,7 @@ ByCategory resident_for_inference(const MlpSpec& spec) {
 
 ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer) {
   ByCategory resident = resident_for_inference(spec);
-  resident[Category::workspace] += round_to_granule(sizeof(float));  // the loss
+  resident[Category::workspace] += float_bytes(1);  // the loss
   resident[Category::gradients] = parameter_bytes(spec);
   resident[Category::optimizer] = checked_product(parameter_bytes(spec), state_buffers(optimizer));
   return resident;
@@ -56,43 +55,52 @@ ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer) {
 // Backward frees what lies above, so the sums differ only by their widest layers: neither moment always wins.
 PeakBytes predict_training(const MlpSpec& spec, std::uint64_t batch, OptimizerKind optimizer) {
   const std::size_t layers = spec.layers();
-  const auto a = [&](std::size_t l) { return activation_bytes(spec, batch, l); };
+  const auto activation = [&](std::size_t layer) { return activation_bytes(spec, batch, layer); };
   const std::uint64_t copies = spec.activation == Activation::gelu ? 2 : 1;
 
-  std::vector<std::uint64_t> kept_below(layers + 1, 0);  // kept_below[l] = K(0) + … + K(l−1)
-  for (std::size_t l = 0; l < layers; ++l)
-    kept_below[l + 1] = checked_sum(kept_below[l], l == 0 ? a(0) : checked_product(a(l), copies));
-
-  PeakBytes peak{resident_for_training(spec, optimizer)};
-  peak.at_peak[Category::data] += label_bytes(batch);
-  PeakBytes loss = peak;
-  loss.at_peak[Category::activations] = checked_sum(kept_below[layers], a(layers));
-  loss.at_peak[Category::workspace] += round_to_granule(checked_product(batch, sizeof(float)));
-  PeakBytes largest = loss;
-  for (std::size_t l = layers; l >= 2; --l) {
-    const std::uint64_t derivative = spec.activation == Activation::none ? 0 : a(l - 1);
-    PeakBytes layer = peak;
-    layer.at_peak[Category::activations] =
-        checked_sum(checked_sum(kept_below[l - 1], derivative), checked_sum(a(l), a(l - 1)));
-    largest = later_peak(largest, layer);
+  std::vector<std::uint64_t> saved_below(layers + 1, 0);  // saved_below[l] = K(0) + … + K(l−1)
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const std::uint64_t saved = layer == 0 ? activation(0) : checked_product(activation(layer), copies);
+    saved_below[layer + 1] = checked_sum(saved_below[layer], saved);
   }
-  return largest;
+
+  PeakBytes always{resident_for_training(spec, optimizer)};
+  always.at_peak[Category::data] += label_bytes(batch);
+
+  PeakBytes loss = always;
+  loss.at_peak[Category::activations] = checked_sum(saved_below[layers], activation(layers));
+  loss.at_peak[Category::workspace] += float_bytes(batch);  // row losses
+
+  PeakBytes peak = loss;
+  for (std::size_t layer = layers; layer >= 2; --layer) {
+    const std::uint64_t derivative = spec.activation == Activation::none ? 0 : activation(layer - 1);
+    const std::uint64_t gradients = checked_sum(activation(layer), activation(layer - 1));
+    PeakBytes backward = always;
+    backward.at_peak[Category::activations] = checked_sum(checked_sum(saved_below[layer - 1], derivative), gradients);
+    peak = later_peak(peak, backward);
+  }
+  return peak;
 }
 
 // Inference holds a layer's input and its output: the largest A(l−1) + A(l).
 PeakBytes predict_inference(const MlpSpec& spec, std::uint64_t batch) {
-  std::uint64_t pair = 0;
-  for (std::size_t l = 1; l <= spec.layers(); ++l)
-    pair = std::max(pair, checked_sum(activation_bytes(spec, batch, l - 1), activation_bytes(spec, batch, l)));
+  std::uint64_t peak_activations = 0;
+  for (std::size_t layer = 1; layer <= spec.layers(); ++layer) {
+    const std::uint64_t output = activation_bytes(spec, batch, layer);
+    const std::uint64_t input = activation_bytes(spec, batch, layer - 1);
+    peak_activations = std::max(peak_activations, checked_sum(input, output));
+  }
   PeakBytes peak{resident_for_inference(spec)};
-  peak.at_peak[Category::activations] = pair;
+  peak.at_peak[Category::activations] = peak_activations;
   return peak;
 }
 
 double step_flops(const MlpSpec& spec, std::uint64_t batch) {
   double flops = 0;
-  for (std::size_t l = 1; l <= spec.layers(); ++l)
-    flops += (l == 1 ? 4.0 : 6.0) * static_cast<double>(spec.widths[l - 1]) * static_cast<double>(spec.widths[l]);
+  for (std::size_t layer = 1; layer <= spec.layers(); ++layer) {
+    const double per_weight = layer == 1 ? 4.0 : 6.0;
+    flops += per_weight * static_cast<double>(spec.widths[layer - 1]) * static_cast<double>(spec.widths[layer]);
+  }
   return flops * static_cast<double>(batch);
 }
 

@@ -13,8 +13,8 @@
 
 namespace oomlab::nn {
 
-/// granule(4 · batch · w[l]): one activation, l = 0…L (0 is the input).
-std::uint64_t activation_bytes(const MlpSpec& spec, std::uint64_t batch, std::size_t l);
+/// granule(4 · batch · w[layer]): one activation, layer = 0…L (0 is the input).
+std::uint64_t activation_bytes(const MlpSpec& spec, std::uint64_t batch, std::size_t layer);
 /// All parameters; gradients are the same, and so is each state buffer of the optimizer.
 std::uint64_t parameter_bytes(const MlpSpec& spec);
 /// granule(4 · batch): the labels of a batch (category data).

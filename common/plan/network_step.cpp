@@ -17,26 +17,70 @@ TensorBytes tensor_bytes_of(const NetworkSpec& spec) {
     if (layer.has_norm()) bytes.add_norm(layer.out);
     if (layer.kind == LayerKind::linear) bytes.add_parameter(layer.out);
     if (layer.kind == LayerKind::squeeze_excite) {
-      for (int twice = 0; twice < 2; ++twice) bytes.add_parameter(checked_product(layer.squeeze, layer.out));
-      bytes.add_parameter(layer.squeeze), bytes.add_parameter(layer.out);
+      const std::uint64_t weight = checked_product(layer.squeeze, layer.out);
+      bytes.add_parameter(weight);
+      bytes.add_parameter(weight);
+      bytes.add_parameter(layer.squeeze);
+      bytes.add_parameter(layer.out);
     }
   }
   return bytes;
 }
 
+bool is_sum(const Layer& layer) { return layer.has_norm() && layer.also != Layer::kNone; }
+
+// The buffers of a layer in bytes, 0 where it has none of the kind. "saved" is from its forward to its backward pass.
+struct LayerBuffers {
+  std::uint64_t output = 0;              // [rows, out]         every layer: see Value; and its gradient
+  std::uint64_t convolution_output = 0;  // [rows, out]         with a norm: saved, its gradient takes its place
+  std::uint64_t norm_statistics = 0;     // 2 [out]             with a norm: saved; mean and 1/sigma
+  std::uint64_t before_activation = 0;   // [rows, out]         linear with hard swish: saved
+  std::uint64_t maxima = 0;              // [rows, out] bytes   max_pool: saved; which one was the maximum
+  std::uint64_t means = 0;               // [batch, out]        squeeze_excite: saved
+  std::uint64_t hidden = 0;              // [batch, squeeze]    squeeze_excite: saved
+  std::uint64_t factors = 0;             // [batch, out]        squeeze_excite: saved
+  std::uint64_t factors_gradient = 0;    // [batch, out]        squeeze_excite: backward
+  std::uint64_t hidden_gradient = 0;     // [batch, squeeze]    squeeze_excite: backward
+
+  LayerBuffers(const Layer& layer, const NetworkShapes& shapes, std::size_t value)
+      : output(float_bytes(shapes.elements(value))) {
+    if (layer.has_norm()) {
+      convolution_output = output;
+      norm_statistics = checked_product(2, float_bytes(layer.out));
+    } else if (layer.kind == LayerKind::linear && layer.activation == Activation::hard_swish) {
+      before_activation = output;
+    } else if (layer.kind == LayerKind::max_pool) {
+      maxima = round_to_granule(shapes.elements(value));
+    } else if (layer.kind == LayerKind::squeeze_excite) {
+      means = float_bytes(checked_product(shapes.batch, layer.out));
+      hidden = float_bytes(checked_product(shapes.batch, layer.squeeze));
+      factors = means;
+      factors_gradient = factors;
+      hidden_gradient = hidden;
+    }
+  }
+};
+
 // A value's life: who reads it, whether its bytes are there now.
 struct Value {
   std::uint64_t bytes = 0;
   std::size_t readers_left = 0;
-  bool kept = false, again = false, there = false, has_gradient = false;
+  bool saved = false;       // until the backward pass; otherwise until its last reader has run
+  bool recomputed = false;  // before the backward pass of a layer that reads it
+  bool allocated = false;
+  bool has_gradient = false;
 };
 
-class NetworkWalk {
+class NetworkSimulation {
  public:
-  NetworkWalk(const NetworkSpec& spec, std::uint64_t batch, InputSize size, const NetworkForm& form,
-              const ByCategory& resident)
+  NetworkSimulation(const NetworkSpec& spec, std::uint64_t batch, InputSize size, const NetworkForm& form,
+                    const ByCategory& resident)
       : spec_(spec), form_(form), shapes_(shapes_of(spec, batch, size)), tracker_(resident), values_(count() + 1) {
-    for (std::size_t v = 0; v <= count(); ++v) values_[v].bytes = float_bytes(shapes_.elements(v));
+    values_[0].bytes = float_bytes(shapes_.elements(0));
+    for (std::size_t i = 0; i < count(); ++i) {
+      buffers_.emplace_back(spec_.layers[i], shapes_, i + 1);
+      values_[i + 1].bytes = buffers_[i].output;
+    }
     values_.back().readers_left = 1;  // the loss
     for (const Layer& layer : spec_.layers) {
       ++values_[layer.from].readers_left;
@@ -45,44 +89,34 @@ class NetworkWalk {
   }
 
   PeakBytes training() {
-    const auto has_weights = [](const Layer& l) {
-      return l.has_norm() || l.kind == LayerKind::linear || l.kind == LayerKind::squeeze_excite;
-    };
-    values_[0].kept = true;
-    for (std::size_t i = 0; i < count(); ++i) {
-      const Layer& layer = spec_.layers[i];
-      Value& out = values_[i + 1];
-      out.again = form_.recompute_norms && layer.has_norm() && layer.also == Layer::kNone;
-      const bool sum = layer.also != Layer::kNone && layer.activation != Activation::none;
-      if (sum || (layer.kind == LayerKind::linear && layer.activation == Activation::relu)) out.kept = true;
-    }
-    for (const Layer& layer : spec_.layers)
-      if (has_weights(layer) && !values_[layer.from].again) values_[layer.from].kept = true;
+    mark_saved_values();
     const std::uint64_t labels = float_bytes(shapes_.labels());
+    const std::uint64_t row_losses = labels;
     tracker_.add(Category::data, labels);
-    appear(0);
-    for (std::size_t i = 0; i < count(); ++i) train_forward(i);
-    workspace(labels);             // the row losses
-    values_.back().there = false;  // the logits are their gradient now
+    allocate(0);
+    for (std::size_t i = 0; i < count(); ++i) forward(i);
+    workspace(row_losses);
+    values_.back().allocated = false;  // the gradient of the logits takes their place
     values_.back().has_gradient = true;
-    for (std::size_t i = count(); i-- > 0;) train_backward(i);
+    for (std::size_t i = count(); i-- > 0;) backward(i);
     return tracker_.peak();
   }
 
   PeakBytes inference() {
-    appear(0);
+    allocate(0);
     for (std::size_t i = 0; i < count(); ++i) {
       const Layer& layer = spec_.layers[i];
       if (layer.kind == LayerKind::squeeze_excite) {
-        const std::uint64_t wide = small(layer.out), narrow = small(layer.squeeze);
-        add(wide), add(narrow), drop(wide), add(wide), drop(narrow);
-        if (last_read_of(layer.from))
-          take_over(i, layer.from);
-        else
-          appear(i + 1);
-        drop(wide);
+        const LayerBuffers& buffers = buffers_[i];
+        add(buffers.means);
+        add(buffers.hidden);
+        drop(buffers.means);
+        add(buffers.factors);
+        drop(buffers.hidden);
+        allocate_or_alias(i, layer.from);
+        drop(buffers.factors);
       } else {
-        appear(i + 1);
+        allocate(i + 1);
         columns(i);
       }
       read(layer.from);
@@ -103,125 +137,169 @@ class NetworkWalk {
     if (spec_.layers[i].kind == LayerKind::convolution)
       workspace(convolution_workspace(shapes_.windows[i], form_.way, sizeof(float)).columns);
   }
-  // So many channels for each image.
-  std::uint64_t small(std::uint64_t channels) const { return float_bytes(checked_product(shapes_.batch, channels)); }
 
-  void appear(std::size_t v) {
-    add(values_[v].bytes);
-    values_[v].there = true;
-  }
-  void vanish(std::size_t v) {
-    if (!values_[v].there) return;
-    drop(values_[v].bytes);
-    values_[v].there = false;
-  }
-  bool last_read_of(std::size_t v) const { return values_[v].readers_left == 1 && !values_[v].kept; }
-  void read(std::size_t v) {
-    if (v != Layer::kNone && --values_[v].readers_left == 0 && !values_[v].kept) vanish(v);
-  }
-  // The layer writes where what it reads was.
-  void take_over(std::size_t i, std::size_t v) { values_[v].there = false, values_[i + 1].there = true; }
+  // ---- values
 
-  void train_forward(std::size_t i) {
+  void mark_saved_values() {
+    values_[0].saved = true;
+    for (std::size_t i = 0; i < count(); ++i) {
+      const Layer& layer = spec_.layers[i];
+      Value& output = values_[i + 1];
+      output.recomputed = form_.recompute_norms && layer.has_norm() && layer.also == Layer::kNone;
+      const bool activated_sum = layer.also != Layer::kNone && layer.activation != Activation::none;
+      const bool relu_of_linear = layer.kind == LayerKind::linear && layer.activation == Activation::relu;
+      if (activated_sum || relu_of_linear) output.saved = true;
+    }
+    for (const Layer& layer : spec_.layers) {
+      const bool has_weights =
+          layer.has_norm() || layer.kind == LayerKind::linear || layer.kind == LayerKind::squeeze_excite;
+      if (has_weights && !values_[layer.from].recomputed) values_[layer.from].saved = true;
+    }
+  }
+  void allocate(std::size_t value) {
+    add(values_[value].bytes);
+    values_[value].allocated = true;
+  }
+  void free(std::size_t value) {
+    if (!values_[value].allocated) return;
+    drop(values_[value].bytes);
+    values_[value].allocated = false;
+  }
+  // Layer i writes its output over `value`, which it is the last to read, or into a buffer of its own.
+  void allocate_or_alias(std::size_t i, std::size_t value) {
+    if (values_[value].readers_left > 1 || values_[value].saved) return allocate(i + 1);
+    values_[value].allocated = false;
+    values_[i + 1].allocated = true;
+  }
+  void read(std::size_t value) {
+    if (value != Layer::kNone && --values_[value].readers_left == 0 && !values_[value].saved) free(value);
+  }
+  void recompute(std::size_t value) {
+    if (!values_[value].allocated) allocate(value);
+  }
+  // A gradient of the value is there: the first one stays, others are added to it.
+  void give_gradient(std::size_t value) {
+    if (values_[value].has_gradient) drop(values_[value].bytes);
+    values_[value].has_gradient = true;
+  }
+
+  // ---- forward
+
+  void forward(std::size_t i) {
     const Layer& layer = spec_.layers[i];
     if (layer.has_norm()) {
-      add(values_[i + 1].bytes);  // z
-      columns(i);
+      convolution_forward(i);
+    } else if (layer.kind == LayerKind::squeeze_excite) {
+      add(buffers_[i].means);
+      add(buffers_[i].hidden);
+      add(buffers_[i].factors);
+      allocate_or_alias(i, layer.from);
       read(layer.from);
-      add(statistic(i)), add(statistic(i));
-      const bool over = layer.also != Layer::kNone && last_read_of(layer.also);
-      if (over)
-        take_over(i, layer.also);
-      else
-        appear(i + 1);
-      if (!form_.activation_in_place && layer.activation != Activation::none) {
-        add(values_[i + 1].bytes);
-        drop(values_[i + 1].bytes);
-      }
-      read(layer.also);
-      return;
-    }
-    if (layer.kind == LayerKind::squeeze_excite) {
-      add(small(layer.out)), add(small(layer.squeeze)), add(small(layer.out));
-      if (last_read_of(layer.from))
-        take_over(i, layer.from);
-      else
-        appear(i + 1);
     } else {
-      if (keeps_z(layer)) add(values_[i + 1].bytes);
-      if (layer.kind == LayerKind::max_pool) add(round_to_granule(shapes_.elements(i + 1)));
-      appear(i + 1);
+      add(buffers_[i].before_activation);
+      add(buffers_[i].maxima);
+      allocate(i + 1);
+      read(layer.from);
     }
-    read(layer.from);
     read(layer.also);
   }
 
-  void train_backward(std::size_t i) {
+  void convolution_forward(std::size_t i) {
     const Layer& layer = spec_.layers[i];
-    const std::uint64_t dy = values_[i + 1].bytes;
-    values_[i + 1].has_gradient = false;
-    if (layer.has_norm()) {
-      vanish(i + 1);
-      drop(statistic(i)), drop(statistic(i));
-      if (layer.also != Layer::kNone)
-        give_gradient(layer.also, dy);
-      else
-        drop(dy);
-      make_again(layer.from);
-      columns(i);
-      if (layer.from != 0) {
-        add(values_[layer.from].bytes);
-        columns(i);
-      }
-      drop(values_[i + 1].bytes);  // z
-      if (layer.from != 0) give_gradient(layer.from, values_[layer.from].bytes);
-    } else if (layer.kind == LayerKind::linear) {
-      make_again(layer.from);
-      if (layer.from != 0) {
-        add(values_[layer.from].bytes);
-        give_gradient(layer.from, values_[layer.from].bytes);
-      }
-      drop(dy);
-      vanish(i + 1);
-      if (keeps_z(layer)) drop(values_[i + 1].bytes);
-    } else if (layer.kind == LayerKind::squeeze_excite) {
-      add(small(layer.out));
-      make_again(layer.from);
-      add(small(layer.squeeze));
-      drop(small(layer.out)), drop(small(layer.squeeze));
-      give_gradient(layer.from, dy);
-      vanish(i + 1);
-      drop(small(layer.out)), drop(small(layer.squeeze)), drop(small(layer.out));
-    } else {
-      add(values_[layer.from].bytes);
-      if (layer.also != Layer::kNone) add(values_[layer.also].bytes);
-      drop(dy);
-      give_gradient(layer.from, values_[layer.from].bytes);
-      if (layer.also != Layer::kNone) give_gradient(layer.also, values_[layer.also].bytes);
-      vanish(i + 1);
-      if (layer.kind == LayerKind::max_pool) drop(round_to_granule(shapes_.elements(i + 1)));
+    add(buffers_[i].convolution_output);
+    columns(i);
+    read(layer.from);
+    add(buffers_[i].norm_statistics);
+    if (is_sum(layer))
+      allocate_or_alias(i, layer.also);
+    else
+      allocate(i + 1);
+    if (!form_.activation_in_place && layer.activation != Activation::none) {
+      add(buffers_[i].output);  // the norm's, which the activation reads
+      drop(buffers_[i].output);
     }
-    if (i == 0) vanish(0);
   }
 
-  static bool keeps_z(const Layer& layer) {
-    return layer.kind == LayerKind::linear && layer.activation == Activation::hard_swish;
+  // ---- backward: the gradient of the layer's output is there
+
+  void backward(std::size_t i) {
+    values_[i + 1].has_gradient = false;
+    switch (spec_.layers[i].kind) {
+      case LayerKind::convolution:
+      case LayerKind::depthwise: convolution_backward(i); break;
+      case LayerKind::linear: linear_backward(i); break;
+      case LayerKind::squeeze_excite: squeeze_excite_backward(i); break;
+      default: reshape_backward(i);
+    }
+    if (i == 0) free(0);
   }
-  std::uint64_t statistic(std::size_t i) const { return float_bytes(spec_.layers[i].out); }
-  // A gradient of a value, which is there: the first stays, others are added to it.
-  void give_gradient(std::size_t v, std::uint64_t bytes) {
-    if (values_[v].has_gradient) drop(bytes);
-    values_[v].has_gradient = true;
+
+  void convolution_backward(std::size_t i) {
+    const Layer& layer = spec_.layers[i];
+    free(i + 1);
+    drop(buffers_[i].norm_statistics);
+    if (is_sum(layer))
+      give_gradient(layer.also);  // the output's, as it is
+    else
+      drop(buffers_[i].output);  // its gradient
+    recompute(layer.from);
+    columns(i);
+    if (layer.from == 0) {
+      drop(buffers_[i].convolution_output);
+      return;
+    }
+    add(values_[layer.from].bytes);  // the input's gradient
+    columns(i);
+    drop(buffers_[i].convolution_output);
+    give_gradient(layer.from);
   }
-  void make_again(std::size_t v) {
-    if (!values_[v].there) appear(v);
+
+  void linear_backward(std::size_t i) {
+    const Layer& layer = spec_.layers[i];
+    recompute(layer.from);
+    if (layer.from != 0) {
+      add(values_[layer.from].bytes);  // the input's gradient
+      give_gradient(layer.from);
+    }
+    drop(buffers_[i].output);  // its gradient
+    free(i + 1);
+    drop(buffers_[i].before_activation);
+  }
+
+  // The gradient of the output becomes that of the input.
+  void squeeze_excite_backward(std::size_t i) {
+    const Layer& layer = spec_.layers[i];
+    add(buffers_[i].factors_gradient);
+    recompute(layer.from);
+    add(buffers_[i].hidden_gradient);
+    drop(buffers_[i].factors_gradient);
+    drop(buffers_[i].hidden_gradient);
+    give_gradient(layer.from);
+    free(i + 1);
+    drop(buffers_[i].means);
+    drop(buffers_[i].hidden);
+    drop(buffers_[i].factors);
+  }
+
+  // Layers without weights.
+  void reshape_backward(std::size_t i) {
+    const Layer& layer = spec_.layers[i];
+    const bool joins = layer.also != Layer::kNone;
+    add(values_[layer.from].bytes);  // gradients of the inputs
+    if (joins) add(values_[layer.also].bytes);
+    drop(buffers_[i].output);  // its gradient
+    give_gradient(layer.from);
+    if (joins) give_gradient(layer.also);
+    free(i + 1);
+    drop(buffers_[i].maxima);
   }
 
   const NetworkSpec& spec_;
   const NetworkForm& form_;
   NetworkShapes shapes_;
   PeakTracker tracker_;
-  std::vector<Value> values_;
+  std::vector<Value> values_;          // 0 is the input, i + 1 what layer i makes
+  std::vector<LayerBuffers> buffers_;  // of layer i
 };
 
 }  // namespace
@@ -234,26 +312,26 @@ ByCategory resident_for_training(const NetworkSpec& spec, OptimizerKind optimize
 
 PeakBytes predict_training(const NetworkSpec& spec, std::uint64_t batch, InputSize size, OptimizerKind optimizer,
                            const NetworkForm& form) {
-  return NetworkWalk(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
+  return NetworkSimulation(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
 }
 
 PeakBytes predict_inference(const NetworkSpec& spec, std::uint64_t batch, InputSize size, const NetworkForm& form) {
-  return NetworkWalk(spec, batch, size, form, resident_for_inference(spec)).inference();
+  return NetworkSimulation(spec, batch, size, form, resident_for_inference(spec)).inference();
 }
 
 namespace {
 
-// f(layer, its multiplications in a forward pass) for every layer.
-template <class F>
-void for_each_product(const NetworkSpec& spec, const NetworkShapes& shapes, F f) {
-  const auto figure = [](std::uint64_t n) { return static_cast<double>(n); };
+// visit(layer, its multiplications in a forward pass) for every layer.
+template <class Visit>
+void for_each_product(const NetworkSpec& spec, const NetworkShapes& shapes, Visit visit) {
+  const auto real = [](std::uint64_t count) { return static_cast<double>(count); };
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const Layer& layer = spec.layers[i];
-    if (layer.has_norm()) f(layer, convolution_flops(shapes.windows[i]) / 2);
+    if (layer.has_norm()) visit(layer, convolution_flops(shapes.windows[i]) / 2);
     if (layer.kind == LayerKind::linear)
-      f(layer, figure(shapes.rows(i + 1)) * figure(shapes.channels[layer.from]) * figure(layer.out));
+      visit(layer, real(shapes.rows(i + 1)) * real(shapes.channels[layer.from]) * real(layer.out));
     if (layer.kind == LayerKind::squeeze_excite)
-      f(layer, 2 * figure(shapes.batch) * figure(layer.squeeze) * figure(layer.out));
+      visit(layer, 2 * real(shapes.batch) * real(layer.squeeze) * real(layer.out));
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What networks that are lists of layers need, without running them: one walk through a step's allocations and
-// releases, in the order of the work. It shares nothing with the code it predicts but the sizes of values, and a
+// What networks that are lists of layers need, without running them: a step's allocations and releases are
+// simulated in the order of the work. It shares nothing with the code it predicts but the sizes of values, and a
 // convolution's workspace.
 
 #include <cstdint>

@@ -20,78 +20,117 @@ TensorBytes tensor_bytes_of(const ResNetSpec& spec) {
   return bytes;
 }
 
-class ResNetWalk {
+// The buffers of a convolution, its norm and its ReLU, in bytes. "saved" is from the forward to the backward pass.
+struct UnitBuffers {
+  std::uint64_t convolution_output;   // [B, height, width, out]   saved; its gradient takes its place
+  std::uint64_t norm_statistics;      // 2 [out]                   saved; mean and 1/sigma
+  std::uint64_t activation;           // [B, height, width, out]   saved; unless recomputed, see ResNetForm
+  std::uint64_t activation_gradient;  // [B, height, width, out]   backward
+  std::uint64_t input_gradient;       // [B, height, width, in]    backward
+
+  explicit UnitBuffers(const ConvolutionShape& shape)
+      : convolution_output(float_bytes(shape.output_elements())),
+        norm_statistics(checked_product(2, float_bytes(shape.out_channels))),
+        activation(convolution_output),
+        activation_gradient(convolution_output),
+        input_gradient(float_bytes(shape.input_elements())) {}
+};
+
+// The buffers around the blocks, in bytes.
+struct ResNetBuffers {
+  std::uint64_t images;           // [B, height, width, channels]   always
+  std::uint64_t labels;           // [B] int32                      training: always
+  std::uint64_t pool_output = 0;  // [B, height, width, out]        pooled: saved; its gradient: backward
+  std::uint64_t pool_maxima = 0;  // the same, in bytes             pooled: saved; which one was the maximum
+  std::uint64_t features;         // [B, features]                  until the head's backward pass
+  std::uint64_t logits;           // [B, classes]                   until the head's backward pass
+  std::uint64_t row_losses;       // [B]                            the loss
+
+  ResNetBuffers(const ResNetSpec& spec, const ResNetShapes& shapes, std::uint64_t batch)
+      : images(float_bytes(shapes.units[0].input_elements())),
+        labels(label_bytes(batch)),
+        features(float_bytes(checked_product(batch, spec.features()))),
+        logits(float_bytes(checked_product(batch, spec.classes))),
+        row_losses(float_bytes(batch)) {
+    if (!spec.pooled) return;
+    pool_output = float_bytes(shapes.pool.output_elements());
+    pool_maxima = round_to_granule(shapes.pool.output_elements());
+  }
+};
+
+class ResNetSimulation {
  public:
-  ResNetWalk(const ResNetSpec& spec, std::uint64_t batch, InputSize size, const ResNetForm& form,
-             const ByCategory& resident)
-      : spec_(spec), form_(form), shapes_(shapes_of(spec, batch, size)), batch_(batch), tracker_(resident) {}
+  ResNetSimulation(const ResNetSpec& spec, std::uint64_t batch, InputSize size, const ResNetForm& form,
+                   const ByCategory& resident)
+      : spec_(spec),
+        form_(form),
+        shapes_(shapes_of(spec, batch, size)),
+        around_(spec, shapes_, batch),
+        tracker_(resident) {
+    for (const ConvolutionShape& shape : shapes_.units) units_.emplace_back(shape);
+    std::size_t next = 1;
+    for (const ResidualBlock& block : spec.blocks) {
+      blocks_.push_back({next, next + block.branch.size() - 1, !block.projection.empty()});
+      next = blocks_.back().last + 1 + block.projection.size();
+    }
+  }
 
   PeakBytes training() {
-    tracker_.add(Category::data, label_bytes(batch_));
-    add(in(0));
-    train_forward();
-    const std::uint64_t features = float_bytes(checked_product(batch_, spec_.features())),
-                        logits = float_bytes(checked_product(batch_, spec_.classes));
-    add(features), add(logits);
-    workspace(float_bytes(batch_));  // the row losses
-    drop(logits);
-    const std::size_t last = blocks().back().last;
-    add(out(last));  // its gradient
-    drop(features);
-    train_backward();
+    tracker_.add(Category::data, around_.labels);
+    add(around_.images);
+    forward();
+    add(around_.features);
+    add(around_.logits);
+    workspace(around_.row_losses);
+    drop(around_.logits);
+    add(units_[blocks_.back().last].activation_gradient);
+    drop(around_.features);
+    backward();
     return tracker_.peak();
   }
 
+  // Norms and activations work where the convolution has written.
   PeakBytes inference() {
-    add(in(0));
-    run(0);
-    drop(in(0));
-    std::uint64_t x = out(0);
+    add(around_.images);
+    convolution_forward(0);
+    drop(around_.images);
+    std::uint64_t block_input = units_[0].convolution_output;
     if (spec_.pooled) {
-      const std::uint64_t pooled = float_bytes(shapes_.pool.output_elements());
-      add(pooled), drop(x);
-      x = pooled;
+      add(around_.pool_output);
+      drop(block_input);
+      block_input = around_.pool_output;
     }
-    for (const Block& block : blocks()) {
-      std::uint64_t at = 0;
+    for (const Block& block : blocks_) {
+      std::uint64_t unit_input = 0;
       for (std::size_t i = block.first; i < block.last; ++i) {
-        run(i);
-        drop(at);
-        at = out(i);
+        convolution_forward(i);
+        drop(unit_input);
+        unit_input = units_[i].convolution_output;
       }
       if (block.projected) {
-        run(block.last + 1);
-        drop(x);
-        x = out(block.last + 1);
+        convolution_forward(block.projection());
+        drop(block_input);
+        block_input = units_[block.projection()].convolution_output;
       }
-      run(block.last);
-      drop(x), drop(at);
-      x = out(block.last);
+      convolution_forward(block.last);
+      drop(block_input);
+      drop(unit_input);
+      block_input = units_[block.last].convolution_output;
     }
-    add(float_bytes(checked_product(batch_, spec_.features())));
-    drop(x);
-    add(float_bytes(checked_product(batch_, spec_.classes)));
+    add(around_.features);
+    drop(block_input);
+    add(around_.logits);
     return tracker_.peak();
   }
 
  private:
+  // The units of a branch; the projection's comes behind them.
   struct Block {
-    std::size_t first, last;  // units of the branch; the projection comes behind them
+    std::size_t first;
+    std::size_t last;
     bool projected;
+    std::size_t projection() const { return last + 1; }
   };
-  std::vector<Block> blocks() const {
-    std::vector<Block> all;
-    std::size_t next = 1;
-    for (const ResidualBlock& block : spec_.blocks) {
-      all.push_back({next, next + block.branch.size() - 1, !block.projection.empty()});
-      next = all.back().last + 1 + block.projection.size();
-    }
-    return all;
-  }
-
-  std::uint64_t in(std::size_t unit) const { return float_bytes(shapes_.units[unit].input_elements()); }
-  std::uint64_t out(std::size_t unit) const { return float_bytes(shapes_.units[unit].output_elements()); }
-  std::uint64_t statistic(std::size_t unit) const { return float_bytes(shapes_.units[unit].out_channels); }
 
   void add(std::uint64_t bytes) { tracker_.add(Category::activations, bytes); }
   void drop(std::uint64_t bytes) { tracker_.drop(Category::activations, bytes); }
@@ -103,78 +142,97 @@ class ResNetWalk {
     workspace(convolution_workspace(shapes_.units[unit], form_.way, sizeof(float)).columns);
   }
 
-  // Inference: the norm works where the convolution has written.
-  void run(std::size_t unit) {
-    add(out(unit));
-    columns(unit);
-  }
+  // ---- forward
 
-  void unit_forward(std::size_t unit, std::uint64_t dead = 0, bool has_room = false) {
-    add(out(unit));
+  void convolution_forward(std::size_t unit) {
+    add(units_[unit].convolution_output);
     columns(unit);
-    drop(dead);  // its input
-    add(statistic(unit)), add(statistic(unit));
-    if (!has_room) add(out(unit));
   }
-  void norm_backward(std::size_t unit) { drop(statistic(unit)), drop(statistic(unit)); }
-  void input_backward(std::size_t unit) {
-    columns(unit);  // for the weight's gradient, too
-    add(in(unit));
-    columns(unit);
-    drop(out(unit));
+  void unit_forward(std::size_t unit) {
+    convolution_forward(unit);
+    add(units_[unit].norm_statistics);
+    add(units_[unit].activation);
   }
-
-  void train_forward() {
+  // A unit of a branch, without its activation.
+  void branch_unit_forward(const Block& block, std::size_t unit) {
+    convolution_forward(unit);
+    if (form_.recompute_norms && unit > block.first) drop(units_[unit - 1].activation);
+    add(units_[unit].norm_statistics);
+  }
+  void block_forward(const Block& block) {
+    for (std::size_t unit = block.first; unit < block.last; ++unit) {
+      branch_unit_forward(block, unit);
+      add(units_[unit].activation);
+    }
+    if (block.projected) unit_forward(block.projection());
+    branch_unit_forward(block, block.last);
+    if (!block.projected) add(units_[block.last].activation);  // otherwise in the place of the projection's
+  }
+  void forward() {
     unit_forward(0);
-    if (spec_.pooled) {
-      add(round_to_granule(shapes_.pool.output_elements()));  // which is the maximum: a byte each
-      add(float_bytes(shapes_.pool.output_elements()));
-    }
-    for (const Block& block : blocks()) {
-      const auto dead = [&](std::size_t i) { return form_.recompute_norms && i > block.first ? in(i) : 0; };
-      for (std::size_t i = block.first; i < block.last; ++i) unit_forward(i, dead(i));
-      if (block.projected) unit_forward(block.last + 1);
-      unit_forward(block.last, dead(block.last), /*has_room=*/block.projected);
-    }
+    add(around_.pool_maxima);
+    add(around_.pool_output);
+    for (const Block& block : blocks_) block_forward(block);
   }
 
+  // ---- backward
+
+  void norm_backward(std::size_t unit) { drop(units_[unit].norm_statistics); }
+  // From the gradient of the convolution's output to those of weight and input.
+  void input_backward(std::size_t unit) {
+    columns(unit);  // for the weight's gradient
+    add(units_[unit].input_gradient);
+    columns(unit);
+    drop(units_[unit].convolution_output);
+  }
+  // The gradient of the block's output is there, and becomes that of its input.
+  void block_backward(const Block& block) {
+    const UnitBuffers& last = units_[block.last];
+    drop(last.activation);
+    norm_backward(block.last);
+    if (block.projected) {
+      norm_backward(block.projection());
+      drop(last.activation_gradient);
+    }
+    for (std::size_t unit = block.last; unit > block.first; --unit) {
+      const UnitBuffers& below = units_[unit - 1];
+      if (form_.recompute_norms) add(below.activation);
+      input_backward(unit);
+      drop(below.activation);
+      norm_backward(unit - 1);
+      drop(units_[unit].input_gradient);
+    }
+    input_backward(block.first);
+    if (block.projected) {
+      input_backward(block.projection());
+      drop(units_[block.projection()].input_gradient);  // is added to the branch's
+    } else {
+      drop(last.activation_gradient);  // is added to the branch's
+    }
+  }
   // The gradient of the last block's output is there.
-  void train_backward() {
-    const std::vector<Block> all = blocks();
-    for (std::size_t b = all.size(); b-- > 0;) {
-      const Block& block = all[b];
-      drop(out(block.last));  // the output
-      norm_backward(block.last);
-      if (block.projected) norm_backward(block.last + 1), drop(out(block.last));
-      for (std::size_t i = block.last; i > block.first; --i) {
-        if (form_.recompute_norms) add(out(i - 1));
-        input_backward(i);
-        drop(out(i - 1));
-        norm_backward(i - 1);
-        drop(in(i));
-      }
-      input_backward(block.first);
-      if (block.projected) input_backward(block.last + 1);
-      drop(block.projected ? in(block.first) : out(block.last));  // what is added
-    }
+  void backward() {
+    for (std::size_t block = blocks_.size(); block-- > 0;) block_backward(blocks_[block]);
+    const UnitBuffers& stem = units_[0];
     if (spec_.pooled) {
-      const std::uint64_t pooled = float_bytes(shapes_.pool.output_elements());
-      drop(pooled);  // the first block's input
-      add(out(0));
-      drop(pooled);  // its gradient
-      drop(round_to_granule(shapes_.pool.output_elements()));
+      drop(around_.pool_output);
+      add(stem.activation_gradient);
+      drop(around_.pool_output);  // its gradient
+      drop(around_.pool_maxima);
     }
-    drop(out(0));
+    drop(stem.activation);
     norm_backward(0);
-    drop(out(0));
+    drop(stem.activation_gradient);
     columns(0);
-    drop(out(0));
+    drop(stem.convolution_output);
   }
 
   const ResNetSpec& spec_;
   const ResNetForm& form_;
   ResNetShapes shapes_;
-  std::uint64_t batch_;
+  ResNetBuffers around_;
+  std::vector<UnitBuffers> units_;  // in the order of ResNetSpec::units()
+  std::vector<Block> blocks_;
   PeakTracker tracker_;
 };
 
@@ -188,19 +246,22 @@ ByCategory resident_for_training(const ResNetSpec& spec, OptimizerKind optimizer
 
 PeakBytes predict_training(const ResNetSpec& spec, std::uint64_t batch, InputSize size, OptimizerKind optimizer,
                            const ResNetForm& form) {
-  return ResNetWalk(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
+  return ResNetSimulation(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
 }
 
 PeakBytes predict_inference(const ResNetSpec& spec, std::uint64_t batch, InputSize size, const ResNetForm& form) {
-  return ResNetWalk(spec, batch, size, form, resident_for_inference(spec)).inference();
+  return ResNetSimulation(spec, batch, size, form, resident_for_inference(spec)).inference();
 }
 
 double step_flops(const ResNetSpec& spec, std::uint64_t batch, InputSize size) {
-  double flops = 0;
   const ResNetShapes shapes = shapes_of(spec, batch, size);
-  for (std::size_t i = 0; i < shapes.units.size(); ++i) flops += (i == 0 ? 2 : 3) * convolution_flops(shapes.units[i]);
-  const auto figure = [](std::uint64_t n) { return static_cast<double>(n); };
-  return flops + 6 * figure(batch) * figure(spec.features()) * figure(spec.classes);
+  double flops = 0;
+  for (std::size_t i = 0; i < shapes.units.size(); ++i) {
+    const double passes = i == 0 ? 2 : 3;
+    flops += passes * convolution_flops(shapes.units[i]);
+  }
+  const auto real = [](std::uint64_t count) { return static_cast<double>(count); };
+  return flops + 6 * real(batch) * real(spec.features()) * real(spec.classes);
 }
 
 }  // namespace oomlab::nn

@@ -1,6 +1,6 @@
 #pragma once
-// What a residual network needs, without running it: one walk through a step's allocations and releases, in the order
-// of the work. It shares nothing with the code it predicts but the sizes of convolutions and their workspace.
+// What a residual network needs, without running it: a step's allocations and releases are simulated in the order of
+// the work. It shares nothing with the code it predicts but the sizes of convolutions and their workspace.
 
 #include <cstdint>
 

@@ -15,17 +15,17 @@ const char* name_of(AttentionForm form) noexcept;
 /// Throws std::invalid_argument with one line that says what is allowed.
 AttentionForm parse_attention(std::string_view name);
 
-/// What a layer keeps from its forward pass until its backward pass. What is not kept is computed again, to the same
-/// bits: a whole layer before its backward pass, single tensors in the backward pass, when they are needed.
+/// The saved activations of a layer, from its forward pass until its backward pass. What is not saved is recomputed, to
+/// the same bits: a whole layer before its backward pass, single tensors in the backward pass, when they are needed.
 struct Keep {
-  bool layer = true;          ///< false: nothing; the layer is computed again from its input
+  bool layer = true;          ///< false: none; the layer is recomputed from its input
   bool norms = true;          ///< outputs of layer norms, R·C each: two in gpt, one in bert
   bool gelu = true;           ///< the output of the MLP's activation, R·F: GELU's, or SwiGLU's
   bool probabilities = true;  ///< of textbook attention, B·H·S²; the other forms have none to keep
-  bool middle = true;         ///< x + attention(x), R·C: one product of R·C² to compute again
+  bool middle = true;         ///< x + attention(x), R·C: one product of R·C² to recompute
   friend bool operator==(const Keep&, const Keep&) = default;
 
-  /// Without everything that is cheap to compute again: 9 R·C of gpt's 16 are left.
+  /// Selective recompute of everything that is cheap to recompute: 9 R·C of gpt's 16 are left.
   static Keep lean() { return {.norms = false, .gelu = false, .probabilities = false, .middle = false}; }
 };
 
@@ -46,19 +46,19 @@ struct StepForm {
   AttentionForm attention = AttentionForm::textbook;
   LossForm loss = LossForm::full;
   Keep keep{};  ///< of every layer, in forward_backward()
-  /// What an MLP computes again in its backward pass comes a quarter of the rows at a time: less memory at that moment.
+  /// What an MLP recomputes in its backward pass comes a quarter of the rows at a time: less memory at that moment.
   /// Its weights' gradients are then added up in another order: not the bits of an MLP that kept everything.
   bool by_rows = false;
   friend bool operator==(const StepForm&, const StepForm&) = default;
 
-  /// No scores, no logits, nothing kept that is cheap to compute again.
+  /// No scores, no logits, nothing saved that is cheap to recompute.
   static StepForm lean() { return {AttentionForm::tiled, LossForm::chunked, Keep::lean(), true}; }
 };
 
 /// Consecutive layers that are treated alike.
 struct Segment {
   std::uint64_t layers = 0;
-  bool recompute = false;  ///< kept is only its input; before its backward pass its forward pass runs again
+  bool recompute = false;  ///< only its input is saved; before its backward pass its forward pass runs again
   Keep keep{};             ///< of each layer, where not
   friend bool operator==(const Segment&, const Segment&) = default;
 };

@@ -1,0 +1,98 @@
+#pragma once
+// What a training step of a transformer needs, in bytes, without running it: a simulation of its allocations and
+// releases in the order of the work. Every prediction about a transformer asks it, whatever levers are pulled:
+// precision, saved activations, micro-batches, slices of the model, shards of its state. It shares nothing with the
+// code it predicts but the shapes of tensors, how they are aligned in units, and the size of the loss scale.
+//
+//   step_buffers.h   every buffer: its shape, where it exists, how long it lives
+//   step.cpp         the order of a step; step_layer.cpp: of a layer; step_head.cpp: of head and loss
+//   step_state.cpp   what stays between steps
+//   flops.h          operations
+//
+// Sizes: B sequences of S tokens are R = B·S rows of width C; H heads; V the vocabulary; E bytes per element. All bytes
+// are as the ledger counts them: every buffer on its own rounded to the granule.
+
+#include <cstdint>
+
+#include "plan/model/transformer.h"
+#include "plan/peak.h"
+#include "plan/step_form.h"
+
+namespace oomlab::nn {
+
+/// torch.nn.DataParallel: each device computes its share of the batch, the first one has all else.
+enum class DataParallel {
+  none,
+  first_device,  ///< the state, the whole batch's tokens and labels, and all logits
+  other_device,  ///< a copy of the parameters for each step, and gradients from its backward pass on
+};
+
+/// When gradients are there, on one device. A unit is the token table, the other embeddings, a layer, or the head.
+enum class GradientLife {
+  always,        ///< of all units, from step to step
+  used_at_once,  ///< of a unit, in a flat buffer, from its backward pass until its update right after it
+  sent_to_host,  ///< the same, and until those of the next unit are there, too: meanwhile they are copied
+};
+
+/// What can be chosen about a step, for one rank.
+struct StepLevers {
+  std::uint64_t element_bytes = sizeof(float);  ///< E, of parameters, gradients and activations
+  std::uint64_t sequences = 0;                  ///< B, of a micro-batch
+  std::uint64_t seq = 0;                        ///< S
+  StepForm form{};                              ///< its keep holds for layers that a schedule says nothing about
+  Schedule schedule{};
+  std::uint64_t micro_batches = 1;  ///< in a step, one after the other; gradients accumulate
+  std::uint64_t in_flight = 1;      ///< how many of these wait for their backward pass at most (pipelines)
+  Slice slice{};                    ///< the rank's stage and part
+  std::uint64_t replicas = 1;       ///< ranks that have the same slice and other samples
+  /// What the replicas share out, in units (see unit_state_bytes()): 0 nothing, 1 the optimizer, 2 also gradients,
+  /// 3 also parameters (Rajbhandari et al., "ZeRO", 2020). 2 and 3 are for slices of all layers.
+  int zero = 0;
+  DataParallel data_parallel = DataParallel::none;
+  /// Another one than always is for one replica, no micro-batches, and slices of all layers. A tied token table's
+  /// gradients are there from the head's backward pass to the embedding's.
+  GradientLife gradients = GradientLife::always;
+};
+
+/// The peak of a step on one rank, tokens and labels included, above what is `resident` between steps: parameters,
+/// gradients, optimizer state, the loss. Throws std::length_error when a figure does not fit 64 bits, std::logic_error
+/// for a schedule of another number of layers.
+PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident);
+
+/// The peak of a forward pass that no backward pass follows, up to all logits, tokens and labels included. `graph`:
+/// every layer keeps what the form says, as if one followed; otherwise nothing (Transformer::logits()). Of the levers
+/// element_bytes, sequences, seq and form count, but for the form's loss. Throws as walk_step().
+PeakBytes walk_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident, bool graph);
+
+/// What one segment has, in bytes of activations, above what the segments before it hold. Of the levers element_bytes,
+/// sequences, seq, form and slice.parts count.
+struct SegmentBytes {
+  std::uint64_t held;           ///< from its forward to its backward pass
+  std::uint64_t forward_peak;   ///< at the fullest moment of its forward pass
+  std::uint64_t backward_peak;  ///< at that of its backward pass
+};
+SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers, const Segment& segment);
+/// The fullest moment of the head and the loss, above what all segments hold: activations, and row losses (workspace).
+/// The same levers count.
+std::uint64_t head_peak_bytes(const TransformerSpec& spec, const StepLevers& levers);
+/// What the forward pass of one micro-batch holds until its backward pass, tokens and labels included.
+ByCategory held_bytes(const TransformerSpec& spec, const StepLevers& levers);
+/// What embed() keeps until embed_backward(), beside the first layer's input.
+std::uint64_t embedding_bytes(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
+                              std::uint64_t seq);
+/// One residual [R, C].
+std::uint64_t residual_bytes(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
+                             std::uint64_t seq);
+/// Tokens and labels.
+std::uint64_t token_batch_bytes(std::uint64_t sequences, std::uint64_t seq);
+
+/// Units are tensors that are used together, in one flat buffer: the token table, the other embeddings, each layer, the
+/// head. In a unit each tensor begins at a multiple of this many elements, so that a kernel may load 16 bytes at once;
+/// the unit is padded to this many times the replicas, so that they have equal shards.
+inline constexpr std::uint64_t kUnitAlign = 8;
+/// Parameters, gradients and AdamW's state of a rank whose tensors lie in units: per parameter E + E + 8 bytes, with
+/// 16-bit elements 12 for the 8 (master weights), each shared out as `zero` says; and the loss scale. Throws
+/// std::invalid_argument for elements of another size than 4 and 2 bytes.
+ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
+
+}  // namespace oomlab::nn

@@ -1,0 +1,119 @@
+#include "plan/step_buffers.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace oomlab::nn {
+
+namespace {
+
+// The matrices [queries, seq] of scores that tiled attention has at a time.
+struct ScoreTile {
+  std::uint64_t matrices, queries;
+};
+
+// Tiled attention works on the heads of K and V of a sequence, or on one head of all sequences, whichever are more. The
+// scores of a tile take no more elements than the attention's output, but 32 queries of all matrices where there are as
+// many. Of long sequences a tile has more queries of fewer matrices.
+ScoreTile score_tile_of(const StepLevers& levers, std::uint64_t keys, std::uint64_t width) {
+  constexpr std::uint64_t kMinQueries = 32;
+  constexpr std::uint64_t kGoodQueries = 128;
+  const std::uint64_t matrices = std::max(levers.sequences, keys);
+  const std::uint64_t as_output = checked_product(levers.sequences, width) / matrices;
+  const std::uint64_t queries = std::min(levers.seq, std::max(kMinQueries, as_output));
+  const std::uint64_t good_queries = std::min(kGoodQueries, levers.seq / 8);
+  const std::uint64_t rows = checked_product(queries, matrices);
+  if (queries < good_queries && good_queries <= rows) return {.matrices = rows / good_queries, .queries = good_queries};
+  return {.matrices = matrices, .queries = queries};
+}
+
+}  // namespace
+
+std::uint64_t token_batch_bytes(std::uint64_t sequences, std::uint64_t seq) {
+  return checked_product(round_to_granule(checked_product(checked_product(sequences, seq), sizeof(int))), 2);
+}
+
+StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) {
+  const auto bytes = [](std::uint64_t rows, std::uint64_t columns, std::uint64_t element_bytes) {
+    return round_to_granule(checked_product(checked_product(rows, columns), element_bytes));
+  };
+  const std::uint64_t element = levers.element_bytes;
+  const std::uint64_t fp32 = sizeof(float);
+  const std::uint64_t rows = checked_product(levers.sequences, levers.seq);
+  const std::uint64_t quarter = rows / 4 + (rows % 4 != 0);
+  const std::uint64_t parts = levers.slice.parts;
+  const std::uint64_t depth = spec.depth();
+  const std::uint64_t heads = spec.heads / parts;
+  const std::uint64_t keys = spec.keys() / parts;
+  const std::uint64_t hidden = spec.hidden() / parts;
+
+  residual = bytes(rows, spec.width, element);
+  residual_gradient = residual;
+
+  attention_output = bytes(rows, spec.width / parts, element);
+  attention_output_gradient = attention_output;
+  qkv = bytes(rows, checked_product(heads + 2 * keys, depth), element);
+  qkv_gradient = qkv;
+
+  gate_and_up = bytes(rows, checked_product(hidden, spec.llama() ? 2 : 1), element);
+  activation_output = bytes(rows, hidden, element);
+  activation_gradient = activation_output;
+  activation_chunk = bytes(quarter, hidden, element);
+
+  probabilities = bytes(checked_product(levers.sequences, heads), checked_product(levers.seq, levers.seq), element);
+  probabilities_gradient = probabilities;
+
+  const std::uint64_t row_values = bytes(rows, 1, fp32);
+  const std::uint64_t norm_statistics = (spec.llama() ? 1 : 2) * row_values;
+  attention_norm_output = residual;
+  attention_norm_statistics = norm_statistics;
+  attention_norm_gradient = residual;
+  post_attention_residual = residual;
+  mlp_norm_output = residual;
+  mlp_norm_statistics = norm_statistics;
+  mlp_norm_gradient = residual;
+  mlp_norm_chunk = bytes(quarter, spec.width, element);
+  post_mlp_residual = residual;
+  output_norm_statistics = norm_statistics;
+  embedding_sum = residual;
+  embedding_norm_statistics = norm_statistics;
+
+  const ScoreTile tile = score_tile_of(levers, keys, spec.width / parts);
+  const bool several_summands = tile.queries < levers.seq || heads > keys;
+  score_tile = bytes(checked_product(tile.matrices, tile.queries), levers.seq, element);
+  score_tile_gradient = score_tile;
+  key_value_gradient_sums = 0;
+  if (element < fp32 && several_summands)
+    key_value_gradient_sums = bytes(checked_product(tile.matrices, levers.seq), 2 * depth, fp32);
+  log_sum_exp = bytes(rows, heads, fp32);
+  attention_output_dots = log_sum_exp;
+
+  head_dense_output = residual;
+  head_gelu_output = residual;
+  head_norm_output = residual;
+  head_norm_statistics = norm_statistics;
+  head_norm_gradient = residual;
+  logits = bytes(rows, spec.vocabulary, element);
+  // As many rows as take no more than the residual, and at most a quarter.
+  const std::uint64_t rows_of_residual = checked_product(rows, spec.width) / spec.vocabulary;
+  logits_chunk = bytes(std::clamp<std::uint64_t>(rows_of_residual, 1, quarter), spec.vocabulary, element);
+  tokens_and_labels = token_batch_bytes(levers.sequences, levers.seq);
+
+  // So that sums of a few of them need no check.
+  if (std::max({residual, gate_and_up, activation_output, probabilities, score_tile, key_value_gradient_sums,
+                log_sum_exp, logits, row_values, qkv, tokens_and_labels}) > UINT64_MAX / 64)
+    throw std::length_error("a size does not fit 64 bits");
+
+  row_losses = row_values;
+  gathered_logits = 0;
+  whole_batch_tokens_and_labels = 0;
+  if (levers.data_parallel == DataParallel::first_device) {
+    const std::uint64_t whole_batch = checked_product(levers.sequences, levers.replicas);
+    const std::uint64_t all_rows = checked_product(whole_batch, levers.seq);
+    row_losses = bytes(all_rows, 1, fp32);
+    gathered_logits = bytes(all_rows, spec.vocabulary, element);
+    whole_batch_tokens_and_labels = token_batch_bytes(whole_batch, levers.seq);
+  }
+}
+
+}  // namespace oomlab::nn

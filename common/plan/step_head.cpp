@@ -1,0 +1,80 @@
+// Head and loss of a transformer.
+
+#include "plan/step_simulation.h"
+
+namespace oomlab::nn {
+
+void StepSimulation::head_forward() {
+  if (spec_.tied) gather_parameters(token_unit_);
+  gather_parameters(head_unit_);
+  head_norm();
+  if (chunked_loss()) {
+    add_head_gradients();
+    add(buffers_.logits_chunk);
+    loss();
+    drop(buffers_.logits_chunk);
+  } else {
+    add(buffers_.logits);
+    if (levers_.data_parallel != DataParallel::other_device) loss();
+  }
+}
+
+// From the last layer's output to what the logits are made of.
+void StepSimulation::head_norm() {
+  if (spec_.bert()) {
+    add(buffers_.head_dense_output);
+    add(buffers_.head_gelu_output);
+  }
+  add(buffers_.head_norm_output);
+  add(buffers_.head_norm_statistics);
+}
+
+// torch.nn.DataParallel's first device has the logits of all devices.
+void StepSimulation::loss() {
+  const bool gathers = levers_.data_parallel == DataParallel::first_device;
+  if (gathers) add(buffers_.gathered_logits);
+  tracker_.add(Category::workspace, buffers_.row_losses);
+  tracker_.drop(Category::workspace, buffers_.row_losses);
+  if (gathers) {
+    drop(buffers_.gathered_logits);
+    tracker_.drop(Category::data, buffers_.whole_batch_tokens_and_labels);
+  }
+}
+
+// From the gradient of the logits to that of the last layer's output.
+void StepSimulation::head_backward() {
+  if (levers_.data_parallel == DataParallel::other_device)
+    tracker_.add(Category::gradients, whole_state()[Category::gradients]);
+  if (chunked_loss()) {  // while chunks of logits came and went
+    drop(buffers_.head_norm_output);
+    add(buffers_.head_norm_gradient);  // in its place
+  } else {
+    add_head_gradients();
+    drop(buffers_.head_norm_output);
+    add(buffers_.head_norm_gradient);
+    drop(buffers_.logits);  // by now their gradient
+  }
+  if (spec_.bert()) {
+    drop(buffers_.head_gelu_output);
+    drop(buffers_.head_dense_output);
+    drop(buffers_.residual);  // the last layer's output
+    add(buffers_.residual_gradient);
+    drop(buffers_.head_norm_gradient);
+  } else {
+    drop(buffers_.residual);  // the last layer's output
+    drop(buffers_.head_norm_gradient);
+    add(buffers_.residual_gradient);  // in its place
+  }
+  drop(buffers_.head_norm_statistics);
+  if (spec_.tied) release_parameters(token_unit_);
+  release_parameters(head_unit_);
+  reduce_gradients(head_unit_);
+}
+
+// A tied head's matrix is the token table.
+void StepSimulation::add_head_gradients() {
+  if (spec_.tied) add_gradients(token_unit_);
+  add_gradients(head_unit_);
+}
+
+}  // namespace oomlab::nn

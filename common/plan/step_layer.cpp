@@ -1,0 +1,220 @@
+// A layer of a transformer: its forward and its backward pass.
+
+#include "plan/step_simulation.h"
+
+namespace oomlab::nn {
+
+namespace {
+
+bool saves_norms(const Keep& saved) { return saved.layer && saved.norms; }
+bool saves_activation(const Keep& saved) { return saved.layer && saved.gelu; }
+bool saves_post_attention_residual(const Keep& saved) { return saved.layer && saved.middle; }
+
+}  // namespace
+
+// -------------------------------------------------------------------------------------------------------- forward pass
+
+void StepSimulation::layer_forward(const Keep& saved, bool output) {
+  if (pre_norm_) {
+    add(buffers_.attention_norm_output);
+    add(buffers_.attention_norm_statistics);
+  }
+  add(buffers_.qkv);
+  if (pre_norm_ && !saves_norms(saved)) drop(buffers_.attention_norm_output);
+  attention_forward(saved);
+  if (!saved.layer) drop(buffers_.qkv);
+  add(buffers_.post_attention_residual);
+  if (!saved.layer) drop(buffers_.attention_output);
+  if (pre_norm_)
+    pre_norm_mlp_forward(saved, output);
+  else
+    post_norm_mlp_forward(saved, output);
+}
+
+// From QKV to the attention's output.
+void StepSimulation::attention_forward(const Keep& saved) {
+  switch (levers_.form.attention) {
+    case AttentionForm::textbook:
+      add(buffers_.probabilities);
+      add(buffers_.attention_output);
+      if (!saved.layer || !saved.probabilities) drop(buffers_.probabilities);
+      break;
+    case AttentionForm::tiled:
+      add(buffers_.attention_output);
+      add(buffers_.score_tile);
+      drop(buffers_.score_tile);
+      break;
+    case AttentionForm::fused:
+      add(buffers_.attention_output);
+      add(buffers_.log_sum_exp);
+      if (!saved.layer) drop(buffers_.log_sum_exp);
+      break;
+  }
+}
+
+// x + attention(x) is there; behind it norm, MLP and residual.
+void StepSimulation::pre_norm_mlp_forward(const Keep& saved, bool output) {
+  add(buffers_.mlp_norm_output);
+  add(buffers_.mlp_norm_statistics);
+  add(buffers_.gate_and_up);
+  if (!saves_norms(saved)) drop(buffers_.mlp_norm_output);
+  if (!output) {
+    if (saves_activation(saved)) add(buffers_.activation_output);
+    return;
+  }
+  if (activates_by_rows(saved) && !saved.middle && levers_.slice.parts == 1) {
+    add(buffers_.activation_chunk);
+    drop(buffers_.activation_chunk);
+    drop(buffers_.post_attention_residual);
+    add(buffers_.residual);  // in its place
+    return;
+  }
+  down_projection_forward(saved, buffers_.residual);
+  if (!saves_post_attention_residual(saved)) drop(buffers_.post_attention_residual);
+  if (!saved.layer) {
+    drop(buffers_.attention_norm_statistics);
+    drop(buffers_.mlp_norm_statistics);
+  }
+}
+
+// x + attention(x) is there; behind it norm, MLP, residual and norm.
+void StepSimulation::post_norm_mlp_forward(const Keep& saved, bool output) {
+  add(buffers_.mlp_norm_output);
+  add(buffers_.mlp_norm_statistics);
+  if (!saves_post_attention_residual(saved)) drop(buffers_.post_attention_residual);
+  add(buffers_.gate_and_up);
+  down_projection_forward(saved, buffers_.post_mlp_residual);
+  if (!saves_norms(saved)) drop(buffers_.mlp_norm_output);
+  if (output) add(buffers_.residual);
+  add(buffers_.output_norm_statistics);
+  if (!saved.layer) {
+    drop(buffers_.mlp_norm_statistics);
+    drop(buffers_.post_mlp_residual);
+    drop(buffers_.output_norm_statistics);
+  }
+}
+
+// From what the activation reads to `output`, the sum of the down projection and the residual.
+void StepSimulation::down_projection_forward(const Keep& saved, std::uint64_t output) {
+  if (activates_by_rows(saved)) {
+    add(output);
+    add(buffers_.activation_chunk);
+    drop(buffers_.activation_chunk);
+  } else if (saved.layer) {
+    add(buffers_.activation_output);
+    add(output);
+    if (!saved.gelu) drop(buffers_.activation_output);
+  } else {  // the activation works in place
+    add(output);
+    drop(buffers_.gate_and_up);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------- backward pass
+
+void StepSimulation::layer_backward(const Keep& saved) {
+  if (pre_norm_)
+    pre_norm_layer_backward(saved);
+  else
+    post_norm_layer_backward(saved);
+}
+
+void StepSimulation::pre_norm_layer_backward(const Keep& saved) {
+  down_projection_backward(saved);
+  if (!saved.middle) add(buffers_.post_attention_residual);
+  if (!saved.norms && levers_.form.by_rows && levers_.slice.parts == 1) {
+    add(buffers_.mlp_norm_chunk);
+    drop(buffers_.gate_and_up);  // by now its gradient
+    drop(buffers_.mlp_norm_statistics);
+    drop(buffers_.mlp_norm_chunk);
+  } else {
+    if (!saved.norms) add(buffers_.mlp_norm_output);
+    drop(buffers_.mlp_norm_output);
+    add(buffers_.mlp_norm_gradient);
+    drop(buffers_.gate_and_up);  // by now its gradient
+    drop(buffers_.mlp_norm_statistics);
+    drop(buffers_.mlp_norm_gradient);
+  }
+  drop(buffers_.post_attention_residual);
+  attention_backward(saved);
+  if (!saved.norms) add(buffers_.attention_norm_output);
+  drop(buffers_.attention_norm_output);
+  add(buffers_.attention_norm_gradient);
+  drop(buffers_.qkv_gradient);
+  drop(buffers_.attention_norm_statistics);
+  drop(buffers_.attention_norm_gradient);
+}
+
+// Gradients of both branches are added to the residual's, where that is.
+void StepSimulation::post_norm_layer_backward(const Keep& saved) {
+  drop(buffers_.output_norm_statistics);
+  drop(buffers_.post_mlp_residual);
+  down_projection_backward(saved);
+  if (!saved.middle) add(buffers_.post_attention_residual);
+  if (!saved.norms) add(buffers_.mlp_norm_output);
+  drop(buffers_.mlp_norm_output);
+  drop(buffers_.gate_and_up);  // by now its gradient
+  drop(buffers_.mlp_norm_statistics);
+  drop(buffers_.post_attention_residual);
+  attention_backward(saved);
+  drop(buffers_.qkv_gradient);
+}
+
+// From the gradient of the MLP's output to that of what the activation reads, whose place it takes.
+void StepSimulation::down_projection_backward(const Keep& saved) {
+  if (!saved.gelu && levers_.form.by_rows) {
+    add(buffers_.activation_chunk);
+    drop(buffers_.activation_chunk);
+    return;
+  }
+  if (!saved.gelu) add(buffers_.activation_output);
+  drop(buffers_.activation_output);
+  add(buffers_.activation_gradient);
+  // In gpt and bert it is the other way round, with as many bytes: this one becomes the gradient, the other one goes.
+  drop(buffers_.activation_gradient);
+}
+
+// From the attention's output and QKV to the gradient of QKV.
+void StepSimulation::attention_backward(const Keep& saved) {
+  switch (levers_.form.attention) {
+    case AttentionForm::textbook:
+      drop(buffers_.attention_output);
+      add(buffers_.attention_output_gradient);
+      if (!saved.probabilities) add(buffers_.probabilities);
+      add(buffers_.qkv_gradient);
+      add(buffers_.probabilities_gradient);
+      drop(buffers_.attention_output_gradient);
+      drop(buffers_.probabilities);
+      drop(buffers_.probabilities_gradient);
+      break;
+    case AttentionForm::tiled:
+      drop(buffers_.attention_output);
+      add(buffers_.attention_output_gradient);
+      add(buffers_.qkv_gradient);
+      add(buffers_.score_tile);
+      add(buffers_.score_tile_gradient);
+      add(buffers_.key_value_gradient_sums);
+      drop(buffers_.attention_output_gradient);
+      drop(buffers_.score_tile);
+      drop(buffers_.score_tile_gradient);
+      drop(buffers_.key_value_gradient_sums);
+      break;
+    case AttentionForm::fused:
+      add(buffers_.attention_output_gradient);
+      add(buffers_.attention_output_dots);
+      drop(buffers_.attention_output);
+      add(buffers_.qkv_gradient);
+      drop(buffers_.attention_output_gradient);
+      drop(buffers_.attention_output_dots);
+      drop(buffers_.log_sum_exp);
+      break;
+  }
+  drop(buffers_.qkv);
+}
+
+// The activation's output is not saved, and comes a quarter of the rows at a time.
+bool StepSimulation::activates_by_rows(const Keep& saved) const {
+  return levers_.form.by_rows && saved.layer && !saved.gelu;
+}
+
+}  // namespace oomlab::nn

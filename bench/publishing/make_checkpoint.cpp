@@ -79,7 +79,7 @@ void make(const std::filesystem::path& folder) {
   Ledger ledger;
   Context context(memory, ledger);
   Transformer<float> model(context, spec, 1);
-  model.set_form(StepForm::lean());
+  model.set_form(StepForm::min_memory());
   train(context, model);
   Transformer<__nv_bfloat16> rounded(context, spec, 1, /*with_gradients=*/false);
   const TemporaryFile trained(folder);  // FP32, for a moment

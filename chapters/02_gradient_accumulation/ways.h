@@ -92,7 +92,7 @@ class Accumulation final : public Workload {
     nn::StepLevers levers{.sequences = way == Way::full_batch ? batch : micro_batch, .seq = seq, .form = form};
     if (way == Way::one_backward)  // every micro-batch waits for it
       levers.micro_batches = levers.in_flight = (batch + micro_batch - 1) / micro_batch;
-    return nn::walk_step(spec, levers, resident_for_training(spec, sizeof(float), 2)).at_peak;
+    return nn::simulate_step(spec, levers, resident_for_training(spec, sizeof(float), 2)).at_peak;
   }
 
  private:

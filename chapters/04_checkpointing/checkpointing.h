@@ -44,7 +44,7 @@ inline std::string describe(const Schedule& schedule) {
       if (!s.keep.norms) how += "norms+";
       if (!s.keep.gelu) how += "GELU+";
       if (!s.keep.probabilities) how += "probabilities+";
-      if (!s.keep.middle) how += "middle+";
+      if (!s.keep.post_attention_residual) how += "middle+";
       how = how.empty() ? "kept" : "without " + how.substr(0, how.size() - 1);
     }
     layers[how] += s.layers;

@@ -47,7 +47,8 @@ class Rounds final : public Workload {
   std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
 
   static ByCategory predicted(const nn::TransformerSpec& spec, std::size_t seq, std::size_t batch) {
-    return nn::walk_step(spec, {.sequences = batch, .seq = seq}, resident_for_training(spec, sizeof(float), 2)).at_peak;
+    return nn::simulate_step(spec, {.sequences = batch, .seq = seq}, resident_for_training(spec, sizeof(float), 2))
+        .at_peak;
   }
 
  private:

@@ -120,7 +120,7 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
   ByCategory resident;
   if (rank == 0) resident = nn::unit_state_bytes(job.spec, {.element_bytes = sizeof(T)});
   resident[Category::workspace] = round_to_granule(sizeof(float));  // the loss
-  return nn::walk_step(job.spec, levers, resident).at_peak;
+  return nn::simulate_step(job.spec, levers, resident).at_peak;
 }
 
 /// Payload in bytes that a rank sends in a step: parameters to all, logits to rank 0 and their gradients back,

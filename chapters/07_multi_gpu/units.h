@@ -21,7 +21,7 @@
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
 #include "nn/units.h"
-#include "plan/step_walk.h"
+#include "plan/step.h"
 
 namespace oomlab::multi_gpu {
 

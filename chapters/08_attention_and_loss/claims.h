@@ -41,7 +41,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<Observed>& observed, P
        .what = "activations of the lean step, 65,536 tokens / 32,768",
        .range = between(1.9, 2.1),
        .size = long_gpt2,
-       .at_size = growth(nn::StepForm::lean())},
+       .at_size = growth(nn::StepForm::min_memory())},
       {.text = "FlashAttention is an approximation",
        .about = About::numbers,
        .what = "distance of the gradient (relative L2), fused against textbook",
@@ -102,7 +102,7 @@ inline void show_lengths(Report& report) {
   const nn::StepForm forms[] = {{},
                                 {.attention = nn::AttentionForm::tiled},
                                 {nn::AttentionForm::tiled, nn::LossForm::chunked},
-                                nn::StepForm::lean()};
+                                nn::StepForm::min_memory()};
   const std::string head = fmt::format("{:>12} {:>12} {:>12} {:>12}", "textbook", "tiled", "+ chunked", "lean");
   report.line("one sequence of gpt2 in bf16, by its length (peak allocated; as many positions as tokens):");
   report.line(fmt::format("  {:>8} {}", "tokens", head));

@@ -27,8 +27,8 @@ inline std::vector<Way> ways() {
           {"tiled", {.attention = AttentionForm::tiled}},
           {"fused", {.attention = AttentionForm::fused}},
           {"tiled + chunked loss", {AttentionForm::tiled, LossForm::chunked}},
-          {"lean", nn::StepForm::lean()},
-          {"lean, solved", nn::StepForm::lean(), true}};
+          {"lean", nn::StepForm::min_memory()},
+          {"lean, solved", nn::StepForm::min_memory(), true}};
 }
 
 /// What the memory pass has seen.

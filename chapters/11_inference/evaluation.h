@@ -13,7 +13,7 @@
 #include "memory/repetition.h"
 #include "nn/read_loss.h"
 #include "nn/transformer_ops.h"
-#include "plan/step_walk.h"
+#include "plan/step.h"
 #include "train/precision.h"
 #include "weights.h"
 
@@ -88,7 +88,7 @@ class Evaluation final : public Workload {
     if (keeping.predictions == Keeping::Predictions::on_device)
       resident[Category::activations] = checked_product(prediction_bytes(spec, of), of.batches - 1);
     const nn::StepLevers levers{.element_bytes = sizeof(T), .sequences = of.sequences, .seq = of.seq, .form = of.form};
-    return nn::walk_forward(spec, levers, resident, keeping.graph).at_peak;
+    return nn::simulate_forward(spec, levers, resident, keeping.graph).at_peak;
   }
   /// Of one batch.
   static std::size_t prediction_bytes(const nn::TransformerSpec& spec, const Evaluated& of) {

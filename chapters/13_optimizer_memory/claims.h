@@ -40,17 +40,17 @@ inline std::vector<Recipe> recipes(const Config& config) {
   std::vector<Recipe> all = {
       {kAdamW, fp32, {adamw, stored}, always},
       {k8Bit, fp32, {adamw8, stored}, always},
-      {kBackward, fp32, {adamw, stored}, used_at_once},
-      {kBoth, fp32, {adamw8, stored}, used_at_once},
+      {kBackward, fp32, {adamw, stored}, optimizer_in_backward},
+      {kBoth, fp32, {adamw8, stored}, optimizer_in_backward},
       {kAdafactor, fp32, {adafactor, stored}, always},
       {kSgd, fp32, {sgd, stored}, always},
-      {kProcessor, fp32, {adamw, stored}, sent_to_host},
+      {kProcessor, fp32, {adamw, stored}, offloaded},
       {"bf16, master", bf16, {adamw, master}, always},
       {kStochastic, bf16, {adamw, stochastic}, always},
       {"bf16, 8-bit", bf16, {adamw8, stochastic}, always},
-      {"bf16, 8-bit, in backward", bf16, {adamw8, stochastic}, used_at_once},
-      {"bf16, adafactor, in backward", bf16, {adafactor, stochastic}, used_at_once},
-      {"bf16, processor", bf16, {adamw, master}, sent_to_host},
+      {"bf16, 8-bit, in backward", bf16, {adamw8, stochastic}, optimizer_in_backward},
+      {"bf16, adafactor, in backward", bf16, {adafactor, stochastic}, optimizer_in_backward},
+      {"bf16, processor", bf16, {adamw, master}, offloaded},
   };
   const auto levers = asked_levers(config);
   if (!levers) return all;

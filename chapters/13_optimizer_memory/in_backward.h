@@ -17,7 +17,7 @@
 #include "nn/scheduled_step.h"
 #include "nn/transformer.h"
 #include "nn/units.h"
-#include "plan/step_walk.h"
+#include "plan/step.h"
 
 namespace oomlab::optimizer_memory {
 

@@ -27,7 +27,7 @@ struct Recipe {
   DType dtype = DType::fp32;  ///< of weights, gradients and activations: FP32 or BF16
   OptimizerForm form{};
   GradientLife gradients = GradientLife::always;
-  bool on_processor() const { return gradients == GradientLife::sent_to_host; }
+  bool on_processor() const { return gradients == GradientLife::offloaded; }
 };
 /// make(T{}) with the type of the model's elements.
 template <class Make>
@@ -42,7 +42,7 @@ struct Task {
   std::size_t batch = 1, seq = 1;
   StepRequest request{};
   std::uint64_t seed = kTextSeed;
-  nn::StepForm form = nn::StepForm::lean();
+  nn::StepForm form = nn::StepForm::min_memory();
   nn::Schedule schedule = nn::Schedule(spec.layers, nn::Segment{1, true, {}});  ///< every layer recomputed
   bool scales() const { return request.clip != 0 || request.loss_scale != 1; }
 };
@@ -71,7 +71,7 @@ inline ByCategory predicted(const Task& task, const Recipe& recipe) {
                               .schedule = task.schedule,
                               .micro_batches = task.request.micro_batches,
                               .gradients = recipe.gradients};
-  return nn::walk_step(task.spec, levers, resident_bytes(task, recipe)).at_peak;
+  return nn::simulate_step(task.spec, levers, resident_bytes(task, recipe)).at_peak;
 }
 /// Operations of a step's matrix products, as train::flops_of_step().
 inline std::optional<double> flops_of(const Task& task) {
@@ -132,7 +132,7 @@ class Training final : public Workload {
     const data::TokenSamples samples = task_.text->samples(first_, task_.batch);
     if (processor_)
       step_on_processor(samples);
-    else if (recipe_.gradients == GradientLife::used_at_once)
+    else if (recipe_.gradients == GradientLife::optimizer_in_backward)
       step_in_backward(samples);
     else
       step_after_backward(samples);

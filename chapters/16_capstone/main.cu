@@ -5,7 +5,7 @@
 //               others? The answer is a ladder, each rung with what it needs, what it costs, and whether the numbers
 //               are still the same.
 // The bytes     state: parameters x (weight + gradient + optimizer). Activations: layers x what each keeps, and the
-//               fullest moment. The closed form of a combination is one walk through its step (plan/plan.h).
+//               fullest moment. The closed form of a combination is one simulation of its step (plan/plan.h).
 // Run it        build/host/bin/16_capstone
 //               build/host/bin/16_capstone --plan --model bert-large
 //               build/host/bin/16_capstone --plan --model llama-3.1-8b --precision bf16 --attention tiled

@@ -14,7 +14,7 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
 
   kept.norm1 = block.activation(block.count(), "norm 1");
   block.norm(Block<T>::kNorm1, kept.middle.data(), kept.mean1, kept.rstd1, kept.norm1.data());
-  if (!keep.layer || !keep.middle) kept.middle.reset();
+  if (!keep.layer || !keep.post_attention_residual) kept.middle.reset();
   block.expand(kept.norm1.data(), kept);
   DeviceBuffer<T> y = block.second_half(kept.norm1, "layer sum", keep, kept);
   if (!keep.layer || !keep.norms) kept.norm1.reset();

@@ -24,7 +24,7 @@ DeviceBuffer<T> pre_norm_forward(const Block<T>& block, const Keep& keep, LayerA
     if (keep.gelu) block.activate(keep, kept);
     return {};
   }
-  if (block.by_rows && keep.layer && !keep.gelu && !keep.middle && !block.sum) {
+  if (block.by_rows && keep.layer && !keep.gelu && !keep.post_attention_residual && !block.sum) {
     DeviceBuffer<T> y = std::move(kept.middle);  // which is not kept, so the output may take its place
     block.contract_by_rows(kept, 1.0f, y.data());
     if (const T* bias = block.value(Block<T>::kContract + 1))
@@ -33,7 +33,7 @@ DeviceBuffer<T> pre_norm_forward(const Block<T>& block, const Keep& keep, LayerA
   }
   DeviceBuffer<T> y = block.second_half(kept.middle, "layer input", keep, kept);
   if (!keep.layer) kept = {};
-  if (!keep.middle) kept.middle.reset();
+  if (!keep.post_attention_residual) kept.middle.reset();
   return y;
 }
 

@@ -224,7 +224,7 @@ void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenB
                                    LayerActivations<T>& kept) {
   if (kept.qkv) return;
   Keep keep = form_.keep;
-  keep.layer = keep.middle = keep.probabilities = true;  // what is there, and soon needed
+  keep.layer = keep.post_attention_residual = keep.probabilities = true;  // what is there, and soon needed
   const Block<T> layer = block(context, l, batch, x);
   (void)(spec_.bert() ? bert_forward(layer, keep, kept, false) : pre_norm_forward(layer, keep, kept, false));
 }

@@ -1,6 +1,6 @@
 #pragma once
 // A transformer with hand-written backward, of the shapes of plan/model/transformer.h. What memory it needs:
-// plan/step_walk.h.
+// plan/step.h.
 //
 // Attention and loss have several forms (StepForm); by default they are the textbook's, whose probabilities and logits
 // are matrices in memory. GELU is the tanh form, epsilon of layer norms 1e-5, no dropout. Values are stored as T

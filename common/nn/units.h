@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nn/transformer.h"
-#include "plan/step_walk.h"
+#include "plan/step.h"
 
 namespace oomlab::nn {
 

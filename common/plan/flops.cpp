@@ -38,11 +38,11 @@ LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequen
   flops.backward = 2 * linear + attention_backward;
   flops.last_product = spec.bert() ? 0 : down_projection;
   flops.probabilities = form.attention == AttentionForm::textbook ? scores : 0;
-  flops.middle = output_projection;
+  flops.post_attention_residual = output_projection;
   if (!form.keep.layer) {
     flops.recompute_in_backward = flops.forward - flops.last_product;
   } else {
-    if (!form.keep.middle) flops.recompute_in_backward += flops.middle;
+    if (!form.keep.post_attention_residual) flops.recompute_in_backward += flops.post_attention_residual;
     if (!form.keep.probabilities) flops.recompute_in_backward += flops.probabilities;
   }
   return flops;
@@ -54,7 +54,7 @@ LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std
           .backward = sequences * each.backward,
           .last_product = sequences * each.last_product,
           .probabilities = sequences * each.probabilities,
-          .middle = sequences * each.middle,
+          .post_attention_residual = sequences * each.post_attention_residual,
           .recompute_in_backward = sequences * each.recompute_in_backward};
 }
 
@@ -67,7 +67,7 @@ std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
   if (!segment.keep.layer) return segment.layers * (layer.forward - layer.last_product);
   std::uint64_t of_layer = 0;
   if (!segment.keep.probabilities) of_layer += layer.probabilities;
-  if (!segment.keep.middle) of_layer += layer.middle;
+  if (!segment.keep.post_attention_residual) of_layer += layer.post_attention_residual;
   return segment.layers * of_layer;
 }
 

@@ -13,9 +13,9 @@ namespace oomlab::nn {
 /// pass.
 struct LayerFlops {
   std::uint64_t forward, backward;
-  std::uint64_t last_product;   ///< of the forward pass, what a recomputed layer can leave out (0 in bert)
-  std::uint64_t probabilities;  ///< of the forward pass, the scores of textbook attention; 0 in other forms
-  std::uint64_t middle;         ///< of the forward pass, what Keep::middle saves
+  std::uint64_t last_product;             ///< of the forward pass, what a recomputed layer can leave out (0 in bert)
+  std::uint64_t probabilities;            ///< of the forward pass, the scores of textbook attention; 0 in other forms
+  std::uint64_t post_attention_residual;  ///< of the forward pass, what Keep::post_attention_residual saves
   /// Beyond its forward pass, what the backward pass of a layer recomputes whose segment's forward pass has run again.
   std::uint64_t recompute_in_backward;
 };

@@ -33,10 +33,10 @@ struct Levers {
   std::uint64_t micro_batch = 0;  ///< samples of one forward and backward pass; 0: all that a rank has
   nn::AttentionForm attention = nn::AttentionForm::textbook;
   nn::LossForm loss = nn::LossForm::full;
-  bool lean = false;              ///< selective recompute, nn::Keep::lean(); and MLPs recompute by quarters of the rows
-  std::uint64_t recompute = 0;    ///< segments of so many layers are recomputed from their input; 0: none
-  bool solved = false;            ///< instead: the solver's schedule (plan/schedule.h), for the budget
-  nn::OptimizerForm optimizer{};  ///< weights: stored in FP32, stored, stochastic or master in BF16, master in FP16
+  bool selective_recompute = false;  ///< and MLPs recompute by quarters of the rows
+  std::uint64_t recompute = 0;       ///< segments of so many layers are recomputed from their input; 0: none
+  bool solved = false;               ///< instead: the solver's schedule (plan/schedule.h), for the budget
+  nn::OptimizerForm optimizer{};     ///< weights: stored in FP32, stored, stochastic or master in BF16, master in FP16
   nn::GradientLife gradients = nn::GradientLife::always;
   Layout ranks{};
   friend bool operator==(const Levers&, const Levers&) = default;

@@ -15,7 +15,7 @@ PeakTracker::PeakTracker(const ByCategory& resident)
     : live_(resident), peak_{resident}, total_(resident.total()), peak_total_(total_) {}
 
 void PeakTracker::add(Category category, std::uint64_t bytes) {
-  check_interrupt();  // searches walk through thousands of steps
+  check_interrupt();  // searches simulate thousands of steps
   total_ = checked_sum(total_, bytes);
   live_[category] += bytes;  // at most the total
   if (total_ <= peak_total_) return;

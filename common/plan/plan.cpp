@@ -32,7 +32,7 @@ ByCategory peak_bytes(const Work& work, const Levers& levers, const nn::Schedule
                       const ByCategory& resident) {
   nn::StepLevers step = step_of(work, levers);
   step.schedule = schedule;
-  return nn::walk_step(work.spec, step, resident).at_peak;
+  return nn::simulate_step(work.spec, step, resident).at_peak;
 }
 
 namespace {

@@ -51,7 +51,7 @@ ByCategory rank_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& lev
   ByCategory resident = nn::unit_state_bytes(spec, levers);
   // The loss of all ranks that is shown, and where the head is, the loss.
   resident[Category::workspace] = (levers.slice.has_head(spec) ? 2 : 1) * round_to_granule(sizeof(float));
-  return nn::walk_step(spec, levers, resident).at_peak;
+  return nn::simulate_step(spec, levers, resident).at_peak;
 }
 
 std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
@@ -80,7 +80,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   reduce(units.layer, units.layers, false);
   reduce(units.head, 1, true);
   const nn::Keep& keep = levers.form.keep;  // a layer that is recomputed sums its parts once more, or twice
-  const std::uint64_t again = keep.layer ? !keep.middle : spec.bert() ? 2 : 1;
+  const std::uint64_t again = keep.layer ? !keep.post_attention_residual : spec.bert() ? 2 : 1;
   sent += m * slice.layers * (4 + again) * ring(2 * residual, layout.tp);
   if (spec.tied && embeds != has_head) sent += ring(2 * spec.vocabulary * spec.width * e, 2);
   return sent + m * residual * (!embeds + !has_head);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/step_walk.h"
+#include "plan/step.h"
 
 namespace oomlab::plan {
 
@@ -36,7 +36,7 @@ std::vector<std::uint64_t> kinds_of_stage(const nn::TransformerSpec& spec, const
 /// 1F1B (Narayanan et al., "PipeDream", 2019) lets a stage run ahead by as many as there are stages behind it.
 std::uint64_t most_in_flight(const Layout& layout, std::uint64_t stage, std::uint64_t micro_batches);
 
-/// The step of one rank, for nn::walk_step(): micro-batches of `micro_batch` sequences, `micro_batches` of them.
+/// The step of one rank, for nn::simulate_step(): micro-batches of `micro_batch` sequences, `micro_batches` of them.
 nn::StepLevers rank_levers(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
                            std::uint64_t element_bytes, std::uint64_t micro_batch, std::uint64_t micro_batches,
                            std::uint64_t seq, const nn::StepForm& form);

@@ -26,7 +26,7 @@ ByCategory predict_schedule(const TransformerSpec& spec, std::uint64_t element_b
                             const StepForm& form) {
   const StepLevers levers{
       .element_bytes = element_bytes, .sequences = sequences, .seq = seq, .form = form, .schedule = schedule};
-  return walk_step(spec, levers, resident).at_peak;
+  return simulate_step(spec, levers, resident).at_peak;
 }
 
 double recompute_cost(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq, const Segment& segment,

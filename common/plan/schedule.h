@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "plan/step_walk.h"
+#include "plan/step.h"
 
 namespace oomlab::nn {
 
@@ -18,7 +18,7 @@ Schedule recompute_segments(std::uint64_t layers, std::uint64_t length);
 std::uint64_t root_of(std::uint64_t layers);
 
 /// Peak of one device's step with this schedule, of a model in this form, by category, above `resident`: bytes between
-/// steps. Throws as walk_step().
+/// steps. Throws as simulate_step().
 ByCategory predict_schedule(const TransformerSpec& spec, std::uint64_t element_bytes, std::uint64_t sequences,
                             std::uint64_t seq, const Schedule& schedule, const ByCategory& resident,
                             const StepForm& form = {});

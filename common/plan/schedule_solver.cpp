@@ -14,10 +14,12 @@ std::vector<Segment> segment_choices(std::uint64_t longest, const StepForm& form
   const bool textbook = form.attention == AttentionForm::textbook;
   for (const bool cheap : {true, false})      // norms and GELU go together: no product makes them
     for (const bool product : {true, false})  // where there are no probabilities, the product after the attention
-      choices.push_back(
-          {1,
-           false,
-           {.norms = cheap, .gelu = cheap, .probabilities = !textbook || product, .middle = textbook || product}});
+      choices.push_back({1,
+                         false,
+                         {.norms = cheap,
+                          .gelu = cheap,
+                          .probabilities = !textbook || product,
+                          .post_attention_residual = textbook || product}});
   for (std::uint64_t n = 1; n <= longest; ++n) choices.push_back({n, true, {}});
   return choices;
 }

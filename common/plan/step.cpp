@@ -184,8 +184,8 @@ void StepSimulation::layer_in_segment_backward(const Segment& segment, std::uint
   if (last_of_recomputed || !saved.layer) {
     saved = levers_.form.keep;
     saved.layer = true;
-    saved.middle = true;         // is there, and needed soon
-    saved.probabilities = true;  // the same
+    saved.post_attention_residual = true;  // is there, and needed soon
+    saved.probabilities = true;            // the same
     layer_forward(saved, /*output=*/false);
   }
   layer_backward(saved);
@@ -204,7 +204,7 @@ StepSimulation::UnitBuffers StepSimulation::unit_buffers(std::uint64_t elements)
 }
 
 void StepSimulation::reduce_gradients(const UnitBuffers& unit) {
-  if (levers_.gradients == GradientLife::sent_to_host) {  // those of the unit before have arrived
+  if (levers_.gradients == GradientLife::offloaded) {  // those of the unit before have arrived
     tracker_.drop(Category::gradients, std::exchange(gradients_sent_to_host_, unit.gradients));
     return;
   }
@@ -235,13 +235,14 @@ StepLevers levers_of_segment(const StepLevers& levers, const Segment& segment) {
 
 }  // namespace
 
-PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident) {
+PeakBytes simulate_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident) {
   StepSimulation simulation(spec, levers, resident);
   simulation.step();
   return simulation.tracker().peak();
 }
 
-PeakBytes walk_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident, bool graph) {
+PeakBytes simulate_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident,
+                           bool graph) {
   StepSimulation simulation(spec, levers, resident);
   simulation.forward_without_backward(graph);
   return simulation.tracker().peak();

@@ -29,9 +29,9 @@ enum class DataParallel {
 
 /// When gradients are there, on one device. A unit is the token table, the other embeddings, a layer, or the head.
 enum class GradientLife {
-  always,        ///< of all units, from step to step
-  used_at_once,  ///< of a unit, in a flat buffer, from its backward pass until its update right after it
-  sent_to_host,  ///< the same, and until those of the next unit are there, too: meanwhile they are copied
+  always,                 ///< of all units, from step to step
+  optimizer_in_backward,  ///< of a unit, in a flat buffer, from its backward pass until its update right after it
+  offloaded,              ///< the same, and until those of the next unit are there, too: meanwhile they are copied
 };
 
 /// What can be chosen about a step, for one rank.
@@ -57,12 +57,13 @@ struct StepLevers {
 /// The peak of a step on one rank, tokens and labels included, above what is `resident` between steps: parameters,
 /// gradients, optimizer state, the loss. Throws std::length_error when a figure does not fit 64 bits, std::logic_error
 /// for a schedule of another number of layers.
-PeakBytes walk_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident);
+PeakBytes simulate_step(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident);
 
 /// The peak of a forward pass that no backward pass follows, up to all logits, tokens and labels included. `graph`:
 /// every layer keeps what the form says, as if one followed; otherwise nothing (Transformer::logits()). Of the levers
-/// element_bytes, sequences, seq and form count, but for the form's loss. Throws as walk_step().
-PeakBytes walk_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident, bool graph);
+/// element_bytes, sequences, seq and form count, but for the form's loss. Throws as simulate_step().
+PeakBytes simulate_forward(const TransformerSpec& spec, const StepLevers& levers, const ByCategory& resident,
+                           bool graph);
 
 /// What one segment has, in bytes of activations, above what the segments before it hold. Of the levers element_bytes,
 /// sequences, seq, form and slice.parts count.

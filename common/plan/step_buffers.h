@@ -44,7 +44,7 @@ struct StepBuffers {
   std::uint64_t attention_output_dots;      ///< [R, H/P] fp32   fused             backward
   std::uint64_t attention_output;           ///< [R, C/P]        every layer       saved
   std::uint64_t attention_output_gradient;  ///< [R, C/P]        every layer       backward
-  std::uint64_t post_attention_residual;    ///< [R, C]          every layer       saved if middle
+  std::uint64_t post_attention_residual;    ///< [R, C]          every layer       saved if post_attention_residual
 
   // The MLP and the norm before it, which in bert is the first of the layer; there a second one follows
   std::uint64_t mlp_norm_output;         ///< [R, C]          every layer       saved if norms

@@ -18,15 +18,17 @@ AttentionForm parse_attention(std::string_view name);
 /// The saved activations of a layer, from its forward pass until its backward pass. What is not saved is recomputed, to
 /// the same bits: a whole layer before its backward pass, single tensors in the backward pass, when they are needed.
 struct Keep {
-  bool layer = true;          ///< false: none; the layer is recomputed from its input
-  bool norms = true;          ///< outputs of layer norms, R·C each: two in gpt, one in bert
-  bool gelu = true;           ///< the output of the MLP's activation, R·F: GELU's, or SwiGLU's
-  bool probabilities = true;  ///< of textbook attention, B·H·S²; the other forms have none to keep
-  bool middle = true;         ///< x + attention(x), R·C: one product of R·C² to recompute
+  bool layer = true;                    ///< false: none; the layer is recomputed from its input
+  bool norms = true;                    ///< outputs of layer norms, R·C each: two in gpt, one in bert
+  bool gelu = true;                     ///< the output of the MLP's activation, R·F: GELU's, or SwiGLU's
+  bool probabilities = true;            ///< of textbook attention, B·H·S²; the other forms have none to keep
+  bool post_attention_residual = true;  ///< x + attention(x), R·C: one product of R·C² to recompute
   friend bool operator==(const Keep&, const Keep&) = default;
 
   /// Selective recompute of everything that is cheap to recompute: 9 R·C of gpt's 16 are left.
-  static Keep lean() { return {.norms = false, .gelu = false, .probabilities = false, .middle = false}; }
+  static Keep selective_recompute() {
+    return {.norms = false, .gelu = false, .probabilities = false, .post_attention_residual = false};
+  }
 };
 
 /// How logits become a loss and gradients.
@@ -52,7 +54,7 @@ struct StepForm {
   friend bool operator==(const StepForm&, const StepForm&) = default;
 
   /// No scores, no logits, nothing saved that is cheap to recompute.
-  static StepForm lean() { return {AttentionForm::tiled, LossForm::chunked, Keep::lean(), true}; }
+  static StepForm min_memory() { return {AttentionForm::tiled, LossForm::chunked, Keep::selective_recompute(), true}; }
 };
 
 /// Consecutive layers that are treated alike.

@@ -8,7 +8,7 @@ namespace {
 
 bool saves_norms(const Keep& saved) { return saved.layer && saved.norms; }
 bool saves_activation(const Keep& saved) { return saved.layer && saved.gelu; }
-bool saves_post_attention_residual(const Keep& saved) { return saved.layer && saved.middle; }
+bool saves_post_attention_residual(const Keep& saved) { return saved.layer && saved.post_attention_residual; }
 
 }  // namespace
 
@@ -62,7 +62,7 @@ void StepSimulation::pre_norm_mlp_forward(const Keep& saved, bool output) {
     if (saves_activation(saved)) add(buffers_.activation_output);
     return;
   }
-  if (activates_by_rows(saved) && !saved.middle && levers_.slice.parts == 1) {
+  if (activates_by_rows(saved) && !saved.post_attention_residual && levers_.slice.parts == 1) {
     add(buffers_.activation_chunk);
     drop(buffers_.activation_chunk);
     drop(buffers_.post_attention_residual);
@@ -121,7 +121,7 @@ void StepSimulation::layer_backward(const Keep& saved) {
 
 void StepSimulation::pre_norm_layer_backward(const Keep& saved) {
   down_projection_backward(saved);
-  if (!saved.middle) add(buffers_.post_attention_residual);
+  if (!saved.post_attention_residual) add(buffers_.post_attention_residual);
   if (!saved.norms && levers_.form.by_rows && levers_.slice.parts == 1) {
     add(buffers_.mlp_norm_chunk);
     drop(buffers_.gate_and_up);  // by now its gradient
@@ -150,7 +150,7 @@ void StepSimulation::post_norm_layer_backward(const Keep& saved) {
   drop(buffers_.output_norm_statistics);
   drop(buffers_.post_mlp_residual);
   down_projection_backward(saved);
-  if (!saved.middle) add(buffers_.post_attention_residual);
+  if (!saved.post_attention_residual) add(buffers_.post_attention_residual);
   if (!saved.norms) add(buffers_.mlp_norm_output);
   drop(buffers_.mlp_norm_output);
   drop(buffers_.gate_and_up);  // by now its gradient

@@ -66,7 +66,7 @@ inline ByCategory predict_precision(const nn::TransformerSpec& spec, std::size_t
                                     Precision precision, const nn::StepForm& form = {}) {
   const nn::StepLevers levers{
       .element_bytes = element_bytes(precision), .sequences = sequences, .seq = seq, .form = form};
-  return nn::walk_step(spec, levers, resident_with(spec, precision)).at_peak;
+  return nn::simulate_step(spec, levers, resident_with(spec, precision)).at_peak;
 }
 
 /// The precision that --precision names; the command line knows no others.

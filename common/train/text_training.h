@@ -24,7 +24,7 @@
 #include "plan/flops.h"
 #include "plan/lever/list.h"
 #include "plan/plan.h"
-#include "plan/step_walk.h"
+#include "plan/step.h"
 #include "train/options.h"
 
 namespace oomlab::train {

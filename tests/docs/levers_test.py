@@ -14,7 +14,7 @@ MOST = 5  # product files (C++ and CUDA, without tests) that name a lever
 # Options that chapters of their own had before there were levers: so many files still name them. It only shrinks.
 MORE = {"micro_batch": 9, "precision": 14}
 # What the step and the code that carries a lever out call it, where that is not its option.
-ALSO = {"in_backward": ["used_at_once", "optimizer_in_backward"], "offload": ["sent_to_host", "offloaded"]}
+ALSO = {"in_backward": ["optimizer_in_backward"], "offload": ["offloaded"]}
 OPTION = re.compile(r'inline constexpr Option<[^>]+> (k\w+)\{\s*"([a-z-]+)"')
 TEACHES = re.compile(r'\.chapter = "(\w+)"')
 

@@ -4,7 +4,7 @@
   rooms_test.py ROOT
 
   - A room of common/ includes only rooms below it; a chapter includes common/ and earlier chapters. bench/ includes common/, and of
-    chapters only OF_CHAPTERS. Nothing else includes a chapter, and nothing of common/ or chapters/ includes bench/: a chapter's
+    chapters only OF_CHAPTERS; fitting/ includes plan, and OF_FIT. Nothing else includes a chapter, and nothing of common/ or chapters/ includes bench/: a chapter's
     folders bench/ and tests/ are rooms like those at the top. What lies in common/ itself, in no room, is below all of them.
   - No file includes itself, over whatever detour.
   - No file has more than 450 lines, and the host runtime, which is no part of the lessons, not more than MOST_OF_HOST in all.
@@ -24,6 +24,8 @@ OF_CHAPTERS = {
                    "06_caching_allocator/steps.h"},
     "fitting": {"11_inference/ways.h", "12_quantisation/claims.h"},
 }
+# Beside plan, what bench/fit reads a file and prints with: it knows no device.
+OF_FIT = {"memory/files.h", "memory/text.h"}
 BESIDE_COMMANDS = {"CMakeLists.txt", "setup.sh"}
 
 
@@ -60,6 +62,8 @@ def may(root, file, other):
     mine, its = file.relative_to(root).parts, other.relative_to(root).parts
     if its_room == "chapters":
         return its[1] <= mine[1] if mine[0] == "chapters" else room == "bench" and "/".join(its[1:]) in OF_CHAPTERS.get(mine[1], ())
+    if mine[:2] == ("bench", "fitting") and its_room in FLOOR:
+        return its_room == "plan" or "/".join(its[1:]) in OF_FIT
     if its_room == "tests":
         return room == "tests"
     if its_room == "bench":

@@ -163,7 +163,8 @@ void every_combination(const Question& q, F f) {
             for (const auto rule : {UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd})
               for (const auto weights : {WeightForm::stored, WeightForm::master, WeightForm::stochastic})
                 for (const bool wide : {false, true})
-                  for (const auto life : {GradientLife::always, GradientLife::used_at_once, GradientLife::sent_to_host})
+                  for (const auto life :
+                       {GradientLife::always, GradientLife::optimizer_in_backward, GradientLife::offloaded})
                     for (std::size_t micro = 0; micro < q.batch; ++micro) {
                       Levers l{.precision = precision, .micro_batch = micro, .optimizer = {rule, weights, wide}};
                       l.gradients = life, l.ranks = {.tp = tp, .dp = dp, .pp = pp, .zero = zero};
@@ -174,7 +175,7 @@ void every_combination(const Question& q, F f) {
                           for (const auto loss : {LossForm::full, LossForm::chunked})
                             for (const bool lean : {false, true}) {
                               l.solved = checkpoint > q.spec.layers, l.recompute = l.solved ? 0 : checkpoint;
-                              l.attention = attention, l.loss = loss, l.lean = lean;
+                              l.attention = attention, l.loss = loss, l.selective_recompute = lean;
                               f(l);
                             }
                     }

@@ -93,7 +93,7 @@ TEST(OtherWords, AttentionAndLoss) {
   expect_words(text({.attention = nn::AttentionForm::fused}, bert), {"is_causal=False"});
   expect_words(text({.loss = nn::LossForm::chunked}),
                {"F.linear_cross_entropy", "LinearCrossEntropyOptions()", "use_liger_kernel=True"});
-  expect_words(text({.lean = true}), {"have no switch", "activation_memory_budget"});
+  expect_words(text({.selective_recompute = true}), {"have no switch", "activation_memory_budget"});
 }
 
 TEST(OtherWords, Recomputing) {
@@ -118,11 +118,11 @@ TEST(OtherWords, Optimizers) {
 }
 
 TEST(OtherWords, Gradients) {
-  Levers levers{.gradients = nn::GradientLife::used_at_once};
+  Levers levers{.gradients = nn::GradientLife::optimizer_in_backward};
   expect_words(text(levers), {"register_post_accumulate_grad_hook(used)", "\"adalomo\""});
   levers.optimizer.rule = nn::UpdateRule::sgd;
   expect_words(text(levers), {"optim=\"lomo\", which is such a plain SGD"});
-  levers = {.gradients = nn::GradientLife::sent_to_host};
+  levers = {.gradients = nn::GradientLife::offloaded};
   expect_words(text(levers),
                {"\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}", "CPUOffloadOptimizer"});
   expect_no_words(text(levers), {"torch.optim.AdamW(model"});
@@ -151,7 +151,7 @@ TEST(OtherWords, AnyCombination) {
     levers.micro_batch = random() % 2 ? 2 : 0;
     levers.attention = static_cast<nn::AttentionForm>(random() % 3);
     levers.loss = static_cast<nn::LossForm>(random() % 2);
-    levers.lean = random() % 2;
+    levers.selective_recompute = random() % 2;
     levers.recompute = random() % 4;
     levers.optimizer.rule = static_cast<nn::UpdateRule>(random() % 4);
     levers.optimizer.weights = static_cast<nn::WeightForm>(random() % 3);

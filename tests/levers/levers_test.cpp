@@ -1,4 +1,4 @@
-// Levers in combinations that no chapter has: what the one walk through a step (plan/step_walk.h) says is what plan mode
+// Levers in combinations that no chapter has: what the one simulation of a step (plan/step.h) says is what plan mode
 // counts, to the byte and by category, and what a run allocates.
 
 #include <gtest/gtest.h>
@@ -129,7 +129,7 @@ void one_optimizer(Random& random) {
   task.text = text_of(spec, task.seq);
   task.request = {.micro_batches = micro_batches, .clip = random.coin() ? 1.0f : 0.0f};
   if (task.request.micro_batches == 1 && task.request.clip == 0)
-    recipe.gradients = random.one_of({GradientLife::used_at_once, GradientLife::sent_to_host});
+    recipe.gradients = random.one_of({GradientLife::optimizer_in_backward, GradientLife::offloaded});
   if (recipe.on_processor()) recipe.form = {UpdateRule::adamw, recipe.dtype == DType::bf16 ? master : stored};
   task.form = any_form(random);
   task.schedule = any_schedule(random, spec.layers);

@@ -65,8 +65,8 @@ void sweep(const Recipe& recipe, bool from_then_on, std::uint64_t one_of) {
 }
 
 TEST(ProcessorFaults, LeaveTheLastStep) {
-  const Recipe fp32{"", DType::fp32, {}, GradientLife::sent_to_host},
-      bf16{"", DType::bf16, {UpdateRule::adamw, WeightForm::master}, GradientLife::sent_to_host};
+  const Recipe fp32{"", DType::fp32, {}, GradientLife::offloaded},
+      bf16{"", DType::bf16, {UpdateRule::adamw, WeightForm::master}, GradientLife::offloaded};
   sweep<float>(fp32, false, OOMLAB_ROUNDS >= 10 ? 1 : 17);
   sweep<float>(fp32, true, OOMLAB_ROUNDS >= 10 ? 4 : 17);
   sweep<Bf16>(bf16, false, OOMLAB_ROUNDS >= 10 ? 3 : 17);
@@ -81,7 +81,7 @@ TEST(ProcessorFaults, InBackwardIsNotGoneOnWith) {
     CudaResource memory;
     Ledger ledger;
     Context context(memory, ledger);
-    Training<float> training(context, task, {"", DType::fp32, {}, GradientLife::used_at_once});
+    Training<float> training(context, task, {"", DType::fp32, {}, GradientLife::optimizer_in_backward});
     training.step();
     const std::uint64_t before = training.fingerprint();
     host::arm_fault(k, false);

@@ -3,7 +3,7 @@
 
 #include "nn/transformer.h"
 #include "plan/flops.h"
-#include "plan/step_walk.h"
+#include "plan/step.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -90,8 +90,8 @@ std::vector<std::vector<Keep>> keeps(std::size_t layers) {
   std::vector<std::vector<Keep>> all{{}};
   for (int bits = 0; bits < 9; ++bits)
     all.emplace_back(layers, Keep{bits < 8, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
-  all.emplace_back(layers, Keep::lean());
-  all.emplace_back(layers, Keep{.middle = false});
+  all.emplace_back(layers, Keep::selective_recompute());
+  all.emplace_back(layers, Keep{.post_attention_residual = false});
   std::vector<Keep> mixed(layers);
   for (std::size_t l = 0; l < layers; ++l) mixed[l] = Keep{l % 2 == 0, true, l % 3 != 0, false};
   all.push_back(mixed);
@@ -102,7 +102,7 @@ std::vector<StepForm> forms() {
   std::vector<StepForm> all;
   for (const AttentionForm attention : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
     for (const LossForm loss : {LossForm::full, LossForm::chunked})
-      for (const Keep& keep : {Keep{}, Keep::lean()})
+      for (const Keep& keep : {Keep{}, Keep::selective_recompute()})
         for (const bool by_rows : {false, true}) all.push_back({attention, loss, keep, by_rows});
   return all;
 }
@@ -169,7 +169,7 @@ void expect_step_as_predicted(const TransformerSpec& spec, std::size_t sequences
   for (const Keep& k : keep) schedule.push_back({1, false, k});
   const StepLevers levers{
       .element_bytes = sizeof(T), .sequences = sequences, .seq = seq, .form = form, .schedule = schedule};
-  EXPECT_EQ(ledger.peak_by_category(), walk_step(spec, levers, resident).at_peak)
+  EXPECT_EQ(ledger.peak_by_category(), simulate_step(spec, levers, resident).at_peak)
       << what << ": " << ledger.peak_bytes();
   EXPECT_EQ(ledger.live_by_category(), resident) << what;
   EXPECT_EQ(context.flops() - flops, step_flops(spec, sequences, seq, schedule, form)) << what;
@@ -237,7 +237,7 @@ TYPED_TEST(TransformerOf, BytesOfAForwardPassAloneAreAsPredicted) {
           (void)model.logits(device.context, batch);
         }
         const StepLevers levers{.element_bytes = sizeof(T), .sequences = 2, .seq = 45, .form = form};
-        EXPECT_EQ(device.ledger.peak_by_category(), walk_forward(spec, levers, resident, graph).at_peak)
+        EXPECT_EQ(device.ledger.peak_by_category(), simulate_forward(spec, levers, resident, graph).at_peak)
             << name << (graph ? ", graph " : " ") << name_of(form.attention);
       }
     }
@@ -296,7 +296,7 @@ TYPED_TEST(TransformerOf, GradientsHaveTheSameBitsWhateverIsKept) {
     const float loss = run({});
     const auto expected = gradients(device, model);
     EXPECT_GT(loss, 2.0f);
-    for (const Keep& form_keeps : {Keep{}, Keep::lean()}) {  // also of a layer that is rebuilt
+    for (const Keep& form_keeps : {Keep{}, Keep::selective_recompute()}) {  // also of a layer that is rebuilt
       model.set_form({.keep = form_keeps});
       for (const auto& keep : keeps(spec.layers)) {
         for (const auto& p : model.parameters()) fill(device.context, p.gradient, p.count, NAN);
@@ -359,8 +359,8 @@ void expect_no_larger_errors() {
                                         {.attention = AttentionForm::tiled},
                                         {.attention = AttentionForm::fused},
                                         {.loss = LossForm::chunked},
-                                        {.keep = Keep::lean(), .by_rows = true},
-                                        StepForm::lean()};
+                                        {.keep = Keep::selective_recompute(), .by_rows = true},
+                                        StepForm::min_memory()};
   std::vector<double> errors(all_forms.size());
   for (unsigned seed = 1; seed <= 20; ++seed) {
     Device device;
@@ -497,8 +497,8 @@ TEST(TransformerLayers, TheBackwardPassRequiresALayerThatKeptSomething) {
 
 TEST(TransformerBytes, SizesBeyond64BitsAreRefused) {
   const TransformerSpec spec = parse_transformer("gpt2");
-  EXPECT_THROW(walk_step(spec, {.sequences = SIZE_MAX / 2, .seq = 1024}, {}), std::length_error);
-  EXPECT_THROW(walk_step(spec, {.sequences = SIZE_MAX / 4'000'000, .seq = 1024}, {}), std::length_error);
+  EXPECT_THROW(simulate_step(spec, {.sequences = SIZE_MAX / 2, .seq = 1024}, {}), std::length_error);
+  EXPECT_THROW(simulate_step(spec, {.sequences = SIZE_MAX / 4'000'000, .seq = 1024}, {}), std::length_error);
 }
 
 }  // namespace

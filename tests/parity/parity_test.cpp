@@ -92,7 +92,7 @@ TEST_P(Parity, Fp32LogitsLossAndEveryGradient) {
   for (const AttentionForm attention : {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
     for (const bool lean : {false, true}) {
       StepForm form{.attention = attention};
-      if (lean) form = {attention, LossForm::chunked, Keep::lean(), true};
+      if (lean) form = {attention, LossForm::chunked, Keep::selective_recompute(), true};
       model.set_form(form);
       model.forward_backward(device.context, fixture.batch(device.context));
       EXPECT_NEAR(model.loss(device.context), expected["loss"].get<double>(), kTolerance) << name_of(attention);

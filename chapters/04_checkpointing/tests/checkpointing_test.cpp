@@ -202,7 +202,7 @@ bool fits_within(const nn::TransformerSpec& spec, const nn::StepLevers& levers, 
 TEST(Solver, OfEqualSchedulesChoosesTheSameWithEveryLibrary) {
   std::size_t both_fit = 0;
   for (const char* name : {"gpt:12-4-64", "bert:12-4-64", "llama:16-4-2-64-172"})
-    for (const nn::StepForm& form : {nn::StepForm{}, nn::StepForm::lean()}) {
+    for (const nn::StepForm& form : {nn::StepForm{}, nn::StepForm::min_memory()}) {
       const nn::TransformerSpec spec = nn::parse_transformer(name);
       const nn::StepLevers levers{.element_bytes = 4, .sequences = 3, .seq = 64, .form = form};
       const std::vector<Segment> choices = segment_choices(std::min(spec.layers, 2 * root_of(spec.layers) + 2), form);

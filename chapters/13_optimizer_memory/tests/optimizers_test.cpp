@@ -172,8 +172,8 @@ Task task_of_model(const std::string& model, StepRequest request = {}) {
   task.text = std::make_shared<const data::TextSampler>(text_for(task.spec, task.seq, false));
   return task;
 }
-const Recipe kPlain{"adamw"}, kAtOnce{"in backward", DType::fp32, {}, GradientLife::used_at_once},
-    kHost{"processor", DType::fp32, {}, GradientLife::sent_to_host};
+const Recipe kPlain{"adamw"}, kAtOnce{"in backward", DType::fp32, {}, GradientLife::optimizer_in_backward},
+    kHost{"processor", DType::fp32, {}, GradientLife::offloaded};
 
 struct After {
   std::uint64_t weights, state;
@@ -201,7 +201,7 @@ TEST(InBackward, GivesTheSameBits) {
     if (task.spec.llama()) task.spec.tied = false;
     for (const OptimizerForm& form : {OptimizerForm{}, eight}) {
       const After plain = after_steps<float>(task, {"", DType::fp32, form}),
-                  at_once = after_steps<float>(task, {"", DType::fp32, form, GradientLife::used_at_once});
+                  at_once = after_steps<float>(task, {"", DType::fp32, form, GradientLife::optimizer_in_backward});
       EXPECT_EQ(plain, at_once);
       EXPECT_EQ(plain.state, at_once.state);
       // The largest unit's gradients and, where the head shares it, the token table's.
@@ -213,7 +213,7 @@ TEST(InBackward, GivesTheSameBits) {
       }
       std::size_t most = 0;
       Device device;
-      Training<float> training(device.context, task, {"", DType::fp32, form, GradientLife::used_at_once});
+      Training<float> training(device.context, task, {"", DType::fp32, form, GradientLife::optimizer_in_backward});
       device.ledger.record_timeline(true);
       training.step();
       std::size_t live = 0;
@@ -227,7 +227,7 @@ TEST(InBackward, GivesTheSameBits) {
     }
     for (const OptimizerForm& form : {rounded, factors}) {
       const After plain = after_steps<Bf16>(task, {"", DType::bf16, form}),
-                  at_once = after_steps<Bf16>(task, {"", DType::bf16, form, GradientLife::used_at_once});
+                  at_once = after_steps<Bf16>(task, {"", DType::bf16, form, GradientLife::optimizer_in_backward});
       EXPECT_EQ(plain, at_once);
       EXPECT_EQ(plain.state, at_once.state);
     }
@@ -294,7 +294,7 @@ TEST(Processor, GivesTheSameBitsAsTheDevice) {
     EXPECT_EQ(after_steps<float>(task, kPlain), after_steps<float>(task, kHost)) << model;
     const OptimizerForm master{UpdateRule::adamw, WeightForm::master};
     EXPECT_EQ(after_steps<Bf16>(task, {"", DType::bf16, master}),
-              after_steps<Bf16>(task, {"", DType::bf16, master, GradientLife::sent_to_host}))
+              after_steps<Bf16>(task, {"", DType::bf16, master, GradientLife::offloaded}))
         << model;
   }
 }

@@ -25,7 +25,7 @@ using namespace oomlab::test;
 
 TEST(Price, OfAnOffloadIsWhatTheProcessorMoves) {
   Levers levers;
-  levers.gradients = GradientLife::sent_to_host;
+  levers.gradients = GradientLife::offloaded;
   for (const char* model : {"bert:3-2-48", "gpt:2-2-32", "llama:2-4-2-64-172"}) {
     const Work work{nn::parse_transformer(model), 1, 16};
     const auto bytes = optimizer_memory::ProcessorAdamW<float>::predicted(work.spec);
@@ -48,7 +48,7 @@ TEST(Price, OfAnOffloadHasTheProcessorsUpdate) {
   Levers levers{.precision = DType::bf16, .attention = nn::AttentionForm::tiled};
   levers.optimizer.weights = WeightForm::master;
   const double on_card = least_seconds(card, levers, plan_of(work, levers)).value();
-  levers.gradients = GradientLife::sent_to_host;
+  levers.gradients = GradientLife::offloaded;
   const Plan plan = plan_of(work, levers);
   const double host = 28 * double(work.spec.parameters()) / 102.4e9;
   EXPECT_DOUBLE_EQ(plan.price.update.bytes, 28 * double(work.spec.parameters()));
@@ -68,7 +68,7 @@ TEST(Price, NoStepTakesLessThanTheBusAndTheLinks) {
   const Work work{nn::parse_transformer("bert-large"), 8, 128};
   Levers levers{.precision = DType::bf16};
   levers.optimizer.weights = WeightForm::master;
-  levers.gradients = GradientLife::sent_to_host;
+  levers.gradients = GradientLife::offloaded;
   const Plan offload = plan_of(work, levers);
   EXPECT_GE(least_seconds(card, levers, offload), offload.price.bus_bytes / 63e9);
   // A faster bus than PCIe 5.0 is the card's own; memory that is the host's, too, is its own bus.
@@ -169,7 +169,7 @@ TEST(Ladder, EachRowsCommandIsRun) {                         // as a plan, by te
 
 TEST(Ladder, ASolvedScheduleFitsAndIsNoMoreThanEveryLayer) {
   Work work{nn::parse_transformer("bert:12-4-64"), 4, 32};
-  for (const GradientLife life : {GradientLife::always, GradientLife::used_at_once, GradientLife::sent_to_host}) {
+  for (const GradientLife life : {GradientLife::always, GradientLife::optimizer_in_backward, GradientLife::offloaded}) {
     Levers kept = levers_of_row(kLeanRow), every = kept, solved = levers_of_row(kSolvedRow);
     kept.gradients = every.gradients = solved.gradients = life;
     kept.recompute = 0, every.recompute = 1;
@@ -244,14 +244,14 @@ TEST(Numbers, AreAsSaid) {
       {{.recompute = 1}, true},
       {{.recompute = 2}, true},
       {{.solved = true}, true},
-      {{.gradients = GradientLife::used_at_once}, true},
-      {{.gradients = GradientLife::sent_to_host}, true},
+      {{.gradients = GradientLife::optimizer_in_backward}, true},
+      {{.gradients = GradientLife::offloaded}, true},
       {{.micro_batch = 1}, false},
       {{.micro_batch = 4}, true},
       {{.attention = nn::AttentionForm::tiled}, false},
       {{.attention = nn::AttentionForm::fused}, false},
       {{.loss = nn::LossForm::chunked}, false},
-      {{.lean = true}, false},
+      {{.selective_recompute = true}, false},
   };
   for (const auto& [levers, same] : each) {
     const Agreement numbers = agreement_of(work, levers);
@@ -267,7 +267,7 @@ TEST(Numbers, MicroBatchesInFp16AreTheWholeBatch) {
   Levers whole{.precision = DType::fp16}, micro;
   whole.optimizer.weights = WeightForm::master;
   micro = whole;
-  micro.micro_batch = 2, micro.recompute = 1, micro.lean = true;
+  micro.micro_batch = 2, micro.recompute = 1, micro.selective_recompute = true;
   std::uint64_t weights = 0;
   const std::vector<double> a = losses_of(work, whole, 10, weights), b = losses_of(work, micro, 10, weights);
   for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(b[i], a[i], 5e-3 * a[i]) << i;

@@ -7,7 +7,7 @@ namespace oomlab::plan::lever {
 
 inline constexpr Option<bool> kInBackward{"in-backward", "Each gradient is used and freed in the backward pass"};
 
-inline bool is_in_backward(const Levers& levers) { return levers.gradients == nn::GradientLife::used_at_once; }
+inline bool is_in_backward(const Levers& levers) { return levers.gradients == nn::GradientLife::optimizer_in_backward; }
 
 inline void in_backward_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   if (!is_in_backward(levers)) return;
@@ -34,7 +34,7 @@ inline const Lever& in_backward() {
       .words = {{"in-backward", is_in_backward}},
       .read =
           [](const OptionValues& options, Levers& levers) {
-            if (options[kInBackward]) levers.gradients = nn::GradientLife::used_at_once;
+            if (options[kInBackward]) levers.gradients = nn::GradientLife::optimizer_in_backward;
           },
       .options_of = [](const Levers& levers) { return std::string(is_in_backward(levers) ? "--in-backward" : ""); },
       .differs = [](const Levers& a, const Levers& b) { return is_in_backward(a) != is_in_backward(b); },
@@ -44,7 +44,7 @@ inline const Lever& in_backward() {
           },
       .tries =
           [](const Reach&) {
-            return each_of(std::vector{nn::GradientLife::always, nn::GradientLife::used_at_once},
+            return each_of(std::vector{nn::GradientLife::always, nn::GradientLife::optimizer_in_backward},
                            [](Levers& levers, nn::GradientLife life) { levers.gradients = life; });
           },
       .refuses =

@@ -10,13 +10,13 @@ namespace oomlab::plan::lever {
 
 inline constexpr Option<bool> kOffload{"offload", "The CPU updates the weights, from a state in host memory"};
 
-inline bool is_offloaded(const Levers& levers) { return levers.gradients == nn::GradientLife::sent_to_host; }
+inline bool is_offloaded(const Levers& levers) { return levers.gradients == nn::GradientLife::offloaded; }
 
 inline void read_offload(const OptionValues& options, Levers& levers) {
   if (!options[kOffload]) return;
   if (levers.gradients != nn::GradientLife::always)
     throw std::invalid_argument("--offload has each gradient sent to the host: leave --in-backward out");
-  levers.gradients = nn::GradientLife::sent_to_host;
+  levers.gradients = nn::GradientLife::offloaded;
 }
 
 inline std::string offload_refuses(const Work& work, const Levers& levers) {
@@ -90,7 +90,7 @@ inline const Lever& offload() {
           },
       .tries =
           [](const Reach&) {
-            return each_of(std::vector{nn::GradientLife::always, nn::GradientLife::sent_to_host},
+            return each_of(std::vector{nn::GradientLife::always, nn::GradientLife::offloaded},
                            [](Levers& levers, nn::GradientLife life) { levers.gradients = life; });
           },
       .refuses = offload_refuses,

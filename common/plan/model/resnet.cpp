@@ -99,7 +99,7 @@ ResNetShapes shapes_of(const ResNetSpec& spec, std::uint64_t batch, InputSize si
     size = at;
   }
   shapes.last_pixels = checked_product(size.height, size.width);
-  // So that the walk's small multiples of these need no check.
+  // So that small multiples of these need no check.
   for (const ConvolutionShape& unit : shapes.units)
     if (std::max(checked_product(unit.out_pixels(), unit.patch()), unit.output_elements()) > UINT64_MAX / 1024)
       throw std::length_error("a size does not fit 64 bits");

@@ -7,7 +7,7 @@
 #include "plan/flops.h"
 #include "plan/lever/list.h"
 #include "plan/schedule.h"
-#include "plan/step_sizes.h"
+#include "plan/step_buffers.h"
 #include "plan/step_units.h"
 
 namespace oomlab::plan {
@@ -36,7 +36,7 @@ Key key_of_form(const Levers& levers, Checkpoints checkpoints, std::uint64_t mic
       .add(levers.ranks.tp, 11)
       .add(std::uint64_t(levers.attention), 2)
       .add(std::uint64_t(levers.loss), 1)
-      .add(levers.lean, 1)
+      .add(levers.selective_recompute, 1)
       .add(levers.precision == DType::fp32, 1)
       .add(std::uint64_t(checkpoints), 2);
 }
@@ -84,7 +84,8 @@ const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints 
     bytes.held = std::min(bytes.held, of.held);
   }
   // The only buffer that larger micro-batches may not have: with fewer, larger tiles nothing is summed up.
-  const std::uint64_t sums = levers.attention == nn::AttentionForm::tiled ? nn::StepSizes(spec_, step).sums : 0;
+  const std::uint64_t sums =
+      levers.attention == nn::AttentionForm::tiled ? nn::StepBuffers(spec_, step).key_value_gradient_sums : 0;
   bytes.backward -= std::min(bytes.backward, sums);
   if (checkpoints != Checkpoints::solved) try {
       const nn::Segment choice = choices_of(spec_, form, checkpoints).front();

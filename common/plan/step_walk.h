@@ -1,2 +1,0 @@
-#pragma once
-#include "plan/step.h"

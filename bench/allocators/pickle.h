@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -67,26 +67,19 @@ class Unpickler {
         case 'G': {  // BINFLOAT, big-endian
           std::uint64_t bits = 0;
           for (const char c : take(8)) bits = bits << 8 | static_cast<unsigned char>(c);
-          double value;
-          static_assert(sizeof value == sizeof bits);
-          std::copy_n(reinterpret_cast<const char*>(&bits), sizeof value, reinterpret_cast<char*>(&value));
-          push(value);
+          push(std::bit_cast<double>(bits));
           break;
         }
+        case 'U':                                                                           // SHORT_BINSTRING
         case 0x8c: push(std::string(take(static_cast<unsigned char>(take(1)[0])))); break;  // SHORT_BINUNICODE
         case 'X': push(std::string(take(little(4)))); break;                                // BINUNICODE
         case 0x8d: push(std::string(take(little(8)))); break;                               // BINUNICODE8
-        case 'U': push(std::string(take(static_cast<unsigned char>(take(1)[0])))); break;   // SHORT_BINSTRING
         case 'q': memo_[static_cast<unsigned char>(take(1)[0])] = top(); break;             // BINPUT
         case 'r': memo_[little(4)] = top(); break;                                          // LONG_BINPUT
-        case 0x94: {                                                                        // MEMOIZE
-          const std::size_t next = memo_.size();
-          memo_[next] = top();
-          break;
-        }
-        case 'h': get(static_cast<unsigned char>(take(1)[0])); break;  // BINGET
-        case 'j': get(little(4)); break;                               // LONG_BINGET
-        case 'a': {                                                    // APPEND
+        case 0x94: memo_.insert_or_assign(memo_.size(), top()); break;                      // MEMOIZE
+        case 'h': get(static_cast<unsigned char>(take(1)[0])); break;                       // BINGET
+        case 'j': get(little(4)); break;                                                    // LONG_BINGET
+        case 'a': {                                                                         // APPEND
           const Ref item = pop();
           list_at_top().push_back(item);
           break;
@@ -108,38 +101,17 @@ class Unpickler {
           for (std::size_t i = 0; i < items.size(); i += 2) set(dict_at_top(), items[i], items[i + 1]);
           break;
         }
-        case 't': {  // TUPLE
-          List items = pop_to_mark();
-          push(std::move(items));
-          break;
-        }
-        case 'l': {  // LIST
-          List items = pop_to_mark();
-          push(std::move(items));
-          break;
-        }
+        case 't':
+        case 'l': push(pop_to_mark()); break;  // TUPLE, LIST
         case 0x85: tuple(1); break;
         case 0x86: tuple(2); break;
         case 0x87: tuple(3); break;
         case '0': (void)pop(); break;
-        case '.': {
-          const Ref result = pop();
-          return result;
-        }
-        case 'c':
-        case 0x93:
-        case 'R':
-        case 'b':
-        case 'i':
-        case 'o':
-        case 0x81:
-        case 0x92:
-        case 'P':
-        case 'Q':
-        case 0x82:
-        case 0x83:
-        case 0x84: fail(fmt::format("byte {} names a class or calls one; that is refused", at));
-        default: fail(fmt::format("byte {} is no opcode of a memory snapshot ({:#04x})", at, op));
+        case '.': return pop();
+        default:
+          if (std::string_view("cRbioPQ\x81\x82\x83\x84\x92\x93").find(static_cast<char>(op)) != std::string_view::npos)
+            fail(fmt::format("byte {} names a class or calls one; that is refused", at));
+          fail(fmt::format("byte {} is no opcode of a memory snapshot ({:#04x})", at, op));
       }
     }
   }

@@ -76,12 +76,8 @@ struct SnapshotEvent {
   std::size_t bytes;
 };
 
-// The trace of the device that has the most events, and the blocks that are live at its end.
-struct Snapshot {
-  std::vector<SnapshotEvent> events;
-};
-
-Snapshot parse(std::string_view bytes, const std::string& name) {
+// The trace of the device that has the most events.
+std::vector<SnapshotEvent> parse(std::string_view bytes, const std::string& name) {
   Unpickler unpickler(bytes, name);
   Ref root = nullptr;
   try {
@@ -99,8 +95,8 @@ Snapshot parse(std::string_view bytes, const std::string& name) {
     if (!list) throw TraceError(name + ": device_traces is no list of lists");
     if (!longest || list->size() > longest->size()) longest = list;
   }
-  Snapshot result;
-  if (!longest) return result;
+  std::vector<SnapshotEvent> events;
+  if (!longest) return events;
   std::size_t index = 0;
   for (const Ref entry : *longest) {
     const auto* fields = std::get_if<Dict>(&entry->is);
@@ -118,11 +114,11 @@ Snapshot parse(std::string_view bytes, const std::string& name) {
     const auto action = fields->find("action");
     const auto* text = action == fields->end() ? nullptr : std::get_if<std::string>(&action->second->is);
     if (!text) complain("has no action");
-    result.events.push_back({*text, integer("addr"), integer("stream"), integer("size")});
-    if (result.events.back().bytes > kMostBytes) complain("a size of more than a tebibyte");
+    events.push_back({*text, integer("addr"), integer("stream"), integer("size")});
+    if (events.back().bytes > kMostBytes) complain("a size of more than a tebibyte");
     ++index;
   }
-  return result;
+  return events;
 }
 
 // What a replay could not hold, whatever was freed or allocated before: also blocks that were live from the beginning.
@@ -205,7 +201,7 @@ Trace parse_minimalloc_csv(std::string_view text, const std::string& name, std::
 }
 
 Trace parse_snapshot(std::string_view bytes, const std::string& name) {
-  const Snapshot snapshot = parse(bytes, name);
+  const std::vector<SnapshotEvent> events = parse(bytes, name);
   Trace trace{name, 0, {}};
   // A block that is freed and was never allocated was live before recording began.
   std::map<std::uint64_t, bool> seen;
@@ -215,12 +211,12 @@ Trace parse_snapshot(std::string_view bytes, const std::string& name) {
     live[e.address] = event;
     trace.events.push_back(event);
   };
-  for (const SnapshotEvent& e : snapshot.events) {
+  for (const SnapshotEvent& e : events) {
     if (e.action == "alloc") seen[e.address] = true;
     if (e.action == "free_completed" && !std::exchange(seen[e.address], true) && e.bytes) begin(e);
   }
   std::size_t index = 0;
-  for (const SnapshotEvent& e : snapshot.events) {
+  for (const SnapshotEvent& e : events) {
     if (e.action == "alloc") {
       if (!e.bytes) throw TraceError(fmt::format("{}, event {}: a size of 0", name, index));
       if (live.count(e.address))
@@ -239,29 +235,6 @@ Trace parse_snapshot(std::string_view bytes, const std::string& name) {
   }
   require_possible(trace);
   return trace;
-}
-
-ReservedHistory reserved_history(std::string_view bytes, const std::string& name) {
-  const Snapshot snapshot = parse(bytes, name);
-  ReservedHistory history;
-  std::unordered_map<std::uint64_t, std::size_t> live;
-  std::size_t reserved = 0;
-  for (const SnapshotEvent& e : snapshot.events) {
-    if (e.action == "segment_alloc" || e.action == "segment_map") {
-      reserved += e.bytes;
-    } else if (e.action == "segment_free" || e.action == "segment_unmap") {
-      reserved -= std::min(reserved, e.bytes);
-    } else if (e.action == "alloc" || e.action == "free_completed") {
-      const bool allocates = e.action == "alloc";
-      if (allocates) live[e.address] = history.blocks++;
-      const auto found = live.find(e.address);
-      if (found == live.end()) continue;
-      history.events.push_back({allocates, found->second, e.bytes, e.stream});
-      history.reserved_after.push_back(reserved);
-      if (!allocates) live.erase(found);
-    }
-  }
-  return history;
 }
 
 Trace read_trace(const std::string& path, std::size_t minimalloc_scale) {

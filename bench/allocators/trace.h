@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,14 +46,5 @@ Trace read_trace(const std::string& path, std::size_t minimalloc_scale = 1024);
 
 /// As parse_rmm_csv() reads it.
 std::string rmm_csv(const Trace& trace);
-
-/// The alloc, segment_alloc and other events of a snapshot with what was reserved after each, for checking a policy
-/// against the real one.
-struct ReservedHistory {
-  std::vector<TraceEvent> events;
-  std::vector<std::size_t> reserved_after;  ///< bytes, one an event
-  std::size_t blocks = 0;
-};
-ReservedHistory reserved_history(std::string_view snapshot, const std::string& name);
 
 }  // namespace oomlab::bench

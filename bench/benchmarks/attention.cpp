@@ -50,25 +50,20 @@ void add_benchmarks(Bench& bench, double product_speed) {
   for (const nn::AttentionForm form : {nn::AttentionForm::textbook, nn::AttentionForm::tiled, nn::AttentionForm::fused})
     for (const std::size_t seq : {512u, 1024u, 2048u}) {
       const std::string name = std::string(name_of(form)) + "/" + std::to_string(seq);
-      if (!bench.selection.has(name)) continue;
-      benchmark::RegisterBenchmark(name.c_str(),
-                                   [&bench, form, seq, product_speed](benchmark::State& state) {
-                                     const nn::AttentionShape shape{1, seq, kHeads, kWidth, true};
-                                     double seconds = 0;
-                                     for (auto _ : state) {
-                                       auto qkv = bench.values(3 * seq * kWidth, 1), d = bench.values(seq * kWidth, 2);
-                                       const double s = once(bench, form, shape, std::move(qkv), std::move(d));
-                                       state.SetIterationTime(s);
-                                       seconds += s;
-                                     }
-                                     const auto done = static_cast<double>(state.iterations());
-                                     const double seen_half = double(seq) * double(seq) / 2;
-                                     state.SetItemsProcessed(state.iterations());
-                                     state.counters["of_floor"] =
-                                         done * 7 * 2 * seen_half * kWidth / product_speed / seconds;
-                                   })
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond);
+      bench.selection.add(name, [&bench, form, seq, product_speed](benchmark::State& state) {
+        const nn::AttentionShape shape{1, seq, kHeads, kWidth, true};
+        double seconds = 0;
+        for (auto _ : state) {
+          auto qkv = bench.values(3 * seq * kWidth, 1), d = bench.values(seq * kWidth, 2);
+          const double s = once(bench, form, shape, std::move(qkv), std::move(d));
+          state.SetIterationTime(s);
+          seconds += s;
+        }
+        const auto done = static_cast<double>(state.iterations());
+        const double seen_half = double(seq) * double(seq) / 2;
+        state.SetItemsProcessed(state.iterations());
+        state.counters["of_floor"] = done * 7 * 2 * seen_half * kWidth / product_speed / seconds;
+      });
     }
 }
 

@@ -40,46 +40,39 @@ void add_benchmarks(Bench& bench, double flops_per_second, double bytes_per_seco
   for (const ConvolutionWay way : {ConvolutionWay::im2col, ConvolutionWay::tiled, ConvolutionWay::direct})
     for (const Case& c : kCases) {
       const std::string name = std::string(nn::name_of(way)) + "/" + c.name;
-      if (!bench.selection.has(name)) continue;
-      benchmark::RegisterBenchmark(
-          name.c_str(),
-          [&bench, way, c, flops_per_second, bytes_per_second](benchmark::State& state) {
-            const nn::ConvolutionShape shape =
-                nn::convolution_shape(c.batch, c.side, c.side, c.in, c.out, c.kernel, c.stride, c.kernel / 2);
-            const auto x = bench.values(shape.input_elements(), 1), w = bench.values(shape.weight_elements(), 2),
-                       dy = bench.values(shape.output_elements(), 3);
-            auto y = bench.values(dy.size(), 4), dx = bench.values(x.size(), 5), dw = bench.values(w.size(), 6);
-            double seconds = 0, part[3] = {};
-            for (auto _ : state) {
-              const double s[] = {
-                  seconds_of(bench.context,
-                             [&] { nn::convolution_forward(bench.context, shape, way, x.data(), w.data(), y.data()); }),
-                  seconds_of(bench.context,
-                             [&] {
-                               nn::convolution_backward_weight(bench.context, shape, way, dy.data(), x.data(),
-                                                               dw.data());
-                             }),
-                  seconds_of(bench.context, [&] {
-                    nn::convolution_backward_input(bench.context, shape, way, dy.data(), w.data(), dx.data());
-                  })};
-              state.SetIterationTime(s[0] + s[1] + s[2]);
-              seconds += s[0] + s[1] + s[2];
-              for (std::size_t i = 0; i < 3; ++i) part[i] += s[i];
-            }
-            const auto done = static_cast<double>(state.iterations());
-            const double columns =
-                way == ConvolutionWay::direct ? 0 : 4.0 * double(shape.out_pixels()) * double(shape.patch());
-            const double bytes = 3 * double(x.bytes() + w.bytes() + y.bytes()) + 3 * 2 * columns;
-            state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(c.batch));
-            state.counters["of_flops"] = done * 3 * nn::convolution_flops(shape) / flops_per_second / seconds;
-            state.counters["of_bytes"] = done * bytes / bytes_per_second / seconds;
-            state.counters["forward_ms"] = 1e3 * part[0] / done;
-            state.counters["weight_ms"] = 1e3 * part[1] / done;
-            state.counters["input_ms"] = 1e3 * part[2] / done;
-            state.counters["columns"] = double(nn::convolution_workspace(shape, way, sizeof(float)).columns);
-          })
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond);
+      bench.selection.add(name, [&bench, way, c, flops_per_second, bytes_per_second](benchmark::State& state) {
+        const nn::ConvolutionShape shape =
+            nn::convolution_shape(c.batch, c.side, c.side, c.in, c.out, c.kernel, c.stride, c.kernel / 2);
+        const auto x = bench.values(shape.input_elements(), 1), w = bench.values(shape.weight_elements(), 2),
+                   dy = bench.values(shape.output_elements(), 3);
+        auto y = bench.values(dy.size(), 4), dx = bench.values(x.size(), 5), dw = bench.values(w.size(), 6);
+        double seconds = 0, part[3] = {};
+        for (auto _ : state) {
+          const double s[] = {
+              seconds_of(bench.context,
+                         [&] { nn::convolution_forward(bench.context, shape, way, x.data(), w.data(), y.data()); }),
+              seconds_of(
+                  bench.context,
+                  [&] { nn::convolution_backward_weight(bench.context, shape, way, dy.data(), x.data(), dw.data()); }),
+              seconds_of(bench.context, [&] {
+                nn::convolution_backward_input(bench.context, shape, way, dy.data(), w.data(), dx.data());
+              })};
+          state.SetIterationTime(s[0] + s[1] + s[2]);
+          seconds += s[0] + s[1] + s[2];
+          for (std::size_t i = 0; i < 3; ++i) part[i] += s[i];
+        }
+        const auto done = static_cast<double>(state.iterations());
+        const double columns =
+            way == ConvolutionWay::direct ? 0 : 4.0 * double(shape.out_pixels()) * double(shape.patch());
+        const double bytes = 3 * double(x.bytes() + w.bytes() + y.bytes()) + 3 * 2 * columns;
+        state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(c.batch));
+        state.counters["of_flops"] = done * 3 * nn::convolution_flops(shape) / flops_per_second / seconds;
+        state.counters["of_bytes"] = done * bytes / bytes_per_second / seconds;
+        state.counters["forward_ms"] = 1e3 * part[0] / done;
+        state.counters["weight_ms"] = 1e3 * part[1] / done;
+        state.counters["input_ms"] = 1e3 * part[2] / done;
+        state.counters["columns"] = double(nn::convolution_workspace(shape, way, sizeof(float)).columns);
+      });
     }
 }
 

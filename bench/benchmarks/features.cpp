@@ -49,23 +49,19 @@ struct Values {
 
 void add(Bench& bench, const std::string& name, const Speeds& speeds, double bytes, double flops,
          std::function<void(Values&)> work) {
-  if (!bench.selection.has(name)) return;
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [&bench, speeds, bytes, flops, work](benchmark::State& state) {
-                                 Values values(bench);
-                                 double seconds = 0;
-                                 for (auto _ : state) {
-                                   const double s = seconds_of(bench.context, [&] { work(values); });
-                                   state.SetIterationTime(s);
-                                   seconds += s;
-                                 }
-                                 const auto done = static_cast<double>(state.iterations());
-                                 state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kBatch));
-                                 state.counters["of_bytes"] = done * bytes / speeds.bytes / seconds;
-                                 if (flops > 0) state.counters["of_flops"] = done * flops / speeds.flops / seconds;
-                               })
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
+  bench.selection.add(name, [&bench, speeds, bytes, flops, work](benchmark::State& state) {
+    Values values(bench);
+    double seconds = 0;
+    for (auto _ : state) {
+      const double s = seconds_of(bench.context, [&] { work(values); });
+      state.SetIterationTime(s);
+      seconds += s;
+    }
+    const auto done = static_cast<double>(state.iterations());
+    state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kBatch));
+    state.counters["of_bytes"] = done * bytes / speeds.bytes / seconds;
+    if (flops > 0) state.counters["of_flops"] = done * flops / speeds.flops / seconds;
+  });
 }
 
 void add_benchmarks(Bench& bench, const Speeds& speeds) {

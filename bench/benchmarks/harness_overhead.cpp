@@ -7,8 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <chrono>
 #include <vector>
 
 #include "harness/timing.h"
@@ -17,8 +15,6 @@
 
 namespace oomlab::bench {
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void judge() {
   constexpr std::size_t steps = 240;
@@ -33,12 +29,12 @@ void judge() {
                               double last = 0;  // when the latest bare step ended: from there on the harness works
                               time_steps(context, training, {n}, [&](double seconds) {
                                 tick(seconds);
-                                const double middle = now();
+                                const double middle = seconds_now();
                                 const double in_harness = middle - last;
                                 training.step();
                                 context.synchronize();
                                 const bool first = last == 0;
-                                last = now();
+                                last = seconds_now();
                                 if (first) return;
                                 inside.push_back(in_harness);
                                 bare.push_back(last - middle);

@@ -20,7 +20,6 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -216,8 +215,7 @@ Measured measure(Fixture& fixture, const Pair& pair, int rounds) {
 }
 
 int usage(const std::string& why) {
-  return complain("bench_kernels",
-                  why + "; options: --filter TEXT --rounds N --json FILE --judge --benchmark_...", 64);
+  return complain("bench_kernels", why + "; options: --filter TEXT --rounds N --json FILE --judge --benchmark_...", 64);
 }
 
 struct Options {
@@ -282,18 +280,17 @@ int run_google_benchmark(int argc, char** argv) {
     for (const bool portable : {true, false}) {
       const std::function<void()>& f = portable ? pair.portable : pair.by_hand;
       const std::string name = pair.name + (portable ? "/portable" : "/by_hand");
-      if (!f || !selection.has(name)) continue;
-      benchmark::RegisterBenchmark(
-          name.c_str(),
+      if (!f) continue;
+      selection.add(
+          name,
           [&f, &pair, &fixture](benchmark::State& state) {
             for (auto _ : state) {
               pair.prepare();
               state.SetIterationTime(1e-6 * fixture.microseconds(f));
             }
             state.SetBytesProcessed(static_cast<std::int64_t>(static_cast<double>(state.iterations()) * pair.bytes));
-          })
-          ->UseManualTime()
-          ->Unit(benchmark::kMicrosecond);
+          },
+          benchmark::kMicrosecond);
     }
   selection.run();
   return 0;

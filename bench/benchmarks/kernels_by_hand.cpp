@@ -1,7 +1,6 @@
 #include "kernels_by_hand.h"
 
 #include <cmath>
-#include <cstdint>
 #include <stdexcept>
 #include <string>
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "ending.h"
 #include "harness/benchmark_flags.h"
@@ -38,11 +39,12 @@ inline void initialise_benchmarks(int& argc, char** argv) {
 /// What --benchmark_filter asks for. Only that is registered: Google Benchmark's own matcher may take for ever.
 class Selection {
  public:
-  /// Whether a benchmark of this name, whose times are its own, is to be registered.
-  bool has(const std::string& name) {
-    const bool asked_for = matches_benchmark_filter(benchmark::GetBenchmarkFilter(), name + "/manual_time");
-    count_ += asked_for;
-    return asked_for;
+  /// Registers a benchmark that sets its own times, where it is asked for.
+  template <class Work>
+  void add(const std::string& name, Work work, benchmark::TimeUnit unit = benchmark::kMillisecond) {
+    if (!matches_benchmark_filter(benchmark::GetBenchmarkFilter(), name + "/manual_time")) return;
+    ++count_;
+    benchmark::RegisterBenchmark(name.c_str(), std::move(work))->UseManualTime()->Unit(unit);
   }
   /// Runs what was registered. Throws UsageError when that is nothing.
   void run() const {

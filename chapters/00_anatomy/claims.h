@@ -34,9 +34,6 @@ inline std::vector<Claim> claims_of(const nn::MlpSpec& model) {
                     hundred_million = nn::parse_model("mlp:10000-10000"), equal = nn::parse_model("mlp:1024x17"),
                     four_layers = nn::parse_model("mlp:512-1024-2048-4096-8192");
   const auto a_parameter = [model](std::optional<double> bytes) { return ratio(bytes, double(model.parameters())); };
-  const auto model_state = [](const ByCategory& bytes) {
-    return double(bytes[Category::parameters] + bytes[Category::gradients] + bytes[Category::optimizer]);
-  };
   return {
       {.text = "AdamW keeps 8 to 12 bytes per parameter",  // article 7
        .what = "optimizer state, bytes per parameter",

@@ -34,8 +34,7 @@ struct Model {
   }
 };
 
-// ------------------------------------------------------------------------------------------------------- the straight
-// line
+// --------------------------------------------------------------------------------------------------- the straight line
 
 /// peak = fixed + slope x batch, both in bytes: the least-squares line through a model's measured peaks.
 struct Fit {
@@ -61,8 +60,7 @@ inline std::optional<Fit> fit_peaks(const Model& model, const Results& results) 
   return fit;
 }
 
-// ------------------------------------------------------------------------------------------------------------- the
-// claims
+// ---------------------------------------------------------------------------------------------------------- the claims
 
 /// A model at which a claim is judged: peak bytes of a batch in FP32 with AdamW, everything included but the workspace.
 struct Published {

@@ -27,9 +27,8 @@ inline std::string holds_from(double share) {
 inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::shared_ptr<GradientShares>& shares) {
   const nn::TransformerSpec large = nn::parse_transformer("bert-large");
   const auto at_size = [=](Precision p) { return predict_precision(large, kSizeBatch, kSizeSeq, p); };
-  const auto state = [](const ByCategory& bytes) {
-    return double(bytes[Category::parameters] + bytes[Category::gradients] + bytes[Category::optimizer]);
-  };
+  const auto peak = [=](Precision p) { return double(at_size(p).total()); };
+  const ByCategory amp = amp_bytes(large, kSizeBatch, kSizeSeq);
   const std::string fp32 = name_of(Precision::fp32), fp16 = name_of(Precision::fp16);
   const auto damaged = [=](Precision precision) {
     return [=](const Results&) -> std::optional<double> {
@@ -43,8 +42,7 @@ inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::
        .what = "share of the peak saved by storing 16 bits, with FP32 master weights",
        .range = between(0.3, 0.5),
        .size = kSize,
-       .at_size =
-           [=] { return saved(double(at_size(Precision::fp16).total()), double(at_size(Precision::fp32).total())); },
+       .at_size = [=] { return saved(peak(Precision::fp16), peak(Precision::fp32)); },
        .measure = [=](const Results& r) { return r.saved(fp16, fp32, figures::peak); },
        .here = "activations have another share of this model's peak",
        .holds_where = [] { return holds_from(0.3); }},
@@ -53,11 +51,7 @@ inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::
                "attention, no dropout",
        .range = between(0.3, 0.5),
        .size = kSize,
-       .at_size =
-           [=] {
-             return saved(double(amp_bytes(large, kSizeBatch, kSizeSeq).total()),
-                          double(at_size(Precision::fp32).total()));
-           }},
+       .at_size = [=] { return saved(double(amp.total()), peak(Precision::fp32)); }},
       {.text = "FP16 halves the activations",
        .what = "activation bytes at the peak, fp16 / fp32",
        .range = between(0.49, 0.51),
@@ -73,13 +67,13 @@ inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::
        .what = "their bytes, fp16 / fp32",
        .range = between(0.45, 0.55),
        .size = kSize,
-       .at_size = [=] { return ratio(state(at_size(Precision::fp16)), state(at_size(Precision::fp32))); },
+       .at_size = [=] { return ratio(model_state(at_size(Precision::fp16)), model_state(at_size(Precision::fp32))); },
        .measure = [=](const Results& r) { return r.ratio(fp16, fp32, figures::model_state); }},
       {.text = "training with AMP needs 18 bytes per parameter",
        .what = "bytes of FP32 weights, 16-bit copies, gradients and moments, per parameter",
        .range = between(17.5, 18.5),
        .size = kSize,
-       .at_size = [=] { return ratio(state(amp_bytes(large, kSizeBatch, kSizeSeq)), double(large.parameters())); },
+       .at_size = [=] { return ratio(model_state(amp), double(large.parameters())); },
        .measure =
            [=](const Results& r) { return ratio(r.value(fp16, figures::model_state), double(spec.parameters())); },
        .here = "this program stores 16 bits with FP32 masters, 2 + 2 + 4 + 8, each tensor rounded up"},

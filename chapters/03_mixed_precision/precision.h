@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <map>
-#include <string>
 
 #include "cuda/backend.h"
 #include "nn/mixed_precision.h"

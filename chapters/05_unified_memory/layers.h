@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/backend.h"
+#include "nn/read_loss.h"
 #include "train/image_training.h"
 
 namespace oomlab::unified_memory {
@@ -149,10 +150,7 @@ class LayerTraining final : public Workload {
 
   std::size_t samples_per_step() const override { return batch_; }
   double figure() override {
-    float loss = 0;
-    if (!planning())
-      CUDA_CHECK(cudaMemcpyAsync(&loss, loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context_.stream()));
-    context_.synchronize();
+    const float loss = nn::read_value(context_, loss_);
     traffic_ = {planning() ? std::nullopt : take_managed_traffic(), place_->outside_bytes() + source_->outside_bytes(),
                 place_->bytes_in_place()};
     return loss;

@@ -10,8 +10,7 @@ namespace oomlab::unified_memory {
 inline constexpr Option<bool> kOversubscribe{
     "oversubscribe", "Let managed memory exceed what the budget leaves on a GPU that others use, too"};
 
-// ---------------------------------------------------------------------------------------------------------------
-// device
+// -------------------------------------------------------------------------------------------------------------- device
 
 /// Everything in device memory, all the time: 16 bytes per parameter.
 class OnDevice final : public Place {
@@ -46,8 +45,7 @@ class OnDevice final : public Place {
   std::vector<std::array<DeviceBuffer<float>, 4>> layers_;
 };
 
-// --------------------------------------------------------------------------------------------------------------
-// managed
+// ------------------------------------------------------------------------------------------------------------- managed
 
 /// Takes device memory until at most `leave` bytes are free, so that managed pages meet a small device on a large one.
 /// It is made by the virtual memory calls because those commit memory without an address, and nobody touches it. In
@@ -224,8 +222,7 @@ class Managed final : public Place {
   Event fetched_, computed_;
 };
 
-// ------------------------------------------------------------------------------------------------------- explicit
-// copies
+// ----------------------------------------------------------------------------------------------------- explicit copies
 
 /// State in pinned host memory, and two slots on the device: while one layer computes in one slot, the next layer's
 /// tensors arrive in the other, and the previous layer's go back, on a second stream.

@@ -1,7 +1,6 @@
 #pragma once
 // The allocators that are compared, by name.
 
-#include <string>
 #include <utility>
 
 #include "best_fit.h"

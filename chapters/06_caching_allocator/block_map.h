@@ -16,8 +16,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/bytes.h"
-
 namespace oomlab::caching_allocator {
 
 /// A block's name in a BlockMap is where it starts, in granules.

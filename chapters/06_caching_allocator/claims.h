@@ -58,6 +58,10 @@ inline std::vector<Claim> claims_of(const Config& config) {
   const auto wasted = [](const Results& r) -> Measured {
     return saved(r.value("best fit", figures::peak), r.value("best fit", figures::reserved));
   };
+  const auto reserved_ratio = [](Replayed Gpt2Requests::*a, Replayed Gpt2Requests::*b) {
+    const auto peak = [](Replayed Gpt2Requests::*of) { return double((gpt2_requests().*of).reserved_peak); };
+    return [=] { return ratio(peak(a), peak(b)); };
+  };
   return {
       {.text = "a request smaller than the free memory succeeds",
        .what = "1 when best fit served a quarter of its budget, more than that being free in pieces",
@@ -97,30 +101,18 @@ inline std::vector<Claim> claims_of(const Config& config) {
        .what = "peak reserved, eight lengths / all of the longest, best fit",
        .range = at_most(0.95),
        .size = kClaimSize,
-       .at_size =
-           [] {
-             return ratio(double(gpt2_requests().varying.reserved_peak),
-                          double(gpt2_requests().one_length.reserved_peak));
-           },
+       .at_size = reserved_ratio(&Gpt2Requests::varying, &Gpt2Requests::one_length),
        .measure = [](const Results& r) { return r.ratio("best fit", "one length, best fit", figures::reserved); }},
       {.text = "empty_cache() after every epoch lowers the peak",  // article 12
        .what = "peak reserved, emptied after each round of 8 steps / never, best fit",
        .range = at_most(0.99),
        .size = kClaimSize,
-       .at_size =
-           [] {
-             return ratio(double(gpt2_requests().emptied_each_round.reserved_peak),
-                          double(gpt2_requests().varying.reserved_peak));
-           }},
+       .at_size = reserved_ratio(&Gpt2Requests::emptied_each_round, &Gpt2Requests::varying)},
       {.text = "empty_cache() after every step lowers the peak",  // article 12
        .what = "peak reserved, emptied after each step / never, best fit",
        .range = at_most(0.99),
        .size = kClaimSize,
-       .at_size =
-           [] {
-             return ratio(double(gpt2_requests().emptied_each_step.reserved_peak),
-                          double(gpt2_requests().varying.reserved_peak));
-           },
+       .at_size = reserved_ratio(&Gpt2Requests::emptied_each_step, &Gpt2Requests::varying),
        .measure = [](const Results& r) { return r.ratio("best fit, emptied", "best fit", figures::reserved); },
        .here = "so small a model never needs a third segment of 20 MiB"},
       {.text = "empty_cache() after every step costs nothing",  // article 12

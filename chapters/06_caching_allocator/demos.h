@@ -2,7 +2,6 @@
 // What a table of training runs does not show: the requests of large models, and the small print of freeing. All but
 // empty_cache_with_live_blocks() is over memory that is counted and does not exist, so a laptop can do it, in a moment.
 
-#include <set>
 #include <span>
 
 #include "best_fit.h"

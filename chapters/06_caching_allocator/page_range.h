@@ -4,11 +4,9 @@
 #include <cuda.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "cuda/check.h"
-#include "plan/bytes.h"
 
 namespace oomlab::caching_allocator {
 

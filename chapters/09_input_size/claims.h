@@ -95,14 +95,7 @@ inline std::vector<Claim> claims_of(const Config& config, const nn::ResNetSpec& 
        .what = "parameters, gradients and momentum at 512 / at 224, bytes",
        .range = at_least(1.001),
        .size = "resnet50, batch 32",
-       .at_size =
-           [=] {
-             const auto state = [&](std::size_t s) {
-               const ByCategory b = bytes(s, 32);
-               return std::optional(double(b[Category::parameters] + b[Category::gradients] + b[Category::optimizer]));
-             };
-             return ratio(state(512), state(224));
-           },
+       .at_size = [=] { return ratio(model_state(bytes(512, 32)), model_state(bytes(224, 32))); },
        .measure = [=](const Results& r) { return r.ratio(kFull, resized, figures::model_state); }},
       {.text = "half the side needs a quarter of the memory",
        .what = "peak at 224 / at 448",

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +37,8 @@ class ViewTraining final : public Workload {
         batch_(batch) {}
 
   void step() override {
-    model_.train_step(context_, train::make_images(context_, images_, first_, batch_, way_.view, way_.spec.in_channels()),
+    model_.train_step(context_,
+                      train::make_images(context_, images_, first_, batch_, way_.view, way_.spec.in_channels()),
                       way_.size(), optimizer_, way_.form);
     first_ += batch_;
   }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "harness/filter.h"
 #include "linear.h"
@@ -105,11 +104,6 @@ inline ByCategory peak_of(const nn::NetworkSpec& spec, std::size_t batch, std::s
                           const nn::NetworkForm& form = {}) {
   return nn::predict_training(spec, batch, {side, side}, kOptimizer, form).at_peak;
 }
-/// The share of `whole` that `part` saves at batch × side × side.
-inline std::optional<double> peak_saved(const nn::NetworkSpec& part, const nn::NetworkSpec& whole, std::size_t batch,
-                                        std::size_t side) {
-  return saved(double(peak_of(part, batch, side).total()), double(peak_of(whole, batch, side).total()));
-}
 /// Weights of the 3 × 3 convolution of 512 channels, each of which is multiplied once for each pixel, and the values
 /// that it makes at 14 × 14 pixels; dense or separable.
 struct Layer3x3 {
@@ -130,6 +124,10 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
                     unet = name_of(models, Kind::unet), two_branch = name_of(models, Kind::two_branch);
   const std::string size = "resnet50, batch 32 x 224 x 224";
   const std::string another = fmt::format("this is {}, batch {} at {}", base, config.batch, config.options[kInput]);
+  // Peak of a training step at batch 32 of images of 224 x 224.
+  const auto peak = [](const nn::NetworkSpec& spec, const nn::NetworkForm& form = {}) {
+    return double(peak_of(spec, 32, 224, form).total());
+  };
   const auto values_ratio = [=](double Layer3x3::*what) {
     return [=] { return ratio(layer_3x3(false).*what, layer_3x3(true).*what); };
   };
@@ -138,20 +136,14 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .what = "peak of the light model / of the ResNet",
        .range = at_most(0.9),
        .size = "mobilenet-v3-large and resnet50, batch 32 x 224 x 224",
-       .at_size =
-           [=] {
-             return ratio(double(peak_of(mobilenet, 32, 224).total()), double(peak_of(resnet50, 32, 224).total()));
-           },
+       .at_size = [=] { return ratio(peak(mobilenet), peak(resnet50)); },
        .measure = [=](const Results& r) { return r.ratio(light, base, figures::peak); },
        .here = another},
       {.text = "a model with a fifth of the parameters needs a fifth of the memory",
        .what = "peak of the light model / of the ResNet",
        .range = between(0.15, 0.25),
        .size = "mobilenet-v3-large and resnet50, batch 32 x 224 x 224",
-       .at_size =
-           [=] {
-             return ratio(double(peak_of(mobilenet, 32, 224).total()), double(peak_of(resnet50, 32, 224).total()));
-           }},
+       .at_size = [=] { return ratio(peak(mobilenet), peak(resnet50)); }},
       {.text = "a fast segmenter instead of a U-Net needs less memory",  // article 3
        .what = "peak of the two-branch network / of the U-Net",
        .range = at_most(0.5),
@@ -180,8 +172,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .at_size =
            [=] {
              const nn::ResNetSpec resnet18 = nn::parse_resnet("resnet18");
-             return ratio(double(peak_of(nn::network_of(resnet18, {.separable = true}), 32, 224).total()),
-                          double(peak_of(nn::network_of(resnet18), 32, 224).total()));
+             return ratio(peak(nn::network_of(resnet18, {.separable = true})), peak(nn::network_of(resnet18)));
            },
        .measure = [=](const Results& r) { return r.ratio(kSeparable, base, figures::peak); },
        .here = another},
@@ -191,7 +182,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .size = size,
        .at_size =
            [=] {
-             const double whole = double(peak_of(resnet50, 32, 224).total());
+             const double whole = peak(resnet50);
              return saved(whole + double(mask_bytes(resnet50)), whole);
            },
        .measure =
@@ -208,7 +199,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .what = "share of the peak that one weight for the convolutions of a stage saves",
        .range = at_least(0.1),
        .size = size,
-       .at_size = [=] { return peak_saved(nn::network_of(published, {.shared = true}), resnet50, 32, 224); },
+       .at_size = [=] { return saved(peak(nn::network_of(published, {.shared = true})), peak(resnet50)); },
        .measure = [=](const Results& r) { return r.saved(kShared, base, figures::peak); },
        .here = another},
       {.text = "ReLU in place saves memory at the peak",  // article 13
@@ -217,8 +208,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .size = size,
        .at_size =
            [=] {
-             return saved(double(peak_of(resnet50, 32, 224).total()),
-                          double(peak_of(resnet50, 32, 224, {nn::ConvolutionWay::tiled, false}).total()));
+             return saved(peak(resnet50), peak(resnet50, {nn::ConvolutionWay::tiled, false}));
            },
        .measure = [=](const Results& r) { return r.saved(base, kApart, figures::peak); },
        .here = another},
@@ -226,11 +216,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
        .what = "peak with half the channels / with all",
        .range = between(0.2, 0.3),
        .size = "batch 32 x 224 x 224",
-       .at_size =
-           [=] {
-             return ratio(double(peak_of(nn::network_of(published, {.width_percent = 50}), 32, 224).total()),
-                          double(peak_of(resnet50, 32, 224).total()));
-           },
+       .at_size = [=] { return ratio(peak(nn::network_of(published, {.width_percent = 50})), peak(resnet50)); },
        .measure =
            [=](const Results& r) {
              return config.options[kWidth] == 50 ? r.ratio(narrow, base, figures::peak) : std::nullopt;
@@ -253,18 +239,16 @@ inline std::vector<Claim> claims_of(const Config& config, const std::vector<Mode
 /// What each model has and needs: parameters, state, activations, products, and the loss after the same steps.
 inline void show_models(const Results& results, Report& report, const std::vector<Model>& models) {
   const std::size_t side = report.config().options[kInput];
-  const auto mib = [](std::size_t bytes) { return double(bytes) / (1 << 20); };
+  const auto mib = [](double bytes) { return bytes / (1 << 20); };
   std::vector<std::string> rows;
   for (const Model& model : models) {
     const VariantResult* const r = results.find(model.name);
     if (!r) continue;
-    const std::size_t state =
-        r->at_peak[Category::parameters] + r->at_peak[Category::gradients] + r->at_peak[Category::optimizer];
-    rows.push_back(
-        fmt::format("  {:<32} {:>11.3f} {:>10.2f} {:>12.2f} {:>12.1f} {:>8}", model.name,
-                    double(model.trained().parameters()) / 1e6, mib(state), mib(r->at_peak[Category::activations]),
-                    nn::multiply_adds(model.trained(), 1, {side, side}) / 1e6,
-                    r->figures.empty() || report.config().plan ? "" : fmt::format("{:.3f}", r->figures.back())));
+    rows.push_back(fmt::format(
+        "  {:<32} {:>11.3f} {:>10.2f} {:>12.2f} {:>12.1f} {:>8}", model.name,
+        double(model.trained().parameters()) / 1e6, mib(model_state(r->at_peak)),
+        mib(double(r->at_peak[Category::activations])), nn::multiply_adds(model.trained(), 1, {side, side}) / 1e6,
+        r->figures.empty() || report.config().plan ? "" : fmt::format("{:.3f}", r->figures.back())));
   }
   if (rows.empty()) return;
   report.line("what each model has, and what is live at its peak");
@@ -318,8 +302,7 @@ inline void show_where_parameters_matter(Report& report, const nn::NetworkSpec& 
       std::string row = fmt::format("  {:<16}", fmt::format("{0} x {0}", s));
       for (const std::size_t batch : batches) {
         const ByCategory peak = peak_of(spec, batch, s);
-        const std::size_t state = peak[Category::parameters] + peak[Category::gradients] + peak[Category::optimizer];
-        const double share = 100 * double(state) / double(peak.total());
+        const double share = 100 * model_state(peak) / double(peak.total());
         row += fmt::format(" {:>7.1f}%", share);
         report.figure(fmt::format("state_percent_batch_{}_side_{}", batch, s), share);
       }

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -338,13 +337,10 @@ class Mask {
   std::size_t zeros(Context& context) const {
     auto counts = context.buffer<unsigned long long>(kCounts, Category::workspace, "zero weights");
     CUDA_CHECK(cudaMemsetAsync(counts.data(), 0, counts.bytes(), context.stream()));
-    for (std::size_t first = 0; first < tensors_.size(); first += nn::kTensorsOfLaunch) {
-      nn::TensorTable<MaskedTensor, nn::kTensorsOfLaunch> table;
-      table.size = std::min(nn::kTensorsOfLaunch, tensors_.size() - first);
-      std::copy_n(tensors_.begin() + static_cast<std::ptrdiff_t>(first), table.size, table.tensors);
-      launch(count_zeros_kernel<nn::kTensorsOfLaunch>, shape_for_rows(kCounts), context.stream(), table, counts.data(),
-             kCounts);
-    }
+    nn::launch_over_tables(
+        count_zeros_kernel<nn::kTensorsOfLaunch>, context.stream(), tensors_.size(),
+        [](std::size_t) { return shape_for_rows(kCounts); }, [&](std::size_t t) { return tensors_[t]; }, counts.data(),
+        kCounts);
     unsigned long long values[kCounts] = {};
     CUDA_CHECK(cudaMemcpyAsync(values, counts.data(), counts.bytes(), cudaMemcpyDeviceToHost, context.stream()));
     context.synchronize();

@@ -19,7 +19,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "cuda/check.h"
 #include "memory/context.h"
 #include "nn/kernel.h"
 

@@ -1,7 +1,6 @@
 #pragma once
 // What the variants run: training steps of a network, whole or pruned, on images or on their pixels.
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>

@@ -8,6 +8,7 @@
 // Run it        build/host/bin/15_sharing            build/host/bin/15_sharing --filter 'cache|killed'
 
 #include "claims.h"
+#include "harness/largest_batch.h"
 
 namespace oomlab::sharing {
 namespace {

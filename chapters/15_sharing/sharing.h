@@ -4,13 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "cuda/backend.h"
-#include "harness/largest_batch.h"
 #include "memory/resource.h"
 #include "memory/shared_budget.h"
 #include "neighbour.h"

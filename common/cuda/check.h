@@ -10,7 +10,6 @@
 #include <cuda_runtime.h>
 
 #include <stdexcept>
-#include <string>
 
 namespace oomlab {
 

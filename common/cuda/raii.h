@@ -2,50 +2,59 @@
 // Owners of CUDA objects: made in the constructor (which throws CudaError or CublasError), destroyed in the
 // destructor (which never throws), move-only.
 
-#include <utility>
+#include <cstdio>
+#include <memory>
+#include <type_traits>
 
 #include "cuda/check.h"
 
 namespace oomlab {
 
+/// Gives a handle back; a failure is written to stderr.
+struct Destroy {
+  void operator()(cudaStream_t stream) const noexcept {
+    report_if_failed(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  }
+  void operator()(cudaEvent_t event) const noexcept { report_if_failed(cudaEventDestroy(event), "cudaEventDestroy"); }
+  void operator()(cublasHandle_t handle) const noexcept {
+    const cublasStatus_t status = cublasDestroy(handle);
+    if (status != CUBLAS_STATUS_SUCCESS)
+      std::fprintf(stderr, "oomlab: cublasDestroy failed while cleaning up: %s\n", cublasGetStatusString(status));
+  }
+};
+template <class Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+
 /// A stream that does not synchronise with the default stream.
 class Stream {
  public:
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() {
-    if (stream_) report_if_failed(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+  Stream() {
+    cudaStream_t made = nullptr;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    stream_.reset(made);
   }
-  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
-  Stream& operator=(Stream&& other) noexcept {
-    std::swap(stream_, other.stream_);
-    return *this;
-  }
-  operator cudaStream_t() const noexcept { return stream_; }
+  operator cudaStream_t() const noexcept { return stream_.get(); }
   /// Waits for all work queued so far. Throws CudaError, also for errors of that work.
-  void synchronize() const { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+  void synchronize() const { CUDA_CHECK(cudaStreamSynchronize(*this)); }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  Owned<cudaStream_t> stream_;
 };
 
 /// A timing event.
 class Event {
  public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() {
-    if (event_) report_if_failed(cudaEventDestroy(event_), "cudaEventDestroy");
+  Event() {
+    cudaEvent_t made = nullptr;
+    CUDA_CHECK(cudaEventCreate(&made));
+    event_.reset(made);
   }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event& operator=(Event&& other) noexcept {
-    std::swap(event_, other.event_);
-    return *this;
-  }
-  operator cudaEvent_t() const noexcept { return event_; }
-  void record(cudaStream_t stream) { CUDA_CHECK(cudaEventRecord(event_, stream)); }
-  void synchronize() const { CUDA_CHECK(cudaEventSynchronize(event_)); }
+  operator cudaEvent_t() const noexcept { return event_.get(); }
+  void record(cudaStream_t stream) { CUDA_CHECK(cudaEventRecord(*this, stream)); }
+  void synchronize() const { CUDA_CHECK(cudaEventSynchronize(*this)); }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  Owned<cudaEvent_t> event_;
 };
 
 /// Milliseconds of device time between two recorded events; waits for the second one.
@@ -61,26 +70,16 @@ inline float elapsed_ms(const Event& start, const Event& stop) {
 class CublasHandle {
  public:
   explicit CublasHandle(cudaStream_t stream) {
-    CUBLAS_CHECK(cublasCreate(&handle_));
-    try {
-      CUBLAS_CHECK(cublasSetStream(handle_, stream));
-      CUBLAS_CHECK(cublasSetMathMode(handle_, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
-    } catch (...) {
-      destroy();
-      throw;
-    }
+    cublasHandle_t made = nullptr;
+    CUBLAS_CHECK(cublasCreate(&made));
+    handle_.reset(made);
+    CUBLAS_CHECK(cublasSetStream(made, stream));
+    CUBLAS_CHECK(cublasSetMathMode(made, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
   }
-  ~CublasHandle() { destroy(); }
-  CublasHandle(CublasHandle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  CublasHandle& operator=(CublasHandle&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-  }
-  operator cublasHandle_t() const noexcept { return handle_; }
+  operator cublasHandle_t() const noexcept { return handle_.get(); }
 
  private:
-  void destroy() noexcept;
-  cublasHandle_t handle_ = nullptr;
+  Owned<cublasHandle_t> handle_;
 };
 
 /// Makes `device` the current device for a scope.

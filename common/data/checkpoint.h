@@ -7,7 +7,11 @@
 
 namespace oomlab::data {
 
+namespace embedded {
+extern const std::span<const unsigned char> model_safetensors;
+}
+
 /// The bytes of its safetensors file, built into the program.
-std::span<const std::byte> shipped_checkpoint();
+inline std::span<const std::byte> shipped_checkpoint() { return std::as_bytes(embedded::model_safetensors); }
 
 }  // namespace oomlab::data

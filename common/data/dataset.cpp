@@ -7,10 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <new>
 #include <span>
 #include <system_error>

@@ -7,10 +7,7 @@
 // and numerics, measures throughput in a separate pass, and reports.
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>

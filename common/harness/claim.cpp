@@ -18,9 +18,7 @@ std::optional<double> speed(const VariantResult& r) {
 Figure bytes(Category category) {
   return [category](const VariantResult& r) { return double(r.at_peak[category]); };
 }
-std::optional<double> model_state(const VariantResult& r) {
-  return double(r.at_peak[Category::parameters] + r.at_peak[Category::gradients] + r.at_peak[Category::optimizer]);
-}
+std::optional<double> model_state(const VariantResult& r) { return oomlab::model_state(r.at_peak); }
 }  // namespace figures
 
 std::optional<double> ratio(std::optional<double> a, std::optional<double> b) {

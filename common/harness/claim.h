@@ -31,6 +31,10 @@ Figure bytes(Category category);
 std::optional<double> model_state(const VariantResult& result);
 }  // namespace figures
 
+/// Bytes of parameters, gradients and optimizer state.
+inline double model_state(const ByCategory& bytes) {
+  return double(bytes[Category::parameters] + bytes[Category::gradients] + bytes[Category::optimizer]);
+}
 /// a / b, or nothing where one of them is missing or b is zero.
 std::optional<double> ratio(std::optional<double> a, std::optional<double> b);
 /// 1 - a / b: the share of b that a saves.

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <limits>
 
 #include "harness/benchmark_flags.h"
 #include "harness/filter.h"
@@ -15,54 +16,34 @@
 namespace oomlab {
 namespace {
 
+// `more`: what else is allowed, for the message.
+template <class Number>
+Number parse_number(const std::string& option, const std::string& text, Number least,
+                    Number most = std::numeric_limits<Number>::max(), const char* more = "") {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= least && value <= most) return value;
+  const bool unlimited = most == std::numeric_limits<Number>::max();
+  throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, {}{}{}", option, text, least,
+                               unlimited ? " or more" : fmt::format(" to {}", most), more));
+}
 std::size_t parse_count(const std::string& option, const std::string& text) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value == 0)
-    throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, 1 or more", option, text));
-  return value;
+  return parse_number<std::size_t>(option, text, 1);
 }
 
-int parse_device(const std::string& option, const std::string& text, int lowest) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < lowest)
-    throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, {} or more{}", option, text, lowest,
-                                 option == "--device" ? ", or auto" : ""));
-  return value;
-}
-
-std::size_t parse_budget(const std::string& text) {
-  if (text == "none") return kUnlimited;
+std::size_t parse_size(const char* option, const std::string& text, bool or_none) {
+  if (or_none && text == "none") return kUnlimited;
   try {
     return parse_bytes(text);
   } catch (const std::invalid_argument& error) {
-    throw UsageError(fmt::format("--budget: {}, or none", error.what()));
+    throw UsageError(fmt::format("{}: {}{}", option, error.what(), or_none ? ", or none" : ""));
   }
-}
-
-std::size_t parse_workspace(const std::string& text) {
-  try {
-    return parse_bytes(text);
-  } catch (const std::invalid_argument& error) {
-    throw UsageError(fmt::format("--workspace: {}", error.what()));
-  }
-}
-
-std::string allowed(std::size_t least, std::size_t most) {
-  return most == std::size_t(-1) ? fmt::format("{} or more", least) : fmt::format("{} to {}", least, most);
 }
 
 // The value of a chapter's own option, from the command line.
 void set_option(OptionValues& values, const ChapterOption& option, const std::string& text) {
-  if (option.kind == ChapterOption::Kind::number) {
-    std::size_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size() || number < option.least || number > option.most)
-      throw UsageError(fmt::format("--{} '{}' is not allowed; write a whole number, {}", option.name, text,
-                                   allowed(option.least, option.most)));
-    return values.set(option.name, number);
-  }
+  if (option.kind == ChapterOption::Kind::number)
+    return values.set(option.name, parse_number(fmt::format("--{}", option.name), text, option.least, option.most));
   const std::vector<std::string> words = split(option.words, ' ');
   if (*option.words && std::ranges::find(words, text) == words.end())
     throw UsageError(fmt::format("--{} '{}' is unknown; known: {}", option.name, text, fmt::join(words, ", ")));
@@ -206,7 +187,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   const Defaults& size = config.quick ? quick : full;
   const Defaults& defaults = defaults_of(config.model, full, size);
   const auto given = [](const CLI::Option* option) { return option->count() > 0; };
-  config.budget = given(budget_option) ? parse_budget(budget) : defaults.budget;
+  config.budget = given(budget_option) ? parse_size("--budget", budget, /*or_none=*/true) : defaults.budget;
   config.batch = given(batch_option) ? parse_count("--batch", batch) : defaults.batch;
   if (config.batch > kMostBatch)
     throw UsageError(fmt::format("--batch {} is not allowed; up to {} samples are", config.batch, kMostBatch));
@@ -217,7 +198,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
                                  config.memory_steps));
   if (config.series && config.json.empty()) throw UsageError("--series goes with --json: that is where it is written");
   if (config.quiet) config.watch = false;
-  config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_workspace(workspace);
+  config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_size("--workspace", workspace, false);
   if (!given(model_option)) config.model = size.model;
   for (const Own& mine : own) {
     if (mine.option->names_model && !mine.text.empty()) {
@@ -234,11 +215,11 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (device == "auto") {
     result.device_auto = true;
   } else if (given(device_option)) {
-    config.device = parse_device("--device", device, 0);
+    config.device = parse_number("--device", device, 0, std::numeric_limits<int>::max(), ", or auto");
   }
   config.devices = full.devices ? defaults.devices : 1;
   config.devices_given = given(devices_option);
-  if (config.devices_given) config.devices = parse_device("--devices", devices, 1);
+  if (config.devices_given) config.devices = parse_number("--devices", devices, 1);
   if (given(card_option)) {
     if (!config.plan) throw UsageError("--card goes with --plan; a run on a GPU knows its own");
     config.card = find_card(card);

@@ -9,7 +9,6 @@
 
 #include "cuda/backend.h"
 #include "harness/devices.h"
-#include "harness/interrupt.h"
 #include "harness/largest_batch.h"
 #include "harness/processes.h"
 #include "harness/ranks.h"

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "harness/chapter.h"
-#include "harness/interrupt.h"
 #include "memory/files.h"
 
 namespace oomlab {
@@ -73,35 +72,14 @@ class Unpacked {
   std::size_t at_ = 0;
 };
 
-// The parts of a report that are numbers.
-struct ReportNumbers {
-  std::size_t requested, requested_rounded, live, live_requested, reserved, limit, limit_used, limit_used_by_others,
-      device_free, device_total, largest_free_block;
-  double waited_ms;
-  Category category;
-  bool by_limit, cache_released;
-  int device;
-  ByCategory live_by_category;
-};
-
 void pack(Packed& to, const OutOfMemoryReport& r) {
-  to.put(ReportNumbers{r.requested, r.requested_rounded, r.live, r.live_requested, r.reserved, r.limit, r.limit_used,
-                       r.limit_used_by_others, r.device_free, r.device_total, r.largest_free_block, r.waited_ms,
-                       r.category, r.by_limit, r.cache_released, r.device, r.live_by_category});
+  to.put(static_cast<const OutOfMemoryFigures&>(r));
   to.put(r.tag).put(r.largest_live.size());
   for (const LiveBlock& b : r.largest_live) to.put(b.requested).put(b.bytes).put(b.category).put(b.tag);
 }
 
 OutOfMemoryReport unpack_report(Unpacked& from) {
-  const auto n = from.get<ReportNumbers>();
-  OutOfMemoryReport r;
-  r.requested = n.requested, r.requested_rounded = n.requested_rounded;
-  r.live = n.live, r.live_requested = n.live_requested, r.reserved = n.reserved;
-  r.limit = n.limit, r.limit_used = n.limit_used, r.limit_used_by_others = n.limit_used_by_others;
-  r.waited_ms = n.waited_ms;
-  r.device_free = n.device_free, r.device_total = n.device_total, r.largest_free_block = n.largest_free_block;
-  r.category = n.category, r.by_limit = n.by_limit, r.cache_released = n.cache_released, r.device = n.device;
-  r.live_by_category = n.live_by_category;
+  OutOfMemoryReport r{from.get<OutOfMemoryFigures>(), {}, {}};
   r.tag = from.get<std::string>();
   r.largest_live.resize(from.get<std::size_t>());
   for (LiveBlock& b : r.largest_live) {

@@ -4,7 +4,6 @@
 // of one rank, prints, and writes files.
 
 #include <atomic>
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>

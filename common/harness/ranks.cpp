@@ -9,7 +9,6 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "harness/chapter.h"
-#include "harness/interrupt.h"
 #include "harness/processes.h"
 
 namespace oomlab {

@@ -9,32 +9,12 @@
 namespace oomlab {
 namespace {
 
-const char* name_of(VariantResult::Outcome outcome) {
-  switch (outcome) {
-    case VariantResult::Outcome::ok: return "ok";
-    case VariantResult::Outcome::oom: return "oom";
-    case VariantResult::Outcome::skipped: return "skipped";
-  }
-  return "?";
-}
-
-const char* name_of(Agreement::Kind kind) {
-  switch (kind) {
-    case Agreement::Kind::bit_equal: return "bit-equal";
-    case Agreement::Kind::within_tolerance: return "within tolerance";
-    case Agreement::Kind::differs_by_design: return "differs by design";
-  }
-  return "?";
-}
-
-const char* name_of(About about) {
-  switch (about) {
-    case About::memory: return "memory";
-    case About::time: return "time";
-    case About::numbers: return "numbers";
-  }
-  return "?";
-}
+// In the order of the enumerators.
+constexpr const char *kOutcomes[] = {"ok", "oom", "skipped"}, *kAbout[] = {"memory", "time", "numbers"},
+                     *kAgreements[] = {"bit-equal", "within tolerance", "differs by design"};
+const char* name_of(VariantResult::Outcome outcome) { return kOutcomes[static_cast<int>(outcome)]; }
+const char* name_of(Agreement::Kind kind) { return kAgreements[static_cast<int>(kind)]; }
+const char* name_of(About about) { return kAbout[static_cast<int>(about)]; }
 
 std::string numerics_cell(const VariantResult& v) {
   if (v.baseline) return "baseline";

@@ -21,7 +21,6 @@
 #include "harness/system.h"
 #include "harness/timing.h"
 #include "harness/timing_pass.h"
-#include "memory/export.h"
 #include "memory/files.h"
 #include "memory/text.h"
 #include "plan/text.h"

@@ -6,7 +6,6 @@
 
 #include "cuda/backend.h"
 #include "harness/devices.h"
-#include "harness/interrupt.h"
 #include "harness/processes.h"
 #include "harness/ranks.h"
 #include "harness/timing.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -59,6 +58,9 @@ class Pickle {
 
   void begin_dict() { out_ += "}("; }  // EMPTY_DICT MARK
   void key(std::string_view name) { text(name); }
+  void text(std::string_view name, std::string_view value) { key(name), text(value); }
+  void integer(std::string_view name, std::uint64_t value) { key(name), integer(value); }
+  void boolean(std::string_view name, bool value) { key(name), boolean(value); }
   void end_dict() { out_ += 'u'; }  // SETITEMS
 
   // Readers that spread a whole list as arguments of one call break on a long one, so items go in batches.
@@ -105,20 +107,12 @@ void put_frames(Pickle& pickle, const Frames& frames, const std::string& program
   for (const std::string_view frame : frames) {
     list.item();
     pickle.begin_dict();
-    pickle.key("name");
-    pickle.text(frame);
-    pickle.key("filename");
-    pickle.text(program);
-    pickle.key("line");
-    pickle.integer(0);
+    pickle.text("name", frame);
+    pickle.text("filename", program);
+    pickle.integer("line", 0);
     pickle.end_dict();
   }
   list.end();
-}
-
-void put_integer(Pickle& pickle, const char* key, std::uint64_t value) {
-  pickle.key(key);
-  pickle.integer(value);
 }
 
 void put_trace(Pickle& pickle, const Ledger& ledger, const std::string& program,
@@ -129,12 +123,11 @@ void put_trace(Pickle& pickle, const Ledger& ledger, const std::string& program,
     const bool oom = event.kind == Kind::out_of_memory;
     trace.item();
     pickle.begin_dict();
-    pickle.key("action");
-    pickle.text(action);
-    put_integer(pickle, oom ? "device_free" : "addr", oom ? event.device_free : number(event.address));
-    put_integer(pickle, "size", event.bytes);
-    put_integer(pickle, "stream", 0);
-    put_integer(pickle, "time_us", static_cast<std::uint64_t>(std::max<std::int64_t>(event.time_us, 0)));
+    pickle.text("action", action);
+    pickle.integer(oom ? "device_free" : "addr", oom ? event.device_free : number(event.address));
+    pickle.integer("size", event.bytes);
+    pickle.integer("stream", 0);
+    pickle.integer("time_us", static_cast<std::uint64_t>(std::max<std::int64_t>(event.time_us, 0)));
     put_frames(pickle, frames, program);
     pickle.end_dict();
   };
@@ -173,27 +166,24 @@ void put_segments(Pickle& pickle, const Ledger& ledger, int device, const std::s
     const Frames frames = known != frames_of_live.end() ? known->second : Frames{block.tag};
     segments.item();
     pickle.begin_dict();
-    put_integer(pickle, "device", static_cast<std::uint64_t>(device));
-    put_integer(pickle, "address", number(address));
-    for (const char* key : {"total_size", "allocated_size", "active_size"}) put_integer(pickle, key, block.bytes);
-    put_integer(pickle, "requested_size", block.requested);
-    put_integer(pickle, "stream", 0);
-    pickle.key("segment_type");
-    pickle.text(block.bytes > kLargeBytes ? "large" : "small");
+    pickle.integer("device", static_cast<std::uint64_t>(device));
+    pickle.integer("address", number(address));
+    for (const char* key : {"total_size", "allocated_size", "active_size"}) pickle.integer(key, block.bytes);
+    pickle.integer("requested_size", block.requested);
+    pickle.integer("stream", 0);
+    pickle.text("segment_type", block.bytes > kLargeBytes ? "large" : "small");
     pickle.key("segment_pool_id");
     pickle.pair(0, 0);
-    pickle.key("is_expandable");
-    pickle.boolean(false);
+    pickle.boolean("is_expandable", false);
     put_frames(pickle, frames, program);
     pickle.key("blocks");
     Pickle::List blocks(pickle);
     blocks.item();
     pickle.begin_dict();
-    put_integer(pickle, "address", number(address));
-    put_integer(pickle, "size", block.bytes);
-    put_integer(pickle, "requested_size", block.requested);
-    pickle.key("state");
-    pickle.text("active_allocated");
+    pickle.integer("address", number(address));
+    pickle.integer("size", block.bytes);
+    pickle.integer("requested_size", block.requested);
+    pickle.text("state", "active_allocated");
     put_frames(pickle, frames, program);
     pickle.end_dict();
     blocks.end();
@@ -221,40 +211,36 @@ std::string chrome_trace(const Ledger& ledger, int device, const std::string& pr
       std::any_of(timeline.begin(), timeline.end(), [](const TimelineEvent& e) { return e.reserved_after != 0; });
 
   std::string json = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-  const auto out = std::back_inserter(json);
-  fmt::format_to(out, R"({{"ph":"M","name":"process_name","pid":1,"tid":1,"ts":0,"args":{{"name":{}}}}})",
-                 json_string(process_name));
-  fmt::format_to(out,
-                 ",\n"
-                 R"({{"ph":"M","name":"thread_name","pid":1,"tid":1,"ts":0,"args":{{"name":"phases"}}}})");
+  const auto add = [&]<class... Values>(fmt::format_string<Values...> format, Values&&... values) {
+    fmt::format_to(std::back_inserter(json), format, std::forward<Values>(values)...);
+  };
+  add(R"({{"ph":"M","name":"process_name","pid":1,"tid":1,"ts":0,"args":{{"name":{}}}}})", json_string(process_name));
+  json +=
+      ",\n"
+      R"({"ph":"M","name":"thread_name","pid":1,"tid":1,"ts":0,"args":{"name":"phases"}})";
   if (std::ranges::any_of(timeline, [](const TimelineEvent& e) { return e.kind == Kind::processor_work; }))
-    fmt::format_to(out,
-                   ",\n"
-                   R"({{"ph":"M","name":"thread_name","pid":1,"tid":2,"ts":0,"args":{{"name":"processor"}}}})");
+    json +=
+        ",\n"
+        R"({"ph":"M","name":"thread_name","pid":1,"tid":2,"ts":0,"args":{"name":"processor"}})";
   ByCategory by_category;
   for (std::size_t i = 0; i < timeline.size(); ++i) {
     const TimelineEvent& event = timeline[i];
+    if (event.kind != Kind::phase_end) json += ",\n";
     switch (event.kind) {
       case Kind::phase_end: break;  // part of the slice
       case Kind::processor_work:
-        fmt::format_to(out,
-                       ",\n"
-                       R"({{"ph":"X","name":{},"pid":1,"tid":2,"ts":{},"dur":{}}})",
-                       json_string(event.label), event.time_us, event.duration_us);
+        add(R"({{"ph":"X","name":{},"pid":1,"tid":2,"ts":{},"dur":{}}})", json_string(event.label), event.time_us,
+            event.duration_us);
         break;
       case Kind::phase_begin:
-        fmt::format_to(out,
-                       ",\n"
-                       R"({{"ph":"X","name":{},"pid":1,"tid":1,"ts":{},"dur":{}}})",
-                       json_string(event.label), event.time_us, end_us[i] - event.time_us);
+        add(R"({{"ph":"X","name":{},"pid":1,"tid":1,"ts":{},"dur":{}}})", json_string(event.label), event.time_us,
+            end_us[i] - event.time_us);
         break;
       case Kind::out_of_memory:
-        fmt::format_to(out,
-                       ",\n"
-                       R"({{"ph":"i","s":"g","name":{},"pid":1,"tid":1,"ts":{},"args":{{"category":"{}",)"
-                       R"("requested":{},"allocated":{},"device_free":{}}}}})",
-                       json_string(fmt::format("out of memory: {}", event.label)), event.time_us,
-                       name_of(event.category), event.requested, event.allocated_after, event.device_free);
+        add(R"({{"ph":"i","s":"g","name":{},"pid":1,"tid":1,"ts":{},"args":{{"category":"{}",)"
+            R"("requested":{},"allocated":{},"device_free":{}}}}})",
+            json_string(fmt::format("out of memory: {}", event.label)), event.time_us, name_of(event.category),
+            event.requested, event.allocated_after, event.device_free);
         break;
       case Kind::alloc:
       case Kind::free:
@@ -262,19 +248,15 @@ std::string chrome_trace(const Ledger& ledger, int device, const std::string& pr
           by_category[event.category] += event.bytes;
         else
           by_category[event.category] -= event.bytes;
-        fmt::format_to(out,
-                       ",\n"
-                       R"({{"ph":"C","name":"gpu{} memory","pid":1,"ts":{},"args":{{"allocated":{})",
-                       device, event.time_us, event.allocated_after);
-        if (reserved_known) fmt::format_to(out, R"(,"reserved":{})", event.reserved_after);
-        fmt::format_to(out,
-                       "}}}},\n"
-                       R"({{"ph":"C","name":"gpu{} by category","pid":1,"ts":{},"args":{{)",
-                       device, event.time_us);
+        add(R"({{"ph":"C","name":"gpu{} memory","pid":1,"ts":{},"args":{{"allocated":{})", device, event.time_us,
+            event.allocated_after);
+        if (reserved_known) add(R"(,"reserved":{})", event.reserved_after);
+        add("}}}},\n"
+            R"({{"ph":"C","name":"gpu{} by category","pid":1,"ts":{},"args":{{)",
+            device, event.time_us);
         for (std::size_t c = 0; c < kCategoryCount; ++c)
-          fmt::format_to(out, R"({}"{}":{})", c == 0 ? "" : ",", name_of(static_cast<Category>(c)),
-                         by_category.bytes[c]);
-        fmt::format_to(out, "}}}}");
+          add(R"({}"{}":{})", c == 0 ? "" : ",", name_of(static_cast<Category>(c)), by_category.bytes[c]);
+        json += "}}";
         break;
     }
   }
@@ -299,8 +281,7 @@ std::string memory_snapshot(const Ledger& ledger, int device, const std::string&
   put_segments(pickle, ledger, device, program, frames_of_live);
   pickle.key("allocator_settings");
   pickle.begin_dict();
-  pickle.key("expandable_segments");
-  pickle.boolean(false);
+  pickle.boolean("expandable_segments", false);
   pickle.end_dict();
   pickle.end_dict();
   return pickle.finish();

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <stdexcept>
 #include <string_view>
 #include <tuple>
 #include <utility>

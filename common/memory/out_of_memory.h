@@ -10,21 +10,11 @@
 
 namespace oomlab {
 
-/// Everything known at the moment an allocation failed. All figures in bytes.
-struct OutOfMemoryReport {
-  /// The most specific cause that the figures support.
-  enum class Cause {
-    too_big,        ///< asked for more than the whole limit or device
-    live,           ///< live blocks leave too little room: this program needs less, or more memory
-    rounding,       ///< would have fit but for rounding to the granule, or to the steps of the device
-    fragmented,     ///< enough is free in total, but no single block is large enough
-    cached,         ///< enough is held by the allocator's cache and not given back
-    other_process,  ///< enough would be free on the device, if other processes did not hold it
-  };
+/// The figures of a report, in bytes.
+struct OutOfMemoryFigures {
   std::size_t requested = 0;          ///< asked for
   std::size_t requested_rounded = 0;  ///< counted: rounded to the granule
   Category category{};
-  std::string tag;                       ///< what was being allocated
   std::size_t live = 0;                  ///< allocated by this ledger
   std::size_t live_requested = 0;        ///< the same blocks, not rounded
   std::size_t reserved = 0;              ///< held by the allocator
@@ -38,8 +28,22 @@ struct OutOfMemoryReport {
   std::size_t largest_free_block = 0;  ///< as the allocator says; 0 when it cannot say
   bool cache_released = false;         ///< the allocator had given back what it could before it failed
   int device = 0;
-  std::vector<LiveBlock> largest_live;  ///< up to five tags
   ByCategory live_by_category;
+};
+
+/// Everything known at the moment an allocation failed.
+struct OutOfMemoryReport : OutOfMemoryFigures {
+  /// The most specific cause that the figures support.
+  enum class Cause {
+    too_big,        ///< asked for more than the whole limit or device
+    live,           ///< live blocks leave too little room: this program needs less, or more memory
+    rounding,       ///< would have fit but for rounding to the granule, or to the steps of the device
+    fragmented,     ///< enough is free in total, but no single block is large enough
+    cached,         ///< enough is held by the allocator's cache and not given back
+    other_process,  ///< enough would be free on the device, if other processes did not hold it
+  };
+  std::string tag;                      ///< what was being allocated
+  std::vector<LiveBlock> largest_live;  ///< up to five tags
 
   Cause cause() const noexcept;
 };

@@ -34,26 +34,41 @@ std::uint64_t pool_attribute(cudaMemPool_t pool, cudaMemPoolAttr attribute) {
 
 }  // namespace
 
-// -------------------------------------------------------------------------------------------------------
-// CudaResource
+// ------------------------------------------------------------------------------------------------------ DirectResource
 
-void* CudaResource::allocate(std::size_t bytes, cudaStream_t) {
+template <DirectMemory kMemory>
+void* DirectResource<kMemory>::allocate(std::size_t bytes, cudaStream_t) {
   const std::size_t rounded = round_to_granule(bytes);
   if (rounded == 0) return nullptr;
   void* address = nullptr;
-  check_allocation(cudaMalloc(&address, rounded), "cudaMalloc", bytes, rounded);
+  if constexpr (kMemory == DirectMemory::device)
+    check_allocation(cudaMalloc(&address, rounded), "cudaMalloc", bytes, rounded);
+  else if constexpr (kMemory == DirectMemory::managed)
+    check_allocation(cudaMallocManaged(&address, rounded), "cudaMallocManaged", bytes, rounded);
+  else
+    check_allocation(cudaMallocHost(&address, rounded), "cudaMallocHost", bytes, rounded);
   reserved_ += rounded;
   return address;
 }
 
-void CudaResource::deallocate(void* address, std::size_t bytes, cudaStream_t) noexcept {
+template <DirectMemory kMemory>
+void DirectResource<kMemory>::deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept {
   if (!address) return;
-  report_if_failed(cudaFree(address), "cudaFree");
+  if constexpr (kMemory == DirectMemory::pinned) {
+    // cudaFreeHost does not promise to wait, and a copy on the stream may still read or write the block.
+    report_if_failed(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    report_if_failed(cudaFreeHost(address), "cudaFreeHost");
+  } else {
+    report_if_failed(cudaFree(address), "cudaFree");
+  }
   reserved_ -= round_to_granule(bytes);
 }
 
-// ------------------------------------------------------------------------------------------------------
-// AsyncResource
+template class DirectResource<DirectMemory::device>;
+template class DirectResource<DirectMemory::managed>;
+template class DirectResource<DirectMemory::pinned>;
+
+// ------------------------------------------------------------------------------------------------------- AsyncResource
 
 AsyncResource::AsyncResource(std::uint64_t release_threshold_bytes) {
   int device = 0;
@@ -105,46 +120,7 @@ void AsyncResource::open_to_peers(const std::vector<int>& devices) {
 
 void AsyncResource::trim(std::size_t keep_bytes) { CUDA_CHECK(cudaMemPoolTrimTo(pool_, keep_bytes)); }
 
-// ----------------------------------------------------------------------------------------------------
-// ManagedResource
-
-void* ManagedResource::allocate(std::size_t bytes, cudaStream_t) {
-  const std::size_t rounded = round_to_granule(bytes);
-  if (rounded == 0) return nullptr;
-  void* address = nullptr;
-  check_allocation(cudaMallocManaged(&address, rounded), "cudaMallocManaged", bytes, rounded);
-  reserved_ += rounded;
-  return address;
-}
-
-void ManagedResource::deallocate(void* address, std::size_t bytes, cudaStream_t) noexcept {
-  if (!address) return;
-  report_if_failed(cudaFree(address), "cudaFree");
-  reserved_ -= round_to_granule(bytes);
-}
-
-// -----------------------------------------------------------------------------------------------------
-// PinnedResource
-
-void* PinnedResource::allocate(std::size_t bytes, cudaStream_t) {
-  const std::size_t rounded = round_to_granule(bytes);
-  if (rounded == 0) return nullptr;
-  void* address = nullptr;
-  check_allocation(cudaMallocHost(&address, rounded), "cudaMallocHost", bytes, rounded);
-  reserved_ += rounded;
-  return address;
-}
-
-void PinnedResource::deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept {
-  if (!address) return;
-  // cudaFreeHost does not promise to wait, and a copy on the stream may still read or write the block.
-  report_if_failed(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  report_if_failed(cudaFreeHost(address), "cudaFreeHost");
-  reserved_ -= round_to_granule(bytes);
-}
-
-// ------------------------------------------------------------------------------------------------------
-// ArenaResource
+// ------------------------------------------------------------------------------------------------------- ArenaResource
 
 ArenaResource::ArenaResource(MemoryResource& upstream, std::size_t bytes, cudaStream_t stream)
     : upstream_(upstream),
@@ -170,8 +146,7 @@ void* ArenaResource::allocate(std::size_t bytes, cudaStream_t) {
   return address;
 }
 
-// ---------------------------------------------------------------------------------------------------
-// LimitingResource
+// ---------------------------------------------------------------------------------------------------- LimitingResource
 
 void* LimitingResource::allocate(std::size_t bytes, cudaStream_t stream) {
   const std::size_t rounded = round_to_granule(bytes);
@@ -195,8 +170,7 @@ void LimitingResource::deallocate(void* address, std::size_t bytes, cudaStream_t
   live_ -= rounded;
 }
 
-// ---------------------------------------------------------------------------------------------------
-// TrackingResource
+// ---------------------------------------------------------------------------------------------------- TrackingResource
 
 void* TrackingResource::allocate(std::size_t bytes, cudaStream_t stream, Category category, std::string_view tag) {
   check_interrupt();

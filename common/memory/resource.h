@@ -44,8 +44,11 @@ class MemoryResource {
   virtual bool would_refuse(std::size_t /*bytes*/) const { return false; }
 };
 
-/// cudaMalloc and cudaFree: every allocation is the device's own; cudaFree waits for the device.
-class CudaResource final : public MemoryResource {
+enum class DirectMemory { device, managed, pinned };
+
+/// Every allocation is one of the runtime's own.
+template <DirectMemory kMemory>
+class DirectResource final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes, cudaStream_t stream) override;
   void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
@@ -54,6 +57,12 @@ class CudaResource final : public MemoryResource {
  private:
   std::size_t reserved_ = 0;
 };
+/// cudaMalloc and cudaFree, which waits for the device.
+using CudaResource = DirectResource<DirectMemory::device>;
+/// cudaMallocManaged: pages move between host and device on demand.
+using ManagedResource = DirectResource<DirectMemory::managed>;
+/// cudaMallocHost: page-locked host memory, not device memory.
+using PinnedResource = DirectResource<DirectMemory::pinned>;
 
 /// cudaMallocAsync from a pool of its own on the current device, which keeps freed memory up to the release threshold
 /// (bytes; by default all of it) until trim(). This is the default of the chapters. It cannot tell its largest free
@@ -76,28 +85,6 @@ class AsyncResource final : public MemoryResource {
 
  private:
   cudaMemPool_t pool_ = nullptr;
-};
-
-/// cudaMallocManaged: pages move between host and device on demand.
-class ManagedResource final : public MemoryResource {
- public:
-  void* allocate(std::size_t bytes, cudaStream_t stream) override;
-  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
-  std::size_t reserved_bytes() const override { return reserved_; }
-
- private:
-  std::size_t reserved_ = 0;
-};
-
-/// cudaMallocHost: page-locked host memory, not device memory.
-class PinnedResource final : public MemoryResource {
- public:
-  void* allocate(std::size_t bytes, cudaStream_t stream) override;
-  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
-  std::size_t reserved_bytes() const override { return reserved_; }
-
- private:
-  std::size_t reserved_ = 0;
 };
 
 /// One upstream block, cut from the front; deallocate() does nothing until reset(). A request that does not fit is

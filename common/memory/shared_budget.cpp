@@ -15,8 +15,7 @@
 
 namespace oomlab {
 
-// -------------------------------------------------------------------------------------------------------
-// SharedBudget
+// -------------------------------------------------------------------------------------------------------- SharedBudget
 
 struct SharedBudget::Books {
   pthread_mutex_t mutex;
@@ -115,8 +114,7 @@ std::size_t SharedBudget::peak_bytes(int place) const noexcept {
   return books_->places[place].peak;
 }
 
-// ------------------------------------------------------------------------------------------------------
-// SharedLimitResource
+// ------------------------------------------------------------------------------------------------- SharedLimitResource
 
 OutOfMemoryReport refusal_of(const SharedBudget& budget, int place, std::size_t bytes) {
   OutOfMemoryReport report;
@@ -152,8 +150,7 @@ void SharedLimitResource::deallocate(void* address, std::size_t bytes, cudaStrea
   budget_.give(place_, round_to_granule(bytes));
 }
 
-// ------------------------------------------------------------------------------------------------------
-// Waiting
+// ------------------------------------------------------------------------------------------------------------- Waiting
 
 bool wait_with_backoff(const Patience& patience, const std::function<bool()>& done, Patience::Milliseconds& waited) {
   waited = {};

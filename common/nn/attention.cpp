@@ -1,9 +1,7 @@
 #include "nn/attention.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "nn/attention_batches.h"
+#include "nn/instances.h"
 #include "nn/transformer_ops.h"
 
 namespace oomlab::nn {
@@ -71,9 +69,6 @@ DeviceBuffer<T> attention_backward(Context& context, const AttentionShape& shape
   template void attention_forward(Context&, const AttentionShape&, const T*, const T*, T*);                        \
   template DeviceBuffer<T> attention_backward(Context&, const AttentionShape&, DeviceBuffer<T>&, DeviceBuffer<T>&, \
                                               DeviceBuffer<T>);
-OOMLAB_ATTENTION(float)
-OOMLAB_ATTENTION(__half)
-OOMLAB_ATTENTION(__nv_bfloat16)
-#undef OOMLAB_ATTENTION
+OOMLAB_FOR_EACH_TYPE(OOMLAB_ATTENTION)
 
 }  // namespace oomlab::nn

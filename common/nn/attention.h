@@ -10,9 +10,6 @@
 //
 // All are deterministic: every sum has one owner and one order.
 
-#include <cstddef>
-#include <cstdint>
-
 #include "memory/context.h"
 #include "plan/attention.h"
 #include "plan/step_form.h"

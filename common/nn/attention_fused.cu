@@ -7,9 +7,6 @@
 // e^(score − lse), and the gradient of a score as p · (dp − Σ p dp), where the sum over the row is the dot of the row's
 // output with its gradient.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -17,6 +14,7 @@
 #include <type_traits>
 
 #include "nn/attention_batches.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
@@ -347,9 +345,6 @@ DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape&
   template void attention_row_dots(Context&, const AttentionShape&, const T*, const T*, float*);       \
   template DeviceBuffer<T> attention_backward_fused(Context&, const AttentionShape&, DeviceBuffer<T>&, \
                                                     DeviceBuffer<float>&, DeviceBuffer<float>&, DeviceBuffer<T>);
-OOMLAB_FUSED(float)
-OOMLAB_FUSED(__half)
-OOMLAB_FUSED(__nv_bfloat16)
-#undef OOMLAB_FUSED
+OOMLAB_FOR_EACH_TYPE(OOMLAB_FUSED)
 
 }  // namespace oomlab::nn

@@ -1,12 +1,8 @@
 // Attention by tiles of queries. A tile's rows are whole rows of scores, so it is the textbook's arithmetic on fewer
 // rows at a time; the backward pass computes each tile's probabilities again.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <optional>
-
 #include "nn/attention_batches.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 #include "nn/transformer_ops.h"
 
@@ -161,9 +157,6 @@ DeviceBuffer<T> attention_backward_tiled(Context& context, const AttentionShape&
 #define OOMLAB_TILED(T)                                                                 \
   template void attention_forward_tiled(Context&, const AttentionShape&, const T*, T*); \
   template DeviceBuffer<T> attention_backward_tiled(Context&, const AttentionShape&, DeviceBuffer<T>&, DeviceBuffer<T>);
-OOMLAB_TILED(float)
-OOMLAB_TILED(__half)
-OOMLAB_TILED(__nv_bfloat16)
-#undef OOMLAB_TILED
+OOMLAB_FOR_EACH_TYPE(OOMLAB_TILED)
 
 }  // namespace oomlab::nn

@@ -1,8 +1,6 @@
 // Post-norm (BERT): norm(x + attention(x)), then norm(that + MLP(that)).
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "nn/instances.h"
 #include "nn/transformer_block.h"
 
 namespace oomlab::nn {
@@ -52,9 +50,6 @@ void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer
 #define OOMLAB_BERT(T)                                                                             \
   template DeviceBuffer<T> bert_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
   template void bert_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
-OOMLAB_BERT(float)
-OOMLAB_BERT(__half)
-OOMLAB_BERT(__nv_bfloat16)
-#undef OOMLAB_BERT
+OOMLAB_FOR_EACH_TYPE(OOMLAB_BERT)
 
 }  // namespace oomlab::nn

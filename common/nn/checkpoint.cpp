@@ -1,8 +1,5 @@
 #include "nn/checkpoint.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -14,6 +11,7 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "cuda/dtype_of.h"
+#include "nn/instances.h"
 #include "plan/json_values.h"
 
 namespace oomlab::nn {
@@ -169,17 +167,11 @@ void save_tensors(Context& context, std::span<const CheckpointTensor> tensors, s
   save_state(context, path, all, "pt");
 }
 
-template void load_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<float>>,
-                           const SafetensorsFile&);
-template void load_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<__half>>,
-                           const SafetensorsFile&);
-template void load_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<__nv_bfloat16>>,
-                           const SafetensorsFile&);
-template void save_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<float>>,
-                           const std::string&);
-template void save_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<__half>>,
-                           const std::string&);
-template void save_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<__nv_bfloat16>>,
-                           const std::string&);
+#define OOMLAB_CHECKPOINT(T)                                                                               \
+  template void load_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<T>>, \
+                             const SafetensorsFile&);                                                      \
+  template void save_tensors(Context&, std::span<const CheckpointTensor>, std::span<const ParameterOf<T>>, \
+                             const std::string&);
+OOMLAB_FOR_EACH_TYPE(OOMLAB_CHECKPOINT)
 
 }  // namespace oomlab::nn

@@ -3,12 +3,10 @@
 
 #include "nn/convolution.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
 #include "nn/convolution_direct.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 #include "nn/ops.h"
 
@@ -301,9 +299,6 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& s, Co
   template void convolution_backward_input(Context&, const ConvolutionShape&, ConvolutionWay, const T*, const T*, T*); \
   template void convolution_backward_weight(Context&, const ConvolutionShape&, ConvolutionWay, const T*, const T*, T*, \
                                             bool);
-OOMLAB_CONVOLUTION(float)
-OOMLAB_CONVOLUTION(__half)
-OOMLAB_CONVOLUTION(__nv_bfloat16)
-#undef OOMLAB_CONVOLUTION
+OOMLAB_FOR_EACH_TYPE(OOMLAB_CONVOLUTION)
 
 }  // namespace oomlab::nn

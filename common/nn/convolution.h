@@ -16,8 +16,6 @@
 // A 1 × 1 convolution with stride 1 and no padding has no column matrix in any way: the image is one, and a matrix
 // product multiplies it, in the direct way, too.
 
-#include <cstddef>
-
 #include "memory/context.h"
 #include "plan/model/convolution.h"
 

@@ -3,12 +3,10 @@
 
 #include "nn/convolution_direct.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <stdexcept>
 
 #include "nn/column_sum.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
@@ -326,9 +324,6 @@ void depthwise_backward_weight(Context& context, const ConvolutionShape& s, cons
   template void depthwise_forward(Context&, const ConvolutionShape&, const T*, const T*, T*);            \
   template void depthwise_backward_input(Context&, const ConvolutionShape&, const T*, const T*, T*);     \
   template void depthwise_backward_weight(Context&, const ConvolutionShape&, const T*, const T*, T*, bool);
-OOMLAB_DIRECT(float)
-OOMLAB_DIRECT(__half)
-OOMLAB_DIRECT(__nv_bfloat16)
-#undef OOMLAB_DIRECT
+OOMLAB_FOR_EACH_TYPE(OOMLAB_DIRECT)
 
 }  // namespace oomlab::nn

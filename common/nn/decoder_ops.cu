@@ -1,13 +1,11 @@
 #include "nn/decoder_ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cmath>
 #include <numbers>
 #include <stdexcept>
 #include <string>
 
+#include "nn/instances.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
@@ -178,9 +176,6 @@ void swiglu_backward(Context& context, const T* dy, T* gate_up, std::size_t rows
                                 const RotaryFrequencies&, RowPositions, bool);                    \
   template void swiglu_forward<T>(Context&, const T*, T*, std::size_t, std::size_t, std::size_t); \
   template void swiglu_backward<T>(Context&, const T*, T*, std::size_t, std::size_t);
-OOMLAB_DECODER(float)
-OOMLAB_DECODER(__half)
-OOMLAB_DECODER(__nv_bfloat16)
-#undef OOMLAB_DECODER
+OOMLAB_FOR_EACH_TYPE(OOMLAB_DECODER)
 
 }  // namespace oomlab::nn

@@ -6,7 +6,6 @@
 // becomes does not depend on how many others there are.
 
 #include <cstddef>
-#include <type_traits>
 
 #include "memory/context.h"
 #include "nn/rotary.h"

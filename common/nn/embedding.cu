@@ -1,8 +1,6 @@
 // Embeddings of transformer_ops.h.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "nn/instances.h"
 #include "nn/kernel.h"
 #include "nn/transformer_ops.h"
 
@@ -124,9 +122,6 @@ void embedding_backward(Context& context, const int* tokens, const T* dx, T* dto
                                      std::size_t);                                                                     \
   template void embedding_backward<T>(Context&, const int*, const T*, T*, T*, std::size_t, std::size_t, std::size_t,   \
                                       bool);
-OOMLAB_EMBEDDING(float)
-OOMLAB_EMBEDDING(__half)
-OOMLAB_EMBEDDING(__nv_bfloat16)
-#undef OOMLAB_EMBEDDING
+OOMLAB_FOR_EACH_TYPE(OOMLAB_EMBEDDING)
 
 }  // namespace oomlab::nn

@@ -1,12 +1,10 @@
 #include "nn/feature_ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <stdexcept>
 
 #include "nn/activation.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 #include "plan/bytes.h"
 
@@ -321,9 +319,6 @@ void scale_channels_backward_input(Context& context, T* dy, const T* factors, co
                                                 std::size_t);                                                    \
   template void scale_channels_backward_input(Context&, T*, const T*, const T*, float, std::size_t, std::size_t, \
                                               std::size_t);
-OOMLAB_FEATURE_OPS(float)
-OOMLAB_FEATURE_OPS(__half)
-OOMLAB_FEATURE_OPS(__nv_bfloat16)
-#undef OOMLAB_FEATURE_OPS
+OOMLAB_FOR_EACH_TYPE(OOMLAB_FEATURE_OPS)
 
 }  // namespace oomlab::nn

@@ -1,12 +1,10 @@
 #include "nn/image_ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <stdexcept>
 
 #include "nn/activation.h"
 #include "nn/column_sum.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
@@ -193,22 +191,9 @@ void batch_norm_backward(Context& context, T* x, const T* dy, const float* gamma
          inv_std, dgamma, dbeta, rows, channels, 1.0f / static_cast<float>(rows), packs_fit<T>(channels, x, dy));
 }
 
-// ------------------------------------------------------------------------------------------------ one value at a time
+// ----------------------------------------------------------------------------------------------------------- addition
 
 namespace {
-
-template <class T>
-__global__ void relu_kernel(const T* x, T* y, std::size_t count, bool packs) {
-  for_packs<T>(GridRange{}, count, packs, [&](auto v, std::size_t i) {
-    using V = decltype(v);
-    v = load<V>(x, i);
-    each_lane<V>([&](std::size_t k) {
-      const float z = static_cast<float>(v[k]);
-      v[k] = z < 0.0f ? static_cast<T>(0.0f) : v[k];
-    });
-    store(y, i, v);
-  });
-}
 
 template <class T>
 __global__ void add_kernel(T* y, const T* __restrict__ x, std::size_t count, bool packs) {
@@ -224,17 +209,6 @@ __global__ void add_kernel(T* y, const T* __restrict__ x, std::size_t count, boo
 }  // namespace
 
 template <class T>
-void relu_forward(Context& context, const T* x, T* y, std::size_t count) {
-  launch(relu_kernel<T>, shape_for_items(count / Pack<T>::size), context.stream(), x, y, count,
-         aligned_for_packs(x, y));
-}
-
-template <class T>
-void relu_backward(Context& context, T* dy, const T* y, std::size_t count) {
-  activation_backward(context, dy, y, count, Activation::relu);
-}
-
-template <class T>
 void add_to(Context& context, T* y, const T* x, std::size_t count) {
   launch(add_kernel<T>, shape_for_items(count / Pack<T>::size), context.stream(), y, x, count, aligned_for_packs(y, x));
 }
@@ -248,12 +222,7 @@ void add_to(Context& context, T* y, const T* x, std::size_t count) {
                                  std::size_t, std::size_t, Activation);                                               \
   template void batch_norm_backward(Context&, T*, const T*, const float*, const float*, const float*, float*, float*, \
                                     std::size_t, std::size_t);                                                        \
-  template void relu_forward(Context&, const T*, T*, std::size_t);                                                    \
-  template void relu_backward(Context&, T*, const T*, std::size_t);                                                   \
   template void add_to(Context&, T*, const T*, std::size_t);
-OOMLAB_IMAGE_OPS(float)
-OOMLAB_IMAGE_OPS(__half)
-OOMLAB_IMAGE_OPS(__nv_bfloat16)
-#undef OOMLAB_IMAGE_OPS
+OOMLAB_FOR_EACH_TYPE(OOMLAB_IMAGE_OPS)
 
 }  // namespace oomlab::nn

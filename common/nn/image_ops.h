@@ -38,18 +38,12 @@ template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                           BatchNormState running, std::size_t rows, std::size_t channels, Activation activation,
                           const BatchNormSettings& settings = {});
-/// From dy, the gradient before the activation (relu_backward(), or norm_activation_backward(), first): x becomes dx;
+/// From dy, the gradient before the activation (activation_backward() or norm_activation_backward() first): x becomes dx;
 /// dgamma and dbeta are overwritten. dy is not changed: it is also the residual's gradient.
 template <class T>
 void batch_norm_backward(Context& context, T* x, const T* dy, const float* gamma, const float* mean,
                          const float* inv_std, float* dgamma, float* dbeta, std::size_t rows, std::size_t channels);
 
-/// y = max(0, x); y may be x.
-template <class T>
-void relu_forward(Context& context, const T* x, T* y, std::size_t count);
-/// Sets dy[i] to 0 where y[i], the ReLU's output, is 0.
-template <class T>
-void relu_backward(Context& context, T* dy, const T* y, std::size_t count);
 /// y += x.
 template <class T>
 void add_to(Context& context, T* y, const T* x, std::size_t count);

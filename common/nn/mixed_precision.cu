@@ -11,6 +11,7 @@
 #include "cuda/check.h"
 #include "cuda/dtype_of.h"
 #include "nn/adamw_rule.h"
+#include "nn/read_loss.h"
 #include "nn/tensor_table.h"
 
 namespace oomlab::nn {
@@ -164,11 +165,7 @@ void MixedAdamW<T>::step(Context& context) {
 
 template <class T>
 ScaleState MixedAdamW<T>::state(Context& context) const {
-  ScaleState state{};
-  if (planning()) return state;
-  CUDA_CHECK(cudaMemcpyAsync(&state, state_.data(), sizeof state, cudaMemcpyDeviceToHost, context.stream()));
-  context.synchronize();
-  return state;
+  return read_value(context, state_);
 }
 
 template <class T>

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "cuda/backend.h"
-#include "cuda/check.h"
+#include "nn/read_loss.h"
 
 namespace oomlab::nn {
 
@@ -122,13 +121,7 @@ void Mlp::train_step(Context& context, Batch batch, Optimizer& optimizer) {
   optimizer.step(context);
 }
 
-float Mlp::loss(Context& context) const {
-  float value = 0;
-  if (!loss_ || planning()) return value;
-  CUDA_CHECK(cudaMemcpyAsync(&value, loss_.data(), sizeof value, cudaMemcpyDeviceToHost, context.stream()));
-  CUDA_CHECK(cudaStreamSynchronize(context.stream()));
-  return value;
-}
+float Mlp::loss(Context& context) const { return read_value(context, loss_); }
 
 DeviceBuffer<float> Mlp::forward(Context& context, DeviceBuffer<float> input, std::size_t batch) {
   require_input(spec_, input, batch);
@@ -150,11 +143,7 @@ std::size_t Mlp::count_correct(Context& context, Batch batch) {
   auto count = context.buffer<unsigned long long>(1, Category::workspace, "correct count");
   const DeviceBuffer<float> logits = forward(context, std::move(batch.input), batch.size);
   nn::count_correct(context, logits.data(), batch.labels.data(), batch.size, spec_.classes(), count.data());
-  if (planning()) return 0;
-  unsigned long long correct = 0;
-  CUDA_CHECK(cudaMemcpyAsync(&correct, count.data(), sizeof correct, cudaMemcpyDeviceToHost, context.stream()));
-  CUDA_CHECK(cudaStreamSynchronize(context.stream()));
-  return correct;
+  return read_value(context, count);
 }
 
 std::uint64_t Mlp::fingerprint(Context& context) const {

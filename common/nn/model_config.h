@@ -3,11 +3,15 @@
 
 #include <string>
 
+#include "memory/files.h"
 #include "plan/model/config.h"
 
 namespace oomlab::nn {
 
-/// parse_model_config() of a file, at most a megabyte, with its path as name. Throws BadFile for one that cannot be read, too.
-TransformerSpec read_model_config(const std::string& path);
+/// parse_model_config() of a file, at most a megabyte, with its path as name. Throws BadFile for one that cannot be
+/// read, too.
+inline TransformerSpec read_model_config(const std::string& path) {
+  return parse_model_config(read_file(path, kMostConfigBytes), path);
+}
 
 }  // namespace oomlab::nn

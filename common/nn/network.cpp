@@ -1,7 +1,6 @@
 #include "nn/network.h"
 
 #include <cmath>
-#include <stdexcept>
 #include <utility>
 
 #include "nn/ops.h"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "memory/context.h"
-#include "nn/convolution.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"
 #include "nn/resnet.h"

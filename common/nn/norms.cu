@@ -1,12 +1,10 @@
 // Layer norm (transformer_ops.h) and RMS norm (decoder_ops.h).
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cmath>
 
 #include "nn/column_sum.h"
 #include "nn/decoder_ops.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 #include "nn/transformer_ops.h"
 
@@ -264,9 +262,6 @@ void rms_norm_backward_weight(Context& context, const T* dy, const T* x, const f
                                            std::size_t, bool);                                                        \
   template void rms_norm_backward_weight<T>(Context&, const T*, const T*, const float*, T*, std::size_t, std::size_t, \
                                             bool);
-OOMLAB_NORMS(float)
-OOMLAB_NORMS(__half)
-OOMLAB_NORMS(__nv_bfloat16)
-#undef OOMLAB_NORMS
+OOMLAB_FOR_EACH_TYPE(OOMLAB_NORMS)
 
 }  // namespace oomlab::nn

@@ -1,8 +1,5 @@
 #include "nn/ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <climits>
 #include <stdexcept>
@@ -14,6 +11,7 @@
 #include "cuda/dtype_of.h"
 #include "nn/activation.h"
 #include "nn/column_sum.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 #include "plan/interrupt.h"
 
@@ -46,19 +44,6 @@ void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::siz
       static_cast<int>(count), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
-template <class T>
-void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-          float alpha, const T* a, const T* b, float beta, T* c) {
-  gemm_strided<T>(context, transpose_a, transpose_b, m, n, k, alpha, {a, transpose_a ? m : k, 0},
-                  {b, transpose_b ? k : n, 0}, beta, {c, n, 0}, 1);
-}
-
-template <class T>
-void linear_forward(Context& context, const T* x, const T* weight, T* y, std::size_t batch, std::size_t in,
-                    std::size_t out) {
-  gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
-}
-
 namespace {
 
 template <class T>
@@ -78,12 +63,6 @@ void linear_bias_forward(Context& context, const T* x, const T* weight, const T*
   launch(repeat_row_kernel<T>, shape_for_packed_rows<T>(batch, out), context.stream(), bias, y, batch, out,
          packs_fit<T>(out, bias, y));
   gemm(context, false, true, batch, out, in, 1.0f, x, weight, 1.0f, y);
-}
-
-template <class T>
-void linear_backward_input(Context& context, const T* dy, const T* weight, T* dx, std::size_t batch, std::size_t in,
-                           std::size_t out) {
-  gemm(context, false, false, batch, in, out, 1.0f, dy, weight, 0.0f, dx);
 }
 
 template <class T>
@@ -359,12 +338,8 @@ void count_correct(Context& context, const float* logits, const int* labels, std
 #define OOMLAB_INSTANCES(T)                                                                                            \
   template void gemm_strided<T, T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float,                 \
                                    Strided<const T>, Strided<const T>, float, Strided<T>, std::size_t);                \
-  template void gemm<T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, const T*, const T*, float, \
-                        T*);                                                                                           \
-  template void linear_forward<T>(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);            \
   template void linear_bias_forward<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t,           \
                                        std::size_t);                                                                   \
-  template void linear_backward_input<T>(Context&, const T*, const T*, T*, std::size_t, std::size_t, std::size_t);     \
   template void linear_backward_weight<T>(Context&, const T*, const T*, T*, T*, std::size_t, std::size_t, std::size_t, \
                                           bool);                                                                       \
   template void bias_activation<T>(Context&, T*, const T*, std::size_t, std::size_t, Activation);                      \
@@ -372,10 +347,7 @@ void count_correct(Context& context, const float* logits, const int* labels, std
   template void activation_backward<T>(Context&, T*, const T*, std::size_t, Activation);                               \
   template void gelu_backward_over<T>(Context&, const T*, T*, std::size_t);                                            \
   template void column_sum<T>(Context&, const T*, T*, std::size_t, std::size_t, bool);
-OOMLAB_INSTANCES(float)
-OOMLAB_INSTANCES(__half)
-OOMLAB_INSTANCES(__nv_bfloat16)
-#undef OOMLAB_INSTANCES
+OOMLAB_FOR_EACH_TYPE(OOMLAB_INSTANCES)
 #define OOMLAB_WIDER(T)                                                                                    \
   template void gemm_strided<T, float>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float, \
                                        Strided<const T>, Strided<const T>, float, Strided<float>, std::size_t);

@@ -36,12 +36,17 @@ void gemm_strided(Context& context, bool transpose_a, bool transpose_b, std::siz
 /// The same for one matrix without gaps.
 template <class T>
 void gemm(Context& context, bool transpose_a, bool transpose_b, std::size_t m, std::size_t n, std::size_t k,
-          float alpha, const T* a, const T* b, float beta, T* c);
+          float alpha, const T* a, const T* b, float beta, T* c) {
+  gemm_strided<T>(context, transpose_a, transpose_b, m, n, k, alpha, {a, transpose_a ? m : k, 0},
+                  {b, transpose_b ? k : n, 0}, beta, {c, n, 0}, 1);
+}
 
 /// y[batch, out] = x[batch, in] · weight[out, in]ᵀ. No bias: see bias_activation().
 template <class T>
 void linear_forward(Context& context, const T* x, const T* weight, T* y, std::size_t batch, std::size_t in,
-                    std::size_t out);
+                    std::size_t out) {
+  gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
+}
 /// The same plus bias[out], rounded once: the bias lies in y first, and the product is added to it.
 template <class T>
 void linear_bias_forward(Context& context, const T* x, const T* weight, const T* bias, T* y, std::size_t batch,
@@ -49,7 +54,9 @@ void linear_bias_forward(Context& context, const T* x, const T* weight, const T*
 /// dx[batch, in] = dy[batch, out] · weight[out, in].
 template <class T>
 void linear_backward_input(Context& context, const T* dy, const T* weight, T* dx, std::size_t batch, std::size_t in,
-                           std::size_t out);
+                           std::size_t out) {
+  gemm(context, false, false, batch, in, out, 1.0f, dy, weight, 0.0f, dx);
+}
 /// dweight[out, in] (+)= dyᵀ x, and dbias[out] (+)= the column sums of dy. `accumulate` adds to what is
 /// there; otherwise the old contents are overwritten and need not be initialised.
 template <class T>

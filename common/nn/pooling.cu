@@ -1,12 +1,10 @@
 // Pooling: windows of pixels, and whole images.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <stdexcept>
 
 #include "nn/image_ops.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
@@ -195,9 +193,6 @@ void global_pool_backward(Context& context, const T* dy, T* dx, std::size_t batc
   template void average_pool_backward(Context&, const ConvolutionShape&, const T*, T*);                          \
   template void global_pool_forward(Context&, const T*, T*, std::size_t, std::size_t, std::size_t, float, bool); \
   template void global_pool_backward(Context&, const T*, T*, std::size_t, std::size_t, std::size_t, float);
-OOMLAB_POOLING(float)
-OOMLAB_POOLING(__half)
-OOMLAB_POOLING(__nv_bfloat16)
-#undef OOMLAB_POOLING
+OOMLAB_FOR_EACH_TYPE(OOMLAB_POOLING)
 
 }  // namespace oomlab::nn

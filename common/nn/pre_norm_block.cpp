@@ -1,8 +1,6 @@
 // Pre-norm (GPT-2, Llama): x + attention(norm(x)), then that + MLP(norm(that)).
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "nn/instances.h"
 #include "nn/transformer_block.h"
 
 namespace oomlab::nn {
@@ -95,9 +93,6 @@ void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBu
 #define OOMLAB_PRE_NORM(T)                                                                             \
   template DeviceBuffer<T> pre_norm_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
   template void pre_norm_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
-OOMLAB_PRE_NORM(float)
-OOMLAB_PRE_NORM(__half)
-OOMLAB_PRE_NORM(__nv_bfloat16)
-#undef OOMLAB_PRE_NORM
+OOMLAB_FOR_EACH_TYPE(OOMLAB_PRE_NORM)
 
 }  // namespace oomlab::nn

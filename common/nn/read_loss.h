@@ -1,5 +1,5 @@
 #pragma once
-// For the models that keep their loss on the device.
+// Single values that models keep on the device.
 
 #include <stdexcept>
 
@@ -9,15 +9,20 @@
 
 namespace oomlab::nn {
 
-/// The one float of `loss`, copied from the device (waits for the stream). 0 in plan mode. Throws std::logic_error for
-/// an empty buffer, that of a model that was made without gradients.
-inline float read_loss(Context& context, const DeviceBuffer<float>& loss) {
-  if (!loss) throw std::logic_error("this model was made without gradients");
-  float value = 0;
-  if (planning()) return value;
-  CUDA_CHECK(cudaMemcpyAsync(&value, loss.data(), sizeof value, cudaMemcpyDeviceToHost, context.stream()));
+/// The one value of a buffer, copied from the device (waits for the stream). 0 in plan mode, and of an empty buffer.
+template <class T>
+T read_value(Context& context, const DeviceBuffer<T>& buffer) {
+  T value{};
+  if (!buffer || planning()) return value;
+  CUDA_CHECK(cudaMemcpyAsync(&value, buffer.data(), sizeof value, cudaMemcpyDeviceToHost, context.stream()));
   context.synchronize();
   return value;
+}
+
+/// The same of a loss. Throws std::logic_error for an empty buffer, that of a model that was made without gradients.
+inline float read_loss(Context& context, const DeviceBuffer<float>& loss) {
+  if (!loss) throw std::logic_error("this model was made without gradients");
+  return read_value(context, loss);
 }
 
 }  // namespace oomlab::nn

@@ -9,11 +9,7 @@
 
 namespace oomlab::nn {
 
-namespace {
-
 using Image = DeviceBuffer<float>;
-
-}  // namespace
 
 ResNet::ResNet(Context& context, const ResNetSpec& spec, std::uint64_t seed, bool with_gradients)
     : spec_(spec), shapes_(spec.units()) {
@@ -192,7 +188,7 @@ struct ResNet::Step {
   // dy of the block whose first unit is `first`, in its place or another: the gradient of its input.
   Image block_backward(const ResidualBlock& block, std::size_t first, const Image& x, Image output, Image dy) {
     const std::size_t last = first + block.branch.size() - 1;
-    relu_backward(context, dy.data(), output.data(), dy.size());
+    activation_backward(context, dy.data(), output.data(), dy.size(), Activation::relu);
     output.reset();
     norm_backward(last, dy);
     if (!block.projection.empty()) {
@@ -204,7 +200,7 @@ struct ResNet::Step {
       if (form.recompute_norms) norm_again(i - 1);
       weight_backward(i, below.data());
       Image d_below = input_backward(i);
-      relu_backward(context, d_below.data(), below.data(), below.size());
+      activation_backward(context, d_below.data(), below.data(), below.size(), Activation::relu);
       below.reset();
       norm_backward(i - 1, d_below);
     }
@@ -237,7 +233,7 @@ struct ResNet::Step {
     } else {
       stem = std::move(inputs.back());
     }
-    relu_backward(context, dy.data(), stem.data(), dy.size());
+    activation_backward(context, dy.data(), stem.data(), dy.size(), Activation::relu);
     stem.reset();
     norm_backward(0, dy);
     dy.reset();

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "memory/context.h"
-#include "nn/convolution.h"
 #include "nn/image_ops.h"
 #include "nn/mlp.h"
 #include "nn/optimizer.h"

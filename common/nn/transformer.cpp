@@ -1,8 +1,5 @@
 #include "nn/transformer.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -10,6 +7,8 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "nn/instances.h"
+#include "nn/read_loss.h"
 #include "nn/transformer_block.h"
 #include "nn/transformer_ops.h"
 #include "plan/model/transformer_tensors.h"
@@ -136,11 +135,7 @@ std::size_t Transformer<T>::first_of_layer(std::size_t l) const noexcept {
 
 template <class T>
 float Transformer<T>::loss(Context& context) const {
-  if (planning()) return 0;
-  float loss = 0;
-  CUDA_CHECK(cudaMemcpyAsync(&loss, loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context.stream()));
-  context.synchronize();
-  return loss;
+  return planning() ? 0 : read_loss(context, loss_);
 }
 
 template <class T>
@@ -300,11 +295,9 @@ void Transformer<T>::forward_backward(Context& context, TokenBatch batch, StepOp
   pass.backward(context, *this, batch, options, scale_on_device);
 }
 
-template class Transformer<float>;
-template class Transformer<__half>;
-template class Transformer<__nv_bfloat16>;
-template class ForwardPass<float>;
-template class ForwardPass<__half>;
-template class ForwardPass<__nv_bfloat16>;
+#define OOMLAB_TRANSFORMER(T)    \
+  template class Transformer<T>; \
+  template class ForwardPass<T>;
+OOMLAB_FOR_EACH_TYPE(OOMLAB_TRANSFORMER)
 
 }  // namespace oomlab::nn

@@ -1,12 +1,10 @@
 // A transformer's head: norm, logits, loss, and the way back; in one piece, or in chunks of rows.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <stdexcept>
 
 #include "nn/decoder_ops.h"
+#include "nn/instances.h"
 #include "nn/ops.h"
 #include "nn/transformer.h"
 #include "nn/transformer_ops.h"
@@ -203,9 +201,6 @@ DeviceBuffer<T> Transformer<T>::head(Context& context, const TokenBatch& batch, 
   template DeviceBuffer<T> Transformer<T>::head_backward(Context&, HeadActivations, bool);                             \
   template DeviceBuffer<T> Transformer<T>::head(Context&, const TokenBatch&, DeviceBuffer<T>, StepOptions,             \
                                                 const float*);
-OOMLAB_HEAD(float)
-OOMLAB_HEAD(__half)
-OOMLAB_HEAD(__nv_bfloat16)
-#undef OOMLAB_HEAD
+OOMLAB_FOR_EACH_TYPE(OOMLAB_HEAD)
 
 }  // namespace oomlab::nn

@@ -1,10 +1,8 @@
 #include "nn/transformer_ops.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cmath>
 
+#include "nn/instances.h"
 #include "nn/kernel.h"
 
 namespace oomlab::nn {
@@ -234,9 +232,6 @@ void cross_entropy(Context& context, const T* logits, const int* labels, float* 
   template void cross_entropy_with_gradient<T>(Context&, T*, const int*, float*, std::size_t, std::size_t, float, \
                                                const float*);                                                     \
   template void cross_entropy<T>(Context&, const T*, const int*, float*, std::size_t, std::size_t);
-OOMLAB_INSTANCES(float)
-OOMLAB_INSTANCES(__half)
-OOMLAB_INSTANCES(__nv_bfloat16)
-#undef OOMLAB_INSTANCES
+OOMLAB_FOR_EACH_TYPE(OOMLAB_INSTANCES)
 
 }  // namespace oomlab::nn

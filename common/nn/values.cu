@@ -1,14 +1,12 @@
 // Values of tensors as a whole: what they begin with, and a hash of them. Declared in ops.h.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "nn/instances.h"
 #include "nn/kernel.h"
 #include "nn/ops.h"
 
@@ -98,9 +96,6 @@ std::uint64_t fingerprint(Context& context, const void* data, std::size_t bytes,
   template void fill_uniform<T>(Context&, T*, std::size_t, float, std::uint64_t, std::uint64_t);            \
   template void fill_uniform_part<T>(Context&, T*, const MatrixPart&, float, std::uint64_t, std::uint64_t); \
   template void fill<T>(Context&, T*, std::size_t, float);
-OOMLAB_INSTANCES(float)
-OOMLAB_INSTANCES(__half)
-OOMLAB_INSTANCES(__nv_bfloat16)
-#undef OOMLAB_INSTANCES
+OOMLAB_FOR_EACH_TYPE(OOMLAB_INSTANCES)
 
 }  // namespace oomlab::nn

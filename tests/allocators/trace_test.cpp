@@ -205,7 +205,6 @@ TEST(Traces, Fuzz) {
       const Trace trace = reader == 0   ? parse_rmm_csv(bytes, "f")
                           : reader == 1 ? parse_minimalloc_csv(bytes, "f", 1024)
                                         : parse_snapshot(bytes, "f");
-      if (reader == 2) (void)reserved_history(bytes, "f");
       (void)trace.live_peak();
       ++accepted;
     } catch (const TraceError&) {

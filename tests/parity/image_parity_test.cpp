@@ -81,7 +81,7 @@ TEST_F(Images, BatchNorms) {
     expect(running_mean, c["running_mean"], "running mean");
     expect(running_variance, c["running_variance"], "running variance");
     if (ends_block) {
-      nn::relu_backward(context, dy.data(), y.data(), count);
+      nn::activation_backward(context, dy.data(), y.data(), count, nn::Activation::relu);
       expect(dy, c["dresidual"], "gradient of the residual");
     }
     nn::batch_norm_backward(context, x.data(), dy.data(), gamma.data(), mean.data(), inv_std.data(), dgamma.data(),

@@ -3,7 +3,6 @@
 // the toolkit, so it is loaded where it is found, and a chapter starts without it. tests/cuda compares this with the
 // header.
 
-#include <cstddef>
 #include <cstdint>
 
 #include "cuda/backend.h"

@@ -9,20 +9,21 @@
 #include <algorithm>
 #include <functional>
 
-#include "../../chapters/11_inference/ways.h"
-#include "../../chapters/12_quantisation/claims.h"
 #include "answer.h"
+#include "plan/blas_workspace.h"
 #include "plan/limits.h"
+#include "plan/quantised/decoder.h"
+#include "plan/serve/server.h"
 
 namespace oomlab::fit {
 namespace {
 
-using inference::CacheShape, inference::Way;
-using quantisation::Kind;
+using quantised::ModelFormat;
+using serve::CacheShape;
+using serve::ServingConfig;
 
 /// INT8 products are at most so much faster than FP16's with sums in FP32 (GeForce: 4 times; others: 2).
 constexpr double kInt8PerFp16 = 4;
-constexpr std::size_t kShortest = 30;  // of chapter 11's longest requests
 
 struct Asked {
   std::size_t batch, seq;
@@ -45,20 +46,22 @@ class Inference {
   explicit Inference(const Question& question)
       : question_(question), spec_(question.spec), card_(*question.card), asked_{question.batch, question.seq} {
     if (!spec_.llama())
-      throw UsageError(fmt::format(
+      throw std::invalid_argument(fmt::format(
           "--task infer: model '{}' is no decoder of chapters 11 and 12; take a llama, for example llama-3.1-8b",
           spec_.name));
     if (spec_.vocabulary < 256)
-      throw UsageError(fmt::format("--task infer: model '{}' has a vocabulary of {}; text here is bytes, 256 of them",
-                                   spec_.name, spec_.vocabulary));
+      throw std::invalid_argument(
+          fmt::format("--task infer: model '{}' has a vocabulary of {}; text here is bytes, 256 of them", spec_.name,
+                      spec_.vocabulary));
     if (question.precision == DType::bf16 && !card_.has_bf16)
-      throw UsageError(
+      throw std::invalid_argument(
           fmt::format("--precision bf16: a {} does not compute with BF16; take fp16 or fp32", card_.title));
     const bool bf16 = card_.has_bf16 && question.precision != DType::fp32 && question.precision != DType::fp16;
     const DType usual = bf16 ? DType::bf16 : DType::fp32;
     if (question.precision != DType::fp16) add_quantised(usual);
     for (const DType dtype : kModelDTypes) add_served(dtype, usual);
-    if (all_.empty()) throw UsageError("no way of chapters 11 and 12 is left; see --precision and --without");
+    if (all_.empty())
+      throw std::invalid_argument("no way of chapters 11 and 12 is left; see --precision and --without");
   }
 
   Answer answer() const {
@@ -167,91 +170,86 @@ class Inference {
 
   // Chapter 12. The first one is the question's own: weights as they are.
   void add_quantised(DType rest) {
-    std::vector<Kind> kinds = quantisation::kinds(quantisation::kInt4Group, rest);
-    std::ranges::stable_sort(kinds, {},
-                             [&](const Kind& k) { return !(k.rest == rest && k.format == quantisation::Format{}); });
-    for (const Kind& kind : kinds) {
-      const bool plain = kind.format == quantisation::Format{}, first = all_.empty();
-      if (plain && !peak_tflops(card_, kind.rest)) continue;
+    std::vector<ModelFormat> formats = quantised::model_formats(quantised::kInt4Group, rest);
+    std::ranges::stable_sort(
+        formats, {}, [&](const ModelFormat& f) { return !(f.rest == rest && f.linear == quantised::Format{}); });
+    for (const ModelFormat& format : formats) {
+      const bool plain = format.linear == quantised::Format{}, first = all_.empty();
+      if (plain && !peak_tflops(card_, format.rest)) continue;
       if (!first && plain && (question_.precision || without("precision"))) continue;
       if (!plain && (without("weights") || question_.precision)) continue;
+      double stored = 0;
       try {
-        (void)quantisation::bytes_of(spec_, kind);
+        stored = double(quantised::model_bytes(spec_, format.linear, format.rest).all.stored);
       } catch (const std::invalid_argument&) {
         continue;  // its groups do not divide a matrix
       }
-      const auto bytes = [this, kind](Asked asked) {
-        return quantisation::predicted(spec_, kind, {asked.batch, asked.seq, 1});
+      const auto bytes = [this, format](Asked asked) {
+        return quantised::reading_bytes(spec_, format.linear, format.rest, {asked.batch, asked.seq, 1});
       };
-      std::string pattern = kind.name;
-      all_.push_back(
-          {.options = fmt::format("{}", kind.name),
-           .numbers = fmt::format("weights of {} bits", bits(plain ? kind.rest : code_dtype(kind.format.form))),
-           .changes = std::size_t(!first),
-           .bytes = bytes,
-           .peak = bytes,
-           .command =
-               [this, kind, rest](Asked asked) {
-                 return fmt::format(
-                     "{}12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
-                     "--filter '^{}$'",
-                     kRun, question_.model, asked.batch, asked.seq, name_of(rest), question_.room.budget(), kind.name);
-               },
-           .seconds =
-               [this, kind](Asked asked) {
-                 const std::size_t element = element_bytes(kind.rest);
-                 const double cache = double(asked.batch) * 2 * double(spec_.layers) * double(asked.seq) *
-                                      double(spec_.keys()) * double(spec_.depth()) * double(element);
-                 return seconds(kind.rest, kind.format.dynamic ? kInt8PerFp16 : 1,
-                                double(quantisation::bytes_of(spec_, kind).all.stored) - table_bytes(element), cache, 0,
-                                asked);
-               }});
+      const DType weights = plain ? format.rest : code_dtype(format.linear.scheme);
+      all_.push_back({.options = format.name,
+                      .numbers = fmt::format("weights of {} bits", bits(weights)),
+                      .changes = std::size_t(!first),
+                      .bytes = bytes,
+                      .peak = bytes,
+                      .command =
+                          [this, format, rest](Asked asked) {
+                            return fmt::format(
+                                "{}12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
+                                "--filter '^{}$'",
+                                kRun, question_.model, asked.batch, asked.seq, name_of(rest), question_.room.budget(),
+                                format.name);
+                          },
+                      .seconds =
+                          [this, format, stored](Asked asked) {
+                            const std::size_t element = element_bytes(format.rest);
+                            const double cache = double(asked.batch) * 2 * double(spec_.layers) * double(asked.seq) *
+                                                 double(spec_.keys()) * double(spec_.depth()) * double(element);
+                            return seconds(format.rest, format.linear.dynamic ? kInt8PerFp16 : 1,
+                                           stored - table_bytes(element), cache, 0, asked);
+                          }});
     }
   }
 
-  // Chapter 11: a cache in pages of 16 tokens, in 8 bits, and layers on the processor.
+  // Chapter 11: a cache in pages of 16 tokens, in 8 bits, and layers on the CPU.
   void add_served(DType dtype, DType usual_dtype) {
-    const train::Precision precision = train::precision_of(dtype);
     const bool usual = dtype == usual_dtype;
     if (!peak_tflops(card_, dtype)) return;
     if (question_.precision ? dtype != *question_.precision : without("precision") && !usual) return;
-    if (asked_.seq < kShortest || asked_.batch > 4096) return;
+    if (asked_.seq < serve::kShortestLimit || asked_.batch > 4096) return;
     // Weights of chapter 12 are not FP16. Where only that is asked for, the first way is one of these.
     const std::size_t more = std::size_t(!usual && question_.precision != DType::fp16);
-    if (dtype == DType::fp16) add_way(precision, {.name = inference::kContiguous}, more);
-    if (!without("pages")) {
-      add_way(precision, {.name = inference::kPaged}, 1 + more);
-      if (!without("kv-8-bits"))
-        add_way(precision, {.name = inference::kEightBits, .form = inference::CacheForm::eight_bits}, 2 + more);
-      if (without("processor")) return;
-      // As few layers there as must be.
-      const std::size_t layers = largest(spec_.layers, [&](std::size_t n) {
-        const Way way{.name = inference::kProcessor, .processor_layers = n - 1};
-        return full_length(precision, way, asked_).total() > question_.room.left();
-      });
-      if (layers > 0) add_way(precision, {.name = inference::kProcessor, .processor_layers = layers}, 2 + more);
-    }
+    if (dtype == DType::fp16) add_server(dtype, {.name = serve::kContiguous}, more);
+    if (without("pages")) return;
+    add_server(dtype, {.name = serve::kPaged}, 1 + more);
+    if (!without("kv-8-bits")) add_server(dtype, {.name = serve::kEightBits, .cache_dtype = DType::int8}, 2 + more);
+    if (without("processor")) return;
+    // As few layers there as must be.
+    const std::uint64_t fewest =
+        serve::fewest_cpu_layers(question_.room.left(), dtype, spec_, serve::kMaxRows, asked_.seq, asked_.batch);
+    const std::uint64_t layers = std::min(spec_.layers, fewest);
+    if (layers > 0) add_server(dtype, {.name = serve::kOnCpu, .cpu_layers = layers}, 2 + more);
   }
   // A block of a contiguous cache is as long as a request may be.
-  static Way for_length(Way way, Asked asked) {
-    if (way.name == inference::kContiguous) way.block_tokens = asked.seq;
-    return way;
+  static ServingConfig for_length(ServingConfig config, Asked asked) {
+    if (config.name == serve::kContiguous) config.block_tokens = asked.seq;
+    return config;
   }
-  ByCategory full_length(train::Precision precision, const Way& of, Asked asked) const {
-    const Way way = for_length(of, asked);
-    return train::with_element_of(precision, [&]<class T>(T) {
-      const CacheShape shape = inference::shape_of<T>(spec_, way);
-      return inference::serving_bytes<T>(spec_, shape, inference::kMostRows, asked.seq,
-                                         checked_product(asked.batch, shape.blocks_for(asked.seq)));
-    });
+  CacheShape cache_of(DType dtype, const ServingConfig& config, Asked asked) const {
+    return serve::cache_shape(dtype, spec_, for_length(config, asked));
+  }
+  static std::uint64_t all_blocks(const CacheShape& cache, Asked asked) {
+    return checked_product(asked.batch, cache.blocks_for(asked.seq));
+  }
+  ByCategory full_length(DType dtype, const ServingConfig& config, Asked asked) const {
+    const CacheShape cache = cache_of(dtype, config, asked);
+    return serve::server_bytes(dtype, spec_, cache, serve::kMaxRows, asked.seq, all_blocks(cache, asked));
   }
   // With all sequences at full length.
-  inference::HostBytes host(train::Precision precision, const Way& of, Asked asked) const {
-    const Way way = for_length(of, asked);
-    return train::with_element_of(precision, [&]<class T>(T) {
-      const CacheShape shape = inference::shape_of<T>(spec_, way);
-      return inference::host_bytes<T>(spec_, shape, checked_product(asked.batch, shape.blocks_for(asked.seq)));
-    });
+  serve::HostBytes host(DType dtype, const ServingConfig& config, Asked asked) const {
+    const CacheShape cache = cache_of(dtype, config, asked);
+    return serve::host_bytes(dtype, spec_, cache, all_blocks(cache, asked));
   }
   // Of the stream: 16 for each place, but not more than chapter 11 plans.
   static std::size_t requests(Asked asked) {
@@ -259,8 +257,8 @@ class Inference {
     return std::clamp<std::size_t>(16 * asked.batch, std::min<std::size_t>(32, most), most);
   }
   // Room for all sequences at full length, and the workspace that such a budget has.
-  std::size_t budget_of(train::Precision precision, const Way& way, Asked asked) const {
-    const std::size_t needed = full_length(precision, way, asked).total();
+  std::size_t budget_of(DType dtype, const ServingConfig& config, Asked asked) const {
+    const std::size_t needed = full_length(dtype, config, asked).total();
     std::size_t budget = needed + kBlasWorkspaceBytes;
     for (std::size_t least = needed; budget > least;) {
       const std::size_t middle = least + (budget - least) / 2;
@@ -271,55 +269,47 @@ class Inference {
     }
     return budget;
   }
-  ByCategory planned(train::Precision precision, const Way& of, Asked asked) const {
-    const Way way = for_length(of, asked);
-    const std::size_t budget = budget_of(precision, way, asked);
-    return train::with_element_of(precision, [&]<class T>(T) {
-      const auto stream = inference::requests_of(requests(asked), asked.seq, spec_.vocabulary, way);
-      const auto plan =
-          inference::plan_of<T>(spec_, way, stream, asked.seq, budget, round_to_granule(default_workspace(budget)));
-      return inference::serving_bytes<T>(spec_, inference::shape_of<T>(spec_, way), inference::kMostRows, asked.seq,
-                                         plan.most_blocks);
-    });
+  ByCategory planned(DType dtype, const ServingConfig& config, Asked asked) const {
+    const std::size_t budget = budget_of(dtype, config, asked);
+    const auto schedule = serve::schedule_within(budget, dtype, spec_, for_length(config, asked),
+                                                 serve::request_lengths(requests(asked), asked.seq), asked.seq,
+                                                 round_to_granule(default_workspace(budget)));
+    return serve::server_bytes(dtype, spec_, cache_of(dtype, config, asked), serve::kMaxRows, asked.seq,
+                               schedule.max_blocks);
   }
 
-  void add_way(train::Precision precision, const Way& way, std::size_t changes) {
-    const std::size_t element = train::element_bytes(precision);
-    const auto bytes = [this, precision, way](Asked asked) { return full_length(precision, way, asked); };
-    const std::string name = train::name_of(precision);
-    const std::string processor =
-        way.processor_layers ? fmt::format(" --processor-layers {}", way.processor_layers) : std::string();
-    const double there = double(host(precision, way, {0, asked_.seq}).weights);
+  void add_server(DType dtype, const ServingConfig& config, std::size_t changes) {
+    const std::size_t element = element_bytes(dtype);
+    const std::string on_cpu =
+        config.cpu_layers ? fmt::format(" --processor-layers {}", config.cpu_layers) : std::string();
+    const double there = double(host(dtype, config, {0, asked_.seq}).weights);
     // Of a token in the cache of those layers, always in FP32.
-    const double token_there = double(2 * way.processor_layers * spec_.keys() * spec_.depth() * sizeof(float));
+    const double token_there = double(2 * config.cpu_layers * spec_.keys() * spec_.depth() * sizeof(float));
     all_.push_back(
-        {.options = fmt::format("{}: {}{}", name, way.name, processor),
-         .numbers = way.form == inference::CacheForm::eight_bits ? "keys and values of 8 bits"
-                                                                 : fmt::format("weights of {} bits", 8 * element),
+        {.options = fmt::format("{}: {}{}", name_of(dtype), config.name, on_cpu),
+         .numbers = config.cache_dtype ? "keys and values of 8 bits" : fmt::format("weights of {} bits", 8 * element),
          .changes = changes,
-         .bytes = bytes,
-         .peak = [this, precision, way](Asked asked) { return planned(precision, way, asked); },
+         .bytes = [this, dtype, config](Asked asked) { return full_length(dtype, config, asked); },
+         .peak = [this, dtype, config](Asked asked) { return planned(dtype, config, asked); },
          .command =
-             [this, precision, way, name, processor](Asked asked) {
+             [this, dtype, config, on_cpu](Asked asked) {
                return fmt::format(
                    "{}11_inference --plan {} --requests {} --longest {} --seq 1 --batch 1 --batches 1 "
                    "--precision {}{} --budget {} --filter '^{}$'",
-                   kRun, question_.model, requests(asked), asked.seq, name, processor, budget_of(precision, way, asked),
-                   way.name);
+                   kRun, question_.model, requests(asked), asked.seq, name_of(dtype), on_cpu,
+                   budget_of(dtype, config, asked), config.name);
              },
          .seconds =
-             [this, precision, way, there, token_there, element](Asked asked) {
+             [this, dtype, config, there, token_there, element](Asked asked) {
                const double kept =
-                   double(spec_.layers - way.processor_layers) * double(asked.seq) * double(spec_.keys()) * 2;
-               const double of_value = way.form == inference::CacheForm::eight_bits
-                                           ? double(spec_.depth()) + sizeof(float)
-                                           : double(spec_.depth() * element);
-               return seconds(train::dtype_of(precision), 1,
-                              double(spec_.parameters()) * double(element) - there - table_bytes(element),
+                   double(spec_.layers - config.cpu_layers) * double(asked.seq) * double(spec_.keys()) * 2;
+               const double of_value =
+                   config.cache_dtype ? double(spec_.depth()) + sizeof(float) : double(spec_.depth() * element);
+               return seconds(dtype, 1, double(spec_.parameters()) * double(element) - there - table_bytes(element),
                               double(asked.batch) * kept * of_value,
                               there + double(asked.batch) * double(asked.seq) * token_there, asked);
              },
-         .on_host = [this, precision, way](Asked asked) { return host(precision, way, asked).total(); },
+         .on_host = [this, dtype, config](Asked asked) { return host(dtype, config, asked).total(); },
          .serves = true});
   }
 

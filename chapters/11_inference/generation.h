@@ -16,13 +16,13 @@
 #include "cached_attention.h"
 #include "cuda/check.h"
 #include "nn/decoder_ops.h"
+#include "plan/serve/server.h"
 #include "processor_layers.h"
 #include "row_products.h"
 
 namespace oomlab::inference {
 
-/// Logits exist for so many rows at a time: with a large vocabulary they are the widest rows of a step.
-inline constexpr std::size_t kLogitRows = 16;
+using serve::kLogitRows;  // logits are the widest rows of a step with a large vocabulary
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
@@ -63,14 +63,14 @@ inline __global__ void largest_logit_kernel(const float* __restrict__ logits, in
 template <class T>
 class Generation {
  public:
-  /// For a cache of this shape, and requests of up to `longest` tokens. The last cache.processor_layers layers of the
+  /// For a cache of this shape, and requests of up to `longest` tokens. The last cache.cpu_layers layers of the
   /// weights are in host memory, the others on the device; not owned. Throws OutOfMemory, and std::invalid_argument for
   /// a spec that is not llama's.
   Generation(Context& context, const nn::TransformerSpec& spec, const DecoderWeights<T>& weights,
              const CacheShape& cache, std::size_t most_rows, std::size_t longest)
       : spec_(spec),
         weights_(weights),
-        processor_(spec, weights, cache.processor_layers),
+        processor_(spec, weights, cache.cpu_layers),
         most_rows_(most_rows),
         longest_(longest) {
     if (!spec.llama()) throw std::invalid_argument("'" + spec.name + "' is not a decoder with rotary positions");
@@ -81,25 +81,11 @@ class Generation {
     };
     each(x_, checked_product(most_rows, spec.width), Category::activations, "residual rows");
     each(narrow_, x_.size(), Category::activations, "norm, or what is attended to");
-    each(wide_, checked_product(most_rows, wide_width(spec)), Category::activations, "QKV, or gate and up");
+    each(wide_, checked_product(most_rows, std::max(spec.qkv_width(), spec.before_activation())), Category::activations,
+         "QKV, or gate and up");
     each(logits_, checked_product(std::min(most_rows, kLogitRows), spec.vocabulary), Category::activations, "logits");
     each(rows_, checked_product(most_rows, kRowNumbers), Category::workspace, "rows of a step");
     each(table_, checked_product(most_rows, cache.blocks_for(longest)), Category::workspace, "tables of blocks");
-  }
-
-  /// Bytes of that, by category.
-  static ByCategory scratch_bytes(const nn::TransformerSpec& spec, const CacheShape& cache, std::size_t most_rows,
-                                  std::size_t longest) {
-    const auto rows = [&](std::size_t count, std::size_t width, std::size_t element) {
-      return round_to_granule(checked_product(checked_product(count, width), element));
-    };
-    ByCategory bytes;
-    bytes[Category::activations] = 2 * rows(most_rows, spec.width, sizeof(T)) +
-                                   rows(most_rows, wide_width(spec), sizeof(T)) +
-                                   rows(std::min(most_rows, kLogitRows), spec.vocabulary, sizeof(float));
-    bytes[Category::workspace] =
-        rows(most_rows, kRowNumbers, sizeof(int)) + rows(most_rows, cache.blocks_for(longest), sizeof(std::byte*));
-    return bytes;
   }
 
   /// Runs the rows, of which a request's are side by side and ascending, and whose requests have room for them in
@@ -119,7 +105,7 @@ class Generation {
     for (std::size_t l = 0; l < cache.shape().layers; ++l) {
       CachedRows of_layer = cached;
       of_layer.layer = l;
-      layer(context, weights_.layers[l], of_layer, cache.shape().scaled, rows.size(), positions);
+      layer(context, weights_.layers[l], of_layer, cache.shape().scaled(), rows.size(), positions);
     }
     if (processor_.layers()) processor_.run(context, cache, rows, x_.data());
     return answers(context, rows, logits);
@@ -133,9 +119,6 @@ class Generation {
   int* tables() { return rows_.data() + 2 * most_rows_; }
   int* answering() { return rows_.data() + 3 * most_rows_; }
   int* next_tokens() { return rows_.data() + 4 * most_rows_; }
-  static std::size_t wide_width(const nn::TransformerSpec& spec) {
-    return std::max(spec.qkv_width(), spec.before_activation());
-  }
 
   CachedRows upload(Context& context, const KvCache& cache, std::span<const Row> rows) {
     if (rows.size() > most_rows_)

@@ -9,39 +9,11 @@
 
 #include "matrix.h"
 #include "nn/transformer.h"
+#include "plan/quantised/decoder.h"
 #include "quantised_file.h"
 #include "source.h"
 
 namespace oomlab::quantisation {
-
-inline bool is_quantised(const nn::TensorShape& shape) {
-  return shape.name.starts_with("layer ") && shape.name.ends_with(" weight");
-}
-inline Format format_of(const nn::TensorShape& shape, const Format& format) {
-  return is_quantised(shape) ? format : Format{};
-}
-
-/// Bytes of a model: as a file has them, without its header, and as the ledger counts them; of each the part that is
-/// quantised; and of pieces while it is made.
-struct ModelBytes {
-  MatrixBytes all, quantised;
-  LoadingBytes loading;
-};
-/// `element_bytes`: of what stays as it is. Throws as parts_of().
-inline ModelBytes model_bytes(const nn::TransformerSpec& spec, const Format& format, std::size_t element_bytes) {
-  ModelBytes bytes;
-  for (const nn::TensorShape& shape : nn::tensors_of(spec)) {
-    const Format of = format_of(shape, format);
-    const MatrixBytes matrix = matrix_bytes(of, shape.rows, shape.columns, element_bytes);
-    for (MatrixBytes* sum : {&bytes.all, is_quantised(shape) ? &bytes.quantised : nullptr})
-      if (sum) {
-        sum->stored = checked_sum(sum->stored, matrix.stored);
-        sum->allocated = checked_sum(sum->allocated, matrix.allocated);
-      }
-    bytes.loading.at_least(loading_bytes(of, shape.rows, shape.columns));
-  }
-  return bytes;
-}
 
 /// The tensors on the device. T: float or __nv_bfloat16, of those that are not quantised.
 template <class T>
@@ -51,7 +23,7 @@ class Model {
   /// category workspace. Throws OutOfMemory, and nn::StateFileError for weights that are not finite.
   Model(Context& context, const Source& source, const Format& format, const QuantisedFile* file = nullptr)
       : spec_(source.spec()), format_(format) {
-    Loading loading(context, model_bytes(spec_, format, sizeof(T)).loading);
+    Loading loading(context, model_bytes(spec_, format, kDTypeOf<T>).loading);
     for (std::size_t i = 0; i < source.shapes().size(); ++i) {
       const nn::TensorShape& shape = source.shapes()[i];
       Matrix<T>& matrix =
@@ -110,7 +82,7 @@ void save_quantised(Context& context, Model<T>& model, const std::string& path) 
   std::vector<nn::StateTensor> all{{kAbout, DType::uint8, on_device.data(), text.size(), {text.size()}}};
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     Matrix<T>& matrix = model.tensors()[i];
-    if (matrix.format().form == Form::as_is)
+    if (matrix.format().scheme == Scheme::as_is)
       all.push_back(
           {shapes[i].name, kDTypeOf<T>, matrix.plain(), matrix.count() * sizeof(T), {matrix.rows(), matrix.width()}});
     for (std::size_t p = 0; p < matrix.layout().size(); ++p)

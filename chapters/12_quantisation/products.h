@@ -300,11 +300,6 @@ struct DynamicScratch {
       : codes(context.buffer<std::int8_t>(checked_product(rows, in), Category::workspace, "activations in INT8")),
         scales(context.buffer<float>(rows, Category::workspace, "scales of activations")),
         sums(context.buffer<std::int32_t>(checked_product(rows, out), Category::workspace, "INT32 sums")) {}
-  static std::size_t bytes(std::size_t rows, std::size_t in, std::size_t out) {
-    const auto buffer = [](std::size_t n, std::size_t of) { return round_to_granule(checked_product(n, of)); };
-    return buffer(checked_product(rows, in), 1) + buffer(rows, sizeof(float)) +
-           buffer(checked_product(rows, out), sizeof(std::int32_t));
-  }
 };
 
 /// y[rows, matrix.rows()] = x matrix^T (+ bias) (+ y), in the way that the matrix' format says.

@@ -28,8 +28,8 @@ namespace oomlab::quantisation {
 inline constexpr const char* kAbout = "quantisation";  ///< the tensor that says what a file is
 
 inline std::string about(const nn::TransformerSpec& spec, const Format& format) {
-  return "model " + spec.name + "\nformat " + name_of(format.form) + "\ngroup " +
-         std::to_string(format.form == Form::int4 ? format.group : 0) + "\n";
+  return "model " + spec.name + "\nformat " + name_of(format.scheme) + "\ngroup " +
+         std::to_string(format.scheme == Scheme::int4 ? format.group : 0) + "\n";
 }
 
 /// A file that is open, and has said what it is. Model's constructor reads the rest.
@@ -43,10 +43,10 @@ class QuantisedFile {
     text_.resize(entry->bytes);
     file_.read(*entry, 0, std::as_writable_bytes(std::span(text_)));
     const std::string form = word("format"), group = word("group");
-    format_ = Format{.form = Form::as_is, .group = 0};
-    for (const Form known : {Form::int8_tensor, Form::int8_row, Form::int4, Form::nf4})
-      if (form == name_of(known)) format_->form = known;
-    if (format_->form == Form::as_is) refuse("has a format that is not known");
+    format_ = Format{.scheme = Scheme::as_is, .group = 0};
+    for (const Scheme known : {Scheme::int8_tensor, Scheme::int8_row, Scheme::int4, Scheme::nf4})
+      if (form == name_of(known)) format_->scheme = known;
+    if (format_->scheme == Scheme::as_is) refuse("has a format that is not known");
     for (const char c : group) {
       if (c < '0' || c > '9' || format_->group > (std::size_t(1) << 40)) refuse("has a group that is no number");
       format_->group = format_->group * 10 + static_cast<std::size_t>(c - '0');
@@ -65,7 +65,7 @@ class QuantisedFile {
   /// names the tensor, for one that is not there, has another type or number of bytes, or a scale that is not finite.
   template <class T>
   void load(Context& context, const std::string& name, Matrix<T>& matrix, Loading& loading) const {
-    if (matrix.format().form == Form::as_is) {
+    if (matrix.format().scheme == Scheme::as_is) {
       const nn::SafetensorsEntry& entry = checked(name, kRestDTypes, matrix.count());
       matrix.encode(context, loading, [&](Context& c, std::size_t first, std::size_t count, float* to) {
         const std::vector<float> values = floats(entry, first, count);

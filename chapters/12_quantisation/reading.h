@@ -18,15 +18,11 @@
 #include "nn/decoder_ops.h"
 #include "nn/read_loss.h"
 #include "nn/transformer_ops.h"
+#include "plan/serve/cache.h"
 #include "products.h"
 #include "train/text_training.h"
 
 namespace oomlab::quantisation {
-
-/// `batches` times `sequences` sequences of `seq` tokens.
-struct Read {
-  std::size_t sequences, seq, batches;
-};
 
 /// What reading came to.
 struct ReadResult {
@@ -113,40 +109,17 @@ class Reading final : public Workload {
     return nn::fingerprint(context_, losses_.data(), losses_.size() * sizeof(float));
   }
 
-  /// Peak bytes by category: the weights, and with them either what loading needs, or all that reading does.
-  static ByCategory predicted(const nn::TransformerSpec& spec, const Format& format, const Read& of) {
-    const ModelBytes model = model_bytes(spec, format, sizeof(T));
-    PeakTracker ledger;
-    ledger.add(Category::parameters, model.all.allocated);
-    ledger.add(Category::workspace, model.loading.total());
-    ledger.drop(Category::workspace, model.loading.total());
-    const auto add = [&](Category category, std::size_t count, std::size_t element) {
-      ledger.add(category, round_to_granule(checked_product(count, element)));
-    };
-    const std::size_t b = of.sequences, tokens = checked_product(b, of.seq);
-    if (format.dynamic)
-      ledger.add(Category::workspace, DynamicScratch::bytes(b, widest_input(spec), widest_output(spec)));
-    for (int twice = 0; twice < 2; ++twice) add(Category::activations, checked_product(b, spec.width), sizeof(T));
-    add(Category::activations, checked_product(b, widest_output(spec)), sizeof(T));
-    add(Category::activations, checked_product(b, spec.vocabulary), sizeof(float));
-    ledger.add(Category::activations, checked_product(b, cache_shape(spec, of).counted_block_bytes()));
-    for (int twice = 0; twice < 2; ++twice) add(Category::data, tokens, sizeof(int));
-    add(Category::workspace, tokens, sizeof(int));
-    add(Category::workspace, b, sizeof(int));
-    add(Category::workspace, b, sizeof(std::byte*));
-    add(Category::workspace, checked_product(tokens, of.batches), sizeof(float));
-    add(Category::workspace, checked_product(tokens, of.batches), sizeof(int));
-    add(Category::workspace, 1, sizeof(float));
-    return ledger.peak().at_peak;
-  }
-
  private:
   static std::size_t widest_input(const nn::TransformerSpec& spec) { return std::max(spec.width, spec.hidden()); }
   static std::size_t widest_output(const nn::TransformerSpec& spec) {
     return std::max(spec.qkv_width(), spec.before_activation());
   }
-  static inference::CacheShape cache_shape(const nn::TransformerSpec& spec, const Read& of) {
-    return inference::cache_shape<T>(spec.layers, spec.keys(), spec.depth(), of.seq);
+  static serve::CacheShape cache_shape(const nn::TransformerSpec& spec, const Read& of) {
+    return {.layers = spec.layers,
+            .kv_heads = spec.keys(),
+            .depth = spec.depth(),
+            .block_tokens = of.seq,
+            .dtype = kDTypeOf<T>};
   }
 
   void upload_tables() {
@@ -248,7 +221,7 @@ class Reading final : public Workload {
   std::shared_ptr<AllRead> all_;
   Model<T> model_;
   nn::RotaryFrequencies frequencies_;
-  inference::CacheShape cache_;
+  serve::CacheShape cache_;
   DynamicScratch scratch_;
   DeviceBuffer<T> x_, narrow_, wide_;
   DeviceBuffer<float> logits_, losses_, loss_;

@@ -106,10 +106,6 @@ struct Chapter {
   std::function<void(const Results&, Report&)> after;
 };
 
-/// The cuBLAS workspace of a run under a budget, bytes, when the user does not say: kBlasWorkspaceBytes, but at most a
-/// twentieth of the budget, so that it never hides what a chapter shows. The same on every device.
-std::size_t default_workspace(std::size_t budget);
-
 /// Runs `body` with a fresh context under `budget` bytes on the device of `config`, and gives what it allocated back,
 /// whatever happens. The ledger passed in keeps the figures. For chapters that search (a batch finder).
 void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body);

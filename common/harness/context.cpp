@@ -1,17 +1,10 @@
 // The context that variants run in.
 
-#include <algorithm>
-
 #include "cuda/raii.h"
 #include "harness/chapter.h"
 #include "memory/resource.h"
 
 namespace oomlab {
-
-std::size_t default_workspace(std::size_t budget) {
-  const std::size_t twentieth = budget / 20 / kGranule * kGranule;
-  return budget == kUnlimited ? kBlasWorkspaceBytes : std::clamp(twentieth, kGranule, kBlasWorkspaceBytes);
-}
 
 namespace {
 

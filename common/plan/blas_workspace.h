@@ -1,0 +1,18 @@
+#pragma once
+// The cuBLAS workspace of a context: given to cuBLAS explicitly, so that it is counted like everything else (left
+// alone, cuBLAS allocates its own, which no ledger sees).
+
+#include <cstdint>
+
+#include "plan/bytes.h"
+
+namespace oomlab {
+
+/// Bytes, unless somebody says otherwise.
+inline constexpr std::uint64_t kBlasWorkspaceBytes = std::uint64_t(8) << 20;
+
+/// Of a run under a budget, bytes, when the user does not say: kBlasWorkspaceBytes, but at most a twentieth of the
+/// budget, so that it never hides what a chapter shows. The same on every device.
+std::uint64_t default_workspace(std::uint64_t budget);
+
+}  // namespace oomlab

@@ -24,16 +24,16 @@ struct Row {
   bool answers;          ///< the token after it is wanted
 };
 
-/// The tensors of a layer.
-template <class T>
+/// The tensors of a layer. Matrix: of numbers of T, one after the other, unless somebody stores them otherwise.
+template <class T, class Matrix = T>
 struct DecoderLayer {
-  const T* norm1 = nullptr;       ///< [C]
-  const T* qkv = nullptr;         ///< [(H + 2 Hk) · d, C]
-  const T* qkv_bias = nullptr;    ///< [(H + 2 Hk) · d], or none
-  const T* projection = nullptr;  ///< [C, C]
-  const T* norm2 = nullptr;       ///< [C]
-  const T* gate_up = nullptr;     ///< [2F, C]
-  const T* contract = nullptr;    ///< [C, F]
+  const T* norm1 = nullptr;            ///< [C]
+  const Matrix* qkv = nullptr;         ///< [(H + 2 Hk) · d, C]
+  const T* qkv_bias = nullptr;         ///< [(H + 2 Hk) · d], or none
+  const Matrix* projection = nullptr;  ///< [C, C]
+  const T* norm2 = nullptr;            ///< [C]
+  const Matrix* gate_up = nullptr;     ///< [2F, C]
+  const Matrix* contract = nullptr;    ///< [C, F]
 };
 /// All of them. Nothing is owned.
 template <class T>

@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include "../11_inference/row_products.h"
 #include "memory/context.h"
 #include "nn/kernel.h"
 #include "plan/quantised/format.h"
@@ -24,6 +25,7 @@
 namespace oomlab::quantisation {
 
 using namespace quantised;
+using inference::RowsOf;
 
 /// NF4's code: -1, 0 and 1, and between them quantiles of the normal distribution, divided by the largest: 7 of them
 /// negative, 7 positive (bitsandbytes, create_normal_map).
@@ -169,16 +171,9 @@ struct Nf4View {
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
-/// Rows of a matrix, `stride` elements apart.
-template <class T>
-struct Rows {
-  const T* data;
-  std::size_t stride;
-};
-
 /// Rows of `width` values in INT8, each with a scale. Of weights when a model is loaded, of activations when they come.
 template <class T>
-__global__ void encode_int8_rows_kernel(Rows<T> from, std::int8_t* codes, float* scales, std::size_t rows,
+__global__ void encode_int8_rows_kernel(RowsOf<T> from, std::int8_t* codes, float* scales, std::size_t rows,
                                         std::size_t width) {
   for (std::size_t row : row_range(rows)) {
     const T* const x = from.data + row * from.stride;

@@ -132,7 +132,7 @@ void Matrix<T>::encode(Context& context, Loading& loading, const Fill& fill) {
       });
     case Scheme::int8_row:
       return each([&](std::size_t first, std::size_t here) {
-        run(encode_int8_rows_kernel<float>, shape_for_rows(here / width_), Rows<float>{from, width_},
+        run(encode_int8_rows_kernel<float>, shape_for_rows(here / width_), RowsOf<float>{from, width_},
             part<std::int8_t>(kCodes) + first, part<float>(kScales) + first / width_, here / width_, width_);
       });
     case Scheme::int4:

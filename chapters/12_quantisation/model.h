@@ -1,12 +1,12 @@
 #pragma once
-// A decoder whose linear layers are stored in a format of formats.h. The matrices of the layers are: Q, K and V,
-// the projection, gate and up, and the last one of the MLP. The norms, the token embedding and the head stay as they
-// are: a norm is small, an embedding is looked up, not multiplied, and the head decides between tokens. (As
-// bitsandbytes, GPTQ and AWQ have it by default.)
+// A decoder whose linear layers are stored in a format of plan/quantised/format.h. The norms, the token embedding and
+// the head stay as they are: a norm is small, an embedding is looked up, not multiplied, and the head decides between
+// tokens.
 
 #include <string>
 #include <vector>
 
+#include "../11_inference/decoder.h"
 #include "matrix.h"
 #include "nn/transformer.h"
 #include "plan/quantised/decoder.h"
@@ -42,16 +42,8 @@ class Model {
   /// In the order of nn::tensors_of().
   std::vector<Matrix<T>>& tensors() noexcept { return tensors_; }
 
-  struct Layer {
-    const T* norm1;
-    const Matrix<T>* qkv;
-    const T* qkv_bias;  ///< or null
-    const Matrix<T>* projection;
-    const T* norm2;
-    const Matrix<T>*gate_up, *contract;
-  };
-  Layer layer(std::size_t l) const {
-    const Matrix<T>* at = &tensors_[1 + l * (spec_.qkv_bias ? 7 : 6)];
+  inference::DecoderLayer<T, Matrix<T>> layer(std::size_t l) const {
+    const Matrix<T>* const at = &tensors_[1 + l * inference::tensors_of_layer(spec_)];
     const std::size_t bias = spec_.qkv_bias ? 1 : 0;
     return {.norm1 = at[0].plain(),
             .qkv = &at[1],
@@ -62,7 +54,7 @@ class Model {
             .contract = &at[5 + bias]};
   }
   const T* embedding() const { return tensors_.front().plain(); }
-  const T* final_norm() const { return tensors_[1 + spec_.layers * (spec_.qkv_bias ? 7 : 6)].plain(); }
+  const T* final_norm() const { return tensors_[1 + spec_.layers * inference::tensors_of_layer(spec_)].plain(); }
   const T* head() const { return spec_.tied ? embedding() : tensors_.back().plain(); }
 
  private:

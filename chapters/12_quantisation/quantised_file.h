@@ -9,8 +9,8 @@
 // A tensor that is stored as it is has the name of nn::tensors_of(); one that is quantised has its parts under this
 // name: "layer 1 qkv weight.codes", ".scale", ".zero", ".absmax", ... Which there are: parts_of().
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,7 +21,7 @@
 #include "matrix.h"
 #include "nn/safetensors.h"
 #include "nn/state_file.h"
-#include "nn/transformer.h"
+#include "source.h"
 
 namespace oomlab::quantisation {
 
@@ -121,20 +121,9 @@ class QuantisedFile {
     return *entry;
   }
   std::vector<float> floats(const nn::SafetensorsEntry& entry, std::size_t first, std::size_t count) const {
-    std::vector<float> values(count);
-    const std::size_t element = element_bytes(entry.dtype);
-    std::vector<std::byte> bytes(count * element);
-    file_.read(entry, first * element, bytes);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (entry.dtype == DType::fp32) {
-        std::memcpy(&values[i], &bytes[i * element], element);
-      } else {
-        std::uint16_t half;
-        std::memcpy(&half, &bytes[i * element], element);
-        values[i] = from_bf16(half);
-      }
-      if (!std::isfinite(values[i])) refuse("has a tensor '" + entry.name + "' with a number that is not finite");
-    }
+    std::vector<float> values = floats_of(file_, entry, first, count);
+    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); }))
+      refuse("has a tensor '" + entry.name + "' with a number that is not finite");
     return values;
   }
   static void copy(Context& context, void* to, const void* from, std::size_t bytes) {

@@ -193,7 +193,7 @@ class Reading final : public Workload {
     weights_read(double(spec.width * sizeof(T)), 1);
     moved_ += double(2 * of_.sequences * spec.width * sizeof(T));
   }
-  void linear(const Matrix<T>& matrix, Rows<T> from, const T* bias, T* to, bool add) {
+  void linear(const Matrix<T>& matrix, RowsOf<T> from, const T* bias, T* to, bool add) {
     const std::size_t b = of_.sequences;
     multiply(context_, matrix, from, bias, to, b, add, scratch_);
     const bool at_once = matrix.format().dynamic && library_takes(b, matrix.width(), matrix.rows());

@@ -48,11 +48,6 @@ inline void check_files_to_save(const Config& config) {
   for (const ModelFormat& model : model_formats(config)) files.emplace_back("--save", file_to_save(config, model));
   check_outputs(config, files);
 }
-/// make(T{}) with the type that is not quantised.
-template <class Make>
-auto with_rest_of(const ModelFormat& model, Make make) {
-  return with_type_of<float, Bf16>(model.rest, make);
-}
 inline Read read_of(const Config& config, std::size_t batch) {
   return {batch, config.options[kSeq], config.options[kBatches]};
 }
@@ -61,7 +56,7 @@ inline Read read_of(const Config& config, std::size_t batch) {
 inline std::unique_ptr<Workload> make_reading(Context& context, const Source& source, const ModelFormat& model,
                                               const QuantisedFile* file, const data::TextSampler& text, const Read& of,
                                               const std::shared_ptr<AllRead>& all, const std::string& save) {
-  return with_rest_of(model, [&]<class T>(T) -> std::unique_ptr<Workload> {
+  return with_type_of<float, Bf16>(model.rest, [&]<class T>(T) -> std::unique_ptr<Workload> {
     return std::make_unique<Reading<T>>(context, source, model.linear, file, text, of, model.name, all, save);
   });
 }

@@ -4,7 +4,7 @@
 
 #include "plan/bytes.h"
 #include "plan/peak.h"
-#include "plan/serve/cache.h"
+#include "plan/serve/server.h"
 
 namespace oomlab::quantised {
 
@@ -36,14 +36,6 @@ ModelBytes model_bytes(const nn::TransformerSpec& spec, const Format& linear, DT
   return bytes;
 }
 
-namespace {
-
-std::uint64_t buffer_bytes(std::uint64_t rows, std::uint64_t width, DType dtype) {
-  return round_to_granule(checked_product(checked_product(rows, width), element_bytes(dtype)));
-}
-
-}  // namespace
-
 std::uint64_t dynamic_product_bytes(std::uint64_t rows, std::uint64_t in, std::uint64_t out) {
   const std::uint64_t codes = buffer_bytes(rows, in, DType::int8);
   const std::uint64_t scales = buffer_bytes(rows, 1, DType::fp32);
@@ -61,18 +53,13 @@ ByCategory reading_bytes(const nn::TransformerSpec& spec, const Format& linear, 
   const std::uint64_t all_tokens = checked_product(checked_product(read.sequences, read.seq), read.batches);
   const std::uint64_t widest_input = std::max(spec.width, spec.hidden());                    // max(C, F)
   const std::uint64_t widest_output = std::max(spec.qkv_width(), spec.before_activation());  // max((H + 2 Hk) · d, 2F)
-  const serve::CacheShape cache{
-      .layers = spec.layers, .kv_heads = spec.keys(), .depth = spec.depth(), .block_tokens = read.seq, .dtype = rest};
-  constexpr DType kAddress = DType::uint64;  // of the device, whatever machine plans
+  const serve::CacheShape cache = serve::cache_shape(rest, spec, {.block_tokens = read.seq});
   const auto of_sequences = [&](std::uint64_t width, DType type) { return buffer_bytes(read.sequences, width, type); };
 
-  const std::uint64_t residual = of_sequences(spec.width, rest);                  // [B, C]
-  const std::uint64_t norm_or_attention_output = of_sequences(spec.width, rest);  // [B, C]
-  const std::uint64_t qkv_or_gate_up = of_sequences(widest_output, rest);         // [B, widest output]
-  const std::uint64_t logits = of_sequences(spec.vocabulary, DType::fp32);        // [B, V]
+  const std::uint64_t rows = serve::row_bytes(rest, spec, read.sequences, read.sequences);
   const std::uint64_t caches =
       checked_product(read.sequences, cache.counted_block_bytes());  // a block of S tokens each
-  ledger.add(Category::activations, checked_sum({residual, norm_or_attention_output, qkv_or_gate_up, logits, caches}));
+  ledger.add(Category::activations, checked_sum(rows, caches));
 
   const std::uint64_t tokens = of_sequences(read.seq, DType::int32);  // [B, S]
   const std::uint64_t labels = of_sequences(read.seq, DType::int32);  // [B, S]

@@ -12,9 +12,6 @@ void ServingCounts::add_step(std::uint64_t requests_now, std::uint64_t reserved_
   requests += requests_now;
   reserved += reserved_now;
   used += used_now;
-  if (reserved_now <= max_reserved) return;
-  max_reserved = reserved_now;
-  used_at_max = used_now;
 }
 
 namespace {

@@ -19,8 +19,6 @@ struct ServingCounts {
   std::uint64_t requests = 0;      ///< at a time, added up over the steps
   std::uint64_t reserved = 0;      ///< places in used blocks, added up over the steps
   std::uint64_t used = 0;          ///< those of them that hold a token, after the step
-  std::uint64_t max_reserved = 0;  ///< places, at a time
-  std::uint64_t used_at_max = 0;   ///< in the step that first had the most reserved
   friend bool operator==(const ServingCounts&, const ServingCounts&) = default;
 
   /// A step with so many requests, and places.

@@ -40,40 +40,26 @@ WeightBytes weight_bytes(DType dtype, const nn::TransformerSpec& spec, std::uint
   return bytes;
 }
 
-namespace {
-
-// The buffers of a generation step of up to R rows, each of them a token of some request.
-ByCategory step_bytes(DType dtype, const nn::TransformerSpec& spec, const CacheShape& cache, std::uint64_t rows,
-                      std::uint64_t longest) {
-  const auto buffer = [](std::uint64_t of_rows, std::uint64_t width, DType type) {
-    return round_to_granule(checked_product(checked_product(of_rows, width), element_bytes(type)));
-  };
-  constexpr DType kAddress = DType::uint64;  // of the device, whatever machine plans
-  const std::uint64_t logit_rows = std::min(rows, kLogitRows);
-  const std::uint64_t widest = std::max(spec.qkv_width(), spec.before_activation());  // max((H + 2 Hk) · d, 2F)
-
-  const std::uint64_t residual = buffer(rows, spec.width, dtype);                  // [R, C]
-  const std::uint64_t norm_or_attention_output = buffer(rows, spec.width, dtype);  // [R, C]
-  const std::uint64_t qkv_or_gate_up = buffer(rows, widest, dtype);                // [R, widest]
-  const std::uint64_t logits = buffer(logit_rows, spec.vocabulary, DType::fp32);   // [min(R, kLogitRows), V]
-  // Token, position, begin of its table; rows that answer, and the tokens after them.
-  const std::uint64_t row_numbers = buffer(rows, 5, DType::int32);                       // [5, R]
-  const std::uint64_t block_tables = buffer(rows, cache.blocks_for(longest), kAddress);  // [R, blocks of a request]
-
-  ByCategory bytes;
-  bytes[Category::activations] = checked_sum({residual, norm_or_attention_output, qkv_or_gate_up, logits});
-  bytes[Category::workspace] = checked_sum(row_numbers, block_tables);
-  return bytes;
+std::uint64_t row_bytes(DType dtype, const nn::TransformerSpec& spec, std::uint64_t rows, std::uint64_t logit_rows) {
+  const std::uint64_t widest = std::max(spec.qkv_width(), spec.before_activation());     // max((H + 2 Hk) · d, 2F)
+  const std::uint64_t residual = buffer_bytes(rows, spec.width, dtype);                  // [R, C]
+  const std::uint64_t norm_or_attention_output = buffer_bytes(rows, spec.width, dtype);  // [R, C]
+  const std::uint64_t qkv_or_gate_up = buffer_bytes(rows, widest, dtype);                // [R, widest]
+  const std::uint64_t logits = buffer_bytes(logit_rows, spec.vocabulary, DType::fp32);   // [logit rows, V]
+  return checked_sum({residual, norm_or_attention_output, qkv_or_gate_up, logits});
 }
-
-}  // namespace
 
 ByCategory server_bytes(DType dtype, const nn::TransformerSpec& spec, const CacheShape& cache, std::uint64_t max_rows,
                         std::uint64_t longest, std::uint64_t blocks) {
-  ByCategory bytes = step_bytes(dtype, spec, cache, max_rows, longest);
+  const std::uint64_t rows = row_bytes(dtype, spec, max_rows, std::min(max_rows, kLogitRows));
+  const std::uint64_t blocks_of_cache = checked_product(blocks, cache.counted_block_bytes());
+  // Token, position, begin of its table; rows that answer, and the tokens after them.
+  const std::uint64_t row_numbers = buffer_bytes(max_rows, 5, DType::int32);                       // [5, R]
+  const std::uint64_t block_tables = buffer_bytes(max_rows, cache.blocks_for(longest), kAddress);  // [R, blocks]
+  ByCategory bytes;
   bytes[Category::parameters] = weight_bytes(dtype, spec, cache.cpu_layers).device;
-  bytes[Category::activations] =
-      checked_sum(bytes[Category::activations], checked_product(blocks, cache.counted_block_bytes()));
+  bytes[Category::activations] = checked_sum(rows, blocks_of_cache);
+  bytes[Category::workspace] = checked_sum(row_numbers, block_tables);
   return bytes;
 }
 

@@ -49,6 +49,9 @@ struct WeightBytes {
 };
 WeightBytes weight_bytes(DType dtype, const nn::TransformerSpec& spec, std::uint64_t cpu_layers);
 
+/// Buffers of `rows` rows on their way through a decoder, and of the logits of `logit_rows` rows.
+std::uint64_t row_bytes(DType dtype, const nn::TransformerSpec& spec, std::uint64_t rows, std::uint64_t logit_rows);
+
 /// Bytes of a server by category, without what the context itself has: the weights but for those of the last
 /// cache.cpu_layers layers, the buffers of a step of up to `max_rows` rows, and `blocks` blocks of the cache.
 /// `longest`: tokens of the longest request. Throws std::length_error.

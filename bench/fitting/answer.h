@@ -60,7 +60,7 @@ struct Answer {
 std::optional<PyTorchPeak> torch_peak(const plan::Work& work, const plan::Levers& levers);
 /// All combinations that chapter 16 runs. Throws UsageError where the step as it is makes no sense.
 Answer answer_training(const Question& question, SearchProgress* progress = nullptr);
-/// All ways of chapters 11 and 12. Throws UsageError for a model that is no decoder of theirs.
+/// All ways of chapters 11 and 12. Throws std::invalid_argument for a model that is no decoder of theirs.
 Answer answer_inference(const Question& question);
 inline Answer answer(const Question& question, SearchProgress* progress = nullptr) {
   return question.training ? answer_training(question, progress) : answer_inference(question);

@@ -7,37 +7,34 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
-#include "../../chapters/11_inference/ways.h"
-#include "../../chapters/12_quantisation/claims.h"
 #include "answer.h"
+#include "plan/blas_workspace.h"
 #include "plan/limits.h"
+#include "plan/quantised/decoder.h"
+#include "plan/serve/server.h"
 
 namespace oomlab::fit {
 namespace {
 
-using inference::CacheShape, inference::Way;
-using quantisation::Kind;
+using quantised::ModelFormat;
+using serve::CacheShape;
+using serve::ServingConfig;
 
 /// INT8 products are at most so much faster than FP16's with sums in FP32 (GeForce: 4 times; others: 2).
 constexpr double kInt8PerFp16 = 4;
-constexpr std::size_t kShortest = 30;  // of chapter 11's longest requests
 
 struct Asked {
   std::size_t batch, seq;
 };
 
-/// One way: its bytes for any batch and sequence, and what it costs.
+/// One way: with the weights of chapter 12, or as chapter 11 serves.
 struct Candidate {
   std::string options, numbers;
   std::size_t changes = 0;
-  std::function<ByCategory(Asked)> bytes;  ///< with all sequences at full length
-  std::function<ByCategory(Asked)> peak;   ///< of the command: what it plans
-  std::function<std::string(Asked)> command;
-  std::function<std::optional<double>(Asked)> seconds;
-  std::function<std::size_t(Asked)> on_host = [](Asked) { return 0; };  ///< bytes of host memory, at full length
-  bool serves = false;  ///< its command serves fewer at a time where not all fit, and never fails for it
+  DType dtype;                             ///< in which it computes
+  std::optional<ModelFormat> format = {};  ///< of chapter 12
+  ServingConfig server = {};               ///< of chapter 11, which serves fewer at a time where not all fit
 };
 
 class Inference {
@@ -45,20 +42,22 @@ class Inference {
   explicit Inference(const Question& question)
       : question_(question), spec_(question.spec), card_(*question.card), asked_{question.batch, question.seq} {
     if (!spec_.llama())
-      throw UsageError(fmt::format(
+      throw std::invalid_argument(fmt::format(
           "--task infer: model '{}' is no decoder of chapters 11 and 12; take a llama, for example llama-3.1-8b",
           spec_.name));
     if (spec_.vocabulary < 256)
-      throw UsageError(fmt::format("--task infer: model '{}' has a vocabulary of {}; text here is bytes, 256 of them",
-                                   spec_.name, spec_.vocabulary));
+      throw std::invalid_argument(
+          fmt::format("--task infer: model '{}' has a vocabulary of {}; text here is bytes, 256 of them", spec_.name,
+                      spec_.vocabulary));
     if (question.precision == DType::bf16 && !card_.has_bf16)
-      throw UsageError(
+      throw std::invalid_argument(
           fmt::format("--precision bf16: a {} does not compute with BF16; take fp16 or fp32", card_.title));
     const bool bf16 = card_.has_bf16 && question.precision != DType::fp32 && question.precision != DType::fp16;
-    const DType usual = bf16 ? DType::bf16 : DType::fp32;
-    if (question.precision != DType::fp16) add_quantised(usual);
-    for (const DType dtype : kModelDTypes) add_served(dtype, usual);
-    if (all_.empty()) throw UsageError("no way of chapters 11 and 12 is left; see --precision and --without");
+    usual_ = bf16 ? DType::bf16 : DType::fp32;
+    if (question.precision != DType::fp16) add_quantised();
+    for (const DType dtype : kModelDTypes) add_served(dtype);
+    if (all_.empty())
+      throw std::invalid_argument("no way of chapters 11 and 12 is left; see --precision and --without");
   }
 
   Answer answer() const {
@@ -78,9 +77,9 @@ class Inference {
     };
     std::optional<Compared> fewest, cheapest, closest;
     for (const Candidate& candidate : all_) {
-      const auto seconds = candidate.seconds(asked_);
-      if (!seconds) continue;
-      const Compared it{&candidate, *seconds, candidate.changes, bytes_of(candidate)};
+      const std::optional<double> least = seconds(candidate, asked_);
+      if (!least) continue;
+      const Compared it{&candidate, *least, candidate.changes, bytes_of(candidate)};
       if (!closest || it.bytes < closest->bytes) closest = it;
       if (!fits(candidate, asked_)) continue;
       if (!fewest || it.changes < fewest->changes || (it.changes == fewest->changes && better(it, *fewest)))
@@ -103,14 +102,15 @@ class Inference {
   }
   std::size_t bytes_of(const Candidate& candidate) const {
     try {
-      return candidate.bytes(asked_).total();
+      return bytes(candidate, asked_).total();
     } catch (const std::length_error&) {
       return SIZE_MAX;
     }
   }
   bool fits(const Candidate& candidate, Asked asked) const {
     try {
-      return candidate.bytes(asked).total() <= question_.room.left() && candidate.on_host(asked) <= question_.room.host;
+      return bytes(candidate, asked).total() <= question_.room.left() &&
+             on_host(candidate, asked) <= question_.room.host;
     } catch (const std::length_error&) {
       return false;
     }
@@ -120,12 +120,13 @@ class Inference {
             .options = candidate.options,
             .changes = candidate.changes,
             .left = question_.room.left(),
-            .peak = candidate.peak(asked_),
-            .seconds = candidate.seconds(asked_),
-            .host_bytes = candidate.on_host(asked_),
+            .peak = planned(candidate, asked_),
+            .seconds = seconds(candidate, asked_),
+            .host_bytes = on_host(candidate, asked_),
             .numbers = candidate.numbers};
     row.fits = fits(candidate, asked_) && row.seconds;
-    if (row.fits || !candidate.serves) row.command = candidate.command(asked_);
+    // Chapter 11 serves fewer at a time where not all fit: its command would say ok.
+    if (row.fits || candidate.format) row.command = command(candidate, asked_);
     return row;
   }
   template <class Fits>
@@ -147,111 +148,127 @@ class Inference {
             })};
   }
 
+  // With all sequences at full length.
+  ByCategory bytes(const Candidate& of, Asked asked) const {
+    if (of.format) return quantised::reading_bytes(spec_, of.format->linear, of.dtype, {asked.batch, asked.seq, 1});
+    const CacheShape cache = cache_of(of, asked);
+    return serve::server_bytes(of.dtype, spec_, cache, serve::kMaxRows, asked.seq, all_blocks(cache, asked));
+  }
+  // The same of host memory.
+  std::size_t on_host(const Candidate& of, Asked asked) const {
+    if (of.format) return 0;
+    const CacheShape cache = cache_of(of, asked);
+    return serve::host_bytes(of.dtype, spec_, cache, all_blocks(cache, asked)).total();
+  }
+  // Of the command.
+  ByCategory planned(const Candidate& of, Asked asked) const {
+    if (of.format) return bytes(of, asked);
+    const std::size_t budget = budget_of(of, asked);
+    const auto schedule = serve::schedule_within(budget, of.dtype, spec_, server_of(of, asked),
+                                                 serve::request_lengths(requests(asked), asked.seq), asked.seq,
+                                                 round_to_granule(default_workspace(budget)));
+    return serve::server_bytes(of.dtype, spec_, cache_of(of, asked), serve::kMaxRows, asked.seq, schedule.max_blocks);
+  }
+  std::string command(const Candidate& of, Asked asked) const {
+    if (of.format)
+      return fmt::format(
+          "{}12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
+          "--filter '^{}$'",
+          kRun, question_.model, asked.batch, asked.seq, name_of(usual_), question_.room.budget(), of.format->name);
+    return fmt::format(
+        "{}11_inference --plan {} --requests {} --longest {} --seq 1 --batch 1 --batches 1 "
+        "--precision {}{} --budget {} --filter '^{}$'",
+        kRun, question_.model, requests(asked), asked.seq, name_of(of.dtype), cpu_option(of.server),
+        budget_of(of, asked), of.server.name);
+  }
   // No token takes less: weights and cache are read, every weight is multiplied with every sequence's row.
-  // `weights`: bytes that a token reads of them; `on_processor`: of the host's memory, weights and cache.
-  std::optional<double> seconds(DType dtype, double faster, double weights, double cache, double on_processor,
-                                Asked asked) const {
-    const std::optional<double> peak = peak_tflops(card_, dtype);
+  std::optional<double> seconds(const Candidate& of, Asked asked) const {
+    const std::optional<double> peak = peak_tflops(card_, of.dtype);
     if (!peak) return std::nullopt;
-    const double tflops = *peak * faster;
+    const double element = double(element_bytes(of.dtype)), tokens = double(asked.batch) * double(asked.seq);
     const double table = spec_.tied ? 0 : double(spec_.vocabulary) * double(spec_.width);  // looked up, not multiplied
     const double products = double(spec_.parameters()) - table;
-    const double read = std::max(0.0, weights + cache - 2 * card_.l2_mib * (1 << 20));
-    return std::max(2 * products * double(asked.batch) * (on_processor > 0 ? 0 : 1) / (tflops * 1e12),
+    const std::uint64_t cpu_layers = of.server.cpu_layers;
+    // Of a token, K and V of all heads in a layer: on the card, and on the CPU, always in FP32.
+    const double heads = 2 * double(spec_.keys()), depth = double(spec_.depth());
+    const double of_layer = heads * (of.server.cache_dtype ? depth + sizeof(float) : depth * element);
+    const double token_there = double(cpu_layers) * heads * depth * sizeof(float);
+    const double weights_there = double(serve::weight_bytes(of.dtype, spec_, cpu_layers).host);
+    const double stored = of.format ? double(quantised::model_bytes(spec_, of.format->linear, of.dtype).all.stored)
+                                    : double(spec_.parameters()) * element - weights_there;
+    const double cache = tokens * double(spec_.layers - cpu_layers) * of_layer;
+    const double read = std::max(0.0, stored - table * element + cache - 2 * card_.l2_mib * (1 << 20));
+    const double there = weights_there + tokens * token_there;
+    const double tflops = *peak * (of.format && of.format->linear.dynamic ? kInt8PerFp16 : 1);
+    return std::max(2 * products * double(asked.batch) * (there > 0 ? 0 : 1) / (tflops * 1e12),
                     read / (card_.gb_per_s * 1e9)) +
-           on_processor / (question_.host_gb_per_s * 1e9);
-  }
-  double table_bytes(std::size_t element) const {
-    return spec_.tied ? 0 : double(spec_.vocabulary) * double(spec_.width) * double(element);
+           there / (question_.host_gb_per_s * 1e9);
   }
 
   // Chapter 12. The first one is the question's own: weights as they are.
-  void add_quantised(DType rest) {
-    std::vector<Kind> kinds = quantisation::kinds(quantisation::kInt4Group, rest);
-    std::ranges::stable_sort(kinds, {},
-                             [&](const Kind& k) { return !(k.rest == rest && k.format == quantisation::Format{}); });
-    for (const Kind& kind : kinds) {
-      const bool plain = kind.format == quantisation::Format{}, first = all_.empty();
-      if (plain && !peak_tflops(card_, kind.rest)) continue;
+  void add_quantised() {
+    std::vector<ModelFormat> formats = quantised::model_formats(quantised::kInt4Group, usual_);
+    std::ranges::stable_sort(
+        formats, {}, [&](const ModelFormat& f) { return !(f.rest == usual_ && f.linear == quantised::Format{}); });
+    for (const ModelFormat& format : formats) {
+      const bool plain = format.linear == quantised::Format{}, first = all_.empty();
+      if (plain && !peak_tflops(card_, format.rest)) continue;
       if (!first && plain && (question_.precision || without("precision"))) continue;
       if (!plain && (without("weights") || question_.precision)) continue;
       try {
-        (void)quantisation::bytes_of(spec_, kind);
+        (void)quantised::model_bytes(spec_, format.linear, format.rest);
       } catch (const std::invalid_argument&) {
         continue;  // its groups do not divide a matrix
       }
-      const auto bytes = [this, kind](Asked asked) {
-        return quantisation::predicted(spec_, kind, {asked.batch, asked.seq, 1});
-      };
-      std::string pattern = kind.name;
-      all_.push_back(
-          {.options = fmt::format("{}", kind.name),
-           .numbers = fmt::format("weights of {} bits", bits(plain ? kind.rest : code_dtype(kind.format.form))),
-           .changes = std::size_t(!first),
-           .bytes = bytes,
-           .peak = bytes,
-           .command =
-               [this, kind, rest](Asked asked) {
-                 return fmt::format(
-                     "{}12_quantisation --plan {} --batch {} --seq {} --batches 1 --rest {} --budget {} "
-                     "--filter '^{}$'",
-                     kRun, question_.model, asked.batch, asked.seq, name_of(rest), question_.room.budget(), kind.name);
-               },
-           .seconds =
-               [this, kind](Asked asked) {
-                 const std::size_t element = element_bytes(kind.rest);
-                 const double cache = double(asked.batch) * 2 * double(spec_.layers) * double(asked.seq) *
-                                      double(spec_.keys()) * double(spec_.depth()) * double(element);
-                 return seconds(kind.rest, kind.format.dynamic ? kInt8PerFp16 : 1,
-                                double(quantisation::bytes_of(spec_, kind).all.stored) - table_bytes(element), cache, 0,
-                                asked);
-               }});
+      const DType weights = plain ? format.rest : code_dtype(format.linear.scheme);
+      all_.push_back({.options = format.name,
+                      .numbers = fmt::format("weights of {} bits", bits(weights)),
+                      .changes = std::size_t(!first),
+                      .dtype = format.rest,
+                      .format = format});
     }
   }
 
-  // Chapter 11: a cache in pages of 16 tokens, in 8 bits, and layers on the processor.
-  void add_served(DType dtype, DType usual_dtype) {
-    const train::Precision precision = train::precision_of(dtype);
-    const bool usual = dtype == usual_dtype;
+  // Chapter 11: a cache in pages of 16 tokens, in 8 bits, and layers on the CPU.
+  void add_served(DType dtype) {
+    const bool usual = dtype == usual_;
     if (!peak_tflops(card_, dtype)) return;
     if (question_.precision ? dtype != *question_.precision : without("precision") && !usual) return;
-    if (asked_.seq < kShortest || asked_.batch > 4096) return;
+    if (asked_.seq < serve::kShortestLimit || asked_.batch > 4096) return;
     // Weights of chapter 12 are not FP16. Where only that is asked for, the first way is one of these.
     const std::size_t more = std::size_t(!usual && question_.precision != DType::fp16);
-    if (dtype == DType::fp16) add_way(precision, {.name = inference::kContiguous}, more);
-    if (!without("pages")) {
-      add_way(precision, {.name = inference::kPaged}, 1 + more);
-      if (!without("kv-8-bits"))
-        add_way(precision, {.name = inference::kEightBits, .form = inference::CacheForm::eight_bits}, 2 + more);
-      if (without("processor")) return;
-      // As few layers there as must be.
-      const std::size_t layers = largest(spec_.layers, [&](std::size_t n) {
-        const Way way{.name = inference::kProcessor, .processor_layers = n - 1};
-        return full_length(precision, way, asked_).total() > question_.room.left();
-      });
-      if (layers > 0) add_way(precision, {.name = inference::kProcessor, .processor_layers = layers}, 2 + more);
-    }
+    const auto add = [&](const ServingConfig& server, std::size_t changes) {
+      all_.push_back(
+          {.options = fmt::format("{}: {}{}", name_of(dtype), server.name, cpu_option(server)),
+           .numbers = server.cache_dtype ? "keys and values of 8 bits" : fmt::format("weights of {} bits", bits(dtype)),
+           .changes = changes + more,
+           .dtype = dtype,
+           .server = server});
+    };
+    if (dtype == DType::fp16) add({.name = serve::kContiguous}, 0);
+    if (without("pages")) return;
+    add({.name = serve::kPaged}, 1);
+    if (!without("kv-8-bits")) add({.name = serve::kEightBits, .cache_dtype = DType::int8}, 2);
+    if (without("processor")) return;
+    // As few layers there as must be.
+    const std::uint64_t fewest =
+        serve::fewest_cpu_layers(question_.room.left(), dtype, spec_, serve::kMaxRows, asked_.seq, asked_.batch);
+    if (fewest > 0) add({.name = serve::kOnCpu, .cpu_layers = std::min(spec_.layers, fewest)}, 2);
+  }
+  static std::string cpu_option(const ServingConfig& server) {
+    return server.cpu_layers ? fmt::format(" --processor-layers {}", server.cpu_layers) : std::string();
   }
   // A block of a contiguous cache is as long as a request may be.
-  static Way for_length(Way way, Asked asked) {
-    if (way.name == inference::kContiguous) way.block_tokens = asked.seq;
-    return way;
+  static ServingConfig server_of(const Candidate& of, Asked asked) {
+    ServingConfig server = of.server;
+    if (server.name == serve::kContiguous) server.block_tokens = asked.seq;
+    return server;
   }
-  ByCategory full_length(train::Precision precision, const Way& of, Asked asked) const {
-    const Way way = for_length(of, asked);
-    return train::with_element_of(precision, [&]<class T>(T) {
-      const CacheShape shape = inference::shape_of<T>(spec_, way);
-      return inference::serving_bytes<T>(spec_, shape, inference::kMostRows, asked.seq,
-                                         checked_product(asked.batch, shape.blocks_for(asked.seq)));
-    });
+  CacheShape cache_of(const Candidate& of, Asked asked) const {
+    return serve::cache_shape(of.dtype, spec_, server_of(of, asked));
   }
-  // With all sequences at full length.
-  inference::HostBytes host(train::Precision precision, const Way& of, Asked asked) const {
-    const Way way = for_length(of, asked);
-    return train::with_element_of(precision, [&]<class T>(T) {
-      const CacheShape shape = inference::shape_of<T>(spec_, way);
-      return inference::host_bytes<T>(spec_, shape, checked_product(asked.batch, shape.blocks_for(asked.seq)));
-    });
+  static std::uint64_t all_blocks(const CacheShape& cache, Asked asked) {
+    return checked_product(asked.batch, cache.blocks_for(asked.seq));
   }
   // Of the stream: 16 for each place, but not more than chapter 11 plans.
   static std::size_t requests(Asked asked) {
@@ -259,8 +276,8 @@ class Inference {
     return std::clamp<std::size_t>(16 * asked.batch, std::min<std::size_t>(32, most), most);
   }
   // Room for all sequences at full length, and the workspace that such a budget has.
-  std::size_t budget_of(train::Precision precision, const Way& way, Asked asked) const {
-    const std::size_t needed = full_length(precision, way, asked).total();
+  std::size_t budget_of(const Candidate& of, Asked asked) const {
+    const std::size_t needed = bytes(of, asked).total();
     std::size_t budget = needed + kBlasWorkspaceBytes;
     for (std::size_t least = needed; budget > least;) {
       const std::size_t middle = least + (budget - least) / 2;
@@ -271,62 +288,12 @@ class Inference {
     }
     return budget;
   }
-  ByCategory planned(train::Precision precision, const Way& of, Asked asked) const {
-    const Way way = for_length(of, asked);
-    const std::size_t budget = budget_of(precision, way, asked);
-    return train::with_element_of(precision, [&]<class T>(T) {
-      const auto stream = inference::requests_of(requests(asked), asked.seq, spec_.vocabulary, way);
-      const auto plan =
-          inference::plan_of<T>(spec_, way, stream, asked.seq, budget, round_to_granule(default_workspace(budget)));
-      return inference::serving_bytes<T>(spec_, inference::shape_of<T>(spec_, way), inference::kMostRows, asked.seq,
-                                         plan.most_blocks);
-    });
-  }
-
-  void add_way(train::Precision precision, const Way& way, std::size_t changes) {
-    const std::size_t element = train::element_bytes(precision);
-    const auto bytes = [this, precision, way](Asked asked) { return full_length(precision, way, asked); };
-    const std::string name = train::name_of(precision);
-    const std::string processor =
-        way.processor_layers ? fmt::format(" --processor-layers {}", way.processor_layers) : std::string();
-    const double there = double(host(precision, way, {0, asked_.seq}).weights);
-    // Of a token in the cache of those layers, always in FP32.
-    const double token_there = double(2 * way.processor_layers * spec_.keys() * spec_.depth() * sizeof(float));
-    all_.push_back(
-        {.options = fmt::format("{}: {}{}", name, way.name, processor),
-         .numbers = way.form == inference::CacheForm::eight_bits ? "keys and values of 8 bits"
-                                                                 : fmt::format("weights of {} bits", 8 * element),
-         .changes = changes,
-         .bytes = bytes,
-         .peak = [this, precision, way](Asked asked) { return planned(precision, way, asked); },
-         .command =
-             [this, precision, way, name, processor](Asked asked) {
-               return fmt::format(
-                   "{}11_inference --plan {} --requests {} --longest {} --seq 1 --batch 1 --batches 1 "
-                   "--precision {}{} --budget {} --filter '^{}$'",
-                   kRun, question_.model, requests(asked), asked.seq, name, processor, budget_of(precision, way, asked),
-                   way.name);
-             },
-         .seconds =
-             [this, precision, way, there, token_there, element](Asked asked) {
-               const double kept =
-                   double(spec_.layers - way.processor_layers) * double(asked.seq) * double(spec_.keys()) * 2;
-               const double of_value = way.form == inference::CacheForm::eight_bits
-                                           ? double(spec_.depth()) + sizeof(float)
-                                           : double(spec_.depth() * element);
-               return seconds(train::dtype_of(precision), 1,
-                              double(spec_.parameters()) * double(element) - there - table_bytes(element),
-                              double(asked.batch) * kept * of_value,
-                              there + double(asked.batch) * double(asked.seq) * token_there, asked);
-             },
-         .on_host = [this, precision, way](Asked asked) { return host(precision, way, asked).total(); },
-         .serves = true});
-  }
 
   const Question& question_;
   const nn::TransformerSpec& spec_;
   const Card& card_;
   Asked asked_;
+  DType usual_ = DType::fp32;
   std::vector<Candidate> all_;
 };
 

@@ -9,12 +9,12 @@
 #include <map>
 
 #include "memory/files.h"
+#include "plan/blas_workspace.h"
 #include "plan/bytes.h"
 #include "plan/lever/list.h"
 #include "plan/limits.h"
 #include "plan/model/config.h"
 #include "plan/text.h"
-#include "plan/workspace.h"
 
 namespace oomlab::fit {
 namespace {

@@ -199,17 +199,6 @@ __global__ void cached_attention_kernel(const T* __restrict__ qkv, T* __restrict
 
 // ----------------------------------------------------------------------------------------------------------- interface
 
-/// How the values of a cache are stored: as T, or in 8 bits.
-enum class CacheForm { as_computed, eight_bits };
-template <class T>
-CacheShape cache_shape(std::size_t layers, std::size_t kv_heads, std::size_t depth, std::size_t block_tokens,
-                       CacheForm form = CacheForm::as_computed) {
-  CacheShape shape{.layers = layers, .kv_heads = kv_heads, .depth = depth, .block_tokens = block_tokens};
-  shape.scaled = form == CacheForm::eight_bits;
-  shape.value_bytes = shape.scaled ? sizeof(std::int8_t) : sizeof(T);
-  return shape;
-}
-
 /// Both of them for the rows of a step in one layer: their keys and values go to the cache, and then each attends to
 /// what its request has there, itself included. qkv [rows, (heads + 2 · kv_heads) · depth], turned by rotary positions;
 /// attended [rows, heads · depth]. `positions` is the sum of position + 1 over the rows, for the count of operations.

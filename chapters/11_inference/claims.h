@@ -1,7 +1,7 @@
 #pragma once
 // Folk advice about inference put to the test, and what the runs show.
 
-#include "ways.h"
+#include "variants.h"
 
 namespace oomlab::inference {
 
@@ -11,12 +11,11 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
   const auto peak = [=](Keeping keeping, std::size_t batches) {
     return double(Evaluation<Bf16>::predicted(llama, {1, 2048, batches}, keeping).total());
   };
-  const Way contiguous{.block_tokens = kLongest};
-  const auto planned = [&](const Way& way) {
+  const ServingConfig contiguous{.block_tokens = kLongest};
+  const auto planned = [&](const ServingConfig& config) {
     return once([=] {
-      return plan_of<Bf16>(llama, way, requests_of(320, kLongest, llama.vocabulary, way), kLongest,
-                           std::size_t(20) << 30, 0)
-          .counts;
+      const auto requests = request_lengths(320, kLongest, config.shares_prefixes ? kPrefixGroup : 1);
+      return schedule_within(std::size_t(20) << 30, DType::bf16, llama, config, requests, kLongest, 0).counts;
     });
   };
   const auto in_one_piece = planned(contiguous);
@@ -76,7 +75,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
        .size = "llama-3.1-8b in bf16",
        .at_size =
            [=] {
-             const CacheShape shape = shape_of<Bf16>(llama, contiguous);
+             const CacheShape shape = cache_shape(DType::bf16, llama, contiguous);
              return ratio(64.0 * double(shape.counted_block_bytes()), double(nn::tensor_bytes(llama, sizeof(Bf16))));
            }},
       {.text = "paging wastes under 4 %",
@@ -103,7 +102,8 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
        .at_size =
            [=] {
              const auto bytes = [&](bool grouped) {
-               return double(shape_of<Bf16>(llama, {.block_tokens = kLongest, .grouped = grouped}).block_bytes());
+               const ServingConfig config{.block_tokens = kLongest, .grouped_queries = grouped};
+               return double(cache_shape(DType::bf16, llama, config).block_bytes());
              };
              return ratio(bytes(false) / bytes(true), double(llama.heads) / double(llama.keys()));
            }},
@@ -112,7 +112,7 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllServed>& served) {
        .about = About::time,
        .what = "requests/s, on the device / with layers on the processor",
        .range = between(5, 20),
-       .measure = [](const Results& r) { return r.ratio(kPaged, kProcessor, figures::speed); }},
+       .measure = [](const Results& r) { return r.ratio(kPaged, kOnCpu, figures::speed); }},
   };
 }
 
@@ -153,38 +153,39 @@ inline double equal_share(const Served& a, const Served& b) {
 
 /// Requests at a time, what is wasted, and whether the answers are the same. (The walk on paper must say so, too.)
 inline void show_serving(const Results& results, Report& report, const nn::TransformerSpec& spec,
-                         const std::vector<PlannedWay>& ways, AllServed& served) {
+                         const std::vector<PlannedServer>& servers, AllServed& served) {
   const Config& c = report.config();
   report.line(fmt::format("{} requests of up to {} tokens, answered under the budget", c.options[kRequests],
                           c.options[kLongestRequest]));
   report.line(fmt::format("{:<22} {:>10}  {:>17}", "", "bytes per", "requests at a time"));
   report.line(fmt::format("{:<22} {:>10}  {:>8} {:>8} {:>8} {:>10}  {:>13}", "", "token", "most", "mean", "waste",
                           "preempted", "same answers"));
-  for (const auto& [way, requests, plan, predicted, on_host] : ways) {
-    if (!results.find(way.name) || !served.contains(way.name)) continue;
-    const Served& s = served[way.name];
-    const bool same_model = way.grouped && served.contains(kContiguous) && !planning();
+  for (const auto& [config, requests, schedule, predicted, on_host] : servers) {
+    if (!results.find(config.name) || !served.contains(config.name)) continue;
+    const Served& s = served[config.name];
+    const bool same_model = config.grouped_queries && served.contains(kContiguous) && !planning();
     const double equal = same_model ? equal_share(served[kContiguous], s) : 0;
-    report.line(fmt::format("{:<22} {:>10}  {:>8} {:>8.1f} {:>6.1f} % {:>10}  {:>13}", way.name, s.token_bytes,
-                            s.counts.most_requests, s.counts.mean_requests(), s.counts.waste(), s.counts.preemptions,
+    report.line(fmt::format("{:<22} {:>10}  {:>8} {:>8.1f} {:>6.1f} % {:>10}  {:>13}", config.name, s.token_bytes,
+                            s.counts.max_requests, s.counts.mean_requests(), s.counts.waste(), s.counts.preemptions,
                             same_model ? fmt::format("{:.1f} %", 100 * equal) : std::string("-")));
     if (!s.as_planned)
       report.line(fmt::format("{}: the device was out of memory where the budget was not, so requests waited longer",
-                              way.name));
+                              config.name));
     else
-      report.check(s.counts == plan().counts, fmt::format("{}: another schedule than the predicted one", way.name));
-    if (same_model && way.form == CacheForm::as_computed && way.processor_layers == 0)
-      report.check(equal == 1, fmt::format("{}: other answers than the contiguous cache's", way.name));
+      report.check(s.counts == schedule().counts,
+                   fmt::format("{}: another schedule than the predicted one", config.name));
+    if (same_model && !config.cache_dtype && config.cpu_layers == 0)
+      report.check(equal == 1, fmt::format("{}: other answers than the contiguous cache's", config.name));
   }
-  for (const auto& [way, requests, plan, predicted, on_host] : ways) {
-    if (!results.find(way.name) || !served.contains(way.name) || way.processor_layers == 0) continue;
-    const Served& s = served[way.name];
+  for (const auto& [config, requests, schedule, predicted, on_host] : servers) {
+    if (!results.find(config.name) || !served.contains(config.name) || config.cpu_layers == 0) continue;
+    const Served& s = served[config.name];
     const HostBytes host = on_host();
     report.line(fmt::format("in host memory: {} of {} layers, {} of weights and at most {} of keys and values in FP32",
-                            way.processor_layers, spec.layers, format_bytes(host.weights), format_bytes(s.host_cache)));
+                            config.cpu_layers, spec.layers, format_bytes(host.weights), format_bytes(s.host_cache)));
     if (s.as_planned)
       report.check(s.host_cache == host.cache, fmt::format("{}: {} bytes of cache in host memory, {} predicted",
-                                                           way.name, s.host_cache, host.cache));
+                                                           config.name, s.host_cache, host.cache));
   }
   report.line("bytes per token: on the device.");
   report.line("waste: reserved places that hold no token. preempted: requests that gave their blocks back, and were");

@@ -24,16 +24,16 @@ struct Row {
   bool answers;          ///< the token after it is wanted
 };
 
-/// The tensors of a layer.
-template <class T>
+/// The tensors of a layer. Matrix: of numbers of T, one after the other, unless somebody stores them otherwise.
+template <class T, class Matrix = T>
 struct DecoderLayer {
-  const T* norm1 = nullptr;       ///< [C]
-  const T* qkv = nullptr;         ///< [(H + 2 Hk) · d, C]
-  const T* qkv_bias = nullptr;    ///< [(H + 2 Hk) · d], or none
-  const T* projection = nullptr;  ///< [C, C]
-  const T* norm2 = nullptr;       ///< [C]
-  const T* gate_up = nullptr;     ///< [2F, C]
-  const T* contract = nullptr;    ///< [C, F]
+  const T* norm1 = nullptr;            ///< [C]
+  const Matrix* qkv = nullptr;         ///< [(H + 2 Hk) · d, C]
+  const T* qkv_bias = nullptr;         ///< [(H + 2 Hk) · d], or none
+  const Matrix* projection = nullptr;  ///< [C, C]
+  const T* norm2 = nullptr;            ///< [C]
+  const Matrix* gate_up = nullptr;     ///< [2F, C]
+  const Matrix* contract = nullptr;    ///< [C, F]
 };
 /// All of them. Nothing is owned.
 template <class T>
@@ -110,23 +110,6 @@ class PlacedWeights {
   const DecoderWeights<T>& weights() const noexcept { return weights_; }
   std::size_t on_processor() const noexcept { return on_processor_; }
 
-  /// Bytes that stay on the device; the most that are there for a moment before; and bytes in host memory.
-  struct Bytes {
-    std::size_t device = 0, on_its_way = 0, host = 0;
-  };
-  static Bytes bytes(const nn::TransformerSpec& spec, std::size_t on_processor) {
-    Bytes bytes;
-    const std::vector<nn::TensorShape> shapes = nn::tensors_of(spec);
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      const std::size_t tensor = checked_product(shapes[i].count(), sizeof(T)), rounded = round_to_granule(tensor);
-      if (there(spec, on_processor, i))
-        bytes.host = checked_sum(bytes.host, tensor), bytes.on_its_way = std::max(bytes.on_its_way, rounded);
-      else
-        bytes.device = checked_sum(bytes.device, rounded);
-    }
-    return bytes;
-  }
-
  private:
   static bool there(const nn::TransformerSpec& spec, std::size_t on_processor, std::size_t i) {
     const std::size_t layer = layer_of_tensor(spec, i);
@@ -145,20 +128,5 @@ class PlacedWeights {
   std::vector<std::vector<T>> host_;
   DecoderWeights<T> weights_;
 };
-
-/// The fewest of the last layers that have to be on the processor, so that `device_bytes` of so many there, which fall
-/// with them, are within the budget; spec.layers + 1 where none are few enough.
-template <class DeviceBytes>
-std::size_t fewest_on_processor(const nn::TransformerSpec& spec, std::size_t budget, DeviceBytes device_bytes) {
-  std::size_t too_few = 0, end = spec.layers + 1;  // layers before the first are too few; the answer is at most the other
-  while (too_few < end) {
-    const std::size_t middle = too_few + (end - too_few) / 2;
-    if (device_bytes(middle) > budget)
-      too_few = middle + 1;
-    else
-      end = middle;
-  }
-  return end;
-}
 
 }  // namespace oomlab::inference

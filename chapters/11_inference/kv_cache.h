@@ -1,9 +1,6 @@
 #pragma once
-// Where the keys and values of past tokens live. Each token that a model has read leaves, in every layer, a key and a
-// value of d numbers for each of Hk heads: 2 · L · Hk · d numbers, which every later token of the request reads.
-//
-// They lie in blocks, each for `block_tokens` tokens of one request in all layers. How many tokens that is makes the
-// difference between two ways to serve:
+// Where the keys and values of past tokens live: in blocks of the shape in plan/serve/cache.h, each for `block_tokens`
+// tokens of one request in all layers. How many tokens that is makes the difference between two ways to serve:
 //   contiguous   block_tokens = the longest length there may be. A request takes one block when it is admitted, and
 //                with it places for tokens that may never come
 //   paged        block_tokens = 16. A request takes a block when a token needs it, wherever there is one: a table
@@ -24,41 +21,11 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "memory/context.h"
+#include "plan/serve/cache.h"
 
 namespace oomlab::inference {
 
-/// What a block holds: of each layer [2 (keys, values), kv_heads, block_tokens, depth] values; in 8 bits then scales
-/// [layers, 2, kv_heads, block_tokens] in FP32.
-struct CacheShape {
-  std::size_t layers = 0;            ///< on the device
-  std::size_t processor_layers = 0;  ///< behind these, in host memory (processor_layers.h), always in FP32
-  std::size_t kv_heads = 0, depth = 0;
-  std::size_t block_tokens = 16;
-  std::size_t value_bytes = 4;
-  bool scaled = false;  ///< 8-bit integers, with a scale for each token, head, and K or V
-
-  /// Places for one token in one head, K and V and all layers.
-  std::size_t rows_of_token(std::size_t of_layers) const { return checked_product(2 * of_layers, kv_heads); }
-  /// Where the scales begin, bytes: a multiple of 16.
-  std::size_t scales_at() const {
-    const std::size_t values = checked_product(checked_product(rows_of_token(layers), block_tokens), depth);
-    return (checked_product(values, value_bytes) + 15) / 16 * 16;
-  }
-  /// Bytes of a block on the device, and as the ledger counts them. Throws std::length_error.
-  std::size_t block_bytes() const {
-    const std::size_t scales = scaled ? checked_product(rows_of_token(layers), block_tokens) : 0;
-    return checked_sum(scales_at(), checked_product(scales, sizeof(float)));
-  }
-  std::size_t counted_block_bytes() const { return round_to_granule(block_bytes()); }
-  /// Floats of a block in host memory, and their bytes.
-  std::size_t processor_floats() const {
-    return checked_product(checked_product(rows_of_token(processor_layers), block_tokens), depth);
-  }
-  std::size_t processor_bytes() const { return checked_product(processor_floats(), sizeof(float)); }
-  std::size_t blocks_for(std::size_t tokens) const noexcept {
-    return tokens / block_tokens + (tokens % block_tokens != 0);
-  }
-};
+using serve::CacheShape;
 
 /// The blocks of all requests, and who has which. Not thread-safe.
 class KvCache {
@@ -183,7 +150,7 @@ class KvCache {
   }
   Block make_block() {
     Block block{context_.buffer<std::byte>(shape_.block_bytes(), Category::activations, "KV cache block"), {}};
-    if (!planning()) block.processor.resize(shape_.processor_floats());
+    if (!planning()) block.processor.resize(shape_.cpu_numbers());
     return block;
   }
   BlockAt take_free() noexcept {

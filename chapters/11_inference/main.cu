@@ -18,13 +18,13 @@ namespace {
 Chapter declare(const Config& config) {
   const nn::TransformerSpec spec = decoder_of(config);
   const auto weights = std::make_shared<const Weights>(spec, config.options.find(kWeights));
-  const auto own_heads = std::make_shared<const Weights>(spec_of(spec, {.grouped = false}), std::nullopt);
+  const auto own_heads = std::make_shared<const Weights>(served_model(spec, {.grouped_queries = false}), std::nullopt);
   const Precision precision = precision_of(config);
   const Evaluated evaluated = evaluated_of(config);
   const auto text = std::make_shared<const data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto failed = std::make_shared<FailedBatch>();
   const auto served = std::make_shared<AllServed>();
-  const std::vector<PlannedWay> ways = planned_ways(config, spec);
+  const std::vector<PlannedServer> servers = planned_servers(config, spec);
   const Agreement bit_equal;
   const auto of = [=](std::size_t sequences) {
     return Evaluated{sequences, evaluated.seq, evaluated.batches, evaluated.form};
@@ -50,8 +50,8 @@ Chapter declare(const Config& config) {
                                       });
                                     },
                                 .dtype = dtype_of(precision)});
-  for (const PlannedWay& planned : ways)
-    chapter.variants.push_back({.name = planned.way.name,
+  for (const PlannedServer& planned : servers)
+    chapter.variants.push_back({.name = planned.config.name,
                                 .batch = planned.requests->size(),
                                 .predicted = [=](std::size_t) { return planned.predicted(); },
                                 .agreement = differs_by_design("another task: answers are generated"),
@@ -59,14 +59,14 @@ Chapter declare(const Config& config) {
                                     [=, longest = config.options[kLongestRequest]](Context& context, std::size_t) {
                                       return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
                                         return std::make_unique<ServingWork<T>>(
-                                            context, planned.way.grouped ? *weights : *own_heads, planned.way,
-                                            *planned.requests, longest, served);
+                                            context, planned.config.grouped_queries ? *weights : *own_heads,
+                                            planned.config, *planned.requests, longest, served);
                                       });
                                     },
                                 .dtype = dtype_of(precision)});
   chapter.after = [=](const Results& results, Report& report) {
     show_evaluation(results, report, spec, evaluated, *failed);
-    show_serving(results, report, spec, ways, *served);
+    show_serving(results, report, spec, servers, *served);
   };
   return chapter;
 }

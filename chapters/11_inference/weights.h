@@ -52,6 +52,7 @@ class Weights {
   Weights(nn::TransformerSpec spec, const std::optional<std::string>& file)
       : spec_(std::move(spec)), shapes_(nn::tensors_of(spec_)), file_(weights_file(spec_, file)) {}
   const nn::TransformerSpec& spec() const noexcept { return spec_; }
+  const std::vector<nn::TensorShape>& shapes() const noexcept { return shapes_; }
   /// Whether somebody trained them.
   bool trained() const noexcept { return file_ != nullptr; }
 
@@ -77,6 +78,7 @@ class Weights {
     return {context, spec_, nn::Slice{.layers = spec_.layers}, nullptr};
   }
 
+ protected:
   nn::TransformerSpec spec_;
   std::vector<nn::TensorShape> shapes_;
   std::shared_ptr<const nn::SafetensorsFile> file_;

@@ -31,62 +31,33 @@ inline constexpr Option<std::string> kSave{
 inline constexpr Option<std::string> kQuantised{
     "quantised", "A file of --save: the variants of its format are read from there, not quantised again"};
 
-inline constexpr const char* kFp32 = name_of(DType::fp32);
-inline constexpr const char* kBf16 = name_of(DType::bf16);
-inline constexpr const char *kInt8Tensor = "int8 per tensor", *kInt8 = "int8 per row", *kInt4 = "int4 in groups",
-                            *kNf4 = "nf4, double", *kDynamic = "int8 dynamic";
-
-/// A variant: how linear layers are stored and multiplied, and the format of the rest, FP32 or BF16.
-struct Kind {
-  const char* name;
-  Format format;
-  DType rest;
-};
-inline std::vector<Kind> kinds(std::size_t group, DType rest) {
-  return {{kFp32, {}, DType::fp32},
-          {kBf16, {}, DType::bf16},
-          {kInt8Tensor, {.form = Form::int8_tensor}, rest},
-          {kInt8, {.form = Form::int8_row}, rest},
-          {kInt4, {.form = Form::int4, .group = group}, rest},
-          {kNf4, {.form = Form::nf4}, rest},
-          {kDynamic, {.form = Form::int8_row, .dynamic = true}, rest}};
-}
 /// Of what is not quantised.
 inline DType rest_of(const Config& config) { return parse_dtype(config.options[kRest]); }
-inline std::vector<Kind> kinds(const Config& config) { return kinds(config.options[kGroup], rest_of(config)); }
+inline std::vector<ModelFormat> model_formats(const Config& config) {
+  return quantised::model_formats(config.options[kGroup], rest_of(config));
+}
 /// The file of --save that a variant writes; empty where it writes none.
-inline std::string file_to_save(const Config& config, const Kind& kind) {
+inline std::string file_to_save(const Config& config, const ModelFormat& model) {
   const auto save = config.options.find(kSave);
-  if (!save || kind.format.form == Form::as_is || kind.format.dynamic) return "";
-  return *save + name_of(kind.format.form) + ".safetensors";
+  if (!save || model.linear.scheme == Scheme::as_is || model.linear.dynamic) return "";
+  return *save + name_of(model.linear.scheme) + ".safetensors";
 }
 /// Throws UsageError when one of them could not be written.
 inline void check_files_to_save(const Config& config) {
   NamedPaths files;
-  for (const Kind& kind : kinds(config)) files.emplace_back("--save", file_to_save(config, kind));
+  for (const ModelFormat& model : model_formats(config)) files.emplace_back("--save", file_to_save(config, model));
   check_outputs(config, files);
-}
-/// make(T{}) with the type that is not quantised.
-template <class Make>
-auto with_rest_of(const Kind& kind, Make make) {
-  return with_type_of<float, Bf16>(kind.rest, make);
-}
-inline ModelBytes bytes_of(const nn::TransformerSpec& spec, const Kind& kind) {
-  return model_bytes(spec, kind.format, element_bytes(kind.rest));
-}
-inline ByCategory predicted(const nn::TransformerSpec& spec, const Kind& kind, const Read& of) {
-  return with_rest_of(kind, [&]<class T>(T) { return Reading<T>::predicted(spec, kind.format, of); });
 }
 inline Read read_of(const Config& config, std::size_t batch) {
   return {batch, config.options[kSeq], config.options[kBatches]};
 }
 
 /// Throws as Reading().
-inline std::unique_ptr<Workload> make_reading(Context& context, const Source& source, const Kind& kind,
+inline std::unique_ptr<Workload> make_reading(Context& context, const Source& source, const ModelFormat& model,
                                               const QuantisedFile* file, const data::TextSampler& text, const Read& of,
                                               const std::shared_ptr<AllRead>& all, const std::string& save) {
-  return with_rest_of(kind, [&]<class T>(T) -> std::unique_ptr<Workload> {
-    return std::make_unique<Reading<T>>(context, source, kind.format, file, text, of, kind.name, all, save);
+  return with_type_of<float, Bf16>(model.rest, [&]<class T>(T) -> std::unique_ptr<Workload> {
+    return std::make_unique<Reading<T>>(context, source, model.linear, file, text, of, model.name, all, save);
   });
 }
 
@@ -97,7 +68,7 @@ inline nn::TransformerSpec decoder_of(const Config& config) {
     throw UsageError(fmt::format("--batch {}: each sequence has a cache of its own, and up to {} are allowed",
                                  config.batch, kMostCaches));
   try {
-    (void)model_bytes(spec, {.form = Form::int4, .group = config.options[kGroup]}, sizeof(float));
+    (void)model_bytes(spec, {.scheme = Scheme::int4, .group = config.options[kGroup]}, DType::fp32);
   } catch (const std::invalid_argument& error) {
     throw UsageError(fmt::format("--group {}: {} of model '{}'", config.options[kGroup], error.what(), spec.name));
   }
@@ -109,7 +80,7 @@ inline std::shared_ptr<const QuantisedFile> quantised_file(const Config& config,
   if (!path) return nullptr;
   auto file = std::make_shared<const QuantisedFile>(*path);
   file->require_model(spec);
-  if (file->format().form == Form::int4 && file->format().group != config.options[kGroup])
+  if (file->format().scheme == Scheme::int4 && file->format().group != config.options[kGroup])
     throw UsageError(fmt::format("--quantised: '{}' has groups of {}; --group is {}", *path, file->format().group,
                                  config.options[kGroup]));
   return file;
@@ -118,8 +89,8 @@ inline std::shared_ptr<const QuantisedFile> quantised_file(const Config& config,
 inline std::vector<Claim> claims_of(const std::shared_ptr<AllRead>& all) {
   const nn::TransformerSpec llama = nn::parse_transformer("llama-3.1-8b");
   const auto stored = [=](const char* name, std::size_t group = kInt4Group) {
-    for (const Kind& kind : kinds(group, DType::bf16))
-      if (name == std::string(kind.name)) return double(bytes_of(llama, kind).all.stored);
+    for (const ModelFormat& model : quantised::model_formats(group, DType::bf16))
+      if (name == std::string(model.name)) return double(model_bytes(llama, model.linear, model.rest).all.stored);
     return 0.0;
   };
   const auto saves = [=](const char* name, const char* of) { return [=] { return saved(stored(name), stored(of)); }; };
@@ -156,8 +127,8 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<AllRead>& all) {
        .size = size,
        .at_size =
            [=] {
-             const Kind kind{kInt4, {.form = Form::int4}, DType::bf16};
-             return std::optional(double(predicted(llama, kind, {1, 8192, 1}).total()) / 1e9);
+             const ModelFormat model{kInt4, {.scheme = Scheme::int4}, DType::bf16};
+             return std::optional(double(reading_bytes(llama, model.linear, model.rest, {1, 8192, 1}).total()) / 1e9);
            }},
       {.text = "the smaller the group, the better",
        .what = "bytes of all weights, INT4 in groups of 16 / of 128",
@@ -196,11 +167,11 @@ inline void show_formats(const Results& results, Report& report, const nn::Trans
   const Config& config = report.config();
   report.line(fmt::format("{:<16} {:>11} {:>7} {:>12} {:>11} {:>9} {:>8}  {:>11} {:>11} {:>6}", "", "file", "bits",
                           "running", "perplexity", "of fp32", "top-1", "moved/token", "floor", "ratio"));
-  for (const Kind& kind : kinds(config)) {
-    const VariantResult* const r = results.find(kind.name);
-    if (!r || !all.contains(kind.name)) continue;
-    const ReadResult& read = all[kind.name];
-    const ModelBytes bytes = bytes_of(spec, kind);
+  for (const ModelFormat& model : model_formats(config)) {
+    const VariantResult* const r = results.find(model.name);
+    if (!r || !all.contains(model.name)) continue;
+    const ReadResult& read = all[model.name];
+    const ModelBytes bytes = model_bytes(spec, model.linear, model.rest);
     const std::size_t quantised = [&] {
       std::size_t count = 0;
       for (const nn::TensorShape& shape : nn::tensors_of(spec)) count += is_quantised(shape) ? shape.count() : 0;
@@ -211,19 +182,19 @@ inline void show_formats(const Results& results, Report& report, const nn::Trans
     if (!read.top.empty() && all.contains(kFp32) && !all[kFp32].top.empty())
       worth = fmt::format("{:>11.4f} {:>7.2f} % {:>6.1f} %", std::exp(read.loss),
                           100 * std::exp(read.loss - all[kFp32].loss), agreement(all[kFp32], read));
-    report.line(fmt::format("{:<16} {:>11} {:>7.3f} {:>12} {}  {:>11} {:>11} {:>6.2f}", kind.name,
+    report.line(fmt::format("{:<16} {:>11} {:>7.3f} {:>12} {}  {:>11} {:>11} {:>6.2f}", model.name,
                             format_bytes(bytes.all.stored), 8 * double(bytes.quantised.stored) / double(quantised),
                             format_bytes(r->peak_allocated), worth, format_bytes(std::size_t(read.moved / batch)),
                             format_bytes(std::size_t(read.floor / batch)), read.moved / read.floor));
-    std::string key = kind.name;
+    std::string key = model.name;
     for (char& c : key) c = c == ' ' || c == ',' ? '_' : c;
     report.figure("file_bytes_" + key, double(bytes.all.stored));
     report.figure("moved_bytes_" + key, read.moved / batch);
     if (!read.top.empty()) report.figure("perplexity_" + key, std::exp(read.loss));
-    report.check(read.moved >= read.floor, fmt::format("{}: a token moves less than its floor", kind.name));
+    report.check(read.moved >= read.floor, fmt::format("{}: a token moves less than its floor", model.name));
   }
-  const Kind kept{kInt8, {.form = Form::int8_row}, rest_of(config)};
-  const ModelBytes bytes = bytes_of(spec, kept);
+  const ModelFormat kept{kInt8, {.scheme = Scheme::int8_row}, rest_of(config)};
+  const ModelBytes bytes = model_bytes(spec, kept.linear, kept.rest);
   report.line(
       fmt::format("(file: tensors without the header. bits: of a weight of the linear layers. Norms, embedding "
                   "and head stay in {}: {}.",
@@ -280,12 +251,12 @@ inline void show_groups(Report& report, const Source& source) {
         planning() ? "-" : fmt::format("{:.2f} %", round_trip_error(report.config(), source, tensor, format));
     report.line(fmt::format("  {:<20} {:>7.3f} {:>9}", name, bits, error));
   };
-  show("int8 per tensor", {.form = Form::int8_tensor});
-  show("int8 per row", {.form = Form::int8_row});
+  show("int8 per tensor", {.scheme = Scheme::int8_tensor});
+  show("int8 per row", {.scheme = Scheme::int8_row});
   for (const std::size_t group : {16, 32, 64, 128, 256, 1024})
     if (shape.count() % group == 0)
-      show(fmt::format("int4, groups of {}", group), {.form = Form::int4, .group = group});
-  show("nf4, blocks of 64", {.form = Form::nf4});
+      show(fmt::format("int4, groups of {}", group), {.scheme = Scheme::int4, .group = group});
+  show("nf4, blocks of 64", {.scheme = Scheme::nf4});
   report.line("");
 }
 

@@ -1,18 +1,5 @@
 #pragma once
-// How a matrix of weights is stored in fewer bits, what that takes, and the kernels that go there and back.
-//
-//   form          a weight is                               bits   beside them
-//   int8_tensor   scale * q, q in -127...127                8      one scale for the matrix
-//   int8_row      the same                                  8      a scale for each row, FP32
-//   int4          scale * (q - zero), q and zero in 0...15  4      for each group a scale in BF16 and a zero: 20 bits
-//   nf4           absmax * code[q]                          4      for each block of 64 an absmax in 8 bits, for 256 of
-//                                                                  these a scale in FP32, and the mean of all
-//
-// NF4 and its double quantisation: Dettmers et al., "QLoRA", 2023. Its 16 values are quantiles of the normal
-// distribution. Groups with a scale and a zero: Frantar et al., "GPTQ", 2022.
-//
-// Codes of four bits: 32 bytes hold 64 weights, the first 32 in the lower halves, the others in the upper ones (as
-// llama.cpp's Q4_0 has them, of half the length). So neighbours stay neighbours when they are taken apart.
+// The kernels that go to the formats of plan/quantised/format.h and back, and how kernels find what is stored there.
 //
 // A matrix [out, in] is one row after the other, and groups and blocks are cut from that line as it comes. Where they
 // divide `in`, none of them crosses rows. Every rounding is to the nearest, so a weight is off by half a step at most:
@@ -30,112 +17,15 @@
 #include <string>
 #include <utility>
 
-#include "dtype.h"
+#include "../11_inference/row_products.h"
 #include "memory/context.h"
 #include "nn/kernel.h"
+#include "plan/quantised/format.h"
 
 namespace oomlab::quantisation {
 
-enum class Form { as_is, int8_tensor, int8_row, int4, nf4 };
-/// The number format of the codes. Throws std::invalid_argument for as_is, which has none of its own.
-constexpr DType code_dtype(Form form) {
-  switch (form) {
-    case Form::int8_tensor:
-    case Form::int8_row: return DType::int8;
-    case Form::int4: return DType::int4;
-    case Form::nf4: return DType::nf4;
-    case Form::as_is: break;
-  }
-  throw std::invalid_argument("weights that stay as they are have no codes");
-}
-/// "int8_row", as files name it: the number format, and which scales it has where there is a choice.
-inline const char* name_of(Form form) {
-  switch (form) {
-    case Form::as_is: return "as_is";
-    case Form::int8_tensor: return "int8_tensor";
-    case Form::int8_row: return "int8_row";
-    case Form::int4:
-    case Form::nf4: break;
-  }
-  return name_of(code_dtype(form));
-}
-
-/// What is not quantised is stored in one of these.
-inline constexpr std::array kRestDTypes = {DType::fp32, DType::bf16};
-/// Weights of int4 that share a scale and a zero, unless somebody says otherwise.
-inline constexpr std::size_t kInt4Group = row_of(DType::int4).group;
-
-struct Format {
-  Form form = Form::as_is;
-  std::size_t group = kInt4Group;  ///< of int4
-  bool dynamic = false;            ///< int8_row: what is multiplied with the weights is quantised, too, when it comes
-  friend bool operator==(const Format&, const Format&) = default;
-};
-
-inline constexpr std::size_t kBlock = row_of(DType::nf4).group;              ///< weights that share an absmax, of nf4
-inline constexpr std::size_t kBlocks = row_of(DType::nf4).scales[1].groups;  ///< blocks that share a scale for that
-inline constexpr std::size_t kPair = 64;  ///< codes of four bits that share bytes: i and i + 32
-
-// --------------------------------------------------------------------------------------------------------------- bytes
-
-/// Something that is stored of a matrix.
-struct Part {
-  const char* name = "";      ///< in a file, behind the matrix' own; "": there is none
-  DType type = DType::uint8;  ///< two codes of four bits are one value of uint8
-  std::size_t count = 0;
-  std::size_t bytes() const { return checked_product(count, element_bytes(type)); }
-};
-inline constexpr std::size_t kCodes = 0, kScales = 1, kSmall = 2, kMean = 3;  ///< of Parts
-using Parts = std::array<Part, 4>;
-
-/// The parts of `count` weights in `rows` rows. as_is has none. Throws std::invalid_argument, with one line, for groups
-/// that do not divide the weights.
-inline Parts parts_of(const Format& format, std::size_t rows, std::size_t count) {
-  const auto up = [](std::size_t n, std::size_t by) { return n / by + (n % by != 0); };
-  switch (format.form) {
-    case Form::as_is: return {};
-    case Form::int8_tensor: return {{{"codes", DType::int8, count}, {"scale", DType::fp32, 1}}};
-    case Form::int8_row: return {{{"codes", DType::int8, count}, {"scale", DType::fp32, rows}}};
-    case Form::int4: {
-      if (format.group == 0 || count % format.group != 0)
-        throw std::invalid_argument("groups of " + std::to_string(format.group) + " do not divide a matrix of " +
-                                    std::to_string(rows) + " x " + std::to_string(count / rows) + " weights");
-      const std::size_t groups = count / format.group;
-      return {{{"codes", DType::uint8, kPair / 2 * up(count, kPair)},
-               {"scale", DType::bf16, groups},
-               {"zero", DType::uint8, up(groups, 2)}}};
-    }
-    case Form::nf4: {
-      const std::size_t blocks = up(count, kBlock);
-      return {{{"codes", DType::uint8, kPair / 2 * up(count, kPair)},
-               {"absmax_scale", DType::fp32, up(blocks, kBlocks)},
-               {"absmax", DType::int8, blocks},
-               {"absmax_mean", DType::fp32, 1}}};
-    }
-  }
-  return {};
-}
-
-/// Bytes of a matrix as a file has it, and as the ledger counts it: each part a buffer of its own. `element_bytes`: of
-/// a weight that is stored as it is.
-struct MatrixBytes {
-  std::size_t stored = 0, allocated = 0;
-};
-inline MatrixBytes matrix_bytes(const Format& format, std::size_t rows, std::size_t width, std::size_t element_bytes) {
-  const std::size_t count = checked_product(rows, width);
-  MatrixBytes bytes;
-  const auto add = [&](std::size_t n) {
-    bytes.stored = checked_sum(bytes.stored, n);
-    bytes.allocated = checked_sum(bytes.allocated, round_to_granule(n));
-  };
-  if (format.form == Form::as_is)
-    add(checked_product(count, element_bytes));
-  else
-    for (const Part& part : parts_of(format, rows, count)) add(part.bytes());
-  return bytes;
-}
-
-// ---------------------------------------------------------------------------------------------------------- arithmetic
+using namespace quantised;
+using inference::RowsOf;
 
 /// NF4's code: -1, 0 and 1, and between them quantiles of the normal distribution, divided by the largest: 7 of them
 /// negative, 7 positive (bitsandbytes, create_normal_map).
@@ -281,16 +171,9 @@ struct Nf4View {
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
-/// Rows of a matrix, `stride` elements apart.
-template <class T>
-struct Rows {
-  const T* data;
-  std::size_t stride;
-};
-
 /// Rows of `width` values in INT8, each with a scale. Of weights when a model is loaded, of activations when they come.
 template <class T>
-__global__ void encode_int8_rows_kernel(Rows<T> from, std::int8_t* codes, float* scales, std::size_t rows,
+__global__ void encode_int8_rows_kernel(RowsOf<T> from, std::int8_t* codes, float* scales, std::size_t rows,
                                         std::size_t width) {
   for (std::size_t row : row_range(rows)) {
     const T* const x = from.data + row * from.stride;

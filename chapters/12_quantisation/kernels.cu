@@ -35,9 +35,9 @@ void int8_product(Context& context, const std::int8_t* x, const std::int8_t* w, 
     start(packs ? int8_product_kernel<2, true> : int8_product_kernel<2, false>, (rows + 1) / 2);
 }
 
-template void multiply(Context&, const Matrix<float>&, Rows<float>, const float*, float*, std::size_t, bool,
+template void multiply(Context&, const Matrix<float>&, RowsOf<float>, const float*, float*, std::size_t, bool,
                        DynamicScratch&);
-template void multiply(Context&, const Matrix<__nv_bfloat16>&, Rows<__nv_bfloat16>, const __nv_bfloat16*,
+template void multiply(Context&, const Matrix<__nv_bfloat16>&, RowsOf<__nv_bfloat16>, const __nv_bfloat16*,
                        __nv_bfloat16*, std::size_t, bool, DynamicScratch&);
 
 }  // namespace oomlab::quantisation

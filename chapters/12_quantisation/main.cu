@@ -13,8 +13,8 @@
 namespace oomlab::quantisation {
 namespace {
 
-Agreement agreement_of(const Kind& kind) {
-  if (kind.format.form == Form::as_is && kind.rest == DType::fp32) return {};  // bit-equal
+Agreement agreement_of(const ModelFormat& model) {
+  if (model.linear.scheme == Scheme::as_is && model.rest == DType::fp32) return {};  // bit-equal
   return differs_by_design("weights of fewer bits");
 }
 
@@ -28,19 +28,20 @@ Chapter declare(const Config& config) {
   const auto saved = std::make_shared<std::set<std::string>>();  // each file once
 
   Chapter chapter{.title = "quantisation", .variants = {}, .claims = claims_of(all), .after = {}};
-  for (const Kind& kind : kinds(config)) {
-    const bool from_file = file && file->format().form == kind.format.form;
+  for (const ModelFormat& model : model_formats(config)) {
+    const bool from_file = file && file->format().scheme == model.linear.scheme;
     chapter.variants.push_back(
-        {.name = kind.name,
+        {.name = model.name,
          .batch = config.batch,
-         .predicted = [=](std::size_t batch) { return predicted(spec, kind, read_of(config, batch)); },
-         .agreement = agreement_of(kind),
+         .predicted =
+             [=](std::size_t batch) { return reading_bytes(spec, model.linear, model.rest, read_of(config, batch)); },
+         .agreement = agreement_of(model),
          .make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
-           const std::string path = saved->insert(kind.name).second ? file_to_save(config, kind) : "";
-           return make_reading(context, *source, kind, from_file ? file.get() : nullptr, *text, read_of(config, batch),
+           const std::string path = saved->insert(model.name).second ? file_to_save(config, model) : "";
+           return make_reading(context, *source, model, from_file ? file.get() : nullptr, *text, read_of(config, batch),
                                all, path);
          },
-         .dtype = kind.rest});
+         .dtype = model.rest});
   }
   chapter.after = [=](const Results& results, Report& report) {
     show_formats(results, report, spec, *all);

@@ -19,32 +19,6 @@
 
 namespace oomlab::quantisation {
 
-/// Weights in FP32 that are on the device at a time while a matrix of `count` is made: an eighth of it, and at most
-/// 16 MiB, in whole rows or groups.
-inline std::size_t piece_of(const Format& format, std::size_t count, std::size_t width) {
-  const std::size_t unit = format.form == Form::int8_row ? width
-                           : format.form == Form::int4   ? std::lcm(2 * format.group, kPair)
-                                                         : kBlock;
-  const std::size_t wanted = std::min<std::size_t>(count / 8, std::size_t(4) << 20) / unit * unit;
-  return std::min(count, std::max(unit, wanted));
-}
-/// Bytes that are there, as the ledger counts them, while matrices are made: pieces, and the absmax of all blocks.
-struct LoadingBytes {
-  std::size_t piece = 0, largest = 0;
-  std::size_t total() const { return piece + largest; }
-  /// As much as the largest of several needs.
-  void at_least(const LoadingBytes& other) {
-    piece = std::max(piece, other.piece), largest = std::max(largest, other.largest);
-  }
-};
-inline LoadingBytes loading_bytes(const Format& format, std::size_t rows, std::size_t width) {
-  const std::size_t count = checked_product(rows, width);
-  LoadingBytes bytes{.piece = round_to_granule(checked_product(piece_of(format, count, width), sizeof(float)))};
-  if (format.form == Form::int8_tensor || format.form == Form::nf4)
-    bytes.largest = round_to_granule((count + kBlock - 1) / kBlock * sizeof(float));
-  return bytes;
-}
-
 /// The memory of loading_bytes() (category workspace).
 struct Loading {
   DeviceBuffer<float> piece, largest;
@@ -62,7 +36,7 @@ class Matrix {
   /// parts_of().
   Matrix(Context& context, const Format& format, const std::string& name, std::size_t rows, std::size_t width)
       : format_(format), rows_(rows), width_(width), layout_(parts_of(format, rows, checked_product(rows, width))) {
-    if (format.form == Form::as_is) {
+    if (format.scheme == Scheme::as_is) {
       plain_ = context.buffer<T>(rows * width, Category::parameters, name);
       return;
     }
@@ -91,7 +65,7 @@ class Matrix {
   std::size_t stored_bytes() const { return matrix_bytes(format_, rows_, width_, sizeof(T)).stored; }
 
   Int8View int8() const {
-    return {part<std::int8_t>(kCodes), part<float>(kScales), width_, format_.form == Form::int8_row};
+    return {part<std::int8_t>(kCodes), part<float>(kScales), width_, format_.scheme == Scheme::int8_row};
   }
   Int4View int4() const {
     return {part<std::uint8_t>(kCodes), part<std::uint16_t>(kScales), part<std::uint8_t>(kSmall), format_.group,
@@ -103,12 +77,12 @@ class Matrix {
   /// f(the view of this form; or the address of what is stored as it is).
   template <class F>
   void visit(F f) const {
-    switch (format_.form) {
-      case Form::as_is: return f(plain());
-      case Form::int8_tensor:
-      case Form::int8_row: return f(int8());
-      case Form::int4: return f(int4());
-      case Form::nf4: return f(nf4());
+    switch (format_.scheme) {
+      case Scheme::as_is: return f(plain());
+      case Scheme::int8_tensor:
+      case Scheme::int8_row: return f(int8());
+      case Scheme::int4: return f(int4());
+      case Scheme::nf4: return f(nf4());
     }
   }
 
@@ -142,27 +116,26 @@ void Matrix<T>::encode(Context& context, Loading& loading, const Fill& fill) {
     launch(kernel, shape, context.stream(), arguments...);
   };
   const auto of_blocks = [&](std::size_t first, std::size_t here) {
-    run(largest_of_blocks_kernel, shape_for_items((here + kBlock - 1) / kBlock), from, largest + first / kBlock,
-        here);
+    run(largest_of_blocks_kernel, shape_for_items((here + kBlock - 1) / kBlock), from, largest + first / kBlock, here);
   };
-  switch (format_.form) {
-    case Form::as_is:
+  switch (format_.scheme) {
+    case Scheme::as_is:
       return each([&](std::size_t first, std::size_t here) {
         run(cast_kernel<float, T>, shape_for_items(here), from, plain_.data() + first, here);
       });
-    case Form::int8_tensor:
+    case Scheme::int8_tensor:
       each(of_blocks);
       run(int8_scale_kernel, shape_for_rows(1), largest, blocks, part<float>(kScales));
       return each([&](std::size_t first, std::size_t here) {
         run(encode_int8_kernel, shape_for_items(here), from, part<float>(kScales), part<std::int8_t>(kCodes) + first,
             here);
       });
-    case Form::int8_row:
+    case Scheme::int8_row:
       return each([&](std::size_t first, std::size_t here) {
-        run(encode_int8_rows_kernel<float>, shape_for_rows(here / width_), Rows<float>{from, width_},
+        run(encode_int8_rows_kernel<float>, shape_for_rows(here / width_), RowsOf<float>{from, width_},
             part<std::int8_t>(kCodes) + first, part<float>(kScales) + first / width_, here / width_, width_);
       });
-    case Form::int4:
+    case Scheme::int4:
       return each([&](std::size_t first, std::size_t here) {
         const std::size_t group = format_.group, groups = here / group;
         run(int4_groups_kernel, nn::shape_for_short_rows((groups + 1) / 2, group), from, here, group,
@@ -170,7 +143,7 @@ void Matrix<T>::encode(Context& context, Loading& loading, const Fill& fill) {
         run(encode_nibbles_kernel<Int4View>, shape_for_items(here), from, int4(), part<std::uint8_t>(kCodes), first,
             here);
       });
-    case Form::nf4:
+    case Scheme::nf4:
       each(of_blocks);
       run(absmax_mean_kernel, shape_for_rows(1), largest, blocks, part<float>(kMean));
       run(encode_absmax_kernel, shape_for_rows((blocks + kBlocks - 1) / kBlocks), largest, blocks, part<float>(kMean),

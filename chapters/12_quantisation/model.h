@@ -1,47 +1,19 @@
 #pragma once
-// A decoder whose linear layers are stored in a format of formats.h. The matrices of the layers are: Q, K and V,
-// the projection, gate and up, and the last one of the MLP. The norms, the token embedding and the head stay as they
-// are: a norm is small, an embedding is looked up, not multiplied, and the head decides between tokens. (As
-// bitsandbytes, GPTQ and AWQ have it by default.)
+// A decoder whose linear layers are stored in a format of plan/quantised/format.h. The norms, the token embedding and
+// the head stay as they are: a norm is small, an embedding is looked up, not multiplied, and the head decides between
+// tokens.
 
 #include <string>
 #include <vector>
 
+#include "../11_inference/decoder.h"
 #include "matrix.h"
 #include "nn/transformer.h"
+#include "plan/quantised/decoder.h"
 #include "quantised_file.h"
 #include "source.h"
 
 namespace oomlab::quantisation {
-
-inline bool is_quantised(const nn::TensorShape& shape) {
-  return shape.name.starts_with("layer ") && shape.name.ends_with(" weight");
-}
-inline Format format_of(const nn::TensorShape& shape, const Format& format) {
-  return is_quantised(shape) ? format : Format{};
-}
-
-/// Bytes of a model: as a file has them, without its header, and as the ledger counts them; of each the part that is
-/// quantised; and of pieces while it is made.
-struct ModelBytes {
-  MatrixBytes all, quantised;
-  LoadingBytes loading;
-};
-/// `element_bytes`: of what stays as it is. Throws as parts_of().
-inline ModelBytes model_bytes(const nn::TransformerSpec& spec, const Format& format, std::size_t element_bytes) {
-  ModelBytes bytes;
-  for (const nn::TensorShape& shape : nn::tensors_of(spec)) {
-    const Format of = format_of(shape, format);
-    const MatrixBytes matrix = matrix_bytes(of, shape.rows, shape.columns, element_bytes);
-    for (MatrixBytes* sum : {&bytes.all, is_quantised(shape) ? &bytes.quantised : nullptr})
-      if (sum) {
-        sum->stored = checked_sum(sum->stored, matrix.stored);
-        sum->allocated = checked_sum(sum->allocated, matrix.allocated);
-      }
-    bytes.loading.at_least(loading_bytes(of, shape.rows, shape.columns));
-  }
-  return bytes;
-}
 
 /// The tensors on the device. T: float or __nv_bfloat16, of those that are not quantised.
 template <class T>
@@ -51,7 +23,7 @@ class Model {
   /// category workspace. Throws OutOfMemory, and nn::StateFileError for weights that are not finite.
   Model(Context& context, const Source& source, const Format& format, const QuantisedFile* file = nullptr)
       : spec_(source.spec()), format_(format) {
-    Loading loading(context, model_bytes(spec_, format, sizeof(T)).loading);
+    Loading loading(context, model_bytes(spec_, format, kDTypeOf<T>).loading);
     for (std::size_t i = 0; i < source.shapes().size(); ++i) {
       const nn::TensorShape& shape = source.shapes()[i];
       Matrix<T>& matrix =
@@ -70,16 +42,8 @@ class Model {
   /// In the order of nn::tensors_of().
   std::vector<Matrix<T>>& tensors() noexcept { return tensors_; }
 
-  struct Layer {
-    const T* norm1;
-    const Matrix<T>* qkv;
-    const T* qkv_bias;  ///< or null
-    const Matrix<T>* projection;
-    const T* norm2;
-    const Matrix<T>*gate_up, *contract;
-  };
-  Layer layer(std::size_t l) const {
-    const Matrix<T>* at = &tensors_[1 + l * (spec_.qkv_bias ? 7 : 6)];
+  inference::DecoderLayer<T, Matrix<T>> layer(std::size_t l) const {
+    const Matrix<T>* const at = &tensors_[1 + l * inference::tensors_of_layer(spec_)];
     const std::size_t bias = spec_.qkv_bias ? 1 : 0;
     return {.norm1 = at[0].plain(),
             .qkv = &at[1],
@@ -90,7 +54,7 @@ class Model {
             .contract = &at[5 + bias]};
   }
   const T* embedding() const { return tensors_.front().plain(); }
-  const T* final_norm() const { return tensors_[1 + spec_.layers * (spec_.qkv_bias ? 7 : 6)].plain(); }
+  const T* final_norm() const { return tensors_[1 + spec_.layers * inference::tensors_of_layer(spec_)].plain(); }
   const T* head() const { return spec_.tied ? embedding() : tensors_.back().plain(); }
 
  private:
@@ -110,7 +74,7 @@ void save_quantised(Context& context, Model<T>& model, const std::string& path) 
   std::vector<nn::StateTensor> all{{kAbout, DType::uint8, on_device.data(), text.size(), {text.size()}}};
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     Matrix<T>& matrix = model.tensors()[i];
-    if (matrix.format().form == Form::as_is)
+    if (matrix.format().scheme == Scheme::as_is)
       all.push_back(
           {shapes[i].name, kDTypeOf<T>, matrix.plain(), matrix.count() * sizeof(T), {matrix.rows(), matrix.width()}});
     for (std::size_t p = 0; p < matrix.layout().size(); ++p)

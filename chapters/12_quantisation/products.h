@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "../11_inference/row_products.h"
 #include "matrix.h"
 
 namespace oomlab::quantisation {
@@ -127,7 +126,7 @@ inline constexpr std::size_t kPackOf = std::is_same_v<View, Int8View> ? 32 : kPa
 /// groups.
 template <std::size_t kStep, std::size_t kRows, class View, class T>
 __global__ void __launch_bounds__(kThreads)
-    weight_only_kernel(View view, Rows<T> x, const T* __restrict__ bias, T* y, std::size_t rows, std::size_t in,
+    weight_only_kernel(View view, RowsOf<T> x, const T* __restrict__ bias, T* y, std::size_t rows, std::size_t in,
                        std::size_t out, bool add) {
   static_assert(kOutputs == 4);
   constexpr std::size_t part = kPart<kStep>, lanes = kSums<kStep>;
@@ -188,8 +187,9 @@ __global__ void __launch_bounds__(kThreads)
 /// y[rows, out] = x W^T + bias, in FP32; with `add`, that is added to what y holds. bias may be null. Every code is
 /// read once for kRowsOfTile rows.
 template <class View, class T>
-void weight_only_product(Context& context, View view, std::size_t group, Rows<T> x, const std::type_identity_t<T>* bias,
-                         T* y, std::size_t rows, std::size_t in, std::size_t out, bool add) {
+void weight_only_product(Context& context, View view, std::size_t group, RowsOf<T> x,
+                         const std::type_identity_t<T>* bias, T* y, std::size_t rows, std::size_t in, std::size_t out,
+                         bool add) {
   const auto start = [&](auto step) {
     constexpr std::size_t kStep = decltype(step)::value;
     const auto with = [&](auto kernel, std::size_t row_tiles) {
@@ -300,16 +300,11 @@ struct DynamicScratch {
       : codes(context.buffer<std::int8_t>(checked_product(rows, in), Category::workspace, "activations in INT8")),
         scales(context.buffer<float>(rows, Category::workspace, "scales of activations")),
         sums(context.buffer<std::int32_t>(checked_product(rows, out), Category::workspace, "INT32 sums")) {}
-  static std::size_t bytes(std::size_t rows, std::size_t in, std::size_t out) {
-    const auto buffer = [](std::size_t n, std::size_t of) { return round_to_granule(checked_product(n, of)); };
-    return buffer(checked_product(rows, in), 1) + buffer(rows, sizeof(float)) +
-           buffer(checked_product(rows, out), sizeof(std::int32_t));
-  }
 };
 
 /// y[rows, matrix.rows()] = x matrix^T (+ bias) (+ y), in the way that the matrix' format says.
 template <class T>
-void multiply(Context& context, const Matrix<T>& matrix, Rows<T> x, const std::type_identity_t<T>* bias, T* y,
+void multiply(Context& context, const Matrix<T>& matrix, RowsOf<T> x, const std::type_identity_t<T>* bias, T* y,
               std::size_t rows, bool add, DynamicScratch& scratch) {
   const std::size_t in = matrix.width(), out = matrix.rows();
   if (matrix.format().dynamic) {
@@ -324,16 +319,16 @@ void multiply(Context& context, const Matrix<T>& matrix, Rows<T> x, const std::t
   matrix.visit([&](auto view) {
     using View = decltype(view);
     if constexpr (std::is_same_v<View, const T*>)
-      inference::row_products<T>(context, {x.data, x.stride}, view, bias, y, rows, in, out, add);
+      inference::row_products<T>(context, x, view, bias, y, rows, in, out, add);
     else  // int8 has no groups
       weight_only_product(context, view, std::is_same_v<View, Int4View> ? matrix.format().group : kBlock, x, bias, y,
                           rows, in, out, add);
   });
 }
 // Compiled once, in kernels.cu.
-extern template void multiply(Context&, const Matrix<float>&, Rows<float>, const float*, float*, std::size_t, bool,
+extern template void multiply(Context&, const Matrix<float>&, RowsOf<float>, const float*, float*, std::size_t, bool,
                               DynamicScratch&);
-extern template void multiply(Context&, const Matrix<__nv_bfloat16>&, Rows<__nv_bfloat16>, const __nv_bfloat16*,
+extern template void multiply(Context&, const Matrix<__nv_bfloat16>&, RowsOf<__nv_bfloat16>, const __nv_bfloat16*,
                               __nv_bfloat16*, std::size_t, bool, DynamicScratch&);
 
 }  // namespace oomlab::quantisation

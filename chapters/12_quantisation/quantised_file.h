@@ -9,8 +9,8 @@
 // A tensor that is stored as it is has the name of nn::tensors_of(); one that is quantised has its parts under this
 // name: "layer 1 qkv weight.codes", ".scale", ".zero", ".absmax", ... Which there are: parts_of().
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,15 +21,15 @@
 #include "matrix.h"
 #include "nn/safetensors.h"
 #include "nn/state_file.h"
-#include "nn/transformer.h"
+#include "source.h"
 
 namespace oomlab::quantisation {
 
 inline constexpr const char* kAbout = "quantisation";  ///< the tensor that says what a file is
 
 inline std::string about(const nn::TransformerSpec& spec, const Format& format) {
-  return "model " + spec.name + "\nformat " + name_of(format.form) + "\ngroup " +
-         std::to_string(format.form == Form::int4 ? format.group : 0) + "\n";
+  return "model " + spec.name + "\nformat " + name_of(format.scheme) + "\ngroup " +
+         std::to_string(format.scheme == Scheme::int4 ? format.group : 0) + "\n";
 }
 
 /// A file that is open, and has said what it is. Model's constructor reads the rest.
@@ -43,10 +43,10 @@ class QuantisedFile {
     text_.resize(entry->bytes);
     file_.read(*entry, 0, std::as_writable_bytes(std::span(text_)));
     const std::string form = word("format"), group = word("group");
-    format_ = Format{.form = Form::as_is, .group = 0};
-    for (const Form known : {Form::int8_tensor, Form::int8_row, Form::int4, Form::nf4})
-      if (form == name_of(known)) format_->form = known;
-    if (format_->form == Form::as_is) refuse("has a format that is not known");
+    format_ = Format{.scheme = Scheme::as_is, .group = 0};
+    for (const Scheme known : {Scheme::int8_tensor, Scheme::int8_row, Scheme::int4, Scheme::nf4})
+      if (form == name_of(known)) format_->scheme = known;
+    if (format_->scheme == Scheme::as_is) refuse("has a format that is not known");
     for (const char c : group) {
       if (c < '0' || c > '9' || format_->group > (std::size_t(1) << 40)) refuse("has a group that is no number");
       format_->group = format_->group * 10 + static_cast<std::size_t>(c - '0');
@@ -65,7 +65,7 @@ class QuantisedFile {
   /// names the tensor, for one that is not there, has another type or number of bytes, or a scale that is not finite.
   template <class T>
   void load(Context& context, const std::string& name, Matrix<T>& matrix, Loading& loading) const {
-    if (matrix.format().form == Form::as_is) {
+    if (matrix.format().scheme == Scheme::as_is) {
       const nn::SafetensorsEntry& entry = checked(name, kRestDTypes, matrix.count());
       matrix.encode(context, loading, [&](Context& c, std::size_t first, std::size_t count, float* to) {
         const std::vector<float> values = floats(entry, first, count);
@@ -121,20 +121,9 @@ class QuantisedFile {
     return *entry;
   }
   std::vector<float> floats(const nn::SafetensorsEntry& entry, std::size_t first, std::size_t count) const {
-    std::vector<float> values(count);
-    const std::size_t element = element_bytes(entry.dtype);
-    std::vector<std::byte> bytes(count * element);
-    file_.read(entry, first * element, bytes);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (entry.dtype == DType::fp32) {
-        std::memcpy(&values[i], &bytes[i * element], element);
-      } else {
-        std::uint16_t half;
-        std::memcpy(&half, &bytes[i * element], element);
-        values[i] = from_bf16(half);
-      }
-      if (!std::isfinite(values[i])) refuse("has a tensor '" + entry.name + "' with a number that is not finite");
-    }
+    std::vector<float> values = floats_of(file_, entry, first, count);
+    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); }))
+      refuse("has a tensor '" + entry.name + "' with a number that is not finite");
     return values;
   }
   static void copy(Context& context, void* to, const void* from, std::size_t bytes) {

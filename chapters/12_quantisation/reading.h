@@ -11,22 +11,16 @@
 #include <utility>
 #include <vector>
 
-#include "../11_inference/cached_attention.h"
-#include "../11_inference/generation.h"
+#include "../11_inference/decoder_rows.h"
 #include "harness/variant.h"
 #include "model.h"
-#include "nn/decoder_ops.h"
 #include "nn/read_loss.h"
 #include "nn/transformer_ops.h"
+#include "plan/serve/server.h"
 #include "products.h"
 #include "train/text_training.h"
 
 namespace oomlab::quantisation {
-
-/// `batches` times `sequences` sequences of `seq` tokens.
-struct Read {
-  std::size_t sequences, seq, batches;
-};
 
 /// What reading came to.
 struct ReadResult {
@@ -49,21 +43,16 @@ class Reading final : public Workload {
         name_(std::move(name)),
         all_(std::move(all)),
         model_(context, source, format, file),
-        frequencies_(nn::rotary_frequencies(source.spec().rotary, source.spec().depth())),
-        cache_(cache_shape(source.spec(), of)),
-        scratch_(context, format.dynamic ? of.sequences : 0, widest_input(source.spec()),
-                 widest_output(source.spec())) {
+        cache_(serve::cache_shape(kDTypeOf<T>, source.spec(), {.block_tokens = of.seq})),
+        scratch_(context, format.dynamic ? of.sequences : 0, std::max(source.spec().width, source.spec().hidden()),
+                 std::max(source.spec().qkv_width(), source.spec().before_activation())),
+        rows_(context, source.spec(), of.sequences, of.sequences) {
     if (!save.empty() && !planning()) save_quantised(context, model_, save);
-    const nn::TransformerSpec& spec = source.spec();
     const auto buffer = [&](auto& to, std::size_t count, Category category, const char* tag) {
       using Buffer = std::remove_reference_t<decltype(to)>;
       to = Buffer(context.memory(), context.stream(), count, category, tag);
     };
     const std::size_t b = of.sequences;
-    buffer(x_, checked_product(b, spec.width), Category::activations, "residual rows");
-    buffer(narrow_, x_.size(), Category::activations, "norm, or what is attended to");
-    buffer(wide_, checked_product(b, widest_output(spec)), Category::activations, "QKV, or gate and up");
-    buffer(logits_, checked_product(b, spec.vocabulary), Category::activations, "logits");
     for (std::size_t i = 0; i < b; ++i) {
       caches_.emplace_back();
       buffer(caches_.back(), cache_.block_bytes(), Category::activations, "KV cache");
@@ -113,42 +102,7 @@ class Reading final : public Workload {
     return nn::fingerprint(context_, losses_.data(), losses_.size() * sizeof(float));
   }
 
-  /// Peak bytes by category: the weights, and with them either what loading needs, or all that reading does.
-  static ByCategory predicted(const nn::TransformerSpec& spec, const Format& format, const Read& of) {
-    const ModelBytes model = model_bytes(spec, format, sizeof(T));
-    PeakTracker ledger;
-    ledger.add(Category::parameters, model.all.allocated);
-    ledger.add(Category::workspace, model.loading.total());
-    ledger.drop(Category::workspace, model.loading.total());
-    const auto add = [&](Category category, std::size_t count, std::size_t element) {
-      ledger.add(category, round_to_granule(checked_product(count, element)));
-    };
-    const std::size_t b = of.sequences, tokens = checked_product(b, of.seq);
-    if (format.dynamic)
-      ledger.add(Category::workspace, DynamicScratch::bytes(b, widest_input(spec), widest_output(spec)));
-    for (int twice = 0; twice < 2; ++twice) add(Category::activations, checked_product(b, spec.width), sizeof(T));
-    add(Category::activations, checked_product(b, widest_output(spec)), sizeof(T));
-    add(Category::activations, checked_product(b, spec.vocabulary), sizeof(float));
-    ledger.add(Category::activations, checked_product(b, cache_shape(spec, of).counted_block_bytes()));
-    for (int twice = 0; twice < 2; ++twice) add(Category::data, tokens, sizeof(int));
-    add(Category::workspace, tokens, sizeof(int));
-    add(Category::workspace, b, sizeof(int));
-    add(Category::workspace, b, sizeof(std::byte*));
-    add(Category::workspace, checked_product(tokens, of.batches), sizeof(float));
-    add(Category::workspace, checked_product(tokens, of.batches), sizeof(int));
-    add(Category::workspace, 1, sizeof(float));
-    return ledger.peak().at_peak;
-  }
-
  private:
-  static std::size_t widest_input(const nn::TransformerSpec& spec) { return std::max(spec.width, spec.hidden()); }
-  static std::size_t widest_output(const nn::TransformerSpec& spec) {
-    return std::max(spec.qkv_width(), spec.before_activation());
-  }
-  static inference::CacheShape cache_shape(const nn::TransformerSpec& spec, const Read& of) {
-    return inference::cache_shape<T>(spec.layers, spec.keys(), spec.depth(), of.seq);
-  }
-
   void upload_tables() {
     if (planning()) return;
     const std::size_t b = of_.sequences;
@@ -180,47 +134,26 @@ class Reading final : public Workload {
   void token(std::size_t to, std::size_t p) {
     const nn::TransformerSpec& spec = model_.spec();
     const std::size_t b = of_.sequences, c = spec.width, hidden = spec.hidden(), classes = spec.vocabulary;
-    T *const x = x_.data(), *const narrow = narrow_.data(), *const wide = wide_.data();
-    gather(model_.embedding(), tokens_.data() + p * b);
+    rows_.gather(context_, model_.embedding(), tokens_.data() + p * b, rows_.residual(), b);
+    weights_read(double(b * c * sizeof(T)), 1);
+    moved_ += double(b * c * sizeof(T));
     inference::CachedRows cached{table_.data(), first_.data(), positions_.data() + p * b, 0, spec.keys(),
                                  spec.depth(),  of_.seq,       cache_.scales_at()};
     for (; cached.layer < spec.layers; ++cached.layer) {
-      const auto w = model_.layer(cached.layer);
-      norm(x, w.norm1, narrow);
-      linear(*w.qkv, {narrow, c}, w.qkv_bias, wide, false);
-      nn::rotate_heads(context_, wide, spec.qkv_width(), b, spec.heads + spec.keys(), spec.depth(), frequencies_,
-                       {.of_row = cached.position});
-      inference::attend_cached(context_, wide, narrow, cached, false, b, spec.heads, b * (p + 1));
+      rows_.layer(context_, model_.layer(cached.layer), cached, false, b, b * (p + 1),
+                  [&](const Matrix<T>* matrix, RowsOf<T> from, const T* bias, T* to, std::size_t, std::size_t,
+                      bool add) { linear(*matrix, from, bias, to, add); });
+      norms_read(2);
       attended(p);
-      linear(*w.projection, {narrow, c}, nullptr, x, true);
-      norm(x, w.norm2, narrow);
-      linear(*w.gate_up, {narrow, c}, nullptr, wide, false);
-      nn::swiglu_forward(context_, wide, wide, 2 * hidden, b, hidden);
-      moved_ += double(3 * b * hidden * sizeof(T));
-      linear(*w.contract, {wide, 2 * hidden}, nullptr, x, true);
+      moved_ += double(3 * b * hidden * sizeof(T));  // SwiGLU
     }
-    norm(x, model_.final_norm(), narrow);
-    inference::row_products<T>(context_, {narrow, c}, model_.head(), nullptr, logits_.data(), b, c, classes);
+    rows_.answer(context_, rows_.residual(), model_.final_norm(), model_.head(), top_.data() + to * b, b);
+    norms_read(1);
     weights_read(double(classes * c * sizeof(T)), tiles());
     moved_ += double(b * (c * sizeof(T) + 3 * classes * sizeof(float)));
-    nn::cross_entropy(context_, logits_.data(), labels_.data() + p * b, losses_.data() + to * b, b, classes);
-    launch(inference::largest_logit_kernel, nn::shape_for_packed_rows<float>(b, classes), context_.stream(),
-           logits_.data(), top_.data() + to * b, b, classes, nn::packs_fit<float>(classes, logits_.data()));
+    nn::cross_entropy(context_, rows_.logits(), labels_.data() + p * b, losses_.data() + to * b, b, classes);
   }
-  void gather(const T* embedding, const int* tokens) {
-    const std::size_t b = of_.sequences, c = model_.spec().width;
-    launch(inference::gather_rows_kernel<T>, nn::shape_for_packed_rows<T>(b, c), context_.stream(), embedding, tokens,
-           x_.data(), b, c, nn::packs_fit<T>(c, embedding, x_.data()));
-    weights_read(double(b * c * sizeof(T)), 1);
-    moved_ += double(b * c * sizeof(T));
-  }
-  void norm(const T* from, const T* gamma, T* to) {
-    const nn::TransformerSpec& spec = model_.spec();
-    nn::rms_norm_forward(context_, from, gamma, to, nullptr, of_.sequences, spec.width, spec.epsilon);
-    weights_read(double(spec.width * sizeof(T)), 1);
-    moved_ += double(2 * of_.sequences * spec.width * sizeof(T));
-  }
-  void linear(const Matrix<T>& matrix, Rows<T> from, const T* bias, T* to, bool add) {
+  void linear(const Matrix<T>& matrix, RowsOf<T> from, const T* bias, T* to, bool add) {
     const std::size_t b = of_.sequences;
     multiply(context_, matrix, from, bias, to, b, add, scratch_);
     const bool at_once = matrix.format().dynamic && library_takes(b, matrix.width(), matrix.rows());
@@ -233,6 +166,11 @@ class Reading final : public Workload {
   // Bytes that kernels read and write, as they are written: each of their operands once, but for weights, which are
   // read again for every kRowsOfTile rows.
   std::size_t tiles() const { return (of_.sequences + kRowsOfTile - 1) / kRowsOfTile; }
+  void norms_read(std::size_t count) {
+    const std::size_t bytes = count * model_.spec().width * sizeof(T);
+    weights_read(double(bytes), 1);
+    moved_ += double(2 * of_.sequences * bytes);
+  }
   void weights_read(double bytes, std::size_t times) { floor_ += bytes, moved_ += bytes * double(times); }
   void attended(std::size_t p) {
     const nn::TransformerSpec& spec = model_.spec();
@@ -247,11 +185,10 @@ class Reading final : public Workload {
   std::string name_;
   std::shared_ptr<AllRead> all_;
   Model<T> model_;
-  nn::RotaryFrequencies frequencies_;
-  inference::CacheShape cache_;
+  serve::CacheShape cache_;
   DynamicScratch scratch_;
-  DeviceBuffer<T> x_, narrow_, wide_;
-  DeviceBuffer<float> logits_, losses_, loss_;
+  inference::DecoderRows<T> rows_;
+  DeviceBuffer<float> losses_, loss_;
   std::vector<DeviceBuffer<std::byte>> caches_;
   DeviceBuffer<int> tokens_, labels_, positions_, first_, top_;
   DeviceBuffer<std::byte*> table_;

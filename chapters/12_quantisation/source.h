@@ -19,34 +19,43 @@
 
 namespace oomlab::quantisation {
 
+/// Elements first ... first + count - 1 of a file's tensor, which is F32, F16 or BF16, as FP32.
+inline std::vector<float> floats_of(const nn::SafetensorsFile& file, const nn::SafetensorsEntry& entry,
+                                    std::size_t first, std::size_t count) {
+  const std::size_t element = element_bytes(entry.dtype);
+  std::vector<std::byte> bytes(count * element);
+  file.read(entry, first * element, bytes);
+  std::vector<float> values(count);
+  with_type_of<float, __half, __nv_bfloat16>(entry.dtype, [&]<class From>(From value) {
+    for (std::size_t k = 0; k < count; ++k) {
+      std::memcpy(&value, bytes.data() + k * sizeof value, sizeof value);
+      values[k] = static_cast<float>(value);
+    }
+  });
+  return values;
+}
+
 /// A model's tensors, in the order of nn::tensors_of().
-class Source {
+class Source : public inference::Weights {
  public:
-  /// Those of inference::weights_file(), or random ones. Throws as that does.
-  Source(nn::TransformerSpec spec, const std::optional<std::string>& file)
-      : spec_(std::move(spec)), shapes_(nn::tensors_of(spec_)), file_(inference::weights_file(spec_, file)) {
+  /// Throws as Weights().
+  Source(nn::TransformerSpec spec, const std::optional<std::string>& file) : Weights(std::move(spec), file) {
     if (file_) entries_ = nn::checkpoint_tensors(spec_, shapes_);
   }
-  const nn::TransformerSpec& spec() const noexcept { return spec_; }
-  const std::vector<nn::TensorShape>& shapes() const noexcept { return shapes_; }
-  /// Whether somebody trained them.
-  bool trained() const noexcept { return file_ != nullptr; }
 
   /// Elements first ... first + count - 1 of tensor i, as FP32, to `to` on the device, on the context's stream. Throws
   /// nn::StateFileError, with one line that names the tensor, for a value that is not finite.
   void piece(Context& context, std::size_t i, std::size_t first, std::size_t count, float* to) const {
     if (planning()) return;
     if (!file_) return random_piece(context, i, first, count, to);
-    std::vector<float> values;
     for (const nn::CheckpointTensor& entry : entries_) {
       const std::size_t begin = std::max(first, entry.first),
                         end = std::min(first + count, entry.first + entry.count());
       if (entry.tensor != i || begin >= end) continue;
-      values.resize(end - begin);
-      read(entry, begin - entry.first, values);
+      const std::vector<float> values = read(entry, begin - entry.first, end - begin);
       CUDA_CHECK(cudaMemcpyAsync(to + (begin - first), values.data(), values.size() * sizeof(float),
                                  cudaMemcpyHostToDevice, context.stream()));
-      context.synchronize();  // before `values` are others
+      context.synchronize();  // before `values` are gone
     }
   }
 
@@ -60,27 +69,15 @@ class Source {
         context, to, {.rows = 1, .columns = count, .first_row = 0, .first_column = first, .all_columns = shape.count()},
         bound, inference::kWeightSeed, i);
   }
-  void read(const nn::CheckpointTensor& wanted, std::size_t first, std::vector<float>& to) const {
-    const nn::SafetensorsEntry& entry = *file_->find(wanted.name);
-    const std::size_t element = element_bytes(entry.dtype);
-    std::vector<std::byte> bytes(to.size() * element);
-    file_->read(entry, first * element, bytes);
-    const auto convert = [&]<class From>(From value) {
-      for (std::size_t k = 0; k < to.size(); ++k) {
-        std::memcpy(&value, bytes.data() + k * sizeof value, sizeof value);
-        to[k] = static_cast<float>(value);
-      }
-    };
-    with_type_of<float, __half, __nv_bfloat16>(entry.dtype, convert);
-    for (const float v : to)
+  std::vector<float> read(const nn::CheckpointTensor& wanted, std::size_t first, std::size_t count) const {
+    std::vector<float> values = floats_of(*file_, *file_->find(wanted.name), first, count);
+    for (const float v : values)
       if (!std::isfinite(v))
         throw nn::StateFileError("'" + file_->path() + "' has a tensor '" + wanted.name + "' with a weight of " +
                                  (std::isnan(v) ? "NaN" : "infinity") + ", which no scale fits");
+    return values;
   }
 
-  nn::TransformerSpec spec_;
-  std::vector<nn::TensorShape> shapes_;
-  std::shared_ptr<const nn::SafetensorsFile> file_;
   std::vector<nn::CheckpointTensor> entries_;  // of the file
 };
 

@@ -15,10 +15,10 @@
 
 #include "harness/claim.h"
 #include "harness/variant.h"
+#include "plan/blas_workspace.h"
 #include "plan/interrupt.h"
 #include "plan/option.h"
 #include "plan/text.h"
-#include "plan/workspace.h"
 
 namespace oomlab {
 

@@ -1,7 +1,5 @@
 // The context that variants run in.
 
-#include <algorithm>
-
 #include "cuda/raii.h"
 #include "harness/chapter.h"
 #include "memory/resource.h"

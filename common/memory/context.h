@@ -7,11 +7,11 @@
 #include "cuda/raii.h"
 #include "memory/device_buffer.h"
 #include "memory/resource.h"
-#include "plan/workspace.h"
+#include "plan/blas_workspace.h"
 
 namespace oomlab {
 
-/// `bytes` without that workspace. Predictions of operators and models leave it out: its size is the caller's choice.
+/// `bytes` without the cuBLAS workspace. Predictions of operators and models leave it out: its size is the caller's choice.
 inline ByCategory without_workspace(ByCategory bytes, std::size_t workspace_bytes = kBlasWorkspaceBytes) {
   bytes[Category::workspace] -= round_to_granule(workspace_bytes);
   return bytes;

@@ -76,6 +76,16 @@ std::uint64_t checked_sum(std::uint64_t a, std::uint64_t b) {
   return a + b;
 }
 
+std::uint64_t checked_sum(std::initializer_list<std::uint64_t> summands) {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t summand : summands) sum = checked_sum(sum, summand);
+  return sum;
+}
+
+std::uint64_t buffer_bytes(std::uint64_t rows, std::uint64_t width, DType type) {
+  return round_to_granule(checked_product(checked_product(rows, width), element_bytes(type)));
+}
+
 std::uint64_t parse_bytes(std::string_view text) {
   std::size_t at = 0;
   std::uint64_t whole = 0;

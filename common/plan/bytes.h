@@ -2,8 +2,11 @@
 // Bytes: rounding, reading "512MiB", writing "512.00 MiB".
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+
+#include "dtype.h"
 
 namespace oomlab {
 
@@ -22,6 +25,13 @@ std::uint64_t checked_product(std::uint64_t count, std::uint64_t element_bytes);
 
 /// a + b. Throws std::length_error when that does not fit 64 bits.
 std::uint64_t checked_sum(std::uint64_t a, std::uint64_t b);
+/// The same of several, such as buffers with names.
+std::uint64_t checked_sum(std::initializer_list<std::uint64_t> summands);
+
+/// Bytes of a buffer [rows, width], as the ledger counts them. Throws as they do.
+std::uint64_t buffer_bytes(std::uint64_t rows, std::uint64_t width, DType type);
+/// Of an address on the device, whatever machine plans.
+inline constexpr DType kAddress = DType::uint64;
 
 /// Reads a size: digits, optionally a decimal point, then B, KiB, MiB, GiB, TiB (1024), KB, MB, GB, TB (1000), or
 /// nothing (bytes). Case-insensitive. Throws std::invalid_argument with one line that says what is allowed; zero, a

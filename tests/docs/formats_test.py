@@ -21,7 +21,7 @@ SKIPPED = re.compile(r"^common/host/|/(tests|puzzle)/|/lesson\.(cu|py)$")
 ALLOWED = [
     ("common/cuda/dtype_of.h", "CUDA_R_", "the one place that says cuBLAS's words to the compiler"),
     ("common/train/precision.h", "pure_fp16", "recipes: FP16 with and without master weights"),
-    ("chapters/12_quantisation/formats.h", "int8_tensor", "layouts: which scales INT8 has"),
+    ("common/plan/quantised/format.h", "int8_tensor", "layouts: which scales INT8 has"),
     ("bench/explaining/others.py", "", "types in other frameworks' messages, also those that nothing here is stored in"),
     ("bench/publishing/pages.py", "", "columns of the table of cards, and words of published command lines"),
     ("bench/shared/results_files.py", "", "names of variants in result files"),

@@ -22,7 +22,6 @@ FLOOR = {"plan": 0, "host": 0, "cuda": 1, "memory": 2, "data": 3, "nn": 3, "harn
 OF_CHAPTERS = {
     "allocators": {"06_caching_allocator/best_fit.h", "06_caching_allocator/caching_allocator.h", "06_caching_allocator/planned.h",
                    "06_caching_allocator/steps.h"},
-    "fitting": {"11_inference/ways.h", "12_quantisation/claims.h"},
 }
 # Beside plan, what bench/fit reads a file and prints with: it knows no device.
 OF_FIT = {"memory/files.h", "memory/text.h"}

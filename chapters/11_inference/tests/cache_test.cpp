@@ -16,7 +16,7 @@ using namespace oomlab::inference;
 
 constexpr std::size_t kTokenBytes = 512;
 CacheShape shape(std::size_t block_tokens) {  // a layer, a head: a token's key and value are 256 bytes each
-  return {.layers = 1, .processor_layers = 1, .kv_heads = 1, .depth = 64, .block_tokens = block_tokens};
+  return {.layers = 1, .cpu_layers = 1, .kv_heads = 1, .depth = 64, .block_tokens = block_tokens};
 }
 
 // A cache whose tokens are written as a kernel would do it: each with a number of its own.
@@ -171,17 +171,6 @@ TEST(KvCache, RefusesWhatCannotBe) {
   EXPECT_THROW(w.cache.fork(id, 4), std::logic_error);
   w.close(id);
   EXPECT_THROW(w.cache.close(id), std::logic_error);
-}
-
-TEST(CacheShape, HasTheBytesOfTheFormula) {
-  // 2 · L · Hk · d · E for each token; in 8 bits 2 · L · Hk · (d + 4).
-  CacheShape bf16{.layers = 32, .kv_heads = 8, .depth = 128, .block_tokens = 16, .value_bytes = 2};
-  EXPECT_EQ(bf16.block_bytes(), 16u * 2 * 32 * 8 * 128 * 2);
-  EXPECT_EQ(bf16.counted_block_bytes(), std::size_t(2) << 20);
-  bf16.value_bytes = 1, bf16.scaled = true;
-  EXPECT_EQ(bf16.block_bytes(), 16u * 2 * 32 * 8 * (128 + 4));
-  const CacheShape odd{.layers = 1, .kv_heads = 1, .depth = 3, .block_tokens = 3, .value_bytes = 1, .scaled = true};
-  EXPECT_EQ(odd.block_bytes(), 32u + 6 * 4);  // 18 values, and where scales may begin
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "../../../tests/device.h"
-#include "ways.h"
+#include "variants.h"
 
 namespace {
 
@@ -93,15 +93,15 @@ TEST(Options, AConfigFileIsAModel) {
   EXPECT_NE(refusal(config), "") << "the file is gone";
 }
 
-TEST(Options, WaysAreThoseOfTheModel) {
+TEST(Options, ServersAreThoseOfTheModel) {
   const Config config = asks("llama:4-8-2-32-24");
-  const std::vector<PlannedWay> ways = planned_ways(config, decoder_of(config));
-  ASSERT_EQ(ways.size(), 6u);
-  EXPECT_EQ(ways[0].way.block_tokens, 40u);
-  EXPECT_EQ(ways[1].way.block_tokens, kPage);
-  EXPECT_EQ(ways[5].way.processor_layers, 1u);
-  EXPECT_EQ(&ways[1].plan(), &ways[1].plan()) << "planned once";
-  EXPECT_GT(ways[0].predicted().total(), ways[1].predicted().total());
+  const std::vector<PlannedServer> servers = planned_servers(config, decoder_of(config));
+  ASSERT_EQ(servers.size(), 6u);
+  EXPECT_EQ(servers[0].config.block_tokens, 40u);
+  EXPECT_EQ(servers[1].config.block_tokens, kPageTokens);
+  EXPECT_EQ(servers[5].config.cpu_layers, 1u);
+  EXPECT_EQ(&servers[1].schedule(), &servers[1].schedule()) << "planned once";
+  EXPECT_GT(servers[0].predicted().total(), servers[1].predicted().total());
 }
 
 }  // namespace

@@ -13,10 +13,11 @@ struct Expected {
   std::vector<Serving<float>::Logits> logits;
 };
 // Every request by itself, in one block, its prompt in one step.
-Expected one_by_one(const Decoder& decoder, const std::vector<Request>& requests, CacheForm form) {
+Expected one_by_one(const Decoder& decoder, const std::vector<Request>& requests, std::optional<DType> cache_dtype) {
   Expected expected;
   for (const Request& request : without_groups(requests)) {
-    Server server(decoder, {&request, 1}, {.block_tokens = kLongestHere, .most_rows = kLongestHere, .form = form});
+    Server server(decoder, {&request, 1},
+                  {.block_tokens = kLongestHere, .most_rows = kLongestHere, .cache_dtype = cache_dtype});
     server.serving.run();
     expected.answers.push_back(server.serving.answers()[0]);
     expected.logits.push_back(server.logits[0]);
@@ -34,7 +35,7 @@ void expect_same(const Expected& expected, const std::vector<std::vector<int>>& 
 }
 std::size_t blocks_of_longest(const std::vector<Request>& requests, std::size_t block_tokens) {
   std::size_t most = 0;
-  for (const Request& r : requests) most = std::max(most, (r.length() + block_tokens - 1) / block_tokens);
+  for (const Request& r : requests) most = std::max(most, (r.lengths().length() + block_tokens - 1) / block_tokens);
   return most;
 }
 
@@ -46,10 +47,10 @@ TEST(Schedules, GiveTheSameBits) {
     const Decoder decoder(device, small_spec(set % 2));
     const std::size_t before = device.ledger.live_bytes();
     const std::vector<Request> requests = small_requests(set, decoder.spec.vocabulary);
-    const CacheForm form = set % 5 == 4 ? CacheForm::eight_bits : CacheForm::as_computed;
-    const Expected expected = one_by_one(decoder, requests, form);
+    const std::optional<DType> cache_dtype = set % 5 == 4 ? std::optional(DType::int8) : std::nullopt;
+    const Expected expected = one_by_one(decoder, requests, cache_dtype);
     for (unsigned schedule = 0; schedule < 10; ++schedule) {
-      ServerSetup way{.most_rows = 1 + random() % 12, .form = form};
+      ServerSetup way{.most_rows = 1 + random() % 12, .cache_dtype = cache_dtype};
       way.block_tokens = schedule == 0 ? kLongestHere : 1 + random() % 9;
       if (random() % 3) way.blocks = blocks_of_longest(requests, way.block_tokens) + random() % 4;
       const bool share = schedule > 1;
@@ -65,12 +66,13 @@ TEST(Schedules, GiveTheSameBits) {
       server.cache.trim();
       EXPECT_EQ(server.ledger.live_bytes(), without_blocks);
 
-      const ServingPlan plan = plan_serving(asked, way.block_tokens, way.blocks, way.most_rows);
+      const ServingSchedule plan = simulate_serving(lengths_of(asked), way.block_tokens, way.blocks, way.most_rows);
       EXPECT_TRUE(plan.possible);
       EXPECT_TRUE(plan.counts == server.serving.counts()) << set << ", " << schedule;
-      EXPECT_EQ(server.ledger.peak_by_category(), server.predicted(decoder.spec, kLongestHere, plan.most_blocks))
+      EXPECT_EQ(server.ledger.peak_by_category(), server.predicted(decoder.spec, kLongestHere, plan.max_blocks))
           << set << ", " << schedule;
-      const ServingPlan apart = plan_serving(without_groups(asked), way.block_tokens, way.blocks, way.most_rows);
+      const ServingSchedule apart =
+          simulate_serving(lengths_of(without_groups(asked)), way.block_tokens, way.blocks, way.most_rows);
       shared += plan.counts.rows < apart.counts.rows;
     }
     EXPECT_EQ(device.ledger.live_bytes(), before);
@@ -101,8 +103,8 @@ TEST(Schedules, AnyBlockMayBeRefused) {
   Device device;
   const Decoder decoder(device, small_spec(true));
   const std::vector<Request> requests = small_requests(3, decoder.spec.vocabulary);
-  const Expected expected = one_by_one(decoder, requests, CacheForm::as_computed);
-  const CacheShape shape = cache_shape<float>(decoder.spec.layers, decoder.spec.keys(), decoder.spec.depth(), 3);
+  const Expected expected = one_by_one(decoder, requests, std::nullopt);
+  const CacheShape shape = cache_shape(DType::fp32, decoder.spec, {.block_tokens = 3});
   std::size_t blocks = 1, thrown = 0, preempted = 0;
   const std::size_t step = OOMLAB_ROUNDS < 10 ? 3 : 1;
   for (std::size_t refused = 1; refused <= blocks; refused += step) {
@@ -153,7 +155,7 @@ TEST(Schedules, ARequestThatDoesNotFitAloneIsOutOfMemory) {
   EXPECT_EQ(so_far.size(), 11u);  // tokens 2 … 12 have a place
   EXPECT_THROW(run(), OutOfMemory);
   EXPECT_EQ(server.serving.answers()[1], so_far);
-  EXPECT_FALSE(plan_serving(requests, 4, 3, 8).possible);
+  EXPECT_FALSE(simulate_serving(lengths_of(requests), 4, 3, 8).possible);
 }
 
 }  // namespace

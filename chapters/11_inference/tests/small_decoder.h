@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "../../../tests/nn/device.h"
+#include "plan/serve/server.h"
 #include "serving.h"
-#include "serving_walk.h"
 
 namespace oomlab::test {
 
@@ -63,7 +63,7 @@ struct Decoder {
 struct ServerSetup {
   std::size_t block_tokens = 16, most_rows = 8;
   std::size_t blocks = kUnlimited;  ///< that fit into the budget
-  CacheForm form = CacheForm::as_computed;
+  std::optional<DType> cache_dtype = {};
 };
 
 inline constexpr std::size_t kLongestHere = 32;
@@ -81,11 +81,10 @@ struct Server {
   std::vector<Serving<float>::Logits> logits;
   Serving<float> serving;
 
-  Server(const Decoder& decoder, std::span<const Request> requests, const ServerSetup& w, std::size_t longest = kLongestHere,
-         bool careful = true, bool with_logits = true)
+  Server(const Decoder& decoder, std::span<const Request> requests, const ServerSetup& w,
+         std::size_t longest = kLongestHere, bool careful = true, bool with_logits = true)
       : way(w),
-        shape(
-            cache_shape<float>(decoder.spec.layers, decoder.spec.keys(), decoder.spec.depth(), w.block_tokens, w.form)),
+        shape(cache_shape(DType::fp32, decoder.spec, {.block_tokens = w.block_tokens, .cache_dtype = w.cache_dtype})),
         limit(resource, budget(decoder.spec, shape, w, longest)),
         context(limit, ledger, kGranule),
         cache(context, shape, careful),
@@ -95,7 +94,7 @@ struct Server {
   // The weights are elsewhere.
   static ByCategory buffers(const nn::TransformerSpec& spec, const CacheShape& shape, const ServerSetup& way,
                             std::size_t longest, std::size_t blocks) {
-    ByCategory bytes = serving_bytes<float>(spec, shape, way.most_rows, longest, blocks);
+    ByCategory bytes = server_bytes(DType::fp32, spec, shape, way.most_rows, longest, blocks);
     bytes[Category::parameters] = 0;
     bytes[Category::workspace] += kGranule;
     return bytes;

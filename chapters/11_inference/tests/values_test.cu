@@ -89,15 +89,14 @@ TEST(ProcessorLayers, GiveTheSameTokens) {
                                             CUDA_CHECK(cudaMemcpyAsync(to, decoder.values[i].data(), n * sizeof(float),
                                                                        cudaMemcpyHostToDevice, context.stream()));
                                           });
-        const auto bytes = PlacedWeights<float>::bytes(decoder.spec, on_processor);
+        const auto bytes = weight_bytes(DType::fp32, decoder.spec, on_processor);
         EXPECT_EQ(device.ledger.live_bytes() - before, bytes.device);
-        EXPECT_EQ(device.ledger.peak_bytes() - before, std::max(bytes.device, bytes.on_its_way));
+        EXPECT_EQ(device.ledger.peak_bytes() - before, std::max(bytes.device, bytes.in_transit));
         for (std::size_t l = 0; l < decoder.spec.layers; ++l)
           EXPECT_EQ(device.ledger.live_blocks().contains(placed.weights().layers[l].contract),
                     l + on_processor < decoder.spec.layers);
-        CacheShape shape =
-            cache_shape<float>(decoder.spec.layers - on_processor, decoder.spec.keys(), decoder.spec.depth(), 5);
-        shape.processor_layers = on_processor;
+        const CacheShape shape =
+            cache_shape(DType::fp32, decoder.spec, {.block_tokens = 5, .cpu_layers = on_processor});
         CudaResource resource;
         Ledger ledger;
         Context context(resource, ledger, kGranule);
@@ -110,8 +109,8 @@ TEST(ProcessorLayers, GiveTheSameTokens) {
         for (std::size_t r = 0; r < requests.size(); ++r)
           for (std::size_t i = 0; i < logits[r].size(); ++i)
             expect_close(logits[r][i], all_on_device.logits[r][i], 1e-5, "logits");
-        ByCategory expected = serving_bytes<float>(decoder.spec, shape, 8, kLongestHere,
-                                                   plan_serving(requests, 5, kUnlimited, 8).most_blocks);
+        ByCategory expected = server_bytes(DType::fp32, decoder.spec, shape, 8, kLongestHere,
+                                           simulate_serving(lengths_of(requests), 5, kUnlimited, 8).max_blocks);
         EXPECT_EQ(ledger.peak_bytes() + bytes.device, expected.total() + kGranule);
       }
       EXPECT_EQ(device.ledger.live_bytes(), before);
@@ -119,28 +118,10 @@ TEST(ProcessorLayers, GiveTheSameTokens) {
   }
 }
 
-TEST(ProcessorLayers, AreAsFewAsFitTheRestIntoTheBudget) {
-  const nn::TransformerSpec spec = nn::parse_transformer("llama-3.1-8b");
-  const auto on_device = [&](std::size_t on_processor) {
-    CacheShape shape = cache_shape<__nv_bfloat16>(spec.layers - on_processor, spec.keys(), spec.depth(), 16);
-    shape.processor_layers = on_processor;
-    return serving_bytes<__nv_bfloat16>(spec, shape, 64, kLongest, 128).total();
-  };
-  const std::size_t all = on_device(0), layer = on_device(0) - on_device(1);
-  EXPECT_EQ(fewest_on_processor(spec, all, on_device), 0u);
-  EXPECT_EQ(fewest_on_processor(spec, all - 1, on_device), 1u);
-  EXPECT_EQ(fewest_on_processor(spec, all - 5 * layer, on_device), 5u);
-  EXPECT_EQ(fewest_on_processor(spec, on_device(spec.layers), on_device), spec.layers);
-  EXPECT_EQ(fewest_on_processor(spec, on_device(spec.layers) - 1, on_device), spec.layers + 1);
-  // A layer's weights, and its keys and values of 2,048 tokens.
-  const std::size_t weights = 2 * (2 * 4096 + 6144 * 4096 + 4096 * 4096 + 3 * std::size_t(14336) * 4096);
-  EXPECT_EQ(layer, weights + 128 * 16 * 2 * 8 * 128 * 2);
-}
-
 // Keys and values of one layer, written and read back.
 TEST_P(Values, InEightBitsAreWithinHalfAStep) {
   const std::size_t rows = 7, heads = 4, kv_heads = 2, depth = 24, width = (heads + 2 * kv_heads) * depth;
-  const CacheShape shape = cache_shape<float>(2, kv_heads, depth, 4, CacheForm::eight_bits);
+  const CacheShape shape{.layers = 2, .kv_heads = kv_heads, .depth = depth, .block_tokens = 4, .dtype = DType::int8};
   EXPECT_EQ(shape.block_bytes(), 2 * 2 * kv_heads * 4 * (depth + 4));
   KvCache cache(device.context, shape);
   const KvCache::Id id = cache.open();
@@ -179,14 +160,14 @@ TEST(EightBits, MostlyGiveTheSameTokens) {
     const Decoder decoder(device, small_spec(three_heads));
     std::vector<std::vector<int>> tops[2];
     for (unsigned seed = 0; seed < 5; ++seed)
-      for (const CacheForm form : {CacheForm::as_computed, CacheForm::eight_bits}) {
-        Server server(decoder, {}, {.block_tokens = 4, .most_rows = kLongestHere, .form = form});
+      for (const DType dtype : {DType::fp32, DType::int8}) {
+        Server server(decoder, {}, {.block_tokens = 4, .most_rows = kLongestHere, .cache_dtype = dtype});
         const KvCache::Id id = server.cache.open();
         server.cache.reserve(id, kLongestHere);
         std::vector<Row> rows;
         for (const int token : random_labels(kLongestHere, decoder.spec.vocabulary, seed))
           rows.push_back({token, id, rows.size(), true});
-        tops[form == CacheForm::eight_bits].push_back(server.generation.step(server.context, server.cache, rows));
+        tops[dtype == DType::int8].push_back(server.generation.step(server.context, server.cache, rows));
       }
     for (std::size_t s = 0; s < tops[0].size(); ++s)
       for (std::size_t i = 0; i < tops[0][s].size(); ++i) same += tops[0][s][i] == tops[1][s][i], ++all;

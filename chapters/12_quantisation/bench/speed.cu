@@ -29,11 +29,11 @@ void judge() {
   };
   std::vector<Way> ways;
   ways.push_back({"FP32", 1.0, {}});
-  ways.push_back({"INT8 per tensor", 1.0, {.form = Form::int8_tensor}});
-  ways.push_back({"INT8 per row", 1.0, {.form = Form::int8_row}});
-  ways.push_back({"INT4, groups of 128", 1.15, {.form = Form::int4}});
-  ways.push_back({"NF4", 6.0, {.form = Form::nf4}});
-  ways.push_back({"INT8 dynamic", 1.0, {.form = Form::int8_row, .dynamic = true}});
+  ways.push_back({"INT8 per tensor", 1.0, {.scheme = Scheme::int8_tensor}});
+  ways.push_back({"INT8 per row", 1.0, {.scheme = Scheme::int8_row}});
+  ways.push_back({"INT4, groups of 128", 1.15, {.scheme = Scheme::int4}});
+  ways.push_back({"NF4", 6.0, {.scheme = Scheme::nf4}});
+  ways.push_back({"INT8 dynamic", 1.0, {.scheme = Scheme::int8_row, .dynamic = true}});
   for (Way& way : ways) {
     way.matrix = Matrix<float>(context, way.format, way.name, out, in);
     Loading loading(context, loading_bytes(way.format, out, in));

@@ -49,15 +49,15 @@ class Files : public ::testing::Test {
 };
 
 TEST_F(Files, GiveBackWhatWasSaved) {
-  for (const Format& format : {Format{.form = Form::int8_tensor}, Format{.form = Form::int8_row},
-                               Format{.form = Form::int4, .group = 64}, Format{.form = Form::nf4}}) {
-    SCOPED_TRACE(name_of(format.form));
-    const std::string file = path(name_of(format.form));
+  for (const Format& format : {Format{.scheme = Scheme::int8_tensor}, Format{.scheme = Scheme::int8_row},
+                               Format{.scheme = Scheme::int4, .group = 64}, Format{.scheme = Scheme::nf4}}) {
+    SCOPED_TRACE(name_of(format.scheme));
+    const std::string file = path(name_of(format.scheme));
     Reader<float> saved(source, format, of, nullptr, file);
     (void)saved.read();
     const QuantisedFile open(file);
-    EXPECT_EQ(open.format().form, format.form);
-    EXPECT_EQ(open.format().group, format.form == Form::int4 ? 64u : 0u);
+    EXPECT_EQ(open.format().scheme, format.scheme);
+    EXPECT_EQ(open.format().group, format.scheme == Scheme::int4 ? 64u : 0u);
     open.require_model(source.spec());
     Reader<float> loaded(source, format, of, &open);
     (void)loaded.read();
@@ -67,24 +67,24 @@ TEST_F(Files, GiveBackWhatWasSaved) {
     std::size_t stored = 0;
     const nn::SafetensorsFile tensors(file);
     for (const nn::SafetensorsEntry& entry : tensors.entries()) stored += entry.bytes;
-    EXPECT_EQ(stored, model_bytes(source.spec(), format, 4).all.stored + about(source.spec(), format).size());
+    EXPECT_EQ(stored, model_bytes(source.spec(), format, DType::fp32).all.stored + about(source.spec(), format).size());
   }
   // In BF16, too, and as another type than the one it has.
-  Reader<Bf16> half(source, {.form = Form::nf4}, of, nullptr, path("half"));
+  Reader<Bf16> half(source, {.scheme = Scheme::nf4}, of, nullptr, path("half"));
   const QuantisedFile open(path("half"));
-  Reader<float> wide(source, {.form = Form::nf4}, of, &open);
+  Reader<float> wide(source, {.scheme = Scheme::nf4}, of, &open);
   EXPECT_NEAR(half.read().loss, wide.read().loss, 0.1);
 }
 
 TEST_F(Files, OfAnotherModelAreRefused) {
   const Source other(nn::parse_transformer("llama:2-4-2-64-128"), std::nullopt);
-  const Format format{.form = Form::int8_row};
+  const Format format{.scheme = Scheme::int8_row};
   Reader<float> saved(other, format, of, nullptr, path("other"));
   const QuantisedFile open(path("other"));
   expect_refused([&] { open.require_model(source.spec()); },
                  "was quantised for model 'llama:2-4-2-64-128'; this is 'bytes-llama'");
   expect_refused([&] { Reader<float>(source, format, of, &open); }, "bytes; this model's has ");
-  expect_refused([&] { Reader<float>(other, {.form = Form::nf4}, of, &open); }, "of type I8 instead of U8");
+  expect_refused([&] { Reader<float>(other, {.scheme = Scheme::nf4}, of, &open); }, "of type I8 instead of U8");
   const Source deeper(nn::parse_transformer("llama:3-4-2-64-128"), std::nullopt);
   expect_refused([&] { Reader<float>(deeper, format, of, &open); }, "has no tensor 'layer 3 norm 1 gamma'");
   Config config;
@@ -99,7 +99,7 @@ TEST_F(Files, ThatAreNoneAreRefused) {
   nn::Transformer<float> model(device.context, source.spec(), 1, false);
   nn::save_weights(device.context, model, path("plain"));
   expect_refused([&] { QuantisedFile(path("plain")); }, "is no quantised model");
-  const Format format{.form = Form::int4};
+  const Format format{.scheme = Scheme::int4};
   Reader<float> saved(source, format, of, nullptr, path("int4"));
   std::filesystem::copy(path("int4"), path("unknown"));
   poke(path("unknown"), kAbout, std::string("model bytes-llama\nformat ").size(), "int5");
@@ -128,8 +128,11 @@ TEST_F(Files, WithWeightsThatAreNotFiniteAreRefused) {
   Device device;
   nn::Transformer<float> model(device.context, source.spec(), 1, false);
   nn::save_weights(device.context, model, path("weights"));
-  const Format formats[] = {
-      {}, {.form = Form::int8_tensor}, {.form = Form::int8_row}, {.form = Form::int4}, {.form = Form::nf4}};
+  const Format formats[] = {{},
+                            {.scheme = Scheme::int8_tensor},
+                            {.scheme = Scheme::int8_row},
+                            {.scheme = Scheme::int4},
+                            {.scheme = Scheme::nf4}};
   for (const auto& [bits, word] :
        {std::pair{std::string("\x01\x00\xc0\x7f", 4), "NaN"}, {std::string("\x00\x00\x80\xff", 4), "infinity"}}) {
     std::filesystem::copy(path("weights"), path("bad"), std::filesystem::copy_options::overwrite_existing);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "../../../tests/nn/device.h"
+#include "plan/quantised/decoder.h"
 #include "products.h"
 
 namespace {
@@ -57,15 +58,16 @@ const Shape kShapes[] = {{1, 64, 64, 64}, {1, 172, 5, 172},  {3, 256, 7, 256}, {
 TEST_P(Products, AreThoseOfTheWeightsThatAreStored) {
   const auto check = [&]<class T>(T, double tolerance) {
     for (const Format& format :
-         {Format{}, Format{.form = Form::int8_tensor}, Format{.form = Form::int8_row}, Format{.form = Form::nf4},
-          Format{.form = Form::int4, .group = 64}, Format{.form = Form::int4, .group = 32},
-          Format{.form = Form::int4, .group = 12}, Format{.form = Form::int4, .group = 3},
-          Format{.form = Form::int4, .group = 1}, Format{.form = Form::int8_row, .dynamic = true}})
+         {Format{}, Format{.scheme = Scheme::int8_tensor}, Format{.scheme = Scheme::int8_row},
+          Format{.scheme = Scheme::nf4}, Format{.scheme = Scheme::int4, .group = 64},
+          Format{.scheme = Scheme::int4, .group = 32}, Format{.scheme = Scheme::int4, .group = 12},
+          Format{.scheme = Scheme::int4, .group = 3}, Format{.scheme = Scheme::int4, .group = 1},
+          Format{.scheme = Scheme::int8_row, .dynamic = true}})
       for (const auto& [rows, in, out, stride] : kShapes)
         for (const bool add : {false, true}) {
-          if (format.form == Form::int4 && in * out % format.group != 0) continue;
-          SCOPED_TRACE(fmt::format("{}{} {}: {} rows, {} to {}", name_of(format.form), format.dynamic ? " dynamic" : "",
-                                   format.group, rows, in, out));
+          if (format.scheme == Scheme::int4 && in * out % format.group != 0) continue;
+          SCOPED_TRACE(fmt::format("{}{} {}: {} rows, {} to {}", name_of(format.scheme),
+                                   format.dynamic ? " dynamic" : "", format.group, rows, in, out));
           const Matrix<T> matrix = matrix_of<T>(format, out, in);
           const std::vector<float> w = weights_of(matrix);
           const std::vector<T> x = typed<T>(random_floats(rows * stride, 12)), bias = typed<T>(random_floats(out, 13)),
@@ -128,7 +130,7 @@ TEST_P(Products, OfWholeNumbersAreExact) {
 
 // Each row of activations has a scale of its own: a large one changes no other.
 TEST_P(Products, QuantiseActivationsRowByRow) {
-  const Matrix<float> matrix = matrix_of<float>({.form = Form::int8_row, .dynamic = true}, 8, 64);
+  const Matrix<float> matrix = matrix_of<float>({.scheme = Scheme::int8_row, .dynamic = true}, 8, 64);
   const auto product = [&](float factor) {
     std::vector<float> x = random_floats(3 * 64, 31);
     for (std::size_t i = 0; i < 64; ++i) x[64 + i] *= factor;
@@ -147,8 +149,8 @@ TEST(DynamicScratchOf, HasTheBytesThatItSays) {
   for (const std::size_t rows : {0, 1, 5, 64}) {
     const std::size_t before = device.ledger.live_bytes();
     const DynamicScratch scratch(device.context, rows, 172, 344);
-    EXPECT_EQ(device.ledger.live_bytes() - before, DynamicScratch::bytes(rows, 172, 344));
-    EXPECT_EQ(DynamicScratch::bytes(rows, 172, 344),
+    EXPECT_EQ(device.ledger.live_bytes() - before, dynamic_product_bytes(rows, 172, 344));
+    EXPECT_EQ(dynamic_product_bytes(rows, 172, 344),
               (rows * 172 + 511) / 512 * 512 + (rows * 4 + 511) / 512 * 512 + (rows * 344 * 4 + 511) / 512 * 512);
   }
 }

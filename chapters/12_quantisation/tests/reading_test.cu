@@ -12,9 +12,9 @@ namespace {
 using namespace oomlab;
 using namespace oomlab::test;
 
-const Format kInt8Tensors{.form = Form::int8_tensor}, kInt8Rows{.form = Form::int8_row},
-    kInt4Groups{.form = Form::int4}, kNf4Blocks{.form = Form::nf4},
-    kInt8Dynamic{.form = Form::int8_row, .dynamic = true};
+const Format kInt8Tensors{.scheme = Scheme::int8_tensor}, kInt8Rows{.scheme = Scheme::int8_row},
+    kInt4Groups{.scheme = Scheme::int4}, kNf4Blocks{.scheme = Scheme::nf4},
+    kInt8Dynamic{.scheme = Scheme::int8_row, .dynamic = true};
 const Format kQuantisedFormats[] = {kInt8Tensors, kInt8Rows, kInt4Groups, kNf4Blocks, kInt8Dynamic};
 
 TEST(Reading, InFp32IsThePassWithoutACache) {
@@ -51,7 +51,7 @@ TEST(Reading, DoesNotDependOnTheBatch) {
   for (const Format& format : {Format{}, kInt8Rows, kInt4Groups, kNf4Blocks, kInt8Dynamic}) {
     Reader<float> alone(source, format, {.sequences = 1, .seq = 4, .batches = 16}),
         together(source, format, {.sequences = 16, .seq = 4, .batches = 1});
-    EXPECT_NEAR(alone.read().loss, together.read().loss, 2e-6) << name_of(format.form);
+    EXPECT_NEAR(alone.read().loss, together.read().loss, 2e-6) << name_of(format.scheme);
   }
 }
 
@@ -65,8 +65,8 @@ TEST(Reading, CostsWhatItsBitsCost) {
     Reader<float> reader(source, format, of);
     const ReadResult result = reader.read();
     EXPECT_EQ(reader.ledger.peak_by_category()[Category::parameters],
-              Reading<float>::predicted(source.spec(), format, of)[Category::parameters]);
-    std::printf("%-12s perplexity %.4f (FP32 %.4f), top-1 %.1f %%\n", name_of(format.form), std::exp(result.loss),
+              reading_bytes(source.spec(), format, DType::fp32, of)[Category::parameters]);
+    std::printf("%-12s perplexity %.4f (FP32 %.4f), top-1 %.1f %%\n", name_of(format.scheme), std::exp(result.loss),
                 std::exp(fp32.loss), agreement(fp32, result));
     return result;
   };
@@ -97,7 +97,7 @@ TEST(Reading, NeverHasAMatrixThatIsDequantised) {
     if (is_quantised(shape)) smallest = std::min(smallest, 4 * shape.count());
   ASSERT_EQ(smallest, 4 * 64 * 64u);
   for (const Format& format : kQuantisedFormats) {
-    SCOPED_TRACE(name_of(format.form));
+    SCOPED_TRACE(name_of(format.scheme));
     Reader<float> reader(source, format, of);
     const std::size_t loaded = reader.ledger.timeline().size();
     const std::size_t before = reader.ledger.live_bytes();
@@ -125,16 +125,17 @@ TEST(Reading, MovesWeightsAndCacheOnce) {
   for (const Format& format : {Format{}, kInt8Rows, kInt4Groups}) {
     Reader<float> reader(source, format, {.sequences = 1, .seq = 11, .batches = 2});
     const ReadResult& read = reader.read();
-    const ModelBytes bytes = model_bytes(source.spec(), format, 4);
+    const ModelBytes bytes = model_bytes(source.spec(), format, DType::fp32);
     // The head is the embedding, of which a token besides reads one row; and the keys and values of 0 ... 10 tokens.
     const double floor = double(bytes.all.stored) + 64 * 4 + 5 * (3 * 2 * 2 * 16 * 4);
-    EXPECT_DOUBLE_EQ(read.floor, floor) << name_of(format.form);
+    EXPECT_DOUBLE_EQ(read.floor, floor) << name_of(format.scheme);
     EXPECT_GT(read.moved, floor);
     EXPECT_LT(read.moved, floor + 50e3);
   }
   Reader<float> many(source, kInt8Rows, {.sequences = 8, .seq = 11, .batches = 1});
   const ReadResult& read = many.read();
-  EXPECT_GT(read.moved, read.floor + double(model_bytes(source.spec(), kInt8Rows, 4).quantised.stored));  // twice
+  EXPECT_GT(read.moved,
+            read.floor + double(model_bytes(source.spec(), kInt8Rows, DType::fp32).quantised.stored));  // twice
 }
 
 TEST(ReadingDeathTest, IsPlannedInEveryFormat) {
@@ -149,9 +150,9 @@ TEST(ReadingDeathTest, IsPlannedInEveryFormat) {
     for (const Format& format : kQuantisedFormats) {
       Reader<Bf16> reader(source, format, of);
       const ReadResult& read = reader.read();
-      ByCategory expected = Reading<Bf16>::predicted(spec, format, of);
+      ByCategory expected = reading_bytes(spec, format, DType::bf16, of);
       expected[Category::workspace] += kGranule;
-      const double weights = double(model_bytes(spec, format, 2).all.stored) - 2.0 * 4096 * (128256 - 1);
+      const double weights = double(model_bytes(spec, format, DType::bf16).all.stored) - 2.0 * 4096 * (128256 - 1);
       good = good && reader.ledger.peak_by_category() == expected &&
              std::fabs(read.floor - weights - 49.5 * 131072) < 1;  // 131,072 bytes of cache a token
     }

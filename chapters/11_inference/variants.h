@@ -16,15 +16,12 @@ namespace oomlab::inference {
 
 inline constexpr Option<std::size_t> kBatches{"batches", "Batches of an evaluation", 1, 4096};
 inline constexpr Option<std::size_t> kRequests{"requests", "Requests of the stream that is served", 1, 65536};
-inline constexpr Option<std::size_t> kLongestRequest{"longest", "Tokens of the longest request, prompt and answer", 30,
-                                                     1 << 20};
+inline constexpr Option<std::size_t> kLongestRequest{"longest", "Tokens of the longest request, prompt and answer",
+                                                     kShortestLimit, 1 << 20};
 inline constexpr Option<std::size_t> kProcessorLayers{"processor-layers", "Last layers that run on the processor"};
 
 inline constexpr const char *kGraph = "graph", *kNoGraph = "no graph", *kOnDevice = "predictions on device",
                             *kOnHost = "predictions on host";
-inline constexpr const char *kContiguous = "cache, contiguous", *kPaged = "cache, paged",
-                            *kShared = "cache, paged, shared", *kEightBits = "cache, 8 bits",
-                            *kOwnHeads = "cache, not grouped", *kProcessor = "layers on processor";
 
 /// Throws UsageError, or std::invalid_argument, for a model that cannot do what is asked.
 inline nn::TransformerSpec decoder_of(const Config& config) {
@@ -55,24 +52,18 @@ inline std::vector<std::pair<std::string, Keeping>> keepings() {
           {kOnHost, {.predictions = Predictions::on_host}}};
 }
 
-inline std::vector<Way> ways(const Config& config, const nn::TransformerSpec& spec) {
+inline std::vector<ServingConfig> serving_configs(const Config& config, const nn::TransformerSpec& spec) {
   const std::size_t longest = config.options[kLongestRequest];
   // As many as somebody asks for, or as must, so that the longest request finds room.
-  const std::size_t on_processor = with_element_of(precision_of(config), [&]<class T>(T) {
-    const std::size_t fewest = fewest_on_processor(spec, config.budget, [&](std::size_t layers) {
-      const Way way{.processor_layers = layers};
-      const CacheShape shape = shape_of<T>(spec, way);
-      return checked_sum(serving_bytes<T>(spec, shape, kMostRows, longest, shape.blocks_for(longest)).total(),
-                         round_to_granule(config.workspace));
-    });
-    return std::min(spec.layers, fewest);
-  });
-  return {{.name = kContiguous, .block_tokens = longest},
-          {.name = kPaged},
-          {.name = kShared, .shares = true},
-          {.name = kEightBits, .form = CacheForm::eight_bits},
-          {.name = kOwnHeads, .grouped = false},
-          {.name = kProcessor, .processor_layers = std::max(on_processor, config.options[kProcessorLayers])}};
+  const std::size_t left = config.budget - std::min(config.budget, round_to_granule(config.workspace));
+  const std::size_t fewest =
+      fewest_cpu_layers(left, dtype_of(precision_of(config)), spec, kMaxRows, longest, /*requests=*/1);
+  const std::size_t on_cpu = std::max(std::min(spec.layers, fewest), config.options[kProcessorLayers]);
+  return {
+      {.name = kContiguous, .block_tokens = longest}, {.name = kPaged},
+      {.name = kShared, .shares_prefixes = true},     {.name = kEightBits, .cache_dtype = DType::int8},
+      {.name = kOwnHeads, .grouped_queries = false},  {.name = kOnCpu, .cpu_layers = on_cpu},
+  };
 }
 
 /// The result of `make`, which is called once, when somebody first asks for it.
@@ -84,29 +75,32 @@ auto once(Make make) {
   };
 }
 
-/// A way to serve the stream of this run, and its schedule on paper.
-struct PlannedWay {
-  Way way;
+/// A server of this run's stream, and its schedule on paper.
+struct PlannedServer {
+  ServingConfig config;
   std::shared_ptr<const std::vector<Request>> requests;
-  std::function<const ServingPlan&()> plan;
+  std::function<const ServingSchedule&()> schedule;
   std::function<const ByCategory&()> predicted;  ///< peak bytes, without those that the context itself has
-  std::function<HostBytes()> on_host;            ///< of layers on the processor
+  std::function<HostBytes()> on_host;            ///< of layers on the CPU
 };
-inline std::vector<PlannedWay> planned_ways(const Config& config, const nn::TransformerSpec& spec) {
+inline std::vector<PlannedServer> planned_servers(const Config& config, const nn::TransformerSpec& spec) {
   const std::size_t longest = config.options[kLongestRequest], workspace = round_to_granule(config.workspace);
-  std::vector<PlannedWay> all;
-  for (const Way& way : ways(config, spec)) {
+  const DType dtype = dtype_of(precision_of(config));
+  std::vector<PlannedServer> all;
+  for (const ServingConfig& serving : serving_configs(config, spec)) {
     const auto requests = std::make_shared<const std::vector<Request>>(
-        requests_of(config.options[kRequests], longest, spec.vocabulary, way));
-    with_element_of(precision_of(config), [&]<class T>(T) {
-      const auto plan =
-          once([=, budget = config.budget] { return plan_of<T>(spec, way, *requests, longest, budget, workspace); });
-      all.push_back({way, requests, plan, once([=] {
-                       return serving_bytes<T>(spec_of(spec, way), shape_of<T>(spec, way), kMostRows, longest,
-                                               plan().most_blocks);
-                     }),
-                     [=] { return host_bytes<T>(spec_of(spec, way), shape_of<T>(spec, way), plan().most_blocks); }});
+        requests_of(config.options[kRequests], longest, spec.vocabulary, serving));
+    const nn::TransformerSpec served = served_model(spec, serving);
+    const CacheShape cache = cache_shape(dtype, spec, serving);
+    const auto schedule = once([=, budget = config.budget] {
+      return schedule_within(budget, dtype, spec, serving, lengths_of(*requests), longest, workspace);
     });
+    all.push_back({.config = serving,
+                   .requests = requests,
+                   .schedule = schedule,
+                   .predicted = once(
+                       [=] { return server_bytes(dtype, served, cache, kMaxRows, longest, schedule().max_blocks); }),
+                   .on_host = [=] { return host_bytes(dtype, served, cache, schedule().max_blocks); }});
   }
   return all;
 }

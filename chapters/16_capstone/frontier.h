@@ -25,8 +25,12 @@ void visit_combinations(const Work& work, Visit visit) {
     if (work.batch % n == 0) micro_batches.push_back(n);
   micro_batches.push_back(0);
   const std::size_t lengths[] = {0, 1, 2, 3, nn::root_of(work.spec.layers)};
-  const plan::SearchTask task{
-      .one = work, .several = work, .change = plan::Numbers::Change::other, .without = {"wide"}};
+  const plan::SearchTask task{.one = work,
+                              .several = work,
+                              .change = plan::Numbers::Change::other,
+                              .precision = {},
+                              .without = {"wide"},
+                              .progress = {}};
   std::vector<Levers> passes = plan::combinations(task, {}, plan::Lever::Changes::activations);
   std::erase_if(passes, [&](const Levers& pass) {
     return pass.solved || std::ranges::find(lengths, pass.recompute) == std::end(lengths);

@@ -79,7 +79,7 @@ Numbers numbers_of(const Work& work, const Levers& levers);
 std::string words_of(const Numbers& numbers);
 /// The options that make a chapter do just this: "--precision bf16 --lean --checkpoint 1".
 std::string options_of(const Levers& levers);
-/// The levers that the options name; nothing when they name none. Throws std::invalid_argument, in one line, for a value
+/// The levers that the options name; nothing when they name none. Throws UsageError or std::invalid_argument, in one line, for a value
 /// that is not allowed.
 std::optional<Levers> levers_of(const OptionValues& options);
 /// Options as options_of() writes them, as levers. Throws UsageError for a word that is no option of a lever, or a value

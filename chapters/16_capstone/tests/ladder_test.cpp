@@ -132,7 +132,9 @@ TEST(Layouts, AreRefusedAlikeHereInChapter07AndByFit) {
     // fit's search tries every layout that is not refused, and no other. (It has as many devices as it wants.)
     const Levers asked = plan::levers_of(config.options).value();
     const Work work{spec, config.batch, 16};
-    plan::SearchTask task{.one = work, .several = work, .cards = asked.ranks.ranks()};
+    plan::SearchTask task;
+    task.one = task.several = work;
+    task.cards = asked.ranks.ranks();
     const auto tried = plan::combinations(task, {}, plan::Lever::Changes::state);
     const bool there_too = std::ranges::any_of(tried, [&](const Levers& l) { return l.ranks == asked.ranks; });
     Levers whole = asked;  // the micro-batch is chosen later

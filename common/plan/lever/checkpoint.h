@@ -19,8 +19,7 @@ inline void read_checkpoint(const OptionValues& options, Levers& levers) {
   const char* const end = word->data() + word->size();
   const auto [stop, error] = std::from_chars(word->data(), end, levers.recompute);
   if (error != std::errc() || stop != end || levers.recompute == 0)
-    throw std::invalid_argument(
-        fmt::format("--checkpoint '{}' is not allowed; write none, solved, or a number of layers", *word));
+    throw UsageError(fmt::format("--checkpoint '{}' is not allowed; write none, solved, or a number of layers", *word));
 }
 
 inline std::string checkpoint_options(const Levers& levers) {

@@ -36,7 +36,7 @@ struct Lever {
   std::vector<ChapterOption> options;
   std::vector<LeverWord> words = {};
 
-  /// From options to the lever. Throws std::invalid_argument in one line.
+  /// From options to the lever. Throws UsageError or std::invalid_argument in one line.
   void (*read)(const OptionValues&, Levers&);
   /// Back: "--attention tiled"; empty where it is not pulled.
   std::string (*options_of)(const Levers&);

@@ -15,7 +15,7 @@ inline bool is_offloaded(const Levers& levers) { return levers.gradients == nn::
 inline void read_offload(const OptionValues& options, Levers& levers) {
   if (!options[kOffload]) return;
   if (levers.gradients != nn::GradientLife::always)
-    throw std::invalid_argument("--offload has each gradient sent to the host: leave --in-backward out");
+    throw UsageError("--offload has each gradient sent to the host: leave --in-backward out");
   levers.gradients = nn::GradientLife::offloaded;
 }
 

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "cuda/backend.h"
+#include "cuda/dtype_of.h"
 #include "small_decoder.h"
 
 namespace {

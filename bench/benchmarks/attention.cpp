@@ -15,7 +15,7 @@
 #include <string>
 
 #include "measured.h"
-#include "nn/attention.h"
+#include "nn/ops/attention.h"
 
 namespace oomlab::bench {
 namespace {

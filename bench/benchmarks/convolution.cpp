@@ -19,7 +19,7 @@
 #include <string>
 
 #include "measured.h"
-#include "nn/convolution.h"
+#include "nn/ops/convolution.h"
 
 namespace oomlab::bench {
 namespace {

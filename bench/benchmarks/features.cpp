@@ -13,9 +13,11 @@
 #include <string>
 
 #include "measured.h"
-#include "nn/convolution.h"
-#include "nn/feature_ops.h"
-#include "nn/image_ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/batch_norm.h"
+#include "nn/ops/channels.h"
+#include "nn/ops/convolution.h"
+#include "nn/ops/upsample.h"
 
 namespace oomlab::bench {
 namespace {

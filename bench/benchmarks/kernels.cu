@@ -33,9 +33,12 @@
 #include "kernels_by_hand.h"
 #include "measured.h"
 #include "memory/files.h"
-#include "nn/compact_optimizer.h"
-#include "nn/ops.h"
-#include "nn/optimizer.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/column_sum.h"
+#include "nn/ops/loss.h"
+#include "nn/ops/values.h"
+#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/optimizer.h"
 
 namespace oomlab::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "nn/kernel.h"
+#include "nn/ops/kernel.h"
 
 namespace oomlab::bench {
 namespace {

@@ -15,7 +15,8 @@
 #include "harness/benchmark_flags.h"
 #include "harness/chapter.h"
 #include "memory/text.h"
-#include "nn/ops.h"
+#include "nn/ops/matmul.h"
+#include "nn/ops/values.h"
 
 namespace oomlab::bench {
 

@@ -11,7 +11,7 @@
 
 #include "judged.h"
 #include "memory/context.h"
-#include "nn/checkpoint.h"
+#include "nn/files/checkpoint.h"
 #include "oomlab_host.h"
 
 namespace oomlab::bench {

@@ -21,9 +21,9 @@
 #include "harness/chapter.h"
 #include "memory/files.h"
 #include "memory/text.h"
-#include "nn/checkpoint.h"
-#include "nn/model_config.h"
-#include "nn/optimizer.h"
+#include "nn/files/checkpoint.h"
+#include "nn/models/model_config.h"
+#include "nn/optimizer/optimizer.h"
 
 namespace oomlab {
 namespace {

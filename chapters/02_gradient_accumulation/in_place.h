@@ -12,7 +12,8 @@
 
 #include "cuda/backend.h"
 #include "harness/chapter.h"
-#include "nn/ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/values.h"
 
 namespace oomlab::gradient_accumulation {
 

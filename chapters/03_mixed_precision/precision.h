@@ -1,6 +1,6 @@
 #pragma once
 // The mitigation: a training step whose model is stored in 16 bits. What it takes beside the type is in the optimizer
-// (nn/mixed_precision.h): FP32 master weights, and for FP16 a loss scale.
+// (nn/optimizer/mixed_precision.h): FP32 master weights, and for FP16 a loss scale.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -9,7 +9,7 @@
 #include <map>
 
 #include "cuda/backend.h"
-#include "nn/mixed_precision.h"
+#include "nn/optimizer/mixed_precision.h"
 #include "train/precision.h"
 
 namespace oomlab::mixed_precision {

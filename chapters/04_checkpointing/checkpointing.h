@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/scheduled_step.h"
-#include "nn/transformer.h"
+#include "nn/models/scheduled_step.h"
+#include "nn/models/transformer.h"
 #include "plan/schedule.h"
 
 namespace oomlab::checkpointing {
@@ -23,7 +23,7 @@ using nn::predict_schedule, nn::recompute_cost, nn::segment_choices, nn::solve_s
 using nn::Schedule, nn::Segment;
 
 /// Forward and backward as Transformer::forward_backward(), to the same bits, with this schedule. The loop over layers
-/// is nn/scheduled_step.h's.
+/// is nn/models/scheduled_step.h's.
 template <class T>
 void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBatch batch, const Schedule& schedule,
                        const float* scale_on_device = nullptr, nn::StepOptions options = {}) {

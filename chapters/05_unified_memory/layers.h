@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda/backend.h"
-#include "nn/read_loss.h"
+#include "nn/models/read_loss.h"
 #include "train/image_training.h"
 
 namespace oomlab::unified_memory {

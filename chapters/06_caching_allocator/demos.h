@@ -7,7 +7,7 @@
 #include "best_fit.h"
 #include "caching_allocator.h"
 #include "memory/device_buffer.h"
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
 
 namespace oomlab::caching_allocator {
 

@@ -3,7 +3,7 @@
 // optimizer, the whole batch's labels, and all logits; the others get a copy of the parameters in every step, compute
 // their share, and give logits and gradients back.
 
-#include "nn/scheduled_step.h"
+#include "nn/models/scheduled_step.h"
 #include "trainer.h"
 
 namespace oomlab::multi_gpu {

@@ -17,10 +17,11 @@
 
 #include "cuda/dtype_of.h"
 #include "cuda/nccl.h"
-#include "nn/mixed_precision.h"
-#include "nn/transformer.h"
-#include "nn/transformer_ops.h"
-#include "nn/units.h"
+#include "nn/models/transformer.h"
+#include "nn/models/units.h"
+#include "nn/ops/residual.h"
+#include "nn/ops/values.h"
+#include "nn/optimizer/mixed_precision.h"
 #include "plan/step.h"
 
 namespace oomlab::multi_gpu {

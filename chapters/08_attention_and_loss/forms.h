@@ -1,6 +1,6 @@
 #pragma once
 // The ways of a step that this chapter compares, and their bytes in closed form. What each form computes, and how, is
-// in nn/attention.h and nn/transformer.h: the chapters before this one can choose it, too.
+// in nn/ops/attention.h and nn/models/transformer.h: the chapters before this one can choose it, too.
 
 #include <cmath>
 #include <map>

@@ -16,8 +16,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "nn/kernel.h"
-#include "nn/resnet.h"
+#include "nn/models/resnet.h"
+#include "nn/ops/kernel.h"
 
 namespace oomlab::input_size {
 

@@ -10,7 +10,8 @@
 
 #include "data/device_dataset.h"
 #include "harness/chapter.h"
-#include "nn/ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/values.h"
 #include "plan/peak.h"
 #include "sparse.h"
 

@@ -22,9 +22,9 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
-#include "nn/kernel.h"
-#include "nn/network.h"
-#include "nn/tensor_table.h"
+#include "nn/models/network.h"
+#include "nn/ops/kernel.h"
+#include "nn/optimizer/tensor_table.h"
 
 namespace oomlab::lighter_models {
 

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "memory/context.h"
-#include "nn/kernel.h"
+#include "nn/ops/kernel.h"
 
 namespace oomlab::lighter_models {
 

@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "kv_cache.h"
-#include "nn/kernel.h"
+#include "nn/ops/kernel.h"
 
 namespace oomlab::inference {
 

@@ -12,7 +12,7 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "kv_cache.h"
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
 
 namespace oomlab::inference {
 

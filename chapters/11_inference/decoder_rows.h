@@ -9,7 +9,9 @@
 
 #include "cached_attention.h"
 #include "decoder.h"
-#include "nn/decoder_ops.h"
+#include "nn/ops/norms.h"
+#include "nn/ops/rotary.h"
+#include "nn/ops/swiglu.h"
 #include "row_products.h"
 
 namespace oomlab::inference {

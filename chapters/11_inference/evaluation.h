@@ -11,8 +11,9 @@
 
 #include "cuda/check.h"
 #include "memory/repetition.h"
-#include "nn/read_loss.h"
-#include "nn/transformer_ops.h"
+#include "nn/models/read_loss.h"
+#include "nn/ops/loss.h"
+#include "nn/ops/values.h"
 #include "plan/step.h"
 #include "train/precision.h"
 #include "weights.h"

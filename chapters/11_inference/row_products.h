@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "memory/context.h"
-#include "nn/kernel.h"
+#include "nn/ops/kernel.h"
 
 namespace oomlab::inference {
 

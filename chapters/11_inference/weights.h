@@ -10,8 +10,8 @@
 
 #include "data/checkpoint.h"
 #include "harness/chapter.h"
-#include "nn/checkpoint.h"
-#include "nn/transformer.h"
+#include "nn/files/checkpoint.h"
+#include "nn/models/transformer.h"
 #include "train/text_training.h"
 
 namespace oomlab::inference {

@@ -19,7 +19,7 @@
 
 #include "../11_inference/row_products.h"
 #include "memory/context.h"
-#include "nn/kernel.h"
+#include "nn/ops/kernel.h"
 #include "plan/quantised/format.h"
 
 namespace oomlab::quantisation {

@@ -8,7 +8,7 @@
 
 #include "../11_inference/decoder.h"
 #include "matrix.h"
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
 #include "plan/quantised/decoder.h"
 #include "quantised_file.h"
 #include "source.h"

@@ -19,8 +19,8 @@
 
 #include "cuda/check.h"
 #include "matrix.h"
-#include "nn/safetensors.h"
-#include "nn/state_file.h"
+#include "nn/files/safetensors.h"
+#include "nn/files/state_file.h"
 #include "source.h"
 
 namespace oomlab::quantisation {

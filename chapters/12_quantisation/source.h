@@ -13,9 +13,9 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "cuda/dtype_of.h"
-#include "nn/checkpoint.h"
-#include "nn/ops.h"
-#include "nn/transformer.h"
+#include "nn/files/checkpoint.h"
+#include "nn/models/transformer.h"
+#include "nn/ops/values.h"
 
 namespace oomlab::quantisation {
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "harness/chapter.h"
-#include "nn/scheduled_step.h"
-#include "nn/transformer.h"
-#include "nn/units.h"
+#include "nn/models/scheduled_step.h"
+#include "nn/models/transformer.h"
+#include "nn/models/units.h"
 #include "plan/step.h"
 
 namespace oomlab::optimizer_memory {

@@ -19,8 +19,8 @@
 #include "cuda/check.h"
 #include "in_backward.h"
 #include "memory/resource.h"
-#include "nn/ops.h"
-#include "nn/processor_adamw.h"
+#include "nn/ops/values.h"
+#include "nn/optimizer/processor_adamw.h"
 
 namespace oomlab::optimizer_memory {
 

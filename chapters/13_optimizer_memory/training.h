@@ -11,7 +11,7 @@
 
 #include "in_backward.h"
 #include "memory/repetition.h"
-#include "nn/compact_optimizer.h"
+#include "nn/optimizer/compact_optimizer.h"
 #include "processor.h"
 #include "train/precision.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 // A combination of levers at work. Each chapter's mitigation does its part: micro-batches (02), FP16 with a loss scale
 // (03), schedules (04), ranks (07), forms of a step (08), optimizers (13). The loop over layers is
-// nn/scheduled_step.h's for one rank, and chapter 07's for several.
+// nn/models/scheduled_step.h's for one rank, and chapter 07's for several.
 
 #include <memory>
 
@@ -9,7 +9,7 @@
 #include "../07_multi_gpu/trainer.h"
 #include "../13_optimizer_memory/training.h"
 #include "memory/repetition.h"
-#include "nn/mixed_precision.h"
+#include "nn/optimizer/mixed_precision.h"
 #include "plan/plan.h"
 
 namespace oomlab::capstone {

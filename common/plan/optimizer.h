@@ -16,7 +16,7 @@ OptimizerKind parse_optimizer(std::string_view name);
 /// State buffers of parameter size: 0, 1, 2.
 std::uint64_t state_buffers(OptimizerKind kind) noexcept;
 
-/// The loss scale and what goes with it (nn/mixed_precision.h), on the device.
+/// The loss scale and what goes with it (nn/optimizer/mixed_precision.h), on the device.
 inline constexpr std::uint64_t kScaleStateBytes = 32;
 /// The same, rounded to the granule.
 inline std::uint64_t scale_state_bytes() { return round_to_granule(kScaleStateBytes); }

@@ -8,7 +8,7 @@
 
 namespace oomlab::nn {
 
-/// What each does: nn/attention.h.
+/// What each does: nn/ops/attention.h.
 enum class AttentionForm { textbook, tiled, fused };
 /// "textbook", "tiled", "fused".
 const char* name_of(AttentionForm form) noexcept;

@@ -14,8 +14,8 @@
 #include "data/device_dataset.h"
 #include "harness/chapter.h"
 #include "memory/context.h"
-#include "nn/mlp.h"
-#include "nn/optimizer.h"
+#include "nn/models/mlp.h"
+#include "nn/optimizer/optimizer.h"
 #include "train/options.h"
 
 namespace oomlab::train {

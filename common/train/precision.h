@@ -1,6 +1,6 @@
 #pragma once
 // How a model is stored and updated, for the chapters that offer a choice: FP32, or 16 bits with FP32 master weights
-// (nn/mixed_precision.h).
+// (nn/optimizer/mixed_precision.h).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cuda/dtype_of.h"
-#include "nn/mixed_precision.h"
+#include "nn/optimizer/mixed_precision.h"
 #include "train/text_training.h"
 
 namespace oomlab::train {

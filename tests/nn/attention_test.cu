@@ -1,7 +1,7 @@
 // The three forms of attention, forward and backward, against double precision: heads of 1 to 256 values, sequences
 // that no tile divides, every storage type. The reference's gradient is held against central differences first.
 
-#include "nn/attention.h"
+#include "nn/ops/attention.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

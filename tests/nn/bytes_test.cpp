@@ -5,7 +5,7 @@
 #include <memory>
 #include <random>
 
-#include "nn/mlp.h"
+#include "nn/models/mlp.h"
 #include "runs.h"
 
 namespace oomlab::test {

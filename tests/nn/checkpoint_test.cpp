@@ -1,6 +1,6 @@
 // Weights under Hugging Face's names: which tensor is where, what is converted, and what is refused.
 
-#include "nn/checkpoint.h"
+#include "nn/files/checkpoint.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,7 +15,7 @@
 
 #include "device.h"
 #include "folder.h"
-#include "nn/model_config.h"
+#include "nn/models/model_config.h"
 
 namespace oomlab::test {
 namespace {
@@ -254,7 +254,8 @@ TEST(Checkpoint, RefusedBeforeTheFirstByte) {
   EXPECT_EQ(changed({"F64", "[3]", std::string(24, '\0')}), file + norm + "type F64" + known);
   EXPECT_EQ(changed({"I32", "[3]", std::string(12, '\0')}), file + norm + "type I32" + known);
   EXPECT_EQ(changed({"F8_E4M3", "[3]", std::string(3, '\0')}), file + norm + "type F8_E4M3" + known);
-  EXPECT_THROW(load_tensors<float>(weights.device.context, tensors, weights.parameters, SafetensorsFile(folder.path() + "/missing")),
+  EXPECT_THROW(load_tensors<float>(weights.device.context, tensors, weights.parameters,
+                                   SafetensorsFile(folder.path() + "/missing")),
                BadFile);
   EXPECT_EQ(load(good), "accepted");
   EXPECT_EQ(weights.values(0), (std::vector<float>{1, 2, 3, 4, 5, 6}));

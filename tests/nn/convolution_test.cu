@@ -1,7 +1,7 @@
 // Convolutions in all three ways, and depthwise, against double precision, in every storage type and for all the block
 // sizes. The reference's gradients are held against central differences first.
 
-#include "nn/convolution.h"
+#include "nn/ops/convolution.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,7 +11,7 @@
 #include "cuda/launch.h"
 #include "device.h"
 #include "image_reference.h"
-#include "nn/resnet.h"
+#include "nn/models/resnet.h"
 
 namespace oomlab::test {
 namespace {

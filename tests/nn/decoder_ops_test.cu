@@ -1,7 +1,9 @@
 // The operators of a decoder of today against double precision and its central differences, in every storage type and
 // for all the block sizes.
 
-#include "nn/decoder_ops.h"
+#include "nn/ops/norms.h"
+#include "nn/ops/rotary.h"
+#include "nn/ops/swiglu.h"
 
 #include <cmath>
 #include <numbers>

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "device.h"
-#include "nn/compact_optimizer.h"
+#include "nn/optimizer/compact_optimizer.h"
 
 namespace oomlab::test {
 namespace {

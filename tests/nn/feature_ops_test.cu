@@ -1,10 +1,12 @@
 // Hard activations, channels joined and scaled, and upsampling against double precision, in every storage type and for
 // all the block sizes. The references' gradients are held against central differences first.
 
-#include "nn/feature_ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/batch_norm.h"
+#include "nn/ops/channels.h"
+#include "nn/ops/upsample.h"
 
 #include "image_reference.h"
-#include "nn/image_ops.h"
 #include "typed.h"
 
 namespace oomlab::test {

@@ -17,8 +17,8 @@
 #include "../faults/operator_new.h"
 #include "folder.h"
 #include "model_configs.h"
-#include "nn/model_config.h"
-#include "nn/safetensors.h"
+#include "nn/files/safetensors.h"
+#include "nn/models/model_config.h"
 
 namespace oomlab::test {
 namespace {

@@ -7,7 +7,7 @@
 #include "../planning.h"
 #include "data/device_dataset.h"
 #include "folder.h"
-#include "nn/checkpoint.h"
+#include "nn/files/checkpoint.h"
 #include "runs.h"
 
 namespace oomlab::test {

@@ -1,7 +1,10 @@
 // Batch norm, ReLU, residuals and pooling against double precision, in every storage type and for all the block sizes.
 // The references' gradients are held against central differences first.
 
-#include "nn/image_ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/batch_norm.h"
+#include "nn/ops/pooling.h"
+#include "nn/ops/residual.h"
 
 #include "image_reference.h"
 #include "typed.h"

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "nn/convolution.h"
+#include "nn/ops/convolution.h"
 #include "transformer_reference.h"
 
 namespace oomlab::test {

@@ -4,8 +4,8 @@
 
 #include "data/device_dataset.h"
 #include "data/text.h"
-#include "nn/mlp.h"
-#include "nn/transformer.h"
+#include "nn/models/mlp.h"
+#include "nn/models/transformer.h"
 
 namespace oomlab::test {
 namespace {

@@ -1,6 +1,6 @@
 // Master weights and dynamic loss scaling.
 
-#include "nn/mixed_precision.h"
+#include "nn/optimizer/mixed_precision.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,6 +1,6 @@
 // The whole model: gradients against the reference, and what an out-of-memory leaves behind.
 
-#include "nn/mlp.h"
+#include "nn/models/mlp.h"
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,6 @@
 // config.json: what published models say, what is left out, and what is refused.
 
-#include "nn/model_config.h"
+#include "nn/models/model_config.h"
 
 #include <gtest/gtest.h>
 

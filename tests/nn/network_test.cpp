@@ -1,7 +1,7 @@
 // Networks that are lists of layers: their names, their bytes, and forms of a step that must not change its numbers.
 // What they compute is compared with PyTorch in tests/parity.
 
-#include "nn/network.h"
+#include "nn/models/network.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 
 #include "device.h"
 #include "memory/resource.h"
-#include "nn/ops.h"
 
 namespace oomlab::test {
 namespace {

@@ -1,15 +1,19 @@
 // Every operator against the double-precision reference, and the reference against central differences;
 // for all the block sizes, since a kernel must be right for any.
 
-#include "nn/ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/column_sum.h"
+#include "nn/ops/loss.h"
+#include "nn/ops/matmul.h"
+#include "nn/ops/values.h"
 
 #include <climits>
 
 #include "cuda/backend.h"
 #include "cuda/launch.h"
 #include "device.h"
-#include "nn/column_sum.h"
-#include "nn/kernel.h"
+#include "nn/ops/column_sum_kernel.h"
+#include "nn/ops/kernel.h"
 #include "reference.h"
 
 namespace oomlab::test {

@@ -1,4 +1,4 @@
-#include "nn/optimizer.h"
+#include "nn/optimizer/optimizer.h"
 
 #include <functional>
 #include <memory>

@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "device.h"
-#include "nn/compact_optimizer.h"
-#include "nn/mixed_precision.h"
+#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/mixed_precision.h"
 
 namespace oomlab::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "nn/ops.h"
+#include "nn/ops/loss.h"
 
 namespace oomlab::test {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "nn/mlp.h"
+#include "nn/models/mlp.h"
 
 namespace oomlab::test {
 

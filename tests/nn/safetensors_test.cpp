@@ -1,6 +1,6 @@
 // The reader of safetensors files: what the format allows, and every way in which a file can lie.
 
-#include "nn/safetensors.h"
+#include "nn/files/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -8,7 +8,7 @@
 
 #include "cuda/nccl.h"
 #include "device.h"
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
 
 namespace oomlab::test {
 namespace {

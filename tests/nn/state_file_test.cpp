@@ -1,6 +1,6 @@
 // Saved, loaded, trained on: the same bits as without.
 
-#include "nn/state_file.h"
+#include "nn/files/state_file.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,8 +16,8 @@
 
 #include "data/text.h"
 #include "device.h"
-#include "nn/mixed_precision.h"
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
+#include "nn/optimizer/mixed_precision.h"
 
 namespace oomlab::test {
 namespace {

@@ -1,7 +1,14 @@
 // The transformer's operators against double precision and its central differences, in every storage type and for all
 // the block sizes.
 
-#include "nn/transformer_ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/column_sum.h"
+#include "nn/ops/embedding.h"
+#include "nn/ops/loss.h"
+#include "nn/ops/matmul.h"
+#include "nn/ops/norms.h"
+#include "nn/ops/residual.h"
+#include "nn/ops/softmax.h"
 
 #include <climits>
 

@@ -1,7 +1,7 @@
 // The whole transformer: published parameter counts, bytes as predicted, gradients that point where the loss falls, and
 // bits that do not depend on what is kept. Numbers against another implementation: tests/parity.
 
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
 #include "plan/flops.h"
 #include "plan/step.h"
 

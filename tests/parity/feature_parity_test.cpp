@@ -5,8 +5,12 @@
 #include <fstream>
 
 #include "device.h"
-#include "nn/feature_ops.h"
-#include "nn/image_ops.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/batch_norm.h"
+#include "nn/ops/channels.h"
+#include "nn/ops/matmul.h"
+#include "nn/ops/pooling.h"
+#include "nn/ops/upsample.h"
 #include "read_json.h"
 
 namespace oomlab::test {

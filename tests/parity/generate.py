@@ -12,12 +12,12 @@ models of two shapes and both styles. Their values are a hash that parity_test.c
 both began with the same.
 
 images.json: convolutions, batch norm, pooling and a small residual network, forward and backward in FP32, in the layout
-of nn/convolution.h: images channels last, weights [out, kernel, kernel, in / groups].
+of nn/ops/convolution.h: images channels last, weights [out, kernel, kernel, in / groups].
 
 features.json: in the same layout, what lighter networks have beside these: bilinear upsampling, squeeze and excitation,
 batch norm in front of a hard swish, and the hard activations themselves.
 
-networks.json: small models of nn/network.h in FP64: loss, all gradients and the running statistics of a step, ten AdamW
+networks.json: small models of nn/models/network.h in FP64: loss, all gradients and the running statistics of a step, ten AdamW
 losses, and logits in inference. Their values are the hash of bf16.json's.
 """
 import copy
@@ -358,7 +358,7 @@ class Unit(torch.nn.Module):
 
 
 class ResNet(torch.nn.Module):
-    """"resnet:2-6": nn/resnet.h."""
+    """"resnet:2-6": nn/models/resnet.h."""
 
     def __init__(self):
         super().__init__()
@@ -496,7 +496,7 @@ def features_fixture():
                             "activations": [hard_fixture(name) for name in HARD]})
 
 
-# ---- networks: nn/network.h, written from what it says and from the papers that it names
+# ---- networks: nn/models/network.h, written from what it says and from the papers that it names
 
 
 class Net(torch.nn.Module):

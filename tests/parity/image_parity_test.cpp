@@ -6,8 +6,10 @@
 
 #include "device.h"
 #include "image_reference.h"
-#include "nn/image_ops.h"
-#include "nn/resnet.h"
+#include "nn/models/resnet.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/batch_norm.h"
+#include "nn/ops/pooling.h"
 #include "read_json.h"
 
 namespace oomlab::test {

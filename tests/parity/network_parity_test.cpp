@@ -13,7 +13,7 @@
 
 #include "device.h"
 #include "hash.h"
-#include "nn/network.h"
+#include "nn/models/network.h"
 #include "read_json.h"
 
 namespace oomlab::test {

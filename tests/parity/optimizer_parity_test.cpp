@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device.h"
-#include "nn/compact_optimizer.h"
+#include "nn/optimizer/compact_optimizer.h"
 #include "read_json.h"
 
 namespace oomlab::nn {

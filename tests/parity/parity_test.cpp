@@ -9,8 +9,8 @@
 
 #include "device.h"
 #include "hash.h"
-#include "nn/mixed_precision.h"
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
+#include "nn/optimizer/mixed_precision.h"
 #include "read_json.h"
 
 namespace oomlab::test {

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "cuda/check.h"
-#include "nn/mixed_precision.h"
+#include "nn/optimizer/mixed_precision.h"
 #include "plan/flops.h"
 
 namespace oomlab::checkpointing {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "../../../tests/nn/device.h"
-#include "nn/network.h"
-#include "nn/state_file.h"
+#include "nn/files/state_file.h"
+#include "nn/models/network.h"
 
 namespace oomlab::test {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "../../../tests/nn/device.h"
-#include "nn/ops.h"
+#include "nn/ops/activation.h"
 
 namespace {
 

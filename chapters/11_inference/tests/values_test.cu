@@ -5,7 +5,7 @@
 #include <iostream>
 #include <numeric>
 
-#include "nn/transformer.h"
+#include "nn/models/transformer.h"
 #include "small_decoder.h"
 
 namespace {

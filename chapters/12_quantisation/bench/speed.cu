@@ -10,7 +10,7 @@
 
 #include "../../../bench/benchmarks/judged.h"
 #include "harness/chapter.h"
-#include "nn/ops.h"
+#include "nn/ops/values.h"
 #include "products.h"
 
 namespace oomlab::quantisation {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "../../../bench/benchmarks/judged.h"
-#include "nn/compact_optimizer.h"
-#include "nn/ops.h"
+#include "nn/ops/values.h"
+#include "nn/optimizer/compact_optimizer.h"
 
 namespace oomlab::optimizer_memory {
 namespace {

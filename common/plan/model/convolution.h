@@ -1,6 +1,6 @@
 #pragma once
 // Sizes of convolutions of images, and what their workspace takes in the three ways
-// of nn/convolution.h, which differ in memory.
+// of nn/ops/convolution.h, which differ in memory.
 
 #include <cstdint>
 

@@ -85,7 +85,7 @@ struct NetworkSpec {
 ///                       convolution, then a 1 × 1) to 2, 2, 4 and 4 times WIDTH, the first and third with stride 2;
 ///                       10 classes
 ///   mobilenet-v1        Howard et al., 2017, 1,000 classes
-///   mobilenet-v3-large  Howard et al., 2019, 1,000 classes (eps and momentum of the norms are ours, nn/image_ops.h)
+///   mobilenet-v3-large  Howard et al., 2019, 1,000 classes (eps and momentum of the norms are ours, nn/ops/batch_norm.h)
 ///   unet:DEPTH-WIDTH    Ronneberger et al., 2015, with padding, norms, and bilinear upsampling: DEPTH levels of two
 ///                       3 × 3 convolutions, WIDTH · 2^level wide, with a 2 × 2 max pool behind each; below them two of
 ///                       WIDTH · 2^DEPTH; then up again: twice the resolution, joined in front of what the level made

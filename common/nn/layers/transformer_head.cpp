@@ -1,0 +1,207 @@
+// A transformer's head: norm, logits, loss, and the way back; in one piece, or in chunks of rows.
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "nn/models/transformer.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/instances.h"
+#include "nn/ops/loss.h"
+#include "nn/ops/matmul.h"
+#include "nn/ops/norms.h"
+#include "plan/model/transformer_tensors.h"
+
+namespace oomlab::nn {
+
+namespace {
+
+// What each target's loss counts for.
+float mean_factor(const TokenBatch& batch, const StepOptions& options) {
+  return 1.0f / static_cast<float>(options.total_batch ? options.total_batch : batch.targets);
+}
+
+// Rows of a chunk of LossForm::chunked.
+std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
+  const std::size_t as_residual = checked_product(rows, spec.width) / spec.vocabulary;
+  return std::max<std::size_t>(1, std::min(as_residual, (rows + 3) / 4));
+}
+
+}  // namespace
+
+// Where the head's matrix is.
+template <class T>
+std::size_t Transformer<T>::head_weight() const noexcept {
+  return spec_.tied ? kToken : first_of_head() + kOwnHead;
+}
+
+// Of `x` nothing is kept here.
+template <class T>
+typename Transformer<T>::HeadActivations Transformer<T>::head_before_logits(Context& context, const TokenBatch& batch,
+                                                                            const T* x) {
+  const std::size_t rows = batch.rows(), width = spec_.width, count = checked_product(rows, width);
+  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
+  HeadActivations kept;
+  if (spec_.bert()) {
+    kept.dense = activation(context, count, "head before GELU");
+    kept.activated = activation(context, count, "head GELU");
+    linear_bias_forward(context, x, value(at + kDense), value(at + kDense + 1), kept.dense.data(), rows, width, width);
+    bias_activation_keep(context, kept.dense.data(), nullptr, kept.activated.data(), rows, width, Activation::gelu);
+    x = kept.activated.data();
+  }
+  kept.normed = activation(context, count, "head norm");
+  if (!spec_.llama()) kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
+  kept.rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
+  if (spec_.llama())
+    rms_norm_forward(context, x, value(norm), kept.normed.data(), kept.rstd.data(), rows, width, spec_.epsilon);
+  else
+    layer_norm_forward(context, x, value(norm), value(norm + 1), kept.normed.data(), kept.mean.data(), kept.rstd.data(),
+                       rows, width);
+  return kept;
+}
+
+// From rows [rows, C] of the head's norm.
+template <class T>
+void Transformer<T>::make_logits(Context& context, const T* normed, T* logits, std::size_t rows) {
+  if (spec_.bert())
+    linear_bias_forward(context, normed, value(kToken), value(first_of_head() + kDecoderBias), logits, rows,
+                        spec_.width, spec_.vocabulary);
+  else
+    linear_forward(context, normed, value(head_weight()), logits, rows, spec_.width, spec_.vocabulary);
+}
+
+template <class T>
+typename Transformer<T>::HeadActivations Transformer<T>::run_head(Context& context, const TokenBatch& batch,
+                                                                  const T* x) {
+  HeadActivations kept = head_before_logits(context, batch, x);
+  kept.logits = activation(context, checked_product(batch.rows(), spec_.vocabulary), "logits");
+  make_logits(context, kept.normed.data(), kept.logits.data(), batch.rows());
+  return kept;
+}
+
+template <class T>
+typename Transformer<T>::HeadActivations Transformer<T>::head_forward(Context& context, const TokenBatch& batch,
+                                                                      DeviceBuffer<T> x) {
+  HeadActivations kept = run_head(context, batch, x.data());
+  kept.x = std::move(x);
+  return kept;
+}
+
+template <class T>
+void Transformer<T>::cross_entropy(Context& context, const TokenBatch& batch, T* logits, StepOptions options,
+                                   const float* scale_on_device) {
+  if (!loss_) throw std::logic_error("this model was made without gradients");
+  const std::size_t rows = batch.rows();
+  const float mean_of = mean_factor(batch, options);
+  DeviceBuffer<float> row_loss = context.buffer<float>(rows, Category::workspace, "row losses");
+  cross_entropy_with_gradient(context, logits, batch.labels.data(), row_loss.data(), rows, spec_.vocabulary, mean_of,
+                              scale_on_device);
+  scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
+}
+
+// From the logits' gradient [rows, V] to that of the head's matrix. A tied one, the token embedding, gets another one
+// in embed_backward().
+template <class T>
+void Transformer<T>::head_weight_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows,
+                                          bool accumulate) {
+  linear_backward_weight(context, d_logits, normed, gradient(head_weight()),
+                         spec_.bert() ? gradient(first_of_head() + kDecoderBias) : nullptr, rows, spec_.width,
+                         spec_.vocabulary, accumulate);
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations kept, bool accumulate) {
+  const std::size_t rows = kept.x.size() / spec_.width;
+  head_weight_gradient(context, kept.logits.data(), kept.normed.data(), rows, accumulate);
+  kept.normed.reset();
+  DeviceBuffer<T> d = activation(context, kept.x.size(), "residual gradient");
+  linear_backward_input(context, kept.logits.data(), value(head_weight()), d.data(), rows, spec_.width,
+                        spec_.vocabulary);
+  kept.logits.reset();
+  return before_logits_backward(context, std::move(kept), std::move(d), accumulate);
+}
+
+// The loss of some rows after the other: their logits, the loss, and both gradients, so that no more than one chunk of
+// logits lives. The mean's divisor is known before the first one. The gradient with respect to the norm's output takes
+// the place of that output, which nothing reads any more.
+template <class T>
+DeviceBuffer<T> Transformer<T>::chunked_head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x,
+                                             StepOptions options, const float* scale_on_device) {
+  if (!loss_) throw std::logic_error("this model was made without gradients");
+  const std::size_t rows = batch.rows(), width = spec_.width, chunk = loss_chunk_rows(spec_, rows);
+  const float mean_of = mean_factor(batch, options);
+  HeadActivations kept;
+  {
+    const Phase phase(context.ledger(), "forward");
+    kept = head_before_logits(context, batch, x.data());
+    kept.x = std::move(x);
+    DeviceBuffer<T> logits = activation(context, checked_product(chunk, spec_.vocabulary), "logits of a chunk");
+    DeviceBuffer<float> row_loss = context.buffer<float>(rows, Category::workspace, "row losses");
+    for (std::size_t first = 0; first < rows; first += chunk) {
+      const std::size_t count = std::min(chunk, rows - first);
+      T* const normed = kept.normed.data() + first * width;
+      make_logits(context, normed, logits.data(), count);
+      cross_entropy_with_gradient(context, logits.data(), batch.labels.data() + first, row_loss.data() + first, count,
+                                  spec_.vocabulary, mean_of, scale_on_device);
+      head_weight_gradient(context, logits.data(), normed, count, options.accumulate || first > 0);
+      linear_backward_input(context, logits.data(), value(head_weight()), normed, count, width, spec_.vocabulary);
+    }
+    scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
+  }
+  const Phase phase(context.ledger(), "backward");
+  DeviceBuffer<T> d = std::move(kept.normed);
+  return before_logits_backward(context, std::move(kept), std::move(d), options.accumulate);
+}
+
+// From d, the gradient of the head's norm, to that of the last layer's output.
+template <class T>
+DeviceBuffer<T> Transformer<T>::before_logits_backward(Context& context, HeadActivations kept, DeviceBuffer<T> d,
+                                                       bool accumulate) {
+  const std::size_t width = spec_.width, rows = kept.x.size() / width;
+  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
+  const T* before_norm = spec_.bert() ? kept.activated.data() : kept.x.data();
+  if (spec_.llama()) {
+    rms_norm_backward_weight(context, d.data(), before_norm, kept.rstd.data(), gradient(norm), rows, width, accumulate);
+    rms_norm_backward_input(context, d.data(), before_norm, kept.rstd.data(), value(norm), d.data(), rows, width,
+                            false);
+    return d;
+  }
+  layer_norm_backward_weight(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), gradient(norm),
+                             gradient(norm + 1), rows, width, accumulate);
+  layer_norm_backward_input(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), value(norm), d.data(),
+                            rows, width, false);
+  if (!spec_.bert()) return d;
+  kept.activated.reset();
+  activation_backward(context, d.data(), kept.dense.data(), d.size(), Activation::gelu);
+  kept.dense.reset();
+  linear_backward_weight(context, d.data(), kept.x.data(), gradient(at + kDense), gradient(at + kDense + 1), rows,
+                         width, width, accumulate);
+  kept.x.reset();
+  DeviceBuffer<T> below = activation(context, d.size(), "residual gradient");
+  linear_backward_input(context, d.data(), value(at + kDense), below.data(), rows, width, width);
+  return below;
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
+                                     const float* scale_on_device) {
+  if (form_.loss == LossForm::chunked) return chunked_head(context, batch, std::move(x), options, scale_on_device);
+  HeadActivations kept;
+  {
+    const Phase phase(context.ledger(), "forward");
+    kept = head_forward(context, batch, std::move(x));
+    cross_entropy(context, batch, kept.logits.data(), options, scale_on_device);
+  }
+  const Phase phase(context.ledger(), "backward");
+  return head_backward(context, std::move(kept), options.accumulate);
+}
+
+#define OOMLAB_HEAD(T)                                                                                                 \
+  template Transformer<T>::HeadActivations Transformer<T>::run_head(Context&, const TokenBatch&, const T*);            \
+  template Transformer<T>::HeadActivations Transformer<T>::head_forward(Context&, const TokenBatch&, DeviceBuffer<T>); \
+  template void Transformer<T>::cross_entropy(Context&, const TokenBatch&, T*, StepOptions, const float*);             \
+  template DeviceBuffer<T> Transformer<T>::head_backward(Context&, HeadActivations, bool);                             \
+  template DeviceBuffer<T> Transformer<T>::head(Context&, const TokenBatch&, DeviceBuffer<T>, StepOptions,             \
+                                                const float*);
+OOMLAB_FOR_EACH_TYPE(OOMLAB_HEAD)
+
+}  // namespace oomlab::nn

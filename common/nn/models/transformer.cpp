@@ -1,0 +1,306 @@
+#include "nn/models/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <stdexcept>
+
+#include "cuda/backend.h"
+#include "cuda/check.h"
+#include "nn/layers/transformer_block.h"
+#include "nn/models/read_loss.h"
+#include "nn/ops/column_sum.h"
+#include "nn/ops/embedding.h"
+#include "nn/ops/instances.h"
+#include "nn/ops/norms.h"
+#include "nn/ops/values.h"
+#include "plan/model/transformer_tensors.h"
+
+namespace oomlab::nn {
+
+// --------------------------------------------------------------------------------------------------------------- batch
+
+TokenBatch plan_token_batch(Context& context, std::size_t sequences, std::size_t seq) {
+  const std::size_t rows = checked_product(sequences, seq);
+  TokenBatch batch;
+  batch.sequences = sequences;
+  batch.seq = seq;
+  batch.targets = sequences;
+  batch.tokens = context.buffer<int>(rows, Category::data, "tokens");
+  batch.labels = context.buffer<int>(rows, Category::data, "labels");
+  return batch;
+}
+
+TokenBatch make_token_batch(Context& context, std::span<const int> tokens, std::span<const int> labels,
+                            std::size_t sequences, std::size_t seq) {
+  const std::size_t rows = checked_product(sequences, seq);
+  if (rows == 0 || tokens.size() != rows || labels.size() != rows)
+    throw std::invalid_argument("tokens and labels are not " + std::to_string(sequences) + " sequences of " +
+                                std::to_string(seq));
+  const auto targets = std::count_if(labels.begin(), labels.end(), [](int l) { return l >= 0; });
+  if (targets == 0) throw std::invalid_argument("a batch without targets has no mean loss");
+  TokenBatch batch = plan_token_batch(context, sequences, seq);
+  batch.targets = static_cast<std::size_t>(targets);
+  CUDA_CHECK(cudaMemcpyAsync(batch.tokens.data(), tokens.data(), tokens.size_bytes(), cudaMemcpyHostToDevice,
+                             context.stream()));
+  CUDA_CHECK(cudaMemcpyAsync(batch.labels.data(), labels.data(), labels.size_bytes(), cudaMemcpyHostToDevice,
+                             context.stream()));
+  return batch;
+}
+
+// --------------------------------------------------------------------------------------------------------------- model
+
+// Once for all tensors: a model of a thousand layers has twelve thousand.
+static std::shared_ptr<const std::vector<Place>> places_of(const TransformerSpec& spec, const Slice& slice) {
+  auto places = std::make_shared<std::vector<Place>>();
+  visit_tensors(spec, slice, [&](const Place& place) { places->push_back(place); });
+  return places;
+}
+
+template <class T>
+Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, std::uint64_t seed, bool with_gradients)
+    : spec_(spec), places_(places_of(spec, slice_)) {
+  const std::vector<TensorShape> shapes = tensors_of(spec);
+  tensors_.resize(shapes.size());
+  const auto own = [&](std::size_t count, Category category, const std::string& tag) {
+    owned_.push_back(context.buffer<T>(count, category, tag));
+    return owned_.back().data();
+  };
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const std::size_t count = tensors_[i].count = shapes[i].count();
+    tensors_[i].value = own(count, Category::parameters, shapes[i].name);
+    if (with_gradients) tensors_[i].gradient = own(count, Category::gradients, shapes[i].name + " gradient");
+    initialise(context, i, tensors_[i].value, seed);
+  }
+  if (with_gradients) {
+    loss_ = context.buffer<float>(1, Category::workspace, "loss");
+    fill(context, loss_.data(), 1, 0.0f);
+  }
+}
+
+template <class T>
+Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, const Slice& slice,
+                            SumOverParts sum_over_parts)
+    : spec_(spec), slice_(slice), places_(places_of(spec, slice)), sum_over_parts_(std::move(sum_over_parts)) {
+  for (const TensorShape& shape : tensors_of(spec, slice)) tensors_.push_back({{}, nullptr, nullptr, shape.count()});
+  if (!slice.has_head(spec)) return;
+  loss_ = context.buffer<float>(1, Category::workspace, "loss");
+  fill(context, loss_.data(), 1, 0.0f);
+}
+
+template <class T>
+void Transformer<T>::initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const {
+  // GPT-2's standard deviation at its width of 768, and at others what makes sums over the width as large; uniform in
+  // ±√3 σ has the standard deviation σ.
+  const float bound = 0.02f * std::sqrt(768.0f / static_cast<float>(spec_.width)) * std::sqrt(3.0f);
+  const Place& p = places_->at(i);
+  if (p.rows == 1) {
+    fill(context, value, p.columns, std::string_view(p.what) == " gamma" ? 1.0f : 0.0f);
+    return;
+  }
+  const std::string_view name = p.name;
+  const bool onto_residual = p.layer && (name == "projection" || name == "contract");
+  const float scale = onto_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
+  const bool by_columns = p.split == Split::columns;
+  MatrixPart part{.rows = p.rows,
+                  .columns = p.columns,
+                  .first_column = by_columns ? slice_.part * p.columns : 0,
+                  .all_columns = p.columns * (by_columns ? slice_.parts : 1)};
+  const auto fill_rows = [&](std::size_t rows, std::size_t first_of_group, bool cut) {
+    part.rows = rows, part.first_row = first_of_group + (cut ? slice_.part * rows : 0);
+    fill_uniform_part(context, value, part, bound * scale, seed, p.number);
+    value += rows * p.columns;
+  };
+  if (slice_.parts == 1 || p.split != Split::groups) return fill_rows(p.rows, 0, p.split == Split::rows);
+  std::size_t before = 0;  // rows of the whole tensor
+  for (const std::size_t rows : p.groups) {
+    if (rows != 0) fill_rows(rows, before, true);
+    before += rows * slice_.parts;
+  }
+}
+
+template <class T>
+std::vector<ParameterOf<T>> Transformer<T>::parameters() {
+  const std::vector<TensorShape> shapes = tensors_of(spec_, slice_);
+  std::vector<ParameterOf<T>> all;
+  for (std::size_t i = 0; i < shapes.size(); ++i)
+    all.push_back({shapes[i].name, tensors_[i].value, tensors_[i].gradient, tensors_[i].count});
+  return all;
+}
+
+// Where tensors_of() puts the layer's first tensor, of all layers' numbers.
+template <class T>
+std::size_t Transformer<T>::first_of_layer(std::size_t l) const noexcept {
+  const std::size_t before =
+      slice_.embeds() ? embedding_tensors(spec_) : static_cast<std::size_t>(spec_.tied && slice_.has_head(spec_));
+  return before + (l - slice_.first_layer) * static_cast<std::size_t>(layer_slots(spec_).count);
+}
+
+template <class T>
+float Transformer<T>::loss(Context& context) const {
+  return planning() ? 0 : read_loss(context, loss_);
+}
+
+template <class T>
+std::uint64_t Transformer<T>::fingerprint(Context& context) const {
+  std::uint64_t hash = kFingerprintStart;
+  for (const ParameterOf<T>& tensor : tensors_)
+    hash = nn::fingerprint(context, tensor.value, tensor.count * sizeof(T), hash);
+  return hash;
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::activation(Context& context, std::size_t count, const char* tag) {
+  return context.buffer<T>(count, Category::activations, tag);
+}
+
+// -------------------------------------------------------------------------------------------------------- forward pass
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch, EmbeddingActivations& kept) {
+  if (batch.seq > spec_.positions)
+    throw std::invalid_argument("a sequence of " + std::to_string(batch.seq) + " is longer than the " +
+                                std::to_string(spec_.positions) + " positions of " + spec_.name);
+  const std::size_t rows = batch.rows(), width = spec_.width;
+  DeviceBuffer<T> x = activation(context, checked_product(rows, width), spec_.bert() ? "embedding sum" : "layer input");
+  // Text is one segment: token type 0 everywhere.
+  embedding_forward(context, batch.tokens.data(), value(kToken), spec_.llama() ? nullptr : value(kPosition),
+                    spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width);
+  if (!spec_.bert()) return x;
+  kept.sum = std::move(x);
+  kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
+  kept.rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
+  x = activation(context, kept.sum.size(), "layer input");
+  layer_norm_forward(context, kept.sum.data(), value(kEmbedNorm), value(kEmbedNorm + 1), x.data(), kept.mean.data(),
+                     kept.rstd.data(), rows, width);
+  return x;
+}
+
+// Layer l at work, on x.
+template <class T>
+Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const {
+  return {.context = context,
+          .spec = spec_,
+          .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts,
+                        !spec_.bert(), spec_.keys() / slice_.parts},
+          .form = form_.attention,
+          .by_rows = form_.by_rows,
+          .x = x,
+          .tensors = &tensors_[first_of_layer(l)],
+          .slots = layer_slots(spec_),
+          .width = spec_.width,
+          .hidden = spec_.hidden() / slice_.parts,
+          .first_part = slice_.part == 0,
+          .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr};
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
+                                              const Keep& keep, LayerActivations<T>& kept) {
+  const Block<T> layer = block(context, l, batch, x);
+  return spec_.bert() ? bert_forward(layer, keep, kept, true) : pre_norm_forward(layer, keep, kept, true);
+}
+
+template <class T>
+DeviceBuffer<T> Transformer<T>::logits(Context& context, const TokenBatch& batch) {
+  DeviceBuffer<T> x;
+  {
+    EmbeddingActivations dropped;
+    x = embed(context, batch, dropped);
+  }
+  for (std::size_t l = 0; l < spec_.layers; ++l) {
+    LayerActivations<T> dropped;
+    x = forward_layer(context, l, batch, x.data(), {.layer = false}, dropped);
+  }
+  return run_head(context, batch, x.data()).logits;
+}
+
+// ------------------------------------------------------------------------------------------------------- backward pass
+
+template <class T>
+void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
+                                   LayerActivations<T>& kept) {
+  if (kept.qkv) return;
+  Keep keep = form_.keep;
+  keep.layer = keep.post_attention_residual = keep.probabilities = true;  // what is there, and soon needed
+  const Block<T> layer = block(context, l, batch, x);
+  (void)(spec_.bert() ? bert_forward(layer, keep, kept, false) : pre_norm_forward(layer, keep, kept, false));
+}
+
+template <class T>
+void Transformer<T>::backward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
+                                    LayerActivations<T> kept, DeviceBuffer<T>& gradient, bool accumulate) {
+  if (!kept.qkv)
+    throw std::logic_error("backward_layer() reads a layer of which nothing was kept: call rebuild_layer() first");
+  const Block<T> layer = block(context, l, batch, x);
+  if (spec_.bert()) return bert_backward(layer, std::move(kept), gradient, accumulate);
+  pre_norm_backward(layer, std::move(kept), gradient, accumulate);
+}
+
+template <class T>
+void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, EmbeddingActivations kept,
+                                    DeviceBuffer<T> d, bool accumulate) {
+  const std::size_t rows = batch.rows(), width = spec_.width, used = batch.seq * width;
+  const auto zero = [&](std::size_t tensor, std::size_t from) {
+    const std::size_t count = tensors_[tensor].count;
+    if (!accumulate && from < count)
+      CUDA_CHECK(cudaMemsetAsync(gradient(tensor) + from, 0, (count - from) * sizeof(T), context.stream()));
+  };
+  if (spec_.bert()) {
+    layer_norm_backward_weight(context, d.data(), kept.sum.data(), kept.mean.data(), kept.rstd.data(),
+                               gradient(kEmbedNorm), gradient(kEmbedNorm + 1), rows, width, accumulate);
+    layer_norm_backward_input(context, d.data(), kept.sum.data(), kept.mean.data(), kept.rstd.data(), value(kEmbedNorm),
+                              d.data(), rows, width, false);
+    column_sum(context, d.data(), gradient(kType), rows, width, accumulate);
+    zero(kType, width);  // no token is of the other type
+  }
+  if (!spec_.tied) zero(kToken, 0);  // a tied head's gradient is there already
+  T* const d_position = spec_.llama() ? nullptr : gradient(kPosition);
+  embedding_backward(context, batch.tokens.data(), d.data(), gradient(kToken), d_position, rows, batch.seq, width,
+                     accumulate);
+  if (d_position) zero(kPosition, used);
+}
+
+// ---------------------------------------------------------------------------------------------------------- whole step
+
+template <class T>
+ForwardPass<T>::ForwardPass(Context& context, Transformer<T>& model, const TokenBatch& batch)
+    : kept_(model.spec().layers) {
+  x_.reserve(kept_.size() + 1);
+  const Phase phase(context.ledger(), "forward");
+  x_.push_back(model.embed(context, batch, embedding_));
+  for (std::size_t l = 0; l < kept_.size(); ++l)
+    x_.push_back(model.forward_layer(context, l, batch, x_[l].data(), model.form().keep, kept_[l]));
+}
+
+template <class T>
+const DeviceBuffer<T>& ForwardPass<T>::logits(Context& context, Transformer<T>& model, const TokenBatch& batch) {
+  head_ = model.head_forward(context, batch, std::move(x_.back()));
+  return head_.logits;
+}
+
+template <class T>
+void ForwardPass<T>::backward(Context& context, Transformer<T>& model, const TokenBatch& batch, StepOptions options,
+                              const float* scale_on_device) {
+  DeviceBuffer<T> gradient = model.head(context, batch, std::move(x_.back()), options, scale_on_device);
+  const Phase phase(context.ledger(), "backward");
+  for (std::size_t l = kept_.size(); l-- > 0;) {
+    model.backward_layer(context, l, batch, x_[l].data(), std::move(kept_[l]), gradient, options.accumulate);
+    x_[l].reset();
+  }
+  model.embed_backward(context, batch, std::move(embedding_), std::move(gradient), options.accumulate);
+}
+
+template <class T>
+void Transformer<T>::forward_backward(Context& context, TokenBatch batch, StepOptions options,
+                                      const float* scale_on_device) {
+  ForwardPass<T> pass(context, *this, batch);
+  pass.backward(context, *this, batch, options, scale_on_device);
+}
+
+#define OOMLAB_TRANSFORMER(T)    \
+  template class Transformer<T>; \
+  template class ForwardPass<T>;
+OOMLAB_FOR_EACH_TYPE(OOMLAB_TRANSFORMER)
+
+}  // namespace oomlab::nn

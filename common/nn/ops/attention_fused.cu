@@ -1,0 +1,350 @@
+// Attention in one kernel, forward, and in two, backward. A block takes a tile of queries (or of keys) into shared
+// memory and meets the others tile by tile; no score is ever stored. The arithmetic is FP32 whatever is stored.
+//
+// The recurrence (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., 2022): with
+// the maximum m and the sum l of the keys so far, and those of the next tile, m' = max(m, m_tile), and what was summed
+// under m is scaled by e^(m − m'). At the end lse = m + ln l. The backward pass gets each probability back as
+// e^(score − lse), and the gradient of a score as p · (dp − Σ p dp), where the sum over the row is the dot of the row's
+// output with its gradient.
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "nn/ops/attention_batches.h"
+#include "nn/ops/instances.h"
+#include "nn/ops/kernel.h"
+
+namespace oomlab::nn {
+
+namespace {
+
+constexpr unsigned kFusedThreads = 512;  // of a block at most: more would not have the registers
+// Columns that a thread computes side by side.
+constexpr std::size_t kWide = std::max<std::size_t>(4, kRowLanes);
+
+std::size_t shared_bytes(std::size_t tile, std::size_t depth, std::size_t matrices) {
+  return (matrices * tile * depth + 2 * tile * tile + 4 * tile) * sizeof(float);
+}
+
+// Where one sequence and head begins, and how rows follow. A matrix is a head of Q of a sequence, a key matrix a head
+// of K and V, which `sharers` heads of Q share.
+struct Layout {
+  std::size_t seq, heads, keys, sharers, depth, width, qkv_width, tile;
+  float scale;
+  bool causal;
+  __device__ std::size_t row_of_q(std::size_t matrix, std::size_t row) const {
+    return (matrix / heads * seq + row) * qkv_width + matrix % heads * depth;
+  }
+  // Of K (1) and V (2).
+  __device__ std::size_t row_of_key(std::size_t key_matrix, std::size_t which, std::size_t row) const {
+    const std::size_t head = heads + (which - 1) * keys + key_matrix % keys;
+    return (key_matrix / keys * seq + row) * qkv_width + head * depth;
+  }
+  __device__ std::size_t key_matrix(std::size_t matrix) const { return matrix / sharers; }
+  __device__ std::size_t row_of_output(std::size_t matrix, std::size_t row) const {
+    return (matrix / heads * seq + row) * width + matrix % heads * depth;
+  }
+  __device__ std::size_t rows_from(std::size_t first) const { return seq - first < tile ? seq - first : tile; }
+  __device__ bool sees(std::size_t query, std::size_t key) const { return key < seq && (!causal || key <= query); }
+};
+
+// Rows of T [rows, depth], `stride` apart, to shared memory as floats, to[place(row, column)]; rows beyond are zero.
+template <class T, class Place>
+__device__ void take_to(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at, Place place) {
+  for (std::size_t i : block_range(at.tile * at.depth)) {
+    const std::size_t row = i / at.depth, column = i % at.depth;
+    to[place(row, column)] = row < rows ? static_cast<float>(from[row * stride + column]) : 0.0f;
+  }
+}
+template <class T>
+__device__ void take(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at) {
+  take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return row * at.depth + column; });
+}
+template <class T>
+__device__ void take_transposed(float* to, const T* from, std::size_t stride, std::size_t rows, const Layout& at) {
+  take_to(to, from, stride, rows, at, [&](std::size_t row, std::size_t column) { return column * at.tile + row; });
+}
+
+// Calls body(lanes, row, column) for the rows × columns of a matrix, `lanes` columns at a time: kWide of them, or one
+// at a row's end. A thread has its own lanes.
+template <class Body>
+__device__ void each_lanes(std::size_t rows, std::size_t columns, Body body) {
+  const std::size_t groups = columns / kWide, rest = columns - groups * kWide;
+  for (std::size_t i : block_range(rows * groups))
+    body(std::integral_constant<std::size_t, kWide>{}, i / groups, i % groups * kWide);
+  for (std::size_t i : block_range(rows * rest))
+    body(std::integral_constant<std::size_t, 1>{}, i / rest, groups * kWide + i % rest);
+}
+
+// to[r, c] = Σ a[r, i] · b[i, c] over i, r and c in the tile: a [tile, depth], b transposed [depth, tile].
+__device__ inline void products(float* to, const float* a, const float* b_transposed, const Layout& at) {
+  each_lanes(at.tile, at.tile, [&](auto lanes, std::size_t row, std::size_t column) {
+    float sum[lanes];
+    for (std::size_t k = 0; k < lanes; ++k) sum[k] = 0.0f;
+    for (std::size_t i = 0; i < at.depth; ++i) {
+      const float left = a[row * at.depth + i];
+      for (std::size_t k = 0; k < lanes; ++k) sum[k] = fmaf(left, b_transposed[i * at.tile + column + k], sum[k]);
+    }
+    for (std::size_t k = 0; k < lanes; ++k) to[row * at.tile + column + k] = sum[k];
+  });
+}
+
+// to[r, c] = to[r, c] · kept(r) + Σ left(r, i) · right[i, c] over `count` values of i: to and right [tile, depth].
+template <class Kept, class Left>
+__device__ void add_products(float* to, std::size_t rows, std::size_t count, Kept kept, Left left, const float* right,
+                             const Layout& at) {
+  each_lanes(rows, at.depth, [&](auto lanes, std::size_t row, std::size_t column) {
+    float sum[lanes];
+    for (std::size_t k = 0; k < lanes; ++k) sum[k] = to[row * at.depth + column + k] * kept(row);
+    for (std::size_t i = 0; i < count; ++i) {
+      const float factor = left(row, i);
+      for (std::size_t k = 0; k < lanes; ++k) sum[k] = fmaf(factor, right[i * at.depth + column + k], sum[k]);
+    }
+    for (std::size_t k = 0; k < lanes; ++k) to[row * at.depth + column + k] = sum[k];
+  });
+}
+
+template <class T>
+__global__ void fused_forward_kernel(const T* __restrict__ qkv, T* __restrict__ attended, float* __restrict__ lse,
+                                     std::size_t matrices, Layout at) {
+  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
+  float* const q = dynamic_shared<float>();
+  float *const k = q + cells, *const v = k + cells, *const out = v + cells, *const score = out + cells;
+  float *const largest = score + 2 * at.tile * at.tile, *const sum = largest + at.tile, *const shrink = sum + at.tile;
+  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+  for (std::size_t block : row_range(matrices * tiles)) {
+    const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
+    take(q, qkv + at.row_of_q(matrix, first), row_stride, rows, at);
+    for (std::size_t i : block_range(cells)) out[i] = 0.0f;
+    for (std::size_t r : block_range(at.tile)) largest[r] = -INFINITY, sum[r] = 0.0f;
+    for (std::size_t key = 0; key < (at.causal ? first + rows : at.seq); key += at.tile) {
+      const std::size_t keys = at.rows_from(key);
+      __syncthreads();  // the tile before has been read
+      take_transposed(k, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take(v, qkv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
+      __syncthreads();
+      products(score, q, k, at);
+      __syncthreads();
+      for (std::size_t r : block_range(rows)) {
+        float* const line = score + r * at.tile;
+        float now = largest[r];
+        for (std::size_t c = 0; c < keys; ++c)
+          if (at.sees(first + r, key + c) && now < line[c] * at.scale) now = line[c] * at.scale;
+        // Causal: the first tile has a key for every query, so `now` is a number.
+        shrink[r] = largest[r] == -INFINITY ? 0.0f : exp_of(largest[r] - now);
+        float added = 0.0f;
+        for (std::size_t c = 0; c < at.tile; ++c) {
+          line[c] = c < keys && at.sees(first + r, key + c) ? exp_of(line[c] * at.scale - now) : 0.0f;
+          added += line[c];
+        }
+        largest[r] = now;
+        sum[r] = sum[r] * shrink[r] + added;
+      }
+      __syncthreads();
+      add_products(
+          out, rows, keys, [&](std::size_t r) { return shrink[r]; },
+          [&](std::size_t r, std::size_t c) { return score[r * at.tile + c]; }, v, at);
+    }
+    __syncthreads();
+    for (std::size_t i : block_range(rows * at.depth)) {
+      const std::size_t r = i / at.depth, column = i % at.depth;
+      attended[at.row_of_output(matrix, first + r) + column] = static_cast<T>(out[i] / sum[r]);
+    }
+    for (std::size_t r : block_range(rows)) lse[matrix * at.seq + first + r] = largest[r] + logf(sum[r]);
+    __syncthreads();  // the next tile of queries begins in the same place
+  }
+}
+
+template <class T>
+__global__ void row_dots_kernel(const T* __restrict__ attended, const T* __restrict__ d_attended,
+                                float* __restrict__ dots, std::size_t matrices, Layout at) {
+  for (std::size_t i : grid_range(matrices * at.seq)) {
+    const std::size_t row = at.row_of_output(i / at.seq, i % at.seq);
+    float sum = 0.0f;
+    for (std::size_t c = 0; c < at.depth; ++c)
+      sum = fmaf(static_cast<float>(attended[row + c]), static_cast<float>(d_attended[row + c]), sum);
+    dots[i] = sum;
+  }
+}
+
+// What the backward pass needs of a tile of queries: themselves, the gradients of what they attended to, both
+// [tile, depth], and of each row the log-sum-exp and the dot.
+struct Queries {
+  float *q, *d, *lse, *dot;
+};
+template <class T>
+__device__ void take_queries(const Queries& to, const T* qkv, const T* d_attended, const float* lse, const float* dots,
+                             std::size_t matrix, std::size_t first, const Layout& at) {
+  const std::size_t rows = at.rows_from(first);
+  take(to.q, qkv + at.row_of_q(matrix, first), at.qkv_width, rows, at);
+  take(to.d, d_attended + at.row_of_output(matrix, first), at.width, rows, at);
+  for (std::size_t r : block_range(rows)) {
+    to.lse[r] = lse[matrix * at.seq + first + r];
+    to.dot[r] = dots[matrix * at.seq + first + r];
+  }
+}
+
+// The probabilities of a tile and the gradients of its scores, [tile, tile]. Keys and values come transposed.
+__device__ inline void score_gradients(float* p, float* ds, const Queries& queries, std::size_t query, const float* k,
+                                       const float* v, std::size_t key, const Layout& at) {
+  products(p, queries.q, k, at);
+  products(ds, queries.d, v, at);
+  __syncthreads();
+  const std::size_t rows = at.rows_from(query);
+  for (std::size_t i : block_range(at.tile * at.tile)) {
+    const std::size_t r = i / at.tile, c = i % at.tile;
+    const bool counts = r < rows && at.sees(query + r, key + c);
+    const float probability = counts ? exp_of(p[i] * at.scale - queries.lse[r]) : 0.0f;
+    p[i] = probability;
+    ds[i] = counts ? probability * (ds[i] - queries.dot[r]) * at.scale : 0.0f;
+  }
+  __syncthreads();
+}
+
+// The gradient of Q: a block has a tile of queries and meets the keys.
+template <class T>
+__global__ void fused_query_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
+                                            const float* __restrict__ lse, const float* __restrict__ dots,
+                                            T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
+  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
+  float* const q = dynamic_shared<float>();
+  float *const d = q + cells, *const k = d + cells, *const v = k + cells, *const keys_by_row = v + cells,
+               *const dq = keys_by_row + cells, *const p = dq + cells, *const ds = p + at.tile * at.tile;
+  float* const row_lse = ds + at.tile * at.tile;
+  const Queries queries{q, d, row_lse, row_lse + at.tile};
+  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+  const auto whole = [](std::size_t) { return 1.0f; };
+  for (std::size_t block : row_range(matrices * tiles)) {
+    const std::size_t matrix = block / tiles, first = block % tiles * at.tile, rows = at.rows_from(first);
+    take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
+    for (std::size_t i : block_range(cells)) dq[i] = 0.0f;
+    for (std::size_t key = 0; key < (at.causal ? first + rows : at.seq); key += at.tile) {
+      const std::size_t keys = at.rows_from(key);
+      __syncthreads();  // the tile before has been read
+      take_transposed(k, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take(keys_by_row, qkv + at.row_of_key(at.key_matrix(matrix), 1, key), row_stride, keys, at);
+      take_transposed(v, qkv + at.row_of_key(at.key_matrix(matrix), 2, key), row_stride, keys, at);
+      __syncthreads();
+      score_gradients(p, ds, queries, first, k, v, key, at);
+      add_products(
+          dq, rows, keys, whole, [&](std::size_t r, std::size_t c) { return ds[r * at.tile + c]; }, keys_by_row, at);
+    }
+    __syncthreads();
+    for (std::size_t i : block_range(rows * at.depth))
+      d_qkv[at.row_of_q(matrix, first + i / at.depth) + i % at.depth] = static_cast<T>(dq[i]);
+    __syncthreads();  // the next tile of queries begins in the same place
+  }
+}
+
+// The gradients of K and V: a block has a tile of keys and meets the queries that see them, of each head that shares
+// them.
+template <class T>
+__global__ void fused_key_gradient_kernel(const T* __restrict__ qkv, const T* __restrict__ d_attended,
+                                          const float* __restrict__ lse, const float* __restrict__ dots,
+                                          T* __restrict__ d_qkv, std::size_t matrices, Layout at) {
+  const std::size_t cells = at.tile * at.depth, row_stride = at.qkv_width;
+  float* const k = dynamic_shared<float>();
+  float *const v = k + cells, *const q = v + cells, *const d = q + cells, *const dk = d + cells, *const dv = dk + cells,
+               *const p = dv + cells, *const ds = p + at.tile * at.tile;
+  float* const row_lse = ds + at.tile * at.tile;
+  const Queries queries{q, d, row_lse, row_lse + at.tile};
+  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+  const auto whole = [](std::size_t) { return 1.0f; };
+  for (std::size_t block : row_range(matrices / at.sharers * tiles)) {
+    const std::size_t key_matrix = block / tiles, key = block % tiles * at.tile, keys = at.rows_from(key);
+    take_transposed(k, qkv + at.row_of_key(key_matrix, 1, key), row_stride, keys, at);
+    take_transposed(v, qkv + at.row_of_key(key_matrix, 2, key), row_stride, keys, at);
+    for (std::size_t i : block_range(cells)) dk[i] = dv[i] = 0.0f;
+    for (std::size_t matrix = key_matrix * at.sharers; matrix < (key_matrix + 1) * at.sharers; ++matrix)
+      for (std::size_t first = at.causal ? key : 0; first < at.seq; first += at.tile) {
+        const std::size_t rows = at.rows_from(first);
+        __syncthreads();  // the tile before has been read
+        take_queries(queries, qkv, d_attended, lse, dots, matrix, first, at);
+        __syncthreads();
+        score_gradients(p, ds, queries, first, k, v, key, at);
+        add_products(
+            dk, keys, rows, whole, [&](std::size_t c, std::size_t r) { return ds[r * at.tile + c]; }, q, at);
+        add_products(
+            dv, keys, rows, whole, [&](std::size_t c, std::size_t r) { return p[r * at.tile + c]; }, d, at);
+      }
+    __syncthreads();
+    for (std::size_t i : block_range(keys * at.depth)) {
+      const std::size_t row = key + i / at.depth, column = i % at.depth;
+      d_qkv[at.row_of_key(key_matrix, 1, row) + column] = static_cast<T>(dk[i]);
+      d_qkv[at.row_of_key(key_matrix, 2, row) + column] = static_cast<T>(dv[i]);
+    }
+    __syncthreads();  // the next tile of keys begins in the same place
+  }
+}
+
+Layout layout_of(const AttentionShape& shape, std::size_t matrices) {
+  const AttentionGroups groups(shape);
+  if (groups.depth() > kFusedDepth)
+    throw std::invalid_argument("fused attention takes heads of up to " + std::to_string(kFusedDepth) +
+                                " values, not " + std::to_string(groups.depth()));
+  return {.seq = shape.seq,
+          .heads = shape.heads,
+          .keys = shape.keys(),
+          .sharers = shape.sharers(),
+          .depth = shape.depth(),
+          .width = shape.width,
+          .qkv_width = shape.qkv_width(),
+          .tile = fused_tile(shape.depth(), matrices),
+          .scale = groups.scale(),
+          .causal = shape.causal};
+}
+
+LaunchShape shape_for_tiles(const AttentionShape& shape, const Layout& at, std::size_t matrices) {
+  const std::size_t tiles = (at.seq + at.tile - 1) / at.tile;
+  LaunchShape launch =
+      shape_for_rows(checked_product(shape.matrices(), tiles), shared_bytes(at.tile, at.depth, matrices));
+  launch.block.x = std::min(launch.block.x, kFusedThreads);
+  return launch;
+}
+
+}  // namespace
+
+template <class T>
+void attention_forward_fused(Context& context, const AttentionShape& shape, const T* qkv, T* attended, float* lse) {
+  const Layout at = layout_of(shape, kFusedForwardMatrices);
+  context.count_flops(2 * score_product_flops(shape, at.tile));
+  launch(fused_forward_kernel<T>, shape_for_tiles(shape, at, kFusedForwardMatrices), context.stream(), qkv, attended,
+         lse, shape.matrices(), at);
+}
+
+template <class T>
+void attention_row_dots(Context& context, const AttentionShape& shape, const T* attended, const T* d_attended,
+                        float* dots) {
+  const std::size_t rows = checked_product(shape.matrices(), shape.seq);
+  launch(row_dots_kernel<T>, shape_for_items(rows), context.stream(), attended, d_attended, dots, shape.matrices(),
+         layout_of(shape, kFusedBackwardMatrices));
+}
+
+template <class T>
+DeviceBuffer<T> attention_backward_fused(Context& context, const AttentionShape& shape, DeviceBuffer<T>& qkv,
+                                         DeviceBuffer<float>& lse, DeviceBuffer<float>& dots,
+                                         DeviceBuffer<T> d_attended) {
+  const Layout at = layout_of(shape, kFusedBackwardMatrices);
+  context.count_flops(7 * score_product_flops(shape, at.tile));  // scores and their gradients in both kernels
+  auto d_qkv = context.buffer<T>(qkv.size(), Category::activations, "qkv gradient");
+  for (const auto kernel : {fused_query_gradient_kernel<T>, fused_key_gradient_kernel<T>})
+    launch(kernel, shape_for_tiles(shape, at, kFusedBackwardMatrices), context.stream(), qkv.data(), d_attended.data(),
+           lse.data(), dots.data(), d_qkv.data(), shape.matrices(), at);
+  d_attended.reset();
+  dots.reset();
+  lse.reset();
+  qkv.reset();
+  return d_qkv;
+}
+
+#define OOMLAB_FUSED(T)                                                                                \
+  template void attention_forward_fused(Context&, const AttentionShape&, const T*, T*, float*);        \
+  template void attention_row_dots(Context&, const AttentionShape&, const T*, const T*, float*);       \
+  template DeviceBuffer<T> attention_backward_fused(Context&, const AttentionShape&, DeviceBuffer<T>&, \
+                                                    DeviceBuffer<float>&, DeviceBuffer<float>&, DeviceBuffer<T>);
+OOMLAB_FOR_EACH_TYPE(OOMLAB_FUSED)
+
+}  // namespace oomlab::nn

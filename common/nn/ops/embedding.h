@@ -1,0 +1,26 @@
+#pragma once
+// Embeddings of tokens and positions. A row of activations is one position of one sequence, [batch · seq, width].
+// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. Stored as T (float, __half or
+// __nv_bfloat16), computed and added up in FP32.
+
+#include <cstddef>
+#include <type_traits>
+
+#include "memory/context.h"
+
+namespace oomlab::nn {
+
+/// x[r] = token[tokens[r]] + position[r mod seq] + everywhere: x [rows, width], token [vocabulary, width], position
+/// [seq, width] or null (rotary positions come later), everywhere [width] or null (a token type that all have).
+/// Tokens must lie in 0…vocabulary−1.
+template <class T>
+void embedding_forward(Context& context, const int* tokens, const T* token, const std::type_identity_t<T>* position,
+                       const std::type_identity_t<T>* everywhere, T* x, std::size_t rows, std::size_t seq,
+                       std::size_t width);
+/// dtoken[tokens[r]] += dx[r] for every row (a tied head has put its own gradient there before), and dposition, unless
+/// null, (+)= the sums over the sequences. Without atomics, so that the order is always the same.
+template <class T>
+void embedding_backward(Context& context, const int* tokens, const T* dx, T* dtoken, std::type_identity_t<T>* dposition,
+                        std::size_t rows, std::size_t seq, std::size_t width, bool accumulate_position = false);
+
+}  // namespace oomlab::nn

@@ -1,0 +1,22 @@
+#pragma once
+// Residuals: what is added to a stream of activations.
+// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. Stored as T (float, __half or
+// __nv_bfloat16), computed and added up in FP32.
+
+#include <cstddef>
+#include <type_traits>
+
+#include "memory/context.h"
+
+namespace oomlab::nn {
+
+/// out = x + y + bias; out may be x or y. bias may be null.
+template <class T>
+void add_residual(Context& context, const T* x, const T* y, const std::type_identity_t<T>* bias, T* out,
+                  std::size_t rows, std::size_t width);
+
+/// y += x.
+template <class T>
+void add_to(Context& context, T* y, const T* x, std::size_t count);
+
+}  // namespace oomlab::nn

@@ -1,0 +1,75 @@
+#pragma once
+// Training in FP16 or BF16 (Micikevicius et al., "Mixed precision training", 2018): the model is stored as T, the
+// optimizer keeps an FP32 master copy of the weights, and gradients too small for FP16 are saved by multiplying the
+// loss by a scale, which the optimizer divides out again.
+//
+//   bytes per parameter   T 2 + gradient 2 + master weights 4 + two moments 8 = 16, which is what FP32 needs, too:
+//                         4 + 4 + 8. Only activations are halved.
+//
+// The scale is dynamic: a step whose gradients overflow is skipped and halves it, `growth_interval` good steps in a row
+// double it. All of this is decided on the device; the host never waits.
+
+#include <cstdint>
+#include <vector>
+
+#include "nn/files/state_file.h"
+#include "nn/optimizer/optimizer.h"
+
+namespace oomlab::nn {
+
+struct LossScaling {
+  float initial = 1;                     ///< 1: none; 65536 is usual for FP16
+  bool dynamic = false;                  ///< false: the scale stays, and every step is done, whatever its gradients
+  std::uint32_t growth_interval = 2000;  ///< good steps in a row, after which the scale doubles
+
+  static LossScaling none() { return {}; }
+  static LossScaling dynamic_from(float initial, std::uint32_t growth_interval = 2000) {
+    return {initial, true, growth_interval};
+  }
+};
+
+/// The loss scale and what goes with it, on the device.
+struct ScaleState {
+  float scale;
+  std::uint32_t overflow;       ///< blocks that saw a gradient that is not finite, in this step
+  std::uint32_t good_steps;     ///< in a row
+  std::uint32_t skipped;        ///< steps, since the beginning
+  std::uint64_t steps;          ///< done
+  float rate, second_unbiased;  ///< AdamW's factors for this step
+};
+static_assert(sizeof(ScaleState) == kScaleStateBytes, "a prediction counts it");
+
+/// AdamW for a model of T, its state in buffers of the category optimizer: "<name> master", "<name> m", "<name> v", and
+/// one ScaleState.
+template <class T>
+class MixedAdamW {
+ public:
+  /// With `master_weights` false there is no FP32 copy: updates smaller than what T resolves are lost. Throws as AdamW.
+  MixedAdamW(Context& context, std::vector<ParameterOf<T>> parameters, AdamWSettings settings, LossScaling scaling,
+             bool master_weights = true);
+  /// What the gradients must be multiplied by: forward_backward()'s scale_on_device.
+  const float* scale_on_device() const noexcept { return &state_.data()->scale; }
+  /// One update (phase "optimizer"), or none if a gradient is not finite and the scale is dynamic. Does not wait.
+  void step(Context& context);
+  /// Copied from the device (waits for the stream). All zero in plan mode.
+  ScaleState state(Context& context) const;
+  /// The optimizer's buffers, for tests and for saving: master (null without), first, second moment of a parameter.
+  struct Buffers {
+    const float *master, *first, *second;
+  };
+  Buffers buffers(std::size_t parameter) const noexcept {
+    return {master_.empty() ? nullptr : master_[parameter].data(), first_[parameter].data(), second_[parameter].data()};
+  }
+
+  /// Weights and optimizer state, for save_state() and load_state(): training goes on from them with the same bits.
+  std::vector<StateTensor> state_tensors();
+
+ private:
+  std::vector<ParameterOf<T>> parameters_;
+  AdamWSettings settings_;
+  LossScaling scaling_;
+  std::vector<DeviceBuffer<float>> master_, first_, second_;
+  DeviceBuffer<ScaleState> state_;
+};
+
+}  // namespace oomlab::nn

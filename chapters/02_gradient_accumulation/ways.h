@@ -11,6 +11,7 @@
 #include "accumulation.h"
 #include "cuda/backend.h"
 #include "leak.h"
+#include "nn/ops/values.h"
 
 namespace oomlab::gradient_accumulation {
 

@@ -10,6 +10,10 @@
 
 #include "cuda/backend.h"
 #include "nn/models/read_loss.h"
+#include "nn/ops/activation.h"
+#include "nn/ops/loss.h"
+#include "nn/ops/matmul.h"
+#include "nn/ops/values.h"
 #include "train/image_training.h"
 
 namespace oomlab::unified_memory {

@@ -13,6 +13,7 @@
 
 #include "cuda/backend.h"
 #include "layout.h"
+#include "nn/ops/values.h"
 #include "train/text_training.h"
 #include "units.h"
 

@@ -17,7 +17,10 @@
 #include <vector>
 
 #include "nn/models/resnet.h"
+#include "nn/ops/batch_norm.h"
+#include "nn/ops/convolution.h"
 #include "nn/ops/kernel.h"
+#include "nn/ops/pooling.h"
 
 namespace oomlab::input_size {
 

@@ -15,6 +15,7 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "decoder.h"
+#include "nn/ops/rotary.h"
 #include "plan/interrupt.h"
 
 namespace oomlab::inference {

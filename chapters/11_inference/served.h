@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/dtype_of.h"
+#include "nn/ops/values.h"
 #include "plan/serve/server.h"
 #include "serving.h"
 #include "weights.h"

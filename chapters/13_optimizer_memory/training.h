@@ -11,6 +11,7 @@
 
 #include "in_backward.h"
 #include "memory/repetition.h"
+#include "nn/ops/values.h"
 #include "nn/optimizer/compact_optimizer.h"
 #include "processor.h"
 #include "train/precision.h"

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "nn/models/mlp.h"
+#include "nn/ops/values.h"
 #include "runs.h"
 
 namespace oomlab::test {

@@ -8,6 +8,7 @@
 #include "cuda/backend.h"
 #include "cuda/launch.h"
 #include "device.h"
+#include "nn/ops/values.h"
 #include "reference.h"
 
 namespace oomlab::test {

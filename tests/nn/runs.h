@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "nn/models/mlp.h"
+#include "nn/ops/values.h"
 
 namespace oomlab::test {
 

@@ -9,6 +9,7 @@
 #include "cuda/nccl.h"
 #include "device.h"
 #include "nn/models/transformer.h"
+#include "nn/ops/values.h"
 
 namespace oomlab::test {
 namespace {

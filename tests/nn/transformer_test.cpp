@@ -13,6 +13,7 @@
 #include <random>
 
 #include "device.h"
+#include "nn/ops/values.h"
 
 namespace oomlab::test {
 namespace {

@@ -9,6 +9,7 @@
 #include "nn/models/resnet.h"
 #include "nn/ops/activation.h"
 #include "nn/ops/batch_norm.h"
+#include "nn/ops/convolution.h"
 #include "nn/ops/pooling.h"
 #include "read_json.h"
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "claims.h"
+#include "nn/ops/batch_norm.h"
+#include "nn/ops/values.h"
 
 namespace {
 

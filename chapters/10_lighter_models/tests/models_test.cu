@@ -5,6 +5,7 @@
 
 #include "../../../tests/nn/device.h"
 #include "claims.h"
+#include "nn/ops/values.h"
 
 namespace {
 

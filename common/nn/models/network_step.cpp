@@ -7,6 +7,7 @@
 #include "nn/ops/activation.h"
 #include "nn/ops/batch_norm.h"
 #include "nn/ops/channels.h"
+#include "nn/ops/convolution.h"
 #include "nn/ops/loss.h"
 #include "nn/ops/matmul.h"
 #include "nn/ops/pooling.h"

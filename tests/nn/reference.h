@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "nn/ops/loss.h"
+#include "plan/model/activation.h"
 
 namespace oomlab::test {
 

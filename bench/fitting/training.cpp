@@ -14,19 +14,6 @@ using nn::GradientLife, nn::UpdateRule, nn::WeightForm;
 using plan::Lever, plan::changes_between, plan::options_of;
 using plan::Levers, plan::LeversSearch, plan::Plan, plan::Work;
 
-namespace {
-
-std::string command_of(const Question& question, const Work& work, const Levers& levers) {
-  std::string words = plan::command_of(question.model, work, levers);
-  if (!levers.solved) {
-    const std::string filter = " --filter chosen";
-    words.insert(words.find(filter), fmt::format(" --budget {}", work.budget));
-  }
-  return kRun + words;
-}
-
-}  // namespace
-
 std::optional<PyTorchPeak> torch_peak(const Work& work, const Levers& levers) {
   const bool adamw = levers.optimizer.rule == UpdateRule::adamw, eight = levers.optimizer.rule == UpdateRule::adamw8;
   const bool autocast = levers.precision != DType::fp32 && levers.optimizer.weights == WeightForm::master;
@@ -82,7 +69,7 @@ class Training {
     const Plan plan = plan_of(work, levers);
     Row row{.what = std::move(what),
             .options = plan::options_of(levers),
-            .command = command_of(question_, work, levers),
+            .command = kRun + plan::command_of(question_.model, work, levers, true),
             .changes = changes_between(base_, levers),
             .cards = levers.ranks.ranks(),
             .left = work.room(),

@@ -16,20 +16,7 @@
 namespace oomlab {
 namespace {
 
-// `more`: what else is allowed, for the message.
-template <class Number>
-Number parse_number(const std::string& option, const std::string& text, Number least,
-                    Number most = std::numeric_limits<Number>::max(), const char* more = "") {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value >= least && value <= most) return value;
-  const bool unlimited = most == std::numeric_limits<Number>::max();
-  throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, {}{}{}", option, text, least,
-                               unlimited ? " or more" : fmt::format(" to {}", most), more));
-}
-std::size_t parse_count(const std::string& option, const std::string& text) {
-  return parse_number<std::size_t>(option, text, 1);
-}
+std::size_t parse_count(const std::string& option, const std::string& text) { return parse_number(option, text, 1); }
 
 std::size_t parse_size(const char* option, const std::string& text, bool or_none) {
   if (or_none && text == "none") return kUnlimited;
@@ -38,16 +25,6 @@ std::size_t parse_size(const char* option, const std::string& text, bool or_none
   } catch (const std::invalid_argument& error) {
     throw UsageError(fmt::format("{}: {}{}", option, error.what(), or_none ? ", or none" : ""));
   }
-}
-
-// The value of a chapter's own option, from the command line.
-void set_option(OptionValues& values, const ChapterOption& option, const std::string& text) {
-  if (option.kind == ChapterOption::Kind::number)
-    return values.set(option.name, parse_number(fmt::format("--{}", option.name), text, option.least, option.most));
-  const std::vector<std::string> words = split(option.words, ' ');
-  if (*option.words && std::ranges::find(words, text) == words.end())
-    throw UsageError(fmt::format("--{} '{}' is unknown; known: {}", option.name, text, fmt::join(words, ", ")));
-  values.set(option.name, text);
 }
 
 // The default of an option: of the first of `defaults` that names one. Not set when none does.
@@ -215,7 +192,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (device == "auto") {
     result.device_auto = true;
   } else if (given(device_option)) {
-    config.device = parse_number("--device", device, 0, std::numeric_limits<int>::max(), ", or auto");
+    config.device = int(parse_number("--device", device, 0, std::numeric_limits<int>::max(), ", or auto"));
   }
   config.devices = full.devices ? defaults.devices : 1;
   config.devices_given = given(devices_option);

@@ -3,7 +3,6 @@
 #include "plan/levers.h"
 
 #include <algorithm>
-#include <charconv>
 #include <ranges>
 #include <sstream>
 
@@ -47,12 +46,10 @@ std::string refused(const Work& work, const Levers& levers) {
   if (work.seq > work.spec.positions)
     return fmt::format("--seq {} is longer than the {} positions of model '{}'", work.seq, work.spec.positions,
                        work.spec.name);
-  // First what says that a rank has a whole number of samples: the others count on it.
-  std::string why = lever::grid_refuses(work, levers);
-  if (why.empty()) why = lever::micro_batch_refuses(work, levers);
-  for (const Lever* lever : all_levers())
-    if (why.empty()) why = lever->refuses(work, levers);
-  return why;
+  for (const auto reason : {&Lever::cannot_share, &Lever::refuses})
+    for (const Lever* lever : all_levers())
+      if (std::string why = (lever->*reason)(work, levers); !why.empty()) return why;
+  return "";
 }
 
 Numbers numbers_of(const Work& work, const Levers& levers) {
@@ -102,19 +99,13 @@ Levers parse_levers(std::string_view options) {
     const auto option =
         std::ranges::find_if(known, [&](const ChapterOption& o) { return word == std::string("--") + o.name; });
     if (option == known.end()) throw UsageError(fmt::format("'{}' is no option of a lever", word));
-    std::string value;
-    if (option->kind != ChapterOption::Kind::flag) words >> value;
-    switch (option->kind) {
-      case ChapterOption::Kind::flag: values.set(option->name, true); break;
-      case ChapterOption::Kind::word: values.set(option->name, value); break;
-      case ChapterOption::Kind::number: {
-        std::size_t number = 0;
-        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-        if (error != std::errc() || end != value.data() + value.size())
-          throw UsageError(fmt::format("--{} '{}' is no whole number", option->name, value));
-        values.set(option->name, number);
-      }
+    if (option->kind == ChapterOption::Kind::flag) {
+      values.set(option->name, true);
+      continue;
     }
+    std::string value;
+    words >> value;
+    set_option(values, *option, value);
   }
   return levers_of(values).value_or(Levers{});
 }

@@ -151,4 +151,11 @@ class OptionValues {
   std::vector<Entry> entries_;
 };
 
+/// A whole number from `least` to `most`. Throws UsageError otherwise, in one line that names `option` ("--batch"), says
+/// what is allowed, and ends with `more` (", or auto").
+std::size_t parse_number(const std::string& option, const std::string& text, std::size_t least,
+                         std::size_t most = std::size_t(-1), const char* more = "");
+/// The value that somebody wrote for an option that takes one. Throws UsageError, in one line, where it is not allowed.
+void set_option(OptionValues& values, const ChapterOption& option, const std::string& text);
+
 }  // namespace oomlab

@@ -164,9 +164,9 @@ std::optional<double> least_seconds(const Card& card, const Levers& levers, cons
   return std::max({seconds, least->computing_seconds + last, forward + update.bytes / host_bytes_per_s, forward + bus});
 }
 
-std::string command_of(const std::string& model, const Work& work, const Levers& levers) {
+std::string command_of(const std::string& model, const Work& work, const Levers& levers, bool with_budget) {
   std::string words = fmt::format("16_capstone --plan {} --batch {} --seq {}", model, work.batch, work.seq);
-  if (levers.solved && work.budget != kUnlimited) words += fmt::format(" --budget {}", work.budget);
+  if ((levers.solved || with_budget) && work.budget != kUnlimited) words += fmt::format(" --budget {}", work.budget);
   return words + " --filter chosen " + options_of(levers);
 }
 

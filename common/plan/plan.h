@@ -55,7 +55,8 @@ double host_gb_per_s(const Card& card);
 std::optional<double> least_seconds(const Card& card, const Levers& levers, const Plan& plan,
                                     std::optional<double> host_gb_per_s = std::nullopt);
 
-/// The command that plans this: `model` is "--model bert-large", or a --config.
-std::string command_of(const std::string& model, const Work& work, const Levers& levers);
+/// The command that plans this: `model` is "--model bert-large", or a --config. The budget is in it where a schedule is
+/// solved for it, or where `with_budget` says so.
+std::string command_of(const std::string& model, const Work& work, const Levers& levers, bool with_budget = false);
 
 }  // namespace oomlab::plan

@@ -16,13 +16,13 @@ MORE = {"micro_batch": 9, "precision": 14}
 # What the step and the code that carries a lever out call it, where that is not its option.
 ALSO = {"in_backward": ["optimizer_in_backward"], "offload": ["offloaded"]}
 OPTION = re.compile(r'inline constexpr Option<[^>]+> (k\w+)\{\s*"([a-z-]+)"')
-TEACHES = re.compile(r'\.chapter = "(\w+)"')
+TEACHES = re.compile(r'"(\d\d_\w+)"')
 
 
 def levers(root):
     """Of each lever: its file, the chapter that teaches it, and a pattern of its names: option, constant, its own function."""
     for path in sorted((root / "common/plan/lever").glob("*.h")):
-        text = path.read_text()
+        text = without_comments(path.read_text())
         taught = TEACHES.search(text)
         if not taught:
             continue

@@ -2,7 +2,7 @@
 // The form of attention (chapter 08): scores that are never there as a whole.
 
 #include "plan/attention.h"
-#include "plan/lever/lever.h"
+#include "plan/lever/form.h"
 
 namespace oomlab::plan::lever {
 
@@ -26,38 +26,15 @@ inline void attention_elsewhere(const Work& work, const Levers& levers, Elsewher
 }
 
 inline const Lever& attention() {
-  using nn::AttentionForm;
-  static const Lever lever{
-      .name = "attention",
-      .chapter = "08_attention_and_loss",
-      .changes = Lever::Changes::activations,
-      .options = {kAttention},
-      .words = {{"attention", [](const Levers& l) { return l.attention != AttentionForm::textbook; }}},
-      .read =
-          [](const OptionValues& options, Levers& levers) {
-            if (const auto name = options.find(kAttention)) levers.attention = nn::parse_attention(*name);
-          },
-      .options_of =
-          [](const Levers& levers) {
-            return levers.attention == AttentionForm::textbook
-                       ? ""
-                       : fmt::format("--attention {}", nn::name_of(levers.attention));
-          },
-      .differs = [](const Levers& a, const Levers& b) { return a.attention != b.attention; },
-      .take = [](const Levers& target, Levers& levers) { levers.attention = target.attention; },
-      .tries =
-          [](const Reach&) {
-            return each_of(std::vector{AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused},
-                           [](Levers& levers, AttentionForm form) { levers.attention = form; });
-          },
-      .refuses = attention_refuses,
-      .numbers =
-          [](const Work&, const Levers& levers) {
-            return levers.attention == AttentionForm::textbook ? Numbers{} : Numbers{Numbers::Change::rounding};
-          },
-      .apply = [](const Work&, const Levers& levers, const RankCoordinates&,
-                  nn::StepLevers& step) { step.form.attention = levers.attention; },
-      .elsewhere = attention_elsewhere};
+  static const Lever lever = [] {
+    Lever own = form_lever<&Levers::attention, kAttention, nn::parse_attention>("08_attention_and_loss");
+    own.refuses = attention_refuses;
+    own.apply = [](const Work&, const Levers& levers, const RankCoordinates&, nn::StepLevers& step) {
+      step.form.attention = levers.attention;
+    };
+    own.elsewhere = attention_elsewhere;
+    return own;
+  }();
   return lever;
 }
 

@@ -7,7 +7,7 @@ namespace oomlab::plan::lever {
 
 inline constexpr Option<bool> kInBackward{"in-backward", "Each gradient is used and freed in the backward pass"};
 
-inline bool is_in_backward(const Levers& levers) { return levers.gradients == nn::GradientLife::optimizer_in_backward; }
+inline constexpr auto is_in_backward = has_life<nn::GradientLife::optimizer_in_backward>;
 
 inline void in_backward_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   if (!is_in_backward(levers)) return;
@@ -26,41 +26,15 @@ inline void in_backward_elsewhere(const Work&, const Levers& levers, Elsewhere& 
 }
 
 inline const Lever& in_backward() {
-  static const Lever lever{
-      .name = "optimizer in backward",
-      .chapter = "13_optimizer_memory",
-      .changes = Lever::Changes::state,
-      .options = {kInBackward},
-      .words = {{"in-backward", is_in_backward}},
-      .read =
-          [](const OptionValues& options, Levers& levers) {
-            if (options[kInBackward]) levers.gradients = nn::GradientLife::optimizer_in_backward;
-          },
-      .options_of = [](const Levers& levers) { return std::string(is_in_backward(levers) ? "--in-backward" : ""); },
-      .differs = [](const Levers& a, const Levers& b) { return is_in_backward(a) != is_in_backward(b); },
-      .take =
-          [](const Levers& target, Levers& levers) {
-            if (is_in_backward(target) || is_in_backward(levers)) levers.gradients = target.gradients;
-          },
-      .tries =
-          [](const Reach&) {
-            return each_of(std::vector{nn::GradientLife::always, nn::GradientLife::optimizer_in_backward},
-                           [](Levers& levers, nn::GradientLife life) { levers.gradients = life; });
-          },
-      .refuses =
-          [](const Work& work, const Levers& levers) {
-            if (!is_in_backward(levers)) return std::string();
-            return used_once_refuses(work, levers, "--in-backward uses a gradient");
-          },
-      .resident =
-          [](const Work&, const Levers& levers, ByCategory& bytes) {
-            if (is_in_backward(levers)) bytes[Category::gradients] = 0;
-          },
-      .apply =
-          [](const Work&, const Levers& levers, const RankCoordinates&, nn::StepLevers& step) {
-            if (is_in_backward(levers)) step.gradients = levers.gradients;
-          },
-      .elsewhere = in_backward_elsewhere};
+  static const Lever lever = [] {
+    Lever own = used_once_lever<nn::GradientLife::optimizer_in_backward, kInBackward>("optimizer in backward",
+                                                                                      "13_optimizer_memory");
+    own.refuses = [](const Work& work, const Levers& levers) {
+      return is_in_backward(levers) ? used_once_refuses(work, levers, "--in-backward uses a gradient") : "";
+    };
+    own.elsewhere = in_backward_elsewhere;
+    return own;
+  }();
   return lever;
 }
 

@@ -47,6 +47,9 @@ struct Lever {
   /// All that a search tries: combinations that differ in this lever only, the textbook's first.
   std::vector<Levers> (*tries)(const Reach&);
 
+  /// Why the model or the batch cannot be shared out, or empty. Asked of all levers before `refuses`, which may take it
+  /// for granted that a rank has whole samples.
+  std::string (*cannot_share)(const Work&, const Levers&) = [](const Work&, const Levers&) { return std::string(); };
   /// Why the combination cannot be, as far as this lever knows; empty when it can.
   std::string (*refuses)(const Work&, const Levers&) = [](const Work&, const Levers&) { return std::string(); };
   Numbers (*numbers)(const Work&, const Levers&) = [](const Work&, const Levers&) { return Numbers{}; };

@@ -52,7 +52,7 @@ inline const Lever& micro_batch() {
               if (reach.work.batch % n == 0) all.emplace_back().micro_batch = n;
             return all;
           },
-      .refuses = micro_batch_refuses,
+      .cannot_share = micro_batch_refuses,
       .numbers =
           [](const Work& work, const Levers& levers) {
             return micro_batches_of(work, levers) == 1 ? Numbers{} : Numbers{Numbers::Change::rounding};

@@ -10,7 +10,7 @@ namespace oomlab::plan::lever {
 
 inline constexpr Option<bool> kOffload{"offload", "The CPU updates the weights, from a state in host memory"};
 
-inline bool is_offloaded(const Levers& levers) { return levers.gradients == nn::GradientLife::offloaded; }
+inline constexpr auto is_offloaded = has_life<nn::GradientLife::offloaded>;
 
 inline void read_offload(const OptionValues& options, Levers& levers) {
   if (!options[kOffload]) return;
@@ -75,35 +75,17 @@ inline void offload_elsewhere(const Work&, const Levers& levers, Elsewhere& word
 }
 
 inline const Lever& offload() {
-  static const Lever lever{
-      .name = "offload",
-      .chapter = "13_optimizer_memory",
-      .changes = Lever::Changes::state,
-      .options = {kOffload},
-      .words = {{"offload", is_offloaded}},
-      .read = read_offload,
-      .options_of = [](const Levers& levers) { return std::string(is_offloaded(levers) ? "--offload" : ""); },
-      .differs = [](const Levers& a, const Levers& b) { return is_offloaded(a) != is_offloaded(b); },
-      .take =
-          [](const Levers& target, Levers& levers) {
-            if (is_offloaded(target) || is_offloaded(levers)) levers.gradients = target.gradients;
-          },
-      .tries =
-          [](const Reach&) {
-            return each_of(std::vector{nn::GradientLife::always, nn::GradientLife::offloaded},
-                           [](Levers& levers, nn::GradientLife life) { levers.gradients = life; });
-          },
-      .refuses = offload_refuses,
-      .resident =
-          [](const Work&, const Levers& levers, ByCategory& bytes) {
-            if (is_offloaded(levers)) bytes[Category::gradients] = bytes[Category::optimizer] = 0;
-          },
-      .apply =
-          [](const Work&, const Levers& levers, const RankCoordinates&, nn::StepLevers& step) {
-            if (is_offloaded(levers)) step.gradients = levers.gradients;
-          },
-      .price = offload_price,
-      .elsewhere = offload_elsewhere};
+  static const Lever lever = [] {
+    Lever own = used_once_lever<nn::GradientLife::offloaded, kOffload>("offload", "13_optimizer_memory");
+    own.read = read_offload;
+    own.refuses = offload_refuses;
+    own.resident = [](const Work&, const Levers& levers, ByCategory& bytes) {
+      if (is_offloaded(levers)) bytes[Category::gradients] = bytes[Category::optimizer] = 0;
+    };
+    own.price = offload_price;
+    own.elsewhere = offload_elsewhere;
+    return own;
+  }();
   return lever;
 }
 

@@ -29,8 +29,7 @@ inline std::string grid_refuses(const Work& work, const Levers& levers) {
   return "";
 }
 
-inline std::string ranks_refuses(const Work& work, const Levers& levers) {
-  if (std::string why = grid_refuses(work, levers); !why.empty()) return why;
+inline std::string ranks_refuses(const Work&, const Levers& levers) {
   if (levers.ranks.ranks() == 1) return "";
   const bool plain =
       levers.optimizer.rule == nn::UpdateRule::adamw && levers.optimizer.weights == usual_weights(levers.precision);
@@ -123,6 +122,7 @@ inline const Lever& ranks() {
             levers.ranks.zero = target.ranks.dp == 1 ? 0 : std::min(zero, target.ranks.zero);
           },
       .tries = grids,
+      .cannot_share = grid_refuses,
       .refuses = ranks_refuses,
       .numbers =
           [](const Work&, const Levers& levers) {

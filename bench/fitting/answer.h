@@ -68,6 +68,7 @@ inline Answer answer(const Question& question, SearchProgress* progress = nullpt
 
 /// For people, and for programs.
 std::string words_of(const Question& question, const Answer& answer);
+/// The same as JSON.
 std::string json_of(const Question& question, const Answer& answer);
 /// A line for each of several memories. Both lists are equally long.
 std::string table_of(const std::vector<Question>& questions, const std::vector<Answer>& answers);

@@ -77,6 +77,7 @@ plan::SearchTask search_task(const Question& question);
 std::optional<Question> parse_question(const std::vector<std::string>& arguments);
 /// The same; of several memories, "--memory 8GB,12GB", a question for each.
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments);
+/// What --help prints.
 std::string help();
 
 /// A card by a name of plan/card.h. Throws UsageError for others.

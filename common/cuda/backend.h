@@ -66,6 +66,7 @@ struct TimingNeeds {
   double seconds_a_round;  ///< that are timed at least; a GPU's steps may take microseconds
   int reference_edge;      ///< of the square product by which timing.h tells how fast the machine is just now
 };
+/// Of this backend.
 TimingNeeds timing_needs() noexcept;
 
 /// For the scope of it, a profiler's timeline has a range of this name on this thread (NVTX). Free where there is no

@@ -17,6 +17,7 @@ struct alignas(16) Pack {
   __host__ __device__ const T& operator[](std::size_t i) const { return value[i]; }
 };
 
+/// An array as packs; its address is a multiple of 16 bytes.
 template <class T>
 __device__ Pack<T>* as_packs(T* p) {
   return reinterpret_cast<Pack<T>*>(p);

@@ -14,6 +14,7 @@ namespace oomlab::data {
 struct ImageShape {
   std::size_t height, width;
 };
+/// Of `width` inputs, 1 or more.
 ImageShape shape_for_width(std::size_t width);
 
 /// What a model sees of an image: the picture resized to height × width, and of that a window, at a place that a hash

@@ -64,6 +64,7 @@ struct Range {
   std::optional<double> low, high;
   bool has(double figure) const { return (!low || figure >= *low) && (!high || figure <= *high); }
 };
+/// Ranges, as a claim says them.
 inline Range at_least(double low) { return {low, std::nullopt}; }
 inline Range at_most(double high) { return {std::nullopt, high}; }
 inline Range between(double low, double high) { return {low, high}; }

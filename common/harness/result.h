@@ -35,8 +35,11 @@ std::optional<LeastTime> least_time_of(const RunResult& run, const VariantResult
 std::string least_time_table(const RunResult& run);
 /// What grows from step to step, a line each; or that nothing does, where it was looked for.
 std::string growth_lines(const RunResult& run);
+/// The claims, each with the figure that was measured, the range, and the verdict.
 std::string claims_table(const RunResult& run);
+/// A line for each check that failed, and the verdict: PASS, FAIL or NOT RUN.
 std::string verdict_line(const RunResult& run);
+/// Peak bytes of each phase of a step, by category.
 std::string phase_table(const VariantResult& result);
 
 /// The JSON text that result.schema.json describes, ending in a newline.

@@ -34,6 +34,7 @@ std::uint64_t score_product_flops(const AttentionShape& shape, std::uint64_t row
 struct AttentionTile {
   std::uint64_t rows, matrices;
 };
+/// Of the tiled form of this attention.
 AttentionTile attention_tile(const AttentionShape& shape);
 /// The largest head that the fused kernels have shared memory for.
 inline constexpr std::uint64_t kFusedDepth = 256;
@@ -46,6 +47,7 @@ std::uint64_t fused_tile(std::uint64_t depth, std::uint64_t matrices);
 struct FusedTiles {
   std::uint64_t forward, backward;
 };
+/// The largest that fit into the shared memory of a block.
 FusedTiles fused_tiles(std::uint64_t depth);
 
 }  // namespace oomlab::nn

@@ -19,6 +19,7 @@ struct LayerFlops {
   /// Beyond its forward pass, what the backward pass of a layer recomputes whose segment's forward pass has run again.
   std::uint64_t recompute_in_backward;
 };
+/// Of `sequences` sequences of `seq` tokens. Throws std::length_error beyond 64 bits.
 LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                        const StepForm& form = {});
 /// The same of one of so many sequences, which have equally many: tiles of attention depend on how many there are.

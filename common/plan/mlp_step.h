@@ -23,6 +23,7 @@ std::uint64_t label_bytes(std::uint64_t batch);
 /// What stays allocated between steps, beside the context's cuBLAS workspace (which no prediction here has, because its
 /// size is a choice): parameters, and when training gradients, the loss, and the optimizer's state.
 ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer);
+/// The same of inference: parameters alone.
 ByCategory resident_for_inference(const MlpSpec& spec);
 
 /// Peak of a program with one Context, one Mlp with gradients, one optimizer, and train_step on batches of

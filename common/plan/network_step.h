@@ -25,6 +25,7 @@ struct NetworkForm {
 /// What stays allocated between steps, beside the context's cuBLAS workspace: parameters and running statistics, and
 /// when training gradients, the loss, and the optimizer's state.
 ByCategory resident_for_training(const NetworkSpec& spec, OptimizerKind optimizer);
+/// The same of inference: parameters, and the running statistics of batch norms.
 ByCategory resident_for_inference(const NetworkSpec& spec);
 /// Peak of a program with one Context, one Network with gradients, one optimizer, and train_step. The caller adds its
 /// dataset. Throws std::length_error and std::invalid_argument as shapes_of().

@@ -20,9 +20,11 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+/// A rank's place in the grid, each from 0: part of a layer (tp), replica (dp), stage of the pipeline (pp).
 struct RankCoordinates {
   std::uint64_t part = 0, replica = 0, stage = 0;
 };
+/// Of rank 0 … ranks() − 1: parts lie side by side, then replicas, then stages.
 RankCoordinates coordinates_of(const Layout& layout, int rank);
 
 /// Layers as evenly as they go; the first stages have one more.

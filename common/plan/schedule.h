@@ -10,7 +10,9 @@
 
 namespace oomlab::nn {
 
+/// Every layer keeps all that its backward pass reads.
 Schedule keep_everything(std::uint64_t layers);
+/// Every layer keeps this much, and computes the rest again.
 Schedule keep_selected(std::uint64_t layers, Keep keep);
 /// Segments of at most `length` layers, each recomputed from its input.
 Schedule recompute_segments(std::uint64_t layers, std::uint64_t length);

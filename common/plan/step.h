@@ -72,6 +72,7 @@ struct SegmentBytes {
   std::uint64_t forward_peak;   ///< at the fullest moment of its forward pass
   std::uint64_t backward_peak;  ///< at that of its backward pass
 };
+/// Of a segment of the levers' schedule. Throws as simulate_step().
 SegmentBytes segment_bytes(const TransformerSpec& spec, const StepLevers& levers, const Segment& segment);
 /// The fullest moment of the head and the loss, above what all segments hold: activations, and row losses (workspace).
 /// The same levers count.

@@ -51,11 +51,13 @@ inline nn::Batch make_images(Context& context, const data::DeviceDataset& images
 inline float rate_for(const nn::MlpSpec& spec, float most, float for_width_one) {
   return std::min(most, for_width_one / static_cast<float>(std::ranges::max(spec.widths)));
 }
+/// Settings with that rate.
 inline nn::AdamWSettings adamw_settings(const nn::MlpSpec& spec) { return {.lr = rate_for(spec, 1e-3f, 0.25f)}; }
 inline nn::SgdSettings sgd_settings(const nn::MlpSpec& spec, float momentum) {
   return {.lr = rate_for(spec, 0.05f, 16), .momentum = momentum};
 }
 
+/// An optimizer of all the model's parameters. Throws OutOfMemory.
 inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& model, nn::OptimizerKind kind) {
   if (kind == nn::OptimizerKind::adamw)
     return std::make_unique<nn::AdamW>(context, model.parameters(), adamw_settings(model.spec()));

@@ -42,13 +42,16 @@ inline Precision precision_of(DType dtype) {
 inline const char* name_of(Precision precision) {
   return precision == Precision::pure_fp16 ? "fp16 pure" : name_of(dtype_of(precision));
 }
+/// Bytes of a stored weight, gradient or activation.
 inline std::size_t element_bytes(Precision precision) { return element_bytes(dtype_of(precision)); }
 
+/// Dynamic for FP16; the others need none.
 inline nn::LossScaling scaling_of(Precision precision) {
   // Frameworks begin with 65536, and let the first steps be skipped until it has come down.
   return precision == Precision::fp16 ? nn::LossScaling::dynamic_from(1024) : nn::LossScaling::none();
 }
 
+/// Whether the optimizer keeps FP32 weights beside the model's.
 inline bool has_master_weights(Precision precision) {
   return precision == Precision::fp16 || precision == Precision::bf16;
 }

@@ -299,13 +299,18 @@ struct Block {
 // The styles. Forward: the layer's output, or without `output` only what the backward pass reads. Backward: `d` [R, C]
 // is the gradient with respect to the output before, and to x afterwards; what `kept` lacks is computed again.
 
+/// gpt2 and llama: norm, attention, residual; norm, MLP, residual. Returns x of the next layer [R, C], or an empty
+/// buffer. Throws OutOfMemory; what was allocated is freed.
 template <class T>
 DeviceBuffer<T> pre_norm_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
+/// Its backward pass. Gradients of the layer's tensors are overwritten, or added to with `accumulate`.
 template <class T>
 void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
 
+/// bert: the norms come after the residuals. As pre_norm_forward().
 template <class T>
 DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
+/// Its backward pass, as pre_norm_backward().
 template <class T>
 void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
 

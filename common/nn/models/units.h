@@ -10,6 +10,7 @@
 
 namespace oomlab::nn {
 
+/// `count` rounded up to a multiple of `to`, which is not 0. Elements.
 inline std::size_t padded(std::size_t count, std::size_t to) { return (count + to - 1) / to * to; }
 
 /// Where the tensors of one unit are.

@@ -10,6 +10,7 @@ namespace oomlab::nn {
 /// min(max(x + 3, 0), 6) / 6; NaN stays NaN.
 __device__ inline float hard_sigmoid(float x) { return (clamp(x, -3.0f, 3.0f) + 3.0f) * (1.0f / 6.0f); }
 
+/// The activation of x.
 template <Activation A>
 __device__ float activate(float x) {
   if constexpr (A == Activation::relu) return x > 0.0f ? x : 0.0f;

@@ -43,8 +43,10 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
 /// channels], so that channels lie side by side, as in the image.
 template <class T>
 void depthwise_forward(Context& context, const ConvolutionShape& shape, const T* x, const T* weight, T* y);
+/// dx [batch, height, width, channels] is overwritten.
 template <class T>
 void depthwise_backward_input(Context& context, const ConvolutionShape& shape, const T* dy, const T* weight, T* dx);
+/// dweight [kernel, kernel, channels] is overwritten, or added to with `accumulate`.
 template <class T>
 void depthwise_backward_weight(Context& context, const ConvolutionShape& shape, const T* dy, const T* x, T* dweight,
                                bool accumulate = false);

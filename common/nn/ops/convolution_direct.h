@@ -5,10 +5,14 @@
 
 namespace oomlab::nn {
 
+/// y [batch, out height, out width, out_channels] = the convolution of x with weight [out_channels, kernel, kernel,
+/// in_channels / groups].
 template <class T>
 void direct_forward(Context& context, const ConvolutionShape& shape, const T* x, const T* weight, T* y);
+/// dx, of the shape of x, is overwritten.
 template <class T>
 void direct_backward_input(Context& context, const ConvolutionShape& shape, const T* dy, const T* weight, T* dx);
+/// dweight, of the shape of weight, is overwritten, or added to with `accumulate`.
 template <class T>
 void direct_backward_weight(Context& context, const ConvolutionShape& shape, const T* dy, const T* x, T* dweight,
                             bool accumulate);

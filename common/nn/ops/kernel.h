@@ -30,6 +30,7 @@ template <class V, class T>
 __device__ V load(const T* p, std::size_t i) {
   return reinterpret_cast<const V*>(p)[i];
 }
+/// The same place of it becomes v.
 template <class V, class T>
 __device__ void store(T* p, std::size_t i, const V& v) {
   reinterpret_cast<V*>(p)[i] = v;
@@ -184,7 +185,9 @@ __device__ inline float gelu_gate(float x) {
   const float twice_u = 1.5957691216f * fmaf(0.044715f * x, x * x, x);
   return 1.0f / (1.0f + exp_of(-twice_u));
 }
+/// GELU (Hendrycks and Gimpel, 2016), in its tanh form.
 __device__ inline float gelu(float x) { return x * gelu_gate(x); }
+/// Its derivative at x.
 __device__ inline float gelu_derivative(float x) {
   x = clamp(x, -30.0f, 30.0f);  // flat beyond, and the square must not overflow
   const float s = gelu_gate(x);

@@ -18,10 +18,13 @@ namespace oomlab::nn {
 /// padding at most half of it.
 template <class T>
 void max_pool_forward(Context& context, const ConvolutionShape& shape, const T* x, T* y, unsigned char* which);
+/// dx [batch, height, width, channels] is overwritten with dy [batch, out height, out width, channels] at the maxima.
 template <class T>
 void max_pool_backward(Context& context, const ConvolutionShape& shape, const T* dy, const unsigned char* which, T* dx);
+/// y [batch, out height, out width, channels] = the means of the windows.
 template <class T>
 void average_pool_forward(Context& context, const ConvolutionShape& shape, const T* x, T* y);
+/// dx is overwritten with each window's share of dy.
 template <class T>
 void average_pool_backward(Context& context, const ConvolutionShape& shape, const T* dy, T* dx);
 

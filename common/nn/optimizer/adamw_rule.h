@@ -36,15 +36,19 @@ inline AdamWFactors adamw_factors(const AdamWSettings& s, std::uint64_t step) {
       static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(s.beta2), t))));
 }
 
+/// AdamW's two moments (Loshchilov and Hutter, 2019) after this gradient.
 __host__ __device__ inline void adamw_moments(const AdamWFactors& s, float gradient, float& m, float& v) {
   m = fmaf(s.beta1, m, s.not_beta1 * gradient);
   v = fmaf(s.beta2, v, s.not_beta2 * gradient * gradient);
 }
+/// The weight that follows from them; the decay is decoupled from the gradient.
 __host__ __device__ inline float adamw_weight(const AdamWFactors& s, float m, float v, float w) {
   return fmaf(s.keep, w, -(s.rate * m / (sqrtf(v * s.second_unbiased) + s.eps)));
 }
 
+/// SGD: the weight after a step along `gradient`, or along the velocity.
 __host__ __device__ inline float sgd_weight(float lr, float gradient, float w) { return fmaf(-lr, gradient, w); }
+/// The velocity of SGD with momentum after this gradient.
 __host__ __device__ inline float sgd_velocity(float momentum, float gradient, float v) {
   return fmaf(momentum, v, gradient);
 }

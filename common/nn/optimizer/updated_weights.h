@@ -32,6 +32,7 @@ struct Weights {
   }
 };
 
+/// What gradients are multiplied by: *factor, on the device, or 1 where there is none.
 __device__ inline float factor_or_1(const float* factor) { return factor ? *factor : 1.0f; }
 
 /// call(form) with the form of the weights as a constant.

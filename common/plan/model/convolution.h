@@ -60,6 +60,7 @@ struct ColumnTile {
   std::uint64_t elements(const ConvolutionShape& shape) const { return checked_product(pixels(shape), columns); }
 };
 inline constexpr std::uint64_t kColumnTileBytes = std::uint64_t(16) << 20;
+/// Of elements of `element_bytes` bytes.
 ColumnTile column_tile(const ConvolutionShape& shape, std::uint64_t element_bytes);
 
 /// Workspace of a call, bytes as the ledger counts them: one buffer of columns (0: none), and FP32 sums of the weight's
@@ -67,6 +68,7 @@ ColumnTile column_tile(const ConvolutionShape& shape, std::uint64_t element_byte
 struct ConvolutionWorkspace {
   std::uint64_t columns, sums;
 };
+/// Of a convolution done this way on elements of `element_bytes` bytes.
 ConvolutionWorkspace convolution_workspace(const ConvolutionShape& shape, ConvolutionWay way,
                                            std::uint64_t element_bytes);
 /// Floating-point operations of the forward pass, and of each of the two gradients: 2 · P · K² · C / groups · out.

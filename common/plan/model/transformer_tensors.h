@@ -111,6 +111,7 @@ void visit_part(const TransformerSpec& spec, bool embeds, bool has_head, std::ui
     visit(place);
   });
 }
+/// visit(place) for each tensor of the slice, in the order in which models have them.
 template <class Visit>
 void visit_tensors(const TransformerSpec& spec, const Slice& slice, Visit visit) {
   visit_part(
@@ -123,6 +124,7 @@ struct LayerSlots {
   std::int8_t at[12];
   std::int8_t count;
 };
+/// Of the model's style.
 inline LayerSlots layer_slots(const TransformerSpec& spec) {
   if (!spec.llama()) return {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 12};
   if (spec.qkv_bias) return {{1, 2, 3, -1, 0, -1, 5, -1, 6, -1, 4, -1}, 7};

@@ -13,6 +13,7 @@
 
 namespace oomlab::quantised {
 
+/// Whether a tensor is one that these formats quantise: the matrices of the layers.
 bool is_quantised(const nn::TensorShape& shape);
 /// as_is for what is not.
 Format format_of(const nn::TensorShape& shape, const Format& format);

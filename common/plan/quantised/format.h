@@ -80,6 +80,7 @@ struct LoadingBytes {
   /// As much as the largest of several needs.
   void at_least(const LoadingBytes& other);
 };
+/// Of a matrix [rows, width].
 LoadingBytes loading_bytes(const Format& format, std::uint64_t rows, std::uint64_t width);
 
 }  // namespace oomlab::quantised

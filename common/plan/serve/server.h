@@ -47,6 +47,7 @@ struct WeightBytes {
   std::uint64_t in_transit = 0;  ///< before these are there: the largest tensor on its way to host memory
   std::uint64_t host = 0;
 };
+/// With the last `cpu_layers` layers in host memory.
 WeightBytes weight_bytes(DType dtype, const nn::TransformerSpec& spec, std::uint64_t cpu_layers);
 
 /// Buffers of `rows` rows on their way through a decoder, and of the logits of `logit_rows` rows.
@@ -63,6 +64,7 @@ struct HostBytes {
   std::uint64_t cache = 0;
   std::uint64_t total() const { return checked_sum(weights, cache); }
 };
+/// Of a cache of so many blocks. Throws std::length_error.
 HostBytes host_bytes(DType dtype, const nn::TransformerSpec& spec, const CacheShape& cache, std::uint64_t blocks);
 
 /// Blocks that fit below a budget beside all that; `others`: bytes that the context and the program have, too. With all

@@ -1,8 +1,8 @@
 #pragma once
 // Batch norm: over all pixels of a channel; statistics are FP32. Images are channels last,
 // [batch, height, width, channels] (nn/ops/convolution.h), so most of it is matrices [pixels, channels].
-// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. Stored as T (float, __half or
-// __nv_bfloat16), computed and added up in FP32.
+// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. T is the type that tensors
+// are stored as (nn/ops/instances.h); sums are FP32.
 
 #include <cstddef>
 
@@ -38,8 +38,8 @@ template <class T>
 void batch_norm_inference(Context& context, const T* x, const float* gamma, const float* beta, const T* residual, T* y,
                           BatchNormState running, std::size_t rows, std::size_t channels, Activation activation,
                           const BatchNormSettings& settings = {});
-/// From dy, the gradient before the activation (activation_backward() or norm_activation_backward() first): x becomes dx;
-/// dgamma and dbeta are overwritten. dy is not changed: it is also the residual's gradient.
+/// From dy, the gradient before the activation (activation_backward() or norm_activation_backward() first): x becomes
+/// dx; dgamma and dbeta are overwritten. dy is not changed: it is also the residual's gradient.
 template <class T>
 void batch_norm_backward(Context& context, T* x, const T* dy, const float* gamma, const float* mean,
                          const float* inv_std, float* dgamma, float* dbeta, std::size_t rows, std::size_t channels);

@@ -1,7 +1,7 @@
 #pragma once
 // Sums over the rows of a matrix: the gradient of a bias.
-// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. Stored as T (float, __half or
-// __nv_bfloat16), computed and added up in FP32.
+// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. T is the type that tensors
+// are stored as (nn/ops/instances.h); sums are FP32.
 
 #include <cstddef>
 #include <type_traits>

@@ -1,8 +1,8 @@
 #pragma once
-// Products of matrices, through cuBLAS, and the linear layer made of them: y = x Wᵀ + b. Matrices are row-major: activations
-// [batch, width], weights [out, in].
-// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. Stored as T (float, __half or
-// __nv_bfloat16), computed and added up in FP32.
+// Products of matrices, through cuBLAS, and the linear layer made of them: y = x Wᵀ + b. Matrices are row-major:
+// activations [batch, width], weights [out, in].
+// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. T is the type that tensors
+// are stored as (nn/ops/instances.h); sums are FP32.
 
 #include <cstddef>
 #include <type_traits>

@@ -1,7 +1,7 @@
 #pragma once
 // Norms of rows: layer norm and RMS norm (batch norm, which is over rows: nn/ops/batch_norm.h).
-// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. Stored as T (float, __half or
-// __nv_bfloat16), computed and added up in FP32.
+// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. T is the type that tensors
+// are stored as (nn/ops/instances.h); sums are FP32.
 
 #include <cstddef>
 #include <type_traits>

@@ -1,8 +1,8 @@
 #pragma once
 // Images brought to a higher resolution. Images are channels last,
 // [batch, height, width, channels] (nn/ops/convolution.h), so images are matrices [pixels, channels].
-// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. Stored as T (float, __half or
-// __nv_bfloat16), computed and added up in FP32.
+// Queued on the context's stream; nothing is allocated; a repeated run gives the same bits. T is the type that tensors
+// are stored as (nn/ops/instances.h); sums are FP32.
 
 #include <cstddef>
 

@@ -337,7 +337,7 @@ def result_of(ours, kind, steps):
             "numerics": {"check": "differs by design", "compared": False, "agrees": True, "largest_relative_difference": None,
                          "figures": losses, "fingerprint": "0" * 16}, "largest_batch": None})
     return {"schema_version": ours["schema_version"], "chapter": ours["chapter"], "title": ours["title"],
-            "system": system(kind, ours["system"]), "config": config, "variants": rows, "claims": [], "findings": {},
+            "system": system(kind, ours["system"]), "config": config, "variants": rows, "claims": [], "findings": {}, "tables": [],
             "failures": [], "passed": True}
 
 

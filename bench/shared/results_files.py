@@ -9,7 +9,8 @@ import stat
 import tempfile
 import typing
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+OLDEST_VERSION = 2  # the same without tables: results of peers, published before there were any
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "workspace", "data")
 # Distinct also in grey and to colour-blind eyes (Okabe and Ito), with patterns not needed: the order is always the same.
 COLOURS = {"parameters": "#0072b2", "gradients": "#e69f00", "optimizer": "#009e73", "activations": "#d55e00",
@@ -238,7 +239,7 @@ class Result:
         if not isinstance(data, dict) or "schema_version" not in data:
             raise BadFile(f"{path}: schema_version is missing: not a result of OOM Lab")
         version = top["schema_version"].number()
-        if version != SCHEMA_VERSION:
+        if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
             age = "older" if version < SCHEMA_VERSION else "newer"
             raise BadFile(f"{path}: schema_version is {version}, {age} than the {SCHEMA_VERSION} that is read here; "
                           "run the chapter again")

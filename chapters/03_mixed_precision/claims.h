@@ -102,32 +102,41 @@ inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::
 
 /// What happened to the first gradients.
 inline void tell_gradients(const GradientShares& shares, Report& report) {
+  Table table{"gradients",
+              "shares of the first gradients",
+              {{"precision"}, {"become zero", Unit::ratio}, {"become zero or lose bits", Unit::ratio}}};
   for (const auto& [precision, share] : shares.damaged)
-    report.line(fmt::format("{}: {:.2g} of the first gradients become zero, {:.2g} become zero or lose bits",
-                            name_of(precision), shares.flushed.at(precision), share));
+    table.rows.push_back({name_of(precision), shares.flushed.at(precision), share});
+  if (!table.rows.empty()) report.table(table);
 }
 
 /// Where the saving is and where it is not, in closed form (which the table checks, but for AMP). Without workspace and
 /// data, which all designs have alike.
-inline void tell_categories(Report& report, const char* model, std::size_t batch, std::size_t seq) {
+inline void tell_categories(Report& report, const char* name, const char* model, std::size_t batch, std::size_t seq) {
   const nn::TransformerSpec spec = nn::parse_transformer(model);
-  report.line(fmt::format("{}, batch {}, seq {}: {:.4g} million parameters", model, batch, seq,
-                          double(spec.parameters()) / 1e6));
-  report.line(fmt::format("  {:<12}{:>13}{:>13}{:>13}{:>13}{:>13}", "", "parameters", "gradients", "optimizer",
-                          "activations", "together"));
+  Table table{name,
+              fmt::format("{}, batch {}, seq {}: {:.4g} million parameters", model, batch, seq,
+                          double(spec.parameters()) / 1e6),
+              {{"precision"},
+               {"parameters", Unit::bytes},
+               {"gradients", Unit::bytes},
+               {"optimizer", Unit::bytes},
+               {"activations", Unit::bytes},
+               {"together", Unit::bytes},
+               {"more than fp32", Unit::percent}}};
   double fp32 = 0;
-  const auto row = [&](const char* name, ByCategory bytes) {
+  const auto row = [&](const char* precision, ByCategory bytes) {
     bytes[Category::workspace] = bytes[Category::data] = 0;
-    const auto cell = [&](Category c) { return format_bytes(bytes[c]); };
     const double total = double(bytes.total());
     if (fp32 == 0) fp32 = total;
-    report.line(fmt::format("  {:<12}{:>13}{:>13}{:>13}{:>13}{:>13}  {:+.1f} %", name, cell(Category::parameters),
-                            cell(Category::gradients), cell(Category::optimizer), cell(Category::activations),
-                            format_bytes(bytes.total()), 100 * (total / fp32 - 1)));
+    table.rows.push_back({precision, bytes[Category::parameters], bytes[Category::gradients],
+                          bytes[Category::optimizer], bytes[Category::activations], bytes.total(),
+                          100 * (total / fp32 - 1)});
   };
   row(name_of(Precision::fp32), predict_precision(spec, batch, seq, Precision::fp32));
   row(name_of(Precision::fp16), predict_precision(spec, batch, seq, Precision::fp16));
   if (spec.vocabulary > 1000) row("AMP, derived", amp_bytes(spec, batch, seq));
+  report.table(table);
 }
 
 /// Twelve steps with a short growth interval; in the sixth a gradient becomes infinite.
@@ -135,7 +144,9 @@ inline void overflow(Report& report, const nn::TransformerSpec& spec, const data
   if (planning()) return;
   constexpr std::uint32_t kGrowth = 3, kSteps = 12, kBad = 6;
   Ledger ledger;
-  std::string scales;
+  Table table{"loss_scale",
+              fmt::format("loss scale, a gradient made infinite in step {}", kBad),
+              {{"step", Unit::count}, {"scale after it", Unit::count}}};
   bool unchanged = false, halved = false, grew_back = false;
   std::uint64_t steps = 0;
   with_context(report.config(), kUnlimited, ledger, [&](Context& context) {
@@ -156,12 +167,11 @@ inline void overflow(Report& report, const nn::TransformerSpec& spec, const data
       if (step == kBad)
         unchanged = model.fingerprint(context) == before && now.steps == done, halved = now.scale == last / 2;
       if (step == kSteps) grew_back = now.scale >= last, steps = now.steps;
-      scales += fmt::format(" {:g}{}", now.scale, step == kBad ? "!" : "");
+      table.rows.push_back({step, now.scale});
       last = now.scale;
     }
   });
-  report.line(fmt::format("loss scale after each of {} steps, a gradient made infinite in step {} (!):{}", kSteps, kBad,
-                          scales));
+  report.table(table);
   report.check(unchanged, "the step with an infinite gradient changed a weight or was counted");
   report.check(halved, "the overflow did not halve the loss scale");
   report.check(grew_back && steps == kSteps - 1, "the loss scale did not grow back");

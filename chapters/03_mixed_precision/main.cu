@@ -45,10 +45,9 @@ Chapter declare(const Config& config) {
   chapter.after = [=](const Results&, Report& report) {
     tell_gradients(*shares, report);
     // Every small tensor is rounded up, and master weights are one more of each.
-    tell_categories(report, "gpt:1-1-8", 1, 1);
-    tell_categories(report, "bert-large", kSizeBatch, kSizeSeq);
+    tell_categories(report, "categories_tiny", "gpt:1-1-8", 1, 1);
+    tell_categories(report, "categories_large", "bert-large", kSizeBatch, kSizeSeq);
     overflow(report, spec, *text);
-    report.line("");
   };
   return chapter;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Memory against time, as a picture in text.
+// Memory against time, as a table.
 
 #include "checkpointing.h"
 #include "plan/flops.h"
@@ -29,7 +29,9 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
   std::size_t least = most;
   for (std::size_t length = 1; length <= spec.layers; ++length)
     least = std::min(least, peak(recompute_segments(spec.layers, length)));
-  report.line("memory against time, by the solver (peak, operations recomputed, schedule):");
+  Table table{"frontier",
+              "memory against time, by the solver",
+              {{"peak", Unit::bytes}, {"recomputed", Unit::percent}, {"schedule"}}};
   constexpr std::size_t kPoints = 8;
   for (std::size_t i = 0; i <= kPoints; ++i) {
     const std::size_t budget = least + (most - least) * i / kPoints;
@@ -39,12 +41,9 @@ inline void frontier(Report& report, const nn::TransformerSpec& spec, Precision 
                         double(nn::step_flops(spec, c.batch, seq, {}, form));
     const std::size_t found = peak(*schedule);
     report.check(found <= budget, "the solver exceeded its budget");
-    report.line(fmt::format("  {:>11}  {:>5.1f} % |{:<34}| {}", format_bytes(found), more,
-                            std::string(std::size_t(more + 0.5), '#'), describe(*schedule)));
-    report.figure(fmt::format("frontier_{}_peak_bytes", i), double(found));
-    report.figure(fmt::format("frontier_{}_recomputed_percent", i), more);
+    table.rows.push_back({found, more, describe(*schedule)});
   }
-  report.line("");
+  report.table(table);
 }
 
 }  // namespace oomlab::checkpointing

@@ -242,14 +242,15 @@ inline void show_groups(Report& report, const Source& source) {
       tensor = i;
   const nn::TensorShape& shape = source.shapes()[tensor];
   const double count = double(shape.count());
-  report.line(fmt::format("{}, {} x {}: bits of a weight, and error of a round trip (of the root mean square)",
-                          shape.name, shape.rows, shape.columns));
-  std::string line;
+  Table table{
+      "formats",
+      fmt::format("{}, {} x {}: error of a round trip, of the root mean square", shape.name, shape.rows, shape.columns),
+      {{"format"}, {"a weight", Unit::bits}, {"error", Unit::percent}}};
   const auto show = [&](const std::string& name, const Format& format) {
     const double bits = 8 * double(matrix_bytes(format, shape.rows, shape.columns, 4).stored) / count;
-    const std::string error =
-        planning() ? "-" : fmt::format("{:.2f} %", round_trip_error(report.config(), source, tensor, format));
-    report.line(fmt::format("  {:<20} {:>7.3f} {:>9}", name, bits, error));
+    std::optional<double> error;
+    if (!planning()) error = round_trip_error(report.config(), source, tensor, format);
+    table.rows.push_back({name, bits, error});
   };
   show("int8 per tensor", {.scheme = Scheme::int8_tensor});
   show("int8 per row", {.scheme = Scheme::int8_row});
@@ -257,7 +258,7 @@ inline void show_groups(Report& report, const Source& source) {
     if (shape.count() % group == 0)
       show(fmt::format("int4, groups of {}", group), {.scheme = Scheme::int4, .group = group});
   show("nf4, blocks of 64", {.scheme = Scheme::nf4});
-  report.line("");
+  report.table(table);
 }
 
 /// Which cards hold the peak, of those that compute in the variant's precision; a twentieth of what CUDA reports of a

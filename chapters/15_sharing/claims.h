@@ -116,8 +116,16 @@ inline std::vector<Claim> claims_of(const Shares& shares, const std::shared_ptr<
 
 /// What both processes took, and that it is what was predicted.
 inline void tell(const Shares& shares, const AllSeen& seen, const Results& results, Report& report) {
-  report.line(fmt::format("{:<26} {:>12} {:>12} {:>12} {:>12}  {}", "", "neighbour", "beside us", "ours", "together",
-                          "of a budget of " + (shares.budget == kUnlimited ? "none" : format_bytes(shares.budget))));
+  Table table{"shares",
+              "what each takes, under a budget of " +
+                  (shares.budget == kUnlimited ? "none" : format_bytes(shares.budget)) +
+                  " (neighbour: at most; beside us: while we run; what is cached counts as taken)",
+              {{"variant"},
+               {"neighbour", Unit::bytes},
+               {"beside us", Unit::bytes},
+               {"ours", Unit::bytes},
+               {"together", Unit::bytes},
+               {"note"}}};
   for (const VariantResult& r : results) {
     const auto found = seen.find(r.name);
     if (found == seen.end() || !r.measured) continue;
@@ -135,12 +143,11 @@ inline void tell(const Shares& shares, const AllSeen& seen, const Results& resul
     std::string note = s.limited ? "" : "too much: without the budget";
     if (s.taken.neighbour_refused) note = fmt::format("it asked for {}", format_bytes(shares.wanted()));
     if (s.waited_ms > 0) note = "we waited until it had ended";
-    report.line(fmt::format("{:<26} {:>12} {:>12} {:>12} {:>12}{}{}", r.name, format_bytes(s.taken.neighbour_most),
-                            format_bytes(s.taken.neighbour_beside_us), format_bytes(r.peak_allocated),
-                            format_bytes(s.taken.together), note.empty() ? "" : "  ", note));
+    table.rows.push_back(
+        {r.name, s.taken.neighbour_most, s.taken.neighbour_beside_us, r.peak_allocated, s.taken.together, note});
     report.figure("together_bytes_" + std::to_string(static_cast<int>(rule)), static_cast<double>(s.taken.together));
   }
-  report.line("(neighbour: at most. beside us: while we run. What is cached counts as taken.)\n");
+  report.table(table);
 }
 
 }  // namespace oomlab::sharing

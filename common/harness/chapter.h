@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "harness/claim.h"
+#include "harness/table.h"
 #include "harness/variant.h"
 #include "plan/blas_workspace.h"
 #include "plan/interrupt.h"
@@ -112,12 +113,15 @@ double median(const std::vector<double>& values);
 /// it made; all must call this, in the same order.
 void made_by_the_first_process(void* data, std::size_t bytes, const std::function<void()>& make);
 
-/// Where a chapter's own findings go: printed below the table, and under "findings" in the JSON.
+/// Where a chapter's own findings go: printed below the table, and under "tables" and "findings" in the JSON.
 class Report {
  public:
   virtual ~Report() = default;
   virtual const Config& config() const = 0;
-  /// A line of text for the reader.
+  /// A table, printed, and under "tables" in the JSON. Throws std::invalid_argument when a row has more or fewer cells
+  /// than there are columns.
+  virtual void table(const Table& table) = 0;
+  /// A line of text for the reader; figures belong into a table.
   virtual void line(const std::string& text) = 0;
   /// A figure for the JSON, by a snake_case key.
   virtual void figure(const std::string& key, double value) = 0;

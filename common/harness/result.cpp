@@ -30,24 +30,6 @@ std::string error_cell(const VariantResult& v) {
   return error == 0 && !v.prediction_holds() ? "split" : fmt::format("{}", error);
 }
 
-// Rows of cells as aligned columns: the first one to the left, the others to the right.
-std::string align(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> width;
-  for (const auto& row : rows) {
-    width.resize(std::max(width.size(), row.size()));
-    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c)
-      line += c == 0 ? fmt::format("{:<{}}", row[c], width[c]) : fmt::format("  {:>{}}", row[c], width[c]);
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
 void write_split(JsonWriter& json, const char* name, const ByCategory& split) {
   json.key(name).begin_object();
   for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(static_cast<Category>(c)), split.bytes[c]);
@@ -387,7 +369,7 @@ std::string phase_table(const VariantResult& result) {
 std::string result_json(const RunResult& run) {
   const Config& c = run.config;
   JsonWriter json;
-  json.begin_object().member("schema_version", 2).member("chapter", run.program).member("title", run.title);
+  json.begin_object().member("schema_version", 3).member("chapter", run.program).member("title", run.title);
   json.key("system");
   write_system(json, run.system);
   json.key("config").begin_object().member("model", c.model).member("batch", c.batch).member("steps", c.steps);
@@ -415,7 +397,9 @@ std::string result_json(const RunResult& run) {
   }
   json.end_array().key("findings").begin_object();
   for (const auto& [name, figure] : run.findings) json.member(name, figure);
-  json.end_object().key("failures").begin_array();
+  json.end_object().key("tables").begin_array();
+  for (const Table& table : run.tables) write_table(json, table);
+  json.end_array().key("failures").begin_array();
   for (const std::string& failure : run.failures) json.value(failure);
   const bool measured = std::ranges::any_of(run.variants, &VariantResult::measured);
   json.end_array().member("passed", run.failures.empty() && measured).end_object();

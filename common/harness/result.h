@@ -18,6 +18,7 @@ struct RunResult {
   std::vector<VariantResult> variants;
   std::vector<ClaimResult> claims;
   std::vector<std::pair<std::string, double>> findings;
+  std::vector<Table> tables;
   std::vector<std::string> failures;  ///< one line each; empty: PASS
 };
 

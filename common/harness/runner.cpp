@@ -93,6 +93,11 @@ class RunReport final : public Report {
  public:
   explicit RunReport(RunResult& run) : run_(run) {}
   const Config& config() const override { return run_.config; }
+  void table(const Table& table) override {
+    const std::string text = text_of(table) + "\n";
+    if (!run_.config.quiet) put(stdout, text);
+    run_.tables.push_back(table);
+  }
   void line(const std::string& text) override {
     if (!run_.config.quiet) put(stdout, text + "\n");
   }

@@ -165,6 +165,19 @@ class Results:
         (row,) = [v for v in json.loads(self.text(file.relative_to(self.folder)))["variants"] if v["name"] == variant]
         return row["by_category_bytes"][category] if category else row["peak_allocated_bytes"]
 
+    def config(self, chapter, option):
+        """An option of a chapter's run on the host."""
+        (file,) = self.folder.glob(f"host/{chapter}_*.json")
+        return json.loads(self.text(file.relative_to(self.folder)))["config"][option]
+
+    def table(self, chapter, table, row, column):
+        """A cell of a table that a chapter found on the host, in bytes or as a ratio; `row` is its first cell."""
+        (file,) = self.folder.glob(f"host/{chapter}_*.json")
+        (found,) = [t for t in json.loads(self.text(file.relative_to(self.folder)))["tables"] if t["name"] == table]
+        at = [c["name"] for c in found["columns"]].index(column)
+        (cell,) = [r[at] for r in found["rows"] if r[0] == row]
+        return cell / 100 if found["columns"][at]["unit"] == "percent" else cell
+
     @functools.cache
     def card(self, name, column):
         """A figure of common/plan/cards.inc, in bytes (of bandwidths: in a second)."""
@@ -173,7 +186,7 @@ class Results:
 
     def value(self, expression, it):
         names = {u: s for u, s in BYTES.items() if u != "bytes"} | {"sqrt": math.sqrt, "ceil": math.ceil, "min": min, "abs": abs}
-        return eval(expression, {"__builtins__": {}, "cell": self.cell, "peak": self.peak, "card": self.card, "it": it} | names)
+        return eval(expression, {"__builtins__": {}, "cell": self.cell, "peak": self.peak, "config": self.config, "table": self.table, "card": self.card, "it": it} | names)
 
 
 def entry_errors(said, entry, text, results, taken):

@@ -195,8 +195,7 @@ def cache(results):
 
 
 def quantisation(results):
-    rows = [(name, float(bits), float(error)) for name, bits, error in
-            results.rows("host/12_quantisation.txt", "layer 1 gate and up weight", r"  (\S.*?\S) +(\d+\.\d+) +(\S+) %$")]
+    rows = [(row["format"], row["a weight"], row["error"]) for row in results.table("12_quantisation", "formats")]
     picture = Picture("Error of a weight against its bits", 372)
     y = picture.legend(54, [("INT8", "parameters"), ("INT4 in groups", "activations"), ("NF4", "optimizer")])
     plot = Plot(picture, (64, y + 8, 464, 316), (3.5, 9.5), (0, 12))
@@ -205,10 +204,10 @@ def quantisation(results):
     colour = {"int8": "parameters", "int4": "activations", "nf4,": "optimizer"}
     plot.line([(b, e) for n, b, e in rows if n.startswith("int4")], "activations", wide=1.5)
     for name, bits, error in rows:
-        plot.dot(bits, error, colour[name[:4]], f"{name}: {bits} bits, {error} %")
+        plot.dot(bits, error, colour[name[:4]], f"{name}: {bits:.3f} bits, {error:.2f} %")
         if name in ("int4, groups of 16", "int4, groups of 256"):
             picture.text(plot.X(bits) + 9, plot.Y(error) + 4, name.split(", ")[1])
         elif name.startswith("int8"):
             picture.text(plot.X(bits) + (9 if "row" in name else -9), plot.Y(error) + 4, name[5:], anchor="start" if "row" in name else "end")
-    picture.desc = "Error of a round trip, as a share of the root mean square, against bits of a weight. " + "; ".join(f"{n}: {b} bits, {e} %" for n, b, e in rows) + "."
+    picture.desc = "Error of a round trip, as a share of the root mean square, against bits of a weight. " + "; ".join(f"{n}: {b:.3f} bits, {e:.2f} %" for n, b, e in rows) + "."
     return picture

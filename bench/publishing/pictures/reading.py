@@ -18,6 +18,11 @@ class Results:
     def variants(self, name):
         return {v["name"]: v for v in self.chapter(name)["variants"]}
 
+    def table(self, chapter, name):
+        """The rows of a table that a chapter found, each as {column: cell}."""
+        (table,) = [t for t in self.chapter(chapter)["tables"] if t["name"] == name]
+        return [dict(zip((c["name"] for c in table["columns"]), row, strict=True)) for row in table["rows"]]
+
     def text(self, name):
         return (self.folder / name).read_text()
 

@@ -1,5 +1,4 @@
 """Pictures of chapters whose subject is whose memory it is: the optimizer's (13), another process' (15)."""
-from .reading import bytes_of
 from .svg import WIDTH, Picture, size
 
 
@@ -23,10 +22,8 @@ def optimizer(results):
 
 def sharing(results):
     """Who has what before we come, and while we run."""
-    number = r"(\d+(?:\.\d+)? (?:bytes|[KMG]iB))"
-    rows = results.rows("host/15_sharing.txt", "beside us         ours", rf"(\S.*?)  +{number}  +{number}  +{number}  +{number}")
     budget = results.chapter("15_sharing")["config"]["budget_bytes"]
-    each = [(name, *map(bytes_of, figures)) for name, *figures in rows]
+    each = [tuple(row[c] for c in ("variant", "neighbour", "beside us", "ours", "together")) for row in results.table("15_sharing", "shares")]
     picture = Picture("Two processes on one device, over time", 100 + 62 * len(each))
     y = picture.legend(54, [("the neighbour", "optimizer"), ("we", "parameters")]) + 14
     scale = (WIDTH - 96) / max(together for *_, together in each)

@@ -1,10 +1,9 @@
 """Pictures of chapters whose subject is a step of training: 00 to 04, and 07."""
-import re
 
 from shared.results_files import CATEGORIES
 
 from . import timeline
-from .reading import MIB, by_category, bytes_of, power_of_two
+from .reading import MIB, by_category, power_of_two
 from .svg import WIDTH, Picture, Plot, size
 
 
@@ -109,9 +108,8 @@ def accumulation(results):
 
 
 def precision(results):
-    lost = {name: [float(x) for x in shares] for name, *shares in
-            re.findall(r"^(fp16|bf16|fp16 pure): (\S+) of the first gradients become zero, (\S+) become zero or lose bits", results.text("host/03_mixed_precision.txt"), re.M)}
-    scale = int(results.text("host/03_mixed_precision.txt").split("(!): ")[1].split()[0])
+    lost = {row["precision"]: row["become zero or lose bits"] for row in results.table("03_mixed_precision", "gradients")}
+    scale = int(results.table("03_mixed_precision", "loss_scale")[0]["scale after it"])
     shift = scale.bit_length() - 1
     picture = Picture("What each format can hold", 372)
     left, right, low, high = 28, 452, -150, 130
@@ -131,28 +129,27 @@ def precision(results):
         y += 56
     y = picture.legend(y + 40, [("all bits", "parameters"), ("fewer bits; below it, zero", "activations")])
     percent = lambda share: f"{100 * share:.2g} %"
-    words = [f"FP16 as it is: {percent(lost['fp16 pure'][1])} of the gradients lose bits or become zero",
-             f"FP16, loss x {scale}: {percent(lost['fp16'][1])}.   BF16: {percent(lost['bf16'][1])}"]
+    words = [f"FP16 as it is: {percent(lost['fp16 pure'])} of the gradients lose bits or become zero",
+             f"FP16, loss x {scale}: {percent(lost['fp16'])}.   BF16: {percent(lost['bf16'])}"]
     picture.text(16, y + 4, words[0])
     picture.text(16, y + 25, words[1])
     picture.desc = (f"Number lines of powers of two. FP32 and BF16 reach from 2⁻¹²⁶ to 2¹²⁸, FP16 from 2⁻¹⁴ to 2¹⁶, with fewer bits down to 2⁻²⁴; a loss scale of {scale} "
-                    f"moves its window {shift} powers down. {words[0]}; with the scale {percent(lost['fp16'][1])}, and in BF16 {percent(lost['bf16'][1])}.")
+                    f"moves its window {shift} powers down. {words[0]}; with the scale {percent(lost['fp16'])}, and in BF16 {percent(lost['bf16'])}.")
     picture.table = [("format", "all bits", "fewer bits, down to", "first gradients that lose bits or become zero"),
-                     ("FP32", "2⁻¹²⁶ to 2¹²⁸", "2⁻¹⁴⁹", "-"), ("BF16", "2⁻¹²⁶ to 2¹²⁸", "2⁻¹³³", percent(lost["bf16"][1])),
-                     ("FP16", "2⁻¹⁴ to 2¹⁶", "2⁻²⁴", percent(lost["fp16 pure"][1])),
-                     (f"FP16, loss x {scale}", f"{power_of_two(-14 - shift)} to {power_of_two(16 - shift)}", f"{power_of_two(-24 - shift)}", percent(lost["fp16"][1]))]
+                     ("FP32", "2⁻¹²⁶ to 2¹²⁸", "2⁻¹⁴⁹", "-"), ("BF16", "2⁻¹²⁶ to 2¹²⁸", "2⁻¹³³", percent(lost["bf16"])),
+                     ("FP16", "2⁻¹⁴ to 2¹⁶", "2⁻²⁴", percent(lost["fp16 pure"])),
+                     (f"FP16, loss x {scale}", f"{power_of_two(-14 - shift)} to {power_of_two(16 - shift)}", f"{power_of_two(-24 - shift)}", percent(lost["fp16"]))]
     return picture
 
 
 def checkpointing(results):
-    frontier = [(bytes_of(peak), float(percent), schedule) for peak, percent, schedule in
-                results.rows("host/04_checkpointing.txt", "memory against time", r" +(\S+ \S+) +(\S+) % \|.*\| (.*)")]
+    frontier = [(row["peak"], row["recomputed"], row["schedule"]) for row in results.table("04_checkpointing", "frontier")]
     budget = results.chapter("04_checkpointing")["config"]["budget_bytes"]
     solved = results.variants("04_checkpointing")["solved"]["peak_allocated_bytes"]
     kinds = (("kept", "parameters"), ("without norms+GELU", "optimizer"), ("without norms+GELU+probabilities", "gradients"), ("recomputed", "activations"))
     picture = Picture("What each layer keeps, and what it costs", 622)
     y = picture.legend(54, kinds)
-    layers = sum(int(n) for n in re.findall(r"\b(\d+) (?:kept|without|recomputed)", frontier[-1][2]))
+    layers = sum(int(part.split()[0]) for part in frontier[-1][2].split(", "))
     picture.text(16, y + 6, "peak", "faint")
     picture.text(110, y + 6, f"the {layers} layers", "faint")
     picture.text(WIDTH - 16, y + 6, "computed again", "faint", "end")
@@ -173,11 +170,11 @@ def checkpointing(results):
     picture.text(16, y + 26, "operations computed again, against the peak", "faint")
     plot.line([(p, c) for p, c, _ in frontier], "ink", wide=1.5)
     for peak, percent, schedule in frontier:
-        plot.dot(peak, percent, "activations", f"{size(peak)}: {percent} %, {schedule}")
+        plot.dot(peak, percent, "activations", f"{size(peak)}: {percent:.1f} %, {schedule}")
     plot.line([(budget, 0), (budget, 25)], "budget", dashed=True)
     picture.text(plot.X(budget) + 6, plot.Y(22), f"budget {size(budget)}; solved: {size(solved)}", "budget")
     picture.desc = (f"Each row is a schedule of {layers} layers, found by the solver: what is kept and what is computed again. From {size(frontier[-1][0])} with all kept to "
-                    f"{size(frontier[0][0])} with {frontier[0][1]} % of the operations computed again. Under the budget of {size(budget)} the solver takes {size(solved)}.")
+                    f"{size(frontier[0][0])} with {frontier[0][1]:.1f} % of the operations computed again. Under the budget of {size(budget)} the solver takes {size(solved)}.")
     return picture
 
 

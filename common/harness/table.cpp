@@ -1,0 +1,106 @@
+#include "harness/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <type_traits>
+
+#include "plan/bytes.h"
+#include "plan/json_writer.h"
+
+namespace oomlab {
+namespace {
+
+std::string printed(double number, Unit unit) {
+  switch (unit) {
+    case Unit::bytes: return format_bytes(static_cast<std::size_t>(number));
+    case Unit::percent: return fmt::format("{:.2f}", number);
+    case Unit::bits: return fmt::format("{:.3f}", number);
+    case Unit::ratio: return fmt::format("{:.2g}", number);
+    case Unit::text:
+    case Unit::count: break;
+  }
+  return fmt::format("{:g}", number);
+}
+
+std::string printed(const Cell& cell, Unit unit) {
+  if (const auto* text = std::get_if<std::string>(&cell.value())) return *text;
+  if (const auto* number = std::get_if<double>(&cell.value())) return printed(*number, unit);
+  const auto* whole = std::get_if<std::int64_t>(&cell.value());
+  if (!whole) return "-";
+  if (unit == Unit::count) return fmt::format("{}", *whole);
+  return unit == Unit::bytes ? format_bytes(static_cast<std::size_t>(*whole)) : printed(double(*whole), unit);
+}
+
+std::string head_of(const Column& column) {
+  if (column.unit == Unit::percent) return column.name + ", %";
+  return column.unit == Unit::bits ? column.name + ", bits" : column.name;
+}
+
+}  // namespace
+
+const char* name_of(Unit unit) {
+  constexpr const char* kNames[] = {"text", "bytes", "percent", "ratio", "bits", "count"};
+  return kNames[static_cast<int>(unit)];
+}
+
+std::string align(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& left) {
+  std::vector<std::size_t> width;
+  for (const auto& row : rows) {
+    width.resize(std::max(width.size(), row.size()));
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const bool to_the_left = c == 0 || (c < left.size() && left[c]);
+      line += c == 0 ? "" : "  ";
+      line += to_the_left ? fmt::format("{:<{}}", row[c], width[c]) : fmt::format("{:>{}}", row[c], width[c]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string text_of(const Table& table) {
+  std::vector<std::vector<std::string>> rows(1);
+  std::vector<bool> left;
+  for (const Column& column : table.columns) {
+    rows[0].push_back(head_of(column));
+    left.push_back(column.unit == Unit::text);
+  }
+  for (const std::vector<Cell>& row : table.rows) {
+    if (row.size() != table.columns.size())
+      throw std::invalid_argument(
+          fmt::format("table {}: a row of {} cells for {} columns", table.name, row.size(), table.columns.size()));
+    rows.emplace_back();
+    for (std::size_t c = 0; c < row.size(); ++c) rows.back().push_back(printed(row[c], table.columns[c].unit));
+  }
+  return table.title + "\n" + align(rows, left);
+}
+
+void write_table(JsonWriter& json, const Table& table) {
+  json.begin_object().member("name", table.name).member("title", table.title).key("columns").begin_array();
+  for (const Column& column : table.columns)
+    json.begin_object().member("name", column.name).member("unit", name_of(column.unit)).end_object();
+  json.end_array().key("rows").begin_array();
+  for (const std::vector<Cell>& row : table.rows) {
+    json.begin_array();
+    for (const Cell& cell : row)
+      std::visit(
+          [&](const auto& value) {
+            if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>)
+              json.null();
+            else
+              json.value(value);
+          },
+          cell.value());
+    json.end_array();
+  }
+  json.end_array().end_object();
+}
+
+}  // namespace oomlab

@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as name:
     paged.unlink()
 
     # A picture, its text alternative and its table are what the files say; what no picture can be drawn from is an error.
-    for folder, file in (("06_caching_allocator", "host/06_caching_allocator.lesson.txt"), ("12_quantisation", "host/12_quantisation.txt")):
+    for folder, file in (("06_caching_allocator", "host/06_caching_allocator.lesson.txt"), ("12_quantisation", "host/12_quantisation.json")):
         for made in (root / "chapters" / folder, (root / "bench/results" / file).parent):
             made.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "bench/results" / file, root / "bench/results" / file)

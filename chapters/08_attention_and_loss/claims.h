@@ -103,28 +103,27 @@ inline void show_lengths(Report& report) {
                                 {.attention = nn::AttentionForm::tiled},
                                 {nn::AttentionForm::tiled, nn::LossForm::chunked},
                                 nn::StepForm::min_memory()};
-  const std::string head = fmt::format("{:>12} {:>12} {:>12} {:>12}", "textbook", "tiled", "+ chunked", "lean");
-  report.line("one sequence of gpt2 in bf16, by its length (peak allocated; as many positions as tokens):");
-  report.line(fmt::format("  {:>8} {}", "tokens", head));
+  const auto columns = [](std::vector<Column> first, Unit unit) {
+    for (const char* name : {"textbook", "tiled", "+ chunked loss", "lean"}) first.push_back({name, unit});
+    return first;
+  };
+  Table lengths{"lengths", "one sequence of gpt2 in bf16, by its length (peak allocated; as many positions as tokens)",
+                columns({{"tokens", Unit::count}}, Unit::bytes)};
   const nn::TransformerSpec gpt2 = nn::parse_transformer("gpt2");
   for (std::size_t seq = 128; seq <= 131072; seq *= 4) {
-    std::string line = fmt::format("  {:>8} ", seq);
-    for (const nn::StepForm& form : forms)
-      line += fmt::format("{:>12} ", format_bytes(bytes_of(gpt2, form, 1, seq, Precision::bf16).total()));
-    line.pop_back();
-    report.line(line);
+    std::vector<Cell>& row = lengths.rows.emplace_back(std::vector<Cell>{seq});
+    for (const nn::StepForm& form : forms) row.emplace_back(bytes_of(gpt2, form, 1, seq, Precision::bf16).total());
   }
-  report.line("the longest sequence that fits, in bf16 (tokens):");
-  report.line(fmt::format("  {:<10} {:>7} {}", "model", "memory", head));
+  report.table(lengths);
+  Table longest{"longest", "the longest sequence that fits, in bf16, tokens",
+                columns({{"model"}, {"memory", Unit::bytes}}, Unit::count)};
   for (const char* name : {"gpt2", "bert-large"})
     for (const std::size_t gib : {8, 16, 24, 80}) {
-      std::string line = fmt::format("  {:<10} {:>3} GiB ", name, gib);
+      std::vector<Cell>& row = longest.rows.emplace_back(std::vector<Cell>{name, gib << 30});
       for (const nn::StepForm& form : forms)
-        line += fmt::format("{:>12} ", longest_sequence(nn::parse_transformer(name), form, gib << 30, Precision::bf16));
-      line.pop_back();
-      report.line(line);
+        row.emplace_back(longest_sequence(nn::parse_transformer(name), form, gib << 30, Precision::bf16));
     }
-  report.line("");
+  report.table(longest);
 }
 
 }  // namespace oomlab::attention_and_loss

@@ -1,7 +1,7 @@
 """Pictures of where things lie, and of what a form of them needs: chapters 05, 06 and 08 to 12."""
 import re
 
-from .reading import MIB, bytes_of
+from .reading import MIB
 from .svg import WIDTH, Picture, Plot, size
 
 
@@ -100,8 +100,7 @@ def pages(results):
 
 
 def attention(results):
-    rows = [(int(n), [bytes_of(p) for p in peaks]) for n, *peaks in
-            results.rows("plan/08_gpt2.txt", "one sequence of gpt2", r" +(\d+)" + r" +(\S+ (?:GiB|TiB))" * 4 + "$")]
+    rows = [(n, peaks) for n, *peaks in (row.values() for row in results.table("08_attention_and_loss", "lengths"))]
     picture = Picture("Peak against the sequence's length", 386)
     names = (("textbook", "data"), ("tiled", "gradients"), ("+ chunked loss", "optimizer"), ("lean", "parameters"))
     y = picture.legend(54, names)

@@ -35,12 +35,6 @@ class Results:
         return [match.groups() for match in found[begin:end]]
 
 
-def bytes_of(words):
-    """13.53 GiB, as programs print it."""
-    number, unit = words.split()
-    return float(number) * 2**{"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}[unit]
-
-
 def power_of_two(exponent):
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 

@@ -20,13 +20,6 @@ namespace {
 
 using Image = DeviceBuffer<float>;
 
-void require_input(const NetworkShapes& shapes, std::size_t elements) {
-  if (elements == shapes.elements(0)) return;
-  throw std::invalid_argument("input of " + std::to_string(elements) + " values is not a batch of " +
-                              std::to_string(shapes.batch) + " images of " + std::to_string(shapes.sizes[0].height) +
-                              " x " + std::to_string(shapes.sizes[0].width));
-}
-
 }  // namespace
 
 // What one pass makes, and what it keeps from the forward to the backward pass.

@@ -34,11 +34,19 @@ inline std::optional<double> largest_difference(const std::vector<float>& a, con
   return most > 0 ? difference / most : 0;
 }
 
+/// The convolutions of a forward pass.
+inline std::vector<nn::ConvolutionShape> convolutions_of(const Way& way, std::size_t batch) {
+  const nn::NetworkShapes shapes = nn::shapes_of(way.spec, batch, way.size());
+  std::vector<nn::ConvolutionShape> all;
+  for (std::size_t i = 0; i < way.spec.layers.size(); ++i)
+    if (way.spec.layers[i].has_norm()) all.push_back(shapes.windows[i]);
+  return all;
+}
+
 /// The fewest values that a batch norm sees of a channel. One has no variance.
 inline std::size_t fewest_values(const Way& way, std::size_t batch) {
   std::size_t fewest = SIZE_MAX;
-  for (const nn::ConvolutionShape& unit : nn::shapes_of(way.spec, batch, way.size()).units)
-    fewest = std::min(fewest, unit.out_pixels());
+  for (const nn::ConvolutionShape& unit : convolutions_of(way, batch)) fewest = std::min(fewest, unit.out_pixels());
   return fewest;
 }
 
@@ -53,7 +61,7 @@ inline Agreement agreement_of(const Way& way, std::size_t batch) {
 
 /// Throws UsageError for what no machine could run: a batch norm of single values in a way that --filter asks for, and
 /// sizes that 64 bits do not count.
-inline void require_countable(const nn::ResNetSpec& spec, const std::vector<Way>& ways, const Config& config) {
+inline void require_countable(const nn::NetworkSpec& spec, const std::vector<Way>& ways, const Config& config) {
   try {
     (void)nn::resident_for_training(spec, kOptimizer);
     for (const Way& way : ways)
@@ -68,9 +76,9 @@ inline void require_countable(const nn::ResNetSpec& spec, const std::vector<Way>
   }
 }
 
-inline std::vector<Claim> claims_of(const Config& config, const nn::ResNetSpec& here,
+inline std::vector<Claim> claims_of(const Config& config, const nn::NetworkSpec& here,
                                     const std::shared_ptr<Observed>& observed) {
-  const nn::ResNetSpec resnet50 = nn::parse_resnet("resnet50");
+  const nn::NetworkSpec resnet50 = nn::parse_network("resnet50");
   const auto bytes = [=](std::size_t side, std::size_t batch) {
     return nn::predict_training(resnet50, batch, {side, side}, kOptimizer, {nn::ConvolutionWay::tiled}).at_peak;
   };
@@ -171,7 +179,7 @@ inline void show_line(const Results& results, Report& report, const Way& full, s
 inline void show_products(Report& report, const Way& way) {
   const std::size_t batch = report.config().batch;
   double flops = 0, images = 0, columns = 0, largest = 0, tile = 0;
-  for (const nn::ConvolutionShape& unit : nn::shapes_of(way.spec, batch, way.size()).units) {
+  for (const nn::ConvolutionShape& unit : convolutions_of(way, batch)) {
     const auto of = [](std::size_t elements) { return double(elements) * sizeof(float); };
     flops += nn::convolution_flops(unit);
     images += of(unit.input_elements()) + of(unit.weight_elements()) + of(unit.output_elements());
@@ -192,8 +200,8 @@ inline void show_products(Report& report, const Way& way) {
 }
 
 /// Tiles against the whole image; and what statistics of a tile would do to that.
-inline void show_tiles(const Results& results, Report& report, const nn::ResNetSpec& spec, const data::Dataset& dataset,
-                       std::size_t side, std::size_t tiles, const Observed& observed) {
+inline void show_tiles(const Results& results, Report& report, const nn::NetworkSpec& spec,
+                       const data::Dataset& dataset, std::size_t side, std::size_t tiles, const Observed& observed) {
   double peaks[2] = {};
   for (const VariantResult& r : results)
     if (r.measured && r.name.starts_with("inference")) peaks[!r.name.ends_with("whole")] = double(r.peak_allocated);
@@ -204,7 +212,7 @@ inline void show_tiles(const Results& results, Report& report, const nn::ResNetS
   if (!difference) return;
   report.line(fmt::format("  largest difference of a logit: {:.0e} (relative)", *difference));
   // The means are sums over all pixels, in another order: their rounding grows as a random walk does.
-  const double pixels = double(nn::shapes_of(spec, 1, {side, side}).last_pixels);
+  const double pixels = double(nn::shapes_of(spec, 1, {side, side}).pixels(tiled_layers(spec)));
   const double tolerance = std::max(report.config().tf32 ? kTf32Tolerance : 1e-6, 6e-8 * std::sqrt(pixels));
   report.check(*difference <= tolerance, fmt::format("tiles differ from the whole image by {:.1e}", *difference));
   report.figure("tiles_difference", *difference);

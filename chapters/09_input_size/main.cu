@@ -21,26 +21,27 @@ namespace {
 constexpr std::size_t kInferenceScale = 4;
 
 Chapter declare(const Config& config) {
-  const nn::ResNetSpec spec = nn::parse_resnet(config.model);
+  const nn::NetworkSpec spec = nn::network_of(nn::parse_resnet(config.model));
   const auto dataset = std::make_shared<data::Dataset>(train::load_images(config, spec.name, spec.classes));
   const std::size_t side = config.options[kInput], half = side / 2;
   const auto observed = std::make_shared<Observed>();
 
-  nn::ResNetSpec strided = spec;
-  strided.stem.stride *= 2;
+  nn::NetworkSpec strided = spec;
+  strided.layers.front().stride *= 2;
   using nn::ConvolutionWay;
-  const std::vector<Way> ways{{kFull, spec, data::whole(side)},
-                              {kFullTiled, spec, data::whole(side), {ConvolutionWay::tiled}},
-                              {kFullDirect, spec, data::whole(side), {ConvolutionWay::direct}},
-                              {kFullLean, spec, data::whole(side), {ConvolutionWay::tiled, /*recompute_norms=*/true}},
-                              {fmt::format("resized to {}", half), spec, data::whole(half)},
-                              {fmt::format("random crops of {}", half), spec, {side, side, half, half, /*seed=*/9}},
-                              {"strided stem", strided, data::whole(side)}};
+  const std::vector<Way> ways{
+      {kFull, spec, data::whole(side), {ConvolutionWay::im2col}},
+      {kFullTiled, spec, data::whole(side), {ConvolutionWay::tiled}},
+      {kFullDirect, spec, data::whole(side), {ConvolutionWay::direct}},
+      {kFullLean, spec, data::whole(side), {.way = ConvolutionWay::tiled, .recompute_norms = true}},
+      {fmt::format("resized to {}", half), spec, data::whole(half), {ConvolutionWay::im2col}},
+      {fmt::format("random crops of {}", half), spec, {side, side, half, half, /*seed=*/9}, {ConvolutionWay::im2col}},
+      {"strided stem", strided, data::whole(side), {ConvolutionWay::im2col}}};
   require_countable(spec, ways, config);
 
   Chapter chapter{.title = "input size", .variants = {}, .claims = claims_of(config, spec, observed), .after = {}};
   for (const Way& way : ways) {
-    const bool other = way.spec.stem.stride != spec.stem.stride || way.view.window_height != side;
+    const bool other = way.spec.layers.front().stride != spec.layers.front().stride || way.view.window_height != side;
     const bool counted = way.form.way != ConvolutionWay::direct;  // no products of cuBLAS to count
     chapter.variants.push_back(
         {.name = way.name,
@@ -58,9 +59,9 @@ Chapter declare(const Config& config) {
   }
   const std::size_t large = kInferenceScale * side;
   const std::size_t tiles =
-      std::min(config.options[kTiles], nn::shapes_of(spec, 1, {large, large}).units.back().out_height);
+      std::min(config.options[kTiles], nn::shapes_of(spec, 1, {large, large}).sizes[tiled_layers(spec)].height);
   for (const std::size_t pieces : {std::size_t(0), tiles}) {
-    const nn::ResNetForm form{ConvolutionWay::tiled};
+    const nn::NetworkForm form{ConvolutionWay::tiled};
     const std::string what = pieces ? fmt::format("{} x {} tiles", tiles, tiles) : "whole";
     chapter.variants.push_back(
         {.name = fmt::format("inference at {}, {}", large, what),

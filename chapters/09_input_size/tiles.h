@@ -14,12 +14,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
-#include "nn/models/resnet.h"
+#include "nn/models/network.h"
+#include "nn/ops/activation.h"
 #include "nn/ops/batch_norm.h"
 #include "nn/ops/convolution.h"
 #include "nn/ops/kernel.h"
+#include "nn/ops/matmul.h"
 #include "nn/ops/pooling.h"
 
 namespace oomlab::input_size {
@@ -61,47 +66,61 @@ inline nn::ConvolutionShape part_of(nn::ConvolutionShape shape, const Region& in
   return shape;
 }
 
-/// What of every layer a tile of the last one needs.
-struct TilePlan {
-  std::vector<Region> in, out;  ///< of each unit, in the order of ResNetSpec::units()
-  std::vector<Region> blocks;   ///< of each block's input
-  Region pool{};                ///< of a pooled stem's output
+/// The layers that tiles go through: all before the mean over the pixels. Throws std::invalid_argument for a network
+/// that has others than convolutions and pools there, or no such mean.
+inline std::size_t tiled_layers(const nn::NetworkSpec& spec) {
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    const nn::Layer& layer = spec.layers[i];
+    if (layer.kind == nn::LayerKind::global_pool && layer.from == i && i + 2 == spec.layers.size()) return i;
+    if (!layer.has_norm() && layer.kind != nn::LayerKind::max_pool) break;
+  }
+  throw std::invalid_argument("'" + spec.name + "' is no chain of convolutions and pools with a mean behind it");
+}
 
-  TilePlan(const nn::ResNetSpec& spec, const nn::ResNetShapes& shapes, Region tile)
-      : in(shapes.units.size()), out(shapes.units.size()), blocks(spec.blocks.size()) {
-    std::size_t behind = shapes.units.size();
-    for (std::size_t b = spec.blocks.size(); b-- > 0;) {
-      const nn::ResidualBlock& block = spec.blocks[b];
-      const std::size_t first = behind - block.branch.size() - block.projection.size();
-      const std::size_t last = first + block.branch.size() - 1;
-      Region needed = tile;
-      for (std::size_t i = last + 1; i-- > first;) {
-        out[i] = needed;
-        in[i] = needed = seen_by(shapes.units[i], needed);
-      }
-      Region shortcut = tile;
-      if (!block.projection.empty()) {
-        out[last + 1] = tile;
-        in[last + 1] = shortcut = seen_by(shapes.units[last + 1], tile);
-      }
-      blocks[b] = tile = hull(needed, shortcut);
-      behind = first;
+/// What a tile of the last of these layers needs: of each value (numbered as in plan/model/network.h) a region, and of
+/// each layer what it reads of its input, which may be less: a shortcut beside it has no halo.
+struct TilePlan {
+  std::vector<Region> values;
+  std::vector<Region> seen;
+
+  TilePlan(const nn::NetworkSpec& spec, const nn::NetworkShapes& shapes, const Region& tile) {
+    const std::size_t layers = tiled_layers(spec);
+    values.resize(layers + 1);
+    seen.resize(layers);
+    std::vector<bool> is_needed(layers + 1, false);
+    const auto need = [&](std::size_t value, const Region& region) {
+      values[value] = is_needed[value] ? hull(values[value], region) : region;
+      is_needed[value] = true;
+    };
+    need(layers, tile);
+    for (std::size_t i = layers; i-- > 0;) {
+      const nn::Layer& layer = spec.layers[i];
+      seen[i] = seen_by(shapes.windows[i], values[i + 1]);
+      need(layer.from, seen[i]);
+      if (layer.also != nn::Layer::kNone) need(layer.also, values[i + 1]);
     }
-    pool = tile;
-    out[0] = spec.pooled ? seen_by(shapes.pool, tile) : tile;
-    in[0] = seen_by(shapes.units[0], out[0]);
+    values[0] = {0, shapes.sizes[0].height, 0, shapes.sizes[0].width};  // the input stays whole
   }
 };
 
+/// The last of these layers that reads each value.
+inline std::vector<std::size_t> last_readers(const nn::NetworkSpec& spec) {
+  std::vector<std::size_t> last(tiled_layers(spec) + 1, SIZE_MAX);
+  for (std::size_t i = 0; i + 1 < last.size(); ++i) {
+    last[spec.layers[i].from] = i;
+    if (spec.layers[i].also != nn::Layer::kNone) last[spec.layers[i].also] = i;
+  }
+  return last;
+}
+
 /// Calls body(plan, is_first) for the tiles of the last layer, `tiles` along each side, or as many as it has pixels.
 template <class Body>
-void each_tile(const nn::ResNetSpec& spec, const nn::ResNetShapes& shapes, std::size_t tiles, Body body) {
-  const nn::ConvolutionShape& last = shapes.units[shapes.units.size() - 1 - spec.blocks.back().projection.size()];
-  const std::size_t down = std::min(tiles, last.out_height), across = std::min(tiles, last.out_width);
+void each_tile(const nn::NetworkSpec& spec, const nn::NetworkShapes& shapes, std::size_t tiles, Body body) {
+  const auto [height, width] = shapes.sizes[tiled_layers(spec)];
+  const std::size_t down = std::min(tiles, height), across = std::min(tiles, width);
   for (std::size_t y = 0; y < down; ++y)
     for (std::size_t x = 0; x < across; ++x) {
-      const Region tile{y * last.out_height / down, (y + 1) * last.out_height / down, x * last.out_width / across,
-                        (x + 1) * last.out_width / across};
+      const Region tile{y * height / down, (y + 1) * height / down, x * width / across, (x + 1) * width / across};
       body(TilePlan(spec, shapes, tile), y == 0 && x == 0);
     }
 }
@@ -125,38 +144,43 @@ __global__ inline void copy_window_kernel(const float* __restrict__ from, float*
 /// what it sees itself, which is not.
 enum class Statistics { running, of_tile };
 
-/// Inference by tiles: the same logits as nn::ResNet::forward(). `input` [batch, height, width, channels] stays whole
-/// on the device. Throws OutOfMemory.
+/// Inference by tiles: the same logits as nn::Network::forward(). `input` [batch, height, width, channels] stays whole
+/// on the device. Throws OutOfMemory, and std::invalid_argument as tiled_layers().
 class TiledInference {
  public:
-  TiledInference(Context& context, nn::ResNet& model, const nn::ResNetForm& form, std::size_t batch, nn::InputSize size,
-                 Statistics statistics = Statistics::running)
+  TiledInference(Context& context, nn::Network& model, const nn::NetworkForm& form, std::size_t batch,
+                 nn::InputSize size, Statistics statistics = Statistics::running)
       : context_(context),
         model_(model),
         form_(form),
         batch_(batch),
-        size_(size),
         shapes_(nn::shapes_of(model.spec(), batch, size)),
-        names_(model.spec().units()),
+        last_reader_(last_readers(model.spec())),
+        values_(last_reader_.size()),
         statistics_(statistics) {}
 
   /// The logits [batch, classes], by `tiles` ≥ 1 tiles along each side of the last feature map. Frees the input. Throws
   /// std::invalid_argument when it has another size, and with Statistics::of_tile where a tile leaves one value per
   /// channel.
   DeviceBuffer<float> run(DeviceBuffer<float> input, std::size_t tiles) {
-    const nn::ResNetSpec& spec = model_.spec();
+    const nn::NetworkSpec& spec = model_.spec();
     nn::require_input(shapes_, input.size());
     const Phase phase(context_.ledger(), "inference");
-    const float share = 1.0f / static_cast<float>(shapes_.last_pixels);
-    auto features = image(batch_ * spec.features(), "features");
+    const std::size_t layers = last_reader_.size() - 1, channels = shapes_.channels[layers];
+    const float share = 1.0f / static_cast<float>(shapes_.pixels(layers));
+    auto features = image(checked_product(batch_, channels), "features");
+    values_[0] = std::move(input);
     each_tile(spec, shapes_, tiles, [&](const TilePlan& plan, bool first) {
-      const DeviceBuffer<float> last = tile(plan, input);
-      const std::size_t pixels = last.size() / features.size();
-      nn::global_pool_forward(context_, last.data(), features.data(), batch_, pixels, spec.features(), share, !first);
+      for (std::size_t i = 0; i < layers; ++i) layer(plan, i);
+      nn::global_pool_forward(context_, values_[layers].data(), features.data(), batch_, plan.values[layers].pixels(),
+                              channels, share, !first);
+      values_[layers].reset();
     });
-    input.reset();
+    values_[0].reset();
     auto logits = image(batch_ * spec.classes, "logits");
-    model_.head(context_, features.data(), logits.data(), batch_);
+    const nn::Network::LayerTensors head = model_.tensors(layers + 1);
+    nn::linear_forward(context_, features.data(), head.weight, logits.data(), batch_, channels, spec.classes);
+    nn::bias_activation(context_, logits.data(), head.shift, batch_, spec.classes, nn::Activation::none);
     return logits;
   }
 
@@ -165,128 +189,111 @@ class TiledInference {
   Image image(std::size_t elements, const std::string& tag) {
     return context_.buffer<float>(elements, Category::activations, tag);
   }
-  // A copy of `part` of x, which is `whole`.
-  Image window(const Image& x, const Region& whole, const Region& part, std::size_t channels) {
+  // A copy of that part of a value.
+  Image window(std::size_t value, const Region& whole, const Region& part) {
+    const std::size_t channels = shapes_.channels[value];
     Image cut = image(checked_product(batch_, checked_product(part.pixels(), channels)), "tile");
     launch(copy_window_kernel, nn::shape_for_packed_rows<float>(batch_ * part.height(), part.width() * channels),
-           context_.stream(), x.data(), cut.data(), batch_, whole, part, channels,
-           nn::packs_fit<float>(channels, x.data(), cut.data()));
+           context_.stream(), values_[value].data(), cut.data(), batch_, whole, part, channels,
+           nn::packs_fit<float>(channels, values_[value].data(), cut.data()));
     return cut;
   }
-
-  // Unit i's piece of its output, from x, which holds the region `has` of its input.
-  Image unit(const TilePlan& plan, std::size_t i, const Image& x, const Region& has, const Image* residual,
-             nn::Activation activation) {
-    const nn::ConvolutionShape shape = part_of(shapes_.units[i], plan.in[i], plan.out[i]);
-    const nn::ResNet::UnitTensors u = model_.unit(i);
-    Image cut;
-    if (has != plan.in[i]) cut = window(x, has, plan.in[i], shape.in_channels);
-    Image y = image(shape.output_elements(), names_[i].name + " output");
-    nn::convolution_forward(context_, shape, form_.way, cut ? cut.data() : x.data(), u.weight, y.data());
-    const float* const added = residual ? residual->data() : nullptr;
-    if (statistics_ == Statistics::running) {
-      nn::batch_norm_inference(context_, y.data(), u.gamma, u.beta, added, y.data(), u.running, shape.out_pixels(),
-                               shape.out_channels, activation);
-    } else {
-      Image mean = image(shape.out_channels, "mean"), inv_std = image(shape.out_channels, "1/sigma");
-      nn::batch_norm_forward(context_, y.data(), u.gamma, u.beta, added, y.data(), mean.data(), inv_std.data(), {},
-                             shape.out_pixels(), shape.out_channels, activation);
-    }
-    return y;
+  void free_after(std::size_t i, std::size_t value) {
+    if (value != 0 && value != nn::Layer::kNone && last_reader_[value] == i) values_[value].reset();
   }
 
-  // THE MITIGATION: all layers on one tile and its halo.
-  Image tile(const TilePlan& plan, const Image& input) {
-    const nn::ResNetSpec& spec = model_.spec();
-    Image x = unit(plan, 0, input, {0, size_.height, 0, size_.width}, nullptr, nn::Activation::relu);
-    if (spec.pooled) {
-      const nn::ConvolutionShape pool = part_of(shapes_.pool, plan.out[0], plan.pool);
-      Image pooled = image(pool.output_elements(), "pool output");
-      nn::max_pool_forward<float>(context_, pool, x.data(), pooled.data(), nullptr);
-      x = std::move(pooled);
+  // THE MITIGATION: each layer computes what the tile needs of it, from a tile of its input and a halo around it.
+  void layer(const TilePlan& plan, std::size_t i) {
+    const nn::Layer& layer = model_.spec().layers[i];
+    const nn::ConvolutionShape shape = part_of(shapes_.windows[i], plan.seen[i], plan.values[i + 1]);
+    Image shortcut;  // without the halo
+    if (layer.also != nn::Layer::kNone && plan.values[layer.also] != plan.values[i + 1]) {
+      shortcut = window(layer.also, plan.values[layer.also], plan.values[i + 1]);
+      free_after(i, layer.also);
     }
-    std::size_t i = 1;
-    for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
-      const std::size_t last = i + spec.blocks[b].branch.size() - 1, channels = shapes_.units[i].in_channels;
-      Image at;
-      for (; i < last; ++i)
-        at = unit(plan, i, at ? at : x, at ? plan.in[i] : plan.blocks[b], nullptr, nn::Activation::relu);
-      if (!spec.blocks[b].projection.empty()) {
-        x = unit(plan, last + 1, x, plan.blocks[b], nullptr, nn::Activation::none);
-      } else if (plan.blocks[b] != plan.out[last]) {
-        x = window(x, plan.blocks[b], plan.out[last], channels);  // the shortcut has no halo
-      }
-      x = unit(plan, last, at, plan.in[last], &x, nn::Activation::relu);
-      i = last + 1 + spec.blocks[b].projection.size();
+    Image cut;
+    if (plan.values[layer.from] != plan.seen[i]) cut = window(layer.from, plan.values[layer.from], plan.seen[i]);
+    const float* const x = cut ? cut.data() : values_[layer.from].data();
+    Image& y = values_[i + 1] = image(shape.output_elements(), layer.name + " output");
+    if (layer.kind == nn::LayerKind::max_pool) {
+      nn::max_pool_forward<float>(context_, shape, x, y.data(), nullptr);
+    } else {
+      const nn::Network::LayerTensors tensors = model_.tensors(i);
+      if (layer.kind == nn::LayerKind::depthwise)
+        nn::depthwise_forward(context_, shape, x, tensors.weight, y.data());
+      else
+        nn::convolution_forward(context_, shape, form_.way, x, tensors.weight, y.data());
+      const float* const added = layer.also == nn::Layer::kNone ? nullptr
+                                 : shortcut                     ? shortcut.data()
+                                                                : values_[layer.also].data();
+      norm(shape, tensors, added, y, layer.activation);
     }
-    return x;
+    free_after(i, layer.from);
+    free_after(i, layer.also);
+  }
+  void norm(const nn::ConvolutionShape& shape, const nn::Network::LayerTensors& tensors, const float* added, Image& y,
+            nn::Activation activation) {
+    const std::size_t rows = shape.out_pixels(), channels = shape.out_channels;
+    if (statistics_ == Statistics::running)
+      return nn::batch_norm_inference(context_, y.data(), tensors.scale, tensors.shift, added, y.data(),
+                                      tensors.running, rows, channels, activation);
+    Image mean = image(channels, "mean"), inv_std = image(channels, "1/sigma");
+    nn::batch_norm_forward(context_, y.data(), tensors.scale, tensors.shift, added, y.data(), mean.data(),
+                           inv_std.data(), {}, rows, channels, activation);
   }
 
   Context& context_;
-  nn::ResNet& model_;
-  nn::ResNetForm form_;
+  nn::Network& model_;
+  nn::NetworkForm form_;
   std::size_t batch_;
-  nn::InputSize size_;
-  nn::ResNetShapes shapes_;
-  std::vector<nn::ConvolutionUnit> names_;
+  nn::NetworkShapes shapes_;
+  std::vector<std::size_t> last_reader_;
+  std::vector<Image> values_;  // of the tile at hand; 0 is the whole input
   Statistics statistics_;
 };
 
 /// Its peak in closed form: the fullest moment of the fullest tile, the input and the features beside it. Running
 /// statistics.
-inline PeakBytes predict_tiled_inference(const nn::ResNetSpec& spec, std::size_t batch, nn::InputSize size,
-                                         std::size_t tiles, const nn::ResNetForm& form) {
-  const nn::ResNetShapes shapes = nn::shapes_of(spec, batch, size);
+inline PeakBytes predict_tiled_inference(const nn::NetworkSpec& spec, std::size_t batch, nn::InputSize size,
+                                         std::size_t tiles, const nn::NetworkForm& form) {
+  const nn::NetworkShapes shapes = nn::shapes_of(spec, batch, size);
+  const std::vector<std::size_t> last_reader = last_readers(spec);
+  const std::size_t layers = last_reader.size() - 1;
   PeakTracker tracker(nn::resident_for_inference(spec));
-  const auto bytes = [](std::size_t elements) { return round_to_granule(checked_product(elements, sizeof(float))); };
+  const auto bytes = [&](const Region& region, std::size_t channels) {
+    return round_to_granule(checked_product(checked_product(batch, region.pixels()), channels * sizeof(float)));
+  };
   const auto add = [&](std::size_t b) { tracker.add(Category::activations, b); };
   const auto drop = [&](std::size_t b) { tracker.drop(Category::activations, b); };
-  const std::size_t input = bytes(shapes.units[0].input_elements());
+  const std::size_t input = bytes({0, size.height, 0, size.width}, shapes.channels[0]);
   add(input);
-  add(bytes(batch * spec.features()));
+  add(round_to_granule(batch * shapes.channels[layers] * sizeof(float)));  // the features
   each_tile(spec, shapes, tiles, [&](const TilePlan& plan, bool) {
-    const auto in = [&](std::size_t i) { return bytes(batch * plan.in[i].pixels() * shapes.units[i].in_channels); };
-    const auto out = [&](std::size_t i) { return bytes(batch * plan.out[i].pixels() * shapes.units[i].out_channels); };
-    const auto unit = [&](std::size_t i, const Region& has) {
-      const std::size_t cut = has == plan.in[i] ? 0 : in(i);
-      const nn::ConvolutionShape part = part_of(shapes.units[i], plan.in[i], plan.out[i]);
-      const std::size_t columns = nn::convolution_workspace(part, form.way, sizeof(float)).columns;
-      add(cut), add(out(i));
-      tracker.add(Category::workspace, columns), tracker.drop(Category::workspace, columns);
+    const auto value = [&](std::size_t v) { return bytes(plan.values[v], shapes.channels[v]); };
+    for (std::size_t i = 0; i < layers; ++i) {
+      const nn::Layer& layer = spec.layers[i];
+      const nn::ConvolutionShape part = part_of(shapes.windows[i], plan.seen[i], plan.values[i + 1]);
+      const bool adds = layer.also != nn::Layer::kNone, cuts = plan.values[layer.from] != plan.seen[i];
+      const bool cuts_shortcut = adds && plan.values[layer.also] != plan.values[i + 1];
+      const std::size_t cut = cuts ? bytes(plan.seen[i], shapes.channels[layer.from]) : 0;
+      if (cuts_shortcut) add(value(i + 1));  // as large as what it is added to
+      if (cuts_shortcut && last_reader[layer.also] == i) drop(value(layer.also));
+      add(cut);
+      add(value(i + 1));
+      if (layer.kind == nn::LayerKind::convolution) {
+        const std::size_t columns = nn::convolution_workspace(part, form.way, sizeof(float)).columns;
+        tracker.add(Category::workspace, columns);
+        tracker.drop(Category::workspace, columns);
+      }
       drop(cut);
-    };
-    unit(0, {0, size.height, 0, size.width});
-    std::size_t x = out(0);
-    if (spec.pooled) {
-      const std::size_t pooled = bytes(batch * plan.pool.pixels() * shapes.pool.out_channels);
-      add(pooled), drop(x);
-      x = pooled;
+      if (cuts_shortcut) drop(value(i + 1));
+      if (adds && !cuts_shortcut && last_reader[layer.also] == i) drop(value(layer.also));
+      if (layer.from != 0 && last_reader[layer.from] == i && layer.from != layer.also) drop(value(layer.from));
     }
-    std::size_t i = 1;
-    for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
-      const bool projected = !spec.blocks[b].projection.empty();
-      const std::size_t last = i + spec.blocks[b].branch.size() - 1;
-      std::size_t at = 0;
-      for (bool first = true; i < last; ++i, first = false) {
-        unit(i, first ? plan.blocks[b] : plan.in[i]);
-        drop(at);
-        at = out(i);
-      }
-      if (projected) unit(last + 1, plan.blocks[b]);
-      if (projected || plan.blocks[b] != plan.out[last]) {
-        if (!projected) add(out(last));  // as large as the shortcut that is cut
-        drop(x);
-        x = out(last);
-      }
-      unit(last, plan.in[last]);
-      drop(x), drop(at);
-      x = out(last);
-      i = last + 1 + projected;
-    }
-    drop(x);
+    drop(value(layers));
   });
   drop(input);
-  add(bytes(batch * spec.classes));
+  add(round_to_granule(batch * spec.classes * sizeof(float)));
   return tracker.peak();
 }
 

@@ -19,9 +19,9 @@ inline constexpr nn::SgdSettings kSettings{.lr = 0.005f, .momentum = 0.9f};
 /// One way of a training step.
 struct Way {
   std::string name;
-  nn::ResNetSpec spec;
+  nn::NetworkSpec spec;
   data::View view;  ///< what it sees of each picture
-  nn::ResNetForm form{};
+  nn::NetworkForm form{};
 
   nn::InputSize size() const { return {view.window_height, view.window_width}; }
 };
@@ -37,8 +37,7 @@ class ViewTraining final : public Workload {
         batch_(batch) {}
 
   void step() override {
-    model_.train_step(context_,
-                      train::make_images(context_, images_, first_, batch_, way_.view, way_.spec.in_channels()),
+    model_.train_step(context_, train::make_images(context_, images_, first_, batch_, way_.view, way_.spec.in_channels),
                       way_.size(), optimizer_, way_.form);
     first_ += batch_;
   }
@@ -56,7 +55,7 @@ class ViewTraining final : public Workload {
   Context& context_;
   Way way_;
   data::DeviceDataset images_;
-  nn::ResNet model_;
+  nn::Network model_;
   nn::Sgd optimizer_;
   std::size_t batch_, first_ = 0;
 };
@@ -65,8 +64,8 @@ class ViewTraining final : public Workload {
 /// mode.
 class Inference final : public Workload {
  public:
-  Inference(Context& context, const data::Dataset& dataset, const nn::ResNetSpec& spec, std::size_t side,
-            std::size_t tiles, const nn::ResNetForm& form, std::size_t batch, std::vector<float>& logits,
+  Inference(Context& context, const data::Dataset& dataset, const nn::NetworkSpec& spec, std::size_t side,
+            std::size_t tiles, const nn::NetworkForm& form, std::size_t batch, std::vector<float>& logits,
             Statistics statistics = Statistics::running)
       : context_(context),
         images_(context, dataset),
@@ -79,7 +78,7 @@ class Inference final : public Workload {
         logits_(logits) {}
 
   void step() override {
-    nn::Batch next = train::make_images(context_, images_, 0, batch_, data::whole(side_), model_.spec().in_channels());
+    nn::Batch next = train::make_images(context_, images_, 0, batch_, data::whole(side_), model_.spec().in_channels);
     const nn::InputSize size{side_, side_};
     const DeviceBuffer<float> logits =
         tiles_ ? TiledInference(context_, model_, form_, batch_, size, statistics_).run(std::move(next.input), tiles_)
@@ -94,8 +93,8 @@ class Inference final : public Workload {
   double figure() override { return logits_.empty() ? 0 : logits_.front(); }
   std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
 
-  static ByCategory predicted(const data::Dataset& dataset, const nn::ResNetSpec& spec, std::size_t side,
-                              std::size_t tiles, const nn::ResNetForm& form, std::size_t batch) {
+  static ByCategory predicted(const data::Dataset& dataset, const nn::NetworkSpec& spec, std::size_t side,
+                              std::size_t tiles, const nn::NetworkForm& form, std::size_t batch) {
     const nn::InputSize size{side, side};
     ByCategory bytes = (tiles ? predict_tiled_inference(spec, batch, size, tiles, form)
                               : nn::predict_inference(spec, batch, size, form))
@@ -107,9 +106,9 @@ class Inference final : public Workload {
  private:
   Context& context_;
   data::DeviceDataset images_;
-  nn::ResNet model_;
+  nn::Network model_;
   std::size_t side_, tiles_;
-  nn::ResNetForm form_;
+  nn::NetworkForm form_;
   std::size_t batch_;
   Statistics statistics_;
   std::vector<float>& logits_;

@@ -11,7 +11,7 @@
 #include "cuda/launch.h"
 #include "device.h"
 #include "image_reference.h"
-#include "nn/models/resnet.h"
+#include "plan/model/resnet.h"
 
 namespace oomlab::test {
 namespace {
@@ -543,20 +543,6 @@ TEST(ConvolutionShapes, WhatCannotBeIsRefused) {
 }
 
 TEST(ConvolutionShapes, WaysHaveNames) { EXPECT_STREQ(name_of(ConvolutionWay::im2col), "im2col"); }
-
-TEST(ResNetNames, ParameterCountsAreThePublishedOnes) {
-  EXPECT_EQ(nn::parse_resnet("resnet18").parameters(), 11'689'512u);
-  EXPECT_EQ(nn::parse_resnet("resnet50").parameters(), 25'557'032u);
-}
-
-TEST(ResNetNames, UnitsAreInOrder) {
-  std::vector<std::string> names;
-  for (const auto& unit : nn::parse_resnet("resnet:2-6").units()) names.push_back(unit.name);
-  EXPECT_EQ(names, (std::vector<std::string>{
-                       "stem", "stage 1 block 1 conv 1", "stage 1 block 1 conv 2", "stage 1 block 2 conv 1",
-                       "stage 1 block 2 conv 2", "stage 2 block 1 conv 1", "stage 2 block 1 conv 2",
-                       "stage 2 block 1 projection", "stage 2 block 2 conv 1", "stage 2 block 2 conv 2"}));
-}
 
 TEST(ResNetNames, BadNamesAreOneLine) {
   for (const char* name : {"",

@@ -189,38 +189,6 @@ TEST(NetworkForms, WhereAnActivationLiesChangesNoBit) {
   }
 }
 
-// As chapter 09's residual network: the same layers, another order of the work.
-TEST(NetworkForms, AResidualNetworkIsTheSame) {
-  Device device;
-  Context& context = device.context;
-  for (const char* name : {"resnet:2-5", "resnet:3-4"}) {
-    const ResNetSpec spec = parse_resnet(name);
-    const NetworkCase c{network_of(spec), 3, {9, 8}};
-    ResNet expected(context, spec, 1, true);
-    Network found(context, c.spec, 2, true);
-    std::map<std::string, Parameter> by_name;
-    for (const Parameter& p : expected.parameters()) by_name[p.name] = p;
-    for (const Parameter& p : found.parameters()) {
-      ASSERT_EQ(by_name.count(p.name), 1u) << p.name;
-      CUDA_CHECK(cudaMemcpyAsync(p.value, by_name[p.name].value, p.count * sizeof(float), cudaMemcpyDeviceToDevice,
-                                 context.stream()));
-    }
-    EXPECT_EQ(by_name.size(), found.parameters().size());
-    expected.forward_backward(context, network_batch(context, c), c.size, {.way = ConvolutionWay::tiled});
-    found.forward_backward(context, network_batch(context, c), c.size);
-    EXPECT_NEAR(found.loss(context), expected.loss(context), 1e-6 * expected.loss(context));
-    for (const Parameter& p : found.parameters())
-      expect_close(device.download(p.gradient, p.count), device.download(by_name[p.name].gradient, p.count), 1e-5,
-                   p.name);
-    const auto logits = [&](auto& model) {
-      Batch batch = network_batch(context, c);
-      return device.download(
-          model.forward(context, std::move(batch.input), c.batch, c.size, {.way = ConvolutionWay::tiled}));
-    };
-    expect_close(logits(found), logits(expected), 1e-5, "logits");
-  }
-}
-
 // Out of memory at the k-th allocation, for every k: everything is free again, and a retry has the same bits.
 TEST(NetworkMemory, ARetryAfterOutOfMemoryHasTheSameBits) {
   Device usual;
@@ -260,6 +228,16 @@ TEST(NetworkNames, ParameterCountsAreThePublishedOnes) {
   EXPECT_EQ(parse_network("mobilenet-v3-large").parameters(), 5'483'032u);
   EXPECT_EQ(parse_network("resnet18").parameters(), 11'689'512u);
   EXPECT_EQ(parse_network("resnet50").parameters(), 25'557'032u);
+}
+
+TEST(NetworkNames, LayersOfAResidualNetworkAreInOrder) {
+  std::vector<std::string> names;
+  for (const Layer& layer : parse_network("resnet:2-6").layers) names.push_back(layer.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"stem", "stage 1 block 1 conv 1", "stage 1 block 1 conv 2",
+                                      "stage 1 block 2 conv 1", "stage 1 block 2 conv 2", "stage 2 block 1 conv 1",
+                                      "stage 2 block 1 projection", "stage 2 block 1 conv 2", "stage 2 block 2 conv 1",
+                                      "stage 2 block 2 conv 2", "global pool", "head"}));
 }
 
 TEST(NetworkNames, MultiplyAddsAreThePublishedOnes) {

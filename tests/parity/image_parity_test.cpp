@@ -6,7 +6,7 @@
 
 #include "device.h"
 #include "image_reference.h"
-#include "nn/models/resnet.h"
+#include "nn/models/network.h"
 #include "nn/ops/activation.h"
 #include "nn/ops/batch_norm.h"
 #include "nn/ops/convolution.h"
@@ -120,16 +120,27 @@ struct ResNetParity : Images {
   const nlohmann::json& all = images()["resnet"];
   const nn::InputSize size{all["height"], all["width"]};
 
-  nn::ResNet model() {
-    nn::ResNet made(context, nn::parse_resnet(all["spec"].get<std::string>()), 1, true);
+  nn::Network model() {
+    nn::Network made(context, nn::parse_network(all["spec"].get<std::string>()), 1, true);
     const auto parameters = made.parameters();
     EXPECT_EQ(parameters.size(), all["tensors"].size());
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const auto& tensor = all["tensors"][i];
-      EXPECT_EQ(parameters[i].name, tensor["name"].get<std::string>());
-      put(parameters[i].value, floats(tensor["value"]), parameters[i].count);
-    }
+    for (const nn::Parameter& p : parameters) put(p.value, floats(of_name(all["tensors"], p.name)["value"]), p.count);
     return made;
+  }
+  // The entry of a list that is about this tensor or layer.
+  static const nlohmann::json& of_name(const nlohmann::json& list, const std::string& name) {
+    for (const nlohmann::json& entry : list)
+      if (entry["name"] == name) return entry;
+    throw std::out_of_range(name);
+  }
+  // check(name of the layer, its mean, its variance) of every norm, as statistics() has them.
+  template <class Check>
+  static void each_norm(nn::Network& net, Check check) {
+    const auto statistics = net.statistics();
+    for (std::size_t i = 0; i + 1 < statistics.size(); i += 2) {
+      const std::string& name = statistics[i].name;
+      check(name.substr(0, name.size() - std::string(" running mean").size()), statistics[i], statistics[i + 1]);
+    }
   }
   void put(float* to, const std::vector<float>& values, std::size_t count) {
     ASSERT_EQ(values.size(), count);
@@ -145,41 +156,42 @@ struct ResNetParity : Images {
 
 TEST_F(ResNetParity, LossEveryGradientAndRunningStatistics) {
   for (const auto way : {nn::ConvolutionWay::im2col, nn::ConvolutionWay::tiled, nn::ConvolutionWay::direct}) {
-    nn::ResNet net = model();
+    nn::Network net = model();
     net.forward_backward(context, batch(), size, {.way = way});
     const double loss = all["loss"];
     EXPECT_NEAR(net.loss(context), loss, kImageTolerance * loss) << name_of(way);
-    const auto parameters = net.parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      expect_close(device.download(parameters[i].gradient, parameters[i].count), floats(all["tensors"][i]["gradient"]),
-                   kImageTolerance, std::string(name_of(way)) + ": gradient of " + parameters[i].name);
-    const auto units = net.spec().units();
-    ASSERT_EQ(units.size(), all["running"].size());
-    for (std::size_t i = 0; i < units.size(); ++i) {
-      const auto& expected = all["running"][i];
-      EXPECT_EQ(units[i].name, expected["name"].get<std::string>());
-      expect_close(device.download(net.running(i).running_mean, units[i].out), floats(expected["mean"]),
-                   kImageTolerance, "running mean of " + units[i].name);
-      expect_close(device.download(net.running(i).running_variance, units[i].out), floats(expected["variance"]),
-                   kImageTolerance, "running variance of " + units[i].name);
-    }
+    for (const nn::Parameter& p : net.parameters())
+      expect_close(device.download(p.gradient, p.count), floats(of_name(all["tensors"], p.name)["gradient"]),
+                   kImageTolerance, std::string(name_of(way)) + ": gradient of " + p.name);
+    EXPECT_EQ(net.statistics().size(), 2 * all["running"].size());
+    each_norm(net, [&](const std::string& name, const nn::Parameter& mean, const nn::Parameter& variance) {
+      const auto& expected = of_name(all["running"], name);
+      expect_close(device.download(mean.value, mean.count), floats(expected["mean"]), kImageTolerance, mean.name);
+      expect_close(device.download(variance.value, variance.count), floats(expected["variance"]), kImageTolerance,
+                   variance.name);
+    });
   }
 }
 
 // With the statistics of this very batch, inference computes what training does.
 TEST_F(ResNetParity, Logits) {
-  nn::ResNet net = model();
-  const auto units = net.spec().units();
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    put(net.running(i).running_mean, floats(all["of_batch"][i]["mean"]), units[i].out);
-    put(net.running(i).running_variance, floats(all["of_batch"][i]["variance"]), units[i].out);
-  }
+  nn::Network net = model();
+  std::size_t norms = 0;
+  each_norm(net, [&](const std::string& name, const nn::Parameter& mean, const nn::Parameter& variance) {
+    // all["of_batch"] is in the order of all["running"]
+    const auto& running = all["running"];
+    const auto at = std::find(running.begin(), running.end(), of_name(running, name)) - running.begin();
+    put(mean.value, floats(all["of_batch"][std::size_t(at)]["mean"]), mean.count);
+    put(variance.value, floats(all["of_batch"][std::size_t(at)]["variance"]), variance.count);
+    ++norms;
+  });
+  EXPECT_EQ(norms, all["of_batch"].size());
   for (const auto way : {nn::ConvolutionWay::im2col, nn::ConvolutionWay::tiled, nn::ConvolutionWay::direct})
     expect(net.forward(context, input(), all["batch"], size, {.way = way}), all["logits"], name_of(way));
 }
 
 TEST_F(ResNetParity, TenAdamWLossesAndInference) {
-  nn::ResNet net = model();
+  nn::Network net = model();
   const auto& a = all["adamw"];
   nn::AdamW optimizer(context, net.parameters(), {a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]});
   for (const double expected : all["losses"]) {

@@ -24,9 +24,10 @@ struct Case {
   std::size_t height, width, batch, tiles;
 };
 // Tiles that do not divide the last layer, more of them than it has pixels, strides that do not divide the image, a
-// pooled stem, bottlenecks.
+// pooled stem, bottlenecks, depthwise convolutions.
 const Case kCases[] = {{"resnet:1-3", 12, 9, 2, 4},  {"resnet:2-5", 33, 20, 1, 3}, {"resnet:3-4", 40, 51, 2, 2},
-                       {"resnet:3-4", 64, 64, 1, 9}, {"resnet18", 40, 51, 1, 3},   {"resnet50", 64, 90, 1, 2}};
+                       {"resnet:3-4", 64, 64, 1, 9}, {"resnet18", 40, 51, 1, 3},   {"resnet50", 64, 90, 1, 2},
+                       {"mobilenet:5", 40, 33, 2, 3}};
 
 std::vector<float> read(Context& context, const DeviceBuffer<float>& buffer) {
   std::vector<float> values(buffer.size());
@@ -36,14 +37,13 @@ std::vector<float> read(Context& context, const DeviceBuffer<float>& buffer) {
 }
 
 // A model whose norms do something.
-void stir(Context& context, nn::ResNet& model) {
+void stir(Context& context, nn::Network& model) {
   std::uint64_t stream = 100;
-  for (std::size_t i = 0; i < model.spec().units().size(); ++i) {
-    const std::size_t channels = model.spec().units()[i].out;
-    const nn::BatchNormState running = model.running(i);
-    nn::fill_uniform(context, running.running_mean, channels, 0.3f, 1, ++stream);
-    nn::fill(context, running.running_variance, channels, 0.7f);
-  }
+  for (const nn::Parameter& p : model.statistics())
+    if (p.name.ends_with("mean"))
+      nn::fill_uniform(context, p.value, p.count, 0.3f, 1, ++stream);
+    else
+      nn::fill(context, p.value, p.count, 0.7f);
 }
 
 class Tiles : public ::testing::TestWithParam<Case> {};
@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Tiles, ::testing::ValuesIn(kCases), [](const aut
 TEST_P(Tiles, GiveTheSameLogitsInThePredictedBytes) {
   if (OOMLAB_ROUNDS < 10 && GetParam().tiles > 4) GTEST_SKIP() << "many tiles are the same kernels, more often";
   const auto [name, height, width, batch, tiles] = GetParam();
-  const nn::ResNetSpec spec = nn::parse_resnet(name);
+  const nn::NetworkSpec spec = nn::parse_network(name);
   const nn::InputSize size{height, width};
   for (const nn::ConvolutionWay way :
        {nn::ConvolutionWay::im2col, nn::ConvolutionWay::tiled, nn::ConvolutionWay::direct}) {
@@ -71,7 +71,7 @@ TEST_P(Tiles, GiveTheSameLogitsInThePredictedBytes) {
       Ledger ledger;
       {
         Context context(resource, ledger, 1024);
-        nn::ResNet model(context, spec, 7, /*with_gradients=*/false);
+        nn::Network model(context, spec, 7, /*with_gradients=*/false);
         stir(context, model);
         auto input = context.buffer<float>(batch * height * width * 3, Category::activations, "input");
         nn::fill_uniform(context, input.data(), input.size(), 1.0f, 3, 4);
@@ -93,13 +93,13 @@ TEST_P(Tiles, GiveTheSameLogitsInThePredictedBytes) {
 
 // With a halo that is too narrow they would not: an image is more than its tiles.
 TEST(TiledInference, StatisticsOfATileAreOthers) {
-  const nn::ResNetSpec spec = nn::parse_resnet("resnet:2-6");
+  const nn::NetworkSpec spec = nn::parse_network("resnet:2-6");
   std::vector<float> logits[2];
   for (const std::size_t tiles : {1, 2}) {
     CudaResource resource;
     Ledger ledger;
     Context context(resource, ledger, 1024);
-    nn::ResNet model(context, spec, 7, /*with_gradients=*/false);
+    nn::Network model(context, spec, 7, /*with_gradients=*/false);
     auto input = context.buffer<float>(32 * 32 * 3, Category::activations, "input");
     nn::fill_uniform(context, input.data(), input.size(), 1.0f, 3, 4);
     logits[tiles - 1] = read(
@@ -112,11 +112,16 @@ TEST(TiledInference, AnInputOfAnotherSizeIsRefused) {
   CudaResource resource;
   Ledger ledger;
   Context context(resource, ledger, 1024);
-  const nn::ResNetSpec spec = nn::parse_resnet("resnet:2-6");
-  nn::ResNet model(context, spec, 1, /*with_gradients=*/false);
+  const nn::NetworkSpec spec = nn::parse_network("resnet:2-6");
+  nn::Network model(context, spec, 1, /*with_gradients=*/false);
   const auto input = [&] { return context.buffer<float>(32 * 32 * 3, Category::data, "input"); };
   EXPECT_THROW((void)TiledInference(context, model, {}, 1, {64, 64}).run(input(), 2), std::invalid_argument);
   EXPECT_THROW((void)model.forward(context, input(), 1, {64, 64}), std::invalid_argument);
+}
+
+TEST(TiledInference, NetworksWithOtherLayersAreRefused) {
+  EXPECT_THROW((void)tiled_layers(nn::parse_network("unet:2-3")), std::invalid_argument);
+  EXPECT_THROW((void)tiled_layers(nn::parse_network("mobilenet-v3-large")), std::invalid_argument);
 }
 
 TEST(LargestDifference, NotANumberIsSeen) {
@@ -135,7 +140,10 @@ TEST(RecomputedNorms, GiveTheSameBits) {
     CudaResource resource;
     Ledger ledger;
     Context context(resource, ledger, 1024);
-    const Way way{"", nn::parse_resnet("resnet:2-6"), data::whole(16), {nn::ConvolutionWay::tiled, recompute}};
+    const Way way{"",
+                  nn::parse_network("resnet:2-6"),
+                  data::whole(16),
+                  {.way = nn::ConvolutionWay::tiled, .recompute_norms = recompute}};
     ViewTraining training(context, dataset, way, 5);
     for (int i = 0; i < 3; ++i) training.step();
     fingerprints[recompute] = training.fingerprint();
@@ -144,7 +152,7 @@ TEST(RecomputedNorms, GiveTheSameBits) {
 }
 
 TEST(Tiles, PeakFallsWithTheTileUntilTheHaloIsAll) {
-  const nn::ResNetSpec spec = nn::parse_resnet("resnet:3-16");
+  const nn::NetworkSpec spec = nn::parse_network("resnet:3-16");
   const auto peak = [&](std::size_t tiles) {
     return predict_tiled_inference(spec, 1, {1024, 1024}, tiles, {nn::ConvolutionWay::tiled}).total();
   };
@@ -158,7 +166,7 @@ TEST(Tiles, PeakFallsWithTheTileUntilTheHaloIsAll) {
 TEST(InputSize, PeaksOfATrainingStepLieOnALine) {
   for (const char* name : {"resnet:3-16", "resnet18", "resnet50"})
     for (const nn::ConvolutionWay way : {nn::ConvolutionWay::im2col, nn::ConvolutionWay::direct}) {
-      const nn::ResNetSpec spec = nn::parse_resnet(name);
+      const nn::NetworkSpec spec = nn::parse_network(name);
       const auto peak = [&](std::size_t side) {
         return double(nn::predict_training(spec, 16, {side, side}, kOptimizer, {way}).total());
       };

@@ -97,6 +97,16 @@ std::vector<Parameter> Network::parameters() {
   return all;
 }
 
+Network::LayerTensors Network::tensors(std::size_t number) noexcept {
+  Unit& unit = units_[number];
+  const bool has_norm = spec_.layers[number].has_norm();
+  const std::size_t behind = spec_.layers[number].shares == Layer::kNone ? 1 : 0;  // the weight, if it is its own
+  return {.weight = units_[owner(number)].tensors[0].value.data(),
+          .scale = has_norm ? unit.tensors[behind].value.data() : nullptr,
+          .shift = unit.tensors[behind + has_norm].value.data(),
+          .running = {unit.running_mean.data(), unit.running_variance.data()}};
+}
+
 std::vector<Parameter> Network::statistics() {
   std::vector<Parameter> all;
   for (std::size_t i = 0; i < units_.size(); ++i) {

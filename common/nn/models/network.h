@@ -16,7 +16,7 @@
 
 #include "memory/context.h"
 #include "nn/models/mlp.h"
-#include "nn/models/resnet.h"
+#include "nn/ops/batch_norm.h"
 #include "nn/ops/values.h"
 #include "nn/optimizer/optimizer.h"
 #include "plan/network_step.h"
@@ -38,6 +38,14 @@ class Network {
   std::vector<Parameter> parameters();
   /// Running statistics: "<name> running mean" and "<name> running variance". Without gradients.
   std::vector<Parameter> statistics();
+
+  /// What layer `number`, a convolution or linear, computes with. `scale`: a norm's gamma, null without a norm; `shift`:
+  /// its beta, or the bias. Valid as long as the model lives.
+  struct LayerTensors {
+    const float *weight, *scale, *shift;
+    BatchNormState running;
+  };
+  LayerTensors tensors(std::size_t number) noexcept;
 
   /// Forward and backward on batch.input [size, height, width, channels], with labels() labels: fills the gradients and
   /// the loss (the mean over all labels), and updates the running statistics. Phases "forward" and "backward". Throws

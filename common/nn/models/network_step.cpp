@@ -20,13 +20,6 @@ namespace {
 
 using Image = DeviceBuffer<float>;
 
-void require_input(const NetworkShapes& shapes, std::size_t elements) {
-  if (elements == shapes.elements(0)) return;
-  throw std::invalid_argument("input of " + std::to_string(elements) + " values is not a batch of " +
-                              std::to_string(shapes.batch) + " images of " + std::to_string(shapes.sizes[0].height) +
-                              " x " + std::to_string(shapes.sizes[0].width));
-}
-
 }  // namespace
 
 // What one pass makes, and what it keeps from the forward to the backward pass.
@@ -259,7 +252,8 @@ struct Network::Step {
     const std::size_t rows = shapes.rows(i + 1), channels = layer.out;
     Kept& k = kept[i];
     if (layer.activation != Activation::none) {
-      if (layer.also != Layer::kNone)
+      // ReLU's derivative follows from its output, where that is still there: one pass over memory without the norm.
+      if (layer.also != Layer::kNone || (layer.activation == Activation::relu && values[i + 1]))
         activation_backward(context, dy.data(), values[i + 1].data(), dy.size(), layer.activation);
       else
         norm_activation_backward(context, dy.data(), k.z.data(), tensor(i, gamma(i)), tensor(i, gamma(i) + 1),

@@ -123,5 +123,7 @@ struct NetworkShapes {
 /// joined or added differ in size, or when the input's height or width is not a multiple of spec.multiple_of;
 /// std::length_error when a figure does not fit 64 bits.
 NetworkShapes shapes_of(const NetworkSpec& spec, std::uint64_t batch, InputSize size);
+/// Throws std::invalid_argument, with one line, unless `elements` is the size of a batch of such images.
+void require_input(const NetworkShapes& shapes, std::uint64_t elements);
 
 }  // namespace oomlab::nn

@@ -93,4 +93,11 @@ NetworkShapes shapes_of(const NetworkSpec& spec, std::uint64_t batch, InputSize 
   return shapes;
 }
 
+void require_input(const NetworkShapes& shapes, std::uint64_t elements) {
+  if (elements == shapes.elements(0)) return;
+  throw std::invalid_argument("input of " + std::to_string(elements) + " values is not a batch of " +
+                              std::to_string(shapes.batch) + " images of " + std::to_string(shapes.sizes[0].height) +
+                              " x " + std::to_string(shapes.sizes[0].width));
+}
+
 }  // namespace oomlab::nn

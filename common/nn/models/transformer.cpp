@@ -179,17 +179,21 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
 // Layer l at work, on x.
 template <class T>
 Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const {
+  const ParameterOf<T>* const tensors = &tensors_[first_of_layer(l)];
   return {.context = context,
           .spec = spec_,
+          .layer = make_decoder_layer<DenseWeights<T>>(
+              spec_, slice_.parts,
+              [=](int i, std::size_t in, std::size_t out) {
+                return DenseWeights<T>{tensors[i].value, in, out};
+              },
+              [=](int i) { return i < 0 ? nullptr : tensors[i].value; },
+              [=](int i) { return i < 0 ? nullptr : tensors[i].gradient; }),
           .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts,
                         !spec_.bert(), spec_.keys() / slice_.parts},
           .form = form_.attention,
           .by_rows = form_.by_rows,
           .x = x,
-          .tensors = &tensors_[first_of_layer(l)],
-          .slots = layer_slots(spec_),
-          .width = spec_.width,
-          .hidden = spec_.hidden() / slice_.parts,
           .first_part = slice_.part == 0,
           .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr};
 }

@@ -64,7 +64,7 @@ struct CachedPass {
   std::uint64_t positions;
   T *narrow, *wide;
 
-  RowsOf<T> norm(const nn::NormTensors<T>& norm, const T* x) const {
+  RowsOf<T> norm(const nn::Norm<T>& norm, const T* x) const {
     nn::rms_norm_forward(context, x, norm.gamma, narrow, nullptr, rows, spec.width, spec.epsilon);
     return {narrow, spec.width};
   }

@@ -72,7 +72,7 @@ class ProcessorLayers {
     }
     float* value(std::size_t head, std::size_t at) const { return key(head + cache.shape().kv_heads, at); }
 
-    Numbers norm(const nn::NormTensors<T>& norm, const Numbers& x) const {
+    Numbers norm(const nn::Norm<T>& norm, const Numbers& x) const {
       const float squares = std::inner_product(x.begin(), x.end(), x.begin(), 0.0f);
       const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(x.size()) + spec.epsilon);
       Numbers y(x.size());

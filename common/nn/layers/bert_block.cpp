@@ -13,7 +13,8 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
   block.middle(keep, kept);
 
   kept.norm1 = block.activation(block.count(), "norm 1");
-  block.norm(layer.norm1, kept.middle.data(), block.norm1(kept));
+  kept.stats1 = layer.norm1.statistics(block.context, block.rows());
+  layer.norm1.forward(block.context, kept.middle.data(), kept.norm1.data(), kept.stats1, block.rows());
   if (!keep.layer || !keep.post_attention_residual) kept.middle.reset();
   kept.hidden = block.linear(layer.up, kept.norm1.data(), block.hidden_tag());
   block.activate(keep, kept);
@@ -21,7 +22,8 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
   if (!keep.layer || !keep.norms) kept.norm1.reset();
   DeviceBuffer<T> y;
   if (output) y = block.activation(block.count(), "layer input");
-  block.norm(layer.norm2, kept.sum.data(), {y, kept.mean2, kept.rstd2});
+  kept.stats2 = layer.norm2.statistics(block.context, block.rows());
+  layer.norm2.forward(block.context, kept.sum.data(), y.data(), kept.stats2, block.rows());
   if (!keep.layer) kept = {};
   return y;
 }
@@ -35,16 +37,16 @@ void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer
     linear.backward_input(block.context, dy.data(), d.data(), rows, block.first_part);
     block.sum_over_parts(d);
   };
-  block.norm_backward(layer.norm2, d, kept.sum.data(), block.norm2(kept), d, accumulate);
+  block.norm_backward(layer.norm2, d, kept.sum.data(), kept.stats2, d, accumulate);
   kept.sum.reset();
   DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
   block.recompute_middle(kept);
-  if (layer.up.needs_input()) block.recompute_norm(layer.norm1, kept.middle.data(), block.norm1(kept));
+  if (layer.up.needs_input()) block.recompute_norm(layer.norm1, kept.middle.data(), kept.norm1, kept.stats1);
   layer.up.backward_weights(block.context, d_hidden.data(), kept.norm1.data(), rows, accumulate);
   kept.norm1.reset();
   onto_residual(layer.up, d_hidden);
   d_hidden.reset();
-  block.norm_backward(layer.norm1, d, kept.middle.data(), block.norm1(kept), d, accumulate);
+  block.norm_backward(layer.norm1, d, kept.middle.data(), kept.stats1, d, accumulate);
 
   const DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
   layer.qkv.backward_weights(block.context, d_qkv.data(), block.x, rows, accumulate);

@@ -12,24 +12,18 @@
 #include <type_traits>
 
 #include "nn/layers/linear.h"
+#include "nn/layers/norm.h"
 #include "plan/model/transformer_tensors.h"
 
 namespace oomlab::nn {
 
-/// gamma [C] of an RMS norm; a layer norm has beta [C], too. Gradients where it is trained. Nothing is owned.
-template <class T>
-struct NormTensors {
-  const T *gamma = nullptr, *beta = nullptr;
-  T *d_gamma = nullptr, *d_beta = nullptr;
-};
-
 /// The tensors of a layer. Nothing is owned.
-template <Weights W>
+template <StoredWeights W>
 struct DecoderLayer {
-  NormTensors<typename W::Value> norm1;
+  Norm<typename W::Value> norm1;
   Linear<W> qkv;         ///< C to (H + 2 Hk) · d
   Linear<W> projection;  ///< C to C
-  NormTensors<typename W::Value> norm2;
+  Norm<typename W::Value> norm2;
   Linear<W> up;    ///< C to F; llama: to 2F, gate and up
   Linear<W> down;  ///< F to C
 };
@@ -41,12 +35,13 @@ struct Frozen {
 /// A layer, or its share of `parts`: from weights(i, in, out), vector(i) and gradient(i) of its tensor i in the order of
 /// tensors_of(); vector(-1) and gradient(-1), of what this style does not have, are null. Without `gradient` it is
 /// frozen.
-template <Weights W, class WeightsAt, class VectorAt, class GradientAt = Frozen>
+template <StoredWeights W, class WeightsAt, class VectorAt, class GradientAt = Frozen>
 DecoderLayer<W> make_decoder_layer(const TransformerSpec& spec, std::size_t parts, WeightsAt weights, VectorAt vector,
                                    GradientAt gradient = {}) {
   constexpr bool kTrained = !std::is_same_v<GradientAt, Frozen>;
   const auto norm = [&](int gamma, int beta) {
-    return NormTensors<typename W::Value>{vector(gamma), vector(beta), gradient(gamma), gradient(beta)};
+    return Norm<typename W::Value>{spec.llama(), spec.width,      spec.epsilon,  vector(gamma),
+                                   vector(beta), gradient(gamma), gradient(beta)};
   };
   const auto linear = [&](int weight, int bias, std::size_t in, std::size_t out) {
     return Linear<W>{weights(weight, in, out), vector(bias), kTrained, gradient(weight), gradient(bias)};
@@ -65,7 +60,7 @@ DecoderLayer<W> make_decoder_layer(const TransformerSpec& spec, std::size_t part
 /// bias; rotate(), which turns the heads of Q and K to their positions, where the style has rotary ones; attend(), to
 /// keys and values wherever they are, those of these rows included; activate(), GELU or SwiGLU; residual(l, from,
 /// before), which is before + l(from). Throws what the pass throws.
-template <class Pass, Weights W, class X>
+template <class Pass, StoredWeights W, class X>
 decltype(auto) decoder_layer(Pass& pass, const DecoderLayer<W>& layer, X& x) {
   auto&& qkv = pass.linear(layer.qkv, pass.norm(layer.norm1, x));
   pass.rotate(qkv);

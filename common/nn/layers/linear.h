@@ -30,8 +30,8 @@ struct RowsOf {
 /// visit(name, bytes) for what is stored. Where something below the layer is trained, there is multiply_back(), too:
 /// dx[rows, in] = dy[rows, out] · W (+ dx, with `add`).
 template <class W>
-concept Weights = requires(const W w, Context& context, RowsOf<typename W::Value> x, typename W::Value* y,
-                           void (*visit)(const char* name, std::size_t bytes)) {
+concept StoredWeights = requires(const W w, Context& context, RowsOf<typename W::Value> x, typename W::Value* y,
+                                 void (*visit)(const char* name, std::size_t bytes)) {
   { w.in } -> std::convertible_to<std::size_t>;
   { w.out } -> std::convertible_to<std::size_t>;
   w.multiply(context, x, y, y, w.in, true);
@@ -62,7 +62,7 @@ struct DenseWeights {
 };
 
 /// The layer. Nothing is owned. dy and y are [rows, out], x and dx [rows, in].
-template <Weights W>
+template <StoredWeights W>
 struct Linear {
   using T = typename W::Value;
   W weights;

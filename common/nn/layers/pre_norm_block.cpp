@@ -24,12 +24,14 @@ struct TrainingPass {
   static const T* data(const Buffer& x) { return x.data(); }
 
   template <class From>
-  Buffer& norm(const NormTensors<T>& norm, const From& from) {
+  Buffer& norm(const Norm<T>& norm, const From& from) {
     const bool first = &norm == &block.layer.norm1;
-    const NormPlace<T> to = first ? block.norm1(kept) : block.norm2(kept);
-    to.output = block.activation(block.count(), first ? "norm 1" : "norm 2");
-    block.norm(norm, data(from), to);
-    return to.output;
+    Buffer& to = first ? kept.norm1 : kept.norm2;
+    to = block.activation(block.count(), first ? "norm 1" : "norm 2");
+    NormStatistics& stats = first ? kept.stats1 : kept.stats2;
+    stats = norm.statistics(block.context, block.rows());
+    norm.forward(block.context, data(from), to.data(), stats, block.rows());
+    return to;
   }
   Buffer& linear(const Weighted& linear, Buffer& norm) {
     const bool first = &linear == &block.layer.qkv;
@@ -90,32 +92,29 @@ static void up_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden,
   block.each_chunk([&](std::size_t first, std::size_t count) {
     const T* const before = kept.middle.data() + first * block.width();
     const T* const dh = d_hidden.data() + first * block.before();
-    const float* const mean = kept.mean2 ? kept.mean2.data() + first : nullptr;
-    const float* const rstd = kept.rstd2.data() + first;
     const bool add = accumulate || first > 0;
-    if (up.needs_input()) block.recompute_norm_rows(norm, before, mean, rstd, chunk.data(), count);
+    if (up.needs_input()) norm.recompute(block.context, before, chunk.data(), kept.stats2, first, count);
     up.backward_weights(block.context, dh, chunk.data(), count, add);
     up.backward_input(block.context, dh, chunk.data(), count);
-    block.norm_backward_rows(norm, chunk.data(), before, mean, rstd, d.data() + first * block.width(), count, true,
-                             add);
+    T* const into = d.data() + first * block.width();
+    norm.backward(block.context, chunk.data(), before, kept.stats2, into, first, count, true, add);
   });
-  kept.mean2.reset();
-  kept.rstd2.reset();
+  kept.stats2 = {};
 }
 
 template <class T>
 void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate) {
   // From the gradient of linear(norm(before)) to that of `before`, added to the residual's.
-  const auto branch_backward = [&](const auto& linear, DeviceBuffer<T> dy, const NormTensors<T>& norm, const T* before,
-                                   NormPlace<T> of_norm) {
-    if (linear.needs_input()) block.recompute_norm(norm, before, of_norm);
-    linear.backward_weights(block.context, dy.data(), of_norm.output.data(), block.rows(), accumulate);
-    of_norm.output.reset();
+  const auto branch_backward = [&](const auto& linear, DeviceBuffer<T> dy, const Norm<T>& norm, const T* before,
+                                   DeviceBuffer<T>& normed, NormStatistics& stats) {
+    if (linear.needs_input()) block.recompute_norm(norm, before, normed, stats);
+    linear.backward_weights(block.context, dy.data(), normed.data(), block.rows(), accumulate);
+    normed.reset();
     DeviceBuffer<T> d_norm = block.activation(block.count(), "norm gradient");
     linear.backward_input(block.context, dy.data(), d_norm.data(), block.rows());
     block.sum_over_parts(d_norm);
     dy.reset();
-    block.norm_backward(norm, d_norm, before, of_norm, d, accumulate);
+    block.norm_backward(norm, d_norm, before, stats, d, accumulate);
   };
   const auto& layer = block.layer;
   DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
@@ -123,9 +122,9 @@ void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBu
   if (!kept.norm2 && block.by_rows && !block.sum)
     up_backward_by_rows(block, std::move(d_hidden), kept, d, accumulate);
   else  // sums over parts are of all rows at once
-    branch_backward(layer.up, std::move(d_hidden), layer.norm2, kept.middle.data(), block.norm2(kept));
+    branch_backward(layer.up, std::move(d_hidden), layer.norm2, kept.middle.data(), kept.norm2, kept.stats2);
   DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
-  branch_backward(layer.qkv, std::move(d_qkv), layer.norm1, block.x, block.norm1(kept));
+  branch_backward(layer.qkv, std::move(d_qkv), layer.norm1, block.x, kept.norm1, kept.stats1);
 }
 
 #define OOMLAB_PRE_NORM(T)                                                                             \

@@ -9,26 +9,17 @@
 #include "nn/models/transformer.h"
 #include "nn/ops/activation.h"
 #include "nn/ops/attention.h"
-#include "nn/ops/norms.h"
 #include "nn/ops/residual.h"
 #include "nn/ops/rotary.h"
 #include "nn/ops/swiglu.h"
 
 namespace oomlab::nn {
 
-/// Where a norm's output and its statistics go.
-template <class T>
-struct NormPlace {
-  DeviceBuffer<T>& output;
-  DeviceBuffer<float>&mean, &rstd;
-};
-
 /// A layer's tensors, batch and sizes, for the time of one pass through it.
 template <class T>
 struct Block {
   using Layer = DecoderLayer<DenseWeights<T>>;
   using Weighted = Linear<DenseWeights<T>>;
-  using Norm = NormTensors<T>;
 
   Context& context;
   const TransformerSpec& spec;
@@ -56,18 +47,6 @@ struct Block {
 
   // ---- forward
 
-  NormPlace<T> norm1(LayerActivations<T>& kept) const { return {kept.norm1, kept.mean1, kept.rstd1}; }
-  NormPlace<T> norm2(LayerActivations<T>& kept) const { return {kept.norm2, kept.mean2, kept.rstd2}; }
-  /// norm(from). Mean and rstd are new; where there is no place for the output, they are all that is made.
-  void norm(const Norm& norm, const T* from, NormPlace<T> to) const {
-    if (!spec.llama()) to.mean = context.buffer<float>(rows(), Category::activations, "norm mean");
-    to.rstd = context.buffer<float>(rows(), Category::activations, "norm rstd");
-    T* const output = to.output.data();
-    if (spec.llama())
-      rms_norm_forward(context, from, norm.gamma, output, to.rstd.data(), rows(), width(), spec.epsilon);
-    else
-      layer_norm_forward(context, from, norm.gamma, norm.beta, output, to.mean.data(), to.rstd.data(), rows(), width());
-  }
   DeviceBuffer<T> linear(const Weighted& linear, const T* from, const char* tag) const {
     DeviceBuffer<T> y = activation(checked_product(rows(), linear.out()), tag);
     linear.forward(context, {from, linear.in()}, y.data(), rows());
@@ -173,18 +152,10 @@ struct Block {
 
   // ---- what was dropped, computed once more when it is needed
 
-  void recompute_norm(const Norm& norm, const T* before, NormPlace<T> kept) const {
-    if (kept.output) return;
-    kept.output = activation(count(), "recomputed norm");
-    recompute_norm_rows(norm, before, kept.mean.data(), kept.rstd.data(), kept.output.data(), rows());
-  }
-  /// Of an RMS norm `mean` is not read.
-  void recompute_norm_rows(const Norm& norm, const T* before, const float* mean, const float* rstd, T* output,
-                           std::size_t count) const {
-    if (spec.llama())
-      rms_norm_recompute(context, before, rstd, norm.gamma, output, count, width());
-    else
-      layer_norm_recompute(context, before, mean, rstd, norm.gamma, norm.beta, output, count, width());
+  void recompute_norm(const Norm<T>& norm, const T* before, DeviceBuffer<T>& output, const NormStatistics& kept) const {
+    if (output) return;
+    output = activation(count(), "recomputed norm");
+    norm.recompute(context, before, output.data(), kept, 0, rows());
   }
   void recompute_middle(LayerActivations<T>& kept) const {
     if (!kept.middle) middle({}, kept);
@@ -204,24 +175,10 @@ struct Block {
   // ---- backward
 
   /// Consumes the norm's statistics; `into` is dy itself, or the residual that the gradient is added to.
-  void norm_backward(const Norm& norm, const DeviceBuffer<T>& dy, const T* before, NormPlace<T> kept,
+  void norm_backward(const Norm<T>& norm, const DeviceBuffer<T>& dy, const T* before, NormStatistics& kept,
                      DeviceBuffer<T>& into, bool accumulate) const {
-    norm_backward_rows(norm, dy.data(), before, kept.mean.data(), kept.rstd.data(), into.data(), rows(), &into != &dy,
-                       accumulate);
-    kept.mean.reset();
-    kept.rstd.reset();
-  }
-  /// `add`: to what is there.
-  void norm_backward_rows(const Norm& norm, const T* dy, const T* before, const float* mean, const float* rstd, T* into,
-                          std::size_t count, bool add, bool accumulate) const {
-    if (spec.llama()) {
-      rms_norm_backward_weight(context, dy, before, rstd, norm.d_gamma, count, width(), accumulate);
-      rms_norm_backward_input(context, dy, before, rstd, norm.gamma, into, count, width(), add);
-    } else {
-      layer_norm_backward_weight(context, dy, before, mean, rstd, norm.d_gamma, norm.d_beta, count, width(),
-                                 accumulate);
-      layer_norm_backward_input(context, dy, before, mean, rstd, norm.gamma, into, count, width(), add);
-    }
+    norm.backward(context, dy.data(), before, kept, into.data(), 0, rows(), &into != &dy, accumulate);
+    kept = {};
   }
   /// From d, the gradient of the MLP's output, to that of `hidden`.
   DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {

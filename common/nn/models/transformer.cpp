@@ -12,7 +12,6 @@
 #include "nn/ops/column_sum.h"
 #include "nn/ops/embedding.h"
 #include "nn/ops/instances.h"
-#include "nn/ops/norms.h"
 #include "nn/ops/values.h"
 #include "plan/model/transformer_tensors.h"
 
@@ -168,11 +167,9 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
                     spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width);
   if (!spec_.bert()) return x;
   kept.sum = std::move(x);
-  kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
-  kept.rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
+  kept.stats = norm(kEmbedNorm).statistics(context, rows);
   x = activation(context, kept.sum.size(), "layer input");
-  layer_norm_forward(context, kept.sum.data(), value(kEmbedNorm), value(kEmbedNorm + 1), x.data(), kept.mean.data(),
-                     kept.rstd.data(), rows, width);
+  norm(kEmbedNorm).forward(context, kept.sum.data(), x.data(), kept.stats, rows);
   return x;
 }
 
@@ -251,10 +248,7 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
       CUDA_CHECK(cudaMemsetAsync(gradient(tensor) + from, 0, (count - from) * sizeof(T), context.stream()));
   };
   if (spec_.bert()) {
-    layer_norm_backward_weight(context, d.data(), kept.sum.data(), kept.mean.data(), kept.rstd.data(),
-                               gradient(kEmbedNorm), gradient(kEmbedNorm + 1), rows, width, accumulate);
-    layer_norm_backward_input(context, d.data(), kept.sum.data(), kept.mean.data(), kept.rstd.data(), value(kEmbedNorm),
-                              d.data(), rows, width, false);
+    norm(kEmbedNorm).backward(context, d.data(), kept.sum.data(), kept.stats, d.data(), 0, rows, false, accumulate);
     column_sum(context, d.data(), gradient(kType), rows, width, accumulate);
     zero(kType, width);  // no token is of the other type
   }

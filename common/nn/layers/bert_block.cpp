@@ -6,20 +6,18 @@
 namespace oomlab::nn {
 
 template <class T>
-DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output) {
+DeviceBuffer<T> bert_forward(Block<T> block, bool output) {
   const auto& layer = block.layer;
-  kept.qkv = block.linear(layer.qkv, block.x, "qkv");
-  block.attend(keep, kept);
-  block.middle(keep, kept);
-
-  kept.norm1 = block.activation(block.count(), "norm 1");
-  kept.stats1 = layer.norm1.statistics(block.context, block.rows());
-  layer.norm1.forward(block.context, kept.middle.data(), kept.norm1.data(), kept.stats1, block.rows());
+  const Keep& keep = block.keep;
+  LayerActivations<T>& kept = block.kept;
+  block.linear(layer.qkv, block.x);
+  block.residual(layer.projection, block.attend(kept.qkv), block.x);
+  block.norm(layer.norm1, kept.middle);
   if (!keep.layer || !keep.post_attention_residual) kept.middle.reset();
-  kept.hidden = block.linear(layer.up, kept.norm1.data(), block.hidden_tag());
-  block.activate(keep, kept);
-  kept.sum = block.contract(kept.norm1.data(), "layer sum", keep, kept);
+  block.linear(layer.up, kept.norm1.data());
+  block.residual(layer.down, block.activate(kept.hidden), kept.norm1);
   if (!keep.layer || !keep.norms) kept.norm1.reset();
+  kept.sum = std::move(block.output);
   DeviceBuffer<T> y;
   if (output) y = block.activation(block.count(), "layer input");
   kept.stats2 = layer.norm2.statistics(block.context, block.rows());
@@ -29,9 +27,10 @@ DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActiv
 }
 
 template <class T>
-void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate) {
+void bert_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
   const auto& layer = block.layer;
   const std::size_t rows = block.rows();
+  LayerActivations<T>& kept = block.kept;
   // The gradient through a branch is added to the residual's: with several parts, in the first of them.
   const auto onto_residual = [&](const auto& linear, const DeviceBuffer<T>& dy) {
     linear.backward_input(block.context, dy.data(), d.data(), rows, block.first_part);
@@ -39,8 +38,8 @@ void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer
   };
   block.norm_backward(layer.norm2, d, kept.sum.data(), kept.stats2, d, accumulate);
   kept.sum.reset();
-  DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
-  block.recompute_middle(kept);
+  DeviceBuffer<T> d_hidden = block.contract_backward(d, accumulate);
+  block.recompute_middle();
   if (layer.up.needs_input()) block.recompute_norm(layer.norm1, kept.middle.data(), kept.norm1, kept.stats1);
   layer.up.backward_weights(block.context, d_hidden.data(), kept.norm1.data(), rows, accumulate);
   kept.norm1.reset();
@@ -48,14 +47,14 @@ void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer
   d_hidden.reset();
   block.norm_backward(layer.norm1, d, kept.middle.data(), kept.stats1, d, accumulate);
 
-  const DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
+  const DeviceBuffer<T> d_qkv = block.attend_backward(d, accumulate);
   layer.qkv.backward_weights(block.context, d_qkv.data(), block.x, rows, accumulate);
   onto_residual(layer.qkv, d_qkv);
 }
 
-#define OOMLAB_BERT(T)                                                                             \
-  template DeviceBuffer<T> bert_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
-  template void bert_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
+#define OOMLAB_BERT(T)                                   \
+  template DeviceBuffer<T> bert_forward(Block<T>, bool); \
+  template void bert_backward(const Block<T>&, DeviceBuffer<T>&, bool);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_BERT)
 
 }  // namespace oomlab::nn

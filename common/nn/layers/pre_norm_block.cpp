@@ -1,91 +1,24 @@
 // Pre-norm (GPT-2, Llama): x + attention(norm(x)), then that + MLP(norm(that)).
 
 #include "nn/layers/transformer_block.h"
-#include "nn/ops/activation.h"
 #include "nn/ops/instances.h"
 
 namespace oomlab::nn {
 
-namespace {
-
-// A pass of whole sequences through a layer that is trained: every value has a buffer of its own, which is freed as
-// soon as neither this pass nor the backward pass reads it.
 template <class T>
-struct TrainingPass {
-  using Buffer = DeviceBuffer<T>;
-  using Weighted = typename Block<T>::Weighted;
-  const Block<T>& block;
-  const Keep& keep;
-  LayerActivations<T>& kept;
-  bool wants_output;
-  Buffer output = {};
-
-  static const T* data(const T* x) { return x; }
-  static const T* data(const Buffer& x) { return x.data(); }
-
-  template <class From>
-  Buffer& norm(const Norm<T>& norm, const From& from) {
-    const bool first = &norm == &block.layer.norm1;
-    Buffer& to = first ? kept.norm1 : kept.norm2;
-    to = block.activation(block.count(), first ? "norm 1" : "norm 2");
-    NormStatistics& stats = first ? kept.stats1 : kept.stats2;
-    stats = norm.statistics(block.context, block.rows());
-    norm.forward(block.context, data(from), to.data(), stats, block.rows());
-    return to;
-  }
-  Buffer& linear(const Weighted& linear, Buffer& norm) {
-    const bool first = &linear == &block.layer.qkv;
-    Buffer& to = first ? kept.qkv : kept.hidden;
-    to = block.linear(linear, norm.data(), first ? "qkv" : block.hidden_tag());
-    if (!keep.layer || !keep.norms || !linear.needs_input()) norm.reset();
-    return to;
-  }
-  void rotate(Buffer& qkv) {
-    if (block.spec.llama()) block.rotate(qkv.data(), false);
-  }
-  Buffer& attend(Buffer&) {
-    block.attend(keep, kept);
-    return kept.attended;
-  }
-  Buffer& activate(Buffer&) {
-    if (wants_output || keep.gelu) block.activate(keep, kept);
-    return kept.activated;
-  }
-  Buffer& residual(const Weighted&, Buffer&, const T*) {
-    block.middle(keep, kept);
-    return kept.middle;
-  }
-  Buffer& residual(const Weighted& down, Buffer&, Buffer& middle) {
-    if (!wants_output) return output;
-    if (!block.activates_by_rows(keep) || keep.post_attention_residual || block.sum) {
-      output = block.contract(middle.data(), "layer input", keep, kept);
-    } else {
-      output = std::move(middle);  // which is not kept, so the output may take its place
-      block.contract_by_rows(kept, true, output.data());
-      if (down.bias)
-        bias_activation(block.context, output.data(), down.bias, block.rows(), block.width(), Activation::none);
-    }
-    return output;
-  }
-};
-
-}  // namespace
-
-template <class T>
-DeviceBuffer<T> pre_norm_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output) {
-  TrainingPass<T> pass{block, keep, kept, output};
-  decoder_layer(pass, block.layer, block.x);
-  if (!output) return {};
-  if (!keep.layer) kept = {};
-  if (!keep.post_attention_residual) kept.middle.reset();
-  return std::move(pass.output);
+DeviceBuffer<T> pre_norm_forward(Block<T> block) {
+  decoder_layer(block, block.layer, block.x);
+  if (!block.wants_output) return {};
+  if (!block.keep.layer) block.kept = {};
+  if (!block.keep.post_attention_residual) block.kept.middle.reset();
+  return std::move(block.output);
 }
 
 // From the gradient of the MLP's first product to that of `middle`, added to d: where the norm's output was not kept,
 // some rows' of it at a time.
 template <class T>
-static void up_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden, LayerActivations<T>& kept,
-                                DeviceBuffer<T>& d, bool accumulate) {
+static void up_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden, DeviceBuffer<T>& d, bool accumulate) {
+  LayerActivations<T>& kept = block.kept;
   const auto& norm = block.layer.norm2;
   const auto& up = block.layer.up;
   DeviceBuffer<T> chunk = block.activation(checked_product(block.chunk_rows(), block.width()), "norm of some rows");
@@ -103,7 +36,7 @@ static void up_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden,
 }
 
 template <class T>
-void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate) {
+void pre_norm_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate) {
   // From the gradient of linear(norm(before)) to that of `before`, added to the residual's.
   const auto branch_backward = [&](const auto& linear, DeviceBuffer<T> dy, const Norm<T>& norm, const T* before,
                                    DeviceBuffer<T>& normed, NormStatistics& stats) {
@@ -117,19 +50,20 @@ void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBu
     block.norm_backward(norm, d_norm, before, stats, d, accumulate);
   };
   const auto& layer = block.layer;
-  DeviceBuffer<T> d_hidden = block.contract_backward(d, kept, accumulate);
-  block.recompute_middle(kept);
+  LayerActivations<T>& kept = block.kept;
+  DeviceBuffer<T> d_hidden = block.contract_backward(d, accumulate);
+  block.recompute_middle();
   if (!kept.norm2 && block.by_rows && !block.sum)
-    up_backward_by_rows(block, std::move(d_hidden), kept, d, accumulate);
+    up_backward_by_rows(block, std::move(d_hidden), d, accumulate);
   else  // sums over parts are of all rows at once
     branch_backward(layer.up, std::move(d_hidden), layer.norm2, kept.middle.data(), kept.norm2, kept.stats2);
-  DeviceBuffer<T> d_qkv = block.attend_backward(d, kept, accumulate);
+  DeviceBuffer<T> d_qkv = block.attend_backward(d, accumulate);
   branch_backward(layer.qkv, std::move(d_qkv), layer.norm1, block.x, kept.norm1, kept.stats1);
 }
 
-#define OOMLAB_PRE_NORM(T)                                                                             \
-  template DeviceBuffer<T> pre_norm_forward(const Block<T>&, const Keep&, LayerActivations<T>&, bool); \
-  template void pre_norm_backward(const Block<T>&, LayerActivations<T>, DeviceBuffer<T>&, bool);
+#define OOMLAB_PRE_NORM(T)                             \
+  template DeviceBuffer<T> pre_norm_forward(Block<T>); \
+  template void pre_norm_backward(const Block<T>&, DeviceBuffer<T>&, bool);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_PRE_NORM)
 
 }  // namespace oomlab::nn

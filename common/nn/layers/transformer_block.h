@@ -15,21 +15,27 @@
 
 namespace oomlab::nn {
 
-/// A layer's tensors, batch and sizes, for the time of one pass through it.
+/// A layer's tensors, batch and sizes, for the time of one pass through it. A forward pass of whole sequences is what it
+/// does as a Pass of decoder_layer(): every value has a buffer of its own, most of them in `kept`, which is freed as soon
+/// as neither this pass nor the backward pass reads it.
 template <class T>
 struct Block {
-  using Layer = DecoderLayer<DenseWeights<T>>;
+  using Buffer = DeviceBuffer<T>;
   using Weighted = Linear<DenseWeights<T>>;
 
   Context& context;
   const TransformerSpec& spec;
-  Layer layer;               ///< of this part
-  AttentionShape attention;  ///< of this part
+  DecoderLayer<DenseWeights<T>> layer;  ///< of this part
+  AttentionShape attention;             ///< of this part
   AttentionForm form;
   bool by_rows;     ///< StepForm's
   const T* x;       ///< the layer's input [R, C]
   bool first_part;  ///< the one that adds what the parts have in common
   const std::function<void(Context&, T* data, std::size_t count)>* sum;  ///< over the parts; null: there is one
+  Keep keep;                                                             ///< of a forward pass
+  LayerActivations<T>& kept;                                             ///< of this layer
+  bool wants_output;  ///< otherwise only what the backward pass reads
+  Buffer output;      ///< of a forward pass
 
   std::size_t rows() const { return attention.sequences * attention.seq; }
   std::size_t width() const { return layer.qkv.in(); }
@@ -47,18 +53,40 @@ struct Block {
 
   // ---- forward
 
-  DeviceBuffer<T> linear(const Weighted& linear, const T* from, const char* tag) const {
-    DeviceBuffer<T> y = activation(checked_product(rows(), linear.out()), tag);
-    linear.forward(context, {from, linear.in()}, y.data(), rows());
-    return y;
+  Buffer& norm(const Norm<T>& norm, const T* from) const {
+    const bool first = &norm == &layer.norm1;
+    Buffer& to = first ? kept.norm1 : kept.norm2;
+    NormStatistics& stats = first ? kept.stats1 : kept.stats2;
+    to = activation(count(), first ? "norm 1" : "norm 2");
+    stats = norm.statistics(context, rows());
+    norm.forward(context, from, to.data(), stats, rows());
+    return to;
+  }
+  Buffer& norm(const Norm<T>& of, const Buffer& from) const { return norm(of, from.data()); }
+  Buffer& linear(const Weighted& linear, const T* from) const {
+    const bool first = &linear == &layer.qkv;
+    Buffer& to = first ? kept.qkv : kept.hidden;
+    to = activation(checked_product(rows(), linear.out()), first          ? "qkv"
+                                                           : spec.llama() ? "gate and up"
+                                                                          : "before GELU");
+    linear.forward(context, {from, linear.in()}, to.data(), rows());
+    return to;
+  }
+  /// From a norm that nobody else reads.
+  Buffer& linear(const Weighted& of, Buffer& norm) const {
+    Buffer& to = linear(of, norm.data());
+    if (!keep.layer || !keep.norms || !of.needs_input()) norm.reset();
+    return to;
+  }
+  void rotate(Buffer& qkv) const {
+    if (spec.llama()) rotate(qkv.data(), false);
   }
   /// The heads of Q and K, each row's to its position.
   void rotate(T* of_qkv, bool back) const {
     rotate_heads(context, of_qkv, attention.qkv_width(), rows(), attention.heads + attention.keys(), attention.depth(),
                  rotary_frequencies(spec.rotary, attention.depth()), {.seq = attention.seq}, back);
   }
-  /// From qkv to attended.
-  void attend(const Keep& keep, LayerActivations<T>& kept) const {
+  Buffer& attend(const Buffer& /*qkv*/) const {
     const auto attended = [&] { return activation(checked_product(rows(), attention.width), "attended"); };
     switch (form) {
       case AttentionForm::textbook:
@@ -79,34 +107,52 @@ struct Block {
         break;
     }
     if (!keep.layer) kept.qkv.reset();
+    return kept.attended;
+  }
+  /// x + attention(…), from attended.
+  Buffer& residual(const Weighted& projection, const Buffer& from, const T* before) const {
+    kept.middle = sum_with(projection, from, before, "middle");
+    if (!keep.layer) kept.attended.reset();
+    return kept.middle;
+  }
+  /// before + the MLP, from what is activated, or by rows from hidden.
+  Buffer& residual(const Weighted& down, const Buffer& from, Buffer& before) {
+    const char* const tag = spec.bert() ? "layer sum" : "layer input";
+    if (!wants_output) return output;
+    if (!activates_by_rows()) {
+      output = sum_with(down, from, before.data(), tag);
+      if (!keep.layer || !keep.gelu) kept.activated.reset();
+    } else if (spec.bert() || keep.post_attention_residual || sum) {
+      output = activation(count(), tag);
+      contract_by_rows(false, output.data());
+      sum_over_parts(output);
+      add_residual(context, before.data(), output.data(), down.bias, output.data(), rows(), width());
+    } else {
+      output = std::move(before);  // which is not kept, so the output may take its place
+      contract_by_rows(true, output.data());
+      if (down.bias) bias_activation(context, output.data(), down.bias, rows(), width(), Activation::none);
+    }
+    return output;
   }
   /// before + linear(from).
-  DeviceBuffer<T> residual(const Weighted& linear, const DeviceBuffer<T>& from, const T* before,
-                           const char* tag) const {
-    DeviceBuffer<T> y = activation(count(), tag);
+  Buffer sum_with(const Weighted& linear, const Buffer& from, const T* before, const char* tag) const {
+    Buffer y = activation(count(), tag);
     const std::size_t row_stride = from.size() / rows();  // SwiGLU's output may lie where gate and up lay
     linear.product(context, {from.data(), row_stride}, y.data(), rows());
     sum_over_parts(y);
     add_residual(context, before, y.data(), linear.bias, y.data(), rows(), width());
     return y;
   }
-  /// x + attention(…), from attended.
-  void middle(const Keep& keep, LayerActivations<T>& kept) const {
-    kept.middle = residual(layer.projection, kept.attended, x, "middle");
-    if (!keep.layer) kept.attended.reset();
-  }
   /// One float a row and head.
   DeviceBuffer<float> row_values(const char* tag) const {
     return context.buffer<float>(checked_product(rows(), attention.heads), Category::activations, tag);
   }
-  const char* hidden_tag() const { return spec.llama() ? "gate and up" : "before GELU"; }
   /// Whether the MLP's activation is not kept, and done for some rows at a time, when they are multiplied.
-  bool activates_by_rows(const Keep& keep) const { return by_rows && keep.layer && !keep.gelu; }
-  /// Nothing where it activates by rows.
-  void activate(const Keep& keep, LayerActivations<T>& kept) const {
-    if (activates_by_rows(keep)) return;
+  bool activates_by_rows() const { return by_rows && keep.layer && !keep.gelu; }
+  Buffer& activate(const Buffer& /*hidden*/) const {
+    if (activates_by_rows() || (!wants_output && !keep.gelu)) return kept.activated;
     if (keep.layer) {
-      activate_beside_hidden(spec.llama() ? "SwiGLU" : "GELU", kept);
+      activate_beside_hidden(spec.llama() ? "SwiGLU" : "GELU");
     } else {  // nobody will ask what came before
       kept.activated = std::move(kept.hidden);
       T* const data = kept.activated.data();
@@ -115,9 +161,10 @@ struct Block {
       else
         bias_activation(context, data, nullptr, rows(), hidden(), Activation::gelu);
     }
+    return kept.activated;
   }
   /// A buffer of its own for the activation's output.
-  void activate_beside_hidden(const char* tag, LayerActivations<T>& kept) const {
+  void activate_beside_hidden(const char* tag) const {
     kept.activated = activation(checked_product(rows(), hidden()), tag);
     activate_rows(kept.hidden.data(), kept.activated.data(), rows());
   }
@@ -128,21 +175,8 @@ struct Block {
     else
       bias_activation_keep(context, from, nullptr, to, count, hidden(), Activation::gelu);
   }
-  /// before + the MLP's second product, from activated, or by rows from hidden.
-  DeviceBuffer<T> contract(const T* before, const char* tag, const Keep& keep, LayerActivations<T>& kept) const {
-    if (!activates_by_rows(keep)) {
-      DeviceBuffer<T> y = residual(layer.down, kept.activated, before, tag);
-      if (!keep.layer || !keep.gelu) kept.activated.reset();
-      return y;
-    }
-    DeviceBuffer<T> y = activation(count(), tag);
-    contract_by_rows(kept, false, y.data());
-    sum_over_parts(y);
-    add_residual(context, before, y.data(), layer.down.bias, y.data(), rows(), width());
-    return y;
-  }
   /// y = activation(hidden) · Wᵀ (+ y, with `add`).
-  void contract_by_rows(LayerActivations<T>& kept, bool add, T* y) const {
+  void contract_by_rows(bool add, T* y) const {
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
       activate_rows(kept.hidden.data() + first * before(), chunk.data(), count);
@@ -157,11 +191,11 @@ struct Block {
     output = activation(count(), "recomputed norm");
     norm.recompute(context, before, output.data(), kept, 0, rows());
   }
-  void recompute_middle(LayerActivations<T>& kept) const {
-    if (!kept.middle) middle({}, kept);
+  void recompute_middle() const {
+    if (!kept.middle) residual(layer.projection, kept.attended, x);
   }
-  void recompute_activation(LayerActivations<T>& kept) const {
-    if (!kept.activated) activate_beside_hidden(spec.llama() ? "recomputed SwiGLU" : "recomputed GELU", kept);
+  void recompute_activation() const {
+    if (!kept.activated) activate_beside_hidden(spec.llama() ? "recomputed SwiGLU" : "recomputed GELU");
   }
   /// Rows that are worked on at a time, by rows: a quarter.
   std::size_t chunk_rows() const { return (rows() + 3) / 4; }
@@ -181,9 +215,9 @@ struct Block {
     kept = {};
   }
   /// From d, the gradient of the MLP's output, to that of `hidden`.
-  DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
-    if (!kept.activated && by_rows) return contract_backward_by_rows(d, kept, accumulate);
-    if (layer.down.needs_input()) recompute_activation(kept);
+  DeviceBuffer<T> contract_backward(const DeviceBuffer<T>& d, bool accumulate) const {
+    if (!kept.activated && by_rows) return contract_backward_by_rows(d, accumulate);
+    if (layer.down.needs_input()) recompute_activation();
     layer.down.backward_weights(context, d.data(), kept.activated.data(), rows(), accumulate);
     kept.activated.reset();
     DeviceBuffer<T> d_hidden = activation(checked_product(rows(), hidden()), "MLP gradient");
@@ -198,8 +232,7 @@ struct Block {
   }
   /// The same where the activation's output was not kept, by rows: some of it at a time, and the gradient takes the
   /// place of `hidden`.
-  DeviceBuffer<T> contract_backward_by_rows(const DeviceBuffer<T>& d, LayerActivations<T>& kept,
-                                            bool accumulate) const {
+  DeviceBuffer<T> contract_backward_by_rows(const DeviceBuffer<T>& d, bool accumulate) const {
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
       T* const from = kept.hidden.data() + first * before();
@@ -215,12 +248,12 @@ struct Block {
     return std::move(kept.hidden);
   }
   /// From d, the gradient of `middle`, to that of qkv.
-  DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
-    DeviceBuffer<T> d_qkv = scores_backward(d, kept, accumulate);
+  DeviceBuffer<T> attend_backward(const DeviceBuffer<T>& d, bool accumulate) const {
+    DeviceBuffer<T> d_qkv = scores_backward(d, accumulate);
     if (spec.llama()) rotate(d_qkv.data(), true);
     return d_qkv;
   }
-  DeviceBuffer<T> scores_backward(const DeviceBuffer<T>& d, LayerActivations<T>& kept, bool accumulate) const {
+  DeviceBuffer<T> scores_backward(const DeviceBuffer<T>& d, bool accumulate) const {
     kept.middle.reset();
     layer.projection.backward_weights(context, d.data(), kept.attended.data(), rows(), accumulate);
     if (form != AttentionForm::fused) kept.attended.reset();
@@ -239,22 +272,22 @@ struct Block {
   }
 };
 
-// The styles. Forward: the layer's output, or without `output` only what the backward pass reads. Backward: `d` [R, C]
-// is the gradient with respect to the output before, and to x afterwards; what `kept` lacks is computed again.
+// The styles. Forward: the layer's output, which is empty where it is not wanted. Backward: `d` [R, C] is the gradient
+// with respect to the output before, and to x afterwards; what block.kept lacks is computed again, and the rest freed.
 
 /// gpt2 and llama: norm, attention, residual; norm, MLP, residual. Returns x of the next layer [R, C], or an empty
 /// buffer. Throws OutOfMemory; what was allocated is freed.
 template <class T>
-DeviceBuffer<T> pre_norm_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
+DeviceBuffer<T> pre_norm_forward(Block<T> block);
 /// Its backward pass. Gradients of the layer's tensors are overwritten, or added to with `accumulate`.
 template <class T>
-void pre_norm_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
+void pre_norm_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate);
 
-/// bert: the norms come after the residuals. As pre_norm_forward().
+/// bert: the norms come after the residuals. As pre_norm_forward(), but that without `output` the sum is made, too.
 template <class T>
-DeviceBuffer<T> bert_forward(const Block<T>& block, const Keep& keep, LayerActivations<T>& kept, bool output);
+DeviceBuffer<T> bert_forward(Block<T> block, bool output);
 /// Its backward pass, as pre_norm_backward().
 template <class T>
-void bert_backward(const Block<T>& block, LayerActivations<T> kept, DeviceBuffer<T>& d, bool accumulate);
+void bert_backward(const Block<T>& block, DeviceBuffer<T>& d, bool accumulate);
 
 }  // namespace oomlab::nn

@@ -175,7 +175,8 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
 
 // Layer l at work, on x.
 template <class T>
-Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const {
+Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
+                               LayerActivations<T>& kept, bool wants_output) const {
   const ParameterOf<T>* const tensors = &tensors_[first_of_layer(l)];
   return {.context = context,
           .spec = spec_,
@@ -192,14 +193,18 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
           .by_rows = form_.by_rows,
           .x = x,
           .first_part = slice_.part == 0,
-          .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr};
+          .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr,
+          .keep = keep,
+          .kept = kept,
+          .wants_output = wants_output,
+          .output = {}};
 }
 
 template <class T>
 DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                               const Keep& keep, LayerActivations<T>& kept) {
-  const Block<T> layer = block(context, l, batch, x);
-  return spec_.bert() ? bert_forward(layer, keep, kept, true) : pre_norm_forward(layer, keep, kept, true);
+  Block<T> layer = block(context, l, batch, x, keep, kept, true);
+  return spec_.bert() ? bert_forward(std::move(layer), true) : pre_norm_forward(std::move(layer));
 }
 
 template <class T>
@@ -224,8 +229,8 @@ void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenB
   if (kept.qkv) return;
   Keep keep = form_.keep;
   keep.layer = keep.post_attention_residual = keep.probabilities = true;  // what is there, and soon needed
-  const Block<T> layer = block(context, l, batch, x);
-  (void)(spec_.bert() ? bert_forward(layer, keep, kept, false) : pre_norm_forward(layer, keep, kept, false));
+  Block<T> layer = block(context, l, batch, x, keep, kept, spec_.bert());
+  (void)(spec_.bert() ? bert_forward(std::move(layer), false) : pre_norm_forward(std::move(layer)));
 }
 
 template <class T>
@@ -233,9 +238,9 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
                                     LayerActivations<T> kept, DeviceBuffer<T>& gradient, bool accumulate) {
   if (!kept.qkv)
     throw std::logic_error("backward_layer() reads a layer of which nothing was kept: call rebuild_layer() first");
-  const Block<T> layer = block(context, l, batch, x);
-  if (spec_.bert()) return bert_backward(layer, std::move(kept), gradient, accumulate);
-  pre_norm_backward(layer, std::move(kept), gradient, accumulate);
+  const Block<T> layer = block(context, l, batch, x, {}, kept, true);
+  if (spec_.bert()) return bert_backward(layer, gradient, accumulate);
+  pre_norm_backward(layer, gradient, accumulate);
 }
 
 template <class T>

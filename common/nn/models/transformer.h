@@ -152,7 +152,8 @@ class Transformer {
   std::size_t first_of_layer(std::size_t l) const noexcept;
   std::size_t first_of_head() const noexcept { return first_of_layer(slice_.end(spec_)); }
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
-  Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const;
+  Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
+                 LayerActivations<T>& kept, bool wants_output) const;
   Norm<T> norm(std::size_t gamma) const {
     if (spec_.llama()) return {true, spec_.width, spec_.epsilon, value(gamma), nullptr, gradient(gamma), nullptr};
     return {false, spec_.width, 0.0f, value(gamma), value(gamma + 1), gradient(gamma), gradient(gamma + 1)};

@@ -12,7 +12,9 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "kv_cache.h"
+#include "nn/layers/decoder_layer.h"
 #include "nn/models/transformer.h"
+#include "row_products.h"
 
 namespace oomlab::inference {
 
@@ -24,48 +26,48 @@ struct Row {
   bool answers;          ///< the token after it is wanted
 };
 
-/// The tensors of a layer. Matrix: of numbers of T, one after the other, unless somebody stores them otherwise.
-template <class T, class Matrix = T>
-struct DecoderLayer {
-  const T* norm1 = nullptr;            ///< [C]
-  const Matrix* qkv = nullptr;         ///< [(H + 2 Hk) · d, C]
-  const T* qkv_bias = nullptr;         ///< [(H + 2 Hk) · d], or none
-  const Matrix* projection = nullptr;  ///< [C, C]
-  const T* norm2 = nullptr;            ///< [C]
-  const Matrix* gate_up = nullptr;     ///< [2F, C]
-  const Matrix* contract = nullptr;    ///< [C, F]
+/// Weights [out, in] that a step multiplies its rows with, whatever rows those are (row_products.h). Of a layer on the
+/// processor they are in host memory.
+template <class T>
+struct RowWeights : nn::DenseWeights<T> {
+  void multiply(Context& context, RowsOf<T> x, const T* bias, T* y, std::size_t rows, bool add) const {
+    row_products<T>(context, x, this->data, bias, y, rows, this->in, this->out, add);
+  }
 };
 /// All of them. Nothing is owned.
 template <class T>
 struct DecoderWeights {
   const T* token = nullptr;  ///< [V, C]
-  std::vector<DecoderLayer<T>> layers;
+  std::vector<nn::DecoderLayer<RowWeights<T>>> layers;
   const T* final_gamma = nullptr;  ///< [C]
   const T* head = nullptr;         ///< [V, C]; tied: the token embedding
 };
 
-inline std::size_t tensors_of_layer(const nn::TransformerSpec& spec) { return spec.qkv_bias ? 7 : 6; }
+/// Where, among nn::tensors_of(), the tensors of layer l begin; those of the head, where l is spec.layers.
+inline std::size_t first_of_layer(const nn::TransformerSpec& spec, std::size_t l) {
+  return 1 + l * static_cast<std::size_t>(nn::layer_slots(spec).count);
+}
 /// The layer, from 0, that tensor i of nn::tensors_of() belongs to; spec.layers where it belongs to none.
 inline std::size_t layer_of_tensor(const nn::TransformerSpec& spec, std::size_t i) {
-  return i == 0 ? spec.layers : std::min(spec.layers, (i - 1) / tensors_of_layer(spec));
+  return i == 0 ? spec.layers : std::min(spec.layers, (i - 1) / static_cast<std::size_t>(nn::layer_slots(spec).count));
 }
 
 /// Of tensors in the order of nn::tensors_of().
 template <class T>
 DecoderWeights<T> decoder_weights(const nn::TransformerSpec& spec, std::span<const T* const> tensors) {
-  auto next = tensors.begin();
-  DecoderWeights<T> weights{.token = *next++, .layers = std::vector<DecoderLayer<T>>(spec.layers)};
-  for (DecoderLayer<T>& layer : weights.layers) {
-    layer.norm1 = *next++;
-    layer.qkv = *next++;
-    if (spec.qkv_bias) layer.qkv_bias = *next++;
-    layer.projection = *next++;
-    layer.norm2 = *next++;
-    layer.gate_up = *next++;
-    layer.contract = *next++;
+  DecoderWeights<T> weights;
+  weights.token = tensors.front();
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    const T* const* const of_layer = &tensors[first_of_layer(spec, l)];
+    weights.layers.push_back(nn::make_decoder_layer<RowWeights<T>>(
+        spec, 1,
+        [&](int i, std::size_t in, std::size_t out) {
+          return RowWeights<T>{{of_layer[i], in, out}};
+        },
+        [&](int i) { return i < 0 ? nullptr : of_layer[i]; }));
   }
-  weights.final_gamma = *next++;
-  weights.head = spec.tied ? weights.token : *next;
+  weights.final_gamma = tensors[first_of_layer(spec, spec.layers)];
+  weights.head = spec.tied ? weights.token : tensors.back();
   return weights;
 }
 /// Of a model that is whole on the device, and lives as long.

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of tokens on their way through a decoder: their buffers, and a layer as one operator after the other. Who stores
-// matrices in fewer bits multiplies with them otherwise (chapter 12); all else is the same.
+// Rows of tokens on their way through a decoder whose keys and values are in a cache: their buffers, and how a step of
+// nn::decoder_layer() is done with them.
 
 #include <algorithm>
 #include <cmath>
@@ -51,6 +51,47 @@ inline __global__ void largest_logit_kernel(const float* __restrict__ logits, in
 
 // ---------------------------------------------------------------------------------------------------------------- rows
 
+/// A pass of rows through a layer (nn::decoder_layer()), of which nothing is kept: a norm and what is attended to are in
+/// `narrow`, all that is wider in `wide`, each in the place of what came before. `positions`: as attend_cached() has it.
+template <class T>
+struct CachedPass {
+  Context& context;
+  const nn::TransformerSpec& spec;
+  const nn::RotaryFrequencies& frequencies;
+  const CachedRows& cached;
+  bool eight_bits;
+  std::size_t rows;
+  std::uint64_t positions;
+  T *narrow, *wide;
+
+  RowsOf<T> norm(const nn::Norm<T>& norm, const T* x) const {
+    nn::rms_norm_forward(context, x, norm.gamma, narrow, nullptr, rows, spec.width, spec.epsilon);
+    return {narrow, spec.width};
+  }
+  template <class W>
+  T* linear(const nn::Linear<W>& linear, RowsOf<T> from) const {
+    linear.forward(context, from, wide, rows);
+    return wide;
+  }
+  void rotate(T* qkv) const {
+    nn::rotate_heads(context, qkv, spec.qkv_width(), rows, spec.heads + spec.keys(), spec.depth(), frequencies,
+                     {.of_row = cached.position});
+  }
+  RowsOf<T> attend(const T* qkv) const {
+    attend_cached(context, qkv, narrow, cached, eight_bits, rows, spec.heads, positions);
+    return {narrow, spec.width};
+  }
+  RowsOf<T> activate(T* hidden) const {
+    nn::swiglu_forward(context, hidden, hidden, spec.before_activation(), rows, spec.hidden());
+    return {hidden, spec.before_activation()};
+  }
+  template <class W>
+  T* residual(const nn::Linear<W>& linear, RowsOf<T> from, T* x) const {
+    linear.forward(context, from, x, rows, /*add=*/true);
+    return x;
+  }
+};
+
 template <class T>
 class DecoderRows {
  public:
@@ -78,23 +119,14 @@ class DecoderRows {
     launch(gather_rows_kernel<T>, nn::shape_for_packed_rows<T>(rows, spec_.width), context.stream(), from, index, to,
            rows, spec_.width, nn::packs_fit<T>(spec_.width, from, to));
   }
-  /// A layer for the first `rows` rows of the residual. `positions`: as attend_cached() has it. linear(matrix, x, bias,
-  /// y, in, out, add) is y = x · matrixᵀ (+ bias) (+ y).
-  template <class Matrix, class Linear>
-  void layer(Context& context, const DecoderLayer<T, Matrix>& w, const CachedRows& cached, bool eight_bits,
-             std::size_t rows, std::uint64_t positions, Linear linear) {
-    const std::size_t c = spec_.width, qkv = spec_.qkv_width(), hidden = spec_.hidden();
-    T *const x = residual_.data(), *const narrow = narrow_.data(), *const wide = wide_.data();
-    nn::rms_norm_forward(context, x, w.norm1, narrow, nullptr, rows, c, spec_.epsilon);
-    linear(w.qkv, RowsOf<T>{narrow, c}, w.qkv_bias, wide, c, qkv, false);
-    nn::rotate_heads(context, wide, qkv, rows, spec_.heads + spec_.keys(), spec_.depth(), frequencies_,
-                     {.of_row = cached.position});
-    attend_cached(context, wide, narrow, cached, eight_bits, rows, spec_.heads, positions);
-    linear(w.projection, RowsOf<T>{narrow, c}, nullptr, x, c, c, true);
-    nn::rms_norm_forward(context, x, w.norm2, narrow, nullptr, rows, c, spec_.epsilon);
-    linear(w.gate_up, RowsOf<T>{narrow, c}, nullptr, wide, c, 2 * hidden, false);
-    nn::swiglu_forward(context, wide, wide, 2 * hidden, rows, hidden);
-    linear(w.contract, RowsOf<T>{wide, 2 * hidden}, nullptr, x, hidden, c, true);
+  /// A layer for the first `rows` rows of the residual. `positions`: as attend_cached() has it.
+  template <class W>
+  void layer(Context& context, const nn::DecoderLayer<W>& w, const CachedRows& cached, bool eight_bits,
+             std::size_t rows, std::uint64_t positions) {
+    const CachedPass<T> pass{context, spec_,     frequencies_,   cached,      eight_bits,
+                             rows,    positions, narrow_.data(), wide_.data()};
+    T* x = residual_.data();
+    nn::decoder_layer(pass, w, x);
   }
   /// The logits of `rows` rows [C], and the token that each of them makes the most likely.
   void answer(Context& context, const T* from, const T* final_gamma, const T* head, int* tokens, std::size_t rows) {

@@ -63,10 +63,7 @@ class Generation {
     for (std::size_t l = 0; l < cache.shape().layers; ++l) {
       CachedRows of_layer = cached;
       of_layer.layer = l;
-      rows_.layer(context, weights_.layers[l], of_layer, cache.shape().scaled(), rows.size(), positions,
-                  [&](const T* w, RowsOf<T> from, const T* bias, T* to, std::size_t in, std::size_t out, bool add) {
-                    row_products<T>(context, from, w, bias, to, rows.size(), in, out, add);
-                  });
+      rows_.layer(context, weights_.layers[l], of_layer, cache.shape().scaled(), rows.size(), positions);
     }
     if (processor_.layers()) processor_.run(context, cache, rows, rows_.residual());
     return answers(context, rows, logits);

@@ -15,6 +15,7 @@
 #include "cuda/backend.h"
 #include "cuda/check.h"
 #include "decoder.h"
+#include "nn/layers/decoder_layer.h"
 #include "nn/ops/rotary.h"
 #include "plan/interrupt.h"
 
@@ -42,7 +43,10 @@ class ProcessorLayers {
       for (std::size_t r = 0; r < rows.size(); ++r) {
         Numbers row(residual.begin() + static_cast<std::ptrdiff_t>(r * c),
                     residual.begin() + static_cast<std::ptrdiff_t>((r + 1) * c));
-        for (std::size_t l = 0; l < layers_.size(); ++l) layer(layers_[l], Place{cache, rows[r], l}, row);
+        for (std::size_t l = 0; l < layers_.size(); ++l) {
+          const Pass pass{spec_, frequencies_, cache, rows[r], l};
+          nn::decoder_layer(pass, layers_[l], row);
+        }
         std::transform(row.begin(), row.end(), residual.begin() + static_cast<std::ptrdiff_t>(r * c),
                        [](float v) { return static_cast<T>(v); });
       }
@@ -51,10 +55,15 @@ class ProcessorLayers {
 
  private:
   using Numbers = std::vector<float>;
-  struct Place {
+  using Linear = nn::Linear<RowWeights<T>>;
+  /// A row's pass through a layer (nn::decoder_layer()).
+  struct Pass {
+    const nn::TransformerSpec& spec;
+    const nn::RotaryFrequencies& frequencies;
     const KvCache& cache;
     const Row& row;
     std::size_t layer;
+
     // The key of a position, `depth` numbers; behind the keys of all heads lie the values.
     float* key(std::size_t head, std::size_t at) const {
       const CacheShape& s = cache.shape();
@@ -62,79 +71,70 @@ class ProcessorLayers {
       return block + ((layer * 2 * s.kv_heads + head) * s.block_tokens + at % s.block_tokens) * s.depth;
     }
     float* value(std::size_t head, std::size_t at) const { return key(head + cache.shape().kv_heads, at); }
+
+    Numbers norm(const nn::Norm<T>& norm, const Numbers& x) const {
+      const float squares = std::inner_product(x.begin(), x.end(), x.begin(), 0.0f);
+      const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(x.size()) + spec.epsilon);
+      Numbers y(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * rstd * static_cast<float>(norm.gamma[i]);
+      return y;
+    }
+    Numbers linear(const Linear& linear, const Numbers& x) const {
+      check_interrupt();  // of a large model a step takes minutes here
+      Numbers y(linear.out(), 0.0f);
+      const T* weight = linear.weights.data;
+      for (float& sum : y)
+        for (const float v : x) sum += v * static_cast<float>(*weight++);
+      for (std::size_t i = 0; linear.bias && i < y.size(); ++i) y[i] += static_cast<float>(linear.bias[i]);
+      return y;
+    }
+    Numbers& residual(const Linear& linear, const Numbers& from, Numbers& x) const {
+      const Numbers y = this->linear(linear, from);
+      std::transform(x.begin(), x.end(), y.begin(), x.begin(), std::plus<>());
+      return x;
+    }
+    Numbers activate(const Numbers& gate_up) const {
+      const std::size_t hidden = spec.hidden();
+      Numbers y(hidden);
+      for (std::size_t i = 0; i < hidden; ++i) y[i] = gate_up[i] / (1.0f + std::exp(-gate_up[i])) * gate_up[hidden + i];
+      return y;
+    }
+    // Rotary positions, half-split, of the heads of Q and K.
+    void rotate(Numbers& qkv) const {
+      const std::size_t depth = spec.depth(), half = depth / 2;
+      for (std::size_t head = 0; head < spec.heads + spec.keys(); ++head)
+        for (std::size_t i = 0; i < half; ++i) {
+          float &a = qkv[head * depth + i], &b = qkv[head * depth + half + i];
+          const float angle = static_cast<float>(row.position) * frequencies.of[i];
+          const float cosine = std::cos(angle), sine = std::sin(angle), turned = a * cosine - b * sine;
+          b = b * cosine + a * sine;
+          a = turned;
+        }
+    }
+    Numbers attend(const Numbers& qkv) const {
+      const std::size_t depth = spec.depth(), group = spec.heads / spec.keys(), positions = row.position + 1;
+      for (std::size_t head = 0; head < 2 * spec.keys(); ++head)  // keys, then values
+        std::copy_n(qkv.begin() + static_cast<std::ptrdiff_t>((spec.heads + head) * depth), depth,
+                    key(head, row.position));
+      const float factor = 1.0f / std::sqrt(static_cast<float>(depth));
+      Numbers attended(spec.width, 0.0f), p(positions);
+      for (std::size_t head = 0; head < spec.heads; ++head) {
+        const float* const query = qkv.data() + head * depth;
+        for (std::size_t at = 0; at < positions; ++at)
+          p[at] = std::inner_product(query, query + depth, key(head / group, at), 0.0f) * factor;
+        const float largest = *std::max_element(p.begin(), p.end());
+        for (float& v : p) v = std::exp(v - largest);
+        const float sum = std::accumulate(p.begin(), p.end(), 0.0f);
+        for (std::size_t at = 0; at < positions; ++at)
+          for (std::size_t c = 0; c < depth; ++c)
+            attended[head * depth + c] += p[at] / sum * value(head / group, at)[c];
+      }
+      return attended;
+    }
   };
 
-  void layer(const DecoderLayer<T>& w, const Place& place, Numbers& x) const {
-    Numbers qkv = product(norm(x, w.norm1), w.qkv, spec_.qkv_width());
-    if (w.qkv_bias)
-      for (std::size_t i = 0; i < qkv.size(); ++i) qkv[i] += static_cast<float>(w.qkv_bias[i]);
-    turn(qkv, place.row.position);
-    store(qkv, place);
-    add(x, product(attend(qkv, place), w.projection, spec_.width));
-    add(x, product(swiglu(product(norm(x, w.norm2), w.gate_up, 2 * spec_.hidden())), w.contract, spec_.width));
-  }
-
-  Numbers norm(const Numbers& x, const T* gamma) const {
-    const float squares = std::inner_product(x.begin(), x.end(), x.begin(), 0.0f);
-    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(x.size()) + spec_.epsilon);
-    Numbers y(x.size());
-    for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * rstd * static_cast<float>(gamma[i]);
-    return y;
-  }
-  static Numbers product(const Numbers& x, const T* weight, std::size_t out) {
-    check_interrupt();  // of a large model a step takes minutes here
-    Numbers y(out, 0.0f);
-    for (float& sum : y)
-      for (const float v : x) sum += v * static_cast<float>(*weight++);
-    return y;
-  }
-  static void add(Numbers& x, const Numbers& y) {
-    std::transform(x.begin(), x.end(), y.begin(), x.begin(), std::plus<>());
-  }
-  Numbers swiglu(const Numbers& gate_up) const {
-    const std::size_t hidden = spec_.hidden();
-    Numbers y(hidden);
-    for (std::size_t i = 0; i < hidden; ++i) y[i] = gate_up[i] / (1.0f + std::exp(-gate_up[i])) * gate_up[hidden + i];
-    return y;
-  }
-  // Rotary positions, half-split, of the heads of Q and K.
-  void turn(Numbers& qkv, std::size_t position) const {
-    const std::size_t depth = spec_.depth(), half = depth / 2;
-    for (std::size_t head = 0; head < spec_.heads + spec_.keys(); ++head)
-      for (std::size_t i = 0; i < half; ++i) {
-        float &a = qkv[head * depth + i], &b = qkv[head * depth + half + i];
-        const float angle = static_cast<float>(position) * frequencies_.of[i];
-        const float cosine = std::cos(angle), sine = std::sin(angle), turned = a * cosine - b * sine;
-        b = b * cosine + a * sine;
-        a = turned;
-      }
-  }
-  void store(const Numbers& qkv, const Place& place) const {
-    const std::size_t depth = spec_.depth();
-    for (std::size_t head = 0; head < 2 * spec_.keys(); ++head)  // keys, then values
-      std::copy_n(qkv.begin() + static_cast<std::ptrdiff_t>((spec_.heads + head) * depth), depth,
-                  place.key(head, place.row.position));
-  }
-  Numbers attend(const Numbers& qkv, const Place& place) const {
-    const std::size_t depth = spec_.depth(), group = spec_.heads / spec_.keys(), positions = place.row.position + 1;
-    const float factor = 1.0f / std::sqrt(static_cast<float>(depth));
-    Numbers attended(spec_.width, 0.0f), p(positions);
-    for (std::size_t head = 0; head < spec_.heads; ++head) {
-      const float* const query = qkv.data() + head * depth;
-      for (std::size_t at = 0; at < positions; ++at)
-        p[at] = std::inner_product(query, query + depth, place.key(head / group, at), 0.0f) * factor;
-      const float largest = *std::max_element(p.begin(), p.end());
-      for (float& v : p) v = std::exp(v - largest);
-      const float sum = std::accumulate(p.begin(), p.end(), 0.0f);
-      for (std::size_t at = 0; at < positions; ++at)
-        for (std::size_t c = 0; c < depth; ++c)
-          attended[head * depth + c] += p[at] / sum * place.value(head / group, at)[c];
-    }
-    return attended;
-  }
-
   nn::TransformerSpec spec_;
-  std::vector<DecoderLayer<T>> layers_;
+  std::vector<nn::DecoderLayer<RowWeights<T>>> layers_;
   nn::RotaryFrequencies frequencies_;
 };
 

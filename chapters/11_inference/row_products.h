@@ -12,21 +12,17 @@
 #include <type_traits>
 
 #include "memory/context.h"
+#include "nn/layers/linear.h"
 #include "nn/ops/kernel.h"
 
 namespace oomlab::inference {
+
+using nn::RowsOf;
 
 /// A block reads this many rows of weights at once, and multiplies each with up to kRowsAtOnce rows of x.
 inline constexpr std::size_t kOutputsAtOnce = 4, kRowsAtOnce = 4;
 /// More threads of a block would not have the registers for the sums of a tile.
 inline constexpr unsigned kProductThreads = 512;
-
-/// Rows of a matrix, `stride` elements apart.
-template <class T>
-struct RowsOf {
-  const T* data;
-  std::size_t stride;
-};
 
 /// The sums of a tile, written out one by one: an array that is indexed in a loop would not become registers.
 template <std::size_t kRows>

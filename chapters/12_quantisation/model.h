@@ -8,8 +8,10 @@
 
 #include "../11_inference/decoder.h"
 #include "matrix.h"
+#include "nn/layers/decoder_layer.h"
 #include "nn/models/transformer.h"
 #include "plan/quantised/decoder.h"
+#include "products.h"
 #include "quantised_file.h"
 #include "source.h"
 
@@ -42,19 +44,18 @@ class Model {
   /// In the order of nn::tensors_of().
   std::vector<Matrix<T>>& tensors() noexcept { return tensors_; }
 
-  inference::DecoderLayer<T, Matrix<T>> layer(std::size_t l) const {
-    const Matrix<T>* const at = &tensors_[1 + l * inference::tensors_of_layer(spec_)];
-    const std::size_t bias = spec_.qkv_bias ? 1 : 0;
-    return {.norm1 = at[0].plain(),
-            .qkv = &at[1],
-            .qkv_bias = bias ? at[2].plain() : nullptr,
-            .projection = &at[2 + bias],
-            .norm2 = at[3 + bias].plain(),
-            .gate_up = &at[4 + bias],
-            .contract = &at[5 + bias]};
+  /// Layer l, from 0, whose dynamic products use `scratch`.
+  nn::DecoderLayer<QuantisedWeights<T>> layer(std::size_t l, DynamicScratch& scratch) const {
+    const Matrix<T>* const of_layer = &tensors_[inference::first_of_layer(spec_, l)];
+    return nn::make_decoder_layer<QuantisedWeights<T>>(
+        spec_, 1,
+        [&](int i, std::size_t in, std::size_t out) {
+          return QuantisedWeights<T>{&of_layer[i], &scratch, in, out};
+        },
+        [&](int i) { return i < 0 ? nullptr : of_layer[i].plain(); });
   }
   const T* embedding() const { return tensors_.front().plain(); }
-  const T* final_norm() const { return tensors_[1 + spec_.layers * inference::tensors_of_layer(spec_)].plain(); }
+  const T* final_norm() const { return tensors_[inference::first_of_layer(spec_, spec_.layers)].plain(); }
   const T* head() const { return spec_.tied ? embedding() : tensors_.back().plain(); }
 
  private:

@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include "matrix.h"
+#include "nn/layers/linear.h"
 
 namespace oomlab::quantisation {
 
@@ -330,5 +331,24 @@ extern template void multiply(Context&, const Matrix<float>&, RowsOf<float>, con
                               DynamicScratch&);
 extern template void multiply(Context&, const Matrix<__nv_bfloat16>&, RowsOf<__nv_bfloat16>, const __nv_bfloat16*,
                               __nv_bfloat16*, std::size_t, bool, DynamicScratch&);
+
+/// The weights of an nn::Linear, stored in any format. Nothing is owned.
+template <class T>
+struct QuantisedWeights {
+  using Value = T;
+  const Matrix<T>* matrix;
+  DynamicScratch* scratch;
+  std::size_t in, out;
+
+  void multiply(Context& context, RowsOf<T> x, const T* bias, T* y, std::size_t rows, bool add) const {
+    quantisation::multiply(context, *matrix, x, bias, y, rows, add, *scratch);
+  }
+  template <class Visit>
+  void each_part(Visit visit) const {
+    if (matrix->format().scheme == Scheme::as_is) visit("weight", matrix->stored_bytes());
+    for (const Part& part : matrix->layout())
+      if (part.count) visit(part.name, part.bytes());
+  }
+};
 
 }  // namespace oomlab::quantisation

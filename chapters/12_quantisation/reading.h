@@ -141,9 +141,10 @@ class Reading final : public Workload {
     inference::CachedRows cached{table_.data(), first_.data(), positions_.data() + p * b, 0, spec.keys(),
                                  spec.depth(),  of_.seq,       cache_.scales_at()};
     for (; cached.layer < spec.layers; ++cached.layer) {
-      rows_.layer(context_, model_.layer(cached.layer), cached, false, b, b * (p + 1),
-                  [&](const Matrix<T>* matrix, RowsOf<T> from, const T* bias, T* to, std::size_t, std::size_t,
-                      bool add) { linear(*matrix, from, bias, to, add); });
+      const nn::DecoderLayer<QuantisedWeights<T>> layer = model_.layer(cached.layer, scratch_);
+      rows_.layer(context_, layer, cached, false, b, b * (p + 1));
+      for (const auto* linear : {&layer.qkv, &layer.up}) linear_read(*linear, false);
+      for (const auto* linear : {&layer.projection, &layer.down}) linear_read(*linear, true);
       norms_read(2);
       attended(p);
       moved_ += double(3 * b * hidden * sizeof(T));  // SwiGLU
@@ -154,19 +155,18 @@ class Reading final : public Workload {
     moved_ += double(b * (c * sizeof(T) + 3 * classes * sizeof(float)));
     nn::cross_entropy(context_, rows_.logits(), labels_.data() + p * b, losses_.data() + to * b, b, classes);
   }
-  void linear(const Matrix<T>& matrix, RowsOf<T> from, const T* bias, T* to, bool add) {
-    const std::size_t b = of_.sequences;
-    multiply(context_, matrix, from, bias, to, b, add, scratch_);
-    const bool at_once = matrix.format().dynamic && library_takes(b, matrix.width(), matrix.rows());
-    weights_read(double(matrix.stored_bytes()), at_once ? 1 : tiles());
-    if (bias) weights_read(double(matrix.rows() * sizeof(T)), 1);
-    moved_ += double(b * sizeof(T) * (matrix.width() + matrix.rows() * (add ? 2 : 1)));
-    if (matrix.format().dynamic) moved_ += double(2 * b * (matrix.width() + 4 * matrix.rows()));
-  }
-
   // Bytes that kernels read and write, as they are written: each of their operands once, but for weights, which are
   // read again for every kRowsOfTile rows.
   std::size_t tiles() const { return (of_.sequences + kRowsOfTile - 1) / kRowsOfTile; }
+  void linear_read(const nn::Linear<QuantisedWeights<T>>& linear, bool adds) {
+    const std::size_t b = of_.sequences, in = linear.in(), out = linear.out();
+    const bool dynamic = linear.weights.matrix->format().dynamic, at_once = dynamic && library_takes(b, in, out);
+    linear.weights.each_part(
+        [&](const char*, std::size_t bytes) { weights_read(double(bytes), at_once ? 1 : tiles()); });
+    if (linear.bias) weights_read(double(out * sizeof(T)), 1);
+    moved_ += double(b * sizeof(T) * (in + out * (adds ? 2 : 1)));
+    if (dynamic) moved_ += double(2 * b * (in + 4 * out));
+  }
   void norms_read(std::size_t count) {
     const std::size_t bytes = count * model_.spec().width * sizeof(T);
     weights_read(double(bytes), 1);

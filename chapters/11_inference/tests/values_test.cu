@@ -93,7 +93,7 @@ TEST(ProcessorLayers, GiveTheSameTokens) {
         EXPECT_EQ(device.ledger.live_bytes() - before, bytes.device);
         EXPECT_EQ(device.ledger.peak_bytes() - before, std::max(bytes.device, bytes.in_transit));
         for (std::size_t l = 0; l < decoder.spec.layers; ++l)
-          EXPECT_EQ(device.ledger.live_blocks().contains(placed.weights().layers[l].contract),
+          EXPECT_EQ(device.ledger.live_blocks().contains(placed.weights().layers[l].down.weights.data),
                     l + on_processor < decoder.spec.layers);
         const CacheShape shape =
             cache_shape(DType::fp32, decoder.spec, {.block_tokens = 5, .cpu_layers = on_processor});

@@ -7,8 +7,6 @@
 #include "nn/ops/activation.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/loss.h"
-#include "nn/ops/matmul.h"
-#include "nn/ops/norms.h"
 #include "plan/model/transformer_tensors.h"
 
 namespace oomlab::nn {
@@ -28,10 +26,27 @@ std::size_t loss_chunk_rows(const TransformerSpec& spec, std::size_t rows) {
 
 }  // namespace
 
-// Where the head's matrix is.
 template <class T>
-std::size_t Transformer<T>::head_weight() const noexcept {
-  return spec_.tied ? kToken : first_of_head() + kOwnHead;
+Norm<T> Transformer<T>::head_norm() const {
+  return norm(first_of_head() + (spec_.bert() ? kHeadNorm : 0));
+}
+// bert: C to C, before the logits.
+template <class T>
+Linear<DenseWeights<T>> Transformer<T>::dense() const {
+  const std::size_t weight = first_of_head() + kDense, c = spec_.width;
+  return {{value(weight), c, c}, value(weight + 1), true, gradient(weight), gradient(weight + 1)};
+}
+// From the head's norm to the logits. A tied matrix is the token embedding, which gets another gradient in
+// embed_backward().
+template <class T>
+Linear<DenseWeights<T>> Transformer<T>::to_vocabulary() const {
+  const std::size_t weight = spec_.tied ? kToken : first_of_head() + kOwnHead, bias = first_of_head() + kDecoderBias;
+  const bool biased = spec_.bert();
+  return {{value(weight), spec_.width, spec_.vocabulary},
+          biased ? value(bias) : nullptr,
+          true,
+          gradient(weight),
+          biased ? gradient(bias) : nullptr};
 }
 
 // Of `x` nothing is kept here.
@@ -39,34 +54,19 @@ template <class T>
 typename Transformer<T>::HeadActivations Transformer<T>::head_before_logits(Context& context, const TokenBatch& batch,
                                                                             const T* x) {
   const std::size_t rows = batch.rows(), width = spec_.width, count = checked_product(rows, width);
-  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
   HeadActivations kept;
   if (spec_.bert()) {
     kept.dense = activation(context, count, "head before GELU");
     kept.activated = activation(context, count, "head GELU");
-    linear_bias_forward(context, x, value(at + kDense), value(at + kDense + 1), kept.dense.data(), rows, width, width);
+    dense().forward(context, {x, width}, kept.dense.data(), rows);
     bias_activation_keep(context, kept.dense.data(), nullptr, kept.activated.data(), rows, width, Activation::gelu);
     x = kept.activated.data();
   }
   kept.normed = activation(context, count, "head norm");
-  if (!spec_.llama()) kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
-  kept.rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
-  if (spec_.llama())
-    rms_norm_forward(context, x, value(norm), kept.normed.data(), kept.rstd.data(), rows, width, spec_.epsilon);
-  else
-    layer_norm_forward(context, x, value(norm), value(norm + 1), kept.normed.data(), kept.mean.data(), kept.rstd.data(),
-                       rows, width);
+  const Norm<T> norm = head_norm();
+  kept.stats = norm.statistics(context, rows);
+  norm.forward(context, x, kept.normed.data(), kept.stats, rows);
   return kept;
-}
-
-// From rows [rows, C] of the head's norm.
-template <class T>
-void Transformer<T>::make_logits(Context& context, const T* normed, T* logits, std::size_t rows) {
-  if (spec_.bert())
-    linear_bias_forward(context, normed, value(kToken), value(first_of_head() + kDecoderBias), logits, rows,
-                        spec_.width, spec_.vocabulary);
-  else
-    linear_forward(context, normed, value(head_weight()), logits, rows, spec_.width, spec_.vocabulary);
 }
 
 template <class T>
@@ -74,7 +74,7 @@ typename Transformer<T>::HeadActivations Transformer<T>::run_head(Context& conte
                                                                   const T* x) {
   HeadActivations kept = head_before_logits(context, batch, x);
   kept.logits = activation(context, checked_product(batch.rows(), spec_.vocabulary), "logits");
-  make_logits(context, kept.normed.data(), kept.logits.data(), batch.rows());
+  to_vocabulary().forward(context, {kept.normed.data(), spec_.width}, kept.logits.data(), batch.rows());
   return kept;
 }
 
@@ -98,24 +98,14 @@ void Transformer<T>::cross_entropy(Context& context, const TokenBatch& batch, T*
   scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
 }
 
-// From the logits' gradient [rows, V] to that of the head's matrix. A tied one, the token embedding, gets another one
-// in embed_backward().
-template <class T>
-void Transformer<T>::head_weight_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows,
-                                          bool accumulate) {
-  linear_backward_weight(context, d_logits, normed, gradient(head_weight()),
-                         spec_.bert() ? gradient(first_of_head() + kDecoderBias) : nullptr, rows, spec_.width,
-                         spec_.vocabulary, accumulate);
-}
-
 template <class T>
 DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations kept, bool accumulate) {
   const std::size_t rows = kept.x.size() / spec_.width;
-  head_weight_gradient(context, kept.logits.data(), kept.normed.data(), rows, accumulate);
+  const auto last = to_vocabulary();
+  last.backward_weights(context, kept.logits.data(), kept.normed.data(), rows, accumulate);
   kept.normed.reset();
   DeviceBuffer<T> d = activation(context, kept.x.size(), "residual gradient");
-  linear_backward_input(context, kept.logits.data(), value(head_weight()), d.data(), rows, spec_.width,
-                        spec_.vocabulary);
+  last.backward_input(context, kept.logits.data(), d.data(), rows);
   kept.logits.reset();
   return before_logits_backward(context, std::move(kept), std::move(d), accumulate);
 }
@@ -129,6 +119,7 @@ DeviceBuffer<T> Transformer<T>::chunked_head(Context& context, const TokenBatch&
   if (!loss_) throw std::logic_error("this model was made without gradients");
   const std::size_t rows = batch.rows(), width = spec_.width, chunk = loss_chunk_rows(spec_, rows);
   const float mean_of = mean_factor(batch, options);
+  const auto last = to_vocabulary();
   HeadActivations kept;
   {
     const Phase phase(context.ledger(), "forward");
@@ -139,11 +130,11 @@ DeviceBuffer<T> Transformer<T>::chunked_head(Context& context, const TokenBatch&
     for (std::size_t first = 0; first < rows; first += chunk) {
       const std::size_t count = std::min(chunk, rows - first);
       T* const normed = kept.normed.data() + first * width;
-      make_logits(context, normed, logits.data(), count);
+      last.forward(context, {normed, width}, logits.data(), count);
       cross_entropy_with_gradient(context, logits.data(), batch.labels.data() + first, row_loss.data() + first, count,
                                   spec_.vocabulary, mean_of, scale_on_device);
-      head_weight_gradient(context, logits.data(), normed, count, options.accumulate || first > 0);
-      linear_backward_input(context, logits.data(), value(head_weight()), normed, count, width, spec_.vocabulary);
+      last.backward_weights(context, logits.data(), normed, count, options.accumulate || first > 0);
+      last.backward_input(context, logits.data(), normed, count);
     }
     scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
   }
@@ -156,28 +147,17 @@ DeviceBuffer<T> Transformer<T>::chunked_head(Context& context, const TokenBatch&
 template <class T>
 DeviceBuffer<T> Transformer<T>::before_logits_backward(Context& context, HeadActivations kept, DeviceBuffer<T> d,
                                                        bool accumulate) {
-  const std::size_t width = spec_.width, rows = kept.x.size() / width;
-  const std::size_t at = first_of_head(), norm = at + (spec_.bert() ? kHeadNorm : 0);
+  const std::size_t rows = kept.x.size() / spec_.width;
   const T* before_norm = spec_.bert() ? kept.activated.data() : kept.x.data();
-  if (spec_.llama()) {
-    rms_norm_backward_weight(context, d.data(), before_norm, kept.rstd.data(), gradient(norm), rows, width, accumulate);
-    rms_norm_backward_input(context, d.data(), before_norm, kept.rstd.data(), value(norm), d.data(), rows, width,
-                            false);
-    return d;
-  }
-  layer_norm_backward_weight(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), gradient(norm),
-                             gradient(norm + 1), rows, width, accumulate);
-  layer_norm_backward_input(context, d.data(), before_norm, kept.mean.data(), kept.rstd.data(), value(norm), d.data(),
-                            rows, width, false);
+  head_norm().backward(context, d.data(), before_norm, kept.stats, d.data(), 0, rows, false, accumulate);
   if (!spec_.bert()) return d;
   kept.activated.reset();
   activation_backward(context, d.data(), kept.dense.data(), d.size(), Activation::gelu);
   kept.dense.reset();
-  linear_backward_weight(context, d.data(), kept.x.data(), gradient(at + kDense), gradient(at + kDense + 1), rows,
-                         width, width, accumulate);
+  dense().backward_weights(context, d.data(), kept.x.data(), rows, accumulate);
   kept.x.reset();
   DeviceBuffer<T> below = activation(context, d.size(), "residual gradient");
-  linear_backward_input(context, d.data(), value(at + kDense), below.data(), rows, width, width);
+  dense().backward_input(context, d.data(), below.data(), rows);
   return below;
 }
 

@@ -12,7 +12,6 @@
 #include "nn/ops/column_sum.h"
 #include "nn/ops/embedding.h"
 #include "nn/ops/instances.h"
-#include "nn/ops/norms.h"
 #include "nn/ops/values.h"
 #include "plan/model/transformer_tensors.h"
 
@@ -168,37 +167,44 @@ DeviceBuffer<T> Transformer<T>::embed(Context& context, const TokenBatch& batch,
                     spec_.bert() ? value(kType) : nullptr, x.data(), rows, batch.seq, width);
   if (!spec_.bert()) return x;
   kept.sum = std::move(x);
-  kept.mean = context.buffer<float>(rows, Category::activations, "norm mean");
-  kept.rstd = context.buffer<float>(rows, Category::activations, "norm rstd");
+  kept.stats = norm(kEmbedNorm).statistics(context, rows);
   x = activation(context, kept.sum.size(), "layer input");
-  layer_norm_forward(context, kept.sum.data(), value(kEmbedNorm), value(kEmbedNorm + 1), x.data(), kept.mean.data(),
-                     kept.rstd.data(), rows, width);
+  norm(kEmbedNorm).forward(context, kept.sum.data(), x.data(), kept.stats, rows);
   return x;
 }
 
 // Layer l at work, on x.
 template <class T>
-Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const {
+Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
+                               LayerActivations<T>& kept, bool wants_output) const {
+  const ParameterOf<T>* const tensors = &tensors_[first_of_layer(l)];
   return {.context = context,
           .spec = spec_,
+          .layer = make_decoder_layer<DenseWeights<T>>(
+              spec_, slice_.parts,
+              [=](int i, std::size_t in, std::size_t out) {
+                return DenseWeights<T>{tensors[i].value, in, out};
+              },
+              [=](int i) { return i < 0 ? nullptr : tensors[i].value; },
+              [=](int i) { return i < 0 ? nullptr : tensors[i].gradient; }),
           .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts,
                         !spec_.bert(), spec_.keys() / slice_.parts},
           .form = form_.attention,
           .by_rows = form_.by_rows,
           .x = x,
-          .tensors = &tensors_[first_of_layer(l)],
-          .slots = layer_slots(spec_),
-          .width = spec_.width,
-          .hidden = spec_.hidden() / slice_.parts,
           .first_part = slice_.part == 0,
-          .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr};
+          .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr,
+          .keep = keep,
+          .kept = kept,
+          .wants_output = wants_output,
+          .output = {}};
 }
 
 template <class T>
 DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                               const Keep& keep, LayerActivations<T>& kept) {
-  const Block<T> layer = block(context, l, batch, x);
-  return spec_.bert() ? bert_forward(layer, keep, kept, true) : pre_norm_forward(layer, keep, kept, true);
+  Block<T> layer = block(context, l, batch, x, keep, kept, true);
+  return spec_.bert() ? bert_forward(std::move(layer), true) : pre_norm_forward(std::move(layer));
 }
 
 template <class T>
@@ -223,8 +229,8 @@ void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenB
   if (kept.qkv) return;
   Keep keep = form_.keep;
   keep.layer = keep.post_attention_residual = keep.probabilities = true;  // what is there, and soon needed
-  const Block<T> layer = block(context, l, batch, x);
-  (void)(spec_.bert() ? bert_forward(layer, keep, kept, false) : pre_norm_forward(layer, keep, kept, false));
+  Block<T> layer = block(context, l, batch, x, keep, kept, spec_.bert());
+  (void)(spec_.bert() ? bert_forward(std::move(layer), false) : pre_norm_forward(std::move(layer)));
 }
 
 template <class T>
@@ -232,9 +238,9 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
                                     LayerActivations<T> kept, DeviceBuffer<T>& gradient, bool accumulate) {
   if (!kept.qkv)
     throw std::logic_error("backward_layer() reads a layer of which nothing was kept: call rebuild_layer() first");
-  const Block<T> layer = block(context, l, batch, x);
-  if (spec_.bert()) return bert_backward(layer, std::move(kept), gradient, accumulate);
-  pre_norm_backward(layer, std::move(kept), gradient, accumulate);
+  const Block<T> layer = block(context, l, batch, x, {}, kept, true);
+  if (spec_.bert()) return bert_backward(layer, gradient, accumulate);
+  pre_norm_backward(layer, gradient, accumulate);
 }
 
 template <class T>
@@ -247,10 +253,7 @@ void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, E
       CUDA_CHECK(cudaMemsetAsync(gradient(tensor) + from, 0, (count - from) * sizeof(T), context.stream()));
   };
   if (spec_.bert()) {
-    layer_norm_backward_weight(context, d.data(), kept.sum.data(), kept.mean.data(), kept.rstd.data(),
-                               gradient(kEmbedNorm), gradient(kEmbedNorm + 1), rows, width, accumulate);
-    layer_norm_backward_input(context, d.data(), kept.sum.data(), kept.mean.data(), kept.rstd.data(), value(kEmbedNorm),
-                              d.data(), rows, width, false);
+    norm(kEmbedNorm).backward(context, d.data(), kept.sum.data(), kept.stats, d.data(), 0, rows, false, accumulate);
     column_sum(context, d.data(), gradient(kType), rows, width, accumulate);
     zero(kType, width);  // no token is of the other type
   }

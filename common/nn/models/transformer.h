@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "memory/context.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/norm.h"
 #include "nn/models/mlp.h"
 #include "nn/ops/attention.h"
 #include "nn/ops/loss.h"
@@ -55,7 +57,7 @@ struct LayerActivations {
   DeviceBuffer<T> hidden;         ///< [R, F], before GELU; llama: [R, 2F], gate and up
   DeviceBuffer<T> activated;      ///< [R, F], after GELU or SwiGLU
   DeviceBuffer<T> sum;            ///< bert: norm1 + MLP(norm1), whose norm is the layer's output
-  DeviceBuffer<float> mean1, rstd1, mean2, rstd2;  ///< [R], of the two norms; RMS norms have no mean
+  NormStatistics stats1, stats2;  ///< of the two norms
 };
 
 template <class T>
@@ -112,8 +114,8 @@ class Transformer {
 
   /// What embed() keeps for embed_backward(): bert only.
   struct EmbeddingActivations {
-    DeviceBuffer<T> sum;             ///< [R, C], before the embedding norm
-    DeviceBuffer<float> mean, rstd;  ///< [R]
+    DeviceBuffer<T> sum;   ///< [R, C], before the embedding norm
+    NormStatistics stats;  ///< the norm's
   };
   /// x of layer 0.
   DeviceBuffer<T> embed(Context& context, const TokenBatch& batch, EmbeddingActivations& kept);
@@ -123,7 +125,7 @@ class Transformer {
   /// What the head keeps from its forward to its backward pass; `logits` [R, V] become their gradient in between.
   struct HeadActivations {
     DeviceBuffer<T> x, dense, activated, normed, logits;  ///< dense, activated: bert only
-    DeviceBuffer<float> mean, rstd;
+    NormStatistics stats;
   };
   HeadActivations head_forward(Context& context, const TokenBatch& batch, DeviceBuffer<T> x);
   /// The loss of these logits (see loss()), and in their place their gradient.
@@ -146,14 +148,19 @@ class Transformer {
 
  private:
   const T* value(std::size_t i) const noexcept { return tensors_[i].value; }
-  T* gradient(std::size_t i) noexcept { return tensors_[i].gradient; }
+  T* gradient(std::size_t i) const noexcept { return tensors_[i].gradient; }
   std::size_t first_of_layer(std::size_t l) const noexcept;
   std::size_t first_of_head() const noexcept { return first_of_layer(slice_.end(spec_)); }
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
-  Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x) const;
-  void make_logits(Context& context, const T* normed, T* logits, std::size_t rows);
-  std::size_t head_weight() const noexcept;
-  void head_weight_gradient(Context& context, const T* d_logits, const T* normed, std::size_t rows, bool accumulate);
+  Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
+                 LayerActivations<T>& kept, bool wants_output) const;
+  Norm<T> norm(std::size_t gamma) const {
+    if (spec_.llama()) return {true, spec_.width, spec_.epsilon, value(gamma), nullptr, gradient(gamma), nullptr};
+    return {false, spec_.width, 0.0f, value(gamma), value(gamma + 1), gradient(gamma), gradient(gamma + 1)};
+  }
+  Norm<T> head_norm() const;
+  Linear<DenseWeights<T>> dense() const;
+  Linear<DenseWeights<T>> to_vocabulary() const;
   HeadActivations head_before_logits(Context& context, const TokenBatch& batch, const T* x);
   HeadActivations run_head(Context& context, const TokenBatch& batch, const T* x);
   DeviceBuffer<T> chunked_head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,

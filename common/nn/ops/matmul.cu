@@ -54,11 +54,9 @@ __global__ void repeat_row_kernel(const T* __restrict__ row, T* __restrict__ y, 
 }  // namespace
 
 template <class T>
-void linear_bias_forward(Context& context, const T* x, const T* weight, const T* bias, T* y, std::size_t batch,
-                         std::size_t in, std::size_t out) {
-  launch(repeat_row_kernel<T>, shape_for_packed_rows<T>(batch, out), context.stream(), bias, y, batch, out,
-         packs_fit<T>(out, bias, y));
-  gemm(context, false, true, batch, out, in, 1.0f, x, weight, 1.0f, y);
+void repeat_row(Context& context, const T* row, T* y, std::size_t rows, std::size_t width) {
+  launch(repeat_row_kernel<T>, shape_for_packed_rows<T>(rows, width), context.stream(), row, y, rows, width,
+         packs_fit<T>(width, row, y));
 }
 
 template <class T>
@@ -71,8 +69,7 @@ void linear_backward_weight(Context& context, const T* dy, const T* x, T* dweigh
 #define OOMLAB_INSTANCES(T)                                                                                            \
   template void gemm_strided<T, T>(Context&, bool, bool, std::size_t, std::size_t, std::size_t, float,                 \
                                    Strided<const T>, Strided<const T>, float, Strided<T>, std::size_t);                \
-  template void linear_bias_forward<T>(Context&, const T*, const T*, const T*, T*, std::size_t, std::size_t,           \
-                                       std::size_t);                                                                   \
+  template void repeat_row<T>(Context&, const T*, T*, std::size_t, std::size_t);                                       \
   template void linear_backward_weight<T>(Context&, const T*, const T*, T*, T*, std::size_t, std::size_t, std::size_t, \
                                           bool);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_INSTANCES)

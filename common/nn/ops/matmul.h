@@ -43,10 +43,16 @@ void linear_forward(Context& context, const T* x, const T* weight, T* y, std::si
                     std::size_t out) {
   gemm(context, false, true, batch, out, in, 1.0f, x, weight, 0.0f, y);
 }
-/// The same plus bias[out], rounded once: the bias lies in y first, and the product is added to it.
+/// Every row of y[rows, width] becomes row[width].
+template <class T>
+void repeat_row(Context& context, const T* row, T* y, std::size_t rows, std::size_t width);
+/// y[batch, out] = x · weightᵀ + bias[out], rounded once: the bias lies in y first, and the product is added to it.
 template <class T>
 void linear_bias_forward(Context& context, const T* x, const T* weight, const T* bias, T* y, std::size_t batch,
-                         std::size_t in, std::size_t out);
+                         std::size_t in, std::size_t out) {
+  repeat_row(context, bias, y, batch, out);
+  gemm(context, false, true, batch, out, in, 1.0f, x, weight, 1.0f, y);
+}
 /// dx[batch, in] = dy[batch, out] · weight[out, in].
 template <class T>
 void linear_backward_input(Context& context, const T* dy, const T* weight, T* dx, std::size_t batch, std::size_t in,

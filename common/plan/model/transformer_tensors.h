@@ -119,16 +119,17 @@ void visit_tensors(const TransformerSpec& spec, const Slice& slice, Visit visit)
       [&](std::uint64_t layer) { return layer > slice.first_layer && layer <= slice.end(spec); }, visit);
 }
 
-// Where a layer's tensors are, of those that a block knows by number (Block::kQkv, …); −1: the style has none.
+// Where a layer's tensors are among those of the layer, in the order above; -1: the style has none.
 struct LayerSlots {
-  std::int8_t at[12];
+  std::int8_t qkv, qkv_bias, projection, projection_bias, norm1, norm1_beta, up, up_bias, down, down_bias, norm2,
+      norm2_beta;
   std::int8_t count;
 };
 /// Of the model's style.
 inline LayerSlots layer_slots(const TransformerSpec& spec) {
-  if (!spec.llama()) return {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 12};
-  if (spec.qkv_bias) return {{1, 2, 3, -1, 0, -1, 5, -1, 6, -1, 4, -1}, 7};
-  return {{1, -1, 2, -1, 0, -1, 4, -1, 5, -1, 3, -1}, 6};
+  if (!spec.llama()) return {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  if (spec.qkv_bias) return {1, 2, 3, -1, 0, -1, 5, -1, 6, -1, 4, -1, 7};
+  return {1, -1, 2, -1, 0, -1, 4, -1, 5, -1, 3, -1, 6};
 }
 
 }  // namespace oomlab::nn

@@ -24,7 +24,7 @@ void judge() {
   Config config;
   Ledger ledger;
   with_context(config, kUnlimited, ledger, [&](Context& context) {
-    train::ImageTraining training(context, dataset, spec, nn::OptimizerKind::adamw, 32);
+    train::ImageTraining training(context, dataset, spec, nn::UpdateRule::adamw, 32);
     run_benchmarks(steps, {{"training", [&](std::size_t n, const std::function<void(double)>& tick) {
                               double last = 0;  // when the latest bare step ended: from there on the harness works
                               time_steps(context, training, {n}, [&](double seconds) {

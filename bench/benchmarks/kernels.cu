@@ -37,7 +37,6 @@
 #include "nn/ops/column_sum.h"
 #include "nn/ops/loss.h"
 #include "nn/ops/values.h"
-#include "nn/optimizer/compact_optimizer.h"
 #include "nn/optimizer/optimizer.h"
 
 namespace oomlab::bench {
@@ -75,8 +74,9 @@ class Fixture {
     upload(labels_, labels);
     upload(images_, digits_.images);
     upload(image_labels_, digits_.labels);
-    adamw8_.emplace(context_, std::vector<nn::TensorShape>{{"matrix", "layer 1", kRows, kWidth}},
-                    std::vector<float*>{x_.data()}, nn::OptimizerForm{nn::UpdateRule::adamw8});
+    make(adamw8_, {nn::UpdateRule::adamw8}, {});
+    make(sgd_, {nn::UpdateRule::sgd}, {.sgd = {1e-3f}});
+    make(momentum_, {nn::UpdateRule::momentum}, {.sgd = {1e-3f, 0.5f}});
     make_pairs();
   }
   const std::vector<Pair>& pairs() const { return pairs_; }
@@ -149,20 +149,26 @@ class Fixture {
     add("column_sum", 4, 1, [=, this] { nn::column_sum(context_, x, sums_.data(), kRows, kWidth); });
     add("softmax_cross_entropy", 8, 24,
         [=, this] { nn::softmax_cross_entropy(context_, y, labels, row_loss_.data(), kRows, kWidth, 1.0f); });
-    add("sgd", 12, 2, [=, this] { nn::sgd_update(context_, x, m, nullptr, kCount, {1e-3f, 0.0f}); });
-    add("momentum", 20, 4, [=, this] { nn::sgd_update(context_, x, m, y, kCount, {1e-3f, 0.5f}); });
+    add("sgd", 12, 2, [=, this] { step_with(sgd_, m); });
+    add("momentum", 20, 4, [=, this] { step_with(momentum_, m); });
     add("adamw", 28, 14, [=, this] { nn::adamw_update(context_, x, y, m, v, kCount, {}, 10); });
     // Of each moment's code: 14 lines and the lowest of them, and whether that is a whole number.
-    add("adamw8", 16 + 16.0 / 256, 14 + 2 * 50, [=, this] {
-      const nn::CompactOptimizer<float>::Update update{0, y};
-      adamw8_->update(context_, {&update, 1});
-      adamw8_->end_step();
-    });
+    add("adamw8", 16 + 16.0 / 256, 14 + 2 * 50, [=, this] { step_with(adamw8_, y); });
     // batches that fill the buffer: 8×8 as they are, and 8×8 drawn as 16×32
     add("batch_gather", 5, 1, [=, this] { dataset_.batch(context_, 0, kCount / 64, 64, x, labels); });
     add("batch_resize", 4.125, 16, [=, this] { dataset_.batch(context_, 0, kCount / 512, 512, x, labels); });
   }
 
+  // An optimizer of x.
+  void make(std::optional<nn::Optimizer<float>>& to, nn::OptimizerForm form, nn::OptimizerSettings settings) {
+    to.emplace(context_, std::vector<nn::TensorShape>{{"matrix", "layer 1", kRows, kWidth}},
+               std::vector<float*>{x_.data()}, form, settings);
+  }
+  void step_with(std::optional<nn::Optimizer<float>>& optimizer, const float* gradient) {
+    const nn::Optimizer<float>::Update update{0, gradient};
+    optimizer->update(context_, {&update, 1});
+    optimizer->end_step();
+  }
   template <class T, class From>
   void upload(DeviceBuffer<T>& to, const From& from) {
     CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), to.bytes(), cudaMemcpyHostToDevice, context_.stream()));
@@ -186,7 +192,7 @@ class Fixture {
   DeviceBuffer<unsigned char> images_ = context_.buffer<unsigned char>(digits_.images.size(), Category::data, "images"),
                               image_labels_ =
                                   context_.buffer<unsigned char>(digits_.labels.size(), Category::data, "image labels");
-  std::optional<nn::CompactOptimizer<float>> adamw8_;  // of x
+  std::optional<nn::Optimizer<float>> adamw8_, sgd_, momentum_;
   Event start_, stop_;
   std::vector<Pair> pairs_;
 };

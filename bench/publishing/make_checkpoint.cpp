@@ -52,7 +52,7 @@ class TemporaryFile {
 
 void train(Context& context, Transformer<float>& model) {
   const data::TextSampler text(data::course_text(), {.seq = kSeq});
-  AdamW optimizer(context, model.parameters(), {.lr = 2e-3f});
+  Optimizer<float> optimizer(context, model.parameters(), {}, {.adamw = {.lr = 2e-3f}});
   double mean = 0;
   for (std::size_t step = 1; step <= kSteps; ++step) {
     const data::TokenSamples samples = text.samples(step * kSequences, kSequences);

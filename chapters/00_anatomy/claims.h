@@ -15,7 +15,7 @@ inline constexpr double kGiB = double(std::size_t(1) << 30);
 
 /// Peak bytes of a model's training with AdamW, and of its inference, without dataset and cuBLAS workspace.
 inline ByCategory training(const nn::MlpSpec& spec, std::size_t batch) {
-  return nn::predict_training(spec, batch, nn::OptimizerKind::adamw).at_peak;
+  return nn::predict_training(spec, batch, nn::UpdateRule::adamw).at_peak;
 }
 inline ByCategory inference(const nn::MlpSpec& spec, std::size_t batch) {
   return nn::predict_inference(spec, batch).at_peak;

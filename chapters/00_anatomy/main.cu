@@ -23,7 +23,7 @@ Chapter declare(const Config& config) {
 
   Chapter chapter;
   chapter.title = "where the bytes go";
-  for (const auto kind : {nn::OptimizerKind::adamw, nn::OptimizerKind::sgd}) {
+  for (const auto kind : {nn::UpdateRule::adamw, nn::UpdateRule::sgd}) {
     chapter.variants.push_back({
         .name = nn::name_of(kind),
         .batch = config.batch,

@@ -18,7 +18,7 @@ namespace oomlab::batch_reduction {
 
 using train::ImageTraining;
 
-inline constexpr auto kOptimizer = nn::OptimizerKind::adamw;
+inline constexpr auto kOptimizer = nn::UpdateRule::adamw;
 inline constexpr std::size_t kLargestTried = 1u << 20;  // where the finder stops asking for more
 
 /// A model of this run, with its peak in closed form.

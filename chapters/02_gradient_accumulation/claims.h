@@ -170,7 +170,7 @@ inline void leak(Report& report, const nn::TransformerSpec& spec, const data::Te
   try {
     with_context(config, config.budget, ledger, [&](Context& context) {
       nn::Transformer<float> model(context, spec, kTextSeed);
-      const nn::AdamW optimizer(context, model.parameters());
+      const nn::Optimizer<float> optimizer(context, model.parameters());
       std::vector<HeldForward> losses;
       Loop loop(ledger, "step");
       for (; steps < kMost; ++steps) {

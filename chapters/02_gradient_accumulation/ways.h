@@ -119,7 +119,7 @@ class Accumulation final : public Workload {
   Context& context_;
   const data::TextSampler& text_;
   nn::Transformer<float> model_;
-  nn::AdamW optimizer_;
+  nn::Optimizer<float> optimizer_;
   std::size_t batch_, micro_batch_, live_before_ = 0, first_ = 0, figures_ = 0;
   Way way_;
   std::shared_ptr<Observed> observed_;

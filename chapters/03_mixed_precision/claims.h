@@ -151,7 +151,7 @@ inline void overflow(Report& report, const nn::TransformerSpec& spec, const data
   std::uint64_t steps = 0;
   with_context(report.config(), kUnlimited, ledger, [&](Context& context) {
     nn::Transformer<__half> model(context, spec, kTextSeed);
-    nn::MixedAdamW<__half> optimizer(context, model.parameters(), {}, nn::LossScaling::dynamic_from(1024, kGrowth));
+    nn::ScaledOptimizer<__half> optimizer(context, model.parameters(), nn::LossScaling::dynamic_from(1024, kGrowth));
     float last = 1024;
     for (std::uint32_t step = 1; step <= kSteps; ++step) {
       check_interrupt();

@@ -36,7 +36,7 @@ class PrecisionTraining final : public Workload {
       : context_(context),
         text_(text),
         model_(context, spec, kTextSeed),
-        optimizer_(context, model_.parameters(), {}, scaling_of(precision), has_master_weights(precision)),
+        optimizer_(context, model_.parameters(), scaling_of(precision), {}, optimizer_form(precision)),
         batch_(batch),
         precision_(precision),
         shares_(std::move(shares)) {
@@ -80,7 +80,7 @@ class PrecisionTraining final : public Workload {
   Context& context_;
   const data::TextSampler& text_;
   nn::Transformer<T> model_;
-  nn::MixedAdamW<T> optimizer_;
+  nn::ScaledOptimizer<T> optimizer_;
   std::size_t batch_, first_ = 0, figures_ = 0;
   Precision precision_;
   std::shared_ptr<GradientShares> shares_;

@@ -15,7 +15,7 @@ class Checkpointed : public Workload {
       : context_(context),
         model_(context, spec, kTextSeed),
         text_(text),
-        optimizer_(context, model_.parameters(), {}, scaling_of(precision), has_master_weights(precision)),
+        optimizer_(context, model_.parameters(), scaling_of(precision), {}, optimizer_form(precision)),
         batch_(batch),
         schedule_(std::move(schedule)),
         counted_(counted) {
@@ -40,7 +40,7 @@ class Checkpointed : public Workload {
 
  private:
   const data::TextSampler& text_;
-  nn::MixedAdamW<T> optimizer_;
+  nn::ScaledOptimizer<T> optimizer_;
   std::size_t batch_, first_ = 0;
   Schedule schedule_;
   std::uint64_t& counted_;

@@ -55,7 +55,7 @@ class Rounds final : public Workload {
   Context& context_;
   const std::vector<data::TextSampler>& text_;  // one for each step of a round
   nn::Transformer<float> model_;
-  nn::AdamW optimizer_;
+  nn::Optimizer<float> optimizer_;
   std::size_t batch_, first_ = 0;
   StepHooks hooks_;
 };

@@ -57,7 +57,7 @@ class Units {
       mine.push_back({unit.shape.name, unit.values.data() + (zero_ == 1 || zero_ == 2 ? offset(unit) : 0),
                       unit.gradients.data() + (zero_ == 1 ? offset(unit) : 0),
                       zero_ >= 1 ? unit.shard : unit.shape.count});
-    optimizer_.emplace(context, mine, nn::AdamWSettings{}, nn::LossScaling::none(), kDTypeOf<T> != DType::fp32);
+    optimizer_.emplace(context, mine, nn::LossScaling::none());
   }
 
   /// Makes a unit's parameters whole (ZeRO-3), and room for its whole gradients (ZeRO-2 and 3).
@@ -164,7 +164,7 @@ class Units {
   Communicator& replicas_;
   int zero_;
   std::vector<Unit> units_;
-  std::optional<nn::MixedAdamW<T>> optimizer_;
+  std::optional<nn::ScaledOptimizer<T>> optimizer_;
 };
 
 }  // namespace oomlab::multi_gpu

@@ -13,8 +13,8 @@
 
 namespace oomlab::input_size {
 
-inline constexpr auto kOptimizer = nn::OptimizerKind::momentum;
-inline constexpr nn::SgdSettings kSettings{.lr = 0.005f, .momentum = 0.9f};
+inline constexpr auto kOptimizer = nn::UpdateRule::momentum;
+inline constexpr nn::OptimizerSettings kSettings{.sgd = {.lr = 0.005f, .momentum = 0.9f}};
 
 /// One way of a training step.
 struct Way {
@@ -33,7 +33,7 @@ class ViewTraining final : public Workload {
         way_(way),
         images_(context, dataset),
         model_(context, way.spec, train::kImageSeed, /*with_gradients=*/true),
-        optimizer_(context, model_.parameters(), kSettings),
+        optimizer_(context, model_.parameters(), {kOptimizer}, kSettings),
         batch_(batch) {}
 
   void step() override {
@@ -56,7 +56,7 @@ class ViewTraining final : public Workload {
   Way way_;
   data::DeviceDataset images_;
   nn::Network model_;
-  nn::Sgd optimizer_;
+  nn::Optimizer<float> optimizer_;
   std::size_t batch_, first_ = 0;
 };
 

@@ -12,8 +12,8 @@
 
 namespace oomlab::lighter_models {
 
-inline constexpr auto kOptimizer = nn::OptimizerKind::momentum;
-inline constexpr nn::SgdSettings kSettings{.lr = 0.05f, .momentum = 0.9f};
+inline constexpr auto kOptimizer = nn::UpdateRule::momentum;
+inline constexpr nn::OptimizerSettings kSettings{.sgd = {.lr = 0.05f, .momentum = 0.9f}};
 
 /// A network that is trained, and how.
 struct Model {
@@ -77,7 +77,7 @@ class Training final : public Workload {
         images_(context, dataset),
         network_(make_network(context, model)),
         mask_(model.weights_pruned ? std::make_optional<Mask>(context, network_, model.weights_pruned) : std::nullopt),
-        optimizer_(context, network_.parameters(), kSettings),
+        optimizer_(context, network_.parameters(), {kOptimizer}, kSettings),
         form_(model.form),
         side_(side),
         batch_(batch) {}
@@ -102,7 +102,7 @@ class Training final : public Workload {
     if (model.weights_pruned) peak.at_peak[Category::parameters] += mask_bytes(trained);
     if (model.channels_pruned) {  // both networks, the optimizer not yet, and what is needed to choose
       PeakTracker at_pruning(nn::resident_for_inference(model.spec));
-      const ByCategory small = nn::resident_for_training(trained, nn::OptimizerKind::sgd);
+      const ByCategory small = nn::resident_for_training(trained, nn::UpdateRule::sgd);
       for (const Category c : {Category::parameters, Category::gradients, Category::workspace})
         at_pruning.add(c, small[c]);
       at_pruning.add(Category::workspace, pruning_bytes(prune(model.spec, model.channels_pruned)));
@@ -126,7 +126,7 @@ class Training final : public Workload {
   data::DeviceDataset images_;
   nn::Network network_;
   std::optional<Mask> mask_;
-  nn::Sgd optimizer_;
+  nn::Optimizer<float> optimizer_;
   nn::NetworkForm form_;
   std::size_t side_, batch_, first_ = 0;
 };

@@ -12,7 +12,8 @@
 #include "in_backward.h"
 #include "memory/repetition.h"
 #include "nn/ops/values.h"
-#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/gradient_factor.h"
+#include "nn/optimizer/optimizer.h"
 #include "processor.h"
 #include "train/precision.h"
 
@@ -162,7 +163,7 @@ class Training final : public Workload {
   std::uint64_t steps() const { return processor_ ? processor_->steps() : optimizer_->steps(); }
 
  private:
-  using Update = typename nn::CompactOptimizer<T>::Update;
+  using Update = typename nn::Optimizer<T>::Update;
 
   // As frameworks do it: all gradients, and then all updates.
   void step_after_backward(const data::TokenSamples& samples) {
@@ -182,7 +183,7 @@ class Training final : public Workload {
       nn::gradient_factor<T>(context_, parameters, task_.request.loss_scale, task_.request.clip, parts_.data(),
                              scale_.data() + 1);
     }
-    optimizer_->update(context_, all, scale_ ? scale_.data() + 1 : nullptr);
+    optimizer_->update(context_, all, {.factor = scale_ ? scale_.data() + 1 : nullptr});
     optimizer_->end_step();
   }
   // Each unit's gradients, as soon as they are there. They are freed at the end of the lambda.
@@ -232,7 +233,7 @@ class Training final : public Workload {
   nn::Transformer<T> model_;
   std::vector<DeviceBuffer<T>> values_;
   std::optional<UnitGradients<T>> gradients_;
-  std::optional<nn::CompactOptimizer<T>> optimizer_;
+  std::optional<nn::Optimizer<T>> optimizer_;
   std::optional<ProcessorAdamW<T>> processor_;
   DeviceBuffer<float> scale_, parts_;  // scale_: of the loss, and the factor of all gradients
   std::size_t first_ = 0;

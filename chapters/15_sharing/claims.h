@@ -16,7 +16,7 @@
 namespace oomlab::sharing {
 
 using train::ImageTraining;
-inline constexpr nn::OptimizerKind kOptimizer = nn::OptimizerKind::adamw;
+inline constexpr nn::UpdateRule kOptimizer = nn::UpdateRule::adamw;
 
 inline constexpr const char *kFirst = "first come, first served", *kKept = "a cache that is kept",
                             *kEmptied = "a cache that is emptied", *kKilled = "a killed neighbour";

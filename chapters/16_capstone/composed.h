@@ -27,7 +27,7 @@ class ScaledTraining final : public Workload {
       : context_(context),
         text_(std::move(text)),
         model_(context, work.spec, train::kTextSeed),
-        optimizer_(context, model_.parameters(), {}, train::scaling_of(train::Precision::fp16)),
+        optimizer_(context, model_.parameters(), train::scaling_of(train::Precision::fp16)),
         schedule_(schedule_of(work, levers)),
         batch_(work.batch),
         micro_batch_(micro_batch_of(work, levers)) {
@@ -52,7 +52,7 @@ class ScaledTraining final : public Workload {
   Context& context_;
   Text text_;
   nn::Transformer<__half> model_;
-  nn::MixedAdamW<__half> optimizer_;
+  nn::ScaledOptimizer<__half> optimizer_;
   nn::Schedule schedule_;
   std::size_t batch_, micro_batch_, first_ = 0;
 };

@@ -29,7 +29,7 @@ ByCategory resident_for_inference(const MlpSpec& spec) {
   return resident;
 }
 
-ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer) {
+ByCategory resident_for_training(const MlpSpec& spec, UpdateRule optimizer) {
   ByCategory resident = resident_for_inference(spec);
   resident[Category::workspace] += float_bytes(1);  // the loss
   resident[Category::gradients] = parameter_bytes(spec);
@@ -53,7 +53,7 @@ ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer) {
 // output was last read by the weight gradient just before; ReLU's derivative needs it, GELU's does not.
 //
 // Backward frees what lies above, so the sums differ only by their widest layers: neither moment always wins.
-PeakBytes predict_training(const MlpSpec& spec, std::uint64_t batch, OptimizerKind optimizer) {
+PeakBytes predict_training(const MlpSpec& spec, std::uint64_t batch, UpdateRule optimizer) {
   const std::size_t layers = spec.layers();
   const auto activation = [&](std::size_t layer) { return activation_bytes(spec, batch, layer); };
   const std::uint64_t copies = spec.activation == Activation::gelu ? 2 : 1;

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "plan/model/mlp.h"
-#include "plan/optimizer.h"
+#include "plan/optimizer_state.h"
 #include "plan/peak.h"
 
 namespace oomlab::nn {
@@ -22,13 +22,13 @@ std::uint64_t label_bytes(std::uint64_t batch);
 
 /// What stays allocated between steps, beside the context's cuBLAS workspace (which no prediction here has, because its
 /// size is a choice): parameters, and when training gradients, the loss, and the optimizer's state.
-ByCategory resident_for_training(const MlpSpec& spec, OptimizerKind optimizer);
+ByCategory resident_for_training(const MlpSpec& spec, UpdateRule optimizer);
 /// The same of inference: parameters alone.
 ByCategory resident_for_inference(const MlpSpec& spec);
 
 /// Peak of a program with one Context, one Mlp with gradients, one optimizer, and train_step on batches of
 /// `batch`. The caller adds its dataset.
-PeakBytes predict_training(const MlpSpec& spec, std::uint64_t batch, OptimizerKind optimizer);
+PeakBytes predict_training(const MlpSpec& spec, std::uint64_t batch, UpdateRule optimizer);
 /// Peak of a program with one Context, one Mlp without gradients, and forward() on inputs of `batch` (no
 /// labels).
 PeakBytes predict_inference(const MlpSpec& spec, std::uint64_t batch);

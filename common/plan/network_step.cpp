@@ -306,11 +306,11 @@ class NetworkSimulation {
 
 ByCategory resident_for_inference(const NetworkSpec& spec) { return tensor_bytes_of(spec).for_inference(); }
 
-ByCategory resident_for_training(const NetworkSpec& spec, OptimizerKind optimizer) {
+ByCategory resident_for_training(const NetworkSpec& spec, UpdateRule optimizer) {
   return tensor_bytes_of(spec).for_training(optimizer);
 }
 
-PeakBytes predict_training(const NetworkSpec& spec, std::uint64_t batch, InputSize size, OptimizerKind optimizer,
+PeakBytes predict_training(const NetworkSpec& spec, std::uint64_t batch, InputSize size, UpdateRule optimizer,
                            const NetworkForm& form) {
   return NetworkSimulation(spec, batch, size, form, resident_for_training(spec, optimizer)).training();
 }

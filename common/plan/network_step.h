@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "plan/model/network.h"
-#include "plan/optimizer.h"
+#include "plan/optimizer_state.h"
 #include "plan/peak.h"
 
 namespace oomlab::nn {
@@ -24,12 +24,12 @@ struct NetworkForm {
 
 /// What stays allocated between steps, beside the context's cuBLAS workspace: parameters and running statistics, and
 /// when training gradients, the loss, and the optimizer's state.
-ByCategory resident_for_training(const NetworkSpec& spec, OptimizerKind optimizer);
+ByCategory resident_for_training(const NetworkSpec& spec, UpdateRule optimizer);
 /// The same of inference: parameters, and the running statistics of batch norms.
 ByCategory resident_for_inference(const NetworkSpec& spec);
 /// Peak of a program with one Context, one Network with gradients, one optimizer, and train_step. The caller adds its
 /// dataset. Throws std::length_error and std::invalid_argument as shapes_of().
-PeakBytes predict_training(const NetworkSpec& spec, std::uint64_t batch, InputSize size, OptimizerKind optimizer,
+PeakBytes predict_training(const NetworkSpec& spec, std::uint64_t batch, InputSize size, UpdateRule optimizer,
                            const NetworkForm& form = {});
 /// Peak of one Network without gradients and forward().
 PeakBytes predict_inference(const NetworkSpec& spec, std::uint64_t batch, InputSize size, const NetworkForm& form = {});

@@ -1,6 +1,8 @@
 #include "plan/optimizer_state.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "plan/bytes.h"
 #include "plan/model/transformer_tensors.h"
@@ -14,6 +16,7 @@ const char* name_of(UpdateRule rule) noexcept {
     case UpdateRule::adamw8: return "adamw8";
     case UpdateRule::adafactor: return "adafactor";
     case UpdateRule::sgd: return "sgd";
+    case UpdateRule::momentum: return "momentum";
   }
   return "?";
 }
@@ -60,6 +63,7 @@ void visit_state(const StateShape& shape, const OptimizerForm& form, Visit visit
   if (form.weights == WeightForm::master) visit(n, sizeof(float));
   switch (form.rule) {
     case UpdateRule::sgd: return;
+    case UpdateRule::momentum: return visit(n, sizeof(float));
     case UpdateRule::adafactor:
       if (shape.rows == 1) return visit(n, sizeof(float));
       visit(shape.rows, sizeof(float)), visit(shape.columns, sizeof(float));
@@ -98,6 +102,15 @@ std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& f
   visit_state(state_shape(shape), form,
               [&](std::uint64_t count, std::uint64_t size) { sum = checked_sum(sum, checked_product(count, size)); });
   return sum;
+}
+std::uint64_t state_buffers(UpdateRule rule) {
+  switch (rule) {
+    case UpdateRule::sgd: return 0;
+    case UpdateRule::momentum: return 1;
+    case UpdateRule::adamw: return 2;
+    default:
+      throw std::invalid_argument(std::string(name_of(rule)) + " keeps buffers of other sizes than a parameter's");
+  }
 }
 ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form) {
   ByCategory bytes;

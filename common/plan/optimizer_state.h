@@ -9,6 +9,7 @@
 //   adafactor   4 (r + c) / n                    no first moment; of the second one the means of rows and of columns
 //                                                (Shazeer and Stern, "Adafactor", 2018, as torch.optim.Adafactor)
 //   sgd         0                                w -= lr · g
+//   momentum    4                                v = momentum · v + g;  w -= lr · v
 //
 //   weights     beside it, per parameter
 //   stored      0                                updates of a model in BF16 are rounded to the nearest: small ones
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "plan/bytes.h"
 #include "plan/category.h"
 #include "plan/model/transformer.h"
 
@@ -29,10 +31,11 @@ inline constexpr std::uint64_t kCodeBlock = 256;
 /// Floats of Adafactor's sums before two for each row.
 inline constexpr std::uint64_t kAdafactorScalars = 4;
 
-enum class UpdateRule { adamw, adamw8, adafactor, sgd };
-/// "adamw", "adamw8", "adafactor", "sgd".
+enum class UpdateRule { adamw, adamw8, adafactor, sgd, momentum };
+/// "adamw", "adamw8", "adafactor", "sgd", "momentum".
 const char* name_of(UpdateRule rule) noexcept;
-/// Throws std::invalid_argument with one line that says what is allowed.
+/// Of those that a transformer is trained with: all but momentum. Throws std::invalid_argument with one line that says
+/// what is allowed.
 UpdateRule parse_update_rule(std::string_view name);
 
 enum class WeightForm { stored, master, stochastic };
@@ -60,7 +63,15 @@ bool has_8_bit_moments(const TensorShape& shape, const OptimizerForm& form);
 std::uint64_t state_bytes(const TensorShape& shape, const OptimizerForm& form);
 /// The same without rounding.
 std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& form);
-/// What CompactOptimizer allocates for a model, by category.
+/// State buffers of parameter size, in FP32: 0 of sgd, 1 of momentum, 2 of adamw. Throws std::invalid_argument for the
+/// others, whose buffers have other sizes.
+std::uint64_t state_buffers(UpdateRule rule);
+/// What nn::Optimizer allocates for a model, by category.
 ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form);
+
+/// The loss scale and what goes with it (nn/optimizer/mixed_precision.h), on the device.
+inline constexpr std::uint64_t kScaleStateBytes = 32;
+/// The same, rounded to the granule.
+inline std::uint64_t scale_state_bytes() { return round_to_granule(kScaleStateBytes); }
 
 }  // namespace oomlab::nn

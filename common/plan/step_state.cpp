@@ -5,7 +5,7 @@
 
 #include "dtype.h"
 #include "plan/bytes.h"
-#include "plan/optimizer.h"
+#include "plan/optimizer_state.h"
 #include "plan/step.h"
 #include "plan/step_units.h"
 
@@ -16,7 +16,7 @@ namespace {
 // FP32 arrays that AdamW keeps of a unit: its moments, and of weights that are not FP32 themselves a master copy.
 // Whoever adds a format decides here what its weights keep.
 std::uint64_t optimizer_arrays(std::uint64_t weight_bytes) {
-  const std::uint64_t moments = state_buffers(OptimizerKind::adamw);
+  const std::uint64_t moments = state_buffers(UpdateRule::adamw);
   if (weight_bytes == element_bytes(DType::fp32)) return moments;
   if (weight_bytes == element_bytes(DType::bf16)) return moments + 1;
   throw std::invalid_argument("no optimizer state is known for weights of " + std::to_string(weight_bytes) + " bytes");

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "plan/optimizer.h"
+#include "plan/optimizer_state.h"
 #include "plan/peak.h"
 
 namespace oomlab::nn {
@@ -31,7 +31,7 @@ struct TensorBytes {
     return resident;
   }
   /// With gradients, the loss, and the optimizer's state.
-  ByCategory for_training(OptimizerKind optimizer) const {
+  ByCategory for_training(UpdateRule optimizer) const {
     ByCategory resident = for_inference();
     resident[Category::gradients] = parameters;
     resident[Category::optimizer] = checked_product(parameters, state_buffers(optimizer));

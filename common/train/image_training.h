@@ -52,23 +52,19 @@ inline float rate_for(const nn::MlpSpec& spec, float most, float for_width_one) 
   return std::min(most, for_width_one / static_cast<float>(std::ranges::max(spec.widths)));
 }
 /// Settings with that rate.
-inline nn::AdamWSettings adamw_settings(const nn::MlpSpec& spec) { return {.lr = rate_for(spec, 1e-3f, 0.25f)}; }
-inline nn::SgdSettings sgd_settings(const nn::MlpSpec& spec, float momentum) {
-  return {.lr = rate_for(spec, 0.05f, 16), .momentum = momentum};
+inline nn::OptimizerSettings optimizer_settings(const nn::MlpSpec& spec) {
+  return {.adamw = {.lr = rate_for(spec, 1e-3f, 0.25f)}, .sgd = {.lr = rate_for(spec, 0.05f, 16)}};
 }
 
 /// An optimizer of all the model's parameters. Throws OutOfMemory.
-inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& model, nn::OptimizerKind kind) {
-  if (kind == nn::OptimizerKind::adamw)
-    return std::make_unique<nn::AdamW>(context, model.parameters(), adamw_settings(model.spec()));
-  const float momentum = kind == nn::OptimizerKind::momentum ? 0.9f : 0.0f;
-  return std::make_unique<nn::Sgd>(context, model.parameters(), sgd_settings(model.spec(), momentum));
+inline nn::Optimizer<float> make_optimizer(Context& context, nn::Mlp& model, nn::UpdateRule rule) {
+  return {context, model.parameters(), {rule}, optimizer_settings(model.spec())};
 }
 
 /// Training: resident are the dataset, parameters, gradients and optimizer state; a step adds a batch and activations.
 class ImageTraining final : public Workload {
  public:
-  ImageTraining(Context& context, const data::Dataset& dataset, const nn::MlpSpec& spec, nn::OptimizerKind kind,
+  ImageTraining(Context& context, const data::Dataset& dataset, const nn::MlpSpec& spec, nn::UpdateRule kind,
                 std::size_t batch)
       : context_(context),
         images_(context, dataset),
@@ -77,7 +73,7 @@ class ImageTraining final : public Workload {
         batch_(batch) {}
 
   void step() override {
-    model_.train_step(context_, next_batch(batch_), *optimizer_);
+    model_.train_step(context_, next_batch(batch_), optimizer_);
     first_ += batch_;
   }
   /// Forward and backward on a batch of another size, no update: what a batch finder tries.
@@ -88,7 +84,7 @@ class ImageTraining final : public Workload {
   std::uint64_t fingerprint() override { return model_.fingerprint(context_); }
 
   /// Peak allocated bytes by category, in closed form.
-  static ByCategory predicted(const data::Dataset& dataset, const nn::MlpSpec& spec, nn::OptimizerKind kind,
+  static ByCategory predicted(const data::Dataset& dataset, const nn::MlpSpec& spec, nn::UpdateRule kind,
                               std::size_t batch) {
     ByCategory bytes = nn::predict_training(spec, batch, kind).at_peak;
     bytes[Category::data] += data::device_bytes(dataset);
@@ -106,7 +102,7 @@ class ImageTraining final : public Workload {
   Context& context_;
   data::DeviceDataset images_;
   nn::Mlp model_;
-  std::unique_ptr<nn::Optimizer> optimizer_;
+  nn::Optimizer<float> optimizer_;
   std::size_t batch_, first_ = 0;
 };
 

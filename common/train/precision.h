@@ -55,6 +55,10 @@ inline nn::LossScaling scaling_of(Precision precision) {
 inline bool has_master_weights(Precision precision) {
   return precision == Precision::fp16 || precision == Precision::bf16;
 }
+/// AdamW with that copy, or without.
+inline nn::OptimizerForm optimizer_form(Precision precision) {
+  return {.weights = has_master_weights(precision) ? nn::WeightForm::master : nn::WeightForm::stored};
+}
 
 /// What stays allocated: 16 bytes per parameter in FP32 (4 + 4 + 8) and with master weights (2 + 2 + 4 + 8), 12 without
 /// them (2 + 2 + 8), the loss and its scale.

@@ -22,7 +22,7 @@ void expect_equal(const ByCategory& measured, const ByCategory& predicted, const
 struct Case {
   MlpSpec spec;
   std::size_t batch;
-  OptimizerKind optimizer;
+  UpdateRule optimizer;
   std::string describe() const {
     std::string text =
         std::string(name_of(optimizer)) + " " + name_of(spec.activation) + " batch " + std::to_string(batch);
@@ -34,7 +34,7 @@ struct Case {
 Case random_case(std::mt19937& random) {
   const auto up_to = [&](std::size_t n) { return 1 + random() % n; };
   const std::size_t scales[] = {1, 4, 40, 300};
-  Case c{{"random", {}, static_cast<Activation>(random() % 3)}, 1, static_cast<OptimizerKind>(random() % 3)};
+  Case c{{"random", {}, static_cast<Activation>(random() % 3)}, 1, static_cast<UpdateRule>(random() % 3)};
   const std::size_t layers = up_to(6);
   for (std::size_t l = 0; l <= layers; ++l) c.spec.widths.push_back(up_to(scales[random() % 4]));
   c.batch = up_to(scales[random() % 4]);
@@ -100,12 +100,12 @@ TEST(Bytes, TrainingThenEvaluating) {
   Ledger ledger;
   Context context(resource, ledger);
   Mlp model(context, spec, 1, true);
-  const auto optimizer = make_optimizer(context, model, OptimizerKind::adamw);
-  model.train_step(context, zero_batch(context, spec, 32), *optimizer);
+  auto optimizer = make_optimizer(context, model, UpdateRule::adamw);
+  model.train_step(context, zero_batch(context, spec, 32), optimizer);
   model.count_correct(context, zero_batch(context, spec, 360));
   expect_equal(without_workspace(ledger.peak_by_category()),
-               later_peak(predict_training(spec, 32, OptimizerKind::adamw),
-                          predict_count_correct(spec, 360, resident_for_training(spec, OptimizerKind::adamw)))
+               later_peak(predict_training(spec, 32, UpdateRule::adamw),
+                          predict_count_correct(spec, 360, resident_for_training(spec, UpdateRule::adamw)))
                    .at_peak,
                "both");
 }
@@ -114,7 +114,7 @@ TEST(Bytes, TrainingThenEvaluating) {
 TEST(Bytes, ByHand) {
   const MlpSpec spec{"tiny", {2, 3, 1}, Activation::relu};
   const std::size_t granule = 512;
-  const PeakBytes peak = predict_training(spec, 1, OptimizerKind::adamw);
+  const PeakBytes peak = predict_training(spec, 1, UpdateRule::adamw);
   EXPECT_EQ(peak.at_peak[Category::parameters], 4 * granule);
   EXPECT_EQ(peak.at_peak[Category::gradients], 4 * granule);
   EXPECT_EQ(peak.at_peak[Category::optimizer], 8 * granule);
@@ -125,8 +125,8 @@ TEST(Bytes, ByHand) {
 
 TEST(Bytes, SizesThatDoNotFitAreRefused) {
   const MlpSpec spec{"huge", {std::size_t(1) << 31, std::size_t(1) << 31, 10}, Activation::relu};
-  EXPECT_THROW(predict_training(spec, 1, OptimizerKind::adamw), std::length_error);
-  EXPECT_THROW(predict_training(parse_model("mlp"), std::size_t(1) << 60, OptimizerKind::sgd), std::length_error);
+  EXPECT_THROW(predict_training(spec, 1, UpdateRule::adamw), std::length_error);
+  EXPECT_THROW(predict_training(parse_model("mlp"), std::size_t(1) << 60, UpdateRule::sgd), std::length_error);
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 #include <limits>
 
 #include "device.h"
-#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/dynamic_code.h"
+#include "nn/optimizer/optimizer.h"
 
 namespace oomlab::test {
 namespace {
@@ -120,9 +121,9 @@ TEST(Codes, OfAnUpdateAreThoseOfTheSearch) {
   auto value = device.upload(std::vector<float>(gradient.size())), on_device = device.upload(gradient);
   OptimizerSettings settings;
   settings.adamw = {.lr = 0.1f, .beta1 = 0.0f, .beta2 = 0.0f};
-  CompactOptimizer<float> optimizer(device.context, {{"matrix", "layer 1", 1, gradient.size()}}, {value.data()},
-                                    {UpdateRule::adamw8}, settings);
-  const CompactOptimizer<float>::Update update{0, on_device.data()};
+  Optimizer<float> optimizer(device.context, {{"matrix", "layer 1", 1, gradient.size()}}, {value.data()},
+                             {UpdateRule::adamw8}, settings);
+  const Optimizer<float>::Update update{0, on_device.data()};
   optimizer.update(device.context, {&update, 1});
   const auto first = device.download(optimizer.state(0).codes[0]),
              second = device.download(optimizer.state(0).codes[1]);

@@ -18,7 +18,7 @@ using namespace nn;
 TEST(Plan, CountsWhatARunCounts) {
   for (const char* model : {"mlp-small", "mlp:64-300-7", "mlp:10-20-30-40-5"})
     for (const auto activation : {Activation::relu, Activation::gelu})
-      for (const auto kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw}) {
+      for (const auto kind : {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::adamw}) {
         MlpSpec spec = parse_model(model);
         spec.activation = activation;
         Ledger run, plan;
@@ -40,7 +40,7 @@ TEST(Plan, AThousandTimesLargerTakesNoMoreCalls) {
   const auto asked_for = [](Ledger& ledger, const MlpSpec& spec, std::size_t batch) {
     const host::Work before = host::work();
     host::arm_fault(UINT64_MAX, false);
-    train(ledger, spec, batch, OptimizerKind::adamw, 1);
+    train(ledger, spec, batch, UpdateRule::adamw, 1);
     host::disarm_fault();
     const host::Work after = host::work();
     return std::vector{host::fault_calls(), after.launches - before.launches, after.gemms - before.gemms};
@@ -50,7 +50,7 @@ TEST(Plan, AThousandTimesLargerTakesNoMoreCalls) {
   EXPECT_GT(calls[1], 10u);
   EXPECT_GT(calls[2], 10u);
   EXPECT_EQ(asked_for(plan, large, 128'000), calls);
-  EXPECT_EQ(without_workspace(plan.peak_by_category()), predict_training(large, 128'000, OptimizerKind::adamw).at_peak);
+  EXPECT_EQ(without_workspace(plan.peak_by_category()), predict_training(large, 128'000, UpdateRule::adamw).at_peak);
   EXPECT_GT(plan.peak_bytes(), std::size_t(16) * 43'000'000 * 1'000'000);
 }
 

@@ -26,7 +26,7 @@ Learned learn(std::size_t epochs) {
   const data::DeviceDataset seen(context, train), unseen(context, held_out);
   const MlpSpec spec = parse_model("mlp-small");
   Mlp model(context, spec, 1, true);
-  AdamW optimizer(context, model.parameters(), {.lr = 2e-3f});
+  Optimizer<float> optimizer(context, model.parameters(), {}, {.adamw = {.lr = 2e-3f}});
   const std::size_t batch = 32;
   for (std::size_t first = 0; first < epochs * seen.count(); first += batch) {
     Batch b = make_batch(context, batch, spec.inputs());
@@ -66,7 +66,7 @@ TEST(Learning, ASmallTransformerReadsItsOwnManual) {
   Ledger ledger;
   Context context(resource, ledger);
   Transformer<float> model(context, spec, 1);
-  AdamW optimizer(context, model.parameters(), {.lr = 1e-3f, .beta2 = 0.95f});
+  Optimizer<float> optimizer(context, model.parameters(), {}, {.adamw = {.lr = 1e-3f, .beta2 = 0.95f}});
   float last = 0;
   constexpr std::size_t kSteps = 140, kBatch = 4;
   for (std::size_t step = 0; step < kSteps; ++step) {

@@ -261,15 +261,13 @@ class Refusing final : public MemoryResource {
   std::size_t left_ = 0;
 };
 
-std::unique_ptr<Optimizer> make_optimizer(Context& context, Mlp& model, OptimizerKind kind) {
-  if (kind == OptimizerKind::adamw) return std::make_unique<AdamW>(context, model.parameters());
-  return std::make_unique<Sgd>(context, model.parameters(),
-                               SgdSettings{0.05f, kind == OptimizerKind::momentum ? 0.9f : 0.0f});
+Optimizer<float> make_optimizer(Context& context, Mlp& model, UpdateRule rule) {
+  return {context, model.parameters(), {rule}};
 }
 
 TEST(MlpOutOfMemory, AtEveryAllocationOfAStepChangesNothingAndARetryIsBitIdentical) {
   for (const Activation activation : {Activation::relu, Activation::gelu})
-    for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw}) {
+    for (const UpdateRule kind : {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::adamw}) {
       const MlpSpec spec = spec_of({20, 40, 30, 5}, activation);
       const auto input = random_floats(8 * 20, 1, 1.0f);
       const auto labels = random_labels(8, 5, 2);
@@ -281,11 +279,11 @@ TEST(MlpOutOfMemory, AtEveryAllocationOfAStepChangesNothingAndARetryIsBitIdentic
       std::uint64_t start = 0, after_one = 0, after_two = 0;
       {
         Mlp model(context, spec, 1, true);
-        const auto optimizer = make_optimizer(context, model, kind);
+        auto optimizer = make_optimizer(context, model, kind);
         start = model.fingerprint(context);
-        model.train_step(context, batch_of(context, input, labels), *optimizer);
+        model.train_step(context, batch_of(context, input, labels), optimizer);
         after_one = model.fingerprint(context);
-        model.train_step(context, batch_of(context, input, labels), *optimizer);
+        model.train_step(context, batch_of(context, input, labels), optimizer);
         after_two = model.fingerprint(context);
         ASSERT_NE(start, after_one);
         ASSERT_NE(after_one, after_two);
@@ -294,7 +292,7 @@ TEST(MlpOutOfMemory, AtEveryAllocationOfAStepChangesNothingAndARetryIsBitIdentic
       Mlp model(context, spec, 1, true);
       auto optimizer = make_optimizer(context, model, kind);
       const std::size_t resident = ledger.live_bytes();
-      const auto step = [&] { model.train_step(context, batch_of(context, input, labels), *optimizer); };
+      const auto step = [&] { model.train_step(context, batch_of(context, input, labels), optimizer); };
       std::size_t failures = 0;
       for (std::size_t k = 1;; ++k) {
         resource.arm(k);
@@ -304,7 +302,7 @@ TEST(MlpOutOfMemory, AtEveryAllocationOfAStepChangesNothingAndARetryIsBitIdentic
           ++failures;
           ASSERT_EQ(ledger.live_bytes(), resident);
           ASSERT_EQ(model.fingerprint(context), start);
-          ASSERT_EQ(optimizer->steps(), 0u);
+          ASSERT_EQ(optimizer.steps(), 0u);
           continue;
         }
         break;  // the step has fewer than k allocations, and has now been done
@@ -322,8 +320,8 @@ TEST(MlpOutOfMemory, AtEveryAllocationOfAStepChangesNothingAndARetryIsBitIdentic
 TEST(MlpOutOfMemory, UnderFallingBudgets) {
   const MlpSpec spec = spec_of({100, 300, 200, 10}, Activation::relu);
   const std::size_t batch = 64;
-  const std::size_t peak = kBlasWorkspaceBytes + predict_training(spec, batch, OptimizerKind::adamw).total();
-  const std::size_t resident = kBlasWorkspaceBytes + resident_for_training(spec, OptimizerKind::adamw).total();
+  const std::size_t peak = kBlasWorkspaceBytes + predict_training(spec, batch, UpdateRule::adamw).total();
+  const std::size_t resident = kBlasWorkspaceBytes + resident_for_training(spec, UpdateRule::adamw).total();
   std::size_t in_step = 0, in_construction = 0, done = 0;
   for (std::size_t budget = peak; budget > (std::size_t(8) << 20); budget -= std::min<std::size_t>(budget, 16 * 512)) {
     CudaResource device;
@@ -333,7 +331,7 @@ TEST(MlpOutOfMemory, UnderFallingBudgets) {
     const std::size_t empty = ledger.live_bytes();
     try {
       Mlp model(context, spec, 1, true);
-      AdamW optimizer(context, model.parameters());
+      Optimizer<float> optimizer(context, model.parameters());
       const std::uint64_t before = model.fingerprint(context);
       ASSERT_EQ(ledger.live_bytes(), resident);
       try {

@@ -120,23 +120,20 @@ TEST(NetworkBytes, TrainingPeakIsAsPredicted) {
   std::size_t i = 0;
   for (const NetworkCase& c : network_cases())
     for (const NetworkForm& form : network_forms()) {
-      const auto optimizer = i++ % 2 ? OptimizerKind::adamw : OptimizerKind::sgd;
+      const auto rule = i++ % 2 ? UpdateRule::adamw : UpdateRule::sgd;
       Ledger ledger;
       {
         CudaResource resource;
         Context context(resource, ledger);
         Network model(context, c.spec, 1, true);
-        const auto adamw = optimizer == OptimizerKind::adamw ? std::make_unique<AdamW>(context, model.parameters())
-                                                             : std::unique_ptr<AdamW>();
-        Sgd sgd(context, model.parameters(), {.lr = 0.01f});
+        Optimizer<float> optimizer(context, model.parameters(), {rule}, {.sgd = {.lr = 0.01f}});
         const ByCategory resident = without_workspace(ledger.live_by_category());
-        const ByCategory expected = resident_for_training(c.spec, optimizer);
+        const ByCategory expected = resident_for_training(c.spec, rule);
         for (std::size_t k = 0; k < kCategoryCount; ++k) EXPECT_EQ(resident.bytes[k], expected.bytes[k]);
-        model.train_step(context, network_batch(context, c), c.size, adamw ? static_cast<Optimizer&>(*adamw) : sgd,
-                         form);
+        model.train_step(context, network_batch(context, c), c.size, optimizer, form);
       }
       const ByCategory found = without_workspace(ledger.peak_by_category()),
-                       expected = predict_training(c.spec, c.batch, c.size, optimizer, form).at_peak;
+                       expected = predict_training(c.spec, c.batch, c.size, rule, form).at_peak;
       for (std::size_t k = 0; k < kCategoryCount; ++k)
         EXPECT_EQ(found.bytes[k], expected.bytes[k]) << name_of(static_cast<Category>(k)) << ": " << text(c, form);
       EXPECT_EQ(ledger.live_bytes(), 0u) << text(c, form);
@@ -196,7 +193,7 @@ TEST(NetworkMemory, ARetryAfterOutOfMemoryHasTheSameBits) {
     for (const NetworkForm& form : {NetworkForm{}, NetworkForm{ConvolutionWay::tiled, false, true}}) {
       const NetworkOutcome expected = network_outcome(usual, c, form);
       const std::size_t most =
-          kBlasWorkspaceBytes + predict_training(c.spec, c.batch, c.size, OptimizerKind::sgd, form).total();
+          kBlasWorkspaceBytes + predict_training(c.spec, c.batch, c.size, UpdateRule::sgd, form).total();
       const std::size_t step = OOMLAB_ROUNDS < 10 ? 5 * kGranule : kGranule;
       std::size_t refused = 0;
       CudaResource resource;

@@ -1,7 +1,9 @@
 #include "nn/optimizer/optimizer.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <functional>
-#include <memory>
 
 #include "cuda/launch.h"
 #include "device.h"
@@ -30,7 +32,7 @@ struct Tensors {
   }
 };
 
-void compare(Device& device, const std::function<std::unique_ptr<Optimizer>(std::vector<Parameter>)>& make,
+void compare(Device& device, const std::function<Optimizer<float>(const std::vector<Parameter>&)>& make,
              const std::function<void(double& w, double g, double& m, double& v, int t)>& reference) {
   const Tensors tensors;
   std::vector<DeviceBuffer<float>> values, gradients;
@@ -40,7 +42,7 @@ void compare(Device& device, const std::function<std::unique_ptr<Optimizer>(std:
     gradients.push_back(device.upload(start));
     parameters.push_back({"t", values.back().data(), gradients.back().data(), start.size()});
   }
-  const auto optimizer = make(parameters);
+  auto optimizer = make(parameters);
   std::vector<std::vector<double>> w, m, v;
   for (const auto& start : tensors.start) {
     w.push_back(doubles(start));
@@ -53,8 +55,8 @@ void compare(Device& device, const std::function<std::unique_ptr<Optimizer>(std:
       device.put(gradients[i].data(), g);
       for (std::size_t j = 0; j < g.size(); ++j) reference(w[i][j], g[j], m[i][j], v[i][j], t);
     }
-    optimizer->step(device.context);
-    EXPECT_EQ(optimizer->steps(), static_cast<std::uint64_t>(t));
+    optimizer.step(device.context);
+    EXPECT_EQ(optimizer.steps(), static_cast<std::uint64_t>(t));
     for (std::size_t i = 0; i < w.size(); ++i)
       expect_close(device.download(values[i]), w[i], 1e-5, "step " + std::to_string(t));
   }
@@ -62,18 +64,15 @@ void compare(Device& device, const std::function<std::unique_ptr<Optimizer>(std:
 
 TEST_P(Optimizers, Sgd) {
   compare(
-      device,
-      [&](auto p) {
-        return std::make_unique<Sgd>(device.context, p, SgdSettings{0.1f, 0.0f});
-      },
+      device, [&](const auto& p) { return Optimizer<float>(device.context, p, {UpdateRule::sgd}, {.sgd = {0.1f}}); },
       [](double& w, double g, double&, double&, int) { w -= double(0.1f) * g; });
 }
 
 TEST_P(Optimizers, Momentum) {
   compare(
       device,
-      [&](auto p) {
-        return std::make_unique<Sgd>(device.context, p, SgdSettings{0.1f, 0.9f});
+      [&](const auto& p) {
+        return Optimizer<float>(device.context, p, {UpdateRule::momentum}, {.sgd = {0.1f, 0.9f}});
       },
       [](double& w, double g, double& v, double&, int) {
         v = double(0.9f) * v + g;
@@ -84,7 +83,7 @@ TEST_P(Optimizers, Momentum) {
 TEST_P(Optimizers, AdamW) {
   const AdamWSettings s{0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
   compare(
-      device, [&](auto p) { return std::make_unique<AdamW>(device.context, p, s); },
+      device, [&](const auto& p) { return Optimizer<float>(device.context, p, {}, {.adamw = s}); },
       [&](double& w, double g, double& m, double& v, int t) {
         const double b1 = s.beta1, b2 = s.beta2;
         m = b1 * m + (1 - b1) * g;
@@ -113,7 +112,7 @@ TEST(ManyTensors, EachIsUpdatedOnceAsIfItWereAlone) {
     adamw_update(device.context, value.data(), gradients[i].data(), first.data(), second.data(), 1 + i % 9, s, 1);
     alone.push_back(device.download(value));
   }
-  AdamW adamw(device.context, parameters, s);
+  Optimizer<float> adamw(device.context, parameters, {}, {.adamw = s});
   adamw.step(device.context);
   for (std::size_t i = 0; i < kTensors; ++i) EXPECT_EQ(device.download(values[i]), alone[i]) << "tensor " << i;
 }
@@ -125,17 +124,16 @@ TEST(OptimizerState, TagsAndCategory) {
       {"layer 1 weight", const_cast<float*>(value.data()), const_cast<float*>(gradient.data()), 100}};
   const auto live = [&] { return device.ledger.live_by_category()[Category::optimizer]; };
   {
-    const Sgd sgd(device.context, parameters);
+    const Optimizer<float> sgd(device.context, parameters, {UpdateRule::sgd});
     EXPECT_EQ(live(), 0u);
-    EXPECT_EQ(sgd.kind(), OptimizerKind::sgd);
+    EXPECT_EQ(sgd.form().rule, UpdateRule::sgd);
   }
   {
-    const Sgd momentum(device.context, parameters, {0.1f, 0.9f});
+    const Optimizer<float> momentum(device.context, parameters, {UpdateRule::momentum});
     EXPECT_EQ(live(), 512u);
-    EXPECT_EQ(momentum.kind(), OptimizerKind::momentum);
   }
   {
-    const AdamW adamw(device.context, parameters);
+    const Optimizer<float> adamw(device.context, parameters);
     EXPECT_EQ(live(), 1024u);
     std::vector<std::string> tags;
     for (const auto& [address, block] : device.ledger.live_blocks())
@@ -149,19 +147,50 @@ TEST(OptimizerState, TagsAndCategory) {
 TEST(OptimizerState, ParametersNeedGradients) {
   Device device;
   float value = 0;
-  EXPECT_THROW(AdamW(device.context, {{"bias", &value, nullptr, 1}}), std::invalid_argument);
+  EXPECT_THROW(Optimizer<float>(device.context, {{"bias", &value, nullptr, 1}}), std::invalid_argument);
   EXPECT_EQ(device.ledger.live_by_category()[Category::optimizer], 0u);
 }
 
-TEST(OptimizerNames, RoundTrip) {
-  for (const auto kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::adamw})
-    EXPECT_EQ(parse_optimizer(name_of(kind)), kind);
-  try {
-    parse_optimizer("adam");
-    FAIL();
-  } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "optimizer 'adam' is unknown; known: sgd, momentum, adamw");
+// What a parameter does not say cannot be guessed.
+TEST(OptimizerState, RulesThatAskForShapesGetThem) {
+  Device device;
+  const auto value = device.upload(std::vector<float>(100)), gradient = device.upload(std::vector<float>(100));
+  const std::vector<Parameter> parameters{
+      {"weight", const_cast<float*>(value.data()), const_cast<float*>(gradient.data()), 100}};
+  for (const OptimizerForm form :
+       {OptimizerForm{UpdateRule::adafactor}, OptimizerForm{.rule = UpdateRule::adamw8, .wide_embeddings = true}})
+    EXPECT_THROW(Optimizer<float>(device.context, parameters, form), std::invalid_argument);
+  EXPECT_EQ(device.ledger.live_by_category()[Category::optimizer], 0u);
+}
+
+// Whatever T it is stored as; the state is what the plan says.
+template <class T>
+void expect_bytes_of_the_plan(WeightForm weights) {
+  for (const UpdateRule rule :
+       {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor}) {
+    Device device;
+    auto value = device.upload(std::vector<T>(64 * 100));
+    const TensorShape shape{"weight", "layer 1", 64, 100};
+    const OptimizerForm form{rule, weights};
+    const Optimizer<T> optimizer(device.context, {shape}, {value.data()}, form);
+    EXPECT_EQ(device.ledger.live_by_category()[Category::optimizer], state_bytes(shape, form)) << name_of(rule);
   }
+}
+TEST(OptimizerState, IsThatOfThePlan) {
+  expect_bytes_of_the_plan<float>(WeightForm::stored);
+  for (const WeightForm weights : {WeightForm::stored, WeightForm::master}) {
+    expect_bytes_of_the_plan<__half>(weights);
+    expect_bytes_of_the_plan<__nv_bfloat16>(weights);
+  }
+  expect_bytes_of_the_plan<__nv_bfloat16>(WeightForm::stochastic);
+}
+
+TEST(OptimizerState, BuffersOfParameterSizeAreCounted) {
+  const TensorShape shape{"weight", "layer 1", 64, 128};
+  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::adamw})
+    EXPECT_EQ(state_buffers(rule) * shape.count() * sizeof(float), state_bytes(shape, {rule})) << name_of(rule);
+  for (const UpdateRule rule : {UpdateRule::adamw8, UpdateRule::adafactor})
+    EXPECT_THROW(state_buffers(rule), std::invalid_argument) << name_of(rule);
 }
 
 }  // namespace

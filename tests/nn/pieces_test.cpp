@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "device.h"
-#include "nn/optimizer/compact_optimizer.h"
 #include "nn/optimizer/mixed_precision.h"
+#include "nn/optimizer/optimizer.h"
 
 namespace oomlab::test {
 namespace {
@@ -101,7 +101,8 @@ std::vector<Parameter> parameters_of(float* value, float* gradient,
 template <class Make>
 auto stepped_by(Make make_optimizer) {
   return [=](Device& device, float* value, float* gradient, const auto& pieces) -> std::function<void()> {
-    const std::shared_ptr<Optimizer> optimizer = make_optimizer(device.context, parameters_of(value, gradient, pieces));
+    const auto optimizer =
+        std::make_shared<Optimizer<float>>(make_optimizer(device.context, parameters_of(value, gradient, pieces)));
     return [optimizer, &device] { optimizer->step(device.context); };
   };
 }
@@ -109,8 +110,8 @@ auto stepped_by(Make make_optimizer) {
 TEST(Pieces, OfSgd) {
   expect_bits<float>(
       expected_weights<float>(true, [](float& w, float g, float&, float&, int) { w = std::fma(-0.03f, g, w); }),
-      stepped_by([](Context& context, std::vector<Parameter> parameters) {
-        return std::make_shared<Sgd>(context, std::move(parameters), SgdSettings{0.03f, 0.0f});
+      stepped_by([](Context& context, const std::vector<Parameter>& parameters) {
+        return Optimizer<float>(context, parameters, {UpdateRule::sgd}, {.sgd = {0.03f}});
       }));
 }
 TEST(Pieces, OfMomentum) {
@@ -119,38 +120,40 @@ TEST(Pieces, OfMomentum) {
                                                v = std::fma(0.9f, v, g);
                                                w = std::fma(-0.03f, v, w);
                                              }),
-                     stepped_by([](Context& context, std::vector<Parameter> parameters) {
-                       return std::make_shared<Sgd>(context, std::move(parameters), SgdSettings{0.03f, 0.9f});
+                     stepped_by([](Context& context, const std::vector<Parameter>& parameters) {
+                       return Optimizer<float>(context, parameters, {UpdateRule::momentum}, {.sgd = {0.03f, 0.9f}});
                      }));
 }
 TEST(Pieces, OfAdamW) {
   expect_bits<float>(expected_weights<float>(true, adamw_rule),
-                     stepped_by([](Context& context, std::vector<Parameter> parameters) {
-                       return std::make_shared<AdamW>(context, std::move(parameters), kAdamW);
+                     stepped_by([](Context& context, const std::vector<Parameter>& parameters) {
+                       return Optimizer<float>(context, parameters, {}, {.adamw = kAdamW});
                      }));
 }
 
 template <class T>
 void expect_mixed_bits() {
-  for (const bool master : {true, false}) {
-    SCOPED_TRACE(master ? "with a master copy" : "without");
-    expect_bits<T>(expected_weights<T>(master, adamw_rule),
+  for (const WeightForm form : {WeightForm::master, WeightForm::stored}) {
+    if (form == WeightForm::master && std::is_same_v<T, float>) continue;
+    SCOPED_TRACE(name_of(form));
+    expect_bits<T>(expected_weights<T>(form == WeightForm::master, adamw_rule),
                    [&](Device& device, T* value, T* gradient, const auto& pieces) -> std::function<void()> {
                      std::vector<ParameterOf<T>> parameters;
                      for (const auto& [first, count] : pieces)
                        parameters.push_back({"piece", value + first, gradient + first, count});
-                     const auto optimizer = std::make_shared<MixedAdamW<T>>(device.context, std::move(parameters),
-                                                                            kAdamW, LossScaling::none(), master);
+                     const auto optimizer = std::make_shared<ScaledOptimizer<T>>(
+                         device.context, std::move(parameters), LossScaling::none(), OptimizerSettings{.adamw = kAdamW},
+                         OptimizerForm{.weights = form});
                      return [optimizer, &device] { optimizer->step(device.context); };
                    });
   }
 }
-TEST(Pieces, OfMixedAdamWInFp32) { expect_mixed_bits<float>(); }
-TEST(Pieces, OfMixedAdamWInFp16) { expect_mixed_bits<__half>(); }
-TEST(Pieces, OfMixedAdamWInBf16) { expect_mixed_bits<__nv_bfloat16>(); }
+TEST(Pieces, OfScaledOptimizerInFp32) { expect_mixed_bits<float>(); }
+TEST(Pieces, OfScaledOptimizerInFp16) { expect_mixed_bits<__half>(); }
+TEST(Pieces, OfScaledOptimizerInBf16) { expect_mixed_bits<__nv_bfloat16>(); }
 
 template <class T>
-void expect_compact_bits(OptimizerForm form) {
+void expect_bits_of_form(OptimizerForm form) {
   const bool wide = form.weights == WeightForm::master || std::is_same_v<T, float>;
   const auto sgd = [](float& w, float g, float&, float&, int) { w = std::fma(-0.03f, g, w); };
   const std::vector<float> expected =
@@ -158,29 +161,31 @@ void expect_compact_bits(OptimizerForm form) {
   expect_bits<T>(expected, [&](Device& device, T* value, T* gradient, const auto& pieces) -> std::function<void()> {
     std::vector<TensorShape> shapes;
     std::vector<T*> values;
-    std::vector<typename CompactOptimizer<T>::Update> updates;
+    std::vector<typename Optimizer<T>::Update> updates;
     for (const auto& [first, count] : pieces) {
       updates.push_back({shapes.size(), gradient + first});
       shapes.push_back({"piece", "layer 1", 1, count});
       values.push_back(value + first);
     }
     OptimizerSettings settings;
-    settings.adamw = kAdamW, settings.sgd_lr = 0.03f;
+    settings.adamw = kAdamW;
+    settings.sgd.lr = 0.03f;
     const auto optimizer =
-        std::make_shared<CompactOptimizer<T>>(device.context, std::move(shapes), std::move(values), form, settings);
+        std::make_shared<Optimizer<T>>(device.context, std::move(shapes), std::move(values), form, settings);
     return [=, &device] {
       optimizer->update(device.context, updates);
       optimizer->end_step();
     };
   });
 }
-TEST(Pieces, OfCompactOptimizers) {
+TEST(Pieces, OfEveryForm) {
   for (const UpdateRule rule : {UpdateRule::adamw, UpdateRule::sgd}) {
     SCOPED_TRACE(name_of(rule));
-    expect_compact_bits<float>({rule});
+    expect_bits_of_form<float>({rule});
     for (const WeightForm form : {WeightForm::stored, WeightForm::master}) {
       SCOPED_TRACE(name_of(form));
-      expect_compact_bits<__nv_bfloat16>({rule, form});
+      expect_bits_of_form<__half>({rule, form});
+      expect_bits_of_form<__nv_bfloat16>({rule, form});
     }
   }
 }

@@ -8,10 +8,8 @@
 
 namespace oomlab::test {
 
-inline std::unique_ptr<nn::Optimizer> make_optimizer(Context& context, nn::Mlp& model, nn::OptimizerKind kind) {
-  if (kind == nn::OptimizerKind::adamw) return std::make_unique<nn::AdamW>(context, model.parameters());
-  return std::make_unique<nn::Sgd>(context, model.parameters(),
-                                   nn::SgdSettings{0.05f, kind == nn::OptimizerKind::momentum ? 0.9f : 0.0f});
+inline nn::Optimizer<float> make_optimizer(Context& context, nn::Mlp& model, nn::UpdateRule rule) {
+  return {context, model.parameters(), {rule}};
 }
 
 inline nn::Batch zero_batch(Context& context, const nn::MlpSpec& spec, std::size_t batch) {
@@ -22,12 +20,12 @@ inline nn::Batch zero_batch(Context& context, const nn::MlpSpec& spec, std::size
 }
 
 /// Trains for some steps; afterwards nothing is live in the ledger any more.
-inline void train(Ledger& ledger, const nn::MlpSpec& spec, std::size_t batch, nn::OptimizerKind kind, int steps) {
+inline void train(Ledger& ledger, const nn::MlpSpec& spec, std::size_t batch, nn::UpdateRule kind, int steps) {
   CudaResource resource;
   Context context(resource, ledger);
   nn::Mlp model(context, spec, 1, true);
-  const auto optimizer = make_optimizer(context, model, kind);
-  for (int s = 0; s < steps; ++s) model.train_step(context, zero_batch(context, spec, batch), *optimizer);
+  auto optimizer = make_optimizer(context, model, kind);
+  for (int s = 0; s < steps; ++s) model.train_step(context, zero_batch(context, spec, batch), optimizer);
 }
 
 }  // namespace oomlab::test

@@ -41,11 +41,11 @@ template <class T>
 struct Training {
   Device device;
   Transformer<T> model;
-  MixedAdamW<T> optimizer;
+  ScaledOptimizer<T> optimizer;
   data::TextSampler text{data::course_text(), {.seq = 12}};
   explicit Training(std::uint64_t seed)
       : model(device.context, parse_transformer("gpt:2-2-12"), seed),
-        optimizer(device.context, model.parameters(), {.lr = 1e-2f}, LossScaling::dynamic_from(256, 3)) {}
+        optimizer(device.context, model.parameters(), LossScaling::dynamic_from(256, 3), {.adamw = {.lr = 1e-2f}}) {}
   float step(std::size_t number) {
     const data::TokenSamples s = text.samples(number * 2, 2);
     model.forward_backward(device.context, make_token_batch(device.context, s.tokens, s.labels, 2, 12), {},

@@ -193,7 +193,8 @@ TEST_F(ResNetParity, Logits) {
 TEST_F(ResNetParity, TenAdamWLossesAndInference) {
   nn::Network net = model();
   const auto& a = all["adamw"];
-  nn::AdamW optimizer(context, net.parameters(), {a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]});
+  const nn::AdamWSettings adamw{a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]};
+  nn::Optimizer<float> optimizer(context, net.parameters(), {}, {.adamw = adamw});
   for (const double expected : all["losses"]) {
     net.train_step(context, batch(), size, optimizer);
     EXPECT_NEAR(net.loss(context), expected, kImageTolerance * expected);

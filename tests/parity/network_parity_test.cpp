@@ -187,8 +187,8 @@ TEST_P(NetworkParity, TenAdamWLossesAndInference) {
   const auto& a = networks()["adamw"];
   for (const auto& [how, form] : forms()) {
     nn::Network net = model();
-    nn::AdamW optimizer(context, net.parameters(),
-                        {a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]});
+    const nn::AdamWSettings adamw{a["lr"], a["betas"][0], a["betas"][1], a["eps"], a["weight_decay"]};
+    nn::Optimizer<float> optimizer(context, net.parameters(), {}, {.adamw = adamw});
     for (const double expected : all["losses"]) {
       net.train_step(context, batch(), size, optimizer, form);
       EXPECT_NEAR(net.loss(context), expected, kNetworkTolerance * expected) << how;

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "device.h"
-#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/blockwise_codes.h"
+#include "nn/optimizer/dynamic_code.h"
+#include "nn/optimizer/optimizer.h"
 #include "read_json.h"
 
 namespace oomlab::nn {
@@ -66,11 +68,11 @@ TEST(Adafactor, IsPyTorchs) {
     auto w = device.upload(floats(of["start"]));
     OptimizerSettings settings;
     settings.adafactor.lr = of["lr"], settings.adafactor.weight_decay = of["weight_decay"];
-    CompactOptimizer<float> optimizer(device.context, {{"w", "layer 1", rows, shape.back()}}, {w.data()},
-                                      {UpdateRule::adafactor}, settings);
+    Optimizer<float> optimizer(device.context, {{"w", "layer 1", rows, shape.back()}}, {w.data()},
+                               {UpdateRule::adafactor}, settings);
     for (std::size_t step = 0; step < of["gradients"].size(); ++step) {
       auto g = device.upload(floats(of["gradients"][step]));
-      const CompactOptimizer<float>::Update update{0, g.data()};
+      const Optimizer<float>::Update update{0, g.data()};
       optimizer.update(device.context, {&update, 1});
       optimizer.end_step();
       const std::vector<float> ours = device.download(w), theirs = floats(of["weights"][step]);

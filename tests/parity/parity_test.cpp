@@ -107,7 +107,7 @@ TEST_P(Parity, Fp32TenAdamWLosses) {
   Device device;
   Transformer<float> model(device.context, fixture.spec, 1);
   fixture.load(device, model);
-  AdamW optimizer(device.context, model.parameters(), adamw_of(fixture.all["adamw"]));
+  Optimizer<float> optimizer(device.context, model.parameters(), {}, {.adamw = adamw_of(fixture.all["adamw"])});
   for (const double expected : fixture.all["losses"]) {
     model.forward_backward(device.context, fixture.batch(device.context));
     EXPECT_NEAR(model.loss(device.context), expected, kTolerance * expected);
@@ -173,10 +173,10 @@ Training train(const HashedModel& from, const AdamWSettings& adamw) {
     }
   };
   if constexpr (std::is_same_v<T, float>) {
-    AdamW optimizer(device.context, parameters, adamw);
+    Optimizer<float> optimizer(device.context, parameters, {}, {.adamw = adamw});
     steps(optimizer, nullptr);
   } else {
-    MixedAdamW<T> optimizer(device.context, parameters, adamw, LossScaling::none());
+    ScaledOptimizer<T> optimizer(device.context, parameters, LossScaling::none(), {.adamw = adamw});
     steps(optimizer, optimizer.scale_on_device());
   }
   return result;

@@ -14,7 +14,7 @@ namespace {
 using namespace oomlab;
 using namespace oomlab::train;
 
-std::vector<double> losses(const char* model, nn::OptimizerKind kind) {
+std::vector<double> losses(const char* model, nn::UpdateRule kind) {
   constexpr std::size_t kSteps = 8;
   const nn::MlpSpec spec = nn::parse_model(model);
   std::vector<double> figures;
@@ -33,7 +33,7 @@ TEST(Learning, TheLossFallsAtEveryWidth) {
   SKIP_WITHOUT_DEVICE();
   if (OOMLAB_ROUNDS < 10) GTEST_SKIP() << "about numbers, which are the same in check mode";
   for (const char* const model : {"mlp:64-512-256-10", "mlp:512-768x6-10", "mlp:64-128-256-512-1024-2048-10"})
-    for (const auto kind : {nn::OptimizerKind::adamw, nn::OptimizerKind::sgd}) {
+    for (const auto kind : {nn::UpdateRule::adamw, nn::UpdateRule::sgd}) {
       const std::vector<double> figures = losses(model, kind);
       EXPECT_LT(figures.back(), 0.95 * figures.front()) << model << ", " << nn::name_of(kind);
       EXPECT_LT(std::ranges::max(figures), 1.1 * figures.front()) << model << ", " << nn::name_of(kind);

@@ -72,7 +72,7 @@ TEST(BatchFinder, EqualsBruteForceOverAllBatchesAtTenBudgets) {
   }
   const nn::MlpSpec spec = nn::parse_model("mlp:16-48-24-10");
   const data::Dataset dataset = data::digits();
-  constexpr auto kind = nn::OptimizerKind::adamw;
+  constexpr auto kind = nn::UpdateRule::adamw;
   const Config config;  // its workspace is not in the closed form
   const std::size_t fixed = config.workspace + ImageTraining::predicted(dataset, spec, kind, 1).total();
   const std::size_t top = config.workspace + ImageTraining::predicted(dataset, spec, kind, 120).total();
@@ -123,7 +123,7 @@ TEST(Training, EveryStepHasTheNextSamples) {
     std::uint64_t weights = 0;
     Ledger ledger;
     with_context(Config{}, kUnlimited, ledger, [&](Context& context) {
-      ImageTraining training(context, dataset, spec, nn::OptimizerKind::sgd, kBatch);
+      ImageTraining training(context, dataset, spec, nn::UpdateRule::sgd, kBatch);
       training.step();
       training.step();
       weights = training.fingerprint();

@@ -65,7 +65,8 @@ Run<T> train(const nn::TransformerSpec& spec, const Schedule& schedule, bool pla
   Ledger ledger;
   Context context(resource, ledger);
   nn::Transformer<T> model(context, spec, 1);
-  nn::MixedAdamW<T> optimizer(context, model.parameters(), {.lr = 1e-2f}, nn::LossScaling::dynamic_from(64, 4));
+  nn::ScaledOptimizer<T> optimizer(context, model.parameters(), nn::LossScaling::dynamic_from(64, 4),
+                                   {.adamw = {.lr = 1e-2f}});
   Run<T> run;
   for (unsigned step = 0; step < OOMLAB_ROUNDS; ++step) {
     if (plain)

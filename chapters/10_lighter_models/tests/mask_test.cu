@@ -64,7 +64,7 @@ TEST_P(Masks, KeepZerosThroughTraining) {
     };
     std::vector<std::vector<float>> before;
     for (const nn::Parameter& p : model.parameters()) before.push_back(device.download(p.value, p.count));
-    nn::AdamW optimizer(device.context, model.parameters(), {.lr = 1e-2f});
+    nn::Optimizer<float> optimizer(device.context, model.parameters(), {}, {.adamw = {.lr = 1e-2f}});
     for (unsigned step = 0; step < 3; ++step) {
       model.train_step(device.context, batch(device, spec, step), kSize, optimizer);
       EXPECT_LT(mask.zeros(device.context), mask.masked()) << "the optimizer moves zeros, too";

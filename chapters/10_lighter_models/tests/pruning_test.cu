@@ -269,7 +269,8 @@ TEST(PrunedNetworks, TrainedAndSavedLoadToTheSameBits) {
     const PrunedSpec pruned = prune(spec, 50);
     Network dense(device.context, spec, 3, true), small(device.context, pruned.spec, 4, true);
     const auto train = [&](Network& model) {
-      nn::Sgd optimizer(device.context, model.parameters(), {.lr = 0.02f, .momentum = 0.9f});
+      nn::Optimizer<float> optimizer(device.context, model.parameters(), {nn::UpdateRule::momentum},
+                                     {.sgd = {.lr = 0.02f}});
       for (unsigned step = 0; step < 3; ++step)
         model.train_step(device.context, batch(device, spec, 10 + step), kSize, optimizer);
     };

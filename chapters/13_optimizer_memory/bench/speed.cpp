@@ -8,7 +8,7 @@
 
 #include "../../../bench/benchmarks/judged.h"
 #include "nn/ops/values.h"
-#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/optimizer.h"
 
 namespace oomlab::optimizer_memory {
 namespace {
@@ -31,7 +31,7 @@ class Updated {
       values.push_back(weights_.data() + i * kSide * kSide);
       updates_.push_back({i, gradients + i * kSide * kSide});
     }
-    optimizer_ = std::make_unique<CompactOptimizer<T>>(context, shapes, values, form);
+    optimizer_ = std::make_unique<Optimizer<T>>(context, shapes, values, form);
   }
   double update() {
     context_.synchronize();
@@ -45,8 +45,8 @@ class Updated {
  private:
   Context& context_;
   DeviceBuffer<T> weights_;
-  std::vector<typename CompactOptimizer<T>::Update> updates_;
-  std::unique_ptr<CompactOptimizer<T>> optimizer_;
+  std::vector<typename Optimizer<T>::Update> updates_;
+  std::unique_ptr<Optimizer<T>> optimizer_;
 };
 
 void judge() {

@@ -9,6 +9,7 @@
 #include "../../../tests/nn/device.h"
 #include "claims.h"
 #include "memory/export.h"
+#include "nn/optimizer/dynamic_code.h"
 #include "plan/lever/in_backward.h"
 #include "plan/lever/offload.h"
 #include "plan/lever/optimizer.h"
@@ -31,15 +32,15 @@ struct One {
   Device device;
   nn::TensorShape shape;
   DeviceBuffer<T> value;
-  nn::CompactOptimizer<T> optimizer;
+  nn::Optimizer<T> optimizer;
   One(nn::TensorShape s, OptimizerForm form, const std::vector<float>& start, nn::OptimizerSettings settings = {})
       : shape(std::move(s)),
         value(device.upload(std::vector<T>(start.begin(), start.end()))),
         optimizer(device.context, {shape}, {value.data()}, form, settings) {}
   void step(const std::vector<float>& gradient, const float* factor = nullptr) {
     auto g = device.upload(std::vector<T>(gradient.begin(), gradient.end()));
-    const typename nn::CompactOptimizer<T>::Update update{0, g.data()};
-    optimizer.update(device.context, {&update, 1}, factor);
+    const typename nn::Optimizer<T>::Update update{0, g.data()};
+    optimizer.update(device.context, {&update, 1}, {.factor = factor});
     optimizer.end_step();
     device.context.synchronize();
   }
@@ -74,7 +75,7 @@ TEST(Bytes, AreTheClosedForm) {
     auto value = device.upload(std::vector<Bf16>(n));
     for (const OptimizerForm& form : {eight, master, factors}) {
       const std::size_t before = device.ledger.live_by_category()[Category::optimizer];
-      const nn::CompactOptimizer<Bf16> optimizer(device.context, {shape}, {value.data()}, form);
+      const nn::Optimizer<Bf16> optimizer(device.context, {shape}, {value.data()}, form);
       EXPECT_EQ(device.ledger.live_by_category()[Category::optimizer] - before, nn::state_bytes(shape, form));
     }
   }
@@ -85,8 +86,8 @@ TEST(Bytes, AreTheClosedForm) {
   auto value = device.upload(std::vector<float>(4));
   expect_refused_in_one_line(
       [&] {
-        return nn::CompactOptimizer<float>(device.context, {matrix(2, 2)}, {value.data()},
-                                           {UpdateRule::adamw, WeightForm::stochastic});
+        return nn::Optimizer<float>(device.context, {matrix(2, 2)}, {value.data()},
+                                    {UpdateRule::adamw, WeightForm::stochastic});
       },
       "FP32, rounded at random");
 }
@@ -149,7 +150,7 @@ TEST(StochasticRounding, IsRightOnAverageAndRepeatable) {
 
   // Steps that are too small for BF16: lost, or kept on average.
   nn::OptimizerSettings settings;
-  settings.sgd_lr = 1e-4f;
+  settings.sgd.lr = 1e-4f;
   const std::vector<float> start(n, 1.0f), gradient(n, 1.0f);
   const auto after = [&](WeightForm form, std::uint64_t seed) {
     settings.seed = seed;

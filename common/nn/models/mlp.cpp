@@ -120,7 +120,7 @@ void Mlp::forward_backward(Context& context, Batch batch, StepOptions options) {
   }
 }
 
-void Mlp::train_step(Context& context, Batch batch, Optimizer& optimizer) {
+void Mlp::train_step(Context& context, Batch batch, Optimizer<float>& optimizer) {
   forward_backward(context, std::move(batch));
   optimizer.step(context);
 }

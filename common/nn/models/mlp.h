@@ -45,7 +45,7 @@ class Mlp {
   /// matter).
   void forward_backward(Context& context, Batch batch, StepOptions options = {});
   /// forward_backward, then one step of the optimizer. On OutOfMemory the optimizer is unchanged too.
-  void train_step(Context& context, Batch batch, Optimizer& optimizer);
+  void train_step(Context& context, Batch batch, Optimizer<float>& optimizer);
   /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode.
   float loss(Context& context) const;
 

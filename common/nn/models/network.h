@@ -54,7 +54,8 @@ class Network {
   /// shapes_of(); std::logic_error for a model without gradients.
   void forward_backward(Context& context, Batch batch, InputSize size, const NetworkForm& form = {});
   /// forward_backward, then one step of the optimizer.
-  void train_step(Context& context, Batch batch, InputSize size, Optimizer& optimizer, const NetworkForm& form = {});
+  void train_step(Context& context, Batch batch, InputSize size, Optimizer<float>& optimizer,
+                  const NetworkForm& form = {});
   /// The loss of the last forward_backward, copied from the device (waits for the stream). 0 in plan mode. Throws
   /// std::logic_error for a model without gradients.
   float loss(Context& context) const;

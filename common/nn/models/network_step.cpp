@@ -360,7 +360,8 @@ void Network::forward_backward(Context& context, Batch batch, InputSize size, co
   step.backward();
 }
 
-void Network::train_step(Context& context, Batch batch, InputSize size, Optimizer& optimizer, const NetworkForm& form) {
+void Network::train_step(Context& context, Batch batch, InputSize size, Optimizer<float>& optimizer,
+                         const NetworkForm& form) {
   forward_backward(context, std::move(batch), size, form);
   optimizer.step(context);
 }

@@ -1,8 +1,9 @@
-// CompactOptimizer's Adafactor. Of a matrix: sums over rows, sums over columns, what follows from them, the update's
+// Adafactor: part of optimizer.h. Of a matrix: sums over rows, sums over columns, what follows from them, the update's
 // size, the update.
 
 #include <cmath>
 
+#include "nn/ops/instances.h"
 #include "nn/optimizer/updated_weights.h"
 
 namespace oomlab::nn {
@@ -160,8 +161,8 @@ __global__ void adafactor_vector_kernel(Weights<T, kForm> weights, const T* grad
 }  // namespace
 
 template <class T>
-void CompactOptimizer<T>::adafactor(Context& context, const Update& u, const float* factor) {
-  const OptimizerSettings::Adafactor& a = settings_.adafactor;
+void Optimizer<T>::adafactor(Context& context, const Update& u, const float* factor) {
+  const AdafactorSettings& a = settings_.adafactor;
   const auto t = static_cast<double>(steps_ + 1);
   const AdafactorStep s{static_cast<float>(std::pow(t, static_cast<double>(a.decay))),
                         static_cast<float>(std::min(static_cast<double>(a.lr), 1.0 / std::sqrt(t))), a.eps1, a.eps2,
@@ -170,7 +171,7 @@ void CompactOptimizer<T>::adafactor(Context& context, const Update& u, const flo
   State& state = states_[u.tensor];
   const std::size_t rows = shape.rows, columns = shape.columns;
   const cudaStream_t stream = context.stream();
-  const std::uint32_t key = rounding_key(settings_.seed, steps_ + 1, u.tensor);
+  const std::uint32_t key = rounding_key(u.tensor);
   with_form<T>(form_.weights, [&](auto form) {
     const Weights<T, form()> weights{values_[u.tensor], state.master.data(), key};
     if (rows == 1)
@@ -192,7 +193,7 @@ void CompactOptimizer<T>::adafactor(Context& context, const Update& u, const flo
   });
 }
 
-template void CompactOptimizer<float>::adafactor(Context&, const Update&, const float*);
-template void CompactOptimizer<__nv_bfloat16>::adafactor(Context&, const Update&, const float*);
+#define OOMLAB_ADAFACTOR(T) template void Optimizer<T>::adafactor(Context&, const Update&, const float*);
+OOMLAB_FOR_EACH_TYPE(OOMLAB_ADAFACTOR)
 
 }  // namespace oomlab::nn

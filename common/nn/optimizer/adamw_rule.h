@@ -23,17 +23,29 @@ struct AdamWFactors {
   float rate;             ///< lr / (1 − beta1^t)
   float second_unbiased;  ///< 1 / (1 − beta2^t)
 };
-/// Of a step whose bias corrections are known.
-__host__ __device__ inline AdamWFactors adamw_factors(const AdamWSettings& s, float rate, float second_unbiased) {
-  return {s.beta1, s.beta2,        1.0f - s.beta1, 1.0f - s.beta2, s.eps, fmaf(-s.lr, s.weight_decay, 1.0f),
-          rate,    second_unbiased};
+/// Those of them that are another one in each step.
+struct BiasCorrections {
+  float rate, second_unbiased;
+};
+/// `step` counts from 1.
+__host__ __device__ inline BiasCorrections bias_corrections(const AdamWSettings& s, std::uint64_t step) {
+  const auto t = static_cast<double>(step);
+  return {static_cast<float>(static_cast<double>(s.lr) / (1.0 - pow(static_cast<double>(s.beta1), t))),
+          static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(s.beta2), t)))};
 }
 /// `step` counts from 1.
 inline AdamWFactors adamw_factors(const AdamWSettings& s, std::uint64_t step) {
-  const auto t = static_cast<double>(step);
-  return adamw_factors(
-      s, static_cast<float>(static_cast<double>(s.lr) / (1.0 - std::pow(static_cast<double>(s.beta1), t))),
-      static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(s.beta2), t))));
+  const BiasCorrections now = bias_corrections(s, step);
+  return {s.beta1,        s.beta2,
+          1.0f - s.beta1, 1.0f - s.beta2,
+          s.eps,          fmaf(-s.lr, s.weight_decay, 1.0f),
+          now.rate,       now.second_unbiased};
+}
+/// With the corrections that the device has: BiasCorrections, or null, and nothing changes.
+__device__ inline void correct_bias(AdamWFactors& s, const float* corrections) {
+  if (!corrections) return;
+  s.rate = corrections[0];
+  s.second_unbiased = corrections[1];
 }
 
 /// AdamW's two moments (Loshchilov and Hutter, 2019) after this gradient.

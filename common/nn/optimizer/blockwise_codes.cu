@@ -1,7 +1,7 @@
-// Numbers in blocks as codes of 8 bits: part of compact_optimizer.h.
+#include "nn/optimizer/blockwise_codes.h"
 
 #include "nn/ops/kernel.h"
-#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/dynamic_code.h"
 
 namespace oomlab::nn {
 

@@ -1,9 +1,10 @@
-// The factor of all gradients, for clipping and for a loss scale: part of compact_optimizer.h.
+#include "nn/optimizer/gradient_factor.h"
+
+#include <cuda_bf16.h>
 
 #include <cfloat>
 
 #include "nn/ops/kernel.h"
-#include "nn/optimizer/compact_optimizer.h"
 
 namespace oomlab::nn {
 

@@ -10,9 +10,11 @@
 // double it. All of this is decided on the device; the host never waits.
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "nn/files/state_file.h"
+#include "nn/optimizer/adamw_rule.h"
 #include "nn/optimizer/optimizer.h"
 
 namespace oomlab::nn {
@@ -31,44 +33,46 @@ struct LossScaling {
 /// The loss scale and what goes with it, on the device.
 struct ScaleState {
   float scale;
-  std::uint32_t overflow;       ///< blocks that saw a gradient that is not finite, in this step
-  std::uint32_t good_steps;     ///< in a row
-  std::uint32_t skipped;        ///< steps, since the beginning
-  std::uint64_t steps;          ///< done
-  float rate, second_unbiased;  ///< AdamW's factors for this step
+  std::uint32_t overflow;    ///< blocks that saw a gradient that is not finite, in this step
+  std::uint32_t good_steps;  ///< in a row
+  std::uint32_t skipped;     ///< steps, since the beginning
+  std::uint32_t steps;       ///< done
+  float factor;              ///< what this step's gradients are multiplied by: 1 / scale, or 0 where it is skipped
+  BiasCorrections corrections;
 };
 static_assert(sizeof(ScaleState) == kScaleStateBytes, "a prediction counts it");
 
-/// AdamW for a model of T, its state in buffers of the category optimizer: "<name> master", "<name> m", "<name> v", and
-/// one ScaleState.
+/// AdamW in 32 bits, with FP32 weights: a model's own, or a master copy of them.
 template <class T>
-class MixedAdamW {
+constexpr OptimizerForm adamw_in_fp32() {
+  return {.weights = std::is_same_v<T, float> ? WeightForm::stored : WeightForm::master};
+}
+
+/// An optimizer for a model of T with a loss scale. Beside the optimizer's state there is one ScaleState (category
+/// optimizer).
+template <class T>
+class ScaledOptimizer {
  public:
-  /// With `master_weights` false there is no FP32 copy: updates smaller than what T resolves are lost. Throws as AdamW.
-  MixedAdamW(Context& context, std::vector<ParameterOf<T>> parameters, AdamWSettings settings, LossScaling scaling,
-             bool master_weights = true);
+  /// Of form.weights `stored`, in 16 bits, updates smaller than what T resolves are lost. Throws as Optimizer.
+  ScaledOptimizer(Context& context, std::vector<ParameterOf<T>> parameters, LossScaling scaling,
+                  OptimizerSettings settings = {}, OptimizerForm form = adamw_in_fp32<T>());
   /// What the gradients must be multiplied by: forward_backward()'s scale_on_device.
   const float* scale_on_device() const noexcept { return &state_.data()->scale; }
   /// One update (phase "optimizer"), or none if a gradient is not finite and the scale is dynamic. Does not wait.
   void step(Context& context);
   /// Copied from the device (waits for the stream). All zero in plan mode.
   ScaleState state(Context& context) const;
-  /// The optimizer's buffers, for tests and for saving: master (null without), first, second moment of a parameter.
-  struct Buffers {
-    const float *master, *first, *second;
-  };
-  Buffers buffers(std::size_t parameter) const noexcept {
-    return {master_.empty() ? nullptr : master_[parameter].data(), first_[parameter].data(), second_[parameter].data()};
+  /// A parameter's buffers.
+  const typename Optimizer<T>::State& state_of(std::size_t parameter) const noexcept {
+    return optimizer_.state(parameter);
   }
-
   /// Weights and optimizer state, for save_state() and load_state(): training goes on from them with the same bits.
   std::vector<StateTensor> state_tensors();
 
  private:
   std::vector<ParameterOf<T>> parameters_;
-  AdamWSettings settings_;
   LossScaling scaling_;
-  std::vector<DeviceBuffer<float>> master_, first_, second_;
+  Optimizer<T> optimizer_;
   DeviceBuffer<ScaleState> state_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// AdamW's rule on the CPU, for numbers in host memory: the bits of CompactOptimizer's kernels (adamw_rule.h).
+// AdamW's rule on the CPU, for numbers in host memory: the bits of Optimizer's kernels (adamw_rule.h).
 
 #include <cuda_bf16.h>
 

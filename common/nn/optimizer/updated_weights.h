@@ -1,10 +1,13 @@
 #pragma once
-// Weights as an optimizer's kernels read and write them: part of compact_optimizer.h.
+// Weights as an optimizer's kernels read and write them: part of optimizer.h.
+
+#include <cuda_bf16.h>
 
 #include <type_traits>
 
 #include "nn/ops/kernel.h"
-#include "nn/optimizer/compact_optimizer.h"
+#include "nn/optimizer/adamw_rule.h"
+#include "nn/optimizer/optimizer.h"
 
 namespace oomlab::nn {
 
@@ -44,7 +47,9 @@ void with_form(WeightForm form, Call call) {
     switch (form) {
       case WeightForm::stored: return call(std::integral_constant<WeightForm, WeightForm::stored>{});
       case WeightForm::master: return call(std::integral_constant<WeightForm, WeightForm::master>{});
-      case WeightForm::stochastic: return call(std::integral_constant<WeightForm, WeightForm::stochastic>{});
+      case WeightForm::stochastic:
+        if constexpr (std::is_same_v<T, __nv_bfloat16>)  // the only one that is rounded at random
+          call(std::integral_constant<WeightForm, WeightForm::stochastic>{});
     }
   }
 }

@@ -2,7 +2,7 @@
 // The rule of the optimizer (chapter 13): bytes of state for a parameter.
 
 #include "plan/lever/offload.h"
-#include "plan/optimizer.h"
+#include "plan/optimizer_state.h"
 
 namespace oomlab::plan::lever {
 
@@ -28,7 +28,9 @@ inline void optimizer_elsewhere(const Work&, const Levers& levers, Elsewhere& wo
       words.in_trainer("optim=\"adafactor\"");
       return;
     case nn::UpdateRule::sgd:
-      words.in_pytorch("optimizer = torch.optim.SGD(model.parameters())");
+    case nn::UpdateRule::momentum:
+      words.in_pytorch("optimizer = torch.optim.SGD(model.parameters(){})",
+                       nn::state_buffers(levers.optimizer.rule) ? ", momentum=0.9" : "");
       words.in_trainer("optim=\"sgd\"");
       return;
   }

@@ -39,10 +39,11 @@ inline void weight_update_elsewhere(const Work&, const Levers& levers, Elsewhere
       break;
     case nn::UpdateRule::adafactor:
     case nn::UpdateRule::sgd:
+    case nn::UpdateRule::momentum:
       words.nowhere(
           "{} with stochastic rounding: torchao has it for AdamW only, and torch.optim rounds to nearest, where small "
           "updates vanish",
-          levers.optimizer.rule == nn::UpdateRule::sgd ? "SGD" : "Adafactor");
+          levers.optimizer.rule == nn::UpdateRule::adafactor ? "Adafactor" : "SGD");
       return;
   }
   words.nowhere("DeepSpeed takes such an optimizer from its caller: it has no name for it in its JSON");

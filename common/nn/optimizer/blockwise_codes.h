@@ -1,0 +1,17 @@
+#pragma once
+// Numbers in blocks as codes of 8 bits (dynamic_code.h), and back: for checks. An update encodes its moments itself.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "memory/context.h"
+
+namespace oomlab::nn {
+
+/// Numbers in blocks of 256, as codes of 8 bits and an absmax for each block, and back.
+void encode_blocks(Context& context, const float* from, std::size_t count, bool with_sign, std::uint8_t* codes,
+                   float* absmax);
+void decode_blocks(Context& context, const std::uint8_t* codes, const float* absmax, std::size_t count, bool with_sign,
+                   float* to);
+
+}  // namespace oomlab::nn

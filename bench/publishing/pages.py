@@ -3,6 +3,7 @@
 The words are in docs/data/, in English and Chinese; the figures are from result files, the same for both languages.
 """
 import ast
+import functools
 import csv
 import json
 import operator
@@ -68,6 +69,14 @@ class Figures:
             raise ValueError(f"chapter {chapter} has {len(found)} claims with '{name}'")
         return found[0]["measured"] if found[0]["at_size"] is None else found[0]["at_size"]
 
+    @functools.cache
+    def plan(self, name):
+        return json.loads((self.results / f"plan/{name}.json").read_text())
+
+    def peak_of_plan(self, spec):
+        (row,) = [v for v in self.plan(spec["plan"])["variants"] if v["name"] == spec["peak"]]
+        return row["peak_allocated_bytes"]
+
     def found(self, spec):
         match = re.search(spec["find"], (self.results / spec["file"]).read_text(), re.M)
         if not match:
@@ -84,15 +93,19 @@ class Figures:
             value = self.claim(spec["claim"], spec["name"], spec.get("exact", False)) * (-1 if spec.get("negative") else 1)
         elif "finding" in spec:
             value = self.chapters[spec["finding"]]["findings"][spec["name"]] / 2**UNITS[spec.get("unit", "bytes")]
+        elif "option" in spec:
+            value = self.plan(spec["plan"])["config"][spec["option"]]
+        elif "plan" in spec and "over" in spec:
+            value = self.peak_of_plan(spec) / self.peak_of_plan(spec["over"])
+        elif "plan" in spec:
+            value = self.peak_of_plan(spec) / 2**30
         elif "calc" in spec:
             value = calculated(spec["calc"])
         elif "peaks" in spec:
             value = self.peaks(spec["peaks"])
         else:
             value = self.found(spec)
-            if "over" in spec:
-                value = bytes_of(value) / bytes_of(self.found(spec["over"]))
-            elif spec["as"] != "{}":
+            if spec["as"] != "{}":
                 value = float(value)
         return re.sub(r"(?<=\d)%", " %", spec["as"].format(value))
 

@@ -141,6 +141,10 @@ def identities(text):
         yield m[0].strip(), holds
 
 
+# What expressions of figures.toml can call.
+NAMED = ("cell", "peak", "reserved", "flops", "rate", "config", "finding", "claim", "table", "card")
+
+
 class Results:
     """What expressions of figures.toml can name."""
 
@@ -159,21 +163,46 @@ class Results:
         value, _, unit = re.sub(r"(?<=\d)(?=[KMGT%])", " ", found[1].strip()).partition(" ")
         return number(value) * UNITS[unit.strip() or "times"]
 
-    def peak(self, chapter, variant, category=None):
-        """A variant's peak in bytes, or a category's bytes at that peak, on the host."""
-        (file,) = self.folder.glob(f"host/{chapter}_*.json")
-        (row,) = [v for v in json.loads(self.text(file.relative_to(self.folder)))["variants"] if v["name"] == variant]
+    @functools.cache
+    def record(self, of):
+        """What a chapter ("09") found on the host, or what a plan ("plan/09_resnet50") found, as its result file has it."""
+        (file,) = self.folder.glob(f"{of}.json" if of.startswith("plan/") else f"host/{of}_*.json")
+        return json.loads(file.read_text())
+
+    def variant(self, of, name):
+        (row,) = [v for v in self.record(of)["variants"] if v["name"] == name]
+        return row
+
+    def peak(self, of, variant, category=None):
+        """A variant's peak in bytes, or a category's bytes at that peak."""
+        row = self.variant(of, variant)
         return row["by_category_bytes"][category] if category else row["peak_allocated_bytes"]
 
-    def config(self, chapter, option):
-        """An option of a chapter's run on the host."""
-        (file,) = self.folder.glob(f"host/{chapter}_*.json")
-        return json.loads(self.text(file.relative_to(self.folder)))["config"][option]
+    def reserved(self, of, variant):
+        return self.variant(of, variant)["peak_reserved_bytes"]
 
-    def table(self, chapter, table, row, column):
-        """A cell of a table that a chapter found on the host, in bytes or as a ratio; `row` is its first cell."""
-        (file,) = self.folder.glob(f"host/{chapter}_*.json")
-        (found,) = [t for t in json.loads(self.text(file.relative_to(self.folder)))["tables"] if t["name"] == table]
+    def flops(self, of, variant):
+        return self.variant(of, variant)["flops"]
+
+    def rate(self, of, variant):
+        """Samples in a second, on the host."""
+        return self.variant(of, variant)["throughput"]["median"]
+
+    def config(self, of, option):
+        """An option of a run, or of a plan."""
+        return self.record(of)["config"][option]
+
+    def finding(self, of, name):
+        return self.record(of)["findings"][name]
+
+    def claim(self, of, words, at="at_size"):
+        """A claim's figure at the size that it names, or of the run itself (at="measured"); `words` are in the claim, or in what is measured."""
+        (found,) = [c for c in self.record(of)["claims"] if words in c["claim"] or words in c["what"]]
+        return found[at]
+
+    def table(self, of, table, row, column):
+        """A cell of a table that a chapter found, in bytes or as a ratio; `row` is its first cell."""
+        (found,) = [t for t in self.record(of)["tables"] if t["name"] == table]
         at = [c["name"] for c in found["columns"]].index(column)
         (cell,) = [r[at] for r in found["rows"] if r[0] == row]
         return cell / 100 if found["columns"][at]["unit"] == "percent" else cell
@@ -186,7 +215,7 @@ class Results:
 
     def value(self, expression, it):
         names = {u: s for u, s in BYTES.items() if u != "bytes"} | {"sqrt": math.sqrt, "ceil": math.ceil, "min": min, "abs": abs}
-        return eval(expression, {"__builtins__": {}, "cell": self.cell, "peak": self.peak, "config": self.config, "table": self.table, "card": self.card, "it": it} | names)
+        return eval(expression, {"__builtins__": {}, "it": it} | names | {name: getattr(self, name) for name in NAMED})
 
 
 def entry_errors(said, entry, text, results, taken):

@@ -1,4 +1,4 @@
-"""The published plans are what the programs print now: plans_test.py ROOT FOLDER-OF-PROGRAMS CHAPTER
+"""The published plans are what the programs print and write now: plans_test.py ROOT FOLDER-OF-PROGRAMS CHAPTER
 
 Bytes are planned, so every machine makes the same, and a plan takes a moment. (What fit prints, and what a run measured, is not looked at.)
 """
@@ -18,8 +18,12 @@ loader.exec_module(publish)
 
 def changes(plan):
     name, line = plan
-    published = (root / "bench/results/plan" / f"{name}.txt").read_text().splitlines()
-    return list(difflib.unified_diff(published, publish.print_of_plan(line, programs).splitlines(), f"bench/results/plan/{name}.txt", "printed now", "", "", 0))
+    found = []
+    for ending, now in zip(("txt", "json"), publish.plan_of(line, programs)):
+        file = root / f"bench/results/plan/{name}.{ending}"
+        published = file.read_text() if file.exists() else ""
+        found += difflib.unified_diff(published.splitlines(), now.splitlines(), str(file.relative_to(root)), "made now", "", "", 0)
+    return found
 
 
 chosen = [(name, line) for name, line in publish.plans.items() if name.startswith(sys.argv[3]) and publish.only_planned(line)]

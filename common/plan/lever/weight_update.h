@@ -37,13 +37,11 @@ inline void weight_update_elsewhere(const Work&, const Levers& levers, Elsewhere
       words.in_trainer("optim=\"adamw_torch_8bit\", optim_args=\"bf16_stochastic_round=True\"");
       words.nowhere("bitsandbytes' AdamW8bit rounds BF16 weights to nearest: there small updates vanish");
       break;
-    case nn::UpdateRule::adafactor:
-    case nn::UpdateRule::sgd:
-    case nn::UpdateRule::momentum:
+    default:
       words.nowhere(
           "{} with stochastic rounding: torchao has it for AdamW only, and torch.optim rounds to nearest, where small "
           "updates vanish",
-          levers.optimizer.rule == nn::UpdateRule::adafactor ? "Adafactor" : "SGD");
+          nn::name_of(levers.optimizer.rule));
       return;
   }
   words.nowhere("DeepSpeed takes such an optimizer from its caller: it has no name for it in its JSON");

@@ -1,5 +1,5 @@
-# python3 lesson.py: two processes on one device. PyTorch on a CPU has no such thing. Both are simulated in one: a device
-# of 256 MiB, and a list of what the neighbour's allocator keeps. On a GPU see torch.cuda.mem_get_info().
+# python3 lesson.py: two processes on one device. PyTorch on a CPU has no such thing. Both are simulated in one, with a
+# device of 256 MiB and a list of what the neighbour's allocator keeps. On a GPU see torch.cuda.mem_get_info().
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 

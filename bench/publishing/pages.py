@@ -1,4 +1,5 @@
-"""The tables of docs/ that bench/publish makes from docs/data/ and bench/results/, where `<!-- page NAME LANGUAGE -->` stands.
+"""The tables of docs/ that bench/publish makes from docs/data/ and bench/results/, where `<!-- page NAME LANGUAGE -->` stands; and a
+chapter's lesson.py, with what it prints, in its README.
 
 The words are in docs/data/, in English and Chinese; the figures are from result files, the same for both languages.
 """
@@ -253,7 +254,18 @@ def glossary(root, folder, language):
     return table(HEADS["glossary"][language], rows)
 
 
-PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "glossary": glossary}
+def pytorch_lesson(root, folder, language):
+    """The lesson.py of the chapter in `folder`, and what bench/publish --pytorch stored of a run of it."""
+    output = root / f"bench/results/pytorch-lessons/{folder.name}.txt"
+    return ("[`lesson.py`](lesson.py) is the lesson in plain PyTorch: `pip install torch`, then `python3 lesson.py`. On a GPU its peak is\n"
+            "`torch.cuda.max_memory_allocated()`, on a CPU the highest point of the profiler's record\n"
+            "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr).\n\n"
+            f"```python\n{(folder / 'lesson.py').read_text(encoding='utf-8')}```\n\n"
+            f"[What it prints]({os.path.relpath(output, folder)}) on a CPU. These are no GPU's figures:\n\n"
+            f"```text\n{output.read_text(encoding='utf-8')}```\n")
+
+
+PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "glossary": glossary, "pytorch-lesson": pytorch_lesson}
 
 
 def page(root, name, language, document):

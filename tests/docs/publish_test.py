@@ -99,6 +99,25 @@ with tempfile.TemporaryDirectory() as name:
     assert done.returncode == 1 and "docs/words.md: cannot make page glossary de" in done.stderr, done
     paged.unlink()
 
+    # A lesson in PyTorch, and what it printed, stand in the README of its chapter.
+    twin, printed = readme.with_name("lesson.py"), root / "bench/results/pytorch-lessons/01_one.txt"
+    twin.write_text("import torch\n")
+    printed.parent.mkdir()
+    printed.write_text("peak 1 MiB\nPASS\n")
+    readme.write_text("<!-- page pytorch-lesson en -->\n<!-- end -->\n")
+    assert publish("--check").returncode == 1 and publish("--fill").returncode == 0 and publish("--check").returncode == 0
+    quoted = readme.read_text()
+    assert "```python\nimport torch\n```" in quoted and "](../../bench/results/pytorch-lessons/01_one.txt)" in quoted, quoted
+    assert "```text\npeak 1 MiB\nPASS\n```" in quoted, quoted
+    for file, text in ((twin, "import torch  # other\n"), (printed, "peak 2 MiB\nPASS\n")):
+        kept = file.read_text()
+        file.write_text(text)
+        assert publish("--check").returncode == 1
+        file.write_text(kept)
+    printed.unlink()
+    done = publish("--check")
+    assert done.returncode == 1 and "chapters/01_one/README.md: cannot make page pytorch-lesson en" in done.stderr, done
+
     # A picture, its text alternative and its table are what the files say; what no picture can be drawn from is an error.
     for folder, file in (("06_caching_allocator", "host/06_caching_allocator.lesson.txt"), ("12_quantisation", "host/12_quantisation.json")):
         for made in (root / "chapters" / folder, (root / "bench/results" / file).parent):

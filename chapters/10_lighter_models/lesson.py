@@ -1,0 +1,40 @@
+# python3 lesson.py: a convolution of 64 channels, and a depthwise one with a pointwise one. Its weights are products:
+# the results agree; those of a trained one are not. On a CPU oneDNN copies weights for itself: some KiB more.
+import torch
+from torch.nn import functional as F
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+
+def measure(work):  # what work() returns, and its peak in bytes; these lines are the same in every lesson.py
+    if torch.cuda.is_available():
+        work()  # once before, because cuBLAS keeps the workspace that its first call takes
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return work(), torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(profile_memory=True) as record:
+        result = work()
+    memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
+
+torch.backends.cudnn.allow_tf32 = False
+image, depth, point = torch.rand(1, 64, 64, 64), torch.rand(64, 1, 3, 3) - 0.5, torch.rand(64, 64, 1, 1) - 0.5
+
+def forward(separable, training):
+    layers = [(point * depth.transpose(0, 1), 1)]
+    if separable:
+        layers = [(depth.clone(), 64), (point.clone(), 1)]  # THE MITIGATION: depthwise, then pointwise
+    x = image.contiguous(memory_format=torch.channels_last)
+    for w, groups in layers:
+        w.requires_grad_(training)  # then the graph keeps x for the backward pass
+        x = F.conv2d(x, w, padding=w.shape[2] // 2, groups=groups)
+    return x.detach()
+
+results, peaks = [], {}
+for training, why in (True, "training"), (False, "inference"):
+    for separable, what in (False, "convolution"), (True, "separable"):
+        result, peaks[what, why] = measure(lambda: forward(separable, training))
+        results.append(result)
+        print(f"{what + ', ' + why:22}  peak {peaks[what, why] / 1024:8.2f} KiB")
+assert all(torch.allclose(result, results[0], atol=1e-4) for result in results), "the same result"
+assert peaks["separable", "training"] > peaks["convolution", "training"], "in training one image more, fewer weights"
+assert peaks["separable", "inference"] < peaks["convolution", "inference"], "less memory in inference"
+print("PASS")

@@ -14,9 +14,11 @@ import tempfile
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
 from cases import CASES, CUDA, REPORT  # noqa: E402
+from refused import REFUSED  # noqa: E402
 import explaining.log  # noqa: E402
 import explaining.rules  # noqa: E402
 import explaining.words  # noqa: E402
+import explaining.advice  # noqa: E402
 from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
 from load import explain  # noqa: E402
 
@@ -72,7 +74,7 @@ for name, text, diagnosis, figures, device in CASES:
         assert explain.columns(line) <= explain.WIDTH or " " not in line.strip()[:90], line
 for key, texts in explaining.words.TEXT.items():
     assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in texts}) == 1, f"{key}: other values in Chinese"
-assert set(explaining.words.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explaining.words.ADVICE.values())
+assert set(explaining.advice.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explaining.advice.ADVICE.values())
 
 # The article's message: 2.52 GiB cached, 1.68 GiB outside PyTorch, and why 870 MiB do not come out of the cache.
 article = said(ARTICLE).text()
@@ -108,6 +110,15 @@ for name in ("the article's", "2.4, others", "2.5, private pools", "1.0, cached"
             continue
         check(other, diagnosis, want, device, f"{name}, {form}")
 
+# What only looks like a message is refused, in one line of either language, and the reason is the right one.
+for text, why in REFUSED:
+    reasons = set()
+    refused = explaining.log.find(io.BytesIO(text.encode()), reasons)
+    assert refused is None, f"refused it must be: {text}: {refused.message}"
+    assert reasons == ({why} if why else set()), f"{text}: {reasons}"
+    for language in explain.LANGUAGES:
+        assert "\n" not in explaining.words.refusal(reasons, language)
+
 # A full card with a little in pieces is full: it says of what, and does not say that much was free.
 full = said(ours["2.4, a full card, 31.00 MiB in pieces, 20.00 MiB asked"][0]).text().replace("\n", " ")
 assert "78.60 GiB of 79.15 GiB are live tensors" in full and "less than 1/200" in full and "expandable_segments" not in full, full
@@ -115,7 +126,7 @@ assert "expandable_segments" in said(ours["2.4, a full card, 412.00 MiB in piece
 
 # PyTorch gives cached segments back and tries again before it reports: nobody is told to do that, and 16 bits are no advice
 # for the state of AdamW, which they leave as large as it is.
-advices = [advice for three in (*explaining.words.ADVICE.values(), *explaining.words.ADVICE_OF.values()) for advice in three]
+advices = [advice for three in (*explaining.advice.ADVICE.values(), *explaining.advice.ADVICE_OF.values()) for advice in three]
 for text in (text for texts in (*(texts for texts, *_ in advices), *explaining.words.TEXT.values()) for text in texts):
     assert "empty_cache" not in text or re.search("does not help|无用", text), text
     assert not re.search(r"(optimizer are most of it|优化器占大头)[:：][^.。]*16", text), text
@@ -191,6 +202,9 @@ with tempfile.TemporaryDirectory() as name:
         done = run(*arguments)
         error = done.stderr.decode()
         assert done.returncode == code and words in error and error.count("\n") == 1 and not done.stdout, (arguments, done)
+    for text, _ in REFUSED[::4]:
+        done = run("--lang", "zh", text + " ")
+        assert done.returncode == 1 and not done.stdout and re.search("[\u4e00-\u9fff]", done.stderr.decode()), (text, done)
     assert run(given=b"").returncode == 1
     assert run("--help").returncode == 0
 

@@ -31,6 +31,7 @@ from kinds import kinds  # noqa: E402
 from load import explain  # noqa: E402
 from shared import terminal  # noqa: E402
 
+RULE_FILES = ("pytorch", "others", "servers", "libraries", "host")  # of bench/explaining: their patterns are put together in Text
 MATCHING = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 READING = {"has", "find", "first", "size", "whole", "until_another"}  # of explaining.text.Text
 
@@ -71,7 +72,7 @@ def expressions():
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
             of_re = isinstance(call.func.value, ast.Name) and call.func.value.id == "re" and call.func.attr in MATCHING
-            of_text = of_explain and file.stem in ("pytorch", "others") and call.func.attr in READING
+            of_text = of_explain and file.stem in RULE_FILES and call.func.attr in READING
             for node in call.args if of_text else call.args[:1] if of_re else ():
                 pattern = written(node, names)
                 if pattern is not None:

@@ -32,11 +32,20 @@ LINE_PREFIX = re.compile(r"""(?:\s{0,80}(?:
   | [\w.-]{1,80}\.(?:py|cc|cpp|cu):\d{1,6}\]?
   )){0,12}\s{0,80}""", re.X)
 
-# A message in a page: its tags, and its names of characters.
-HTML_BREAK = re.compile(r"<(?:br|/?(?:p|div|li|tr|td|pre))(?:\s[^<>]{0,200})?/?>", re.I)
-HTML_TAG = re.compile(r"</?(?:b|i|em|strong|span|code|a|font|mark|u|tt)(?:\s[^<>]{0,200})?>", re.I)
+# What terminals, JSON, Markdown and pages put into a text: a sign of it, the expression, and what is read in its place.
 HTML_NAMES = {"nbsp": " ", "#160": " ", "quot": '"', "#34": '"', "#39": "'", "#x27": "'", "apos": "'", "gt": ">", "lt": "<", "amp": "&"}
-HTML_NAME = re.compile(rf"&(?:amp;)?({'|'.join(HTML_NAMES)});", re.I)
+UNDONE = (
+    ("\x1b", re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]"), ""),
+    ("\u200b", re.compile("\u200b"), ""),
+    ("\ufeff", re.compile("\ufeff"), ""),
+    ("\\", re.compile(r"(?<!\\)\\{1,8}(?:[nrt]|u001b\[[0-9;]{0,20}m)"), "\n"),
+    ("\\", re.compile(r"(?<!\\)\\{1,8}([\"'])"), r"\1"),
+    ("*", re.compile(r"\*\*(?=\d)|(?<=[KMGT]iB)\*\*"), ""),
+    ("`", re.compile(r"`(?=\d)|(?<=[KMGT]iB)`"), ""),
+    ("<", re.compile(r"<(?:br|/?(?:p|div|li|tr|td|pre))(?:\s[^<>]{0,200})?/?>", re.I), "\n"),
+    ("<", re.compile(r"</?(?:b|i|em|strong|span|code|a|font|mark|u|tt)(?:\s[^<>]{0,200})?>", re.I), ""),
+    ("&", re.compile(rf"&(?:amp;)?({'|'.join(HTML_NAMES)});", re.I), lambda name: HTML_NAMES[name[1].lower()]),
+)
 
 # What may repeat in a pattern has an end, so that on no text looking for it takes a time that grows faster than the text does.
 # In a Text there is one blank between words; a number has at most 20 digits.
@@ -65,13 +74,10 @@ class Text:
     @functools.cached_property
     def _split(self):
         """(a line, where its prefix ends) of each line."""
-        raw = re.sub(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u200b\ufeff]", "", self._raw)
-        raw = re.sub(r"(?<!\\)\\{1,8}(?:[nrt]|u001b\[[0-9;]{0,20}m)", "\n", raw)
-        raw = re.sub(r"(?<!\\)\\{1,8}([\"'])", r"\1", raw)
-        raw = HTML_BREAK.sub("\n", raw)
-        raw = HTML_TAG.sub("", raw)
-        raw = HTML_NAME.sub(lambda name: HTML_NAMES[name[1].lower()], raw)
-        raw = re.sub(r"(?:\*\*|`)(?=\d)|(?<=[KMGT]iB)(?:\*\*|`)", "", raw)
+        raw = self._raw
+        for sign, expression, instead in UNDONE:  # most texts have none of them
+            if sign in raw:
+                raw = expression.sub(instead, raw)
         return [(line, LINE_PREFIX.match(line).end()) for line in raw.splitlines()]
 
     @functools.cached_property

@@ -2,7 +2,7 @@
 
 import re
 
-from .figures import NUMBER
+from .figures import NUMBER, read_size
 from .libraries import cuda
 from .refusals import of_line
 from .text import SIZE, Text, message, number, rule
@@ -22,6 +22,8 @@ def cpu(before, after):
 @rule("mmap", "shared memory", r"unable to (?:allocate|open) shared memory")
 @rule("mmap", "write to", r"unable to write to file </?torch")
 @rule("mmap", "running low", r"node running low on memory")
+@rule("mmap", "memory pressure", r"killed due to memory pressure \(oom\)")
+@rule("mmap", "objectstorefull", r"objectstorefullerror")
 @rule("mmap", "unable to allocate", r"unable to allocate [\d.]+~[kmgt]ib for an array")
 @rule("mmap", "cannot allocate memory", r"\[errno 12\] cannot allocate memory", rank=2)
 @rule("mmap", "bad_alloc", r"std::bad_alloc", rank=3)
@@ -32,6 +34,10 @@ def host(before, after):
         return None
     if text.has(r"bad_alloc") and after.has(r"CUDA error|cudaError|out_of_memory"):
         return cuda(before, after)
+    if text.has(r"node\s+running\s+low|memory\s+pressure|ObjectStoreFull"):
+        used = after.first(rf"was\s+running\s+was\s+({NUMBER})\s?GB\s?/\s?({NUMBER})\s?GB")
+        resident, limit = (read_size(figure, "GB") for figure in used) if used else (None, None)
+        return message("ray", "Ray", text.loose, "host_memory", facts={"node"}, resident=resident, limit=limit)
     return message("host", "the host's allocator", text.loose, "host_memory",
                    asked=text.whole(r"unable\s+to\s+mmap\s+(\d+)\s+bytes")
                    or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
@@ -46,6 +52,21 @@ def loader(before, after):
     other = after.first(r"killed\s+by\s+signal:\s+(?!Killed|Bus)(\w+)")
     return None if other or not killed else message(
         "loader", "PyTorch's DataLoader", after.loose, "host_memory", facts={"shared_memory"} if shared else ())
+
+
+@rule("page_file", "1455", r"(?:winerror|os error) 1455\b")
+@rule("page_file", "paging file", r"the paging file is too small")
+def page_file(before, after):
+    return message("page_file", "Windows", after.lines[0], "host_memory", facts={"page_file"})
+
+
+@rule("compiler", "killed signal", r"killed signal terminated program \w+")
+@rule("compiler", "compiler error", r"internal compiler error: killed")
+@rule("compiler", "died due to", r"died due to signal 9")
+@rule("compiler", "llvm error", r"llvm error: out of memory")
+@rule("compiler", "memory exhausted", r"virtual memory exhausted: cannot allocate memory")
+def compiler(before, after):
+    return message("compiler", "a compiler", after.lines[0], "host_memory", facts={"compiler"})
 
 
 # A launcher that ends what is left after a failure.
@@ -85,7 +106,7 @@ def killer(before, after):
     text = Text("\n".join(after.lines[:12]))
     group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom[-_]kill\s+event|srun:|memory\s+limit") \
         or near.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|Memory\s+limit\s+reached|memory:\s+usage\s+\d+kB,\s+limit")
-    m = message("killer", "the operating system", text.loose, "host_memory",
+    m = message("killer", "Ollama" if Text("\n".join((head, tail))).has(r"llama\s+runner") else "the operating system", text.loose, "host_memory",
                 facts={"cgroup"} if group else (), resident=text.size(r"anon-rss:\s*(\d+)(kB)\b"),
                 limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
     if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit"):

@@ -76,3 +76,75 @@ def vllm_cache(before, after):
     if lengths:
         m.figures.update(tokens_wanted=exact(int(lengths[0])), tokens_held=exact(int(lengths[1])))
     return m
+
+
+@rule("llama_slots", "slot", r"(?:failed to find (?:a )?(?:memory |kv cache )?slot for|could not find a kv slot)", rank=2)
+@rule("llama_slots", "kv cache", r"failed to find free space in the kv cache", rank=2)
+def llama_slots(before, after):
+    """The KV cache that is there already is full: cells of it, not bytes of the card."""
+    return message("llama_slots", "llama.cpp", Text("\n".join(after.lines[:3])).loose, "kv_cache_or_pool_reservation", facts={"cells"})
+
+
+@rule("llama_fit", "fit params", r"failed to fit params to free device memory", rank=2)
+@rule("llama_fit", "projected to", r"projected to use \d+ mib of device memory vs\. \d+ mib of free device memory", rank=3)
+def llama_fit(before, after):
+    """llama.cpp looks before it loads whether it will fit; the error that follows, where one does, tells what failed."""
+    near = Text("\n".join((*before.lines[-12:], *after.lines[:6])))
+    pair = near.first(r"projected\s+to\s+use\s+(\d+)\s+MiB\s+of\s+device\s+memory\s+vs\.\s+(\d+)\s+MiB\s+of\s+free")
+    asked, free = (read_size(number_, "MiB") for number_ in pair) if pair else (None, None)
+    if not near.has(r"failed\s+to\s+fit\s+params"):
+        return None  # it fits, or was made to
+    return message("llama_fit", "llama.cpp", after.lines[0], "not_enough_information", asked=asked, free=free, facts={"whole_model"})
+
+
+@rule("sglang_tokens", "out of memory", r"(?:decode|prefill) out of memory\. try to lower")
+def sglang_tokens(before, after):
+    text = after.until_another(r"(?:Decode|Prefill)\s+out\s+of\s+memory")
+    wanted, held = text.first(r"allocate\s+(\d+)\s+tokens"), text.first(r"Ava\w{1,8}\s+tokens:\s+(\d+)")
+    m = message("sglang_tokens", "SGLang", text.loose, "kv_cache_or_pool_reservation", facts={"token_pool"})
+    if wanted and held:
+        m.figures.update(tokens_wanted=exact(int(wanted[0])), tokens_held=exact(int(held[0])))
+        if int(held[0]) >= int(wanted[0]):
+            m.facts.add("pages")  # enough tokens are free, and yet no page is
+    return m
+
+
+@rule("sglang_unbalanced", "unbalanced", r"memory capacity is unbalanced")
+def sglang_unbalanced(before, after):
+    return message("sglang_unbalanced", "SGLang", after.loose, "other_process", facts={"unbalanced"})
+
+
+@rule("tgi", "tokens", r"not enough memory to handle \d+ (?:total |prefill |max )?tokens")
+def tgi(before, after):
+    m = message("tgi", "text-generation-inference", after.lines[0], "kv_cache_or_pool_reservation", facts={"prefill"})
+    tokens, flag = after.first(r"to\s+handle\s+(\d+)\s+"), after.first(r"decrease\s+\W{0,3}(--[a-z-]+)")
+    m.values.update(tokens=int(tokens[0]), flag=flag[0] if flag else "--max-batch-prefill-tokens")
+    return m
+
+
+@rule("trtllm", "insufficient gpu memory", r"executor creation failed due to insufficient gpu memory")
+def trtllm(before, after):
+    label = r"GPU\s+memory\s+(?:before\s+component\s+creation\s+attempt\s+)?\(GiB\):\s+"
+    capacity, free = (after.find(rf"{word}\s+{label}({NUMBER})") for word in ("Total", "Free"))
+    part = after.first(r"could\s+not\s+be\s+created:\s+(.{2,40}?)\s+Total\s+GPU")
+    model = after.first(rf"\bModel:\s+({NUMBER})\s?/\s?({NUMBER})")
+    m = message("trtllm", "TensorRT-LLM", after.loose, "kv_cache_or_pool_reservation", facts={"component"},
+                capacity=read_size(capacity[0], "GiB") if capacity else None, free=read_size(free[0], "GiB") if free else None)
+    m.values["component"] = part[0] if part else "-"
+    sizes = [read_size(figure, "GiB") for figure in model] if model else []
+    if len(sizes) == 2 and all(sizes) and sizes[0] - sizes[1]:
+        m.figures["weights"] = sizes[0] - sizes[1]
+    return m
+
+
+@rule("mlc", "single gpu memory", r"the available single gpu memory is [\d.]+ mb, which is less than")
+def mlc(before, after):
+    return message("mlc", "MLC", after.loose, "kv_cache_or_pool_reservation", facts={"weights_and_buffer"},
+                   within=after.size(rf"available\s+single\s+GPU\s+memory\s+is\s+{SIZE}"),
+                   weights=after.size(rf"weight\s+size\s+\({SIZE}\)"), temporaries=after.size(rf"buffer\s+size\s+\({SIZE}\)"))
+
+
+@rule("flashinfer", "buffer overflow", r"buffer overflow when allocating memory for \w+ with size \d+")
+def flashinfer(before, after):
+    return message("flashinfer", "FlashInfer", after.lines[0], "kv_cache_or_pool_reservation", facts={"workspace"},
+                   asked=after.whole(r"with\s+size\s+(\d+)\s+and"), within=after.whole(r"but\s+only\s+(\d+)\s+bytes\s+available"))

@@ -31,7 +31,7 @@ from kinds import kinds  # noqa: E402
 from load import explain  # noqa: E402
 from shared import terminal  # noqa: E402
 
-RULE_FILES = ("pytorch", "others", "servers", "libraries", "host")  # of bench/explaining: their patterns are put together in Text
+RULE_FILES = ("pytorch", "others", "servers", "libraries", "learners", "host")  # of bench/explaining: their patterns are put together in Text
 MATCHING = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 READING = {"has", "find", "first", "size", "whole", "until_another"}  # of explaining.text.Text
 

@@ -18,17 +18,21 @@ def catboost(before, after):
                    facts={"trees"})
 
 
+# No end of a word is between a unit and Chinese.
+PADDLE_SIZE = rf"(?<![\d.,])({NUMBER})\s?([KMGT]i?B)(?![A-Za-z])"
+
+
 def paddle_size(text, *patterns):
     """What is allocated may be printed as 0.000000B."""
-    return text.size(*(pattern.format(SIZE) for pattern in patterns)) or (
+    return text.size(*(pattern.format(PADDLE_SIZE) for pattern in patterns)) or (
         exact(0) if any(text.has(pattern.format(r"(0\.0{1,9})B\b")) for pattern in patterns) else None)
 
 
 @rule("paddle", "out of memory", r"out of memory error on (?:gpu|xpu|npu|dcu) \d+\. cannot allocate")
-@rule("paddle", "\u5206\u914d", "\u65e0\u6cd5\u5728 ?gpu ?\\d+ ?\u4e0a\u5206\u914d")
+@rule("paddle", "\u5206\u914d", "\u65e0\u6cd5\u5728~gpu~\\d+~\u4e0a\u5206\u914d")
 def paddle(before, after):
     text = after.until_another(r"Cannot\s+allocate|\u65e0\u6cd5\u5728")
-    m = message("paddle", "PaddlePaddle", text.loose, device=number(text.first(r"\b[GXN]PU\s?(\d+)")),
+    m = message("paddle", "PaddlePaddle", text.loose, device=number(text.first(r"(?<![A-Za-z])[GXND][PC]U\s?(\d+)")),
                 asked=paddle_size(text, r"Cannot\s+allocate\s+{}", "\u4e0a\u5206\u914d(?:\u4e86)?\\s?{}"),
                 allocated=paddle_size(text, r"{}\s+memory\s+has\s+been\s+allocated", "\u5df2(?:\u7ecf)?(?:\u88ab)?\u5206\u914d(?:\u4e86)?\\s?{}"),
                 free=paddle_size(text, r"available\s+memory\s+is\s+only\s+{}", "\u53ef\u7528(?:\u5185\u5b58|\u663e\u5b58)?\\s?(?:\u4ec5|\u53ea\u6709|\u53ea\u5269)\\s?(?:\u4e3a)?{}"))

@@ -37,7 +37,7 @@ DENIED_AFTER = re.compile(
     r"prevention|checker|detector|handler|guard|protection|tutorial|course|guide|risk)\b|\w{0,12}\s?[:=]\s?(?:0|no|off)\b(?! ?\w))|^[^.\n]{0,20}(?:没有发生|怎么办|如何)", re.I)
 # Somewhere around words that have no figures: what makes an error of them.
 ERROR = re.compile(
-    r"error|exception|fail|fatal|panic|abort|terminat|warn|cannot|could not|couldn't|unable|traceback|core dumped|crash|killed|\boom\b|exit|status|"
+    r"error|exception|fail|fatal|panic|abort|terminat|warn|cannot|could not|couldn't|unable|traceback|core dumped|crash|signal|killed|\boom\b|exit|status|"
     r"\b(?:ran|run|runs|running|went|goes|hits?|got|gets?|getting|gives?|throws?|threw|encounter\w{0,4})\b|\bE\d{4}\b|\[E\]|报错|错误|失败|异常|爆", re.I)
 
 

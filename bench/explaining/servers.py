@@ -27,7 +27,8 @@ def llama(before, after):
     device = int(asked[2]) if asked else number(text.first(r"failed\s+to\s+allocate\s+CUDA(\d+)\s+buffer"))
     cache = text.has(r"kv[\s_-]{0,3}cache|kv_self|llama_kv") or near.has(r"llama_kv_cache\w*:.{0,80}$")
     return message("llama", "llama.cpp", text.loose, "kv_cache_or_pool_reservation" if cache else "not_enough_information",
-                   device=device, asked=size, facts={"kv_cache"} if cache else ())
+                   device=device, asked=size,
+                   facts={"kv_cache"} if cache else {"compute_buffer"} if text.has(r"gallocr|compute\s+(?:pp\s+|tg\s+)?buffer") else ())
 
 
 @rule("llama_host", "pinned", r"failed to allocate [\d.,]+~mi?b of pinned memory", rank=2)
@@ -66,10 +67,9 @@ def vllm_profile(before, after):
 @rule("vllm_cache", "max seq len", r"max seq len \([\d,.]+\)")
 @rule("vllm_cache", "kv cache is needed", r"kv cache is needed, which is larger")
 @rule("vllm_cache", "warming", r"out of memory occurred when warming up")
-@rule("vllm_cache", "mem", r"not enough memory[.;,] please try (?:to increase|increasing) --?mem[-_]fraction[-_]static")
 def vllm_cache(before, after):
     lengths = after.first(r"max\s+seq\s+len\s+\((\d+)\)\s+is\s+larger\s+than\s+the\s+maximum\s+number\s+of\s+tokens.{0,60}\((\d+)\)")
-    m = message("vllm_cache", "SGLang" if after.has(r"mem[-_]fraction[-_]static") else "vLLM", after.loose,
+    m = message("vllm_cache", "vLLM", after.loose,
                 "kv_cache_or_pool_reservation", facts={"tokens"} if lengths else (),
                 asked=after.size(rf"\(?{SIZE}\s+KV\s+cache\s+is\s+needed"),
                 within=after.size(rf"available\s+KV\s+cache\s+memory\s+\({SIZE}\)"))
@@ -95,6 +95,11 @@ def llama_fit(before, after):
     if not near.has(r"failed\s+to\s+fit\s+params"):
         return None  # it fits, or was made to
     return message("llama_fit", "llama.cpp", after.lines[0], "not_enough_information", asked=asked, free=free, facts={"whole_model"})
+
+
+@rule("sglang_cache", "mem", r"not enough memory[.;,] please try (?:to increase|increasing) --?mem[-_]fraction[-_]static")
+def sglang_cache(before, after):
+    return message("sglang_cache", "SGLang", after.lines[0], "kv_cache_or_pool_reservation")
 
 
 @rule("sglang_tokens", "out of memory", r"(?:decode|prefill) out of memory\. try to lower")

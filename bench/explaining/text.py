@@ -69,12 +69,12 @@ class Text:
     `tight` what was broken within a word is whole again. `far` is the same with more of the log around it."""
 
     def __init__(self, raw, far=b""):
-        self._raw, self._far = raw, far
+        self.raw, self._far = raw, far
 
     @functools.cached_property
     def _split(self):
         """(a line, where its prefix ends) of each line."""
-        raw = self._raw
+        raw = self.raw
         for sign, expression, instead in UNDONE:  # most texts have none of them
             if sign in raw:
                 raw = expression.sub(instead, raw)
@@ -95,11 +95,11 @@ class Text:
     @property
     def ends_line(self):
         """Whether what follows begins a line of its own."""
-        return self._raw.endswith(("\n", "\\n"))
+        return self.raw.endswith(("\n", "\\n"))
 
     @property
     def ends_blank(self):
-        return self._raw[-1:] in (" ", "\t")
+        return self.raw[-1:] in (" ", "\t")
 
     @functools.cached_property
     def far(self):

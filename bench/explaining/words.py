@@ -14,7 +14,12 @@ TEXT = {
     "printed": ("printed", "原文"),
     "about": ("about {size}", "约 {size}"),
     "cause": ("Cause: {title}. {sentence}", "原因：{title}。{sentence}"),
-    "do": ("What to do:", "怎么办："),
+    "first": ("Do first: {what}", "先做：{what}"),
+    "see": ("See {chapters}.", "参见 {chapters}。"),
+    "more": ("More with --all: the figures, what else helps and what it costs, what the message leaves out.",
+             "加 --all 看更多：数字、其他办法及代价、信息没有说明的。"),
+    "unsure": ("not certain", "不能确定"),
+    "do": ("What else helps:", "还有什么办法："),
     "shown": ("Shown in {chapters}. Price: {price}.", "演示见 {chapters}。代价：{price}。"),
     "price": ("Price: {price}.", "代价：{price}。"),
     "cannot": ("What the message cannot say:", "信息没有说明的："),
@@ -40,6 +45,7 @@ TEXT = {
     "others": ("other processes", "其他进程"),
     "within": ("available for it", "可供使用"),
     "resident": ("resident in host memory", "驻留主机内存"),
+    "weights": ("weights", "权重"),
     "program": ("the whole program", "整个程序"),
     "arguments": ("its arguments", "其参数"),
     "temporaries": ("its temporaries", "其临时量"),
@@ -57,6 +63,20 @@ TEXT = {
     "kv_cache_or_pool_reservation": ("a reservation: the KV cache, or a pool", "预留：KV 缓存或内存池"),
     "not_enough_information": ("the message does not tell", "信息不足以判断"),
 }
+
+# Names of frameworks that have words in them.
+FRAMEWORKS = (
+    ("the operating system", "操作系统"), ("the host's allocator", "主机的分配器"), ("CUDA or its driver", "CUDA 或其驱动"), ("a compiler", "编译器"),
+    ("PyTorch's DataLoader", "PyTorch 的 DataLoader"), ("NVIDIA's driver", "NVIDIA 驱动"), ("Intel's", "Intel 的"), ("Apple's", "Apple 的"),
+    ("Blender's", "Blender 的"), (", backend cudaMallocAsync", "（后端 cudaMallocAsync）"), (", on the CPU", "（CPU）"), (", on a TPU", "（TPU）"),
+    (" or ", " 或 "), (", up to 1.3", "（1.3 及更早）"), (" 或 newer", " 或更新"), (" to ", " 到 "), (", ", "，"))
+
+
+def framework_name(name, language):
+    if language == "zh":
+        for words, chinese in FRAMEWORKS:
+            name = name.replace(words, chinese)
+    return name
 
 
 def say(key, language, **values):

@@ -15,10 +15,17 @@ CAUSES = {
         "this.",
         "这一申请大于设备能给出的任何内存。算错的大小常常如此。"),
     "why_live": (
-        "{allocated} of {capacity} are live tensors, and {short} are missing: {asked} asked - {free} free - {cached} "
-        "cached. The request that failed is only the last one.",
-        "{capacity} 中有 {allocated} 是存活张量，还差 {short}：申请 {asked} - 空闲 {free} - 缓存 {cached}。失败的申请只是最"
-        "后一个。"),
+        "{allocated} of {capacity} are live tensors, and {asked} more do not fit: {short} too much ({percent} %).",
+        "{capacity} 中有 {allocated} 是存活张量，再要 {asked} 放不下：多出 {short}（{percent} %）。"),
+    "why_live_sum": (
+        "{short} missing = {asked} asked - {free} free - {cached} cached. The request that failed is only the last one.",
+        "还差 {short} = 申请 {asked} - 空闲 {free} - 缓存 {cached}。失败的申请只是最后一个。"),
+    "why_live_free": (
+        "{allocated} are allocated and {free} free, and {asked} more do not fit: {short} too much ({percent} %).",
+        "已分配 {allocated}，空闲 {free}，再要 {asked} 放不下：多出 {short}（{percent} %）。"),
+    "why_impossible": (
+        "{asked} in one request is more than any machine has: the size was computed wrongly (overflow, a negative or swapped dimension).",
+        "一次申请 {asked}，任何机器都没有这么多：大小算错了（溢出、负的或颠倒的维度）。"),
     "why_live_pieces": (
         "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but what is "
         "cached is in pieces, and so little of the card (less than 1/200) that closing the gaps would not help for long.",
@@ -129,4 +136,68 @@ CAUSES = {
         "This library often fails so when it finds no memory for its own workspace, but the message does not say so: a "
         "driver that does not fit, or an earlier error, looks the same.",
         "这个库在没有内存放自己的工作区时常常这样失败，但信息没有说明：驱动不匹配或更早的错误看起来也一样。"),
+    "why_same_device": (
+        "Ranks {ranks} of this job all use GPU {device}, and fill it together: the other processes that are listed are its own.",
+        "这个作业的 rank {ranks} 都在用 GPU {device}，一起占满了它：列出的其他进程就是它自己的。"),
+    "why_unbalanced": (
+        "Some of the cards have less free memory than the others: another process uses them.",
+        "有的卡空闲显存少于其他卡：另有进程在使用。"),
+    "why_free": (
+        "{asked} were asked for, and {free} were free: {short} are missing. Who holds the rest of the card is not printed.",
+        "申请 {asked}，空闲 {free}：还差 {short}。信息没有说其余显存由谁占用。"),
+    "why_printed": (
+        "What it prints does not say what filled the card.", "它打印的数字没有说明是什么占满了显卡。"),
+    "why_unread": (
+        "It has sizes, but not in the form in which they are printed: none is relied on.",
+        "信息里有大小，但不是原样的形式，因此不采用。"),
+    "why_nvml": (
+        "PyTorch was about to report an out-of-memory error, and NVML did not answer: that is why there are no figures.",
+        "PyTorch 正要报告显存不足，而 NVML 没有应答：因此没有数字。"),
+    "why_dispatched": (
+        "Less was free than the weights need, so some of them were put on the CPU or the disk, where this quantised model cannot run.",
+        "空闲显存少于权重所需，部分权重被放到 CPU 或磁盘，而这个量化模型不能那样运行。"),
+    "why_unified": (
+        "Card and host share one memory on this machine, and it ran out.", "这台机器的显卡与主机共用内存，已经耗尽。"),
+    "why_compute_buffer": (
+        "{asked} of compute buffers were asked for in one piece: working memory of a batch, not weights.",
+        "计算缓冲区一次申请 {asked}：那是一批的工作内存，不是权重。"),
+    "why_whole_model": (
+        "Model, cache and buffers are projected to need {asked}, and {free} are free.",
+        "模型、缓存和缓冲区预计需要 {asked}，而空闲 {free}。"),
+    "why_page_file": (
+        "Windows cannot promise more memory: what programs have reserved fills the host's memory and the page file.",
+        "Windows 无法再提交内存：各程序的预留已占满主机内存和页面文件。"),
+    "why_compiler": (
+        "The kernel killed a compiler: too many of them ran at once for the host's memory.",
+        "内核终止了编译器：同时运行的编译太多，主机内存不够。"),
+    "why_node": (
+        "The node's host memory was nearly full, and Ray killed a task or an actor. The card had no part in it.",
+        "节点的主机内存几乎用尽，Ray 终止了任务或 actor。与显卡无关。"),
+    "why_prefill": (
+        "The warm-up with {tokens} tokens does not fit beside the weights.", "预热用的 {tokens} 个 token 在权重之外放不下。"),
+    "why_token_pool": (
+        "The server's pool of tokens is full: {tokens_wanted} were asked for, and {tokens_held} are left. The card is not asked.",
+        "服务的 token 池已满：需要 {tokens_wanted} 个，只剩 {tokens_held} 个。并没有向显卡申请。"),
+    "why_pages": (
+        "{tokens_held} tokens of the KV pool are free for the {tokens_wanted} that are asked for, but in pages that other sequences have begun.",
+        "KV 池还有 {tokens_held} 个空闲 token，需要 {tokens_wanted} 个，但它们都在其他序列已占用的页里。"),
+    "why_cells": (
+        "The KV cache that was reserved at the start is full: cells of it are missing, not bytes of the card.",
+        "启动时预留的 KV 缓存已满：缺的是缓存单元，而不是显存。"),
+    "why_workspace": (
+        "FlashInfer's workspace has {within} left, and {asked} were asked for: a buffer of fixed size is full, not the card.",
+        "FlashInfer 的工作区还剩 {within}，而申请 {asked}：满的是固定大小的缓冲区，而不是显卡。"),
+    "why_weights_and_buffer": (
+        "Weights ({weights}) and buffers ({temporaries}) are more than the share of the card that it may use, {within}.",
+        "权重（{weights}）加缓冲区（{temporaries}）超过它可用的份额 {within}。"),
+    "why_component": (
+        "The weights take {weights}, and {free} of {capacity} are left: less than the {component} asks for.",
+        "权重占 {weights}，{capacity} 中还剩 {free}：少于 {component} 所需。"),
+    "why_component_free": (
+        "{free} of {capacity} are left: less than the {component} asks for.", "{capacity} 中还剩 {free}：少于 {component} 所需。"),
+    "why_cache_within": (
+        "{asked} of cache are needed, and {within} are left for it beside the weights.", "缓存需要 {asked}，而权重之外只剩 {within}。"),
+    "why_warm_up": (
+        "Weights and KV cache are reserved already, and leave too little for the warm-up.",
+        "权重和 KV 缓存已经预留，剩下的不够预热。"),
 }

@@ -4,6 +4,8 @@ A figure is written as it is printed, or as the sum or difference that it is; wh
 are made up; the wordings are the frameworks'.
 """
 
+from more_cases import MORE
+
 CUDA = "CUDA out of memory. Tried to allocate"
 HINT = " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 
@@ -295,4 +297,4 @@ def our_cases():
 
 
 ARTICLE = old("870.00 MiB", "23.70 GiB", "19.18 GiB", "323.81 MiB", "21.70 GiB", device=2)[0]  # docs/explain.md shows it
-CASES = [*pytorch_cases(), *other_cases(), *our_cases()]
+CASES = [*pytorch_cases(), *other_cases(), *our_cases(), *MORE]

@@ -13,6 +13,7 @@ import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
+from answers import ANSWERS  # noqa: E402
 from cases import CASES, CUDA, REPORT  # noqa: E402
 from refused import REFUSED  # noqa: E402
 import explaining.log  # noqa: E402
@@ -20,6 +21,10 @@ import explaining.rules  # noqa: E402
 import explaining.words  # noqa: E402
 import explaining.advice  # noqa: E402
 from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
+from explaining.layout import WIDTH, columns  # noqa: E402
+from explaining.explanation import LINES  # noqa: E402
+from explaining.first import first  # noqa: E402
+from explaining.first_words import FIRST  # noqa: E402
 from load import explain  # noqa: E402
 
 ARTICLE = CASES[0][1]
@@ -71,7 +76,10 @@ for name, text, diagnosis, figures, device in CASES:
     assert numbers[0] == numbers[1], (name, numbers)
     assert len(english.splitlines()) > 8 and re.search("[\u4e00-\u9fff]", chinese) and not re.search(r"\{\w+\}", english + chinese), name
     for line in (english + "\n" + chinese).splitlines():
-        assert explain.columns(line) <= explain.WIDTH or " " not in line.strip()[:90], line
+        assert columns(line) <= WIDTH or " " not in line.strip()[:90], line
+    answers = [said(text, language).short().splitlines() for language in explain.LANGUAGES]
+    assert all(len(answer) <= LINES for answer in answers), (name, answers)
+    assert all(columns(line) <= WIDTH for answer in answers for line in answer), (name, answers)
 for key, texts in explaining.words.TEXT.items():
     assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in texts}) == 1, f"{key}: other values in Chinese"
 assert set(explaining.advice.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explaining.advice.ADVICE.values())
@@ -109,6 +117,21 @@ for name in ("the article's", "2.4, others", "2.5, private pools", "1.0, cached"
             assert got["asked_bytes"] is None and sum(v is not None for v in got.values()) >= 4, got
             continue
         check(other, diagnosis, want, device, f"{name}, {form}")
+
+# What is said first: by the call that failed, the program, and what else the log says.
+for name, text, diagnosis, key, words in ANSWERS:
+    result = said(text)
+    assert (result.diagnosis, first(result)[0]) == (diagnosis, key), f"{name}: {result.diagnosis}, {first(result)[0]}, not {diagnosis}, {key}"
+    answer, chinese = result.short(), said(text, "zh").short()
+    for word in words:
+        assert (word[1:] not in answer.replace("\n", " ")) if word[0] == "!" else word in answer.replace("\n", " "), f"{name}: {word!r} in\n{answer}"
+    for lines in (answer.splitlines(), chinese.splitlines()):
+        assert len(lines) <= LINES and all(columns(line) <= WIDTH for line in lines), f"{name}: {lines}"
+    numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB|%)|chapters/\w+|^    .*", t, re.M)) for t in (answer, chinese)]
+    assert numbers[0] == numbers[1] and re.search("[\u4e00-\u9fff]", chinese), (name, numbers)
+assert not FIRST.keys() - {first(said(text))[0] for _, text, *_ in (*ANSWERS, *CASES)}, "said of no case"
+for key, (english, chinese, paste) in FIRST.items():
+    assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in (english, chinese)}) == 1, f"{key}: other values in Chinese"
 
 # What only looks like a message is refused, in one line of either language, and the reason is the right one.
 for text, why in REFUSED:

@@ -112,7 +112,26 @@ ADVICE_OF = {
          ("driver calls until the run has found its shape", "运行稳定之前的驱动调用")), _REPEAT, _SMALLER),
 }
 
+# The same of programs that serve: their flags, and the direction that a failure wants.
+ADVICE_OF["serving"] = (
+    _CACHE_LENGTH,
+    (("Move the share of the card that the engine reserves: down where something beside the reservation fails (warm-up, sampler, graphs, "
+      "serving), up where nothing is left for the cache at the start.",
+      "调整引擎预留的显存份额：预留之外的部分失败（预热、采样器、图、服务中）就调低；启动时没有给缓存剩下的就调高。"), (),
+     ("a smaller cache serves fewer requests at a time", "缓存小则同时服务的请求少")),
+    ADVICE["kv_cache_or_pool_reservation"][2])
+ADVICE_OF["host_memory", "compiler"] = (
+    (("Compile fewer files at a time (`make -j2`, `MAX_JOBS=2`, `ninja -j2`).", "减少同时编译的文件（`make -j2`、`MAX_JOBS=2`、`ninja -j2`）。"), (),
+     ("a longer build", "编译更久")),
+    (("Compile for your own card only (`CMAKE_CUDA_ARCHITECTURES=native`, `TORCH_CUDA_ARCH_LIST`).",
+      "只为自己的卡编译（`CMAKE_CUDA_ARCHITECTURES=native`、`TORCH_CUDA_ARCH_LIST`）。"), (),
+     ("it runs on that card only", "只能在这种卡上运行")),
+    (("Add swap, or install what is built already (a wheel, a container).", "增加交换空间，或安装已编译好的（wheel、容器）。"), (),
+     ("reads and writes of the disk", "磁盘读写")))
 
-def advice(diagnosis, rule):
-    """What to do first, second, third."""
+
+def advice(diagnosis, rule, serving=False):
+    """What to do first, second, third; `serving` where the program serves, and what failed is its card's memory."""
+    if serving and diagnosis not in ("host_memory", "other_process", "fragmentation"):
+        return ADVICE_OF["serving"]
     return ADVICE_OF.get((diagnosis, rule.split("_")[0]), ADVICE[diagnosis])

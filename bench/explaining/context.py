@@ -53,7 +53,7 @@ OUT_OF_MEMORY = re.compile(r"out of memory", re.I)
 REPEATED = re.compile(r"\[repeated (\d{1,5})x across cluster\]")
 # It took less, or left something out, and tried again.
 RETRIES = re.compile(r"retrying|retry with|fall(?:ing|s|en)? back|trying (?:again|batch size)|(?:decreasing|reducing|reduced|halving|lowering) (?:the )?(?:micro[- ]?)?batch[ _]size"
-                     r"|skipp(?:ed|ing) (?:this |the )?(?:batch|sample|step)|recover(?:ed|ing) from|attempting to recover|retract(?:ed|ing)? request", re.I)
+                     r"|(?:skipped|skipping) (?:this |the )?(?:batch|sample|step)|recover(?:ed|ing) from|attempting to recover|retract(?:ed|ing)? request", re.I)
 # It goes on: a step, a request, a server that is ready.
 GOES_ON = re.compile(r"\b(?:step|epoch|iter(?:ation)?)\b\W{0,3}\d|\bloss\b\W{0,3}\d|\b\d{1,6}/\d{1,6} \[|it/s\b|initializing, n_slots|server is (?:ready|listening)"
                      r"|\b200 OK\b|training (?:finished|complete)|\bdone\b|saved", re.I)

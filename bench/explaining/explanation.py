@@ -10,7 +10,7 @@ from .advice import advice
 from .causes import causes, others_known
 from .context import Context
 from .figures import Account, diagnose
-from .first import chapters, first
+from .first import chapters, first, serves
 from .first_words import FIRST
 from .layout import columns, pad, wrapped
 from .words import LANGUAGES, framework_name, say
@@ -100,11 +100,11 @@ class Explanation:
 
     @functools.cached_property
     def first(self):
-        """(what to do first, the line to paste or "")."""
+        """(key of FIRST, what to do first, the line to paste or "")."""
         key, values = first(self)
         *texts, paste = FIRST[key]
         values = {**self.values, **values}
-        return texts[LANGUAGES.index(self.language)].format(**values), paste.format(**values)
+        return key, texts[LANGUAGES.index(self.language)].format(**values), paste.format(**values)
 
     def notes(self, all_of_them=True):
         """What holds only sometimes, the most important first; not all of it belongs to a short answer."""
@@ -129,8 +129,8 @@ class Explanation:
             keys.append("note_ours")
         if not all_of_them:
             keys = [key for key in keys if key not in ("note_private_pools", "note_listed_only", "note_program")]
-        if all_of_them and "outside" in sizes and sizes["outside"].low > 0 and "listed_is_this" not in facts:
-            keys.append("note_outside")
+        if "outside" in sizes and sizes["outside"].low > 0 and (all_of_them or "listed_is_this" in facts):
+            keys.append("note_own_outside" if "listed_is_this" in facts else "note_outside")
         short = self.missing("asked", "free", *(["cached"] if self.account.pieces_count() else []))
         if self.diagnosis == "live_tensors_fill_it" and "others" in sizes and short and sizes["others"].bytes >= short.bytes:
             keys.append("note_others_would_do")
@@ -162,7 +162,7 @@ class Explanation:
     def advice(self):
         """(what to do, where it is shown and what it costs), three times."""
         index = LANGUAGES.index(self.language)
-        for text, numbers, price in advice(self.diagnosis, self.found.message.rule):
+        for text, numbers, price in advice(self.diagnosis, self.found.message.rule, serves(self.first[0])):
             shown = chapter_names(numbers, self.language)
             yield text[index], self.say("shown" if shown else "price", chapters=shown, price=price[index])
 
@@ -170,7 +170,7 @@ class Explanation:
 
     def answer(self):
         """The lines of the cause and of what to do first."""
-        what, paste = self.first
+        _, what, paste = self.first
         title = self.say("unsure" if self.diagnosis == "not_enough_information" else self.diagnosis)
         lines = wrapped(self.say("cause", title=title, sentence=self.cause[0]))
         if self.context.recovered:
@@ -181,7 +181,7 @@ class Explanation:
         """The answer in at most LINES lines: cause, what to do first, as many notes as there is room for, and where the rest is."""
         lines = self.answer()
         general = dict.fromkeys(number for _, numbers, _ in advice(self.diagnosis, self.found.message.rule) for number in numbers)
-        names = chapter_names(chapters(first(self)[0], general), self.language, most=3)
+        names = chapter_names(chapters(self.first[0], general), self.language, most=3)
         rest = (wrapped(self.say("see", chapters=names)) if names else []) + wrapped(self.say("more"))
         for note in self.notes(all_of_them=False):
             more = wrapped(note)
@@ -193,8 +193,8 @@ class Explanation:
         """The answer, and everything else."""
         found = self.found
         lines = self.answer()
-        for paragraph in (*self.cause[1:], *self.notes()):
-            lines += wrapped(paragraph)
+        for i, paragraph in enumerate((*self.cause[1:], *self.notes())):
+            lines += ["", *wrapped(paragraph)] if i == 0 else wrapped(paragraph)
         name = framework_name(found.message.framework, self.language)
         lines += ["", self.say("found", framework=name), *wrapped(terminal.as_text(found.message.text), "  ")]
         if found.count > 1:

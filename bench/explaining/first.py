@@ -26,9 +26,14 @@ CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "att
 OF_SERVERS = ("11", "12")
 
 
+def serves(key):
+    """Whether the key is one of a program that serves."""
+    return key.split("_")[0] in SERVERS
+
+
 def chapters(key, otherwise):
     """Numbers of the chapters that show it."""
-    return OF_SERVERS if key.split("_")[0] in SERVERS else CHAPTERS.get(key, otherwise)
+    return OF_SERVERS if serves(key) else CHAPTERS.get(key, otherwise)
 
 
 def first(explanation):
@@ -99,7 +104,7 @@ def server(explanation, engine, values):
             return "sglang_pages"
         if "token_pool" in facts:
             return "sglang_requests"
-        if re.search(r"increas\w{1,3} --?mem", text, re.I):
+        if re.search(r"(?:increase|increasing) --?mem", text, re.I):
             return sglang_share(context, values)
         return "sglang_graphs" if context.call == "capture" else "sglang_lower"
     if engine == "tgi":

@@ -30,9 +30,11 @@ NOTES = {
     "note_repeated": (
         "{repeated} more workers say the same: one cause, and no second try.", "另有 {repeated} 个工作进程报同样的错：同一个原因，并不是重试。"),
     "note_listed_is_this": (
-        "Process {pid}, the only one that is listed, is this one: {reserved} reserved beside it would be more than the card has. "
-        "Of it, {outside} lie outside the framework: context, graphs, communication, workspaces.",
-        "列出的唯一进程 {pid} 就是本进程：若是别的进程，加上已保留的 {reserved} 会超过整张卡。其中 {outside} 在框架之外：上下文、图、通信、工作区。"),
+        "Process {pid}, the only one that is listed, is this one: {reserved} reserved beside it would be more than the card has.",
+        "列出的唯一进程 {pid} 就是本进程：若是别的进程，加上已保留的 {reserved} 会超过整张卡。"),
+    "note_own_outside": (
+        "{outside} of this process lie outside the framework: context, graphs, communication, workspaces.",
+        "本进程有 {outside} 在框架之外：上下文、图、通信、工作区。"),
     "note_private_pools": (
         "Memory in private pools belongs to CUDA graphs. It is part of what is allocated, and stays until the graph is "
         "deleted.",

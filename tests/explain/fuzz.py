@@ -223,8 +223,8 @@ def read(text, language):
     if not found:
         return None
     explanation = explain.Explanation(found, language)
-    answer, _message, *rest = explanation.text().split("\n\n")
-    if re.search(r"\{\w+\}", "\n".join((answer, explanation.short(), *rest))):
+    ours = [part for part in explanation.text().split("\n\n") if not re.match(r"Message of |[^\n]{1,60} 的信息：", part)]
+    if re.search(r"\{\w+\}", "\n".join((explanation.short(), *ours))):
         raise ValueError(f"a figure is missing in the words: {explanation.text()}")
     if len(explanation.short().splitlines()) > LINES:
         raise ValueError(f"a long answer: {explanation.short()}")

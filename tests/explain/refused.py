@@ -37,8 +37,8 @@ REFUSED = [
     ("[h264_nvenc @ 0x5581] OpenEncodeSessionEx failed: out of memory (10): (no details)", "not_an_encoder"),
     ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing block sizes may help", "not_the_cards"),
     ("XlaRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 196608, available: 101376", "not_the_cards"),
-    ("XlaRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 196608, available: 101376\n\nDoes JAX not do memory allocation "
-     "of 75 % at the start?", "not_the_cards"),
+    ("XlaRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 196608, available: 101376\n\n(does JAX not do memory allocation "
+     "of 75 % at the start?)", "not_the_cards"),
     ("ptxas error: Entry function 'k' uses too much shared data (0x1c000 bytes, 0xc000 max)", "not_the_cards"),
     ("OSError: [Errno 28] No space left on device: 'step-200/model.pt'", "not_a_disk"),
     ("OSError: [Errno 24] Too many open files", "not_a_file"),

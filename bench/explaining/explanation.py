@@ -162,7 +162,9 @@ class Explanation:
     def advice(self):
         """(what to do, where it is shown and what it costs), three times."""
         index = LANGUAGES.index(self.language)
-        for text, numbers, price in advice(self.diagnosis, self.found.message.rule, serves(self.first[0])):
+        cache = self.diagnosis == "kv_cache_or_pool_reservation" and not self.found.message.rule.startswith(("xla", "tensorflow"))
+        serving = cache or serves(self.first[0]) or serves(self.context.engine or "")
+        for text, numbers, price in advice(self.diagnosis, self.found.message.rule, serving):
             shown = chapter_names(numbers, self.language)
             yield text[index], self.say("shown" if shown else "price", chapters=shown, price=price[index])
 

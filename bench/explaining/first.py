@@ -162,6 +162,8 @@ def fact(explanation, values):
     m = explanation.found.message
     if "workspace" in m.facts:
         return server(explanation, None, values)
+    if m.rule == "julia" and "asked" not in explanation.account.sizes:
+        return "halve_batch"
     return next((key for key in ("dispatched", "nvml", "unified") if key in m.facts), None) or {
         "xgboost": "xgboost", "catboost": "catboost", "julia": "julia", "faiss": "faiss", "directml": "half_model", "blender": "blender", "mlc": "mlc_split",
         "dispatched": "dispatched"}.get(m.rule.split("_")[0])

@@ -121,8 +121,10 @@ def sglang_unbalanced(before, after):
 
 @rule("tgi", "tokens", r"not enough memory to handle \d+ (?:total |prefill |max )?tokens")
 def tgi(before, after):
-    m = message("tgi", "text-generation-inference", after.lines[0], "kv_cache_or_pool_reservation", facts={"prefill"})
     tokens, flag = after.first(r"to\s+handle\s+(\d+)\s+"), after.first(r"decrease\s+\W{0,3}(--[a-z-]+)")
+    if not tokens:
+        return None
+    m = message("tgi", "text-generation-inference", after.lines[0], "kv_cache_or_pool_reservation", facts={"prefill"})
     m.values.update(tokens=int(tokens[0]), flag=flag[0] if flag else "--max-batch-prefill-tokens")
     return m
 

@@ -78,6 +78,8 @@ def by_program():
     yield "ComfyUI", traceback(("/srv/ComfyUI/execution.py", "execute", "run(node)")), "live_tensors_fill_it", "comfyui", ["--lowvram"]
     yield "vLLM", traceback(VLLM), "live_tensors_fill_it", "vllm_lower", ["--gpu-memory-utilization 0.85", "--max-num-seqs", "chapters/11"]
     yield "vLLM, a loss in it", traceback(VLLM, ("/env/vllm/sampler.py", "forward", "logits = logits.float()")), "live_tensors_fill_it", "vllm_lower", []
+    yield "vLLM, a model of transformers in it", traceback(VLLM, ("/env/site-packages/transformers/models/x/modeling_x.py", "forward", "x = self.mlp(x)")), \
+        "live_tensors_fill_it", "vllm_lower", []
     yield "vLLM, the sampler", "RuntimeError: CUDA out of memory occurred when warming up sampler with 512 dummy requests. Please try lowering `max_num_seqs` or " \
         "`gpu_memory_utilization` when initializing the engine.", "kv_cache_or_pool_reservation", "vllm_sampler", ["--max-num-seqs 128", "512"]
     yield "vLLM, blocks", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.", \
@@ -120,6 +122,8 @@ def two_truths():
     yield "ranks on their own devices", several, "live_tensors_fill_it", "smaller_batch", ["Ranks 0, 1, 2, 3 fail alike", "!except", "!tries again"]
     listed = new("60.00 MiB", "23.64 GiB", "30.00 MiB", "5.40 GiB", "20.00 MiB", this="5.91 GiB", before=[(901, "5.90 GiB"), (902, "5.90 GiB")], after=[(904, "5.80 GiB")])[0]
     yield "ranks on one device", "".join(rank.format(i, listed) for i in range(2)), "other_process", "own_device", ["GPU 0", "LOCAL_RANK", "!Somebody", "!See who holds"]
+    outside = new("300.00 MiB", "23.64 GiB", "110.00 MiB", "6.40 GiB", "71.10 MiB", this="6.91 GiB")[0]
+    yield "ranks that each see one device", "".join(rank.format(i, outside) for i in range(2)), "other_process", "holders", ["Ranks 0, 1", "!LOCAL_RANK"]
     yield "repeated in a cluster", ERROR + LIVE + " [repeated 7x across cluster]", "live_tensors_fill_it", "smaller_batch", ["7 more workers"]
     yield "interleaved ranks", "[rank1]: torch.OutOfMemoryError: " + LIVE + "\n[rank0]: NCCL WARN watchdog timeout\n[rank3]: torch.OutOfMemoryError: " + LIVE, \
         "live_tensors_fill_it", "smaller_batch", ["Ranks 1, 3"]

@@ -13,7 +13,7 @@ import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
-from answers import ANSWERS  # noqa: E402
+from answers import ANSWERS, two_truths  # noqa: E402
 from cases import CASES, CUDA, REPORT  # noqa: E402
 from refused import REFUSED  # noqa: E402
 import explaining.log  # noqa: E402
@@ -23,7 +23,7 @@ import explaining.advice  # noqa: E402
 from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
 from explaining.layout import WIDTH, columns  # noqa: E402
 from explaining.explanation import LINES  # noqa: E402
-from explaining.first import first  # noqa: E402
+from explaining.first import SERVERS, first  # noqa: E402
 from explaining.first_words import FIRST  # noqa: E402
 from load import explain  # noqa: E402
 
@@ -129,6 +129,9 @@ for name, text, diagnosis, key, words in ANSWERS:
         assert len(lines) <= LINES and all(columns(line) <= WIDTH for line in lines), f"{name}: {lines}"
     numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB|%)|chapters/\w+|^    .*", t, re.M)) for t in (answer, chinese)]
     assert numbers[0] == numbers[1] and re.search("[\u4e00-\u9fff]", chinese), (name, numbers)
+    if result.context.engine in SERVERS and diagnosis in ("live_tensors_fill_it", "kv_cache_or_pool_reservation"):
+        assert not re.search("ccumulate|TF_FORCE|XLA_PYTHON", result.text()), f"{name}: advice for training, or of another framework\n{result.text()}"
+assert len(REFUSED) >= 40 and len([*two_truths()]) >= 40
 assert not FIRST.keys() - {first(said(text))[0] for _, text, *_ in (*ANSWERS, *CASES)}, "said of no case"
 for key, (english, chinese, paste) in FIRST.items():
     assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in (english, chinese)}) == 1, f"{key}: other values in Chinese"

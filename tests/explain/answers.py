@@ -145,6 +145,8 @@ def two_truths():
     yield "recovered, a batch left out", "WARNING | " + LIVE + "\n| WARNING: attempting to recover from OOM in forward pass\nepoch 1 | loss 4.10", "live_tensors_fill_it", "smaller_batch", \
         ["It went on afterwards"]
     yield "tried again in vain", LIVE + "\nDecreasing batch size to: 16\n" + traceback(MAIN), "live_tensors_fill_it", "smaller_batch", ["!It went on afterwards"]
+    yield "a while later in vain", LIVE + "\nDecreasing batch size to: 16\nstep 1 loss 2.31\n" + traceback(MAIN, error="RuntimeError: CUDA error: out of memory"), \
+        "live_tensors_fill_it", "smaller_batch", ["!It went on afterwards"]
     yield "the log goes on", "worker 3: " + ERROR + LIVE + "\nstep 41 loss 1.20\nstep 42 loss 1.19", "live_tensors_fill_it", "smaller_batch", ["log goes on"]
     page = LIVE.replace("GPU 0", "<b>GPU 0</b>").replace(" GiB", "&nbsp;GiB")
     yield "quoted in a page", f"<p>Then it says:</p><pre><code>{ERROR}{page}</code></pre>", "live_tensors_fill_it", "smaller_batch", ["21.40 GiB of 23.64 GiB"]
@@ -168,6 +170,8 @@ def two_truths():
         "too_big_for_the_card", "shapes", ["computed wrongly"]
     alone = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "70.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 79.06 GiB memory in use. Of the")
     yield "the listed process is this one", ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["Process 71, the only one that is listed, is this one", "!See who holds"]
+    yield "more to say than there is room for", "Cell In[4], line 2\n----> 2 step()\n\n" + ERROR + alone + "\n\nDuring handling of the above exception, another exception " \
+        "occurred:\n\n" + ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["A notebook", "!Inside `except`"]
     beside = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "20.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 58.00 GiB memory in use. Of the")
     yield "the listed process is another one", ERROR + beside, "other_process", "holders", ["nvidia-smi", "!is this one"]
     yield "a device without a blank", ERROR + LIVE.replace("GPU 0", "GPU5"), "live_tensors_fill_it", "smaller_batch", []

@@ -29,6 +29,7 @@ REFUSED = [
     ("worker did not stop within 30 s, sending SIGKILL", "not_a_kill"),
     ("failed to stop via SIGTERM, escalating to SIGKILL", "not_a_kill"),
     ("The reservation was killed by its owner", None),
+    ("At the deadline all of the night's jobs were killed", None),
     ("main process exited, code=dumped, status=11/SEGV\nSegmentation fault (core dumped)", "not_a_segfault"),
     ('"OOMKilled": false, "ExitCode": 137', "not_killed"),
     # Other memories, and other things that run out.
@@ -39,6 +40,7 @@ REFUSED = [
     ("XlaRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 196608, available: 101376", "not_the_cards"),
     ("XlaRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 196608, available: 101376\n\n(does JAX not do memory allocation "
      "of 75 % at the start?)", "not_the_cards"),
+    ("XlaRuntimeError: RESOURCE_EXHAUSTED: Too many streams are open\n\nIs that the allocation of 75 % at the start?", None),
     ("ptxas error: Entry function 'k' uses too much shared data (0x1c000 bytes, 0xc000 max)", "not_the_cards"),
     ("OSError: [Errno 28] No space left on device: 'step-200/model.pt'", "not_a_disk"),
     ("OSError: [Errno 24] Too many open files", "not_a_file"),

@@ -33,7 +33,7 @@ def needs(e, key):
 
 
 def percent_text(percent):
-    return f"{percent:.1f}" if percent < 10 else f"{percent:.0f}"
+    return f"{max(percent, 0.1):.1f}" if percent < 10 else f"{percent:.0f}"
 
 
 def too_big(e):
@@ -49,6 +49,8 @@ def live(e):
         return [("why_spilled", {})]
     if not e.account.pieces_count() and e.known("allocated", "free", "asked") and not short:
         return [("why_live_pieces", {})]
+    if short and e.known("allocated", "capacity") and e.is_small():
+        return [("why_live_last", {"short": e.shown(short)}), ("why_live_sum", {"short": e.shown(short)})]
     if short and e.known("allocated", "capacity"):
         return [("why_live", {"short": e.shown(short), "percent": percent_text(percent)}), ("why_live_sum", {"short": e.shown(short)})]
     if e.known("limit", "allocated", "asked"):
@@ -56,7 +58,7 @@ def live(e):
     short = e.missing("asked", "free")
     if short and e.known("allocated") and percent:
         return [("why_live_free", {"short": e.shown(short), "percent": percent_text(percent)})]
-    return [("why_live_any", {})]
+    return [("why_live_card" if e.known("allocated", "capacity", "asked") and "free" not in e.account.sizes else "why_live_any", {})]
 
 
 def fragments(e):

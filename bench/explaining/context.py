@@ -16,7 +16,7 @@ SERVERS = re.compile(r"""
   | (?P<tgi>text[_-]generation[_-](?:server|launcher|client|router|inference)|max-batch-prefill)
   | (?P<trtllm>TRT-LLM|tensorrt[_-]llm)
   | (?P<ollama>\bollama\b|llama\ runner|sched\.go)
-  | (?P<llama>llama_model_load|llama_context|llama-server|ggml_|llama_kv)
+  | (?P<llama>llama_model_load|llama_context|llama-server|ggml[-_]|llama_kv)
     """, re.X | re.I)
 # Programs that train or draw; of several the one nearest to the message.
 TRAINERS = re.compile(r"""

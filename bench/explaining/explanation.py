@@ -18,6 +18,8 @@ from .words import LANGUAGES, framework_name, say
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXTRA = ("within", "resident", "weights", "program", "arguments", "temporaries", "other_allocations", "tokens_wanted", "tokens_held")
 LINES = 12  # of the answer, at most
+# Sentences that are certain, although the figures support none of the causes.
+SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_whole_model"}
 
 
 class Explanation:
@@ -63,6 +65,11 @@ class Explanation:
             return None
         return float(short.bytes * 100 / (self.account.sizes["allocated"].bytes + self.account.sizes["asked"].bytes))
 
+    def is_small(self):
+        """Whether so little was asked for that it says nothing of the requests that would have followed it."""
+        sizes = self.account.sizes
+        return self.known("asked", "capacity") and sizes["asked"].bytes * 50 < sizes["capacity"].bytes
+
     # ------------------------------------------------------------------------------------------------------ the arithmetic
 
     def figures(self):
@@ -95,8 +102,8 @@ class Explanation:
 
     @functools.cached_property
     def cause(self):
-        """The sentence, and more of them where something has to be explained."""
-        return [self.say(key, **values) for key, values in causes(self)]
+        """[(key, sentence)], and more of them where something has to be explained."""
+        return [(key, capital(self.say(key, **values))) for key, values in causes(self)]
 
     @functools.cached_property
     def first(self):
@@ -138,7 +145,7 @@ class Explanation:
             keys.append("note_limit_reached")
         ranks = ", ".join(map(str, sorted(context.ranks)[:8])) + (", ..." if len(context.ranks) > 8 else "")
         pid = found.message.processes[0][0] if found.message.processes else ""
-        return [self.say(key, ranks=ranks, repeated=context.repeated, pid=pid) for key in keys]
+        return [capital(self.say(key, ranks=ranks, repeated=context.repeated, pid=pid)) for key in keys]
 
     def questions(self):
         """What the message cannot say, and how to find out."""
@@ -173,8 +180,9 @@ class Explanation:
     def answer(self):
         """The lines of the cause and of what to do first."""
         _, what, paste = self.first
+        key, sentence = self.cause[0]
         title = self.say("unsure" if self.diagnosis == "not_enough_information" else self.diagnosis)
-        lines = wrapped(self.say("cause", title=title, sentence=self.cause[0]))
+        lines = wrapped(self.say("cause_alone", sentence=sentence) if key in SURE else self.say("cause", title=title, sentence=sentence))
         if self.context.recovered:
             lines += wrapped(self.say("note_recovered"))
         return [*lines, *wrapped(self.say("first", what=what)), *([f"    {paste}"] if paste else [])]
@@ -195,7 +203,7 @@ class Explanation:
         """The answer, and everything else."""
         found = self.found
         lines = self.answer()
-        for i, paragraph in enumerate((*self.cause[1:], *self.notes())):
+        for i, paragraph in enumerate((*(sentence for _, sentence in self.cause[1:]), *self.notes())):
             lines += ["", *wrapped(paragraph)] if i == 0 else wrapped(paragraph)
         name = framework_name(found.message.framework, self.language)
         lines += ["", self.say("found", framework=name), *wrapped(terminal.as_text(found.message.text), "  ")]
@@ -215,6 +223,10 @@ class Explanation:
         for question in questions:
             lines += wrapped(question, "  - ", "    ")
         return "\n".join(lines)
+
+
+def capital(sentence):
+    return sentence[:1].upper() + sentence[1:]
 
 
 def chapter_names(numbers, language, most=99):

@@ -21,7 +21,7 @@ CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "att
             "gathered": ("11",), "evaluation": ("11",), "generate": ("11",), "load": ("05", "12"), "load_model": ("05", "12"), "move": ("03", "12"),
             "capture": ("11",), "process_group": ("07",), "own_device": ("07", "15"), "trainer": ("02", "04"), "lightning": ("02", "03"),
             "deepspeed": ("07", "05"), "ultralytics": ("09", "01"), "slightly_smaller": ("01", "02"), "halve_batch": ("01", "02"), "smaller_batch": ("01", "02", "04"), "compiler": (),
-            "page_file": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "nvml": ("00",), "unified": ("05",), "node": ("05",),
+            "page_file": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "look_intel": ("00",), "metal_buffer": ("08", "09"), "nvml": ("00",), "unified": ("05",), "node": ("05",),
             "diffusers": ("05",), "comfyui": ("05",), "webui": ("05",), "dispatched": ("12",), "half_model": ("12",), "decode": ("09",)}
 OF_SERVERS = ("11", "12")
 
@@ -48,6 +48,8 @@ def first(explanation):
         engine = None
     if diagnosis == "other_process" and context.same_device:
         return "own_device", values
+    if m.rule == "mlx":
+        return "metal_buffer", values
     if diagnosis == "too_big_for_the_card" and (explanation.account.impossible() or "whole_program" not in m.facts):
         by_call = call(context.call, engine, ("loss", "attention", "load", "move", "decode")) if not explanation.account.impossible() else None
         return by_call or ("shapes" if engine not in SERVERS else server(explanation, engine, values) or "shapes"), values
@@ -192,10 +194,7 @@ def general(explanation, family):
     facts = explanation.found.message.facts
     if diagnosis == "live_tensors_fill_it":
         percent = explanation.percent()
-        sizes = explanation.account.sizes
-        # A small request that fails on a full card says little of those that would have followed it.
-        large = "capacity" not in sizes or sizes["asked"].bytes * 50 >= sizes["capacity"].bytes
-        if percent is not None and percent < SLIGHTLY and large:
+        if percent is not None and percent < SLIGHTLY and not explanation.is_small():
             return "slightly_smaller"
         return "smaller_batch" if torch else "halve_batch"
     if diagnosis == "kv_cache_or_pool_reservation":
@@ -206,4 +205,9 @@ def general(explanation, family):
         return "tf_grow" if "pool" in facts else "xla_share"
     if family == "tensorflow":
         return "halve_batch"
-    return "look" if torch and family.startswith(("pytorch", "cu", "nccl")) else "look_card"
+    if explanation.missing("asked", "free"):
+        return "holders"
+    if family == "level":
+        return "look_intel"
+    around = explanation.found.message.text + explanation.context.before[-4000:] + explanation.context.after[:2000]
+    return "look" if torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around) else "look_card"

@@ -72,6 +72,14 @@ FIRST = {
         "See how much of the card is in use just before the call that fails, and by whom.",
         "在失败的调用之前查看显存已用多少、被谁占用。",
         "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv"),
+    "look_intel": (
+        "See how much of the card is in use just before the call that fails, and by whom.",
+        "在失败的调用之前查看显存已用多少、被谁占用。",
+        "xpu-smi ps"),
+    "metal_buffer": (
+        "Metal gives no larger buffer, whatever is free: a shorter prompt or image, a smaller batch, or tiles.",
+        "无论空闲多少，Metal 都不给更大的缓冲区：缩短提示或缩小图像、减小批量，或分块。",
+        ""),
     "xla_share": (
         "JAX takes 75 % of the card by default: give it more, and end what else uses the card.",
         "JAX 默认占用显卡的 75 %：给它更多，并结束占用显卡的其他程序。",

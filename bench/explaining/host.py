@@ -39,6 +39,7 @@ def host(before, after):
         resident, limit = (read_size(figure, "GB") for figure in used) if used else (None, None)
         return message("ray", "Ray", text.loose, "host_memory", facts={"node"}, resident=resident, limit=limit)
     return message("host", "the host's allocator", text.loose, "host_memory",
+                   facts={"shared_memory"} if text.has(r"shared\s+memory|file\s+</?torch") else (),
                    asked=text.whole(r"unable\s+to\s+mmap\s+(\d+)\s+bytes")
                    or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
 

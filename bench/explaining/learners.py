@@ -79,8 +79,8 @@ def level_zero(before, after):
                    facts=() if sure else {"perhaps_memory"})
 
 
-@rule("blender", "system is out of", r"system is out of gpu(?: and shared host)? memory", rank=2)
-@rule("blender", "cumem", r"out of memory in cumem\w+", rank=2)
+@rule("blender", "system is out of", r"system is out of gpu(?: and shared host)? memory")
+@rule("blender", "cumem", r"out of memory in cumem\w+")
 def blender(before, after):
     return message("blender", "Blender's Cycles", after.lines[0], "not_enough_information", facts={"scene"})
 

@@ -94,4 +94,4 @@ def cuda(before, after):
             re.match(r"outofmemory", tail, re.I) and not re.match(r"outofmemory\w{0,12}(?:\s?[:)(\]]|\s?$|\s+Traceback)", tail, re.I)):
         return None
     return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information",
-                   device=number(text.first(r"current\s+device:\s+(\d+)")))
+                   facts={"unified"} if text.has(r"nvmap") else (), device=number(text.first(r"current\s+device:\s+(\d+)")))

@@ -73,6 +73,11 @@ def vllm_cache(before, after):
                 "kv_cache_or_pool_reservation", facts={"tokens"} if lengths else (),
                 asked=after.size(rf"\(?{SIZE}\s+KV\s+cache\s+is\s+needed"),
                 within=after.size(rf"available\s+KV\s+cache\s+memory\s+\({SIZE}\)"))
+    length, estimated = after.first(r"max\s+seq\s+len\s+\((\d+)\)"), after.first(r"estimated\s+maximum\s+model\s+length\s+is\s+(\d+)")
+    if estimated:
+        m.values["length"] = int(estimated[0])
+    elif length and {"asked", "within"} <= m.figures.keys() and 0 < m.figures["within"].bytes < m.figures["asked"].bytes:
+        m.values["length"] = int(int(length[0]) * m.figures["within"].bytes / m.figures["asked"].bytes)
     if lengths:
         m.figures.update(tokens_wanted=exact(int(lengths[0])), tokens_held=exact(int(lengths[1])))
     return m

@@ -14,6 +14,7 @@ TEXT = {
     "printed": ("printed", "原文"),
     "about": ("about {size}", "约 {size}"),
     "cause": ("Cause: {title}. {sentence}", "原因：{title}。{sentence}"),
+    "cause_alone": ("Cause: {sentence}", "原因：{sentence}"),
     "first": ("Do first: {what}", "先做：{what}"),
     "see": ("See {chapters}.", "参见 {chapters}。"),
     "more": ("More with --all: the figures, what else helps and what it costs, what the message leaves out.",

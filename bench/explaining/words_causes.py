@@ -17,6 +17,12 @@ CAUSES = {
     "why_live": (
         "{allocated} of {capacity} are live tensors, and {asked} more do not fit: {short} too much ({percent} %).",
         "{capacity} 中有 {allocated} 是存活张量，再要 {asked} 放不下：多出 {short}（{percent} %）。"),
+    "why_live_last": (
+        "{allocated} of {capacity} are live tensors: the card is full, and the {asked} that failed are only the last straw ({short} too much).",
+        "{capacity} 中有 {allocated} 是存活张量：显卡已满，失败的 {asked} 只是最后一笔（多出 {short}）。"),
+    "why_live_card": (
+        "{allocated} of {capacity} are live tensors, and {asked} more are above what the card has.",
+        "{capacity} 中有 {allocated} 是存活张量，再要 {asked} 就超过整张卡。"),
     "why_live_sum": (
         "{short} missing = {asked} asked - {free} free - {cached} cached. The request that failed is only the last one.",
         "还差 {short} = 申请 {asked} - 空闲 {free} - 缓存 {cached}。失败的申请只是最后一个。"),

@@ -31,7 +31,7 @@ SGLANG = ("/sgl-workspace/sglang/python/sglang/srt/model_executor/model_runner.p
 
 def by_call():
     yield "nothing around it", ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["too much (10 %)", "chapters/01"]
-    yield "a small request", ERROR + LAST_STRAW, "live_tensors_fill_it", "smaller_batch", []
+    yield "a small request", ERROR + LAST_STRAW, "live_tensors_fill_it", "smaller_batch", ["only the last straw"]
     yield "little missing", ERROR + NEARLY, "live_tensors_fill_it", "slightly_smaller", ["(1.4 %)", "a tenth smaller"]
     yield "pieces", ERROR + PIECES, "fragmentation", "segments", ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
     yield "pieces of an older one", "RuntimeError: " + OLD_PIECES, "fragmentation", "keep_large", ["max_split_size_mb:512"]
@@ -86,6 +86,11 @@ def by_program():
         "kv_cache_or_pool_reservation", "vllm_raise", ["0.95"]
     yield "vLLM, a length", "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (20992).", \
         "kv_cache_or_pool_reservation", "vllm_length", ["--max-model-len 20992"]
+    cache = "ValueError: To serve at least one request with the models's max seq len (40960), (10.00 GiB KV cache is needed, which is larger than the available KV cache memory " \
+        "(1.25 GiB)."
+    yield "vLLM, a cache", cache, "kv_cache_or_pool_reservation", "vllm_length", ["--max-model-len 5120"]
+    yield "vLLM, a cache and its estimate", cache + " Based on the available memory, the estimated maximum model length is 5104.", "kv_cache_or_pool_reservation", "vllm_length", \
+        ["--max-model-len 5104"]
     yield "vLLM, at its start", "ValueError: Free memory on device (22.10/23.64 GiB) on startup is less than desired GPU memory utilization (0.95, 22.46 GiB).", \
         "kv_cache_or_pool_reservation", "vllm_start", ["--gpu-memory-utilization 0.92"]
     yield "vLLM beside others", "ValueError: Free memory on device (4.10/23.64 GiB) on startup is less than desired GPU memory utilization (0.9, 21.28 GiB).", \

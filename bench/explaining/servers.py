@@ -138,7 +138,7 @@ def tgi(before, after):
 def trtllm(before, after):
     label = r"GPU\s+memory\s+(?:before\s+component\s+creation\s+attempt\s+)?\(GiB\):\s+"
     capacity, free = (after.find(rf"{word}\s+{label}({NUMBER})") for word in ("Total", "Free"))
-    part = after.first(r"could\s+not\s+be\s+created:\s+(.{2,40}?)\s+Total\s+GPU")
+    part = after.first(r"could\s+not\s+be\s+created:\s+([\w ()/-]{2,40}?)\s+Total\s+GPU")
     model = after.first(rf"\bModel:\s+({NUMBER})\s?/\s?({NUMBER})")
     m = message("trtllm", "TensorRT-LLM", after.loose, "kv_cache_or_pool_reservation", facts={"component"},
                 capacity=read_size(capacity[0], "GiB") if capacity else None, free=read_size(free[0], "GiB") if free else None)

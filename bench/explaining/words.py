@@ -5,6 +5,21 @@ from .words_notes import NOTES
 
 LANGUAGES = ("en", "zh")
 
+HELP_ZH = """解释显存或内存不足的报错：原因，先做什么；再加数字，以及信息没有说明的。
+
+  bench/explain FILE            含有报错的日志
+  bench/explain 'CUDA out ...'  报错本身
+  command 2>&1 | bench/explain  标准输入；也可写 bench/explain -
+    --all                       再加数字、其他办法及其代价、信息没有说明的
+    --lang zh                   中文
+    --json                      原因和以字节计的数字，未知为 null
+    --table                     改为输出 README 中的报错表
+
+请原样粘贴报错。不能确定推出的数字不给出；互相矛盾的两个数字都不采用。
+
+退出码：0；1 没有它认识的信息；2 文件无法读取；64 用法错误。
+"""
+
 # Every entry: English, Chinese. A name in braces is a figure, or another value of the message.
 TEXT = {
     **CAUSES,

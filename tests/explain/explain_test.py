@@ -233,6 +233,8 @@ with tempfile.TemporaryDirectory() as name:
         assert done.returncode == 1 and not done.stdout and re.search("[\u4e00-\u9fff]", done.stderr.decode()), (text, done)
     assert run(given=b"").returncode == 1
     assert run("--help").returncode == 0
+    chinese = run("--lang", "zh", "--help").stdout.decode()
+    assert "退出码" in chinese and {*re.findall("--[a-z]+", chinese)} == {*re.findall("--[a-z]+", explain.__doc__)}, chinese
 
     # A long log, with lines that do not end, is read in bounded memory.
     with open(log, "wb") as file:

@@ -71,7 +71,7 @@ def compiler(before, after):
 
 
 # A launcher that ends what is left after a failure.
-SENT = re.compile(r"\b(?:sent|send\w{0,3}|via|with|using|escalat\w{1,6}|forcefully\w{0,8}|issu\w{1,3})\W[^\n]{0,60}$", re.I)
+SENT = re.compile(r"\b(?:sent|send\w{0,3}|via|(?<!died )with|using|escalat\w{1,6}|forcefully\w{0,8}|issu\w{1,3})\W[^\n]{0,60}$", re.I)
 # What stands before "Killed" where a shell, a launcher, or a runtime says it: a script's line, a job's or a process's number.
 SHELL = re.compile(r"(?:^|[:\]=\"(])\s{0,3}[+-]?\s{0,3}(?:\d{1,10}\s{0,4})?$|signal:?\s?$")
 
@@ -94,14 +94,14 @@ def not_killed(head, tail):
 @rule("killer", "total-vm", r"killed process \d+ \([^)]{0,64}\),?(?: uid:?~\d+,)? total-vm", back=200)
 @rule("killer", "exceeded", r"exceeded (?:job|step) memory limit", rank=2)
 @rule("killer", "137", r"exit(?:ed)?(?: with)?(?: code| status)?[:=]?~137\b", rank=3)
-@rule("killer", "exitcode", r"exitcode~: -9\b", rank=3)
+@rule("killer", "-9", r"exit~code~: -9\b", rank=3)
 @rule("killer", "sigkill", r"\bsigkill\b", rank=3)
 @rule("killer", "signal", r"signal: killed", rank=3)
 @rule("killer", "signal 9", r"signal 9\b", rank=3)
 @rule("killer", "killed", r"(?m:^|\s)killed(?::? 9|\s{2,200}|\s{0,200}(?m:$))", rank=3)
 def killer(before, after):
     head, tail = (text.lstrip() for text in of_line(before, after))
-    if SENT.search(head) or not_killed(head, tail):
+    if (re.match(r"sigkill", tail, re.I) and SENT.search(head)) or not_killed(head, tail):
         return None
     near = Text("\n".join(before.lines[-40:]))
     text = Text("\n".join(after.lines[:12]))

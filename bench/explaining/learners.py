@@ -55,8 +55,10 @@ def julia(before, after):
 
 
 @rule("faiss", "alloc fail type", r"alloc fail type \w+ dev \d+")
+@rule("faiss", "cudamalloc", r"failed to cudamalloc \d+ bytes \(error 2")
 def faiss(before, after):
-    return message("faiss", "faiss", after.lines[0], "not_enough_information", asked=after.whole(r"\bsize\s+(\d+)\s+bytes\s+\("),
+    return message("faiss", "faiss", after.lines[0], "not_enough_information",
+                   asked=after.whole(r"\bsize\s+(\d+)\s+bytes\s+\(") or after.whole(r"cudaMalloc\s+(\d+)\s+bytes"),
                    device=number(after.first(r"\bdev\s+(\d+)")))
 
 

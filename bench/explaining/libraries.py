@@ -28,11 +28,12 @@ def onnx(before, after):
 
 
 @rule("onnx", "requested buffer", r"failed to allocate memory for requested buffer of size")
+@rule("tensorrt", "requested size was", r"outofmemory \(requested size was \d+ bytes")
 @rule("tensorrt", "requested amount", r"requested amount of (?:gpu )?memory \([\d.,]+ bytes\) could not be allocated")
 def requested_buffer(before, after):
     return message("engine", "ONNX Runtime or TensorRT", after.loose, "not_enough_information",
                    asked=after.whole(r"requested\s+buffer\s+of\s+size\s+(\d+)\b")
-                   or after.whole(rf"memory\s+\(({NUMBER})\s+bytes\)\s+could"))
+                   or after.whole(rf"memory\s+\(({NUMBER})\s+bytes\)\s+could") or after.whole(r"size\s+was\s+(\d+)\s+bytes"))
 
 
 @rule("rmm", "pool size", r"maximum pool size exceeded")
@@ -90,7 +91,7 @@ OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^
 def cuda(before, after):
     text = Text("\n".join(after.lines[:6]))
     head, tail = of_line(before, after)
-    if text.has(r"is\s+not\s+a\s+failure") or OTHER_MEMORY.search(head) or (
+    if text.has(r"is\s+not\s+a\s+failure|^out\s+of\s+memory\s+in\s+memory\s+space\s+vmem") or OTHER_MEMORY.search(head) or (
             re.match(r"outofmemory", tail, re.I) and not re.match(r"outofmemory\w{0,12}(?:\s?[:)(\]]|\s?$|\s+Traceback)", tail, re.I)):
         return None
     return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information",

@@ -117,7 +117,7 @@ def xla(before, after):
     text, framework = after, "JAX (XLA)"
     # The words of whoever pasted it, below it, are not the message's.
     sentence = Text("\n".join(itertools.takewhile(str.strip, after.lines[:12])))
-    if sentence.has(r"shared\s+memory\s+size\s+limit|out\s+of\s+resources?:\s+shared\s+memory|larger\s+than\s+max|quota"):
+    if sentence.has(r"shared\s+memory\s+size\s+limit|out\s+of\s+resources?:\s+shared\s+memory|larger\s+than\s+max|quota|\bvmem\b"):
         return None
     used = text.find(rf"Used\s+({NUMBER}[KMGT]?)i?B?\s+of\s+({NUMBER}[KMGT]?)i?B?\s+\w+\.\s+Exceeded")
     if used:

@@ -7,9 +7,10 @@ import re
 # are looked for in the whole log, and named where nothing else was found in it.
 LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key, needle, pattern in (
     ("not_killed", "oomkilled", r"oomkilled\"?\s{0,3}[:=]\s{0,3}\"?(?:false|no\b|0\b)"),
-    ("not_a_kill", "sigkill", r"sigkill_handler|(?:send|sending|via|with|escalat\w{1,6})\W[^\n]{0,60}\bsigkill\b"),
+    ("not_a_kill", "sigkill", r"sigkill_handler|(?:send|sending|via|(?<!died )with|escalat\w{1,6})\W[^\n]{0,60}\bsigkill\b"),
     ("not_the_cards", "shared memory", r"shared memory size limit exceeded|out of resources?: shared memory|uses too much shared data"
                                        r"|shared memory[^\n]{0,40}hardware limit"),
+    ("not_the_chips", "vmem", r"memory space vmem|scoped vmem"),
     ("not_the_cards", "too much shared", r"uses too much shared data"),
     ("not_an_encoder", "encode", r"openencodesession\w{0,4}[^\n]{0,60}out of memory|nvenc[^\n]{0,80}out of memory"),
     ("not_a_heap", "heap", r"javascript heap out of memory|java heap space|reached heap limit|gc overhead limit"),

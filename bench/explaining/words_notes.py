@@ -133,6 +133,9 @@ NOTES = {
     "not_the_cards": (
         "Its shared memory is that of a multiprocessor, some 100 to 228 KiB: take smaller blocks, or fewer stages, in the kernel.",
         "其中的 shared memory 是流式多处理器的共享内存（约 100 到 228 KiB）：减小核函数的分块或流水级数。"),
+    "not_the_chips": (
+        "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
+        "已满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小核函数的分块。"),
     "not_an_encoder": (
         "A video encoder (NVENC) refused a session: their number is limited, and memory is not what ran out.",
         "视频编码器（NVENC）拒绝了会话：会话数有上限，耗尽的不是显存。"),

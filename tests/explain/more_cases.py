@@ -56,6 +56,8 @@ def library_cases():
         "reserved_unallocated": "7.250 GiB - 6.500 GiB", "outside_framework": "7.750 GiB - 7.250 GiB"}, None
     yield "faiss", "Error: 'err == cudaSuccess' failed: StandardGpuResources: alloc fail type TemporaryMemoryOverflow dev 1 space Device stream 0x55 size 3221225472 bytes (cudaMalloc error " \
         "out of memory [2])", UNKNOWN, {"asked": "3221225472 bytes"}, 1
+    yield "faiss, older", "Faiss assertion 'err == cudaSuccess' failed; details: Failed to cudaMalloc 805306368 bytes (error 2 out of memory)", UNKNOWN, {"asked": "805306368 bytes"}, None
+    yield "TensorRT, a size", "[TRT] [E] 2: Error Code 2: OutOfMemory (Requested size was 2147483648 bytes.)", UNKNOWN, {"asked": "2147483648 bytes"}, None
     yield "MLX", "RuntimeError: [metal::malloc] Attempting to allocate 68719476736 bytes which is greater than the maximum allowed buffer size of 9534832640 bytes.", \
         "too_big_for_the_card", {"asked": "68719476736 bytes"}, None
     yield "DirectML", "RuntimeError: Could not allocate tensor with 536870912 bytes. There is not enough GPU video memory available!", UNKNOWN, {"asked": "536870912 bytes"}, None
@@ -88,6 +90,9 @@ def host_cases():
     yield "NumPy's array", "numpy.core._exceptions.MemoryError: Unable to allocate 30.0 GiB for an array with shape (40000, 100000) and data type float64", HOST, {"asked": "30.0 GiB"}, None
     yield "killed, macOS", "zsh: Killed: 9 python train.py", HOST, {}, None
     yield "torchrun", "torch.distributed.elastic: Signal 9 (SIGKILL) received by PID 4711", HOST, {}, None
+    yield "a process that was waited for", "subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", HOST, {}, None
+    yield "a job that ended", "Error: Process completed with exit code 137.", HOST, {}, None
+    yield "a process pool", "worker 3 ended, exit code: -9", HOST, {}, None
     yield "docker inspect", '"OOMKilled": true, "ExitCode": 137', HOST, {}, None
     yield "kubectl", "web-0   0/1   OOMKilled   3   2m", HOST, {}, None
 

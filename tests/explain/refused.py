@@ -41,6 +41,7 @@ REFUSED = [
     ("XlaRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 196608, available: 101376\n\n(does JAX not do memory allocation "
      "of 75 % at the start?)", "not_the_cards"),
     ("XlaRuntimeError: RESOURCE_EXHAUSTED: Too many streams are open\n\nIs that the allocation of 75 % at the start?", None),
+    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem while allocating on stack. It exceeded scoped vmem limit by 3.00M", "not_the_chips"),
     ("ptxas error: Entry function 'k' uses too much shared data (0x1c000 bytes, 0xc000 max)", "not_the_cards"),
     ("OSError: [Errno 28] No space left on device: 'step-200/model.pt'", "not_a_disk"),
     ("OSError: [Errno 24] Too many open files", "not_a_file"),

@@ -17,6 +17,8 @@ def pytorch(before, after):
     # The next message of its kind is another one. A figure counts only between the words that stand around it in a whole
     # message: where some of it is lost, one figure may stand before another one's name.
     text = after.until_another(r"out\s+of\s+memory\.\s+Tried|Tried\s+to\s+allocate")
+    if not text.has(r"\d") and not text.has(r"out\s+of\s+memory"):
+        return None  # words that repeat, without a figure among them
     if text.has(r"preemptively rejected"):
         return message("pytorch", "PyTorch", text.loose, "limit_set_by_user",
                        asked=text.size(rf"Requested size:\s*{SIZE}"))

@@ -83,6 +83,8 @@ def not_killed(head, tail):
             return True
         return not re.search(r"reason\W{1,6}$|status\W{1,6}$|^\W{0,3}$|\d/\d\s{0,4}$|killed\W{0,3}$|terminat\w{1,4}\W{1,3}$", head, re.I) \
             and not re.match(r"oomkilled\"?\s?[:=(]\s?\"?(?:true|yes|1\b|exit)|oomkilled\W{0,3}(?:$|exit|\d|137)", tail, re.I)
+    if re.match(r"(?:sigkill|exit\w{0,2}(?: code| status)?[:= ]{0,2}137)\W{0,3}(?:cannot|can't|is\b|means)", tail, re.I):
+        return True
     return bool(re.match(r"killed\b", tail, re.I)) and not SHELL.search(head)
 
 

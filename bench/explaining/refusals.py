@@ -26,12 +26,14 @@ LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key,
     ("not_a_quota", "quota", r"(?:resource_exhausted|429)[^\n]{0,80}quota|quota exceeded"),
 ))
 
-# Before the words on their line: they are denied, asked about, or part of a program.
+# Before the words on their line: they are denied, asked about, or part of a program. After a colon begins an error of its own:
+# "could not allocate: out of memory" denies nothing.
 DENIED = re.compile(
     r"\b(?:no|not|never|without|avoid\w{0,4}|prevent\w{0,4}|\w{1,6}n't|instead of|rather than|protect\w{0,4} (?:from|against)|in case of|"
     r"(?:if|when|whenever) (?:it|you|we|there)|how (?:to|do|can)|what (?:is|are|does|causes)|why|whether|to (?:fix|solve|catch|handle|debug|reproduce)|"
     r"except|catch(?:es)?|class|import|isinstance|assertRaises|raises|hasattr|issubclass|attribute|handles?|handling|simulat\w{0,4}|tests? for|"
-    r"about|free of|fixed|fixes|solved|resolved|used to)\b(?:[^.!?;\n]|\.(?!\s)){0,60}$|没有|避免|防止|如何|怎么|解决[^。\n]{0,20}$|不会|未发生", re.I)
+    r"(?:you|it|this|one) (?:may|might)|means|about|free of|fixed|fixes|solved|resolved|used to)\b(?:[^.!?;:\n]|\.(?!\s)){0,60}$|"
+    r"^\s{0,40}(?:if|elif|raise|return|assert|print|log(?:ger|ging)?\.\w{1,20}|warnings\.warn)\b[^\n]{0,80}[\"'(][^\"'\n]{0,30}$|没有|避免|防止|如何|怎么|解决[^。\n]{0,20}$|不会|未发生", re.I)
 # After them.
 DENIED_AFTER = re.compile(
     r"^[^.\n]{0,40}(?:\?|？|\b(?:did|do|does|was|is|has|were|will|would)(?:n't| not)\b|\bnever\b|\b(?:false|none|disabled|fixed|solved|resolved|"

@@ -84,6 +84,7 @@ def host_cases():
         "/ 62.00GB (0.952), which exceeds the memory usage threshold of 0.95.", HOST, {}, None
     yield "Windows' page file", "OSError: [WinError 1455] The paging file is too small for this operation to complete. Error loading \"cudnn.dll\"", HOST, {}, None
     yield "Windows' page file, in Chinese", "OSError: [WinError 1455] \u9875\u9762\u6587\u4ef6\u592a\u5c0f\uff0c\u65e0\u6cd5\u5b8c\u6210\u64cd\u4f5c\u3002", HOST, {}, None
+    yield "an error that denies something else", "RuntimeError: Could not create the context: out of memory", UNKNOWN, {}, None
     yield "a compiler", "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", HOST, {}, None
     yield "an older compiler", "g++: internal compiler error: Killed (program cc1plus)", HOST, {}, None
     yield "nvcc", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)", HOST, {}, None

@@ -17,7 +17,13 @@ REFUSED = [
     ("Tips to prevent out of memory errors on small cards", None),
     ("如何解决 CUDA out of memory", None),
     ("config: oom_killer_disable: 1", None),
+    ("A share that is too high: you may see CUDA out of memory.", None),
+    ("SIGKILL cannot be caught", None),
+    ("Exit code 137 means that a process received SIGKILL", None),
     # Programs.
+    ('if "CUDA out of memory" in str(error):', None),
+    ('    raise RuntimeError("CUDA out of memory") from error', None),
+    ('logger.warning("out of memory, trying again")', None),
     ("        except torch.cuda.OutOfMemoryError:\n            skipped += 1", None),
     ("class OutOfMemoryError(RuntimeError):\n    pass", None),
     ("    with pytest.raises(torch.OutOfMemoryError):\n        run()", None),

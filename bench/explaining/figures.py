@@ -35,6 +35,8 @@ IN_USE_AT_START = fractions.Fraction(1, 8)
 UNLISTED = 256 * MIB
 # Where a driver does not tell what a process uses, and where there is no limit, PyTorch prints 17179869184.00 GiB.
 UNKNOWN = 2**63
+# Nor is one request: it was computed wrongly.
+IMPOSSIBLE = 2**50
 # No memory is as large as this: digits that say so were put there by something else.
 TOO_LARGE = 2**80
 
@@ -159,6 +161,7 @@ class Message:
     device: typing.Optional[int] = None
     facts: set = dataclasses.field(default_factory=set)  # what the texts depend on, such as "private_pools"
     verdict: typing.Optional[str] = None  # where the words decide, and not figures
+    values: dict = dataclasses.field(default_factory=dict)  # what else the texts name: numbers of tokens, variables
 
 
 @dataclasses.dataclass
@@ -192,6 +195,8 @@ class Account:
             self._derive("outside", ("capacity", "free", "reserved"))
             if self._has("capacity", "free", "reserved") and "outside" not in self.sizes:
                 self.contradicts = True
+
+        self._listed()
 
     def _has(self, *names):
         return all(name in self.sizes for name in names)
@@ -233,6 +238,10 @@ class Account:
                 and s["this_process"].high < (s["allocated"] + s["cached"]).low:
             self._drop("this_process")
 
+    def impossible(self):
+        """Whether so much was asked for as no machine has."""
+        return "asked" in self.sizes and self.sizes["asked"].bytes >= IMPOSSIBLE
+
     def spilled(self):
         """Whether more is allocated than the card has: drivers on Windows then use the host's memory."""
         s = self.sizes
@@ -253,9 +262,22 @@ class Account:
         self.sizes["others"] = total
         self.terms["others"] = tuple(("+" if i else "", f"process {pid}", size) for i, (pid, size) in enumerate(m.processes))
 
+    def _listed(self):
+        """Where one process is listed without a word which it is: it is this one if there is no room for both."""
+        m, s = self.message, self.sizes
+        if "listed_only" not in m.facts or len(m.processes) != 1 or not m.processes_complete or not self._has("capacity", "free", "reserved"):
+            return
+        size, used = m.processes[0][1], s["capacity"] - s["free"]
+        if used and (size + s["reserved"]).low > used.high:
+            m.facts.remove("listed_only")
+            m.facts.add("listed_is_this")
+
     def held_by_others(self):
         """A lower bound of what others hold, however it is known; None where nothing tells."""
         s = self.sizes
+        if "listed_is_this" in self.message.facts:
+            rest = s["capacity"] - s["free"] - self.message.processes[0][1]
+            return rest.bytes if rest else fractions.Fraction(0)
         if "others" in s:
             return s["others"].bytes
         if self._has("this_process", "capacity", "free"):
@@ -286,6 +308,8 @@ class Account:
 
 def diagnose(account):
     """One of DIAGNOSES."""
+    if account.impossible() and account.message.verdict != "host_memory":
+        return "too_big_for_the_card"
     if account.message.verdict:
         return account.message.verdict
     s = account.sizes

@@ -4,6 +4,7 @@ import codecs
 import collections
 import dataclasses
 
+from .refusals import LOOKALIKES, only_words
 from .rules import RULES
 from .text import Text
 
@@ -41,8 +42,9 @@ def pieces(stream):
         first = stream.read(PIECE)
 
 
-def find(stream):
-    """The first message of the best rank that is in a binary stream, as Found; None where there is none."""
+def find(stream, reasons=None):
+    """The first message of the best rank that is in a binary stream, as Found; None where there is none. What looks like one and is
+    none is told to `reasons`, a set of the keys of refusals.LOOKALIKES."""
     best, best_rule, others, in_vain, all_in_vain = None, None, {}, collections.Counter(), 0
     buffer, scanned, at_end = b"", 0, False
     source = pieces(stream)
@@ -51,7 +53,10 @@ def find(stream):
         at_end = piece is None
         buffer += piece or b""
         limit = len(buffer) if at_end else max(scanned, len(buffer) - AFTER)
-        for start, rule in events(buffer.lower(), scanned, limit):
+        lower = buffer.lower()
+        if reasons is not None:
+            reasons.update(key for key, needle, pattern in LOOKALIKES if key not in reasons and needle in lower and pattern.search(lower))
+        for start, rule in events(lower, scanned, limit):
             if best and rule is best_rule:
                 best.count += 1
                 continue
@@ -93,4 +98,6 @@ def read(buffer, start, rule):
     before = text(begin - NEAR, begin, buffer[max(0, begin - BEFORE):begin])
     after = text(begin, start + NEAR, buffer[begin:start + AFTER])
     message = rule.read(before, after)
+    if message and not message.figures and only_words(before, after, rule.rank):
+        return None
     return Found(message, before, after) if message else None

@@ -17,6 +17,8 @@ def pytorch(before, after):
     # The next message of its kind is another one. A figure counts only between the words that stand around it in a whole
     # message: where some of it is lost, one figure may stand before another one's name.
     text = after.until_another(r"out\s+of\s+memory\.\s+Tried|Tried\s+to\s+allocate")
+    if not text.has(r"\d") and not text.has(r"out\s+of\s+memory"):
+        return None  # words that repeat, without a figure among them
     if text.has(r"preemptively rejected"):
         return message("pytorch", "PyTorch", text.loose, "limit_set_by_user",
                        asked=text.size(rf"Requested size:\s*{SIZE}"))
@@ -29,11 +31,11 @@ def pytorch(before, after):
     ours = text.has(r"This run has .{1,20} allocated")
     m = message(
         "ours" if ours else "pytorch", "OOM Lab" if ours else "PyTorch", text.loose,
-        device=number(text.find(r"\(\s*(?:GPU|NPU|XPU|MLU)\s+(\d+)\s*;") or text.find(r"\bGPU\s+(\d+)\s+has\s+a\s+total")),
+        device=number(text.find(r"\(\s*(?:GPU|NPU|XPU|MLU)\s*(\d+)\s*;") or text.find(r"\b(?:GPU|NPU|XPU|MLU)\s*(\d+)\s+has\s+a\s+total")),
         asked=size(rf"tried\s+to\s+allocate\s+{SIZE}(?=\s*(?:[.(:;,!?)]|\n|for\s|on\s|under\s|$))"),
         capacity=size(rf"\(\s*\w+\s*\d*\s*;\s+{SIZE}\s+total\s+capacity", rf"total\s+capaci?ty\s+of\s+{SIZE}\s+of\s+which",
                       *([rf"total\s+capacity\s+of\s+{SIZE}\s*\.\s+Of\s+the"] if text.has(r"XPU\s+out\s+of\s+memory") else [])),
-        free=size(rf"already\s+allocated\s*;\s+{SIZE}\s+free\b",
+        free=size(rf"already\s+allocated\s*;\s+(?:{NUMBER}\s*\w+\s+current\s+active\s*;\s+)?{SIZE}\s+free\b",
                   rf"total\s+capaci?ty\s+of\s+{NUMBER}\s*\w+\s+of\s+which\s+{SIZE}\s+is\s+free"),
         allocated=size(rf"total\s+capacity\s*;\s+{SIZE}\s+already\s+allocated",
                        rf"allocated\s+memory\s+{SIZE}\s+is\s+allocated\s+by\s+PyTorch", rf"This\s+run\s+has\s+{SIZE}\s+allocated"),
@@ -50,18 +52,31 @@ def pytorch(before, after):
         return our_report(m, text)
     if not m.figures and not text.has(r"out\s+of\s+memory"):
         return None
-    if text.has(r"reserved\s+in\s+total"):
-        m.framework = "PyTorch, 1.4 to 2.0"
-    elif text.has(r"\bcached\b"):
-        m.framework = "PyTorch, up to 1.3"
-        m.facts.add("cached_wording")
-    elif text.has(r"total\s+capaci?ty\s+of"):
-        m.framework = "PyTorch, 2.1 or newer"
+    m.framework = version(m, before, text)
     if text.has(r"in\s+private\s+pools"):
         m.facts.add("private_pools")
     if text.has(r"\bProcess\s+\d+\s+has") and not text.has(r"this\s+process\s+has"):
         m.facts.add("listed_only")
     return m
+
+
+def version(m, before, text):
+    """The framework's name with the versions that print such a message, and as facts what they have."""
+    kind = text.first(r"\b(CUDA|HIP|XPU|NPU|MUSA|MLU)\s+out\s+of\s+memory")
+    variable = text.first(r"\b(PYTORCH_\w*ALLOC_CONF)\b")
+    m.values["variable"] = variable[0].upper() if variable else f"PYTORCH_{kind[0].upper() if kind else 'CUDA'}_ALLOC_CONF"
+    if text.has(r"reserved\s+in\s+total"):
+        m.facts.add("no_segments")  # expandable ones are there since 2.1
+        return "PyTorch, 1.10 to 2.0" if text.has(r"max_split_size_mb") else "PyTorch, 1.4 to 2.0"
+    if text.has(r"\bcached\b"):
+        m.facts.update({"cached_wording", "no_segments"})
+        return "PyTorch, up to 1.3"
+    if not text.has(r"total\s+capaci?ty\s+of"):
+        return m.framework
+    if text.has(r"\bPYTORCH_ALLOC_CONF"):
+        return "PyTorch, 2.9 or newer"
+    since = "2.5" if before.has(r"torch\.OutOfMemoryError:?\s*$") else "2.1"
+    return f"PyTorch, {since} to 2.8" if variable else f"PyTorch, {since} or newer"
 
 
 def processes(text):
@@ -132,6 +147,12 @@ def pytorch_map(before, after):
 def pytorch_addresses(before, after):
     return message("pytorch_addresses", "PyTorch", after.loose, "host_memory", facts={"addresses"},
                    asked=after.whole(r"Failed\s+to\s+reserve\s+(\d+)\s+bytes"))
+
+
+@rule("pytorch_nvml", "nvml_success", r"nvml_success == r internal assert failed at [^\n]{1,200}cudacachingallocator")
+def pytorch_nvml(before, after):
+    """It was about to print a message, and NVML did not answer."""
+    return message("pytorch_nvml", "PyTorch", after.lines[0], "not_enough_information", facts={"nvml"})
 
 
 @rule("mps", "mps", "mps (?:backend )?out of memory")

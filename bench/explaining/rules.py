@@ -3,10 +3,10 @@
 They were read in the frameworks' sources; tests/explain/check_wordings.py looks them up in installed libraries.
 """
 
-from . import others, pytorch
+from . import host, learners, libraries, others, pytorch, servers
 from .text import RULES
 
-__all__ = ["RULES", "TABLE", "TABLE_ZH", "others", "pytorch"]
+__all__ = ["RULES", "TABLE", "TABLE_ZH", "host", "learners", "libraries", "others", "pytorch", "servers"]
 
 # The wordings in the README's table, in the order of it: what to look for, a message of that kind, and the diagnosis that
 # follows from it. tests/explain checks that each example is diagnosed as its row says.

@@ -13,7 +13,7 @@ import typing
 
 from .figures import NUMBER, Message, read_size
 
-GAP = rb"(?:[\s#>|*]|\\[nrt]|\x1b\[[0-9;]{0,20}[a-z]){1,200}"
+GAP = rb"(?:[\s#>|*]|\\[nrt]|\x1b\[[0-9;]{0,20}[a-z]|&nbsp;|<br ?/?>){1,200}"
 UNIT = r"(bytes|[KMGT]i?B|[KMGT])\b"
 SIZE = rf"(?<![\d.,])({NUMBER})\s*{UNIT}"
 MESSAGE_LENGTH = 6000  # characters; the longest message, 256 processes listed, has fewer
@@ -32,6 +32,20 @@ LINE_PREFIX = re.compile(r"""(?:\s{0,80}(?:
   | [\w.-]{1,80}\.(?:py|cc|cpp|cu):\d{1,6}\]?
   )){0,12}\s{0,80}""", re.X)
 
+# What terminals, JSON, Markdown and pages put into a text: a sign of it, the expression, and what is read in its place.
+HTML_NAMES = {"nbsp": " ", "#160": " ", "quot": '"', "#34": '"', "#39": "'", "#x27": "'", "apos": "'", "gt": ">", "lt": "<", "amp": "&"}
+UNDONE = (
+    ("\x1b", re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]"), ""),
+    ("\u200b", re.compile("\u200b"), ""),
+    ("\ufeff", re.compile("\ufeff"), ""),
+    ("\\", re.compile(r"(?<!\\)\\{1,8}(?:[nrt]|u001b\[[0-9;]{0,20}m)"), "\n"),
+    ("\\", re.compile(r"(?<!\\)\\{1,8}([\"'])"), r"\1"),
+    ("*", re.compile(r"\*\*(?=\d)|(?<=[KMGT]iB)\*\*"), ""),
+    ("`", re.compile(r"`(?=\d)|(?<=[KMGT]iB)`"), ""),
+    ("<", re.compile(r"<(?:br|/?(?:p|div|li|tr|td|pre))(?:\s[^<>]{0,200})?/?>", re.I), "\n"),
+    ("<", re.compile(r"</?(?:b|i|em|strong|span|code|a|font|mark|u|tt)(?:\s[^<>]{0,200})?>", re.I), ""),
+    ("&", re.compile(rf"&(?:amp;)?({'|'.join(HTML_NAMES)});", re.I), lambda name: HTML_NAMES[name[1].lower()]),
+)
 
 # What may repeat in a pattern has an end, so that on no text looking for it takes a time that grows faster than the text does.
 # In a Text there is one blank between words; a number has at most 20 digits.
@@ -55,15 +69,15 @@ class Text:
     `tight` what was broken within a word is whole again. `far` is the same with more of the log around it."""
 
     def __init__(self, raw, far=b""):
-        self._raw, self._far = raw, far
+        self.raw, self._far = raw, far
 
     @functools.cached_property
     def _split(self):
         """(a line, where its prefix ends) of each line."""
-        raw = re.sub(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u200b\ufeff]", "", self._raw)
-        raw = re.sub(r"(?<!\\)\\{1,8}(?:[nrt]|u001b\[[0-9;]{0,20}m)", "\n", raw)
-        raw = re.sub(r"(?<!\\)\\{1,8}([\"'])", r"\1", raw)
-        raw = re.sub(r"(?:\*\*|`)(?=\d)|(?<=[KMGT]iB)(?:\*\*|`)", "", raw)
+        raw = self.raw
+        for sign, expression, instead in UNDONE:  # most texts have none of them
+            if sign in raw:
+                raw = expression.sub(instead, raw)
         return [(line, LINE_PREFIX.match(line).end()) for line in raw.splitlines()]
 
     @functools.cached_property
@@ -77,6 +91,15 @@ class Text:
     @functools.cached_property
     def tight(self):
         return one_blank("".join(line if line[:end].isspace() else line[end:] for line, end in self._split))
+
+    @property
+    def ends_line(self):
+        """Whether what follows begins a line of its own."""
+        return self.raw.endswith(("\n", "\\n"))
+
+    @property
+    def ends_blank(self):
+        return self.raw[-1:] in (" ", "\t")
 
     @functools.cached_property
     def far(self):

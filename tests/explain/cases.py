@@ -4,6 +4,8 @@ A figure is written as it is printed, or as the sum or difference that it is; wh
 are made up; the wordings are the frameworks'.
 """
 
+from more_cases import MORE
+
 CUDA = "CUDA out of memory. Tried to allocate"
 HINT = " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 
@@ -82,6 +84,8 @@ def pytorch_cases():
     text, figures = new("60.00 MiB", "23.64 GiB", "30.00 MiB", "17.40 GiB", "60.00 MiB", this="17.91 GiB",
                         after=[(912, "5.69 GiB")])
     yield "2.4, others, and less than 1/200 in pieces", text, "other_process", figures, 0
+    text, figures = new("9.00 GiB", "139.72 GiB", "901.38 MiB", "131.02 GiB", "4.29 GiB")
+    yield "2.4, a device without a blank", text.replace("GPU 0", "GPU7"), "live_tensors_fill_it", figures, 7
     text, figures = new("410.00 MiB", "23.64 GiB", "102.25 MiB", "6.40 GiB", "71.10 MiB", this="6.91 GiB",
                         before=[(71001, "380.19 MiB")], after=[(912, "16.20 GiB")], hint=HINT)
     yield "2.4, others", f"torch.OutOfMemoryError: {text}", "other_process", figures, 0
@@ -295,4 +299,4 @@ def our_cases():
 
 
 ARTICLE = old("870.00 MiB", "23.70 GiB", "19.18 GiB", "323.81 MiB", "21.70 GiB", device=2)[0]  # docs/explain.md shows it
-CASES = [*pytorch_cases(), *other_cases(), *our_cases()]
+CASES = [*pytorch_cases(), *other_cases(), *our_cases(), *MORE]

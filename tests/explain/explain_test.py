@@ -13,11 +13,18 @@ import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
+from answers import ANSWERS, two_truths  # noqa: E402
 from cases import CASES, CUDA, REPORT  # noqa: E402
+from refused import REFUSED  # noqa: E402
 import explaining.log  # noqa: E402
 import explaining.rules  # noqa: E402
 import explaining.words  # noqa: E402
+import explaining.advice  # noqa: E402
 from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
+from explaining.layout import WIDTH, columns  # noqa: E402
+from explaining.explanation import LINES  # noqa: E402
+from explaining.first import SERVERS, first  # noqa: E402
+from explaining.first_words import FIRST  # noqa: E402
 from load import explain  # noqa: E402
 
 ARTICLE = CASES[0][1]
@@ -69,10 +76,13 @@ for name, text, diagnosis, figures, device in CASES:
     assert numbers[0] == numbers[1], (name, numbers)
     assert len(english.splitlines()) > 8 and re.search("[\u4e00-\u9fff]", chinese) and not re.search(r"\{\w+\}", english + chinese), name
     for line in (english + "\n" + chinese).splitlines():
-        assert explain.columns(line) <= explain.WIDTH or " " not in line.strip()[:90], line
+        assert columns(line) <= WIDTH or " " not in line.strip()[:90], line
+    answers = [said(text, language).short().splitlines() for language in explain.LANGUAGES]
+    assert all(len(answer) <= LINES for answer in answers), (name, answers)
+    assert all(columns(line) <= WIDTH for answer in answers for line in answer), (name, answers)
 for key, texts in explaining.words.TEXT.items():
     assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in texts}) == 1, f"{key}: other values in Chinese"
-assert set(explaining.words.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explaining.words.ADVICE.values())
+assert set(explaining.advice.ADVICE) == set(DIAGNOSES) and all(len(advice) == 3 for advice in explaining.advice.ADVICE.values())
 
 # The article's message: 2.52 GiB cached, 1.68 GiB outside PyTorch, and why 870 MiB do not come out of the cache.
 article = said(ARTICLE).text()
@@ -108,6 +118,33 @@ for name in ("the article's", "2.4, others", "2.5, private pools", "1.0, cached"
             continue
         check(other, diagnosis, want, device, f"{name}, {form}")
 
+# What is said first: by the call that failed, the program, and what else the log says.
+for name, text, diagnosis, key, words in ANSWERS:
+    result = said(text)
+    assert (result.diagnosis, first(result)[0]) == (diagnosis, key), f"{name}: {result.diagnosis}, {first(result)[0]}, not {diagnosis}, {key}"
+    answer, chinese = result.short(), said(text, "zh").short()
+    for word in words:
+        assert (word[1:] not in answer.replace("\n", " ")) if word[0] == "!" else word in answer.replace("\n", " "), f"{name}: {word!r} in\n{answer}"
+    for lines in (answer.splitlines(), chinese.splitlines()):
+        assert len(lines) <= LINES and all(columns(line) <= WIDTH for line in lines), f"{name}: {lines}"
+    numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB|%)|chapters/\w+|^    .*", t, re.M)) for t in (answer, chinese)]
+    assert numbers[0] == numbers[1] and re.search("[\u4e00-\u9fff]", chinese), (name, numbers)
+    if result.context.engine in SERVERS and diagnosis in ("live_tensors_fill_it", "kv_cache_or_pool_reservation"):
+        assert not re.search("ccumulate|TF_FORCE|XLA_PYTHON", result.text()), f"{name}: advice for training, or of another framework\n{result.text()}"
+assert len(REFUSED) >= 40 and len([*two_truths()]) >= 40
+assert not FIRST.keys() - {first(said(text))[0] for _, text, *_ in (*ANSWERS, *CASES)}, "said of no case"
+for key, (english, chinese, paste) in FIRST.items():
+    assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in (english, chinese)}) == 1, f"{key}: other values in Chinese"
+
+# What only looks like a message is refused, in one line of either language, and the reason is the right one.
+for text, why in REFUSED:
+    reasons = set()
+    refused = explaining.log.find(io.BytesIO(text.encode()), reasons)
+    assert refused is None, f"refused it must be: {text}: {refused.message}"
+    assert reasons == ({why} if why else set()), f"{text}: {reasons}"
+    for language in explain.LANGUAGES:
+        assert "\n" not in explaining.words.refusal(reasons, language)
+
 # A full card with a little in pieces is full: it says of what, and does not say that much was free.
 full = said(ours["2.4, a full card, 31.00 MiB in pieces, 20.00 MiB asked"][0]).text().replace("\n", " ")
 assert "78.60 GiB of 79.15 GiB are live tensors" in full and "less than 1/200" in full and "expandable_segments" not in full, full
@@ -115,7 +152,7 @@ assert "expandable_segments" in said(ours["2.4, a full card, 412.00 MiB in piece
 
 # PyTorch gives cached segments back and tries again before it reports: nobody is told to do that, and 16 bits are no advice
 # for the state of AdamW, which they leave as large as it is.
-advices = [advice for three in (*explaining.words.ADVICE.values(), *explaining.words.ADVICE_OF.values()) for advice in three]
+advices = [advice for three in (*explaining.advice.ADVICE.values(), *explaining.advice.ADVICE_OF.values()) for advice in three]
 for text in (text for texts in (*(texts for texts, *_ in advices), *explaining.words.TEXT.values()) for text in texts):
     assert "empty_cache" not in text or re.search("does not help|无用", text), text
     assert not re.search(r"(optimizer are most of it|优化器占大头)[:：][^.。]*16", text), text
@@ -191,8 +228,13 @@ with tempfile.TemporaryDirectory() as name:
         done = run(*arguments)
         error = done.stderr.decode()
         assert done.returncode == code and words in error and error.count("\n") == 1 and not done.stdout, (arguments, done)
+    for text, _ in REFUSED[::4]:
+        done = run("--lang", "zh", text + " ")
+        assert done.returncode == 1 and not done.stdout and re.search("[\u4e00-\u9fff]", done.stderr.decode()), (text, done)
     assert run(given=b"").returncode == 1
     assert run("--help").returncode == 0
+    chinese = run("--lang", "zh", "--help").stdout.decode()
+    assert "退出码" in chinese and {*re.findall("--[a-z]+", chinese)} == {*re.findall("--[a-z]+", explain.__doc__)}, chinese
 
     # A long log, with lines that do not end, is read in bounded memory.
     with open(log, "wb") as file:

@@ -17,6 +17,7 @@ import re
 import sys
 
 from load import explain
+from explaining.explanation import LINES
 
 UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 MOST_CALLS = 200_000  # of a message, Python's and C's; counted for every COUNTED-th one, because counting takes long
@@ -222,8 +223,11 @@ def read(text, language):
     if not found:
         return None
     explanation = explain.Explanation(found, language)
-    if "{" in explanation.text().split("\n\n", 1)[1]:
+    ours = [part for part in explanation.text().split("\n\n") if not re.match(r"Message of |[^\n]{1,60} 的信息：", part)]
+    if re.search(r"\{\w+\}", "\n".join((explanation.short(), *ours))):
         raise ValueError(f"a figure is missing in the words: {explanation.text()}")
+    if len(explanation.short().splitlines()) > LINES:
+        raise ValueError(f"a long answer: {explanation.short()}")
     return explanation.json()
 
 

@@ -31,6 +31,7 @@ from kinds import kinds  # noqa: E402
 from load import explain  # noqa: E402
 from shared import terminal  # noqa: E402
 
+RULE_FILES = ("pytorch", "others", "servers", "libraries", "learners", "host")  # of bench/explaining: their patterns are put together in Text
 MATCHING = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 READING = {"has", "find", "first", "size", "whole", "until_another"}  # of explaining.text.Text
 
@@ -71,7 +72,7 @@ def expressions():
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
             of_re = isinstance(call.func.value, ast.Name) and call.func.value.id == "re" and call.func.attr in MATCHING
-            of_text = of_explain and file.stem in ("pytorch", "others") and call.func.attr in READING
+            of_text = of_explain and file.stem in RULE_FILES and call.func.attr in READING
             for node in call.args if of_text else call.args[:1] if of_re else ():
                 pattern = written(node, names)
                 if pattern is not None:
@@ -179,7 +180,7 @@ def test_messages():
             found = explain.find(io.BytesIO(given))
             for language in explain.LANGUAGES if found else ():
                 explanation = explain.Explanation(found, language)
-                text = explanation.text()
+                text = explanation.text() + explanation.short()
                 json.dumps(explanation.json())
                 text.encode("utf-8")
                 assert not tries.CONTROL.search(text), text
@@ -193,9 +194,9 @@ def test_controls(folder):
     """Whatever way it comes: in a message, a file's name, an option, a log."""
     everything = "".join(c for c in CONTROLS if c != "\0")
     message = ARTICLE.replace("memory.", f"memory{everything}.").replace("GPU 2", f"GPU 2{everything}")
-    shown = check(attempt([EXPLAIN, f"{message} "]), codes=(0, 1)).out
+    shown = check(attempt([EXPLAIN, "--all", f"{message} "]), codes=(0, 1)).out
     (folder / "log").write_bytes(f"\0{message}\0".encode())
-    assert "\\x1b]0;title\\x07" in check(attempt([EXPLAIN, folder / "log"]), codes=(0,)).out and "\\u202e" in shown, shown
+    assert "\\x1b]0;title\\x07" in check(attempt([EXPLAIN, "--all", folder / "log"]), codes=(0,)).out and "\\u202e" in shown, shown
     name = f"{folder}/" + "".join(c for c in everything if c != "/" and not c.isspace())  # with a blank in it it would be a message
     for command in ([EXPLAIN, name], [EXPLAIN, "--lang", everything, "x"], [EXPLAIN, f"--{everything}"], [EXPLAIN, "a", everything]):
         refused(attempt(command), "\\x1b]0;title", codes=(2, 64))

@@ -1,0 +1,140 @@
+"""Which sentence names the cause of a message: for bench/explain."""
+
+import re
+
+# Facts of a message that are the cause in themselves: by the fact, the sentence.
+BY_FACT = {
+    "host_memory": (("compiler", "why_compiler"), ("page_file", "why_page_file"), ("node", "why_node"), ("cgroup", "why_cgroup"), ("pinned", "why_pinned"),
+                    ("shared_memory", "why_shared"), ("only_killed", "why_killed"), ("addresses", "why_addresses")),
+    "kv_cache_or_pool_reservation": (("prefill", "why_prefill"), ("pages", "why_pages"), ("token_pool", "why_token_pool"), ("cells", "why_cells"),
+                                     ("workspace", "why_workspace"), ("weights_and_buffer", "why_weights_and_buffer"), ("tokens", "why_cache_tokens"),
+                                     ("pool_took_all", "why_pool_took_all")),
+    "other_process": (("unbalanced", "why_unbalanced"),),
+    "not_enough_information": (("nvml", "why_nvml"), ("dispatched", "why_dispatched"), ("unified", "why_unified"), ("perhaps_memory", "why_perhaps")),
+}
+
+
+def causes(explanation):
+    """[(key of words.TEXT, more values)], the sentence first."""
+    e = explanation
+    facts, diagnosis = e.found.message.facts, e.diagnosis
+    by_fact = next((key for fact, key in BY_FACT.get(diagnosis, ()) if fact in facts and needs(e, key)), None)
+    if by_fact:
+        return [(by_fact, {})]
+    named = {"too_big_for_the_card": too_big, "live_tensors_fill_it": live, "fragmentation": fragments, "other_process": others,
+             "limit_set_by_user": above_limit, "host_memory": host, "kv_cache_or_pool_reservation": reservation}.get(diagnosis, nothing)
+    return named(e)
+
+
+def needs(e, key):
+    """Whether the figures that a sentence names are known."""
+    return {"why_workspace": e.known("asked", "within"), "why_weights_and_buffer": e.known("weights", "temporaries", "within"),
+            "why_token_pool": e.known("tokens_wanted", "tokens_held"), "why_cache_tokens": e.known("tokens_wanted", "tokens_held")}.get(key, True)
+
+
+def percent_text(percent):
+    return f"{max(percent, 0.1):.1f}" if percent < 10 else f"{percent:.0f}"
+
+
+def too_big(e):
+    if e.account.impossible():
+        return [("why_impossible", {})]
+    return [("why_too_big_program" if "whole_program" in e.found.message.facts else "why_too_big" if e.known("asked", "capacity") else
+             "why_too_big_limit" if e.known("asked", "limit") else "why_too_big_any", {})]
+
+
+def live(e):
+    short, percent = e.missing("asked", "free", "cached"), e.percent()
+    if e.account.spilled():
+        return [("why_spilled", {})]
+    if not e.account.pieces_count() and e.known("allocated", "free", "asked") and not short:
+        return [("why_live_pieces", {})]
+    if short and e.known("allocated", "capacity") and e.is_small():
+        return [("why_live_last", {"short": e.shown(short)}), ("why_live_sum", {"short": e.shown(short)})]
+    if short and e.known("allocated", "capacity"):
+        return [("why_live", {"short": e.shown(short), "percent": percent_text(percent)}), ("why_live_sum", {"short": e.shown(short)})]
+    if e.known("limit", "allocated", "asked"):
+        return [("why_live_pool", {})]
+    short = e.missing("asked", "free")
+    if short and e.known("allocated") and percent:
+        return [("why_live_free", {"short": e.shown(short), "percent": percent_text(percent)})]
+    return [("why_live_card" if e.known("allocated", "capacity", "asked") and "free" not in e.account.sizes else "why_live_any", {})]
+
+
+def fragments(e):
+    key = "why_fragments" if e.known("cached", "free", "asked") else "why_fragments_any" if e.known("asked") else "why_fragments_alone"
+    return [(key, {}), *([("why_pieces", {})] if e.known("cached", "asked") else [])]
+
+
+def above_limit(e):
+    sizes = e.account.sizes
+    if not e.known("asked", "limit"):
+        return [("why_limit_any", {})]
+    if sizes["asked"].bytes > sizes["limit"].bytes:
+        return [("why_limit_alone", {})]
+    for held in [sizes[name] for name in ("allocated", "reserved") if name in sizes]:
+        short = held + sizes["asked"] - sizes["limit"]
+        if short and short.bytes > 0:
+            return [("why_limit", {"held": e.shown(held), "short": e.shown(short)})]
+    return [("why_limit_any", {})]
+
+
+def others(e):
+    sizes = e.account.sizes
+    if "at_start" in e.found.message.facts:
+        return [("why_others_start", {"used": e.shown(sizes["capacity"] - sizes["free"])})]
+    if e.context.same_device:
+        return [("why_same_device", {"ranks": ", ".join(map(str, sorted(e.context.ranks)[:8])), "device": e.found.message.device})]
+    held = e.account.held_by_others()
+    if held is None or not e.known("capacity", "allocated", "asked"):
+        return [("why_others_any", {})]
+    if "others" in sizes:
+        return [("why_others", {})]
+    if "outside" in sizes:
+        return [("why_others_outside", {})]
+    return [("why_others", {"others": e.shown(sizes["capacity"] - sizes["free"] - sizes["this_process"])})]
+
+
+def others_known(e):
+    """Whether it is said already that nobody else holds the card."""
+    return "listed_is_this" in e.found.message.facts
+
+
+def host(e):
+    return [("why_pinned" if e.context.call == "pinned" else "why_impossible" if e.account.impossible() else "why_host", {})]
+
+
+def reservation(e):
+    facts = e.found.message.facts
+    short = e.missing("asked", "free") if "at_start" in facts else None
+    if "component" in facts and e.known("free", "capacity"):
+        return [("why_component" if e.known("weights") else "why_component_free", {})]
+    if short and e.known("capacity"):
+        return [("why_start", {"short": e.shown(short)})]
+    if "kv_cache" in facts and e.known("asked"):
+        return [("why_cache_size", {})]
+    if e.known("asked", "within"):
+        return [("why_cache_within", {})]
+    return [("why_warm_up" if re.search(r"warming\s+up|warm-?up", e.found.message.text, re.I) else "why_cache", {})]
+
+
+def nothing(e):
+    sizes, facts = e.account.sizes, e.found.message.facts
+    if "whole_model" in facts and e.known("asked", "free"):
+        return [("why_whole_model", {})]
+    if e.known("asked", "free") and sizes["free"].bytes >= sizes["asked"].bytes:
+        return [("why_enough_free", {})]
+    if e.account.contradicts:
+        return [("why_contradicts", {})]
+    if "compute_buffer" in facts and e.known("asked"):
+        return [("why_compute_buffer", {})]
+    if e.known("asked"):
+        if "pool" in facts:
+            return [("why_pool", {})]
+        if e.known("capacity"):
+            return [("why_card", {}), *([("note_retyped", {})] if e.found.message.rule == "pytorch" else [])]
+        short = e.missing("asked", "free")
+        return [("why_free", {"short": e.shown(short)})] if short else [("why_some", {})]
+    if sizes:
+        return [("why_printed", {})]
+    return [("why_unread" if re.search(r"\d[.,]?\d{0,20}\s?(?:[KMGT]i?B|bytes)\b", e.found.message.text) else "why_none", {})]

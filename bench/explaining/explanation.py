@@ -1,0 +1,236 @@
+"""An explained message: its cause, what to do first, and below them its arithmetic and all the rest, in one language. For bench/explain."""
+
+import functools
+import pathlib
+import re
+
+from shared import terminal
+
+from .advice import advice
+from .causes import causes, others_known
+from .context import Context
+from .figures import Account, diagnose
+from .first import chapters, first, serves
+from .first_words import FIRST
+from .layout import columns, pad, wrapped
+from .words import LANGUAGES, framework_name, say
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXTRA = ("within", "resident", "weights", "program", "arguments", "temporaries", "other_allocations", "tokens_wanted", "tokens_held")
+LINES = 12  # of the answer, at most
+# Sentences that are certain, although the figures support none of the causes.
+SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_whole_model"}
+
+
+class Explanation:
+    """A found message, its account and diagnosis, what stands around it, and the texts in one language."""
+
+    def __init__(self, found, language):
+        self.found, self.language = found, language
+        self.account = Account(found.message)
+        self.context = Context(found)
+        self.diagnosis = diagnose(self.account)
+        if self.diagnosis == "not_enough_information" and not self.account.sizes and self.context.call == "pinned":
+            self.diagnosis = "host_memory"  # the call asks for the host's pages, whoever's error it ends with
+        self.values = {name: self.shown(size) for name, size in self.account.sizes.items()}
+        for name in ("tokens_wanted", "tokens_held"):
+            if name in self.values:
+                self.values[name] = f"{self.account.sizes[name].whole():,}"
+
+    def say(self, key, **values):
+        return say(key, self.language, **{**self.found.message.values, **self.values, **values})
+
+    def shown(self, size):
+        return say("about", self.language, size=size.text()) if size.is_rough() and size.half else size.text()
+
+    def json(self):
+        return {"diagnosis": self.diagnosis, **self.account.json()}
+
+    def known(self, *names):
+        return all(name in self.account.sizes for name in names)
+
+    def missing(self, first_name, *others):
+        """The first - the others, None where something is not known or nothing is missing."""
+        if not self.known(first_name, *others):
+            return None
+        rest = self.account.sizes[first_name]
+        for name in others:
+            rest = rest - self.account.sizes[name] if rest else None
+        return rest if rest and rest.bytes > 0 else None
+
+    def percent(self):
+        """How much of what it needs does not fit, in percent; None where that is not known."""
+        short = self.missing("asked", "free", "cached") or ("cached" not in self.account.sizes and self.missing("asked", "free"))
+        if not short or not self.known("allocated"):
+            return None
+        return float(short.bytes * 100 / (self.account.sizes["allocated"].bytes + self.account.sizes["asked"].bytes))
+
+    def is_small(self):
+        """Whether so little was asked for that it says nothing of the requests that would have followed it."""
+        sizes = self.account.sizes
+        return self.known("asked", "capacity") and sizes["asked"].bytes * 50 < sizes["capacity"].bytes
+
+    # ------------------------------------------------------------------------------------------------------ the arithmetic
+
+    def figures(self):
+        """Lines of name, size, and where it comes from, in columns."""
+        rows = []
+        for line in self.account.lines():
+            rows.append((self.say(line.name), self.shown(line.size), self.source(line)))
+        for name in EXTRA:
+            if name in self.account.sizes:
+                rows.append((self.say(name), self.values[name], self.say("printed")))
+        left, right = (max((columns(row[i]) for row in rows), default=0) for i in (0, 1))
+        lines = []
+        for name, size, source in rows:
+            start = f"  {pad(name, left)}  {pad(size, right, before=True)}  "
+            lines += wrapped(source, start, " " * columns(start))
+        return lines
+
+    def source(self, line):
+        if not line.terms:
+            shape = line.name == "asked" and "shape" in self.found.message.facts
+            return self.say("note_shape") if shape else self.say("printed")
+        parts = []
+        for sign, name, size in line.terms:
+            pid = re.fullmatch(r"process (\d+)", name)
+            name = self.say("process", pid=pid[1]) if pid else self.say(name)
+            parts.append(f"{sign + ' ' if sign else ''}{self.shown(size)} {name}")
+        return " ".join(parts)
+
+    # ------------------------------------------------------------------------------------------------------ in words
+
+    @functools.cached_property
+    def cause(self):
+        """[(key, sentence)], and more of them where something has to be explained."""
+        return [(key, capital(self.say(key, **values))) for key, values in causes(self)]
+
+    @functools.cached_property
+    def first(self):
+        """(key of FIRST, what to do first, the line to paste or "")."""
+        key, values = first(self)
+        *texts, paste = FIRST[key]
+        values = {**self.values, **values}
+        return key, texts[LANGUAGES.index(self.language)].format(**values), paste.format(**values)
+
+    def notes(self, all_of_them=True):
+        """What holds only sometimes, the most important first; not all of it belongs to a short answer."""
+        found, sizes, context = self.found, self.account.sizes, self.context
+        facts = found.message.facts
+        keys = []
+        if context.went_on:
+            keys.append("note_went_on")
+        if re.search(r"ipython-input|ipykernel|IPython/core|\bCell In ?\[|<ipython", context.before[-20000:] + context.after):
+            keys.append("note_notebook")
+        handled = re.search(r"During handling of the above exception, another exception occurred", found.after.far.loose)
+        if handled and re.search(r"out of memory", found.after.far.loose[handled.end():], re.I):
+            keys.append("note_retry")
+        elif len(context.ranks) > 1:
+            keys += [] if context.same_device and self.diagnosis == "other_process" else ["note_ranks"]
+        elif context.repeated:
+            keys.append("note_repeated")
+        elif found.count > 1 and found.message.rule in ("pytorch", "pytorch_async", "mps") and not context.recovered:
+            keys.append("note_again")
+        keys += [f"note_{fact}" for fact in ("listed_is_this", "private_pools", "listed_only", "program") if fact in facts]
+        if found.message.rule == "ours":
+            keys.append("note_ours")
+        if not all_of_them:
+            keys = [key for key in keys if key not in ("note_private_pools", "note_listed_only", "note_program")]
+        if "outside" in sizes and sizes["outside"].low > 0 and (all_of_them or "listed_is_this" in facts):
+            keys.append("note_own_outside" if "listed_is_this" in facts else "note_outside")
+        short = self.missing("asked", "free", *(["cached"] if self.account.pieces_count() else []))
+        if self.diagnosis == "live_tensors_fill_it" and "others" in sizes and short and sizes["others"].bytes >= short.bytes:
+            keys.append("note_others_would_do")
+        if all_of_them and self.known("limit", "capacity") and sizes["limit"].high >= sizes["capacity"].low and "pool_limit" not in facts:
+            keys.append("note_limit_reached")
+        ranks = ", ".join(map(str, sorted(context.ranks)[:8])) + (", ..." if len(context.ranks) > 8 else "")
+        pid = found.message.processes[0][0] if found.message.processes else ""
+        return [capital(self.say(key, ranks=ranks, repeated=context.repeated, pid=pid)) for key in keys]
+
+    def questions(self):
+        """What the message cannot say, and how to find out."""
+        rule, diagnosis = self.found.message.rule, self.diagnosis
+        keys = {"too_big_for_the_card": ["ask_size"], "live_tensors_fill_it": ["ask_tensors"], "fragmentation": ["ask_pieces"],
+                "other_process": ["ask_holders"], "limit_set_by_user": ["ask_limit"], "host_memory": ["ask_host"],
+                "kv_cache_or_pool_reservation": ["ask_reserve"], "not_enough_information": ["ask_card"]}[diagnosis][:]
+        family = rule.split("_")[0]
+        if family in ("tensorflow", "xla", "ours") and keys[0] in ("ask_tensors", "ask_pieces"):
+            keys = []
+        if family in ("tensorflow", "xla") and diagnosis != "host_memory":
+            keys.append("ask_xla")
+        elif family == "ours":
+            keys.append("ask_ours")
+        if rule in ("cuda", "cublas", "cudnn", "nccl"):
+            keys.append("ask_where")
+        if "outside" in self.account.sizes and "ask_holders" not in keys and not others_known(self):
+            keys.append("ask_holders")
+        return [self.say(key) for key in keys]
+
+    def advice(self):
+        """(what to do, where it is shown and what it costs), three times."""
+        index = LANGUAGES.index(self.language)
+        cache = self.diagnosis == "kv_cache_or_pool_reservation" and not self.found.message.rule.startswith(("xla", "tensorflow"))
+        serving = cache or serves(self.first[0]) or serves(self.context.engine or "")
+        for text, numbers, price in advice(self.diagnosis, self.found.message.rule, serving):
+            shown = chapter_names(numbers, self.language)
+            yield text[index], self.say("shown" if shown else "price", chapters=shown, price=price[index])
+
+    # ------------------------------------------------------------------------------------------------------ as text
+
+    def answer(self):
+        """The lines of the cause and of what to do first."""
+        _, what, paste = self.first
+        key, sentence = self.cause[0]
+        title = self.say("unsure" if self.diagnosis == "not_enough_information" else self.diagnosis)
+        lines = wrapped(self.say("cause_alone", sentence=sentence) if key in SURE else self.say("cause", title=title, sentence=sentence))
+        if self.context.recovered:
+            lines += wrapped(self.say("note_recovered"))
+        return [*lines, *wrapped(self.say("first", what=what)), *([f"    {paste}"] if paste else [])]
+
+    def short(self):
+        """The answer in at most LINES lines: cause, what to do first, as many notes as there is room for, and where the rest is."""
+        lines = self.answer()
+        general = dict.fromkeys(number for _, numbers, _ in advice(self.diagnosis, self.found.message.rule) for number in numbers)
+        names = chapter_names(chapters(self.first[0], general), self.language, most=3)
+        rest = (wrapped(self.say("see", chapters=names)) if names else []) + wrapped(self.say("more"))
+        for note in self.notes(all_of_them=False):
+            more = wrapped(note)
+            if len(lines) + len(more) + len(rest) <= LINES:
+                lines += more
+        return "\n".join(lines + rest)
+
+    def text(self):
+        """The answer, and everything else."""
+        found = self.found
+        lines = self.answer()
+        for i, paragraph in enumerate((*(sentence for _, sentence in self.cause[1:]), *self.notes())):
+            lines += ["", *wrapped(paragraph)] if i == 0 else wrapped(paragraph)
+        name = framework_name(found.message.framework, self.language)
+        lines += ["", self.say("found", framework=name), *wrapped(terminal.as_text(found.message.text), "  ")]
+        if found.count > 1:
+            lines += wrapped(self.say("count", count=found.count))
+        if found.others:
+            lines += wrapped(self.say("also", names=", ".join(framework_name(other, self.language) for other in found.others)))
+        figures = self.figures()
+        if figures:
+            device = found.message.device
+            lines += ["", self.say("figures") if device is None else self.say("figures_device", device=device), *figures]
+        lines += ["", self.say("do")]
+        for i, (what, where) in enumerate(self.advice(), 1):
+            lines += wrapped(what, f"  {i}. ", "     ") + wrapped(where, "     ")
+        questions = self.questions()
+        lines += ["", self.say("cannot")] if questions else []
+        for question in questions:
+            lines += wrapped(question, "  - ", "    ")
+        return "\n".join(lines)
+
+
+def capital(sentence):
+    return sentence[:1].upper() + sentence[1:]
+
+
+def chapter_names(numbers, language, most=99):
+    """Those of the chapters that exist."""
+    folders = [next(iter(sorted(ROOT.glob(f"chapters/{number}_*"))), None) for number in numbers]
+    names = [f"chapters/{folder.name}" for folder in folders if folder]
+    return (", " if language == "en" else "、").join(names[:most])

@@ -1,0 +1,213 @@
+"""What to do first: by the call that failed, the program that made it, and the diagnosis, with the line to paste. For bench/explain."""
+
+import math
+import re
+
+from .figures import MIB
+from .first_words import FIRST
+
+# Fewer percent too much than this: a slightly smaller batch does it.
+SLIGHTLY = 5
+# Rules of messages without PyTorch around them.
+NO_TORCH = ("tensorflow", "xla", "cupy", "julia", "paddle", "onnx", "engine", "rmm", "mlx", "level")
+SERVERS = ("vllm", "sglang", "tgi", "trtllm", "llama", "ollama")
+HOST = (("compiler", "compiler"), ("page_file", "page_file"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
+        ("pinned", "locked"), ("cgroup", "container"), ("only_killed", "killed"))
+
+
+# Where each is shown, if not where the diagnosis is.
+CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "attention_model": ("08",), "pinned": ("05",), "pinned_deepspeed": ("05",),
+            "optimizer_first": ("13",), "optimizer_first_trainer": ("13",), "optimizer": ("13",), "backward": ("04",), "backward_model": ("04",),
+            "gathered": ("11",), "evaluation": ("11",), "generate": ("11",), "load": ("05", "12"), "load_model": ("05", "12"), "move": ("03", "12"),
+            "capture": ("11",), "process_group": ("07",), "own_device": ("07", "15"), "trainer": ("02", "04"), "lightning": ("02", "03"),
+            "deepspeed": ("07", "05"), "ultralytics": ("09", "01"), "slightly_smaller": ("01", "02"), "halve_batch": ("01", "02"), "smaller_batch": ("01", "02", "04"), "compiler": (),
+            "page_file": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "look_intel": ("00",), "metal_buffer": ("08", "09"), "nvml": ("00",), "unified": ("05",), "node": ("05",),
+            "diffusers": ("05",), "comfyui": ("05",), "webui": ("05",), "dispatched": ("12",), "half_model": ("12",), "decode": ("09",)}
+OF_SERVERS = ("11", "12")
+
+
+def serves(key):
+    """Whether the key is one of a program that serves."""
+    return key.split("_")[0] in SERVERS
+
+
+def chapters(key, otherwise):
+    """Numbers of the chapters that show it."""
+    return OF_SERVERS if serves(key) else CHAPTERS.get(key, otherwise)
+
+
+def first(explanation):
+    """(key of FIRST, the values that its line to paste needs)."""
+    m, context, diagnosis = explanation.found.message, explanation.context, explanation.diagnosis
+    family, values = m.rule.split("_")[0], dict(m.values)
+    values.setdefault("variable", "PYTORCH_CUDA_ALLOC_CONF")
+    device = m.device if m.device is not None else next((d for d in context.ranks.values() if d is not None), 0)
+    values.update(device=device, split=split(explanation.account.sizes.get("asked")))
+    engine = family if family in SERVERS and context.engine != "ollama" else context.engine
+    if family == "ours":
+        engine = None
+    if diagnosis == "other_process" and context.same_device:
+        return "own_device", values
+    if m.rule == "mlx":
+        return "metal_buffer", values
+    if diagnosis == "too_big_for_the_card" and (explanation.account.impossible() or "whole_program" not in m.facts):
+        by_call = call(context.call, engine, ("loss", "attention", "load", "move", "decode")) if not explanation.account.impossible() else None
+        return by_call or ("shapes" if engine not in SERVERS else server(explanation, engine, values) or "shapes"), values
+    if diagnosis == "host_memory":
+        return host(explanation, engine), values
+    if diagnosis == "other_process" and not (engine == "vllm" and "at_start" in m.facts and values.setdefault("share_free", share_free(explanation))):
+        return "holders", values
+    if diagnosis == "limit_set_by_user":
+        return {"ours": "budget", "cupy": "fraction_cupy", "onnx": "fraction_onnx", "rmm": "fraction_rmm", "mps": "fraction_mps"}.get(family, "fraction"), values
+    if diagnosis == "fragmentation":
+        if family in ("tensorflow", "ours"):
+            return {"tensorflow": "pool_async", "ours": "planned"}[family], values
+        return "keep_large" if "no_segments" in m.facts else "segments", values
+    key = server(explanation, engine, values) if engine in SERVERS else None
+    return key or fact(explanation, values) or call(context.call, engine) or trainer(explanation, engine) or general(explanation, family), values
+
+
+def split(asked):
+    """MiB above which blocks stay whole, so that one of `asked` finds one."""
+    return 2 ** max(5, min(9, int(math.log2(max(1, asked.bytes / MIB))))) if asked else 128
+
+
+def share_free(explanation):
+    """The part of the card that is free, a little below it; "" where it is not known, or too small for anything."""
+    sizes = explanation.account.sizes
+    if not {"free", "capacity"} <= sizes.keys():
+        return ""
+    share = math.floor(sizes["free"].bytes / sizes["capacity"].bytes * 100) - 1
+    return f"{share / 100:.2f}" if share >= 50 else ""
+
+
+def call(name, engine, of=None):
+    """The key for a call, in the words of the program that made it."""
+    if name is None or (of and name not in of):
+        return None
+    models = engine in ("transformers", "deepspeed", "lightning", "diffusers")
+    trainer_ = engine == "transformers"
+    named = {("loss", trainer_): "loss_trainer", ("optimizer_first", trainer_): "optimizer_first_trainer", ("attention", models): "attention_model",
+             ("load", models): "load_model", ("backward", models and engine != "lightning"): "backward_model"}
+    return named.get((name, True), name) if name in FIRST else None
+
+
+def server(explanation, engine, values):
+    """The key for a program that serves, with its flags in the direction that this failure wants."""
+    m, context, sizes = explanation.found.message, explanation.context, explanation.account.sizes
+    facts, text = m.facts, m.text
+    if "workspace" in facts:
+        values["workspace"] = 2 ** math.ceil(math.log2(sizes["asked"].bytes + 1)) if "asked" in sizes else 2**30
+        return {"vllm": "workspace_vllm", "sglang": "workspace_sglang"}.get(engine, "workspace")
+    if engine == "vllm":
+        return vllm(explanation, values)
+    if engine == "sglang":
+        if "pages" in facts:
+            return "sglang_pages"
+        if "token_pool" in facts:
+            return "sglang_requests"
+        if re.search(r"(?:increase|increasing) --?mem", text, re.I):
+            return sglang_share(context, values)
+        return "sglang_graphs" if context.call == "capture" else "sglang_lower"
+    if engine == "tgi":
+        if "tokens" in values:
+            values["fewer"] = max(1, values["tokens"] // 2)
+            return "tgi_tokens"
+        return "tgi_lower"
+    if engine == "trtllm":
+        return "trtllm_lower"
+    if "cells" in facts:
+        return "llama_slots"
+    if "whole_model" in facts:
+        return "llama_fit"
+    if "kv_cache" in facts:
+        return "ollama_layers" if engine == "ollama" else "llama_context"
+    if "compute_buffer" in facts:
+        return "llama_buffers"
+    return "ollama_layers" if engine == "ollama" else "llama_layers"
+
+
+def vllm(explanation, values):
+    m, sizes = explanation.found.message, explanation.account.sizes
+    requests = re.search(r"with (\d{1,6}) dummy requests", m.text)
+    if requests:
+        values.update(requests=int(requests[1]), fewer=max(1, int(requests[1]) // 4))
+        return "vllm_sampler"
+    if "at_start" in m.facts:
+        values.setdefault("share_free", share_free(explanation))
+        return "vllm_start" if values["share_free"] else "holders"
+    if "length" in values:
+        return "vllm_length"
+    if "tokens_held" in sizes:
+        values["length"] = sizes["tokens_held"].whole()
+        return "vllm_length"
+    if explanation.diagnosis == "kv_cache_or_pool_reservation":
+        return "vllm_raise"
+    outside = sizes.get("own_outside") or (sizes.get("outside") if "listed_is_this" in m.facts else None)
+    much = outside and "capacity" in sizes and outside.bytes * 8 > sizes["capacity"].bytes
+    return "vllm_graphs" if much or explanation.context.call == "capture" else "vllm_lower"
+
+
+def sglang_share(context, values):
+    """What is left after the weights has to be more than what the share leaves out, both of what was free before them."""
+    seen = [float(figure) for figure in re.findall(r"avail mem=(\d{1,4}\.\d{1,3}) ?GB", context.before)]
+    if len(seen) < 2 or not 0 < seen[-1] < seen[0]:
+        values.update(above="0.85", raised="0.92")
+        return "sglang_raise"
+    above = 1 - seen[-1] / seen[0]
+    values.update(above=f"{above:.2f}", raised=f"{min(0.97, above + 0.05):.2f}")
+    return "sglang_split" if above > 0.94 else "sglang_raise"
+
+
+def fact(explanation, values):
+    """The key for what the words themselves say."""
+    m = explanation.found.message
+    if "workspace" in m.facts:
+        return server(explanation, None, values)
+    if m.rule == "julia" and "asked" not in explanation.account.sizes:
+        return "halve_batch"
+    return next((key for key in ("dispatched", "nvml", "unified") if key in m.facts), None) or {
+        "xgboost": "xgboost", "catboost": "catboost", "julia": "julia", "faiss": "faiss", "directml": "half_model", "blender": "blender", "mlc": "mlc_split",
+        "dispatched": "dispatched"}.get(m.rule.split("_")[0])
+
+
+def trainer(explanation, engine):
+    """The key for a program that trains or draws, of a message that is about its tensors."""
+    return {"transformers": "trainer", "accelerate": "trainer"}.get(engine, engine if engine in FIRST else None)
+
+
+def host(explanation, engine):
+    m, context = explanation.found.message, explanation.context
+    if context.call == "pinned" and "pinned" not in m.facts and m.rule in ("cuda", "pytorch", "host"):
+        return "pinned_deepspeed" if engine == "deepspeed" else "pinned"
+    if m.rule == "ollama":
+        return "ollama_host"
+    if m.rule == "host" and "asked" in explanation.account.sizes and "array" in m.text:
+        return "mapped"
+    key = next((key for name, key in HOST if name in m.facts), None)
+    return key or ("loader" if m.rule == "loader" else "host")
+
+
+def general(explanation, family):
+    """The key by the diagnosis alone."""
+    diagnosis, torch = explanation.diagnosis, family not in NO_TORCH
+    facts = explanation.found.message.facts
+    if diagnosis == "live_tensors_fill_it":
+        percent = explanation.percent()
+        if percent is not None and percent < SLIGHTLY and not explanation.is_small():
+            return "slightly_smaller"
+        return "smaller_batch" if torch else "halve_batch"
+    if diagnosis == "kv_cache_or_pool_reservation":
+        return "xla_less" if family == "xla" else "look_card"
+    if diagnosis == "too_big_for_the_card":
+        return "whole_program" if "whole_program" in facts else "shapes"
+    if family == "xla":
+        return "tf_grow" if "pool" in facts else "xla_share"
+    if family == "tensorflow":
+        return "halve_batch"
+    if explanation.missing("asked", "free"):
+        return "holders"
+    if family == "level":
+        return "look_intel"
+    around = explanation.found.message.text + explanation.context.before[-4000:] + explanation.context.after[:2000]
+    return "look" if torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around) else "look_card"

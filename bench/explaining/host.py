@@ -1,0 +1,117 @@
+"""The messages of memory that is not the card's: the host's allocators, the killer, shared memory. For bench/explain."""
+
+import re
+
+from .figures import NUMBER, read_size
+from .libraries import cuda
+from .refusals import of_line
+from .text import SIZE, Text, message, number, rule
+
+
+@rule("cpu", "cpuallocator", r"defaultcpuallocator: ")
+@rule("cpu", "you tried to", r"you tried to (?:allocate|mmap) [\d.,]+")
+def cpu(before, after):
+    if not (before.has(r"memory\W*$") or after.has(r"memory|bytes")):
+        return None
+    return message("cpu", "PyTorch, on the CPU", after.loose, "host_memory",
+                   asked=after.whole(rf"you\s+tried\s+to\s+(?:allocate|mmap)\s+({NUMBER})\s+bytes")
+                   or after.size(rf"you\s+tried\s+to\s+(?:allocate|mmap)\s+{SIZE}"))
+
+
+@rule("mmap", "mmap", r"unable to mmap [\d]+ bytes")
+@rule("mmap", "shared memory", r"unable to (?:allocate|open) shared memory")
+@rule("mmap", "write to", r"unable to write to file </?torch")
+@rule("mmap", "running low", r"node running low on memory")
+@rule("mmap", "memory pressure", r"killed due to memory pressure \(oom\)")
+@rule("mmap", "objectstorefull", r"objectstorefullerror")
+@rule("mmap", "unable to allocate", r"unable to allocate [\d.]+~[kmgt]ib for an array")
+@rule("mmap", "cannot allocate memory", r"\[errno 12\] cannot allocate memory", rank=2)
+@rule("mmap", "bad_alloc", r"std::bad_alloc", rank=3)
+@rule("mmap", "memoryerror", r"\bmemoryerror\b", rank=3)
+def host(before, after):
+    text = Text(after.lines[0])
+    if text.has(r"Too\s+many\s+open\s+files"):
+        return None
+    if text.has(r"bad_alloc") and after.has(r"CUDA error|cudaError|out_of_memory"):
+        return cuda(before, after)
+    if text.has(r"node\s+running\s+low|memory\s+pressure|ObjectStoreFull"):
+        used = after.first(rf"was\s+running\s+was\s+({NUMBER})\s?GB\s?/\s?({NUMBER})\s?GB")
+        resident, limit = (read_size(figure, "GB") for figure in used) if used else (None, None)
+        return message("ray", "Ray", text.loose, "host_memory", facts={"node"}, resident=resident, limit=limit)
+    return message("host", "the host's allocator", text.loose, "host_memory",
+                   facts={"shared_memory"} if text.has(r"shared\s+memory|file\s+</?torch") else (),
+                   asked=text.whole(r"unable\s+to\s+mmap\s+(\d+)\s+bytes")
+                   or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
+
+
+@rule("loader", "dataloader worker", r"dataloader worker \(pid(?:\(s\))? [^)]{1,2000}\) (?:is killed by signal|exited "
+                                     r"unexpectedly)")
+@rule("loader", "bus error", r"unexpected bus error encountered in worker")
+def loader(before, after):
+    killed = after.has(r"signal:\s+(?:Killed|Bus)|Bus\s+error") or after.has(r"exited\s+unexpectedly")
+    shared = after.has(r"Bus\s+error|shared\s+memory|\bshm\b")
+    other = after.first(r"killed\s+by\s+signal:\s+(?!Killed|Bus)(\w+)")
+    return None if other or not killed else message(
+        "loader", "PyTorch's DataLoader", after.loose, "host_memory", facts={"shared_memory"} if shared else ())
+
+
+@rule("page_file", "1455", r"(?:winerror|os error) 1455\b")
+@rule("page_file", "paging file", r"the paging file is too small")
+def page_file(before, after):
+    return message("page_file", "Windows", after.lines[0], "host_memory", facts={"page_file"})
+
+
+@rule("compiler", "killed signal", r"killed signal terminated program \w+")
+@rule("compiler", "compiler error", r"internal compiler error: killed")
+@rule("compiler", "died due to", r"died due to signal 9")
+@rule("compiler", "llvm error", r"llvm error: out of memory")
+@rule("compiler", "memory exhausted", r"virtual memory exhausted: cannot allocate memory")
+def compiler(before, after):
+    return message("compiler", "a compiler", after.lines[0], "host_memory", facts={"compiler"})
+
+
+# A launcher that ends what is left after a failure.
+SENT = re.compile(r"\b(?:sent|send\w{0,3}|via|(?<!died )with|using|escalat\w{1,6}|forcefully\w{0,8}|issu\w{1,3})\W[^\n]{0,60}$", re.I)
+# What stands before "Killed" where a shell, a launcher, or a runtime says it: a script's line, a job's or a process's number.
+SHELL = re.compile(r"(?:^|[:\]=\"(])\s{0,3}[+-]?\s{0,3}(?:\d{1,10}\s{0,4})?$|signal:?\s?$")
+
+
+def not_killed(head, tail):
+    """Whether the words say that nothing was killed for memory, or are no report of it."""
+    if re.match(r"oomkilled", tail, re.I):
+        if re.match(r"oomkilled\"?\s?[:=]\s?\"?(?:false|no\b|0\b)", tail, re.I):
+            return True
+        return not re.search(r"reason\W{1,6}$|status\W{1,6}$|^\W{0,3}$|\d/\d\s{0,4}$|killed\W{0,3}$|terminat\w{1,4}\W{1,3}$", head, re.I) \
+            and not re.match(r"oomkilled\"?\s?[:=(]\s?\"?(?:true|yes|1\b|exit)|oomkilled\W{0,3}(?:$|exit|\d|137)", tail, re.I)
+    if re.match(r"(?:sigkill|exit\w{0,2}(?: code| status)?[:= ]{0,2}137)\W{0,3}(?:cannot|can't|is\b|means)", tail, re.I):
+        return True
+    return bool(re.match(r"killed\b", tail, re.I)) and not SHELL.search(head)
+
+
+@rule("killer", "memory", r"out of memory: kill(?:ed)? process \d+")
+@rule("killer", "oom-kill", r"oom[-_]kill(?:er|:| event)")
+@rule("killer", "oom_kill", r"\boom_kill events?")
+@rule("killer", "srun", r"srun: error: [^\n]{1,80}: out of memory")
+@rule("killer", "oomkilled", r"oomkilled")
+@rule("killer", "total-vm", r"killed process \d+ \([^)]{0,64}\),?(?: uid:?~\d+,)? total-vm", back=200)
+@rule("killer", "exceeded", r"exceeded (?:job|step) memory limit", rank=2)
+@rule("killer", "137", r"exit(?:ed)?(?: with)?(?: code| status)?[:=]?~137\b", rank=3)
+@rule("killer", "-9", r"exit~code~: -9\b", rank=3)
+@rule("killer", "sigkill", r"\bsigkill\b", rank=3)
+@rule("killer", "signal", r"signal: killed", rank=3)
+@rule("killer", "signal 9", r"signal 9\b", rank=3)
+@rule("killer", "killed", r"(?m:^|\s)killed(?::? 9|\s{2,200}|\s{0,200}(?m:$))", rank=3)
+def killer(before, after):
+    head, tail = (text.lstrip() for text in of_line(before, after))
+    if (re.match(r"sigkill", tail, re.I) and SENT.search(head)) or not_killed(head, tail):
+        return None
+    near = Text("\n".join(before.lines[-40:]))
+    text = Text("\n".join(after.lines[:12]))
+    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom[-_]kill\s+event|srun:|memory\s+limit") \
+        or near.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|Memory\s+limit\s+reached|memory:\s+usage\s+\d+kB,\s+limit")
+    m = message("killer", "Ollama" if Text("\n".join((head, tail))).has(r"llama\s+runner") else "the operating system", text.loose, "host_memory",
+                facts={"cgroup"} if group else (), resident=text.size(r"anon-rss:\s*(\d+)(kB)\b"),
+                limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
+    if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit"):
+        m.facts.add("only_killed")
+    return m

@@ -1,0 +1,98 @@
+"""The messages of CUDA, of NVIDIA's libraries, and of libraries on top of them. For bench/explain."""
+
+import re
+
+from .figures import NUMBER
+from .others import xla
+from .refusals import of_line
+from .text import SIZE, Text, message, number, rule
+
+
+@rule("cupy", "out of memory", r"out of memory allocating [\d.,']+ bytes")
+def cupy(before, after):
+    asked = after.whole(rf"Out\s+of\s+memory\s+allocating\s+({NUMBER})\s+bytes\s*(?:\(allocated|\.)")
+    used = after.whole(rf"allocated\s+so\s+far:\s+({NUMBER})\s+bytes\s*[,)]")
+    if used is None and not before.has(r"cupy\S*\s*$"):
+        return xla(before, after)
+    limit = after.whole(rf"limit\s+set\s+to:\s+({NUMBER})\s+bytes")
+    bound = limit and used and asked and used.bytes + asked.bytes > limit.bytes
+    return message("cupy", "CuPy", after.loose, "limit_set_by_user" if bound else "not_enough_information", asked=asked,
+                   allocated=used, limit=limit)
+
+
+@rule("onnx", "smaller than", r"available memory of [\d]+ is smaller than requested bytes of")
+def onnx(before, after):
+    return message("onnx", "ONNX Runtime", after.loose, "limit_set_by_user",
+                   asked=after.whole(r"requested\s+bytes\s+of\s+(\d+)\b"),
+                   within=after.whole(r"Available\s+memory\s+of\s+(\d+)\s+is"))
+
+
+@rule("onnx", "requested buffer", r"failed to allocate memory for requested buffer of size")
+@rule("tensorrt", "requested size was", r"outofmemory \(requested size was \d+ bytes")
+@rule("tensorrt", "requested amount", r"requested amount of (?:gpu )?memory \([\d.,]+ bytes\) could not be allocated")
+def requested_buffer(before, after):
+    return message("engine", "ONNX Runtime or TensorRT", after.loose, "not_enough_information",
+                   asked=after.whole(r"requested\s+buffer\s+of\s+size\s+(\d+)\b")
+                   or after.whole(rf"memory\s+\(({NUMBER})\s+bytes\)\s+could") or after.whole(r"size\s+was\s+(\d+)\s+bytes"))
+
+
+@rule("rmm", "pool size", r"maximum pool size exceeded")
+@rule("rmm", "memory limit", r"exceeded memory limit \(failed to allocate")
+def rmm(before, after):
+    return message("rmm", "RMM (RAPIDS)", after.loose, "limit_set_by_user",
+                   asked=after.size(rf"failed\s+to\s+allocate\s+{SIZE}"))
+
+
+@rule("nccl_host", "/dev/shm", r"(?:failed to extend|(?:error while )?creating shared memory segment) /dev/shm/nccl")
+@rule("nccl_host", "nccl-shm", r"(?:error while )?creating shared memory segment nccl-shm")
+@rule("nccl_host", "posix_fallocate", r"posix_fallocate failed~: no space left")
+@rule("nccl_host", "cuda host", r"failed to cuda host alloc [\d]+ bytes")
+def nccl_host(before, after):
+    text = Text(after.lines[0])
+    return message("nccl_host", "NCCL", text.loose, "host_memory",
+                   facts={"pinned"} if text.has("host alloc") else {"shared_memory"},
+                   asked=text.whole(r"/dev/shm/\S+\s+to\s+(\d+)\s+bytes") or text.whole(r"\(?size\s+(\d+)\)?")
+                   or text.whole(r"host\s+alloc\s+(\d+)\s+bytes"))
+
+
+@rule("nccl", "cuda", r"failed to cuda (?:c|m)alloc(?: async)? [\d]+ bytes")
+@rule("nccl", "cuda failure", r"cuda failure (?:\d+ )?'?out of memory")
+def nccl(before, after):
+    return message("nccl", "NCCL", after.loose, "not_enough_information",
+                   asked=after.whole(r"failed\s+to\s+CUDA\s+[cm]alloc(?:\s+async)?\s+(\d+)\s+bytes"))
+
+
+@rule("cublas", "cublas_status", r"cublas_status_(?:alloc_failed|not_initialized)", rank=2)
+@rule("cudnn", "cudnn_status", r"cudnn_status_(?:alloc_failed|not_initialized|internal_error\w*)", rank=2)
+@rule("cudnn", "cudnn", r"unable to find a valid cudnn algorithm", rank=2)
+@rule("cudnn", "was unable", r"get was unable to find an engine to execute this computation", rank=2)
+def library(before, after):
+    name = "cuBLAS" if after.has(r"^\W*CUBLAS_") else "cuDNN"
+    on_host = after.has(r"HOST_ALLOCATION_FAILED")
+    sure = after.has(r"ALLOC(?:ATION)?_FAILED")
+    return message(name.lower(), name, after.loose, "host_memory" if on_host else "not_enough_information",
+                   facts=() if sure else {"perhaps_memory"})
+
+
+# The words are said of these, too.
+OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^\n]{0,60}|nvenc[^\n]{0,80}|shared memory[^\n]{0,20})$", re.I)
+
+
+@rule("cuda", "cuda", r"cuda error(?: \d+)?(?: at [^\n]{1,80})?:~out of memory", rank=2)
+@rule("cuda", "(2)", r"(?:cuda|hip) (?:runtime )?error~\(2\)~: out of memory", rank=2)
+@rule("cuda", "hip error", r"hip error: out of memory", rank=2)
+@rule("cuda", "memoryallocation", r"(?:cuda|hip)error(?:memoryallocation|outofmemory)", rank=2)
+@rule("cuda", "out_of_memory", r"cuda_error_out_of_memory", rank=2)
+@rule("cuda", "erroroutofdevicememory", r"erroroutofdevicememory", rank=2)
+@rule("cuda", "outofmemory", r"outofmemory", rank=3)
+@rule("cuda", "dst tensor", r"dst tensor is not initialized", rank=2)
+@rule("cuda", "nvmapmemalloc", r"nvmapmemalloc\w*:(?: \d+)? error 12", rank=2)
+@rule("cuda", "memory", r"out of memory", rank=3)
+def cuda(before, after):
+    text = Text("\n".join(after.lines[:6]))
+    head, tail = of_line(before, after)
+    if text.has(r"is\s+not\s+a\s+failure|^out\s+of\s+memory\s+in\s+memory\s+space\s+vmem") or OTHER_MEMORY.search(head) or (
+            re.match(r"outofmemory", tail, re.I) and not re.match(r"outofmemory\w{0,12}(?:\s?[:)(\]]|\s?$|\s+Traceback)", tail, re.I)):
+        return None
+    return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information",
+                   facts={"unified"} if text.has(r"nvmap") else (), device=number(text.first(r"current\s+device:\s+(\d+)")))

@@ -1,0 +1,209 @@
+"""The causes that bench/explain names, in a sentence: English, Chinese. A name in braces is a figure of the message."""
+
+CAUSES = {
+    "why_too_big": (
+        "{asked} in one request is more than the whole card has, {capacity}. Nothing that is freed can help.",
+        "一次申请 {asked}，超过整张卡的 {capacity}。释放什么都无济于事。"),
+    "why_too_big_limit": (
+        "{asked} in one request is more than the allocator may ever have, {limit}.",
+        "一次申请 {asked}，超过分配器所能拥有的全部 {limit}。"),
+    "why_too_big_program": (
+        "The compiled program needs {asked}, and the chip has {capacity}. This is known before it runs.",
+        "编译后的程序需要 {asked}，而芯片只有 {capacity}。运行之前就已确定。"),
+    "why_too_big_any": (
+        "This request is larger than anything that the device can give. A size that was computed wrongly often looks like "
+        "this.",
+        "这一申请大于设备能给出的任何内存。算错的大小常常如此。"),
+    "why_live": (
+        "{allocated} of {capacity} are live tensors, and {asked} more do not fit: {short} too much ({percent} %).",
+        "{capacity} 中有 {allocated} 是存活张量，再要 {asked} 放不下：多出 {short}（{percent} %）。"),
+    "why_live_last": (
+        "{allocated} of {capacity} are live tensors: the card is full, and the {asked} that failed are only the last straw ({short} too much).",
+        "{capacity} 中有 {allocated} 是存活张量：显卡已满，失败的 {asked} 只是最后一笔（多出 {short}）。"),
+    "why_live_card": (
+        "{allocated} of {capacity} are live tensors, and {asked} more are above what the card has.",
+        "{capacity} 中有 {allocated} 是存活张量，再要 {asked} 就超过整张卡。"),
+    "why_live_sum": (
+        "{short} missing = {asked} asked - {free} free - {cached} cached. The request that failed is only the last one.",
+        "还差 {short} = 申请 {asked} - 空闲 {free} - 缓存 {cached}。失败的申请只是最后一个。"),
+    "why_live_free": (
+        "{allocated} are allocated and {free} free, and {asked} more do not fit: {short} too much ({percent} %).",
+        "已分配 {allocated}，空闲 {free}，再要 {asked} 放不下：多出 {short}（{percent} %）。"),
+    "why_impossible": (
+        "{asked} in one request is more than any machine has: the size was computed wrongly (overflow, a negative or swapped dimension).",
+        "一次申请 {asked}，任何机器都没有这么多：大小算错了（溢出、负的或颠倒的维度）。"),
+    "why_live_pieces": (
+        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but what is "
+        "cached is in pieces, and so little of the card (less than 1/200) that closing the gaps would not help for long.",
+        "{capacity} 中有 {allocated} 是存活张量。空闲 {free} 加缓存 {cached} 够 {asked}，但缓存是零散的，而且太少（不到显存的 1/200），补上空"
+        "隙也撑不了多久。"),
+    "why_spilled": (
+        "{allocated} are allocated, more than the {capacity} that the card has: the driver (on Windows, WSL) has put the "
+        "rest into host memory, and now refuses.",
+        "已分配 {allocated}，超过整张卡的 {capacity}：驱动（Windows、WSL）把其余部分放进了主机内存，现在拒绝继续。"),
+    "why_live_pool": (
+        "The framework's pool has {limit}. {allocated} of it are live, and {asked} more do not fit.",
+        "框架的内存池有 {limit}，其中 {allocated} 是存活张量，再要 {asked} 放不下。"),
+    "why_live_any": (
+        "Less is free than was asked for, and live tensors fill the rest. The request that failed is only the last one.",
+        "空闲少于申请，其余由存活张量占据。失败的申请只是最后一个。"),
+    "why_fragments": (
+        "{cached} are cached and not in use, {free} are free, and yet there is no piece of {asked}.",
+        "{cached} 已缓存未用，{free} 空闲，却没有一块 {asked} 的连续空间。"),
+    "why_fragments_any": (
+        "Enough is free in total, but in pieces, and {asked} were asked for in one piece.",
+        "空闲总量足够，但分成许多块，而申请要求一整块 {asked}。"),
+    "why_fragments_alone": ("Enough is free in total, but in pieces.", "空闲总量足够，但分成许多块。"),
+    "why_pieces": (
+        "Why {asked} do not come out of {cached}: the cache is in pieces, each in a segment with live tensors, and a "
+        "tensor needs one piece; a piece that another stream freed is not given to this one; and pieces of the pool for "
+        "small tensors (up to 1 MiB) are not given to large ones. Segments without any live tensor were returned before it "
+        "failed.",
+        "为什么 {cached} 里取不出 {asked}：缓存是零散的，每块都与存活张量同在一个段里，而张量需要一整块；别的流释放的块不会"
+        "给这个流；小张量池（不超过 1 MiB）的块不会给大张量。没有存活张量的段在失败之前已经归还。"),
+    "why_others": (
+        "Others hold {others} of the card's {capacity}. Without them it would fit: {allocated} allocated + {asked} asked.",
+        "其他进程占用了 {capacity} 中的 {others}。没有它们就放得下：已分配 {allocated} + 申请 {asked}。"),
+    "why_others_outside": (
+        "{outside} of the card's {capacity} are held outside the framework, more than a CUDA context takes. Without them "
+        "it would fit: {allocated} allocated + {asked} asked.",
+        "{capacity} 中有 {outside} 在框架之外，超过一个 CUDA 上下文所需。没有它们就放得下：已分配 {allocated} + 申请 "
+        "{asked}。"),
+    "why_others_start": (
+        "Of {capacity} only {free} were free when it started: {used} were already in use. It wanted {asked}.",
+        "启动时 {capacity} 中只有 {free} 空闲：{used} 已被占用。它想要 {asked}。"),
+    "why_others_any": (
+        "What is free on the card changed while it looked, or was taken by something else: another process uses it.",
+        "在它查看期间显卡的空闲量变了，或被别的东西占用：另一个进程在使用这张卡。"),
+    "why_limit": (
+        "{held} held + {asked} asked is above the limit of {limit}, by {short}, although the card may have room.",
+        "已占用 {held} + 申请 {asked} 超过上限 {limit}，差 {short}，尽管显卡可能还有空间。"),
+    "why_limit_alone": ("{asked} in one request is above the limit of {limit}.", "一次申请 {asked}，超过上限 {limit}。"),
+    "why_limit_any": ("A limit refused it, not the card.", "拒绝它的是一个上限，而不是显卡。"),
+    "why_cgroup": (
+        "The memory limit of the container or job was reached, and the kernel killed the process. This is host memory; the "
+        "card had no part in it.",
+        "容器或作业的内存上限已到，内核终止了进程。这是主机内存，与显卡无关。"),
+    "why_host": ("It was the host's memory that ran out. The card had no part in it.", "耗尽的是主机内存，与显卡无关。"),
+    "why_pinned": (
+        "Pinned host memory was asked for: pages that the driver locks for copies. It was the host that refused, not the "
+        "card.",
+        "申请的是锁页主机内存，即驱动为拷贝而锁定的页。拒绝它的是主机，而不是显卡。"),
+    "why_shared": (
+        "Shared memory (/dev/shm) is full. Loader workers and NCCL pass data through it; a container of Docker has 64 MiB "
+        "of it by default.",
+        "共享内存（/dev/shm）已满。数据加载进程和 NCCL 通过它传递数据；Docker 容器默认只有 64 MiB。"),
+    "why_addresses": (
+        "It was addresses that ran out, not memory: something limits them (`ulimit -v`), and expandable segments reserve "
+        "many.",
+        "耗尽的是地址空间，而不是内存：它受到限制（`ulimit -v`），而可扩展段会保留大量地址。"),
+    "why_killed": (
+        "The process was killed from outside. Mostly that is the kernel's killer, when host memory ran out; the message "
+        "does not prove it.",
+        "进程是被外部终止的。多半是主机内存耗尽时内核所为；信息本身不能证明。"),
+    "why_cache": (
+        "The engine reserves a KV cache before it serves anything, and what is left beside the weights is too little for "
+        "it.",
+        "推理引擎在服务之前先预留 KV 缓存，而权重之外剩下的内存不够。"),
+    "why_cache_size": (
+        "The KV cache alone asks for {asked} in one piece. Its size is the context length times the sequences: the context "
+        "is set too long.",
+        "仅 KV 缓存就要一整块 {asked}。它的大小等于上下文长度乘以序列数：上下文设得太长。"),
+    "why_cache_tokens": (
+        "One sequence may have {tokens_wanted} tokens, and the cache holds {tokens_held}.",
+        "一个序列最多可有 {tokens_wanted} 个 token，而缓存只容纳 {tokens_held} 个。"),
+    "why_pool_took_all": (
+        "The framework's pool has taken nearly the whole card, and the driver finds no memory for a CUDA graph outside it.",
+        "框架的内存池几乎占用整张卡，驱动在池外找不到放 CUDA 图的内存。"),
+    "why_start": (
+        "It reserves its whole share at the start, {asked}, and {free} of {capacity} were free: {short} are missing.",
+        "它在启动时预留全部份额 {asked}，而 {capacity} 中只有 {free} 空闲：还差 {short}。"),
+    "why_enough_free": (
+        "{free} were free, and {asked} were asked for: these figures do not explain the failure. Something else changed in "
+        "between, or refused it.",
+        "空闲 {free}，申请 {asked}：这些数字不能解释失败。其间有别的变化，或拒绝另有原因。"),
+    "why_contradicts": (
+        "The figures contradict each other, so no cause is derived from them.",
+        "数字互相矛盾，因此不据此推断原因。"),
+    "why_some": (
+        "{asked} were asked for. What the card has, and what was in use, is not printed.",
+        "申请了 {asked}。信息没有给出显卡的容量和已用量。"),
+    "why_card": (
+        "{asked} were asked for, on a card of {capacity}. What filled it is not printed, or not in a form to rely on.",
+        "申请了 {asked}，显卡容量为 {capacity}。信息没有给出是什么占满了它，或给出的形式不可靠。"),
+    "why_pool": (
+        "{asked} were asked for in one piece by the framework's pool, which by default takes most of the card at the "
+        "start. What the card has, and what was in use, is not printed.",
+        "框架的内存池一次要 {asked}，它默认在启动时占用大部分显存。信息没有给出显卡的容量和已用量。"),
+    "why_none": (
+        "It has no figures: not how much was asked for, and not what was in use.",
+        "信息没有数字：既没有申请量，也没有已用量。"),
+    "why_perhaps": (
+        "This library often fails so when it finds no memory for its own workspace, but the message does not say so: a "
+        "driver that does not fit, or an earlier error, looks the same.",
+        "这个库在没有内存放自己的工作区时常常这样失败，但信息没有说明：驱动不匹配或更早的错误看起来也一样。"),
+    "why_same_device": (
+        "Ranks {ranks} of this job all use GPU {device}, and fill it together: the other processes that are listed are its own.",
+        "这个作业的 rank {ranks} 都在用 GPU {device}，一起占满了它：列出的其他进程就是它自己的。"),
+    "why_unbalanced": (
+        "Some of the cards have less free memory than the others: another process uses them.",
+        "有的卡空闲显存少于其他卡：另有进程在使用。"),
+    "why_free": (
+        "{asked} were asked for, and {free} were free: {short} are missing. Who holds the rest of the card is not printed.",
+        "申请 {asked}，空闲 {free}：还差 {short}。信息没有说其余显存由谁占用。"),
+    "why_printed": (
+        "What it prints does not say what filled the card.", "它打印的数字没有说明是什么占满了显卡。"),
+    "why_unread": (
+        "It has sizes, but not in the form in which they are printed: none is relied on.",
+        "信息里有大小，但不是原样的形式，因此不采用。"),
+    "why_nvml": (
+        "PyTorch was about to report an out-of-memory error, and NVML did not answer: that is why there are no figures.",
+        "PyTorch 正要报告显存不足，而 NVML 没有应答：因此没有数字。"),
+    "why_dispatched": (
+        "Less was free than the weights need, so some of them were put on the CPU or the disk, where this quantised model cannot run.",
+        "空闲显存少于权重所需，部分权重被放到 CPU 或磁盘，而这个量化模型不能那样运行。"),
+    "why_unified": (
+        "Card and host share one memory on this machine, and it ran out.", "这台机器的显卡与主机共用内存，已经耗尽。"),
+    "why_compute_buffer": (
+        "{asked} of compute buffers were asked for in one piece: working memory of a batch, not weights.",
+        "计算缓冲区一次申请 {asked}：那是一批的工作内存，不是权重。"),
+    "why_whole_model": (
+        "Model, cache and buffers are projected to need {asked}, and {free} are free.",
+        "模型、缓存和缓冲区预计需要 {asked}，而空闲 {free}。"),
+    "why_page_file": (
+        "Windows cannot promise more memory: what programs have reserved fills the host's memory and the page file.",
+        "Windows 无法再提交内存：各程序的预留已占满主机内存和页面文件。"),
+    "why_compiler": (
+        "The kernel killed a compiler: too many of them ran at once for the host's memory.",
+        "内核终止了编译器：同时运行的编译太多，主机内存不够。"),
+    "why_node": (
+        "The node's host memory was nearly full, and Ray killed a task or an actor. The card had no part in it.",
+        "节点的主机内存几乎用尽，Ray 终止了任务或 actor。与显卡无关。"),
+    "why_prefill": (
+        "The warm-up with {tokens} tokens does not fit beside the weights.", "预热用的 {tokens} 个 token 在权重之外放不下。"),
+    "why_token_pool": (
+        "The server's pool of tokens is full: {tokens_wanted} were asked for, and {tokens_held} are left. The card is not asked.",
+        "服务的 token 池已满：需要 {tokens_wanted} 个，只剩 {tokens_held} 个。并没有向显卡申请。"),
+    "why_pages": (
+        "{tokens_held} tokens of the KV pool are free for the {tokens_wanted} that are asked for, but in pages that other sequences have begun.",
+        "KV 池还有 {tokens_held} 个空闲 token，需要 {tokens_wanted} 个，但它们都在其他序列已占用的页里。"),
+    "why_cells": (
+        "The KV cache that was reserved at the start is full: cells of it are missing, not bytes of the card.",
+        "启动时预留的 KV 缓存已满：缺的是缓存单元，而不是显存。"),
+    "why_workspace": (
+        "FlashInfer's workspace has {within} left, and {asked} were asked for: a buffer of fixed size is full, not the card.",
+        "FlashInfer 的工作区还剩 {within}，而申请 {asked}：满的是固定大小的缓冲区，而不是显卡。"),
+    "why_weights_and_buffer": (
+        "Weights ({weights}) and buffers ({temporaries}) are more than the share of the card that it may use, {within}.",
+        "权重（{weights}）加缓冲区（{temporaries}）超过它可用的份额 {within}。"),
+    "why_component": (
+        "The weights take {weights}, and {free} of {capacity} are left: less than the {component} asks for.",
+        "权重占 {weights}，{capacity} 中还剩 {free}：少于 {component} 所需。"),
+    "why_component_free": (
+        "{free} of {capacity} are left: less than the {component} asks for.", "{capacity} 中还剩 {free}：少于 {component} 所需。"),
+    "why_cache_within": (
+        "{asked} of cache are needed, and {within} are left for it beside the weights.", "缓存需要 {asked}，而权重之外只剩 {within}。"),
+    "why_warm_up": (
+        "Weights and KV cache are reserved already, and leave too little for the warm-up.",
+        "权重和 KV 缓存已经预留，剩下的不够预热。"),
+}

@@ -1,0 +1,161 @@
+"""What bench/explain says beside a cause, in English and Chinese: what holds only sometimes, what a message leaves out, and why a text is
+refused."""
+
+NOTES = {
+    # Notes that hold only sometimes.
+    "note_notebook": (
+        "A notebook: the traceback of the failed cell keeps its tensors alive, so that the next try fails earlier. Run a "
+        "cell with 1/0, or `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`, then `gc.collect()`; "
+        "or restart the kernel.",
+        "笔记本：失败单元格的回溯使其张量继续存活，下次尝试会更早失败。运行一个只有 1/0 的单元格，或执行 `import sys; "
+        "sys.last_traceback = sys.last_value = sys.last_exc = None`，再 `gc.collect()`；或重启内核。"),
+    "note_retry": (
+        "It failed again while the first error was handled. Inside `except` the exception keeps the failed call's frame, "
+        "and all its tensors, alive. Leave the block first, then try again: set a flag in `except`, and retry after it.",
+        "处理第一个错误时又失败了。在 `except` 块内，异常使失败调用的栈帧及其全部张量继续存活。先离开该块再重试：在 "
+        "`except` 里设标志，之后再试。"),
+    "note_again": (
+        "It failed more than once here. If the program tries again inside `except`, the exception keeps the failed call's "
+        "tensors alive: leave the block first, then try again.",
+        "此处失败不止一次。若程序在 `except` 块内重试，异常会使失败调用的张量继续存活：先离开该块再重试。"),
+    "note_recovered": (
+        "It went on afterwards: it took less, tried again, and no error follows. This is not what ended the program.",
+        "之后它继续运行：减少用量后重试，其后没有错误。这不是程序结束的原因。"),
+    "note_went_on": (
+        "The log goes on after this message: the program, or another of its processes, did not end here.",
+        "此信息之后日志仍在继续：程序或它的另一个进程没有在此结束。"),
+    "note_ranks": (
+        "Ranks {ranks} fail alike: one cause, and no second try.",
+        "rank {ranks} 以同样的方式失败：同一个原因，并不是重试。"),
+    "note_repeated": (
+        "{repeated} more workers say the same: one cause, and no second try.", "另有 {repeated} 个工作进程报同样的错：同一个原因，并不是重试。"),
+    "note_listed_is_this": (
+        "Process {pid}, the only one that is listed, is this one: {reserved} reserved beside it would be more than the card has.",
+        "列出的唯一进程 {pid} 就是本进程：若是别的进程，加上已保留的 {reserved} 会超过整张卡。"),
+    "note_own_outside": (
+        "{outside} of this process lie outside the framework: context, graphs, communication, workspaces.",
+        "本进程有 {outside} 在框架之外：上下文、图、通信、工作区。"),
+    "note_private_pools": (
+        "Memory in private pools belongs to CUDA graphs. It is part of what is allocated, and stays until the graph is "
+        "deleted.",
+        "私有池中的内存属于 CUDA 图。它已计入已分配量，直到图被删除才释放。"),
+    "note_retyped": (
+        "PyTorch prints sizes with two decimals, such as 13.90 GiB. One that looks otherwise was retyped or damaged, and is not "
+        "used: give the message as it was printed.",
+        "PyTorch 打印的大小有两位小数，如 13.90 GiB。形式不同的大小是重新输入或已损坏的，因此不采用：请提供原样的报错。"),
+    "note_listed_only": (
+        "Processes are listed, but not which of them is this one: in a container their numbers are the host's. So none of "
+        "them is counted as another.",
+        "列出了进程，但没有说哪个是本进程：容器中的编号是主机的。因此没有把其中任何一个算作其他进程。"),
+    "note_outside": (
+        "Outside the framework are this process's CUDA context and its libraries' memory (some hundred MiB), and all other "
+        "processes. The message does not tell them apart.",
+        "框架之外包括本进程的 CUDA 上下文和各库的内存（几百 MiB），以及所有其他进程。信息没有把它们分开。"),
+    "note_others_would_do": (
+        "Other processes hold {others}, more than is missing. Without them this request would fit; the next one perhaps "
+        "not.",
+        "其他进程占用 {others}，多于所缺。没有它们这次申请放得下，下一次则未必。"),
+    "note_limit_reached": (
+        "The limit of {limit} is above what the card has, so it decided nothing.",
+        "上限 {limit} 高于显卡容量，因此不起作用。"),
+    "note_ours": (
+        "The report itself goes on: its lines say which tensors and categories are the largest, and how many bytes each "
+        "chapter would save here.",
+        "报告本身还有下文：它列出最大的张量和类别，以及各章在这里能省多少字节。"),
+    "note_program": (
+        "Its \"fragmentation\" is a gap in the compiler's plan, not in the card's memory.",
+        "其中的 fragmentation 是编译器计划内的空隙，而不是显存中的碎片。"),
+    "note_shape": ("The size was computed from the shape and the type in the message.", "大小由信息中的形状和类型算出。"),
+
+    # What it cannot say, and how to find out.
+    "ask_tensors": (
+        "Which tensors are live, and which line allocated each: `torch.cuda.memory._record_memory_history()`, "
+        "`_dump_snapshot()`, and PyTorch's memory_viz page. Whether they grow: `torch.cuda.memory_allocated()` at the end of "
+        "each step. It must not rise after the second one; what makes it rise is shown in chapters/02_gradient_accumulation.",
+        "哪些张量存活，各由哪一行分配：`torch.cuda.memory._record_memory_history()`、`_dump_snapshot()` 和 PyTorch 的 memory_viz "
+        "页面。是否在增长：每步结束时看 `torch.cuda.memory_allocated()`。第二步之后不应再上升；上升的"
+        "原因见 chapters/02_gradient_accumulation。"),
+    "ask_ours": (
+        "Which tensors are live: the lines below the report, or `--snapshot FILE` and PyTorch's memory_viz page. Whether they "
+        "grow: `--memory-steps 20`.",
+        "哪些张量存活：报告下面的各行，或 `--snapshot FILE` 和 PyTorch 的 memory_viz 页面。是否在增长：`--memory-steps 20`。"),
+    "ask_holders": (
+        "Who holds what is outside the framework: `nvidia-smi` (on ROCm `rocm-smi --showpids`), on the host rather than in "
+        "the container.",
+        "框架之外的内存由谁占用：`nvidia-smi`（ROCm 上为 `rocm-smi --showpids`），在主机上而不是容器里运行。"),
+    "ask_pieces": (
+        "How large the largest cached piece is: the blocks in `torch.cuda.memory_snapshot()` whose state is \"inactive\". How "
+        "much lies in pieces beside live tensors: \"inactive_split_bytes\" in `torch.cuda.memory_stats()`.",
+        "最大的缓存块有多大：`torch.cuda.memory_snapshot()` 中状态为 \"inactive\" 的块。与存活张量同段的零散块共有多少："
+        "`torch.cuda.memory_stats()` 中的 \"inactive_split_bytes\"。"),
+    "ask_card": (
+        "How much of the card was in use: `nvidia-smi`, or `cudaMemGetInfo` (in PyTorch `torch.cuda.mem_get_info()`) just before "
+        "the call that fails.",
+        "显存已用多少：在失败的调用之前运行 `nvidia-smi` 或 `cudaMemGetInfo`（PyTorch 中为 "
+        "`torch.cuda.mem_get_info()`）。"),
+    "ask_where": (
+        "Which call failed: CUDA reports errors late. Run with CUDA_LAUNCH_BLOCKING=1.",
+        "哪个调用失败：CUDA 报错滞后。用 CUDA_LAUNCH_BLOCKING=1 运行。"),
+    "ask_size": (
+        "Where the size comes from: print the shapes and types just before the line that failed.",
+        "大小从何而来：在失败的那一行之前打印形状和类型。"),
+    "ask_limit": (
+        "Who set the limit: look for `set_per_process_memory_fraction`, `memory_limit`, `gpu_mem_limit`, "
+        "`CUPY_GPU_MEMORY_LIMIT`, MIG or MPS settings, `--budget`.",
+        "谁设了上限：查找 `set_per_process_memory_fraction`、`memory_limit`、`gpu_mem_limit`、`CUPY_GPU_MEMORY_LIMIT`、MIG "
+        "或 MPS 设置、`--budget`。"),
+    "ask_host": (
+        "What used the host's memory: `dmesg -T | grep -i kill`, `free -h`, `df -h /dev/shm`; in a container `memory.max` "
+        "and `memory.peak` in /sys/fs/cgroup.",
+        "主机内存用在哪里：`dmesg -T | grep -i kill`、`free -h`、`df -h /dev/shm`；容器中为 /sys/fs/cgroup 的 `memory.max` "
+        "和 `memory.peak`。"),
+    "ask_reserve": (
+        "What the weights take and what is left for the cache: the engine's own log, in the lines before (model loading, "
+        "buffer size, available KV cache memory).",
+        "权重占多少、给缓存剩多少：看引擎自己日志的前几行（model loading、buffer size、available KV cache memory）。"),
+    "ask_xla": (
+        "What else is on the device: `jax.profiler.save_device_memory_profile()`, in TensorFlow "
+        "`tf.config.experimental.get_memory_info('GPU:0')`.",
+        "设备上还有什么：`jax.profiler.save_device_memory_profile()`，TensorFlow 中为 "
+        "`tf.config.experimental.get_memory_info('GPU:0')`。"),
+
+    # Why a text is refused.
+    "refused": ("no out-of-memory message in it.", "其中没有显存或内存不足的信息。"),
+    "looked_for": (
+        "Looked for those of PyTorch, TensorFlow, JAX, PaddlePaddle, llama.cpp, Ollama, vLLM, SGLang, TGI, TensorRT-LLM, CuPy, CUDA, cuBLAS, "
+        "cuDNN, NCCL, XGBoost, CatBoost, Ray, the operating system's killer, and OOM Lab's report",
+        "查找过 PyTorch、TensorFlow、JAX、PaddlePaddle、llama.cpp、Ollama、vLLM、SGLang、TGI、TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、"
+        "XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 报告的信息"),
+    "not_killed": ("OOMKilled is false: nothing was killed for memory.", "OOMKilled 为 false：没有进程因内存被终止。"),
+    "not_a_kill": (
+        "SIGKILL stands there as what a launcher sends after any failure: read the first traceback above it.",
+        "其中的 SIGKILL 是启动器在任何失败之后都会发送的：请看上面的第一个回溯。"),
+    "not_the_cards": (
+        "Its shared memory is that of a multiprocessor, some 100 to 228 KiB: take smaller blocks, or fewer stages, in the kernel.",
+        "其中的 shared memory 是流式多处理器的共享内存（约 100 到 228 KiB）：减小核函数的分块或流水级数。"),
+    "not_the_chips": (
+        "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
+        "已满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小核函数的分块。"),
+    "not_an_encoder": (
+        "A video encoder (NVENC) refused a session: their number is limited, and memory is not what ran out.",
+        "视频编码器（NVENC）拒绝了会话：会话数有上限，耗尽的不是显存。"),
+    "not_a_heap": (
+        "It is the heap of a virtual machine (JavaScript, Java) that is full: raise its limit (--max-old-space-size, -Xmx).",
+        "已满的是虚拟机（JavaScript、Java）的堆：提高其上限（--max-old-space-size、-Xmx）。"),
+    "not_an_attribute": (
+        "A name is missing in this PyTorch: torch.cuda.OutOfMemoryError is there since 1.13, torch.OutOfMemoryError since 2.5.",
+        "这个 PyTorch 里没有该名称：torch.cuda.OutOfMemoryError 自 1.13 起，torch.OutOfMemoryError 自 2.5 起才有。"),
+    "not_a_segfault": (
+        "A segmentation fault (exit code 139) is an invalid address: a core dump tells more than memory figures.",
+        "段错误（退出码 139）是无效地址：core dump 比内存数字更有用。"),
+    "not_a_disk": ("It is a disk that is full.", "已满的是磁盘。"),
+    "not_a_file": ("It ran out of file descriptors: ulimit -n.", "耗尽的是文件描述符：ulimit -n。"),
+    "not_an_address": (
+        "An illegal memory access is an address that is wrong, not memory that is missing: compute-sanitizer finds it.",
+        "非法内存访问是地址错误，而不是内存不足：用 compute-sanitizer 查找。"),
+    "not_a_failure": (
+        "TensorFlow's warning says itself that it is no failure: it went on with another algorithm.",
+        "TensorFlow 的警告自己说明这不是失败：它换了算法继续运行。"),
+    "not_a_message": ("gRPC's limit for one message was reached.", "达到的是 gRPC 单条消息的上限。"),
+    "not_a_quota": ("A quota of a service was reached.", "达到的是服务的配额。"),
+}

@@ -18,7 +18,7 @@
 #include <cstring>
 #include <vector>
 
-constexpr int n = 262144, group = 256, steps = 30, blocks = 256, threads = 256;
+constexpr int n = 262144, group = 256, steps = 30, blocks = 32, threads = 256;
 constexpr float lr = 0.01f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
 using Numbers = std::vector<float>;  // on the host
 

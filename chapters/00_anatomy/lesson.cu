@@ -10,7 +10,8 @@
 //
 // The idea: ask the device. cudaMemGetInfo() before and after tells what each part takes, and what no tensor accounts
 // for: the CUDA context, cuBLAS. Other programs on the device change these figures, too. A refused request is a result
-// like any other: the program can go on. Only CUDA's "last error" stays set until cudaGetLastError() reads it.
+// like any other: the program can go on. Only CUDA's "last error" stays set until cudaGetLastError() reads it. Asking
+// costs no memory and next to no time, so a step pays nothing for it.
 #include <cublas_v2.h>
 
 #include <cstdio>
@@ -26,29 +27,33 @@ void fail(const char* what, const char* why) {
   std::printf("FAIL: %s: %s\n", what, why);
   std::exit(1);
 }
-#define CHECK(call) check(call, #call)
+void require(bool good, const char* what) {
+  if (!good) fail("expected", what);
+}
 template <class Status>
 void check(Status status, const char* call) {
   if (status != Status(0)) fail(call, text(status));  // 0 is success for both
 }
-void require(bool good, const char* what) {
-  if (!good) fail("expected", what);
-}
+#define CHECK(call) check(call, #call)
 
 // Some numbers. Block b takes rows b, b + gridDim.x, ...: right for any number of blocks and threads.
 __global__ void fill(float* p, int rows, float scale) {
-  for (int r = blockIdx.x; r < rows; r += gridDim.x)
-    for (int c = threadIdx.x; c < width; c += blockDim.x) p[size_t(r) * width + c] = scale * ((r * 7 + c * 3) % 11 - 5);
+  for (int r = blockIdx.x; r < rows; r += gridDim.x) {
+    for (int c = threadIdx.x; c < width; c += blockDim.x) {
+      p[size_t(r) * width + c] = scale * ((r * 7 + c * 3) % 11 - 5);
+    }
+  }
 }
 __global__ void adamw(float* w, const float* g, float* m, float* v) {
   const float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, decay = 0.01f;  // and no bias correction
-  for (int r = blockIdx.x; r < width; r += gridDim.x)
+  for (int r = blockIdx.x; r < width; r += gridDim.x) {
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
       const size_t i = size_t(r) * width + c;
       m[i] = beta1 * m[i] + (1 - beta1) * g[i];
       v[i] = beta2 * v[i] + (1 - beta2) * g[i] * g[i];
       w[i] -= rate * (m[i] / (sqrtf(v[i]) + 1e-8f) + decay * w[i]);
     }
+  }
 }
 
 double MiB(double bytes) { return bytes / (1 << 20); }
@@ -80,10 +85,12 @@ int main() {
   const long long begin = used();
   row("cuBLAS handle", begin - at_first);
 
-  float *w = allocate("weights", weights), *x = allocate("activations, input", activations);
+  float* w = allocate("weights", weights);
+  float* x = allocate("activations, input", activations);
   float* y = allocate("activations, output", activations);
   const size_t inference = allocated;
-  float *g = allocate("gradients", weights), *m = allocate("AdamW, first moments", weights);
+  float* g = allocate("gradients", weights);
+  float* m = allocate("AdamW, first moments", weights);
   float* v = allocate("AdamW, second moments", weights);
   const size_t training = allocated;
   row("together, for inference:  peak", inference);
@@ -92,8 +99,8 @@ int main() {
   const float one = 1, zero = 0;
   std::vector<float> before(activations), after(activations);
   const auto forward = [&](std::vector<float>& result) {  // y = x w; cuBLAS stores by columns, and does y^T = w^T x^T
-    CHECK(
-        cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, batch, width, &one, w, width, x, width, &zero, y, width));
+    CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, batch, width, &one, w, width, x, width, &zero, y,
+                      width));
     CHECK(cudaMemcpy(result.data(), y, activations * sizeof(float), cudaMemcpyDeviceToHost));
   };
   fill<<<blocks, threads>>>(w, width, 0.001f);

@@ -8,6 +8,7 @@
 // The idea: peak = 2 MiB + 6 KiB x batch is a straight line. The largest batch under a budget is found by trying:
 // double it until a step runs out of memory, then bisect. That works only if a failed step gives back all that it took.
 // So a buffer is an object whose destructor frees it, which C++ also calls on the way out of a failure.
+// The price is the search, once: as many steps as doublings and halvings, 22 here. No step of the training is slower.
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -21,12 +22,16 @@ constexpr int layers = 4, width = 256, recipe = 2048, blocks = 32, threads = 256
 constexpr size_t layer = size_t(width) * width, weights = layers * layer, budget = 11 << 20;
 
 void require(bool good, const char* what) {
-  if (!good) std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
+  if (good) return;
+  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+  std::exit(1);
 }
 #define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
 
-// Bytes of all Buffers, at most, now, and at the peak. The CUDA context and cuBLAS come on top (chapter 00).
-size_t limit = SIZE_MAX, live = 0, peak = 0;
+// Bytes of all Buffers: what they may have, have now, and had at the peak. The CUDA context and cuBLAS come on top.
+size_t limit = SIZE_MAX;
+size_t live = 0;
+size_t peak = 0;
 struct Buffer {
   float* p = nullptr;
   size_t bytes;
@@ -37,10 +42,14 @@ struct Buffer {
       throw std::bad_alloc();
     }
     CHECK(error);
-    peak = std::max(peak, live += bytes);
+    live += bytes;
+    peak = std::max(peak, live);
   }
   Buffer(const Buffer&) = delete;
-  ~Buffer() { CHECK(cudaFree(p)), live -= bytes; }  // THE MITIGATION, 1: a step that fails gives back what it took
+  ~Buffer() {
+    CHECK(cudaFree(p));  // THE MITIGATION, 1: a step that fails gives back what it took
+    live -= bytes;       // THE MITIGATION, 1: and counts it
+  }
 };
 
 __global__ void fill(float* p, size_t n, float scale) {

@@ -3,9 +3,9 @@
 // More than the device has. A training step reads and writes all of a model's state, but one layer at a time. The other
 // layers can wait in the host's memory, which is larger. There are two ways to do it.
 //
-// Streaming: two buffers on the device take turns. While a layer is updated in one, the next is copied into the other.
-// A copy runs beside a kernel only in another stream and if its host side is pinned, so each buffer has a stream and a
-// pinned twin on the host. An event says when a layer is back in the twin; before that no other may have the buffer.
+// Streaming: two buffers on the device take turns. While a layer is updated in one, the last one leaves the other, and
+// the next one comes. A copy runs beside a kernel only in another stream and if its host side is pinned. So there are
+// three streams, for the copies in, the kernels, and the copies out, and events say what each waits for.
 //
 // Managed (or unified) memory, from cudaMallocManaged(), has one address for both sides. Its pages move to the side
 // that touches them (on demand), or earlier (prefetched), or stay on the host and are used from there (advised). On the
@@ -13,6 +13,7 @@
 //
 // The peak, with layers of 2 MiB: 8 * 2 MiB = 16 MiB with all on the device, or on demand (all of this fits, so none
 // has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised.
+// The price: each pass carries all 16 MiB over the bus and back. On the device they are copied once, before training.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -24,13 +25,17 @@
 constexpr size_t weights = 1 << 18, numbers = 2 * weights, bytes = numbers * sizeof(float);  // of one layer
 constexpr int layers = 8, passes = 3, blocks = 32, threads = 256;
 
-#define CHECK(call) check(call, #call)
-void check(cudaError_t error, const char* call) {
-  if (error != cudaSuccess) std::printf("FAIL: %s: %s\n", call, cudaGetErrorString(error)), std::exit(1);
+void require(bool good, const char* what) {
+  if (good) return;
+  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+  std::exit(1);
 }
+#define CHECK(call) require((call) == cudaSuccess, #call)
 
 // A layer's weights and their momentum, updated by SGD. The loss is |w - 1|^2 / 2.
-__global__ void update(float* w, float* momentum) {
+__global__ void update(float* layer) {
+  float* w = layer;
+  float* momentum = layer + weights;
   for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
     momentum[i] = 0.9f * momentum[i] + (w[i] - 1);
     w[i] -= 0.1f * momentum[i];
@@ -38,9 +43,10 @@ __global__ void update(float* w, float* momentum) {
 }
 
 size_t allocated, in_use, free_before;  // bytes of the device: from cudaMalloc; by cudaMemGetInfo
-float* allocate() {
+float* allocate(size_t size) {
   float* p = nullptr;
-  CHECK(cudaMalloc(&p, bytes)), allocated += bytes;  // nothing is freed before the end, so this is the peak
+  CHECK(cudaMalloc(&p, size));
+  allocated += size;  // nothing is freed before the end, so this is the peak
   return p;
 }
 size_t free_bytes() {
@@ -49,41 +55,55 @@ size_t free_bytes() {
   return unused;
 }
 void see_peak() { in_use = std::max(in_use, free_before - std::min(free_before, free_bytes())); }
-enum Way { on_device, streamed, on_demand, prefetched, advised };
-struct Buffer {
-  float *device = nullptr, *pinned = nullptr, *home = nullptr;  // home: where in `state` its layer belongs
-  cudaStream_t stream = nullptr;
-  cudaEvent_t back = nullptr;  // its layer is in `pinned` again
-};
-void bring_home(const Buffer& b) {
-  if (b.home) CHECK(cudaEventSynchronize(b.back)), std::memcpy(b.home, b.pinned, bytes);
+
+void train_on_device(float* state) {
+  float* all = allocate(layers * bytes);
+  CHECK(cudaMemcpy(all, state, layers * bytes, cudaMemcpyHostToDevice));
+  for (int i = 0; i < passes * layers; ++i) update<<<blocks, threads>>>(all + i % layers * numbers);
+  CHECK(cudaGetLastError());
+  see_peak();
+  CHECK(cudaMemcpy(state, all, layers * bytes, cudaMemcpyDeviceToHost));
+  CHECK(cudaFree(all));
 }
-void train(float* state, Way way) {  // on_device has more buffers, and copies as often
+struct Buffer {
+  float* device;
+  cudaEvent_t loaded, updated, home;  // what has happened to its layer; home: it is in the host's memory again
+};
+void train_streamed(float* state) {
+  cudaStream_t in, compute, out;
+  for (cudaStream_t* stream : {&in, &compute, &out}) CHECK(cudaStreamCreate(stream));
   std::vector<Buffer> buffers(layers);
-  if (way == streamed) buffers.resize(2);  // THE MITIGATION
+  buffers.resize(2);  // THE MITIGATION: two of them take turns
   for (Buffer& b : buffers) {
-    b.device = allocate();
-    CHECK(cudaMallocHost(&b.pinned, bytes));
-    CHECK(cudaStreamCreate(&b.stream)), CHECK(cudaEventCreate(&b.back));
+    b.device = allocate(bytes);
+    for (cudaEvent_t* event : {&b.loaded, &b.updated, &b.home}) CHECK(cudaEventCreate(event));
   }
-  for (size_t i = 0; i < passes * layers; ++i) {
-    Buffer& b = buffers[i % buffers.size()];
-    bring_home(b);  // THE MITIGATION
-    b.home = state + (i % layers) * numbers;
-    std::memcpy(b.pinned, b.home, bytes);
-    CHECK(cudaMemcpyAsync(b.device, b.pinned, bytes, cudaMemcpyHostToDevice, b.stream));
-    update<<<blocks, threads, 0, b.stream>>>(b.device, b.device + weights);
-    CHECK(cudaMemcpyAsync(b.pinned, b.device, bytes, cudaMemcpyDeviceToHost, b.stream));
-    CHECK(cudaEventRecord(b.back, b.stream)), CHECK(cudaGetLastError());
+  for (int i = 0; i < passes * layers; ++i) {
+    float* layer = state + i % layers * numbers;
+    const Buffer& b = buffers[i % buffers.size()];
+    CHECK(cudaStreamWaitEvent(in, b.home));  // THE MITIGATION: the buffer's last layer must have left it
+    CHECK(cudaMemcpyAsync(b.device, layer, bytes, cudaMemcpyHostToDevice, in));
+    CHECK(cudaEventRecord(b.loaded, in));
+    CHECK(cudaStreamWaitEvent(compute, b.loaded));
+    update<<<blocks, threads, 0, compute>>>(b.device);
+    CHECK(cudaGetLastError());
+    CHECK(cudaEventRecord(b.updated, compute));
+    CHECK(cudaStreamWaitEvent(out, b.updated));
+    CHECK(cudaMemcpyAsync(layer, b.device, bytes, cudaMemcpyDeviceToHost, out));
+    CHECK(cudaEventRecord(b.home, out));
     see_peak();
   }
-  for (Buffer& b : buffers) {
-    bring_home(b);
-    CHECK(cudaEventDestroy(b.back)), CHECK(cudaStreamDestroy(b.stream));
-    CHECK(cudaFreeHost(b.pinned)), CHECK(cudaFree(b.device));
+  CHECK(cudaDeviceSynchronize());  // all layers are home
+  for (cudaStream_t stream : {in, compute, out}) CHECK(cudaStreamDestroy(stream));
+  for (const Buffer& b : buffers) {
+    CHECK(cudaFree(b.device));
+    for (cudaEvent_t event : {b.loaded, b.updated, b.home}) CHECK(cudaEventDestroy(event));
   }
 }
-void train_managed(float* state, Way way) {
+
+enum Way { on_demand, prefetched, advised };
+template <Way way>
+void train_managed(float* state) {
   const cudaMemLocation device = {cudaMemLocationTypeDevice, 0}, host = {cudaMemLocationTypeHost, 0};
   float* managed = nullptr;
   CHECK(cudaMallocManaged(&managed, layers * bytes));
@@ -92,39 +112,65 @@ void train_managed(float* state, Way way) {
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetPreferredLocation, host));
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetAccessedBy, device));
   }
-  for (size_t i = 0; i < passes * layers; ++i) {
-    float *now = managed + (i % layers) * numbers, *next = managed + (i + 1) % layers * numbers;
-    if (way == prefetched) CHECK(cudaMemPrefetchAsync(next, bytes, device, 0));  // one stream, so it is no faster here
-    update<<<blocks, threads>>>(now, now + weights);
+  cudaStream_t compute, copy;
+  cudaEvent_t updated, arrived;
+  for (cudaStream_t* stream : {&compute, &copy}) CHECK(cudaStreamCreate(stream));
+  for (cudaEvent_t* event : {&updated, &arrived}) CHECK(cudaEventCreate(event));
+  for (int i = 0; i < passes * layers; ++i) {
+    const auto layer = [&](int at) { return managed + at % layers * numbers; };
+    CHECK(cudaStreamWaitEvent(compute, arrived));
+    update<<<blocks, threads, 0, compute>>>(layer(i));
     CHECK(cudaGetLastError());
-    CHECK(cudaDeviceSynchronize()), see_peak();
-    if (way == prefetched) CHECK(cudaMemPrefetchAsync(now, bytes, host, 0));
+    if (way == prefetched) {  // beside the kernel: the last layer goes, the next one comes
+      CHECK(cudaStreamWaitEvent(copy, updated));
+      if (i > 0) CHECK(cudaMemPrefetchAsync(layer(i - 1), bytes, host, 0, copy));
+      CHECK(cudaMemPrefetchAsync(layer(i + 1), bytes, device, 0, copy));
+      CHECK(cudaEventRecord(arrived, copy));
+    }
+    CHECK(cudaEventRecord(updated, compute));
+    CHECK(cudaEventSynchronize(updated));
+    see_peak();
   }
   CHECK(cudaDeviceSynchronize());  // before the host reads
   std::memcpy(state, managed, layers * bytes);
+  for (cudaEvent_t event : {updated, arrived}) CHECK(cudaEventDestroy(event));
+  for (cudaStream_t stream : {compute, copy}) CHECK(cudaStreamDestroy(stream));
   CHECK(cudaFree(managed));
 }
-int main() {
+
+std::vector<float> expected;  // the state that the first way leaves
+void run(const char* what, float* state, void (*train)(float*)) {
+  for (size_t i = 0; i < layers * numbers; ++i) state[i] = 0.001f * (i % 1000);
+  free_before = free_bytes();
+  allocated = 0;
+  in_use = 0;
+  train(state);
+  std::printf("  %-28s cudaMalloc %2zu MiB, in use %2zu MiB\n", what, allocated >> 20, in_use >> 20);
+  if (expected.empty()) expected.assign(state, state + layers * numbers);
+  require(std::equal(expected.begin(), expected.end(), state), "the same state in every way");
+}
+int main(int argc, char** argv) {
+  const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
+  const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
+  require(with || without, "--with, --without, or neither to see both");
   int concurrent = 0;
   CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
-  if (!concurrent) return std::puts("this device cannot move single pages of managed memory"), 2;
-  const char* names[] = {"every layer on the device", "streamed through two buffers", "managed, on demand",
-                         "managed, prefetched", "managed, advised to stay"};
-  std::vector<float> state(layers * numbers), expected;
-  size_t peak[5];
-  bool equal = true;
-  std::printf("%d layers of %zu MiB, %d passes; peaks on the device:\n", layers, bytes >> 20, passes);
-  for (const Way way : {on_device, streamed, on_demand, prefetched, advised}) {
-    for (size_t i = 0; i < state.size(); ++i) state[i] = 0.001f * (i % 1000);
-    free_before = free_bytes(), allocated = in_use = 0;
-    (way <= streamed ? train : train_managed)(state.data(), way);
-    if (way == on_device) expected = state;
-    equal = equal && state == expected;
-    peak[way] = allocated;
-    std::printf("  %-28s cudaMalloc %2zu MiB, in use %2zu MiB\n", names[way], allocated >> 20, in_use >> 20);
+  if (!concurrent) {
+    std::puts("this device cannot move single pages of managed memory");
+    return 2;
   }
-  std::printf("  state after %d passes: %s\n", passes, equal ? "bit-equal" : "different");
-  if (!equal) return std::puts("FAIL: the ways differ"), 1;
-  if (peak[streamed] != 2 * bytes) return std::puts("FAIL: the peak is not two layers"), 1;
-  return std::puts("PASS"), 0;
+  float* state = nullptr;
+  CHECK(cudaMallocHost(&state, layers * bytes));  // pinned
+  std::printf("%d layers of %zu MiB, %d passes; peaks on the device:\n", layers, bytes >> 20, passes);
+  if (without) run("every layer on the device", state, train_on_device);
+  if (with) {
+    run("streamed through two buffers", state, train_streamed);
+    require(allocated == 2 * bytes, "a peak of two layers");
+    run("managed, on demand", state, train_managed<on_demand>);
+    run("managed, prefetched", state, train_managed<prefetched>);
+    run("managed, advised to stay", state, train_managed<advised>);
+  }
+  if (with && without) std::printf("  state after %d passes: bit-equal\n", passes);
+  CHECK(cudaFreeHost(state));
+  std::puts("PASS");
 }

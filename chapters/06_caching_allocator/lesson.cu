@@ -9,6 +9,7 @@
 // memory behind addresses. So the allocator takes pages of 2 MiB (the device's granularity) away from free addresses
 // and maps them side by side at new addresses: one block of 12 MiB. Nothing is copied, and live tensors stay.
 // The peak: 8 tensors * 2 pages * 2 MiB = 32 MiB when pages can move. When not, 6 pages more: 44 MiB.
+// The price: a request that has to move pages waits for the device, and for a call or two of the driver for each page.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -22,9 +23,17 @@ constexpr size_t tensors = 8, small = 2, large = 6;  // small and large tensors:
 constexpr size_t places = tensors * small + large, none = places, blocks = 64, threads = 256;
 static_assert(small < large && large <= tensors / 2 * small, "more than one freed tensor, at most all");
 
+// Functions that begin with cu and with cuda have the same codes; 801: not supported.
+void check(int code, const char* call) {
+  if (code == 0) return;
+  std::printf("FAIL: %s: %s\n", call, cudaGetErrorString(cudaError_t(code)));
+  std::exit(code == 801 ? 2 : 1);
+}
 #define CHECK(call) check(int(call), #call)
-void check(int code, const char* call) {  // cu... and cuda... functions have the same codes; 801: not supported
-  if (code) std::printf("FAIL: %s: %s\n", call, cudaGetErrorString(cudaError_t(code))), std::exit(code == 801 ? 2 : 1);
+void require(bool good, const char* what) {
+  if (good) return;
+  std::printf("FAIL: expected: %s\n", what);
+  std::exit(1);
 }
 
 __global__ void fill(unsigned* p, size_t n, unsigned value) {
@@ -40,7 +49,8 @@ bool used[places];            // by a tensor
 size_t page_bytes, reserved;  // reserved: bytes of memory, counted where it is made; never falls
 
 size_t find(size_t count) {  // so many free pages side by side
-  for (size_t i = 0, streak = 0; i < end; ++i) {
+  size_t streak = 0;
+  for (size_t i = 0; i < end; ++i) {
     streak = page[i] && !used[i] ? streak + 1 : 0;
     if (streak == count) return i + 1 - count;
   }
@@ -58,7 +68,10 @@ size_t take(size_t count, bool move) {  // returns the first place
     if (move) CHECK(cudaDeviceSynchronize());  // kernels may still be using what was freed
     for (first = end; end < first + count; ++end) {
       if (move) page[end] = unmap_free_page();  // THE MITIGATION
-      if (!page[end]) CHECK(cuMemCreate(&page[end], page_bytes, &device0, 0)), reserved += page_bytes;
+      if (!page[end]) {
+        CHECK(cuMemCreate(&page[end], page_bytes, &device0, 0));
+        reserved += page_bytes;
+      }
       CHECK(cuMemMap(base + end * page_bytes, page_bytes, 0, page[end], 0));
       used[end] = true;
     }
@@ -73,36 +86,46 @@ unsigned* at(size_t place) { return reinterpret_cast<unsigned*>(base + place * p
 bool holds(size_t place, size_t count, unsigned value) {
   std::vector<unsigned> v(count * page_bytes / sizeof(unsigned));
   CHECK(cudaMemcpy(v.data(), at(place), count * page_bytes, cudaMemcpyDeviceToHost));
-  for (size_t i = 0; i < v.size(); ++i)
+  for (size_t i = 0; i < v.size(); ++i) {
     if (v[i] != value + unsigned(i)) return false;
+  }
   return true;
 }
 
 size_t run(const char* way, bool move) {  // returns the peak
   const size_t numbers = page_bytes / sizeof(unsigned), apart = large * numbers;
-  reserved = end = 0;
+  reserved = 0;
+  end = 0;
   CHECK(cuMemAddressReserve(&base, places * page_bytes, 0, 0, 0));  // addresses only: they cost no memory
-  size_t t[tensors], free_pages = 0, largest = 1;
+  size_t t[tensors];
   for (size_t i = 0; i < tensors; ++i) {
     t[i] = take(small, move);
     fill<<<blocks, threads>>>(at(t[i]), small * numbers, i * apart);  // no number twice
   }
-  for (size_t i = 1; i < tensors; i += 2) give_back(t[i], small), free_pages += small;
+  for (size_t i = 1; i < tensors; i += 2) give_back(t[i], small);
+  const size_t free_pages = std::count(used, used + end, false);
+  size_t largest = 1;  // pages of the largest free piece
   while (find(largest + 1) != none) ++largest;
   const size_t last = take(large, move);
-  fill<<<blocks, threads>>>(at(last), large * numbers, tensors * apart), CHECK(cudaGetLastError());
+  fill<<<blocks, threads>>>(at(last), large * numbers, tensors * apart);
+  CHECK(cudaGetLastError());
   bool intact = holds(last, large, tensors * apart);
   for (size_t i = 0; i < tensors; i += 2) intact = intact && holds(t[i], small, i * apart);
   std::printf("  %-30s %zu MiB free, %zu MiB in one piece; then peak reserved %zu MiB\n", way,
               free_pages * page_bytes >> 20, largest * page_bytes >> 20, reserved >> 20);
-  for (size_t i = 0; i < end; ++i)
-    if (page[i]) CHECK(cuMemUnmap(base + i * page_bytes, page_bytes)), CHECK(cuMemRelease(std::exchange(page[i], 0)));
+  for (size_t i = 0; i < end; ++i) {
+    if (!page[i]) continue;
+    CHECK(cuMemUnmap(base + i * page_bytes, page_bytes));
+    CHECK(cuMemRelease(std::exchange(page[i], 0)));
+  }
   CHECK(cuMemAddressFree(base, places * page_bytes));
-  if (!intact) std::puts("FAIL: a tensor lost its contents"), std::exit(1);
+  require(intact, "every tensor has its contents");
   return reserved;
 }
+
 void pool() {  // the same requests to CUDA's own caching allocator, which says what it did
-  void *t[tensors], *last = nullptr;
+  void* t[tensors];
+  void* last = nullptr;
   for (void*& p : t) CHECK(cudaMallocAsync(&p, small * page_bytes, 0));
   for (size_t i = 1; i < tensors; i += 2) CHECK(cudaFreeAsync(t[i], 0));
   CHECK(cudaMallocAsync(&last, large * page_bytes, 0));
@@ -116,6 +139,7 @@ void pool() {  // the same requests to CUDA's own caching allocator, which says 
   std::printf("  cudaMallocAsync, the same      peak used %zu MiB, reserved %zu MiB\n", used_high >> 20,
               reserved_high >> 20);
 }
+
 int main() {
   CHECK(cudaFree(nullptr));  // makes the CUDA context, which cu... functions need
   CHECK(cuMemGetAllocationGranularity(&page_bytes, &device0, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -125,6 +149,6 @@ int main() {
   const size_t peak_moved = run("free pages mapped side by side", true);
   std::puts("  contents of all tensors: bit-equal to what was written");
   pool();
-  if (peak_new - peak_moved != large * page_bytes) return std::puts("FAIL: not every page came from a freed one"), 1;
-  return std::puts("PASS"), 0;
+  require(peak_new - peak_moved == large * page_bytes, "every page from a freed tensor");
+  std::puts("PASS");
 }

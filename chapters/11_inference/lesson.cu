@@ -10,20 +10,22 @@
 //     training: x and h of each layer, the output    (2 * layers + 1) u                  16.25 MiB
 //     inference: two buffers                         2 u                                  0.50 MiB
 // Whoever collects the outputs of many batches on the device has u less of it after each. They can wait on the host.
+// The price: none but that there is nothing left to train with, and one copy to the host for each batch.
 #include <cublas_v2.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 constexpr int rows = 1024, width = 64, blocks = 64, threads = 256;
 constexpr size_t count = size_t(rows) * width, bytes = count * sizeof(float), w_count = size_t(width) * width;
 
 void require(bool good, const char* what) {
-  if (!good) std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
+  if (good) return;
+  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+  std::exit(1);
 }
 #define CHECK(call) require((call) == 0, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
@@ -37,11 +39,13 @@ size_t live_bytes, peak_bytes;  // counted by allocate() and release()
 float* allocate(size_t n) {
   float* p = nullptr;
   CHECK(cudaMalloc(&p, n * sizeof(float)));
-  peak_bytes = std::max(peak_bytes, live_bytes += n * sizeof(float));
+  live_bytes += n * sizeof(float);
+  peak_bytes = std::max(peak_bytes, live_bytes);
   return p;
 }
 void release(float* p, size_t n) {
-  CHECK(cudaFree(p)), live_bytes -= n * sizeof(float);  // cudaFree waits for kernels that still use p
+  CHECK(cudaFree(p));  // waits for kernels that still use p
+  live_bytes -= n * sizeof(float);
 }
 void matmul(const float* x, const float* w, float* h) {  // h = x w; cuBLAS stores by columns: h^T = w^T x^T
   const float one = 1, zero = 0;
@@ -55,7 +59,8 @@ float* forward(float* x, const float* weights, int layers, std::vector<float*>* 
     float* h = spare ? spare : allocate(count);
     float* y = graph ? allocate(count) : h;  // without a graph y goes where h was
     matmul(x, weights + l * w_count, h);
-    add_silu<<<blocks, threads>>>(x, h, y), CHECK(cudaGetLastError());
+    add_silu<<<blocks, threads>>>(x, h, y);
+    CHECK(cudaGetLastError());
     if (graph) graph->insert(graph->end(), {x, h});
     if (!graph) spare = x;  // THE MITIGATION: nobody reads x again, so the next layer's h goes there
     x = y;
@@ -79,10 +84,13 @@ Run measure(int layers, unsigned batches, bool training, bool collect) {  // col
   Run run;
   std::vector<float*> graph, outputs;
   const auto to_host = [&] {
-    for (float* y : std::exchange(outputs, {})) {
-      run.result.resize(run.result.size() + count);
-      CHECK(cudaMemcpy(&run.result[run.result.size() - count], y, bytes, cudaMemcpyDeviceToHost)), release(y, count);
+    for (float* y : outputs) {
+      const size_t first = run.result.size();
+      run.result.resize(first + count);
+      CHECK(cudaMemcpy(&run.result[first], y, bytes, cudaMemcpyDeviceToHost));
+      release(y, count);
     }
+    outputs.clear();
   };
   float* weights = allocate(layers * w_count);
   run.live = {live_bytes};
@@ -91,23 +99,30 @@ Run measure(int layers, unsigned batches, bool training, bool collect) {  // col
     float* x = allocate(count);
     fill<<<blocks, threads>>>(x, count, 1.0f, batch);
     outputs.push_back(forward(x, weights, layers, training ? &graph : nullptr));
-    for (float* p : std::exchange(graph, {})) release(p, count);  // as a backward pass would, which is left out here
+    for (float* p : graph) release(p, count);  // as a backward pass would, which is left out here
+    graph.clear();
     if (!collect) to_host();  // THE MITIGATION: the outputs of one batch at most are on the device
     run.live.push_back(live_bytes);
   }
   to_host();
-  release(weights, layers * w_count), run.peak = std::exchange(peak_bytes, 0);
+  release(weights, layers * w_count);
+  run.peak = peak_bytes;
+  peak_bytes = 0;
   return run;
 }
 
 double MiB(size_t n) { return n / 1048576.0; }
+
 int main() {
   CHECK(cublasCreate(&cublas));
   std::printf("%d rows of width %d, FP32: %.2f MiB a buffer\n", rows, width, MiB(bytes));
   std::puts("  layers    weights         training, peak      inference, peak  ratio  outputs");
   for (int layers : {16, 32, 64}) {
-    const Run kept = measure(layers, 1, true, false), freed = measure(layers, 1, false, false);
-    const size_t weights = kept.live[0], most = (kept.peak - weights) / bytes, two = (freed.peak - weights) / bytes;
+    const Run kept = measure(layers, 1, true, false);
+    const Run freed = measure(layers, 1, false, false);
+    const size_t weights = kept.live[0];
+    const size_t most = (kept.peak - weights) / bytes;
+    const size_t two = (freed.peak - weights) / bytes;
     const bool equal = !std::memcmp(kept.result.data(), freed.result.data(), bytes) && kept.result == freed.result;
     std::printf("  %6d  %5.2f MiB  %3zu buffers %5.2f MiB  %zu buffers %5.2f MiB %6.1f  %s\n", layers, MiB(weights),
                 most, MiB(kept.peak), two, MiB(freed.peak), double(kept.peak) / freed.peak,
@@ -115,7 +130,8 @@ int main() {
     require(equal, "the same outputs");
     require(most == 2 * size_t(layers) + 1 && two == 2, "two buffers in inference, whatever the depth");
   }
-  const Run device = measure(32, 6, false, true), host = measure(32, 6, false, false);
+  const Run device = measure(32, 6, false, true);
+  const Run host = measure(32, 6, false, false);
   std::printf("32 layers, live after batch       none     1     2     3     4     5     6       peak\n");
   for (const Run* way : {&device, &host}) {
     std::printf("  outputs %-22s", way == &device ? "stay on the device" : "go to the host");

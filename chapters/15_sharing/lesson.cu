@@ -8,6 +8,7 @@
 // Nobody else can take a cached byte. Only its owner can give it back: cudaMemPoolTrimTo(), or in PyTorch
 // torch.cuda.empty_cache(). Then our job fits.
 //     free = total - contexts - all that processes hold, in use or cached
+// The price: what was trimmed, the neighbour's next request gets from the driver again, which is slow.
 // Two processes must not share what CUDA has set up in one of them, so the neighbour is forked before the first call.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
@@ -25,7 +26,8 @@ void require(bool good, const char* what) {
   if (good) return;
   std::printf("FAIL: %s, expected: %s (%s)\n", ours ? "we" : "the neighbour", what,
               cudaGetErrorName(cudaPeekAtLastError()));
-  std::fflush(stdout), std::_Exit(1);
+  std::fflush(stdout);
+  std::_Exit(1);
 }
 #define CHECK(call) require((call) == cudaSuccess, #call)
 
@@ -46,7 +48,8 @@ long long used(long long context = 0) {
 void neighbour() {
   cudaMemPool_t pool = nullptr;
   void* p = nullptr;
-  for (char order = 0; read(to_neighbour[0], &order, 1) == 1;) {
+  char order = 0;
+  while (read(to_neighbour[0], &order, 1) == 1) {
     if (order == 'c') CHECK(cudaFree(nullptr));  // the usual way to make a context, and nothing else
     if (order == 'w') {                          // works: takes six tenths of the device, uses them, and frees them
       uint64_t keep_all = UINT64_MAX;
@@ -54,7 +57,8 @@ void neighbour() {
       CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
       (void)used();
       CHECK(cudaMallocAsync(&p, total / 10 * 6, cudaStream_t(0)));
-      fill<<<4, 128>>>(static_cast<float*>(p), 1 << 20, 1), CHECK(cudaGetLastError());
+      fill<<<4, 128>>>(static_cast<float*>(p), 1 << 20, 1);
+      CHECK(cudaGetLastError());
       CHECK(cudaFreeAsync(p, cudaStream_t(0)));
       CHECK(cudaDeviceSynchronize());
     }
@@ -73,10 +77,14 @@ void tell(char order) {
 double job() {
   float* x = nullptr;
   const cudaError_t code = cudaMalloc(&x, total / 2);
-  if (code == cudaErrorMemoryAllocation) return cudaGetLastError(), 0;  // read, so that it is nobody else's error
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // read, so that it is nobody else's error
+    return 0;
+  }
   CHECK(code);
   static float values[1 << 20];
-  fill<<<4, 128>>>(x, 1 << 20, 2), CHECK(cudaGetLastError());
+  fill<<<4, 128>>>(x, 1 << 20, 2);
+  CHECK(cudaGetLastError());
   CHECK(cudaMemcpy(values, x, sizeof values, cudaMemcpyDeviceToHost));
   (void)used();
   CHECK(cudaFree(x));
@@ -90,8 +98,12 @@ int main() {
   const pid_t child = fork();  // before any CUDA call
   require(child >= 0, "a second process");
   ours = child > 0;
-  close(to_neighbour[ours ? 0 : 1]), close(from_neighbour[ours ? 1 : 0]);
-  if (!ours) return neighbour(), 0;
+  close(to_neighbour[ours ? 0 : 1]);  // the ends that the other process uses
+  close(from_neighbour[ours ? 1 : 0]);
+  if (!ours) {
+    neighbour();
+    return 0;
+  }
 
   constexpr double MiB = 1 << 20;
   const long long before = used();

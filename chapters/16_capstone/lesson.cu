@@ -8,122 +8,173 @@
 //     textbook      weights, gradients, m  12 n      the input u   activations (L + 1) u + 8 u L + 4 u
 //     all three                             9.02 n   the same      activations (L + 1) u + 8 u + 4 u, of rows / 8
 // Savings do not multiply: what one lever has taken is not there for the next one.
+// The price of a step: seven products for a layer instead of six, small products, and eight bits round.
 #include <cublas_v2.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
-
-constexpr int layers = 8, batch = 1024, width = 64, hidden = 4 * width, steps = 6, blocks = 32, threads = 128;
-constexpr int w_count = width * hidden, n = 2 * layers * w_count, group = 256;  // weights that share a scale
-using Numbers = std::vector<float>;                                             // on the host
+constexpr int layers = 8, batch = 1024, width = 64, hidden = 4 * width, steps = 6, blocks = 32, threads = 256;
+constexpr int w_count = width * hidden, n = 2 * layers * w_count, group = 256;  // group: weights that share a scale
+constexpr float momentum = 0.9f, rate = 2e-5f;
+using Numbers = std::vector<float>;  // on the host
 
 void require(bool good, const char* what) {
-  if (!good) std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError())), std::exit(1);
+  if (good) return;
+  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+  std::exit(1);
 }
 #define CHECK(call) require(int(call) == 0, #call)
-
-__global__ void squared_relu(const float* h, float* y, bool backward, int count) {  // backward: y is a gradient
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
-    const float r = fmaxf(h[i], 0);
-    y[i] = r * (backward ? 2 * y[i] : r);
+__global__ void squared_relu(const float* h, float* a, int count) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    a[i] = fmaxf(h[i], 0) * fmaxf(h[i], 0);
+}
+__global__ void squared_relu_backward(const float* h, float* d, int count) {  // d: a's gradient becomes h's
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    d[i] *= 2 * fmaxf(h[i], 0);
+}
+__global__ void sgd(float* w, const float* g, float* m) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    m[i] = momentum * m[i] + g[i];
+    w[i] -= rate * m[i];
   }
 }
-// SGD with momentum, m = 0.9 m + g, a thread for each group. Where q is, it has m in bytes: m = scale * q / 127.
-__global__ void update(float* w, const float* g, float* m, int8_t* q, float* scales) {
-  for (int b = blockIdx.x * blockDim.x + threadIdx.x; b < n / group; b += gridDim.x * blockDim.x) {
-    const float scale = scales[b];
-    const auto next = [=](int i) { return 0.9f * (q ? scale * q[i] / 127 : m[i]) + g[i]; };
-    float most = 1e-30f;
-    for (int i = b * group; i < (b + 1) * group; ++i) most = fmaxf(most, fabsf(next(i)));
-    for (int i = b * group; i < (b + 1) * group; ++i) {
-      const float now = next(i);
-      w[i] -= 2e-5f * now;
-      if (q) q[i] = int8_t(rintf(127 * now / most));
-      if (m) m[i] = now;
-    }
-    scales[b] = most;
-  }
-}
-
-cublasHandle_t cublas;
-size_t live, peak;  // bytes of all Buffers, now and at most
-template <class T = float>
-struct Buffer {  // on the device, zero
-  T* p = nullptr;
-  size_t bytes = 0;
-  explicit Buffer(size_t count = 0) { make(count); }
-  void make(size_t count) {
-    if (count > 0) CHECK(cudaMalloc(&p, bytes = count * sizeof(T))), CHECK(cudaMemset(p, 0, bytes));
-    peak = std::max(peak, live += bytes);
-  }
-  void copy(const void* from) { CHECK(cudaMemcpy(p, from, bytes, cudaMemcpyDefault)); }
-  void drop() { CHECK(cudaFree(p)), p = nullptr, live -= bytes, bytes = 0; }
-  ~Buffer() { drop(); }
+struct Group {  // m in eight bits: m = scale * q / 127
+  float scale;
+  int8_t q[group];
 };
-
+// A block takes a group, a thread a weight. The new m wait in shared memory until the largest of them is known.
+__global__ void sgd_8_bits(float* w, const float* g, Group* groups) {
+  __shared__ float m[group];
+  __shared__ float largest[group];
+  for (int b = blockIdx.x; b < n / group; b += gridDim.x) {
+    for (int k = threadIdx.x; k < group; k += blockDim.x) {
+      m[k] = momentum * (groups[b].scale * groups[b].q[k] / 127) + g[b * group + k];
+      w[b * group + k] -= rate * m[k];
+      largest[k] = fabsf(m[k]);
+    }
+    for (int half = group / 2; half > 0; half /= 2) {  // the upper half goes into the lower half
+      __syncthreads();
+      for (int k = threadIdx.x; k < half; k += blockDim.x) largest[k] = fmaxf(largest[k], largest[k + half]);
+    }
+    __syncthreads();
+    const float scale = fmaxf(largest[0], 1e-30f);
+    for (int k = threadIdx.x; k < group; k += blockDim.x) groups[b].q[k] = int8_t(rintf(127 * m[k] / scale));
+    if (threadIdx.x == 0) groups[b].scale = scale;
+    __syncthreads();  // before the next group's m come
+  }
+}
+cublasHandle_t cublas;
+cudaMemPool_t pool;  // of the device. It keeps the record: the most bytes that were in use
+template <class T = float>
+T* allocate(size_t count) {  // zeros
+  T* p = nullptr;
+  CHECK(cudaMallocAsync(&p, count * sizeof(T), 0));
+  CHECK(cudaMemsetAsync(p, 0, count * sizeof(T), 0));
+  return p;
+}
+void release(void* p) { CHECK(cudaFreeAsync(p, 0)); }
+void copy(float* to, const float* from, int count) { CHECK(cudaMemcpy(to, from, count * 4, cudaMemcpyDefault)); }
 // C[m, n] += op(A) op(B), row by row; ta, tb: transpose. cuBLAS stores by columns: it computes C^T.
 void multiply(bool ta, bool tb, int m, int n, int k, const float* A, const float* B, float* C) {
   const float one = 1;
   const auto a = ta ? CUBLAS_OP_T : CUBLAS_OP_N, b = tb ? CUBLAS_OP_T : CUBLAS_OP_N;
   CHECK(cublasSgemm(cublas, b, a, n, m, k, &one, B, tb ? k : n, A, ta ? m : k, &one, C, n));
 }
-
 void add_gradients(const float* input, int rows, const float* w, float* g, bool checkpoints) {
-  Buffer<> x[layers + 1], h[layers], a[layers], d;
-  x[0].make(rows * width), x[0].copy(input);
+  float *x[layers + 1] = {}, *h[layers] = {}, *a[layers] = {};
   const auto forward = [&](int l) {
-    h[l].make(rows * hidden), a[l].make(rows * hidden);
-    multiply(false, false, rows, hidden, width, x[l].p, w + 2 * l * w_count, h[l].p);
-    squared_relu<<<blocks, threads>>>(h[l].p, a[l].p, false, rows * hidden);
+    h[l] = allocate(rows * hidden);
+    a[l] = allocate(rows * hidden);
+    multiply(false, false, rows, hidden, width, x[l], w + 2 * l * w_count, h[l]);
+    squared_relu<<<blocks, threads>>>(h[l], a[l], rows * hidden);
   };
+  const auto drop = [&](int l) {
+    release(h[l]);
+    release(a[l]);
+    h[l] = nullptr;
+  };
+  x[0] = allocate(rows * width);
+  copy(x[0], input, rows * width);
   for (int l = 0; l < layers; ++l) {
-    forward(l), x[l + 1].make(rows * width), x[l + 1].copy(x[l].p);
-    multiply(false, false, rows, width, hidden, a[l].p, w + (2 * l + 1) * w_count, x[l + 1].p);
-    if (checkpoints) h[l].drop(), a[l].drop();  // THE MITIGATION: only x stays
+    forward(l);
+    x[l + 1] = allocate(rows * width);
+    copy(x[l + 1], x[l], rows * width);
+    multiply(false, false, rows, width, hidden, a[l], w + (2 * l + 1) * w_count, x[l + 1]);
+    if (checkpoints) drop(l);  // THE MITIGATION: only x stays
   }
-  float* dx = x[layers].p;  // the loss is |output|^2 / 2, so the output is its own gradient
-  for (int l = layers - 1; l >= 0; --l, d.drop()) {
-    if (!h[l].p) forward(l);  // THE MITIGATION: h and a once more
-    d.make(rows * hidden), multiply(false, true, rows, hidden, width, dx, w + (2 * l + 1) * w_count, d.p);
-    multiply(true, false, hidden, width, rows, a[l].p, dx, g + (2 * l + 1) * w_count);
-    squared_relu<<<blocks, threads>>>(h[l].p, d.p, true, rows * hidden), h[l].drop(), a[l].drop();
-    multiply(false, true, rows, width, hidden, d.p, w + 2 * l * w_count, dx);
-    multiply(true, false, width, hidden, rows, x[l].p, d.p, g + 2 * l * w_count), x[l].drop();
+  float* dx = x[layers];  // the loss is |output|^2 / 2, so the output is its own gradient
+  for (int l = layers - 1; l >= 0; --l) {
+    if (!h[l]) forward(l);  // THE MITIGATION: h and a once more
+    const int first = 2 * l * w_count, second = first + w_count;  // where W1 and W2 begin, and their gradients
+    float* d = allocate(rows * hidden);
+    multiply(false, true, rows, hidden, width, dx, w + second, d);
+    multiply(true, false, hidden, width, rows, a[l], dx, g + second);
+    squared_relu_backward<<<blocks, threads>>>(h[l], d, rows * hidden);
+    drop(l);
+    multiply(false, true, rows, width, hidden, d, w + first, dx);
+    multiply(true, false, width, hidden, rows, x[l], d, g + first);
+    release(d);
+    release(x[l]);
   }
+  release(dx);
 }
-Numbers train(const Numbers& start, const Numbers& rows_of, bool checkpoints, int micro_batches, bool bytes) {
-  peak = live;
-  Buffer<> w(n), g(n), input(batch * width), m(bytes ? 0 : n), scales(n / group);
-  Buffer<int8_t> q(bytes ? n : 0);
-  w.copy(start.data()), input.copy(rows_of.data());
-  for (int t = 0, rows = batch / micro_batches; t < steps; ++t) {
-    CHECK(cudaMemset(g.p, 0, g.bytes));
-    for (int row = 0; row < batch; row += rows) add_gradients(input.p + row * width, rows, w.p, g.p, checkpoints);
-    update<<<blocks, threads>>>(w.p, g.p, m.p, q.p, scales.p);
+struct Run {
+  uint64_t peak = 0;
+  Numbers w = Numbers(n);
+};
+template <class State>
+Run train(const char* what, const Numbers& start, const Numbers& samples, bool checkpoints, int rows,
+          void (*optimizer)(float*, const float*, State*), int states) {
+  Run run;
+  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &run.peak));  // starts the record anew
+  float *w = allocate(n), *g = allocate(n), *input = allocate(batch * width);
+  State* state = allocate<State>(states);
+  copy(w, start.data(), n);
+  copy(input, samples.data(), batch * width);
+  for (int t = 0; t < steps; ++t) {
+    CHECK(cudaMemsetAsync(g, 0, n * sizeof(float), 0));
+    for (int row = 0; row < batch; row += rows) add_gradients(input + row * width, rows, w, g, checkpoints);
+    optimizer<<<blocks, threads>>>(w, g, state);
   }
-  Numbers result(n);
-  return CHECK(cudaMemcpy(result.data(), w.p, w.bytes, cudaMemcpyDefault)), result;
+  CHECK(cudaGetLastError());
+  copy(run.w.data(), w, n);
+  for (void* p : std::initializer_list<void*>{w, g, input, state}) release(p);
+  CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &run.peak));
+  std::printf("%-16s  peak %5.2f MiB\n", what, run.peak / 1048576.0);
+  return run;
+}
+double distance(const Numbers& a, const Numbers& b) {
+  double square = 0;
+  for (int i = 0; i < n; ++i) square += std::pow(a[i] - b[i], 2);
+  return std::sqrt(square);
 }
 
-int main() {
+int main(int argc, char** argv) {
+  const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
+  const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
+  require(with || without, "--with, --without, or neither to see both");
+  CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
   CHECK(cublasCreate(&cublas));
-  Numbers start(n), input(batch * width), w[4];
+  Numbers start(n), samples(batch * width);
   for (int i = 0; i < n; ++i) start[i] = (int((i + 1) * 2654435761u >> 16 & 1023) - 511) / 10240.0f;
-  for (int i = 0; i < batch * width; ++i) input[i] = (int((i + 1) * 2246822519u >> 16 & 1023) - 511) / 512.0f;
-  double peaks[4], off[4] = {}, way = 0;
-  for (int k = 0; k < 4; ++k) {
-    w[k] = train(start, input, k > 0, k > 1 ? 8 : 1, k > 2), peaks[k] = peak;
-    for (int i = 0; i < n; ++i) off[k] += pow(w[k][i] - w[0][i], 2), way += k ? 0 : pow(w[0][i] - start[i], 2);
-    const char* what[] = {"textbook", "+ checkpoints", "+ micro-batches", "+ 8-bit momentum"};
-    off[k] = sqrt(off[k] / way);
-    std::printf("%-16s  peak %5.2f MiB  weights off by %.1e of their way\n", what[k], peaks[k] / 1048576, off[k]);
-  }
+  for (int i = 0; i < batch * width; ++i) samples[i] = (int((i + 1) * 2246822519u >> 16 & 1023) - 511) / 512.0f;
+  Run textbook, checkpoints, micro, all;
+  if (without) textbook = train("textbook", start, samples, false, batch, sgd, n);
+  if (with) checkpoints = train("+ checkpoints", start, samples, true, batch, sgd, n);
+  if (with) micro = train("+ micro-batches", start, samples, true, batch / 8, sgd, n);
+  if (with) all = train("+ 8-bit momentum", start, samples, true, batch / 8, sgd_8_bits, n / group);
   CHECK(cublasDestroy(cublas));
-  require(peaks[1] < 0.5 * peaks[0] && peaks[2] < 0.6 * peaks[1] && peaks[3] < 0.9 * peaks[2], "each lever saves");
-  require(w[1] == w[0] && off[2] < 1e-4 && off[3] < 0.05, "the same bits, the same within rounding, nearly the same");
+  if (with && without) {
+    const double way = distance(textbook.w, start);
+    const double rounding = distance(micro.w, textbook.w) / way, eight_bits = distance(all.w, textbook.w) / way;
+    std::printf("weights off by 0, %.1e and %.1e of their way\n", rounding, eight_bits);
+    require(checkpoints.peak < 0.5 * textbook.peak, "checkpoints save half");
+    require(micro.peak < 0.6 * checkpoints.peak && all.peak < 0.9 * micro.peak, "each lever saves of what is left");
+    require(checkpoints.w == textbook.w && rounding < 1e-4 && eight_bits < 0.05, "the same bits, or nearly so");
+  }
   std::puts("PASS");
 }

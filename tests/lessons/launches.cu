@@ -14,6 +14,17 @@ template <class T, int N>
 __global__ void add_times(int* sum, T value) {
   atomicAdd(sum, int(value) * N);
 }
+// Each of `total` threads, or one for all of them, hands its number to the thread at the other end.
+__global__ void reverse(int* sum) {
+  constexpr int total = 6;
+  __shared__ int pairs[total][2];
+  __shared__ float other[3];  // a place of its own
+  for (int i = threadIdx.x; i < total; i += blockDim.x) pairs[i][1] = i;
+  if (threadIdx.x == 0) other[0] = 100;
+  __syncthreads();
+  for (int i = threadIdx.x; i < total; i += blockDim.x) atomicAdd(sum, pairs[total - 1 - i][1] * i);
+  if (threadIdx.x == 0) atomicAdd(sum, int(other[0]));
+}
 namespace inner {
 template <class A, class B>
 __global__ void pair(int* sum, A a, B b) {
@@ -66,6 +77,8 @@ int main() {
   expect(__LINE__, sum, 8);
   inner::pair<List<1, 2>, int><<<1, 1>>>(sum, List<1, 2>{}, (n - 1) * (2 + half(2)));
   expect(__LINE__, sum, 29);
+  reverse<<<2, 6>>>(sum);
+  expect(__LINE__, sum, 240);
   void (*kernel)(int*, int) = add;
   kernel<<<1,
            1>>>
@@ -78,7 +91,7 @@ int main() {
   add<<<0, 1>>>(sum, 1);  // refused, and says so as CUDA does
   if (cudaGetLastError() != cudaErrorInvalidConfiguration) ++failures;
   expect(__LINE__, sum, 0);
-  static_assert(__LINE__ == 81, "lines are those of the .cu file");
+  static_assert(__LINE__ == 94, "lines are those of the .cu file");
   if (cudaStreamDestroy(stream) != cudaSuccess || cudaFree(sum) != cudaSuccess) return 2;
   return failures != 0;
 }

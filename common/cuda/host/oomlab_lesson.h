@@ -2,13 +2,34 @@
 // Only for a lesson compiled by a C++ compiler: what kernel<<<grid, block, shared, stream>>>(a, b) becomes there,
 //   kernel ->* ::oomlab::lesson::Shape(grid, block, shared, stream)(a, b)
 // (cmake/rewrite_lesson.cmake). As on a GPU a launch that is refused returns nothing and sets the last error.
+//
+// A kernel's __shared__ float sums[64]; becomes auto& sums = ::oomlab::lesson::shared<float[64], __LINE__>(); in the dynamic
+// shared memory of the block. Every array of the lesson has a place of its own there, whichever kernel it belongs to.
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <tuple>
 #include <utility>
 
 namespace oomlab::lesson {
+
+inline std::size_t static_shared_bytes = 0;  // of all arrays
+
+/// Where an array of so many bytes begins, a multiple of 16.
+inline std::size_t place_shared(std::size_t bytes) {
+  const std::size_t place = static_shared_bytes;
+  static_shared_bytes += (bytes + 15) / 16 * 16;
+  return place;
+}
+template <class Array, int line>
+inline const std::size_t shared_place = place_shared(sizeof(Array));  // before main() begins
+
+template <class Array, int line>
+Array& shared() {
+  std::byte* const memory = static_cast<std::byte*>(host::detail::block_shared());
+  return *reinterpret_cast<Array*>(memory + shared_place<Array, line>);
+}
 
 template <class... Arguments>
 struct Launch {
@@ -19,7 +40,7 @@ struct Launch {
 struct Shape {
   cudaLaunchConfig_t config;
   Shape(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr)
-      : config{grid, block, shared_bytes, stream, nullptr, 0} {}
+      : config{grid, block, static_shared_bytes + shared_bytes, stream, nullptr, 0} {}
   template <class... Arguments>
   Launch<Arguments...> operator()(Arguments&&... arguments) const {
     return {config, {std::forward<Arguments>(arguments)...}};

@@ -6,8 +6,8 @@
 // Where host and GPU differ:
 //   - a kernel runs with one thread a block (check mode: a few real ones), whatever blockDim was asked for; threadIdx,
 //     blockIdx, blockDim and gridDim are one-dimensional: a kernel walks the ranges of oomlab_block.h;
-//   - there is no static shared memory (__shared__ is not defined), at most 48 KiB of the dynamic kind, and no warp
-//     operation;
+//   - there is no static shared memory (__shared__ is not defined; a lesson's is rewritten, oomlab_lesson.h), at most
+//     48 KiB of the dynamic kind, and no warp operation;
 //   - a device's capacity is a number (oomlab_host.h), and cudaMalloc charges it in steps of 512 bytes.
 
 #include <atomic>

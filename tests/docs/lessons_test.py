@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""A lesson is read aloud: one statement on a line, no comma chains, nothing over 120 columns.
+
+  lessons_test.py ROOT               every chapters/NN_name/lesson.cu, and whether what it must notice is noticed
+  lessons_test.py ROOT LESSON ...    only these
+
+An assignment stands alone, not in the middle of an expression. A comma chain: statements joined by commas instead of semicolons, also in the head of a loop or behind return. A declaration may
+name several variables, because they have one type and one meaning; two variables of a loop have not. One line, one statement: of
+a loop or an if with its body on the same line the head does not count, but a second head does.
+"""
+import pathlib
+import re
+import sys
+
+COLUMNS = 120
+HEAD = re.compile(r"\b(for|if|while|switch)\s*(?:constexpr\s*)?\(")
+TYPE = r"(?:(?:const|constexpr|static|unsigned|long|struct)\s+)*[A-Za-z_][\w:]*(?:<[^;()]*>)?(?:\s+const)?"
+DECLARATION = re.compile(rf"(?!return\b|throw\b|else\b|delete\b){TYPE}(?:\s*[*&]+\s*|\s+)[*&]?\s*(?:\[|[A-Za-z_])")
+
+
+def blanked(text):
+    """The text without what comments, literals and the preprocessor's lines say; as long as before, and as many lines."""
+    blank = lambda match: re.sub(r"[^\n]", " ", match[0])
+    text = re.sub(r'"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])'" + r"|//[^\n]*|/\*.*?\*/", blank, text, flags=re.S)
+    text = re.sub(r"<<<[^;]*?>>>", blank, text)  # a launch's shape
+    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.M)
+
+
+def closing(text, start):
+    """Where the bracket that opens at `start` is closed."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] in "([{") - (text[i] in ")]}")
+        if depth == 0:
+            return i
+    return len(text) - 1
+
+
+def pieces(text):
+    """Statements, (where, text): what stands between semicolons and braces, brackets with what they hold being one word."""
+    found, start, i = [], 0, 0
+    while i < len(text):
+        head = HEAD.match(text, i) if i == 0 or not re.match(r"\w", text[i - 1]) else None
+        if head:
+            end = closing(text, head.end() - 1)
+            found += [(start, text[start:i]), (i, text[i:end + 1])]
+            start = i = end + 1
+            continue
+        if text[i] in "([":
+            end = closing(text, i)
+            for body in re.finditer(r"\{", text[i:end]):  # of a lambda
+                inside = i + body.start() + 1
+                if ";" in text[inside:closing(text, inside - 1)]:
+                    found += [(inside + at, piece) for at, piece in pieces(text[inside:closing(text, inside - 1)])]
+                    break
+            i = end + 1
+            continue
+        if text[i] == "{" and ";" not in text[i:closing(text, i)]:  # the values of an aggregate
+            i = closing(text, i) + 1
+            continue
+        if text[i] in ";{}":
+            found.append((start, text[start:i + 1]))
+            start = i + 1
+        i += 1
+    return [(at + len(piece) - len(piece.lstrip()), piece.strip()) for at, piece in found if piece.strip()]
+
+
+def has_comma(piece):
+    """Whether a comma stands outside of all brackets."""
+    depth = 0
+    for c in piece:
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and depth == 0:
+            return True
+    return False
+
+
+def assigns_inside(piece):
+    """Whether a value is assigned in the middle of an expression: f(a += b), or a = b = c."""
+    while (shorter := re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", "", piece)) != piece:
+        piece = shorter
+    depth, outside = 0, 0
+    for match in re.finditer(r"[()]|[-+*/%&|^]=(?!=)|(?<![-+*/%&|^=!<>])=(?!=)", piece):
+        depth += (match[0] == "(") - (match[0] == ")")
+        if match[0] not in "()":
+            if depth > 0:
+                return True
+            outside += 1
+    return outside > 1 and not has_comma(piece)
+
+
+def complaints(text):
+    found = [(number, f"{len(line)} columns, more than {COLUMNS}") for number, line in enumerate(text.splitlines(), 1) if len(line) > COLUMNS]
+    code = blanked(text)
+    ends, heads = {}, {}
+    for at, piece in pieces(code):
+        line = code.count("\n", 0, at) + 1
+        last = line + piece.count("\n")
+        if head := HEAD.match(piece):
+            parts = piece[head.end():-1].split(";")
+            if head[1] == "for" and len(parts) > 1 and any(map(has_comma, parts)):
+                found.append((line, "a loop over two variables"))
+            if head[1] != "switch":
+                heads[line] = heads.get(line, 0) + 1
+        elif piece.endswith(";") and piece != ";":
+            ends[last] = ends.get(last, 0) + 1
+            if line != last:
+                ends[line] = ends.get(line, 0) + 1
+            if has_comma(piece) and not DECLARATION.match(piece):
+                found.append((line, "a comma chain"))
+            if assigns_inside(piece):
+                found.append((line, "an assignment inside an expression"))
+    found += [(line, "several statements") for line, count in ends.items() if count > 1]
+    found += [(line, "one loop or condition inside another") for line, count in heads.items() if count > 1]
+    return sorted(set(found))
+
+
+GOOD = '''
+__global__ void f(const float* a, int n) {  // x, y; and z;
+  float largest = 0, sum = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) largest = fmaxf(largest, fabsf(a[i]));
+  if (largest > 0) sum = 1;
+  float *p = nullptr, *q = nullptr;
+  const float table[2] = {0, 1};
+  std::vector<float> before(n), after(n);
+  std::printf("%d, %d; \\n", n, n);
+  const auto twice = [&](int i) { return 2 * i; };
+  const char *const names[] = {"a, b", "c"};
+}
+const char* text(int error) { return name(error, 0); }
+#define CHECK(call) check(call, #call)
+f<<<blocks, threads>>>(a, n);
+for (const auto& [what, run] : {Pair{"a", 1}, Pair{"b", 2}}) print(what, run);
+'''
+BAD = {"  a = 1, b = 2;": "a comma chain", "  CHECK(f(x)), x = 0;": "a comma chain", "  return CHECK(f(x)), x;": "a comma chain",
+       "  for (int i = 0, j = 0; i < n; ++i) f(i);": "a loop over two variables", "  for (int i = 0; i < n; ++i, ++j) f(i);": "a loop over two variables",
+       "  if (x) a = 1, b = 2;": "a comma chain", "  a = 1; b = 2;": "several statements", "  f(p), q.drop();": "a comma chain",
+       "  ~Buffer() { CHECK(cudaFree(p)), live -= bytes; }": "a comma chain", "  void f() { a = 1; b = 2; }": "several statements",
+       "  f<<<blocks, threads>>>(a), CHECK(cudaGetLastError());": "a comma chain", "  for (int i : a) for (int j : b) f(i, j);": "one loop or condition inside another",
+       "  const auto g = [&](int i) { a = i, b = i; };": "a comma chain", "  run([&] { a = 1; b = 2; });": "several statements",
+       "  peak = std::max(peak, live += bytes);": "an assignment inside an expression", "  live = peak = 0;": "an assignment inside an expression",
+       "  if (!good) std::printf(\"%s, \", what), std::exit(1);": "a comma chain", "  // " + "x" * 120: "columns, more than"}
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    lessons = [pathlib.Path(a) for a in sys.argv[2:]] or sorted(root.glob("chapters/*/lesson.cu"))
+    failures = [f"{lesson}:{line}: {what}" for lesson in lessons for line, what in complaints(lesson.read_text())]
+    if not lessons:
+        failures.append("no lessons")
+    failures += [f"noticed where nothing is wrong: line {line}: {what}" for line, what in complaints(GOOD)]
+    for line, expected in BAD.items():
+        if not any(expected in what for _, what in complaints(GOOD.replace("  float largest", line + "\n  float largest"))):
+            failures.append(f"not noticed: {line.strip()}")
+    print("\n".join(failures) or f"{len(lessons)} lessons")
+    sys.exit(1 if failures else 0)
+
+
+main()

@@ -2,24 +2,24 @@
 import html
 
 from explaining.snapshot_categories import NAMES
-from explaining.snapshot_text import Text, percent
+from explaining.snapshot_text import Text, columns, percent
 from explaining.snapshot_words import say, shown
 
 POINTS = 600  # columns of the picture
-WIDTH, HEIGHT, LEFT, BOTTOM = 1000, 320, 80, 24
+WIDTH, HEIGHT, LEFT, BOTTOM, KEYS = 1000, 320, 80, 24, 20
 COLOURS = {"parameters": "#4477aa", "gradients": "#66ccee", "optimizer": "#228833", "activations": "#ccbb44", "cache": "#ee6677",
            "temporaries": "#aa3377", "workspace": "#999999", "data": "#dd8844", "older": "#335566", "unknown": "#bbbbbb"}
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1040px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 pre{background:#f4f4f4;padding:1em;overflow:auto}svg{width:100%;height:auto}
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#242424}td,th{border-color:#444}svg text{fill:#ddd}}"""
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#242424}td,th{border-color:#444}}"""
 
 
-def columns_of(finding):
-    """Live bytes by category at the fullest event of each of at most POINTS stretches: ([event], {category: [bytes]})."""
+def columns_of(finding, points):
+    """Live bytes by category at the fullest event of each of at most `points` stretches: ([event], {category: [bytes]})."""
     recording, curve = finding.recording, finding.curve
-    count = min(POINTS, recording.events) or 1
+    count = min(points, recording.events) or 1
     edges = [recording.events * k // count for k in range(count + 1)]
     events = [max(range(first, max(first + 1, past)), key=lambda k: curve[min(k + 1, recording.events)]) for first, past in zip(edges, edges[1:])]
     place = {}
@@ -46,8 +46,9 @@ def columns_of(finding):
     return events, result
 
 
-def picture(finding, language):
-    events, layers = columns_of(finding)
+def picture(finding, language, points=POINTS):
+    """An SVG image that can stand alone."""
+    events, layers = columns_of(finding, points)
     held = [size for _, size in finding.reserved]
     top = max([finding.peak, *held, 1])
     last = max(1, finding.recording.events)
@@ -58,7 +59,8 @@ def picture(finding, language):
     def y(size):
         return 10 + (HEIGHT - BOTTOM - 10) * (1 - size / top)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(say("page_timeline", language))}">']
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + KEYS}" font-family="sans-serif" role="img" aria-label="{html.escape(say("page_timeline", language))}">'
+             "<style>text{fill:#444}@media(prefers-color-scheme:dark){text{fill:#ccc}}</style>"]
     for k in range(5):
         size = top * k // 4
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y(size):.1f}" y2="{y(size):.1f}" stroke="#8884"/>'
@@ -84,9 +86,14 @@ def picture(finding, language):
         title = html.escape(f"{say('page_refused', language)}: {shown(asked)}")
         parts.append(f'<line x1="{x(event):.1f}" x2="{x(event):.1f}" y1="10" y2="{HEIGHT - BOTTOM}" stroke="#c33" stroke-width="2">'
                      f"<title>{title}</title></line>")
+    place = LEFT
+    for name in [name for name in NAMES if name in layers]:
+        text = say(name, language)
+        parts.append(f'<rect x="{place}" y="{HEIGHT}" width="12" height="12" fill="{COLOURS[name]}"/>'
+                     f'<text x="{place + 16}" y="{HEIGHT + 11}" font-size="13">{html.escape(text)}</text>')
+        place += 36 + 7 * columns(text)
     parts.append("</svg>")
-    keys = [f'<span class="key" style="background:{COLOURS[name]}"></span>{html.escape(say(name, language))}' for name in NAMES if name in layers]
-    return "".join(parts) + f"<p>{''.join(keys)}</p>"
+    return "".join(parts)
 
 
 def thinned(moves):

@@ -5,11 +5,11 @@
   program.free(block)
   program.write(file)
 """
-import pathlib
 import pickle
-import sys
 
-from load import ROOT  # noqa: F401: makes bench/ importable
+from load import ROOT  # makes bench/ importable
+from explaining.snapshot import findings
+from explaining.snapshot_html import picture
 from explaining.snapshot_replay import Allocator
 
 BASE = 0x7F0000000000
@@ -161,5 +161,17 @@ def pieces(budget, block):
     raise AssertionError("it fits")
 
 
-if __name__ == "__main__":  # python3 tests/explain/program.py FILE: the snapshot of docs/my_program.md
-    pieces(540 * MIB, 57 * MIB).write(pathlib.Path(sys.argv[1]))
+def pictures():
+    """Those of docs/my_program.md: {file: SVG}."""
+    result = {}
+    for name in ("kept_graphs", "kept_outputs", "pieces", "plain"):
+        found = findings(str(ROOT / f"tests/explain/snapshots/{name}.pickle"))
+        result[ROOT / f"docs/my_program/{name}.svg"] = picture(found[0], "en", points=240).replace("><", ">\n<") + "\n"
+    return result
+
+
+if __name__ == "__main__":  # python3 tests/explain/program.py: writes what docs/my_program.md shows
+    pieces(540 * MIB, 57 * MIB).write(ROOT / "tests/explain/snapshots/pieces.pickle")
+    for file, drawn in pictures().items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(drawn, encoding="utf-8")

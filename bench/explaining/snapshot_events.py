@@ -9,14 +9,16 @@ from explaining.snapshot_frames import Stacks
 from explaining.snapshot_pickle import Refused
 
 MOST = 1 << 56  # bytes; what is above is no size of memory
+SMALL = 2 << 20  # bytes of a segment for small requests
 LIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 
 
 class Segment:
-    """A piece of memory that the allocator holds from the driver."""
+    """A piece of memory that the allocator holds from the driver; of an expandable segment, some of its pages."""
 
-    def __init__(self, address, size, stream=0, pool=(0, 0), expandable=False):
+    def __init__(self, address, size, stream=0, pool=(0, 0), expandable=False, small=None):
         self.address, self.size, self.stream, self.pool, self.expandable = address, size, stream, pool, expandable
+        self.small = size <= SMALL if small is None else small  # whether it serves small requests, and those only
 
 
 class Recording:
@@ -31,7 +33,7 @@ class Recording:
         self.events = 0
         self.start, self.end = array("q"), array("q")
         self.address, self.size, self.stack, self.stream = array("Q"), array("q"), array("l"), array("q")
-        self.moves = []  # (event, +1 or -1, address, size, stream)
+        self.moves = []  # (event, +1 or -1, address, size, stream, whether these are pages)
         self.refusals = []
         self.segments = []  # at the end
         self.frames_seen = False
@@ -64,20 +66,20 @@ class Recording:
     def segments_at(self, event):
         """The segments after the event, worked out backwards from those at the end; [] where none are known."""
         held = {segment.address: segment for segment in self.segments}
-        for when, sign, address, size, stream in reversed(self.moves):
+        for when, sign, address, size, stream, pages in reversed(self.moves):
             if when <= event:
                 break
             if sign > 0:
                 cut(held, address, size)
             else:
-                held[address] = Segment(address, size, stream)
+                held[address] = Segment(address, size, stream, expandable=pages)
         return sorted(held.values(), key=lambda segment: segment.address)
 
     def reserved(self):
         """Bytes held from the driver after each event in which they change: (event, bytes), the first before the recording."""
         total = sum(segment.size for segment in self.segments)
         curve = [(self.events, total)]
-        for when, sign, _, size, _ in reversed(self.moves):
+        for when, sign, _, size, _, _ in reversed(self.moves):
             total -= sign * size
             curve.append((when, total))
         # Going backwards, each entry has the figure before its event; shifted by one it is the figure after it.
@@ -93,7 +95,7 @@ def cut(held, address, size):
         last = segment.address + segment.size
         for first, past in ((segment.address, min(address, last)), (max(end, segment.address), last)):
             if first < past:
-                held[first] = Segment(first, past - first, segment.stream, segment.pool, segment.expandable)
+                held[first] = Segment(first, past - first, segment.stream, segment.pool, segment.expandable, segment.small)
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -150,6 +152,11 @@ def address_of(entry, key, where):
     return value
 
 
+def place_of(entry, where):
+    """(address, bytes, stream)."""
+    return address_of(entry, "addr", where), number(entry, "size", where), stream_of(entry)
+
+
 def stream_of(entry):
     value = entry.get("stream", 0)
     return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0
@@ -170,7 +177,7 @@ def read_segments(segments, found, stacks, size):
         pool = entry.get("segment_pool_id", (0, 0))
         pool = tuple(pool) if isinstance(pool, (tuple, list)) and len(pool) == 2 else (0, 0)
         recording.segments.append(Segment(address_of(entry, "address", where), total, stream_of(entry), pool,
-                                          entry.get("is_expandable") is True))
+                                          entry.get("is_expandable") is True, {"small": True, "large": False}.get(entry.get("segment_type"))))
 
 
 def read_blocks(segments, device, live, stacks, size):
@@ -229,9 +236,9 @@ def read_trace(trace, recording, at_end):
             elif block is not None:
                 recording.end[block] = i
         elif action in ("segment_alloc", "segment_map"):
-            recording.moves.append((i, 1, address_of(entry, "addr", where), number(entry, "size", where), stream_of(entry)))
+            recording.moves.append((i, 1, *place_of(entry, where), action == "segment_map"))
         elif action in ("segment_free", "segment_unmap"):
-            recording.moves.append((i, -1, address_of(entry, "addr", where), number(entry, "size", where), stream_of(entry)))
+            recording.moves.append((i, -1, *place_of(entry, where), action == "segment_unmap"))
         elif action == "oom":
             stack = stacks.of(entry.get("frames", []), where)
             recording.refusals.append((i, number(entry, "size", where), number(entry, "device_free", where, 0), stack, stream_of(entry)))

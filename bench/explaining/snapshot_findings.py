@@ -60,7 +60,8 @@ class Finding:
             place = stack.place() or self.no_stack(i)
             sums[place] += recording.size[i]
             counts[place] += 1
-            kinds.setdefault(place, (Counter(), stack.ours or stack.site is not None and stack.site.is_readers))[0][self.categories.of[i]] += recording.size[i]
+            own = stack.ours or stack.site is not None and stack.site.is_readers
+            kinds.setdefault(place, (Counter(), own))[0][self.categories.of[i]] += recording.size[i]
         return [(place, size, counts[place], NAMES[kinds[place][0].most_common(1)[0][0]], kinds[place][1])
                 for place, size in sums.most_common() if size]
 
@@ -126,7 +127,7 @@ class Finding:
     def levers(self):
         """[(name, category, bytes that it saves here or None, chapters)]: those of the largest category first."""
         return [(name, category, None if share is None else int(share * size), chapters)
-                for category, size in self.by_category for name, share, chapters in LEVERS[category]]
+                for category, size in self.by_category if 100 * size >= self.live for name, share, chapters in LEVERS[category]]
 
     def json(self):
         refusal, growth = self.refusal or self.recovered, self.growth
@@ -144,7 +145,8 @@ class Finding:
             "pools": self.pools, "out_of_memory": None}
         if refusal:
             result["out_of_memory"] = {
-                "event": refusal.event, "recovered": self.recovered is not None, "count": refusal.count, "asked_bytes": refusal.asked, "device_free_bytes": refusal.device_free,
+                "event": refusal.event, "recovered": self.recovered is not None, "count": refusal.count,
+                "asked_bytes": refusal.asked, "device_free_bytes": refusal.device_free,
                 "reserved_bytes": refusal.reserved if refusal.known else None, "cached_bytes": refusal.cached if refusal.known else None,
                 "cached_elsewhere_bytes": refusal.elsewhere if refusal.known else None,
                 "largest_piece_bytes": refusal.largest if refusal.known else None,

@@ -41,6 +41,7 @@ SIGNS = [
               r"|THPVariable_(randn|randint|rand|zeros|ones|tensor)\b|^aten::(randn|randint|rand|to|_to_copy)$"),
 ]
 SIGNS = [(name, re.compile(pattern)) for name, pattern in SIGNS]
+OPTIMIZER, INNER = {"optimizer", "optimizer_state"}, {"module", "backward", "accumulate", "recomputed", "data"}
 
 
 class Frame:
@@ -74,11 +75,19 @@ class Stack:
         self.frames = frames
         self.ours = bool(frames) and all(not f.line and not f.is_python and "/" not in f.file and f.file not in ("??", "none", "")
                                          for f in frames)
-        signs = {sign for frame in frames for sign in frame.signs}
-        self.signs = signs
+        self.signs = signs = self.find_signs()
         self.sign = next((name for name, _ in SIGNS if name in signs), None)
         self.site = self.find_site()
         self.path = self.find_path()
+
+    def find_signs(self):
+        """Those of all frames. A pass that an optimizer's closure runs is not the optimizer's: Lightning's all do, L-BFGS too."""
+        inner = set()
+        for frame in self.frames:
+            if INNER & inner and OPTIMIZER & set(frame.signs):
+                continue
+            inner.update(frame.signs)
+        return inner
 
     def find_site(self):
         """The frame that answers "where": the reader's innermost; else a library's; else of C++."""

@@ -59,7 +59,8 @@ def picture(finding, language, points=POINTS):
     def y(size):
         return 10 + (HEIGHT - BOTTOM - 10) * (1 - size / top)
 
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + KEYS}" font-family="sans-serif" role="img" aria-label="{html.escape(say("page_timeline", language))}">'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + KEYS}" font-family="sans-serif" role="img" '
+             f'aria-label="{html.escape(say("page_timeline", language))}">'
              "<style>text{fill:#444}@media(prefers-color-scheme:dark){text{fill:#ccc}}</style>"]
     for k in range(5):
         size = top * k // 4

@@ -32,11 +32,10 @@ class Refusal:
             if last and s.address == last[1] and (s.stream, s.pool) == last[2] and s.expandable:
                 last[1] = s.address + s.size
                 continue
-            joined.append([s.address, s.address + s.size, (s.stream, s.pool), s.size])
+            joined.append([s.address, s.address + s.size, (s.stream, s.pool), s.small])
         place = 0
-        for first, past, (stream, pool), size in joined:
-            # A segment of 2 MiB serves small requests, and those only.
-            mine = (stream, tuple(pool)) == (self.stream, (0, 0)) and (size <= 2 * MIB) == (self.asked <= MIB)
+        for first, past, (stream, pool), small in joined:
+            mine = (stream, tuple(pool)) == (self.stream, (0, 0)) and small == (self.asked <= MIB)
             while place < len(blocks) and blocks[place][0] + blocks[place][1] <= first:
                 place += 1
             at = first

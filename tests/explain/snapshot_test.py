@@ -16,7 +16,7 @@ import tempfile
 ROOT, *PROGRAMS = (pathlib.Path(argument).resolve() for argument in sys.argv[1:])
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from program import FORWARD, MIB, STEP, OutOfMemory, Program, pictures, pieces, training  # noqa: E402
+from program import FORWARD, MIB, STEP, TORCH, OutOfMemory, Program, pictures, pieces, training  # noqa: E402
 from explaining import snapshot_words  # noqa: E402
 from explaining.snapshot_replay import replay  # noqa: E402
 
@@ -152,6 +152,14 @@ def of_training():
     found = figures(written(program))
     assert set(found["by_category_bytes"]) == {"unknown"} and not found["growth_judged"], found
     assert "recorded without stacks" in explained(WORK / "s.pickle")
+    # A closure that the optimizer calls, as Lightning's: the passes inside are not the optimizer's.
+    program = Program()
+    outer = ("/home/me/train.py:3 in main", TORCH + "optim/adam.py:200 in step", TORCH + "optim/optimizer.py:490 in wrapper")
+    kept = program.allocate(30 * MIB, *outer, *FORWARD)
+    program.allocate(20 * MIB, *outer, TORCH + "optim/adam.py:600 in _init_group")
+    program.free(program.allocate(10 * MIB, *outer, TORCH + "autograd/graph.py:800 in _engine_run_backward"), kept)
+    found = figures(written(program))
+    assert found["by_category_bytes"] == {"activations": 30 * MIB, "optimizer": 20 * MIB, "gradients": 10 * MIB}, found
 
 
 def of_leaks():
@@ -192,6 +200,19 @@ def of_refusals():
     assert first_lines(text).startswith("What filled it: pieces. 100.00 MiB were asked for") and "expandable_segments:True" in text, text
     assert "Refused: 100.00 MiB at big.py:7 in make." in " ".join(text.split()), text
     assert len(text.splitlines()) <= 25, text
+
+    # Pages of an expandable segment, of which some went and came again: one piece where they touch.
+    base, page, trace = 1 << 40, 20 * MIB, []
+    for action, address, size in (("segment_map", base, 3 * page), ("alloc", base, page), ("alloc", base + 2 * page, page), ("segment_map", base + 3 * page, page),
+                                  ("segment_unmap", base + 3 * page, page), ("segment_unmap", base + page, page), ("oom", 0, 4 * page)):
+        trace.append({"action": action, "addr": address, "size": size, "stream": 0, "time_us": len(trace), "frames": [], "device_free": page})
+    segments = [{"device": 0, "address": base + k * page, "total_size": page, "stream": 0, "segment_type": "large", "is_expandable": True,
+                 "blocks": [{"address": base + k * page, "size": page, "state": "active_allocated", "frames": []}]} for k in (0, 2)]
+    for cut, reserved, pieces_ in ((7, 2 * page, []), (6, 3 * page, [page]), (5, 4 * page, [page, page])):
+        shorter = trace[:cut - 1] + trace[-1:] + trace[cut - 1:-1]  # refused earlier; the rest follows
+        (WORK / "s.pickle").write_bytes(pickle.dumps({"segments": segments, "device_traces": [shorter]}))
+        oom = figures(WORK / "s.pickle")["out_of_memory"]
+        assert (oom["reserved_bytes"], oom["pieces"], oom["largest_piece_bytes"]) == (reserved, len(pieces_), max(pieces_, default=0)), (cut, oom)
 
     # One request that is more than everything.
     program = Program(budget=100 * MIB)

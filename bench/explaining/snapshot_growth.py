@@ -1,10 +1,11 @@
 """What grows from step to step. A step is found by the program's own loop: the outermost place where its stacks come back to a line
 that they had left. Then it is asked what is live at the emptiest moment of each step, by the stack that made it.
 """
-from bisect import bisect_left
+from array import array
 from collections import Counter, defaultdict
 
 LEAST = 3  # rounds of a loop that are worth a word
+MOST = 256  # rounds that are looked at; of more, evenly many
 WARM_UP = 2  # the first rounds, in which state appears and caches fill
 DEEPEST = 60
 
@@ -109,6 +110,9 @@ class Growth:
         if len(troughs) < LEAST:
             return
         self.judged = True
+        rounds = len(troughs) - 1
+        if len(troughs) > MOST:
+            troughs = [troughs[rounds * k // (MOST - 1)] for k in range(MOST)]
         series = self.by_stack(recording, troughs)
         for stack, (figures, blocks) in series.items():
             if not may_grow(stack):
@@ -118,20 +122,25 @@ class Growth:
             grown = figures[-1] - figures[0]
             # More rises than falls by far: a loss is kept in each step, a result perhaps in every second one.
             if grown > 0 and rises >= 2 and falls * 4 <= rises and rises * 3 >= len(figures) - 1 and 2 * grown > max(figures):
-                self.lines.append((grown / (len(troughs) - 1), blocks, stack))
+                self.lines.append((grown / rounds, blocks, stack))
         self.lines.sort(reverse=True)
         self.per_round = sum(line[0] for line in self.lines)
         total = [curve[k + 1] for k in troughs]
         # What one line makes more and another less does not grow; and a thousandth of the peak is nobody's trouble.
-        if total[-1] - total[0] < max(self.per_round * (len(troughs) - 1) / 2, peak / 1000):
+        if total[-1] - total[0] < max(self.per_round * rounds / 2, peak / 1000):
             self.lines, self.per_round = [], 0
 
     @staticmethod
     def by_stack(recording, troughs):
         """Live bytes at each of the troughs, and how many blocks came between the first and the last of them."""
         change, blocks = {}, Counter()
-        for i in range(len(recording.start)):
-            first, past = bisect_left(troughs, recording.start[i]), bisect_left(troughs, recording.end[i])
+        before = array("l", bytes(array("l").itemsize * (recording.events + 2)))  # how many troughs lie before an event
+        for event in troughs:
+            before[event + 1] += 1
+        for event in range(1, len(before)):
+            before[event] += before[event - 1]
+        for i, (start, end) in enumerate(zip(recording.start, recording.end)):
+            first, past = before[max(0, start)], before[end]
             if first < past:
                 row = change.setdefault(recording.stack[i], [0] * (len(troughs) + 1))
                 row[first] += recording.size[i]

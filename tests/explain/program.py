@@ -74,7 +74,7 @@ class Program:
             self.note("oom", size=size, device_free=self.allocator.budget - self.allocator.reserved, frames=frames)
             raise OutOfMemory
         block = self.allocator.live[self.next]
-        self.made[self.next] = (block.place, size, frames, stream)
+        self.made[self.next] = (block.place, size, frames, stream, len(self.trace))
         self.note("alloc", addr=BASE + block.place, size=block.size, frames=frames)
         self.next += 1
         return self.next - 1
@@ -88,9 +88,9 @@ class Program:
             self.allocator.give_back(number)
 
     def snapshot(self, since=0):
-        """As a dictionary; without the events before number `since`."""
+        """As a dictionary; recorded from event number `since` on."""
         segments = []
-        made = {place: (size, frames) for place, size, frames, _ in self.made.values()}
+        made = {place: (size, frames if event >= since else []) for place, size, frames, _, event in self.made.values()}
         for (stream, small), pool in self.allocator.pools.items():
             for base, segment in sorted(pool.segments.items()):
                 blocks, block = [], segment.first

@@ -1,0 +1,215 @@
+"""A finding as text: the answer, what to do first, and tables; the rest with --all."""
+import pathlib
+import re
+import textwrap
+import unicodedata
+
+from explaining.snapshot_findings import compare
+from explaining.snapshot_words import say, shown
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+WIDTH = 100
+ROWS = 6  # of each table without --all
+LEAST_SHARE = 0.005
+
+
+def columns(text):
+    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def wrapped(text, first="", rest=None):
+    """Lines of at most WIDTH columns. Chinese breaks between any two characters; a figure stays with its unit."""
+    rest = first if rest is None else rest
+    text = re.sub(r"(\d) (bytes|[KMGTP]iB|%)", "\\1\u00a0\\2", text)
+    if columns(text) == len(text):
+        lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    else:
+        lines, line, width = [], first, columns(first)
+        for token in re.findall(r"[\x21-\x7e\u00a0]+ ?|.", text):
+            if width + columns(token.rstrip()) > WIDTH and line.strip():
+                lines, line, width = [*lines, line.rstrip()], rest, columns(rest)
+            line, width = line + token, width + columns(token)
+        lines.append(line)
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def table(rows, indent="  "):
+    """Rows of (text, size, share, more): text to the left, sizes to the right."""
+    left = min(60, max((columns(row[0]) for row in rows), default=0))
+    return [f"{indent}{row[0]}{' ' * (left - columns(row[0]))}  {row[1]:>11}  {row[2]:>4}{'  ' + row[3] if row[3] else ''}".rstrip()
+            for row in rows]
+
+
+def percent(part, whole):
+    return f"{100 * part / whole:.0f}" if whole else "0"
+
+
+def short(text, width=60):
+    return text if columns(text) <= width else "..." + text[-(width - 3):]
+
+
+def chapters(numbers):
+    return ", ".join(f"chapters/{folder.name}" for number in numbers for folder in sorted(ROOT.glob(f"chapters/{number}_*")))
+
+
+class Text:
+    """`name`: of the file, as it is shown."""
+
+    def __init__(self, finding, language, name):
+        self.finding, self.language, self.name = finding, language, name
+
+    def say(self, key, **values):
+        return say(key, self.language, **values)
+
+    def place(self, text):
+        return self.say(text) if text in ("?older", "?thread", "?none") else short(text)
+
+    def head(self):
+        f = self.finding
+        text = self.say("head", file=self.name, device=f.recording.device, events=f"{f.recording.events:,}")
+        if f.growth.rounds:
+            text += self.say("and") + self.say("head_rounds", rounds=len(f.growth.rounds.starts), place=short(f.growth.rounds.place))
+        return text + ("" if f.recording.events else self.say("and") + self.say("no_trace"))
+
+    def refused_place(self):
+        stack = self.finding.recording.stacks.all[self.finding.refusal.stack]
+        return self.place(stack.place() or "?none")
+
+    def sentence(self):
+        """What filled it."""
+        f, r = self.finding, self.finding.refusal
+        if f.cause == "leak":
+            live = sum(size for _, _, size in f.growing)
+            return self.say("leak" if len(f.growing) < 3 else "leak_graph", per_round=shown(f.growth.per_round), count=len(f.growing),
+                            place=self.place(f.growing[0][0]), live=shown(live), total=shown(f.live))
+        if f.cause in ("fragmentation", "elsewhere", "limit", "alone"):
+            return self.say(f.cause, asked=shown(r.asked), cached=shown(sum(r.pieces)), free=shown(r.device_free), largest=shown(r.largest),
+                            elsewhere=shown(r.elsewhere), reserved=shown(r.reserved))
+        if f.cause == "empty":
+            return self.say("empty")
+        category, size = f.by_category[0]
+        place, most = f.line_of(category)
+        values = dict(category=self.say(category), size=shown(size), total=shown(f.live), share=percent(size, f.live))
+        if place.startswith("?"):
+            return self.say("full_plain", **values)
+        return self.say("full", **values, place=self.place(place), size_line=shown(most))
+
+    def first(self):
+        """What to do first."""
+        f = self.finding
+        if f.cause == "full":
+            # A list of temporaries costs nothing to do without, so it comes first where it is of any size.
+            levers = f.levers()
+            free = [lever for lever in levers if lever[0] == "foreach" and 10 * lever[2] >= f.live]
+            return self.lever((free or levers)[0])
+        if f.cause == "leak":
+            return self.say("do_leak" if len(f.growing) < 3 else "do_leak_graph") + " " + self.say("shown", chapters=chapters(("02", "11")))
+        if f.cause == "fragmentation":
+            rule = next((rule for rule in f.rules if rule[0] == "expandable"), None)
+            verdict = (self.say("not_judged") if not rule or f.rules[0][1] else
+                       self.say("served", most=shown(rule[2])) if rule[1] else self.say("not_served"))
+            return self.say("do_fragmentation", verdict=verdict) + " " + self.say("shown", chapters=chapters(("06",)))
+        return self.say("do_" + f.cause, place=self.refused_place() if f.refusal else "")
+
+    def lever(self, lever):
+        name, _, saves, numbers = lever
+        saving = self.say("saves", size=shown(saves)) + " " if saves else ""
+        return f"{self.say(name)} {saving}{self.say('shown', chapters=chapters(numbers))}"
+
+    def tables(self, everything):
+        f = self.finding
+        values = dict(size=shown(f.live), event=f"{max(0, f.moment):,}", asked=shown(f.refusal.asked) if f.refusal else "")
+        lines = [self.say("live_refused" if f.refusal else "live_peak", **values)]
+        kinds = [row for row in f.by_category if everything or row[1] >= LEAST_SHARE * f.live][:None if everything else ROWS]
+        lines += table([(self.say(name), shown(size), percent(size, f.live) + " %", "") for name, size in kinds])
+        lines.append(self.say("lines"))
+        count = 10 if everything else ROWS
+        rows = [(self.place(place), shown(size), percent(size, f.live) + " %", self.say(kind)) for place, size, _, kind, _ in f.lines[:count]]
+        rest = f.lines[count:]
+        if rest:
+            size = sum(row[1] for row in rest)
+            rows.append((self.say("more_lines" if len(rest) > 1 else "more_line", count=len(rest)), shown(size), percent(size, f.live) + " %", ""))
+        return lines + table(rows)
+
+    def growth(self, everything):
+        f = self.finding
+        rounds = len(f.growth.rounds.starts) if f.growth.rounds else 0
+        if f.growing:
+            lines = [self.say("grows", size=shown(size), place=self.place(place), live=shown(live)) for place, size, live in f.growing]
+            return lines if everything else lines[:2]
+        return [self.say("grows_not", rounds=rounds) if f.growth.judged else self.say("grows_unknown", rounds=rounds or 1)]
+
+    def refused(self, everything):
+        f, r = self.finding, self.finding.refusal
+        if not r:
+            return []
+        values = dict(asked=shown(r.asked), place=self.refused_place(), free=shown(r.device_free))
+        lines = wrapped(self.say("refused", **values, reserved=shown(r.reserved), cached=shown(r.cached), count=len(r.pieces),
+                                 largest=shown(r.largest)) if r.known else self.say("refused_plain", **values))
+        if everything and r.count > 1:
+            lines += wrapped(self.say("refused_times", count=r.count))
+        if f.rules and (everything or f.cause in ("fragmentation", "elsewhere")):
+            lines.append(self.say("by_replay", budget=shown(r.budget())))
+            for name, served, most in f.rules:
+                rule = self.say("rule_split", mb=name.split("_")[1]) if name.startswith("split") else self.say("rule_" + name)
+                lines.append(f"  {rule}: " + self.say("rule_served" if served else "rule_refused", most=shown(most)))
+            if f.rules[0][1]:
+                lines += wrapped(self.say("replay_differs"))
+            if everything:
+                lines += wrapped(self.say("replay_whole" if r.whole else "replay_part"))
+        return lines
+
+    def rest(self):
+        f = self.finding
+        lines = []
+        if f.appears:
+            lines += wrapped(self.say("appears", size=shown(f.appears[0]), place=self.place(f.appears[1])))
+        if f.pools["private"]:
+            lines += wrapped(self.say("pool_private", size=shown(f.pools["private"]), count=f.pools["private_count"]))
+        if f.pools["streams"]:
+            lines += wrapped(self.say("pool_streams", size=shown(f.pools["streams"]), count=f.pools["streams_count"]))
+        if f.recovered:
+            lines += wrapped(self.say("recovered", asked=shown(f.recovered.asked), event=f"{f.recovered.event:,}"))
+        if f.reserved:
+            lines += wrapped(self.say("held", size=shown(max(size for _, size in f.reserved))))
+        if f.live:
+            lines.append(self.say("levers"))
+            for lever in f.levers():
+                lines += wrapped(f"{self.say(lever[1])}: {self.lever(lever)}", "  - ", "    ")
+        return lines + wrapped(self.say("unseen"))
+
+    def text(self, everything=False, others=()):
+        lines = wrapped(self.head())
+        lines += ["", *wrapped(self.say("answer", sentence=self.sentence())), *wrapped(self.say("do", what=self.first())), ""]
+        if self.finding.live:
+            lines += self.tables(everything)
+        lines += [line for text in self.growth(everything) for line in wrapped(text)]
+        lines += self.refused(everything)
+        if everything:
+            lines += self.rest()
+        elif others:
+            lines += wrapped(self.say("others", devices=", ".join(
+                self.say("other_device", device=other.recording.device, size=shown(other.peak)) for other in others)))
+        if not everything:
+            lines += wrapped(self.say("more"))
+        return "\n".join(lines)
+
+
+def comparison(before, after, names, language, everything):
+    """What is new in the second, by line."""
+    lines, kinds = compare(before, after)
+    more = after.live - before.live
+    texts = Text(after, language, names[1])
+    result = wrapped(say("compared" if more >= 0 else "compared_less", language, before=names[0], after=names[1], size=shown(abs(more)),
+                         first=shown(before.live), second=shown(after.live)))
+    new = [row for row in lines if row[1] > 0]
+    result += wrapped(say("compared_most", language, size=shown(new[0][1]), place=texts.place(new[0][0])) if new else
+                      say("compared_nothing", language))
+    result += ["", *table([(say(name, language), "+" * (size > 0) + shown(size), "", "") for name, size in kinds if size])]
+    count = None if everything else 10
+    for title, rows in (("compared_lines", new[:count]), ("compared_less_lines", [row for row in lines if row[1] < 0][::-1][:count])):
+        if rows:
+            result += ["", say(title, language)]
+            result += table([(texts.place(place), "+" * (size > 0) + shown(size), "", f"{shown(first)} -> {shown(second)}")
+                             for place, size, first, second in rows])
+    return "\n".join(result)

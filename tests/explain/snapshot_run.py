@@ -1,0 +1,48 @@
+"""Runs bench/explain on snapshots, for the tests of it."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1]).resolve()
+HERE = pathlib.Path(__file__).resolve().parent
+WORK = pathlib.Path(tempfile.mkdtemp(prefix="oomlab_snapshot_"))
+EXPLAIN = ROOT / "bench/explain"
+
+
+def explained(*arguments, code=0):
+    done = subprocess.run([sys.executable, EXPLAIN, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, (arguments, done.returncode, done.stdout[-2000:], done.stderr)
+    if code:
+        assert done.stdout == "" and done.stderr.count("\n") == 1, (arguments, done)
+        return done.stderr
+    assert done.stderr == "", (arguments, done.stderr)
+    for line in done.stdout.splitlines() if "--json" not in arguments else ():
+        wide = sum(2 if ord(c) > 0x2E80 else 1 for c in line)
+        assert wide <= 100, (arguments, wide, line)
+    return done.stdout
+
+
+def figures(file):
+    return json.loads(explained(file, "--json"))["devices"][0]
+
+
+def written(program, name="s.pickle", **how):
+    program.write(WORK / name, **how)
+    return WORK / name
+
+
+def first_lines(text):
+    """The answer, and what to do first."""
+    return " ".join(text.split("\n\n")[1].split())
+
+
+def all_of(tests):
+    """Calls them, and leaves no file."""
+    for test in tests:
+        test()
+        print(test.__name__)
+    for file in WORK.iterdir():
+        file.unlink()
+    WORK.rmdir()

@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <list>
 #include <vector>
 
@@ -122,20 +123,28 @@ Numbers made(int count, int step, float most) {
   return values;
 }
 
-int main() {
+int main(int argc, char** argv) {
+  const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
+  const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
+  require(with || without, "--with, --without, or neither to see both");
   const Numbers image = made(pixels * channels, 7919, 1), depth = made(9 * channels, 4391, 0.33f);
   Numbers point = made(channels * channels, 6007, 0.125f), both(9 * channels * channels);
   for (size_t i = 0; i < both.size(); ++i) {
     const size_t k_and_in = i / channels;
     both[i] = depth[k_and_in] * point[i % (channels * channels)];
   }
-  std::vector<Layer> full{{convolve, 3, both}}, light = full;
-  light = {{convolve_depthwise, 3, depth}, {convolve, 1, point}};  // THE MITIGATION: depthwise, then pointwise
+  std::vector<Layer> layers = {{convolve, 3, both}};
   std::printf("%d channels, %d x %d     weights     products   images         peak\n", channels, side, side);
-  const Run full_kept = forward("convolution, training", image, full, true);
-  const Run light_kept = forward("separable, training", image, light, true);
-  const Run full_freed = forward("convolution, inference", image, full, false);
-  const Run light_freed = forward("separable, inference", image, light, false);
+  Run full_kept, light_kept, full_freed, light_freed;
+  if (without) full_kept = forward("convolution, training", image, layers, true);
+  if (without) full_freed = forward("convolution, inference", image, layers, false);
+  layers = {{convolve_depthwise, 3, depth}, {convolve, 1, point}};  // THE MITIGATION: depthwise, then pointwise
+  if (with) light_kept = forward("separable, training", image, layers, true);
+  if (with) light_freed = forward("separable, inference", image, layers, false);
+  if (!with || !without) {
+    std::puts("PASS");
+    return 0;
+  }
   const float most = *std::max_element(full_kept.result.begin(), full_kept.result.end());
   for (size_t i = 0; i < image.size(); ++i) {
     require(std::fabs(full_kept.result[i] - light_kept.result[i]) < 1e-5, "the same result within 1e-5");

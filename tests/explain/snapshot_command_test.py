@@ -54,7 +54,7 @@ def of_pages():
         training(program, 40, leak=20 * MIB)
     except OutOfMemory:
         pass
-    program.frames[STEP]["name"] = "main<script>alert(1)</script>"
+    program.frames["/home/me/train.py:23 in main"]["name"] = "main<script>alert(1)</script>"
     for language in ("en", "zh"):
         explained(written(program), "--html", WORK / "p.html", "--lang", language)
         text = (WORK / "p.html").read_text(encoding="utf-8")

@@ -229,6 +229,15 @@ def of_refusals():
     (WORK / "s.pickle").write_bytes(pickle.dumps(value))
     assert figures(WORK / "s.pickle")["cause"] == "limit"
 
+    # 8 MiB come in a segment of 20, which 18 MiB are not enough for: no limit.
+    program = Program(budget=78 * MIB)
+    program.allocate(60 * MIB, STEP, *FORWARD)
+    try:
+        program.allocate(8 * MIB, STEP, *FORWARD)
+    except OutOfMemory:
+        pass
+    assert figures(written(program))["cause"] == "full"
+
     # A cache that belongs to another stream, or to a graph.
     for private in (False, True):
         program = Program(budget=400 * MIB)

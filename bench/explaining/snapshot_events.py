@@ -175,9 +175,10 @@ def read_segments(segments, found, stacks, size):
         device = number(entry, "device", where, 0)
         recording = found.setdefault(device, Recording(device, stacks))
         pool = entry.get("segment_pool_id", (0, 0))
-        pool = tuple(pool) if isinstance(pool, (tuple, list)) and len(pool) == 2 else (0, 0)
-        recording.segments.append(Segment(address_of(entry, "address", where), total, stream_of(entry), pool,
-                                          entry.get("is_expandable") is True, {"small": True, "large": False}.get(entry.get("segment_type"))))
+        whole = isinstance(pool, (tuple, list)) and len(pool) == 2 and all(isinstance(part, int) for part in pool)
+        kind = entry.get("segment_type")
+        recording.segments.append(Segment(address_of(entry, "address", where), total, stream_of(entry), tuple(pool) if whole else (0, 0),
+                                          entry.get("is_expandable") is True, kind == "small" if kind in ("small", "large") else None))
 
 
 def read_blocks(segments, device, live, stacks, size):
@@ -187,9 +188,11 @@ def read_blocks(segments, device, live, stacks, size):
         if entry.get("device", 0) != device:
             continue
         blocks = entry.get("blocks", [])
-        count += len(blocks) if isinstance(blocks, list) else size
+        if not isinstance(blocks, list):
+            raise Refused(f"segment {i}: its blocks are no list")
+        count += len(blocks)
         if count > size:
-            raise Refused(f"segment {i}: its blocks are no list, or repeat themselves")
+            raise Refused(f"segment {i}: its blocks repeat themselves")
         address, stream = entry.get("address"), stream_of(entry)
         for j, block in enumerate(blocks):
             where = f"block {j} of segment {i}"

@@ -10,7 +10,7 @@ INSTALLED = re.compile(r"/(site|dist)-packages/|/lib/python\d|^<(frozen|built-in
                        r"lightning|pytorch_lightning|deepspeed|vllm|sglang|diffusers|peft|trl|bitsandbytes|apex|xformers|flash_attn|"
                        r"torchrec|fbgemm_gpu|megatron|numpy)/"
                        r"|^(threading|contextlib|runpy|functools|socketserver|queue|typing)\.py$|^(importlib|multiprocessing|concurrent|asyncio)/"
-                       r"|[/\\]Lib[/\\]")
+                       r"|^[A-Z]:/.*/Lib/")
 PYTHON = re.compile(r"\.pyw?$|^<ipython-input|^<stdin>|ipykernel|^Cell \[?In")
 NOISE = re.compile(r"CapturedTraceback|unwind::|gather_with_cpp|_start|__libc|^_Py|^Py[A-Z]\w*_|CUDACachingAllocator|DeviceCachingAllocator|"
                    r"^at::(detail::)?empty|^at::_ops::|c10::(impl|Dispatcher|KernelFunction)|^\?\?$|^<built-in|THPVariable|"
@@ -52,6 +52,7 @@ class Frame:
         self.name, self.file, self.line = name, file.replace("\\", "/"), line
         self.is_python = PYTHON.search(self.file) is not None
         self.is_readers = self.is_python and INSTALLED.search(self.file) is None
+        self.is_libraries = self.is_python and not re.search(r"(^|/)torch/|^<", self.file)
         # A folder of the reader's means nothing: /workspace and kv_cache_project are names like any other.
         file = self.file.split("/")[-1] if self.is_readers else self.file
         text = f"{file}:{self.name}" if self.is_python else self.name
@@ -90,10 +91,10 @@ class Stack:
         return inner
 
     def find_site(self):
-        """The frame that answers "where": the reader's innermost; else a library's; else of C++."""
+        """The frame that answers "where": the reader's innermost; else that of a library above PyTorch, as vLLM; else PyTorch's; else of C++."""
         if self.ours:
             return self.frames[0]
-        for wanted in ("is_readers", "is_python"):
+        for wanted in ("is_readers", "is_libraries", "is_python"):
             for frame in self.frames:
                 if getattr(frame, wanted):
                     return frame

@@ -1,5 +1,5 @@
 """The request that was refused: what was free then, in what pieces, and what other rules would have done with the same requests."""
-from explaining.snapshot_replay import MIB, replay
+from explaining.snapshot_replay import MIB, replay, segment_bytes
 
 MOST_REPLAYED = 200_000  # allocations and releases before the request; what was live then is allocated first
 # Of max_split_size_mb: what is tried, smallest first. PyTorch takes nothing below 20.
@@ -55,7 +55,7 @@ class Refusal:
         """One of: fragmentation, elsewhere (other streams and pools cache enough), limit, alone (more than it can ever have), full."""
         if self.asked > self.reserved + self.device_free and self.known:
             return "alone"
-        if self.known and self.device_free >= self.asked + 2 * MIB:
+        if self.known and self.device_free >= segment_bytes(self.asked) + 2 * MIB:  # 2: the driver's own granule
             return "limit"
         if sum(self.pieces) + self.device_free >= self.asked and self.pieces:
             return "fragmentation"

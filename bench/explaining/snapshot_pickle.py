@@ -8,6 +8,9 @@ import os
 import pickle
 import signal
 import sys
+import traceback
+
+from shared import terminal
 
 try:
     import resource
@@ -77,7 +80,6 @@ def within_limits(size, work, program, name):
     if not (resource and hasattr(os, "fork")):
         return work()
     sys.stdout.flush()
-    sys.stderr and sys.stderr.flush()
     child = os.fork()
     if child == 0:
         code = 70
@@ -85,13 +87,18 @@ def within_limits(size, work, program, name):
             lower(resource.RLIMIT_AS, memory_limit(size) + address_space())
             lower(resource.RLIMIT_CPU, seconds_limit(size))
             code = work()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
+            sys.stdout.flush()
+        except MemoryError:
+            terminal.complain(program, f"{name}: takes more memory than a snapshot of its size can need")
+            code = 2
+        except OSError as error:
+            terminal.complain(program, f"standard output: {error.strerror or error}")
+            code = 2
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
-            try:
-                sys.stdout.flush()
-            finally:
-                os._exit(code if code is not None else 0)
+            os._exit(code)
     try:
         _, status = os.waitpid(child, 0)
     except BaseException:
@@ -99,6 +106,8 @@ def within_limits(size, work, program, name):
         os.waitpid(child, 0)
         raise
     if os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):  # `bench/explain FILE | head` is no error
+            os.kill(os.getpid(), os.WTERMSIG(status))
         if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
             raise Refused(f"takes more than {seconds_limit(size)} s of processor time, or more memory than there is: it was given up")
         raise Refused(f"ended the process that read it (signal {os.WTERMSIG(status)})")

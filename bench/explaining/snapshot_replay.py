@@ -13,6 +13,11 @@ def up(size, step):
     return (size + step - 1) // step * step
 
 
+def segment_bytes(size):
+    """What is taken from the driver for a request, where no segment is expandable."""
+    return 2 * MIB if size <= MIB else 20 * MIB if size < 10 * MIB else up(size, 2 * MIB)
+
+
 class Block:
     __slots__ = ("size", "place", "state", "before", "next", "segment")
 
@@ -139,7 +144,7 @@ class Allocator:
     def grow(self, pool, size):
         if self.expandable:
             return self.expand(pool, size)
-        length = 2 * MIB if pool.small else 20 * MIB if size < 10 * MIB else up(size, 2 * MIB)
+        length = segment_bytes(size)
         if not self.take(length):
             return None
         segment = Segment(pool, 0, self.next_place)

@@ -18,7 +18,7 @@ def columns(text):
 
 
 def wrapped(text, first="", rest=None):
-    """Lines of at most WIDTH columns. Chinese breaks between any two characters; a figure stays with its unit."""
+    """Lines of at most WIDTH columns (and a full stop). Chinese breaks between any two characters; a figure stays with its unit."""
     rest = first if rest is None else rest
     text = re.sub(r"(\d) (bytes|[KMGTP]iB|%)", "\\1\u00a0\\2", text)
     if columns(text) == len(text):
@@ -26,7 +26,7 @@ def wrapped(text, first="", rest=None):
     else:
         lines, line, width = [], first, columns(first)
         for token in re.findall(r"[\x21-\x7e\u00a0]+ ?|.", text):
-            if width + columns(token.rstrip()) > WIDTH and line.strip():
+            if width + columns(token.rstrip()) > WIDTH and line.strip() and token not in "。，；：、）":
                 lines, line, width = [*lines, line.rstrip()], rest, columns(rest)
             line, width = line + token, width + columns(token)
         lines.append(line)
@@ -103,18 +103,22 @@ class Text:
             free = [lever for lever in levers if lever[0] == "foreach" and 10 * lever[2] >= f.live]
             return self.lever((free or levers)[0])
         if f.cause == "leak":
-            return self.say("do_leak" if len(f.growing) < 3 else "do_leak_graph") + " " + self.say("shown", chapters=chapters(("02", "11")))
+            return self.say("do_leak" if len(f.growing) < 3 else "do_leak_graph") + self.say("blank") + self.shown(("02", "11"))
         if f.cause == "fragmentation":
             rule = next((rule for rule in f.rules if rule[0] == "expandable"), None)
             verdict = (self.say("not_judged") if not rule or f.rules[0][1] else
                        self.say("served", most=shown(rule[2])) if rule[1] else self.say("not_served"))
-            return self.say("do_fragmentation", verdict=verdict) + " " + self.say("shown", chapters=chapters(("06",)))
+            return self.say("do_fragmentation", verdict=verdict) + self.say("blank") + self.shown(("06",))
         return self.say("do_" + f.cause, place=self.refused_place() if f.refusal else "")
 
     def lever(self, lever):
         name, _, saves, numbers = lever
-        saving = self.say("saves", size=shown(saves)) + " " if saves else ""
-        return f"{self.say(name)} {saving}{self.say('shown', chapters=chapters(numbers))}"
+        parts = [self.say(name), self.say("saves", size=shown(saves)) if saves else "", self.shown(numbers)]
+        return self.say("blank").join(part for part in parts if part)
+
+    def shown(self, numbers):
+        """Where it is shown."""
+        return self.say("shown", chapters=chapters(numbers))
 
     def tables(self, everything):
         f = self.finding
@@ -152,7 +156,7 @@ class Text:
             lines.append(self.say("by_replay", budget=shown(r.budget())))
             for name, served, most in f.rules:
                 rule = self.say("rule_split", mb=name.split("_")[1]) if name.startswith("split") else self.say("rule_" + name)
-                lines.append(f"  {rule}: " + self.say("rule_served" if served else "rule_refused", most=shown(most)))
+                lines.append("  " + self.say("pair", name=rule, text=self.say("rule_served" if served else "rule_refused", most=shown(most))))
             if f.rules[0][1]:
                 lines += wrapped(self.say("replay_differs"))
             if everything:
@@ -175,7 +179,7 @@ class Text:
         if f.live:
             lines.append(self.say("levers"))
             for lever in f.levers():
-                lines += wrapped(f"{self.say(lever[1])}: {self.lever(lever)}", "  - ", "    ")
+                lines += wrapped(self.say("pair", name=self.say(lever[1]), text=self.lever(lever)), "  - ", "    ")
         return lines + wrapped(self.say("unseen"))
 
     def text(self, everything=False, others=()):

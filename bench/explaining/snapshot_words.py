@@ -6,6 +6,8 @@ TEXT = {
     "head_rounds": ("{rounds} rounds of the loop at {place}", "循环 {place} 共 {rounds} 轮"),
     "no_trace": ("no history was recorded, so this is what was live at the end", "没有记录历史，因此只能看到结束时存活的内容"),
     "and": ("; ", "；"),
+    "blank": (" ", ""),
+    "pair": ("{name}: {text}", "{name}：{text}"),
     "others": ("Also: {devices} (see --all).", "另有：{devices}（见 --all）。"),
     "other_device": ("device {device}, peak {size}", "设备 {device}，峰值 {size}"),
 

@@ -6,9 +6,10 @@ import pathlib
 import pickle
 import re
 import struct
+import subprocess
 import sys
 
-from snapshot_run import WORK, all_of, explained, figures, written
+from snapshot_run import EXPLAIN, WORK, all_of, explained, figures, written
 from program import FORWARD, MIB, STEP, OutOfMemory, Program, pictures, training
 from explaining import snapshot_words
 
@@ -53,7 +54,7 @@ def of_pages():
         training(program, 40, leak=20 * MIB)
     except OutOfMemory:
         pass
-    program.frames[STEP]["name"] = "main<script>alert(1)</script>"
+    program.frames["/home/me/train.py:23 in main"]["name"] = "main<script>alert(1)</script>"
     for language in ("en", "zh"):
         explained(written(program), "--html", WORK / "p.html", "--lang", language)
         text = (WORK / "p.html").read_text(encoding="utf-8")
@@ -129,6 +130,13 @@ def of_hostile_files():
     program.allocate(MIB, "/home/me/\x1b[31mtrain.py:1 in \u202emain\x07")
     text = explained(written(program))
     assert "\x1b" not in text and "\u202e" not in text and "\\x1b[31mtrain.py" in text, text
+    # What cannot be written is said, and who reads the first line only is no error.
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, EXPLAIN, WORK / "s.pickle"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr, done
+    done = subprocess.run(f"{sys.executable} {EXPLAIN} {WORK / 's.pickle'} --all | head -1; echo ${{PIPESTATUS[0]}}", shell=True, executable="/bin/bash",
+                          capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout.count("\n") == 2, done
     # Usage.
     for arguments in (("--compare", WORK / "s.pickle"), ("--html", WORK / "x.html"), (WORK / "s.pickle", "--nothing"),
                       (WORK / "s.pickle", "--compare", WORK / "s.pickle", WORK / "s.pickle")):

@@ -113,6 +113,16 @@ def of_training():
     found = figures(written(program, since=starts[3]))
     mine = found["by_category_bytes"]
     assert (mine["parameters"], mine["optimizer"], mine["gradients"]) == (truth["parameters"], truth["optimizer"], truth["gradients"]), mine
+    # A server's own lines where no line is the reader's; a KV cache by who makes it. Folders mean nothing.
+    program = Program()
+    packages = TORCH[:-len("torch/")]
+    program.allocate(6 * MIB, packages + "vllm/worker/gpu_worker.py:200 in initialize_from_config", packages + "vllm/runner.py:9 in _allocate_kv_cache_tensors")
+    program.allocate(4 * MIB, "/workspace/kv_cache/train.py:7 in main", *FORWARD, packages + "vllm/layers/linear.py:3 in apply", TORCH + "nn/functional.py:9 in linear")
+    program.allocate(2 * MIB, packages + "vllm/layers/linear.py:3 in apply", TORCH + "nn/functional.py:9 in linear")
+    found = figures(written(program))
+    assert [(line["place"], line["category"]) for line in found["lines"]] == [
+        ("vllm/runner.py:9 in _allocate_kv_cache_tensors", "cache"), ("model.py:31 in forward", "activations"),
+        ("layers/linear.py:3 in apply", "activations")], found["lines"]
     # Without any stack nothing is claimed.
     program = Program(context=False)
     training(program, 6)
@@ -218,6 +228,15 @@ def of_refusals():
     value["device_traces"][0][-1]["device_free"] = 8 << 30
     (WORK / "s.pickle").write_bytes(pickle.dumps(value))
     assert figures(WORK / "s.pickle")["cause"] == "limit"
+
+    # 8 MiB come in a segment of 20, which 18 MiB are not enough for: no limit.
+    program = Program(budget=78 * MIB)
+    program.allocate(60 * MIB, STEP, *FORWARD)
+    try:
+        program.allocate(8 * MIB, STEP, *FORWARD)
+    except OutOfMemory:
+        pass
+    assert figures(written(program))["cause"] == "full"
 
     # A cache that belongs to another stream, or to a graph.
     for private in (False, True):

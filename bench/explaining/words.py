@@ -14,6 +14,7 @@ HELP_ZH = """解释显存或内存不足的报错：原因，先做什么；再�
     --lang zh                   中文
     --json                      原因和以字节计的数字，未知为 null
     --table                     改为输出 README 中的报错表
+  bench/explain SNAPSHOT.pickle 内存快照（torch.cuda.memory._dump_snapshot）：被什么占满；加 --help 看更多
 
 请原样粘贴报错。不能确定推出的数字不给出；互相矛盾的两个数字都不采用。
 

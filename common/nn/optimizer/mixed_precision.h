@@ -10,12 +10,13 @@
 // double it. All of this is decided on the device; the host never waits.
 
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
+#include "cuda/dtype_of.h"
 #include "nn/files/state_file.h"
 #include "nn/optimizer/adamw_rule.h"
 #include "nn/optimizer/optimizer.h"
+#include "plan/levers.h"
 
 namespace oomlab::nn {
 
@@ -42,20 +43,15 @@ struct ScaleState {
 };
 static_assert(sizeof(ScaleState) == kScaleStateBytes, "a prediction counts it");
 
-/// AdamW in 32 bits, with FP32 weights: a model's own, or a master copy of them.
-template <class T>
-constexpr OptimizerForm adamw_in_fp32() {
-  return {.weights = std::is_same_v<T, float> ? WeightForm::stored : WeightForm::master};
-}
-
 /// An optimizer for a model of T with a loss scale. Beside the optimizer's state there is one ScaleState (category
 /// optimizer).
 template <class T>
 class ScaledOptimizer {
  public:
-  /// Of form.weights `stored`, in 16 bits, updates smaller than what T resolves are lost. Throws as Optimizer.
+  /// Without a form: AdamW, and a master copy where T has 16 bits. Of form.weights `stored`, in 16 bits, updates
+  /// smaller than what T resolves are lost. Throws as Optimizer.
   ScaledOptimizer(Context& context, std::vector<ParameterOf<T>> parameters, LossScaling scaling,
-                  OptimizerSettings settings = {}, OptimizerForm form = adamw_in_fp32<T>());
+                  OptimizerSettings settings = {}, OptimizerForm form = {.weights = plan::usual_weights(kDTypeOf<T>)});
   /// What the gradients must be multiplied by: forward_backward()'s scale_on_device.
   const float* scale_on_device() const noexcept { return &state_.data()->scale; }
   /// One update (phase "optimizer"), or none if a gradient is not finite and the scale is dynamic. Does not wait.

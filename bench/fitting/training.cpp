@@ -75,7 +75,7 @@ class Training {
             .left = work.room(),
             .peak = plan.peak,
             .seconds = plan::least_seconds(*question_.card, levers, plan, question_.host_gb_per_s),
-            .host_bytes = plan.price.pinned_bytes,
+            .host_bytes = plan.price.host_bytes,
             .numbers = levers == base_ ? "as asked for" : words_of(numbers_of(work, levers))};
     row.fits = row.peak.total() <= row.left && row.host_bytes <= question_.room.host && row.seconds;
     return row;

@@ -64,7 +64,10 @@ inline nn::TransformerSpec zero_example() { return nn::parse_transformer("gpt:36
 /// Bytes of model state per parameter that a rank of N has, BF16 with AdamW.
 inline double state_per_parameter(std::size_t ranks, int stage) {
   const nn::TransformerSpec spec = zero_example();
-  const nn::StepLevers levers{.element_bytes = sizeof(__nv_bfloat16), .replicas = ranks, .zero = stage};
+  const nn::StepLevers levers{.element_bytes = sizeof(__nv_bfloat16),
+                              .replicas = ranks,
+                              .zero = stage,
+                              .optimizer = {.weights = nn::WeightForm::master}};
   return double(nn::unit_state_bytes(spec, levers).total()) / double(spec.parameters());
 }
 

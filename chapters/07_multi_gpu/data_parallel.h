@@ -4,9 +4,12 @@
 // their share, and give logits and gradients back.
 
 #include "nn/models/scheduled_step.h"
-#include "trainer.h"
+#include "layout.h"
+#include "train/trainer.h"
 
 namespace oomlab::multi_gpu {
+
+using namespace train;
 
 template <class T>
 class DataParallel final : public Workload {
@@ -18,9 +21,11 @@ class DataParallel final : public Workload {
         world_(Groups::Ids::at(ids.world, 0), int(job.layout.dp), rank, failed),
         model_(context, job.spec, nn::Slice{.layers = job.spec.layers}, nullptr),
         schedule_{{job.spec.layers, false, job.form.keep}},  // --checkpoint: of each layer nothing
-        shapes_(units_of(job.spec, model_.slice(), 1)) {
+        shapes_(nn::units_of(job.spec, model_.slice(), 1)) {
     model_.set_form(job.form);
-    if (rank == 0) units_.emplace(context, model_, alone_, 0, kTextSeed);
+    if (rank != 0) return;
+    units_.emplace(context, model_, alone_, 0, nn::GradientLife::always, kTextSeed);
+    optimizer_.emplace(context, units_->shapes(), units_->values(), optimizer_of<T>(job));
   }
 
   void step() override {
@@ -47,7 +52,7 @@ class DataParallel final : public Workload {
     pass.backward(context_, model_, batch, std::move(d));
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       world_.reduce(first_gradient(shapes_[i]), shapes_[i].count, 0, stream);
-    if (rank_ == 0) units_->step();
+    if (rank_ == 0) update();
   }
   std::size_t samples_per_step() const override { return job_.batch; }
   std::uint64_t fingerprint() override { return units_ ? units_->fingerprint() : 0; }  // replicas hold nothing
@@ -80,7 +85,7 @@ class DataParallel final : public Workload {
     CUDA_CHECK(cudaMemcpyAsync(logits.data(), gathered.data(), n * sizeof(T), cudaMemcpyDeviceToDevice, stream));
   }
   void replicate(std::vector<DeviceBuffer<T>>& into, Category category, bool zero) {
-    for (const UnitShape& shape : shapes_) {
+    for (const nn::UnitShape& shape : shapes_) {
       into.push_back(context_.buffer<T>(shape.count, category, shape.name + " replica"));
       T* const data = into.back().data();
       if (zero) CUDA_CHECK(cudaMemsetAsync(data, 0, shape.count * sizeof(T), context_.stream()));
@@ -91,8 +96,18 @@ class DataParallel final : public Workload {
       }
     }
   }
-  T* first_value(const UnitShape& shape) { return model_.parameter(shape.tensors[0]).value; }
-  T* first_gradient(const UnitShape& shape) { return model_.parameter(shape.tensors[0]).gradient; }
+  void update() {
+    const Phase phase(context_.ledger(), "optimizer");
+    std::vector<typename nn::Optimizer<T>::Update> all;
+    for (std::size_t p = 0; p < units_->pieces().size(); ++p) {
+      const auto& piece = units_->pieces()[p];
+      all.push_back({p, units_->my_gradients(piece.unit) + piece.offset});
+    }
+    optimizer_->update(context_, all);
+    optimizer_->end_step();
+  }
+  T* first_value(const nn::UnitShape& shape) { return model_.parameter(shape.tensors[0]).value; }
+  T* first_gradient(const nn::UnitShape& shape) { return model_.parameter(shape.tensors[0]).gradient; }
 
   Context& context_;
   const Job& job_;
@@ -100,8 +115,9 @@ class DataParallel final : public Workload {
   Communicator world_, alone_;
   nn::Transformer<T> model_;
   nn::Schedule schedule_;
-  std::vector<UnitShape> shapes_;
-  std::optional<Units<T>> units_;  // rank 0
+  std::vector<nn::UnitShape> shapes_;
+  std::optional<Units<T>> units_;              // rank 0
+  std::optional<nn::Optimizer<T>> optimizer_;  // the same
   std::size_t first_ = 0;
   std::uint64_t loss_bytes_ = 0;
 };
@@ -116,9 +132,10 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
       .seq = job.seq,
       .form = job.form,
       .replicas = job.layout.dp,
-      .data_parallel = rank == 0 ? nn::DataParallel::first_device : nn::DataParallel::other_device};
+      .data_parallel = rank == 0 ? nn::DataParallel::first_device : nn::DataParallel::other_device,
+      .optimizer = optimizer_of<T>(job)};
   ByCategory resident;
-  if (rank == 0) resident = nn::unit_state_bytes(job.spec, {.element_bytes = sizeof(T)});
+  if (rank == 0) resident = nn::unit_state_bytes(job.spec, {.element_bytes = sizeof(T), .optimizer = optimizer_of<T>(job)});
   resident[Category::workspace] = round_to_granule(sizeof(float));  // the loss
   return nn::simulate_step(job.spec, levers, resident).at_peak;
 }
@@ -130,7 +147,7 @@ std::uint64_t sent_by_data_parallel(const Job& job, int rank) {
   const std::size_t n = job.layout.dp;
   const std::uint64_t logits = job.batch / n * job.seq * job.spec.vocabulary * sizeof(T);
   std::uint64_t sent = logits * (rank == 0 ? n - 1 : 1);
-  for (const UnitShape& unit : units_of(job.spec, {.layers = job.spec.layers}, 1))
+  for (const nn::UnitShape& unit : nn::units_of(job.spec, {.layers = job.spec.layers}, 1))
     sent += 2 * (unit.count * sizeof(T) / n * (n - 1));
   return sent;
 }

@@ -1,19 +1,21 @@
 #pragma once
-// Grids of ranks (grid.h) as the command line asks for them, and those that the table compares.
+// Grids of ranks (plan/ranks.h) as the command line asks for them, and those that the table compares.
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "grid.h"
 #include "harness/chapter.h"
 #include "plan/lever/checkpoint.h"
 #include "plan/lever/ranks.h"
 #include "plan/lever/zero.h"
+#include "plan/ranks.h"
 #include "train/options.h"
 
 namespace oomlab::multi_gpu {
 
+using plan::coordinates_of, plan::kinds_of_stage, plan::most_in_flight, plan::slice_of;
+using plan::Layout, plan::RankCoordinates;
 using plan::lever::devices_refused, plan::lever::kCheckpoint, plan::lever::kDp, plan::lever::kPp, plan::lever::kTp,
     plan::lever::kZero;
 
@@ -28,10 +30,6 @@ inline plan::Levers levers_of(const Config& config) { return plan::levers_of(con
 /// be.
 inline std::optional<Layout> grid_of(const Config& config, const nn::TransformerSpec& spec) {
   const plan::Levers levers = levers_of(config);
-  plan::Levers on_two = levers;  // the row of one device does what a rank of several does
-  on_two.ranks.dp = 2;
-  if (const std::string why = plan::lever::checkpoint_refuses(work_of(config, spec), on_two); !why.empty())
-    throw UsageError(why);
   if (const std::string why = refused(work_of(config, spec), levers); !why.empty()) throw UsageError(why);
   const bool asked =
       config.options.find(kTp) || config.options.find(kPp) || config.options.find(kDp) || config.options.find(kZero);

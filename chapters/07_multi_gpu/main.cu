@@ -19,8 +19,9 @@ static Chapter multi_gpu_of(const Config& config) {
   const auto n = static_cast<std::size_t>(config.devices);
   const std::size_t micro_batch = config.options[kMicroBatch], seq = config.options[kSeq];
   const nn::TransformerSpec spec = transformer_of(config);
-  nn::StepForm form = form_of(config);
-  form.keep.layer = levers_of(config).recompute == 0;
+  const nn::StepForm form = form_of(config);
+  const plan::Levers levers = levers_of(config);
+  const plan::Work work = work_of(config, spec);
   const auto text = std::make_shared<data::TextSampler>(text_for(config, spec, /*ragged=*/false));
   const auto sent = std::make_shared<Sent>();
 
@@ -30,7 +31,13 @@ static Chapter multi_gpu_of(const Config& config) {
     const auto job = [=](std::size_t batch) {
       const std::size_t unit = layout.dp * micro_batch;
       batch = checked_sum(batch, unit - 1) / unit * unit;  // when the largest batch that fits is looked for
-      return Job{spec, text, layout, batch, micro_batch, seq, form};
+      Job job{spec, text, layout, batch, micro_batch, seq, form};
+      plan::Levers on_ranks = levers;
+      on_ranks.ranks = layout;
+      plan::Work of_batch = work;
+      of_batch.batch = batch;
+      job.schedule = [=](const RankCoordinates& place) { return plan::schedule_of(of_batch, on_ranks, place); };
+      return job;
     };
     Variant variant{.name = name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
     variant.agreement.kind = Agreement::Kind::within_tolerance;
@@ -51,7 +58,7 @@ static Chapter multi_gpu_of(const Config& config) {
         variant.flops = [=](std::size_t batch) { return flops_a_step(job(batch), {0, 0, 0}); };
         variant.make = [=](Context& context, std::size_t batch) -> std::unique_ptr<Workload> {
           static const std::atomic<bool> never{false};
-          return std::make_unique<RankTraining<T>>(context, job(batch), Groups::Ids(layout), 0, never);
+          return std::make_unique<Trainer<T>>(context, job(batch), Groups::Ids(layout), 0, never);
         };
       }
     }

@@ -31,7 +31,9 @@ inline ByCategory streamed_by_matrix(const Work& work) {
   layer.spec.layers = 1;
   Levers resident = levers;
   resident.gradients = GradientLife::always;  // they are in `streamed`
-  return peak_bytes(layer, resident, schedule_of(layer, resident), streamed);
+  nn::StepLevers step = plan::step_of(layer, resident);
+  step.schedule = schedule_of(layer, resident);
+  return nn::simulate_step(layer.spec, step, streamed).at_peak;
 }
 
 /// The least that this chapter's levers make of a step on one device.

@@ -112,11 +112,17 @@ std::uint64_t state_buffers(UpdateRule rule) {
       throw std::invalid_argument(std::string(name_of(rule)) + " keeps buffers of other sizes than a parameter's");
   }
 }
-ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form) {
+ByCategory optimizer_bytes(const TransformerSpec& spec, const Slice& slice, const OptimizerForm& form) {
   ByCategory bytes;
   std::uint64_t sums = 0;
-  visit_whole(spec, [&](const Place& place) {
-    bytes[Category::optimizer] = checked_sum(bytes[Category::optimizer], rounded_state_bytes(state_shape(place), form));
+  TransformerSpec one_layer = spec;  // which all layers are like
+  one_layer.layers = 1;
+  const std::uint64_t layers = slice.end(spec) - slice.first_layer;
+  const auto has_layer = [](std::uint64_t) { return true; };
+  visit_part(one_layer, slice.embeds(), slice.has_head(spec), slice.parts, has_layer, [&](const Place& place) {
+    const std::uint64_t times = place.unit == Place::Unit::layer ? layers : 1;
+    const std::uint64_t state = checked_product(times, rounded_state_bytes(state_shape(place), form));
+    bytes[Category::optimizer] = checked_sum(bytes[Category::optimizer], state);
     if (place.rows > 1) sums = std::max(sums, sums_of(place.rows));
   });
   if (form.rule == UpdateRule::adafactor) bytes[Category::workspace] = round_to_granule(sums * sizeof(float));

@@ -66,8 +66,11 @@ std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& f
 /// State buffers of parameter size, in FP32: 0 of sgd, 1 of momentum, 2 of adamw. Throws std::invalid_argument for the
 /// others, whose buffers have other sizes.
 std::uint64_t state_buffers(UpdateRule rule);
-/// What nn::Optimizer allocates for a model, by category.
-ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form);
+/// What nn::Optimizer allocates for the tensors of a model, or of a slice of it, by category.
+ByCategory optimizer_bytes(const TransformerSpec& spec, const Slice& slice, const OptimizerForm& form);
+inline ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form) {
+  return optimizer_bytes(spec, Slice{}, form);
+}
 
 /// The loss scale and what goes with it (nn/optimizer/mixed_precision.h), on the device.
 inline constexpr std::uint64_t kScaleStateBytes = 32;

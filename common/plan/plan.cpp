@@ -19,36 +19,30 @@ nn::StepLevers step_of(const Work& work, const Levers& levers, const RankCoordin
 
 nn::StepForm form_of(const Work& work, const Levers& levers) { return step_of(work, levers).form; }
 
-ByCategory resident_bytes(const Work& work, const Levers& levers) {
-  ByCategory bytes;
-  bytes[Category::parameters] = nn::tensor_bytes(work.spec, element_bytes(levers));
-  bytes[Category::gradients] = bytes[Category::parameters];
-  bytes[Category::workspace] = round_to_granule(sizeof(float));  // the loss
-  for (const Lever* lever : all_levers()) lever->resident(work, levers, bytes);
-  return bytes;
-}
-
-ByCategory peak_bytes(const Work& work, const Levers& levers, const nn::Schedule& schedule,
-                      const ByCategory& resident) {
-  nn::StepLevers step = step_of(work, levers);
-  step.schedule = schedule;
-  return nn::simulate_step(work.spec, step, resident).at_peak;
-}
-
 namespace {
 
-// Where gradients come and go with the layers, which the solver does not know of, it gets less room until what it finds
+bool several(const Levers& levers) { return levers.ranks.ranks() > 1; }
+
+// Of a slice's layers alone.
+nn::TransformerSpec with_layers(nn::TransformerSpec spec, std::uint64_t layers) {
+  spec.layers = layers;
+  return spec;
+}
+
+// The solver knows one rank, and gradients that are always there. For all else it gets less room until what it finds
 // fits: then a schedule that computes a little less again may exist.
-nn::Schedule solved_schedule(const Work& work, const Levers& levers) {
-  const std::uint64_t layers = work.spec.layers;
-  const std::uint64_t micro_batch = micro_batch_of(work, levers);
-  const nn::StepForm form = form_of(work, levers);
-  const ByCategory resident = resident_bytes(work, levers);
+nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankCoordinates& place) {
+  nn::StepLevers step = step_of(work, levers, place);
+  const nn::StepForm& form = step.form;
+  const std::uint64_t layers = step.slice.end(work.spec) - step.slice.first_layer;
+  const nn::TransformerSpec part = with_layers(work.spec, layers);
+  const ByCategory resident = resident_bytes(work.spec, step, several(levers));
   nn::Schedule best = nn::recompute_segments(layers, 1);
   std::optional<std::uint64_t> least;
   const auto fits = [&](const nn::Schedule& schedule) {
-    if (peak_bytes(work, levers, schedule, resident).total() > work.room()) return false;
-    const std::uint64_t flops = nn::step_flops_of_each(work.spec, micro_batch, work.seq, schedule, form);
+    step.schedule = schedule;
+    if (nn::simulate_step(work.spec, step, resident).at_peak.total() > work.room()) return false;
+    const std::uint64_t flops = nn::step_flops_of_each(part, step.sequences, work.seq, schedule, form);
     if (!least || flops < *least) {
       least = flops;
       best = schedule;
@@ -56,10 +50,11 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers) {
     return true;
   };
   const auto solve = [&](std::uint64_t room) {
-    return nn::solve_schedule(work.spec, element_bytes(levers), micro_batch, work.seq, room, resident, form);
+    return nn::solve_schedule(part, step.element_bytes, step.sequences, work.seq, room, resident, form);
   };
   const auto exact = solve(work.room());
-  if (!exact || fits(*exact)) return best;
+  if (exact && fits(*exact)) return best;
+  if (!exact && !several(levers)) return best;
   fits({{layers, false, form.keep}});
   std::uint64_t low = 0;
   std::uint64_t high = work.room();
@@ -71,61 +66,65 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers) {
   return best;
 }
 
-// A stage's share of the operations.
-double rank_flops(const Work& work, const Levers& levers, const nn::StepLevers& step) {
-  const nn::StepForm& form = step.form;
-  const nn::Slice& slice = step.slice;
-  nn::TransformerSpec part = work.spec;
-  part.layers = 0;
-  const double head = double(nn::step_flops_of_each(part, step.sequences, work.seq));
-  part.layers = slice.layers;
-  double layers = double(nn::step_flops_of_each(part, step.sequences, work.seq, {}, form)) - head;
-  if (slice.parts > 1 && form.attention == nn::AttentionForm::tiled)
-    layers = double(slice.layers) * layer_flops_of_tiled_parts(part, step.sequences, work.seq, !form.keep.layer);
-  return double(share_of(work, levers)) * (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
-}
-
-Plan plan_of_ranks(const Work& work, const Levers& levers) {
-  Plan plan{.schedule = {{work.spec.layers, false, form_of(work, levers).keep}}, .peak = {}, .price = {}};
-  PeakBytes largest;
-  PeakBytes next;
-  for (const std::uint64_t stage : kinds_of_stage(work.spec, levers.ranks)) {
-    const RankCoordinates place{.stage = stage};
-    const nn::StepLevers step = step_of(work, levers, place);
-    next.at_peak = rank_bytes(work.spec, step);
-    largest = later_peak(largest, next);
-    plan.price.flops = std::max(plan.price.flops, rank_flops(work, levers, step));
-    const double sent = double(sent_by_rank(work.spec, levers.ranks, place, step));
-    plan.price.link_bytes = std::max(plan.price.link_bytes, sent);
-  }
-  plan.peak = largest.at_peak;
-  return plan;
-}
-
 }  // namespace
 
-nn::Schedule schedule_of(const Work& work, const Levers& levers) {
-  if (levers.solved) return solved_schedule(work, levers);
-  const nn::StepLevers step = step_of(work, levers);
-  if (!step.schedule.empty()) return step.schedule;
-  return {{work.spec.layers, false, step.form.keep}};
+ByCategory resident_bytes(const Work& work, const Levers& levers, const RankCoordinates& place) {
+  return resident_bytes(work.spec, step_of(work, levers, place), several(levers));
 }
 
-double layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch, std::uint64_t seq,
-                                  bool recomputed) {
-  const nn::LayerFlops layer = nn::layer_flops_of_each(spec, micro_batch, seq);
-  const double linear = double(layer.forward) - 2 * double(layer.probabilities);
-  return 3 * linear + (recomputed ? linear - double(layer.last_product) : 0);
+nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoordinates& place) {
+  if (levers.solved) return solved_schedule(work, levers, place);
+  const nn::StepLevers step = step_of(work, levers, place);
+  if (!step.schedule.empty()) return step.schedule;
+  return {{step.slice.end(work.spec) - step.slice.first_layer, false, step.form.keep}};
+}
+
+nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch,
+                                          std::uint64_t seq, const nn::StepForm& form) {
+  nn::LayerFlops layer = nn::layer_flops_of_each(spec, micro_batch, seq, form);
+  const nn::LayerFlops textbook = nn::layer_flops_of_each(spec, micro_batch, seq);
+  layer.forward = textbook.forward - 2 * textbook.probabilities;
+  layer.backward = 2 * layer.forward;
+  layer.probabilities = 0;
+  return layer;
+}
+
+double rank_flops(const Work& work, const Levers& levers, const RankCoordinates& place, const nn::Schedule& schedule) {
+  const nn::StepLevers step = step_of(work, levers, place);
+  const nn::StepForm& form = step.form;
+  const nn::Slice& slice = step.slice;
+  const double head = double(nn::step_flops_of_each(with_layers(work.spec, 0), step.sequences, work.seq));
+  double layers = 0;
+  if (slice.parts > 1 && form.attention == nn::AttentionForm::tiled) {
+    const nn::LayerFlops layer = layer_flops_of_tiled_parts(work.spec, step.sequences, work.seq, form);
+    layers = double(slice.layers) * double(layer.forward + layer.backward);
+    for (const nn::Segment& segment : schedule) layers += double(nn::recompute_flops(layer, segment));
+  } else {
+    const nn::TransformerSpec part = with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
+    layers = double(nn::step_flops_of_each(part, step.sequences, work.seq, schedule, form)) - head;
+  }
+  return double(share_of(work, levers)) * (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
 }
 
 Plan plan_of(const Work& work, const Levers& levers) {
   if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
-  if (levers.ranks.ranks() > 1) return plan_of_ranks(work, levers);
-  Plan plan{.schedule = schedule_of(work, levers), .peak = {}, .price = {}};
-  plan.peak = peak_bytes(work, levers, plan.schedule, resident_bytes(work, levers));
-  const std::uint64_t each =
-      nn::step_flops_of_each(work.spec, micro_batch_of(work, levers), work.seq, plan.schedule, form_of(work, levers));
-  plan.price.flops = double(work.batch) * double(each);
+  Plan plan;
+  PeakBytes largest;
+  PeakBytes next;
+  for (const std::uint64_t stage : kinds_of_stage(work.spec, levers.ranks)) {
+    const RankCoordinates place{.stage = stage};
+    const nn::Schedule schedule = schedule_of(work, levers, place);
+    nn::StepLevers step = step_of(work, levers, place);
+    step.schedule = schedule;
+    if (stage == 0) plan.schedule = schedule;
+    next.at_peak = rank_bytes(work.spec, step, several(levers));
+    largest = later_peak(largest, next);
+    plan.price.flops = std::max(plan.price.flops, rank_flops(work, levers, place, schedule));
+    if (!several(levers)) continue;
+    const double sent = double(sent_by_rank(work.spec, levers.ranks, place, step));
+    plan.price.link_bytes = std::max(plan.price.link_bytes, sent);
+  }
+  plan.peak = largest.at_peak;
   for (const Lever* lever : all_levers()) lever->price(work, levers, plan.price);
   return plan;
 }

@@ -5,13 +5,14 @@
 #include <string>
 
 #include "plan/card.h"
+#include "plan/flops.h"
 #include "plan/levers.h"
 #include "plan/price.h"
 
 namespace oomlab::plan {
 
 struct Plan {
-  nn::Schedule schedule;  ///< of one rank
+  nn::Schedule schedule;  ///< of the first rank
   ByCategory peak;        ///< of the rank that needs most, without cuBLAS's workspace
   Price price;
 };
@@ -26,17 +27,17 @@ Plan plan_of(const Work& work, const Levers& levers);
 nn::StepLevers step_of(const Work& work, const Levers& levers, const RankCoordinates& place = {});
 /// Its form alone; of several ranks also whether layers keep anything.
 nn::StepForm form_of(const Work& work, const Levers& levers);
-/// What stays allocated from step to step, of one rank alone.
-ByCategory resident_bytes(const Work& work, const Levers& levers);
-/// Peak of one rank alone with this schedule, above `resident`.
-ByCategory peak_bytes(const Work& work, const Levers& levers, const nn::Schedule& schedule, const ByCategory& resident);
-/// What a rank's layers keep. Solved: the schedule that recomputes least among all that the solver finds within the
-/// budget; every layer, where nothing fits.
-nn::Schedule schedule_of(const Work& work, const Levers& levers);
+/// What stays on the device of the rank at `place` from step to step.
+ByCategory resident_bytes(const Work& work, const Levers& levers, const RankCoordinates& place = {});
+/// What the layers of the rank at `place` keep. Solved: the schedule that recomputes least among all that the solver
+/// finds within the budget; every layer, where nothing fits.
+nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoordinates& place = {});
+/// Operations of the matrix products of a step of the rank at `place` with this schedule.
+double rank_flops(const Work& work, const Levers& levers, const RankCoordinates& place, const nn::Schedule& schedule);
 /// Operations of a layer for one of so many sequences where tensor-parallel parts tile attention, each in its own way:
-/// attention's products are left out. `recomputed`: its forward pass runs twice.
-double layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch, std::uint64_t seq,
-                                  bool recomputed);
+/// attention's products are left out.
+nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch,
+                                          std::uint64_t seq, const nn::StepForm& form);
 
 // ------------------------------------------------------------------------------------------------------------ time
 

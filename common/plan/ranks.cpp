@@ -33,25 +33,43 @@ std::uint64_t most_in_flight(const Layout& layout, std::uint64_t stage, std::uin
   return layout.one_forward_one_backward ? std::min(layout.pp - stage, micro_batches) : micro_batches;
 }
 
-nn::StepLevers rank_levers(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
-                           std::uint64_t element_bytes, std::uint64_t micro_batch, std::uint64_t micro_batches,
-                           std::uint64_t seq, const nn::StepForm& form) {
-  return {.element_bytes = element_bytes,
-          .sequences = micro_batch,
-          .seq = seq,
-          .form = form,
-          .micro_batches = micro_batches,
-          .in_flight = most_in_flight(layout, place.stage, micro_batches),
-          .slice = slice_of(spec, layout, place),
-          .replicas = layout.dp,
-          .zero = layout.zero};
+ByCategory resident_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers, bool several) {
+  ByCategory resident = nn::unit_state_bytes(spec, levers);
+  const std::uint64_t loss = round_to_granule(sizeof(float));
+  std::uint64_t& workspace = resident[Category::workspace];
+  if (levers.slice.has_head(spec)) workspace = checked_sum(workspace, loss);
+  if (several) workspace = checked_sum(workspace, loss);
+  return resident;
 }
 
-ByCategory rank_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers) {
-  ByCategory resident = nn::unit_state_bytes(spec, levers);
-  // The loss of all ranks that is shown, and where the head is, the loss.
-  resident[Category::workspace] = (levers.slice.has_head(spec) ? 2 : 1) * round_to_granule(sizeof(float));
-  return nn::simulate_step(spec, levers, resident).at_peak;
+ByCategory rank_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers, bool several) {
+  return nn::simulate_step(spec, levers, resident_bytes(spec, levers, several)).at_peak;
+}
+
+namespace {
+
+// Sums of a layer's parts beyond four, where it is treated so.
+std::uint64_t sums_again(const nn::TransformerSpec& spec, const nn::Keep& saved) {
+  if (saved.layer) return saved.post_attention_residual ? 0 : 1;
+  return spec.bert() ? 2 : 1;  // without what its backward pass does not read
+}
+
+}  // namespace
+
+std::uint64_t sums_among_parts(const nn::TransformerSpec& spec, const nn::StepLevers& levers) {
+  nn::Schedule schedule = levers.schedule;
+  const std::uint64_t layers = levers.slice.end(spec) - levers.slice.first_layer;
+  if (schedule.empty()) schedule = {{layers, false, levers.form.keep}};
+  std::uint64_t sums = 4 * layers;
+  for (const nn::Segment& segment : schedule) {
+    if (segment.recompute) {  // whole layers again, and of the last one what its backward pass reads
+      sums += (segment.layers - 1) * (2 + sums_again(spec, levers.form.keep));
+      sums += sums_again(spec, {.layer = false});
+    } else {
+      sums += segment.layers * sums_again(spec, segment.keep);
+    }
+  }
+  return sums;
 }
 
 std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
@@ -63,26 +81,33 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   const std::uint64_t m = levers.micro_batches;
   const std::uint64_t e = levers.element_bytes;
   const std::uint64_t residual = levers.sequences * levers.seq * spec.width * e;
+  const bool leave = levers.gradients == nn::GradientLife::offloaded;
   std::uint64_t sent = 0;
   const nn::UnitElements units(spec, {.slice = slice, .replicas = layout.dp});
   // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
   const auto reduce = [&](std::uint64_t elements, std::uint64_t count, bool used_once) {
     const std::uint64_t once = count * ring(elements * e, layout.dp);
-    if (layout.zero < 2)
-      sent += 2 * once;
-    else if (layout.zero == 2)
-      sent += (m + 1) * once;
-    else
-      sent += (used_once ? 2 : 3) * m * once;
+    switch (layout.zero) {
+      case 0: sent += 2 * (leave ? m : 1) * once; break;
+      case 1: sent += ((leave ? m : 1) + 1) * once; break;
+      case 2: sent += (m + 1) * once; break;
+      default: sent += (used_once ? 2 : 3) * m * once; break;
+    }
   };
-  reduce(units.token, 1, !spec.tied);
+  if (levers.shares_token(spec) && levers.gradients != nn::GradientLife::always)  // added up once, at the end
+    sent += (layout.zero >= 3 ? m + 1 : 2) * ring(units.token * e, layout.dp);
+  else
+    reduce(units.token, 1, !spec.tied || levers.shares_token(spec));
   reduce(units.embedding, 1, false);
   reduce(units.layer, units.layers, false);
   reduce(units.head, 1, true);
-  const nn::Keep& keep = levers.form.keep;  // a layer that is recomputed sums its parts once more, or twice
-  const std::uint64_t again = keep.layer ? !keep.post_attention_residual : spec.bert() ? 2 : 1;
-  sent += m * slice.layers * (4 + again) * ring(2 * residual, layout.tp);
-  if (spec.tied && embeds != has_head) sent += ring(2 * spec.vocabulary * spec.width * e, 2);
+  sent += m * sums_among_parts(spec, levers) * ring(2 * residual, layout.tp);
+  if (levers.shares_token(spec)) {
+    const bool of_shards = levers.gradients == nn::GradientLife::always ? layout.zero >= 2 : layout.zero >= 1;
+    const std::uint64_t elements =
+        of_shards ? units.token / layout.dp : checked_product(spec.vocabulary, spec.width);
+    sent += ring(2 * elements * e, 2);
+  }
   return sent + m * residual * (!embeds + !has_head);
 }
 

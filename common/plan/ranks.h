@@ -38,20 +38,23 @@ std::vector<std::uint64_t> kinds_of_stage(const nn::TransformerSpec& spec, const
 /// 1F1B (Narayanan et al., "PipeDream", 2019) lets a stage run ahead by as many as there are stages behind it.
 std::uint64_t most_in_flight(const Layout& layout, std::uint64_t stage, std::uint64_t micro_batches);
 
-/// The step of one rank, for nn::simulate_step(): micro-batches of `micro_batch` sequences, `micro_batches` of them.
-nn::StepLevers rank_levers(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
-                           std::uint64_t element_bytes, std::uint64_t micro_batch, std::uint64_t micro_batches,
-                           std::uint64_t seq, const nn::StepForm& form);
+/// What stays on the device of a rank from step to step: nn::unit_state_bytes(), the loss where the head is, and with
+/// `several` ranks the loss of all of them, which each shows.
+ByCategory resident_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers, bool several);
 /// Peak allocated bytes of that rank.
-ByCategory rank_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers);
+ByCategory rank_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers, bool several);
+
+/// How often a step sums the residual among a rank's parts for one sequence's layers: four times for each layer, and
+/// again for what is recomputed.
+std::uint64_t sums_among_parts(const nn::TransformerSpec& spec, const nn::StepLevers& levers);
 
 /// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it. E P: all units' bytes; m:
 /// micro-batches; a ring of N sends (N − 1) / N of
 ///
-///   replicas   DDP 2 E P   ZeRO-1 2 E P   ZeRO-2 (m + 1) E P   ZeRO-3 3 m E P, less m times the head's, which is used
-///              once
+///   replicas   DDP 2 E P   ZeRO-1 2 E P   ZeRO-2 (m + 1) E P   ZeRO-3 3 m E P, less m times that of units that a pass
+///              uses once. Gradients that leave for the host do so in each micro-batch: DDP 2 m E P, ZeRO-1 as ZeRO-2
 ///   parts      2 [rows, width] for each of a layer's 4 all-reduces, and for those of a layer that is computed again
-///   both ends  2 [vocabulary, width] of two
+///   both ends  2 [vocabulary, width] of two, or of a shard of it
 /// and a stage sends [rows, width] to each neighbour.
 std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout, const RankCoordinates& place,
                            const nn::StepLevers& levers);

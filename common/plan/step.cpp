@@ -24,7 +24,7 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   for (const Segment& segment : schedule_) scheduled += segment.layers;
   if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
 
-  if (levers.gradients == GradientLife::always && (levers.replicas == 1 || levers.zero < 2)) return;
+  if (levers.gradients == GradientLife::always && levers.shards(2) == 1) return;
   const UnitElements elements(spec, levers);
   token_unit_ = unit_buffers(elements.token);
   embedding_unit_ = unit_buffers(elements.embedding);
@@ -83,10 +83,11 @@ void StepSimulation::backward() {
     wait_for_send();
   }
   for (std::size_t i = schedule_.size(); i-- > 0;) segment_backward(schedule_[i]);
-  if (embeds_)
+  if (embeds_) {
     embedding_backward();
-  else
+  } else {
     sent_residual_ = buffers_.residual_gradient;
+  }
   if (embeds_ || has_head_) tracker_.drop(Category::data, buffers_.tokens_and_labels);
 }
 
@@ -137,7 +138,10 @@ void StepSimulation::embedding_norm() {
 }
 
 void StepSimulation::embedding_backward() {
-  if (!spec_.tied) add_gradients(token_unit_);
+  if (levers_.shares_token(spec_))
+    add_shared_token_gradients();
+  else if (!spec_.tied)
+    add_gradients(token_unit_);
   gather_parameters(embedding_unit_);
   add_gradients(embedding_unit_);
   if (spec_.bert()) {
@@ -146,8 +150,19 @@ void StepSimulation::embedding_backward() {
   }
   drop(buffers_.residual_gradient);
   release_parameters(embedding_unit_);
-  reduce_gradients(token_unit_);
+  if (!keeps_token_gradients()) reduce_gradients(token_unit_);
   reduce_gradients(embedding_unit_);
+}
+
+// Where gradients are used at once those of a token table on two stages must wait for each other, to the end of the
+// step.
+bool StepSimulation::keeps_token_gradients() const {
+  return levers_.shares_token(spec_) && levers_.gradients != GradientLife::always;
+}
+
+void StepSimulation::add_shared_token_gradients() {
+  if (keeps_token_gradients() && std::exchange(token_gradients_are_there_, true)) return;
+  add_gradients(token_unit_);
 }
 
 // ------------------------------------------------------------------------------------------------- segments of layers
@@ -198,7 +213,7 @@ StepSimulation::UnitBuffers StepSimulation::unit_buffers(std::uint64_t elements)
   const auto bytes = [&](std::uint64_t count) {
     return round_to_granule(checked_product(count, levers_.element_bytes));
   };
-  return {.parameters = levers_.zero >= 3 ? bytes(elements) : 0,
+  return {.parameters = levers_.shards(3) > 1 ? bytes(elements) : 0,
           .gradients = bytes(elements),
           .gradient_shard = bytes(elements / levers_.replicas)};
 }
@@ -216,7 +231,8 @@ void StepSimulation::reduce_gradients(const UnitBuffers& unit) {
 }
 
 ByCategory StepSimulation::whole_state() const {
-  return unit_state_bytes(spec_, {.element_bytes = levers_.element_bytes, .slice = levers_.slice});
+  return unit_state_bytes(
+      spec_, {.element_bytes = levers_.element_bytes, .slice = levers_.slice, .optimizer = levers_.optimizer});
 }
 
 // --------------------------------------------------------------------------------------------------- what is asked for

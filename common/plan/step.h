@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "plan/model/transformer.h"
+#include "plan/optimizer_state.h"
 #include "plan/peak.h"
 #include "plan/step_form.h"
 
@@ -27,7 +28,7 @@ enum class DataParallel {
   other_device,  ///< a copy of the parameters for each step, and gradients from its backward pass on
 };
 
-/// When gradients are there, on one device. A unit is the token table, the other embeddings, a layer, or the head.
+/// When gradients are there. A unit is the token table, the other embeddings, a layer, or the head.
 enum class GradientLife {
   always,                 ///< of all units, from step to step
   optimizer_in_backward,  ///< of a unit, in a flat buffer, from its backward pass until its update right after it
@@ -46,12 +47,18 @@ struct StepLevers {
   Slice slice{};                    ///< the rank's stage and part
   std::uint64_t replicas = 1;       ///< ranks that have the same slice and other samples
   /// What the replicas share out, in units (see unit_state_bytes()): 0 nothing, 1 the optimizer, 2 also gradients,
-  /// 3 also parameters (Rajbhandari et al., "ZeRO", 2020). 2 and 3 are for slices of all layers.
+  /// 3 also parameters (Rajbhandari et al., "ZeRO", 2020).
   int zero = 0;
   DataParallel data_parallel = DataParallel::none;
-  /// Another one than always is for one replica, no micro-batches, and slices of all layers. A tied token table's
-  /// gradients are there from the head's backward pass to the embedding's.
+  /// A tied token table's gradients are there from the head's backward pass to the embedding's; where these are on two
+  /// stages, the head's stage has them until both are there.
   GradientLife gradients = GradientLife::always;
+  OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
+  bool loss_scale = false;    ///< a loss scale is kept beside it
+  /// Whether the tied token table is on two stages of a pipeline: this one, and the one at the other end.
+  bool shares_token(const TransformerSpec& spec) const { return spec.tied && slice.embeds() != slice.has_head(spec); }
+  /// Replicas that have a share each of what is shared out from this stage of ZeRO on.
+  std::uint64_t shards(int from_stage) const { return zero >= from_stage ? replicas : 1; }
 };
 
 /// The peak of a step on one rank, tokens and labels included, above what is `resident` between steps: parameters,
@@ -92,9 +99,9 @@ std::uint64_t token_batch_bytes(std::uint64_t sequences, std::uint64_t seq);
 /// head. In a unit each tensor begins at a multiple of this many elements, so that a kernel may load 16 bytes at once;
 /// the unit is padded to this many times the replicas, so that they have equal shards.
 inline constexpr std::uint64_t kUnitAlign = 8;
-/// Parameters, gradients and AdamW's state of a rank whose tensors lie in units: per parameter E + E + 8 bytes, with
-/// 16-bit elements 12 for the 8 (master weights), each shared out as `zero` says; and the loss scale. Throws
-/// std::invalid_argument for elements of another size than 4 and 2 bytes.
+/// What stays on the device from step to step, of a rank whose tensors lie in units: parameters, gradients that are
+/// always there, the optimizer's state (plan/optimizer_state.h), each shared out as `zero` says; and the loss scale. The
+/// optimizer keeps its state by tensors, but of a share of a unit as if that were one vector.
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
 
 }  // namespace oomlab::nn

@@ -69,11 +69,15 @@ void StepSimulation::head_backward() {
   if (spec_.tied) release_parameters(token_unit_);
   release_parameters(head_unit_);
   reduce_gradients(head_unit_);
+  if (levers_.shares_token(spec_) && !keeps_token_gradients()) reduce_gradients(token_unit_);
 }
 
 // A tied head's matrix is the token table.
 void StepSimulation::add_head_gradients() {
-  if (spec_.tied) add_gradients(token_unit_);
+  if (levers_.shares_token(spec_))
+    add_shared_token_gradients();
+  else if (spec_.tied)
+    add_gradients(token_unit_);
   add_gradients(head_unit_);
 }
 

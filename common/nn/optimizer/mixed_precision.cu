@@ -43,14 +43,14 @@ __global__ void overflow_kernel(const __grid_constant__ TensorTable<GradientTens
   }
   bad = block_max(bad);
   for ([[maybe_unused]] std::size_t once : block_range(1))
-    if (bad) atomicAdd(&state->overflow, 1u);
+    if (bad) atomicAdd(&state->overflow, 1.0f);
 }
 
 // Before the updates: what gradients are multiplied by, and AdamW's corrections for this step, if it is done.
 __global__ void begin_kernel(ScaleState* state, AdamWSettings s) {
   for ([[maybe_unused]] std::size_t once : block_range(1)) {
-    state->factor = state->overflow ? 0.0f : 1.0f / state->scale;
-    if (state->overflow) continue;
+    state->factor = state->overflow != 0.0f ? 0.0f : 1.0f / state->scale;
+    if (state->overflow != 0.0f) continue;
     ++state->steps;
     state->corrections = bias_corrections(s, state->steps);
   }
@@ -60,7 +60,7 @@ __global__ void begin_kernel(ScaleState* state, AdamWSettings s) {
 __global__ void end_kernel(ScaleState* state, LossScaling scaling) {
   for ([[maybe_unused]] std::size_t once : block_range(1)) {
     if (!scaling.dynamic) continue;
-    if (state->overflow) {
+    if (state->overflow != 0.0f) {
       state->overflow = 0;
       state->good_steps = 0;
       ++state->skipped;
@@ -74,32 +74,51 @@ __global__ void end_kernel(ScaleState* state, LossScaling scaling) {
 
 }  // namespace
 
-template <class T>
-ScaledOptimizer<T>::ScaledOptimizer(Context& context, std::vector<ParameterOf<T>> parameters, LossScaling scaling,
-                                    OptimizerSettings settings, OptimizerForm form)
-    : parameters_(std::move(parameters)), scaling_(scaling), optimizer_(context, parameters_, form, settings) {
-  state_ = context.buffer<ScaleState>(1, Category::optimizer, "loss scale");
+LossScale::LossScale(Context& context, LossScaling scaling)
+    : scaling_(scaling), state_(context.buffer<ScaleState>(1, Category::optimizer, "loss scale")) {
   launch(first_state_kernel, shape_for_rows(1), context.stream(), state_.data(), scaling.initial);
 }
 
 template <class T>
-void ScaledOptimizer<T>::step(Context& context) {
-  const Phase phase(context.ledger(), "optimizer");
-  if (scaling_.dynamic)
-    launch_over_tensors(
-        overflow_kernel<T>, context.stream(), parameters_.size(), Pack<T>::size,
-        [&](std::size_t i) {
-          return GradientTensor<T>{parameters_[i].gradient, parameters_[i].count};
-        },
-        state_.data());
-  launch(begin_kernel, shape_for_rows(1), context.stream(), state_.data(), optimizer_.settings().adamw);
-  optimizer_.step(context, {&state_.data()->factor, &state_.data()->corrections.rate});
-  launch(end_kernel, shape_for_rows(1), context.stream(), state_.data(), scaling_);
+void LossScale::look_at(Context& context, const T* gradients, std::size_t count) {
+  look_at_all<T>(context, {{"", nullptr, const_cast<T*>(gradients), count}});
 }
 
 template <class T>
-ScaleState ScaledOptimizer<T>::state(Context& context) const {
-  return read_value(context, state_);
+void LossScale::look_at_all(Context& context, const std::vector<ParameterOf<T>>& parameters) {
+  if (!scaling_.dynamic) return;
+  launch_over_tensors(
+      overflow_kernel<T>, context.stream(), parameters.size(), Pack<T>::size,
+      [&](std::size_t i) {
+        return GradientTensor<T>{parameters[i].gradient, parameters[i].count};
+      },
+      state_.data());
+}
+
+void LossScale::begin(Context& context, const AdamWSettings& settings) {
+  launch(begin_kernel, shape_for_rows(1), context.stream(), state_.data(), settings);
+}
+
+void LossScale::end(Context& context) {
+  launch(end_kernel, shape_for_rows(1), context.stream(), state_.data(), scaling_);
+}
+
+ScaleState LossScale::state(Context& context) const { return read_value(context, state_); }
+
+template <class T>
+ScaledOptimizer<T>::ScaledOptimizer(Context& context, std::vector<ParameterOf<T>> parameters, LossScaling scaling,
+                                    OptimizerSettings settings, OptimizerForm form)
+    : parameters_(std::move(parameters)),
+      optimizer_(context, parameters_, form, settings),
+      scale_(context, scaling) {}
+
+template <class T>
+void ScaledOptimizer<T>::step(Context& context) {
+  const Phase phase(context.ledger(), "optimizer");
+  scale_.look_at_all(context, parameters_);
+  scale_.begin(context, optimizer_.settings().adamw);
+  optimizer_.step(context, scale_.on_device());
+  scale_.end(context);
 }
 
 template <class T>
@@ -122,11 +141,14 @@ std::vector<StateTensor> ScaledOptimizer<T>::state_tensors() {
     add(" v codes", DType::uint8, of.codes[1]);
     add(" v absmax", DType::fp32, of.absmax[1]);
   }
-  all.push_back({"loss scale", DType::uint8, state_.data(), state_.bytes()});
+  all.push_back({"loss scale", DType::uint8, scale_.buffer().data(), scale_.buffer().bytes()});
   return all;
 }
 
-#define OOMLAB_SCALED(T) template class ScaledOptimizer<T>;
+#define OOMLAB_SCALED(T)                                                                \
+  template class ScaledOptimizer<T>;                                                    \
+  template void LossScale::look_at<T>(Context&, const T*, std::size_t);                  \
+  template void LossScale::look_at_all<T>(Context&, const std::vector<ParameterOf<T>>&);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_SCALED)
 
 }  // namespace oomlab::nn

@@ -34,7 +34,7 @@ struct LossScaling {
 /// The loss scale and what goes with it, on the device.
 struct ScaleState {
   float scale;
-  std::uint32_t overflow;    ///< blocks that saw a gradient that is not finite, in this step
+  float overflow;            ///< blocks that saw a gradient that is not finite, in this step; of all ranks, a sum
   std::uint32_t good_steps;  ///< in a row
   std::uint32_t skipped;     ///< steps, since the beginning
   std::uint32_t steps;       ///< done
@@ -42,6 +42,39 @@ struct ScaleState {
   BiasCorrections corrections;
 };
 static_assert(sizeof(ScaleState) == kScaleStateBytes, "a prediction counts it");
+
+/// A loss scale, decided on the device (one ScaleState, category optimizer). In a step: look_at() all gradients, begin(),
+/// an update with on_device(), end().
+class LossScale {
+ public:
+  /// Throws OutOfMemory.
+  LossScale(Context& context, LossScaling scaling);
+  /// What the gradients must be multiplied by: forward_backward()'s scale_on_device.
+  const float* scale_on_device() const noexcept { return &state_.data()->scale; }
+  /// Whether any of `count` gradients is not finite. None of these waits.
+  template <class T>
+  void look_at(Context& context, const T* gradients, std::size_t count);
+  /// The same of all gradients of a model.
+  template <class T>
+  void look_at_all(Context& context, const std::vector<ParameterOf<T>>& parameters);
+  /// On the device, not 0 when one was not: several ranks add theirs up.
+  float* overflow() noexcept { return &state_.data()->overflow; }
+  /// Decides whether the step is done, and with which corrections of AdamW.
+  void begin(Context& context, const AdamWSettings& settings);
+  StepOnDevice on_device() const noexcept { return {&state_.data()->factor, &state_.data()->corrections.rate}; }
+  /// The scale of the next step.
+  void end(Context& context);
+  /// What gradients are multiplied by after begin(), 0 where the step is left out (waits for the stream).
+  float factor(Context& context) const { return state(context).factor; }
+  /// Copied from the device (waits for the stream). All zero in plan mode.
+  ScaleState state(Context& context) const;
+  /// For what saves it.
+  DeviceBuffer<ScaleState>& buffer() noexcept { return state_; }
+
+ private:
+  LossScaling scaling_;
+  DeviceBuffer<ScaleState> state_;
+};
 
 /// An optimizer for a model of T with a loss scale. Beside the optimizer's state there is one ScaleState (category
 /// optimizer).
@@ -53,11 +86,11 @@ class ScaledOptimizer {
   ScaledOptimizer(Context& context, std::vector<ParameterOf<T>> parameters, LossScaling scaling,
                   OptimizerSettings settings = {}, OptimizerForm form = {.weights = plan::usual_weights(kDTypeOf<T>)});
   /// What the gradients must be multiplied by: forward_backward()'s scale_on_device.
-  const float* scale_on_device() const noexcept { return &state_.data()->scale; }
+  const float* scale_on_device() const noexcept { return scale_.scale_on_device(); }
   /// One update (phase "optimizer"), or none if a gradient is not finite and the scale is dynamic. Does not wait.
   void step(Context& context);
   /// Copied from the device (waits for the stream). All zero in plan mode.
-  ScaleState state(Context& context) const;
+  ScaleState state(Context& context) const { return scale_.state(context); }
   /// A parameter's buffers.
   const typename Optimizer<T>::State& state_of(std::size_t parameter) const noexcept {
     return optimizer_.state(parameter);
@@ -67,9 +100,8 @@ class ScaledOptimizer {
 
  private:
   std::vector<ParameterOf<T>> parameters_;
-  LossScaling scaling_;
   Optimizer<T> optimizer_;
-  DeviceBuffer<ScaleState> state_;
+  LossScale scale_;
 };
 
 }  // namespace oomlab::nn

@@ -30,8 +30,6 @@ inline std::string checkpoint_options(const Levers& levers) {
 inline std::string checkpoint_refuses(const Work& work, const Levers& levers) {
   if (levers.recompute > work.spec.layers)
     return fmt::format("--checkpoint {}: model '{}' has {} layers", levers.recompute, work.spec.name, work.spec.layers);
-  if (levers.ranks.ranks() > 1 && (levers.solved || levers.recompute > 1))
-    return "several ranks take --checkpoint none or 1: segments and solved schedules are for one rank";
   return "";
 }
 
@@ -81,11 +79,10 @@ inline const Lever& checkpoint() {
           },
       .refuses = checkpoint_refuses,
       .apply =
-          [](const Work& work, const Levers& levers, const RankCoordinates&, nn::StepLevers& step) {
-            if (levers.ranks.ranks() > 1)
-              step.form.keep.layer = levers.recompute == 0;
-            else if (levers.recompute)
-              step.schedule = nn::recompute_segments(work.spec.layers, levers.recompute);
+          [](const Work& work, const Levers& levers, const RankCoordinates& place, nn::StepLevers& step) {
+            if (levers.recompute == 0) return;
+            const nn::Slice slice = slice_of(work.spec, levers.ranks, place);
+            step.schedule = nn::recompute_segments(slice.layers, levers.recompute);
           },
       .elsewhere = checkpoint_elsewhere};
   return lever;

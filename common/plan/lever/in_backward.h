@@ -9,6 +9,18 @@ inline constexpr Option<bool> kInBackward{"in-backward", "Each gradient is used 
 
 inline constexpr auto is_in_backward = has_life<nn::GradientLife::optimizer_in_backward>;
 
+/// Laws: what has to see all gradients before the first one is used.
+inline std::string in_backward_refuses(const Work& work, const Levers& levers) {
+  if (!is_in_backward(levers)) return "";
+  if (levers.precision == DType::fp16)
+    return "--in-backward uses a gradient and frees it: an overflow in any layer would have to stop updates that are "
+           "done; take bf16";
+  if (micro_batch_of(work, levers) != share_of(work, levers))
+    return "--in-backward uses a gradient and frees it: it cannot be added to another micro-batch's; leave "
+           "--micro-batch out";
+  return "";
+}
+
 inline void in_backward_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   if (!is_in_backward(levers)) return;
   words.in_pytorch(
@@ -29,9 +41,7 @@ inline const Lever& in_backward() {
   static const Lever lever = [] {
     Lever own = used_once_lever<nn::GradientLife::optimizer_in_backward, kInBackward>("optimizer in backward",
                                                                                       "13_optimizer_memory");
-    own.refuses = [](const Work& work, const Levers& levers) {
-      return is_in_backward(levers) ? used_once_refuses(work, levers, "--in-backward uses a gradient") : "";
-    };
+    own.refuses = in_backward_refuses;
     own.elsewhere = in_backward_elsewhere;
     return own;
   }();

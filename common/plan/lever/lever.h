@@ -53,8 +53,6 @@ struct Lever {
   /// Why the combination cannot be, as far as this lever knows; empty when it can.
   std::string (*refuses)(const Work&, const Levers&) = [](const Work&, const Levers&) { return std::string(); };
   Numbers (*numbers)(const Work&, const Levers&) = [](const Work&, const Levers&) { return Numbers{}; };
-  /// What it changes in what stays allocated from step to step, of one rank alone.
-  void (*resident)(const Work&, const Levers&, ByCategory&) = [](const Work&, const Levers&, ByCategory&) {};
   /// What it changes in the step of the rank at this place of the grid.
   void (*apply)(const Work&, const Levers&, const RankCoordinates&,
                 nn::StepLevers&) = [](const Work&, const Levers&, const RankCoordinates&, nn::StepLevers&) {};

@@ -3,7 +3,9 @@
 // updates the weights.
 
 #include "plan/flops.h"
+#include "plan/host_state.h"
 #include "plan/lever/used_once.h"
+#include "plan/plan.h"
 #include "plan/step_units.h"
 
 namespace oomlab::plan::lever {
@@ -19,47 +21,42 @@ inline void read_offload(const OptionValues& options, Levers& levers) {
   levers.gradients = nn::GradientLife::offloaded;
 }
 
-inline std::string offload_refuses(const Work& work, const Levers& levers) {
-  if (!is_offloaded(levers)) return "";
-  if (std::string why = used_once_refuses(work, levers, "--offload sends a gradient to the host"); !why.empty())
-    return why;
-  const nn::OptimizerForm& optimizer = levers.optimizer;
-  if (optimizer.rule != nn::UpdateRule::adamw || optimizer.weights != usual_weights(levers.precision))
-    return "--offload takes --optimizer adamw, with --weight-update master in bf16: host memory need not be small";
-  return "";
+inline std::string offload_refuses(const Work&, const Levers& levers) {
+  if (!is_offloaded(levers) || levers.optimizer.rule != nn::UpdateRule::adafactor) return "";
+  return "--offload has nothing to take from --optimizer adafactor, whose state is a number for each row and column; "
+         "take --in-backward";
 }
 
-/// Bytes of host memory that AdamW on the CPU reads and writes for a parameter: gradient, master weight and two
-/// moments; master weight, two moments, and the weight that goes up. 28 with 16-bit weights.
-inline double update_bytes(std::uint64_t element_bytes) { return double(element_bytes + 12 + 12 + element_bytes); }
-
-/// The bus, pinned memory and update of chapter 13's ProcessorAdamW.
+/// The bus, pinned memory and update of train/host_optimizer.h.
 inline void offload_price(const Work& work, const Levers& levers, Price& price) {
   if (!is_offloaded(levers)) return;
-  const std::uint64_t element = element_bytes(levers);
-  const nn::UnitElements units(work.spec, {.element_bytes = element});
-  const std::uint64_t largest = std::max({units.token, units.embedding, units.layer, units.head});
-  const auto add_units = [&](std::uint64_t elements, std::uint64_t count) {
-    // Two moments and a master weight of this step, and of the last one, to which a failed step goes back.
-    price.pinned_bytes += 6 * count * round_to_granule(checked_product(elements, sizeof(float)));
-    price.bus_bytes += double(count) * double(elements) * double(element);  // gradients down, with what pads a unit
-  };
-  add_units(units.token, 1);
-  add_units(units.embedding, 1);
-  add_units(units.layer, units.layers);
-  add_units(units.head, 1);
-  price.pinned_bytes += 4 * round_to_granule(checked_product(largest, element));
+  const Layout& grid = levers.ranks;
+  const std::vector<std::uint64_t> kinds = kinds_of_stage(work.spec, grid);
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const nn::StepLevers step = step_of(work, levers, {.stage = kinds[k]});
+    const std::uint64_t stages = (k + 1 < kinds.size() ? kinds[k + 1] : grid.pp) - kinds[k];
+    const std::uint64_t ranks = checked_product(stages, checked_product(grid.tp, grid.dp));
+    const std::uint64_t pinned = nn::pinned_bytes(work.spec, step);
+    price.pinned_bytes = std::max(price.pinned_bytes, pinned);
+    price.host_bytes = checked_sum(price.host_bytes, checked_product(ranks, pinned));
+    price.update.bytes += double(ranks) * nn::host_update_bytes(work.spec, step);
 
-  const double token = double(work.spec.vocabulary) * double(work.spec.width);
-  nn::TransformerSpec head_alone = work.spec;
-  head_alone.layers = 0;
-  const nn::StepForm form{.attention = levers.attention};
-  const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form);
-  const double head = double(nn::step_flops_of_each(head_alone, work.batch, work.seq)) / 3;  // one of three passes
-  price.update = {.bytes = update_bytes(element) * double(work.spec.parameters()),
-                  .last_bytes = update_bytes(element) * token,
-                  .last_bus_bytes = 2 * double(element) * token,
-                  .forward_flops = double(work.batch) * (double(layer.forward) * double(work.spec.layers) + head)};
+    // Gradients go down in each micro-batch, weights up once: down is the busier way.
+    const nn::UnitElements units(work.spec, step);
+    const std::uint64_t shards = step.shards(1);
+    const double elements = double(units.token) + double(units.embedding) + double(units.head) +
+                            double(units.layers) * double(units.layer);
+    const double down = elements / double(shards) * double(step.element_bytes) * double(step.micro_batches);
+    price.bus_bytes = std::max(price.bus_bytes, down);
+    if (!step.slice.embeds()) continue;
+    const double token = double(units.token) / double(shards);
+    price.update.last_bytes = nn::host_update_bytes(work.spec, step) * double(units.token) / elements;
+    price.update.last_bus_bytes = 2 * double(step.element_bytes) * token;
+    const nn::StepForm form{.attention = levers.attention};
+    const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form);
+    const double share = double(share_of(work, levers));
+    price.update.forward_flops = share * double(layer.forward) * double(step.slice.layers) / double(grid.tp);
+  }
 }
 
 inline void offload_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
@@ -79,9 +76,6 @@ inline const Lever& offload() {
     Lever own = used_once_lever<nn::GradientLife::offloaded, kOffload>("offload", "13_optimizer_memory");
     own.read = read_offload;
     own.refuses = offload_refuses;
-    own.resident = [](const Work&, const Levers& levers, ByCategory& bytes) {
-      if (is_offloaded(levers)) bytes[Category::gradients] = bytes[Category::optimizer] = 0;
-    };
     own.price = offload_price;
     own.elsewhere = offload_elsewhere;
     return own;

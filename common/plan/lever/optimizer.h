@@ -36,15 +36,13 @@ inline void optimizer_elsewhere(const Work&, const Levers& levers, Elsewhere& wo
   }
 }
 
-inline void optimizer_resident(const Work& work, const Levers& levers, ByCategory& bytes) {
-  if (levers.precision == DType::fp16) {  // masters, moments, loss scale
-    bytes[Category::optimizer] =
-        checked_sum(checked_product(nn::tensor_bytes(work.spec, sizeof(float)), 3), nn::scale_state_bytes());
-    return;
-  }
-  const ByCategory state = nn::optimizer_bytes(work.spec, levers.optimizer);
-  bytes[Category::optimizer] = state[Category::optimizer];
-  bytes[Category::workspace] = checked_sum(bytes[Category::workspace], state[Category::workspace]);
+inline std::string optimizer_refuses(const Work&, const Levers& levers) {
+  if (levers.optimizer.rule != nn::UpdateRule::adafactor) return "";
+  if (levers.ranks.tp > 1 || levers.ranks.zero > 0)
+    return fmt::format(
+        "--optimizer adafactor keeps means of whole rows and columns, of which a rank of {} has a piece; take adamw8",
+        levers.ranks.tp > 1 ? "--tp" : "--zero");
+  return "";
 }
 
 inline Numbers optimizer_numbers(const Work&, const Levers& levers) {
@@ -78,8 +76,10 @@ inline const Lever& optimizer() {
             return each_of(std::vector{UpdateRule::adamw, UpdateRule::adamw8, UpdateRule::adafactor, UpdateRule::sgd},
                            [](Levers& levers, UpdateRule rule) { levers.optimizer.rule = rule; });
           },
+      .refuses = optimizer_refuses,
       .numbers = optimizer_numbers,
-      .resident = optimizer_resident,
+      .apply = [](const Work&, const Levers& levers, const RankCoordinates&,
+                  nn::StepLevers& step) { step.optimizer = levers.optimizer; },
       .elsewhere = optimizer_elsewhere};
   return lever;
 }

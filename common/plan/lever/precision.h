@@ -10,13 +10,8 @@ inline constexpr NameList kModelDTypeChoice = names_of(kModelDTypes, ", ", " or 
 inline constexpr Option<std::string> kPrecision{"precision", kModelDTypeChoice.text, kModelDTypeWords.text};
 
 inline std::string precision_refuses(const Work&, const Levers& levers) {
-  if (levers.precision != DType::fp16) return "";
-  const nn::OptimizerForm& optimizer = levers.optimizer;
-  if (optimizer.rule != nn::UpdateRule::adamw || optimizer.weights != nn::WeightForm::master)
-    return "--precision fp16 takes --optimizer adamw --weight-update master, which leave out steps that overflow; take "
-           "bf16";
-  if (levers.ranks.ranks() > 1) return "--precision fp16 is for one rank: its loss scale is not shared; take bf16";
-  return "";
+  if (levers.precision != DType::fp16 || levers.optimizer.weights != nn::WeightForm::stochastic) return "";
+  return "--weight-update stochastic carries into the lower half of a float, which is what BF16 leaves out; take bf16";
 }
 
 inline void precision_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
@@ -69,7 +64,10 @@ inline const Lever& precision() {
                                                    : Numbers{Numbers::Change::fewer_bits, "weights of 16 bits"};
           },
       .apply = [](const Work&, const Levers& levers, const RankCoordinates&,
-                  nn::StepLevers& step) { step.element_bytes = element_bytes(levers); },
+                  nn::StepLevers& step) {
+            step.element_bytes = element_bytes(levers);
+            step.loss_scale = levers.precision == DType::fp16;
+          },
       .elsewhere = precision_elsewhere};
   return lever;
 }

@@ -29,15 +29,6 @@ inline std::string grid_refuses(const Work& work, const Levers& levers) {
   return "";
 }
 
-inline std::string ranks_refuses(const Work&, const Levers& levers) {
-  if (levers.ranks.ranks() == 1) return "";
-  const bool plain =
-      levers.optimizer.rule == nn::UpdateRule::adamw && levers.optimizer.weights == usual_weights(levers.precision);
-  if (!plain)
-    return "several ranks take --optimizer adamw, with --weight-update master in bf16: others are for one rank";
-  return "";
-}
-
 /// Why a grid is not what --devices says; empty when it is.
 inline std::string devices_refused(const Layout& grid, std::uint64_t devices) {
   if (grid.ranks() == devices) return "";
@@ -123,7 +114,6 @@ inline const Lever& ranks() {
           },
       .tries = grids,
       .cannot_share = grid_refuses,
-      .refuses = ranks_refuses,
       .numbers =
           [](const Work&, const Levers& levers) {
             return levers.ranks.ranks() == 1 ? Numbers{} : Numbers{Numbers::Change::rounding};

@@ -12,8 +12,6 @@ inline std::string zero_refuses(const Work&, const Levers& levers) {
   if (grid.zero < 0 || grid.zero > 3) return fmt::format("--zero {} is not allowed; write 0 to 3", grid.zero);
   if (grid.zero > 0 && grid.dp == 1)
     return fmt::format("--zero {} shares out what the ranks of --dp have in common, and --dp is 1", grid.zero);
-  if (grid.zero >= 2 && grid.pp > 1)
-    return fmt::format("--zero {} and --pp {} do not go together; ZeRO-1 goes with pipelines", grid.zero, grid.pp);
   return "";
 }
 

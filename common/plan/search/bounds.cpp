@@ -107,7 +107,9 @@ double Bounds::least_layer_flops(const Levers& levers, Checkpoints checkpoints, 
   for (const std::uint64_t micro : micros) {
     double flops = 0;
     if (levers.ranks.tp > 1 && levers.attention == nn::AttentionForm::tiled) {
-      flops = layer_flops_of_tiled_parts(spec_, micro, seq_, segment.recompute);
+      const nn::LayerFlops of = layer_flops_of_tiled_parts(spec_, micro, seq_, form);
+      flops = double(of.forward + of.backward);
+      if (checkpoints != Checkpoints::solved) flops += double(nn::recompute_flops(of, segment));
     } else {
       const nn::LayerFlops of = nn::layer_flops_of_each(spec_, micro, seq_, form);
       flops = double(of.forward + of.backward);
@@ -169,8 +171,10 @@ const ByCategory& Bounds::state_of_one(const Work& work, const Levers& levers) {
 
 double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const {
   Plan plan{.schedule = {}, .peak = state, .price = {.flops = flops * kRoundedDown}};
-  for (const Lever* lever : all_levers()) lever->price(work, levers, plan.price);
-  if (plan.price.pinned_bytes > task_.host_bytes) return kNever;
+  Levers whole = levers;  // smaller micro-batches send gradients to the host more often, and add them up there
+  whole.micro_batch = 0;
+  for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
+  if (plan.price.host_bytes > task_.host_bytes) return kNever;
   return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }
 
@@ -192,16 +196,21 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   none.layers = 0;
   const double head_flops = double(share) * double(nn::step_flops_of_each(none, 1, seq_));
   // Segments of several layers, and solved schedules, may hold next to nothing of a layer.
-  const bool uniform = several || checkpoints == Checkpoints::none;
+  const bool uniform = checkpoints == Checkpoints::none || (several && checkpoints == Checkpoints::segments);
   Bound bound;
   double flops = 0;
   std::optional<ByCategory> least_state;
   for (const std::uint64_t stage : kinds_of_stage(spec_, ranks)) {
     const nn::Slice slice = slice_of(spec_, ranks, {0, 0, stage});
-    const nn::StepLevers step{.element_bytes = e, .slice = slice, .replicas = ranks.dp, .zero = ranks.zero};
+    const nn::StepLevers step{.element_bytes = e,
+                              .slice = slice,
+                              .replicas = ranks.dp,
+                              .zero = ranks.zero,
+                              .gradients = levers.gradients,
+                              .optimizer = levers.optimizer};
     const ByCategory state = several ? nn::unit_state_bytes(spec_, step) : state_of_one(work, levers);
     std::uint64_t parameters = 0, gradients = 0;  // of a layer at work, where the state has only a share of them
-    if (ranks.zero >= 2) {
+    if (ranks.zero >= 2 || levers.gradients != nn::GradientLife::always) {
       gradients = round_to_granule(checked_product(nn::UnitElements(spec_, step).layer, e));
       parameters = ranks.zero >= 3 ? gradients : 0;
     }
@@ -216,7 +225,8 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
     for (std::uint64_t c = 0; c < kCategoryCount; ++c)
       least_state->bytes[c] = std::min(least_state->bytes[c], state.bytes[c]);
   }
-  if (checkpoints == Checkpoints::solved) flops += least_again(work, levers, least_state->total(), share, micros);
+  if (checkpoints == Checkpoints::solved && !several)
+    flops += least_again(work, levers, least_state->total(), share, micros);
   bound.seconds = seconds(work, levers, *least_state, flops);
   return bound;
 }

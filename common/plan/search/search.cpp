@@ -91,7 +91,7 @@ std::optional<Candidate> LeversSearch::plan(const Levers& levers) {
   try {
     Plan plan = plan_of(task_.work_of(levers), levers);
     const auto seconds = least_seconds(*task_.card, levers, plan, task_.host_gb_per_s);
-    if (!seconds || plan.price.pinned_bytes > task_.host_bytes) return std::nullopt;
+    if (!seconds || plan.price.host_bytes > task_.host_bytes) return std::nullopt;
     return Candidate{levers, std::move(plan), *seconds, changes_between(base_, levers), {}};
   } catch (const std::length_error&) {
     return std::nullopt;

@@ -2,15 +2,12 @@
 // The order of work in a pipeline. (Who has which part of the work, and what that needs and sends: plan/ranks.h.)
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "plan/ranks.h"
 
-namespace oomlab::multi_gpu {
-
-using plan::coordinates_of, plan::kinds_of_stage, plan::most_in_flight, plan::rank_bytes, plan::rank_levers,
-    plan::sent_by_rank, plan::slice_of;
-using plan::Layout, plan::RankCoordinates;
+namespace oomlab::train {
 
 /// One entry of a stage's work: the forward or the backward pass of a micro-batch.
 struct Pass {
@@ -19,8 +16,8 @@ struct Pass {
 };
 /// GPipe (Huang et al., 2019) runs all forward passes, then all backward passes, and holds all micro-batches. 1F1B
 /// (Narayanan et al., "PipeDream", 2019) lets a stage run ahead by as many micro-batches as there are stages behind it:
-/// stages − stage are in flight at most.
-inline std::vector<Pass> passes_of(const Layout& layout, std::size_t stage, std::size_t micro_batches) {
+/// stages − stage are in flight at most. One stage alone does a forward and a backward pass in turns.
+inline std::vector<Pass> passes_of(const plan::Layout& layout, std::size_t stage, std::size_t micro_batches) {
   const std::size_t ahead =
       layout.one_forward_one_backward ? std::min(layout.pp - stage - 1, micro_batches) : micro_batches;
   std::vector<Pass> passes;
@@ -33,4 +30,4 @@ inline std::vector<Pass> passes_of(const Layout& layout, std::size_t stage, std:
   return passes;
 }
 
-}  // namespace oomlab::multi_gpu
+}  // namespace oomlab::train

@@ -1,0 +1,495 @@
+#pragma once
+// The trainer: any step that plan/ describes, on one rank or many. Each rank has its place in the grid: a slice of the
+// model (its stage's layers, its part of each), a share of the batch (its replica's), and of the state what ZeRO leaves.
+//
+//   passes.h           the order of forward and backward passes in a pipeline
+//   groups.h           who talks to whom
+//   units.h            parameters and gradients: whole, shared out, or a unit's alone
+//   host_optimizer.h   state in the host's memory, updated by the CPU
+//
+//   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM)
+//   among stages     activations forward, their gradients backward
+//   among replicas   gradients, unit by unit, while the backward pass of earlier layers still runs (Li et al., "PyTorch
+//                    distributed", 2020)
+//   both ends        a tied token table is on the first and the last stage; the sum of its gradients on both
+//   among all        with a loss scale, whether a gradient has overflowed anywhere
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/backend.h"
+#include "nn/ops/values.h"
+#include "nn/optimizer/mixed_precision.h"
+#include "train/groups.h"
+#include "train/host_optimizer.h"
+#include "train/passes.h"
+#include "train/precision.h"
+#include "train/text_training.h"
+#include "train/units.h"
+
+namespace oomlab::train {
+
+using plan::Layout, plan::RankCoordinates;
+
+/// What all ranks of a run work on, and how.
+struct Job {
+  nn::TransformerSpec spec;
+  std::shared_ptr<const data::TextSampler> text;
+  Layout layout;
+  std::size_t batch;        ///< sequences of a step, on all ranks
+  std::size_t micro_batch;  ///< sequences of a forward and backward pass
+  std::size_t seq;
+  nn::StepForm form;
+  /// Without: AdamW, with a master copy of weights of 16 bits.
+  std::optional<nn::OptimizerForm> optimizer = {};
+  nn::GradientLife gradients = nn::GradientLife::always;
+  /// How the layers of the rank at a place are treated; without, as the form says.
+  std::function<nn::Schedule(const RankCoordinates&)> schedule = {};
+
+  std::size_t micro_batches() const { return batch / layout.dp / micro_batch; }
+  nn::Schedule schedule_at(const RankCoordinates& place) const {
+    if (schedule) return schedule(place);
+    return {{plan::slice_of(spec, layout, place).layers, false, form.keep}};
+  }
+};
+/// The optimizer of a job whose weights are stored as T.
+template <class T>
+nn::OptimizerForm optimizer_of(const Job& job) {
+  return job.optimizer.value_or(nn::OptimizerForm{.weights = plan::usual_weights(kDTypeOf<T>)});
+}
+
+template <class T>
+class Trainer final : public Workload {
+ public:
+  /// One rank of the job. Throws OutOfMemory (of the device, or of the host where its memory cannot be pinned) and
+  /// NcclError: nothing stays allocated. `failed` must outlive it.
+  Trainer(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed)
+      : context_(context),
+        job_(std::move(job)),
+        groups_(ids, job_.layout, job_.spec.tied, rank, failed),
+        schedule_(job_.schedule_at(groups_.place)),
+        model_(context, job_.spec, plan::slice_of(job_.spec, job_.layout, groups_.place),
+               [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
+        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, kTextSeed) {
+    model_.set_form(job_.form);
+    if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
+    if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, scaling_of(Precision::fp16));
+    if (job_.gradients == nn::GradientLife::offloaded) {
+      const bool collects = job_.micro_batches() > 1 || scale_;
+      const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
+      on_host_.emplace(context, units_, optimizer_of<T>(job_), nn::OptimizerSettings{}, collects, threads);
+    } else {
+      optimizer_.emplace(context, units_.shapes(), units_.values(), optimizer_of<T>(job_));
+    }
+  }
+
+  void step() override {
+    if (on_host_) on_host_->begin();
+    if (!whole_)
+      throw std::runtime_error(
+          "a step that uses gradients in its backward pass failed half-way: some layers are updated and others are "
+          "not; load a saved state");
+    try {
+      passes();
+      update();
+    } catch (...) {
+      if (on_host_) on_host_->roll_back();
+      units_.clear_pass();
+      sending_.reset();
+      throw;
+    }
+    first_ += job_.batch;
+  }
+  std::size_t samples_per_step() const override { return job_.batch; }
+  std::uint64_t fingerprint() override { return units_.fingerprint(); }
+  std::uint64_t bytes_sent() const override { return groups_.bytes_sent() + left_out_; }
+  std::size_t most_in_flight() const override { return most_in_flight_; }
+
+  /// The loss of the whole batch, the same on every rank.
+  double figure() override {
+    if (!several()) return model_.loss(context_);
+    if (planning()) return 0;
+    const bool mine = has_head() && groups_.place.part == 0;
+    nn::fill(context_, shown_loss_.data(), 1, 0.0f);
+    if (mine)
+      CUDA_CHECK(cudaMemcpyAsync(shown_loss_.data(), model_.loss_buffer(), sizeof(float), cudaMemcpyDeviceToDevice,
+                                 context_.stream()));
+    groups_.world.all_reduce(shown_loss_.data(), 1, context_.stream());
+    float loss = 0;
+    CUDA_CHECK(cudaMemcpyAsync(&loss, shown_loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context_.stream()));
+    groups_.world.wait(context_.stream());
+    return loss;
+  }
+  /// For tests.
+  const Units<T>& units() const { return units_; }
+  const nn::Transformer<T>& model() const { return model_; }
+
+  std::uint64_t steps() const { return on_host_ ? on_host_->steps() : optimizer_->steps(); }
+  /// Bytes over the bus to and from an optimizer in host memory, in all steps.
+  std::size_t moved_bytes() const { return on_host_ ? on_host_->moved_bytes() : 0; }
+  /// Pinned host memory of this rank, in bytes.
+  std::size_t host_bytes() const { return on_host_ ? on_host_->pinned_bytes() : 0; }
+
+ private:
+  struct Flight {
+    nn::TokenBatch batch;
+    typename nn::Transformer<T>::EmbeddingActivations embedding;
+    std::vector<DeviceBuffer<T>> x;
+    std::vector<nn::LayerActivations<T>> kept;
+    DeviceBuffer<T> out;  // last stage: what the head reads
+  };
+  bool several() const { return job_.layout.ranks() > 1; }
+  bool always() const { return job_.gradients == nn::GradientLife::always; }
+  // In plan mode, when the pipeline is full and has begun to drain, the rest is the same again.
+  std::size_t run_micro_batches() const {
+    const bool all = !planning() || !job_.layout.one_forward_one_backward;
+    return all ? job_.micro_batches() : std::min(job_.micro_batches(), job_.layout.pp + 1);
+  }
+  // Of what is sent while micro-batches run, what each of them sends: all but the sums of gradients that are whole.
+  std::uint64_t sent_for_micro_batches() const {
+    const bool each = job_.layout.zero >= 2 || !always();
+    return groups_.parts.bytes_sent() + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
+           (each ? groups_.replicas.bytes_sent() : 0);
+  }
+  bool embeds() const { return model_.slice().embeds(); }
+  bool has_head() const { return model_.slice().has_head(job_.spec); }
+  const float* scale() const { return scale_ ? scale_->scale_on_device() : nullptr; }
+
+  // All forward and backward passes of a step.
+  void passes() {
+    const Layout& layout = job_.layout;
+    const std::size_t micro_batches = run_micro_batches();
+    const std::size_t share = planning() ? 0 : job_.batch / layout.dp;
+    const data::TokenSamples samples =
+        job_.text->samples(first_, planning() ? micro_batches * job_.micro_batch : job_.batch);
+    targets_ = samples.targets();
+    // The head would have overwritten what the embeddings add to.
+    if (groups_.at_an_end && embeds() && always() && layout.zero < 2) zero_token_gradient();
+    std::vector<Flight> flights(micro_batches);
+    std::size_t now = 0;
+    const std::uint64_t sent_before = sent_for_micro_batches();
+    const std::uint64_t flops_before = context_.flops();
+    for (const Pass& pass : passes_of(layout, groups_.place.stage, micro_batches)) {
+      const std::size_t at = groups_.place.replica * share + pass.micro_batch * job_.micro_batch;
+      if (pass.forward) {
+        most_in_flight_ = std::max(most_in_flight_, ++now);
+        forward(flights[pass.micro_batch], samples, at);
+      } else {
+        backward(std::move(flights[pass.micro_batch]), pass.micro_batch > 0, pass.micro_batch + 1 == micro_batches);
+        --now;
+      }
+    }
+    settle();
+    const std::size_t left_out = job_.micro_batches() - micro_batches;
+    left_out_ += (sent_for_micro_batches() - sent_before) / micro_batches * left_out;
+    context_.count_flops((context_.flops() - flops_before) / micro_batches * left_out);
+  }
+
+  // What is left to do when all passes are done.
+  void update() {
+    if (groups_.at_an_end) always() ? sum_of_both_ends() : use_gradients("token", false, true);
+    const Phase phase(context_.ledger(), "optimizer");
+    if (always()) {
+      if (units_.number("token") < units_.size()) units_.sum_gradients("token", context_.stream());
+      join(reduce_stream_, context_.stream());
+      if (scale_)
+        for (std::size_t u = 0; u < units_.size(); ++u) look_for_overflow(u);
+    }
+    if (scale_) {
+      groups_.world.all_reduce(scale_->overflow(), 1, context_.stream());
+      scale_->begin(context_, nn::AdamWSettings{});
+    }
+    if (on_host_) {
+      on_host_->end(scale_ ? scale_->factor(context_) : 1.0f);
+    } else if (always()) {
+      std::vector<Update> all;
+      for (std::size_t u = 0; u < units_.size(); ++u) add_updates(u, all);
+      optimizer_->update(context_, all, scale_ ? scale_->on_device() : nn::StepOnDevice{});
+    }
+    if (optimizer_) optimizer_->end_step();
+    if (scale_) scale_->end(context_);
+    if (job_.gradients != nn::GradientLife::optimizer_in_backward)
+      for (std::size_t u = 0; u < units_.size(); ++u) units_.gather_updates(u);
+    whole_ = true;
+  }
+
+  using Update = typename nn::Optimizer<T>::Update;
+  void add_updates(std::size_t unit, std::vector<Update>& updates) {
+    const auto [first, last] = units_.pieces_of(unit);
+    for (std::size_t p = first; p < last; ++p)
+      updates.push_back({p, units_.my_gradients(unit) + (units_.pieces()[p].offset - units_.begin(unit))});
+  }
+  void look_for_overflow(std::size_t unit) {
+    scale_->template look_at<T>(context_, units_.my_gradients(unit), units_.count(unit));
+  }
+  std::string layer_name(std::size_t l) const { return "layer " + std::to_string(model_.slice().first_layer + l + 1); }
+
+  void forward(Flight& f, const data::TokenSamples& samples, std::size_t at) {
+    const Phase phase(context_.ledger(), "forward");
+    f.batch.sequences = job_.micro_batch, f.batch.seq = job_.seq;
+    if (embeds()) settle();
+    if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch);
+    DeviceBuffer<T> out;
+    if (embeds()) {
+      units_.gather("token"), units_.gather("embedding");
+      out = model_.embed(context_, f.batch, f.embedding);
+      units_.release("token"), units_.release("embedding");
+    } else {
+      out = receive(groups_.forward, f, int(groups_.place.stage) - 1, forward_stream_, "layer input");
+    }
+    f.x.resize(model_.slice().layers);
+    f.kept.resize(model_.slice().layers);
+    std::size_t l = 0;
+    for (const nn::Segment& segment : schedule_)
+      for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
+        f.x[l] = std::move(out);
+        out = layer_forward(f, l, segment.recompute ? nn::Keep{.layer = false} : segment.keep);
+        if (segment.recompute && i > 0) f.x[l].reset();
+      }
+    if (has_head()) {
+      f.out = std::move(out);
+    } else {
+      send(groups_.forward, std::move(out), int(groups_.place.stage) + 1, forward_stream_);
+    }
+  }
+
+  DeviceBuffer<T> layer_forward(Flight& f, std::size_t l, const nn::Keep& keep) {
+    units_.gather(layer_name(l));
+    const std::size_t layer = model_.slice().first_layer + l;
+    DeviceBuffer<T> out = model_.forward_layer(context_, layer, f.batch, f.x[l].data(), keep, f.kept[l]);
+    units_.release(layer_name(l));
+    return out;
+  }
+
+  void backward(Flight f, bool accumulate, bool last) {
+    const Phase phase(context_.ledger(), "backward");
+    DeviceBuffer<T> d;
+    if (has_head()) {
+      settle();
+      if (job_.spec.tied) units_.gather("token");
+      units_.gather("head");
+      if (job_.form.loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
+        make_head_gradients();
+        d = model_.head(context_, f.batch, std::move(f.out), {accumulate, targets_}, scale());
+      } else {
+        auto kept = model_.head_forward(context_, f.batch, std::move(f.out));
+        model_.cross_entropy(context_, f.batch, kept.logits.data(), {accumulate, targets_}, scale());
+        make_head_gradients();
+        d = model_.head_backward(context_, std::move(kept), accumulate);
+      }
+      if (job_.spec.tied) units_.release("token");
+      units_.release("head");
+      finished("head", accumulate, last);
+      if (groups_.at_an_end && always()) units_.reduce_to_shard("token", accumulate);
+    } else {
+      d = receive(groups_.backward, f, int(groups_.place.stage) + 1, backward_stream_, "residual gradient");
+    }
+    std::size_t end = f.x.size();
+    for (std::size_t segment = schedule_.size(); segment-- > 0;) {
+      const std::size_t first = end - schedule_[segment].layers;
+      if (schedule_[segment].recompute)  // forward again, up to the input of the segment's last layer
+        for (std::size_t l = first; l + 1 < end; ++l) f.x[l + 1] = layer_forward(f, l, job_.form.keep);
+      while (end > first) layer_backward(f, --end, d, accumulate, last);
+    }
+    if (embeds()) {
+      if (!job_.spec.tied || !has_head()) units_.make_gradients("token");
+      units_.gather("embedding");
+      units_.make_gradients("embedding");
+      model_.embed_backward(context_, f.batch, std::move(f.embedding), std::move(d), accumulate);
+      units_.release("embedding");
+      finished_token(accumulate, last);
+      finished("embedding", accumulate, last);
+    } else {
+      send(groups_.backward, std::move(d), int(groups_.place.stage) - 1, backward_stream_);
+    }
+    if (on_host_) on_host_->flush();
+  }
+
+  void layer_backward(Flight& f, std::size_t l, DeviceBuffer<T>& d, bool accumulate, bool last) {
+    units_.gather(layer_name(l));
+    units_.make_gradients(layer_name(l));
+    const std::size_t layer = model_.slice().first_layer + l;
+    model_.rebuild_layer(context_, layer, f.batch, f.x[l].data(), f.kept[l]);  // of which nothing was kept
+    model_.backward_layer(context_, layer, f.batch, f.x[l].data(), std::move(f.kept[l]), d, accumulate);
+    f.x[l].reset();
+    units_.release(layer_name(l));
+    finished(layer_name(l), accumulate, last);
+  }
+
+  void make_head_gradients() {
+    if (job_.spec.tied) units_.make_gradients("token");
+    units_.make_gradients("head");
+  }
+
+  // A send may not end before its receive has begun (NCCL's contract), and two neighbours that each wait for the end of
+  // a send before they receive wait for ever. So what is sent stays, and nothing waits for it until this stage has
+  // begun to receive what it needs next.
+  void send(Communicator& neighbours, DeviceBuffer<T> what, int to, cudaStream_t stream) {
+    join(context_.stream(), stream);
+    neighbours.send(what.data(), what.size(), to, stream);
+    sending_ = std::move(what), sending_on_ = stream;
+  }
+  DeviceBuffer<T> receive(Communicator& neighbours, const Flight& f, int from, cudaStream_t stream, const char* tag) {
+    auto what = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, tag);
+    join(context_.stream(), stream);
+    neighbours.receive(what.data(), what.size(), from, stream);
+    settle();
+    join(stream, context_.stream());
+    return what;
+  }
+  // The last send has ended before anything that is queued from now on.
+  void settle() {
+    if (sending_.data() == nullptr) return;
+    join(sending_on_, context_.stream());
+    sending_.reset();
+  }
+
+  // A unit's gradients of a micro-batch are there.
+  void finished(const std::string& name, bool accumulate, bool last) {
+    if (!always()) return use_gradients(name, accumulate, last);
+    units_.reduce_to_shard(name, accumulate);
+    if (!last || groups_.replicas.ranks() == 1) return;
+    join(context_.stream(), reduce_stream_);  // the replicas add them up, beside what comes next
+    units_.sum_gradients(name, reduce_stream_);
+  }
+  // The token table's, whose sum over replicas waits for the end of the step. Where they are used at once, those of two
+  // stages wait for each other, too: one that asked for the other's in the middle of a pipeline would stop it.
+  void finished_token(bool accumulate, bool last) {
+    if (always())
+      units_.reduce_to_shard("token", accumulate);
+    else if (!groups_.at_an_end)
+      use_gradients("token", accumulate, last);
+  }
+  // Gradients that are not kept: summed up among the replicas, used, and freed.
+  void use_gradients(const std::string& name, bool accumulate, bool last) {
+    const std::size_t unit = units_.number(name);
+    if (unit == units_.size()) return;
+    units_.sum_gradients(name, context_.stream());
+    if (name == "token" && groups_.at_an_end) sum_of_both_ends();
+    const Phase phase(context_.ledger(), "optimizer");
+    if (on_host_) {
+      if (scale_) look_for_overflow(unit);
+      const T* const mine = units_.my_gradients(unit);
+      on_host_->take(unit, units_.hand_over(unit), mine, accumulate, last && !scale_);
+      return;
+    }
+    std::vector<Update> updates;
+    add_updates(unit, updates);
+    whole_ = false;
+    optimizer_->update(context_, updates);
+    units_.gather_updates(unit);
+    units_.hand_over(unit);
+  }
+  void sum_of_both_ends() {
+    const auto [gradients, count] = units_.shared_token();
+    groups_.ends.all_reduce(gradients, count, context_.stream());
+  }
+  // What is queued on `second` from now on runs after all that is queued on `first`.
+  void join(cudaStream_t first, cudaStream_t second) {
+    event_.record(first);
+    CUDA_CHECK(cudaStreamWaitEvent(second, event_));
+  }
+  void zero_token_gradient() {
+    const auto token = model_.parameter(0);
+    CUDA_CHECK(cudaMemsetAsync(token.gradient, 0, token.count * sizeof(T), context_.stream()));
+  }
+
+  Context& context_;
+  Job job_;
+  Groups groups_;
+  Stream reduce_stream_, forward_stream_, backward_stream_;
+  Event event_;
+  nn::Schedule schedule_;
+  nn::Transformer<T> model_;
+  Units<T> units_;
+  std::optional<nn::LossScale> scale_;
+  std::optional<nn::Optimizer<T>> optimizer_;
+  std::optional<HostOptimizer<T>> on_host_;
+  DeviceBuffer<float> shown_loss_;
+  DeviceBuffer<T> sending_;
+  cudaStream_t sending_on_ = nullptr;
+  std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
+  std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
+  bool whole_ = true;           // no step in the backward pass has failed half-way
+};
+
+/// The step of one rank as its prediction sees it.
+template <class T>
+nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
+  return {.element_bytes = sizeof(T),
+          .sequences = job.micro_batch,
+          .seq = job.seq,
+          .form = job.form,
+          .schedule = job.schedule_at(place),
+          .micro_batches = job.micro_batches(),
+          .in_flight = plan::most_in_flight(job.layout, place.stage, job.micro_batches()),
+          .slice = plan::slice_of(job.spec, job.layout, place),
+          .replicas = job.layout.dp,
+          .zero = job.layout.zero,
+          .gradients = job.gradients,
+          .optimizer = optimizer_of<T>(job),
+          .loss_scale = kDTypeOf<T> == DType::fp16};
+}
+/// Peak allocated bytes of a rank.
+template <class T>
+ByCategory predict_rank(const Job& job, const RankCoordinates& place) {
+  return plan::rank_bytes(job.spec, step_of<T>(job, place), job.layout.ranks() > 1);
+}
+/// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it.
+template <class T>
+std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
+  return plan::sent_by_rank(job.spec, job.layout, place, step_of<T>(job, place));
+}
+
+/// Operations of the matrix products that a rank has in a step (Variant::flops). A part has its share of each layer;
+/// head and loss are whole on each part of the last stage.
+inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates& place) {
+  const nn::Slice slice = plan::slice_of(job.spec, job.layout, place);
+  if (job.form.attention == nn::AttentionForm::tiled && slice.parts > 1) return std::nullopt;  // a part's own tiles
+  const std::size_t layers = slice.layers;
+  nn::TransformerSpec of_layers = job.spec;
+  of_layers.layers = layers;
+  const auto all = flops_of_step(of_layers, job.micro_batch, job.seq, job.schedule_at(place), job.form);
+  of_layers.layers = 0;
+  const auto head = flops_of_step(of_layers, job.micro_batch, job.seq);
+  if (!all || !head) return std::nullopt;
+  const auto micro_batches = static_cast<double>(job.micro_batches());
+  return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + (slice.has_head(job.spec) ? *head : 0));
+}
+
+/// The ranks of a layout.
+template <class T>
+class Cluster final : public Team {
+ public:
+  explicit Cluster(Job job) : Team(int(job.layout.ranks())), job_(std::move(job)), ids_(job_.layout) {}
+  std::unique_ptr<Workload> make(Context& context, int rank) override {
+    const std::size_t stage = plan::coordinates_of(job_.layout, rank).stage;
+    require_countable(plan::most_in_flight(job_.layout, stage, job_.micro_batches()));
+    return std::make_unique<Trainer<T>>(context, job_, ids_, rank, failed);
+  }
+  ByCategory predicted(int rank) const override { return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank)); }
+  std::optional<double> flops(int rank) const override { return flops_a_step(job_, plan::coordinates_of(job_.layout, rank)); }
+  /// Parts and replicas have equally much of everything.
+  int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
+
+ private:
+  Job job_;
+  Groups::Ids ids_;
+};
+
+/// The largest rank's.
+template <class T>
+ByCategory predict_largest(const Job& job) {
+  PeakBytes largest, next;
+  for (std::size_t stage = 0; stage < job.layout.pp; ++stage) {
+    next.at_peak = predict_rank<T>(job, RankCoordinates{0, 0, stage});
+    largest = later_peak(largest, next);
+  }
+  return largest.at_peak;
+}
+
+}  // namespace oomlab::train

@@ -103,9 +103,8 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   reduce(units.head, 1, true);
   sent += m * sums_among_parts(spec, levers) * ring(2 * residual, layout.tp);
   if (levers.shares_token(spec)) {
-    const bool of_shards = levers.gradients == nn::GradientLife::always ? layout.zero >= 2 : layout.zero >= 1;
     const std::uint64_t elements =
-        of_shards ? units.token / layout.dp : checked_product(spec.vocabulary, spec.width);
+        layout.zero >= 1 ? units.token / layout.dp : checked_product(spec.vocabulary, spec.width);
     sent += ring(2 * elements * e, 2);
   }
   return sent + m * residual * (!embeds + !has_head);

@@ -205,10 +205,8 @@ class HostOptimizer {
     coming_.reset();
     const bool collects = bool(sums_[came.unit]);
     if (collects) add_up(came);
-    if (!came.last) {
-      waiting_ = true;
-      return;
-    }
+    waiting_ = !came.last;
+    if (waiting_) return;
     wait_for_slot(came.slot);
     start_update(came.unit, came.slot, collects ? sums_[came.unit].data() : slot.gradients.data(), 1.0f);
   }

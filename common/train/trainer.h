@@ -191,10 +191,11 @@ class Trainer final : public Workload {
 
   // What is left to do when all passes are done.
   void update() {
-    if (groups_.at_an_end) always() ? sum_of_both_ends() : use_gradients("token", false, true);
+    if (groups_.at_an_end && !always()) use_gradients("token", false, true);
     const Phase phase(context_.ledger(), "optimizer");
     if (always()) {
       if (units_.number("token") < units_.size()) units_.sum_gradients("token", context_.stream());
+      if (groups_.at_an_end) sum_of_both_ends();
       join(reduce_stream_, context_.stream());
       if (scale_)
         for (std::size_t u = 0; u < units_.size(); ++u) look_for_overflow(u);
@@ -204,7 +205,7 @@ class Trainer final : public Workload {
       scale_->begin(context_, nn::AdamWSettings{});
     }
     if (on_host_) {
-      on_host_->end(scale_ ? scale_->factor(context_) : 1.0f);
+      on_host_->end(scale_ && !planning() ? scale_->factor(context_) : 1.0f);
     } else if (always()) {
       std::vector<Update> all;
       for (std::size_t u = 0; u < units_.size(); ++u) add_updates(u, all);

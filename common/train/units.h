@@ -166,8 +166,7 @@ class Units {
   /// What the two stages of a pipeline that have a tied token table must add up: where it is, and how many elements.
   std::pair<T*, std::size_t> shared_token() {
     const std::size_t unit = number("token");
-    const bool of_shards = always() ? zero_ >= 2 : zero_ >= 1;
-    if (of_shards) return {my_gradients(unit), units_[unit].shard};
+    if (zero_ >= 1) return {my_gradients(unit), units_[unit].shard};
     const auto token = model_.parameter(units_[unit].shape.tensors[0]);
     return {token.gradient, token.count};
   }

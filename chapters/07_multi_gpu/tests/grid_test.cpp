@@ -288,20 +288,21 @@ TEST(Zero, BytesAreThePublishedOnes) {
       padding = parameters - spec.parameters();
       EXPECT_LE(padding, nn::tensors_of(spec).size() * 7 + units * (8 * n - 1));
       const auto divided = [&](bool shared, std::size_t bytes) { return parameters * bytes / (shared ? n : 1); };
-      const ByCategory b = nn::unit_state_bytes(spec, {.element_bytes = 2, .replicas = n, .zero = stage, .optimizer = {.weights = nn::WeightForm::master}});
-      const std::size_t rounding = units * kGranule;
+      const ByCategory b = nn::unit_state_bytes(spec, {.element_bytes = 2,
+                                                       .replicas = n,
+                                                       .zero = stage,
+                                                       .optimizer = {.weights = nn::WeightForm::master}});
+      const std::size_t tensors = nn::tensors_of(spec).size();
       for (const auto& [category, expected, buffers] :
            {std::tuple(Category::parameters, divided(stage >= 3, 2), std::size_t(1)),
             std::tuple(Category::gradients, divided(stage >= 2, 2), std::size_t(1)),
             std::tuple(Category::optimizer, divided(stage >= 1, 12), std::size_t(4))}) {
-        EXPECT_GE(b[category], expected) << n << " " << stage;
-        EXPECT_LE(b[category], expected + buffers * rounding) << n << " " << stage;
+        // An optimizer's state is by tensors, without padding, where it is not shared out.
+        const bool by_tensors = category == Category::optimizer && stage == 0;
+        EXPECT_GE(b[category], expected - (by_tensors ? 12 * padding : 0)) << n << " " << stage;
+        EXPECT_LE(b[category], expected + buffers * (by_tensors ? tensors : units) * kGranule) << n << " " << stage;
       }
     }
-}
-
-TEST(Zero, HasNoBytesOfAFormatThatItDoesNotKnow) {
-  const nn::TransformerSpec spec = nn::parse_transformer("gpt:3-4-40");
 }
 
 TEST(Layouts, WhatDoesNotFitIsOneLine) {
@@ -310,8 +311,7 @@ TEST(Layouts, WhatDoesNotFitIsOneLine) {
        {std::tuple(Layout{.tp = 3}, 8, 1, "--tp 3"), std::tuple(Layout{.pp = 5}, 8, 1, "--pp 5"),
         std::tuple(Layout{.dp = 3}, 8, 1, "--dp 3"), std::tuple(Layout{.dp = 2}, 8, 3, "--micro-batch 3"),
         std::tuple(Layout{.dp = 1, .zero = 3}, 8, 1, "--zero 3"),
-        std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4"),
-        std::tuple(Layout{.dp = 2, .pp = 2, .zero = 2}, 8, 4, "--zero 2")}) {
+        std::tuple(Layout{.dp = 2, .zero = 4}, 8, 4, "--zero 4")}) {
     const plan::Levers levers{.micro_batch = std::size_t(micro_batch), .ranks = layout};
     const std::string why = refused(plan::Work{spec, std::size_t(batch), 8}, levers);
     EXPECT_NE(std::string::npos, why.find(word)) << why;

@@ -1,0 +1,117 @@
+// The numbers of levers on several ranks: what a rank does with a gradient, and where its optimizer's state is, changes
+// no bit; and ranks learn what one learns.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "../../chapters/16_capstone/composed.h"
+#include "../nn/device.h"
+
+namespace {
+
+using namespace oomlab;
+using namespace oomlab::capstone;
+using namespace oomlab::test;
+
+constexpr std::size_t kSteps = 3;
+
+/// What some steps lead to.
+struct Learned {
+  std::vector<double> losses;
+  std::vector<std::uint64_t> weights;  // hashes, of each rank
+};
+
+Learned learn(const Work& work, const Levers& levers) {
+  const Text text = std::make_shared<data::TextSampler>(train::text_for(work.spec, work.seq, /*ragged=*/false));
+  const auto team = make_team(work, levers, text);
+  const auto ranks = std::size_t(team->ranks());
+  Learned learned;
+  learned.losses.resize(kSteps);
+  learned.weights.resize(ranks);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        share_processor(64);
+        CUDA_CHECK(cudaSetDevice(int(rank)));
+        Device device;
+        const auto training = team->make(device.context, int(rank));
+        for (double& loss : learned.losses) {
+          training->step();
+          const double all = training->figure();
+          if (rank == 0) loss = all;
+        }
+        learned.weights[rank] = training->fingerprint();
+      } catch (const std::exception& error) {
+        team->failed = true;
+        ADD_FAILURE() << options_of(levers) << ", rank " << rank << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return learned;
+}
+
+Levers levers_of(const std::string& options) { return plan::parse_levers(options); }
+
+Work work_of(const char* model = "llama:4-4-2-64-120") { return {nn::parse_transformer(model), 4, 24}; }
+
+const char* const kGrids[] = {"", "--dp 2", "--dp 2 --zero 1", "--dp 2 --zero 2", "--dp 4 --zero 3", "--tp 2",
+                              "--pp 2", "--dp 2 --pp 2 --zero 2", "--tp 2 --dp 2 --zero 3", "--pp 2 --dp 2 --zero 1"};
+const char* const kOptimizers[] = {"--precision fp32",
+                                   "--precision fp32 --optimizer adamw8",
+                                   "--precision fp32 --optimizer sgd",
+                                   "--precision bf16",
+                                   "--precision bf16 --weight-update stochastic --optimizer adamw8",
+                                   "--precision bf16 --weight-update stored --optimizer sgd"};
+
+TEST(Numbers, GradientsThatAreUsedAtOnceAreTheSameGradients) {
+  for (const char* grid : kGrids)
+    for (const char* optimizer : kOptimizers) {
+      const std::string options = std::string(optimizer) + " " + grid;
+      const Learned kept = learn(work_of(), levers_of(options));
+      for (const char* life : {" --in-backward", " --offload"}) {
+        const Levers levers = levers_of(options + life);
+        ASSERT_EQ(refused(work_of(), levers), "");
+        const Learned used = learn(work_of(), levers);
+        EXPECT_EQ(used.losses, kept.losses) << options << life;
+        EXPECT_EQ(used.weights, kept.weights) << options << life;
+      }
+      if (HasFailure()) return;
+    }
+}
+
+// Sums in another order: of parts, of replicas, of micro-batches.
+TEST(Numbers, RanksLearnWhatOneDoes) {
+  for (const char* optimizer :
+       {"--precision fp32", "--precision fp32 --optimizer sgd", "--precision fp16", "--precision fp16 --optimizer sgd",
+        "--precision fp32 --optimizer adamw8", "--precision bf16"}) {
+    const Learned one = learn(work_of(), levers_of(optimizer));
+    ASSERT_LT(one.losses.back(), one.losses.front()) << optimizer;
+    const bool in_blocks = std::string(optimizer).find("adamw8") != std::string::npos;  // which a shard cuts elsewhere
+    const bool exact = std::string(optimizer).find("fp32") != std::string::npos && !in_blocks;
+    const double tolerance = exact ? 1e-5 : in_blocks ? 1e-3 : 5e-3;
+    for (const char* grid : kGrids)
+      for (const char* more : {"", " --checkpoint 2", " --offload", " --micro-batch 1", " --offload --micro-batch 1"}) {
+        const std::string options = std::string(optimizer) + " " + grid + more;
+        const Learned ranks = learn(work_of(), levers_of(options));
+        for (std::size_t step = 0; step < kSteps; ++step)
+          EXPECT_NEAR(ranks.losses[step], one.losses[step], tolerance * one.losses[step]) << options << ", " << step;
+        if (HasFailure()) return;
+      }
+  }
+}
+
+// A gradient of any rank that is not finite leaves the step out on all.
+TEST(Numbers, AnOverflowAnywhereStopsAllRanks) {
+  for (const char* options : {"--dp 2", "--pp 2", "--tp 2 --dp 2 --zero 3", "--dp 2 --offload"}) {
+    Work work = work_of();
+    const Levers levers = levers_of(std::string("--precision fp16 ") + options);
+    const Learned ranks = learn(work, levers);
+    for (std::size_t step = 0; step < kSteps; ++step) EXPECT_TRUE(std::isfinite(ranks.losses[step])) << options;
+  }
+}
+
+}  // namespace

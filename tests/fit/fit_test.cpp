@@ -130,7 +130,7 @@ TEST(Fit, SaysWhatItsCommandsNeedAndCost) {
       const Plan plan = plan_of(work, levers);
       EXPECT_EQ(plan.peak, row.peak) << row.command;
       EXPECT_EQ(least_seconds(*question.card, levers, plan, question.host_gb_per_s), row.seconds) << row.command;
-      EXPECT_EQ(plan.price.pinned_bytes, row.host_bytes) << row.command;
+      EXPECT_EQ(plan.price.host_bytes, row.host_bytes) << row.command;
       EXPECT_EQ(row.fits, row.seconds && plan.peak.total() <= row.left) << row.command;
       EXPECT_EQ(row.changes, changes_between(step_as_it_is(search_task(question)), levers)) << row.command;
       if (row.numbers != "as asked for") {

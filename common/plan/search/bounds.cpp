@@ -64,6 +64,14 @@ std::vector<nn::Segment> choices_of(const nn::TransformerSpec& spec, const nn::S
   return choices;
 }
 
+// Inputs of other layers that are there, at the least, when a layer of the last whole segment is at its backward pass:
+// one for each segment before it, and one for each layer before it in its own.
+std::uint64_t least_inputs_beside(std::uint64_t layers) {
+  std::uint64_t least = layers - 1;
+  for (std::uint64_t n = 1; n <= layers; ++n) least = std::min(least, layers / n - 1 + n - 1);
+  return least;
+}
+
 }  // namespace
 
 const Bounds::LayerBytes& Bounds::layer_bytes(const Levers& levers, Checkpoints checkpoints, std::uint64_t micro) {
@@ -179,10 +187,14 @@ double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory&
 }
 
 double Bounds::seconds_of_segments(const Work& work, const Levers& levers) {
-  const nn::Schedule schedule = nn::recompute_segments(spec_.layers, levers.recompute);
-  const std::uint64_t each =
-      nn::step_flops_of_each(spec_, micro_batch_of(work, levers), seq_, schedule, form_of(task_.one, levers));
-  return seconds(work, levers, state_of_one(work, levers), double(work.batch) * double(each));
+  double flops = 0;
+  for (const std::uint64_t stage : kinds_of_stage(spec_, levers.ranks)) {
+    const RankCoordinates place{.stage = stage};
+    flops = std::max(flops, rank_flops(work, levers, place, schedule_of(work, levers, place)));
+  }
+  const ByCategory none{};
+  const bool several = levers.ranks.ranks() > 1;
+  return seconds(work, levers, several ? none : state_of_one(work, levers), flops);
 }
 
 Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints,
@@ -196,7 +208,8 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   none.layers = 0;
   const double head_flops = double(share) * double(nn::step_flops_of_each(none, 1, seq_));
   // Segments of several layers, and solved schedules, may hold next to nothing of a layer.
-  const bool uniform = checkpoints == Checkpoints::none || (several && checkpoints == Checkpoints::segments);
+  const bool uniform =
+      checkpoints == Checkpoints::none || (checkpoints == Checkpoints::segments && !tries_each_length(task_, levers));
   Bound bound;
   double flops = 0;
   std::optional<ByCategory> least_state;
@@ -218,6 +231,11 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
     const std::uint64_t before = uniform ? checked_product(deep - 1, layer.held) : 0;
     std::uint64_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
     if (uniform) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
+    if (!uniform && checkpoints == Checkpoints::segments) {
+      const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_);
+      const std::uint64_t beside = checked_product(least_inputs_beside(deep), input);
+      live = std::max(live, checked_sum(beside, layer.backward + gradients + parameters));
+    }
     if (slice.has_head(spec_)) live = std::max(live, checked_sum(before, layer.head));
     bound.bytes = std::max(bound.bytes, checked_sum(state.total(), live));
     flops = std::max(flops, double(deep) * layer_flops + (slice.has_head(spec_) ? head_flops : 0));

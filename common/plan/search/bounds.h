@@ -43,7 +43,7 @@ class Bounds {
   /// Of levers with any of these micro-batches, ascending, each of which divides a rank's share. What the levers say of
   /// micro-batches and of the length of segments does not count. Throws std::length_error.
   Bound of(const Work& work, const Levers& levers, Checkpoints checkpoints, std::span<const std::uint64_t> micros);
-  /// No step takes less, on one rank with segments of levers.recompute layers and levers.micro_batch.
+  /// No step takes less, with segments of levers.recompute layers and levers.micro_batch.
   double seconds_of_segments(const Work& work, const Levers& levers);
 
  private:

@@ -1,7 +1,10 @@
 #include "plan/search/search.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 
 namespace oomlab::plan {
 namespace {
@@ -35,13 +38,11 @@ const std::vector<std::uint8_t>& LeversSearch::passes_for(const Levers& state) {
   passes.emplace();
   for (std::size_t p = 0; p < passes_.size(); ++p) {
     const Levers levers = with_pass(state, passes_[p]);
+    // A solver for each stage, a dozen times: too long where there are many grids.
+    if (levers.solved && state.ranks.ranks() > 1 && task_.cards > kCardsOfWholeSearch) continue;
     if (allowed(task_, levers) && refused(task_.work_of(levers), levers).empty()) passes->push_back(std::uint8_t(p));
   }
   return *passes;
-}
-
-bool LeversSearch::each_length(const Levers& levers) const {
-  return checkpoints_of(levers) == Checkpoints::segments && levers.ranks.ranks() == 1;
 }
 
 // Ascending: the whole share alone, or all that are smaller.
@@ -72,7 +73,7 @@ void LeversSearch::add(const Levers& state) {
     if (!allowed(task_, smallest) || !refused(task_.work_of(smallest), smallest).empty()) continue;
     for (const std::uint8_t p : passes_for(state)) {
       const Levers levers = with_pass(smallest, passes_[p]);
-      count_ += micros.size() * (each_length(levers) ? task_.one.spec.layers : 1);
+      count_ += micros.size() * (tries_each_length(task_, levers) ? task_.one.spec.layers : 1);
       const Bound bound = bound_of(levers, micros);
       if (task_.progress) task_.progress(count_, planned_);
       families_.push_back({.seconds = bound.seconds,
@@ -100,7 +101,7 @@ std::optional<Candidate> LeversSearch::plan(const Levers& levers) {
 
 void LeversSearch::open(const Family& family, const Hopeless& hopeless, const Found& found) {
   Levers levers = with_pass(states_[family.state], passes_[family.pass]);
-  const std::uint64_t longest = each_length(levers) ? task_.one.spec.layers : 1;
+  const std::uint64_t longest = tries_each_length(task_, levers) ? task_.one.spec.layers : 1;
   for (const std::uint64_t micro : micros_of(share_of(task_.one, levers), family.parts)) {
     levers.micro_batch = family.parts ? micro : 0;
     const Bound bound = bound_of(levers, {&micro, 1});
@@ -149,6 +150,14 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
 
 // Where nothing fits a solved schedule is that of every layer, which is among the others.
 std::optional<Candidate> LeversSearch::closest() {
+  // A device's bytes do not depend on an optimizer that is in host memory, and FP16 has BF16's and a loss scale.
+  std::set<std::tuple<std::string, std::uint8_t, bool>> seen;
+  const auto device_of = [&](const Family& family) {
+    Levers levers = states_[family.state];
+    if (levers.precision == DType::fp16) levers.precision = DType::bf16;
+    if (levers.gradients == nn::GradientLife::offloaded) levers.optimizer = {.weights = usual_weights(levers.precision)};
+    return std::tuple(options_of(levers), family.pass, family.parts);
+  };
   std::vector<const Family*> order;
   for (const Family& family : families_)
     if (!passes_[family.pass].solved && family.bytes != UINT64_MAX) order.push_back(&family);
@@ -156,10 +165,13 @@ std::optional<Candidate> LeversSearch::closest() {
   std::optional<Candidate> best;
   for (const Family* family : order) {
     if (best && family->bytes > best->peak()) break;
+    const auto device = device_of(*family);
+    if (seen.contains(device)) continue;
     open(
         *family,
         [&](double seconds, std::uint64_t bytes) { return seconds == kNever || (best && bytes > best->peak()); },
         [&](Candidate& c) {
+          seen.insert(device);
           if (!best || std::pair(c.peak(), c.place) < std::pair(best->peak(), best->place)) best = std::move(c);
         });
   }

@@ -56,7 +56,6 @@ class LeversSearch {
   const std::vector<std::uint8_t>& passes_for(const Levers& state);
   std::span<const std::uint64_t> micros_of(std::uint64_t share, bool parts);
   Bound bound_of(const Levers& levers, std::span<const std::uint64_t> micros);
-  bool each_length(const Levers& levers) const;
   bool fits(const Candidate& candidate) const { return candidate.peak() <= task_.work_of(candidate.levers).room(); }
   std::optional<Candidate> first_that_fits(bool changes_first);
   // All of a family, but what `hopeless` says of bounds.

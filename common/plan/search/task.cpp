@@ -29,9 +29,28 @@ bool allowed(const SearchTask& task, const Levers& levers) {
   return true;
 }
 
+namespace {
+
+bool uses_all_it_can(const Layout& grid, std::uint64_t layers, std::uint64_t cards) {
+  const std::uint64_t sharing = grid.tp * grid.dp;
+  return grid.pp == std::min(layers, cards / sharing) && 2 * grid.ranks() > cards;
+}
+
+bool worth_trying(const SearchTask& task, const Levers& levers) {
+  if (task.cards <= kCardsOfWholeSearch || levers.ranks.ranks() == 1) return true;
+  Levers plain;
+  plain.precision = levers.precision;
+  plain.optimizer.weights = usual_weights(levers.precision);
+  const bool is_plain = levers.precision != DType::fp16 && levers.optimizer == plain.optimizer &&
+                        levers.gradients == nn::GradientLife::always;
+  return is_plain || uses_all_it_can(levers.ranks, task.several.spec.layers, task.cards);
+}
+
+}  // namespace
+
 std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lever::Changes changes) {
   const auto sensible = [&](const Levers& levers) {
-    return refused(task.work_of(levers), levers).empty() && allowed(task, levers);
+    return worth_trying(task, levers) && refused(task.work_of(levers), levers).empty() && allowed(task, levers);
   };
   // A value that undoes what another lever has chosen is that lever's to try.
   const auto touches_others = [](const Lever* own, const Levers& before, const Levers& after) {
@@ -52,6 +71,10 @@ std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lev
     all = std::move(more);
   }
   return all;
+}
+
+bool tries_each_length(const SearchTask& task, const Levers& levers) {
+  return levers.recompute > 0 && (levers.ranks.ranks() == 1 || task.cards <= kCardsOfWholeSearch);
 }
 
 Levers with_pass(Levers state, const Levers& pass) {

@@ -33,9 +33,17 @@ Levers step_as_it_is(const SearchTask& task);
 /// Whether the task allows a combination that is not refused: its precision, numbers, and levers.
 bool allowed(const SearchTask& task, const Levers& levers);
 
+/// Cards up to which every grid is tried with every optimizer.
+inline constexpr std::uint64_t kCardsOfWholeSearch = 8;
 /// Every combination of what the levers of these kinds try, on top of `base`: none that is refused or not allowed, and
-/// none twice. Levers of the list that come later vary faster.
+/// none twice. Levers of the list that come later vary faster. Of more than kCardsOfWholeSearch cards, AdamW in FP32 or
+/// with a master copy is tried on every grid, and all other ways to keep the state on those that use as many cards as
+/// they can: they save memory and no time, so that an answer with fewer cards is hardly ever one of theirs. Schedules that
+/// are solved are tried on up to so many cards, too.
 std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lever::Changes changes);
+
+/// Whether segments of every length are tried, or those of one layer alone.
+bool tries_each_length(const SearchTask& task, const Levers& levers);
 
 /// `state` with what passes keep in `pass`.
 Levers with_pass(Levers state, const Levers& pass);

@@ -27,6 +27,7 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
           .form = form_of(work, levers),
           .optimizer = levers.optimizer,
           .gradients = levers.gradients,
+          .streamed = levers.streamed,
           .schedule = [=](const plan::RankCoordinates& place) { return schedule_of(work, levers, place); }};
 }
 

@@ -33,7 +33,8 @@ std::uint64_t pinned_bytes(const TransformerSpec& spec, const StepLevers& levers
   const bool has_master = levers.optimizer.weights == WeightForm::master;
   std::uint64_t bytes = state_on_host(spec, levers);
   bytes = checked_sum(bytes, checked_product(2, largest));                                      // gradients
-  bytes = checked_sum(bytes, has_master ? checked_product(2, largest) : all_pieces);            // weights
+  const bool pieces = has_master && !levers.streamed;
+  bytes = checked_sum(bytes, pieces ? checked_product(2, largest) : all_pieces);  // weights
   if (levers.micro_batches > 1 || levers.loss_scale) bytes = checked_sum(bytes, all_pieces);  // sums
   return bytes;
 }

@@ -11,7 +11,8 @@ namespace oomlab::nn {
 /// of E bytes that the rank updates, K bytes of the optimizer's state for each, and U parameters in the largest unit:
 ///
 ///   state         K n, by tensors, or by shards of units
-///   weights       E n where there is no master copy among the state; otherwise two pieces, 2 E U, on their way up
+///   weights       E n where they are streamed, or there is no master copy among the state; otherwise two pieces, 2 E U,
+///                 on their way up
 ///   gradients     two pieces, 2 E U, on their way down
 ///   sums          E n where a step has several micro-batches, or a loss scale: no update may begin before all
 ///                 gradients are there

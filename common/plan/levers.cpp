@@ -17,6 +17,7 @@
 #include "plan/lever/precision.h"
 #include "plan/lever/ranks.h"
 #include "plan/lever/selective_recompute.h"
+#include "plan/lever/stream.h"
 #include "plan/lever/weight_update.h"
 #include "plan/lever/wide_embeddings.h"
 #include "plan/lever/zero.h"
@@ -36,6 +37,7 @@ std::span<const Lever* const> all_levers() {
       &lever::wide_embeddings(),
       &lever::in_backward(),
       &lever::offload(),
+      &lever::stream(),
       &lever::ranks(),
       &lever::zero(),
   };

@@ -38,6 +38,7 @@ struct Levers {
   bool solved = false;               ///< instead: the solver's schedule (plan/schedule.h), for the budget
   nn::OptimizerForm optimizer{};     ///< weights: stored in FP32, stored, stochastic or master in BF16, master in FP16
   nn::GradientLife gradients = nn::GradientLife::always;
+  bool streamed = false;  ///< weights are in host memory
   Layout ranks{};
   friend bool operator==(const Levers&, const Levers&) = default;
 };

@@ -24,7 +24,7 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   for (const Segment& segment : schedule_) scheduled += segment.layers;
   if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
 
-  if (levers.gradients == GradientLife::always && levers.shards(2) == 1) return;
+  if (levers.gradients == GradientLife::always && levers.shards(2) == 1 && !levers.streamed) return;
   const UnitElements elements(spec, levers);
   token_unit_ = unit_buffers(elements.token);
   embedding_unit_ = unit_buffers(elements.embedding);
@@ -69,7 +69,7 @@ void StepSimulation::forward() {
     add(buffers_.residual);  // received
     wait_for_send();
   }
-  for (const Segment& segment : schedule_) segment_forward(segment);
+  for (std::size_t i = 0; i < schedule_.size(); ++i) segment_forward(schedule_[i], i + 1 < schedule_.size());
   if (!has_head_) sent_residual_ = buffers_.residual;
 }
 
@@ -82,7 +82,7 @@ void StepSimulation::backward() {
     add(buffers_.residual_gradient);  // received
     wait_for_send();
   }
-  for (std::size_t i = schedule_.size(); i-- > 0;) segment_backward(schedule_[i]);
+  for (std::size_t i = schedule_.size(); i-- > 0;) segment_backward(schedule_[i], i > 0);
   if (embeds_) {
     embedding_backward();
   } else {
@@ -167,25 +167,28 @@ void StepSimulation::add_shared_token_gradients() {
 
 // ------------------------------------------------------------------------------------------------- segments of layers
 
-void StepSimulation::segment_forward(const Segment& segment) {
+void StepSimulation::segment_forward(const Segment& segment, bool more_follow) {
   const Keep saved = segment.recompute ? Keep{.layer = false} : segment.keep;
   for (std::uint64_t layer = 0; layer < segment.layers; ++layer) {
     gather_parameters(layer_unit_);
+    if (layer + 1 < segment.layers || more_follow) prefetch_layer();
     layer_forward(saved);
     release_parameters(layer_unit_);
     if (segment.recompute && layer > 0) drop(buffers_.residual);  // the layer's input; the segment's stays
   }
 }
 
-void StepSimulation::segment_backward(const Segment& segment) {
+void StepSimulation::segment_backward(const Segment& segment, bool more_follow) {
   // The last layer is recomputed right before its backward pass.
   for (std::uint64_t layer = 0; segment.recompute && layer + 1 < segment.layers; ++layer) {
     gather_parameters(layer_unit_);
+    prefetch_layer();
     layer_forward(levers_.form.keep);
     release_parameters(layer_unit_);
   }
   for (std::uint64_t layer = segment.layers; layer-- > 0;) {
     gather_parameters(layer_unit_);
+    if (layer > 0 || more_follow) prefetch_layer();
     add_gradients(layer_unit_);
     layer_in_segment_backward(segment, layer);
     release_parameters(layer_unit_);
@@ -213,9 +216,25 @@ StepSimulation::UnitBuffers StepSimulation::unit_buffers(std::uint64_t elements)
   const auto bytes = [&](std::uint64_t count) {
     return round_to_granule(checked_product(count, levers_.element_bytes));
   };
-  return {.parameters = levers_.shards(3) > 1 ? bytes(elements) : 0,
+  const bool comes_and_goes = levers_.streamed || levers_.shards(3) > 1;
+  return {.parameters = comes_and_goes ? bytes(elements) : 0,
+          .upload = levers_.streamed ? bytes(elements / levers_.shards(3)) : 0,
           .gradients = bytes(elements),
           .gradient_shard = bytes(elements / levers_.replicas)};
+}
+
+void StepSimulation::gather_parameters(const UnitBuffers& unit) {
+  const bool was_on_its_way = std::exchange(layer_is_on_its_way_, false);
+  if (!was_on_its_way) tracker_.add(Category::parameters, unit.upload);
+  if (levers_.streamed && levers_.shards(3) == 1) return;  // what has come is all of it
+  tracker_.add(Category::parameters, unit.parameters);
+  tracker_.drop(Category::parameters, unit.upload);
+}
+
+void StepSimulation::prefetch_layer() {
+  if (!levers_.streamed) return;
+  tracker_.add(Category::parameters, layer_unit_.upload);
+  layer_is_on_its_way_ = true;
 }
 
 void StepSimulation::reduce_gradients(const UnitBuffers& unit) {

@@ -53,6 +53,9 @@ struct StepLevers {
   /// A tied token table's gradients are there from the head's backward pass to the embedding's; where these are on two
   /// stages, the head's stage has them until both are there.
   GradientLife gradients = GradientLife::always;
+  /// Weights are in host memory, and come for each unit's forward and backward pass; the next layer's are on their way
+  /// beside it. For gradients that are offloaded; with ZeRO 0 or 3.
+  bool streamed = false;
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
   /// Whether the tied token table is on two stages of a pipeline: this one, and the one at the other end.

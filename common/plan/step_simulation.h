@@ -26,9 +26,9 @@ class StepSimulation {
   /// What the forward pass of one micro-batch holds until its backward pass.
   ByCategory held();
   /// The residual before the segment is there, and stays; the one behind it comes.
-  void segment_forward(const Segment& segment);
+  void segment_forward(const Segment& segment, bool more_follow = false);
   /// What segment_forward() left is there, and the gradient of its output, which becomes that of its input.
-  void segment_backward(const Segment& segment);
+  void segment_backward(const Segment& segment, bool more_follow = false);
 
   // step_head.cpp: head and loss
 
@@ -43,7 +43,8 @@ class StepSimulation {
  private:
   // What a unit has only while it is at work, or while its gradients come into being.
   struct UnitBuffers {
-    std::uint64_t parameters = 0;      // ZeRO-3: gathered from all replicas for a forward or a backward pass
+    std::uint64_t parameters = 0;      // ZeRO-3, streams: whole, for a forward or a backward pass
+    std::uint64_t upload = 0;          // streams: on their way from the host; of ZeRO-3 a shard, or they stay as they are
     std::uint64_t gradients = 0;       // from its backward pass until they are reduced, used, or copied to the host
     std::uint64_t gradient_shard = 0;  // while it is added to what earlier micro-batches left
   };
@@ -51,7 +52,8 @@ class StepSimulation {
   // ---- step.cpp
 
   UnitBuffers unit_buffers(std::uint64_t elements) const;
-  void gather_parameters(const UnitBuffers& unit) { tracker_.add(Category::parameters, unit.parameters); }
+  void gather_parameters(const UnitBuffers& unit);
+  void prefetch_layer();
   void release_parameters(const UnitBuffers& unit) { tracker_.drop(Category::parameters, unit.parameters); }
   void add_gradients(const UnitBuffers& unit) { tracker_.add(Category::gradients, unit.gradients); }
   void reduce_gradients(const UnitBuffers& unit);
@@ -110,6 +112,7 @@ class StepSimulation {
   UnitBuffers layer_unit_;
   UnitBuffers head_unit_;
   bool accumulates_gradients_ = false;        // a later micro-batch
+  bool layer_is_on_its_way_ = false;          // weights of the next one
   bool token_gradients_are_there_ = false;    // of a token table on two stages, to the end of the step
   std::uint64_t sent_residual_ = 0;           // to the next stage, or its gradient to the one before
   std::uint64_t gradients_sent_to_host_ = 0;  // being copied

@@ -40,7 +40,8 @@ ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& lever
     else
       state[Category::optimizer] = state_of_shards(units, levers);
   }
-  state[Category::parameters] = array_bytes(units, levers.shards(3), levers.element_bytes);
+  if (!levers.streamed)
+    state[Category::parameters] = array_bytes(units, levers.shards(3), levers.element_bytes);
   if (levers.gradients == GradientLife::always)
     state[Category::gradients] = array_bytes(units, levers.shards(2), levers.element_bytes);
   if (levers.loss_scale) state[Category::optimizer] = checked_sum(state[Category::optimizer], scale_state_bytes());

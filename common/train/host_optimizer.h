@@ -35,25 +35,25 @@ namespace oomlab::train {
 template <class T>
 class HostOptimizer {
  public:
-  /// The state of what this rank updates of `units`, which must outlive it. `collects`: gradients are added up before
-  /// they are used. Throws OutOfMemory when host memory cannot be pinned, and nothing stays allocated.
-  HostOptimizer(Context& context, Units<T>& units, nn::OptimizerForm form, nn::OptimizerSettings settings,
-                bool collects, unsigned threads)
+  /// The state of what this rank updates of `units`, in `host`; both must outlive it. `collects`: gradients are added up
+  /// before they are used. Throws OutOfMemory when host memory cannot be pinned, and nothing stays allocated.
+  HostOptimizer(Context& context, Units<T>& units, PinnedMemory& host, nn::OptimizerForm form,
+                nn::OptimizerSettings settings, bool collects, unsigned threads)
       : context_(context),
         units_(units),
+        host_(host),
         form_(form),
         settings_(settings),
-        threads_(threads),
-        pinned_(pinned_resource_, ledger_) {
+        threads_(threads) {
     std::size_t largest = 0;
     for (std::size_t u = 0; u < units.size(); ++u) largest = std::max(largest, units.count(u));
     for (Slot& slot : slots_) {
       slot.gradients = pin<T>(largest);
-      if (has_master()) slot.weights = pin<T>(largest);
+      if (has_master() && !units.streamed()) slot.weights = pin<T>(largest);
     }
     for (const auto& piece : units.pieces()) states_.push_back(state_of(piece.shape));
     for (std::size_t u = 0; u < units.size(); ++u) {
-      weights_.push_back(has_master() ? DeviceBuffer<T>() : pin<T>(units.count(u)));
+      weights_.push_back(has_master() || units.streamed() ? DeviceBuffer<T>() : pin<T>(units.count(u)));
       sums_.push_back(collects ? pin<T>(units.count(u)) : DeviceBuffer<T>());
     }
     for (std::size_t u = 0; u < units.size() && !planning(); ++u) take_weights_of_device(u);
@@ -121,7 +121,6 @@ class HostOptimizer {
   std::uint64_t steps() const noexcept { return steps_; }
   /// Bytes over the bus in all steps, both ways.
   std::size_t moved_bytes() const noexcept { return moved_; }
-  std::size_t pinned_bytes() const noexcept { return ledger_.live_bytes(); }
 
  private:
   struct State {
@@ -149,7 +148,7 @@ class HostOptimizer {
 
   template <class V>
   DeviceBuffer<V> pin(std::size_t count) {
-    return DeviceBuffer<V>(pinned_, context_.stream(), count, Category::optimizer, "pinned");
+    return host_.buffer<V>(context_, count);
   }
   template <class V>
   DeviceBuffer<V> pin_zeros(std::size_t count) {
@@ -178,13 +177,14 @@ class HostOptimizer {
   }
   // Where the CPU writes a unit's new weights, from where they go up.
   T* weights_of(std::size_t unit, std::size_t slot) {
+    if (units_.streamed()) return units_.mine(unit);
     return has_master() ? slots_[slot].weights.data() : weights_[unit].data();
   }
 
   // The first weights are the device's.
   void take_weights_of_device(std::size_t u) {
     T* const weights = weights_of(u, 0);
-    copy(units_.mine(u), weights, units_.count(u), cudaMemcpyDeviceToHost, context_.stream());
+    if (!units_.streamed()) copy(units_.mine(u), weights, units_.count(u), cudaMemcpyDeviceToHost, context_.stream());
     context_.synchronize();
     moved_ = 0;
     if (!has_master()) return;
@@ -281,21 +281,21 @@ class HostOptimizer {
     const std::size_t unit = job_->unit;
     if (!planning())
       context_.ledger().note_processor_work("update of " + units_.name(unit), job_->begin_us, job_->end_us);
-    Slot& slot = slots_[job_->slot];
-    slot.sending = true;
-    copy(weights_of(unit, job_->slot), units_.mine(unit), units_.count(unit), cudaMemcpyHostToDevice, up_);
-    slot.sent.record(up_);
+    if (!units_.streamed()) {
+      Slot& slot = slots_[job_->slot];
+      slot.sending = true;
+      copy(weights_of(unit, job_->slot), units_.mine(unit), units_.count(unit), cudaMemcpyHostToDevice, up_);
+      slot.sent.record(up_);
+    }
     job_.reset();
   }
 
   Context& context_;
   Units<T>& units_;
+  PinnedMemory& host_;
   nn::OptimizerForm form_;
   nn::OptimizerSettings settings_;
   unsigned threads_;
-  Ledger ledger_;
-  PinnedResource pinned_resource_;
-  TrackingResource pinned_;
   std::vector<State> states_;             // of pieces
   std::vector<DeviceBuffer<T>> weights_;  // of units, where there is no master copy
   std::vector<DeviceBuffer<T>> sums_;     // of units, where gradients are added up

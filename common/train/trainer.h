@@ -47,6 +47,7 @@ struct Job {
   /// Without: AdamW, with a master copy of weights of 16 bits.
   std::optional<nn::OptimizerForm> optimizer = {};
   nn::GradientLife gradients = nn::GradientLife::always;
+  bool streamed = false;  ///< weights are in host memory; for gradients that are offloaded
   /// How the layers of the rank at a place are treated; without, as the form says.
   std::function<nn::Schedule(const RankCoordinates&)> schedule = {};
 
@@ -74,14 +75,15 @@ class Trainer final : public Workload {
         schedule_(job_.schedule_at(groups_.place)),
         model_(context, job_.spec, plan::slice_of(job_.spec, job_.layout, groups_.place),
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
-        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, kTextSeed) {
+        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, kTextSeed,
+               job_.streamed ? &host_ : nullptr) {
     model_.set_form(job_.form);
     if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
     if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, scaling_of(Precision::fp16));
     if (job_.gradients == nn::GradientLife::offloaded) {
       const bool collects = job_.micro_batches() > 1 || scale_;
       const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
-      on_host_.emplace(context, units_, optimizer_of<T>(job_), nn::OptimizerSettings{}, collects, threads);
+      on_host_.emplace(context, units_, host_, optimizer_of<T>(job_), nn::OptimizerSettings{}, collects, threads);
     } else {
       optimizer_.emplace(context, units_.shapes(), units_.values(), optimizer_of<T>(job_));
     }
@@ -132,7 +134,7 @@ class Trainer final : public Workload {
   /// Bytes over the bus to and from an optimizer in host memory, in all steps.
   std::size_t moved_bytes() const { return on_host_ ? on_host_->moved_bytes() : 0; }
   /// Pinned host memory of this rank, in bytes.
-  std::size_t host_bytes() const { return on_host_ ? on_host_->pinned_bytes() : 0; }
+  std::size_t host_bytes() const { return host_.ledger().live_bytes(); }
 
  private:
   struct Flight {
@@ -248,7 +250,7 @@ class Trainer final : public Workload {
     for (const nn::Segment& segment : schedule_)
       for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
         f.x[l] = std::move(out);
-        out = layer_forward(f, l, segment.recompute ? nn::Keep{.layer = false} : segment.keep);
+        out = layer_forward(f, l, segment.recompute ? nn::Keep{.layer = false} : segment.keep, l + 1);
         if (segment.recompute && i > 0) f.x[l].reset();
       }
     if (has_head()) {
@@ -258,8 +260,10 @@ class Trainer final : public Workload {
     }
   }
 
-  DeviceBuffer<T> layer_forward(Flight& f, std::size_t l, const nn::Keep& keep) {
+  // `next`: the layer whose weights are needed after this one's; one behind the last: none.
+  DeviceBuffer<T> layer_forward(Flight& f, std::size_t l, const nn::Keep& keep, std::size_t next) {
     units_.gather(layer_name(l));
+    if (next < f.x.size()) units_.prefetch(layer_name(next));
     const std::size_t layer = model_.slice().first_layer + l;
     DeviceBuffer<T> out = model_.forward_layer(context_, layer, f.batch, f.x[l].data(), keep, f.kept[l]);
     units_.release(layer_name(l));
@@ -293,8 +297,13 @@ class Trainer final : public Workload {
     for (std::size_t segment = schedule_.size(); segment-- > 0;) {
       const std::size_t first = end - schedule_[segment].layers;
       if (schedule_[segment].recompute)  // forward again, up to the input of the segment's last layer
-        for (std::size_t l = first; l + 1 < end; ++l) f.x[l + 1] = layer_forward(f, l, job_.form.keep);
-      while (end > first) layer_backward(f, --end, d, accumulate, last);
+        for (std::size_t l = first; l + 1 < end; ++l) f.x[l + 1] = layer_forward(f, l, job_.form.keep, l + 1);
+      for (std::size_t l = end; l-- > first;) {
+        std::size_t next = l - 1;  // of layer 0: none
+        if (l == first && segment > 0 && schedule_[segment - 1].recompute) next = first - schedule_[segment - 1].layers;
+        layer_backward(f, l, next, d, accumulate, last);
+      }
+      end = first;
     }
     if (embeds()) {
       if (!job_.spec.tied || !has_head()) units_.make_gradients("token");
@@ -310,8 +319,9 @@ class Trainer final : public Workload {
     if (on_host_) on_host_->flush();
   }
 
-  void layer_backward(Flight& f, std::size_t l, DeviceBuffer<T>& d, bool accumulate, bool last) {
+  void layer_backward(Flight& f, std::size_t l, std::size_t next, DeviceBuffer<T>& d, bool accumulate, bool last) {
     units_.gather(layer_name(l));
+    if (next < f.x.size()) units_.prefetch(layer_name(next));
     units_.make_gradients(layer_name(l));
     const std::size_t layer = model_.slice().first_layer + l;
     model_.rebuild_layer(context_, layer, f.batch, f.x[l].data(), f.kept[l]);  // of which nothing was kept
@@ -405,6 +415,7 @@ class Trainer final : public Workload {
   Stream reduce_stream_, forward_stream_, backward_stream_;
   Event event_;
   nn::Schedule schedule_;
+  PinnedMemory host_;
   nn::Transformer<T> model_;
   Units<T> units_;
   std::optional<nn::LossScale> scale_;
@@ -432,6 +443,7 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
           .replicas = job.layout.dp,
           .zero = job.layout.zero,
           .gradients = job.gradients,
+          .streamed = job.streamed,
           .optimizer = optimizer_of<T>(job),
           .loss_scale = kDTypeOf<T> == DType::fp16};
 }

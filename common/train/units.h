@@ -11,7 +11,9 @@
 //   ZeRO-2 also the gradients      E + E/N + K/N         and one unit's whole gradients while they come into being
 //   ZeRO-3 also the parameters     E/N + E/N + K/N       and the units at work
 //
-// Gradients that are used as soon as they are there (GradientLife) are a unit's alone, in all of these.
+// Gradients that are used as soon as they are there (GradientLife) are a unit's alone, in all of these. Weights that are
+// streamed lie in pinned host memory, this rank's share of them; a unit at work has its own on the device, and the next
+// one's come beside it, on a stream of their own.
 
 #include <algorithm>
 #include <cstddef>
@@ -26,6 +28,7 @@
 #include "nn/ops/residual.h"
 #include "nn/ops/values.h"
 #include "plan/step.h"
+#include "train/pinned.h"
 
 namespace oomlab::train {
 
@@ -40,28 +43,31 @@ class Units {
     std::size_t offset;  ///< of its first element, in the unit
   };
 
-  /// Allocates and initialises. Throws OutOfMemory: nothing stays allocated.
+  /// Allocates and initialises; with `host`, where the weights are, which must outlive it. Throws OutOfMemory: nothing
+  /// stays allocated.
   Units(Context& context, nn::Transformer<T>& model, Communicator& replicas, int zero, nn::GradientLife gradients,
-        std::uint64_t seed)
+        std::uint64_t seed, PinnedMemory* host = nullptr)
       : context_(context),
         model_(model),
         replicas_(replicas),
         zero_(replicas.ranks() > 1 ? zero : 0),
-        gradients_(gradients) {
+        gradients_(gradients),
+        streamed_(host != nullptr) {
     const auto n = static_cast<std::size_t>(replicas.ranks());
     for (const nn::UnitShape& shape : nn::units_of(model.spec(), model.slice(), n)) {
-      Unit unit{shape, shape.count / n, {}, {}, {}, {}};
-      unit.values = context.buffer<T>(zero_ >= 3 ? unit.shard : shape.count, Category::parameters, shape.name);
+      Unit unit{shape, shape.count / n, {}, {}, {}, {}, {}, {}};
+      const std::size_t own = zero_ >= 3 ? unit.shard : shape.count;
+      unit.values = host ? host->buffer<T>(context, own) : context.buffer<T>(own, Category::parameters, shape.name);
       if (always())
         unit.gradients =
             context.buffer<T>(zero_ >= 2 ? unit.shard : shape.count, Category::gradients, shape.name + " gradient");
       DeviceBuffer<T> whole;
-      if (zero_ >= 3) whole = context.buffer<T>(shape.count, Category::parameters, shape.name + " gathered");
-      T* const values = zero_ >= 3 ? whole.data() : unit.values.data();
+      if (comes_and_goes()) whole = context.buffer<T>(shape.count, Category::parameters, shape.name + " gathered");
+      T* const values = comes_and_goes() ? whole.data() : unit.values.data();
       clear(values, shape.count);
       for (std::size_t t = 0; t < shape.tensors.size(); ++t)
         model.initialise(context, shape.tensors[t], values + shape.offsets[t], seed);
-      if (zero_ >= 3) copy(values + shard_begin(unit), unit.values.data(), unit.shard);
+      if (comes_and_goes()) copy(values + (zero_ >= 3 ? shard_begin(unit) : 0), unit.values.data(), own);
       if (always()) clear(unit.gradients.data(), unit.gradients.size());
       units_.push_back(std::move(unit));
       bind(units_.back());
@@ -90,6 +96,8 @@ class Units {
     return {std::size_t(range.begin() - pieces_.begin()), std::size_t(range.end() - pieces_.begin())};
   }
   std::size_t size() const { return units_.size(); }
+  /// Whether the weights, and so mine(), are in host memory.
+  bool streamed() const { return streamed_; }
   /// The number of the unit of this name, or size().
   std::size_t number(std::string_view name) const {
     std::size_t u = 0;
@@ -111,13 +119,29 @@ class Units {
 
   // ------------------------------------------------------------------------------------------------------------ a pass
 
-  /// Makes a unit's parameters whole (ZeRO-3).
+  /// Makes a unit's parameters whole (ZeRO-3), or brings them from the host.
   void gather(std::string_view name) {
     Unit* unit = find(name);
-    if (!unit || zero_ < 3) return;
+    if (!unit || !comes_and_goes()) return;
+    if (streamed_) {
+      if (!unit->upload) begin_upload(*unit);
+      CUDA_CHECK(cudaStreamWaitEvent(context_.stream(), unit->arrived));
+    }
+    if (streamed_ && zero_ < 3) {
+      unit->whole = std::move(unit->upload);
+      bind(*unit);
+      return;
+    }
     unit->whole = context_.buffer<T>(unit->shape.count, Category::parameters, unit->shape.name + " gathered");
-    replicas_.all_gather(unit->values.data(), unit->whole.data(), unit->shard, context_.stream());
+    const T* const shard = streamed_ ? unit->upload.data() : unit->values.data();
+    replicas_.all_gather(shard, unit->whole.data(), unit->shard, context_.stream());
+    unit->upload.reset();
     bind(*unit);
+  }
+  /// Begins to bring a unit's parameters that will be gathered next.
+  void prefetch(std::string_view name) {
+    Unit* unit = find(name);
+    if (unit && streamed_ && !unit->upload) begin_upload(*unit);
   }
   /// Gives that back.
   void release(std::string_view name) {
@@ -178,7 +202,9 @@ class Units {
   }
   /// What a step that failed has left.
   void clear_pass() noexcept {
+    if (streamed_) report_if_failed(cudaStreamSynchronize(copies_), "cudaStreamSynchronize");
     for (Unit& unit : units_) {
+      unit.upload.reset();
       unit.whole.reset();
       unit.whole_gradients.reset();
       bind(unit);
@@ -188,8 +214,15 @@ class Units {
   /// A hash of this rank's parameters.
   std::uint64_t fingerprint() const {
     std::uint64_t hash = 0;
-    for (const Unit& unit : units_)
-      hash = nn::fingerprint(context_, unit.values.data(), unit.values.size() * sizeof(T), hash);
+    for (const Unit& unit : units_) {
+      DeviceBuffer<T> from_host;
+      if (streamed_) {
+        from_host = context_.buffer<T>(unit.values.size(), Category::parameters, unit.shape.name);
+        copy(unit.values.data(), from_host.data(), unit.values.size());
+      }
+      const T* const values = streamed_ ? from_host.data() : unit.values.data();
+      hash = nn::fingerprint(context_, values, unit.values.size() * sizeof(T), hash);
+    }
     return hash;
   }
 
@@ -216,8 +249,22 @@ class Units {
   struct Unit {
     nn::UnitShape shape;
     std::size_t shard;  // elements
-    DeviceBuffer<T> values, gradients, whole, whole_gradients;
+    DeviceBuffer<T> values;                                // in host memory where they are streamed
+    DeviceBuffer<T> gradients, whole, whole_gradients;
+    DeviceBuffer<T> upload;  // on its way from the host
+    Event arrived;
   };
+  bool comes_and_goes() const { return streamed_ || zero_ >= 3; }
+  // Nothing of the work that is queued from now on has to be over before: what is there waits for nothing else.
+  void begin_upload(Unit& unit) {
+    unit.upload =
+        context_.buffer<T>(unit.values.size(), Category::parameters, unit.shape.name + " on its way from the host");
+    allocated_.record(context_.stream());
+    CUDA_CHECK(cudaStreamWaitEvent(copies_, allocated_));
+    CUDA_CHECK(cudaMemcpyAsync(unit.upload.data(), unit.values.data(), unit.values.size() * sizeof(T),
+                               cudaMemcpyHostToDevice, copies_));
+    unit.arrived.record(copies_);
+  }
   bool always() const { return gradients_ == nn::GradientLife::always; }
   Unit* find(std::string_view name) {
     const std::size_t unit = number(name);
@@ -242,11 +289,11 @@ class Units {
     }
   }
   void clear(T* data, std::size_t count) { CUDA_CHECK(cudaMemsetAsync(data, 0, count * sizeof(T), context_.stream())); }
-  void copy(const T* from, T* to, std::size_t count) {
-    CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToDevice, context_.stream()));
+  void copy(const T* from, T* to, std::size_t count) const {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDefault, context_.stream()));
   }
   void bind(Unit& unit) {
-    T* const values = zero_ >= 3 ? unit.whole.data() : unit.values.data();
+    T* const values = comes_and_goes() ? unit.whole.data() : unit.values.data();
     T* const gradients = always() && zero_ < 2 ? unit.gradients.data() : unit.whole_gradients.data();
     for (std::size_t t = 0; t < unit.shape.tensors.size(); ++t)
       model_.bind(unit.shape.tensors[t], values ? values + unit.shape.offsets[t] : nullptr,
@@ -258,6 +305,9 @@ class Units {
   Communicator& replicas_;
   int zero_;
   nn::GradientLife gradients_;
+  bool streamed_;
+  Stream copies_;
+  Event allocated_;
   std::vector<Unit> units_;
   std::vector<Piece> pieces_;
 };

@@ -29,7 +29,7 @@ TEST(Price, OfAnOffloadIsWhatTheHostOptimizerPinsAndMoves) {
   for (const char* model : {"bert:3-2-48", "gpt:2-2-32", "llama:2-4-2-64-172"})
     for (const char* options : {"--offload", "--offload --micro-batch 1", "--precision bf16 --offload",
                                 "--precision bf16 --offload --optimizer adamw8 --weight-update stochastic",
-                                "--precision fp16 --offload --optimizer sgd"}) {
+                                "--precision fp16 --offload --optimizer sgd", "--precision bf16 --offload --stream"}) {
       const Planning planning;
       const Work work{nn::parse_transformer(model), 2, 16};
       const Levers levers = plan::parse_levers(options);

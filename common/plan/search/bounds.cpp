@@ -171,7 +171,8 @@ const ByCategory& Bounds::state_of_one(const Work& work, const Levers& levers) {
                       .add(std::uint64_t(levers.optimizer.rule), 2)
                       .add(std::uint64_t(levers.optimizer.weights), 2)
                       .add(levers.optimizer.wide_embeddings, 1)
-                      .add(std::uint64_t(levers.gradients), 2);
+                      .add(std::uint64_t(levers.gradients), 2)
+                      .add(levers.streamed, 1);
   const auto [at, fresh] = states_.try_emplace(key);
   if (fresh) at->second = resident_bytes(work, levers);
   return at->second;
@@ -220,12 +221,13 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
                               .replicas = ranks.dp,
                               .zero = ranks.zero,
                               .gradients = levers.gradients,
+                              .streamed = levers.streamed,
                               .optimizer = levers.optimizer};
     const ByCategory state = several ? nn::unit_state_bytes(spec_, step) : state_of_one(work, levers);
     std::uint64_t parameters = 0, gradients = 0;  // of a layer at work, where the state has only a share of them
     if (ranks.zero >= 2 || levers.gradients != nn::GradientLife::always) {
       gradients = round_to_granule(checked_product(nn::UnitElements(spec_, step).layer, e));
-      parameters = ranks.zero >= 3 ? gradients : 0;
+      parameters = ranks.zero >= 3 || levers.streamed ? gradients : 0;
     }
     const std::uint64_t deep = slice.layers, waiting = std::min((ranks.pp - stage) * micro, share);
     const std::uint64_t before = uniform ? checked_product(deep - 1, layer.held) : 0;

@@ -16,7 +16,7 @@ using namespace oomlab;
 using namespace oomlab::capstone;
 using namespace oomlab::test;
 
-constexpr std::size_t kSteps = 3;
+constexpr std::size_t kSteps = 2;
 
 /// What some steps lead to.
 struct Learned {
@@ -68,8 +68,10 @@ const char* const kOptimizers[] = {"--precision fp32",
                                    "--precision bf16 --weight-update stored --optimizer sgd"};
 
 TEST(Numbers, GradientsThatAreUsedAtOnceAreTheSameGradients) {
+  std::size_t turn = 0;
   for (const char* grid : kGrids)
-    for (const char* optimizer : kOptimizers) {
+    for (int each = 0; each < 2; ++each) {  // of the optimizers in turn
+      const char* const optimizer = kOptimizers[turn++ % std::size(kOptimizers)];
       const std::string options = std::string(optimizer) + " " + grid;
       const Learned kept = learn(work_of(), levers_of(options));
       for (const char* life : {" --in-backward", " --offload", " --offload --stream"}) {
@@ -87,6 +89,9 @@ TEST(Numbers, GradientsThatAreUsedAtOnceAreTheSameGradients) {
 
 // Sums in another order: of parts, of replicas, of micro-batches.
 TEST(Numbers, RanksLearnWhatOneDoes) {
+  const char* const kMore[] = {"",           " --checkpoint 2", " --offload --micro-batch 1", " --micro-batch 1",
+                               " --offload", " --offload --stream --checkpoint 2", " --in-backward"};
+  std::size_t turn = 0;
   for (const char* optimizer :
        {"--precision fp32", "--precision fp32 --optimizer sgd", "--precision fp16", "--precision fp16 --optimizer sgd",
         "--precision fp32 --optimizer adamw8", "--precision bf16"}) {
@@ -96,10 +101,10 @@ TEST(Numbers, RanksLearnWhatOneDoes) {
     const bool exact = std::string(optimizer).find("fp32") != std::string::npos && !in_blocks;
     const double tolerance = exact ? 1e-5 : in_blocks ? 1e-3 : 5e-3;
     for (const char* grid : kGrids)
-      for (const char* more : {"", " --checkpoint 2", " --offload", " --micro-batch 1", " --offload --micro-batch 1",
-                               " --offload --stream --checkpoint 2"}) {
+      for (int each = 0; each < 2; ++each) {
+        const char* const more = kMore[turn++ % std::size(kMore)];
         const std::string options = std::string(optimizer) + " " + grid + more;
-        if (!refused(work_of(), levers_of(options)).empty()) continue;  // ZeRO-1 and 2 stream no weights
+        if (!refused(work_of(), levers_of(options)).empty()) continue;  // FP16 uses no gradient at once, and so on
         const Learned ranks = learn(work_of(), levers_of(options));
         for (std::size_t step = 0; step < kSteps; ++step)
           EXPECT_NEAR(ranks.losses[step], one.losses[step], tolerance * one.losses[step]) << options << ", " << step;

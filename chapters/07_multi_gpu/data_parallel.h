@@ -3,8 +3,8 @@
 // optimizer, the whole batch's labels, and all logits; the others get a copy of the parameters in every step, compute
 // their share, and give logits and gradients back.
 
-#include "nn/models/scheduled_step.h"
 #include "layout.h"
+#include "nn/models/scheduled_step.h"
 #include "train/trainer.h"
 
 namespace oomlab::multi_gpu {
@@ -135,7 +135,8 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
       .data_parallel = rank == 0 ? nn::DataParallel::first_device : nn::DataParallel::other_device,
       .optimizer = optimizer_of<T>(job)};
   ByCategory resident;
-  if (rank == 0) resident = nn::unit_state_bytes(job.spec, {.element_bytes = sizeof(T), .optimizer = optimizer_of<T>(job)});
+  if (rank == 0)
+    resident = nn::unit_state_bytes(job.spec, {.element_bytes = sizeof(T), .optimizer = optimizer_of<T>(job)});
   resident[Category::workspace] = round_to_granule(sizeof(float));  // the loss
   return nn::simulate_step(job.spec, levers, resident).at_peak;
 }

@@ -79,8 +79,8 @@ nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoord
   return {{step.slice.end(work.spec) - step.slice.first_layer, false, step.form.keep}};
 }
 
-nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch,
-                                          std::uint64_t seq, const nn::StepForm& form) {
+nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch, std::uint64_t seq,
+                                          const nn::StepForm& form) {
   nn::LayerFlops layer = nn::layer_flops_of_each(spec, micro_batch, seq, form);
   const nn::LayerFlops textbook = nn::layer_flops_of_each(spec, micro_batch, seq);
   layer.forward = textbook.forward - 2 * textbook.probabilities;

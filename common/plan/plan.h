@@ -36,8 +36,8 @@ nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoord
 double rank_flops(const Work& work, const Levers& levers, const RankCoordinates& place, const nn::Schedule& schedule);
 /// Operations of a layer for one of so many sequences where tensor-parallel parts tile attention, each in its own way:
 /// attention's products are left out.
-nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch,
-                                          std::uint64_t seq, const nn::StepForm& form);
+nn::LayerFlops layer_flops_of_tiled_parts(const nn::TransformerSpec& spec, std::uint64_t micro_batch, std::uint64_t seq,
+                                          const nn::StepForm& form);
 
 // ------------------------------------------------------------------------------------------------------------ time
 

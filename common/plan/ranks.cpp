@@ -81,7 +81,7 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   const std::uint64_t m = levers.micro_batches;
   const std::uint64_t e = levers.element_bytes;
   const std::uint64_t residual = levers.sequences * levers.seq * spec.width * e;
-  const bool leave = levers.gradients == nn::GradientLife::offloaded;
+  const bool leave = levers.optimizer_on_host();
   std::uint64_t sent = 0;
   const nn::UnitElements units(spec, {.slice = slice, .replicas = layout.dp});
   // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.

@@ -238,7 +238,7 @@ void StepSimulation::prefetch_layer() {
 }
 
 void StepSimulation::reduce_gradients(const UnitBuffers& unit) {
-  if (levers_.gradients == GradientLife::offloaded) {  // those of the unit before have arrived
+  if (levers_.optimizer_on_host()) {  // those of the unit before have arrived
     tracker_.drop(Category::gradients, std::exchange(gradients_sent_to_host_, unit.gradients));
     return;
   }

@@ -58,6 +58,7 @@ struct StepLevers {
   bool streamed = false;
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
+  bool optimizer_on_host() const { return gradients == GradientLife::offloaded; }
   /// Whether the tied token table is on two stages of a pipeline: this one, and the one at the other end.
   bool shares_token(const TransformerSpec& spec) const { return spec.tied && slice.embeds() != slice.has_head(spec); }
   /// Replicas that have a share each of what is shared out from this stage of ZeRO on.
@@ -106,5 +107,7 @@ inline constexpr std::uint64_t kUnitAlign = 8;
 /// always there, the optimizer's state (plan/optimizer_state.h), each shared out as `zero` says; and the loss scale. The
 /// optimizer keeps its state by tensors, but of a share of a unit as if that were one vector.
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
+/// Of these the optimizer's state alone, without a loss scale, wherever it is.
+ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
 
 }  // namespace oomlab::nn

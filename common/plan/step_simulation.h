@@ -43,9 +43,9 @@ class StepSimulation {
  private:
   // What a unit has only while it is at work, or while its gradients come into being.
   struct UnitBuffers {
-    std::uint64_t parameters = 0;      // ZeRO-3, streams: whole, for a forward or a backward pass
-    std::uint64_t upload = 0;          // streams: on their way from the host; of ZeRO-3 a shard, or they stay as they are
-    std::uint64_t gradients = 0;       // from its backward pass until they are reduced, used, or copied to the host
+    std::uint64_t parameters = 0;  // ZeRO-3, streams: whole, for a forward or a backward pass
+    std::uint64_t upload = 0;      // streams: on their way from the host; of ZeRO-3 a shard, or they stay as they are
+    std::uint64_t gradients = 0;   // from its backward pass until they are reduced, used, or copied to the host
     std::uint64_t gradient_shard = 0;  // while it is added to what earlier micro-batches left
   };
 

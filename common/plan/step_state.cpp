@@ -31,17 +31,18 @@ std::uint64_t state_of_shards(const UnitElements& units, const StepLevers& lever
 
 }  // namespace
 
+ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  if (levers.shards(1) == 1) return optimizer_bytes(spec, levers.slice, levers.optimizer);
+  ByCategory state;
+  state[Category::optimizer] = state_of_shards(UnitElements(spec, levers), levers);
+  return state;
+}
+
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
   const UnitElements units(spec, levers);
   ByCategory state;
-  if (levers.gradients != GradientLife::offloaded) {
-    if (levers.shards(1) == 1)
-      state = optimizer_bytes(spec, levers.slice, levers.optimizer);
-    else
-      state[Category::optimizer] = state_of_shards(units, levers);
-  }
-  if (!levers.streamed)
-    state[Category::parameters] = array_bytes(units, levers.shards(3), levers.element_bytes);
+  if (!levers.optimizer_on_host()) state = optimizer_state_bytes(spec, levers);
+  if (!levers.streamed) state[Category::parameters] = array_bytes(units, levers.shards(3), levers.element_bytes);
   if (levers.gradients == GradientLife::always)
     state[Category::gradients] = array_bytes(units, levers.shards(2), levers.element_bytes);
   if (levers.loss_scale) state[Category::optimizer] = checked_sum(state[Category::optimizer], scale_state_bytes());

@@ -39,12 +39,7 @@ class HostOptimizer {
   /// before they are used. Throws OutOfMemory when host memory cannot be pinned, and nothing stays allocated.
   HostOptimizer(Context& context, Units<T>& units, PinnedMemory& host, nn::OptimizerForm form,
                 nn::OptimizerSettings settings, bool collects, unsigned threads)
-      : context_(context),
-        units_(units),
-        host_(host),
-        form_(form),
-        settings_(settings),
-        threads_(threads) {
+      : context_(context), units_(units), host_(host), form_(form), settings_(settings), threads_(threads) {
     std::size_t largest = 0;
     for (std::size_t u = 0; u < units.size(); ++u) largest = std::max(largest, units.count(u));
     for (Slot& slot : slots_) {
@@ -76,7 +71,8 @@ class HostOptimizer {
   void begin() const {
     if (updated_)
       throw std::runtime_error(
-          "a step with its optimizer in host memory failed half-way: some layers are updated and others are not; load a "
+          "a step with its optimizer in host memory failed half-way: some layers are updated and others are not; load "
+          "a "
           "saved state");
   }
   /// A unit's gradients, as soon as they are queued on the context's stream; `mine` is this rank's part of them.

@@ -48,6 +48,7 @@ struct Job {
   std::optional<nn::OptimizerForm> optimizer = {};
   nn::GradientLife gradients = nn::GradientLife::always;
   bool streamed = false;  ///< weights are in host memory; for gradients that are offloaded
+  nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
   /// How the layers of the rank at a place are treated; without, as the form says.
   std::function<nn::Schedule(const RankCoordinates&)> schedule = {};
 
@@ -79,7 +80,7 @@ class Trainer final : public Workload {
                job_.streamed ? &host_ : nullptr) {
     model_.set_form(job_.form);
     if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
-    if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, scaling_of(Precision::fp16));
+    if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, job_.scaling);
     if (job_.gradients == nn::GradientLife::offloaded) {
       const bool collects = job_.micro_batches() > 1 || scale_;
       const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
@@ -215,7 +216,7 @@ class Trainer final : public Workload {
     }
     if (optimizer_) optimizer_->end_step();
     if (scale_) scale_->end(context_);
-    if (job_.gradients != nn::GradientLife::optimizer_in_backward)
+    if (always() || on_host_)  // otherwise they have been gathered unit by unit
       for (std::size_t u = 0; u < units_.size(); ++u) units_.gather_updates(u);
     whole_ = true;
   }
@@ -484,8 +485,12 @@ class Cluster final : public Team {
     require_countable(plan::most_in_flight(job_.layout, stage, job_.micro_batches()));
     return std::make_unique<Trainer<T>>(context, job_, ids_, rank, failed);
   }
-  ByCategory predicted(int rank) const override { return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank)); }
-  std::optional<double> flops(int rank) const override { return flops_a_step(job_, plan::coordinates_of(job_.layout, rank)); }
+  ByCategory predicted(int rank) const override {
+    return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank));
+  }
+  std::optional<double> flops(int rank) const override {
+    return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
+  }
   /// Parts and replicas have equally much of everything.
   int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
 

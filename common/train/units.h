@@ -248,8 +248,8 @@ class Units {
  private:
   struct Unit {
     nn::UnitShape shape;
-    std::size_t shard;  // elements
-    DeviceBuffer<T> values;                                // in host memory where they are streamed
+    std::size_t shard;       // elements
+    DeviceBuffer<T> values;  // in host memory where they are streamed
     DeviceBuffer<T> gradients, whole, whole_gradients;
     DeviceBuffer<T> upload;  // on its way from the host
     Event arrived;

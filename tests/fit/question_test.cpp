@@ -204,8 +204,8 @@ TEST(FitQuestion, AnAnswerLeavesTheReserve) {
 // What does not fit several cards in their buffers' company, or at all, may fit one of them: then the answer says so.
 TEST(FitQuestion, OneCardOfSeveralIsSaidAndHasNoBuffersBetweenRanks) {
   for (const char* batch : {"4", "8"}) {  // one layer of one head: two ranks share the samples
-    const Words asked{"--model", "gpt:1-1-2048", "--batch", batch, "--seq", "512", "--gpus", "2xrtx3060", "--memory",
-                      "1GB"};
+    const Words asked{"--model", "gpt:1-1-2048", "--batch",   batch,      "--seq",
+                      "512",     "--gpus",       "2xrtx3060", "--memory", "1GB"};
     const Question q = parse_question(asked).value();
     const Answer found = answer(q);
     ASSERT_TRUE(found.fits() && !found.ladder.empty());

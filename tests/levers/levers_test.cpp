@@ -181,9 +181,8 @@ void several_devices(Random& random) {
       });
       expect_planned(multi_gpu::predict_data_parallel<T>(job, rank), peak, fmt::format("{}, rank {}", what, rank));
     } else {
-      const ByCategory peak = peak_of(rank, [&](Context& context) {
-        return std::make_unique<train::Trainer<T>>(context, job, ids, rank, failed);
-      });
+      const ByCategory peak = peak_of(
+          rank, [&](Context& context) { return std::make_unique<train::Trainer<T>>(context, job, ids, rank, failed); });
       expect_planned(train::predict_rank<T>(job, plan::coordinates_of(layout, rank)), peak,
                      fmt::format("{}, rank {}", what, rank));
     }

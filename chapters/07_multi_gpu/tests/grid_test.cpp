@@ -288,10 +288,8 @@ TEST(Zero, BytesAreThePublishedOnes) {
       padding = parameters - spec.parameters();
       EXPECT_LE(padding, nn::tensors_of(spec).size() * 7 + units * (8 * n - 1));
       const auto divided = [&](bool shared, std::size_t bytes) { return parameters * bytes / (shared ? n : 1); };
-      const ByCategory b = nn::unit_state_bytes(spec, {.element_bytes = 2,
-                                                       .replicas = n,
-                                                       .zero = stage,
-                                                       .optimizer = {.weights = nn::WeightForm::master}});
+      const ByCategory b = nn::unit_state_bytes(
+          spec, {.element_bytes = 2, .replicas = n, .zero = stage, .optimizer = {.weights = nn::WeightForm::master}});
       const std::size_t tensors = nn::tensors_of(spec).size();
       for (const auto& [category, expected, buffers] :
            {std::tuple(Category::parameters, divided(stage >= 3, 2), std::size_t(1)),

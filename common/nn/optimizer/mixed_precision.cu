@@ -108,9 +108,7 @@ ScaleState LossScale::state(Context& context) const { return read_value(context,
 template <class T>
 ScaledOptimizer<T>::ScaledOptimizer(Context& context, std::vector<ParameterOf<T>> parameters, LossScaling scaling,
                                     OptimizerSettings settings, OptimizerForm form)
-    : parameters_(std::move(parameters)),
-      optimizer_(context, parameters_, form, settings),
-      scale_(context, scaling) {}
+    : parameters_(std::move(parameters)), optimizer_(context, parameters_, form, settings), scale_(context, scaling) {}
 
 template <class T>
 void ScaledOptimizer<T>::step(Context& context) {
@@ -145,9 +143,9 @@ std::vector<StateTensor> ScaledOptimizer<T>::state_tensors() {
   return all;
 }
 
-#define OOMLAB_SCALED(T)                                                                \
-  template class ScaledOptimizer<T>;                                                    \
-  template void LossScale::look_at<T>(Context&, const T*, std::size_t);                  \
+#define OOMLAB_SCALED(T)                                                \
+  template class ScaledOptimizer<T>;                                    \
+  template void LossScale::look_at<T>(Context&, const T*, std::size_t); \
   template void LossScale::look_at_all<T>(Context&, const std::vector<ParameterOf<T>>&);
 OOMLAB_FOR_EACH_TYPE(OOMLAB_SCALED)
 

@@ -44,8 +44,8 @@ inline void offload_price(const Work& work, const Levers& levers, Price& price) 
     // Gradients go down in each micro-batch, weights up once: down is the busier way.
     const nn::UnitElements units(work.spec, step);
     const std::uint64_t shards = step.shards(1);
-    const double elements = double(units.token) + double(units.embedding) + double(units.head) +
-                            double(units.layers) * double(units.layer);
+    const double elements =
+        double(units.token) + double(units.embedding) + double(units.head) + double(units.layers) * double(units.layer);
     const double down = elements / double(shards) * double(step.element_bytes) * double(step.micro_batches);
     price.bus_bytes = std::max(price.bus_bytes, down);
     if (!step.slice.embeds()) continue;

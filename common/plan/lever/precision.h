@@ -63,8 +63,8 @@ inline const Lever& precision() {
             return levers.precision == DType::fp32 ? Numbers{}
                                                    : Numbers{Numbers::Change::fewer_bits, "weights of 16 bits"};
           },
-      .apply = [](const Work&, const Levers& levers, const RankCoordinates&,
-                  nn::StepLevers& step) {
+      .apply =
+          [](const Work&, const Levers& levers, const RankCoordinates&, nn::StepLevers& step) {
             step.element_bytes = element_bytes(levers);
             step.loss_scale = levers.precision == DType::fp16;
           },

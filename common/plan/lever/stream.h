@@ -30,9 +30,9 @@ inline void stream_price(const Work& work, const Levers& levers, Price& price) {
     double layers = 2 * double(units.layers);
     for (const nn::Segment& segment : step.schedule)
       if (segment.recompute) layers += double(segment.layers - 1);
-    const double token = double(units.token) * (step.slice.embeds() && work.spec.tied && step.slice.has_head(work.spec) ? 2 : 1);
-    const double elements =
-        layers * double(units.layer) + token + 2 * double(units.embedding) + double(units.head);
+    const double token =
+        double(units.token) * (step.slice.embeds() && work.spec.tied && step.slice.has_head(work.spec) ? 2 : 1);
+    const double elements = layers * double(units.layer) + token + 2 * double(units.embedding) + double(units.head);
     const double up = elements / double(step.shards(3)) * double(step.element_bytes) * double(step.micro_batches);
     price.bus_bytes = std::max(price.bus_bytes, up);
   }

@@ -155,7 +155,8 @@ std::optional<Candidate> LeversSearch::closest() {
   const auto device_of = [&](const Family& family) {
     Levers levers = states_[family.state];
     if (levers.precision == DType::fp16) levers.precision = DType::bf16;
-    if (levers.gradients == nn::GradientLife::offloaded) levers.optimizer = {.weights = usual_weights(levers.precision)};
+    if (step_of(task_.work_of(levers), levers).optimizer_on_host())
+      levers.optimizer = {.weights = usual_weights(levers.precision)};
     return std::tuple(options_of(levers), family.pass, family.parts);
   };
   std::vector<const Family*> order;

@@ -168,16 +168,20 @@ void every_combination(const Question& q, F f) {
                     for (std::size_t micro = 0; micro < q.batch; ++micro) {
                       Levers l{.precision = precision, .micro_batch = micro, .optimizer = {rule, weights, wide}};
                       l.gradients = life, l.ranks = {.tp = tp, .dp = dp, .pp = pp, .zero = zero};
-                      if (micro == q.batch / dp || !refused(task.work_of(l), l).empty()) continue;  // that is 0, too
-                      for (std::size_t checkpoint = 0; checkpoint <= q.spec.layers + 1; ++checkpoint)
-                        for (const auto attention :
-                             {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
-                          for (const auto loss : {LossForm::full, LossForm::chunked})
-                            for (const bool lean : {false, true}) {
-                              l.solved = checkpoint > q.spec.layers, l.recompute = l.solved ? 0 : checkpoint;
-                              l.attention = attention, l.loss = loss, l.selective_recompute = lean;
-                              f(l);
-                            }
+                      for (const bool streamed : {false, true}) {
+                        l.streamed = streamed;
+                        if (micro == q.batch / dp || !refused(task.work_of(l), l).empty()) continue;  // that is 0, too
+                        for (std::size_t checkpoint = 0; checkpoint <= q.spec.layers + 1; ++checkpoint)
+                          for (const auto attention :
+                               {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
+                            for (const auto loss : {LossForm::full, LossForm::chunked})
+                              for (const bool lean : {false, true}) {
+                                l.solved = checkpoint > q.spec.layers, l.recompute = l.solved ? 0 : checkpoint;
+                                if (l.solved && l.ranks.ranks() > 1) continue;  // which fit does not try
+                                l.attention = attention, l.loss = loss, l.selective_recompute = lean;
+                                f(l);
+                              }
+                      }
                     }
 }
 

@@ -38,8 +38,7 @@ const std::vector<std::uint8_t>& LeversSearch::passes_for(const Levers& state) {
   passes.emplace();
   for (std::size_t p = 0; p < passes_.size(); ++p) {
     const Levers levers = with_pass(state, passes_[p]);
-    // A solver for each stage, a dozen times: too long where there are many grids.
-    if (levers.solved && state.ranks.ranks() > 1 && task_.cards > kCardsOfWholeSearch) continue;
+    if (levers.solved && state.ranks.ranks() > 1) continue;  // a solver for each stage, a dozen times: too long
     if (allowed(task_, levers) && refused(task_.work_of(levers), levers).empty()) passes->push_back(std::uint8_t(p));
   }
   return *passes;

@@ -39,7 +39,7 @@ inline constexpr std::uint64_t kCardsOfWholeSearch = 8;
 /// none twice. Levers of the list that come later vary faster. Of more than kCardsOfWholeSearch cards, AdamW in FP32 or
 /// with a master copy is tried on every grid, and all other ways to keep the state on those that use as many cards as
 /// they can: they save memory and no time, so that an answer with fewer cards is hardly ever one of theirs. Schedules that
-/// are solved are tried on up to so many cards, too.
+/// are solved are tried on one rank.
 std::vector<Levers> combinations(const SearchTask& task, const Levers& base, Lever::Changes changes);
 
 /// Whether segments of every length are tried, or those of one layer alone.

@@ -156,12 +156,13 @@ def sentence(claim, words):
     """What was measured about a claim: its verdict, and the words of docs/data/verdicts.toml with its figures."""
     value, run = claim["at_size"], claim["measured"]
     v = run if value is None else value
-    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0}
+    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "served": "is served" if v else "is refused",
+                                  "agrees": "says so" if v else "says something else"}
     said = re.sub(r"(?<=\d)%", " %", words.format(**known, **({} if run is None else {"run": run})))
     text = f"**{SAID[claim['verdict']]}**: {said}"
     if claim["verdict"] == "holds for some sizes":
         text += f"; it {claim['verdict_text']}"
-    return text + (" (on a CPU; a GPU decides)" if claim["verdict"] == "not judged" else "")
+    return text + (" (a CPU's time; a GPU decides)" if claim["verdict"] == "not judged" else "")
 
 
 def verdicts(root, folder, language):

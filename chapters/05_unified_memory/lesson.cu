@@ -44,7 +44,7 @@ __global__ void update(float* layer) {
 
 size_t allocated;    // bytes of the device, from cudaMalloc
 size_t in_use;       // bytes of the device, by cudaMemGetInfo
-size_t free_before;  // the same
+size_t free_before;  // bytes of the device that were free when a run began
 float* allocate(size_t size) {
   float* p = nullptr;
   CHECK(cudaMalloc(&p, size));

@@ -43,10 +43,10 @@ __global__ void fill(unsigned* p, size_t n, unsigned value) {
 const CUmemAllocationProp device0 = {
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_NONE, {CU_MEM_LOCATION_TYPE_DEVICE, 0}, nullptr, {}};
 using Memory = CUmemGenericAllocationHandle;
-CUdeviceptr base;             // places for pages, side by side: addresses, with or without memory
-size_t end;                   // how many places have been handed out
-Memory page[places];          // the memory behind a place, or 0
-bool used[places];            // by a tensor
+CUdeviceptr base;     // places for pages, side by side: addresses, with or without memory
+size_t end;           // how many places have been handed out
+Memory page[places];  // the memory behind a place, or 0
+bool used[places];    // by a tensor
 size_t page_bytes;
 size_t reserved;  // bytes of memory, counted where it is made; never falls
 

@@ -46,9 +46,9 @@ __global__ void im2col(const float* image, float* columns, int height, int first
   }
 }
 
-size_t live;  // bytes of all Buffers
-size_t peak;  // the most that they have been
-struct Buffer {     // on the device
+size_t live;     // bytes of all Buffers
+size_t peak;     // the most that they have been
+struct Buffer {  // on the device
   float* p = nullptr;
   size_t bytes;
   explicit Buffer(size_t n) : bytes(n * sizeof(float)) {
@@ -83,10 +83,10 @@ Run convolve(const Numbers& image, const Numbers& weights, bool in_strips) {
   Buffer result(rows * result_row);
   copy(w.p, weights.data(), weights.size());
   for (int first = 0; first < side; first += rows) {
-    int top = first;            // of the rows of the image that the strip sees, the first
-    int bottom = first + rows;  // and the one after the last
-    top = std::max(top - 1, 0);              // THE MITIGATION: the strip's halo, above
-    bottom = std::min(bottom + 1, side);     // THE MITIGATION: and below
+    int top = first;                      // the first row of the image that the strip sees
+    int bottom = first + rows;            // the one after its last
+    top = std::max(top - 1, 0);           // THE MITIGATION: the strip's halo, above
+    bottom = std::min(bottom + 1, side);  // THE MITIGATION: and below
     copy(x.p, &image[top * image_row], (bottom - top) * image_row);
     im2col<<<blocks, threads>>>(x.p, columns.p, bottom - top, first - top, rows);
     CHECK(cudaGetLastError());

@@ -64,9 +64,9 @@ __global__ void convolve_depthwise(const float* image, const float* weights, flo
   }
 }
 
-size_t live;  // bytes of all Buffers
-size_t peak;  // the most that they have been
-struct Buffer {     // on the device
+size_t live;     // bytes of all Buffers
+size_t peak;     // the most that they have been
+struct Buffer {  // on the device
   float* p = nullptr;
   size_t bytes;
   explicit Buffer(size_t n) : bytes(n * sizeof(float)) {

@@ -109,7 +109,7 @@ struct Buffer {  // on the device
 struct Run {
   size_t stays = 0;  // bytes of the weights, once they are loaded
   size_t peak = 0;   // bytes of everything at most
-  double off = 0;              // the largest error of a weight, in steps of its row
+  double off = 0;    // the largest error of a weight, in steps of its row
   Numbers y = {};
 };
 Run print(const char* what, const Run& run) {

@@ -149,8 +149,7 @@ Run in_8_bits(const Buffer<float>& target, const Buffer<float>& codes) {
   Buffer<Moments> absmax(n / group);
   auto* weights = reinterpret_cast<Four<float>*>(w.p);  // cudaMalloc's addresses are divisible by 256
   auto* goals = reinterpret_cast<const Four<float>*>(target.p);
-  for (int t = 1; t <= steps; ++t)
-    step_8_bits<<<blocks, group / 4>>>(weights, goals, m.p, v.p, absmax.p, codes.p, t);
+  for (int t = 1; t <= steps; ++t) step_8_bits<<<blocks, group / 4>>>(weights, goals, m.p, v.p, absmax.p, codes.p, t);
   CHECK(cudaGetLastError());
   Run run{m.bytes + v.bytes + absmax.bytes, peak};
   w.read(run.w);

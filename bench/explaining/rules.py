@@ -6,7 +6,7 @@ They were read in the frameworks' sources; tests/explain/check_wordings.py looks
 from . import host, learners, libraries, others, pytorch, servers
 from .text import RULES
 
-__all__ = ["RULES", "TABLE", "TABLE_ZH", "host", "learners", "libraries", "others", "pytorch", "servers"]
+__all__ = ["RULES", "PATHS", "TABLE", "TABLE_ZH", "host", "learners", "libraries", "others", "pytorch", "servers"]
 
 # The wordings in the README's table, in the order of it: what to look for, a message of that kind, and the diagnosis that
 # follows from it. tests/explain checks that each example is diagnosed as its row says.
@@ -39,4 +39,15 @@ TABLE_ZH = (
     "`KV cache`、`cache blocks`、`max seq len`、`GPU memory utilization`",
     "`DataLoader worker ... killed`、`pinned`、`on host`、`DefaultCPUAllocator`、`/dev/shm`、`Killed process`",
     "`CUDA error: out of memory`、`CUBLAS_STATUS_ALLOC_FAILED`、`RESOURCE_EXHAUSTED`：没有数字",
+)
+# What to read for each row, in this order: a chapter, and what it is for. Each is a chapter of the row's diagnosis.
+PATHS = (
+    (("00", "which tensor it is", "是哪个张量"), ("08", "if it is scores or logits", "若是注意力分数或 logits"), ("09", "if it is an image", "若是图像")),
+    (("02", "micro-batches, the same gradient", "微批，梯度不变"), ("04", "recompute activations", "重算激活"), ("13", "shrink the optimizer's state", "缩小优化器状态")),
+    (("06", "", ""),),
+    (("15", "who has the rest", "其余在谁手里"), ("02", "fit into what is left", "放进剩下的显存")),
+    (("00", "raise the limit, or see what fills it", "提高上限，或看是什么占满它"), ("02", "micro-batches", "微批"), ("04", "recompute activations", "重算激活")),
+    (("11", "the cache", "缓存"), ("12", "smaller weights leave it room", "更小的权重给它腾地方")),
+    (("05", "", ""),),
+    (("00", "what fills the card", "是什么占满显存"), ("02", "micro-batches", "微批")),
 )

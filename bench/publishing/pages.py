@@ -1,5 +1,5 @@
-"""The tables of docs/ that bench/publish makes from docs/data/ and bench/results/, where `<!-- page NAME LANGUAGE -->` stands; and a
-chapter's lesson.py, with what it prints, in its README.
+"""The tables of docs/ that bench/publish makes from docs/data/ and bench/results/, where `<!-- page NAME LANGUAGE -->` stands; and of a
+chapter's README its lesson.py, with what it prints, and the verdicts on its claims.
 
 The words are in docs/data/, in English and Chinese; the figures are from result files, the same for both languages.
 """
@@ -17,6 +17,8 @@ LANGUAGES = ("en", "zh")
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
     "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
+    "verdicts": {"en": ("people say", "what was measured"), "zh": ()},
+    "measured": {"en": ("claim", "figure", "true if", "in this run"), "zh": ()},
     "gpus": {"en": ("card", "its name", "memory, GB", "`nvidia-smi`, MiB", "CUDA, GiB", "GB/s", "FP32, TFLOP/s",
                     "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
              "zh": ()},
@@ -26,6 +28,7 @@ HEADS = {
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
 OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "在某些规模下成立"),
              "not judged": ("judged on a GPU only", "只在 GPU 上判定"), "not measured": ("not measured", "未测")}
+SAID = {"holds": "Yes", "does not hold": "No", "holds for some sizes": "In part", "not judged": "Open", "not measured": "Not measured"}
 WORDS = {"en": {"run": " (in this run {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "counts": "{n} claims: {list}."},
          "zh": {"run": "（本次运行 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
@@ -142,6 +145,46 @@ def articles(root, folder, language):
     return table(HEADS["articles"][language], rows)
 
 
+def range_of(claim, words):
+    """The range in which a claim would be true."""
+    low, high = (None if v is None else number(v) for v in (claim["low"], claim["high"]))
+    kind = "is" if low == high else "at most" if low is None else "at least" if high is None else "between"
+    return words[kind].format(*(v for v in (low, high) if v is not None))
+
+
+def sentence(claim, words):
+    """What was measured about a claim: its verdict, and the words of docs/data/verdicts.toml with its figures."""
+    value, run = claim["at_size"], claim["measured"]
+    v = run if value is None else value
+    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "served": "is served" if v else "is refused",
+                                  "agrees": "says so" if v else "says something else"}
+    said = re.sub(r"(?<=\d)%", " %", words.format(**known, **({} if run is None else {"run": run})))
+    text = f"**{SAID[claim['verdict']]}**: {said}"
+    if claim["verdict"] == "holds for some sizes":
+        text += f"; it {claim['verdict_text']}"
+    return text + (" (a CPU's time; a GPU decides)" if claim["verdict"] == "not judged" else "")
+
+
+def verdicts(root, folder, language):
+    """A chapter's claims as one table of sentences; what each figure is stands folded below it."""
+    digits = folder.name[:2]
+    chapter, said = Figures(root).chapters[digits], data(root, "verdicts.toml").get(digits, {})
+    names = [claim["claim"] for claim in chapter["claims"]]
+    if sorted(names) != sorted(said):
+        raise ValueError(f"docs/data/verdicts.toml: chapter {digits}: no words, or no claim, for {sorted(set(names) ^ set(said))}")
+    escaped = lambda text: text.replace("|", "\\|")
+    rows = [(escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]]))) for claim in chapter["claims"]]
+    measured = []
+    for claim in chapter["claims"]:
+        value, run = claim["at_size"], claim["measured"]
+        shown = "-" if value is None and run is None else number(run if value is None else value)
+        size = f"<br><sub>{claim['size']}</sub>" if claim["size"] else ""
+        measured.append((escaped(f"{claim['claim']}<br><sub>{claim['what']}</sub>"), escaped(shown + size), range_of(claim, WORDS["en"]),
+                         number(run) if value is not None and run is not None else "-"))
+    return (table(HEADS["verdicts"]["en"], rows) + "\n<details><summary>What each figure is, and the range in which the claim would be true</summary>\n\n"
+            + table(HEADS["measured"]["en"], measured) + "\n</details>\n")
+
+
 def claims(root, folder, language):
     figures, which, words = Figures(root), LANGUAGES.index(language), WORDS[language]
     chinese = data(root, "claims.zh.toml") if language == "zh" else {}
@@ -149,8 +192,6 @@ def claims(root, folder, language):
     for digits, chapter in figures.chapters.items():
         rows = []
         for claim in chapter["claims"]:
-            low, high = (None if v is None else number(v) for v in (claim["low"], claim["high"]))
-            kind = "is" if low == high else "at most" if low is None else "at least" if high is None else "between"
             value, run = claim["at_size"], claim["measured"]
             figure = "-" if value is None and run is None else number(run if value is None else value)
             if value is not None and run is not None:
@@ -161,7 +202,7 @@ def claims(root, folder, language):
                     raise ValueError(f"docs/data/claims.zh.toml has no words for chapter {digits}'s claim '{name}'")
                 name, what = chinese[digits][name]
             size = claim["size"] if claim["size"] and language == "en" else ""
-            rows.append((f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>".replace("|", "\\|"), figure, words[kind].format(*(v for v in (low, high) if v is not None)),
+            rows.append((f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>".replace("|", "\\|"), figure, range_of(claim, words),
                          claim["verdict_text"] if language == "en" and claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]))
             count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1
         title = next(root.glob(f"chapters/{digits}_*")).name[3:].replace("_", " ")
@@ -261,11 +302,11 @@ def pytorch_lesson(root, folder, language):
             "`torch.cuda.max_memory_allocated()`, on a CPU the highest point of the profiler's record\n"
             "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr).\n\n"
             f"```python\n{(folder / 'lesson.py').read_text(encoding='utf-8')}```\n\n"
-            f"[What it prints]({os.path.relpath(output, folder)}) on a CPU. These are no GPU's figures:\n\n"
+            f"[What it prints]({os.path.relpath(output, folder)}) on a CPU:\n\n"
             f"```text\n{output.read_text(encoding='utf-8')}```\n")
 
 
-PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "glossary": glossary, "pytorch-lesson": pytorch_lesson}
+PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "glossary": glossary, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
 
 
 def page(root, name, language, document):

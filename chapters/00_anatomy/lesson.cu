@@ -45,7 +45,10 @@ __global__ void fill(float* p, int rows, float scale) {
   }
 }
 __global__ void adamw(float* w, const float* g, float* m, float* v) {
-  const float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, decay = 0.01f;  // and no bias correction
+  const float rate = 1e-3f;
+  const float beta1 = 0.9f;
+  const float beta2 = 0.999f;
+  const float decay = 0.01f;  // and no bias correction
   for (int r = blockIdx.x; r < width; r += gridDim.x) {
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
       const size_t i = size_t(r) * width + c;
@@ -96,8 +99,10 @@ int main() {
   row("together, for inference:  peak", inference);
   row("together, for training:   peak", training);
 
-  const float one = 1, zero = 0;
-  std::vector<float> before(activations), after(activations);
+  const float one = 1;
+  const float zero = 0;
+  std::vector<float> before(activations);
+  std::vector<float> after(activations);
   const auto forward = [&](std::vector<float>& result) {  // y = x w; cuBLAS stores by columns, and does y^T = w^T x^T
     CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, batch, width, &one, w, width, x, width, &zero, y,
                       width));

@@ -67,8 +67,10 @@ cublasHandle_t cublas;
 // c = a b, all stored column by column, as cuBLAS has it; a sample is a column. op: transposed or not.
 void gemm(cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k, const float* a, const float* b,
           float* c) {
-  const float one = 1, zero = 0;
-  const int lda = op_a == CUBLAS_OP_N ? m : k, ldb = op_b == CUBLAS_OP_N ? k : n;
+  const float one = 1;
+  const float zero = 0;
+  const int lda = op_a == CUBLAS_OP_N ? m : k;
+  const int ldb = op_b == CUBLAS_OP_N ? k : n;
   CHECK(cublasSgemm(cublas, op_a, op_b, m, n, k, &one, a, lda, b, ldb, &zero, c, m));
 }
 
@@ -98,7 +100,9 @@ bool fits(const Buffer& w, Buffer& g, int batch) try {
   return false;
 }
 int largest_batch(const Buffer& w, Buffer& g) {
-  int good = 0, bad = 0, batch = 1;  // bad is 0 until a step has failed
+  int good = 0;  // the largest that fitted
+  int bad = 0;   // the smallest that did not; 0 until a step has failed
+  int batch = 1;
   std::printf("  tried, ! is out of memory:");
   do {
     const bool fitted = fits(w, g, batch);
@@ -110,15 +114,18 @@ int largest_batch(const Buffer& w, Buffer& g) {
   return good;
 }
 void run(bool with, bool without) {
-  Buffer w(weights), g(weights);
-  std::vector<float> before(weights), after(weights);
+  Buffer w(weights);
+  Buffer g(weights);
+  std::vector<float> before(weights);
+  std::vector<float> after(weights);
   fill<<<blocks, threads>>>(w.p, weights, 2e-4f);
-  const size_t fixed = live, MiB = 1 << 20;
-  std::printf("%d layers of %d x %d floats, a budget of %.1f MiB\n", layers, width, width, budget / double(MiB));
+  const size_t fixed = live;
+  const double MiB = 1 << 20;
+  std::printf("%d layers of %d x %d floats, a budget of %.1f MiB\n", layers, width, width, budget / MiB);
   if (without) {
     step(w, g, recipe);
     CHECK(cudaMemcpy(before.data(), g.p, g.bytes, cudaMemcpyDeviceToHost));
-    std::printf("  batch %d, without the budget     peak %5.1f MiB\n", recipe, peak / double(MiB));
+    std::printf("  batch %d, without the budget     peak %5.1f MiB\n", recipe, peak / MiB);
   }
   if (!with) return;
   limit = budget;
@@ -127,7 +134,7 @@ void run(bool with, bool without) {
   batch = largest_batch(w, g);  // THE MITIGATION, 2: what fits is found by trying
   peak = 0;
   require(fits(w, g, batch), "the batch fits in the budget");
-  std::printf("\n  batch %d, the largest that fits  peak %5.1f MiB\n", batch, peak / double(MiB));
+  std::printf("\n  batch %d, the largest that fits  peak %5.1f MiB\n", batch, peak / MiB);
   require(peak <= budget && peak == fixed + size_t(batch) * (layers + 2) * width * 4, "the peak is on the line");
   if (!without) return;
   limit = SIZE_MAX;

@@ -96,7 +96,7 @@ inline std::vector<Claim> claims_of(const Config& config, const nn::TransformerS
        .at_size = peaks_at_size(Way::one_backward, Way::global_count),
        .measure = peaks(Way::one_backward, Way::global_count)},
       {.text = "a step's graph stays in memory until somebody frees it",  // article 13
-       .what = "most bytes allocated after a step / before the first step, nobody holding a loss",
+       .what = "max bytes allocated after a step / before the first, if nobody holds a loss",
        .range = at_least(1.05),
        .measure = [=](const Results&) -> std::optional<double> {
          const auto found = observed->live_after_a_step.find(Way::global_count);

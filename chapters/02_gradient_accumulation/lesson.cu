@@ -115,7 +115,8 @@ Result run(const char* what, int rows, bool own_divisor, const Result* whole = n
   CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &result.peak));
   std::printf("  %4d rows at a time, %-21s peak %4.1f MiB", rows, what, double(result.peak) / (1 << 20));
   if (whole) {
-    double square = 0, norm = 0;
+    double square = 0;
+    double norm = 0;
     for (size_t i = 0; i < 2 * layer; ++i) {
       square += std::pow(result.gradient[i] - whole->gradient[i], 2);
       norm += std::pow(whole->gradient[i], 2);
@@ -134,7 +135,9 @@ int main(int argc, char** argv) {
   CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
   CHECK(cublasCreate(&cublas));
   std::printf("a batch of %d rows, two layers of %d x %d floats\n", batch, width, width);
-  Result whole, micro, means;
+  Result whole;
+  Result micro;
+  Result means;
   int rows = batch;
   if (without) whole = run("the whole batch", rows, false);
   const Result* reference = without ? &whole : nullptr;
@@ -143,7 +146,8 @@ int main(int argc, char** argv) {
   if (with) means = run("each its own divisor", rows, true, reference);
   CHECK(cublasDestroy(cublas));
   if (with && without) {
-    const size_t saved = 4 * sizeof(float) * width * (batch - batch / micro_batches), rounding = 1 << 16;
+    const size_t saved = 4 * sizeof(float) * width * (batch - batch / micro_batches);
+    const size_t rounding = 1 << 16;  // of the pool
     require(micro.peak + saved <= whole.peak + rounding, "only one micro-batch's activations at a time");
     require(micro.difference < 1e-5, "the same gradient, up to the order of additions");
     require(means.difference > 1e-3, "a mean of means is another gradient");

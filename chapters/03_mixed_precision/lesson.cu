@@ -45,8 +45,11 @@ std::vector<float> numbers(size_t count, float largest) {
   return values;
 }
 
-struct State {  // on the device; done and skipped count updates
-  float scale, overflow, done, skipped;
+struct State {  // on the device
+  float scale;
+  float overflow;
+  float done;     // updates
+  float skipped;  // updates
 };
 template <class T>
 __global__ void loss_gradient(T* y, const State* state) {  // of the mean of y^2 / 2, times the scale
@@ -85,7 +88,8 @@ struct Result {
 template <class T>
 Result train(cublasHandle_t cublas, cudaMemPool_t pool, const char* what) {
   const cudaDataType type = sizeof(T) == 2 ? CUDA_R_16F : CUDA_R_32F;
-  const float one = 1, zero = 0;
+  const float one = 1;
+  const float zero = 0;
   Result r{{}, {1, 0, 0, 0}, 0};  // the scale is 1
   CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &r.peak));  // starts the record anew
   const std::vector<float> start = numbers(weights, 0.002f);
@@ -122,14 +126,16 @@ Result train(cublasHandle_t cublas, cudaMemPool_t pool, const char* what) {
   return r;
 }
 void compare(const Result& fp32, const Result& fp16) {
-  double difference = 0, all = 0;
+  double difference = 0;
+  double all = 0;
   for (size_t i = 0; i < weights; ++i) {
     difference += std::pow(fp16.change[i] - fp32.change[i], 2);
     all += std::pow(fp32.change[i], 2);
   }
   const double off = std::sqrt(difference / all);
   std::printf("  what training changed in the weights: %.2f %% apart\n", 100 * off);
-  const size_t saved = 2 * n * 2, rounding = 1 << 16;  // 2 arrays, x and y, of n numbers, 2 bytes each; the pool's
+  const size_t saved = 2 * n * 2;   // 2 arrays, x and y, of n numbers, 2 bytes each
+  const size_t rounding = 1 << 16;  // of the pool
   require(fp16.peak + saved <= fp32.peak + rounding, "2 bytes less for each activation");
   require(fp16.state.done == updates, "steps are skipped only until the scale is right");
   require(off < 0.01, "masters and scale keep the training as it is in FP32");
@@ -145,7 +151,8 @@ int main(int argc, char** argv) {
   CHECK(cublasCreate(&cublas));
   CHECK(cublasSetMathMode(cublas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));  // sums in FP32, always
   std::printf("a layer of %d x %d, %d rows, %d updates\n", width, width, rows, updates);
-  Result fp32, fp16;
+  Result fp32;
+  Result fp16;
   auto training = train<float>;
   if (without) fp32 = training(cublas, pool, "FP32");
   training = train<__half>;  // THE MITIGATION, 1: 16 bits for weights, gradients and activations

@@ -48,7 +48,10 @@ __global__ void squared_relu_backward(const float* h, float* d) {  // d: a's gra
 
 cublasHandle_t cublas;
 cudaMemPool_t pool;  // the device's. It keeps the record: the most bytes that were in use
-float *weights, *x[layers + 1], *h[layers], *a[layers];
+float* weights;
+float* x[layers + 1];
+float* h[layers];
+float* a[layers];
 bool saved[layers];  // whether this layer's h and a are in memory
 int computed;        // how often an h and an a were
 
@@ -135,7 +138,8 @@ int main(int argc, char** argv) {
   CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
   CHECK(cublasCreate(&cublas));
   std::printf("%d layers of width %d, %d rows, FP32, %d steps\n", layers, width, rows, steps);
-  Run kept, again;
+  Run kept;
+  Run again;
   if (without) kept = train("keep every h and a", false);
   if (with) again = train("keep x only, compute h and a again", true);
   CHECK(cublasDestroy(cublas));

@@ -42,7 +42,9 @@ __global__ void update(float* layer) {
   }
 }
 
-size_t allocated, in_use, free_before;  // bytes of the device: from cudaMalloc; by cudaMemGetInfo
+size_t allocated;    // bytes of the device, from cudaMalloc
+size_t in_use;       // bytes of the device, by cudaMemGetInfo
+size_t free_before;  // bytes of the device that were free when a run began
 float* allocate(size_t size) {
   float* p = nullptr;
   CHECK(cudaMalloc(&p, size));
@@ -50,7 +52,8 @@ float* allocate(size_t size) {
   return p;
 }
 size_t free_bytes() {
-  size_t unused = 0, total = 0;
+  size_t unused = 0;
+  size_t total = 0;
   CHECK(cudaMemGetInfo(&unused, &total));
   return unused;
 }
@@ -67,10 +70,14 @@ void train_on_device(float* state) {
 }
 struct Buffer {
   float* device;
-  cudaEvent_t loaded, updated, home;  // what has happened to its layer; home: it is in the host's memory again
+  cudaEvent_t loaded;   // its layer is on the device
+  cudaEvent_t updated;  // a kernel has updated it
+  cudaEvent_t home;     // it is in the host's memory again
 };
 void train_streamed(float* state) {
-  cudaStream_t in, compute, out;
+  cudaStream_t in;
+  cudaStream_t compute;
+  cudaStream_t out;
   for (cudaStream_t* stream : {&in, &compute, &out}) CHECK(cudaStreamCreate(stream));
   std::vector<Buffer> buffers(layers);
   buffers.resize(2);  // THE MITIGATION: two of them take turns
@@ -104,7 +111,8 @@ void train_streamed(float* state) {
 enum Way { on_demand, prefetched, advised };
 template <Way way>
 void train_managed(float* state) {
-  const cudaMemLocation device = {cudaMemLocationTypeDevice, 0}, host = {cudaMemLocationTypeHost, 0};
+  const cudaMemLocation device = {cudaMemLocationTypeDevice, 0};
+  const cudaMemLocation host = {cudaMemLocationTypeHost, 0};
   float* managed = nullptr;
   CHECK(cudaMallocManaged(&managed, layers * bytes));
   std::memcpy(managed, state, layers * bytes);
@@ -112,8 +120,10 @@ void train_managed(float* state) {
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetPreferredLocation, host));
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetAccessedBy, device));
   }
-  cudaStream_t compute, copy;
-  cudaEvent_t updated, arrived;
+  cudaStream_t compute;
+  cudaStream_t copy;
+  cudaEvent_t updated;
+  cudaEvent_t arrived;
   for (cudaStream_t* stream : {&compute, &copy}) CHECK(cudaStreamCreate(stream));
   for (cudaEvent_t* event : {&updated, &arrived}) CHECK(cudaEventCreate(event));
   for (int i = 0; i < passes * layers; ++i) {

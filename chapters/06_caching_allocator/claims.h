@@ -64,19 +64,19 @@ inline std::vector<Claim> claims_of(const Config& config) {
   };
   return {
       {.text = "a request smaller than the free memory succeeds",
-       .what = "1 when best fit served a quarter of its budget, more than that being free in pieces",
+       .what = "whether best fit serves a quarter of its budget while more is free in pieces (1: yes)",
        .range = exactly(1),
        .measure = served(config, "in pieces, best fit")},
       {.text = "moving free pages makes one block of the pieces",
-       .what = "1 when ours served the same request",
+       .what = "whether ours serves the same request (1: yes)",
        .range = exactly(1),
        .measure = served(config, "in pieces, ours")},
       {.text = "cudaMallocManaged cures fragmentation",  // article 20
-       .what = "1 when best fit over managed memory served the same request",
+       .what = "whether best fit over managed memory serves the same request (1: yes)",
        .range = exactly(1),
        .measure = served(config, "in pieces, managed")},
       {.text = "870 MiB refused, 19.18 GiB allocated, 21.70 GiB reserved: that is fragmentation",  // article 9
-       .what = "1 when the report's own rule says so",
+       .what = "whether the rule of bench/explain says so (1: yes)",
        .range = exactly(1),
        .size = "a card of 23.70 GiB with 323.81 MiB free",
        .at_size = [] { return message_of_a_24_gib_card().cause() == OutOfMemoryReport::Cause::fragmented; }},

@@ -43,11 +43,12 @@ __global__ void fill(unsigned* p, size_t n, unsigned value) {
 const CUmemAllocationProp device0 = {
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_NONE, {CU_MEM_LOCATION_TYPE_DEVICE, 0}, nullptr, {}};
 using Memory = CUmemGenericAllocationHandle;
-CUdeviceptr base;             // places for pages, side by side: addresses, with or without memory
-size_t end;                   // how many places have been handed out
-Memory page[places];          // the memory behind a place, or 0
-bool used[places];            // by a tensor
-size_t page_bytes, reserved;  // reserved: bytes of memory, counted where it is made; never falls
+CUdeviceptr base;     // places for pages, side by side: addresses, with or without memory
+size_t end;           // how many places have been handed out
+Memory page[places];  // the memory behind a place, or 0
+bool used[places];    // by a tensor
+size_t page_bytes;
+size_t reserved;  // bytes of memory, counted where it is made; never falls
 
 size_t find(size_t count) {  // so many free pages side by side
   size_t streak = 0;
@@ -94,7 +95,8 @@ bool holds(size_t place, size_t count, unsigned value) {
 }
 
 size_t run(const char* way, bool move) {  // returns the peak
-  const size_t numbers = page_bytes / sizeof(unsigned), apart = large * numbers;
+  const size_t numbers = page_bytes / sizeof(unsigned);
+  const size_t apart = large * numbers;
   reserved = 0;
   end = 0;
   CHECK(cuMemAddressReserve(&base, places * page_bytes, 0, 0, 0));  // addresses only: they cost no memory
@@ -133,7 +135,8 @@ void pool() {  // the same requests to CUDA's own caching allocator, which says 
   for (size_t i = 0; i < tensors; i += 2) CHECK(cudaFreeAsync(t[i], 0));
   CHECK(cudaFreeAsync(last, 0));
   cudaMemPool_t its;
-  size_t used_high = 0, reserved_high = 0;
+  size_t used_high = 0;
+  size_t reserved_high = 0;
   CHECK(cudaDeviceGetDefaultMemPool(&its, 0));
   CHECK(cudaMemPoolGetAttribute(its, cudaMemPoolAttrUsedMemHigh, &used_high));
   CHECK(cudaMemPoolGetAttribute(its, cudaMemPoolAttrReservedMemHigh, &reserved_high));
@@ -149,7 +152,8 @@ int main(int argc, char** argv) {
   CHECK(cuMemGetAllocationGranularity(&page_bytes, &device0, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   std::printf("%zu tensors of %zu MiB, every other one freed; then one of %zu MiB\n", tensors, small * page_bytes >> 20,
               large * page_bytes >> 20);
-  size_t peak_new = 0, peak_moved = 0;
+  size_t peak_new = 0;
+  size_t peak_moved = 0;
   if (without) peak_new = run("new pages from the device", false);
   if (with) peak_moved = run("free pages mapped side by side", true);
   std::puts("  contents of all tensors: bit-equal to what was written");

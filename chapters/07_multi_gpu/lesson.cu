@@ -42,7 +42,10 @@ __global__ void gradient(const float* w, float* g, size_t n, int rank, int step)
     g[i] = w[i] - (1 + 0.1f * ((i * 7 + rank * 5 + step * 3) % 11));
 }
 __global__ void adamw(float* w, const float* g, float* m, float* v, size_t n, int devices) {
-  const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.999f, decay = 0.01f;  // and no bias correction
+  const float rate = 1e-2f;
+  const float beta1 = 0.9f;
+  const float beta2 = 0.999f;
+  const float decay = 0.01f;  // and no bias correction
   for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const float mean = g[i] / devices;
     m[i] = beta1 * m[i] + (1 - beta1) * mean;
@@ -52,7 +55,8 @@ __global__ void adamw(float* w, const float* g, float* m, float* v, size_t n, in
 }
 
 struct Run {  // what one device did
-  size_t bytes = 0, moments = 0;
+  size_t bytes = 0;
+  size_t moments = 0;
   std::vector<float> weights = {};
 };
 // cudaMalloc() and cudaFree() may wait for the kernels of all devices, and NCCL's kernels wait for each other. So no
@@ -120,7 +124,8 @@ int main(int argc, char** argv) {
     std::puts("this needs two devices");
     return 2;
   }
-  std::vector<Run> whole(devices), sliced(devices);  // what each device did
+  std::vector<Run> whole(devices);   // what each device did
+  std::vector<Run> sliced(devices);  // the same, with a slice of the moments
   ncclUniqueId id;
   CHECK(ncclGetUniqueId(&id));
   std::vector<std::thread> ranks;

@@ -57,7 +57,8 @@ __global__ void softmax(float* scores) {  // each row in place, a block for each
   __shared__ float shared[threads];
   for (int row = blockIdx.x; row < tokens; row += gridDim.x) {
     float* score = scores + size_t(row) * tokens;
-    float largest = -INFINITY, sum = 0;
+    float largest = -INFINITY;
+    float sum = 0;
     for (int key = threadIdx.x; key < tokens; key += blockDim.x) largest = fmaxf(largest, score[key]);
     largest = reduce(largest, shared, largest_of_all);
     for (int key = threadIdx.x; key < tokens; key += blockDim.x) sum += expf(score[key] - largest);
@@ -72,12 +73,15 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
   __shared__ float keys[tile][depth];
   __shared__ float values[tile][depth];
   for (int first = blockIdx.x * blockDim.x; first < tokens; first += gridDim.x * blockDim.x) {
-    const int left = tokens - first, queries = int(blockDim.x) < left ? int(blockDim.x) : left;
+    const int left = tokens - first;
+    const int queries = int(blockDim.x) < left ? int(blockDim.x) : left;
     for (int i = threadIdx.x; i < queries * depth; i += blockDim.x) rows[i / depth][i % depth] = q[first * depth + i];
     __syncthreads();
     float query[depth];
     for (int d = 0; d < depth; ++d) query[d] = rows[threadIdx.x][d] / sqrtf(float(depth));
-    float largest = -INFINITY, sum = 0, total[depth] = {};
+    float largest = -INFINITY;
+    float sum = 0;
+    float total[depth] = {};
     for (int key = 0; key < tokens; key += tile) {
       __syncthreads();  // all are done with the last tile
       for (int i = threadIdx.x; i < tile * depth; i += blockDim.x) {
@@ -111,7 +115,8 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
 }
 
 cublasHandle_t cublas;
-size_t live, peak;  // bytes, counted by allocate() and release()
+size_t live;  // bytes, counted by allocate() and release()
+size_t peak;  // the most that they have been
 float* allocate(size_t n) {
   float* p = nullptr;
   CHECK(cudaMalloc(&p, n * sizeof(float)));
@@ -126,7 +131,9 @@ void release(float* p, size_t n) {
 
 // cuBLAS stores by columns: what is a row here is a column there.
 void textbook(const float* q, const float* k, const float* v, float* out) {
-  const float scale = 1 / std::sqrt(float(depth)), one = 1, zero = 0;
+  const float scale = 1 / std::sqrt(float(depth));
+  const float one = 1;
+  const float zero = 0;
   float* scores = allocate(size_t(tokens) * tokens);
   CHECK(cublasSgemm(cublas, CUBLAS_OP_T, CUBLAS_OP_N, tokens, tokens, depth, &scale, k, depth, q, depth, &zero, scores,
                     tokens));
@@ -137,7 +144,10 @@ void textbook(const float* q, const float* k, const float* v, float* out) {
 }
 size_t run(const char* what, bool tiled, std::vector<float>& result) {
   peak = 0;
-  float *q = allocate(count), *k = allocate(count), *v = allocate(count), *out = allocate(count);
+  float* q = allocate(count);
+  float* k = allocate(count);
+  float* v = allocate(count);
+  float* out = allocate(count);
   fill<<<blocks, threads>>>(q, count, 1u << 20);
   fill<<<blocks, threads>>>(k, count, 2u << 20);
   fill<<<blocks, threads>>>(v, count, 3u << 20);
@@ -159,13 +169,16 @@ int main(int argc, char** argv) {
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cublasCreate(&cublas));
   std::printf("attention of %d tokens, one head of %d, FP32\n", tokens, depth);
-  std::vector<float> a(count), b(count);
-  size_t stored = 0, tiled = 0;
+  std::vector<float> a(count);
+  std::vector<float> b(count);
+  size_t stored = 0;
+  size_t tiled = 0;
   if (without) stored = run("textbook: every score in memory", false, a);
   if (with) tiled = run("tiled: a running maximum and sum", true, b);
   CHECK(cublasDestroy(cublas));
   if (with && without) {
-    double difference = 0, largest = 0;
+    double difference = 0;
+    double largest = 0;
     for (size_t i = 0; i < count; ++i) {
       difference = std::max(difference, std::fabs(double(a[i]) - b[i]));
       largest = std::max(largest, std::fabs(double(a[i])));

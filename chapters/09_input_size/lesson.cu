@@ -46,8 +46,9 @@ __global__ void im2col(const float* image, float* columns, int height, int first
   }
 }
 
-size_t live, peak;  // bytes of all Buffers, now and at most
-struct Buffer {     // on the device
+size_t live;     // bytes of all Buffers
+size_t peak;     // the most that they have been
+struct Buffer {  // on the device
   float* p = nullptr;
   size_t bytes;
   explicit Buffer(size_t n) : bytes(n * sizeof(float)) {
@@ -74,20 +75,23 @@ Run convolve(const Numbers& image, const Numbers& weights, bool in_strips) {
   peak = 0;
   int rows = side;              // of the result, at a time
   if (in_strips) rows = strip;  // THE MITIGATION: a strip of rows
-  const int image_row = side * in, result_row = side * out;
+  const int image_row = side * in;
+  const int result_row = side * out;
   Buffer w(weights.size());
   Buffer x(std::min(rows + 2, side) * image_row);
   Buffer columns(rows * side * window);
   Buffer result(rows * result_row);
   copy(w.p, weights.data(), weights.size());
   for (int first = 0; first < side; first += rows) {
-    int top = first, bottom = first + rows;  // rows of the image
-    top = std::max(top - 1, 0);              // THE MITIGATION: the strip's halo, above
-    bottom = std::min(bottom + 1, side);     // THE MITIGATION: and below
+    int top = first;                      // the first row of the image that the strip sees
+    int bottom = first + rows;            // the one after its last
+    top = std::max(top - 1, 0);           // THE MITIGATION: the strip's halo, above
+    bottom = std::min(bottom + 1, side);  // THE MITIGATION: and below
     copy(x.p, &image[top * image_row], (bottom - top) * image_row);
     im2col<<<blocks, threads>>>(x.p, columns.p, bottom - top, first - top, rows);
     CHECK(cudaGetLastError());
-    const float one = 1, zero = 0;  // cuBLAS stores by columns: what is a row here is a column there
+    const float one = 1;  // cuBLAS stores by columns: what is a row here is a column there
+    const float zero = 0;
     CHECK(cublasSgemm(cublas, CUBLAS_OP_T, CUBLAS_OP_N, out, rows * side, window, &one, w.p, window, columns.p, window,
                       &zero, result.p, out));
     copy(&run.result[first * result_row], result.p, rows * result_row);
@@ -128,11 +132,13 @@ int main(int argc, char** argv) {
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cublasCreate(&cublas));
-  Numbers image(side * side * in), weights(out * window);
+  Numbers image(side * side * in);
+  Numbers weights(out * window);
   for (size_t i = 0; i < image.size(); ++i) image[i] = (int(i * 7351 % 1013) - 506) / 506.0f;
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = (int(i * 7919 % 1021) - 510) / 510.0f;
   std::printf("3 x 3 convolution, 3 to 16 channels  image  columns  result     peak\n");
-  Run whole, strips;
+  Run whole;
+  Run strips;
   if (without) whole = convolve(image, weights, false);
   if (with) strips = convolve(image, weights, true);
   CHECK(cublasDestroy(cublas));

@@ -64,8 +64,9 @@ __global__ void convolve_depthwise(const float* image, const float* weights, flo
   }
 }
 
-size_t live, peak;  // bytes of all Buffers, now and at most
-struct Buffer {     // on the device
+size_t live;     // bytes of all Buffers
+size_t peak;     // the most that they have been
+struct Buffer {  // on the device
   float* p = nullptr;
   size_t bytes;
   explicit Buffer(size_t n) : bytes(n * sizeof(float)) {
@@ -87,13 +88,16 @@ struct Layer {
   Numbers weights;
 };
 struct Run {
-  size_t weights = 0, products = 0, peak = 0;
+  size_t weights = 0;
+  size_t products = 0;
+  size_t peak = 0;
   double images = 0;  // at a time
   Numbers result = Numbers(pixels * channels);
 };
 Run forward(const char* what, const Numbers& image, const std::vector<Layer>& layers, bool training) {
   Run run;
-  std::list<Buffer> weights, images;
+  std::list<Buffer> weights;
+  std::list<Buffer> images;
   for (const Layer& layer : layers) {
     weights.emplace_back(layer.weights);
     run.weights += layer.weights.size();
@@ -127,15 +131,20 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  const Numbers image = made(pixels * channels, 7919, 1), depth = made(9 * channels, 4391, 0.33f);
-  Numbers point = made(channels * channels, 6007, 0.125f), both(9 * channels * channels);
+  const Numbers image = made(pixels * channels, 7919, 1);
+  const Numbers depth = made(9 * channels, 4391, 0.33f);
+  Numbers point = made(channels * channels, 6007, 0.125f);
+  Numbers both(9 * channels * channels);
   for (size_t i = 0; i < both.size(); ++i) {
     const size_t k_and_in = i / channels;
     both[i] = depth[k_and_in] * point[i % (channels * channels)];
   }
   std::vector<Layer> layers = {{convolve, 3, both}};
   std::printf("%d channels, %d x %d     weights     products   images         peak\n", channels, side, side);
-  Run full_kept, light_kept, full_freed, light_freed;
+  Run full_kept;
+  Run light_kept;
+  Run full_freed;
+  Run light_freed;
   if (without) full_kept = forward("convolution, training", image, layers, true);
   if (without) full_freed = forward("convolution, inference", image, layers, false);
   layers = {{convolve_depthwise, 3, depth}, {convolve, 1, point}};  // THE MITIGATION: depthwise, then pointwise

@@ -35,7 +35,8 @@ __global__ void add_silu(const float* x, const float* h, float* y) {  // y may b
 }
 
 cublasHandle_t cublas;
-size_t live_bytes, peak_bytes;  // counted by allocate() and release()
+size_t live_bytes;  // counted by allocate() and release()
+size_t peak_bytes;  // the most that they have been
 float* allocate(size_t n) {
   float* p = nullptr;
   CHECK(cudaMalloc(&p, n * sizeof(float)));
@@ -48,7 +49,8 @@ void release(float* p, size_t n) {
   live_bytes -= n * sizeof(float);
 }
 void matmul(const float* x, const float* w, float* h) {  // h = x w; cuBLAS stores by columns: h^T = w^T x^T
-  const float one = 1, zero = 0;
+  const float one = 1;
+  const float zero = 0;
   CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, rows, width, &one, w, width, x, width, &zero, h, width));
 }
 
@@ -82,7 +84,8 @@ struct Run {
 };
 Run measure(int layers, unsigned batches, bool training, bool collect) {  // collect: all outputs on the device
   Run run;
-  std::vector<float*> graph, outputs;
+  std::vector<float*> graph;
+  std::vector<float*> outputs;
   const auto to_host = [&] {
     for (float* y : outputs) {
       const size_t first = run.result.size();
@@ -126,7 +129,8 @@ int main(int argc, char** argv) {
   std::printf("%d rows of width %d, FP32: %.2f MiB a buffer\n", rows, width, MiB(bytes));
   std::puts("  layers    weights         training, peak      inference, peak  ratio  outputs");
   for (int layers : {16, 32, 64}) {
-    Run kept, freed;
+    Run kept;
+    Run freed;
     if (without) kept = measure(layers, 1, true, false);
     if (with) freed = measure(layers, 1, false, false);
     const size_t weights = without ? kept.live[0] : freed.live[0];
@@ -144,7 +148,8 @@ int main(int argc, char** argv) {
     require(equal, "the same outputs");
     require(most == 2 * size_t(layers) + 1 && two == 2, "two buffers in inference, whatever the depth");
   }
-  Run device, host;
+  Run device;
+  Run host;
   if (without) device = measure(32, 6, false, true);
   if (with) host = measure(32, 6, false, false);
   std::printf("32 layers, live after batch       none     1     2     3     4     5     6       peak\n");

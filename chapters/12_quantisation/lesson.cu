@@ -82,7 +82,8 @@ __global__ void multiply_int8(const int8_t* q, const float* scale, const float* 
     if (threadIdx.x == 0) y[row] = scale[row] * sum;
   }
 }
-size_t live, peak;  // bytes of all Buffers, now and at most
+size_t live;  // bytes of all Buffers
+size_t peak;  // the most that they have been
 template <class T>
 struct Buffer {  // on the device
   T* p = nullptr;
@@ -106,8 +107,9 @@ struct Buffer {  // on the device
 };
 
 struct Run {
-  size_t stays = 0, peak = 0;  // bytes: of the weights once they are loaded, and of everything at most
-  double off = 0;              // the largest error of a weight, in steps of its row
+  size_t stays = 0;  // bytes of the weights, once they are loaded
+  size_t peak = 0;   // bytes of everything at most
+  double off = 0;    // the largest error of a weight, in steps of its row
   Numbers y = {};
 };
 Run print(const char* what, const Run& run) {
@@ -147,15 +149,19 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  Numbers w(size_t(rows) * width), inputs(width);
+  Numbers w(size_t(rows) * width);
+  Numbers inputs(width);
   for (size_t i = 0; i < w.size(); ++i)  // some rows have larger weights than others
     w[i] = (int((i + 1) * 2654435761u >> 16 & 1023) - 511) / 8192.0f * (1 + i / width % 7);
   for (int i = 0; i < width; ++i) inputs[i] = (i * 37 % 101 - 50) / 50.0f;
-  Buffer<float> x(width), y(rows);
+  Buffer<float> x(width);
+  Buffer<float> y(rows);
   x.fill(inputs.data(), width);
   std::printf("one layer, %d x %d      weights        peak  a weight is off by\n", rows, width);
   int at_once = rows;  // that are on the device in FP32
-  Run full, whole, light;
+  Run full;
+  Run whole;
+  Run light;
   if (without) {
     full = print("FP32", in_fp32(w, x, y));
     whole = print("INT8, all at once", in_int8(w, x, y, at_once));
@@ -163,7 +169,8 @@ int main(int argc, char** argv) {
   at_once = 16;  // THE MITIGATION: only 16 rows at a time
   if (with) light = print("INT8, 16 rows", in_int8(w, x, y, at_once));
   if (with && without) {
-    double off = 0, largest = 0;
+    double off = 0;
+    double largest = 0;
     for (int i = 0; i < rows; ++i) {
       off = std::max(off, std::fabs(double(light.y[i]) - full.y[i]));
       largest = std::max(largest, std::fabs(double(full.y[i])));

@@ -31,7 +31,8 @@ void require(bool good, const char* what) {
 
 // AdamW of one weight, which is to become `target`: its gradient is how far it is from that. (Its decay is 0.)
 struct Moments {
-  float m, v;
+  float m;
+  float v;
 };
 __device__ Moments adamw(float* w, float target, Moments old, int t) {
   const float g = *w - target;
@@ -47,45 +48,65 @@ __global__ void step_fp32(float* w, const float* target, float* m, float* v, int
     v[i] = next.v;
   }
 }
+__device__ Moments larger(Moments a, Moments b) { return {fmaxf(a.m, b.m), fmaxf(a.v, b.v)}; }
 __device__ uint8_t nearest(const float* code, float x) {  // of 256 values in order
   int q = 0;
   for (int half = 128; half > 0; half /= 2)
     if ((code[q + half - 1] + code[q + half]) / 2 < x) q += half;
   return uint8_t(q);
 }
-// A block takes 256 weights at a time, a thread for each. Their new moments wait in shared memory until the largest of
-// them is known; then all are stored as codes. codes: 256 values for m, which may be negative, and 256 for v.
-__global__ void step_8_bits(float* w, const float* target, uint8_t* m, uint8_t* v, Moments* absmax, const float* codes,
-                            int t) {
+// What a thread reads at once: 16 bytes of weights, or 4 bytes of codes.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T value[4];
+};
+// A block takes 256 weights at a time, four for each thread. Their new moments wait in shared memory until the largest
+// of them is known; then all are stored as codes. codes: 256 values for m, which may be negative, and 256 for v.
+__global__ void step_8_bits(Four<float>* w, const Four<float>* target, Four<uint8_t>* m, Four<uint8_t>* v,
+                            Moments* absmax, const float* codes, int t) {
   __shared__ float code[2 * 256];
   __shared__ Moments next[group];
-  __shared__ Moments most[group];
+  __shared__ Moments most[group / 4];
   for (int i = threadIdx.x; i < 2 * 256; i += blockDim.x) code[i] = codes[i];
   for (int b = blockIdx.x; b < n / group; b += gridDim.x) {
     const Moments scale = absmax[b];
     __syncthreads();  // all codes are there, and the last group's moments are stored
-    for (int k = threadIdx.x; k < group; k += blockDim.x) {
-      const int i = b * group + k;
-      next[k] = adamw(&w[i], target[i], {scale.m * code[m[i]], scale.v * code[256 + v[i]]}, t);
-      most[k] = {fabsf(next[k].m), next[k].v};
-    }
-    for (int half = group / 2; half > 0; half /= 2) {  // the upper half goes into the lower half
-      __syncthreads();
-      for (int k = threadIdx.x; k < half; k += blockDim.x) {
-        most[k].m = fmaxf(most[k].m, most[k + half].m);
-        most[k].v = fmaxf(most[k].v, most[k + half].v);
+    for (int k = threadIdx.x; k < group / 4; k += blockDim.x) {
+      const int i = b * (group / 4) + k;
+      Four<float> weights = w[i];
+      const Four<float> goals = target[i];
+      const Four<uint8_t> old_m = m[i];
+      const Four<uint8_t> old_v = v[i];
+      most[k] = {0, 0};
+      for (int j = 0; j < 4; ++j) {
+        const Moments old = {scale.m * code[old_m.value[j]], scale.v * code[256 + old_v.value[j]]};
+        const Moments now = adamw(&weights.value[j], goals.value[j], old, t);
+        next[4 * k + j] = now;
+        most[k] = larger(most[k], {fabsf(now.m), now.v});
       }
+      w[i] = weights;
+    }
+    for (int half = group / 8; half > 0; half /= 2) {  // the upper half goes into the lower half
+      __syncthreads();
+      for (int k = threadIdx.x; k < half; k += blockDim.x) most[k] = larger(most[k], most[k + half]);
     }
     __syncthreads();
-    for (int k = threadIdx.x; k < group; k += blockDim.x) {
-      m[b * group + k] = nearest(code, most[0].m > 0 ? next[k].m / most[0].m : 0);
-      v[b * group + k] = nearest(code + 256, most[0].v > 0 ? next[k].v / most[0].v : 0);
+    for (int k = threadIdx.x; k < group / 4; k += blockDim.x) {
+      Four<uint8_t> new_m;
+      Four<uint8_t> new_v;
+      for (int j = 0; j < 4; ++j) {
+        new_m.value[j] = nearest(code, most[0].m > 0 ? next[4 * k + j].m / most[0].m : 0);
+        new_v.value[j] = nearest(code + 256, most[0].v > 0 ? next[4 * k + j].v / most[0].v : 0);
+      }
+      m[b * (group / 4) + k] = new_m;
+      v[b * (group / 4) + k] = new_v;
     }
     if (threadIdx.x == 0) absmax[b] = most[0];
   }
 }
 
-size_t live, peak;  // bytes of all Buffers, now and at most
+size_t live;  // bytes of all Buffers
+size_t peak;  // the most that they have been
 template <class T>
 struct Buffer {  // on the device, zero
   T* p = nullptr;
@@ -105,12 +126,15 @@ struct Buffer {  // on the device, zero
   void read(Numbers& to) const { CHECK(cudaMemcpy(to.data(), p, bytes, cudaMemcpyDeviceToHost)); }
 };
 struct Run {
-  size_t state = 0, peak = 0;  // bytes: of the moments, and of everything
+  size_t state = 0;  // bytes of the moments
+  size_t peak = 0;   // bytes of everything
   Numbers w = Numbers(n);
 };
 Run in_fp32(const Buffer<float>& target, const Buffer<float>&) {
   peak = live;
-  Buffer<float> w(n), m(n), v(n);
+  Buffer<float> w(n);
+  Buffer<float> m(n);
+  Buffer<float> v(n);
   for (int t = 1; t <= steps; ++t) step_fp32<<<blocks, threads>>>(w.p, target.p, m.p, v.p, t);
   CHECK(cudaGetLastError());
   Run run{m.bytes + v.bytes, peak};
@@ -120,9 +144,12 @@ Run in_fp32(const Buffer<float>& target, const Buffer<float>&) {
 Run in_8_bits(const Buffer<float>& target, const Buffer<float>& codes) {
   peak = live;
   Buffer<float> w(n);
-  Buffer<uint8_t> m(n), v(n);
+  Buffer<Four<uint8_t>> m(n / 4);
+  Buffer<Four<uint8_t>> v(n / 4);
   Buffer<Moments> absmax(n / group);
-  for (int t = 1; t <= steps; ++t) step_8_bits<<<blocks, threads>>>(w.p, target.p, m.p, v.p, absmax.p, codes.p, t);
+  auto* weights = reinterpret_cast<Four<float>*>(w.p);  // cudaMalloc's addresses are divisible by 256
+  auto* goals = reinterpret_cast<const Four<float>*>(target.p);
+  for (int t = 1; t <= steps; ++t) step_8_bits<<<blocks, group / 4>>>(weights, goals, m.p, v.p, absmax.p, codes.p, t);
   CHECK(cudaGetLastError());
   Run run{m.bytes + v.bytes + absmax.bytes, peak};
   w.read(run.w);
@@ -151,11 +178,13 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  Numbers goal(n), code = table(true);
+  Numbers goal(n);
+  Numbers code = table(true);
   const Numbers code_of_v = table(false);
   code.insert(code.end(), code_of_v.begin(), code_of_v.end());
   for (int i = 0; i < n; ++i) goal[i] = (int((i + 1) * 2654435761u >> 16 & 1023) - 511) / 4096.0f;
-  Buffer<float> target(n), codes(code.size());
+  Buffer<float> target(n);
+  Buffer<float> codes(code.size());
   target.fill(goal);
   codes.fill(code);
   std::printf("%d weights, %d steps   moments       peak   distance to the target, of 1\n", n, steps);
@@ -164,7 +193,8 @@ int main(int argc, char** argv) {
     std::printf("  %-20s %8.0f KiB %6.0f KiB   %.4f\n", what, run.state / 1024., run.peak / 1024.,
                 distance(run.w, goal) / start);
   };
-  Run full, light;
+  Run full;
+  Run light;
   auto train = in_fp32;
   if (without) full = train(target, codes);
   train = in_8_bits;  // THE MITIGATION: a byte for each moment, and a scale for 256

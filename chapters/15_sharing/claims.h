@@ -102,7 +102,7 @@ inline std::vector<Claim> claims_of(const Shares& shares, const std::shared_ptr<
        },
        .here = "the host runtime charges what OOMLAB_HOST_CONTEXT says, nothing by default"},
       {.text = "empty_cache() helps",  // article 12
-       .what = "1 when the job got its memory after the neighbour had emptied its cache",
+       .what = "whether the job gets its memory after the neighbour has emptied its cache (1: yes)",
        .range = exactly(1),
        .measure = served(kEmptied),
        .holds_where = [] { return "holds where another process needs the memory, and the job fits without it"; }},

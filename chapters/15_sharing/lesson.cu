@@ -20,8 +20,9 @@
 #include <cstdlib>
 #include <cstring>
 
-int to_neighbour[2], from_neighbour[2];  // pipes: an order is a letter, and is answered by it
-bool ours = true;                        // this process is not the neighbour
+int to_neighbour[2];    // a pipe: an order is a letter
+int from_neighbour[2];  // a pipe: the same letter is the answer
+bool ours = true;       // this process is not the neighbour
 
 void require(bool good, const char* what) {
   if (good) return;
@@ -120,7 +121,8 @@ int main(int argc, char** argv) {
   tell('w');
   std::printf("  the neighbour has worked, and keeps    %8.0f MiB\n", used(contexts) / MiB);
   const bool full = used() > static_cast<long long>(total / 2);  // less is left than our job needs
-  double refused = 0, done = 0;  // results, or 0: out of memory
+  double refused = 0;  // the job's result beside the cache, or 0: out of memory
+  double done = 0;     // the same after the trim
   if (without) {
     refused = job();
     std::printf("  our job, %.0f MiB: %s, peak  %8.0f MiB\n", total / 2 / MiB, refused == 0 ? "out of memory" : "done",

@@ -42,27 +42,47 @@ __global__ void sgd(float* w, const float* g, float* m) {
     w[i] -= rate * m[i];
   }
 }
-struct Group {  // m in eight bits: m = scale * q / 127
-  float scale;
-  int8_t q[group];
+// What a thread reads at once: 16 bytes of weights or gradients, or 4 bytes of codes.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T value[4];
 };
-// A block takes a group, a thread a weight. The new m wait in shared memory until the largest of them is known.
+struct Group {  // m in eight bits: m = scale * code / 127
+  float scale;
+  Four<int8_t> codes[group / 4];
+};
+// A block takes a group, a thread four weights. The new m wait in shared memory until the largest of them is known.
 __global__ void sgd_8_bits(float* w, const float* g, Group* groups) {
   __shared__ float m[group];
-  __shared__ float largest[group];
+  __shared__ float largest[group / 4];
   for (int b = blockIdx.x; b < n / group; b += gridDim.x) {
-    for (int k = threadIdx.x; k < group; k += blockDim.x) {
-      m[k] = momentum * (groups[b].scale * groups[b].q[k] / 127) + g[b * group + k];
-      w[b * group + k] -= rate * m[k];
-      largest[k] = fabsf(m[k]);
+    Four<float>* weights = reinterpret_cast<Four<float>*>(w + b * group);  // a group begins at a multiple of 16 bytes
+    const Four<float>* gradients = reinterpret_cast<const Four<float>*>(g + b * group);
+    const float old_scale = groups[b].scale;
+    for (int k = threadIdx.x; k < group / 4; k += blockDim.x) {
+      Four<float> weight = weights[k];
+      const Four<float> gradient = gradients[k];
+      const Four<int8_t> code = groups[b].codes[k];
+      largest[k] = 0;
+      for (int j = 0; j < 4; ++j) {
+        const float now = momentum * (old_scale * code.value[j] / 127) + gradient.value[j];
+        weight.value[j] -= rate * now;
+        m[4 * k + j] = now;
+        largest[k] = fmaxf(largest[k], fabsf(now));
+      }
+      weights[k] = weight;
     }
-    for (int half = group / 2; half > 0; half /= 2) {  // the upper half goes into the lower half
+    for (int half = group / 8; half > 0; half /= 2) {  // the upper half goes into the lower half
       __syncthreads();
       for (int k = threadIdx.x; k < half; k += blockDim.x) largest[k] = fmaxf(largest[k], largest[k + half]);
     }
     __syncthreads();
     const float scale = fmaxf(largest[0], 1e-30f);
-    for (int k = threadIdx.x; k < group; k += blockDim.x) groups[b].q[k] = int8_t(rintf(127 * m[k] / scale));
+    for (int k = threadIdx.x; k < group / 4; k += blockDim.x) {
+      Four<int8_t> code;
+      for (int j = 0; j < 4; ++j) code.value[j] = int8_t(rintf(127 * m[4 * k + j] / scale));
+      groups[b].codes[k] = code;
+    }
     if (threadIdx.x == 0) groups[b].scale = scale;
     __syncthreads();  // before the next group's m come
   }
@@ -81,11 +101,14 @@ void copy(float* to, const float* from, int count) { CHECK(cudaMemcpy(to, from, 
 // C[m, n] += op(A) op(B), row by row; ta, tb: transpose. cuBLAS stores by columns: it computes C^T.
 void multiply(bool ta, bool tb, int m, int n, int k, const float* A, const float* B, float* C) {
   const float one = 1;
-  const auto a = ta ? CUBLAS_OP_T : CUBLAS_OP_N, b = tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const auto a = ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const auto b = tb ? CUBLAS_OP_T : CUBLAS_OP_N;
   CHECK(cublasSgemm(cublas, b, a, n, m, k, &one, B, tb ? k : n, A, ta ? m : k, &one, C, n));
 }
 void add_gradients(const float* input, int rows, const float* w, float* g, bool checkpoints) {
-  float *x[layers + 1] = {}, *h[layers] = {}, *a[layers] = {};
+  float* x[layers + 1] = {};
+  float* h[layers] = {};
+  float* a[layers] = {};
   const auto forward = [&](int l) {
     h[l] = allocate(rows * hidden);
     a[l] = allocate(rows * hidden);
@@ -109,7 +132,8 @@ void add_gradients(const float* input, int rows, const float* w, float* g, bool 
   float* dx = x[layers];  // the loss is |output|^2 / 2, so the output is its own gradient
   for (int l = layers - 1; l >= 0; --l) {
     if (!h[l]) forward(l);  // THE MITIGATION: h and a once more
-    const int first = 2 * l * w_count, second = first + w_count;  // where W1 and W2 begin, and their gradients
+    const int first = 2 * l * w_count;   // where W1 and its gradient begin
+    const int second = first + w_count;  // where W2 and its gradient begin
     float* d = allocate(rows * hidden);
     multiply(false, true, rows, hidden, width, dx, w + second, d);
     multiply(true, false, hidden, width, rows, a[l], dx, g + second);
@@ -128,17 +152,19 @@ struct Run {
 };
 template <class State>
 Run train(const char* what, const Numbers& start, const Numbers& samples, bool checkpoints, int rows,
-          void (*optimizer)(float*, const float*, State*), int states) {
+          void (*optimizer)(float*, const float*, State*), int threads_of_it, int states) {
   Run run;
   CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &run.peak));  // starts the record anew
-  float *w = allocate(n), *g = allocate(n), *input = allocate(batch * width);
+  float* w = allocate(n);
+  float* g = allocate(n);
+  float* input = allocate(batch * width);
   State* state = allocate<State>(states);
   copy(w, start.data(), n);
   copy(input, samples.data(), batch * width);
   for (int t = 0; t < steps; ++t) {
     CHECK(cudaMemsetAsync(g, 0, n * sizeof(float), 0));
     for (int row = 0; row < batch; row += rows) add_gradients(input + row * width, rows, w, g, checkpoints);
-    optimizer<<<blocks, threads>>>(w, g, state);
+    optimizer<<<blocks, threads_of_it>>>(w, g, state);
   }
   CHECK(cudaGetLastError());
   copy(run.w.data(), w, n);
@@ -159,18 +185,23 @@ int main(int argc, char** argv) {
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
   CHECK(cublasCreate(&cublas));
-  Numbers start(n), samples(batch * width);
+  Numbers start(n);
+  Numbers samples(batch * width);
   for (int i = 0; i < n; ++i) start[i] = (int((i + 1) * 2654435761u >> 16 & 1023) - 511) / 10240.0f;
   for (int i = 0; i < batch * width; ++i) samples[i] = (int((i + 1) * 2246822519u >> 16 & 1023) - 511) / 512.0f;
-  Run textbook, checkpoints, micro, all;
-  if (without) textbook = train("textbook", start, samples, false, batch, sgd, n);
-  if (with) checkpoints = train("+ checkpoints", start, samples, true, batch, sgd, n);
-  if (with) micro = train("+ micro-batches", start, samples, true, batch / 8, sgd, n);
-  if (with) all = train("+ 8-bit momentum", start, samples, true, batch / 8, sgd_8_bits, n / group);
+  Run textbook;
+  Run checkpoints;
+  Run micro;
+  Run all;
+  if (without) textbook = train("textbook", start, samples, false, batch, sgd, threads, n);
+  if (with) checkpoints = train("+ checkpoints", start, samples, true, batch, sgd, threads, n);
+  if (with) micro = train("+ micro-batches", start, samples, true, batch / 8, sgd, threads, n);
+  if (with) all = train("+ 8-bit momentum", start, samples, true, batch / 8, sgd_8_bits, group / 4, n / group);
   CHECK(cublasDestroy(cublas));
   if (with && without) {
     const double way = distance(textbook.w, start);
-    const double rounding = distance(micro.w, textbook.w) / way, eight_bits = distance(all.w, textbook.w) / way;
+    const double rounding = distance(micro.w, textbook.w) / way;
+    const double eight_bits = distance(all.w, textbook.w) / way;
     std::printf("weights off by 0, %.1e and %.1e of their way\n", rounding, eight_bits);
     require(checkpoints.peak < 0.5 * textbook.peak, "checkpoints save half");
     require(micro.peak < 0.6 * checkpoints.peak && all.peak < 0.9 * micro.peak, "each lever saves of what is left");

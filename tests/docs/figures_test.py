@@ -6,6 +6,9 @@ Every figure with a unit of memory, a per cent sign or the word "times" in a REA
   - a figure with the same kind of unit in a generated block of the document, or in the published results of its chapter, rounded to as many
     digits as the prose has. A figure of one digit, or of two, is in any large file by accident: one digit never counts, and two only where
     the file's line and the sentence have a word in common.
+Exact bytes of a million and more are figures, too. Each chapter's README has a worked example: arithmetic whose result is, to the last byte, the
+peak of a variant in the chapter's published results.
+
 Arithmetic that is wrong fails, with a unit or without one, and with letters where both sides have the same ones ("W^2 + W + 10 W = W^2 + 11 W"). So
 does an entry of figures.toml that no prose uses.
 """
@@ -27,6 +30,7 @@ UNITS = BYTES | {"%": 0.01, "times": 1, "×": 1}
 UNIT = "(?:" + "|".join(u for u in UNITS if u != "bytes") + r")(?![\w*])"
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e\d+)?(?<!,)"
 FIGURES = re.compile(rf"(?<![\w.,^])({NUMBER}(?:(?:, | to | and | or |, or |, and ){NUMBER})*)[ -]?({UNIT})")
+EXACT = re.compile(r"(?<![\w.,^])(\d{1,3}(?:,\d{3}){2,}) bytes\b")
 OPERATOR = r"[-+*/x×^²√()]"
 EQUATION = re.compile(rf"(?<![\w.,])((?:(?:{NUMBER}|{UNIT}|bytes\b|M\b|{OPERATOR})\s*)+)="
                       rf"\s*({NUMBER})(?:[ ]({UNIT}|bytes))?(?!\s*{OPERATOR}\s*[\d(])")
@@ -253,8 +257,9 @@ def entry_errors(said, entry, text, results, taken):
 
 @functools.cache
 def figures(text):
-    """(place, digits, unit) of each figure; in "6.15 and 22.15 GiB" both have the unit."""
-    return [(m.start(1) + n.start(), n[0], m[2]) for m in FIGURES.finditer(text) for n in re.finditer(NUMBER, m[1])]
+    """(place, digits, unit) of each figure; in "6.15 and 22.15 GiB" both have the unit. Bytes are figures from a million on."""
+    exact = [(m.start(1), m[1], "bytes") for m in EXACT.finditer(text)]
+    return sorted(exact + [(m.start(1) + n.start(), n[0], m[2]) for m in FIGURES.finditer(text) for n in re.finditer(NUMBER, m[1])])
 
 
 def sentence_at(text, place):
@@ -287,6 +292,18 @@ def check(text, source_cells, entries, results):
     return wrong, counts, published
 
 
+def peaks_of(results, chapter):
+    """The published peaks of a chapter's variants, in bytes."""
+    files = [file for folder in ("host", "plan") for file in results.folder.glob(f"{folder}/{chapter}_*.json")]
+    return {variant.get("peak_allocated_bytes") for file in files for variant in json.loads(file.read_text())["variants"]} - {None, 0}
+
+
+def worked_examples(text, peaks):
+    """How many sums of the prose end in one of the peaks."""
+    ends = [re.match(NUMBER, text[place:]) for place, _, right in equations(text) if right]
+    return sum(end is not None and number(end[0]) in peaks for end in ends)
+
+
 def try_itself():
     file = "variant  peak\nlean     7.15 GiB\ntable  MiB  %\nlean    96  12\n"
     found = cells(file)
@@ -304,6 +321,9 @@ def try_itself():
     assert [holds for _, holds in identities("512 W + W + W^2 + W + 10 W + 10 = W^2 + 524 W + 10; 12 (8 C - 9) / 8 = 12 C - 13.5")] == [True, True]
     assert len(wrong("P is 512 W + W + W^2 + W + 10 W + 10 = W^2 + 525 W + 10 in all")) == 1 and wrong("R = B S rows, C = 4 D") == []
     assert wrong("a card of 9 GB", {"card of 9 GB": "given: a card"}) == [] and wrong("twice 4 is 8 MiB", {"is 8 MiB": "2 * 4 * MiB"}) == []
+    assert len(wrong("9,000,000 bytes")) == 1 and wrong("9,000 bytes; 2 x 4,500,000 = 9,000,000 bytes") == []
+    assert worked_examples("2 x 4,500,000 = 9,000,000 bytes", {9000000}) == 1 and worked_examples("9,000,000 bytes", {9000000}) == 0
+    assert worked_examples("2 x 4,500,001 = 9,000,000 bytes", {9000000}) == 0 and worked_examples("2 x 4,500,000 = 9,000,000 bytes", {1}) == 0
     assert len(wrong("is 9 MiB", {"is 9 MiB": "2 * 4 * MiB"})) == 1 and len(wrong("nothing", {"card of 9 GB": "given: a card"})) == 1
     assert wrong("over 9 MiB", {"over 9 MiB": "8 * MiB < it"}) == [] and len(wrong("over 7 MiB", {"over 7 MiB": "8 * MiB < it"})) == 1
 
@@ -324,6 +344,8 @@ def main():
                 if file.parent.name in ("host", "plan") and file.suffix != ".csv":
                     found += (json_cells if file.suffix == ".json" else cells)(file.read_text())
         said = plain(text)
+        if re.match(r"chapters/\d\d_", name) and not worked_examples(said, peaks_of(results, name[9:11])):
+            wrong.append(f"{name}: no sum ends in the peak of a variant of this chapter, to the last byte")
         errors, counts, published = check(said, found, table.get(name, {}), results)
         wrong += [f"{name}: {what}" for what in errors]
         total = {kind: total.get(kind, 0) + n for kind, n in counts.items()}

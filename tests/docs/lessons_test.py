@@ -4,9 +4,10 @@
   lessons_test.py ROOT               every chapters/NN_name/lesson.cu, and whether what it must notice is noticed
   lessons_test.py ROOT LESSON ...    only these
 
-An assignment stands alone, not in the middle of an expression. A comma chain: statements joined by commas instead of semicolons, also in the head of a loop or behind return. A declaration may
-name several variables, because they have one type and one meaning; two variables of a loop have not. One line, one statement: of
-a loop or an if with its body on the same line the head does not count, but a second head does.
+An assignment stands alone, not in the middle of an expression. A comma chain: statements joined by commas instead of semicolons, also in the
+head of a loop or behind return. A declaration names one variable, so that each can say what it is; the sizes at the head of a lesson
+(constexpr) are a list and may stand together. One line, one statement: of a loop or an if with its body on the same line the head does not
+count, but a second head does.
 """
 import pathlib
 import re
@@ -106,8 +107,8 @@ def complaints(text):
             ends[last] = ends.get(last, 0) + 1
             if line != last:
                 ends[line] = ends.get(line, 0) + 1
-            if has_comma(piece) and not DECLARATION.match(piece):
-                found.append((line, "a comma chain"))
+            if has_comma(piece) and not piece.startswith("constexpr "):
+                found.append((line, "several names in a declaration" if DECLARATION.match(piece) else "a comma chain"))
             if assigns_inside(piece):
                 found.append((line, "an assignment inside an expression"))
     found += [(line, "several statements") for line, count in ends.items() if count > 1]
@@ -116,13 +117,15 @@ def complaints(text):
 
 
 GOOD = '''
+constexpr int rows = 64, width = 128;
 __global__ void f(const float* a, int n) {  // x, y; and z;
-  float largest = 0, sum = 0;
+  float largest = 0;
+  float sum = 0;
   for (int i = threadIdx.x; i < n; i += blockDim.x) largest = fmaxf(largest, fabsf(a[i]));
   if (largest > 0) sum = 1;
-  float *p = nullptr, *q = nullptr;
+  float* p = nullptr;
   const float table[2] = {0, 1};
-  std::vector<float> before(n), after(n);
+  std::vector<float> before(n);
   std::printf("%d, %d; \\n", n, n);
   const auto twice = [&](int i) { return 2 * i; };
   const char *const names[] = {"a, b", "c"};
@@ -139,7 +142,8 @@ BAD = {"  a = 1, b = 2;": "a comma chain", "  CHECK(f(x)), x = 0;": "a comma cha
        "  f<<<blocks, threads>>>(a), CHECK(cudaGetLastError());": "a comma chain", "  for (int i : a) for (int j : b) f(i, j);": "one loop or condition inside another",
        "  const auto g = [&](int i) { a = i, b = i; };": "a comma chain", "  run([&] { a = 1; b = 2; });": "several statements",
        "  peak = std::max(peak, live += bytes);": "an assignment inside an expression", "  live = peak = 0;": "an assignment inside an expression",
-       "  if (!good) std::printf(\"%s, \", what), std::exit(1);": "a comma chain", "  // " + "x" * 120: "columns, more than"}
+       "  if (!good) std::printf(\"%s, \", what), std::exit(1);": "a comma chain", "  float a = 0, b = 0;": "several names",
+       "  float *p = nullptr, *q = nullptr;": "several names", "  std::vector<float> a(n), b(n);": "several names", "  // " + "x" * 120: "columns, more than"}
 
 
 def main():

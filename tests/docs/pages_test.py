@@ -4,6 +4,7 @@
   - Articles and claims have the same figures in English and in Chinese, and so do the two front pages their blocks, links and tables.
   - Each card's memory is what CUDA reports, a little less than what is sold, and says where it was read; what is derived follows
     its rule.
+  - A sentence about a claim (docs/data/verdicts.toml) has the figure that was measured.
   - What is planned in BF16 names no card that does not compute in it.
 """
 import pathlib
@@ -135,6 +136,13 @@ holding = [(variant, int(n), int(of)) for variant, n, of in re.findall(r"^  (\S.
 wrong += [f"12_llama_8b.txt: {n} of {of} cards compute {variant}'s rest in BF16; {len(plain)} do not" for variant, n, of in holding
           if pages.computes_in_bf16(plan, variant) and n > of - len(plain)]
 assert len(holding) >= 5 and len(in_bf16) >= 5 and any(named_in(line) for line in table), "no row of either kind: nothing was checked"
+
+# The sentences about claims are of chapters that have results, and each has the figure that was measured.
+verdicts, chapters = pages.data(root, "verdicts.toml"), pages.Figures(root).chapters
+wrong += [f"verdicts.toml: there is no chapter {digits} with results" for digits in verdicts if digits not in chapters]
+for digits, said in verdicts.items():
+    measured = {claim["claim"] for claim in chapters.get(digits, {"claims": []})["claims"] if claim["verdict"] != "not measured"}
+    wrong += [f"verdicts.toml: chapter {digits}: '{claim}' has no figure" for claim, words in said.items() if claim in measured and "{" not in words]
 
 print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(cards)} cards", sep="\n")
 sys.exit(1 if wrong else 0)

@@ -60,6 +60,15 @@ with tempfile.TemporaryDirectory() as name:
         assert publish("--fill").returncode == 0 and readme.read_text() == BLOCK
     assert publish("--nosuch").returncode == 1
 
+    # Lines of an excerpt that say what is said elsewhere are left out; where there are none, that is an error.
+    short = BLOCK.replace("/^head/ to /^$/ -->", "/^title/ to /^tail/ without /^head/ -->").replace("head\npeak 1\n", "title\npeak 1\n\ntail\n", 1)
+    readme.write_text(short)
+    assert publish("--check").returncode == 0, short
+    readme.write_text(short.replace("without /^head/", "without /^nothing/"))
+    done = publish("--check")
+    assert done.returncode == 1 and "no line with /^nothing/ to leave out" in done.stderr, done
+    readme.write_text(BLOCK)
+
     # What tests/run bench saw is stored, also where it falls short; where it did not run, what was published stays.
     (root / "tests").mkdir()
     host = root / "bench/results/host"
@@ -117,6 +126,28 @@ with tempfile.TemporaryDirectory() as name:
     printed.unlink()
     done = publish("--check")
     assert done.returncode == 1 and "chapters/01_one/README.md: cannot make page pytorch-lesson en" in done.stderr, done
+
+    # Verdicts are a chapter's claims, in the words of docs/data/verdicts.toml with the figures of its result file.
+    def claim(name, verdict, at_size, measured, text=None):
+        return {"claim": name, "what": f"what {name} is", "low": 0.5, "high": None, "size": "bert-large" if at_size else None, "at_size": at_size,
+                "measured": measured, "verdict": verdict, "verdict_text": text or verdict}
+
+    result = host / "01_one.json"
+    claims = [claim("it halves", "does not hold", 0.28, 0.5), claim("it is fast", "not judged", None, 0.25), claim("it fits", "holds for some sizes", 2.0, None, "holds from batch 3 on")]
+    result.write_text(json.dumps({"claims": claims, "variants": [], "findings": {}}))
+    said = root / "docs/data/verdicts.toml"
+    said.write_text('[01]\n"it halves" = "{rest:.0%} is left, {run:.1f} here"\n"it is fast" = "{run:.2f} times"\n"it fits" = "in {v:.0f} GB"\n')
+    readme.write_text("<!-- page verdicts en -->\n<!-- end -->\n")
+    assert publish("--check").returncode == 1 and publish("--fill").returncode == 0 and publish("--check").returncode == 0
+    for row in ("| it halves | **No**: 72 % is left, 0.5 here |", "| it is fast | **Open**: 0.25 times (a CPU's time; a GPU decides) |",
+                "| it fits | **In part**: in 2 GB; it holds from batch 3 on |", "what it halves is</sub> | 0.28<br><sub>bert-large</sub> | at least 0.5 | 0.5 |"):
+        assert row in readme.read_text(), readme.read_text()
+    result.write_text(json.dumps({"claims": [claim("it halves", "holds", 0.28, 0.5), *claims[1:]], "variants": [], "findings": {}}))
+    assert publish("--check").returncode == 1, "another verdict"
+    result.write_text(json.dumps({"claims": claims[1:], "variants": [], "findings": {}}))
+    done = publish("--check")
+    assert done.returncode == 1 and "no words, or no claim, for ['it halves']" in done.stderr, done
+    result.unlink()
 
     # A picture, its text alternative and its table are what the files say; what no picture can be drawn from is an error.
     for folder, file in (("06_caching_allocator", "host/06_caching_allocator.lesson.txt"), ("12_quantisation", "host/12_quantisation.json")):

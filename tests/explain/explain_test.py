@@ -207,6 +207,11 @@ assert said(published).json()["asked_bytes"] == asked and abs(said(published).js
 for words, example in explaining.rules.TABLE:
     row = next(line for line in explain.table().splitlines() if words in line)
     assert f"| {explaining.words.say(said(example).diagnosis, 'en')} |" in row, row
+for (_, example), steps in zip(explaining.rules.TABLE, explaining.rules.PATHS):
+    helping = {number for _, numbers, _ in explaining.advice.ADVICE[said(example).diagnosis] for number in numbers}
+    assert 1 <= len(steps) <= 3 and {number for number, _, _ in steps} <= helping, f"a row's path leaves its diagnosis: {steps}"
+    assert all(bool(english) == bool(chinese) == (len(steps) > 1) for _, english, chinese in steps), f"a step without a reason: {steps}"
+assert len(explaining.rules.PATHS) == len(explaining.rules.TABLE) == len(explaining.rules.TABLE_ZH)
 assert len({said(example).diagnosis for _, example in explaining.rules.TABLE}) == len(DIAGNOSES), "a cause has no row"
 for folder in re.findall(r"\(chapters/(\w+)\)", explain.table()):
     assert (ROOT / "chapters" / folder).is_dir()

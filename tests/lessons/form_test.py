@@ -6,6 +6,7 @@ import sys
 
 root = pathlib.Path(sys.argv[1])
 mark = "// THE MITIGATION"
+MOST_LINES = 220  # most have 140 to 180; what needs more is not packed to have less
 
 
 def complaints(text):
@@ -17,7 +18,7 @@ def complaints(text):
     conditions = re.findall(r"^\s*#\s*(?:if|elif|else)\w*", text, re.M)
     marked = [(before.split("//")[0].rstrip(), line) for before, line in zip(lines, lines[1:]) if mark in line]
     return [what for bad, what in [
-        (not 100 <= len(lines) <= 180, f"{len(lines)} lines, not 100 to 180"),
+        (not 100 <= len(lines) <= MOST_LINES, f"{len(lines)} lines, not 100 to {MOST_LINES}"),
         (max(map(len, lines)) > 120, "a line of more than 120 characters"),
         (not re.match(r"// nvcc .*-o lesson lesson\.cu\b", lines[0]), "the first line is not the nvcc command"),
         (ours, f"includes what is not of the toolkit or C++: {ours}"),
@@ -42,7 +43,7 @@ if not lessons:
     failures.append("no lessons")
 else:  # what must be noticed
     good = lessons[0].read_text()
-    for change, expected in [(lambda t: t + "\n" * 180, "not 100 to 180"), (lambda t: t + "//" + "-" * 120, "120 characters"),
+    for change, expected in [(lambda t: t + "\n" * MOST_LINES, "not 100 to"), (lambda t: t + "//" + "-" * 120, "120 characters"),
                              (lambda t: "\n" + t, "first line"), (lambda t: t.replace("<cstdio>", '"cstdio"'), "toolkit"),
                              (lambda t: t.replace("<cstdio>", "<cuda/check.h>"), "toolkit"),
                              (lambda t: t.replace("__global__", ""), "__global__"), (lambda t: t.replace("<<<", "<<"), "<<<"),

@@ -55,6 +55,7 @@ struct Allowed {
   bool no_kernel = false;                   ///< it need not start one
   std::uint64_t launches = UINT64_MAX;      ///< at most so many
   std::uint64_t synchronisations = UINT64_MAX;
+  std::size_t largest = SIZE_MAX;           ///< bytes of one allocation
   bool keeps_memory = false;                ///< call() may end with memory allocated; a later one gives it back
 };
 

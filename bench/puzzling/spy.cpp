@@ -34,6 +34,7 @@ std::string first_argument(const char* arguments) {
 // True for the call whose turn it is to fail.
 bool is_to_fail(const Spy& spy) {
   Watch& w = watch();
+  if (spy.line < 0 && std::strcmp(spy.call, "cudaFree") == 0) return false;  // the judge's
   if (++w.calls != w.failing) return false;
   w.injected = true;
   w.failure = {spy.call, spy.line, cudaErrorMemoryAllocation};
@@ -84,6 +85,9 @@ cudaError_t Spy::allocate(void** address, std::size_t bytes) const {
                       ", \"budget\": " + std::to_string(w.budget) + ", \"blocks\": " + blocks_as_json();
     return failed(*this, cudaErrorMemoryAllocation);
   }
+  if (counted(bytes) > w.allowed.largest)
+    end("largest", "\"case\": " + quoted(w.case_name) + ", \"line\": " + std::to_string(line) + ", \"name\": " + quoted(name) +
+                       ", \"bytes\": " + std::to_string(counted(bytes)) + ", \"allowed\": " + std::to_string(w.allowed.largest));
   const std::size_t storage = guarded_size(bytes);
   if (const cudaError_t error = ::cudaMalloc(address, storage)) return failed(*this, error);
   w.blocks[reinterpret_cast<std::uintptr_t>(*address)] = {name, line, bytes, counted(bytes), storage, false};

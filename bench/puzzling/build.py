@@ -143,11 +143,12 @@ class Compiler:
 
     def reader(self, file, scratch):
         """The reader's file as an object. Raises Wrong where it does not compile. `scratch`: a folder for it alone."""
-        source, rewritten = scratch / "puzzle.cu", scratch / f"{self.mode.name}.cpp"
+        source, rewritten = scratch / "puzzle.cu", scratch / f"in_{self.mode.name}" / "puzzle.cu"  # by either name a line is puzzle.cu's
+        rewritten.parent.mkdir(exist_ok=True)
         _run(["cmake", f"-DINPUT={source}", f"-DOUTPUT={rewritten}", "-P", ROOT / "cmake/rewrite_lesson.cmake"], "rewriting the launches")
         out = scratch / f"{self.mode.name}.o"
-        command = [*self.command, "-include", self.headers(), "-w", "-Werror=return-type", f"-Werror=frame-larger-than={LARGEST_FRAME}", "-Werror=vla",
-                   "-Werror=alloca", "-MD", "-MF", scratch / f"{self.mode.name}.d", "-c", rewritten, "-o", out]
+        command = [*self.command, "-include", self.headers(), "-Werror=return-type", f"-Werror=frame-larger-than={LARGEST_FRAME}", "-Werror=vla",
+                   "-Werror=alloca", "-MD", "-MF", scratch / f"{self.mode.name}.d", "-x", "c++", "-c", rewritten, "-o", out]
         done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               env={**os.environ, "LC_ALL": "C"}, cwd=scratch)
         if done.returncode:

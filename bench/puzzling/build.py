@@ -18,6 +18,7 @@ import typing
 from .catalog import ROOT
 
 HERE = pathlib.Path(__file__).resolve().parent
+STACK_ERRORS = ("frame size", "variable length array", "alloca")  # as GCC says it
 LARGEST_FRAME = 64 << 10  # bytes of a function's own variables
 
 
@@ -153,9 +154,12 @@ class Compiler:
                               env={**os.environ, "LC_ALL": "C"}, cwd=scratch)
         if done.returncode:
             text = done.stdout.replace(str(source), file.name)
-            if found := re.search(r"(\d+):\d+: error: .*(?:frame size|variable length array|alloca)", text):
-                raise Wrong("host_arrays", line=int(found[1]))
-            lines = [line for line in text.splitlines() if "error:" in line or "undefined" in line][:3]
+            lines = [line for line in text.splitlines() if "error:" in line]
+            for line in lines:
+                place = line.split(":")
+                if len(place) > 2 and place[1].isdigit() and any(words in line for words in STACK_ERRORS):
+                    raise Wrong("host_arrays", line=int(place[1]))
+            lines = lines[:3]
             raise Wrong("does_not_compile", text="\n".join(lines) or text[-1000:])
         return out
 
@@ -168,6 +172,8 @@ class Compiler:
         if done.returncode:
             if missing := re.search(r"undefined reference to [`'](\w+\([^']*\)|\w+)'", done.stdout):
                 raise Wrong("not_defined", name=missing[1])
+            if twice := re.search(r"multiple definition of [`']([^']+)'", done.stdout):
+                raise Wrong("defines", what=twice[1])
             raise Wrong("does_not_link", text=done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "?")
         return mine, out
 

@@ -27,6 +27,7 @@ void touched(int, siginfo_t* info, void* context) {
   auto next = w.blocks.upper_bound(address);
   if (next != w.blocks.begin() && address - std::prev(next)->first < std::prev(next)->second.storage)
     end("touched", fields + ", \"name\": " + quoted(std::prev(next)->second.name));
+  if (w.failure.error && !w.allowed.failed_allocations) end_unread();  // what crashed is what came of that
   end("crashed", fields);
 }
 

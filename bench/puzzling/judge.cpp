@@ -43,9 +43,7 @@ void check_end(const char* thrown) {
   if (thrown && !w.out_of_memory.empty()) end("over_budget", where + ", " + w.out_of_memory);
   if (thrown) end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) +
                            ", \"line\": " + std::to_string(w.failure.line));
-  if (w.failure.error && !w.allowed.failed_allocations)
-    end("unread", where + ", \"call\": " + quoted(w.failure.call) + ", \"line\": " + std::to_string(w.failure.line) +
-                      (w.out_of_memory.empty() ? "" : ", \"oom\": {" + w.out_of_memory + "}"));
+  if (w.failure.error && !w.allowed.failed_allocations) end_unread();
   if (const cudaError_t error = cudaDeviceSynchronize())
     end("threw", where + ", \"what\": " + quoted(cudaGetErrorName(error)));
   if (host_peak() > w.allowed.host_bytes)
@@ -105,6 +103,12 @@ void end(const std::string& kind, const std::string& fields) {
     written += std::size_t(n);
   }
   _exit(kind == "passed" || kind == "noticed" ? 0 : 1);
+}
+
+void end_unread() {
+  const Watch& w = watch();
+  end("unread", "\"case\": " + quoted(w.case_name) + ", \"call\": " + quoted(w.failure.call) + ", \"line\": " + std::to_string(w.failure.line) +
+                    (w.out_of_memory.empty() ? "" : ", \"oom\": {" + w.out_of_memory + "}"));
 }
 
 bool small() { return small_sizes; }

@@ -95,6 +95,6 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters..
 
 #ifndef __CUDACC__
 #define cudaLaunchKernelEx ::oomlab::puzzle::launch
-#include "oomlab_lesson.h"
+#include <oomlab_lesson.h>
 #undef cudaLaunchKernelEx
 #endif

@@ -1,7 +1,7 @@
 // nvcc -c puzzle.cu        or, with no GPU and no nvcc:  bench/puzzle 06-plan
 //
 // A planned step: it is known which tensors live when, so all of them get a fixed place in one block. Tensors that never live at the same time
-// may have the same place.
+// may have the same place. One allocation for the step, and no fragmentation: what remains is the size of the block.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ void check(cudaError_t error, const char* what) {
 
 struct Tensor {
   size_t bytes;
-  int first, last;  // it lives in these steps, and in all between
+  int first;  // the first step in which it lives
+  int last;   // and the last one
 };
 
 constexpr size_t step = 512;  // offsets are multiples of this

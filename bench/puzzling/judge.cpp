@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -92,6 +93,8 @@ std::string blocks_as_json() {
 }
 
 void end(const std::string& kind, const std::string& fields) {
+  static std::atomic_flag ended;  // several threads of a kernel may crash at a time
+  while (ended.test_and_set()) pause();
   const Failure& failure = watch().failure;
   if (watch().injected && kind != "noticed" && kind != "unread")  // whatever it is, it comes of that
     end("unread", "\"call\": " + quoted(failure.call) + ", \"line\": " + std::to_string(failure.line));

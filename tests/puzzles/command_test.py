@@ -100,7 +100,7 @@ def watching(reader):
     file, mended = reader.folder / "02-ragged.cu", puzzle("02")
     process = subprocess.Popen([ROOT / "bench/puzzle", "02", "--watch", *FAST], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                encoding="utf-8", env=reader.environment, cwd=reader.folder)
-    limit = threading.Timer(300, process.kill)
+    limit = threading.Timer(240, process.kill)
     limit.start()
     saved = passed = False
     for line in process.stdout:

@@ -91,13 +91,12 @@ SENTENCES = {
     "changed": ("solved, changed since", "解决后又改过"),
     "begun": ("begun", "已开始"),
     "new": ("", ""),
-    "list_head": ("puzzle            minutes  {state:<22} title", "题目              分钟     {state:<19} 标题"),
+    "table_head": ("| puzzle, for `bench/puzzle` to judge | what it is | minutes |", "| 题目，由 `bench/puzzle` 评判 | 内容 | 分钟 |"),
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
                   "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
     "building": ("building the host runtime, {mode} mode (once, about a minute)", "正在编译主机运行时，{mode} 模式（只此一次，约一分钟）"),
     "watching": ("watching {file}; Ctrl-C ends it", "正在监视 {file}；Ctrl-C 结束"),
     "class_none": ("no submissions", "没有提交"),
-    "class_head": ("who", "提交者"),
     "class_passed": ("passed", "通过"),
 }
 
@@ -113,6 +112,7 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
     --lang zh               中文
     --class DIR             评判一个文件夹里的提交：DIR/姓名/04-segments.cu，给出表格；--json FILE 另存为 JSON
     --file FILE             评判这个文件，而不是 puzzles/ 里的
+    --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
     --seed N                隐藏数据的种子（默认每次不同）
     --modes fast,check,asan 主机运行时的模式；gpu：用 nvcc 在 GPU 上
 

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void adamw(float* w, const float* g, float* m, float* v, int n, int t, float rate, float decay);
 
 using namespace oomlab::puzzle;

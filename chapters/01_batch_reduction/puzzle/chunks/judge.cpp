@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void row_losses(const float* x, const float* w, int rows, int width, int hidden, float* loss);
 
 using namespace oomlab::puzzle;

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 int largest_batch(int most, cudaError_t (*step)(int batch));
 
 using namespace oomlab::puzzle;

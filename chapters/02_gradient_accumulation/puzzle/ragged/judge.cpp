@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void accumulate(const float* x, const float* y, const float* w, int samples, int width, int micro, float* gradient);
 
 using namespace oomlab::puzzle;

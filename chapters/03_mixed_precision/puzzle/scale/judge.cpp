@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 #include <cuda_fp16.h>
 
 void step(const __half* g, float* w, int n, float rate, float& scale, int& good_steps);

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void step(const float* input, float* output, float* gradient, int n, int layers, unsigned seed, unsigned& drawn);
 
 using namespace oomlab::puzzle;

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 
 void backward(const float* w, int layers, const float* input, float* gradient, int n);
 

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void forward(const float* weights, float* x, int n, int layers);
 
 using namespace oomlab::puzzle;

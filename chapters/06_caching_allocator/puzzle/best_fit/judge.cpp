@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 #include <map>
 
 void arena_open(size_t bytes);

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 struct Tensor {
   size_t bytes;
   int first, last;

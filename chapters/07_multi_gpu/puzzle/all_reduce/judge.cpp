@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void all_reduce(float* const* rank, int ranks, int n);
 
 using namespace oomlab::puzzle;

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void train(float* const* w, const float* const* g, int ranks, int n, int steps, float rate, float beta);
 
 using namespace oomlab::puzzle;

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void attention(const float* q, const float* k, const float* v, const unsigned char* mask, float* out, int n, int d);
 
 using namespace oomlab::puzzle;

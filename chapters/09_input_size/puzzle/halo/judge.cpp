@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void blur(const float* image, float* result, int height, int width, int radius);
 
 using namespace oomlab::puzzle;

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void pruned(const float* x, const float* w1, const float* w2, float* y, int in, int middle, int out, int length, const std::vector<int>& kept);
 
 using namespace oomlab::puzzle;

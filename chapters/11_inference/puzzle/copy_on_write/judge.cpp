@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 #include <map>
 
 void cache_open(int blocks, int floats);

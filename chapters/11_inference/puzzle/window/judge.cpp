@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void generate(const float* tokens, float* out, int n, int width, int window);
 
 using namespace oomlab::puzzle;

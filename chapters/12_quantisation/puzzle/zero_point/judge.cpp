@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void quantise(const float* w, int rows, int width, unsigned char* codes, float* scales, unsigned char* zeros);
 
 using namespace oomlab::puzzle;

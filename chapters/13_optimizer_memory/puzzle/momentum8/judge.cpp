@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void step(float* w, const float* g, signed char* codes, float* scales, int n, float rate, float beta);
 
 using namespace oomlab::puzzle;

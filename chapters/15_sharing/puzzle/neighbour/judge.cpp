@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 void job(const float* in, float* out, int n, size_t reserve);
 
 using namespace oomlab::puzzle;

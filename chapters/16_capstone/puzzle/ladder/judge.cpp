@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "bench/puzzling/judge.h"
 unsigned ladder(int levers, double (*time)(unsigned set), cudaError_t (*step)(unsigned set));
 
 using namespace oomlab::puzzle;

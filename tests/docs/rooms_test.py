@@ -5,7 +5,7 @@
 
   - A room of common/ includes only rooms below it; a chapter includes common/ and earlier chapters. bench/ includes common/, and of
     chapters only OF_CHAPTERS; fitting/ includes plan, and OF_FIT. Nothing else includes a chapter, and nothing of common/ or chapters/ includes bench/: a chapter's
-    folders bench/ and tests/ are rooms like those at the top. What lies in common/ itself, in no room, is below all of them.
+    folders bench/ and tests/ are rooms like those at the top, and its puzzle/ belongs to bench/. What lies in common/ itself, in no room, is below all of them.
   - No file includes itself, over whatever detour.
   - No file has more than 450 lines, and the host runtime, which is no part of the lessons, not more than MOST_OF_HOST in all.
   - At the top of bench/ stand the commands that people type, what CMake and the shell must find there, and folders.
@@ -39,6 +39,8 @@ def room_of(root, file):
         return second if more else ""
     if first == "chapters" and more[0] in ("bench", "tests"):
         return more[0]
+    if first == "chapters" and more[0] == "puzzle":
+        return "bench"  # puzzles, and the judges of bench/puzzling that try them
     return first
 
 

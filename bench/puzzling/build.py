@@ -1,0 +1,196 @@
+"""Compiles a reader's file and a puzzle's judge into a program, in one of the host runtime's modes, or for a GPU.
+
+The runtime and what judges are linked with are taken from a build that is there (build/host), and otherwise built: build/puzzle/MODE.
+"""
+import concurrent.futures
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import typing
+
+from .catalog import ROOT
+
+HERE = pathlib.Path(__file__).resolve().parent
+STACK_ERRORS = ("frame size", "variable length array", "alloca")  # as GCC says it
+LARGEST_FRAME = 64 << 10  # bytes of a function's own variables
+
+
+class Mode(typing.NamedTuple):
+    name: str
+    preset: str        # CMakePresets.json: the build that has it
+    environment: dict
+
+
+MODES = {mode.name: mode for mode in (
+    Mode("fast", "host", {}),
+    Mode("check", "host-check", {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66 atexit_sleep_ms=0"}),
+    Mode("asan", "host-asan", {"ASAN_OPTIONS": "detect_leaks=0 exitcode=67 handle_segv=1"}),
+    Mode("gpu", "cuda", {}),
+)}
+
+
+class CannotBuild(Exception):
+    """The machine lacks something; one line says what."""
+
+
+class Wrong(Exception):
+    """The reader's file does not become a program: a verdict."""
+    def __init__(self, kind, **fields):
+        super().__init__(kind)
+        self.verdict = {"kind": kind, **fields}
+
+
+def _sources():
+    folders = (HERE, ROOT / "common/host", ROOT / "common/cuda/host")
+    return [f for folder in folders for f in folder.rglob("*") if f.suffix in (".h", ".cpp") or f.name == "CMakeLists.txt"]
+
+
+def _is_fresh(folder):
+    link = folder / "puzzle-link.txt"
+    if not link.exists() or not (folder / "compile_commands.json").exists():
+        return False
+    libraries = [pathlib.Path(word) for word in link.read_text().split() if word.endswith(".a")]
+    newest = max(f.stat().st_mtime for f in _sources())
+    return all(library.exists() for library in libraries) and max(library.stat().st_mtime for library in libraries) >= newest
+
+
+def _run(command, what, **more):
+    try:
+        done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    except FileNotFoundError as error:
+        raise CannotBuild(f"{error.filename} is missing; bench/run --no-install says which packages are") from None
+    if done.returncode:
+        raise CannotBuild(f"{what} failed:\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def _build_library(mode, folder, say):
+    """CMake's part, of bench/puzzling alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_fresh(folder):
+            return
+        say(mode)
+        presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
+        settings = next(p for p in presets if p["name"] == mode.preset)["cacheVariables"]
+        values = {"CMAKE_BUILD_TYPE": "Release", "OOMLAB_TESTS": "OFF", "OOMLAB_BENCH": "OFF", **settings}
+        _run(["cmake", "-S", HERE, "-B", folder, "-G", "Ninja", *(f"-D{k}={v}" for k, v in values.items())], f"cmake for {mode.name}")
+        _run(["cmake", "--build", folder, "--target", "oomlab_puzzle"], f"building the host runtime ({mode.name})")
+
+
+class Compiler:
+    """Of one mode: where things are, and how they are compiled and linked."""
+
+    def __init__(self, mode, say=lambda mode: None, builds=None):
+        self.mode = mode
+        folder = pathlib.Path((builds or {}).get(mode.name, ROOT / "build" / mode.preset))
+        if not _is_fresh(folder):
+            folder = ROOT / "build/puzzle" / mode.name
+            _build_library(mode, folder, say)
+        commands = json.loads((folder / "compile_commands.json").read_text())
+        command = shlex.split(next(c["command"] for c in commands if c["file"] == str(HERE / "spy.cpp")))
+        if pathlib.Path(command[0]).name == "ccache":
+            command = command[1:]
+        # Without the file, and without the larger part of the optimisation, which takes longer than it gives.
+        command = command[:command.index("-o")]
+        self.command = [c for c in command if not re.fullmatch(r"-O\d", c)] + ["-O1", "-g1"]
+        options, self.libraries = (line.split() for line in (folder / "puzzle-link.txt").read_text().splitlines())
+        self.link_options = options
+        self.cache = folder / "puzzle-cache"
+        self.cache.mkdir(exist_ok=True)
+
+    def _cached(self, name, sources, make):
+        """A file made of these sources by this compiler, made once."""
+        state = hashlib.sha256("\0".join(self.command).encode())
+        for source in sources:
+            state.update(source.read_bytes())
+        file = self.cache / f"{state.hexdigest()[:16]}-{name}"
+        if not file.exists():
+            scratch = pathlib.Path(tempfile.mkdtemp(dir=self.cache))
+            try:
+                make(scratch / name)
+                os.replace(scratch / name, file)
+            finally:
+                shutil.rmtree(scratch)
+        return file
+
+    def headers(self):
+        """What is included before a reader's file, compiled once. The name that GCC looks for it by."""
+        sources = [HERE / "spy.h", *sorted((ROOT / "common/host/include").glob("*.h")), *sorted((ROOT / "common/cuda/host").glob("*.h"))]
+
+        def make(file):
+            _run([*self.command, "-x", "c++-header", HERE / "spy.h", "-o", file], "compiling spy.h")
+        compiled = self._cached("spy.h.gch", sources, make)
+        name = compiled.with_suffix("")
+        if not name.exists():
+            scratch = tempfile.NamedTemporaryFile("w", dir=self.cache, delete=False)
+            with scratch:
+                scratch.write(f'#include "{HERE}/spy.h"\n')
+            os.replace(scratch.name, name)
+        return name
+
+    def judge(self, puzzle):
+        def make(file):
+            _run([*self.command, "-I", ROOT, "-c", puzzle.folder / "judge.cpp", "-o", file], f"compiling {puzzle.id}'s judge")
+        return self._cached(f"{puzzle.id}.o", [puzzle.folder / "judge.cpp", HERE / "judge.h"], make)
+
+    def reader(self, file, scratch):
+        """The reader's file as an object. Raises Wrong where it does not compile. `scratch`: a folder for it alone."""
+        source, rewritten = scratch / "puzzle.cu", scratch / f"in_{self.mode.name}" / "puzzle.cu"  # by either name a line is puzzle.cu's
+        rewritten.parent.mkdir(exist_ok=True)
+        _run(["cmake", f"-DINPUT={source}", f"-DOUTPUT={rewritten}", "-P", ROOT / "cmake/rewrite_lesson.cmake"], "rewriting the launches")
+        out = scratch / f"{self.mode.name}.o"
+        command = [*self.command, "-include", self.headers(), "-Werror=return-type", f"-Werror=frame-larger-than={LARGEST_FRAME}", "-Werror=vla",
+                   "-Werror=alloca", "-MD", "-MF", scratch / f"{self.mode.name}.d", "-x", "c++", "-c", rewritten, "-o", out]
+        done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={**os.environ, "LC_ALL": "C"}, cwd=scratch)
+        if done.returncode:
+            text = done.stdout.replace(str(source), file.name)
+            lines = [line for line in text.splitlines() if "error:" in line]
+            for line in lines:
+                place = line.split(":")
+                if len(place) > 2 and place[1].isdigit() and any(words in line for words in STACK_ERRORS):
+                    raise Wrong("host_arrays", line=int(place[1]))
+            lines = lines[:3]
+            raise Wrong("does_not_compile", text="\n".join(lines) or text[-1000:])
+        return out
+
+    def program(self, puzzle, file, scratch):
+        """The object of the reader's file, and the program."""
+        mine, judge = self.reader(file, scratch), self.judge(puzzle)
+        out = scratch / self.mode.name
+        done = subprocess.run([self.command[0], *self.link_options, str(mine), str(judge), *self.libraries, "-o", str(out)],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "LC_ALL": "C"})
+        if done.returncode:
+            if missing := re.search(r"undefined reference to [`'](\w+\([^']*\)|\w+)'", done.stdout):
+                raise Wrong("not_defined", name=missing[1])
+            if twice := re.search(r"multiple definition of [`']([^']+)'", done.stdout):
+                raise Wrong("defines", what=twice[1])
+            raise Wrong("does_not_link", text=done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "?")
+        return mine, out
+
+
+def programs(puzzle, file, text, compilers, scratch):
+    """Compiles in all modes at a time: {mode: (object, program)}. Raises Wrong, of the first mode that says so."""
+    (scratch / "puzzle.cu").write_text(text, encoding="utf-8")
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1)) as pool:
+        made = {c.mode.name: pool.submit(c.program, puzzle, file, scratch) for c in compilers}
+        return {name: future.result() for name, future in made.items()}
+
+
+def line_of(program, offset):
+    """The line of puzzle.cu that the code at this place comes from; None where it is elsewhere."""
+    try:
+        found = subprocess.run(["addr2line", "-i", "-e", str(program), hex(offset)], stdout=subprocess.PIPE, text=True).stdout
+    except OSError:
+        return None
+    line = re.search(r"puzzle\.cu:(\d+)", found)
+    return int(line[1]) if line else None

@@ -1,0 +1,75 @@
+"""What puzzles there are: chapters/NN_name/puzzle/NAME/, found by their folders.
+
+  puzzle.cu              what the reader mends, between the lines that begin with "// TODO" and "// end of TODO"
+  judge.cpp              calls the reader's function (bench/puzzling/judge.h)
+  task.md, task.zh-CN.md title, minutes, task, three hints, and what the solution does
+  answers/solution.cu    what belongs between the two lines; answers/*.cu beside it are wrong, and say in their first line how they fail
+"""
+import pathlib
+import re
+import typing
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TASKS = {"en": "task.md", "zh": "task.zh-CN.md"}
+HINTS = 3
+
+
+class Task(typing.NamedTuple):
+    """A task.md, in one language."""
+    title: str
+    minutes: int
+    text: str
+    hints: typing.List[str]
+    solution: str
+
+
+class Answer(typing.NamedTuple):
+    name: str
+    fails: typing.Optional[str]  # the kind of the verdict; None: it passes
+    part: str                    # what belongs between the two lines
+
+
+class Puzzle:
+    def __init__(self, folder):
+        self.folder = folder
+        self.chapter = folder.parent.parent.name
+        self.number = self.chapter[:2]
+        self.id = f"{self.number}-{folder.name}"
+
+    def given(self):
+        return (self.folder / "puzzle.cu").read_text(encoding="utf-8")
+
+    def task(self, language="en"):
+        return read_task((self.folder / TASKS[language]).read_text(encoding="utf-8"))
+
+    def answers(self):
+        for file in sorted((self.folder / "answers").glob("*.cu")):
+            text = file.read_text(encoding="utf-8")
+            fails = re.match(r"// FAILS: (\w+)\n", text)
+            yield Answer(file.stem, fails[1] if fails else None, text[fails.end():] if fails else text)
+
+    def solution(self):
+        return (self.folder / "answers/solution.cu").read_text(encoding="utf-8")
+
+    def filled_in(self, part):
+        """The puzzle with this instead of what stands between the two lines."""
+        before, rest = re.split(r"^// TODO", self.given(), maxsplit=1, flags=re.M)
+        after = re.split(r"^// end of TODO\n", rest, maxsplit=1, flags=re.M)[1]
+        return before + part + after
+
+
+def read_task(text):
+    head, *sections = re.split(r"^## .*\n", text, flags=re.M)
+    title, minutes, task = re.fullmatch(r"# (.+)\n\nminutes: (\d+)\n\n(.+)", head, re.S).groups()
+    hints = [section.strip() for section in sections[:HINTS]]
+    return Task(title, int(minutes), task.strip(), hints, sections[HINTS].strip())
+
+
+def all_puzzles(root=ROOT):
+    return [Puzzle(file.parent) for file in sorted(root.glob("chapters/[0-9][0-9]_*/puzzle/*/puzzle.cu"))]
+
+
+def find(puzzles, name):
+    """Those meant by 04, 4, 04-segments, segments, or the chapter's name."""
+    number = name.zfill(2) if name.isdigit() else name
+    return [p for p in puzzles if number in (p.number, p.id, p.folder.name, p.chapter)]

@@ -1,0 +1,181 @@
+"""What bench/puzzle says, in English and in Chinese: verdicts as a teacher would give them."""
+import collections
+
+from shared.results_files import format_bytes
+
+LANGUAGES = ("en", "zh")
+LARGEST = 5  # live allocations that a report lists
+
+# kind: (English, Chinese). Fields are those of the verdict; {at} is the line, where there is one.
+VERDICTS = {
+    "passed": ("Passed.", "通过。"),
+    "over_budget": ("{oom}", "{oom}"),
+    "unread": ("{at}{call} failed, and nobody read what it returned: the program went on as if nothing had happened. Every call of the CUDA runtime "
+               "returns a cudaError_t; CHECK(...) reads it.",
+               "{at}{call} 失败了，却没有人读它的返回值：程序若无其事地继续运行。CUDA 运行时的每个调用都返回 cudaError_t；用 CHECK(...) 读它。"),
+    "threw": ("The program gave up: {what}.", "程序中止了：{what}。"),
+    "differs": ("{what}[{index}] of {count} is {got}, and {wanted} is right.", "{what}[{index}]（共 {count} 个）是 {got}，正确的是 {wanted}。"),
+    "leak": ("Memory leaked: the function returned, and this is still allocated:\n{live}", "显存泄漏：函数已经返回，下面这些还没有释放：\n{live}"),
+    "host_bytes": ("{bytes} of the host's memory are in use for it, and {allowed} are allowed. The data belongs on the device: in the host's memory it "
+                   "is not saved, only moved.",
+                   "用掉了 {bytes} 主机内存，而只允许 {allowed}。数据应当放在设备上：挪到主机内存里并不是节省，只是换了地方。"),
+    "host_arrays": ("{at}an array on the stack of the host is too large, or its size is not a constant. The data belongs on the device.",
+                    "{at}主机栈上的数组太大，或者大小不是常量。数据应当放在设备上。"),
+    "pinned_bytes": ("{at}cudaMallocHost: {bytes} of pinned memory, and {allowed} are allowed here.",
+                     "{at}cudaMallocHost：{bytes} 锁页内存，这里只允许 {allowed}。"),
+    "largest": ("{at}{name} is {bytes} in one allocation, and {allowed} are allowed: no rank may hold more than its share.",
+                "{at}{name} 一次分配了 {bytes}，只允许 {allowed}：没有哪个 rank 可以超过自己的一份。"),
+    "no_kernel": ("No kernel was started: nothing was computed on the device.", "没有启动任何核函数：设备上什么也没有算。"),
+    "launches": ("{count} kernels were started, and {allowed} are allowed: the bytes fit, and the time does not.",
+                 "启动了 {count} 个核函数，只允许 {allowed} 个：字节够了，时间却不够。"),
+    "synchronisations": ("The host waited {count} times (synchronisations and cudaMemcpy), and {allowed} are allowed: nothing overlaps that way.",
+                         "主机等待了 {count} 次（同步与 cudaMemcpy），只允许 {allowed} 次：这样什么也重叠不了。"),
+    "rule": ("{en}", "{zh}"),
+    "touched": ("{at}code of the host touches {name}, which is in the device's memory. On a GPU that crashes: cudaMemcpy carries data across.",
+                "{at}主机代码直接访问了设备内存里的 {name}。在 GPU 上这会崩溃：要用 cudaMemcpy 搬运数据。"),
+    "crashed": ("{at}the program crashed: it touched memory that is nobody's (a null pointer, one that was freed, or one past the end).",
+                "{at}程序崩溃了：它访问了不属于任何人的内存（空指针、已释放的指针或越界）。"),
+    "not_yours": ("{at}{name} was freed, and the judge, which gave it to the function, still needs it.", "{at}释放了 {name}；它是评判程序交给函数的，之后还要用。"),
+    "ended_early": ("The program ended (exit) before the judge had seen all of its results.", "评判程序还没看到全部结果，程序就退出了（exit）。"),
+    "ended": ("The program ended with code {code}, and had no result.", "程序以代码 {code} 结束，没有给出结果。"),
+    "over_time": ("Stopped: it ran for more than {cpu_seconds} s. Is there a loop that does not end?", "已停止：运行超过 {cpu_seconds} 秒。是否有不会结束的循环？"),
+    "over_memory": ("Stopped: it took more than {memory} of this machine's memory.", "已停止：占用本机内存超过 {memory}。"),
+    "over_output": ("Stopped: it printed more than {output}.", "已停止：输出超过 {output}。"),
+    "over_file": ("Stopped: it wrote a file. A puzzle needs none.", "已停止：它在写文件。题目不需要文件。"),
+    "over_call": ("Stopped: it asked the operating system for what no puzzle needs: a process, a file to write to, the network.",
+                  "已停止：它向操作系统要求题目不需要的东西：进程、可写的文件或网络。"),
+    "race": ("A barrier is missing: two threads of a kernel use the same memory, one of them writes, and no __syncthreads() stands between "
+             "({where}; check mode, ThreadSanitizer: {what}).",
+             "缺少同步：核函数的两个线程使用同一块内存，其中一个在写，中间没有 __syncthreads()（{where}；检查模式，ThreadSanitizer：{what}）。"),
+    "out_of_bounds": ("A kernel or the host reads or writes outside an array, or after it was freed ({where}; AddressSanitizer: {what}).",
+                      "核函数或主机代码读写了数组之外的内存，或者已释放的内存（{where}；AddressSanitizer：{what}）。"),
+    "does_not_compile": ("It does not compile:\n{text}", "编译不通过：\n{text}"),
+    "does_not_link": ("It does not link: {text}", "链接不通过：{text}"),
+    "not_defined": ("The judge calls {name}, and your file has no function of that name and with those parameters.",
+                    "评判程序要调用 {name}，而你的文件里没有这个名字、这些参数的函数。"),
+    "not_allowed": ("{at}{what}: a puzzle needs none of that.", "{at}{what}：题目用不到它。"),
+    "includes": ("It includes {what}. Headers of CUDA and C++ are enough.", "它包含了 {what}。CUDA 与 C++ 的头文件就够了。"),
+    "behind_the_back": ("It calls {what} past the judge's counter: call it by its plain name, with parentheses behind it.",
+                        "它绕过了评判程序的计数来调用 {what}：请直接用名字加括号调用。"),
+    "calls": ("It calls {what}: a puzzle needs CUDA, containers, mathematics and printf.", "它调用了 {what}：题目只需要 CUDA、容器、数学函数和 printf。"),
+    "defines": ("It defines {what}, in place of a function that the judge relies on.", "它自己定义了 {what}，顶替了评判程序所依赖的函数。"),
+    "judge": ("The judge itself failed: {what}. That is a mistake of this repository, not yours.", "评判程序自身失败了：{what}。这是本仓库的错误，不是你的。"),
+}
+
+SENTENCES = {
+    "line": ("Line {line}: ", "第 {line} 行："),
+    "in_case": ("  (hidden case: {case}{deferred}{mode}; --seed {seed} repeats it)", "  （隐藏用例：{case}{deferred}{mode}；--seed {seed} 可重现）"),
+    "deferred": (", with streams that put work off", "，流推迟执行"),
+    "mode": (", {mode} mode", "，{mode} 模式"),
+    "oom": ("CUDA out of memory. {at}tried to allocate {asked} for {name} under a budget of {budget} of which {free} is free.\n"
+            "Largest live allocations:\n{live}",
+            "CUDA out of memory（显存不足）。{at}要为 {name} 分配 {asked}，预算 {budget}，还剩 {free}。\n最大的存活分配：\n{live}"),
+    "unread_oom": ("{unread}\nIt was this call:\n{oom}", "{unread}\n就是这一次调用：\n{oom}"),
+    "given": ("given by the judge", "评判程序给的"),
+    "its": ("line {line}", "第 {line} 行"),
+    "elsewhere": ("the judge's step", "评判程序的步骤"),
+    "others": ("and {n} more", "以及另外 {n} 项"),
+    "where": ("lines {lines}", "第 {lines} 行"),
+    "nowhere": ("no line known", "行号未知"),
+    "peaks": ("  {peak:>12} of {budget:>12}  {case}", "  {peak:>12} / {budget:>12}  {case}"),
+    "peaks_head": ("Peak and budget of the hidden cases:", "各隐藏用例的峰值与预算："),
+    "printed": ("It printed:\n{text}", "它的输出：\n{text}"),
+    "edit": ("Your file: {file}. Save it and run bench/puzzle {id} again (--watch does so by itself); --hint opens a hint.",
+             "你的文件：{file}。保存后再运行 bench/puzzle {id}（--watch 会自动评判）；--hint 给一条提示。"),
+    "made": ("{file} is new: a copy of the puzzle, for you to edit.", "新建了 {file}：题目的副本，供你修改。"),
+    "hint": ("Hint {n} of {of}:\n{text}", "提示 {n}/{of}：\n{text}"),
+    "no_more": ("There are no more hints. --solution shows the solution.", "没有更多提示了。--solution 显示解答。"),
+    "solution": ("What belongs in place of the lines from // TODO on:\n\n{part}\n{text}", "把 // TODO 起的那一段换成：\n\n{part}\n{text}"),
+    "minutes": ("{n} min", "{n} 分钟"),
+    "solved": ("solved", "已解决"),
+    "changed": ("solved, changed since", "解决后又改过"),
+    "begun": ("begun", "已开始"),
+    "new": ("", ""),
+    "table_head": ("| puzzle, for `bench/puzzle` to judge | what it is | minutes |", "| 题目，由 `bench/puzzle` 评判 | 内容 | 分钟 |"),
+    "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
+                  "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
+    "building": ("building the host runtime, {mode} mode (once, about a minute)", "正在编译主机运行时，{mode} 模式（只此一次，约一分钟）"),
+    "watching": ("watching {file}; Ctrl-C ends it", "正在监视 {file}；Ctrl-C 结束"),
+    "class_none": ("no submissions", "没有提交"),
+    "class_passed": ("passed", "通过"),
+}
+
+HELP_ZH = """用法: bench/puzzle [题目] [选项]
+
+会显存不足的程序，由读者来改，评判程序几秒钟内给出结论。
+
+  bench/puzzle              列出各题，以及哪些已解决
+  bench/puzzle 04           评判第 04 章的题目（有两题时也可写 04-segments）。第一次会把题目复制到 puzzles/，供你修改
+    --hint                  再给一条提示（共三条）
+    --solution              显示解答并说明
+    --watch                 每次保存后评判
+    --lang zh               中文
+    --class DIR             评判一个文件夹里的提交：DIR/姓名/04-segments.cu，给出表格；--json FILE 另存为 JSON
+    --file FILE             评判这个文件，而不是 puzzles/ 里的
+    --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
+    --seed N                隐藏数据的种子（默认每次不同）
+    --modes fast,check,asan 主机运行时的模式；gpu：用 nvcc 在 GPU 上
+
+退出码: 0 通过；1 没有通过；2 这里无法运行；64 用法错误。
+"""
+
+
+def say(sentence, language, /, **fields):
+    return SENTENCES[sentence][LANGUAGES.index(language)].format(**fields)
+
+
+def _live(blocks, language):
+    """The largest, those of one line and name together."""
+    groups = collections.Counter()
+    counts = collections.Counter()
+    for block in blocks:
+        key = (block["name"], block["line"])
+        groups[key] += block["bytes"]
+        counts[key] += 1
+    lines = []
+    for (name, line), size in groups.most_common(LARGEST):
+        where = say("given", language) if line == 0 else say("elsewhere", language) if line < 0 else say("its", language, line=line)
+        times = f"{counts[name, line]} x " if counts[name, line] > 1 else ""
+        lines.append(f"  {format_bytes(size):>12}  {times}{name} ({where})")
+    if len(groups) > LARGEST:
+        lines.append("  " + say("others", language, n=len(groups) - LARGEST))
+    return "\n".join(lines)
+
+
+def _oom(fields, language):
+    return say("oom", language, at=_at(fields, language), asked=format_bytes(fields["asked"]), name=fields["name"], budget=format_bytes(fields["budget"]),
+               free=format_bytes(max(0, fields["budget"] - fields["live"])), live=_live(fields["blocks"], language))
+
+
+def _at(fields, language):
+    line = fields.get("line")
+    return say("line", language, line=line) if isinstance(line, int) and line > 0 else ""
+
+
+def explain(verdict, language, seed):
+    """A verdict in words."""
+    fields = dict(verdict)
+    fields["at"] = _at(fields, language)
+    for key in ("bytes", "memory", "output"):
+        if key in fields:
+            fields[key] = format_bytes(fields[key])
+    if verdict["kind"] in ("host_bytes", "pinned_bytes", "largest"):
+        fields["allowed"] = format_bytes(fields["allowed"])
+    if "asked" in fields:
+        fields["oom"] = _oom(fields, language)
+    if isinstance(verdict.get("blocks"), list):
+        blocks = verdict["blocks"]
+        fields["live"] = _live([b for b in blocks if b["line"]] if verdict["kind"] == "leak" else blocks, language)
+    if "lines" in fields:
+        lines = ", ".join(map(str, fields["lines"]))
+        fields["where"] = say("where", language, lines=lines) if lines else say("nowhere", language)
+    text = VERDICTS[verdict["kind"]][LANGUAGES.index(language)].format(**fields)
+    if verdict["kind"] == "unread" and isinstance(verdict.get("oom"), dict):
+        text = say("unread_oom", language, unread=text, oom=_oom(verdict["oom"], language))
+    if verdict["kind"] == "passed":
+        rows = [say("peaks", language, peak=format_bytes(c["peak"]), budget=format_bytes(c["budget"]), case=c["case"]) for c in verdict["cases"]]
+        return "\n".join([text, say("peaks_head", language), *rows])
+    if verdict.get("case"):
+        text += "\n" + say("in_case", language, case=verdict["case"], seed=seed, deferred=say("deferred", language) if verdict.get("deferred") else "",
+                           mode=say("mode", language, mode=verdict["mode"]) if verdict.get("mode", "fast") != "fast" else "")
+    return text

@@ -1,0 +1,71 @@
+#include "bench/puzzling/judge.h"
+#include <map>
+
+void arena_open(size_t bytes);
+void* arena_allocate(size_t bytes);
+void arena_free(void* address);
+void arena_close();
+
+using namespace oomlab::puzzle;
+
+namespace {
+
+// The free gaps between these blocks, {start: bytes}.
+std::map<std::size_t, std::size_t> gaps(const std::map<std::size_t, std::size_t>& blocks, std::size_t arena) {
+  std::map<std::size_t, std::size_t> found;
+  std::size_t end = 0;
+  for (const auto& [start, bytes] : blocks) {
+    if (start > end) found[end] = start - end;
+    end = start + bytes;
+  }
+  if (arena > end) found[end] = arena - end;
+  return found;
+}
+
+}  // namespace
+
+void oomlab::puzzle::judge_puzzle() {
+  for (const int round : {1, 2, 3}) {
+    const std::size_t arena = std::size_t(random_between(100, 300)) * 512;
+    Allowed allowed;
+    allowed.no_kernel = allowed.keeps_memory = true;
+    Case now("arena of " + std::to_string(arena) + " bytes, round " + std::to_string(round), arena, allowed);
+    const int operations = size(400, 40);
+    std::map<std::size_t, std::size_t> blocks;
+    char* base = nullptr;
+    now.call([&] { arena_open(arena); });
+    for (int i = 0; i < operations; ++i) {
+      if (!blocks.empty() && random_between(0, 99) < 45) {
+        auto victim = blocks.begin();
+        std::advance(victim, random_between(0, int(blocks.size()) - 1));
+        char* const address = base + victim->first;
+        now.call([&] { arena_free(address); });
+        blocks.erase(victim);
+        continue;
+      }
+      const std::size_t asked = std::size_t(random_between(1, random_between(0, 3) ? 6000 : 40000)), bytes = counted(asked);
+      char* got = nullptr;
+      now.call([&] { got = static_cast<char*>(arena_allocate(asked)); });
+      std::size_t best = SIZE_MAX;
+      for (const auto& [start, gap] : gaps(blocks, arena))
+        if (gap >= bytes) best = std::min(best, gap);
+      const std::string wish = std::to_string(bytes), op = std::to_string(i + 1);
+      if (!got && best != SIZE_MAX)
+        refuse("request " + op + ": " + wish + " bytes were refused, and " + std::to_string(best) + " are free side by side.",
+               "第 " + op + " 次请求：" + wish + " 字节被拒绝，而有 " + std::to_string(best) + " 字节连在一起空着。");
+      if (!got) continue;
+      if (!base) base = got;  // the first piece of an arena that is empty begins where it does
+      const std::size_t offset = std::size_t(got - base);
+      const auto gap = gaps(blocks, arena);
+      auto in = gap.upper_bound(offset);
+      if (got < base || in == gap.begin() || (--in, offset + bytes > in->first + in->second))
+        refuse("request " + op + ": these bytes are taken already, or outside the arena.", "第 " + op + " 次请求：这些字节已被占用，或在 arena 之外。");
+      if (offset % 512) refuse("request " + op + ": not at a multiple of 512.", "第 " + op + " 次请求：不在 512 的倍数上。");
+      if (in->second > best)
+        refuse("request " + op + ": taken from a gap of " + std::to_string(in->second) + " bytes, and one of " + std::to_string(best) + " is enough.",
+               "第 " + op + " 次请求：从 " + std::to_string(in->second) + " 字节的空隙里取，而 " + std::to_string(best) + " 字节的空隙就够了。");
+      blocks[offset] = bytes;
+    }
+    now.call([&] { arena_close(); });
+  }
+}

@@ -1,0 +1,43 @@
+#include "bench/puzzling/judge.h"
+void attention(const float* q, const float* k, const float* v, const unsigned char* mask, float* out, int n, int d);
+
+using namespace oomlab::puzzle;
+
+void oomlab::puzzle::judge_puzzle() {
+  for (const int side : {size(random_between(14, 20), 3), 1, size(6, 2)}) {
+    const int n = 16 * side, d = random_between(5, 12);
+    Case now(std::to_string(n) + " keys of " + std::to_string(d), 4 * bytes_of<float>(n * d) + counted(side * side));
+    // Some scores are far below the first ones, some far above: the running maximum has to move.
+    std::vector<float> q = random_numbers(n * d, 6), k = random_numbers(n * d, 6), v = random_numbers(n * d);
+    for (int j = 0; j < n; ++j)
+      for (int c = 0; c < d; ++c) k[j * d + c] *= float(j % 40) / 20;
+    std::vector<unsigned char> mask(side * side);
+    for (unsigned char& m : mask) m = random_between(0, 2) == 0;
+    for (int j = 0; j < side; ++j) mask[(side - 1) * side + j] = side == 1;  // the last block's queries look at nothing
+    const float* dq = now.given("q", q);
+    const float* dk = now.given("k", k);
+    const float* dv = now.given("v", v);
+    const unsigned char* dm = now.given("mask", mask);
+    float* out = now.to_fill<float>("out", n * d);
+    now.call([&] { attention(dq, dk, dv, dm, out, n, d); });
+    std::vector<float> wanted(n * d);
+    for (int i = 0; i < n; ++i) {
+      std::vector<double> score(n, -INFINITY);
+      double largest = -INFINITY, sum = 0;
+      for (int j = 0; j < n; ++j) {
+        if (!mask[i / 16 * side + j / 16]) continue;
+        double dot = 0;
+        for (int c = 0; c < d; ++c) dot += double(q[i * d + c]) * k[j * d + c];
+        score[j] = dot / std::sqrt(double(d));
+        largest = std::max(largest, score[j]);
+      }
+      for (int j = 0; j < n; ++j) sum += score[j] > -INFINITY ? std::exp(score[j] - largest) : 0;
+      for (int c = 0; c < d; ++c) {
+        double value = 0;
+        for (int j = 0; j < n; ++j) value += score[j] > -INFINITY ? std::exp(score[j] - largest) * v[j * d + c] : 0;
+        wanted[i * d + c] = float(sum > 0 ? value / sum : 0);
+      }
+    }
+    now.equal("out", now.read(out, n * d), wanted, 1e-3);
+  }
+}

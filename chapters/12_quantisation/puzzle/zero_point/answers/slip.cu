@@ -1,0 +1,22 @@
+// FAILS: differs
+__global__ void quantise_rows(const float* w, int width, unsigned char* codes, float* scales, unsigned char* zeros) {
+  const int row = blockIdx.x;
+  float lowest = w[row * width];  // and where all are above 0, or below, no code stands for 0
+  float highest = w[row * width];
+  for (int i = 0; i < width; ++i) {
+    lowest = fminf(lowest, w[row * width + i]);
+    highest = fmaxf(highest, w[row * width + i]);
+  }
+  const float scale = highest > lowest ? (highest - lowest) / 255 : 1;
+  const float zero = fminf(fmaxf(rintf(-lowest / scale), 0), 255);
+  for (int i = threadIdx.x; i < width; i += blockDim.x)
+    codes[row * width + i] = (unsigned char)(fminf(fmaxf(rintf(w[row * width + i] / scale) + zero, 0), 255));
+  if (threadIdx.x == 0) {
+    scales[row] = scale;
+    zeros[row] = (unsigned char)(zero);
+  }
+}
+void quantise(const float* w, int rows, int width, unsigned char* codes, float* scales, unsigned char* zeros) {
+  quantise_rows<<<rows, threads>>>(w, width, codes, scales, zeros);
+  CHECK(cudaGetLastError());
+}

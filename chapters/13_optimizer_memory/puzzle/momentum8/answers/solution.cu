@@ -1,0 +1,16 @@
+__global__ void update(float* w, const float* g, signed char* codes, float* scales, int n, float rate, float beta) {
+  __shared__ float m[group];
+  const int first = blockIdx.x * group;
+  const int count = n - first < group ? n - first : group;
+  const float old_scale = scales[blockIdx.x];
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    m[i] = beta * codes[first + i] * old_scale + g[first + i];
+    w[first + i] -= rate * m[i];
+  }
+  __syncthreads();  // all of the group's numbers are there, and everybody has read the old scale
+  float largest = 0;
+  for (int i = 0; i < count; ++i) largest = fmaxf(largest, fabsf(m[i]));
+  const float scale = largest > 0 ? largest / 127 : 1;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) codes[first + i] = (signed char)(rintf(m[i] / scale));
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}

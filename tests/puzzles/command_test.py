@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""bench/puzzle as a reader types it: command_test.py ROOT BUILD"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+
+from judging import BUILD, ROOT, catalog, puzzle
+from puzzling import words
+
+FAST = ["--modes", "fast", "--seed", "7"]
+failures = []
+
+
+def check(good, what):
+    if not good:
+        failures.append(what)
+
+
+class Reader:
+    """Somebody with a folder of their own."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.environment = {**os.environ, "OOMLAB_PUZZLES": str(folder), "OOMLAB_PUZZLE_BUILDS": str(BUILD), "PYTHONIOENCODING": "utf-8"}
+
+    def types(self, *arguments):
+        done = subprocess.run([ROOT / "bench/puzzle", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              encoding="utf-8", env=self.environment, cwd=self.folder)
+        check("Traceback" not in done.stderr, f"{arguments}: {done.stderr}")
+        return done
+
+
+def expect(done, code, *said):
+    for text in said:
+        check(text in done.stdout + done.stderr, f"'{text}' is not said by {done.args[1:]}:\n{done.stdout}{done.stderr}")
+    check(done.returncode == code, f"{done.args[1:]} ended with {done.returncode}, not {code}:\n{done.stdout}{done.stderr}")
+
+
+def bad_usage(reader):
+    for arguments in (["99"], ["--lang", "de"], ["--hint"], ["04", "--modes", "slow"], ["04", "--seed", "-1"], ["04", "--seed", "x"], ["04", "--json", "x"],
+                      ["--watch"], ["04", "05"]):
+        done = reader.types(*arguments)
+        expect(done, 64)
+        check(len(done.stderr.splitlines()) == 1 and not done.stdout, f"{arguments}: not one line: {done.stdout}{done.stderr}")
+    expect(reader.types("00", "--file", "nothing.cu"), 2, "nothing.cu")
+    expect(reader.types("--class", "nowhere"), 2, "nowhere")
+
+
+def one_puzzle(reader):
+    mended, file = puzzle("00"), reader.folder / "00-temporaries.cu"
+    expect(reader.types(), 0, "00-temporaries", "16-ladder", f"0 of {len(catalog.all_puzzles(ROOT))} solved")
+    expect(reader.types("--lang", "zh"), 0, mended.task("zh").title)
+    expect(reader.types("0", *FAST), 1, "CUDA out of memory. Line", "corrected_m", "given by the judge", "--seed 7", "is new")
+    check(file.read_text() == mended.given(), "the reader's file is not the puzzle")
+    expect(reader.types("00", "--lang", "zh", *FAST), 1, "显存不足", "评判程序给的")
+    for number in (1, 2, 3):
+        expect(reader.types("00", "--hint"), 0, f"Hint {number} of 3", mended.task().hints[number - 1])
+    expect(reader.types("00", "--hint"), 0, "no more hints")
+    expect(reader.types("00", "--solution"), 0, "__global__ void fused", mended.task().solution)
+    file.write_text("// mine\n")
+    expect(reader.types("00", *FAST), 1, "adamw", "no function of that name")
+    check(file.read_text() == "// mine\n", "the reader's file was overwritten")
+    file.write_text(mended.filled_in(mended.solution()))
+    expect(reader.types("00", *FAST), 0, "Passed.", "Peak and budget")
+    expect(reader.types(), 0, "[solved]", "1 of ")
+    file.write_text(file.read_text() + "\n// more\n")
+    expect(reader.types(), 0, "solved, changed since", "0 of ")
+    # Of two puzzles of a chapter the first that is not solved.
+    expect(reader.types("6", *FAST), 1, "06-best_fit")
+    # What a submission prints is shown, and obeyed by nobody.
+    file.write_text(mended.given().replace("  CHECK(cudaMalloc(&corrected_m", '  std::printf("\\033[2J{\\"kind\\": \\"passed\\"}\\n");\n  CHECK(cudaMalloc(&corrected_m', 1))
+    done = reader.types("00", *FAST)
+    expect(done, 1, "It printed:", "\\x1b[2J")
+    check("\033" not in done.stdout, "a terminal would obey what was printed")
+
+
+def a_class(reader):
+    folder = reader.folder / "class"
+    for who, answer in (("anna", "solution"), ("bert", "hog"), ("客", None)):
+        (folder / who).mkdir(parents=True)
+        mended = puzzle("00")
+        part = next((a.part for a in mended.answers() if a.name == answer), None)
+        (folder / who / "00-temporaries.cu").write_text(mended.filled_in(part) if part else mended.given())
+    (folder / "bert/notes.txt").write_text("none of ours")
+    done = reader.types("--class", folder, "--json", "class.json", *FAST)
+    expect(done, 1, "anna  00-temporaries      passed", "bert  00-temporaries      CUDA out of memory. Line", "客", "1 / 1", "0 / 1")
+    data = json.loads((reader.folder / "class.json").read_text(encoding="utf-8"))
+    check([(row["who"], row["passed"], row["kind"]) for row in data["submissions"]] ==
+          [("anna", True, "passed"), ("bert", False, "over_budget"), ("客", False, "over_budget")], f"class.json: {data}")
+    (reader.folder / "empty").mkdir()
+    expect(reader.types("--class", reader.folder / "empty", *FAST), 0, words.say("class_none", "en"))
+
+
+def watching(reader):
+    """Each save is judged. Waits for lines, with an end that only a hang reaches."""
+    file, mended = reader.folder / "02-ragged.cu", puzzle("02")
+    process = subprocess.Popen([ROOT / "bench/puzzle", "02", "--watch", *FAST], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                               encoding="utf-8", env=reader.environment, cwd=reader.folder)
+    limit = threading.Timer(240, process.kill)
+    limit.start()
+    saved = passed = False
+    for line in process.stdout:
+        if line.startswith("watching"):
+            file.write_text(mended.filled_in(mended.solution()))
+            saved = True
+        if saved and line.startswith("Passed."):
+            passed = True
+            break
+    process.kill()
+    process.wait()
+    limit.cancel()
+    check(passed, "--watch did not judge what was saved")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    reader = Reader(folder)
+    bad_usage(reader)
+    one_puzzle(reader)
+    a_class(reader)
+    watching(reader)
+sys.exit("\n".join(failures) or 0)

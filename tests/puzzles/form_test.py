@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""What every puzzle looks like, and that all that is said has words in both languages: form_test.py ROOT BUILD"""
+import re
+import string
+import sys
+
+from judging import ROOT, catalog
+from puzzling import words
+
+TWO = {"01", "04", "06", "07", "11"}  # chapters with two puzzles
+STARTED_BY_ITSELF = r"^(?:int|void)\s+main\("
+failures = []
+
+
+def check(good, what):
+    if not good:
+        failures.append(what)
+
+
+def complaints(puzzle):
+    """What is wrong with a puzzle's files."""
+    text, answers = puzzle.given(), {answer.name: answer for answer in puzzle.answers()}
+    lines = text.splitlines()
+    yield not 40 <= len(lines) <= 120, f"{len(lines)} lines, not 40 to 120"
+    yield max(map(len, lines)) > 160, "a line of more than 160 characters"
+    yield not lines[0].startswith("// nvcc -c puzzle.cu"), "the first line is not the nvcc command"
+    yield len(re.findall(r"^// TODO: ", text, re.M)) != 1 or len(re.findall(r"^// end of TODO$", text, re.M)) != 1, "not one TODO with its end"
+    yield re.findall(r"^#include (?!<(?:cuda_runtime\.h|cuda_fp16\.h|[a-z]+)>)", text, re.M), "includes what is not of the toolkit or C++"
+    yield re.search(STARTED_BY_ITSELF, text, re.M), "has a main()"
+    yield re.search(r"^\s*#\s*if", text, re.M), "preprocessor conditions"
+    yield set(answers) < {"solution", "slip", "hog", "cheat"}, "lacks answers: solution, slip, hog, cheat"
+    yield answers["solution"].fails is not None, "the solution says that it fails"
+    for answer in answers.values():
+        if answer.name != "solution":
+            yield answer.fails not in words.VERDICTS, f"{answer.name} fails with '{answer.fails}', which is no verdict"
+    tasks = [puzzle.task(language) for language in words.LANGUAGES]
+    yield len({task.minutes for task in tasks}) != 1, "other minutes in the other language"
+    for task in tasks:
+        yield not 1 <= len(re.findall(r"[.。]", task.text)) <= 8, "the task is not some sentences"
+        yield len(task.hints) != catalog.HINTS or not all(task.hints), "not three hints"
+        yield not task.solution, "the solution is not explained"
+    code = [set(re.findall(r"`[^`]+`", task.text + "".join(task.hints))) for task in tasks]
+    yield code[0] != code[1], f"code in one language only: {code[0] ^ code[1]}"
+
+
+puzzles = catalog.all_puzzles(ROOT)
+for puzzle in puzzles:
+    for wrong, what in complaints(puzzle):
+        check(not wrong, f"{puzzle.id}: {what}")
+chapters = [folder.name[:2] for folder in sorted(ROOT.glob("chapters/[0-9][0-9]_*/")) if (folder / "main.cu").exists()]
+for chapter in chapters:
+    count = sum(puzzle.number == chapter for puzzle in puzzles)
+    check(count >= (2 if chapter in TWO else 1) or chapter == "14", f"chapter {chapter} has {count} puzzles")
+check(len({puzzle.id for puzzle in puzzles}) == len(puzzles), "two puzzles have one name")
+
+# Both languages have the same fields.
+for table in (words.VERDICTS, words.SENTENCES):
+    for name, (english, chinese) in table.items():
+        fields = [{field for _, field, _, _ in string.Formatter().parse(text) if field} for text in (english, chinese)]
+        check(fields[0] == fields[1] or name == "rule", f"{name}: {fields[0] ^ fields[1]} in one language only")
+# Every verdict that a program or the judge can end with has words.
+kinds = set()
+for file in [*(ROOT / "bench/puzzling").glob("*.cpp"), *(ROOT / "bench/puzzling").glob("*.py")]:
+    source = file.read_text(encoding="utf-8")
+    kinds |= set(re.findall(r'\bend\(\s*"(\w+)"', source)) | set(re.findall(r'Wrong\(\s*"(\w+)"', source)) | set(re.findall(r'"kind": "(\w+)"', source))
+for kind in sorted(kinds - set(words.VERDICTS) - {"noticed", "over_"}):
+    check(False, f"no words for a verdict: {kind}")
+for limit in ("time", "memory", "output", "file", "call"):
+    check(f"over_{limit}" in words.VERDICTS, f"no words for a verdict: over_{limit}")
+print("\n".join(failures) or f"{len(puzzles)} puzzles")
+sys.exit(1 if failures or not puzzles else 0)

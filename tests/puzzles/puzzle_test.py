@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""One puzzle: puzzle_test.py ROOT BUILD MODE PUZZLE some|all
+
+In fast mode: as it is given it fails, and not because of the judge or the compiler; the solution passes; the wrong answers fail for the reason that
+their first line says (some: one of them, another one for each puzzle). In the other modes: the solution passes, and an answer whose mistake only
+that mode shows fails.
+"""
+import sys
+import zlib
+
+from judging import judge, puzzle
+
+mode, name, how_many = sys.argv[3:]
+puzzle, judge = puzzle(name), judge(mode)
+# Of which kinds the verdict on a puzzle as it is given may be: what the reader is to find.
+GIVEN = {"over_budget", "differs", "rule", "largest"}
+SHOWN_BY = {"race": "check", "out_of_bounds": "asan"}
+failures = []
+
+
+def see(what, text, expected):
+    verdict = judge.verdict(puzzle, puzzle.folder / "puzzle.cu", text)
+    print(f"{puzzle.id} {what}: {verdict['kind']}")
+    if verdict["kind"] not in expected:
+        failures.append(f"{puzzle.id} {what}: {verdict}, expected: {expected}")
+
+
+answers = {answer.name: answer for answer in puzzle.answers()}
+wrong = [answer for answer in answers.values() if answer.fails and SHOWN_BY.get(answer.fails, "fast") == mode]
+if how_many == "some" and mode == "fast":
+    wrong = wrong[zlib.crc32(puzzle.id.encode()) % len(wrong):][:1]
+see("solution", puzzle.filled_in(answers["solution"].part), {"passed"})
+if mode == "fast":
+    see("as given", puzzle.given(), GIVEN)
+for answer in wrong:
+    see(answer.name, puzzle.filled_in(answer.part), {answer.fails})
+sys.exit("\n".join(failures) or 0)

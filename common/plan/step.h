@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "plan/model/adapters.h"
 #include "plan/model/transformer.h"
 #include "plan/peak.h"
 #include "plan/step_form.h"
@@ -52,6 +53,9 @@ struct StepLevers {
   /// Another one than always is for one replica, no micro-batches, and slices of all layers. A tied token table's
   /// gradients are there from the head's backward pass to the embedding's.
   GradientLife gradients = GradientLife::always;
+  /// Another one than all is for one rank whose gradients are always there. Adapters are as in `adapters`.
+  Trained trained = Trained::all;
+  AdapterForm adapters{};
 };
 
 /// The peak of a step on one rank, tokens and labels included, above what is `resident` between steps: parameters,

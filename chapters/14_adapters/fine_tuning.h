@@ -228,20 +228,21 @@ class Using final : public Workload {
   }
 
   void step() override {
-    const data::TokenSamples samples = task_.text->samples(0, task_.batch);
     loss_ = 0;
     const std::size_t users = std::max<std::size_t>(1, sets_.size());
-    for (std::size_t i = 0; i < users; ++i) {
-      if (!sets_.empty()) model_.set_adapters(&sets_[i]);
-      const nn::TokenBatch batch = upload(context_, samples, 0, task_.batch);
-      DeviceBuffer<T> logits;
-      {
-        const Phase phase(context_.ledger(), "forward");
-        logits = model_.logits(context_, batch);
-      }
-      model_.cross_entropy(context_, batch, logits.data(), {}, nullptr);
-      loss_ += model_.loss(context_) / double(users);
+    for (std::size_t i = 0; i < users; ++i) loss_ += loss_with(i) / double(users);
+  }
+  /// The mean loss of a batch with adapter `i`, where they are not merged.
+  double loss_with(std::size_t i) {
+    if (!sets_.empty()) model_.set_adapters(&sets_[i]);
+    const nn::TokenBatch batch = upload(context_, task_.text->samples(0, task_.batch), 0, task_.batch);
+    DeviceBuffer<T> logits;
+    {
+      const Phase phase(context_.ledger(), "forward");
+      logits = model_.logits(context_, batch);
     }
+    model_.cross_entropy(context_, batch, logits.data(), {}, nullptr);
+    return model_.loss(context_);
   }
   std::size_t samples_per_step() const override { return task_.batch * std::max<std::size_t>(1, sets_.size()); }
   double figure() override { return loss_; }

@@ -59,10 +59,16 @@ int main(int argc, char** argv) {
   using oomlab::Defaults;
   using namespace oomlab::adapters;
   constexpr std::size_t kMiB = std::size_t(1) << 20;
-  const Defaults large{.batch = 1,
+  const Defaults huge{.batch = 1,
+                      .steps = 2,
+                      .budget = 24 * 1024 * kMiB,
+                      .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kAttention, "fused"}, {kLoss, "chunked"}}};
+  const Defaults large{.batch = 4,
                        .steps = 2,
-                       .budget = 24 * 1024 * kMiB,
-                       .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kAttention, "fused"}, {kLoss, "chunked"}}};
+                       .budget = 4 * 1024 * kMiB,
+                       .options = {{kSeq, 512}},
+                       .published_models = "llama-3.2-1b llama-3.1-8b llama-3.1-70b qwen2.5-7b mistral-7b",
+                       .published = &huge};
   const Defaults full{.model = "llama:4-8-4-256-688",
                       .batch = 2,
                       .steps = 4,

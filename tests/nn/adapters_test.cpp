@@ -327,8 +327,8 @@ class AnyCase {
     if (of.spec.llama()) {
       of.spec.kv_heads = coin() ? 2 : of.spec.heads;
       of.spec.mlp = 3 + up_to(80);
-      of.spec.tied = coin();
     }
+    of.spec.tied = coin();
     const bool head = !of.spec.tied && up_to(4) == 1;
     of.tuning.trained = head ? Trained::head : up_to(6) == 1 ? Trained::all : Trained::adapters;
     const std::vector<AdapterSlot> slots = all_adapter_slots(of.spec);

@@ -40,7 +40,7 @@ Linear<DenseWeights<T>> Transformer<T>::dense() const {
 // embed_backward().
 template <class T>
 Linear<DenseWeights<T>> Transformer<T>::to_vocabulary() const {
-  const std::size_t weight = spec_.tied ? kToken : first_of_head() + kOwnHead, bias = first_of_head() + kDecoderBias;
+  const std::size_t weight = spec_.tied ? kToken : first_of_head() + own_head(spec_), bias = first_of_head() + kDecoderBias;
   const bool biased = spec_.bert();
   Linear<DenseWeights<T>> last{.weights = {value(weight), spec_.width, spec_.vocabulary},
                                .bias = biased ? value(bias) : nullptr};

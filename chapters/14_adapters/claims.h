@@ -158,7 +158,7 @@ inline std::vector<Claim> claims_of() {
 inline void show_state(const Results& results, Report& report, const Task& task, const std::vector<Recipe>& all) {
   Table table{"state",
               "what is trained, and the bytes at the peak",
-              {{"", Unit::text},
+              {{"variant", Unit::text},
                {"trained", Unit::count},
                {"of all", Unit::percent},
                {"weights", Unit::bytes},

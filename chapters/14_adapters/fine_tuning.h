@@ -60,36 +60,31 @@ inline nn::StepLevers levers_of(const Task& task, const Recipe& recipe) {
           .sequences = task.batch,
           .seq = task.seq,
           .form = task.form,
-          .schedule = schedule_of(spec, recipe, task.form),
-          .trained = recipe.tuning.trained,
-          .adapters = recipe.tuning.adapters};
+          .schedule = schedule_of(spec, recipe, task.form)};
 }
 
 /// Peak allocated bytes by category, in closed form: of a step, or of making the base.
 inline ByCategory predicted(const Task& task, const Recipe& recipe) {
   const nn::TransformerSpec spec = spec_of(task, recipe);
   const FineTuning& tuning = recipe.tuning;
-  const quantised::ModelBytes base = quantised::model_bytes(spec, tuning.base, tuning.dtype);
-  PeakBytes making;
-  making.at_peak[Category::parameters] = base.all.allocated;
-  making.at_peak[Category::workspace] = base.loading.total();
-  if (recipe.use == Recipe::Use::train)
-    return later_peak(making, nn::simulate_step(spec, levers_of(task, recipe), nn::fine_tuning_bytes(spec, tuning)))
-        .at_peak;
+  if (recipe.use == Recipe::Use::train) return nn::fine_tuning_peak(spec, tuning, levers_of(task, recipe)).at_peak;
+  const PeakBytes making = nn::base_peak(spec, tuning);
+  const std::uint64_t base = making.at_peak[Category::parameters];
 
   // Inference. Adapters that are merged are there until they are.
   ByCategory resident;
-  resident[Category::parameters] = base.all.allocated;
+  resident[Category::parameters] = base;
   resident[Category::workspace] = checked_sum(round_to_granule(sizeof(float)), nn::decoded_part_bytes(spec, tuning));
   const std::uint64_t adapter = nn::adapter_bytes(spec, tuning, false)[Category::parameters];
   nn::StepLevers levers = levers_of(task, recipe);
   levers.schedule.clear();
   PeakBytes merging{resident};
   if (recipe.use == Recipe::Use::merged) {
-    merging.at_peak[Category::parameters] = checked_sum(base.all.allocated, adapter);
-    levers.trained = Trained::head;  // no adapters, and nothing is kept
+    merging.at_peak[Category::parameters] = checked_sum(base, adapter);
   } else {
-    resident[Category::parameters] = checked_sum(base.all.allocated, checked_product(kServed, adapter));
+    levers.trained = Trained::adapters;
+    levers.adapters = tuning.adapters;
+    resident[Category::parameters] = checked_sum(base, checked_product(kServed, adapter));
   }
   const PeakBytes using_it = nn::simulate_forward(spec, levers, resident, /*graph=*/false);
   return later_peak(later_peak(making, merging), using_it).at_peak;

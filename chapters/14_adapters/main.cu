@@ -84,9 +84,7 @@ int main(int argc, char** argv) {
                                   kModelConfig,
                                   kText},
                       .models = "bytes-llama, gpt2, llama-3.1-8b or llama:4-8-4-256-688",
-                      .published_models =
-                          "gpt2 gpt2-medium gpt2-large gpt2-xl llama-3.2-1b llama-3.1-8b llama-3.1-70b "
-                          "qwen2.5-7b mistral-7b",
+                      .published_models = kGpt2Models,
                       .published = &large};
   const Defaults quick{
       .model = "llama:2-4-2-64-172", .batch = 2, .steps = 3, .budget = 2 * kMiB, .options = {{kSeq, 16}, {kRank, 4}}};

@@ -59,4 +59,20 @@ ByCategory fine_tuning_bytes(const TransformerSpec& spec, const FineTuning& tuni
   return bytes;
 }
 
+PeakBytes base_peak(const TransformerSpec& spec, const FineTuning& tuning) {
+  const quantised::Format format = tuning.trained == Trained::all ? quantised::Format{} : tuning.base;
+  const quantised::ModelBytes base = quantised::model_bytes(spec, format, tuning.dtype);
+  PeakBytes peak;
+  peak.at_peak[Category::parameters] = base.all.allocated;
+  peak.at_peak[Category::workspace] = base.loading.total();
+  return peak;
+}
+
+PeakBytes fine_tuning_peak(const TransformerSpec& spec, const FineTuning& tuning, StepLevers levers) {
+  levers.element_bytes = element_bytes(tuning.dtype);
+  levers.trained = tuning.trained;
+  levers.adapters = tuning.adapters;
+  return later_peak(base_peak(spec, tuning), simulate_step(spec, levers, fine_tuning_bytes(spec, tuning)));
+}
+
 }  // namespace oomlab::nn

@@ -6,7 +6,9 @@
 #include "plan/category.h"
 #include "plan/model/adapters.h"
 #include "plan/optimizer_state.h"
+#include "plan/peak.h"
 #include "plan/quantised/format.h"
+#include "plan/step.h"
 
 namespace oomlab::nn {
 
@@ -30,5 +32,11 @@ std::uint64_t decoded_part_bytes(const TransformerSpec& spec, const FineTuning& 
 ByCategory adapter_bytes(const TransformerSpec& spec, const FineTuning& tuning, bool trained);
 /// All of it: the weights, what is trained, the loss and the loss scale. Throws as adapter_tensors() and parts_of().
 ByCategory fine_tuning_bytes(const TransformerSpec& spec, const FineTuning& tuning);
+
+/// What is there when the base has been made, pieces of its largest matrix on their way among it.
+PeakBytes base_peak(const TransformerSpec& spec, const FineTuning& tuning);
+/// Peak of fine-tuning, on one rank: of making the base, or of a step with these levers, whose trained and adapters are
+/// taken from `tuning`.
+PeakBytes fine_tuning_peak(const TransformerSpec& spec, const FineTuning& tuning, StepLevers levers);
 
 }  // namespace oomlab::nn

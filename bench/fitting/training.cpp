@@ -97,12 +97,14 @@ class Training {
         .seq = question_.seq,
         .form = {fused ? nn::AttentionForm::fused : nn::AttentionForm::tiled, nn::LossForm::chunked},
         .schedule = nn::recompute_segments(spec.layers, 1)};
-    Row row{.what = four_bits ? "QLoRA" : "LoRA",
-            .options =
-                fmt::format("--precision {} --attention {} --loss chunked --rank {} --alpha {}", name_of(tuning.dtype),
-                            name_of(step.form.attention), tuning.adapters.rank, tuning.adapters.alpha),
-            .left = question_.room.left(1),
-            .peak = nn::fine_tuning_peak(spec, tuning, step).at_peak};
+    Row row;
+    row.what = four_bits ? "QLoRA" : "LoRA";
+    row.options =
+        fmt::format("--precision {} --attention {} --loss chunked --rank {} --alpha {}", name_of(tuning.dtype),
+                    name_of(step.form.attention), tuning.adapters.rank, tuning.adapters.alpha);
+    row.left = question_.room.left(1);
+    row.peak = nn::fine_tuning_peak(spec, tuning, step).at_peak;
+    row.numbers = "fine-tuning of adapters";
     row.command =
         fmt::format("{}14_adapters --plan {} --batch {} --seq {} --budget none {} --filter '^{}, checkpoints$'", kRun,
                     question_.model, question_.batch, question_.seq, row.options, four_bits ? "qlora" : "lora");

@@ -60,6 +60,11 @@ inline const Recipe& recipe_of(const std::vector<Recipe>& all, const std::string
 inline AdapterForm form_of_adapters(const Config& config) {
   return {.rank = config.options[kRank], .alpha = float(config.options[kAlpha]), .targets = config.options[kTargets]};
 }
+/// What is asked for; otherwise FP32, and of a billion parameters and more BF16, as such models are published.
+inline DType dtype_of(const Config& config, const nn::TransformerSpec& spec) {
+  if (const auto levers = plan::levers_of(config.options)) return levers->precision;
+  return spec.parameters() < 1'000'000'000 ? DType::fp32 : DType::bf16;
+}
 /// The decoder of --model. Throws UsageError for a model that is none, and for targets that it does not have.
 inline nn::TransformerSpec decoder_of(const Config& config) {
   const nn::TransformerSpec spec = transformer_of(config);
@@ -83,8 +88,7 @@ struct AtSize {
 };
 inline ByCategory bytes_at(const AtSize& size, const char* name, bool checkpoints) {
   const nn::TransformerSpec spec = nn::parse_transformer(size.model);
-  const nn::StepForm form{nn::AttentionForm::fused, nn::LossForm::chunked, {}, false};
-  const Task task{spec, nullptr, nullptr, size.batch, size.seq, form};
+  const Task task{spec, nullptr, nullptr, size.batch, size.seq, few_activations(spec)};
   Recipe recipe = recipe_of(recipes(size.dtype, {.rank = size.rank, .alpha = 32}), name);
   recipe.checkpoints = checkpoints;
   return predicted(task, recipe);
@@ -97,7 +101,7 @@ inline std::vector<Claim> claims_of() {
   const AtSize llama{"llama-3.1-8b"};
   const AtSize large{"llama-3.1-70b", 1, 512};
   const AtSize colab{"llama-3.1-8b", 1, 1024, 16, DType::fp16};
-  const std::string at = "llama-3.1-8b, 1 x 2048, BF16, rank 16, checkpoints, fused attention, loss by chunks";
+  const std::string at = "llama-3.1-8b, 1 x 2048, BF16, rank 16, checkpoints";
   const std::string small = "a model this small is activations, and rounding to 512 bytes";
   return {
       {.text = "LoRA cuts memory to a third",

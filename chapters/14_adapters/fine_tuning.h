@@ -44,6 +44,12 @@ struct Task {
   float lr = 1e-3f;
 };
 
+/// No scores, and no logits but those of some rows (chapter 08).
+inline nn::StepForm few_activations(const nn::TransformerSpec& spec) {
+  const bool fused = spec.depth() <= nn::kFusedDepth;
+  return {fused ? nn::AttentionForm::fused : nn::AttentionForm::tiled, nn::LossForm::chunked, {}, false};
+}
+
 /// A head that is trained alone is a matrix of its own.
 inline nn::TransformerSpec spec_of(const Task& task, const Recipe& recipe) {
   nn::TransformerSpec spec = task.spec;

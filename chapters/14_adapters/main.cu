@@ -11,14 +11,11 @@
 //               build/host/bin/14_adapters --plan --model llama-3.1-8b
 
 #include "claims.h"
-#include "plan/lever/attention.h"
-#include "plan/lever/loss.h"
 
 namespace oomlab::adapters {
 namespace {
 
 using inference::kWeights;
-using plan::lever::kAttention, plan::lever::kLoss;
 
 std::unique_ptr<Workload> make(Context& context, const Task& task, const Recipe& recipe) {
   return with_element_of(precision_of(recipe.tuning.dtype), [&]<class T>(T) -> std::unique_ptr<Workload> {
@@ -29,10 +26,10 @@ std::unique_ptr<Workload> make(Context& context, const Task& task, const Recipe&
 
 Chapter declare(const Config& config) {
   const nn::TransformerSpec spec = decoder_of(config);
-  Task task{spec, nullptr, nullptr, config.batch, config.options[kSeq], form_of(config)};
+  Task task{spec, nullptr, nullptr, config.batch, config.options[kSeq], few_activations(spec)};
   task.source = std::make_shared<const Source>(spec, config.options.find(kWeights));
   task.text = std::make_shared<const data::TextSampler>(text_for(config, spec, /*ragged=*/false));
-  const std::vector<Recipe> all = recipes(parse_dtype(config.options[kPrecision]), form_of_adapters(config));
+  const std::vector<Recipe> all = recipes(dtype_of(config, spec), form_of_adapters(config));
   const auto with_batch = [task](std::size_t batch) {
     Task same = task;
     same.batch = batch;
@@ -59,10 +56,7 @@ int main(int argc, char** argv) {
   using oomlab::Defaults;
   using namespace oomlab::adapters;
   constexpr std::size_t kMiB = std::size_t(1) << 20;
-  const Defaults huge{.batch = 1,
-                      .steps = 2,
-                      .budget = 24 * 1024 * kMiB,
-                      .options = {{kSeq, 2048}, {kPrecision, "bf16"}, {kAttention, "fused"}, {kLoss, "chunked"}}};
+  const Defaults huge{.batch = 1, .steps = 2, .budget = 24 * 1024 * kMiB, .options = {{kSeq, 2048}}};
   const Defaults large{.batch = 4,
                        .steps = 2,
                        .budget = 4 * 1024 * kMiB,
@@ -73,16 +67,9 @@ int main(int argc, char** argv) {
                       .batch = 2,
                       .steps = 4,
                       .budget = 32 * kMiB,
-                      .options = {{kSeq, 64},
-                                  {kRank, 8},
-                                  {kAlpha, 16},
-                                  {kTargets, "all"},
-                                  {kPrecision, "fp32"},
-                                  {kAttention, "textbook"},
-                                  {kLoss, "full"},
-                                  kWeights,
-                                  kModelConfig,
-                                  kText},
+                      .options = oomlab::plan::with_levers(
+                          {{kSeq, 64}, {kRank, 8}, {kAlpha, 16}, {kTargets, "all"}, kWeights, kModelConfig, kText},
+                          {"03_mixed_precision"}),
                       .models = "bytes-llama, gpt2, llama-3.1-8b or llama:4-8-4-256-688",
                       .published_models = kGpt2Models,
                       .published = &large};

@@ -99,9 +99,9 @@ class Training {
         .schedule = nn::recompute_segments(spec.layers, 1)};
     Row row;
     row.what = four_bits ? "QLoRA" : "LoRA";
-    row.options =
-        fmt::format("--precision {} --attention {} --loss chunked --rank {} --alpha {}", name_of(tuning.dtype),
-                    name_of(step.form.attention), tuning.adapters.rank, tuning.adapters.alpha);
+    const Levers asked{.precision = tuning.dtype, .optimizer = {.weights = WeightForm::master}};
+    row.options = fmt::format("{} --rank {} --alpha {}", plan::options_of(asked), tuning.adapters.rank,
+                              tuning.adapters.alpha);
     row.left = question_.room.left(1);
     row.peak = nn::fine_tuning_peak(spec, tuning, step).at_peak;
     row.numbers = "fine-tuning of adapters";

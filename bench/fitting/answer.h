@@ -46,7 +46,10 @@ struct Answer {
   std::optional<Row> cheapest;  ///< of all that fit, by the bound
   std::optional<Row> closest;   ///< where nothing fits, what needs least
   std::optional<Most> most;     ///< of the cheapest
-  plan::Elsewhere elsewhere;    ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
+  /// Where a step as it is does not fit, of a decoder: what its adapters need on one card, beside a base as it is and one
+  /// of 4 bits (chapter 14).
+  std::vector<Row> adapters;
+  plan::Elsewhere elsewhere;  ///< the cheapest, as PyTorch, Trainer and DeepSpeed have it; of training
   /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers
   /// it.
   std::optional<PyTorchPeak> torch_as_is, torch_cheapest;

@@ -110,6 +110,20 @@ std::string torch_words(const char* what, const std::optional<PyTorchPeak>& peak
                           peak->checked ? "" : "; not checked against PyTorch"));
 }
 
+// To fine-tune the model instead.
+std::string adapters_words(const Answer& answer) {
+  if (answer.adapters.empty()) return "";
+  std::string words = "\n" + line("to fine-tune it with adapters beside frozen weights, on one card (chapter 14):");
+  for (const Row& row : answer.adapters) {
+    const std::uint64_t peak = row.peak.total();
+    words += line(fmt::format("  {:<22} {:>12}   {}", row.what, gb(peak),
+                              row.fits ? fmt::format("fits, {} more are free", gb(row.left - peak))
+                                       : fmt::format("{} too many", gb(peak - row.left))));
+  }
+  for (const Row& row : answer.adapters) words += line("  " + row.command);
+  return words;
+}
+
 // What the cheapest is called elsewhere, and what PyTorch itself needs.
 std::string elsewhere_words(const Answer& answer) {
   std::string words;
@@ -180,6 +194,7 @@ std::string words_of(const Question& q, const Answer& answer) {
       words += categories(row.peak);
     }
   }
+  words += adapters_words(answer);
   if (q.training) words += elsewhere_words(answer);
   return words;
 }
@@ -231,6 +246,9 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
     else
       json.null();
   }
+  json.key("adapters").begin_array();
+  for (const Row& row : answer.adapters) write(json, row);
+  json.end_array();
   json.key("other_words");
   if (answer.cheapest && q.training) {
     json.begin_object();

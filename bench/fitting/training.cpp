@@ -5,7 +5,10 @@
 #include <algorithm>
 
 #include "answer.h"
+#include "plan/adapter_state.h"
+#include "plan/attention.h"
 #include "plan/lever/list.h"
+#include "plan/schedule.h"
 #include "plan/search/search.h"
 
 namespace oomlab::fit {
@@ -41,6 +44,7 @@ class Training {
     Answer answer;
     answer.as_is = row_of(base_, "");
     answer.torch_as_is = torch_peak(task_.one, base_);
+    if (!answer.as_is.fits && !question_.spec.bert()) answer.adapters = {adapters(false), adapters(true)};
     if (progress) task_.progress = [=](std::size_t known, std::size_t planned) { progress->at(known, planned); };
     LeversSearch search(task_);
     answer.combinations = search.count();
@@ -78,6 +82,33 @@ class Training {
             .host_bytes = plan.price.host_bytes,
             .numbers = levers == base_ ? "as asked for" : words_of(numbers_of(work, levers))};
     row.fits = row.peak.total() <= row.left && row.host_bytes <= question_.room.host && row.seconds;
+    return row;
+  }
+
+  // Chapter 14's row, on one card: adapters of all matrices, every layer recomputed, no scores, logits by chunks.
+  Row adapters(bool four_bits) const {
+    const nn::TransformerSpec& spec = question_.spec;
+    const bool fused = spec.depth() <= nn::kFusedDepth;
+    nn::FineTuning tuning{.trained = nn::Trained::adapters, .optimizer = {.weights = WeightForm::master}};
+    tuning.dtype = peak_tflops(*question_.card, DType::bf16) ? DType::bf16 : DType::fp16;
+    if (four_bits) tuning.base.scheme = quantised::Scheme::nf4;
+    const nn::StepLevers step{
+        .sequences = question_.batch,
+        .seq = question_.seq,
+        .form = {fused ? nn::AttentionForm::fused : nn::AttentionForm::tiled, nn::LossForm::chunked},
+        .schedule = nn::recompute_segments(spec.layers, 1)};
+    Row row;
+    row.what = four_bits ? "QLoRA" : "LoRA";
+    const Levers asked{.precision = tuning.dtype, .optimizer = {.weights = WeightForm::master}};
+    row.options = fmt::format("{} --rank {} --alpha {}", plan::options_of(asked), tuning.adapters.rank,
+                              tuning.adapters.alpha);
+    row.left = question_.room.left(1);
+    row.peak = nn::fine_tuning_peak(spec, tuning, step).at_peak;
+    row.numbers = "fine-tuning of adapters";
+    row.command =
+        fmt::format("{}14_adapters --plan {} --batch {} --seq {} --budget none {} --filter '^{}, checkpoints$'", kRun,
+                    question_.model, question_.batch, question_.seq, row.options, four_bits ? "qlora" : "lora");
+    row.fits = row.peak.total() <= row.left;
     return row;
   }
 

@@ -41,6 +41,7 @@ MITIGATIONS = {chapter: Mitigation(*names) for chapter, names in {
     "11_inference": ("predictions on device", "predictions on host"),
     "12_quantisation": ("fp32", "int8 per row"),
     "13_optimizer_memory": ("adamw", "bf16, 8-bit, in backward"),
+    "14_adapters": ("full", "qlora, checkpoints"),
     "15_sharing": ("first come, first served", "a cache that is emptied", "refused"),
     "16_capstone": ("textbook", "8-bit"),
 }.items()}

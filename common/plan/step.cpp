@@ -23,6 +23,9 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   std::uint64_t scheduled = 0;
   for (const Segment& segment : schedule_) scheduled += segment.layers;
   if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
+  if (!trains_all() && (levers.slice.parts != 1 || layers != spec.layers || levers.zero != 0 ||
+                        levers.data_parallel != DataParallel::none || levers.gradients != GradientLife::always))
+    throw std::logic_error("frozen weights are for one rank, whose gradients are always there");
 
   if (levers.gradients == GradientLife::always && levers.shards(2) == 1 && !levers.streamed) return;
   const UnitElements elements(spec, levers);
@@ -41,6 +44,7 @@ void StepSimulation::step() {
     tracker_.add(Category::data, buffers_.whole_batch_tokens_and_labels);
   // Later passes do the same with no more beside them, so these decide the peak.
   if (levers_.in_flight > 1) add_micro_batches_in_flight();
+  if (levers_.trained == Trained::head) return forward_without_saving();
   forward();
   backward();
   tracker_.drop(Category::gradients, std::exchange(gradients_sent_to_host_, 0));
@@ -89,6 +93,21 @@ void StepSimulation::backward() {
     sent_residual_ = buffers_.residual_gradient;
   }
   if (embeds_ || has_head_) tracker_.drop(Category::data, buffers_.tokens_and_labels);
+}
+
+// Only the head is trained: no layer saves anything, and the way back ends with the head's gradients.
+void StepSimulation::forward_without_saving() {
+  tracker_.add(Category::data, buffers_.tokens_and_labels);
+  embedding_forward();
+  if (spec_.bert()) {
+    drop(buffers_.embedding_sum);
+    drop(buffers_.embedding_norm_statistics);
+  }
+  for (std::uint64_t layer = 0; layer < spec_.layers; ++layer) {
+    layer_forward({.layer = false});
+    drop(buffers_.residual);  // the layer's input
+  }
+  head_forward();
 }
 
 // What a stage sends to a neighbour stays until the stage has begun to receive what it needs next.

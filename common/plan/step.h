@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "plan/model/adapters.h"
 #include "plan/model/transformer.h"
 #include "plan/optimizer_state.h"
 #include "plan/peak.h"
@@ -53,6 +54,9 @@ struct StepLevers {
   /// A tied token table's gradients are there from the head's backward pass to the embedding's; where these are on two
   /// stages, the head's stage has them until both are there.
   GradientLife gradients = GradientLife::always;
+  /// Another one than all is for one rank whose gradients are always there, with AdamW. Adapters are as in `adapters`.
+  Trained trained = Trained::all;
+  AdapterForm adapters{};
   /// Weights are in host memory, and come for each unit's forward and backward pass; the next layer's are on their way
   /// beside it. For gradients that are offloaded; with ZeRO 0 or 3.
   bool streamed = false;

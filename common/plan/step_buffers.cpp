@@ -99,9 +99,29 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
   logits_chunk = bytes(std::clamp<std::uint64_t>(rows_of_residual, 1, quarter), spec.vocabulary, element);
   tokens_and_labels = token_batch_bytes(levers.sequences, levers.seq);
 
+  adapter_product = 0;
+  adapter_chunk = 0;
+  if (levers.trained == Trained::adapters) {
+    const std::uint64_t rank = levers.adapters.rank;
+    adapter_product = bytes(rows, rank, element);
+    adapter_chunk = bytes(quarter, rank, element);
+    for (const AdapterSlot& slot : adapter_slots(spec, levers.adapters.targets)) {
+      OfAdapters& of = slot.matrix == LayerMatrix::qkv          ? qkv_adapters
+                       : slot.matrix == LayerMatrix::projection ? projection_adapters
+                       : slot.matrix == LayerMatrix::up         ? up_adapters
+                                                                : down_adapters;
+      ++of.count;
+      if (levers.adapters.dropout == 0) continue;
+      of.dropped_input = bytes(rows, slot.in, element);
+      of.dropped_chunk = bytes(quarter, slot.in, element);
+      of.masks = checked_sum(of.masks, bytes(rows, slot.in, 1));
+    }
+  }
+
   // So that sums of a few of them need no check.
   if (std::max({residual, gate_and_up, activation_output, probabilities, score_tile, key_value_gradient_sums,
-                log_sum_exp, logits, row_values, qkv, tokens_and_labels}) > UINT64_MAX / 64)
+                log_sum_exp, logits, row_values, qkv, tokens_and_labels, adapter_product, down_adapters.masks}) >
+      UINT64_MAX / 64)
     throw std::length_error("a size does not fit 64 bits");
 
   row_losses = row_values;

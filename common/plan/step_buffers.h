@@ -58,6 +58,20 @@ struct StepBuffers {
   std::uint64_t post_mlp_residual;       ///< [R, C]          bert              saved
   std::uint64_t output_norm_statistics;  ///< 2 [R] fp32      bert              saved
 
+  // Adapters of rank r, of the matrix M of a layer, whose input has I columns. Nothing of them is saved but masks
+  struct OfAdapters {
+    std::uint64_t count = 0;          ///< adapters of the matrix
+    std::uint64_t dropped_input = 0;  ///< [R, I]          dropout           forward; backward
+    std::uint64_t dropped_chunk = 0;  ///< [R/4, I]        dropout, by rows  forward; backward
+    std::uint64_t masks = 0;          ///< [R, I] bytes    dropout           saved: one an adapter
+  };
+  OfAdapters qkv_adapters;
+  OfAdapters projection_adapters;
+  OfAdapters up_adapters;
+  OfAdapters down_adapters;
+  std::uint64_t adapter_product;  ///< [R, r]          M has adapters    forward; backward: with its gradient
+  std::uint64_t adapter_chunk;    ///< [R/4, r]        the same, by rows forward; backward: with its gradient
+
   // Head and loss. R' = min(R/4, R·C/V), at least 1; N = R, or on DataParallel's first device the rows of all devices
   std::uint64_t head_dense_output;              ///< [R, C]          bert              saved
   std::uint64_t head_gelu_output;               ///< [R, C]          bert              saved

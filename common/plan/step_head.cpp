@@ -15,6 +15,8 @@ void StepSimulation::head_forward() {
     drop(buffers_.logits_chunk);
   } else {
     add(buffers_.logits);
+    if (!trains_head()) drop(buffers_.head_norm_output);
+    if (levers_.trained == Trained::head) drop(buffers_.residual);
     if (levers_.data_parallel != DataParallel::other_device) loss();
   }
 }
@@ -50,7 +52,7 @@ void StepSimulation::head_backward() {
     add(buffers_.head_norm_gradient);  // in its place
   } else {
     add_head_gradients();
-    drop(buffers_.head_norm_output);
+    if (trains_head()) drop(buffers_.head_norm_output);
     add(buffers_.head_norm_gradient);
     drop(buffers_.logits);  // by now their gradient
   }

@@ -7,7 +7,6 @@ namespace oomlab::nn {
 namespace {
 
 bool saves_norms(const Keep& saved) { return saved.layer && saved.norms; }
-bool saves_activation(const Keep& saved) { return saved.layer && saved.gelu; }
 bool saves_post_attention_residual(const Keep& saved) { return saved.layer && saved.post_attention_residual; }
 
 }  // namespace
@@ -15,16 +14,19 @@ bool saves_post_attention_residual(const Keep& saved) { return saved.layer && sa
 // -------------------------------------------------------------------------------------------------------- forward pass
 
 void StepSimulation::layer_forward(const Keep& saved, bool output) {
+  add(adapter_masks());
   if (pre_norm_) {
     add(buffers_.attention_norm_output);
     add(buffers_.attention_norm_statistics);
   }
   add(buffers_.qkv);
-  if (pre_norm_ && !saves_norms(saved)) drop(buffers_.attention_norm_output);
+  adapters_forward(buffers_.qkv_adapters);
+  if (pre_norm_ && !saves_attention_norm(saved)) drop(buffers_.attention_norm_output);
   attention_forward(saved);
   if (!saved.layer) drop(buffers_.qkv);
   add(buffers_.post_attention_residual);
-  if (!saved.layer) drop(buffers_.attention_output);
+  adapters_forward(buffers_.projection_adapters);
+  if (!saves_attention_output(saved)) drop(buffers_.attention_output);
   if (pre_norm_)
     pre_norm_mlp_forward(saved, output);
   else
@@ -57,13 +59,15 @@ void StepSimulation::pre_norm_mlp_forward(const Keep& saved, bool output) {
   add(buffers_.mlp_norm_output);
   add(buffers_.mlp_norm_statistics);
   add(buffers_.gate_and_up);
-  if (!saves_norms(saved)) drop(buffers_.mlp_norm_output);
+  adapters_forward(buffers_.up_adapters);
+  if (!saves_mlp_norm(saved)) drop(buffers_.mlp_norm_output);
   if (!output) {
     if (saves_activation(saved)) add(buffers_.activation_output);
     return;
   }
   if (activates_by_rows(saved) && !saved.post_attention_residual && levers_.slice.parts == 1) {
     add(buffers_.activation_chunk);
+    adapters_forward(buffers_.down_adapters, /*quarter=*/true);
     drop(buffers_.activation_chunk);
     drop(buffers_.post_attention_residual);
     add(buffers_.residual);  // in its place
@@ -74,6 +78,7 @@ void StepSimulation::pre_norm_mlp_forward(const Keep& saved, bool output) {
   if (!saved.layer) {
     drop(buffers_.attention_norm_statistics);
     drop(buffers_.mlp_norm_statistics);
+    drop(adapter_masks());
   }
 }
 
@@ -99,13 +104,16 @@ void StepSimulation::down_projection_forward(const Keep& saved, std::uint64_t ou
   if (activates_by_rows(saved)) {
     add(output);
     add(buffers_.activation_chunk);
+    adapters_forward(buffers_.down_adapters, /*quarter=*/true);
     drop(buffers_.activation_chunk);
   } else if (saved.layer) {
     add(buffers_.activation_output);
     add(output);
-    if (!saved.gelu) drop(buffers_.activation_output);
+    adapters_forward(buffers_.down_adapters);
+    if (!saves_activation(saved)) drop(buffers_.activation_output);
   } else {  // the activation works in place
     add(output);
+    adapters_forward(buffers_.down_adapters);
     drop(buffers_.gate_and_up);
   }
 }
@@ -121,28 +129,42 @@ void StepSimulation::layer_backward(const Keep& saved) {
 
 void StepSimulation::pre_norm_layer_backward(const Keep& saved) {
   down_projection_backward(saved);
-  if (!saved.post_attention_residual) add(buffers_.post_attention_residual);
-  if (!saved.norms && levers_.form.by_rows && levers_.slice.parts == 1) {
+  if (!saved.post_attention_residual) {
+    add(buffers_.post_attention_residual);
+    adapters_forward(buffers_.projection_adapters);
+  }
+  if (!saves_mlp_norm(saved) && levers_.form.by_rows && levers_.slice.parts == 1) {
     add(buffers_.mlp_norm_chunk);
+    adapters_weight_gradients(buffers_.up_adapters, /*quarter=*/true);
+    adapters_input_gradient(buffers_.up_adapters, /*quarter=*/true);
     drop(buffers_.gate_and_up);  // by now its gradient
     drop(buffers_.mlp_norm_statistics);
     drop(buffers_.mlp_norm_chunk);
   } else {
-    if (!saved.norms) add(buffers_.mlp_norm_output);
-    drop(buffers_.mlp_norm_output);
+    input_of_gradients(buffers_.up_adapters, saves_mlp_norm(saved), buffers_.mlp_norm_output);
     add(buffers_.mlp_norm_gradient);
+    adapters_input_gradient(buffers_.up_adapters);
     drop(buffers_.gate_and_up);  // by now its gradient
     drop(buffers_.mlp_norm_statistics);
     drop(buffers_.mlp_norm_gradient);
   }
   drop(buffers_.post_attention_residual);
   attention_backward(saved);
-  if (!saved.norms) add(buffers_.attention_norm_output);
-  drop(buffers_.attention_norm_output);
+  input_of_gradients(buffers_.qkv_adapters, saves_attention_norm(saved), buffers_.attention_norm_output);
   add(buffers_.attention_norm_gradient);
+  adapters_input_gradient(buffers_.qkv_adapters);
   drop(buffers_.qkv_gradient);
   drop(buffers_.attention_norm_statistics);
   drop(buffers_.attention_norm_gradient);
+  drop(adapter_masks());
+}
+
+// The gradients of a matrix, or of its adapters, read its input: what was not saved is computed again.
+void StepSimulation::input_of_gradients(const StepBuffers::OfAdapters& adapters, bool saved, std::uint64_t input) {
+  if (!reads_input(adapters)) return;
+  if (!saved) add(input);
+  adapters_weight_gradients(adapters);
+  drop(input);
 }
 
 // Gradients of both branches are added to the residual's, where that is.
@@ -162,24 +184,29 @@ void StepSimulation::post_norm_layer_backward(const Keep& saved) {
 
 // From the gradient of the MLP's output to that of what the activation reads, whose place it takes.
 void StepSimulation::down_projection_backward(const Keep& saved) {
-  if (!saved.gelu && levers_.form.by_rows) {
+  if (!saves_activation(saved) && levers_.form.by_rows) {
     add(buffers_.activation_chunk);
+    adapters_weight_gradients(buffers_.down_adapters, /*quarter=*/true);
+    adapters_input_gradient(buffers_.down_adapters, /*quarter=*/true);
     drop(buffers_.activation_chunk);
     return;
   }
-  if (!saved.gelu) add(buffers_.activation_output);
-  drop(buffers_.activation_output);
+  input_of_gradients(buffers_.down_adapters, saves_activation(saved), buffers_.activation_output);
   add(buffers_.activation_gradient);
+  adapters_input_gradient(buffers_.down_adapters);
   // In gpt and bert it is the other way round, with as many bytes: this one becomes the gradient, the other one goes.
   drop(buffers_.activation_gradient);
 }
 
 // From the attention's output and QKV to the gradient of QKV.
 void StepSimulation::attention_backward(const Keep& saved) {
+  const bool output_saved = saves_attention_output(saved);
+  adapters_weight_gradients(buffers_.projection_adapters);
   switch (levers_.form.attention) {
     case AttentionForm::textbook:
-      drop(buffers_.attention_output);
+      if (output_saved) drop(buffers_.attention_output);
       add(buffers_.attention_output_gradient);
+      adapters_input_gradient(buffers_.projection_adapters);
       if (!saved.probabilities) add(buffers_.probabilities);
       add(buffers_.qkv_gradient);
       add(buffers_.probabilities_gradient);
@@ -188,8 +215,9 @@ void StepSimulation::attention_backward(const Keep& saved) {
       drop(buffers_.probabilities_gradient);
       break;
     case AttentionForm::tiled:
-      drop(buffers_.attention_output);
+      if (output_saved) drop(buffers_.attention_output);
       add(buffers_.attention_output_gradient);
+      adapters_input_gradient(buffers_.projection_adapters);
       add(buffers_.qkv_gradient);
       add(buffers_.score_tile);
       add(buffers_.score_tile_gradient);
@@ -201,6 +229,7 @@ void StepSimulation::attention_backward(const Keep& saved) {
       break;
     case AttentionForm::fused:
       add(buffers_.attention_output_gradient);
+      adapters_input_gradient(buffers_.projection_adapters);
       add(buffers_.attention_output_dots);
       drop(buffers_.attention_output);
       add(buffers_.qkv_gradient);
@@ -214,7 +243,11 @@ void StepSimulation::attention_backward(const Keep& saved) {
 
 // The activation's output is not saved, and comes a quarter of the rows at a time.
 bool StepSimulation::activates_by_rows(const Keep& saved) const {
-  return levers_.form.by_rows && saved.layer && !saved.gelu;
+  return levers_.form.by_rows && saved.layer && !saves_activation(saved);
+}
+
+bool StepSimulation::saves_activation(const Keep& saved) const {
+  return saved.layer && saved.gelu && reads_input(buffers_.down_adapters);
 }
 
 }  // namespace oomlab::nn

@@ -62,6 +62,7 @@ class StepSimulation {
 
   void add_micro_batches_in_flight();
   void forward();
+  void forward_without_saving();
   void backward();
   void embedding_forward();
   void embedding_backward();
@@ -87,6 +88,22 @@ class StepSimulation {
   void down_projection_backward(const Keep& saved);
   void attention_backward(const Keep& saved);
   bool activates_by_rows(const Keep& saved) const;
+
+  // ---- step_adapters.cpp: what adapters of a layer's matrices need while they are at work, and what a frozen layer saves
+
+  void adapters_forward(const StepBuffers::OfAdapters& of, bool quarter = false);
+  void adapters_weight_gradients(const StepBuffers::OfAdapters& of, bool quarter = false);
+  void adapters_input_gradient(const StepBuffers::OfAdapters& of, bool quarter = false);
+  std::uint64_t adapter_masks() const;
+  // Whether the gradients of a matrix, or of its adapters, read its input.
+  bool reads_input(const StepBuffers::OfAdapters& of) const { return trains_all() || of.count != 0; }
+  void input_of_gradients(const StepBuffers::OfAdapters& adapters, bool saved, std::uint64_t input);
+  bool saves_activation(const Keep& saved) const;
+  bool saves_attention_norm(const Keep& saved) const;
+  bool saves_attention_output(const Keep& saved) const;
+  bool saves_mlp_norm(const Keep& saved) const;
+  bool trains_all() const { return levers_.trained == Trained::all; }
+  bool trains_head() const { return levers_.trained != Trained::adapters; }
 
   // ---- step_head.cpp
 

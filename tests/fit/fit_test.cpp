@@ -262,6 +262,22 @@ TEST(Fit, NothingThatRunsIsCheaperAndFits) {
   }
 }
 
+// Where a step as it is does not fit; bert is no decoder, and has no adapters.
+TEST(Fit, SaysWhatAdaptersNeed) {
+  const Answer answer = answer_training(asked("--model llama-3.1-8b --batch 1 --seq 1024 --gpu t4"));
+  ASSERT_EQ(answer.adapters.size(), 2u);
+  const Row& lora = answer.adapters[0];
+  const Row& qlora = answer.adapters[1];
+  EXPECT_FALSE(lora.fits);
+  EXPECT_TRUE(qlora.fits);
+  // Weights of two bytes and of half a byte, embedding and head of two, and what is trained.
+  EXPECT_GT(lora.peak.total(), 2 * 8'030'261'248u);
+  EXPECT_LT(qlora.peak.total(), lora.peak.total() / 2);
+  EXPECT_NE(qlora.command.find("--precision fp16"), std::string::npos) << qlora.command;  // a T4 has no BF16
+  EXPECT_TRUE(answer_training(asked("--model bytes-llama --batch 1 --seq 64 --gpu t4")).adapters.empty());
+  EXPECT_TRUE(answer_training(asked("--model bert-large --batch 64 --seq 512 --memory 4GB")).adapters.empty());
+}
+
 TEST(Fit, TheMostThatFitsIsTheMost) {
   for (const char* words :
        {"--model bert-large --batch 4 --seq 512 --gpu rtx3060", "--model gpt2 --gpus 4xa100-40 --batch 8",

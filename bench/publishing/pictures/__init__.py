@@ -9,7 +9,7 @@ from .capstone import frontier, ladder
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
 from .reading import Results
-from .state import optimizer, sharing
+from .state import adapters, optimizer, sharing
 from .training import accumulation, anatomy, batch, checkpointing, pipelines, precision, ranks
 
 PICTURES = {
@@ -19,7 +19,7 @@ PICTURES = {
     "16-frontier": ("chapters/16_capstone/frontier.svg", frontier),
     **{number: ("chapters/{}/picture.svg", draw) for number, draw in {
         "00": anatomy, "01": batch, "02": accumulation, "03": precision, "04": checkpointing, "05": places, "06": pages, "07": ranks,
-        "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation, "13": optimizer, "15": sharing,
+        "08": attention, "09": tiles, "10": lighter, "11": cache, "12": quantisation, "13": optimizer, "14": adapters, "15": sharing,
         "16": ladder}.items()},
 }
 

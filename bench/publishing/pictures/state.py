@@ -1,4 +1,4 @@
-"""Pictures of chapters whose subject is whose memory it is: the optimizer's (13), another process' (15)."""
+"""Pictures of chapters whose subject is whose memory it is: the optimizer's (13), what adapters leave of it (14), another process' (15)."""
 from .svg import WIDTH, Picture, size
 
 
@@ -17,6 +17,21 @@ def optimizer(results):
         picture.table.append((f"`{name}`", *(f"{n:.2f}" for _, n in parts), f"{total:.2f}"))
     said = [f"{name}: {' + '.join(f'{n:.1f}' for _, n in parts)}" for name, parts in each]
     picture.desc = "A bar for each optimizer: bytes of weights, gradients and state per parameter of a small GPT, without activations. " + "; ".join(said) + "."
+    return picture
+
+
+def adapters(results):
+    """Where the peak's bytes are, of what is trained in full and beside frozen weights."""
+    parts = [("weights", "parameters"), ("gradients", "gradients"), ("optimizer", "optimizer"), ("activations", "activations")]
+    rows = results.table("14_adapters", "state")
+    picture = Picture("Bytes at the peak of fine-tuning", 84 + 40 * len(rows))
+    y = picture.legend(54, parts)
+    scale = (WIDTH - 32) / max(sum(row[c] for c, _ in parts) for row in rows)
+    for row in rows:
+        total = sum(row[c] for c, _ in parts)
+        y = picture.bar(y - 2, row["variant"], [(colour, row[c]) for c, colour in parts], scale, end=size(total), height=10)
+    said = [f"{row['variant']}: {' + '.join(size(row[c]) for c, _ in parts)}" for row in rows]
+    picture.desc = "A bar for each variant: weights, gradients, optimizer and activations at the peak. " + "; ".join(said) + "."
     return picture
 
 

@@ -1,29 +1,21 @@
 #pragma once
-// A linear layer, y = x Wᵀ + b: whatever its weights are stored as, trained or frozen.
+// A linear layer, y = x Wᵀ + b: whatever its weights are stored as, trained or frozen, with adapters or without.
 //
-// What stores the weights is a type of its own, which multiplies with them: DenseWeights here; in chapter 11 dense
-// weights whose products do not depend on the other rows, in chapter 12 quantised ones.
-//
-// The place of an adapter (LoRA; Hu et al., 2021: y = x Wᵀ + s (x Aᵀ) Bᵀ + b with W frozen) is in Linear: A and B are
-// two more DenseWeights, forward() adds their product to y, backward_input() theirs to dx, backward_weights() makes
-// their gradients, and needs_input() is true although W is frozen.
+// What stores the weights is a type of its own, which multiplies with them: DenseWeights here, and FrozenWeights, which
+// somebody else stores; in chapter 11 dense weights whose products do not depend on the other rows, in chapter 12
+// quantised ones.
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <type_traits>
 
 #include "memory/context.h"
+#include "nn/layers/adapter.h"
 #include "nn/ops/activation.h"
 #include "nn/ops/matmul.h"
 
 namespace oomlab::nn {
-
-/// Rows of a matrix, `stride` elements apart.
-template <class T>
-struct RowsOf {
-  const T* data;
-  std::size_t stride;
-};
 
 /// Weights [out, in] in some form; Value is what x and y are made of. multiply() is y[rows, out] = x[rows, in] · Wᵀ
 /// (+ bias[out]) (+ y, with `add`), in the context's stream, and allocates nothing; bias may be null. each_part() calls
@@ -61,7 +53,48 @@ struct DenseWeights {
   }
 };
 
-/// The layer. Nothing is owned. dy and y are [rows, out], x and dx [rows, in].
+/// A frozen matrix [out, in] that is stored in a way of its own: of an adapter's base in fewer bits (Dettmers et al.,
+/// "QLoRA", 2023; chapter 14). As StoredWeights.
+template <class T>
+class FrozenMatrix {
+ public:
+  virtual ~FrozenMatrix() = default;
+  virtual void multiply(Context& context, RowsOf<T> x, const T* bias, T* y, std::size_t rows, bool add) const = 0;
+  virtual void multiply_back(Context& context, const T* dy, T* dx, std::size_t rows, bool add) const = 0;
+  virtual std::size_t stored_bytes() const = 0;
+};
+
+/// Dense weights; or, where `frozen` is not null, what it stores.
+template <class T>
+struct BaseWeights {
+  using Value = T;
+  const T* data = nullptr;
+  std::size_t in = 0, out = 0;
+  const FrozenMatrix<T>* frozen = nullptr;
+
+  void multiply(Context& context, RowsOf<T> x, const std::type_identity_t<T>* bias, T* y, std::size_t rows,
+                bool add) const {
+    if (frozen) return frozen->multiply(context, x, bias, y, rows, add);
+    dense().multiply(context, x, bias, y, rows, add);
+  }
+  void multiply_back(Context& context, const T* dy, T* dx, std::size_t rows, bool add) const {
+    if (frozen) return frozen->multiply_back(context, dy, dx, rows, add);
+    dense().multiply_back(context, dy, dx, rows, add);
+  }
+  template <class Visit>
+  void each_part(Visit visit) const {
+    visit("weight", frozen ? frozen->stored_bytes() : in * out * sizeof(T));
+  }
+
+ private:
+  DenseWeights<T> dense() const { return {data, in, out}; }
+};
+
+/// Adapters of a layer at most: of Q, K and V, which are one matrix.
+inline constexpr std::size_t kLayerAdapters = 3;
+
+/// The layer. Nothing is owned. dy and y are [rows, out], x and dx [rows, in]. `first_row` is the number of row 0 among
+/// those that an adapter's mask is for.
 template <StoredWeights W>
 struct Linear {
   using T = typename W::Value;
@@ -71,31 +104,56 @@ struct Linear {
   T* d_weights = nullptr;   ///< [out, in]
   T* d_bias = nullptr;      ///< [out], where there is a bias
 
+  std::array<Adapter<T>, kLayerAdapters> adapters{};  ///< of a frozen layer; those with rank 0 are none
+
   std::size_t in() const noexcept { return weights.in; }
   std::size_t out() const noexcept { return weights.out; }
-  /// y = x Wᵀ (+ bias) (+ y, with `add`).
-  void forward(Context& context, RowsOf<T> x, T* y, std::size_t rows, bool add = false) const {
+  bool adapted() const noexcept {
+    bool any = false;
+    for (const Adapter<T>& adapter : adapters) any = any || adapter;
+    return any;
+  }
+  /// y = x Wᵀ (+ b) (+ y, with `add`) + what adapters add. Throws OutOfMemory where there are some.
+  void forward(Context& context, RowsOf<T> x, T* y, std::size_t rows, bool add = false,
+               std::size_t first_row = 0) const {
     weights.multiply(context, x, bias, y, rows, add);
+    add_adapters(context, x, y, rows, first_row);
   }
   /// The same without the bias, which somebody else adds: once, where several parts of x are summed up.
-  void product(Context& context, RowsOf<T> x, T* y, std::size_t rows, bool add = false) const {
+  void product(Context& context, RowsOf<T> x, T* y, std::size_t rows, bool add = false,
+               std::size_t first_row = 0) const {
     weights.multiply(context, x, nullptr, y, rows, add);
+    add_adapters(context, x, y, rows, first_row);
   }
-  /// dx = dy W (+ dx, with `add`). Reads neither x nor y.
-  void backward_input(Context& context, const T* dy, T* dx, std::size_t rows, bool add = false) const {
+  /// dx = dy W (+ dx, with `add`) + what goes through adapters. Reads neither x nor y. Throws OutOfMemory where there
+  /// are some.
+  void backward_input(Context& context, const T* dy, T* dx, std::size_t rows, bool add = false,
+                      std::size_t first_row = 0) const {
     weights.multiply_back(context, dy, dx, rows, add);
+    for (const Adapter<T>& adapter : adapters)
+      if (adapter) adapter.backward_input(context, dy, dx, out(), rows, first_row);
   }
   /// Whether backward_weights() reads x: otherwise nobody has to keep it, or to compute it again.
-  bool needs_input() const noexcept { return trained; }
-  /// dW and db from dy and x; with `accumulate` added to what is there. Nothing where the layer is frozen.
-  void backward_weights(Context& context, const T* dy, const T* x, std::size_t rows, bool accumulate) const {
+  bool needs_input() const noexcept { return trained || adapted(); }
+  /// dW and db from dy and x, or those of the adapters; with `accumulate` added to what is there. Nothing where the
+  /// layer is frozen and has none. Throws OutOfMemory where there are some.
+  void backward_weights(Context& context, const T* dy, const T* x, std::size_t rows, bool accumulate,
+                        std::size_t first_row = 0) const {
     if (trained) linear_backward_weight(context, dy, x, d_weights, d_bias, rows, in(), out(), accumulate);
+    for (const Adapter<T>& adapter : adapters)
+      if (adapter) adapter.backward_weights(context, dy, {x, in()}, out(), rows, first_row, accumulate);
   }
   /// visit(name, bytes) for everything that is stored, but for gradients.
   template <class Visit>
   void each_part(Visit visit) const {
     weights.each_part(visit);
     if (bias) visit("bias", out() * sizeof(T));
+  }
+
+ private:
+  void add_adapters(Context& context, RowsOf<T> x, T* y, std::size_t rows, std::size_t first_row) const {
+    for (const Adapter<T>& adapter : adapters)
+      if (adapter) adapter.forward(context, x, y, out(), rows, first_row);
   }
 };
 

@@ -21,7 +21,7 @@ struct Norm {
   std::size_t width = 0;
   float epsilon = 0;  ///< of an RMS norm
   const T *gamma = nullptr, *beta = nullptr;
-  T *d_gamma = nullptr, *d_beta = nullptr;
+  T *d_gamma = nullptr, *d_beta = nullptr;  ///< null where the norm is frozen
 
   /// Memory for the statistics of `rows` rows, contents undefined. Throws OutOfMemory.
   NormStatistics statistics(Context& context, std::size_t rows) const {
@@ -46,17 +46,17 @@ struct Norm {
     else
       layer_norm_recompute(context, x, kept.mean.data() + first, rstd, gamma, beta, y, rows, width);
   }
-  /// The gradients of gamma and beta, with `accumulate` added to what is there, and dx, which may be dy, with `add`
+  /// The gradients of gamma and beta, unless it is frozen, with `accumulate` added to what is there; and dx, which may be dy, with `add`
   /// added to what is there. x, dy and dx begin with row `first`.
   void backward(Context& context, const T* dy, const T* x, const NormStatistics& kept, T* dx, std::size_t first,
                 std::size_t rows, bool add, bool accumulate) const {
     const float* const rstd = kept.rstd.data() + first;
     if (rms) {
-      rms_norm_backward_weight(context, dy, x, rstd, d_gamma, rows, width, accumulate);
+      if (d_gamma) rms_norm_backward_weight(context, dy, x, rstd, d_gamma, rows, width, accumulate);
       rms_norm_backward_input(context, dy, x, rstd, gamma, dx, rows, width, add);
     } else {
       const float* const mean = kept.mean.data() + first;
-      layer_norm_backward_weight(context, dy, x, mean, rstd, d_gamma, d_beta, rows, width, accumulate);
+      if (d_gamma) layer_norm_backward_weight(context, dy, x, mean, rstd, d_gamma, d_beta, rows, width, accumulate);
       layer_norm_backward_input(context, dy, x, mean, rstd, gamma, dx, rows, width, add);
     }
   }

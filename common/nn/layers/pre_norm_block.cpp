@@ -27,8 +27,8 @@ static void up_backward_by_rows(const Block<T>& block, DeviceBuffer<T> d_hidden,
     const T* const dh = d_hidden.data() + first * block.before();
     const bool add = accumulate || first > 0;
     if (up.needs_input()) norm.recompute(block.context, before, chunk.data(), kept.stats2, first, count);
-    up.backward_weights(block.context, dh, chunk.data(), count, add);
-    up.backward_input(block.context, dh, chunk.data(), count);
+    up.backward_weights(block.context, dh, chunk.data(), count, add, first);
+    up.backward_input(block.context, dh, chunk.data(), count, false, first);
     T* const into = d.data() + first * block.width();
     norm.backward(block.context, chunk.data(), before, kept.stats2, into, first, count, true, add);
   });

@@ -21,12 +21,12 @@ namespace oomlab::nn {
 template <class T>
 struct Block {
   using Buffer = DeviceBuffer<T>;
-  using Weighted = Linear<DenseWeights<T>>;
+  using Weighted = Linear<BaseWeights<T>>;
 
   Context& context;
   const TransformerSpec& spec;
-  DecoderLayer<DenseWeights<T>> layer;  ///< of this part
-  AttentionShape attention;             ///< of this part
+  DecoderLayer<BaseWeights<T>> layer;  ///< of this part
+  AttentionShape attention;            ///< of this part
   AttentionForm form;
   bool by_rows;     ///< StepForm's
   const T* x;       ///< the layer's input [R, C]
@@ -112,7 +112,7 @@ struct Block {
   /// x + attention(…), from attended.
   Buffer& residual(const Weighted& projection, const Buffer& from, const T* before) const {
     kept.middle = sum_with(projection, from, before, "middle");
-    if (!keep.layer) kept.attended.reset();
+    if (!keeps_attended()) kept.attended.reset();
     return kept.middle;
   }
   /// before + the MLP, from what is activated, or by rows from hidden.
@@ -147,6 +147,12 @@ struct Block {
   DeviceBuffer<float> row_values(const char* tag) const {
     return context.buffer<float>(checked_product(rows(), attention.heads), Category::activations, tag);
   }
+  /// Whether the backward pass reads what attention gives: for the projection's gradients, or those of fused attention,
+  /// or to compute the residual behind it again.
+  bool keeps_attended() const {
+    const bool read = layer.projection.needs_input() || form == AttentionForm::fused;
+    return keep.layer && (read || !keep.post_attention_residual);
+  }
   /// Whether the MLP's activation is not kept, and done for some rows at a time, when they are multiplied.
   bool activates_by_rows() const { return by_rows && keep.layer && !keep.gelu; }
   Buffer& activate(const Buffer& /*hidden*/) const {
@@ -180,7 +186,7 @@ struct Block {
     DeviceBuffer<T> chunk = activation(checked_product(chunk_rows(), hidden()), "activation of some rows");
     each_chunk([&](std::size_t first, std::size_t count) {
       activate_rows(kept.hidden.data() + first * before(), chunk.data(), count);
-      layer.down.product(context, {chunk.data(), hidden()}, y + first * width(), count, add);
+      layer.down.product(context, {chunk.data(), hidden()}, y + first * width(), count, add, first);
     });
   }
 
@@ -192,7 +198,7 @@ struct Block {
     norm.recompute(context, before, output.data(), kept, 0, rows());
   }
   void recompute_middle() const {
-    if (!kept.middle) residual(layer.projection, kept.attended, x);
+    if (!kept.middle) kept.middle = sum_with(layer.projection, kept.attended, x, "middle");
   }
   void recompute_activation() const {
     if (!kept.activated) activate_beside_hidden(spec.llama() ? "recomputed SwiGLU" : "recomputed GELU");
@@ -238,8 +244,8 @@ struct Block {
       T* const from = kept.hidden.data() + first * before();
       const T* const dy = d.data() + first * width();
       if (layer.down.needs_input()) activate_rows(from, chunk.data(), count);
-      layer.down.backward_weights(context, dy, chunk.data(), count, accumulate || first > 0);
-      layer.down.backward_input(context, dy, chunk.data(), count);
+      layer.down.backward_weights(context, dy, chunk.data(), count, accumulate || first > 0, first);
+      layer.down.backward_input(context, dy, chunk.data(), count, false, first);
       if (spec.llama())
         swiglu_backward(context, chunk.data(), from, count, hidden());
       else

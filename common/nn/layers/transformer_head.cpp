@@ -40,13 +40,15 @@ Linear<DenseWeights<T>> Transformer<T>::dense() const {
 // embed_backward().
 template <class T>
 Linear<DenseWeights<T>> Transformer<T>::to_vocabulary() const {
-  const std::size_t weight = spec_.tied ? kToken : first_of_head() + kOwnHead, bias = first_of_head() + kDecoderBias;
+  const std::size_t weight = spec_.tied ? kToken : first_of_head() + own_head(spec_), bias = first_of_head() + kDecoderBias;
   const bool biased = spec_.bert();
-  return {{value(weight), spec_.width, spec_.vocabulary},
-          biased ? value(bias) : nullptr,
-          true,
-          gradient(weight),
-          biased ? gradient(bias) : nullptr};
+  Linear<DenseWeights<T>> last{.weights = {value(weight), spec_.width, spec_.vocabulary},
+                               .bias = biased ? value(bias) : nullptr};
+  last.trained = trained_ != Trained::adapters;
+  if (!last.trained) return last;
+  last.d_weights = gradient(weight);
+  last.d_bias = biased ? gradient(bias) : nullptr;
+  return last;
 }
 
 // Of `x` nothing is kept here.
@@ -82,7 +84,8 @@ template <class T>
 typename Transformer<T>::HeadActivations Transformer<T>::head_forward(Context& context, const TokenBatch& batch,
                                                                       DeviceBuffer<T> x) {
   HeadActivations kept = run_head(context, batch, x.data());
-  kept.x = std::move(x);
+  if (!to_vocabulary().needs_input()) kept.normed.reset();
+  if (trained_ != Trained::head) kept.x = std::move(x);
   return kept;
 }
 
@@ -100,10 +103,11 @@ void Transformer<T>::cross_entropy(Context& context, const TokenBatch& batch, T*
 
 template <class T>
 DeviceBuffer<T> Transformer<T>::head_backward(Context& context, HeadActivations kept, bool accumulate) {
-  const std::size_t rows = kept.x.size() / spec_.width;
+  const std::size_t rows = kept.logits.size() / spec_.vocabulary;
   const auto last = to_vocabulary();
   last.backward_weights(context, kept.logits.data(), kept.normed.data(), rows, accumulate);
   kept.normed.reset();
+  if (trained_ == Trained::head) return {};
   DeviceBuffer<T> d = activation(context, kept.x.size(), "residual gradient");
   last.backward_input(context, kept.logits.data(), d.data(), rows);
   kept.logits.reset();
@@ -124,7 +128,7 @@ DeviceBuffer<T> Transformer<T>::chunked_head(Context& context, const TokenBatch&
   {
     const Phase phase(context.ledger(), "forward");
     kept = head_before_logits(context, batch, x.data());
-    kept.x = std::move(x);
+    if (trained_ != Trained::head) kept.x = std::move(x);
     DeviceBuffer<T> logits = activation(context, checked_product(chunk, spec_.vocabulary), "logits of a chunk");
     DeviceBuffer<float> row_loss = context.buffer<float>(rows, Category::workspace, "row losses");
     for (std::size_t first = 0; first < rows; first += chunk) {
@@ -134,10 +138,11 @@ DeviceBuffer<T> Transformer<T>::chunked_head(Context& context, const TokenBatch&
       cross_entropy_with_gradient(context, logits.data(), batch.labels.data() + first, row_loss.data() + first, count,
                                   spec_.vocabulary, mean_of, scale_on_device);
       last.backward_weights(context, logits.data(), normed, count, options.accumulate || first > 0);
-      last.backward_input(context, logits.data(), normed, count);
+      if (trained_ != Trained::head) last.backward_input(context, logits.data(), normed, count);
     }
     scaled_sum(context, row_loss.data(), rows, mean_of, loss_.data(), options.accumulate);
   }
+  if (trained_ == Trained::head) return {};
   const Phase phase(context.ledger(), "backward");
   DeviceBuffer<T> d = std::move(kept.normed);
   return before_logits_backward(context, std::move(kept), std::move(d), options.accumulate);

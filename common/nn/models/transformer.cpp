@@ -178,15 +178,21 @@ template <class T>
 Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
                                LayerActivations<T>& kept, bool wants_output) const {
   const ParameterOf<T>* const tensors = &tensors_[first_of_layer(l)];
+  const FrozenMatrix<T>* const* const frozen = frozen_.empty() ? nullptr : &frozen_[first_of_layer(l)];
+  DecoderLayer<BaseWeights<T>> layer = make_decoder_layer<BaseWeights<T>>(
+      spec_, slice_.parts,
+      [=](int i, std::size_t in, std::size_t out) {
+        return BaseWeights<T>{tensors[i].value, in, out, frozen ? frozen[i] : nullptr};
+      },
+      [=](int i) { return i < 0 ? nullptr : tensors[i].value; },
+      [=, all = trains_all()](int i) { return i < 0 || !all ? nullptr : tensors[i].gradient; });
+  for (auto* linear : {&layer.qkv, &layer.projection, &layer.up, &layer.down}) linear->trained = trains_all();
+  if (adapters_) adapters_->attach(l, kept.masks, layer);
+  Keep kept_of_layer = keep;
+  kept_of_layer.gelu = keep.gelu && layer.down.needs_input();
   return {.context = context,
           .spec = spec_,
-          .layer = make_decoder_layer<DenseWeights<T>>(
-              spec_, slice_.parts,
-              [=](int i, std::size_t in, std::size_t out) {
-                return DenseWeights<T>{tensors[i].value, in, out};
-              },
-              [=](int i) { return i < 0 ? nullptr : tensors[i].value; },
-              [=](int i) { return i < 0 ? nullptr : tensors[i].gradient; }),
+          .layer = layer,
           .attention = {batch.sequences, batch.seq, spec_.heads / slice_.parts, spec_.width / slice_.parts,
                         !spec_.bert(), spec_.keys() / slice_.parts},
           .form = form_.attention,
@@ -194,7 +200,7 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
           .x = x,
           .first_part = slice_.part == 0,
           .sum = slice_.parts > 1 ? &sum_over_parts_ : nullptr,
-          .keep = keep,
+          .keep = kept_of_layer,
           .kept = kept,
           .wants_output = wants_output,
           .output = {}};
@@ -203,12 +209,29 @@ Block<T> Transformer<T>::block(Context& context, std::size_t l, const TokenBatch
 template <class T>
 DeviceBuffer<T> Transformer<T>::forward_layer(Context& context, std::size_t l, const TokenBatch& batch, const T* x,
                                               const Keep& keep, LayerActivations<T>& kept) {
+  draw_masks(context, l, batch, kept);
   Block<T> layer = block(context, l, batch, x, keep, kept, true);
   return spec_.bert() ? bert_forward(std::move(layer), true) : pre_norm_forward(std::move(layer));
 }
 
 template <class T>
+void Transformer<T>::train_only(Trained trained) {
+  if (trained == Trained::adapters && spec_.bert())
+    throw std::invalid_argument("adapters are for decoders, gpt and llama, and '" + spec_.name + "' is none");
+  if (trained == Trained::head && spec_.tied)
+    throw std::invalid_argument("the head of '" + spec_.name +
+                                "' is the token embedding: whoever trains it trains that, too");
+  trained_ = trained;
+}
+
+template <class T>
 DeviceBuffer<T> Transformer<T>::logits(Context& context, const TokenBatch& batch) {
+  struct Evaluating {
+    bool& evaluating;
+    explicit Evaluating(bool& flag) : evaluating(flag) { evaluating = true; }
+    ~Evaluating() { evaluating = false; }
+  };
+  const Evaluating evaluating(evaluating_);
   DeviceBuffer<T> x;
   {
     EmbeddingActivations dropped;
@@ -229,6 +252,7 @@ void Transformer<T>::rebuild_layer(Context& context, std::size_t l, const TokenB
   if (kept.qkv) return;
   Keep keep = form_.keep;
   keep.layer = keep.post_attention_residual = keep.probabilities = true;  // what is there, and soon needed
+  draw_masks(context, l, batch, kept);
   Block<T> layer = block(context, l, batch, x, keep, kept, spec_.bert());
   (void)(spec_.bert() ? bert_forward(std::move(layer), false) : pre_norm_forward(std::move(layer)));
 }
@@ -246,6 +270,7 @@ void Transformer<T>::backward_layer(Context& context, std::size_t l, const Token
 template <class T>
 void Transformer<T>::embed_backward(Context& context, const TokenBatch& batch, EmbeddingActivations kept,
                                     DeviceBuffer<T> d, bool accumulate) {
+  if (!trains_all()) return;
   const std::size_t rows = batch.rows(), width = spec_.width, used = batch.seq * width;
   const auto zero = [&](std::size_t tensor, std::size_t from) {
     const std::size_t count = tensors_[tensor].count;
@@ -294,9 +319,27 @@ void ForwardPass<T>::backward(Context& context, Transformer<T>& model, const Tok
   model.embed_backward(context, batch, std::move(embedding_), std::move(gradient), options.accumulate);
 }
 
+// Nothing below the head is trained: no layer keeps anything, and no gradient goes through one.
+template <class T>
+void Transformer<T>::train_head(Context& context, const TokenBatch& batch, StepOptions options,
+                                const float* scale_on_device) {
+  DeviceBuffer<T> x;
+  {
+    const Phase phase(context.ledger(), "forward");
+    EmbeddingActivations dropped;
+    x = embed(context, batch, dropped);
+    for (std::size_t l = 0; l < spec_.layers; ++l) {
+      LayerActivations<T> none;
+      x = forward_layer(context, l, batch, x.data(), {.layer = false}, none);
+    }
+  }
+  head(context, batch, std::move(x), options, scale_on_device);
+}
+
 template <class T>
 void Transformer<T>::forward_backward(Context& context, TokenBatch batch, StepOptions options,
                                       const float* scale_on_device) {
+  if (trained_ == Trained::head) return train_head(context, batch, options, scale_on_device);
   ForwardPass<T> pass(context, *this, batch);
   pass.backward(context, *this, batch, options, scale_on_device);
 }

@@ -19,6 +19,7 @@
 #include "memory/context.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/norm.h"
+#include "nn/models/adapters.h"
 #include "nn/models/mlp.h"
 #include "nn/ops/attention.h"
 #include "nn/ops/loss.h"
@@ -58,6 +59,7 @@ struct LayerActivations {
   DeviceBuffer<T> activated;      ///< [R, F], after GELU or SwiGLU
   DeviceBuffer<T> sum;            ///< bert: norm1 + MLP(norm1), whose norm is the layer's output
   NormStatistics stats1, stats2;  ///< of the two norms
+  DropoutMasks masks;             ///< of adapters with dropout
 };
 
 template <class T>
@@ -85,6 +87,19 @@ class Transformer {
   ParameterOf<T> parameter(std::size_t i) noexcept { return tensors_[i]; }
   /// Fills tensor i with what it is at the start of training: of a slice, the bits that the whole model has there.
   void initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const;
+
+  /// Tensor i is frozen, and somebody else stores it: a matrix of a layer. It must outlive the model.
+  void bind_frozen(std::size_t i, const FrozenMatrix<T>* matrix) {
+    frozen_.resize(tensors_.size());
+    frozen_[i] = matrix;
+  }
+  /// What the steps from now on train. Where that is not all, no gradient of another tensor is computed, and nothing is
+  /// kept that only those would read. Throws std::invalid_argument for adapters of bert, and for a head that is the token
+  /// embedding.
+  void train_only(Trained trained);
+  Trained trained() const noexcept { return trained_; }
+  /// These are added to the layers from now on; null: none. They must outlive the model, or be taken away before.
+  void set_adapters(const AdapterSet<T>* adapters) noexcept { adapters_ = adapters; }
 
   /// How the steps from now on are done.
   void set_form(const StepForm& form) noexcept { form_ = form; }
@@ -154,15 +169,22 @@ class Transformer {
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);
   Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
                  LayerActivations<T>& kept, bool wants_output) const;
-  Norm<T> norm(std::size_t gamma) const {
-    if (spec_.llama()) return {true, spec_.width, spec_.epsilon, value(gamma), nullptr, gradient(gamma), nullptr};
-    return {false, spec_.width, 0.0f, value(gamma), value(gamma + 1), gradient(gamma), gradient(gamma + 1)};
+  void draw_masks(Context& context, std::size_t l, const TokenBatch& batch, LayerActivations<T>& kept) const {
+    if (adapters_ && !evaluating_) kept.masks = adapters_->draw_masks(context, l, batch.rows());
   }
+  Norm<T> norm(std::size_t gamma) const {
+    T* const d_gamma = trains_all() ? gradient(gamma) : nullptr;
+    if (spec_.llama()) return {true, spec_.width, spec_.epsilon, value(gamma), nullptr, d_gamma, nullptr};
+    T* const d_beta = trains_all() ? gradient(gamma + 1) : nullptr;
+    return {false, spec_.width, 0.0f, value(gamma), value(gamma + 1), d_gamma, d_beta};
+  }
+  bool trains_all() const noexcept { return trained_ == Trained::all; }
   Norm<T> head_norm() const;
   Linear<DenseWeights<T>> dense() const;
   Linear<DenseWeights<T>> to_vocabulary() const;
   HeadActivations head_before_logits(Context& context, const TokenBatch& batch, const T* x);
   HeadActivations run_head(Context& context, const TokenBatch& batch, const T* x);
+  void train_head(Context& context, const TokenBatch& batch, StepOptions options, const float* scale_on_device);
   DeviceBuffer<T> chunked_head(Context& context, const TokenBatch& batch, DeviceBuffer<T> x, StepOptions options,
                                const float* scale_on_device);
   DeviceBuffer<T> before_logits_backward(Context& context, HeadActivations kept, DeviceBuffer<T> d, bool accumulate);
@@ -172,8 +194,12 @@ class Transformer {
   std::shared_ptr<const std::vector<Place>> places_;  // of the tensors
   SumOverParts sum_over_parts_;
   StepForm form_;
-  std::vector<ParameterOf<T>> tensors_;  // without their names
-  std::vector<DeviceBuffer<T>> owned_;   // values and gradients of a whole model
+  Trained trained_ = Trained::all;
+  bool evaluating_ = false;  // nothing is dropped
+  const AdapterSet<T>* adapters_ = nullptr;
+  std::vector<const FrozenMatrix<T>*> frozen_;  // of tensors that others store; empty: none
+  std::vector<ParameterOf<T>> tensors_;         // without their names
+  std::vector<DeviceBuffer<T>> owned_;          // values and gradients of a whole model
   DeviceBuffer<float> loss_;
 };
 

@@ -8,25 +8,13 @@
 
 #include "cuda/backend.h"
 #include "cuda/check.h"
+#include "nn/ops/hash.h"
 #include "nn/ops/instances.h"
 #include "nn/ops/kernel.h"
 
 namespace oomlab::nn {
 
 namespace {
-
-// The finaliser of SplitMix64: every input bit changes every output bit with probability one half.
-__host__ __device__ inline std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-__device__ inline float uniform(std::uint64_t key, std::size_t i) {
-  const auto bits = static_cast<std::int32_t>(mix(key + i * 0x9e3779b97f4a7c15ull) >> 40);  // 24 bits
-  // exact: a multiple of 2^-23 in [-1, 1); so only the product with a bound, and FP16 or BF16, round
-  return static_cast<float>(bits - (1 << 23)) * (1.0f / (1 << 23));
-}
 
 template <class T>
 __global__ void fill_uniform_kernel(T* values, std::size_t count, float bound, std::uint64_t key) {
@@ -54,7 +42,7 @@ __global__ void fill_kernel(T* values, std::size_t count, float value, bool pack
 template <class T>
 void fill_uniform(Context& context, T* values, std::size_t count, float bound, std::uint64_t seed,
                   std::uint64_t stream) {
-  const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
+  const std::uint64_t key = hash_key(seed, stream);
   launch(fill_uniform_kernel<T>, shape_for_items(count), context.stream(), values, count, bound, key);
 }
 
@@ -64,7 +52,7 @@ void fill_uniform_part(Context& context, T* values, const MatrixPart& part, floa
   const std::size_t count = part.rows * part.columns;
   if (part.first_row == 0 && part.columns == part.all_columns)
     return fill_uniform(context, values, count, bound, seed, stream);
-  const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ull) + stream);
+  const std::uint64_t key = hash_key(seed, stream);
   launch(fill_uniform_part_kernel<T>, shape_for_items(count), context.stream(), values, part, bound, key);
 }
 

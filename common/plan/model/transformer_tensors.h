@@ -11,7 +11,8 @@ namespace oomlab::nn {
 // Where tensors_of() puts them.
 inline constexpr std::size_t kToken = 0, kPosition = 1, kType = 2, kEmbedNorm = 3;
 inline constexpr std::size_t kDense = 0, kHeadNorm = 2, kDecoderBias = 4;
-inline constexpr std::size_t kOwnHead = 1;  // llama: where the head is not tied
+// In the head, where that is not tied: behind the final norm.
+inline std::size_t own_head(const TransformerSpec& spec) { return spec.llama() ? 1 : 2; }
 // And how many come before the layers.
 inline std::size_t embedding_tensors(const TransformerSpec& spec) { return spec.llama() ? 1 : spec.bert() ? 5 : 2; }
 

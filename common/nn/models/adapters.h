@@ -1,0 +1,150 @@
+#pragma once
+// The adapters of a decoder (nn/layers/adapter.h): their tensors, and where each belongs. A model works with one set at
+// a time, or with none (Transformer::set_adapters()); several sets can take turns on the same frozen weights.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "memory/context.h"
+#include "nn/layers/decoder_layer.h"
+#include "nn/ops/values.h"
+#include "nn/optimizer/optimizer.h"
+#include "plan/model/adapters.h"
+
+namespace oomlab::nn {
+
+/// The mask of each adapter of a layer, in the order of the slots; empty where nothing is dropped.
+using DropoutMasks = std::vector<DeviceBuffer<std::uint8_t>>;
+
+template <class T>
+class AdapterSet {
+ public:
+  /// Allocates A and B (category parameters), and with gradients also those (category gradients). A begins uniform in
+  /// ±1 / √in, as peft has it, and B with 0: at first a model does what it did without. Throws OutOfMemory (nothing
+  /// stays allocated), and as require_adapters().
+  AdapterSet(Context& context, const TransformerSpec& spec, const AdapterForm& form, std::uint64_t seed,
+             bool with_gradients = true)
+      : form_(form), seed_(seed) {
+    require_adapters(spec, form);
+    slots_ = adapter_slots(spec, form.targets);
+    shapes_ = adapter_tensors(spec, form);
+    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+      const TensorShape& shape = shapes_[i];
+      values_.push_back(context.buffer<T>(shape.count(), Category::parameters, shape.name));
+      if (with_gradients)
+        gradients_.push_back(context.buffer<T>(shape.count(), Category::gradients, shape.name + " gradient"));
+      gradient_at_.push_back(with_gradients ? gradients_[i].data() : nullptr);
+      if (i % 2 == 0)
+        fill_uniform(context, values_[i].data(), shape.count(), 1 / std::sqrt(static_cast<float>(shape.columns)), seed,
+                     i);
+      else
+        fill(context, values_[i].data(), shape.count(), 0.0f);
+    }
+  }
+
+  const AdapterForm& form() const noexcept { return form_; }
+  /// Of a layer.
+  const std::vector<AdapterSlot>& slots() const noexcept { return slots_; }
+  /// As adapter_tensors().
+  const std::vector<TensorShape>& shapes() const noexcept { return shapes_; }
+  /// In that order.
+  std::vector<ParameterOf<T>> parameters() {
+    std::vector<ParameterOf<T>> all;
+    for (std::size_t i = 0; i < shapes_.size(); ++i)
+      all.push_back({shapes_[i].name, values_[i].data(), gradient_at_[i], shapes_[i].count()});
+    return all;
+  }
+
+  /// From now on other values are dropped: those of this step.
+  void begin_step(std::uint64_t step) noexcept { step_ = step; }
+  /// Draws the masks of layer l, from 0, for `rows` rows (category activations). The same ones each time in a step. No
+  /// mask where nothing is dropped. Throws OutOfMemory.
+  DropoutMasks draw_masks(Context& context, std::size_t l, std::size_t rows) const {
+    DropoutMasks masks;
+    if (form_.dropout == 0) return masks;
+    for (const AdapterSlot& slot : slots_) {
+      const std::uint64_t stream = (step_ << 32) + l * slots_.size() + masks.size();
+      masks.push_back(
+          context.buffer<std::uint8_t>(checked_product(rows, slot.in), Category::activations, "adapter dropout mask"));
+      draw_mask(context, masks.back().data(), masks.back().size(), 1 - form_.dropout, seed_, stream);
+    }
+    return masks;
+  }
+
+  /// Gives a layer, number l from 0, its adapters. Without masks nothing is dropped.
+  template <class W>
+  void attach(std::size_t l, const DropoutMasks& masks, DecoderLayer<W>& layer) const {
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      Adapter<T> adapter = at(l, s);
+      if (!masks.empty()) adapter.mask = masks[s].data();
+      auto& adapters = matrix_of(layer, slots_[s].matrix).adapters;
+      *std::ranges::find_if(adapters, [](const Adapter<T>& place) { return !place; }) = adapter;
+    }
+  }
+  /// Adds all adapters to the frozen weights of a model, whose tensor i of tensors_of() is weights_at(i), or with `sign`
+  /// −1 takes them away: afterwards it does without adapters what it does with them, within the rounding of T. Throws
+  /// std::invalid_argument for weights that are not dense: they would have to be decoded, added to, and rounded to codes
+  /// again.
+  template <class WeightsAt>
+  void merge(Context& context, const TransformerSpec& spec, WeightsAt weights_at, float sign = 1) const {
+    const LayerSlots tensors = layer_slots(spec);
+    for (std::size_t l = 0; l < spec.layers; ++l)
+      for (std::size_t s = 0; s < slots_.size(); ++s) {
+        const std::size_t first = embedding_tensors(spec) + l * static_cast<std::size_t>(tensors.count);
+        T* const weights = weights_at(first + static_cast<std::size_t>(tensor_of(tensors, slots_[s].matrix)));
+        if (!weights)
+          throw std::invalid_argument("an adapter cannot be merged into weights that are stored in fewer bits");
+        at(l, s).merge(context, weights, sign);
+      }
+  }
+
+ private:
+  template <class Layer>
+  static auto& matrix_of(Layer& layer, LayerMatrix matrix) {
+    switch (matrix) {
+      case LayerMatrix::qkv: return layer.qkv;
+      case LayerMatrix::projection: return layer.projection;
+      case LayerMatrix::up: return layer.up;
+      case LayerMatrix::down: break;
+    }
+    return layer.down;
+  }
+  static std::int8_t tensor_of(const LayerSlots& tensors, LayerMatrix matrix) {
+    switch (matrix) {
+      case LayerMatrix::qkv: return tensors.qkv;
+      case LayerMatrix::projection: return tensors.projection;
+      case LayerMatrix::up: return tensors.up;
+      case LayerMatrix::down: break;
+    }
+    return tensors.down;
+  }
+  Adapter<T> at(std::size_t l, std::size_t s) const {
+    const std::size_t a = 2 * (l * slots_.size() + s);
+    const AdapterSlot& slot = slots_[s];
+    Adapter<T> adapter;
+    adapter.rank = form_.rank;
+    adapter.in = slot.in;
+    adapter.first = slot.first;
+    adapter.out = slot.out;
+    adapter.scale = form_.scale();
+    adapter.a = values_[a].data();
+    adapter.b = values_[a + 1].data();
+    adapter.d_a = gradient_at_[a];
+    adapter.d_b = gradient_at_[a + 1];
+    adapter.kept = 1 - form_.dropout;
+    return adapter;
+  }
+
+  AdapterForm form_;
+  std::uint64_t seed_;
+  std::uint64_t step_ = 0;
+  std::vector<AdapterSlot> slots_;
+  std::vector<TensorShape> shapes_;
+  std::vector<DeviceBuffer<T>> values_;
+  std::vector<DeviceBuffer<T>> gradients_;
+  std::vector<T*> gradient_at_;
+};
+
+}  // namespace oomlab::nn

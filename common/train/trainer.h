@@ -2,6 +2,7 @@
 // The trainer: any step that plan/ describes, on one rank or many. Each rank has its place in the grid: a slice of the
 // model (its stage's layers, its part of each), a share of the batch (its replica's), and of the state what ZeRO leaves.
 //
+//   job.h              what it is asked to do, and what that needs
 //   passes.h           the order of forward and backward passes in a pipeline
 //   groups.h           who talks to whom
 //   units.h            parameters and gradients: whole, shared out, or a unit's alone
@@ -14,7 +15,6 @@
 //   both ends        a tied token table is on the first and the last stage; the sum of its gradients on both
 //   among all        with a loss scale, whether a gradient has overflowed anywhere
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,46 +23,13 @@
 
 #include "cuda/backend.h"
 #include "nn/ops/values.h"
-#include "nn/optimizer/mixed_precision.h"
 #include "train/groups.h"
 #include "train/host_optimizer.h"
+#include "train/job.h"
 #include "train/passes.h"
-#include "train/precision.h"
-#include "train/text_training.h"
 #include "train/units.h"
 
 namespace oomlab::train {
-
-using plan::Layout, plan::RankCoordinates;
-
-/// What all ranks of a run work on, and how.
-struct Job {
-  nn::TransformerSpec spec;
-  std::shared_ptr<const data::TextSampler> text;
-  Layout layout;
-  std::size_t batch;        ///< sequences of a step, on all ranks
-  std::size_t micro_batch;  ///< sequences of a forward and backward pass
-  std::size_t seq;
-  nn::StepForm form;
-  /// Without: AdamW, with a master copy of weights of 16 bits.
-  std::optional<nn::OptimizerForm> optimizer = {};
-  nn::GradientLife gradients = nn::GradientLife::always;
-  bool streamed = false;  ///< weights are in host memory; for gradients that are offloaded
-  nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
-  /// How the layers of the rank at a place are treated; without, as the form says.
-  std::function<nn::Schedule(const RankCoordinates&)> schedule = {};
-
-  std::size_t micro_batches() const { return batch / layout.dp / micro_batch; }
-  nn::Schedule schedule_at(const RankCoordinates& place) const {
-    if (schedule) return schedule(place);
-    return {{plan::slice_of(spec, layout, place).layers, false, form.keep}};
-  }
-};
-/// The optimizer of a job whose weights are stored as T.
-template <class T>
-nn::OptimizerForm optimizer_of(const Job& job) {
-  return job.optimizer.value_or(nn::OptimizerForm{.weights = plan::usual_weights(kDTypeOf<T>)});
-}
 
 template <class T>
 class Trainer final : public Workload {
@@ -430,51 +397,6 @@ class Trainer final : public Workload {
   bool whole_ = true;           // no step in the backward pass has failed half-way
 };
 
-/// The step of one rank as its prediction sees it.
-template <class T>
-nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
-  return {.element_bytes = sizeof(T),
-          .sequences = job.micro_batch,
-          .seq = job.seq,
-          .form = job.form,
-          .schedule = job.schedule_at(place),
-          .micro_batches = job.micro_batches(),
-          .in_flight = plan::most_in_flight(job.layout, place.stage, job.micro_batches()),
-          .slice = plan::slice_of(job.spec, job.layout, place),
-          .replicas = job.layout.dp,
-          .zero = job.layout.zero,
-          .gradients = job.gradients,
-          .streamed = job.streamed,
-          .optimizer = optimizer_of<T>(job),
-          .loss_scale = kDTypeOf<T> == DType::fp16};
-}
-/// Peak allocated bytes of a rank.
-template <class T>
-ByCategory predict_rank(const Job& job, const RankCoordinates& place) {
-  return plan::rank_bytes(job.spec, step_of<T>(job, place), job.layout.ranks() > 1);
-}
-/// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it.
-template <class T>
-std::uint64_t sent_a_step(const Job& job, const RankCoordinates& place) {
-  return plan::sent_by_rank(job.spec, job.layout, place, step_of<T>(job, place));
-}
-
-/// Operations of the matrix products that a rank has in a step (Variant::flops). A part has its share of each layer;
-/// head and loss are whole on each part of the last stage.
-inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates& place) {
-  const nn::Slice slice = plan::slice_of(job.spec, job.layout, place);
-  if (job.form.attention == nn::AttentionForm::tiled && slice.parts > 1) return std::nullopt;  // a part's own tiles
-  const std::size_t layers = slice.layers;
-  nn::TransformerSpec of_layers = job.spec;
-  of_layers.layers = layers;
-  const auto all = flops_of_step(of_layers, job.micro_batch, job.seq, job.schedule_at(place), job.form);
-  of_layers.layers = 0;
-  const auto head = flops_of_step(of_layers, job.micro_batch, job.seq);
-  if (!all || !head) return std::nullopt;
-  const auto micro_batches = static_cast<double>(job.micro_batches());
-  return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + (slice.has_head(job.spec) ? *head : 0));
-}
-
 /// The ranks of a layout.
 template <class T>
 class Cluster final : public Team {
@@ -498,16 +420,5 @@ class Cluster final : public Team {
   Job job_;
   Groups::Ids ids_;
 };
-
-/// The largest rank's.
-template <class T>
-ByCategory predict_largest(const Job& job) {
-  PeakBytes largest, next;
-  for (std::size_t stage = 0; stage < job.layout.pp; ++stage) {
-    next.at_peak = predict_rank<T>(job, RankCoordinates{0, 0, stage});
-    largest = later_peak(largest, next);
-  }
-  return largest.at_peak;
-}
 
 }  // namespace oomlab::train

@@ -12,15 +12,18 @@ namespace {
 
 std::atomic<long long> live{0}, peak{0};
 
-void* allocate(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
+void* allocate_or_null(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) noexcept {
   const std::size_t padded = (bytes + alignment) / alignment * alignment;
   void* const p = alignment > alignof(std::max_align_t) ? std::aligned_alloc(alignment, padded) : std::malloc(padded);
-  if (!p) throw std::bad_alloc();
-  if (oomlab::puzzle::watch().in_reader) {
+  if (p && oomlab::puzzle::watch().in_reader) {
     const long long now = live += static_cast<long long>(malloc_usable_size(p));
     if (now > peak) peak = now;
   }
   return p;
+}
+void* allocate(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
+  if (void* const p = allocate_or_null(bytes, alignment)) return p;
+  throw std::bad_alloc();
 }
 void release(void* p) noexcept {
   if (p && oomlab::puzzle::watch().in_reader) live -= static_cast<long long>(malloc_usable_size(p));
@@ -36,6 +39,10 @@ void* operator new(std::size_t n) { return allocate(n); }
 void* operator new[](std::size_t n) { return allocate(n); }
 void* operator new(std::size_t n, std::align_val_t a) { return allocate(n, static_cast<std::size_t>(a)); }
 void* operator new[](std::size_t n, std::align_val_t a) { return allocate(n, static_cast<std::size_t>(a)); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { release(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { release(p); }
 void operator delete(void* p) noexcept { release(p); }
 void operator delete[](void* p) noexcept { release(p); }
 void operator delete(void* p, std::size_t) noexcept { release(p); }

@@ -42,19 +42,22 @@ void check_end(const char* thrown) {
     end("unread", where + ", " + what);
   }
   if (thrown && !w.out_of_memory.empty()) end("over_budget", where + ", " + w.out_of_memory);
-  if (thrown) end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) +
-                           ", \"line\": " + std::to_string(w.failure.line));
+  if (thrown)
+    end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) +
+                     ", \"line\": " + std::to_string(w.failure.line));
   if (w.failure.error && !w.allowed.failed_allocations) end_unread();
   if (const cudaError_t error = cudaDeviceSynchronize())
     end("threw", where + ", \"what\": " + quoted(cudaGetErrorName(error)));
   if (host_peak() > w.allowed.host_bytes)
-    end("host_bytes", where + ", \"bytes\": " + std::to_string(host_peak()) + ", \"allowed\": " + std::to_string(w.allowed.host_bytes));
+    end("host_bytes", where + ", \"bytes\": " + std::to_string(host_peak()) +
+                          ", \"allowed\": " + std::to_string(w.allowed.host_bytes));
   if (w.launches == 0 && !w.allowed.no_kernel) end("no_kernel", where);
   if (w.launches > w.allowed.launches)
-    end("launches", where + ", \"count\": " + std::to_string(w.launches) + ", \"allowed\": " + std::to_string(w.allowed.launches));
+    end("launches",
+        where + ", \"count\": " + std::to_string(w.launches) + ", \"allowed\": " + std::to_string(w.allowed.launches));
   if (w.synchronisations > w.allowed.synchronisations)
-    end("synchronisations",
-        where + ", \"count\": " + std::to_string(w.synchronisations) + ", \"allowed\": " + std::to_string(w.allowed.synchronisations));
+    end("synchronisations", where + ", \"count\": " + std::to_string(w.synchronisations) +
+                                ", \"allowed\": " + std::to_string(w.allowed.synchronisations));
   for (const auto& [address, block] : w.blocks)
     if (block.line != 0 && !w.allowed.keeps_memory) end("leak", where + ", \"blocks\": " + blocks_as_json());
 }
@@ -62,7 +65,8 @@ void check_end(const char* thrown) {
 }  // namespace
 
 Watch& watch() {
-  alignas(Watch) static char storage[sizeof(Watch)];  // operator new asks for it, so it is not made by that; and it is never destroyed
+  alignas(Watch) static char
+      storage[sizeof(Watch)];  // operator new asks for it, so it is not made by that; and it is never destroyed
   static Watch& instance = *new (storage) Watch;
   return instance;
 }
@@ -86,8 +90,8 @@ std::string blocks_as_json() {
   std::string json = "[";
   for (const auto& [address, block] : watch().blocks) {
     if (block.pinned) continue;
-    json += std::string(json.size() > 1 ? ", " : "") + "{\"name\": " + quoted(block.name) + ", \"line\": " + std::to_string(block.line) +
-            ", \"bytes\": " + std::to_string(block.bytes) + "}";
+    json += std::string(json.size() > 1 ? ", " : "") + "{\"name\": " + quoted(block.name) +
+            ", \"line\": " + std::to_string(block.line) + ", \"bytes\": " + std::to_string(block.bytes) + "}";
   }
   return json + "]";
 }
@@ -110,7 +114,8 @@ void end(const std::string& kind, const std::string& fields) {
 
 void end_unread() {
   const Watch& w = watch();
-  end("unread", "\"case\": " + quoted(w.case_name) + ", \"call\": " + quoted(w.failure.call) + ", \"line\": " + std::to_string(w.failure.line) +
+  end("unread", "\"case\": " + quoted(w.case_name) + ", \"call\": " + quoted(w.failure.call) +
+                    ", \"line\": " + std::to_string(w.failure.line) +
                     (w.out_of_memory.empty() ? "" : ", \"oom\": {" + w.out_of_memory + "}"));
 }
 
@@ -123,7 +128,8 @@ std::vector<float> random_numbers(std::size_t count, float scale) {
 }
 
 void refuse(const std::string& english, const std::string& chinese) {
-  end("rule", "\"case\": " + quoted(watch().case_name) + ", \"en\": " + quoted(english) + ", \"zh\": " + quoted(chinese));
+  end("rule",
+      "\"case\": " + quoted(watch().case_name) + ", \"en\": " + quoted(english) + ", \"zh\": " + quoted(chinese));
 }
 
 Case::Case(const std::string& name, std::size_t budget, const Allowed& allowed) {
@@ -152,7 +158,8 @@ void* Case::given_bytes(const char* name, const void* values, std::size_t bytes)
   Watch& w = watch();
   void* address = nullptr;
   const std::size_t storage = guarded_size(bytes);
-  if (const cudaError_t error = cudaMalloc(&address, storage)) end("judge", "\"what\": " + quoted(cudaGetErrorName(error)));
+  if (const cudaError_t error = cudaMalloc(&address, storage))
+    end("judge", "\"what\": " + quoted(cudaGetErrorName(error)));
   const cudaError_t error =
       values ? cudaMemcpy(address, values, bytes, cudaMemcpyHostToDevice) : cudaMemset(address, 0xff, bytes);
   if (error) end("judge", "\"what\": " + quoted(cudaGetErrorName(error)));
@@ -194,8 +201,8 @@ void Case::call(const std::function<void()>& readers) {
 void Case::differs(const char* what, std::size_t index, std::size_t count, double got, double wanted) const {
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "\"got\": \"%.9g\", \"wanted\": \"%.9g\"", got, wanted);
-  end("differs", "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(what) + ", \"index\": " + std::to_string(index) +
-                     ", \"count\": " + std::to_string(count) + ", " + numbers);
+  end("differs", "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(what) + ", \"index\": " +
+                     std::to_string(index) + ", \"count\": " + std::to_string(count) + ", " + numbers);
 }
 
 std::size_t Case::live() const { return watch().live; }

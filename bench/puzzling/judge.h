@@ -49,14 +49,14 @@ constexpr std::size_t bytes_of(std::size_t count) {
 
 /// What is allowed beside the budget; the defaults suit most puzzles.
 struct Allowed {
-  std::size_t host_bytes = KiB(64);         ///< of containers, at any one time
-  std::size_t pinned_bytes = 0;             ///< of cudaMallocHost
-  bool failed_allocations = false;          ///< the reader's function is expected to meet them, and to go on
-  bool no_kernel = false;                   ///< it need not start one
-  std::uint64_t launches = UINT64_MAX;      ///< at most so many
+  std::size_t host_bytes = KiB(64);     ///< of containers, at any one time
+  std::size_t pinned_bytes = 0;         ///< of cudaMallocHost
+  bool failed_allocations = false;      ///< the reader's function is expected to meet them, and to go on
+  bool no_kernel = false;               ///< it need not start one
+  std::uint64_t launches = UINT64_MAX;  ///< at most so many
   std::uint64_t synchronisations = UINT64_MAX;
-  std::size_t largest = SIZE_MAX;           ///< bytes of one allocation
-  bool keeps_memory = false;                ///< call() may end with memory allocated; a later one gives it back
+  std::size_t largest = SIZE_MAX;  ///< bytes of one allocation
+  bool keeps_memory = false;       ///< call() may end with memory allocated; a later one gives it back
 };
 
 /// One workload, with a budget for the device's memory. Cases do not nest.
@@ -91,7 +91,8 @@ class Case {
   template <class T>
   void equal(const char* what, const std::vector<T>& got, const std::vector<T>& wanted, double tolerance = 0) const {
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const double g = i < got.size() ? double(got[i]) : std::numeric_limits<double>::quiet_NaN(), w = double(wanted[i]);
+      const double g = i < got.size() ? double(got[i]) : std::numeric_limits<double>::quiet_NaN(),
+                   w = double(wanted[i]);
       if (!(std::abs(g - w) <= tolerance * std::max(1.0, std::abs(w)))) differs(what, i, wanted.size(), g, w);
     }
   }

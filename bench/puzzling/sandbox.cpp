@@ -30,15 +30,19 @@ constexpr unsigned lower_half(int argument) { return unsigned(offsetof(seccomp_d
 
 sock_filter load(unsigned offset) { return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset); }
 sock_filter answer(unsigned value) { return BPF_STMT(BPF_RET | BPF_K, value); }
-sock_filter unless_equal(unsigned value, unsigned char skip) { return BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip); }
-sock_filter unless_any_bit(unsigned bits, unsigned char skip) { return BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 0, skip); }
+sock_filter unless_equal(unsigned value, unsigned char skip) {
+  return BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip);
+}
+sock_filter unless_any_bit(unsigned bits, unsigned char skip) {
+  return BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 0, skip);
+}
 
 }  // namespace
 
 void confine() {
   if (!here) return;
-  std::vector<sock_filter> program{load(offsetof(seccomp_data, arch)), unless_equal(here, 1), BPF_JUMP(BPF_JMP | BPF_JA, 1, 0, 0),
-                                   answer(kill), load(offsetof(seccomp_data, nr))};
+  std::vector<sock_filter> program{load(offsetof(seccomp_data, arch)), unless_equal(here, 1),
+                                   BPF_JUMP(BPF_JMP | BPF_JA, 1, 0, 0), answer(kill), load(offsetof(seccomp_data, nr))};
   const auto deny = [&](unsigned number, unsigned with = kill) {
     program.insert(program.end(), {unless_equal(number, 1), answer(with)});
   };
@@ -48,20 +52,23 @@ void confine() {
                                    answer(none ? allow : kill), answer(none ? kill : allow)});
   };
   for (const unsigned number :
-       {unsigned(SYS_execve), unsigned(SYS_execveat), unsigned(SYS_socket), unsigned(SYS_unlinkat), unsigned(SYS_mkdirat),
-        unsigned(SYS_renameat2), unsigned(SYS_linkat), unsigned(SYS_symlinkat), unsigned(SYS_kill), unsigned(SYS_ptrace),
-        unsigned(SYS_truncate), unsigned(SYS_fchmodat), unsigned(SYS_fchownat), unsigned(SYS_setsid), unsigned(SYS_setpgid)})
+       {unsigned(SYS_execve), unsigned(SYS_execveat), unsigned(SYS_socket), unsigned(SYS_unlinkat),
+        unsigned(SYS_mkdirat), unsigned(SYS_renameat2), unsigned(SYS_linkat), unsigned(SYS_symlinkat),
+        unsigned(SYS_kill), unsigned(SYS_ptrace), unsigned(SYS_truncate), unsigned(SYS_fchmodat),
+        unsigned(SYS_fchownat), unsigned(SYS_setsid), unsigned(SYS_setpgid)})
     deny(number);
 #if defined(__x86_64__)
-  for (const unsigned number : {unsigned(SYS_fork), unsigned(SYS_vfork), unsigned(SYS_creat), unsigned(SYS_unlink), unsigned(SYS_mkdir),
-                                unsigned(SYS_rmdir), unsigned(SYS_rename), unsigned(SYS_link), unsigned(SYS_symlink), unsigned(SYS_chmod)})
+  for (const unsigned number :
+       {unsigned(SYS_fork), unsigned(SYS_vfork), unsigned(SYS_creat), unsigned(SYS_unlink), unsigned(SYS_mkdir),
+        unsigned(SYS_rmdir), unsigned(SYS_rename), unsigned(SYS_link), unsigned(SYS_symlink), unsigned(SYS_chmod)})
     deny(number);
   deny_where(SYS_open, 1, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC, false);
 #endif
   deny_where(SYS_openat, 2, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC, false);
   deny_where(SYS_clone, 0, CLONE_THREAD, true);
 #ifdef SYS_clone3
-  deny(SYS_clone3, SECCOMP_RET_ERRNO | 38);  // ENOSYS: its flags are out of a filter's reach, and the C library then takes clone
+  deny(SYS_clone3,
+       SECCOMP_RET_ERRNO | 38);  // ENOSYS: its flags are out of a filter's reach, and the C library then takes clone
 #endif
   program.push_back(answer(allow));
   const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};

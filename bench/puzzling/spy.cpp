@@ -80,14 +80,16 @@ cudaError_t Spy::allocate(void** address, std::size_t bytes) const {
   }
   const std::string name = first_argument(arguments);
   if (bytes > w.budget || w.live + counted(bytes) > w.budget) {
-    w.out_of_memory = "\"call\": " + quoted(call) + ", \"line\": " + std::to_string(line) + ", \"name\": " + quoted(name) +
-                      ", \"asked\": " + std::to_string(bytes) + ", \"live\": " + std::to_string(w.live) +
-                      ", \"budget\": " + std::to_string(w.budget) + ", \"blocks\": " + blocks_as_json();
+    w.out_of_memory = "\"call\": " + quoted(call) + ", \"line\": " + std::to_string(line) +
+                      ", \"name\": " + quoted(name) + ", \"asked\": " + std::to_string(bytes) +
+                      ", \"live\": " + std::to_string(w.live) + ", \"budget\": " + std::to_string(w.budget) +
+                      ", \"blocks\": " + blocks_as_json();
     return failed(*this, cudaErrorMemoryAllocation);
   }
   if (counted(bytes) > w.allowed.largest)
-    end("largest", "\"case\": " + quoted(w.case_name) + ", \"line\": " + std::to_string(line) + ", \"name\": " + quoted(name) +
-                       ", \"bytes\": " + std::to_string(counted(bytes)) + ", \"allowed\": " + std::to_string(w.allowed.largest));
+    end("largest", "\"case\": " + quoted(w.case_name) + ", \"line\": " + std::to_string(line) +
+                       ", \"name\": " + quoted(name) + ", \"bytes\": " + std::to_string(counted(bytes)) +
+                       ", \"allowed\": " + std::to_string(w.allowed.largest));
   const std::size_t storage = guarded_size(bytes);
   if (const cudaError_t error = ::cudaMalloc(address, storage)) return failed(*this, error);
   w.blocks[reinterpret_cast<std::uintptr_t>(*address)] = {name, line, bytes, counted(bytes), storage, false};

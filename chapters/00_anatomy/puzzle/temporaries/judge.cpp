@@ -16,7 +16,8 @@ void oomlab::puzzle::judge_puzzle() {
     const float rate = 0.01f * float(random_between(1, 3)), decay = 0.1f;
     for (int t = 1; t <= 3; ++t) {
       g = random_numbers(n);
-      if (cudaMemcpy(device_g, g.data(), n * sizeof(float), cudaMemcpyHostToDevice)) refuse("the judge's copy failed", "评判程序的拷贝失败");
+      if (cudaMemcpy(device_g, g.data(), n * sizeof(float), cudaMemcpyHostToDevice))
+        refuse("the judge's copy failed", "评判程序的拷贝失败");
       now.call([&] { adamw(device_w, device_g, m, v, n, t, rate, decay); });
       for (int i = 0; i < n; ++i) {
         wanted_m[i] = 0.9 * wanted_m[i] + 0.1 * g[i];

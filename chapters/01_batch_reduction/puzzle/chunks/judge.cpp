@@ -9,7 +9,9 @@ void oomlab::puzzle::judge_puzzle() {
     Allowed allowed;
     allowed.launches = 2 * std::uint64_t(rows / 32 + 2);
     Case now(std::to_string(rows) + " rows, " + std::to_string(hidden) + " hidden units",
-             bytes_of<float>(rows * width) + bytes_of<float>(width * hidden) + bytes_of<float>(rows) + bytes_of<float>(64 * hidden), allowed);
+             bytes_of<float>(rows * width) + bytes_of<float>(width * hidden) + bytes_of<float>(rows) +
+                 bytes_of<float>(64 * hidden),
+             allowed);
     const std::vector<float> x = random_numbers(rows * width), w = random_numbers(width * hidden);
     const float* device_x = now.given("x", x);
     const float* device_w = now.given("W", w);

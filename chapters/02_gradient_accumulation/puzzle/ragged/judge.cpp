@@ -4,12 +4,15 @@ void accumulate(const float* x, const float* y, const float* w, int samples, int
 using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
-  for (const auto [samples, micro] : {std::pair(64, 16), std::pair(5, 8), std::pair(size(random_between(3000, 5000) * 2 + 1, 301), size(512, 64)),
-                                      std::pair(97, 32)}) {
+  for (const auto [samples, micro] :
+       {std::pair(64, 16), std::pair(5, 8), std::pair(size(random_between(3000, 5000) * 2 + 1, 301), size(512, 64)),
+        std::pair(97, 32)}) {
     const int width = random_between(3, 9);
     Case now(std::to_string(samples) + " samples in micro-batches of " + std::to_string(micro),
-             bytes_of<float>(samples * width) + bytes_of<float>(samples) + 2 * bytes_of<float>(width) + bytes_of<float>(micro));
-    const std::vector<float> x = random_numbers(samples * width), y = random_numbers(samples), w = random_numbers(width);
+             bytes_of<float>(samples * width) + bytes_of<float>(samples) + 2 * bytes_of<float>(width) +
+                 bytes_of<float>(micro));
+    const std::vector<float> x = random_numbers(samples * width), y = random_numbers(samples),
+                             w = random_numbers(width);
     const float* device_x = now.given("x", x);
     const float* device_y = now.given("y", y);
     const float* device_w = now.given("w", w);

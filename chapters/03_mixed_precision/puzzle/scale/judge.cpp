@@ -8,7 +8,8 @@ using namespace oomlab::puzzle;
 void oomlab::puzzle::judge_puzzle() {
   for (const int first : {0, 2, 3}) {
     const int n = size(random_between(20000, 30000), 700), steps = 24;
-    Case now(std::to_string(n) + " gradients, " + std::to_string(steps) + " steps", bytes_of<__half>(n) + bytes_of<float>(n) + 512);
+    Case now(std::to_string(n) + " gradients, " + std::to_string(steps) + " steps",
+             bytes_of<__half>(n) + bytes_of<float>(n) + 512);
     const std::vector<float> begin = random_numbers(n);
     float* w = now.given("w", begin);
     __half* g = now.given("g", std::vector<__half>(n));
@@ -20,8 +21,11 @@ void oomlab::puzzle::judge_puzzle() {
       const std::vector<float> plain = random_numbers(n);
       std::vector<__half> halves(n);
       for (int i = 0; i < n; ++i) halves[i] = plain[i] * std::min(scale, 30000.0f);
-      if (overflow) halves[random_between(0, n - 1)] = s % 2 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
-      if (cudaMemcpy(g, halves.data(), n * sizeof(__half), cudaMemcpyHostToDevice)) refuse("the judge's copy failed", "评判程序的拷贝失败");
+      if (overflow)
+        halves[random_between(0, n - 1)] =
+            s % 2 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+      if (cudaMemcpy(g, halves.data(), n * sizeof(__half), cudaMemcpyHostToDevice))
+        refuse("the judge's copy failed", "评判程序的拷贝失败");
       const float before = scale;
       Allowed allowed;
       now.call([&] { step(g, w, n, 0.01f, scale, good); });
@@ -35,7 +39,8 @@ void oomlab::puzzle::judge_puzzle() {
           wanted_good = 0;
         }
       }
-      now.equal(("scale after step " + std::to_string(s)).c_str(), std::vector<float>{scale}, std::vector<float>{wanted_scale});
+      now.equal(("scale after step " + std::to_string(s)).c_str(), std::vector<float>{scale},
+                std::vector<float>{wanted_scale});
     }
     now.equal("w", now.read(w, n), std::vector<float>(wanted.begin(), wanted.end()), 1e-4);
   }

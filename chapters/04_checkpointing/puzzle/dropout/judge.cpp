@@ -25,7 +25,8 @@ void oomlab::puzzle::judge_puzzle() {
     unsigned drawn = 0;
     for (int s = 0; s < 2; ++s) {
       std::vector<float> ones(n, 1.0f), wanted_y(n), wanted_g(n);
-      if (cudaMemcpy(gradient, ones.data(), n * sizeof(float), cudaMemcpyHostToDevice)) refuse("the judge's copy failed", "评判程序的拷贝失败");
+      if (cudaMemcpy(gradient, ones.data(), n * sizeof(float), cudaMemcpyHostToDevice))
+        refuse("the judge's copy failed", "评判程序的拷贝失败");
       now.call([&] { step(input, output, gradient, n, layers, seed, drawn); });
       for (int i = 0; i < n; ++i) {
         double y = x[i], g = 1;
@@ -40,10 +41,11 @@ void oomlab::puzzle::judge_puzzle() {
       now.equal("output", now.read(output, n), wanted_y, 1e-3);
       now.equal("gradient", now.read(gradient, n), wanted_g, 5e-3);
       if (drawn != unsigned((s + 1) * layers))
-        refuse("after step " + std::to_string(s + 1) + " the generator has drawn " + std::to_string(drawn) + " numbers, and a step draws " +
-                   std::to_string(layers) + ": the steps after it would not be those of a training that keeps everything.",
-               "第 " + std::to_string(s + 1) + " 步之后，生成器已抽取 " + std::to_string(drawn) + " 个数，而一步应抽取 " + std::to_string(layers) +
-                   " 个：此后的各步就不再与保留全部激活的训练相同。");
+        refuse("after step " + std::to_string(s + 1) + " the generator has drawn " + std::to_string(drawn) +
+                   " numbers, and a step draws " + std::to_string(layers) +
+                   ": the steps after it would not be those of a training that keeps everything.",
+               "第 " + std::to_string(s + 1) + " 步之后，生成器已抽取 " + std::to_string(drawn) +
+                   " 个数，而一步应抽取 " + std::to_string(layers) + " 个：此后的各步就不再与保留全部激活的训练相同。");
     }
   }
 }

@@ -11,7 +11,8 @@ void oomlab::puzzle::judge_puzzle() {
     Case now(std::to_string(layers) + " layers of " + std::to_string(n), 3 * bytes_of<float>(n), allowed);
     const std::vector<float> w = random_numbers(std::size_t(n) * layers), begin = random_numbers(n);
     float* weights = nullptr;
-    if (cudaMallocHost(&weights, w.size() * sizeof(float))) refuse("the judge has no pinned memory", "评判程序没有锁页内存");
+    if (cudaMallocHost(&weights, w.size() * sizeof(float)))
+      refuse("the judge has no pinned memory", "评判程序没有锁页内存");
     std::copy(w.begin(), w.end(), weights);
     float* x = now.given("x", begin);
     now.call([&] { forward(weights, x, n, layers); });

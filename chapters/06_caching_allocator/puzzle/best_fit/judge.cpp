@@ -43,7 +43,8 @@ void oomlab::puzzle::judge_puzzle() {
         blocks.erase(victim);
         continue;
       }
-      const std::size_t asked = std::size_t(random_between(1, random_between(0, 3) ? 6000 : 40000)), bytes = counted(asked);
+      const std::size_t asked = std::size_t(random_between(1, random_between(0, 3) ? 6000 : 40000)),
+                        bytes = counted(asked);
       char* got = nullptr;
       now.call([&] { got = static_cast<char*>(arena_allocate(asked)); });
       std::size_t best = SIZE_MAX;
@@ -51,7 +52,8 @@ void oomlab::puzzle::judge_puzzle() {
         if (gap >= bytes) best = std::min(best, gap);
       const std::string wish = std::to_string(bytes), op = std::to_string(i + 1);
       if (!got && best != SIZE_MAX)
-        refuse("request " + op + ": " + wish + " bytes were refused, and " + std::to_string(best) + " are free side by side.",
+        refuse("request " + op + ": " + wish + " bytes were refused, and " + std::to_string(best) +
+                   " are free side by side.",
                "第 " + op + " 次请求：" + wish + " 字节被拒绝，而有 " + std::to_string(best) + " 字节连在一起空着。");
       if (!got) continue;
       if (!base) base = got;  // the first piece of an arena that is empty begins where it does
@@ -59,11 +61,15 @@ void oomlab::puzzle::judge_puzzle() {
       const auto gap = gaps(blocks, arena);
       auto in = gap.upper_bound(offset);
       if (got < base || in == gap.begin() || (--in, offset + bytes > in->first + in->second))
-        refuse("request " + op + ": these bytes are taken already, or outside the arena.", "第 " + op + " 次请求：这些字节已被占用，或在 arena 之外。");
-      if (offset % 512) refuse("request " + op + ": not at a multiple of 512.", "第 " + op + " 次请求：不在 512 的倍数上。");
+        refuse("request " + op + ": these bytes are taken already, or outside the arena.",
+               "第 " + op + " 次请求：这些字节已被占用，或在 arena 之外。");
+      if (offset % 512)
+        refuse("request " + op + ": not at a multiple of 512.", "第 " + op + " 次请求：不在 512 的倍数上。");
       if (in->second > best)
-        refuse("request " + op + ": taken from a gap of " + std::to_string(in->second) + " bytes, and one of " + std::to_string(best) + " is enough.",
-               "第 " + op + " 次请求：从 " + std::to_string(in->second) + " 字节的空隙里取，而 " + std::to_string(best) + " 字节的空隙就够了。");
+        refuse("request " + op + ": taken from a gap of " + std::to_string(in->second) + " bytes, and one of " +
+                   std::to_string(best) + " is enough.",
+               "第 " + op + " 次请求：从 " + std::to_string(in->second) + " 字节的空隙里取，而 " +
+                   std::to_string(best) + " 字节的空隙就够了。");
       blocks[offset] = bytes;
     }
     now.call([&] { arena_close(); });

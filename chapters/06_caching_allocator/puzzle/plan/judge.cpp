@@ -55,13 +55,17 @@ void oomlab::puzzle::judge_puzzle() {
     now.call([&] { block = place(tensors.data(), count, offset.data()); });
     for (int i = 0; i < count; ++i) {
       const std::string one = std::to_string(i);
-      if (offset[i] % 512) refuse("tensor " + one + " is not at a multiple of 512.", "张量 " + one + " 不在 512 的倍数上。");
-      if (offset[i] + tensors[i].bytes > now.live()) refuse("tensor " + one + " reaches past the end of the block.", "张量 " + one + " 超出了块的末尾。");
+      if (offset[i] % 512)
+        refuse("tensor " + one + " is not at a multiple of 512.", "张量 " + one + " 不在 512 的倍数上。");
+      if (offset[i] + tensors[i].bytes > now.live())
+        refuse("tensor " + one + " reaches past the end of the block.", "张量 " + one + " 超出了块的末尾。");
       for (int j = 0; j < i; ++j)
-        if (together(tensors[i], tensors[j]) && offset[i] < offset[j] + tensors[j].bytes && offset[j] < offset[i] + tensors[i].bytes)
+        if (together(tensors[i], tensors[j]) && offset[i] < offset[j] + tensors[j].bytes &&
+            offset[j] < offset[i] + tensors[i].bytes)
           refuse("tensors " + std::to_string(j) + " and " + one + " live in the same step and have the same bytes.",
                  "张量 " + std::to_string(j) + " 与 " + one + " 在同一步存活，却占用相同的字节。");
     }
-    if (release_as_reader(block)) refuse("what place() returned is not the block that it allocated.", "place() 返回的不是它分配的块。");
+    if (release_as_reader(block))
+      refuse("what place() returned is not the block that it allocated.", "place() 返回的不是它分配的块。");
   }
 }

@@ -5,7 +5,8 @@ using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
   for (const int ranks : {4, random_between(5, 7), 1}) {
-    const int n = size(random_between(3000, 9000) * ranks + ranks - 1, 50 * ranks + ranks - 1), steps = random_between(2, 4);
+    const int n = size(random_between(3000, 9000) * ranks + ranks - 1, 50 * ranks + ranks - 1),
+              steps = random_between(2, 4);
     const int share = (n + ranks - 1) / ranks;
     Allowed allowed;
     allowed.largest = bytes_of<float>(share);

@@ -4,8 +4,9 @@ void blur(const float* image, float* result, int height, int width, int radius);
 using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
-  for (const auto [height, radius] : {std::pair(size(random_between(5, 8) * 32 + random_between(1, 31), 75), 2), std::pair(10, 1),
-                                      std::pair(size(160, 64), random_between(3, 5)), std::pair(70, 40)}) {
+  for (const auto [height, radius] :
+       {std::pair(size(random_between(5, 8) * 32 + random_between(1, 31), 75), 2), std::pair(10, 1),
+        std::pair(size(160, 64), random_between(3, 5)), std::pair(70, 40)}) {
     const int width = random_between(20, 60);
     Case now(std::to_string(height) + " x " + std::to_string(width) + ", radius " + std::to_string(radius),
              bytes_of<float>(32 * width) + bytes_of<float>((32 + 2 * radius) * width));

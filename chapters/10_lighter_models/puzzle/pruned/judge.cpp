@@ -1,19 +1,23 @@
 #include "bench/puzzling/judge.h"
-void pruned(const float* x, const float* w1, const float* w2, float* y, int in, int middle, int out, int length, const std::vector<int>& kept);
+void pruned(const float* x, const float* w1, const float* w2, float* y, int in, int middle, int out, int length,
+            const std::vector<int>& kept);
 
 using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
   for (const int round : {0, 1, 2}) {
-    const int in = random_between(2, 4), middle = random_between(12, 20), out = random_between(2, 5), length = size(random_between(1500, 3000), 90);
+    const int in = random_between(2, 4), middle = random_between(12, 20), out = random_between(2, 5),
+              length = size(random_between(1500, 3000), 90);
     std::vector<int> kept;
     for (int c = 0; c < middle; ++c)
       if (round == 1 ? c == middle - 1 : random_between(0, 3) == 0 || c == 1) kept.push_back(c);
     const int k = int(kept.size());
     Case now(std::to_string(k) + " of " + std::to_string(middle) + " channels, length " + std::to_string(length),
-             bytes_of<float>(in * length) + bytes_of<float>(middle * in * 3) + bytes_of<float>(out * middle * 3) + bytes_of<float>(out * length) +
-                 bytes_of<float>(k * length) + bytes_of<float>(k * in * 3) + bytes_of<float>(out * k * 3) + bytes_of<int>(k));
-    const std::vector<float> x = random_numbers(in * length), w1 = random_numbers(middle * in * 3), w2 = random_numbers(out * middle * 3);
+             bytes_of<float>(in * length) + bytes_of<float>(middle * in * 3) + bytes_of<float>(out * middle * 3) +
+                 bytes_of<float>(out * length) + bytes_of<float>(k * length) + bytes_of<float>(k * in * 3) +
+                 bytes_of<float>(out * k * 3) + bytes_of<int>(k));
+    const std::vector<float> x = random_numbers(in * length), w1 = random_numbers(middle * in * 3),
+                             w2 = random_numbers(out * middle * 3);
     const float* dx = now.given("x", x);
     const float* d1 = now.given("W1", w1);
     const float* d2 = now.given("W2", w2);
@@ -26,7 +30,8 @@ void oomlab::puzzle::judge_puzzle() {
         double sum = 0;
         for (int c = 0; c < in; ++c)
           for (int s = 0; s < 3; ++s)
-            if (t + s >= 1 && t + s - 1 < length) sum += double(w1[(kept[i] * in + c) * 3 + s]) * x[c * length + t + s - 1];
+            if (t + s >= 1 && t + s - 1 < length)
+              sum += double(w1[(kept[i] * in + c) * 3 + s]) * x[c * length + t + s - 1];
         h[i * length + t] = std::max(sum, 0.0);
       }
     for (int o = 0; o < out; ++o)

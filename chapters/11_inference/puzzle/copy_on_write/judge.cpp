@@ -19,18 +19,21 @@ void oomlab::puzzle::judge_puzzle() {
     const int longest = prompt + extra + 1;
     Allowed allowed;
     allowed.no_kernel = allowed.keeps_memory = true;
-    Case now(std::to_string(answers) + " answers to a question of " + std::to_string(prompt) + " tokens, " + std::to_string(blocks) + " blocks",
+    Case now(std::to_string(answers) + " answers to a question of " + std::to_string(prompt) + " tokens, " +
+                 std::to_string(blocks) + " blocks",
              bytes_of<float>(blocks * 4 * width) + bytes_of<float>(longest * width) + bytes_of<float>(width), allowed);
     float* out = now.to_fill<float>("out", longest * width);
     float* token = now.given("token", std::vector<float>(width));
     std::map<int, std::vector<float>> wanted;
     const auto add = [&](int s) {
       const std::vector<float> values = random_numbers(width);
-      if (cudaMemcpy(token, values.data(), width * sizeof(float), cudaMemcpyHostToDevice)) refuse("the judge's copy failed", "评判程序的拷贝失败");
+      if (cudaMemcpy(token, values.data(), width * sizeof(float), cudaMemcpyHostToDevice))
+        refuse("the judge's copy failed", "评判程序的拷贝失败");
       bool done = false;
       now.call([&] { done = append(s, token); });
       if (!done)
-        refuse("append() found no free block, and " + std::to_string(blocks) + " are enough where what is the same is stored once.",
+        refuse("append() found no free block, and " + std::to_string(blocks) +
+                   " are enough where what is the same is stored once.",
                "append() 找不到空闲块；相同的内容只存一份的话，" + std::to_string(blocks) + " 块是够的。");
       wanted[s].insert(wanted[s].end(), values.begin(), values.end());
     };

@@ -12,7 +12,12 @@ void oomlab::puzzle::judge_puzzle() {
         float& x = w[r * width + i];
         const float range = float(1 + r % 5);
         // Rows that are symmetric, all above 0, all below, mostly above, zeros, and far from 0.
-        x = r % 6 == 0 ? x * range : r % 6 == 1 ? (x + 1) * range : r % 6 == 2 ? (x - 1.1f) * range : r % 6 == 3 ? x + 0.8f : r % 6 == 4 ? 0 : x + 5;
+        x = r % 6 == 0   ? x * range
+            : r % 6 == 1 ? (x + 1) * range
+            : r % 6 == 2 ? (x - 1.1f) * range
+            : r % 6 == 3 ? x + 0.8f
+            : r % 6 == 4 ? 0
+                         : x + 5;
         if (i % 50 == 0 && r % 2 == 0) x = 0;
       }
     Case now(std::to_string(rows) + " rows of " + std::to_string(width),
@@ -38,10 +43,15 @@ void oomlab::puzzle::judge_puzzle() {
       for (int i = 0; i < width; ++i) {
         const float x = w[r * width + i], got = float(int(c[r * width + i]) - int(z[r])) * s[r];
         const std::string where = "w[" + std::to_string(r) + "][" + std::to_string(i) + "]";
-        if (x == 0 && got != 0) refuse(where + " is 0 and comes back as " + std::to_string(got) + ".", where + " 是 0，还原后是 " + std::to_string(got) + "。");
-        if (!(std::abs(got - x) <= s[r] * 0.501f + 1e-6f) && !(std::abs(got - x) <= s[r] && (c[r * width + i] == 0 || c[r * width + i] == 255)))
-          refuse(where + " is " + std::to_string(x) + " and comes back as " + std::to_string(got) + ", more than half a step of " + std::to_string(s[r]) + " away.",
-                 where + " 是 " + std::to_string(x) + "，还原后是 " + std::to_string(got) + "，相差超过步长 " + std::to_string(s[r]) + " 的一半。");
+        if (x == 0 && got != 0)
+          refuse(where + " is 0 and comes back as " + std::to_string(got) + ".",
+                 where + " 是 0，还原后是 " + std::to_string(got) + "。");
+        if (!(std::abs(got - x) <= s[r] * 0.501f + 1e-6f) &&
+            !(std::abs(got - x) <= s[r] && (c[r * width + i] == 0 || c[r * width + i] == 255)))
+          refuse(where + " is " + std::to_string(x) + " and comes back as " + std::to_string(got) +
+                     ", more than half a step of " + std::to_string(s[r]) + " away.",
+                 where + " 是 " + std::to_string(x) + "，还原后是 " + std::to_string(got) + "，相差超过步长 " +
+                     std::to_string(s[r]) + " 的一半。");
       }
   }
 }

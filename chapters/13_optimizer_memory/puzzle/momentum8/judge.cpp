@@ -6,7 +6,8 @@ using namespace oomlab::puzzle;
 void oomlab::puzzle::judge_puzzle() {
   for (const int n : {size(random_between(100, 200) * 256 + random_between(1, 255), 700), 5}) {
     const int groups = (n + 255) / 256, steps = 5;
-    Case now(std::to_string(n) + " weights, " + std::to_string(steps) + " steps", 2 * bytes_of<float>(n) + counted(n) + bytes_of<float>(groups));
+    Case now(std::to_string(n) + " weights, " + std::to_string(steps) + " steps",
+             2 * bytes_of<float>(n) + counted(n) + bytes_of<float>(groups));
     const std::vector<float> begin = random_numbers(n);
     float* w = now.given("w", begin);
     float* g = now.given("g", std::vector<float>(n));
@@ -17,8 +18,10 @@ void oomlab::puzzle::judge_puzzle() {
     const float rate = 0.1f, beta = 0.9f;
     for (int s = 0; s < steps; ++s) {
       std::vector<float> gradient = random_numbers(n);
-      for (int i = 0; i < n; ++i) gradient[i] *= i % 256 == 0 ? 20.0f : i / 256 % 3 == 0 ? 0.01f : 1.0f;  // one large number in each group
-      if (cudaMemcpy(g, gradient.data(), n * sizeof(float), cudaMemcpyHostToDevice)) refuse("the judge's copy failed", "评判程序的拷贝失败");
+      for (int i = 0; i < n; ++i)
+        gradient[i] *= i % 256 == 0 ? 20.0f : i / 256 % 3 == 0 ? 0.01f : 1.0f;  // one large number in each group
+      if (cudaMemcpy(g, gradient.data(), n * sizeof(float), cudaMemcpyHostToDevice))
+        refuse("the judge's copy failed", "评判程序的拷贝失败");
       now.call([&] { step(w, g, codes, scales, n, rate, beta); });
       for (int b = 0; b < groups; ++b) {
         float largest = 0;
@@ -28,7 +31,8 @@ void oomlab::puzzle::judge_puzzle() {
           largest = std::max(largest, std::abs(m[i]));
         }
         wanted_scales[b] = largest > 0 ? largest / 127 : 1;
-        for (int i = b * 256; i < std::min(n, b * 256 + 256); ++i) wanted_codes[i] = int(std::rint(m[i] / wanted_scales[b]));
+        for (int i = b * 256; i < std::min(n, b * 256 + 256); ++i)
+          wanted_codes[i] = int(std::rint(m[i] / wanted_scales[b]));
       }
       now.equal("scales", now.read(scales, groups), wanted_scales, 1e-5);
       // A number in the middle between two codes may go either way: contraction differs.
@@ -36,10 +40,10 @@ void oomlab::puzzle::judge_puzzle() {
       for (int i = 0; i < n; ++i) {
         const float exact = m[i] / wanted_scales[i / 256];
         if (std::abs(float(got[i]) - exact) > 0.502f)
-          refuse("after step " + std::to_string(s + 1) + " codes[" + std::to_string(i) + "] is " + std::to_string(got[i]) + ", and " +
-                     std::to_string(exact) + " is to be rounded.",
-                 "第 " + std::to_string(s + 1) + " 步之后 codes[" + std::to_string(i) + "] 是 " + std::to_string(got[i]) + "，而要取整的是 " +
-                     std::to_string(exact) + "。");
+          refuse("after step " + std::to_string(s + 1) + " codes[" + std::to_string(i) + "] is " +
+                     std::to_string(got[i]) + ", and " + std::to_string(exact) + " is to be rounded.",
+                 "第 " + std::to_string(s + 1) + " 步之后 codes[" + std::to_string(i) + "] 是 " +
+                     std::to_string(got[i]) + "，而要取整的是 " + std::to_string(exact) + "。");
         wanted_codes[i] = got[i];
       }
     }

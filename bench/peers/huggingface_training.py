@@ -88,12 +88,13 @@ def model_of(setting):
     kinds = {"bert": transformers.AutoModelForMaskedLM, "vit": transformers.AutoModelForImageClassification}
     maker = kinds.get(setting["family"], transformers.AutoModelForCausalLM)
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    model = maker.from_config(config_of(setting), dtype=types[setting.get("weights", "fp32")], attn_implementation=setting.get("attention", "sdpa"))
+    model = maker.from_config(config_of(setting), dtype=types[setting.get("weights", "fp32")], 
+                              attn_implementation="eager" if setting["family"] == "gemma2" else setting.get("attention", "sdpa"))
     if setting.get("checkpoint"):
         model.gradient_checkpointing_enable()
     if "lora" in setting:
         import peft
-        targets = {"gpt2": ["c_attn"], "bert": ["query", "value"], "vit": ["query", "value"], "phi3": ["qkv_proj"]}
+        targets = {"gpt2": ["c_attn"], "bert": ["query", "value"], "vit": ["q_proj", "v_proj"], "phi3": ["qkv_proj"]}
         chosen = "all-linear" if setting.get("targets", "all") == "all" else targets.get(setting["family"], ["q_proj", "v_proj"])
         model = peft.get_peft_model(model, peft.LoraConfig(
             r=setting["lora"], target_modules=chosen, lora_dropout=setting.get("lora_dropout_percent", 0) / 100,

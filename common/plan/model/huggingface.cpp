@@ -22,15 +22,15 @@ class Lister {
   }
 
  private:
-  void vector(const char* name, std::uint64_t count) { all_.push_back({name, layer_, 0, count}); }
-  void embedding(const char* name, std::uint64_t rows) { vector(name, checked_product(rows, s_.width)); }
+  void vector(const std::string& name, std::uint64_t count) { all_.push_back({name, layer_, 1, count, false}); }
+  void embedding(const char* name, std::uint64_t rows) { all_.push_back({name, layer_, rows, s_.width, false}); }
   void linear(const std::string& name, std::uint64_t in, std::uint64_t out, bool bias) {
-    all_.push_back({name + ".weight", layer_, in, checked_product(in, out)});
-    if (bias) all_.push_back({name + ".bias", layer_, 0, out});
+    all_.push_back({name + ".weight", layer_, out, in, true});
+    if (bias) vector(name + ".bias", out);
   }
   void layer_norm(const std::string& name) {
-    all_.push_back({name + ".weight", layer_, 0, s_.width});
-    all_.push_back({name + ".bias", layer_, 0, s_.width});
+    vector(name + ".weight", s_.width);
+    vector(name + ".bias", s_.width);
   }
 
   void decoder() {
@@ -131,7 +131,7 @@ std::vector<HfTensor> parameters_of(const HfShape& shape) { return Lister(shape)
 
 std::uint64_t parameter_count(const HfShape& shape) {
   std::uint64_t sum = 0;
-  for (const HfTensor& tensor : parameters_of(shape)) sum = checked_sum(sum, tensor.count);
+  for (const HfTensor& tensor : parameters_of(shape)) sum = checked_sum(sum, tensor.count());
   return sum;
 }
 

@@ -51,8 +51,9 @@ const char* name_of(HfFamily family);
 struct HfTensor {
   std::string name;     ///< "q_proj.weight"
   std::uint64_t layer;  ///< from 1; 0: none
-  std::uint64_t in;     ///< columns of a matrix; 0: a vector or an embedding
-  std::uint64_t count;
+  std::uint64_t rows, columns;  ///< a vector has one row
+  bool linear;                  ///< of a Linear: its weight, [out, in]
+  std::uint64_t count() const { return checked_product(rows, columns); }
 };
 /// Every parameter, once where it is tied. Throws std::length_error when a figure does not fit 64 bits.
 std::vector<HfTensor> parameters_of(const HfShape& shape);

@@ -14,7 +14,7 @@ AttentionShape HfModules::attention_shape(bool causal) const {
 // The gradients of queries, keys and values come as [B, H, S, d] where the operators before them are not fused; as
 // [B, S, H, d], the layout of the products, from a fused kernel. `turned`: rotary positions stand between.
 bool HfModules::copied_back(bool turned) const {
-  const bool fused = !step_.eager_attention && (shape_.attention_dropout == 0 || step_.device == TorchDevice::cuda);
+  const bool fused = !eager() && (shape_.attention_dropout == 0 || step_.device == TorchDevice::cuda);
   return turned || !fused;
 }
 
@@ -22,20 +22,22 @@ bool HfModules::copied_back(bool turned) const {
 void HfModules::make_mask() {
   const bool causal = shape_.family != HfFamily::bert && shape_.family != HfFamily::vit;
   const bool windowed = causal && !sees_all(1);
-  if (!causal || (!step_.eager_attention && !windowed)) return;
+  if (!causal || (!eager() && !windowed)) return;
   const std::uint64_t pairs = checked_product(step_.batch, checked_product(step_.seq, step_.seq));
   const Tensor allowed = tape_.make(pairs, DType::boolean);
-  mask_ = step_.eager_attention ? tape_.make(pairs, step_.weights) : allowed;
+  mask_ = eager() ? tape_.make(pairs, step_.weights) : allowed;
 }
 
 Tensor HfModules::attend(const Tensor& query, const Tensor& key, const Tensor& value, bool causal, bool masked,
                          Tensor& weights) {
-  if (step_.eager_attention) return attend_eager(query, key, value, masked, weights);
+  if (eager()) return attend_eager(query, key, value, masked, weights);
   const AttentionShape shape = attention_shape(causal);
-  if (!masked) return torch_.attention(query, key, value, shape, shape_.attention_dropout);
-  const Tensor keys = torch_.repeat(key, shape.groups());
-  const Tensor values = torch_.repeat(value, shape.groups());
-  return torch_.attention(query, keys, values, shape, shape_.attention_dropout);
+  const std::uint64_t groups = masked ? shape.groups() : 1;
+  const Tensor keys = torch_.repeat(key, groups);
+  const Tensor values = torch_.repeat(value, groups);
+  const Tensor output = torch_.attention(query, keys, values, masked ? mask_ : Tensor{}, shape, shape_.attention_dropout);
+  // In the layout of the queries, which phi3 has put together anew.
+  return shape_.family == HfFamily::phi3 ? torch_.contiguous(output) : output;
 }
 
 Tensor HfModules::attend_eager(const Tensor& query, const Tensor& key, const Tensor& value, bool masked,

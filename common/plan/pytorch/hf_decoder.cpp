@@ -41,7 +41,7 @@ Tensor HfModules::rotate(const Tensor& x) {
 
 Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, Tensor& weights) {
   const std::uint64_t heads = checked_product(rows_, shape_.heads), kv_heads = checked_product(rows_, shape_.kv_heads);
-  const bool masked = step_.eager_attention || !sees_all(layer);
+  const bool masked = eager() || !sees_all(layer);
   const bool copied = copied_back(false) || masked;
   Tensor query, key, value, all;
   if (shape_.family == HfFamily::phi3) {
@@ -130,6 +130,7 @@ Tensor HfModules::decoder_loss() {
   tape_.memory().moment("forward pass");
   Tensor hidden = torch_.embedding(rows_, weight("embed_tokens.weight"), shape_.width, tokens_);
   if (shape_.gemma()) hidden = torch_.scale(hidden);
+  hidden = with_gradient(std::move(hidden));
   const Tensor positions = tape_.make(step_.seq, DType::int64);
   make_mask();
   const std::uint64_t kinds = shape_.family == HfFamily::gemma3 ? 2 : 1;

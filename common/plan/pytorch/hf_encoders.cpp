@@ -20,7 +20,7 @@ Tensor HfModules::gpt2_layer(std::uint64_t layer, Tensor hidden) {
     const Tensor key = torch_.view(parts[1], copied);
     const Tensor value = torch_.view(parts[2], copied);
     const Tensor query = torch_.view(parts[0], copied);
-    attended = attend(query, key, value, true, step_.eager_attention, weights);
+    attended = attend(query, key, value, true, eager(), weights);
     attended = project(attended, linear("attn.c_proj", layer));
     attended = torch_.dropout(attended, shape_.hidden_dropout);
   }
@@ -42,7 +42,7 @@ Tensor HfModules::gpt2_loss() {
   tape_.memory().moment("forward pass");
   Tensor hidden;
   {
-    const Tensor words = torch_.embedding(rows_, weight("wte.weight"), shape_.width, tokens_);
+    const Tensor words = with_gradient(torch_.embedding(rows_, weight("wte.weight"), shape_.width, tokens_));
     const Tensor numbers = tape_.make(step_.seq, DType::int64);
     const Tensor positions = torch_.embedding(step_.seq, weight("wpe.weight"), shape_.width, numbers);
     hidden = torch_.add(words, positions);
@@ -89,7 +89,7 @@ Tensor HfModules::bert_loss() {
   Tensor hidden;
   {
     const Tensor numbers = tape_.make(step_.seq, DType::int64);
-    const Tensor words = torch_.embedding(rows_, weight("word_embeddings.weight"), shape_.width, tokens_);
+    const Tensor words = with_gradient(torch_.embedding(rows_, weight("word_embeddings.weight"), shape_.width, tokens_));
     const Tensor kinds = torch_.embedding(rows_, weight("token_type_embeddings.weight"), shape_.width, numbers);
     Tensor sum = torch_.add(words, kinds);
     const Tensor positions = torch_.embedding(step_.seq, weight("position_embeddings.weight"), shape_.width, numbers);
@@ -108,7 +108,7 @@ Tensor HfModules::bert_loss() {
     Parameter& matrix = weight(shape_.tied ? "word_embeddings.weight" : "decoder.weight");
     logits = torch_.linear(states, matrix, &weight("predictions.bias"), shape_.width, shape_.vocabulary);
   }
-  if (step_.autocast && step_.device == TorchDevice::cuda) logits = torch_.cast(logits, DType::fp32);
+  if (step_.autocast) logits = torch_.cast(logits, DType::fp32);
   return torch_.cross_entropy(logits, labels_);
 }
 
@@ -116,28 +116,37 @@ Tensor HfModules::bert_loss() {
 
 Tensor HfModules::vit_layer(std::uint64_t layer, Tensor hidden) {
   Tensor weights;
-  Tensor states = layer_norm(hidden, "layernorm_before", layer);
-  states = encoder_attention(layer, states, weights);
-  states = project(states, linear("attention.output.dense", layer));
-  states = torch_.dropout(states, shape_.hidden_dropout);
-  hidden = torch_.add(states, hidden);
-  states = layer_norm(hidden, "layernorm_after", layer);
-  states = project(states, linear("intermediate.dense", layer));
-  states = activate(states);
-  states = project(states, linear("output.dense", layer));
-  states = torch_.dropout(states, shape_.hidden_dropout);
-  return torch_.add(states, hidden);
+  Tensor residual = hidden;
+  hidden = layer_norm(hidden, "layernorm_before", layer);
+  {
+    Tensor attention = encoder_attention(layer, hidden, weights);
+    attention = project(attention, linear("attention.output.dense", layer));
+    hidden = torch_.dropout(attention, shape_.hidden_dropout);
+  }
+  hidden = torch_.add(hidden, residual);
+
+  residual = hidden;
+  hidden = layer_norm(hidden, "layernorm_after", layer);
+  {
+    Tensor states = project(hidden, linear("intermediate.dense", layer));
+    states = activate(states);
+    states = project(states, linear("output.dense", layer));
+    hidden = torch_.dropout(states, shape_.hidden_dropout);
+  }
+  return torch_.add(hidden, residual);
 }
 
 Tensor HfModules::vit_loss() {
   tape_.memory().moment("forward pass");
+  const Tensor pixels = step_.autocast ? tokens_ : torch_.cast(tokens_, step_.weights);
   Tensor hidden;
   {
     const HfLinear patches = linear("projection");
-    Tensor embedded = torch_.linear(tokens_, *patches.weight, patches.bias, patches.in, patches.out);
-    const Tensor flat = torch_.contiguous(embedded);
+    Tensor embedded = torch_.linear(pixels, *patches.weight, patches.bias, patches.in, patches.out);
+    const Tensor flat = with_gradient(torch_.contiguous(embedded));
     embedded = {};
-    const Tensor whole = torch_.concatenate(tape_.leaf(weight("cls_token")), flat);
+    const Tensor classes = torch_.repeat(tape_.leaf(weight("cls_token")), step_.batch);
+    const Tensor whole = torch_.concatenate(classes, flat);
     hidden = torch_.add(whole, tape_.leaf(weight("position_embeddings")));
     hidden = torch_.dropout(hidden, shape_.embedding_dropout);
   }

@@ -41,32 +41,37 @@ HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep
 void HfModules::make_parameters() {
   const bool four_bits = step_.lora && step_.lora->four_bits;
   for (const HfTensor& tensor : nn::parameters_of(shape_)) {
-    const bool matrix = tensor.in != 0;
     const bool head = tensor.name.starts_with("lm_head") || tensor.name.starts_with("decoder");
     const std::string key = key_of(tensor.name, tensor.layer);
-    const std::uint64_t out = matrix ? tensor.count / tensor.in : 0;
     const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
-    if (matrix) linears_[key_of(module, tensor.layer)] = {tensor.in, out};
-    if (four_bits && matrix && !head) {  // half a byte each, a byte for 64, four bytes for 256 of these
-      const std::uint64_t blocks = (tensor.count + 63) / 64;
-      other_.push_back(tape_.make((tensor.count + 1) / 2, DType::int8, Category::parameters));
+    const std::uint64_t count = tensor.count();
+    const bool convolution = module == "projection";
+    if (tensor.linear) linears_[key_of(module, tensor.layer)] = {tensor.columns, tensor.rows};
+    if (four_bits && tensor.linear && !head && !convolution) {  // half a byte each, a byte for 64, 4 for 256 of these
+      const std::uint64_t blocks = (count + 63) / 64;
+      other_.push_back(tape_.make((count + 1) / 2, DType::int8, Category::parameters));
       other_.push_back(tape_.make(blocks, DType::int8, Category::parameters));
       other_.push_back(tape_.make((blocks + 255) / 256 + 1, DType::fp32, Category::parameters));
     } else {
       // prepare_model_for_kbit_training() makes FP32 of what has no four bits.
       const DType dtype = four_bits ? DType::fp32 : step_.weights;
-      parameters_.push_back({tape_.make(tensor.count, dtype, Category::parameters), !step_.lora});
+      parameters_.push_back({tape_.make(count, dtype, Category::parameters), !step_.lora});
       by_name_[key] = &parameters_.back();
       if (!step_.lora) {
-        trained_.count = checked_sum(trained_.count, tensor.count);
-        trained_.rows_and_columns += matrix ? checked_sum(tensor.in, out) : tensor.count;
-        trained_.largest = std::max(trained_.largest, tensor.count);
+        note_trained(tensor.rows, tensor.columns);
         if (ends_with_any(tensor.name, {"embed_tokens.weight", "wte.weight", "wpe.weight", "embeddings.weight"}))
-          trained_.embeddings = checked_sum(trained_.embeddings, tensor.count);
+          trained_.embeddings = checked_sum(trained_.embeddings, count);
       }
     }
-    if (step_.lora && matrix && !head) adapt(linears_[key_of(module, tensor.layer)], module);
+    if (step_.lora && tensor.linear && !head && !convolution) adapt(linears_[key_of(module, tensor.layer)], module);
   }
+}
+
+void HfModules::note_trained(std::uint64_t rows, std::uint64_t columns) {
+  const std::uint64_t count = checked_product(rows, columns);
+  trained_.count = checked_sum(trained_.count, count);
+  trained_.rows_and_columns = checked_sum(trained_.rows_and_columns, rows == 1 ? count : checked_sum(rows, columns));
+  trained_.largest = std::max(trained_.largest, count);
 }
 
 // Which matrices peft adapts: all but the head, or its default of the family.
@@ -75,14 +80,13 @@ void HfModules::adapt(HfLinear& linear, const std::string& name) {
       step_.lora->all_linear || ends_with_any(name, {"q_proj", "v_proj", "qkv_proj", "c_attn", "query", "value"});
   if (!chosen) return;
   const std::uint64_t rank = step_.lora->rank;
-  for (const auto& [adapter, count] : {std::pair(&linear.a, checked_product(rank, linear.in)),
-                                       std::pair(&linear.b, checked_product(linear.out, rank))}) {
-    parameters_.push_back({tape_.make(count, DType::fp32, Category::parameters), true});
-    *adapter = &parameters_.back();
-    trained_.count = checked_sum(trained_.count, count);
-    trained_.rows_and_columns += checked_sum(rank, count / rank);
-    trained_.largest = std::max(trained_.largest, count);
-  }
+  const auto make = [&](std::uint64_t rows, std::uint64_t columns) {
+    parameters_.push_back({tape_.make(checked_product(rows, columns), DType::fp32, Category::parameters), true});
+    note_trained(rows, columns);
+    return &parameters_.back();
+  };
+  linear.a = make(rank, linear.in);
+  linear.b = make(linear.out, rank);
 }
 
 Parameter& HfModules::weight(const std::string& name, std::uint64_t layer) { return *by_name_.at(key_of(name, layer)); }
@@ -199,6 +203,13 @@ Tensor HfModules::layer(std::uint64_t number, Tensor hidden) {
     case HfFamily::vit: return vit_layer(number, std::move(hidden));
     default: return decoder_layer(number, std::move(hidden));
   }
+}
+
+// enable_input_require_grads(): peft does so beside checkpoints, and then embeddings that nobody trains have a gradient.
+Tensor HfModules::with_gradient(Tensor embedded) {
+  if (!step_.lora || !step_.checkpoint) return embedded;
+  embedded_.value = std::move(embedded);
+  return tape_.leaf(embedded_);
 }
 
 Tensor HfModules::each_layer(Tensor hidden) {

@@ -26,6 +26,8 @@ class HfModules {
 
   /// Tokens, or pixels, to the loss. The tape has the graph then.
   Tensor loss();
+  /// After the backward pass: what only the graph held is gone.
+  void forget() { embedded_ = {}; }
   std::deque<Parameter>& parameters() { return parameters_; }
   Tape& tape() { return tape_; }
   /// Of trained matrices the sums of rows and columns; and the largest trained tensor.
@@ -37,6 +39,7 @@ class HfModules {
  private:
   // hf_modules.cpp: weights, and what all models have.
   void make_parameters();
+  void note_trained(std::uint64_t rows, std::uint64_t columns);
   Parameter& weight(const std::string& name, std::uint64_t layer = 0);
   HfLinear linear(const std::string& name, std::uint64_t layer = 0);
   void adapt(HfLinear& linear, const std::string& name);
@@ -48,11 +51,14 @@ class HfModules {
   Tensor activate(const Tensor& x);
   Tensor gelu_new(const Tensor& x);
   Tensor capped(Tensor x);
+  Tensor with_gradient(Tensor embedded);
   Tensor each_layer(Tensor hidden);
   Tensor layer(std::uint64_t number, Tensor hidden);
   bool sees_all(std::uint64_t layer) const;
 
   // hf_attention.cpp
+  /// transformers has no other attention for gemma2.
+  bool eager() const { return step_.eager_attention || shape_.family == nn::HfFamily::gemma2; }
   AttentionShape attention_shape(bool causal) const;
   Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, bool causal, bool masked, Tensor& weights);
   Tensor attend_eager(const Tensor& query, const Tensor& key, const Tensor& value, bool masked, Tensor& weights);
@@ -89,6 +95,7 @@ class HfModules {
   Trained trained_;
   Tensor tokens_, labels_;
   Tensor cos_, sin_, mask_;
+  Parameter embedded_;  ///< what with_gradient() made a leaf
 };
 
 }  // namespace oomlab::fit

@@ -68,6 +68,7 @@ HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recor
       Tensor loss = modules.loss();
       memory.moment("backward pass");
       modules.tape().backward(loss);
+      modules.forget();
     }
     memory.moment("optimizer's step");
     { const Storage temporaries(memory, step_bytes(step, modules.trained(), parameter_bytes), Category::optimizer); }

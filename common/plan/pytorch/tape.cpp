@@ -56,6 +56,7 @@ void Storage::become(Category category) {
 // A checkpointed region.
 struct Tape::Frame {
   Tensor input;
+  bool differentiable;  // the input
   std::function<Tensor(Tensor)> region;
   std::function<void(const std::function<void()>&)> recompute;
   std::size_t kept = 0;   // tensors that the first forward pass would have saved
@@ -136,7 +137,7 @@ Tensor Tape::record(Tensor out, std::vector<const Tensor*> inputs, Tensors saved
 Tensor Tape::checkpoint(const Tensor& input, std::function<Tensor(Tensor)> region,
                         std::function<void(const std::function<void()>&)> recompute) {
   if (frame_ || again_) throw std::logic_error("checkpointed regions are not nested here");
-  frame_ = std::make_shared<Frame>(input.detached(), region, std::move(recompute));
+  frame_ = std::make_shared<Frame>(input.detached(), input.differentiable(), region, std::move(recompute));
   Tensor out = region(input);
   frame_.reset();
   return out;
@@ -154,7 +155,7 @@ Tensors Tape::unpack(std::uint32_t id) {
     try {
       frame.recompute([&] {
         Tensor input = frame.input;
-        input.node = 0;  // it has a gradient, whosever: nothing of this pass is run
+        if (frame.differentiable) input.node = 0;  // whosever: nothing of this pass is run
         frame.region(std::move(input));
       });
     } catch (const StopRecomputation&) {

@@ -13,6 +13,14 @@ DType promoted(DType a, DType b) {
   return a == DType::fp32 || b == DType::fp32 ? DType::fp32 : b;
 }
 
+// What a CPU makes of an operand in another type than the result, for as long as the operator runs; a GPU's kernels cast
+// as they read.
+Tensor widened(Tape& tape, TorchDevice device, const Tensor& a, const Tensor& b) {
+  if (device == TorchDevice::cuda || a.dtype == b.dtype) return {};
+  const Tensor& narrow = a.dtype == promoted(a.dtype, b.dtype) ? b : a;
+  return tape.make(narrow.count, promoted(a.dtype, b.dtype));
+}
+
 // A gradient like the one that comes, in a new tensor.
 void fresh(BackwardCall& call) {
   if (!call.wanted[0]) return;
@@ -84,6 +92,10 @@ Tensor Torch::linear_4bit(const Tensor& x, std::uint64_t in, std::uint64_t out, 
 Tensor Torch::bmm(const Tensor& left, const Tensor& right, std::uint64_t out) {
   const Tensor b = autocast_ ? cast(right, *autocast_) : right;
   const Tensor a = autocast_ ? cast(left, *autocast_) : left;
+  return product(a, b, out);
+}
+
+Tensor Torch::product(const Tensor& a, const Tensor& b, std::uint64_t out) {
   const Tensor y = tape_.make(out, a.dtype);
   return tape_.record(y, {&a, &b}, {b.differentiable() ? a : Tensor{}, a.differentiable() ? b : Tensor{}},
                       [counts = std::pair(a.count, b.count)](BackwardCall& call) {
@@ -102,35 +114,40 @@ Tensor Torch::embedding(std::uint64_t rows, Parameter& weight, std::uint64_t wid
   });
 }
 
-// The composite of aten/native/transformers/attention.cpp, for where no kernel does it at once.
+// The composite of aten/native/transformers/attention.cpp, for where no kernel does it at once: in FP32.
 Tensor Torch::scores_and_values(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape,
                                 double p) {
+  const Tensor wide_q = cast(q, DType::fp32);
+  const Tensor wide_k = cast(k, DType::fp32);
+  const Tensor wide_v = cast(v, DType::fp32);
   Tensor scores;
   {
-    const Tensor queries = scale(q);
-    const Tensor keys = scale(k);
+    const Tensor queries = scale(wide_q);
+    const Tensor keys = scale(wide_k);
     const Tensor rows = contiguous(queries);
     const Tensor columns = contiguous(keys);
-    scores = bmm(rows, columns, shape.scores());  // the mask is added in place
+    scores = product(rows, columns, shape.scores());  // the mask is added in place
     Tensor probabilities = softmax(scores);
     const Tensor without_empty_rows = scale(probabilities);  // _safe_softmax
     scores = without_empty_rows;
   }
   scores = dropout(scores, p);
-  const Tensor values = contiguous(v);
-  const Tensor y = bmm(scores, values, shape.queries());
+  const Tensor values = contiguous(wide_v);
+  const Tensor wide = product(scores, values, shape.queries());
+  const Tensor y = cast(wide, q.dtype);
   return contiguous(y);
 }
 
-Tensor Torch::attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionShape& shape,
-                        double p) {
+Tensor Torch::attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask,
+                        const AttentionShape& shape, double p) {
   const Tensor v = autocast_ ? cast(value, *autocast_) : value;
   const Tensor k = autocast_ ? cast(key, *autocast_) : key;
   const Tensor q = autocast_ ? cast(query, *autocast_) : query;
   if (p > 0 && device_ == TorchDevice::cpu) return scores_and_values(q, k, v, shape, p);
+  const Tensor added = mask ? tape_.make(mask.count, q.dtype) : Tensor{};  // the mask as numbers
   const Tensor y = tape_.make(shape.queries(), q.dtype);
   const Tensor logsumexp = tape_.make(checked_product(shape.rows(), shape.heads), DType::fp32);
-  return tape_.record(y, {&q, &k, &v}, {q, k, v, y, logsumexp}, [](BackwardCall& call) {
+  return tape_.record(y, {&q, &k, &v}, {q, k, v, y, logsumexp, added}, [](BackwardCall& call) {
     for (std::size_t i = 0; i < 3; ++i)
       if (call.saved[i]) call.results[i] = call.tape.make(call.saved[i].count, call.saved[i].dtype);
   });
@@ -147,17 +164,20 @@ Tensor Torch::cast(const Tensor& x, DType dtype) {
 }
 
 Tensor Torch::add(const Tensor& a, const Tensor& b) {
+  const Tensor wide = widened(tape_, device_, a, b);
   const Tensor y = tape_.make(std::max(a.count, b.count), promoted(a.dtype, b.dtype));
   return tape_.record(y, {&a, &b}, {}, same);
 }
 
 Tensor Torch::mul(const Tensor& a, const Tensor& b) {
+  const Tensor wide = widened(tape_, device_, a, b);
   const Tensor y = tape_.make(std::max(a.count, b.count), promoted(a.dtype, b.dtype));
   return tape_.record(y, {&a, &b}, {b.differentiable() ? a : Tensor{}, a.differentiable() ? b : Tensor{}},
-                      [](BackwardCall& call) {
+                      [device = device_](BackwardCall& call) {
                         const Tensor& gradient = call.gradients[0];
                         for (std::size_t i = 0; i < 2; ++i) {
                           if (!call.wanted[i]) continue;
+                          const Tensor cast = widened(call.tape, device, gradient, call.saved[1 - i]);
                           const DType dtype = promoted(gradient.dtype, call.saved[1 - i].dtype);
                           call.results[i] = call.tape.make(gradient.count, dtype);
                         }

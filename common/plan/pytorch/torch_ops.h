@@ -50,7 +50,9 @@ class Torch {
   Tensor bmm(const Tensor& a, const Tensor& b, std::uint64_t out);
   Tensor embedding(std::uint64_t rows, Parameter& weight, std::uint64_t width, const Tensor& tokens);
   /// scaled_dot_product_attention, its output as [B, S, H · d].
-  Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape, double dropout);
+  /// `mask`: of one byte a pair of tokens, or none.
+  Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const AttentionShape& shape,
+                   double dropout);
 
   // --------------------------------------------------------------------------------------------------- value by value
   Tensor cast(const Tensor& x, DType dtype);
@@ -94,6 +96,7 @@ class Torch {
  private:
   Tensor cast_leaf(Parameter& parameter);
   Tensor of_input(const Tensor& x);
+  Tensor product(const Tensor& a, const Tensor& b, std::uint64_t out);
   Tensor scores_and_values(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape, double dropout);
 
   Tape& tape_;

@@ -3,7 +3,7 @@
 //   family=llama layers=4 width=256 heads=8 kv_heads=2 mlp=688 vocabulary=1000 batch=2 seq=256 autocast=bf16 lora=16
 //
 // and one line of JSON each on standard output. `device=cpu`: with a CPU's operators, as bench/peers/huggingface_training.py
-// measures them. Bad input: one line, exit 64.
+// measures them. --models: the table of models instead. Bad input: one line, exit 64.
 
 #include <fmt/format.h>
 
@@ -13,8 +13,10 @@
 #include <iostream>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 #include "memory/text.h"
+#include "plan/model/huggingface_config.h"
 #include "plan/pytorch/huggingface.h"
 
 namespace {
@@ -95,18 +97,26 @@ std::string answer(const std::string& line) {
       {"checkpoint", flag(step.checkpoint)},
       {"weights", [&](auto& key, auto& text) { step.weights = dtype(key, text); }},
       {"autocast", [&](auto& key, auto& text) { step.autocast = dtype(key, text); }},
-      {"attention", [&](auto& key, auto& text) { step.eager_attention = one_of(key, text, {"sdpa", "eager"}) == 1; }},
+      {"attention",
+       [&](auto& key, auto& text) {
+         step.eager_attention = one_of(key, text, {"sdpa", "eager"}) == 1;
+       }},
       {"optimizer",
        [&](auto& key, auto& text) {
-         step.optimizer = static_cast<HfOptimizer>(one_of(
-             key, text, {"adamw_foreach", "adamw_fused", "adamw_8bit", "adamw_paged", "adafactor", "sgd"}));
+         step.optimizer = static_cast<HfOptimizer>(
+             one_of(key, text, {"adamw_foreach", "adamw_fused", "adamw_8bit", "adamw_paged", "adafactor", "sgd"}));
        }},
       {"lora", [&](auto& key, auto& text) { lora.rank = number(key, text), adapted = true; }},
-      {"targets", [&](auto& key, auto& text) { lora.all_linear = one_of(key, text, {"default", "all"}) == 1; }},
+      {"targets",
+       [&](auto& key, auto& text) {
+         lora.all_linear = one_of(key, text, {"default", "all"}) == 1;
+       }},
       {"lora_dropout_percent", percent(lora.dropout)},
       {"four_bits", flag(lora.four_bits)},
       {"device",
-       [&](auto& key, auto& text) { step.device = static_cast<TorchDevice>(one_of(key, text, {"cpu", "cuda"})); }},
+       [&](auto& key, auto& text) {
+         step.device = static_cast<TorchDevice>(one_of(key, text, {"cpu", "cuda"}));
+       }},
   };
   std::istringstream stream(line);
   for (std::string word; stream >> word;) {
@@ -114,9 +124,8 @@ std::string answer(const std::string& line) {
     if (equals == std::string::npos) throw std::invalid_argument(fmt::format("'{}' is not KEY=VALUE", word));
     const std::string key = word.substr(0, equals), value = word.substr(equals + 1);
     if (key == "family") {
-      shape = shape_of(static_cast<HfFamily>(one_of(key, value,
-                                                    {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3",
-                                                     "gpt2", "bert", "vit"})));
+      shape = shape_of(static_cast<HfFamily>(one_of(
+          key, value, {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "bert", "vit"})));
       continue;
     }
     const auto found = words.find(key);
@@ -140,10 +149,34 @@ std::string answer(const std::string& line) {
       peak.trained);
 }
 
+// The table of models, in the words above, with their parameters.
+void print_models() {
+  for (const HfShape& shape : oomlab::nn::hf_models()) {
+    std::string setting =
+        fmt::format("family={} layers={} width={} heads={} kv_heads={} head_dim={} mlp={} positions={} tied={}",
+                    oomlab::nn::name_of(shape.family), shape.layers, shape.width, shape.heads, shape.kv_heads,
+                    shape.head_dim, shape.mlp, shape.positions, shape.tied ? 1 : 0);
+    setting += shape.vocabulary
+                   ? fmt::format(" vocabulary={}", shape.vocabulary)
+                   : fmt::format(" patch={} channels={} labels={}", shape.patch, shape.channels, shape.labels);
+    std::cout << fmt::format(R"({{"name": "{}", "setting": "{}", "parameters": {}}})", shape.name, setting,
+                             oomlab::nn::parameter_count(shape))
+              << "\n";
+  }
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   oomlab::open_standard_descriptors();
+  const std::string_view option = argc == 2 ? argv[1] : "";
+  if (option != "" && option != "--models")
+    return oomlab::complain("fit_huggingface", "takes settings on standard input, or --models", 64);
+  if (option == "--models") {
+    print_models();
+    if (std::cout.flush()) return 0;
+    return oomlab::complain("fit_huggingface", "the output could not be written", 1);
+  }
   for (std::string line; std::getline(std::cin, line);) {
     try {
       std::cout << answer(line) << "\n";

@@ -6,7 +6,7 @@
   bench/peers/huggingface_training.py                      the settings below, to bench/results/peers/huggingface_training.json and .txt
   bench/peers/huggingface_training.py --random 60 --seed 1     others, drawn at random; printed only, unless --out FILE.json is given
   bench/peers/huggingface_training.py 'family=llama layers=2 width=256 heads=8 mlp=688 vocabulary=1000 batch=2 seq=128'
-  bench/peers/huggingface_training.py --text               writes each .txt again, from its .json; measures nothing
+  bench/peers/huggingface_training.py --text               predicts again for what was measured, and writes each .json and .txt; measures nothing
 
 Measured: transformers' modules with random weights, peft's adapters around them, two steps, in a fresh model each; the profiler's
 record of every allocation and release of PyTorch's CPU allocator, live bytes at their highest from the first step on. With one thread,
@@ -263,7 +263,11 @@ def main():
     arguments = parser.parse_args()
     if arguments.text:
         for file in (RESULTS, DRAWN):
-            file.with_suffix(".txt").write_text(table(json.loads(file.read_text())))
+            results = json.loads(file.read_text())
+            for row, now in zip(results["rows"], ours([setting_of(row["setting"]) for row in results["rows"]], arguments.program)):
+                row["predicted"] = now
+            save(file, (json.dumps(results, indent=1) + "\n").encode())
+            file.with_suffix(".txt").write_text(table(results))
         return
     given = [setting_of(words) for words in arguments.settings] + random_settings(arguments.random, arguments.seed)
     settings = given or [setting_of(words) for words in SETTINGS]
@@ -280,7 +284,7 @@ def main():
     print(table(results), end="")
     out = arguments.out or (None if given else RESULTS)
     if out:
-        save(out, results)
+        save(out, (json.dumps(results, indent=1) + "\n").encode())
         out.with_suffix(".txt").write_text(table(results))
 
 

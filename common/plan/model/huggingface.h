@@ -30,10 +30,10 @@ struct HfShape {
   std::uint64_t rotary_dim = 0;  ///< values of a head that are turned; 0: all of them
   std::uint64_t window = 0;      ///< of layers with a sliding window; 0: none has one
   std::uint64_t full_every = 0;  ///< so many layers, the last of which sees everything; 0: all have the window
-  bool scores_capped = false, logits_capped = false;                         ///< by tanh
+  bool scores_capped = false, logits_capped = false;                        ///< by tanh
   double embedding_dropout = 0, attention_dropout = 0, hidden_dropout = 0;  ///< in training
-  std::uint64_t types = 0;                                                   ///< of tokens (bert)
-  std::uint64_t channels = 0, patch = 0, labels = 0;                         ///< of vit
+  std::uint64_t types = 0;                                                  ///< of tokens (bert)
+  std::uint64_t channels = 0, patch = 0, labels = 0;                        ///< of vit
 
   bool gated() const { return family != HfFamily::gpt2 && family != HfFamily::bert && family != HfFamily::vit; }
   bool head_norms() const { return family == HfFamily::qwen3 || family == HfFamily::gemma3; }
@@ -49,8 +49,8 @@ const char* name_of(HfFamily family);
 
 /// A parameter of a model: its name without the layer's number, and its values.
 struct HfTensor {
-  std::string name;     ///< "q_proj.weight"
-  std::uint64_t layer;  ///< from 1; 0: none
+  std::string name;             ///< "q_proj.weight"
+  std::uint64_t layer;          ///< from 1; 0: none
   std::uint64_t rows, columns;  ///< a vector has one row
   bool linear;                  ///< of a Linear: its weight, [out, in]
   std::uint64_t count() const { return checked_product(rows, columns); }

@@ -35,7 +35,8 @@ Tensor HfModules::attend(const Tensor& query, const Tensor& key, const Tensor& v
   const std::uint64_t groups = masked ? shape.groups() : 1;
   const Tensor keys = torch_.repeat(key, groups);
   const Tensor values = torch_.repeat(value, groups);
-  const Tensor output = torch_.attention(query, keys, values, masked ? mask_ : Tensor{}, shape, shape_.attention_dropout);
+  const Tensor output =
+      torch_.attention(query, keys, values, masked ? mask_ : Tensor{}, shape, shape_.attention_dropout);
   // In the layout of the queries, which phi3 has put together anew.
   return shape_.family == HfFamily::phi3 ? torch_.contiguous(output) : output;
 }

@@ -102,8 +102,8 @@ Tensor HfModules::decoder_layer(std::uint64_t layer, Tensor hidden) {
   hidden = torch_.add(residual, hidden);
 
   residual = hidden;
-  hidden = norm(hidden,
-                weight(sandwich ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", layer), rows_);
+  hidden = norm(
+      hidden, weight(sandwich ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", layer), rows_);
   hidden = decoder_mlp(layer, hidden);
   if (sandwich) hidden = norm(hidden, weight("post_feedforward_layernorm.weight", layer), rows_);
   hidden = torch_.dropout(hidden, shape_.hidden_dropout);
@@ -114,7 +114,8 @@ Tensor HfModules::decoder_layer(std::uint64_t layer, Tensor hidden) {
 Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
   tape_.memory().moment("loss");
   const bool own = by_name_.contains("lm_head.weight");
-  Parameter& matrix = own ? weight("lm_head.weight") : weight(shape_.family == HfFamily::gpt2 ? "wte.weight" : "embed_tokens.weight");
+  Parameter& matrix =
+      own ? weight("lm_head.weight") : weight(shape_.family == HfFamily::gpt2 ? "wte.weight" : "embed_tokens.weight");
   Tensor logits = torch_.linear(hidden, matrix, nullptr, shape_.width, shape_.vocabulary);
   if (shape_.logits_capped) logits = capped(logits);
   const Tensor wide = torch_.cast(logits, DType::fp32);

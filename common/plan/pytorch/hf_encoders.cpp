@@ -89,7 +89,8 @@ Tensor HfModules::bert_loss() {
   Tensor hidden;
   {
     const Tensor numbers = tape_.make(step_.seq, DType::int64);
-    const Tensor words = with_gradient(torch_.embedding(rows_, weight("word_embeddings.weight"), shape_.width, tokens_));
+    const Tensor words =
+        with_gradient(torch_.embedding(rows_, weight("word_embeddings.weight"), shape_.width, tokens_));
     const Tensor kinds = torch_.embedding(rows_, weight("token_type_embeddings.weight"), shape_.width, numbers);
     Tensor sum = torch_.add(words, kinds);
     const Tensor positions = torch_.embedding(step_.seq, weight("position_embeddings.weight"), shape_.width, numbers);

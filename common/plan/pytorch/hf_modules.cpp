@@ -30,7 +30,8 @@ HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep
   make_parameters();
   if (shape.family == HfFamily::vit) {
     const std::uint64_t pixels = checked_product(checked_product(shape.positions - 1, shape.patch), shape.patch);
-    tokens_ = tape_.make(checked_product(step.batch, checked_product(pixels, shape.channels)), DType::fp32, Category::data);
+    tokens_ =
+        tape_.make(checked_product(step.batch, checked_product(pixels, shape.channels)), DType::fp32, Category::data);
     labels_ = tape_.make(step.batch, DType::int64, Category::data);
     return;
   }
@@ -166,8 +167,8 @@ Tensor HfModules::layer_norm(const Tensor& x, const std::string& name, std::uint
 // 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), as it is written.
 Tensor HfModules::gelu_new(const Tensor& x) {
   const Tensor half = torch_.scale(x);
-  Tensor inner = step_.autocast && step_.device == TorchDevice::cuda ? torch_.power(torch_.cast(x, DType::fp32))
-                                                                     : torch_.power(x);
+  Tensor inner =
+      step_.autocast && step_.device == TorchDevice::cuda ? torch_.power(torch_.cast(x, DType::fp32)) : torch_.power(x);
   inner = torch_.scale(inner);
   inner = torch_.add(x, inner);
   inner = torch_.scale(inner);

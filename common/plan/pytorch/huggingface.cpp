@@ -42,7 +42,10 @@ std::uint64_t state_bytes(const HfStep& step, const HfModules::Trained& trained,
 std::uint64_t step_bytes(const HfStep& step, const HfModules::Trained& trained, std::uint64_t parameter_bytes) {
   switch (step.optimizer) {
     case HfOptimizer::adamw_foreach: return parameter_bytes;
-    case HfOptimizer::adafactor: return checked_product(trained.largest, 2 * sizeof(float));
+    case HfOptimizer::adafactor: {  // an update and what it is made of; of 16 bits also gradient and weight in FP32
+      const bool narrow = step.weights != DType::fp32 && !step.lora;
+      return checked_product(trained.largest, (narrow ? 4 : 2) * sizeof(float));
+    }
     default: return 0;
   }
 }
@@ -60,8 +63,8 @@ HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recor
     std::uint64_t parameter_bytes = 0;
     for (const Parameter& parameter : modules.parameters())
       if (parameter.trained)
-        parameter_bytes = checked_sum(parameter_bytes,
-                                      checked_product(parameter.value.count, element_bytes(parameter.value.dtype)));
+        parameter_bytes =
+            checked_sum(parameter_bytes, checked_product(parameter.value.count, element_bytes(parameter.value.dtype)));
     const Storage state(memory, state_bytes(step, modules.trained(), parameter_bytes), Category::optimizer);
     memory.forget_peak();
     for (std::uint64_t micro = 0; micro < std::min<std::uint64_t>(step.micro_batches, 2); ++micro) {

@@ -36,22 +36,22 @@ struct HfLora {
 };
 
 struct HfStep {
-  std::uint64_t batch = 1, seq = 1;        ///< of one forward and backward pass
-  std::uint64_t micro_batches = 1;         ///< gradient accumulation
-  DType weights = DType::fp32;             ///< in which the model is loaded; adapters are FP32 in any case
-  std::optional<DType> autocast{};         ///< torch.autocast around the forward pass
-  bool checkpoint = false;                 ///< gradient_checkpointing_enable()
-  bool eager_attention = false;            ///< attn_implementation="eager", or "sdpa"
+  std::uint64_t batch = 1, seq = 1;  ///< of one forward and backward pass
+  std::uint64_t micro_batches = 1;   ///< gradient accumulation
+  DType weights = DType::fp32;       ///< in which the model is loaded; adapters are FP32 in any case
+  std::optional<DType> autocast{};   ///< torch.autocast around the forward pass
+  bool checkpoint = false;           ///< gradient_checkpointing_enable()
+  bool eager_attention = false;      ///< attn_implementation="eager", or "sdpa"
   HfOptimizer optimizer = HfOptimizer::adamw_foreach;
   std::optional<HfLora> lora{};            ///< nothing: all parameters are trained
   TorchDevice device = TorchDevice::cuda;  ///< whose operators
 };
 
 struct HfPeak {
-  ByCategory bytes;        ///< at the peak
-  const char* moment;      ///< "forward pass", "loss", "backward pass", "optimizer's step"
-  std::uint64_t trained;   ///< parameters with a gradient
-  bool checked;            ///< this way of training is among those that bench/peers/huggingface_training.py measures
+  ByCategory bytes;       ///< at the peak
+  const char* moment;     ///< "forward pass", "loss", "backward pass", "optimizer's step"
+  std::uint64_t trained;  ///< parameters with a gradient
+  bool checked;           ///< this way of training is among those that bench/peers/huggingface_training.py measures
   std::vector<MemoryEvent> events{};  ///< of the whole step, where they were asked for
 };
 

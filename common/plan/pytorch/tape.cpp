@@ -41,10 +41,7 @@ void TorchMemory::look() {
 }
 
 Storage::Storage(TorchMemory& memory, std::uint64_t bytes, Category category)
-    : memory_(memory),
-      bytes_(memory.rounded(bytes)),
-      id_(memory.allocate(bytes_, category)),
-      category_(category) {}
+    : memory_(memory), bytes_(memory.rounded(bytes)), id_(memory.allocate(bytes_, category)), category_(category) {}
 
 void Storage::become(Category category) {
   memory_.recategorise(bytes_, category_, category);
@@ -59,8 +56,8 @@ struct Tape::Frame {
   bool differentiable;  // the input
   std::function<Tensor(Tensor)> region;
   std::function<void(const std::function<void()>&)> recompute;
-  std::size_t kept = 0;   // tensors that the first forward pass would have saved
-  Tensors recomputed{};   // the same, made again
+  std::size_t kept = 0;  // tensors that the first forward pass would have saved
+  Tensors recomputed{};  // the same, made again
   bool is_recomputed = false;
 };
 

@@ -59,19 +59,19 @@ Tensor Torch::linear(const Tensor& x, Parameter& weight, Parameter* bias, std::u
   const Tensor a = autocast_ ? cast(x, *autocast_) : x;
   const std::uint64_t rows = a.count / in;
   const Tensor y = tape_.make(checked_product(rows, out), a.dtype);
-  return tape_.record(
-      y, {&a, &w, &b}, {w.differentiable() ? a : Tensor{}, a.differentiable() ? w : Tensor{}}, [=](BackwardCall& call) {
-        const DType dtype = call.gradients[0].dtype;
-        if (call.wanted[0]) {
-          call.results[0] = call.tape.make(checked_product(rows, in), dtype);
-          call.results[0].view = true;  // of [R, in], reshaped
-        }
-        if (call.wanted[1]) {
-          call.results[1] = call.tape.make(checked_product(in, out), dtype);
-          call.results[1].view = true;  // transposed
-        }
-        if (call.wanted[2]) call.results[2] = call.gradients[0];
-      });
+  return tape_.record(y, {&a, &w, &b}, {w.differentiable() ? a : Tensor{}, a.differentiable() ? w : Tensor{}},
+                      [=](BackwardCall& call) {
+                        const DType dtype = call.gradients[0].dtype;
+                        if (call.wanted[0]) {
+                          call.results[0] = call.tape.make(checked_product(rows, in), dtype);
+                          call.results[0].view = true;  // of [R, in], reshaped
+                        }
+                        if (call.wanted[1]) {
+                          call.results[1] = call.tape.make(checked_product(in, out), dtype);
+                          call.results[1].view = true;  // transposed
+                        }
+                        if (call.wanted[2]) call.results[2] = call.gradients[0];
+                      });
 }
 
 Tensor Torch::linear_4bit(const Tensor& x, std::uint64_t in, std::uint64_t out, DType compute, Parameter* bias) {
@@ -311,9 +311,9 @@ Tensor Torch::concatenate(const Tensor& a, const Tensor& b) {
 
 Tensor Torch::repeat(const Tensor& x, std::uint64_t groups) {
   if (groups == 1) return x;
-  return tape_.record(tape_.make(checked_product(x.count, groups), x.dtype), {&x}, {}, [count = x.count](BackwardCall& call) {
-    call.results[0] = call.tape.make(count, call.gradients[0].dtype);
-  });
+  return tape_.record(
+      tape_.make(checked_product(x.count, groups), x.dtype), {&x}, {},
+      [count = x.count](BackwardCall& call) { call.results[0] = call.tape.make(count, call.gradients[0].dtype); });
 }
 
 }  // namespace oomlab::fit

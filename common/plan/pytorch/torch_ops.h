@@ -97,7 +97,8 @@ class Torch {
   Tensor cast_leaf(Parameter& parameter);
   Tensor of_input(const Tensor& x);
   Tensor product(const Tensor& a, const Tensor& b, std::uint64_t out);
-  Tensor scores_and_values(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape, double dropout);
+  Tensor scores_and_values(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape,
+                           double dropout);
 
   Tape& tape_;
   TorchDevice device_;

@@ -2,7 +2,8 @@
 //
 //   family=llama layers=4 width=256 heads=8 kv_heads=2 mlp=688 vocabulary=1000 batch=2 seq=256 autocast=bf16 lora=16
 //
-// and one line of JSON each on standard output. `device=cpu`: with a CPU's operators, as bench/peers/huggingface_training.py
+// or `model=llama3.1-8b batch=1 seq=2048 weights=bf16 lora=16`, a model of the table in huggingface_models.cpp, and one
+// line of JSON each on standard output. `device=cpu`: with a CPU's operators, as bench/peers/huggingface_training.py
 // measures them. --models: the table of models instead. Bad input: one line, exit 64.
 
 #include <fmt/format.h>
@@ -123,6 +124,11 @@ std::string answer(const std::string& line) {
     const std::size_t equals = word.find('=');
     if (equals == std::string::npos) throw std::invalid_argument(fmt::format("'{}' is not KEY=VALUE", word));
     const std::string key = word.substr(0, equals), value = word.substr(equals + 1);
+    if (key == "model") {
+      shape = oomlab::nn::hf_model(value);
+      dropout = shape.hidden_dropout;
+      continue;
+    }
     if (key == "family") {
       shape = shape_of(static_cast<HfFamily>(one_of(
           key, value, {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "bert", "vit"})));
@@ -130,10 +136,10 @@ std::string answer(const std::string& line) {
     }
     const auto found = words.find(key);
     if (found == words.end()) throw std::invalid_argument(fmt::format("'{}' is unknown", key));
-    if (shape.name.empty()) throw std::invalid_argument("begin with family=NAME");
+    if (shape.name.empty()) throw std::invalid_argument("begin with family=NAME or model=NAME");
     found->second(key, value);
   }
-  if (shape.name.empty()) throw std::invalid_argument("begin with family=NAME");
+  if (shape.name.empty()) throw std::invalid_argument("begin with family=NAME or model=NAME");
   if (shape.heads == 0) throw std::invalid_argument("heads are missing");
   if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
   if (shape.head_dim == 0) shape.head_dim = shape.width / shape.heads;

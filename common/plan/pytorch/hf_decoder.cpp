@@ -1,0 +1,150 @@
+// The decoders with gated MLPs: transformers' modeling files of llama, mistral, qwen2, qwen3, gemma2, gemma3 and phi3.
+
+#include "plan/pytorch/hf_modules.h"
+
+namespace oomlab::fit {
+
+using nn::HfFamily;
+
+// LlamaRotaryEmbedding.forward(), of gemma3 for both kinds of layers.
+void HfModules::angles(DType dtype) {
+  const std::uint64_t count = checked_product(step_.seq, shape_.turned());
+  const Tensor frequencies = tape_.make(count / 2, DType::fp32);
+  const Tensor both = tape_.make(count, DType::fp32);
+  cos_ = torch_.cast(tape_.make(count, DType::fp32), dtype);
+  sin_ = torch_.cast(tape_.make(count, DType::fp32), dtype);
+}
+
+// apply_rotary_pos_emb() of one of the two.
+Tensor HfModules::rotate(const Tensor& x) {
+  const bool parts = shape_.family == HfFamily::phi3;
+  const std::uint64_t turned = x.count / shape_.head_dim * shape_.turned();
+  const bool whole = turned == x.count;
+  const Tensor rotated = parts && !whole ? torch_.slice(x, turned) : x;
+  const Tensor passed = parts ? torch_.slice(x, x.count - turned) : Tensor{};
+  Tensor sum;
+  {
+    const Tensor cosines = torch_.mul(rotated, cos_);
+    Tensor half;
+    {
+      const Tensor first = torch_.slice(rotated, turned / 2);
+      const Tensor second = torch_.slice(rotated, turned / 2);
+      const Tensor negative = torch_.neg(second);
+      half = torch_.concatenate(negative, first);
+    }
+    const Tensor sines = torch_.mul(half, sin_);
+    half = {};
+    sum = torch_.add(cosines, sines);
+  }
+  return parts ? torch_.concatenate(sum, passed) : sum;
+}
+
+Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, Tensor& weights) {
+  const std::uint64_t heads = checked_product(rows_, shape_.heads), kv_heads = checked_product(rows_, shape_.kv_heads);
+  const bool masked = eager() || !sees_all(layer);
+  const bool copied = copied_back(false) || masked;
+  Tensor query, key, value, all;
+  if (shape_.family == HfFamily::phi3) {
+    all = project(hidden, linear("qkv_proj", layer));
+    query = torch_.slice(all, checked_product(rows_, shape_.queries()));
+    key = torch_.slice(all, checked_product(rows_, shape_.keys()));
+    value = torch_.slice(all, checked_product(rows_, shape_.keys()));
+    query = torch_.view(query, true);
+    key = torch_.view(key, true);
+    value = torch_.view(value, copied);
+  } else {
+    query = torch_.view(project(hidden, linear("q_proj", layer)), true);
+    if (shape_.family == HfFamily::qwen3) query = norm(query, weight("q_norm.weight", layer), heads);
+    key = torch_.view(project(hidden, linear("k_proj", layer)), true);
+    if (shape_.family == HfFamily::qwen3) key = norm(key, weight("k_norm.weight", layer), kv_heads);
+    value = torch_.view(project(hidden, linear("v_proj", layer)), copied);
+    if (shape_.family == HfFamily::gemma3) query = norm(query, weight("q_norm.weight", layer), heads);
+    if (shape_.family == HfFamily::gemma3) key = norm(key, weight("k_norm.weight", layer), kv_heads);
+  }
+  {
+    Tensor turned = rotate(query);
+    Tensor turned_keys = rotate(key);
+    query = std::move(turned);
+    key = std::move(turned_keys);
+  }
+  const Tensor output = attend(query, key, value, true, masked, weights);
+  return project(output, linear("o_proj", layer));
+}
+
+Tensor HfModules::decoder_mlp(std::uint64_t layer, const Tensor& hidden) {
+  Tensor product;
+  if (shape_.family == HfFamily::phi3) {
+    const Tensor both = project(hidden, linear("gate_up_proj", layer));
+    const std::uint64_t half = both.count / 2;
+    const std::vector<Tensor> parts = torch_.split(both, {half, half});
+    const Tensor active = activate(parts[0]);
+    product = torch_.mul(parts[1], active);
+    return project(product, linear("down_proj", layer));
+  }
+  {
+    Tensor gate = project(hidden, linear("gate_proj", layer));
+    const Tensor active = activate(gate);
+    gate = {};
+    const Tensor up = project(hidden, linear("up_proj", layer));
+    product = torch_.mul(active, up);
+  }
+  return project(product, linear("down_proj", layer));
+}
+
+Tensor HfModules::decoder_layer(std::uint64_t layer, Tensor hidden) {
+  Tensor residual = hidden;
+  Tensor weights;
+  hidden = norm(hidden, weight("input_layernorm.weight", layer), rows_);
+  hidden = decoder_attention(layer, hidden, weights);
+  const bool sandwich = shape_.gemma();
+  if (sandwich) hidden = norm(hidden, weight("post_attention_layernorm.weight", layer), rows_);
+  hidden = torch_.dropout(hidden, shape_.hidden_dropout);
+  hidden = torch_.add(residual, hidden);
+
+  residual = hidden;
+  hidden = norm(
+      hidden, weight(sandwich ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", layer), rows_);
+  hidden = decoder_mlp(layer, hidden);
+  if (sandwich) hidden = norm(hidden, weight("post_feedforward_layernorm.weight", layer), rows_);
+  hidden = torch_.dropout(hidden, shape_.hidden_dropout);
+  return torch_.add(residual, hidden);
+}
+
+// Of hidden states to a loss: the head, logits in FP32, and for decoders labels moved by one.
+Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
+  tape_.memory().moment("loss");
+  const bool own = by_name_.contains("lm_head.weight");
+  Parameter& matrix =
+      own ? weight("lm_head.weight") : weight(shape_.family == HfFamily::gpt2 ? "wte.weight" : "embed_tokens.weight");
+  Tensor logits = torch_.linear(hidden, matrix, nullptr, shape_.width, shape_.vocabulary);
+  if (shape_.logits_capped) logits = capped(logits);
+  const Tensor wide = torch_.cast(logits, DType::fp32);
+  Tensor padded, targets = labels_;
+  if (shifted) {
+    padded = tape_.make(checked_sum(rows_, step_.batch), DType::int64);
+    targets = tape_.make(rows_, DType::int64);
+  }
+  return torch_.cross_entropy(wide, targets);
+}
+
+Tensor HfModules::decoder_loss() {
+  tape_.memory().moment("forward pass");
+  Tensor hidden = torch_.embedding(rows_, weight("embed_tokens.weight"), shape_.width, tokens_);
+  if (shape_.gemma()) hidden = torch_.scale(hidden);
+  hidden = with_gradient(std::move(hidden));
+  const Tensor positions = tape_.make(step_.seq, DType::int64);
+  make_mask();
+  const std::uint64_t kinds = shape_.family == HfFamily::gemma3 ? 2 : 1;
+  Tensor other_angles[2];
+  if (kinds == 2) {
+    angles(hidden.dtype);
+    other_angles[0] = cos_;
+    other_angles[1] = sin_;
+  }
+  angles(hidden.dtype);
+  hidden = each_layer(std::move(hidden));
+  hidden = norm(hidden, weight("norm.weight"), rows_);
+  return language_loss(std::move(hidden), true);
+}
+
+}  // namespace oomlab::fit

@@ -1,0 +1,261 @@
+#include "plan/pytorch/hf_modules.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <tuple>
+
+namespace oomlab::fit {
+
+using nn::HfActivation, nn::HfFamily, nn::HfTensor;
+
+namespace {
+
+std::string key_of(const std::string& name, std::uint64_t layer) {
+  return layer ? std::to_string(layer) + "." + name : name;
+}
+
+bool ends_with_any(const std::string& name, std::initializer_list<const char*> ends) {
+  return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
+}
+
+}  // namespace
+
+HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep& step)
+    : shape_(shape),
+      step_(step),
+      tape_(memory),
+      torch_(tape_, step.device, step.autocast),
+      rows_(checked_product(step.batch, shape.family == HfFamily::vit ? shape.positions : step.seq)) {
+  make_parameters();
+  if (shape.family == HfFamily::vit) {
+    const std::uint64_t pixels = checked_product(checked_product(shape.positions - 1, shape.patch), shape.patch);
+    tokens_ =
+        tape_.make(checked_product(step.batch, checked_product(pixels, shape.channels)), DType::fp32, Category::data);
+    labels_ = tape_.make(step.batch, DType::int64, Category::data);
+    return;
+  }
+  tokens_ = tape_.make(rows_, DType::int64, Category::data);
+  labels_ = tape_.make(rows_, DType::int64, Category::data);
+}
+
+void HfModules::make_parameters() {
+  const bool four_bits = step_.lora && step_.lora->four_bits;
+  for (const HfTensor& tensor : nn::parameters_of(shape_)) {
+    const bool head = tensor.name.starts_with("lm_head") || tensor.name.starts_with("decoder");
+    const std::string key = key_of(tensor.name, tensor.layer);
+    const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
+    const std::uint64_t count = tensor.count();
+    const bool convolution = module == "projection";
+    if (tensor.linear) linears_[key_of(module, tensor.layer)] = {tensor.columns, tensor.rows};
+    if (four_bits && tensor.linear && !head && !convolution) {  // half a byte each, a byte for 64, 4 for 256 of these
+      const std::uint64_t blocks = (count + 63) / 64;
+      other_.push_back(tape_.make((count + 1) / 2, DType::int8, Category::parameters));
+      other_.push_back(tape_.make(blocks, DType::int8, Category::parameters));
+      other_.push_back(tape_.make((blocks + 255) / 256 + 1, DType::fp32, Category::parameters));
+    } else {
+      // prepare_model_for_kbit_training() makes FP32 of what has no four bits.
+      const DType dtype = four_bits ? DType::fp32 : step_.weights;
+      parameters_.push_back({tape_.make(count, dtype, Category::parameters), !step_.lora});
+      by_name_[key] = &parameters_.back();
+      if (!step_.lora) {
+        note_trained(tensor.rows, tensor.columns);
+        if (ends_with_any(tensor.name, {"embed_tokens.weight", "wte.weight", "wpe.weight", "embeddings.weight"}))
+          trained_.embeddings = checked_sum(trained_.embeddings, count);
+      }
+    }
+    if (step_.lora && tensor.linear && !head && !convolution) adapt(linears_[key_of(module, tensor.layer)], module);
+  }
+}
+
+void HfModules::note_trained(std::uint64_t rows, std::uint64_t columns) {
+  const std::uint64_t count = checked_product(rows, columns);
+  trained_.count = checked_sum(trained_.count, count);
+  trained_.rows_and_columns = checked_sum(trained_.rows_and_columns, rows == 1 ? count : checked_sum(rows, columns));
+  trained_.largest = std::max(trained_.largest, count);
+}
+
+// Which matrices peft adapts: all but the head, or its default of the family.
+void HfModules::adapt(HfLinear& linear, const std::string& name) {
+  const bool chosen =
+      step_.lora->all_linear || ends_with_any(name, {"q_proj", "v_proj", "qkv_proj", "c_attn", "query", "value"});
+  if (!chosen) return;
+  const std::uint64_t rank = step_.lora->rank;
+  const auto make = [&](std::uint64_t rows, std::uint64_t columns) {
+    parameters_.push_back({tape_.make(checked_product(rows, columns), DType::fp32, Category::parameters), true});
+    note_trained(rows, columns);
+    return &parameters_.back();
+  };
+  linear.a = make(rank, linear.in);
+  linear.b = make(linear.out, rank);
+}
+
+Parameter& HfModules::weight(const std::string& name, std::uint64_t layer) { return *by_name_.at(key_of(name, layer)); }
+
+HfLinear HfModules::linear(const std::string& name, std::uint64_t layer) {
+  const std::string key = key_of(name, layer);
+  HfLinear linear = linears_.at(key);
+  const auto weight = by_name_.find(key + ".weight");
+  if (weight != by_name_.end()) linear.weight = weight->second;
+  const auto bias = by_name_.find(key + ".bias");
+  if (bias != by_name_.end()) linear.bias = bias->second;
+  return linear;
+}
+
+// peft's lora.Linear.forward() around torch's.
+Tensor HfModules::project(const Tensor& x, const HfLinear& linear) {
+  const DType compute = step_.autocast.value_or(step_.weights);
+  Tensor result = linear.weight ? torch_.linear(x, *linear.weight, linear.bias, linear.in, linear.out)
+                                : torch_.linear_4bit(x, linear.in, linear.out, compute, linear.bias);
+  if (!linear.a) return result;
+  const DType dtype = result.dtype;
+  const Tensor input = torch_.cast(x, DType::fp32);
+  Tensor dropped = torch_.dropout(input, step_.lora->dropout);
+  Tensor low = torch_.linear(dropped, *linear.a, nullptr, linear.in, step_.lora->rank);
+  dropped = {};
+  Tensor high = torch_.linear(low, *linear.b, nullptr, step_.lora->rank, linear.out);
+  low = {};
+  const Tensor scaled = torch_.scale(high);
+  high = {};
+  result = torch_.add(result, scaled);
+  return torch_.cast(result, dtype);
+}
+
+Tensor HfModules::rms_norm(const Tensor& x, Parameter& weight, std::uint64_t rows) {
+  Tensor hidden = torch_.cast(x, DType::fp32);
+  Tensor variance;
+  {
+    const Tensor squares = torch_.power(hidden);
+    variance = torch_.mean(squares, rows);
+  }
+  {
+    const Tensor shifted = torch_.shift(variance);
+    const Tensor inverse = torch_.rsqrt(shifted);
+    hidden = torch_.mul(hidden, inverse);
+  }
+  const Tensor narrow = torch_.cast(hidden, x.dtype);
+  return torch_.mul(tape_.leaf(weight), narrow);
+}
+
+Tensor HfModules::gemma_norm(const Tensor& x, Parameter& weight, std::uint64_t rows) {
+  Tensor output;
+  {
+    const Tensor wide = torch_.cast(x, DType::fp32);
+    Tensor squares = torch_.power(wide);
+    const Tensor variance = torch_.mean(squares, rows);
+    squares = {};
+    const Tensor shifted = torch_.shift(variance);
+    const Tensor inverse = torch_.rsqrt(shifted);
+    output = torch_.mul(wide, inverse);
+  }
+  {
+    const Tensor wide = torch_.cast(tape_.leaf(weight), DType::fp32);
+    const Tensor plus_one = torch_.shift(wide);
+    output = torch_.mul(output, plus_one);
+  }
+  return torch_.cast(output, x.dtype);
+}
+
+Tensor HfModules::norm(const Tensor& x, Parameter& weight, std::uint64_t rows) {
+  return shape_.gemma() ? gemma_norm(x, weight, rows) : rms_norm(x, weight, rows);
+}
+
+Tensor HfModules::layer_norm(const Tensor& x, const std::string& name, std::uint64_t layer) {
+  return torch_.layer_norm(x, weight(name + ".weight", layer), weight(name + ".bias", layer), x.count / shape_.width);
+}
+
+// 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), as it is written.
+Tensor HfModules::gelu_new(const Tensor& x) {
+  const Tensor half = torch_.scale(x);
+  Tensor inner =
+      step_.autocast && step_.device == TorchDevice::cuda ? torch_.power(torch_.cast(x, DType::fp32)) : torch_.power(x);
+  inner = torch_.scale(inner);
+  inner = torch_.add(x, inner);
+  inner = torch_.scale(inner);
+  inner = torch_.tanh(inner);
+  inner = torch_.shift(inner);
+  return torch_.mul(half, inner);
+}
+
+Tensor HfModules::activate(const Tensor& x) {
+  switch (shape_.activation) {
+    case HfActivation::silu: return torch_.silu(x);
+    case HfActivation::gelu: return torch_.gelu(x);
+    case HfActivation::gelu_new: return gelu_new(x);
+  }
+  throw std::invalid_argument("an activation that is not known");
+}
+
+Tensor HfModules::capped(Tensor x) {
+  x = torch_.scale(x);
+  x = torch_.tanh(x);
+  return torch_.scale(x);
+}
+
+bool HfModules::sees_all(std::uint64_t layer) const {
+  if (shape_.window == 0 || step_.seq <= shape_.window) return true;
+  return shape_.full_every != 0 && layer % shape_.full_every == 0;
+}
+
+Tensor HfModules::layer(std::uint64_t number, Tensor hidden) {
+  switch (shape_.family) {
+    case HfFamily::gpt2: return gpt2_layer(number, std::move(hidden));
+    case HfFamily::bert: return bert_layer(number, std::move(hidden));
+    case HfFamily::vit: return vit_layer(number, std::move(hidden));
+    default: return decoder_layer(number, std::move(hidden));
+  }
+}
+
+// enable_input_require_grads(): peft does so beside checkpoints, and then embeddings that nobody trains have a gradient.
+Tensor HfModules::with_gradient(Tensor embedded) {
+  if (!step_.lora || !step_.checkpoint) return embedded;
+  embedded_.value = std::move(embedded);
+  return tape_.leaf(embedded_);
+}
+
+Tensor HfModules::each_layer(Tensor hidden) {
+  for (std::uint64_t i = 1; i <= shape_.layers; ++i) {
+    if (step_.checkpoint) {
+      // What all layers read is a region's, too: it is there for as long as a region may run again.
+      const std::array<Tensor, 3> shared{cos_, sin_, mask_};
+      hidden = tape_.checkpoint(
+          hidden,
+          [this, i, shared](Tensor x) {
+            std::tie(cos_, sin_, mask_) = std::tie(shared[0], shared[1], shared[2]);
+            return layer(i, std::move(x));
+          },
+          [this](const std::function<void()>& run) {
+            const auto end = [this] {
+              cos_ = sin_ = mask_ = {};
+              torch_.end_autocast();
+            };
+            try {
+              run();
+            } catch (...) {
+              end();
+              throw;
+            }
+            end();
+          });
+    } else {
+      Tensor next = layer(i, hidden);
+      hidden = std::move(next);
+    }
+  }
+  return hidden;
+}
+
+Tensor HfModules::loss() {
+  Tensor loss;
+  switch (shape_.family) {
+    case HfFamily::gpt2: loss = gpt2_loss(); break;
+    case HfFamily::bert: loss = bert_loss(); break;
+    case HfFamily::vit: loss = vit_loss(); break;
+    default: loss = decoder_loss(); break;
+  }
+  cos_ = sin_ = mask_ = {};
+  torch_.end_autocast();
+  return loss;
+}
+
+}  // namespace oomlab::fit

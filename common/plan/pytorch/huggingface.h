@@ -1,0 +1,63 @@
+#pragma once
+// The peak of a training step of Hugging Face's own modules (transformers 5, peft) in PyTorch's eager mode: their
+// forward functions, statement by statement, on a tape that only counts bytes (tape.h, torch_ops.h). Nothing is fitted
+// to measurements. docs/fit_pytorch.md says how far it is from what PyTorch measures of itself.
+//
+// The step is `model(input_ids=..., labels=..., use_cache=False).loss.backward()` and the optimizer's, of sequences
+// without padding, each of `seq` tokens; it is the second step or a later one, so the optimizer's state exists.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/category.h"
+#include "plan/model/huggingface.h"
+#include "plan/pytorch/torch_ops.h"
+
+namespace oomlab::fit {
+
+/// Optimizers that differ in bytes. AdamW's moments are in the type of the weights.
+enum class HfOptimizer {
+  adamw_foreach,  ///< torch.optim.AdamW as a GPU runs it without asking: a list of √v beside the state
+  adamw_fused,    ///< fused=True; the Trainer's default
+  adamw_8bit,     ///< bitsandbytes' AdamW8bit by the Trainer: embeddings keep 32 bits. Not checked
+  adamw_paged,    ///< the same in managed memory: nothing of it need be on the device. Not checked
+  adafactor,      ///< transformers' Adafactor: a row's and a column's means of a matrix
+  sgd,            ///< torch.optim.SGD without momentum: no state
+};
+
+/// peft's LoraConfig.
+struct HfLora {
+  std::uint64_t rank = 16;
+  bool all_linear = true;  ///< target_modules="all-linear", or what peft takes by itself: q and v
+  double dropout = 0;
+  bool four_bits = false;  ///< QLoRA: the base in NF4 with double quantisation. Not checked
+};
+
+struct HfStep {
+  std::uint64_t batch = 1, seq = 1;  ///< of one forward and backward pass
+  std::uint64_t micro_batches = 1;   ///< gradient accumulation
+  DType weights = DType::fp32;       ///< in which the model is loaded; adapters are FP32 in any case
+  std::optional<DType> autocast{};   ///< torch.autocast around the forward pass
+  bool checkpoint = false;           ///< gradient_checkpointing_enable()
+  bool eager_attention = false;      ///< attn_implementation="eager", or "sdpa"
+  HfOptimizer optimizer = HfOptimizer::adamw_foreach;
+  std::optional<HfLora> lora{};            ///< nothing: all parameters are trained
+  TorchDevice device = TorchDevice::cuda;  ///< whose operators
+};
+
+struct HfPeak {
+  ByCategory bytes;       ///< at the peak
+  const char* moment;     ///< "forward pass", "loss", "backward pass", "optimizer's step"
+  std::uint64_t trained;  ///< parameters with a gradient
+  bool checked;           ///< this way of training is among those that bench/peers/huggingface_training.py measures
+  std::vector<MemoryEvent> events{};  ///< of the whole step, where they were asked for
+};
+
+/// Peak bytes of one step, by category. `recorded`: with every allocation and release in order. Takes milliseconds.
+/// Throws std::length_error where a figure does not fit 64 bits, std::invalid_argument for a step of nothing, a sequence
+/// longer than the model's, or a combination that does not exist, in one line.
+HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recorded = false);
+
+}  // namespace oomlab::fit

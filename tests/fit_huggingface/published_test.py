@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""What Hugging Face's modules were measured to need, and what is predicted for it today: published_test.py ROOT fit_huggingface."""
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT, PROGRAM = pathlib.Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, str(ROOT / "bench/peers"))
+import huggingface_models as models  # noqa: E402
+import huggingface_training as peer  # noqa: E402
+
+MEDIAN, WORST, COUNT = 0.01, 0.05, 60
+failures = []
+
+
+def check(holds, what):
+    if not holds:
+        failures.append(what)
+
+
+def predict(text):
+    return subprocess.run([PROGRAM], input=text, capture_output=True, text=True)
+
+
+summary = []
+for file in (peer.RESULTS, peer.DRAWN):
+    results = json.loads(file.read_text())
+    rows, name = results["rows"], file.stem
+    check(len(rows) == COUNT, f"{name}: {len(rows)} settings, not {COUNT}")
+    settings = [peer.setting_of(row["setting"]) for row in rows]
+    for row, now in zip(rows, peer.ours(settings, PROGRAM)):
+        said = f"{name}: {row['setting']}"
+        check(row["predicted"] == now, f"{said}: published {row['predicted']}, today {now}; run {results['command']}")
+        check(sum(now[key] for key in ("parameters", "gradients", "optimizer", "activations", "data")) == now["peak"], f"{said}: no sum")
+        check(now["checked"], f"{said}: measured, and said to be unchecked")
+        row["predicted"] = now
+    count, median, worst = peer.figures(rows)
+    check(median <= MEDIAN, f"{name}: the median error is {median:.2%}")
+    check(worst <= WORST, f"{name}: the worst error is {worst:.2%}")
+    check(file.with_suffix(".txt").read_text() == peer.table(results), f"{name}: the table is another one's; huggingface_training.py --text")
+    summary.append(f"{name}: {count} settings, median {median:.2%}, worst {worst:.2%}")
+    for family in peer.FAMILIES:
+        check(any(s["family"] == family for s in settings), f"{name}: no {family}")
+    for words in (["autocast"], ["weights"], ["checkpoint"], ["lora"], ["micro_batches"], ["autocast", "checkpoint"], ["lora", "checkpoint"]):
+        check(any(all(word in s for word in words) for s in settings), f"{name}: none with {words}")
+    if file == peer.RESULTS:
+        check([row["setting"] for row in rows] == [peer.words_of(peer.setting_of(w)) for w in peer.SETTINGS], f"{name}: other settings than today's")
+
+drawn = peer.random_settings(40, 7)
+check(drawn == peer.random_settings(40, 7) and drawn != peer.random_settings(40, 8), "a seed does not decide what is drawn")
+check(len(peer.ours(drawn, PROGRAM)) == 40, "drawn settings are not answered")
+
+# A GPU's operators: a mask of dropout is a byte, attention with dropout keeps no scores.
+TINY = "layers=2 width=256 heads=8 mlp=704 vocabulary=2000 positions=512 batch=4 seq=512 dropout_percent=10"
+cpu, cuda = (json.loads(predict(f"family=gpt2 {TINY} device={device}\n").stdout)["peak"] for device in ("cpu", "cuda"))
+check(cuda < 0.75 * cpu, f"a GPU needs {cuda} of a CPU's {cpu} bytes")
+
+# A model by its name: two bytes of each weight, four of each adapter's, and what a step adds.
+named = json.loads(predict("model=llama3.1-8b batch=1 seq=2048 weights=bf16 lora=16 checkpoint=1\n").stdout)
+check(named["count"] == 8_030_261_248 and named["parameters"] >= 2 * named["count"] + 4 * named["trained"], f"llama3.1-8b: {named}")
+
+LLAMA = "family=llama layers=2 heads=8 width=256 mlp=704 vocabulary=100"
+for text, said in (("family=lama", "family=lama is unknown"), ("model=lama", "the nearest: "), ("batch=1", "begin with family="), (f"{LLAMA} batch=0", "at least one sequence"),
+                   (f"{LLAMA} batch=-1", "no whole number"), (f"{LLAMA} weights=fp8", "weights=fp8 is unknown"),
+                   (f"{LLAMA} seq", "is not KEY=VALUE"), (f"{LLAMA} colour=red", "'colour' is unknown"),
+                   (f"{LLAMA} seq=5000", "longer than the 4096"), (f"{LLAMA} lora=0", "a rank of at least 1"), ("family=llama", "heads are missing"),
+                   (f"{LLAMA} batch=9223372036854775807 seq=9", "")):
+    answer = predict(text + "\n")
+    one_line = answer.stdout == "" and answer.stderr.count("\n") == 1 and said in answer.stderr
+    check(answer.returncode == 64 and one_line, f"{text}: {answer}")
+
+# The table of models: today's counts are those of transformers' own modules.
+stored = json.loads(models.RESULTS.read_text())["rows"]
+check([dict(row, counted=row["parameters"]) for row in models.table(PROGRAM)] == stored, "huggingface_models.json: other models, or other counts, than today's")
+check(len(stored) >= 60, f"{len(stored)} models")
+
+print("\n".join(failures or summary))
+sys.exit(bool(failures))

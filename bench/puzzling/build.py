@@ -139,7 +139,7 @@ class Compiler:
 
     def judge(self, puzzle):
         def make(file):
-            _run([*self.command, "-I", ROOT, "-c", puzzle.folder / "judge.cpp", "-o", file], f"compiling {puzzle.id}'s judge")
+            _run([*self.command, "-O0", "-I", ROOT, "-c", puzzle.folder / "judge.cpp", "-o", file], f"compiling {puzzle.id}'s judge")
         return self._cached(f"{puzzle.id}.o", [puzzle.folder / "judge.cpp", HERE / "judge.h"], make)
 
     def reader(self, file, scratch):

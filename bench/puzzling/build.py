@@ -1,4 +1,4 @@
-"""Compiles a reader's file and a puzzle's judge into a program, in one of the host runtime's modes, or for a GPU.
+"""Compiles a reader's file and a puzzle's judge into a program, in one of the host runtime's modes.
 
 The runtime and what judges are linked with are taken from a build that is there (build/host), and otherwise built: build/puzzle/MODE.
 """
@@ -32,7 +32,6 @@ MODES = {mode.name: mode for mode in (
     Mode("fast", "host", {}),
     Mode("check", "host-check", {"TSAN_OPTIONS": "halt_on_error=1 exitcode=66 atexit_sleep_ms=0"}),
     Mode("asan", "host-asan", {"ASAN_OPTIONS": "detect_leaks=0 exitcode=67 handle_segv=1"}),
-    Mode("gpu", "cuda", {}),
 )}
 
 
@@ -47,18 +46,17 @@ class Wrong(Exception):
         self.verdict = {"kind": kind, **fields}
 
 
-def _sources():
-    folders = (HERE, ROOT / "common/host", ROOT / "common/cuda/host")
-    return [f for folder in folders for f in folder.rglob("*") if f.suffix in (".h", ".cpp") or f.name == "CMakeLists.txt"]
-
-
 def _is_fresh(folder):
-    link = folder / "puzzle-link.txt"
-    if not link.exists() or not (folder / "compile_commands.json").exists():
+    """Whether a build has the libraries, and none of what they are made of is newer."""
+    link, commands = folder / "puzzle-link.txt", folder / "compile_commands.json"
+    if not link.exists() or not commands.exists():
         return False
     libraries = [pathlib.Path(word) for word in link.read_text().split() if word.endswith(".a")]
-    newest = max(f.stat().st_mtime for f in _sources())
-    return all(library.exists() for library in libraries) and max(library.stat().st_mtime for library in libraries) >= newest
+    compiled = commands.read_text()
+    sources = [f for room in (HERE, ROOT / "common/host", ROOT / "common/cuda/host") for f in room.rglob("*")
+               if f.suffix == ".h" or (f.suffix == ".cpp" and (room != HERE or str(f) in compiled))]
+    return all(library.exists() for library in libraries) and \
+        max(library.stat().st_mtime for library in libraries) >= max(f.stat().st_mtime for f in sources)
 
 
 def _run(command, what, **more):
@@ -92,7 +90,7 @@ class Compiler:
     def __init__(self, mode, say=lambda mode: None, builds=None):
         self.mode = mode
         folder = pathlib.Path((builds or {}).get(mode.name, ROOT / "build" / mode.preset))
-        if not _is_fresh(folder):
+        if mode.name not in (builds or {}) and not _is_fresh(folder):  # who names a build has seen to it
             folder = ROOT / "build/puzzle" / mode.name
             _build_library(mode, folder, say)
         commands = json.loads((folder / "compile_commands.json").read_text())
@@ -104,17 +102,17 @@ class Compiler:
         self.command = [c for c in command if not re.fullmatch(r"-O\d", c)] + ["-O1", "-g1"]
         options, self.libraries = (line.split() for line in (folder / "puzzle-link.txt").read_text().splitlines())
         self.link_options = options
-        self.cache = folder / "puzzle-cache"
-        self.cache.mkdir(exist_ok=True)
+        self.kept = folder / "puzzle-cache"
+        self.kept.mkdir(exist_ok=True)
 
     def _cached(self, name, sources, make):
         """A file made of these sources by this compiler, made once."""
         state = hashlib.sha256("\0".join(self.command).encode())
         for source in sources:
             state.update(source.read_bytes())
-        file = self.cache / f"{state.hexdigest()[:16]}-{name}"
+        file = self.kept / f"{state.hexdigest()[:16]}-{name}"
         if not file.exists():
-            scratch = pathlib.Path(tempfile.mkdtemp(dir=self.cache))
+            scratch = pathlib.Path(tempfile.mkdtemp(dir=self.kept))
             try:
                 make(scratch / name)
                 os.replace(scratch / name, file)
@@ -131,7 +129,7 @@ class Compiler:
         compiled = self._cached("spy.h.gch", sources, make)
         name = compiled.with_suffix("")
         if not name.exists():
-            scratch = tempfile.NamedTemporaryFile("w", dir=self.cache, delete=False)
+            scratch = tempfile.NamedTemporaryFile("w", dir=self.kept, delete=False)
             with scratch:
                 scratch.write(f'#include "{HERE}/spy.h"\n')
             os.replace(scratch.name, name)
@@ -139,7 +137,7 @@ class Compiler:
 
     def judge(self, puzzle):
         def make(file):
-            _run([*self.command, "-I", ROOT, "-c", puzzle.folder / "judge.cpp", "-o", file], f"compiling {puzzle.id}'s judge")
+            _run([*self.command, "-O0", "-I", ROOT, "-c", puzzle.folder / "judge.cpp", "-o", file], f"compiling {puzzle.id}'s judge")
         return self._cached(f"{puzzle.id}.o", [puzzle.folder / "judge.cpp", HERE / "judge.h"], make)
 
     def reader(self, file, scratch):

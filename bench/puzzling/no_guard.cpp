@@ -1,4 +1,4 @@
-// Where the device's memory needs no guard: on a GPU the host cannot touch it anyway, and sanitizers want every block as long as it is.
+// In builds under a sanitizer, and in check mode: there every block is to be as long as it was asked for.
 
 #include "watch.h"
 

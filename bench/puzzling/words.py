@@ -114,7 +114,7 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
     --file FILE             评判这个文件，而不是 puzzles/ 里的
     --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
     --seed N                隐藏数据的种子（默认每次不同）
-    --modes fast,check,asan 主机运行时的模式；gpu：用 nvcc 在 GPU 上
+    --modes fast,check,asan 主机运行时的模式
 
 退出码: 0 通过；1 没有通过；2 这里无法运行；64 用法错误。
 """

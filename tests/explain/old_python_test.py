@@ -14,8 +14,8 @@ ROOT = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from cases import ARTICLE, CASES  # noqa: E402
 
-FILES = [*(ROOT / "bench" / name for name in ("compare", "explain", "report", "running/kit.py")),
-         *(file for folder in ("explaining", "reporting", "shared") for file in (ROOT / "bench" / folder).glob("*.py"))]
+FILES = [*(ROOT / "bench" / name for name in ("compare", "explain", "puzzle", "report", "running/kit.py")),
+         *(file for folder in ("explaining", "puzzling", "reporting", "shared") for file in (ROOT / "bench" / folder).glob("*.py"))]
 # Since 3.9 to 3.12: methods and functions, their keywords, modules, and what has a subscript only in an annotation before 3.9.
 CALLED = {"removeprefix", "removesuffix", "is_relative_to", "with_stem", "readlink", "hardlink_to", "lcm", "nextafter", "ulp", "bit_count",
           "pairwise", "batched", "unparse", "randbytes", "waitstatus_to_exitcode", "total", "cache", "add_note"}

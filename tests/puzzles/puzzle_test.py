@@ -2,7 +2,7 @@
 """One puzzle: puzzle_test.py ROOT BUILD MODE PUZZLE some|all
 
 In fast mode: as it is given it fails, and not because of the judge or the compiler; the solution passes; the wrong answers fail for the reason that
-their first line says (some: one of them, another one for each puzzle). In the other modes: the solution passes, and an answer whose mistake only
+their first line says (some: beside the solution one of these four, another one for each puzzle). In the other modes: the solution passes, and an answer whose mistake only
 that mode shows fails.
 """
 import sys
@@ -27,11 +27,11 @@ def see(what, text, expected):
 
 answers = {answer.name: answer for answer in puzzle.answers()}
 wrong = [answer for answer in answers.values() if answer.fails and SHOWN_BY.get(answer.fails, "fast") == mode]
+others = [("as given", puzzle.given(), GIVEN)] if mode == "fast" else []
+others += [(answer.name, puzzle.filled_in(answer.part), {answer.fails}) for answer in wrong]
 if how_many == "some" and mode == "fast":
-    wrong = wrong[zlib.crc32(puzzle.id.encode()) % len(wrong):][:1]
+    others = others[zlib.crc32(puzzle.id.encode()) % len(others):][:1]
 see("solution", puzzle.filled_in(answers["solution"].part), {"passed"})
-if mode == "fast":
-    see("as given", puzzle.given(), GIVEN)
-for answer in wrong:
-    see(answer.name, puzzle.filled_in(answer.part), {answer.fails})
+for what, text, expected in others:
+    see(what, text, expected)
 sys.exit("\n".join(failures) or 0)

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ struct Elsewhere {
   }
   template <class... T>
   void in_trainer(fmt::format_string<T...> text, T&&... values) {
-    trainer.push_back(fmt::format(text, std::forward<T>(values)...));
+    std::string line = fmt::format(text, std::forward<T>(values)...);  // several levers may ask for the same file
+    if (std::ranges::find(trainer, line) == trainer.end()) trainer.push_back(std::move(line));
   }
   template <class... T>
   void in_deepspeed(fmt::format_string<T...> text, T&&... values) {

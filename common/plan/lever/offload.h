@@ -64,15 +64,22 @@ inline void offload_price(const Work& work, const Levers& levers, Price& price) 
   }
 }
 
+inline constexpr const char* kDeepSpeedOffload = "\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}";
+
+/// With several ranks lever/zero.h has DeepSpeed's words.
 inline void offload_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   if (!is_offloaded(levers)) return;
+  const bool sgd = levers.optimizer.rule == nn::UpdateRule::sgd;
   words.in_pytorch(
-      "optimizer = torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, offload_gradients=True)");
+      "optimizer = torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.{}, offload_gradients=True)",
+      sgd ? "SGD" : "AdamW");
   words.in_trainer("deepspeed=\"ds_config.json\"");
-  if (levers.ranks.ranks() == 1)
-    words.in_deepspeed(
-        "\"zero_optimization\": {{\"stage\": 2, \"offload_optimizer\": {{\"device\": \"cpu\", \"pin_memory\": "
-        "true}}}}");
+  if (levers.ranks.dp == 1 && !levers.streamed)
+    words.in_deepspeed("\"zero_optimization\": {{\"stage\": 2, {}}}", kDeepSpeedOffload);
+  if (levers.optimizer.rule == nn::UpdateRule::adamw8 || levers.optimizer.weights == nn::WeightForm::stochastic)
+    words.nowhere(
+        "moments of 8 bits, or stochastic rounding, where the CPU updates: CPUOffloadOptimizer and DeepSpeed update in "
+        "FP32, which takes 12 bytes of host memory for a parameter");
   words.nowhere("ZeRO-Offload sends gradients by buckets, not by layers: what waits on the device differs");
 }
 

@@ -38,11 +38,13 @@ inline void stream_price(const Work& work, const Levers& levers, Price& price) {
   }
 }
 
+inline constexpr const char* kDeepSpeedStream = "\"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true}";
+
 inline void stream_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
   if (!levers.streamed) return;
   words.in_pytorch("fully_shard(layer, offload_policy=CPUOffloadPolicy())  # for each layer, then the model");
-  words.in_deepspeed(
-      "\"zero_optimization\": {{\"stage\": 3, \"offload_param\": {{\"device\": \"cpu\", \"pin_memory\": true}}}}");
+  if (levers.ranks.dp == 1)
+    words.in_deepspeed("\"zero_optimization\": {{\"stage\": 3, {}, {}}}", kDeepSpeedOffload, kDeepSpeedStream);
   words.nowhere("DeepSpeed fetches by its own buckets, and keeps small weights on the device: peaks differ");
 }
 

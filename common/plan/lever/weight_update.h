@@ -1,7 +1,7 @@
 #pragma once
 // How weights of 16 bits are updated (chapter 13): in an FP32 copy, by stochastic rounding, or to nearest.
 
-#include "plan/lever/lever.h"
+#include "plan/lever/offload.h"
 
 namespace oomlab::plan::lever {
 
@@ -24,7 +24,7 @@ inline std::string weight_update_refuses(const Work&, const Levers& levers) {
 /// Of the libraries named here only torchao's AdamW rounds at random. Others round to nearest, where an update of less
 /// than half a step of BF16 is lost.
 inline void weight_update_elsewhere(const Work&, const Levers& levers, Elsewhere& words) {
-  if (levers.optimizer.weights != nn::WeightForm::stochastic) return;
+  if (levers.optimizer.weights != nn::WeightForm::stochastic || is_offloaded(levers)) return;
   switch (levers.optimizer.rule) {
     case nn::UpdateRule::adamw:
       words.in_pytorch("optimizer = torchao.optim._AdamW(model.parameters(), bf16_stochastic_round=True)");

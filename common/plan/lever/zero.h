@@ -1,7 +1,7 @@
 #pragma once
 // ZeRO (chapter 07; Rajbhandari et al., 2020): replicas share out the state that they have in common.
 
-#include "plan/lever/lever.h"
+#include "plan/lever/stream.h"
 
 namespace oomlab::plan::lever {
 
@@ -31,7 +31,9 @@ inline void zero_elsewhere(const Work&, const Levers& levers, Elsewhere& words) 
       break;
   }
   words.in_trainer("deepspeed=\"ds_config.json\"");
-  words.in_deepspeed("\"zero_optimization\": {{\"stage\": {}}}", grid.zero);
+  words.in_deepspeed("\"zero_optimization\": {{\"stage\": {}{}{}}}", grid.zero,
+                     is_offloaded(levers) ? std::string(", ") + kDeepSpeedOffload : "",
+                     levers.streamed ? std::string(", ") + kDeepSpeedStream : "");
   if (grid.zero == 2)
     words.nowhere(
         "ZeRO-2 is nearest to fully_shard(reshard_after_forward=False), which shards weights between steps, too");

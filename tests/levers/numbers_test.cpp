@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <span>
 #include <thread>
 
 #include "../../chapters/16_capstone/composed.h"
@@ -64,9 +65,11 @@ Levers levers_of(const std::string& options) { return plan::parse_levers(options
 
 Work work_of(const char* model = "llama:4-4-2-64-120") { return {nn::parse_transformer(model), 4, 24}; }
 
-const char* const kGrids[] = {
-    "",       "--dp 2", "--dp 2 --zero 1",        "--dp 2 --zero 2",        "--dp 4 --zero 3",
-    "--tp 2", "--pp 2", "--dp 2 --pp 2 --zero 2", "--tp 2 --dp 2 --zero 3", "--pp 2 --dp 2 --zero 1"};
+// The first OOMLAB_GRIDS of these.
+const char* const kAllGrids[] = {
+    "--pp 2 --dp 2 --zero 1", "--tp 2 --dp 2 --zero 3", "--dp 2 --zero 2", "",       "--dp 2",
+    "--dp 2 --zero 1",        "--dp 4 --zero 3",        "--tp 2",          "--pp 2", "--dp 2 --pp 2 --zero 2"};
+const std::span kGrids(kAllGrids, OOMLAB_GRIDS);
 const char* const kOptimizers[] = {"--precision fp32",
                                    "--precision fp32 --optimizer adamw8",
                                    "--precision fp32 --optimizer sgd",

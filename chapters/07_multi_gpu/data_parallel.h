@@ -20,7 +20,7 @@ class DataParallel final : public Workload {
         rank_(rank),
         world_(Groups::Ids::at(ids.world, 0), int(job.layout.dp), rank, failed),
         model_(context, job.spec, nn::Slice{.layers = job.spec.layers}, nullptr),
-        schedule_{{job.spec.layers, false, job.form.keep}},  // --checkpoint: of each layer nothing
+        schedule_(job.schedule_at({})),
         shapes_(nn::units_of(job.spec, model_.slice(), 1)) {
     model_.set_form(job.form);
     if (rank != 0) return;
@@ -131,6 +131,7 @@ ByCategory predict_data_parallel(const Job& job, int rank) {
       .sequences = job.batch / job.layout.dp,
       .seq = job.seq,
       .form = job.form,
+      .schedule = job.schedule_at({}),
       .replicas = job.layout.dp,
       .data_parallel = rank == 0 ? nn::DataParallel::first_device : nn::DataParallel::other_device,
       .optimizer = optimizer_of<T>(job)};

@@ -278,12 +278,23 @@ class HostOptimizer {
     if (!planning())
       context_.ledger().note_processor_work("update of " + units_.name(unit), job_->begin_us, job_->end_us);
     if (!units_.streamed()) {
+      if (has_master() && !planning()) clear_padding(unit, weights_of(unit, job_->slot));
       Slot& slot = slots_[job_->slot];
       slot.sending = true;
       copy(weights_of(unit, job_->slot), units_.mine(unit), units_.count(unit), cudaMemcpyHostToDevice, up_);
       slot.sent.record(up_);
     }
     job_.reset();
+  }
+
+  // A slot has had another unit's weights, where this one has nothing between its tensors.
+  void clear_padding(std::size_t unit, T* weights) const {
+    const auto [first, last] = units_.pieces_of(unit);
+    for (std::size_t p = first; p < last; ++p) {
+      const std::size_t end = units_.pieces()[p].offset + units_.pieces()[p].shape.count();
+      const std::size_t next = p + 1 < last ? units_.pieces()[p + 1].offset : units_.begin(unit) + units_.count(unit);
+      std::fill(weights + (end - units_.begin(unit)), weights + (next - units_.begin(unit)), T(0.0f));
+    }
   }
 
   Context& context_;

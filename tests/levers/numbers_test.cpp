@@ -65,6 +65,17 @@ Levers levers_of(const std::string& options) { return plan::parse_levers(options
 
 Work work_of(const char* model = "llama:4-4-2-64-120") { return {nn::parse_transformer(model), 4, 24}; }
 
+// A vocabulary and biases that do not fill the packs of 8 that tensors begin at: what is between them stays 0.
+TEST(Numbers, WhatIsBetweenTensorsIsNoWeight) {
+  const Work work = work_of("bert:2-2-20");
+  for (const char* precision : {"--precision fp32", "--precision bf16", "--precision fp16"}) {
+    const Learned kept = learn(work, levers_of(precision));
+    const Learned used = learn(work, levers_of(std::string(precision) + " --offload"));
+    EXPECT_EQ(used.weights, kept.weights) << precision;
+    EXPECT_EQ(used.losses, kept.losses) << precision;
+  }
+}
+
 // The first OOMLAB_GRIDS of these.
 const char* const kAllGrids[] = {
     "--pp 2 --dp 2 --zero 1", "--tp 2 --dp 2 --zero 3", "--dp 2 --zero 2", "",       "--dp 2",

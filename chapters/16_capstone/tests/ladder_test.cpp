@@ -45,8 +45,14 @@ TEST(Price, OfAnOffloadIsWhatTheHostOptimizerPinsAndMoves) {
         std::size_t elements = 0;  // of all units
         for (std::size_t u = 0; u < trainer.units().size(); ++u) elements += trainer.units().count(u);
         const std::size_t micro_batches = micro_batches_of(work, levers);
-        EXPECT_EQ(price.bus_bytes, double(micro_batches * elements * sizeof(T))) << model << " " << options;
-        EXPECT_EQ(trainer.moved_bytes(), (micro_batches + 1) * elements * sizeof(T)) << model << " " << options;
+        const std::size_t down = micro_batches * elements * sizeof(T);
+        if (levers.streamed) {  // weights come up twice, and are updated where they are
+          EXPECT_GT(price.bus_bytes, 1.9 * double(down)) << model << " " << options;
+          EXPECT_EQ(trainer.moved_bytes(), down) << model << " " << options;
+        } else {
+          EXPECT_EQ(price.bus_bytes, double(down)) << model << " " << options;
+          EXPECT_EQ(trainer.moved_bytes(), down + elements * sizeof(T)) << model << " " << options;
+        }
       });
     }
 }
@@ -342,7 +348,8 @@ TEST(Claims, NoneThatHoldsSaysCannot) {
   }
   const Work gpt3{nn::parse_transformer("gpt3-175b"), 1, 2048};
   const std::size_t least = least_of_all(gpt3);
-  EXPECT_GE(least, 2 * gpt3.spec.parameters());  // in every combination the weights stay on the device
+  // With weights in host memory what a device must hold is its largest unit, twice, and not all of the model.
+  EXPECT_LT(least, 2 * gpt3.spec.parameters() / 10);
   for (const Row& row : ladder())
     if (!row.levers.solved) {
       EXPECT_LE(least, plan_of(gpt3, row.levers).peak.total()) << row.name;

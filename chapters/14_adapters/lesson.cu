@@ -26,7 +26,8 @@ void require(bool good, const char* what) {
 }
 #define CHECK(call) require((call) == 0, #call)
 
-size_t live, peak;  // bytes of all Buffers, now and at most
+size_t live;  // bytes of all Buffers
+size_t peak;  // at most
 struct Buffer {     // on the device
   float* p = nullptr;
   const size_t count;
@@ -54,7 +55,8 @@ __global__ void subtract(float* y, const float* target, int count) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) y[i] -= target[i];
 }
 __global__ void adam(float* w, const float* g, float* m, float* v, int count, float rate, int t) {
-  const float m_scale = 1 / (1 - powf(0.9f, t)), v_scale = 1 / (1 - powf(0.999f, t));
+  const float m_scale = 1 / (1 - powf(0.9f, t));
+  const float v_scale = 1 / (1 - powf(0.999f, t));
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
     m[i] = 0.9f * m[i] + 0.1f * g[i];
     v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
@@ -75,7 +77,9 @@ void product(const Buffer& a, cublasOperation_t of_a, const Buffer& b, cublasOpe
 
 // A matrix that is trained: its gradient and its moments come with it.
 struct Trained {
-  Buffer gradient, m, v;
+  Buffer gradient;
+  Buffer m;
+  Buffer v;
   explicit Trained(const Buffer& w) : gradient(w.count), m(w.count), v(w.count) {}
   void update(Buffer& w, float rate, int t) {
     adam<<<blocks, threads>>>(w.p, gradient.p, m.p, v.p, int(w.count), rate, t);
@@ -84,7 +88,10 @@ struct Trained {
 };
 struct Layer {
   int r;              // 0: W is trained
-  Buffer w, a, b, h;  // h [batch, r] is A x of every sample
+  Buffer w;
+  Buffer a;
+  Buffer b;
+  Buffer h;  // [batch, r], A x of every sample
   explicit Layer(int r) : r(r), w(n * n), a(r * n), b(n * r), h(batch * r) {}
   void forward(const Buffer& x, Buffer& y) {
     product(x, N, w, T, y, batch, n, n, 0);
@@ -95,17 +102,24 @@ struct Layer {
 };
 struct Run {
   size_t peak;  // bytes
-  Numbers first, last, merged, w;
+  Numbers first;
+  Numbers last;
+  Numbers merged;
+  Numbers w;
 };
 Run train(int r, const Numbers& weights, const Numbers& thin, const Numbers& inputs, const Numbers& wanted) {
   peak = live;
-  Buffer x(inputs.size()), target(wanted.size()), y(wanted.size()), dh(batch * r);
+  Buffer x(inputs.size());
+  Buffer target(wanted.size());
+  Buffer y(wanted.size());
+  Buffer dh(batch * r);
   x.fill(inputs);
   target.fill(wanted);
   Layer layer(r);
   layer.w.fill(weights);
   if (r) layer.a.fill(thin);
-  Trained first(r ? layer.a : layer.w), second(layer.b);
+  Trained first(r ? layer.a : layer.w);
+  Trained second(layer.b);
   const float rate = r ? 5e-3f : 3e-3f;  // of fewer numbers each has more to do
   Run run;
   for (int t = 1; t <= steps; ++t) {
@@ -145,7 +159,10 @@ int main(int argc, char** argv) {
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cublasCreate(&cublas));
-  Numbers weights(n * n), thin(rank * n), inputs(batch * n), wanted(batch * n);
+  Numbers weights(n * n);
+  Numbers thin(rank * n);
+  Numbers inputs(batch * n);
+  Numbers wanted(batch * n);
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = 0.05f * some(i);
   for (size_t i = 0; i < thin.size(); ++i) thin[i] = 0.05f * some(i + 1000003);
   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = some(i + 2000003);
@@ -160,7 +177,8 @@ int main(int argc, char** argv) {
     std::printf("  %-28s %5.0f KiB   %.4f\n", what, run.peak / 1024.0, off);
     require(off < 0.1, "a layer that has learned");
   };
-  Run full, light;
+  Run full;
+  Run light;
   int r = 0;
   if (without) full = train(r, weights, thin, inputs, wanted);
   r = rank;  // THE MITIGATION: W stays as it is, and two thin matrices are trained

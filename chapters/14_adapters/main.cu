@@ -37,14 +37,14 @@ Chapter declare(const Config& config) {
   };
 
   Chapter chapter{.title = "adapters", .variants = {}, .claims = claims_of(), .after = {}};
-  for (const Recipe& recipe : all)
-    chapter.variants.push_back(
-        {.name = recipe.name,
-         .batch = config.batch,
-         .predicted = [=](std::size_t batch) { return predicted(with_batch(batch), recipe); },
-         .agreement = recipe.name == kFull ? Agreement{} : differs_by_design("something else is trained, or nothing"),
-         .make = [=](Context& context, std::size_t batch) { return make(context, with_batch(batch), recipe); },
-         .dtype = recipe.tuning.dtype});
+  for (const Recipe& recipe : all) {
+    Variant variant{.name = recipe.name, .batch = config.batch, .predicted = {}, .agreement = {}, .make = {}};
+    variant.predicted = [=](std::size_t batch) { return predicted(with_batch(batch), recipe); };
+    if (recipe.name != kFull) variant.agreement = differs_by_design("something else is trained, or nothing");
+    variant.make = [=](Context& context, std::size_t batch) { return make(context, with_batch(batch), recipe); };
+    variant.dtype = recipe.tuning.dtype;
+    chapter.variants.push_back(std::move(variant));
+  }
   chapter.after = [=](const Results& results, Report& report) { show_state(results, report, task, all); };
   return chapter;
 }

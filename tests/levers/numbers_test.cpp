@@ -10,6 +10,7 @@
 
 #include "../../chapters/16_capstone/composed.h"
 #include "../nn/device.h"
+#include "../planning.h"
 
 namespace {
 
@@ -160,6 +161,38 @@ TEST(Numbers, AnOverflowAnywhereStopsAllRanks) {
     EXPECT_GT(stopped, 0u) << options;
     EXPECT_GT(done, 0u) << options;
   }
+}
+
+TEST(HostMemory, IsPredictedAndWhatGoesOverTheBusToo) {
+  for (const char* model : {"bert:3-2-48", "gpt:2-2-32", "llama:2-4-2-64-172"})
+    for (const char* options : {"--offload", "--offload --micro-batch 1", "--precision bf16 --offload",
+                                "--precision bf16 --offload --optimizer adamw8 --weight-update stochastic",
+                                "--precision fp16 --offload --optimizer sgd", "--precision bf16 --offload --stream"}) {
+      const Planning planning;
+      const Work work{nn::parse_transformer(model), 2, 16};
+      const Levers levers = plan::parse_levers(options);
+      const plan::Price price = plan_of(work, levers).price;
+      const Text text = std::make_shared<data::TextSampler>(train::text_for(work.spec, work.seq, /*ragged=*/false));
+      Device device;
+      with_type_of<float, __half, __nv_bfloat16>(levers.precision, [&]<class T>(T) {
+        static const std::atomic<bool> never{false};
+        train::Trainer<T> trainer(device.context, job_of(work, levers, text), train::Groups::Ids({}), 0, never);
+        EXPECT_EQ(price.pinned_bytes, trainer.host_bytes()) << model << " " << options;
+        EXPECT_EQ(price.host_bytes, price.pinned_bytes);
+        trainer.step();
+        std::size_t elements = 0;  // of all units
+        for (std::size_t u = 0; u < trainer.units().size(); ++u) elements += trainer.units().count(u);
+        const std::size_t micro_batches = micro_batches_of(work, levers);
+        const std::size_t down = micro_batches * elements * sizeof(T);
+        if (levers.streamed) {  // weights come up twice, and are updated where they are
+          EXPECT_GT(price.bus_bytes, 1.9 * double(down)) << model << " " << options;
+          EXPECT_EQ(trainer.moved_bytes(), down) << model << " " << options;
+        } else {
+          EXPECT_EQ(price.bus_bytes, double(down)) << model << " " << options;
+          EXPECT_EQ(trainer.moved_bytes(), down + elements * sizeof(T)) << model << " " << options;
+        }
+      });
+    }
 }
 
 }  // namespace

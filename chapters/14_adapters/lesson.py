@@ -1,4 +1,4 @@
-# python3 lesson.py: one layer is trained in full, and with an adapter of rank 8 beside frozen weights (LoRA), without peft.
+# python3 lesson.py: one layer, trained in full, then with an adapter of rank 8 beside frozen weights (LoRA); no peft.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -58,6 +58,11 @@ inline std::vector<Recipe> recipes(const Config& config) {
   if (levers->precision == DType::fp16)
     throw UsageError("--precision fp16 is not offered here; fp32 and bf16 are (no loss scale)");
   if (const std::string why = refused(work, *levers); !why.empty()) throw UsageError(why);
+  const bool has_master = levers->precision == DType::fp32 || levers->optimizer.weights == master;
+  if (levers->gradients == offloaded && !(levers->optimizer.rule == adamw && has_master))
+    throw UsageError(
+        "--offload is here for --optimizer adamw with FP32 weights on the host; chapter 16 has it for sgd and adamw8, "
+        "too");
   all.push_back({"chosen", levers->precision, levers->optimizer, levers->gradients});
   return all;
 }

@@ -14,10 +14,10 @@ void oomlab::puzzle::judge_puzzle() {
     std::vector<unsigned char> mask(side * side);
     for (unsigned char& m : mask) m = random_between(0, 2) == 0;
     for (int j = 0; j < side; ++j) mask[(side - 1) * side + j] = side == 1;  // the last block's queries look at nothing
-    const float* dq = now.given("q", q);
-    const float* dk = now.given("k", k);
-    const float* dv = now.given("v", v);
-    const unsigned char* dm = now.given("mask", mask);
+    const float* dq = now.input("q", q);
+    const float* dk = now.input("k", k);
+    const float* dv = now.input("v", v);
+    const unsigned char* dm = now.input("mask", mask);
     float* out = now.to_fill<float>("out", n * d);
     now.call([&] { attention(dq, dk, dv, dm, out, n, d); });
     std::vector<float> wanted(n * d);

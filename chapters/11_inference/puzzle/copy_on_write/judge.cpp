@@ -23,12 +23,11 @@ void oomlab::puzzle::judge_puzzle() {
                  std::to_string(blocks) + " blocks",
              bytes_of<float>(blocks * 4 * width) + bytes_of<float>(longest * width) + bytes_of<float>(width), allowed);
     float* out = now.to_fill<float>("out", longest * width);
-    float* token = now.given("token", std::vector<float>(width));
+    const float* token = now.input("token", std::vector<float>(width));
     std::map<int, std::vector<float>> wanted;
     const auto add = [&](int s) {
       const std::vector<float> values = random_numbers(width);
-      if (cudaMemcpy(token, values.data(), width * sizeof(float), cudaMemcpyHostToDevice))
-        refuse("the judge's copy failed", "评判程序的拷贝失败");
+      now.refill(token, values);
       bool done = false;
       now.call([&] { done = append(s, token); });
       if (!done)

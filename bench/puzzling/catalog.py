@@ -3,7 +3,7 @@
   puzzle.cu              what the reader mends, between the lines that begin with "// TODO" and "// end of TODO"
   judge.cpp              calls the reader's function (bench/puzzling/judge.h)
   task.md, task.zh-CN.md title, minutes, task, three hints, and what the solution does
-  answers/solution.cu    what belongs between the two lines; answers/*.cu beside it are wrong, and say in their first line how they fail
+  answers/solution.cu    what belongs between the two lines; answers/*.cu beside it say in their first line how they fail, or that they pass
 """
 import pathlib
 import re
@@ -45,8 +45,8 @@ class Puzzle:
     def answers(self):
         for file in sorted((self.folder / "answers").glob("*.cu")):
             text = file.read_text(encoding="utf-8")
-            fails = re.match(r"// FAILS: (\w+)\n", text)
-            yield Answer(file.stem, fails[1] if fails else None, text[fails.end():] if fails else text)
+            says = re.match(r"// (?:FAILS: (\w+)|PASSES: .*)\n", text)
+            yield Answer(file.stem, says[1] if says else None, text[says.end():] if says else text)
 
     def solution(self):
         return (self.folder / "answers/solution.cu").read_text(encoding="utf-8")

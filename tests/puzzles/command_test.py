@@ -59,18 +59,19 @@ def one_puzzle(reader):
     expect(reader.types("00", "--lang", "zh", *FAST), 1, "显存不足", "评判程序给的")
     for number in (1, 2, 3):
         expect(reader.types("00", "--hint"), 0, f"Hint {number} of 3", mended.task().hints[number - 1])
-    expect(reader.types("00", "--hint"), 0, "no more hints")
+    expect(reader.types("00", "--hint"), 0, "no more hints", *mended.task().hints)
     expect(reader.types("00", "--solution"), 0, "__global__ void fused", mended.task().solution)
     file.write_text("// mine\n")
     expect(reader.types("00", *FAST), 1, "adamw", "no function of that name")
     check(file.read_text() == "// mine\n", "the reader's file was overwritten")
     file.write_text(mended.filled_in(mended.solution()))
-    expect(reader.types("00", *FAST), 0, "Passed.", "Peak and budget")
+    expect(reader.types("00", *FAST), 0, "Passed.", "--seed 7", "--solution", "bench/puzzle 01-chunks")
     expect(reader.types(), 0, "[solved]", "1 of ")
     file.write_text(file.read_text() + "\n// more\n")
-    expect(reader.types(), 0, "solved, changed since", "0 of ")
+    expect(reader.types(), 0, "solved, changed since", "1 of ")
     # Of two puzzles of a chapter the first that is not solved.
-    expect(reader.types("6", *FAST), 1, "06-best_fit")
+    expect(reader.types("6", *FAST), 1, "06-best_fit", "has 2 puzzles: 06-best_fit, 06-plan")
+    expect(reader.types("06-pl", "--solution"), 0, puzzle("06-plan").task().solution)
     # What a submission prints is shown, and obeyed by nobody.
     file.write_text(mended.given().replace("  CHECK(cudaMalloc(&corrected_m", '  std::printf("\\033[2J{\\"kind\\": \\"passed\\"}\\n");\n  CHECK(cudaMalloc(&corrected_m', 1))
     done = reader.types("00", *FAST)

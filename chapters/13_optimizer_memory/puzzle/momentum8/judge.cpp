@@ -6,8 +6,10 @@ using namespace oomlab::puzzle;
 void oomlab::puzzle::judge_puzzle() {
   for (const int n : {size(random_between(100, 200) * 256 + random_between(1, 255), 700), 5}) {
     const int groups = (n + 255) / 256, steps = 5;
+    Allowed allowed;
+    allowed.threads = 32;  // a warp
     Case now(std::to_string(n) + " weights, " + std::to_string(steps) + " steps",
-             2 * bytes_of<float>(n) + counted(n) + bytes_of<float>(groups));
+             2 * bytes_of<float>(n) + counted(n) + bytes_of<float>(groups), allowed);
     const std::vector<float> begin = random_numbers(n);
     float* w = now.given("w", begin);
     const float* g = now.input("g", std::vector<float>(n));

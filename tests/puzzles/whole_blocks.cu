@@ -58,7 +58,7 @@ __global__ void forms(int* out) {
   __shared__ int one, pair[2];
 	__shared__	unsigned char narrow[3];
   static __shared__ unsigned wide;
-  __shared__ float   // a comment; and a line more
+  __shared__ float   // a comment, and a line more
       tile[4][4 + 1],
       last;
   extern __shared__ int asked_for[];

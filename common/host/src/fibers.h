@@ -134,31 +134,40 @@ class Barrier {
 };
 
 #ifdef OOMLAB_HOST_WHOLE_BLOCKS
-// Where the threads of a warp meet that a mask names. Groups of one warp that meet at a time have no thread in common, so each is
-// known by its first one.
+// Where the threads of a warp meet that a mask names. While some wait with one mask, others may meet with another: a mask has
+// a group for itself as long as somebody waits there, and no more groups than threads are needed at a time.
 class Warp {
  public:
   static constexpr unsigned size = 32;
   void reset(unsigned threads) { all_ = alive_ = threads < size ? (1u << threads) - 1 : ~0u; }
   void wait(unsigned mask) {
-    Group& group = groups_[std::countr_zero(mask) % size];
+    Group& group = group_of(mask);
     const unsigned phase = group.phase.load(std::memory_order_acquire);
-    group.mask.store(mask, std::memory_order_relaxed);
     group.arrived.fetch_add(1, std::memory_order_acq_rel);
     open_if_all(group);
     while (group.phase.load(std::memory_order_acquire) == phase) let_others_run();
   }
   void leave(unsigned lane) {  // a thread that returned from the kernel is not waited for, until all have
-    if (alive_.fetch_and(~(1u << lane), std::memory_order_acq_rel) == 1u << lane)
-      alive_.store(all_, std::memory_order_relaxed);
+    const unsigned me = 1u << lane;
+    if (alive_.fetch_and(~me, std::memory_order_acq_rel) == me) alive_.store(all_, std::memory_order_relaxed);
     for (Group& group : groups_)
-      if (group.arrived.load(std::memory_order_relaxed)) open_if_all(group);
+      if (group.arrived.load(std::memory_order_acquire)) open_if_all(group);
   }
 
  private:
   struct Group {
     std::atomic<unsigned> mask{0}, arrived{0}, phase{0};
   };
+  Group& group_of(unsigned mask) {
+    Group* unused = nullptr;
+    for (Group& group : groups_) {
+      const bool waited_at = group.arrived.load(std::memory_order_relaxed) != 0;
+      if (waited_at && group.mask.load(std::memory_order_relaxed) == mask) return group;
+      if (!waited_at) unused = &group;
+    }
+    unused->mask.store(mask, std::memory_order_relaxed);
+    return *unused;
+  }
   void open_if_all(Group& group) {
     const unsigned awaited = group.mask.load(std::memory_order_relaxed) & alive_.load(std::memory_order_relaxed);
     if (group.arrived.load(std::memory_order_relaxed) < unsigned(std::popcount(awaited))) return;

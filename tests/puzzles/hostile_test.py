@@ -63,7 +63,7 @@ WILD = {
                            {"over_output"}, {"over_output"}),
     "the network": ("socket(AF_INET, SOCK_STREAM, 0);", {"calls"}, {"over_call"}),
     "a kill": ("kill(-1, 9);", {"calls", "does_not_compile"}, {"over_call", "does_not_compile"}),
-    "recursion without end": ("struct R { static int r(volatile int x) { volatile int a[100]; a[x % 100] = x; return r(x + 1) + a[0]; } }; w += R::r(0) & 0;",
+    "recursion without end": ("struct R { static int r(volatile int x) { volatile int a[4]; a[x % 4] = x; return r(x + 1) + a[0]; } }; w += R::r(0) & 0;",
                               {"crashed"}, {"crashed"}),
 }
 # What would talk the judge round: refused, or of no use.

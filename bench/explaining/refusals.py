@@ -36,8 +36,9 @@ DENIED = re.compile(
     r"^\s{0,40}(?:if|elif|raise|return|assert|print|log(?:ger|ging)?\.\w{1,20}|warnings\.warn)\b[^\n]{0,80}[\"'(][^\"'\n]{0,30}$|没有|避免|防止|如何|怎么|解决[^。\n]{0,20}$|不会|未发生", re.I)
 # After them.
 DENIED_AFTER = re.compile(
-    r"^[^.\n]{0,40}(?:\?|？|\b(?:did|do|does|was|is|has|were|will|would)(?:n't| not)\b|\bnever\b|\b(?:false|none|disabled|fixed|solved|resolved|"
-    r"prevention|checker|detector|handler|guard|protection|tutorial|course|guide|risk)\b|\w{0,12}\s?[:=]\s?(?:0|no|off)\b(?! ?\w))|^[^.\n]{0,20}(?:没有发生|怎么办|如何)", re.I)
+    r"^[^.\n]{0,40}(?:\?|？|\b(?:did|do|does|was|is|has|were|will|would)(?:n't| not)\b|\bnever\b)|^[^.,\n]{0,40}\b(?:false|none|disabled|fixed|solved|resolved|"
+    r"prevention|checker|detector|handler|guard|protection|tutorial|course|guide|risk)\b|^[\w \"'-]{0,24}[:=]\s?(?:0|no|off)\b(?! ?\w)|"
+    r"^[^.\n]{0,20}(?:没有发生|怎么办|如何)", re.I)
 # Somewhere around words that have no figures: what makes an error of them.
 ERROR = re.compile(
     r"error|exception|fail|fatal|panic|abort|terminat|warn|cannot|could not|couldn't|unable|traceback|core dumped|crash|signal|killed|\boom\b|exit|status|"
@@ -58,8 +59,9 @@ def only_words(before, after, rank):
     words = re.match(r"[^\n]{0,60}?(?:memory\w{0,5}|killed)", tail, re.I)
     if DENIED.search(head) or (words and DENIED_AFTER.search(tail[words.end():])):
         return True
-    if rank < 3:
+    if rank != 3:
         return False
-    around = " ".join((*before.lines[-6:], *after.lines[:4]))[-1500:]
+    # As it stands there: a logger's "[Fatal]" is taken off the lines, and is a word all the same.
+    around = " ".join((*before.raw.splitlines()[-6:], *after.raw[:3000].splitlines()[:4]))[-1500:]
     return not ERROR.search(re.sub(r"out ?of ?memory(?:error)?|memoryerror", "", around, flags=re.I)) and not re.search(
         r"(?:outofmemory|memory)(?:error)?\s?[:(]", tail, re.I)

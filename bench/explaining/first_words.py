@@ -42,11 +42,10 @@ FIRST = {
     "holders": (
         "See who holds the card, and end what is yours: a notebook's kernel, a run that did not end.",
         "查看谁占用显卡，结束自己的：笔记本内核、未结束的程序。",
-        "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"),
+        "{holders}"),
     "own_device": (
-        "Several ranks sit on GPU {device}: give each its own; the other processes are this job's.",
-        "多个 rank 都在 GPU {device} 上：让每个 rank 用自己的卡；其他进程就是这个作业的。",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
+        "Give each rank its own device.", "让每个 rank 使用自己的设备。",
+        'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))'),
     "fraction": (
         "Raise or remove the limit that somebody set.",
         "提高或取消所设的上限。",
@@ -67,15 +66,15 @@ FIRST = {
     "look": (
         "Print what is free just before the call that fails: that tells whether this program fills the card, or another.",
         "在失败的调用之前打印空闲量：由此可知占满显卡的是本程序还是别的程序。",
-        "print([n / 2**30 for n in torch.cuda.mem_get_info()])"),
+        "print([n / 2**30 for n in torch.{module}.mem_get_info()])"),
     "look_card": (
         "See how much of the card is in use just before the call that fails, and by whom.",
         "在失败的调用之前查看显存已用多少、被谁占用。",
-        "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv"),
-    "look_intel": (
-        "See how much of the card is in use just before the call that fails, and by whom.",
-        "在失败的调用之前查看显存已用多少、被谁占用。",
-        "xpu-smi ps"),
+        "{in_use}"),
+    "metal_full": (
+        "Card and host share one memory here: close other programs, or take a smaller model, prompt or batch.",
+        "这里显卡与主机共用内存：关闭其他程序，或换更小的模型、提示或批量。",
+        "top -o mem"),
     "metal_buffer": (
         "Metal gives no larger buffer, whatever is free: a shorter prompt or image, a smaller batch, or tiles.",
         "无论空闲多少，Metal 都不给更大的缓冲区：缩短提示或缩小图像、减小批量，或分块。",
@@ -130,6 +129,18 @@ FIRST = {
         "Attention makes the whole matrix of scores, length times length: the fused one never does.",
         "注意力生成了整个分数矩阵（长度乘长度）：融合注意力不生成。",
         'from_pretrained(name, attn_implementation="sdpa")'),
+    "fused_attention": (
+        "A fused attention fell back to the one with all scores (a mask, FP32, a head size): ask for a fused one, and it says why.",
+        "融合注意力退回到了生成全部分数的实现（掩码、FP32 或头大小所致）：指定融合实现，它会说明原因。",
+        "with torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION): y = model(x)"),
+    "diffusers_attention": (
+        "Attention over the whole image fills it: compute it in slices, or make the image smaller.",
+        "占满它的是整幅图像的注意力：分片计算，或缩小图像。",
+        "pipe.enable_attention_slicing()"),
+    "save": (
+        "It fails while a checkpoint is gathered: gather on the host and on one rank only, or save shards.",
+        "失败发生在汇集检查点时：只在一个 rank 上汇集到主机，或按分片保存。",
+        "FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"),
     "gathered": (
         "The evaluation keeps all its outputs on the card: move them to the host every few steps, and keep no logits.",
         "评估把所有输出都留在卡上：每隔几步移到主机，并且不保留 logits。",
@@ -220,6 +231,18 @@ FIRST = {
         "The pool of tokens is full: fewer requests at a time, or a larger static share.",
         "token 池已满：减少同时处理的请求，或提高静态份额。",
         "python -m sglang.launch_server --max-running-requests 64"),
+    "sglang_retract": (
+        "Once a minute is harmless. If it is more often, let requests in more slowly, or give the pool a larger share.",
+        "每分钟一次无妨。更频繁时，放慢接收请求，或给 token 池更大的份额。",
+        "python -m sglang.launch_server --schedule-conservativeness 1.3"),
+    "vllm_retract": (
+        "Now and then is harmless. If it is often, serve fewer requests at a time, or give vLLM a larger share.",
+        "偶尔发生无妨。频繁时，减少同时处理的请求，或给 vLLM 更大的份额。",
+        "vllm serve MODEL --max-num-seqs 64 --gpu-memory-utilization 0.95"),
+    "vllm_swap": (
+        "Ask for less swap space: it is host memory, for each card.",
+        "减小交换空间：它是主机内存，每张卡各一份。",
+        "vllm serve MODEL --swap-space 1"),
     "sglang_pages": (
         "Every sequence needs a page of its own, and no page is free: pages of one token, or fewer requests at a time.",
         "每个序列都要自己的页，而已没有空页：改用单 token 的页，或减少同时处理的请求。",
@@ -275,6 +298,14 @@ FIRST = {
         "Take a smaller model or one of fewer bits, or free host memory: the part that is not on the card lies there.",
         "换更小或位数更少的模型，或腾出主机内存：不在卡上的部分放在那里。",
         "free -h && ollama ps"),
+    "ollama_killed": (
+        "See whether the kernel did it; then a smaller model, a shorter context, or more of the model on the card.",
+        "查看是否由内核所为；再换更小的模型、缩短上下文，或把更多层放到卡上。",
+        "sudo dmesg -T | grep -iE 'killed process|out of memory'"),
+    "llama_host": (
+        "The layers that are not on the card lie in host memory: take a smaller model, fewer bits, or more layers on the card.",
+        "不在卡上的层放在主机内存：换更小或位数更少的模型，或多放几层到卡上。",
+        "free -h"),
     "diffusers": (
         "Keep on the card only the part that runs.", "只把正在运行的部分留在卡上。",
         "pipe.enable_model_cpu_offload()"),
@@ -306,8 +337,8 @@ FIRST = {
         "先用 nvidia-smi 查看谁占用显卡；再量化数据并减少分箱。",
         "dtrain = xgboost.QuantileDMatrix(X, y, max_bin=64)"),
     "catboost": (
-        "Fewer borders, simpler categories, and those in host memory.",
-        "减少分界数和类别组合，并把类别特征放在主机内存。",
+        "Fewer borders, simpler categories, and those in host memory; and no gpu_ram_part below its default of 0.95.",
+        "减少分界数和类别组合，把类别特征放在主机内存；gpu_ram_part 不要低于默认的 0.95。",
         'border_count=64, max_ctr_complexity=1, gpu_cat_features_storage="CpuPinnedMemory"'),
     "julia": (
         "A smaller batch: CUDA.reclaim() cannot give {asked}.", "减小批量：CUDA.reclaim() 给不出 {asked}。",
@@ -345,6 +376,14 @@ FIRST = {
         "Fewer tasks or actors on the node, or more host memory: what is offloaded lies there, too.",
         "减少节点上的任务或 actor，或增加主机内存：卸载的内容也在那里。",
         "ray.init(num_cpus=4)"),
+    "evicted": (
+        "Ask for the host memory that it needs, so that it gets a node with as much; or use less of it.",
+        "为它申请所需的主机内存，使它被调度到足够的节点；或减少用量。",
+        "kubectl set resources deployment/NAME --requests=memory=64Gi --limits=memory=64Gi"),
+    "object_store": (
+        "Let go of results that are not needed (`del ref`), or give the store more.",
+        "释放不再需要的结果（`del ref`），或给对象存储更多内存。",
+        "ray.init(object_store_memory=32 * 2**30)"),
     "loader": (
         "Fewer loader workers, and less of them ahead.", "减少加载进程及其预取。",
         "DataLoader(dataset, num_workers=2, prefetch_factor=1, pin_memory=False)"),

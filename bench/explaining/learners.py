@@ -30,10 +30,11 @@ def paddle_size(text, *patterns):
 
 @rule("paddle", "out of memory", r"out of memory error on (?:gpu|xpu|npu|dcu) \d+\. cannot allocate")
 @rule("paddle", "\u5206\u914d", "\u65e0\u6cd5\u5728~gpu~\\d+~\u4e0a\u5206\u914d")
+@rule("paddle", "\u5206\u914d", "gpu~\\d+~\u4e0a\u65e0\u6cd5\u5206\u914d")
 def paddle(before, after):
-    text = after.until_another(r"Cannot\s+allocate|\u65e0\u6cd5\u5728")
+    text = after.until_another(r"Cannot\s+allocate|\u65e0\u6cd5")
     m = message("paddle", "PaddlePaddle", text.loose, device=number(text.first(r"(?<![A-Za-z])[GXND][PC]U\s?(\d+)")),
-                asked=paddle_size(text, r"Cannot\s+allocate\s+{}", "\u4e0a\u5206\u914d(?:\u4e86)?\\s?{}"),
+                asked=paddle_size(text, r"Cannot\s+allocate\s+{}", "\u4e0a(?:\u65e0\u6cd5)?\u5206\u914d(?:\u4e86)?\\s?{}"),
                 allocated=paddle_size(text, r"{}\s+memory\s+has\s+been\s+allocated", "\u5df2(?:\u7ecf)?(?:\u88ab)?\u5206\u914d(?:\u4e86)?\\s?{}"),
                 free=paddle_size(text, r"available\s+memory\s+is\s+only\s+{}", "\u53ef\u7528(?:\u5185\u5b58|\u663e\u5b58)?\\s?(?:\u4ec5|\u53ea\u6709|\u53ea\u5269)\\s?(?:\u4e3a)?{}"))
     f = m.figures
@@ -66,6 +67,11 @@ def faiss(before, after):
 def mlx(before, after):
     return message("mlx", "MLX", after.lines[0], "too_big_for_the_card", asked=after.whole(r"to\s+allocate\s+(\d+)\s+bytes"),
                    limit=after.whole(r"buffer\s+size\s+of\s+(\d+)\s+bytes"))
+
+
+@rule("mlx_wait", "[malloc", r"\[malloc\w*\] (?:unable|attempting) to allocate \d+ bytes")
+def mlx_wait(before, after):
+    return message("mlx_wait", "MLX", after.lines[0], "not_enough_information", asked=after.whole(r"to\s+allocate\s+(\d+)\s+bytes"))
 
 
 @rule("directml", "gpu video memory", r"could not allocate tensor with \d+ bytes\. there is not enough gpu video memory")

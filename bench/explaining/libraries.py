@@ -74,6 +74,31 @@ def library(before, after):
                    facts=() if sure else {"perhaps_memory"})
 
 
+@rule("metal", "kiogpu", r"kiogpucommandbuffercallbackerroroutofmemory", rank=2)
+def metal(before, after):
+    return message("metal", "Apple's Metal", after.lines[0], "not_enough_information")
+
+
+@rule("opencl", "mem_object_allocation", r"\b(?:cl_)?mem_object_allocation_failure", rank=2)
+@rule("opencl", "out_of_resources", r"\bcl\w* failed: (?:cl_)?out_of_resources", rank=2)
+@rule("opencl", "cl_out_of_resources", r"\bcl_out_of_resources", rank=2)
+@rule("opencl", "out_of_host", r"\bcl(?:\w* failed: |_)out_of_host_memory", rank=2)
+def opencl(before, after):
+    line = Text(after.lines[0])
+    host = line.has(r"OUT_OF_HOST")
+    return message("opencl", "OpenCL", line.loose, "host_memory" if host else "not_enough_information",
+                   facts=() if host or line.has(r"MEM_OBJECT") else {"perhaps_memory"})
+
+
+@rule("graphics", "_out_of_", r"\bvk_error_out_of_(?:device|host|pool)_memory", rank=2)
+@rule("graphics", "gl_out_of_memory", r"\bgl_out_of_memory", rank=2)
+@rule("graphics", "video memory", r"out of video memory", rank=2)
+@rule("graphics", "e_outofmemory", r"\be_outofmemory", rank=2)
+def graphics(before, after):
+    line = Text(after.lines[0])
+    return message("graphics", "Vulkan, OpenGL or Direct3D", line.loose, "host_memory" if line.has(r"OUT_OF_HOST") else "not_enough_information")
+
+
 # The words are said of these, too.
 OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^\n]{0,60}|nvenc[^\n]{0,80}|shared memory[^\n]{0,20})$", re.I)
 
@@ -86,6 +111,7 @@ OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^
 @rule("cuda", "erroroutofdevicememory", r"erroroutofdevicememory", rank=2)
 @rule("cuda", "outofmemory", r"outofmemory", rank=3)
 @rule("cuda", "dst tensor", r"dst tensor is not initialized", rank=2)
+@rule("cuda", "failed: out of memory", r"\bcu[a-z]\w{2,30} failed: out of memory", rank=2)
 @rule("cuda", "nvmapmemalloc", r"nvmapmemalloc\w*:(?: \d+)? error 12", rank=2)
 @rule("cuda", "memory", r"out of memory", rank=3)
 def cuda(before, after):
@@ -94,5 +120,5 @@ def cuda(before, after):
     if text.has(r"is\s+not\s+a\s+failure|^out\s+of\s+memory\s+in\s+memory\s+space\s+vmem") or OTHER_MEMORY.search(head) or (
             re.match(r"outofmemory", tail, re.I) and not re.match(r"outofmemory\w{0,12}(?:\s?[:)(\]]|\s?$|\s+Traceback)", tail, re.I)):
         return None
-    return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information",
+    return message("cuda", "CUDA or its driver", text.loose, "not_enough_information",
                    facts={"unified"} if text.has(r"nvmap") else (), device=number(text.first(r"current\s+device:\s+(\d+)")))

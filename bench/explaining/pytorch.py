@@ -65,6 +65,7 @@ def version(m, before, text):
     kind = text.first(r"\b(CUDA|HIP|XPU|NPU|MUSA|MLU)\s+out\s+of\s+memory")
     variable = text.first(r"\b(PYTORCH_\w*ALLOC_CONF)\b")
     m.values["variable"] = variable[0].upper() if variable else f"PYTORCH_{kind[0].upper() if kind else 'CUDA'}_ALLOC_CONF"
+    m.values["card"] = kind[0].upper() if kind else "CUDA"
     if text.has(r"reserved\s+in\s+total"):
         m.facts.add("no_segments")  # expandable ones are there since 2.1
         return "PyTorch, 1.10 to 2.0" if text.has(r"max_split_size_mb") else "PyTorch, 1.4 to 2.0"

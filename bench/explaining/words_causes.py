@@ -176,6 +176,19 @@ CAUSES = {
     "why_compiler": (
         "The kernel killed a compiler: too many of them ran at once for the host's memory.",
         "内核终止了编译器：同时运行的编译太多，主机内存不够。"),
+    "why_evicted": (
+        "The node was short of host memory, and Kubernetes ended the container that was the furthest above its request.",
+        "节点的主机内存不足，Kubernetes 终止了超出申请量最多的容器。"),
+    "why_swap": (
+        "{asked} of swap space for the KV cache were asked for, and the host has {within}.",
+        "为 KV 缓存申请了 {asked} 的交换空间，而主机只有 {within}。"),
+    "why_object_store": (
+        "Ray's object store is full: the part of the node's host memory in which tasks leave their results.",
+        "Ray 的对象存储已满：那是节点主机内存中任务存放结果的部分。"),
+    "why_retracted": (
+        "The server's pool of KV-cache tokens was full, so running requests ({requests}) went back into its queue. It goes on: this is a warning, "
+        "and costs time.",
+        "服务的 KV 缓存 token 池已满，正在运行的请求（{requests} 个）退回队列。服务继续运行：这是警告，代价是时间。"),
     "why_node": (
         "The node's host memory was nearly full, and Ray killed a task or an actor. The card had no part in it.",
         "节点的主机内存几乎用尽，Ray 终止了任务或 actor。与显卡无关。"),

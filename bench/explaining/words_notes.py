@@ -133,6 +133,10 @@ NOTES = {
     "not_the_cards": (
         "Its shared memory is that of a multiprocessor, some 100 to 228 KiB: take smaller blocks, or fewer stages, in the kernel.",
         "其中的 shared memory 是流式多处理器的共享内存（约 100 到 228 KiB）：减小核函数的分块或流水级数。"),
+    "not_registers": (
+        "A kernel's registers are too many for a multiprocessor, and no memory is full: take smaller blocks, or fewer threads.",
+        "核函数的寄存器超过流式多处理器所有，并没有内存耗尽：减小分块或线程数。"),
+    "not_the_time": ("The job's time was up, not its memory.", "用完的是作业的时间，而不是内存。"),
     "not_the_chips": (
         "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
         "已满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小核函数的分块。"),

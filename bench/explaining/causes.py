@@ -10,7 +10,7 @@ BY_FACT = {
                                      ("workspace", "why_workspace"), ("weights_and_buffer", "why_weights_and_buffer"), ("tokens", "why_cache_tokens"),
                                      ("pool_took_all", "why_pool_took_all")),
     "other_process": (("unbalanced", "why_unbalanced"),),
-    "not_enough_information": (("nvml", "why_nvml"), ("dispatched", "why_dispatched"), ("unified", "why_unified"), ("perhaps_memory", "why_perhaps")),
+    "not_enough_information": (("whose", "why_whose"), ("nvml", "why_nvml"), ("dispatched", "why_dispatched"), ("unified", "why_unified"), ("perhaps_memory", "why_perhaps")),
 }
 
 

@@ -228,6 +228,8 @@ def general(explanation, family):
     if explanation.missing("asked", "free"):
         return "holders"
     around = explanation.found.message.text + explanation.context.before[-4000:] + explanation.context.after[:2000]
+    if family == "memory":
+        return "look_both"
     if family in ("cuda", "cudnn", "cublas") and re.search(r"tensorflow|Could not create cud\w+ handle|Dst tensor", around):
         return "tf_grow"
     return "look" if torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around) else "look_card"

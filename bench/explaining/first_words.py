@@ -67,6 +67,8 @@ FIRST = {
         "Print what is free just before the call that fails: that tells whether this program fills the card, or another.",
         "在失败的调用之前打印空闲量：由此可知占满显卡的是本程序还是别的程序。",
         "print([n / 2**30 for n in torch.{module}.mem_get_info()])"),
+    "look_both": (
+        "Look at both while it runs, the card and the host.", "在运行时同时查看显卡和主机。", "watch -n 1 'nvidia-smi; free -h'"),
     "look_card": (
         "See how much of the card is in use just before the call that fails, and by whom.",
         "在失败的调用之前查看显存已用多少、被谁占用。",

@@ -29,6 +29,14 @@ def cpu(before, after):
 @rule("mmap", "cannot allocate memory", r"(?:mmap failed|fork|mmap|malloc|mlock|os ?error)\b[^\n]{0,40}: cannot allocate memory", rank=2)
 @rule("mmap", "os error 12", r"cannot allocate memory \(os error 12\)", rank=2)
 @rule("mmap", "memory allocation of", r"memory allocation of \d+ bytes failed", rank=2)
+@rule("mmap", "malloc failed", r"out of memory, malloc failed", rank=2)
+@rule("mmap", "runtime:", r"runtime: out of memory", rank=2)
+@rule("mmap", "outofmemoryerror()", r"outofmemoryerror\(\)", rank=2)
+@rule("mmap", "vector of size", r"cannot allocate vector of size", rank=2)
+@rule("mmap", "help memory", r'out of memory\. type "?help memory', rank=2)
+@rule("mmap", "insufficient memory", r"\(-4:insufficient memory\) failed to allocate \d+ bytes", rank=2)
+@rule("mmap", "memory context", r"failed on request of size \d+ in memory context", rank=2, back=80)
+@rule("mmap", "restart server", r"out of memory; restart server", rank=2)
 @rule("mmap", "session crashed", r"session crashed after using all available ram", rank=2)
 @rule("mmap", "more memory than", r"notebook tried to allocate more memory than is available", rank=2)
 @rule("mmap", "bad_alloc", r"std::bad_alloc", rank=3)
@@ -46,7 +54,8 @@ def host(before, after):
                        limit=limit)
     return message("host", "the host's allocator", text.loose, "host_memory",
                    facts={"shared_memory"} if text.has(r"shared\s+memory|file\s+</?torch") else (),
-                   asked=text.whole(r"(?:unable\s+to\s+mmap|memory\s+allocation\s+of)\s+(\d+)\s+bytes")
+                   asked=text.whole(r"(?:unable\s+to\s+mmap|memory\s+allocation\s+of|tried\s+to\s+allocate|failed\s+to\s+allocate)\s+(\d+)\s+bytes")
+                   or text.size(rf"vector\s+of\s+size\s+{SIZE}")
                    or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
 
 
@@ -88,6 +97,8 @@ def evicted(before, after):
 TIME_IS_UP = re.compile(r"DUE TO TIME LIMIT|CANCELLED AT \d|walltime \d\S* exceeded|TERM_RUNLIMIT")
 # A launcher that ends what is left after a failure.
 SENT = re.compile(r"\b(?:sent|send\w{0,3}|via|(?<!died )with|using|escalat\w{1,6}|forcefully\w{0,8}|issu\w{1,3})\W[^\n]{0,60}$", re.I)
+# A process that ended by the signal.
+RECEIVED = re.compile(r"\b(?:exited|terminated|ended|died)\b[^\n;,.]{0,24}$|Negsignal\.$", re.I)
 # What stands before "Killed" where a shell, a launcher, or a runtime says it: a script's line, a job's or a process's number.
 SHELL = re.compile(r"(?:^|[:\]=\"(])\s{0,3}[+-]?\s{0,3}(?:\d{1,10}\s{0,4})?$|signal:?\s?$")
 
@@ -105,7 +116,10 @@ def not_killed(head, tail):
 
 
 @rule("killer", "memory", r"out of memory: kill(?:ed)? process \d+")
-@rule("killer", "oom-kill", r"oom[-_]kill(?:er|:| event)")
+@rule("killer", "oom", r"oom(?:[-_]| )kill(?:er\b|:|'| event)")
+@rule("killer", "due to memory used", r"killed \S+ due to memory used")
+@rule("killer", "badness", r"sending sig(?:term|kill) to process \d+ [^\n]{0,80}badness")
+@rule("killer", "by yarn", r"container killed by yarn for exceeding [^\n]{0,20}memory limits")
 @rule("killer", "oom_kill", r"\boom_kill events?")
 @rule("killer", "srun", r"srun: error: [^\n]{1,80}: out of memory")
 @rule("killer", "oomkilled", r"oomkilled")
@@ -121,19 +135,19 @@ def not_killed(head, tail):
 @rule("killer", "killed", r"(?m:^|\s)killed(?::? 9|\s{2,200}|\s{0,200}(?m:$))", rank=3)
 def killer(before, after):
     head, tail = (text.lstrip() for text in of_line(before, after))
-    if (re.match(r"sigkill", tail, re.I) and SENT.search(head)) or not_killed(head, tail):
+    if (re.match(r"sigkill", tail, re.I) and SENT.search(head) and not RECEIVED.search(head)) or not_killed(head, tail):
         return None
     near = Text("\n".join(before.lines[-40:]))
     text = Text("\n".join(after.lines[:12]))
     if TIME_IS_UP.search(near.raw + text.raw) and not text.has(r"out\s+of\s+memory|oom|memory\s+limit"):
         return None
-    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom[-_]kill\s+event|srun:|memory\s+limit|memlimit|mem\s+\d+(?:kb)?\s+exceeded") \
+    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom[-_]kill\s+event|srun:|memory\s+limit|memlimit|mem\s+\d+(?:kb)?\s+exceeded|by\s+YARN") \
         or near.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|Memory\s+limit\s+reached|memory:\s+usage\s+\d+kB,\s+limit")
     m = message("killer", "Ollama" if Text("\n".join((head, tail))).has(r"llama\s+runner") else "the operating system", text.loose, "host_memory",
                 facts={"cgroup"} if group else (), resident=text.size(r"anon-rss:\s*(\d+)(kB)\b"),
                 limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
     if re.search(r"ninja: build|g?make(?:\[\d+\])?: \*\*\*|\bcc1plus\b|\brustc\b|FAILED: \S+\.o\b", near.raw[-2000:] + text.raw):
         m.facts.add("compiler")
-    if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit|memlimit|exceeded\s+limit"):
+    if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit|memlimit|exceeded\s+limit|memory\s+used|badness"):
         m.facts.add("only_killed")
     return m

@@ -98,6 +98,8 @@ def onnx_cuda(before, after):
     return message("onnx_cuda", "ONNX Runtime", after.lines[0], "not_enough_information", device=number(after.first(r"GPU=(\d+)")))
 
 
+@rule("dispatched", "whole model", r"you are trying to offload the whole model to the disk")
+@rule("dispatched", "cpu/disk", r"found modules on cpu/disk")
 @rule("dispatched", "dispatched on", r"some modules are dispatched on the cpu or the disk")
 def dispatched(before, after):
     return message("dispatched", "transformers", after.lines[0], "not_enough_information", facts={"dispatched"})

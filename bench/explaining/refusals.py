@@ -7,11 +7,12 @@ import re
 # are looked for in the whole log, and named where nothing else was found in it.
 LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key, needle, pattern in (
     ("not_killed", "oomkilled", r"oomkilled\"?\s{0,3}[:=]\s{0,3}\"?(?:false|no\b|0\b)"),
-    ("not_a_kill", "sigkill", r"sigkill_handler|(?:send|sending|via|(?<!died )with|escalat\w{1,6})\W[^\n]{0,60}\bsigkill\b"),
+    ("not_a_kill", "sigkill", r"sigkill_handler|(?:send|sending|was sent|via|(?<!died )with|escalat\w{1,6})\W[^\n]{0,60}\bsigkill\b"),
     ("not_the_cards", "shared memory", r"shared memory size limit exceeded|out of resources?: shared memory|uses too much shared data"
                                        r"|shared memory[^\n]{0,40}hardware limit"),
     ("not_registers", "registers", r"out of resources?: registers"),
     ("not_registers", "too many resources", r"too many resources requested for launch"),
+    ("not_a_size", "overflow", r"storage size calculation overflowed"),
     ("not_the_time", "time limit", r"due to time limit"),
     ("not_the_chips", "vmem", r"memory space vmem|scoped vmem"),
     ("not_the_cards", "too much shared", r"uses too much shared data"),
@@ -44,7 +45,7 @@ DENIED_AFTER = re.compile(
     r"^[^.\n]{0,20}(?:没有发生|怎么办|如何)", re.I)
 # Somewhere around words that have no figures: what makes an error of them.
 ERROR = re.compile(
-    r"error|exception|fail|fatal|panic|abort|terminat|warn|cannot|could not|couldn't|unable|traceback|core dumped|crash|signal|killed|\boom\b|exit|status|"
+    r"\.cuh?:\d{1,6}: |error|exception|fail|fatal|panic|abort|terminat|warn|cannot|could not|couldn't|unable|traceback|core dumped|crash|signal|killed|\boom\b|exit|status|"
     r"\b(?:ran|run|runs|running|went|goes|hits?|got|gets?|getting|gives?|throws?|threw|encounter\w{0,4})\b|\bE\d{4}\b|\[E\]|报错|错误|失败|异常|爆", re.I)
 
 

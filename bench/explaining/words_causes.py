@@ -182,6 +182,8 @@ CAUSES = {
     "why_swap": (
         "{asked} of swap space for the KV cache were asked for, and the host has {within}.",
         "为 KV 缓存申请了 {asked} 的交换空间，而主机只有 {within}。"),
+    "why_whose": (
+        "It does not say whose memory ran out, the card's or the host's.", "信息没有说耗尽的是显存还是主机内存。"),
     "why_object_store": (
         "Ray's object store is full: the part of the node's host memory in which tasks leave their results.",
         "Ray 的对象存储已满：那是节点主机内存中任务存放结果的部分。"),

@@ -136,6 +136,9 @@ NOTES = {
     "not_registers": (
         "A kernel's registers are too many for a multiprocessor, and no memory is full: take smaller blocks, or fewer threads.",
         "核函数的寄存器超过流式多处理器所有，并没有内存耗尽：减小分块或线程数。"),
+    "not_a_size": (
+        "A tensor's size was computed wrongly, and is no number of bytes: look at the shapes.",
+        "张量的大小算错了，不是合法的字节数：查看形状。"),
     "not_the_time": ("The job's time was up, not its memory.", "用完的是作业的时间，而不是内存。"),
     "not_the_chips": (
         "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",

@@ -83,4 +83,26 @@ def hosts():
     yield "a line of docker inspect", '"State": {"Status": "exited", "Running": false, "OOMKilled": true, "Dead": false, "ExitCode": 137}', HOST, "container", []
 
 
-MORE_ANSWERS = [*serving(), *tensors(), *hosts()]
+def elsewhere():
+    yield "a program that does not say", "Aw, Snap! Error code: Out of Memory", UNKNOWN, "look_both", ["whose memory", "free -h", "!See how much of the card"]
+    yield "PostgreSQL", 'ERROR:  out of memory\nDETAIL:  Failed on request of size 1048576 in memory context "ExecutorState".', HOST, "host", []
+    yield "MySQL", "ERROR 1037 (HY001): Out of memory; restart server and try again (needed 4194304 bytes)", HOST, "host", []
+    yield "Git", "fatal: Out of memory, malloc failed (tried to allocate 536870912 bytes)", HOST, "host", []
+    yield "Go", "fatal error: runtime: out of memory", HOST, "host", []
+    yield "Julia, the host", "ERROR: OutOfMemoryError()", HOST, "host", []
+    yield "R", "Error: cannot allocate vector of size 3.7 Gb", HOST, "host", []
+    yield "OpenCV, the host", "cv2.error: OpenCV(4.7.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 124416000 bytes in function 'OutOfMemoryError'", HOST, "host", []
+    yield "systemd", "systemd[1]: train.service: A process of this unit has been killed by the OOM killer.\nsystemd[1]: train.service: Failed with result 'oom-kill'.", HOST, "host", []
+    yield "systemd-oomd", "systemd-oomd[812]: Killed /user.slice/train.scope due to memory used (30.1G) / total (31.2G) and swap used being more than 90.00%", HOST, "host", []
+    yield "earlyoom", 'earlyoom[700]: sending SIGTERM to process 4711 uid 1000 "python": badness 1310, VmRSS 28764 MiB', HOST, "host", []
+    yield "YARN", "Reason: Container killed by YARN for exceeding memory limits. 5.6 GB of 5.5 GB physical memory used.", HOST, "container", []
+    yield "Airflow", "Task exited with return code Negsignal.SIGKILL", HOST, "killed", []
+    yield "cuBLAS in words", "CUDA error: the resource allocation failed\n  cublasCreate_v2(&cublas_handles[device])", UNKNOWN, "look_card", ["!often fails"]
+    yield "ggml's abort", "ggml-cuda.cu:7036: out of memory", UNKNOWN, "llama_layers", []
+    yield "ExLlama", "ValueError: Insufficient VRAM in split for model and cache", UNKNOWN, "look_card", []
+    yield "MindSpore", "RuntimeError: Malloc device memory failed, size[1073741824], ret[207001], Device[0]", UNKNOWN, "look", ["1.00 GiB"]
+    yield "Warp", "Warp error: Failed to allocate 1073741824 bytes on device 'cuda:0'", UNKNOWN, "look_card", ["1.00 GiB"]
+    yield "GPTQ on the host", "ValueError: Found modules on cpu/disk. Using Exllama or Exllamav2 backend requires all the modules to be on GPU.", UNKNOWN, "dispatched", []
+
+
+MORE_ANSWERS = [*serving(), *tensors(), *hosts(), *elsewhere()]

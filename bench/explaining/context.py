@@ -81,7 +81,7 @@ class Context:
     def call(self):
         """The name of a group of CALLS, None where no frame says it."""
         for line in reversed(self.lines):
-            found = CALLS.search(line[:400])
+            found = min(CALLS.finditer(line[:400]), key=lambda match: match.lastindex, default=None)  # a file's name says less than a function's
             if found:
                 return found.lastgroup
         return None

@@ -6,6 +6,7 @@ import unicodedata
 
 WIDTH = 100  # columns
 MARKS = "，。；：、）"
+OPENING = "（"
 
 
 def columns(text):
@@ -26,9 +27,11 @@ def wrapped(text, first="", rest=None):
     if columns(text) > len(text):
         lines, line, width = [], first, columns(first)
         for token in re.findall(r"[\x21-\x7e\u00a0]+ ?|.", text):
-            # No line begins with a mark: there is room for two of them at the end of each.
+            # No line begins with a mark, for there is room for two of them at the end of each, and none ends with an opening one.
             if width + columns(token.rstrip()) > (WIDTH if token in MARKS else WIDTH - 4) and line.strip():
-                lines, line, width = [*lines, line.rstrip(" ")], rest, columns(rest)
+                kept = line.rstrip(" ")
+                opened = kept[len(kept.rstrip(OPENING)):]
+                lines, line, width = [*lines, kept.rstrip(OPENING)], rest + opened, columns(rest + opened)
             line, width = line + token, width + columns(token)
         lines.append(line.rstrip(" "))
     else:

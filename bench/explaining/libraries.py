@@ -126,6 +126,7 @@ OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^
 @rule("cuda", "out_of_memory", r"cuda_error_out_of_memory", rank=2)
 @rule("cuda", "outofmemory", r"outofmemory", rank=3)
 @rule("cuda", "dst tensor", r"dst tensor is not initialized", rank=2)
+@rule("cuda", "gpuassert", r"gpuassert: out of memory", rank=2)
 @rule("cuda", "failed: out of memory", r"\bcu[a-z]\w{2,30} failed: out of memory", rank=2)
 @rule("cuda", "nvmapmemalloc", r"nvmapmemalloc\w*:(?: \d+)? error 12", rank=2)
 @rule("cuda", "memory", r"out of memory", rank=3)

@@ -72,12 +72,12 @@ TEXT = {
 
     # Causes in a word.
     "too_big_for_the_card": ("too big for the card", "单次申请超过整张卡"),
-    "live_tensors_fill_it": ("live tensors fill it", "存活张量占满显存"),
+    "live_tensors_fill_it": ("live tensors fill the card", "存活张量占满显存"),
     "fragmentation": ("fragmentation", "碎片"),
     "other_process": ("other processes", "其他进程占用"),
     "limit_set_by_user": ("a limit that somebody set", "人为设定的上限"),
     "host_memory": ("host memory, not the card", "主机内存，而非显存"),
-    "kv_cache_or_pool_reservation": ("a reservation: the KV cache, or a pool", "预留：KV 缓存或内存池"),
+    "kv_cache_or_pool_reservation": ("memory reserved in advance (KV cache or pool)", "预先保留的内存（KV 缓存或内存池）"),
     "not_enough_information": ("the message does not tell", "信息不足以判断"),
 }
 

@@ -33,8 +33,8 @@ CAUSES = {
         "{asked} in one request is more than any machine has: the size was computed wrongly (overflow, a negative or swapped dimension).",
         "一次申请 {asked}，任何机器都没有这么多：大小算错了（溢出、负的或颠倒的维度）。"),
     "why_live_pieces": (
-        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but what is "
-        "cached is in pieces, and so little of the card (less than 1/200) that closing the gaps would not help for long.",
+        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but they are "
+        "in pieces, and so little (less than 1/200 of the card) that joining them would help only for a moment.",
         "{capacity} 中有 {allocated} 是存活张量。空闲 {free} 加缓存 {cached} 够 {asked}，但缓存是零散的，而且太少（不到显存的 1/200），补上空"
         "隙也撑不了多久。"),
     "why_spilled": (

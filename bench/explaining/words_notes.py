@@ -19,16 +19,16 @@ NOTES = {
         "tensors alive: leave the block first, then try again.",
         "此处失败不止一次。若程序在 `except` 块内重试，异常会使失败调用的张量继续存活：先离开该块再重试。"),
     "note_recovered": (
-        "It went on afterwards: it took less, tried again, and no error follows. This is not what ended the program.",
-        "之后它继续运行：减少用量后重试，其后没有错误。这不是程序结束的原因。"),
+        "It went on afterwards: it took less, tried again, and no error follows. So this one was not fatal.",
+        "之后它继续运行：减少用量后重试，其后没有错误。所以这一条并不致命。"),
     "note_went_on": (
         "The log goes on after this message: the program, or another of its processes, did not end here.",
         "此信息之后日志仍在继续：程序或它的另一个进程没有在此结束。"),
     "note_ranks": (
-        "Ranks {ranks} fail alike: one cause, and no second try.",
+        "Ranks {ranks} fail alike: that is one cause, not a retry.",
         "rank {ranks} 以同样的方式失败：同一个原因，并不是重试。"),
     "note_repeated": (
-        "{repeated} more workers say the same: one cause, and no second try.", "另有 {repeated} 个工作进程报同样的错：同一个原因，并不是重试。"),
+        "{repeated} more workers say the same: that is one cause, not a retry.", "另有 {repeated} 个工作进程报同样的错：同一个原因，并不是重试。"),
     "note_listed_is_this": (
         "Process {pid}, the only one that is listed, is this one: {reserved} reserved beside it would be more than the card has.",
         "列出的唯一进程 {pid} 就是本进程：若是别的进程，加上已保留的 {reserved} 会超过整张卡。"),

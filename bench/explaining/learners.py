@@ -1,7 +1,7 @@
 """The messages of libraries that learn or search without PyTorch, of other languages and of other makers' cards. For bench/explain."""
 
 from .figures import NUMBER, exact, read_size
-from .text import SIZE, UNIT, Text, message, number, rule
+from .text import SIZE, SIZE_IN_CHINESE, UNIT, Text, message, number, rule
 
 
 @rule("xgboost", "memory", r"memory allocation error on worker \d+")
@@ -18,13 +18,9 @@ def catboost(before, after):
                    facts={"trees"})
 
 
-# No end of a word is between a unit and Chinese.
-PADDLE_SIZE = rf"(?<![\d.,])({NUMBER})\s?([KMGT]i?B)(?![A-Za-z])"
-
-
 def paddle_size(text, *patterns):
     """What is allocated may be printed as 0.000000B."""
-    return text.size(*(pattern.format(PADDLE_SIZE) for pattern in patterns)) or (
+    return text.size(*(pattern.format(SIZE_IN_CHINESE) for pattern in patterns)) or (
         exact(0) if any(text.has(pattern.format(r"(0\.0{1,9})B\b")) for pattern in patterns) else None)
 
 

@@ -84,7 +84,7 @@ TEXT = {
 # Names of frameworks that have words in them.
 FRAMEWORKS = (
     ("the operating system", "操作系统"), ("a program that does not say whose memory", "没有说明是哪种内存的程序"), ("a library of the GPU", "GPU 的库"), ("the host's allocator", "主机的分配器"), ("CUDA or its driver", "CUDA 或其驱动"), ("a compiler", "编译器"),
-    ("PyTorch's DataLoader", "PyTorch 的 DataLoader"), ("NVIDIA's driver", "NVIDIA 驱动"), ("Intel's", "Intel 的"), ("Apple's", "Apple 的"),
+    ("PyTorch's DataLoader", "PyTorch 的 DataLoader"), ("NVIDIA's driver", "NVIDIA 驱动"), ("Intel's", "Intel 的"), ("Apple's", "Apple 的"), (", translated", "（翻译过的）"),
     ("Blender's", "Blender 的"), (", backend cudaMallocAsync", "（后端 cudaMallocAsync）"), (", on the CPU", "（CPU）"), (", on a TPU", "（TPU）"),
     (" or ", " 或 "), (", up to 1.3", "（1.3 及更早）"), (" 或 newer", " 或更新"), (" to ", " 到 "), (", ", "，"))
 

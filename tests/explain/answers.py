@@ -48,6 +48,7 @@ def by_call():
     offload = ("/env/site-packages/deepspeed/accelerator/cuda_accelerator.py", "pin_memory", "return tensor.pin_memory()")
     yield "pinning, DeepSpeed", traceback(DEEPSPEED, offload, error="RuntimeError: CUDA error: out of memory"), "host_memory", "pinned_deepspeed", ['"pin_memory": false']
     yield "the first step", traceback(MAIN, ("train.py", "main", "optimizer.step()"), ADAM), "live_tensors_fill_it", "optimizer_first", ["first step", "AdamW8bit"]
+    yield "the first step, frames alone", traceback(("/env/site-packages/torch/optim/adamw.py", "_init_group", "")), "live_tensors_fill_it", "optimizer_first", []
     yield "the first step in a trainer", traceback(TRAINER, ADAM), "live_tensors_fill_it", "optimizer_first_trainer", ['optim="adamw_bnb_8bit"']
     foreach = ("/env/site-packages/torch/optim/adamw.py", "_multi_tensor_adamw", "exp_avg_sq_sqrt = torch._foreach_sqrt(device_sqs)")
     yield "a later step", traceback(MAIN, ("train.py", "main", "optimizer.step()"), foreach[:2] + ("torch._foreach_sqrt(sqs)",)), "live_tensors_fill_it", "optimizer", ["fused=True"]

@@ -23,7 +23,7 @@ def wrapped(text, first="", rest=None):
     """Lines of at most WIDTH columns; Chinese, which has no blanks, breaks between any two characters. A figure stays with
     its unit."""
     rest = first if rest is None else rest
-    text = re.sub(r"(\d) (bytes|[KMGT]iB|%)", "\\1\u00a0\\2", text)
+    text = re.sub(r"(\d) (bytes|[KMGTP]iB|%)", "\\1\u00a0\\2", text)
     if columns(text) > len(text):
         lines, line, width = [], first, columns(first)
         for token in re.findall(r"[\x21-\x7e\u00a0]+ ?|.", text):

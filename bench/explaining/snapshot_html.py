@@ -1,8 +1,9 @@
 """A finding as one page: the timeline, drawn as SVG, and tables. No script, no style from elsewhere: it needs no network."""
 import html
 
+from explaining.layout import columns
 from explaining.snapshot_categories import NAMES
-from explaining.snapshot_text import Text, columns, percent
+from explaining.snapshot_text import Text, percent
 from explaining.snapshot_words import say, shown
 
 POINTS = 600  # columns of the picture

@@ -136,7 +136,7 @@ def cuda(before, after):
     if text.has(r"is\s+not\s+a\s+failure|^out\s+of\s+memory\s+in\s+memory\s+space\s+vmem") or OTHER_MEMORY.search(head) or (
             re.match(r"outofmemory", tail, re.I) and not re.match(r"outofmemory\w{0,12}(?:\s?[:)(\]]|\s?$|\s+Traceback)", tail, re.I)):
         return None
-    if not OF_THE_CARD.search(before.raw[-3000:] + text.raw):
+    if not OF_THE_CARD.search(before.raw[-1500:] + text.raw[:500]):
         return message("memory", "a program that does not say whose memory", text.loose, "not_enough_information", facts={"whose"})
     return message("cuda", "CUDA or its driver", text.loose, "not_enough_information",
                    facts={"unified"} if text.has(r"nvmap") else (), device=number(text.first(r"current\s+device:\s+(\d+)")))

@@ -66,6 +66,6 @@ def only_words(before, after, rank):
     if rank != 3:
         return False
     # As it stands there: a logger's "[Fatal]" is taken off the lines, and is a word all the same.
-    around = " ".join((*before.raw.splitlines()[-6:], *after.raw[:3000].splitlines()[:4]))[-1500:]
+    around = " ".join((*before.raw[-700:].splitlines()[-6:], *after.raw[:500].splitlines()[:4]))
     return not ERROR.search(re.sub(r"out ?of ?memory(?:error)?|memoryerror", "", around, flags=re.I)) and not re.search(
         r"(?:outofmemory|memory)(?:error)?\s?[:(]", tail, re.I)

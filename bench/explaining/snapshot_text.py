@@ -72,7 +72,7 @@ class Text:
         values = dict(category=self.say(category), size=shown(size), total=shown(f.live), share=percent(size, f.live))
         if place.startswith("?"):
             return self.say("full_plain", **values)
-        return self.say("full", **values, place=self.place(place), size_line=shown(most))
+        return self.say("full_all" if most == size else "full", **values, place=self.place(place), size_line=shown(most))
 
     def first(self):
         """What to do first."""

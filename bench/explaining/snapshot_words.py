@@ -44,6 +44,8 @@ TEXT = {
               "一次 {asked} 的申请：超过本进程持有的（{reserved}）与空闲的（{free}）之和。"),
     "full": ("{category}, {size} of the {total} that are live ({share} %), {size_line} of it made at {place}.",
              "{category}：存活的 {total} 中占 {size}（{share} %），其中 {size_line} 由 {place} 分配。"),
+    "full_all": ("{category}, {size} of the {total} that are live ({share} %), all of it made at {place}.",
+                 "{category}：存活的 {total} 中占 {size}（{share} %），全部由 {place} 分配。"),
     "full_plain": ("{category}, {size} of the {total} that are live ({share} %).", "{category}：存活的 {total} 中占 {size}（{share} %）。"),
 
     # What to do first.

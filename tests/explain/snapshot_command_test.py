@@ -83,11 +83,11 @@ def of_languages():
         assert snapshot_words.shown(size) == text, (size, text)
     # A long name beside a long kind: explained() looks at the width.
     program = Program()
+    program.allocate(2 * MIB, STEP)
+    since = len(program.trace)  # it is older than the recording, which is the longest kind that stands beside a name
     program.allocate(3 * MIB, "/home/me/" + "a_very_long_name_of_a_file" * 4 + ".py:1234 in " + "a_function_with_a_long_name" * 3)
-    program.context = False
-    program.allocate(2 * MIB)
     for language in ("en", "zh"):
-        assert "a_long_name" in explained(written(program), "--all", "--lang", language)
+        assert "a_long_name" in explained(written(program, since=since), "--all", "--lang", language)
     program = Program()
     training(program, 6)
     english, chinese = (explained(written(program), "--all", "--lang", language) for language in ("en", "zh"))

@@ -33,8 +33,8 @@ CAUSES = {
         "{asked} in one request is more than any machine has: the size was computed wrongly (overflow, a negative or swapped dimension).",
         "一次申请 {asked}，任何机器都没有这么多：大小算错了（溢出、负的或颠倒的维度）。"),
     "why_live_pieces": (
-        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but what is "
-        "cached is in pieces, and so little of the card (less than 1/200) that closing the gaps would not help for long.",
+        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but they are "
+        "in pieces, and so little (less than 1/200 of the card) that joining them would help only for a moment.",
         "{capacity} 中有 {allocated} 是存活张量。空闲 {free} 加缓存 {cached} 够 {asked}，但缓存是零散的，而且太少（不到显存的 1/200），补上空"
         "隙也撑不了多久。"),
     "why_spilled": (
@@ -176,6 +176,21 @@ CAUSES = {
     "why_compiler": (
         "The kernel killed a compiler: too many of them ran at once for the host's memory.",
         "内核终止了编译器：同时运行的编译太多，主机内存不够。"),
+    "why_evicted": (
+        "The node was short of host memory, and Kubernetes ended the container that was the furthest above its request.",
+        "节点的主机内存不足，Kubernetes 终止了超出申请量最多的容器。"),
+    "why_swap": (
+        "{asked} of swap space for the KV cache were asked for, and the host has {within}.",
+        "为 KV 缓存申请了 {asked} 的交换空间，而主机只有 {within}。"),
+    "why_whose": (
+        "It does not say whose memory ran out, the card's or the host's.", "信息没有说耗尽的是显存还是主机内存。"),
+    "why_object_store": (
+        "Ray's object store is full: the part of the node's host memory in which tasks leave their results.",
+        "Ray 的对象存储已满：那是节点主机内存中任务存放结果的部分。"),
+    "why_retracted": (
+        "The server's pool of KV-cache tokens was full, so running requests ({requests}) went back into its queue. It goes on: this is a warning, "
+        "and costs time.",
+        "服务的 KV 缓存 token 池已满，正在运行的请求（{requests} 个）退回队列。服务继续运行：这是警告，代价是时间。"),
     "why_node": (
         "The node's host memory was nearly full, and Ray killed a task or an actor. The card had no part in it.",
         "节点的主机内存几乎用尽，Ray 终止了任务或 actor。与显卡无关。"),

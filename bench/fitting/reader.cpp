@@ -140,13 +140,14 @@ class Reader {
     }
     return now;
   }
-  Way explained(Way way_) const {
+  Way explained(Way found) const {
     std::vector<Change> so_far;
-    for (const Change change : way_.changes) {
+    found.after = {way(found.method, so_far).device()};
+    for (const Change change : found.changes) {
       so_far.push_back(change);
-      way_.after.push_back(way(way_.method, so_far).device());
+      found.after.push_back(way(found.method, so_far).device());
     }
-    return way_;
+    return found;
   }
 
   // Of the program as it is, with checkpoints, and of adapters with them.

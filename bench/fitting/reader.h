@@ -51,7 +51,7 @@ struct Way {
   Method method = Method::full;
   HfStep step;
   std::vector<Change> changes;         ///< to what was asked for
-  std::vector<std::uint64_t> after{};  ///< device() after each of them
+  std::vector<std::uint64_t> after{};  ///< device() without changes, and after each of them
   HfPeak peak;                         ///< what is live
   std::uint64_t allocator = 0;         ///< reserved beyond that
   std::uint64_t outside = 0;           ///< the context, cuBLAS's workspace
@@ -92,6 +92,6 @@ std::string first_line(const Question& question, const ReaderAnswer& answer);
 std::string line_of(const Question& question, const ReaderAnswer& answer);
 /// What to write for one way, in the question's framework: at most kMostCodeLines lines.
 std::vector<std::string> code_of(const Question& question, const Way& way);
-inline constexpr std::size_t kMostCodeLines = 7;
+inline constexpr std::size_t kMostCodeLines = 8;
 
 }  // namespace oomlab::fit

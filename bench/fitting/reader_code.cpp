@@ -53,6 +53,15 @@ class Code {
   void say(fmt::format_string<T...> text, T&&... values) {
     lines_.push_back(fmt::format(text, std::forward<T>(values)...));
   }
+  // On a line of its own where it is too long.
+  void say_long(const std::string& head, const std::string& tail) {
+    if (head.size() + tail.size() + 2 <= kMostColumns) {
+      lines_.push_back(head + tail);
+      return;
+    }
+    lines_.push_back(head);
+    lines_.push_back("    " + tail);
+  }
   bool half() const { return step_.autocast.has_value(); }
   // "bf16=True, " and what belongs to it.
   std::string precision() const { return half() ? fmt::format("{}=True, ", name_of(*step_.autocast)) : std::string(); }
@@ -73,13 +82,14 @@ class Code {
     const std::string name = model_words(question_);
     if (way_.method == Method::qlora) {
       four_bits();
-      say("model = {}.from_pretrained({}, quantization_config=four_bits{})", class_of(question_), name, attention());
+      say_long(fmt::format("model = {}.from_pretrained(", class_of(question_)),
+               fmt::format("{}, quantization_config=four_bits{})", name, attention()));
       say("model = get_peft_model(prepare_model_for_kbit_training(model),");
       say("    {})", lora_config(way_));
       return;
     }
-    say("model = {}.from_pretrained({}, dtype={}{})", class_of(question_), name, torch_name(step_.weights),
-        attention());
+    say_long(fmt::format("model = {}.from_pretrained(", class_of(question_)),
+             fmt::format("{}, dtype={}{})", name, torch_name(step_.weights), attention()));
     if (step_.lora) say("model = get_peft_model(model, {})", lora_config(way_));
   }
   void trainer() {
@@ -97,14 +107,16 @@ class Code {
     say("    per_device_train_batch_size={}, gradient_accumulation_steps={},", step_.batch, step_.micro_batches);
     say("    {}gradient_checkpointing={}, optim=\"{}\", ...)", precision(), step_.checkpoint ? "True" : "False",
         name_of(step_.optimizer));
-    say("SFTTrainer({}, args=args, train_dataset=...{}", model_words(question_), step_.lora ? "," : ")");
+    say_long(fmt::format("SFTTrainer({}, ", model_words(question_)),
+             fmt::format("args=args, train_dataset=...{}", step_.lora ? "," : ")"));
     if (step_.lora) say("    peft_config={})", lora_config(way_));
   }
 
   void deepspeed() {
     say("# the model as --framework trainer has it");
-    say("TrainingArguments(deepspeed=\"ds.json\", {}gradient_checkpointing={}, optim=\"{}\", ...)", precision(),
-        step_.checkpoint ? "True" : "False", name_of(step_.optimizer));
+    say("TrainingArguments(deepspeed=\"ds.json\", {}gradient_checkpointing={},", precision(),
+        step_.checkpoint ? "True" : "False");
+    say("    optim=\"{}\", ...)", name_of(step_.optimizer));
     say("ds.json: {{\"train_micro_batch_size_per_gpu\": {}, \"gradient_accumulation_steps\": {},", step_.batch,
         step_.micro_batches);
     const std::string half_words =
@@ -120,9 +132,9 @@ class Code {
     const char* const optimizer = step_.optimizer == HfOptimizer::adamw_8bit    ? "bitsandbytes.optim.AdamW8bit"
                                   : step_.optimizer == HfOptimizer::adamw_paged ? "bitsandbytes.optim.PagedAdamW8bit"
                                                                                 : "torch.optim.AdamW";
-    say("    enable_activation_checkpointing={} dtype={} optimizer._component_={}{}",
-        step_.checkpoint ? "True" : "False", name_of(step_.weights == DType::fp32 ? DType::fp32 : DType::bf16),
-        optimizer, lora ? " \\" : "");
+    say("    enable_activation_checkpointing={} dtype={} \\", step_.checkpoint ? "True" : "False",
+        name_of(step_.weights == DType::fp32 ? DType::fp32 : DType::bf16));
+    say("    optimizer._component_={}{}", optimizer, lora ? " \\" : "");
     if (lora) say("    model.lora_rank={}  # a qlora_ model for 4 bits", step_.lora->rank);
   }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "plan/text.h"
 #include "question.h"
 #include "reader.h"
 
@@ -85,8 +86,10 @@ class Words {
     title();
     if (q_.largest) largest_lines();
     table();
-    changes_first();
-    code();
+    if (!q_.largest) {
+      changes_first();
+      code();
+    }
     footer();
     std::string text;
     for (const std::string& line : lines_) text += line + "\n";
@@ -178,6 +181,14 @@ class Words {
     return text;
   }
 
+  // A hub's name without its owner; of a path its end.
+  std::string name() const {
+    constexpr std::size_t kMostOfAName = 26;
+    std::string name = one_line(q_.shape->name);
+    name = name.substr(name.rfind('/') + 1);
+    return name.size() <= kMostOfAName ? name : "..." + name.substr(name.size() - kMostOfAName);
+  }
+
   void title() {
     const HfStep& step = a_.as_is.step;
     const std::string size = q_.shape->family == nn::HfFamily::vit
@@ -186,9 +197,9 @@ class Words {
     std::string card =
         q_.memory_named ? say(", on {}", "，{}", q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") : "";
     if (q_.gpus > 1) card += say(", each of {}", "，{} 张卡中每张", q_.gpus);
-    if (!q_.other_cards.empty()) card += say(" (others by that name: {})", "（同名的还有：{}）", q_.other_cards);
-    push(say("({}, {}, {}, {}{})", "（{}，{}，{}，{}{}）", q_.shape->name, size, precision(step),
-             name_of(step.optimizer), card));
+    push(say("({}, {}, {}, {}{})", "（{}，{}，{}，{}{}）", name(), size, precision(step), name_of(step.optimizer),
+             card));
+    if (!q_.other_cards.empty()) push(say("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
     if (q_.precision == DType::bf16 && !q_.card->has_bf16)
       push(say("({} has no BF16: planned with FP16, which takes the same memory and needs a loss scale)",
                "（{} 没有 BF16：按 FP16 计，内存相同，需要 loss scale）", q_.card->title));
@@ -212,9 +223,9 @@ class Words {
   void table() {
     std::vector<std::pair<std::string, const Way*>> ways{{say("as it is", "现状"), &a_.as_is}};
     if (a_.changed) ways.emplace_back(say("changed", "改动后"), &*a_.changed);
-    if (!a_.as_is.fits())
+    if (!a_.as_is.fits() || !q_.memory_named)
       for (const Way& way : a_.adapters) ways.emplace_back(what(way.method), &way);
-    const std::size_t width = q_.memory_named ? 12 : 18;
+    const std::size_t width = q_.memory_named ? 12 : 17;
     const auto row = [&](const std::string& name, const auto& cell) {
       std::string line = padded("  " + name, 30);
       for (const auto& [head, way] : ways) {
@@ -237,20 +248,23 @@ class Words {
     if (q_.memory_named)
       row(say("free of {}", "{} 中空闲", gib(q_.room.memory)),
           [](const std::string&, const Way& way) { return gib(double(way.memory) - double(way.device())); });
+    else
+      row(say("the smallest card", "最小的卡"), [&](const std::string&, const Way& way) { return card_for(way); });
+    if (std::ranges::any_of(ways, [](const auto& way) { return way.second->host > 0; }))
+      row(say("host memory", "主机内存"), [](const std::string&, const Way& way) { return gib(way.host); });
   }
 
   void changes_first() {
     const Way* const way = q_.memory_named || !a_.changed ? chosen() : &*a_.changed;
     if (way->changes.empty()) return;
-    std::uint64_t before = way->method == a_.as_is.method ? a_.as_is.device() : 0;
+    std::uint64_t before = way->after.front();
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < way->changes.size(); ++i) {
-      const std::uint64_t after = way->after[i];
-      if (shown(*way, way->changes[i]))
-        parts.push_back(before > after
-                            ? say("{} (saves {})", "{}（省 {}）", change(way->changes[i]), gib(before - after))
-                            : change(way->changes[i]));
-      if (before) before = after;
+      if (!shown(*way, way->changes[i])) continue;
+      const std::uint64_t after = way->after[i + 1];
+      const std::uint64_t saved = before - std::min(before, after);
+      parts.push_back(say("{} (saves {} GiB)", "{}（省 {} GiB）", change(way->changes[i]), gib(saved)));
+      before = after;
     }
     push(say("change first: {}", "先改：{}", parts.front()));
     for (std::size_t i = 1; i < parts.size(); ++i) push(say("        then: {}", "再改：{}", parts[i]));
@@ -268,17 +282,14 @@ class Words {
   }
 
   void footer() {
-    const bool checked = chosen()->peak.checked;
-    push(checked
-             ? say("live bytes follow transformers' modules (within 2 % of PyTorch's own count on a CPU); assumed: {} "
-                   "GiB",
-                   "活动字节逐句跟随 transformers 的模块（与 PyTorch 在 CPU 上自己的计数相差 2 % 以内）；假定：{} GiB",
-                   gib(a_.as_is.outside))
-             : say("live bytes follow transformers' modules, but 4 and 8 bits and FP16 are only read; assumed: {} GiB",
-                   "活动字节逐句跟随 transformers 的模块，但 4 位、8 位和 FP16 只读过源码；假定：{} GiB",
-                   gib(a_.as_is.outside)));
-    push(say("of context, {:.3g} % that is split. Not known: padding, other processes. More: --all",
-             "上下文、{:.3g} % 碎片。不知道：填充、别的进程。更多：--all", q_.room.fragmentation_percent));
+    push(chosen()->peak.checked
+             ? say("live bytes are those of transformers' modules, within 2 % of PyTorch's own count on a CPU",
+                   "活动字节逐句跟随 transformers 的模块，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
+             : say("live bytes are those of transformers' modules; 4 and 8 bits and FP16 are read, not measured",
+                   "活动字节逐句跟随 transformers 的模块；4 位、8 位和 FP16 只读过源码，没有测过"));
+    push(say("assumed: {} GiB of context, {:.3g} % that is split. not known: padding, other processes. more: --all",
+             "假定：上下文 {} GiB，碎片 {:.3g} %。不知道：填充、别的进程。更多：--all", gib(a_.as_is.outside),
+             q_.room.fragmentation_percent));
   }
 
   void push(std::string line) { lines_.push_back(std::move(line)); }

@@ -46,6 +46,7 @@ Options reader_options(Question& question) {
       {"--weights", [&](auto& o, auto& text) { reader.weights = kModelDTypes[word(o, text, names_of(kModelDTypes))]; }},
       {"--gradient-accumulation",
        [&](auto& o, auto& text) { reader.accumulation = whole(o, text, kMostAccumulation); }},
+      {"--sharding", [&](auto& o, auto& text) { reader.sharding = kSharding[word(o, text, names_of(kSharding))]; }},
       {"--lora-rank", [&](auto& o, auto& text) { reader.lora_rank = whole(o, text, kMostRank); }},
       {"--attention",
        [&](auto& o, auto& text) {
@@ -80,6 +81,8 @@ std::string reader_help() {
   --attention WORD     sdpa (default) or eager
   --gradient-accumulation N   the batch in so many passes
   --gradient-checkpointing    layers recomputed, as gradient_checkpointing_enable() does
+  --expandable-segments       PYTORCH_ALLOC_CONF=expandable_segments:True
+  --sharding WORD      of several cards: ddp, or fsdp (default: fsdp where ddp does not fit)
   --largest WORD       the largest batch, or seq, that a card holds
   --framework WORD     in whose words: trainer (default), trl, deepspeed or torchtune
   --engine WORD        whose step: pytorch (default), or oomlab, this course's own programs

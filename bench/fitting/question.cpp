@@ -134,7 +134,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   std::optional<std::size_t> seq, context, nccl, reserve;
   std::optional<double> host_bandwidth;
   question.room.host = kHostMemory;
-  double fragmentation = kFragmentation;
+  std::optional<double> fragmentation;
   bool checkpointing = false;
   Options options{
       {"--model", [&](auto&, auto& text) { model = text; }},
@@ -232,7 +232,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     room.memory = size.empty() && memory.empty() ? question.card->total_bytes() : bytes("--memory", size, false);
     room.context = context.value_or(kContext);
     room.fragmentation_percent = fragmentation;
-    room.fragmentation = static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation / 100);
+    room.fragmentation =
+        static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation.value_or(kFragmentation) / 100);
     room.reserve = reserve.value_or(kReserve);
     room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
     const std::size_t taken =

@@ -15,14 +15,14 @@ namespace oomlab::fit {
 
 /// Of a card's memory, bytes: what the step cannot have, and what it can.
 struct Room {
-  std::size_t memory = 0;            ///< of one card
-  std::size_t context = 0;           ///< the CUDA context, with the kernels that it loads
-  std::size_t fragmentation = 0;     ///< what an allocator reserves and cannot hand out
-  double fragmentation_percent = 0;  ///< the same: of the memory, or of what a program of PyTorch has live
-  std::size_t reserve = 0;           ///< what an answer leaves free
-  std::size_t nccl = 0;              ///< buffers between ranks; 0 for one card
-  std::size_t workspace = 0;         ///< cuBLAS's: part of a program's --budget
-  std::size_t host = 0;              ///< bytes of host memory that a step may take
+  std::size_t memory = 0;                       ///< of one card
+  std::size_t context = 0;                      ///< the CUDA context, with the kernels that it loads
+  std::size_t fragmentation = 0;                ///< what an allocator reserves and cannot hand out
+  std::optional<double> fragmentation_percent;  ///< of what a program of PyTorch has live; nothing: by replay
+  std::size_t reserve = 0;                      ///< what an answer leaves free
+  std::size_t nccl = 0;                         ///< buffers between ranks; 0 for one card
+  std::size_t workspace = 0;                    ///< cuBLAS's: part of a program's --budget
+  std::size_t host = 0;                         ///< bytes of host memory that a step may take
   /// For --budget. A step that uses one card of several has no buffers between ranks.
   std::size_t budget(std::size_t ranks = 2) const {
     return memory - context - fragmentation - reserve - (ranks > 1 ? nccl : 0);

@@ -39,25 +39,39 @@ struct ReaderSettings {
   std::optional<bool> checkpoint;  ///< default: only of QLoRA, as prepare_model_for_kbit_training() has it
   bool eager_attention = false;
   HfOptimizer optimizer = HfOptimizer::adamw_fused;  ///< the Trainer's default
+  std::optional<HfParallel> sharding;                ///< of several cards; default: DDP where that fits, else FSDP2
+  bool expandable = false;                           ///< PYTORCH_ALLOC_CONF=expandable_segments:True
 };
+/// "ddp", "fsdp": for --sharding.
+const char* name_of(HfParallel parallel);
+inline constexpr std::array kSharding{HfParallel::ddp, HfParallel::fsdp2};
 
-/// A change to the program, in the order in which they are tried: first what changes no result.
-enum class Change { checkpoint, micro_batch, eight_bits, paged, narrow_weights };
-inline constexpr std::array kChanges{Change::checkpoint, Change::micro_batch, Change::eight_bits, Change::paged,
-                                     Change::narrow_weights};
+/// A change to the program, in the order in which they are tried: first what costs least.
+enum class Change {
+  expandable,      ///< the allocator's segments grow
+  checkpoint,      ///< gradient_checkpointing_enable()
+  micro_batch,     ///< one sequence at a time
+  eight_bits,      ///< bitsandbytes' AdamW
+  paged,           ///< and its state in managed memory
+  narrow_weights,  ///< 16 bits without an FP32 copy: small updates vanish. Only where --numbers any allows it
+};
+inline constexpr std::array kChanges{Change::expandable, Change::checkpoint, Change::micro_batch,
+                                     Change::eight_bits, Change::paged,      Change::narrow_weights};
 
 /// One way to train, and what it needs of a card, bytes.
 struct Way {
   Method method = Method::full;
   HfStep step;
-  std::vector<Change> changes;         ///< to what was asked for
-  std::vector<std::uint64_t> after{};  ///< device() without changes, and after each of them
-  HfPeak peak;                         ///< what is live
-  std::uint64_t allocator = 0;         ///< reserved beyond that
-  std::uint64_t outside = 0;           ///< the context, cuBLAS's workspace
-  std::uint64_t host = 0;              ///< of host memory, at most: the paged state of an optimizer
-  std::uint64_t spare = 0;             ///< the context may grow by this
-  std::uint64_t memory = UINT64_MAX;   ///< of the card, if there is one
+  bool expandable = false;
+  std::vector<Change> changes{};       ///< to what was asked for
+  std::vector<std::uint64_t> after{};  ///< live bytes without changes, and after each of them
+  HfPeak peak{};                       ///< what is live
+  std::uint64_t allocator = 0;        ///< reserved beyond that: by replay (plan/pytorch/reserved.h), or --fragmentation
+  bool completed = false;             ///< `allocator` is known: where what is live is too much already, it may not be
+  std::uint64_t outside = 0;          ///< the context, cuBLAS's workspace, NCCL's buffers
+  std::uint64_t host = 0;             ///< of host memory, at most: the paged state of an optimizer
+  std::uint64_t spare = 0;            ///< the context may grow by this
+  std::uint64_t memory = UINT64_MAX;  ///< of the card, if there is one
   /// What nvidia-smi would show.
   std::uint64_t device() const { return checked_sum(peak.bytes.total(), checked_sum(allocator, outside)); }
   bool fits() const { return checked_sum(device(), spare) <= memory; }

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "question.h"
 #include "reader.h"
 
@@ -39,6 +41,7 @@ class Code {
   Code(const Question& question, const Way& way) : question_(question), way_(way), step_(way.step) {}
 
   std::vector<std::string> lines() {
+    launch();
     switch (question_.framework) {
       case Framework::trainer: trainer(); break;
       case Framework::trl: trl(); break;
@@ -67,15 +70,38 @@ class Code {
   std::string precision() const { return half() ? fmt::format("{}=True, ", name_of(*step_.autocast)) : std::string(); }
   std::string attention() const { return step_.eager_attention ? ", attn_implementation=\"eager\"" : ""; }
 
+  bool fully_sharded() const { return step_.ranks && step_.ranks->parallel != HfParallel::ddp; }
+  // What starts the program, where that is not python alone.
+  void launch() {
+    if (question_.framework == Framework::torchtune) return;
+    std::string line = way_.expandable ? "PYTORCH_ALLOC_CONF=expandable_segments:True " : "";
+    if (line.empty() && !step_.ranks) return;
+    line += step_.ranks ? fmt::format("torchrun --nproc-per-node {} train.py", nodes(step_.ranks->count).first)
+                        : "python train.py";
+    if (step_.ranks && nodes(step_.ranks->count).second > 1)
+      line += fmt::format("  # on each of {} nodes", nodes(step_.ranks->count).second);
+    lines_.push_back("$ " + line);
+  }
+  // Cards of a node, and nodes.
+  static std::pair<std::uint64_t, std::uint64_t> nodes(std::uint64_t cards) {
+    constexpr std::uint64_t kCardsOfANode = 8;
+    if (cards <= kCardsOfANode || cards % kCardsOfANode != 0) return {cards, 1};
+    return {kCardsOfANode, cards / kCardsOfANode};
+  }
+
   void four_bits() {
     say("four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\",");
     say("    bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype={})",
         torch_name(step_.autocast.value_or(DType::fp32)));
   }
-  void arguments(const char* kind, const std::string& more) {
+  void arguments(const char* kind) {
     say("{}(per_device_train_batch_size={}, gradient_accumulation_steps={},", kind, step_.batch, step_.micro_batches);
-    say("    {}gradient_checkpointing={}, optim=\"{}\"{}, ...)", precision(), step_.checkpoint ? "True" : "False",
-        name_of(step_.optimizer), more);
+    rest_of_arguments();
+  }
+  void rest_of_arguments() {
+    say("    {}gradient_checkpointing={}, optim=\"{}\"{}", precision(), step_.checkpoint ? "True" : "False",
+        name_of(step_.optimizer), fully_sharded() ? "," : ", ...)");
+    if (fully_sharded()) say("    fsdp=\"full_shard auto_wrap\", fsdp_config={{\"fsdp_version\": 2}}, ...)");
   }
 
   void model() {
@@ -94,7 +120,7 @@ class Code {
   }
   void trainer() {
     model();
-    arguments("TrainingArguments", "");
+    arguments("TrainingArguments");
   }
 
   void trl() {
@@ -105,8 +131,7 @@ class Code {
     }
     say("args = SFTConfig(max_length={}, model_init_kwargs={},", step_.seq, init);
     say("    per_device_train_batch_size={}, gradient_accumulation_steps={},", step_.batch, step_.micro_batches);
-    say("    {}gradient_checkpointing={}, optim=\"{}\", ...)", precision(), step_.checkpoint ? "True" : "False",
-        name_of(step_.optimizer));
+    rest_of_arguments();
     say_long(fmt::format("SFTTrainer({}, ", model_words(question_)),
              fmt::format("args=args, train_dataset=...{}", step_.lora ? "," : ")"));
     if (step_.lora) say("    peft_config={})", lora_config(way_));
@@ -121,12 +146,16 @@ class Code {
         step_.micro_batches);
     const std::string half_words =
         half() ? fmt::format("\"{}\": {{\"enabled\": true}}, ", name_of(*step_.autocast)) : "";
-    say("    {}\"zero_optimization\": {{\"stage\": 0}}}}", half_words);
+    say("    {}\"zero_optimization\": {{\"stage\": {}}}}}", half_words, fully_sharded() ? 3 : 0);
   }
 
   void torchtune() {
     const bool lora = step_.lora.has_value();
-    say("tune run {}_single_device --config YOUR.yaml \\", lora ? "lora_finetune" : "full_finetune");
+    const std::string kind = lora ? "lora_finetune" : "full_finetune";
+    if (step_.ranks)
+      say("tune run --nproc_per_node {} {}_distributed --config YOUR.yaml \\", nodes(step_.ranks->count).first, kind);
+    else
+      say("tune run {}_single_device --config YOUR.yaml \\", kind);
     say("    batch_size={} gradient_accumulation_steps={} tokenizer.max_seq_len={} \\", step_.batch,
         step_.micro_batches, step_.seq);
     const char* const optimizer = step_.optimizer == HfOptimizer::adamw_8bit    ? "bitsandbytes.optim.AdamW8bit"

@@ -51,14 +51,15 @@ class Words {
                           gib(is.device()), gib(is.memory), gib(is.spare))
                     : say("does not fit: {} GiB too many", "放不下：多 {} GiB", gib(is.device() - is.memory));
     if (a_.changed) {
-      const std::string need = gib(a_.changed->device()), have = gib(is.memory);
-      const std::string all =
-          begin + say("; with {} it needs {} of {}", "；用{}则需 {} / {}", changes(*a_.changed), need, have);
-      if (columns_of(all) <= kMostColumns) return all;
-      return begin +
-             say("; with {} changes it needs {} of {}", "；做 {} 处改动则需 {} / {}",
-                 std::ranges::count_if(a_.changed->changes, [&](Change one) { return shown(*a_.changed, one); }), need,
-                 have);
+      const auto line = [&](const std::string& how) {
+        return begin +
+               say("; {} of {} GiB with {}", "；{2}后需 {0} / {1} GiB", gib(a_.changed->device()), gib(is.memory), how);
+      };
+      const std::string with = line(changes(*a_.changed));
+      if (columns_of(with) <= kMostColumns) return with;
+      const auto count =
+          std::ranges::count_if(a_.changed->changes, [&](Change one) { return shown(*a_.changed, one); });
+      return line(say("{} changes", "{} 处改动", count));
     }
     std::vector<const Way*> fitting;
     for (const Way& way : a_.adapters)
@@ -70,7 +71,7 @@ class Words {
           fitting.size() > 1 ? say(", {} {}", "，{} 需 {}", what(fitting.back()->method), gib(fitting.back()->device()))
                              : "";
       const auto line = [&](const std::string& how) {
-        return begin + say("; {}{} needs {} of {} GiB{}", "；{}{}需 {} / {} GiB{}", what(way.method), how,
+        return begin + say("; {}{} needs {} of {} GiB{}", "；{}{}需 {} / {} GiB{}", adapters(way), how,
                            gib(way.device()), gib(way.memory), rest);
       };
       return columns_of(line(with)) <= kMostColumns ? line(with) : line("");
@@ -122,6 +123,7 @@ class Words {
   }
   std::string change(Change change) const {
     switch (change) {
+      case Change::expandable: return say("expandable segments", "可扩展段");
       case Change::checkpoint: return say("gradient checkpointing", "梯度检查点");
       case Change::micro_batch: return say("micro-batches of 1", "每次 1 个样本的累积");
       case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");
@@ -143,6 +145,14 @@ class Words {
     names.pop_back();
     if (names.empty()) return last;
     return fmt::format("{}{}{}", fmt::join(names, say(", ", "、")), say(" and ", "和"), last);
+  }
+
+  static const char* sharding(const HfStep& step) { return step.ranks->parallel == HfParallel::ddp ? "DDP" : "FSDP"; }
+  // LoRA, and on several cards how these share it where that is another way than as it is.
+  std::string adapters(const Way& way) const {
+    const HfStep& step = way.step;
+    const bool other = step.ranks && step.ranks->parallel != a_.as_is.step.ranks->parallel;
+    return what(way.method) + (other ? say(" by {}", "（{}）", sharding(step)) : "");
   }
 
   // The smallest card that is known to hold it.
@@ -196,9 +206,10 @@ class Words {
                                  : say("{} x {} tokens", "{} x {} 个 token", step.batch, step.seq);
     std::string card =
         q_.memory_named ? say(", on {}", "，{}", q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") : "";
-    if (q_.gpus > 1) card += say(", each of {}", "，{} 张卡中每张", q_.gpus);
-    push(say("({}, {}, {}, {}{})", "（{}，{}，{}，{}{}）", name(), size, precision(step), name_of(step.optimizer),
-             card));
+    if (q_.gpus > 1) card += say(", each of {} by {}", "，{} 张卡中每张，{}", q_.gpus, sharding(step));
+    const std::string optimizer =
+        step.optimizer == HfOptimizer::adamw_fused ? "" : std::string(", ") + name_of(step.optimizer);
+    push(say("({}, {}, {}{}{})", "（{}，{}，{}{}{}）", name(), size, precision(step), optimizer, card));
     if (!q_.other_cards.empty()) push(say("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
     if (q_.precision == DType::bf16 && !q_.card->has_bf16)
       push(say("({} has no BF16: planned with FP16, which takes the same memory and needs a loss scale)",
@@ -263,7 +274,8 @@ class Words {
       if (!shown(*way, way->changes[i])) continue;
       const std::uint64_t after = way->after[i + 1];
       const std::uint64_t saved = before - std::min(before, after);
-      parts.push_back(say("{} (saves {} GiB)", "{}（省 {} GiB）", change(way->changes[i]), gib(saved)));
+      parts.push_back(saved ? say("{} (saves {} GiB)", "{}（省 {} GiB）", change(way->changes[i]), gib(saved))
+                            : change(way->changes[i]));
       before = after;
     }
     push(say("change first: {}", "先改：{}", parts.front()));
@@ -287,9 +299,10 @@ class Words {
                    "活动字节逐句跟随 transformers 的模块，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
              : say("live bytes are those of transformers' modules; 4 and 8 bits and FP16 are read, not measured",
                    "活动字节逐句跟随 transformers 的模块；4 位、8 位和 FP16 只读过源码，没有测过"));
-    push(say("assumed: {} GiB of context, {:.3g} % that is split. not known: padding, other processes. more: --all",
-             "假定：上下文 {} GiB，碎片 {:.3g} %。不知道：填充、别的进程。更多：--all", gib(a_.as_is.outside),
-             q_.room.fragmentation_percent));
+    const auto percent = q_.room.fragmentation_percent;
+    const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则回放");
+    push(say("allocator{}; context {} GiB assumed; padding, other processes unknown. more: --all",
+             "分配器{}；上下文 {} GiB 是假定的；不知道：填充、别的进程。更多：--all", split, gib(a_.as_is.outside)));
   }
 
   void push(std::string line) { lines_.push_back(std::move(line)); }

@@ -108,7 +108,7 @@ TEST(FitReader, ComputesAsTheCardDoes) {
 // The changes make it fit, and without any one of them it does not.
 TEST(FitReader, ChangesNothingInVain) {
   for (const char* const words :
-       {"--model gpt2-xl --gpu 3060 --numbers any", "--model llama-3.2-1b --batch 8 --memory 16GB",
+       {"--model gpt2-xl --gpu 3060 --numbers any", "--model llama-3.2-1b --batch 8 --memory 24GB",
         "--model qwen3-0.6b --batch 4 --gpu t4", "--model bert-large --batch 32 --memory 8GB",
         "--model llama-2-7b --gpu a100-80"}) {
     const Question question = asked(words);
@@ -172,16 +172,20 @@ TEST(FitReader, FirstWordsAreAtMost25LinesOf100Columns) {
         "--model deepseek-ai/DeepSeek-R1-Distill-Qwen-14B --gpu h100 --batch 16 --method lora",
         "--model google/vit-base-patch16-224 --gpu t4 --batch 4096", "--model bert-large --gpu rtx3060 --largest batch",
         "--model deepseek-ai/DeepSeek-R1-Distill-Llama-70B --gpu a100 --largest seq --batch 64",
-        "--model gpt2 --gpu t4 --precision bf16 --attention eager --batch 512"})
-    for (const char* const framework : {"trainer", "trl", "deepspeed", "torchtune"})
-      for (const char* const language : {"en", "zh"}) {
-        const Question question = asked(std::string(words) + " --framework " + framework + " --lang " + language);
-        const std::string text = first_words(question, answer_reader(question));
+        "--model gpt2 --gpu t4 --precision bf16 --attention eager --batch 512"}) {
+    Question question = asked(words);
+    const ReaderAnswer found = answer_reader(question);
+    for (const Framework framework : {Framework::trainer, Framework::trl, Framework::deepspeed, Framework::torchtune})
+      for (const bool chinese : {false, true}) {
+        question.framework = framework;
+        question.chinese = chinese;
+        const std::string text = first_words(question, found);
         const std::vector<std::string> lines = lines_of(text);
         EXPECT_LE(lines.size(), kMostLines) << text;
         for (const std::string& line : lines) EXPECT_LE(columns(line), kMostColumns) << line << "\n" << text;
         EXPECT_FALSE(lines.back().empty());
       }
+  }
 }
 
 TEST(FitReader, JsonHasItBesideTheCourse) {

@@ -118,11 +118,14 @@ std::string answer(const std::string& line) {
       {"four_bits", flag(lora.four_bits)},
       {"parallel",
        [&](auto& key, auto& text) {
-         ranks.parallel = static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2"}));
+         ranks.parallel = static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2", "zero1", "zero2", "zero3"}));
          several = true;
        }},
       {"ranks", into(ranks.count)},
       {"bucket_view", flag(ranks.bucket_view)},
+      {"offload_optimizer", flag(ranks.offload_optimizer)},
+      {"offload_parameters", flag(ranks.offload_parameters)},
+      {"bucket", into(ranks.bucket)},
       {"compute", [&](auto& key, auto& text) { ranks.compute = dtype(key, text); }},
       {"reduce", [&](auto& key, auto& text) { ranks.reduce = dtype(key, text); }},
       {"device",

@@ -10,7 +10,8 @@
 
 Measured as huggingface_training.py does, in two or four processes that talk by gloo: DistributedDataParallel, or FSDP2's fully_shard of each
 layer and of the whole model. `compute` and `reduce` are MixedPrecisionPolicy's param_dtype and reduce_dtype. The figure is the highest of all
-ranks. Gloo's own copies of what it reduces are part of it, and of the prediction for a CPU; NCCL has none in PyTorch's memory.
+ranks, and the lower of two runs: what a thread of gloo's frees the profiler does not see, so a run can only show too much. Gloo's own copies
+of what it gathers and reduces are part of it, and of the prediction for a CPU; NCCL has none in PyTorch's memory.
 """
 import argparse
 import importlib.metadata
@@ -31,6 +32,7 @@ from shared.results_files import save  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/huggingface_ranks.json"
 DRAWN = ROOT / "bench/results/peers/huggingface_ranks_random.json"
+RUNS = 2
 SETTINGS = """
 family=llama layers=3 width=256 heads=8 kv_heads=2 mlp=704 vocabulary=3000 batch=4 seq=160 parallel=ddp ranks=2
 family=llama layers=2 width=384 heads=6 mlp=1024 vocabulary=2000 tied=1 batch=2 seq=96 checkpoint=1 micro_batches=2 parallel=ddp ranks=4
@@ -175,7 +177,7 @@ def main():
         for row, setting in zip(rows, settings):
             if setting["ranks"] != count:
                 continue
-            row["measured"] = ranks.measured(setting)
+            row["measured"] = min(ranks.measured(setting) for _ in range(RUNS))
             peer.say(row)
         ranks.end()
     options = f" --random {arguments.random} --seed {arguments.seed}" if arguments.random else ""

@@ -81,7 +81,9 @@ Parameter& HfModules::add_parameter(std::uint64_t rows, std::uint64_t columns, D
                                     std::uint64_t layer, std::uint64_t first) {
   const std::uint64_t count = checked_product(rows, columns);
   if (trained) note_trained(rows, columns);
-  const DType computed = step_.ranks && step_.ranks->compute ? *step_.ranks->compute : dtype;
+  // FSDP2's policy and DeepSpeed make one type of all; else adapters keep theirs.
+  const bool one_type = step_.ranks && (step_.ranks->compute || step_.ranks->parallel >= HfParallel::zero1);
+  const DType computed = one_type ? weights_ : dtype;
   parameters_.push_back({Tensor{nullptr, count, computed}, trained});
   Parameter& parameter = parameters_.back();
   if (!units_ || !units_->adopt(parameter, layer, first, dtype))

@@ -106,15 +106,10 @@ class FullyShard final : public HfUnits {
     if (gradients.empty()) return;
     const DType dtype = ranks_.reduce.value_or(gradients.front().dtype);
     reduced_ = make(count, dtype, Category::gradients);
-    {
-      std::vector<Bytes> wide;  // a CPU casts each gradient first
-      if (device_ == TorchDevice::cpu && gradients.front().dtype != dtype)
-        for (const Tensor& gradient : gradients) wide.push_back(make(gradient.count, dtype, Category::gradients));
-    }
     gradients.clear();
     memory_.stream(kReduceStream);
     Bytes mine = make(count / ranks_.count, dtype, Category::gradients);
-    const Bytes scratch = gloo(count, dtype, Category::gradients);
+    gloo(count, dtype, Category::gradients).reset();
     if (dtype != kept) {
       Bytes cast = make(count / ranks_.count, kept, Category::gradients);
       mine = std::move(cast);
@@ -199,9 +194,12 @@ class FullyShard final : public HfUnits {
 
 }  // namespace
 
-std::unique_ptr<HfUnits> make_units(TorchMemory& memory, const HfStep& step) {
-  if (step.ranks->parallel == HfParallel::ddp) return std::make_unique<DataParallel>(memory, *step.ranks);
-  return std::make_unique<FullyShard>(memory, step);
+std::unique_ptr<HfUnits> make_units(TorchMemory& memory, const HfStep& step, std::uint64_t width) {
+  switch (step.ranks->parallel) {
+    case HfParallel::ddp: return std::make_unique<DataParallel>(memory, *step.ranks);
+    case HfParallel::fsdp2: return std::make_unique<FullyShard>(memory, step);
+    default: return make_zero_units(memory, step, width);
+  }
 }
 
 }  // namespace oomlab::fit

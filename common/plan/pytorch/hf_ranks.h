@@ -34,13 +34,17 @@ class HfUnits {
     DType dtype;
   };
   virtual std::vector<Updated> updated() const = 0;
+  /// Before the optimizer's step.
+  virtual void begin_update() {}
   /// optimizer.zero_grad(set_to_none=True).
   virtual void zero_gradients() {}
   /// Bytes in the memory of the rank's host.
   virtual std::uint64_t host_bytes() const { return 0; }
 };
 
-/// Of `step.ranks`.
-std::unique_ptr<HfUnits> make_units(TorchMemory& memory, const HfStep& step);
+/// Of `step.ranks`. `width`: the model's, by which Trainer sizes DeepSpeed's buckets.
+std::unique_ptr<HfUnits> make_units(TorchMemory& memory, const HfStep& step, std::uint64_t width);
+/// hf_zero.cpp: the same of HfParallel::zero1 to zero3.
+std::unique_ptr<HfUnits> make_zero_units(TorchMemory& memory, const HfStep& step, std::uint64_t width);
 
 }  // namespace oomlab::fit

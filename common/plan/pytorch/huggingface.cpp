@@ -12,6 +12,10 @@ namespace oomlab::fit {
 
 namespace {
 
+bool zero(const HfStep& step) {
+  return step.ranks && step.ranks->parallel != HfParallel::ddp && step.ranks->parallel != HfParallel::fsdp2;
+}
+
 void check(const nn::HfShape& shape, const HfStep& step) {
   const bool images = shape.family == nn::HfFamily::vit;
   if (shape.layers == 0 || step.batch == 0 || step.micro_batches == 0 || (step.seq == 0 && !images))
@@ -26,7 +30,13 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (step.optimizer != HfOptimizer::adamw_foreach && step.optimizer != HfOptimizer::adamw_fused &&
       step.optimizer != HfOptimizer::sgd)
     throw std::invalid_argument("of shards only AdamW and SGD are known");
-  if (step.lora && step.lora->four_bits) throw std::invalid_argument("four bits are not known in shards");
+  const bool weights = step.ranks->parallel == HfParallel::fsdp2 || step.ranks->parallel == HfParallel::zero3;
+  if (weights && step.lora && step.lora->four_bits) throw std::invalid_argument("four bits are not known in shards");
+  if (zero(step) && step.ranks->compute) throw std::invalid_argument("DeepSpeed computes in the type of the weights");
+  if (step.ranks->offload_parameters && step.ranks->parallel != HfParallel::zero3)
+    throw std::invalid_argument("weights are offloaded at ZeRO's stage 3 only");
+  if (step.ranks->offload_optimizer && !zero(step))
+    throw std::invalid_argument("an optimizer's state is offloaded by DeepSpeed only");
 }
 
 using Updated = std::vector<HfUnits::Updated>;
@@ -86,7 +96,7 @@ HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recor
   TorchMemory memory(granule, recorded);
   HfPeak peak{};
   {
-    const std::unique_ptr<HfUnits> units = step.ranks ? make_units(memory, step) : nullptr;
+    const std::unique_ptr<HfUnits> units = step.ranks ? make_units(memory, step, shape.width) : nullptr;
     HfModules modules(memory, shape, step, units.get());
     peak.trained = modules.trained().count;
     Updated updated;
@@ -108,14 +118,16 @@ HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recor
       }
       memory.moment("optimizer's step");
       if (first) state = make_state(memory, step, modules, updated);
+      if (units) units->begin_update();
       update(memory, step, modules, updated);
       for (Parameter& parameter : modules.parameters()) parameter.gradient = {};
       if (units) units->zero_gradients();
     }
+    peak.host = units ? units->host_bytes() : 0;
     peak.bytes = memory.at_peak();
     peak.moment = memory.peak_moment();
   }
-  peak.checked = step.autocast != DType::fp16 && step.weights != DType::fp16 &&
+  peak.checked = !zero(step) && step.autocast != DType::fp16 && step.weights != DType::fp16 &&
                  step.optimizer != HfOptimizer::adamw_8bit && step.optimizer != HfOptimizer::adamw_paged &&
                  !(step.lora && step.lora->four_bits);
   peak.events = memory.take_events();

@@ -39,6 +39,9 @@ struct HfLora {
 enum class HfParallel {
   ddp,    ///< DistributedDataParallel: buckets of gradients beside everything
   fsdp2,  ///< fully_shard() of each layer, and of the model; weights are gathered, and freed after use
+  zero1,  ///< DeepSpeed: the optimizer's state is divided. ZeRO is from reading, not checked
+  zero2,  ///< and the gradients
+  zero3,  ///< and the weights
 };
 
 struct HfRanks {
@@ -46,7 +49,12 @@ struct HfRanks {
   std::uint64_t count = 2;         ///< cards
   bool bucket_view = false;        ///< DDP's gradient_as_bucket_view
   std::optional<DType> compute{};  ///< FSDP2's MixedPrecisionPolicy: param_dtype, in which layers are gathered
-  std::optional<DType> reduce{};   ///< and its reduce_dtype; nothing: as gradients come
+  std::optional<DType> reduce{};   ///< and its reduce_dtype; nothing: in the type of the weights
+  /// ZeRO's. The model is in `weights` as a whole, adapters too: "bf16": {"enabled": true} and weights = bf16.
+  bool offload_optimizer = false;   ///< "offload_optimizer": {"device": "cpu"}
+  bool offload_parameters = false;  ///< "offload_param", of stage 3
+  std::optional<bool> overlap{};    ///< "overlap_comm"; nothing: at stage 3 only
+  std::uint64_t bucket = 0;  ///< "reduce_bucket_size", values. 0: 5e8, and at stage 3 Trainer's "auto", width squared
 };
 
 struct HfStep {
@@ -66,6 +74,7 @@ struct HfPeak {
   ByCategory bytes;       ///< at the peak; of rank 0, whose share is the largest
   const char* moment;     ///< "forward pass", "loss", "backward pass", "optimizer's step"
   std::uint64_t trained;  ///< parameters with a gradient
+  std::uint64_t host;     ///< bytes that a rank has in its host's memory (offloading)
   bool checked;           ///< this way of training is among those that bench/peers/huggingface_training.py measures
   std::vector<MemoryEvent> events{};  ///< of two steps, where they were asked for
 };

@@ -24,6 +24,7 @@ namespace {
 
 using oomlab::Category, oomlab::DType;
 using oomlab::fit::HfLora, oomlab::fit::HfOptimizer, oomlab::fit::HfStep, oomlab::fit::TorchDevice;
+using oomlab::fit::HfParallel, oomlab::fit::HfRanks;
 using oomlab::nn::HfActivation, oomlab::nn::HfFamily, oomlab::nn::HfShape;
 
 std::uint64_t number(const std::string& key, const std::string& text) {
@@ -64,7 +65,8 @@ std::string answer(const std::string& line) {
   HfShape shape;
   HfStep step;
   HfLora lora;
-  bool adapted = false;
+  HfRanks ranks;
+  bool adapted = false, several = false;
   double dropout = 0;
   const auto into = [](std::uint64_t& to) {
     return [&to](const std::string& key, const std::string& text) { to = number(key, text); };
@@ -114,6 +116,18 @@ std::string answer(const std::string& line) {
        }},
       {"lora_dropout_percent", percent(lora.dropout)},
       {"four_bits", flag(lora.four_bits)},
+      {"parallel",
+       [&](auto& key, auto& text) {
+         ranks.parallel = static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2", "zero1", "zero2", "zero3"}));
+         several = true;
+       }},
+      {"ranks", into(ranks.count)},
+      {"bucket_view", flag(ranks.bucket_view)},
+      {"offload_optimizer", flag(ranks.offload_optimizer)},
+      {"offload_parameters", flag(ranks.offload_parameters)},
+      {"bucket", into(ranks.bucket)},
+      {"compute", [&](auto& key, auto& text) { ranks.compute = dtype(key, text); }},
+      {"reduce", [&](auto& key, auto& text) { ranks.reduce = dtype(key, text); }},
       {"device",
        [&](auto& key, auto& text) {
          step.device = static_cast<TorchDevice>(one_of(key, text, {"cpu", "cuda"}));
@@ -146,6 +160,7 @@ std::string answer(const std::string& line) {
   if (shape.family == HfFamily::gpt2 || shape.family == HfFamily::bert)
     shape.embedding_dropout = shape.attention_dropout = shape.hidden_dropout = dropout;
   if (adapted) step.lora = lora;
+  if (several) step.ranks = ranks;
   const oomlab::fit::HfPeak peak = oomlab::fit::huggingface_peak(shape, step);
   const auto of = [&](Category category) { return peak.bytes[category]; };
   return fmt::format(

@@ -14,6 +14,8 @@ import pathlib
 import re
 import tomllib
 
+from publishing import fit_public
+
 LANGUAGES = ("en", "zh")
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
@@ -25,6 +27,8 @@ HEADS = {
              "zh": ()},
     "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
     "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ()},
+    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio"), "zh": ()},
+    "fit-public-unasked": {"en": ("what", "published", "why it is not asked"), "zh": ()},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
 }
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
@@ -331,6 +335,44 @@ def glossary(root, folder, language):
     return table(HEADS["glossary"][language], rows)
 
 
+def sourced(entry):
+    """The published figure, with its source."""
+    source = entry["source"]
+    return f"[{entry['figure']}]({source})" if source.startswith("https://") else f"{entry['figure']} ({source})"
+
+
+def fit_public_page(root, _, language):
+    """What fit says of settings that others published figures of: docs/fit_public.md."""
+    found = json.loads((root / fit_public.ANSWERS).read_text())
+    rows = []
+    for entry in fit_public.entries(root)["entry"]:
+        answer = found.get(str(entry["id"]))
+        if not answer:
+            continue
+        ratio = fit_public.ratio(entry, answer)
+        shown = f"{answer['bytes'] / 1e9:.2f} GB" if ratio else "fits" if answer["fits"] else "does not fit"
+        note = f" ({entry['note']})" if "note" in entry else ""
+        mark = f"{ratio:.2f}" if ratio else "wrong" if fit_public.wrong_side(entry, answer) else "right"
+        rows.append((entry["what"] + note, sourced(entry), shown, mark))
+    return table(HEADS["fit-public"][language], rows)
+
+
+def fit_public_summary(root, _, language):
+    assert language == "en"
+    said = fit_public.summary(root, json.loads((root / fit_public.ANSWERS).read_text()))
+    ratios = said["ratios"]
+    share = 100 * said["within"] / len(ratios)
+    wrong = "none of them fits" if not said["wrong"] else f"wrong: {', '.join(map(str, said['wrong']))}"
+    return (f"{said['entries']} entries, {said['asked']} asked. {len(ratios)} have a figure: median ratio {ratios[len(ratios) // 2]:.2f}, smallest "
+            f"{ratios[0]:.2f}, largest {ratios[-1]:.2f};\n{said['within']} of them ({share:.0f} %) lie within {fit_public.LEAST:.2f} and "
+            f"{fit_public.MOST:.2f}. {said['out']} ran out of memory: {wrong}.\n")
+
+
+def fit_public_unasked(root, _, language):
+    rows = [(entry["what"], sourced(entry), entry["reach"]) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    return table(HEADS["fit-public-unasked"][language], rows)
+
+
 def pytorch_lesson(root, folder, language):
     """The lesson.py of the chapter in `folder`, and what bench/publish --pytorch stored of a run of it."""
     output = root / f"bench/results/pytorch-lessons/{folder.name}.txt"
@@ -342,7 +384,8 @@ def pytorch_lesson(root, folder, language):
             f"```text\n{output.read_text(encoding='utf-8')}```\n")
 
 
-PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "levers": levers, "glossary": glossary, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
+PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "fit-public": fit_public_page, "fit-public-summary": fit_public_summary,
+         "fit-public-unasked": fit_public_unasked, "glossary": glossary, "levers": levers, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
 
 
 def page(root, name, language, document):

@@ -25,7 +25,7 @@ void HfModules::make_mask() {
   if (!causal || (!eager() && !windowed)) return;
   const std::uint64_t pairs = checked_product(step_.batch, checked_product(step_.seq, step_.seq));
   const Tensor allowed = tape_.make(pairs, DType::boolean);
-  mask_ = eager() ? tape_.make(pairs, step_.weights) : allowed;
+  mask_ = eager() ? tape_.make(pairs, weights_) : allowed;
 }
 
 Tensor HfModules::attend(const Tensor& query, const Tensor& key, const Tensor& value, bool causal, bool masked,

@@ -128,7 +128,6 @@ Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
 }
 
 Tensor HfModules::decoder_loss() {
-  tape_.memory().moment("forward pass");
   Tensor hidden = torch_.embedding(rows_, weight("embed_tokens.weight"), shape_.width, tokens_);
   if (shape_.gemma()) hidden = torch_.scale(hidden);
   hidden = with_gradient(std::move(hidden));

@@ -39,7 +39,6 @@ Tensor HfModules::gpt2_layer(std::uint64_t layer, Tensor hidden) {
 }
 
 Tensor HfModules::gpt2_loss() {
-  tape_.memory().moment("forward pass");
   Tensor hidden;
   {
     const Tensor words = with_gradient(torch_.embedding(rows_, weight("wte.weight"), shape_.width, tokens_));
@@ -85,7 +84,6 @@ Tensor HfModules::bert_layer(std::uint64_t layer, Tensor hidden) {
 }
 
 Tensor HfModules::bert_loss() {
-  tape_.memory().moment("forward pass");
   Tensor hidden;
   {
     const Tensor numbers = tape_.make(step_.seq, DType::int64);
@@ -138,8 +136,7 @@ Tensor HfModules::vit_layer(std::uint64_t layer, Tensor hidden) {
 }
 
 Tensor HfModules::vit_loss() {
-  tape_.memory().moment("forward pass");
-  const Tensor pixels = step_.autocast ? tokens_ : torch_.cast(tokens_, step_.weights);
+  const Tensor pixels = step_.autocast ? tokens_ : torch_.cast(tokens_, weights_);
   Tensor hidden;
   {
     const HfLinear patches = linear("projection");

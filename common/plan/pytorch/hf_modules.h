@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/pytorch/hf_ranks.h"
 #include "plan/pytorch/huggingface.h"
 
 namespace oomlab::fit {
@@ -22,7 +23,8 @@ struct HfLinear {
 
 class HfModules {
  public:
-  HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep& step);
+  /// `units`: what several ranks add, or nothing.
+  HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep& step, HfUnits* units = nullptr);
 
   /// Tokens, or pixels, to the loss. The tape has the graph then.
   Tensor loss();
@@ -39,10 +41,12 @@ class HfModules {
  private:
   // hf_modules.cpp: weights, and what all models have.
   void make_parameters();
+  Parameter& add_parameter(std::uint64_t rows, std::uint64_t columns, DType dtype, bool trained, std::uint64_t layer,
+                           std::uint64_t first);
   void note_trained(std::uint64_t rows, std::uint64_t columns);
   Parameter& weight(const std::string& name, std::uint64_t layer = 0);
   HfLinear linear(const std::string& name, std::uint64_t layer = 0);
-  void adapt(HfLinear& linear, const std::string& name);
+  void adapt(HfLinear& linear, const std::string& name, std::uint64_t layer);
   Tensor project(const Tensor& x, const HfLinear& linear);
   Tensor rms_norm(const Tensor& x, Parameter& weight, std::uint64_t rows);
   Tensor gemma_norm(const Tensor& x, Parameter& weight, std::uint64_t rows);
@@ -54,6 +58,9 @@ class HfModules {
   Tensor with_gradient(Tensor embedded);
   Tensor each_layer(Tensor hidden);
   Tensor layer(std::uint64_t number, Tensor hidden);
+  Tensor layer_itself(std::uint64_t number, Tensor hidden);
+  Tensor entered(std::uint64_t number, Tensor hidden);
+  void left(std::uint64_t number, const Tensor& out);
   bool sees_all(std::uint64_t layer) const;
 
   // hf_attention.cpp
@@ -85,6 +92,8 @@ class HfModules {
 
   const nn::HfShape& shape_;
   const HfStep& step_;
+  HfUnits* units_;
+  DType weights_;  ///< in which the modules have them
   Tape tape_;
   Torch torch_;
   std::uint64_t rows_;

@@ -150,7 +150,7 @@ void step(bool checkpoint, float rate) {
 
 struct Run {
   uint64_t peak = 0;  // bytes
-  std::vector<float> weights = std::vector<float>(all_weights);
+  std::vector<float> host_weights = std::vector<float>(all_weights);
 };
 Run train(const char* what, bool checkpoint) {
   Run run;
@@ -162,7 +162,7 @@ Run train(const char* what, bool checkpoint) {
   fill<<<blocks, threads>>>(layer[0].x, x_count, 1.0f);
   CHECK(cudaGetLastError());
   for (int s = 0; s < steps; ++s) step(checkpoint, 1e-3f);
-  CHECK(cudaMemcpy(run.weights.data(), weights, all_weights * sizeof(float), cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(run.host_weights.data(), weights, all_weights * sizeof(float), cudaMemcpyDeviceToHost));
   release(weights);
   release(layer[0].x);
   CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &run.peak));
@@ -188,8 +188,8 @@ int main(int argc, char** argv) {
   CHECK(cudaMemPoolDestroy(pool));
   if (with && without) {
     const size_t bytes = all_weights * sizeof(float);
-    const bool equal = !std::memcmp(kept.weights.data(), again.weights.data(), bytes);
-    const bool numbers = kept.weights == again.weights;  // false if one is NaN, which is not equal to itself
+    const bool equal = !std::memcmp(kept.host_weights.data(), again.host_weights.data(), bytes);
+    const bool numbers = kept.host_weights == again.host_weights;  // false if one is NaN, which is not equal to itself
     std::printf("  weights after %d steps: %s\n", steps, equal ? "bit-equal" : "different");
     require(equal && numbers, "the same weights");
     const size_t saved_bytes = (layers - 1) * 2 * h_count * sizeof(float);

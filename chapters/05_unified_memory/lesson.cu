@@ -150,15 +150,15 @@ void train_managed(float* state, Way way) {
   const Events events;
   if (way == prefetched) CHECK(cudaMemPrefetchAsync(managed, bytes, device, 0, streams.in));
   CHECK(cudaEventRecord(events.loaded, streams.in));
-  for (int i = 0; i < passes * layers; ++i) {
-    float* layer = managed + i % layers * numbers;
-    float* next = managed + (i + 1) % layers * numbers;
+  const int last = passes * layers - 1;
+  for (int i = 0; i <= last; ++i) {
+    float* layer = managed + (i % layers) * numbers;
+    float* next = managed + ((i + 1) % layers) * numbers;
     CHECK(cudaStreamWaitEvent(streams.compute, events.loaded));
     update<<<blocks, threads, 0, streams.compute>>>(layer);
     CHECK(cudaGetLastError());
     CHECK(cudaEventRecord(events.updated, streams.compute));
-    if (way == prefetched &&
-        i + 1 < passes * layers) {  // beside the kernel the next layer comes, when the last has left
+    if (way == prefetched && i < last) {  // beside the kernel the next layer comes, when the one before has left
       CHECK(cudaStreamWaitEvent(streams.in, events.home));
       CHECK(cudaMemPrefetchAsync(next, bytes, device, 0, streams.in));
       CHECK(cudaEventRecord(events.loaded, streams.in));

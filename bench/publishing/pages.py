@@ -188,6 +188,7 @@ def verdicts(root, folder, language):
         measured.append((escaped(f"{claim['claim']}<br><sub>{claim['what']}</sub>"), escaped(shown + size), range_of(claim, WORDS["en"]),
                          number(run) if value is not None and run is not None else "-"))
     return (table(HEADS["verdicts"]["en"], rows) + "\n<details><summary>What each figure is, and the range in which the claim would be true</summary>\n\n"
+            "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model.\n\n"
             + table(HEADS["measured"]["en"], measured) + "\n</details>\n")
 
 
@@ -378,7 +379,8 @@ def pytorch_lesson(root, folder, language):
     output = root / f"bench/results/pytorch-lessons/{folder.name}.txt"
     return ("[`lesson.py`](lesson.py) is the lesson in plain PyTorch: `pip install torch`, then `python3 lesson.py`. On a GPU its peak is\n"
             "`torch.cuda.max_memory_allocated()`, on a CPU the highest point of the profiler's record\n"
-            "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr).\n\n"
+            "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr). PyTorch makes other temporary tensors than `lesson.cu`, so the two need not agree to\n"
+            "the byte.\n\n"
             f"```python\n{(folder / 'lesson.py').read_text(encoding='utf-8')}```\n\n"
             f"[What it prints]({os.path.relpath(output, folder)}) on a CPU:\n\n"
             f"```text\n{output.read_text(encoding='utf-8')}```\n")

@@ -36,7 +36,7 @@ void require(bool good, const char* what, const char* of = "expected") {
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
 void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
-#define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
+#define CHECK(call) check(call, #call)
 
 // The column matrix [rows * side, 3, 3, in] of `rows` output rows, from row `first` of an image of `height` rows on.
 // Beyond its edges are zeros. Threads side by side write numbers side by side: a write to memory is for 32 of them.
@@ -82,8 +82,8 @@ struct Run {
   Numbers result = Numbers(side * side * out);
 };
 cublasHandle_t cublas;
-// Image and result are on the host. The device holds some rows of the result, and what these see of the image. Each copy
-// waits for all before it; chapter 05 shows how copies run beside kernels.
+// Image and result are on the host. The device holds some rows of the result, and what these see of the image. A copy
+// waits for all that was queued before it; chapter 05 shows how copies run beside kernels.
 Run convolve(const Numbers& image, const Numbers& weights, bool in_strips) {
   Run run;
   peak = 0;
@@ -144,7 +144,10 @@ void check(const Run& run, const Numbers& image, const Numbers& weights) {
   }
 }
 
-float pseudo_random(size_t i) { return (int(((i + 1) * 2654435761u >> 16) & 1023) - 511) / 512.0f; }  // from -1 to 1
+float pseudo_random(unsigned i) {  // between -1 and 1
+  const unsigned hash = (i + 1) * 2654435761u;
+  return (hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f;
+}
 
 int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
@@ -153,8 +156,8 @@ int main(int argc, char** argv) {
   CHECK(cublasCreate(&cublas));
   Numbers image(side * side * in);
   Numbers weights(out * patch);
-  for (size_t i = 0; i < image.size(); ++i) image[i] = pseudo_random(i);
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] = pseudo_random(i + image.size());
+  for (unsigned i = 0; i < image.size(); ++i) image[i] = pseudo_random(i);
+  for (unsigned i = 0; i < weights.size(); ++i) weights[i] = pseudo_random((1 << 20) + i);
   std::printf("3 x 3 convolution, 3 to 16 channels  image  columns  result     peak\n");
   Run whole;
   Run strips;

@@ -134,7 +134,10 @@ Run forward(const char* what, const Numbers& image, const std::vector<Layer>& la
   require(run.images == (training ? layers.size() + 1 : 2), "an image more for each layer, in inference two at a time");
   return run;
 }
-float pseudo_random(size_t i) { return (int(((i + 1) * 2654435761u >> 16) & 1023) - 511) / 512.0f; }  // from -1 to 1
+float pseudo_random(unsigned i) {  // between -1 and 1
+  const unsigned hash = (i + 1) * 2654435761u;
+  return (hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f;
+}
 
 int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
@@ -144,9 +147,9 @@ int main(int argc, char** argv) {
   Numbers depthwise(9 * channels);         // [place in the window, channel]
   Numbers pointwise(channels * channels);  // [in channel, out channel]
   Numbers both(9 * channels * channels);   // [place in the window, in channel, out channel]
-  for (size_t i = 0; i < image.size(); ++i) image[i] = pseudo_random(i);
-  for (size_t i = 0; i < depthwise.size(); ++i) depthwise[i] = 0.33f * pseudo_random(i + image.size());
-  for (size_t i = 0; i < pointwise.size(); ++i) pointwise[i] = 0.125f * pseudo_random(i + 2 * image.size());
+  for (unsigned i = 0; i < image.size(); ++i) image[i] = pseudo_random(i);
+  for (unsigned i = 0; i < depthwise.size(); ++i) depthwise[i] = 0.33f * pseudo_random((1 << 20) + i);
+  for (unsigned i = 0; i < pointwise.size(); ++i) pointwise[i] = 0.125f * pseudo_random((2 << 20) + i);
   for (size_t i = 0; i < both.size(); ++i) {
     both[i] = depthwise[i / channels] * pointwise[i % pointwise.size()];  // i: (place * channels + in) * channels + out
   }

@@ -70,8 +70,8 @@ struct alignas(4 * sizeof(T)) Four {
   T value[4];
 };
 // A block of threads takes a group at a time, four weights for each thread. Their new moments wait in shared memory
-// until the largest of them is known; then all are stored as codes. codes: 256 values for m, which may be negative, then
-// 256 for v, which is not. Halves instead of shuffles: right for any number of threads, one included.
+// until the largest of them is known; then all are stored as codes. codes: 256 values for m, which may be negative,
+// then 256 for v, which is not. Halves instead of shuffles: right for any number of threads, one included.
 __global__ void step_8_bits(Four<float>* w, const Four<float>* target, Four<uint8_t>* m, Four<uint8_t>* v,
                             Moments* absmax, const float* codes, Moments bias) {
   __shared__ float code[2 * 256];

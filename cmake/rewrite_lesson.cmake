@@ -1,8 +1,9 @@
 # cmake -DINPUT=lesson.cu -DOUTPUT=lesson.cpp [-DWITHOUT_MITIGATION=ON] -P rewrite_lesson.cmake
 # Makes C++ of a lesson: kernel<<<grid, block>>>(a, b) becomes kernel ->* Shape(grid, block)(a, b), which
-# common/cuda/host/oomlab_lesson.h defines; __shared__ float sums[64] becomes a reference to the block's memory. Lines stay
+# common/cuda/host/oomlab_lesson.h defines; __shared__ float sums[64], largest; becomes references to the block's memory. Lines stay
 # where they are, so that messages point at the lesson.
-# Refused by the compiler: a kernel whose template arguments are left to be deduced; a ; between <<< and >>>.
+# Refused by the compiler: a kernel whose template arguments are left to be deduced; a ; between <<< and >>>; a __shared__ of a form
+# that is not known here, or outside a kernel.
 # Not recognised: that a launch stands in a string.
 # WITHOUT_MITIGATION comments out every line that carries the mark.
 file(READ "${INPUT}" text)
@@ -12,7 +13,58 @@ endif()
 # Between <<< and >>>: anything but ; and three angle brackets in a row.
 set(shape "(([^<>;]|<<?[^<>;]|>>?[^<>;])*)")
 string(REGEX REPLACE "([A-Za-z0-9_>)])<<<${shape}>>>([ \n]*\\()" "\\1 ->* ::oomlab::lesson::Shape(\\2)\\4" text "${text}")
-# At the beginning of a line; arrays only, and one in a declaration. "extern __shared__" stays, and does not compile.
-string(REGEX REPLACE "\n( *)__shared__ ([A-Za-z0-9_:]+) ([A-Za-z0-9_]+)((\\[[^];=]+\\])+);"
-  "\n\\1auto& \\3 = ::oomlab::lesson::shared<\\2\\4, __LINE__>();" text "${text}")
-file(WRITE "${OUTPUT}" "#line 1 \"${INPUT}\"\n${text}")
+
+# A declaration, word by word: what may stand before and behind __shared__, the type, and what is declared.
+set(blank "[ \t\r\n]")
+set(prefix "((static|extern|volatile|alignas\\([^();]*\\))${blank}+)*")
+set(words "((const|volatile|unsigned|signed|long|short|struct|typename)${blank}+)*")
+set(name "[A-Za-z_][A-Za-z0-9_:]*")
+set(number 0)
+set(done "")
+while(text MATCHES "(^|[^A-Za-z0-9_])(${prefix}__shared__${blank}[^;{}]*;)")
+  set(statement "${CMAKE_MATCH_2}")
+  string(FIND "${text}" "${statement}" place)
+  string(SUBSTRING "${text}" 0 ${place} before)
+  string(LENGTH "${statement}" length)
+  math(EXPR behind "${place} + ${length}")
+  string(SUBSTRING "${text}" ${behind} -1 text)
+  string(APPEND done "${before}")
+
+  string(REGEX REPLACE "(^|${blank})(static|extern|volatile|__shared__|alignas\\([^();]*\\))" "\\1" declaration "${statement}")
+  string(REGEX REPLACE "//[^\n]*" "" declaration "${declaration}")
+  string(REGEX REPLACE "${blank}+" " " declaration "${declaration}")
+  string(REGEX MATCHALL "\n" lines "${statement}")
+  string(REPLACE ";" "" lines "${lines}")
+  set(made "")
+  if(declaration MATCHES "^ *(${words}${name}(<[^;<>]*>)?)( [ *]*[A-Za-z_][^;]*|[*][^;]*);$")
+    set(type "${CMAKE_MATCH_1}")
+    set(rest "${CMAKE_MATCH_5}")
+    while(rest MATCHES "^[ ,]*([*]*) *([A-Za-z_][A-Za-z0-9_]*) *((\\[[^]]*\\] *)*)(,.*)?$")
+      set(pointer "${CMAKE_MATCH_1}")
+      set(declared "${CMAKE_MATCH_2}")
+      set(dimensions "${CMAKE_MATCH_3}")
+      set(rest "${CMAKE_MATCH_5}")
+      if(statement MATCHES "(^|${blank})extern${blank}" AND dimensions MATCHES "^\\[ *\\]")
+        string(APPEND made "auto* ${declared} = ::oomlab::lesson::dynamic_shared<${type}${pointer}>(); ")
+      else()
+        math(EXPR number "${number} + 1")
+        string(APPEND made "auto& ${declared} = ::oomlab::lesson::shared<${type}${pointer}${dimensions}, ${number}>(); ")
+      endif()
+    endwhile()
+    if(rest MATCHES "[^ ]")
+      set(made "")
+    endif()
+  endif()
+  if(made STREQUAL "")  # not understood, or no declaration: as it is
+    string(FIND "${statement}" "__shared__" place)
+    math(EXPR behind "${place} + 10")
+    string(SUBSTRING "${statement}" 0 ${behind} before)
+    string(SUBSTRING "${statement}" ${behind} -1 behind)
+    string(APPEND done "${before}")
+    string(PREPEND text "${behind}")
+  else()
+    string(STRIP "${made}" made)
+    string(APPEND done "${made}${lines}")
+  endif()
+endwhile()
+file(WRITE "${OUTPUT}" "#line 1 \"${INPUT}\"\n${done}${text}")

@@ -3,7 +3,7 @@
   puzzle.cu              what the reader mends, between the lines that begin with "// TODO" and "// end of TODO"
   judge.cpp              calls the reader's function (bench/puzzling/judge.h)
   task.md, task.zh-CN.md title, minutes, task, three hints, and what the solution does
-  answers/solution.cu    what belongs between the two lines; answers/*.cu beside it are wrong, and say in their first line how they fail
+  answers/solution.cu    what belongs between the two lines; answers/*.cu beside it say in their first line how they fail, or that they pass
 """
 import pathlib
 import re
@@ -45,8 +45,8 @@ class Puzzle:
     def answers(self):
         for file in sorted((self.folder / "answers").glob("*.cu")):
             text = file.read_text(encoding="utf-8")
-            fails = re.match(r"// FAILS: (\w+)\n", text)
-            yield Answer(file.stem, fails[1] if fails else None, text[fails.end():] if fails else text)
+            says = re.match(r"// (?:FAILS: (\w+)|PASSES: .*)\n", text)
+            yield Answer(file.stem, says[1] if says else None, text[says.end():] if says else text)
 
     def solution(self):
         return (self.folder / "answers/solution.cu").read_text(encoding="utf-8")
@@ -70,6 +70,18 @@ def all_puzzles(root=ROOT):
 
 
 def find(puzzles, name):
-    """Those meant by 04, 4, 04-segments, segments, or the chapter's name."""
+    """Those meant by 04, 4, 04-segments, segments, the chapter's name, or the beginning of one puzzle's name."""
     number = name.zfill(2) if name.isdigit() else name
-    return [p for p in puzzles if number in (p.number, p.id, p.folder.name, p.chapter)]
+    exact = [p for p in puzzles if number in (p.number, p.id, p.folder.name, p.chapter)]
+    begin = [p for p in puzzles if name and (p.id.startswith(name) or p.folder.name.startswith(name))]
+    return exact or (begin if len(begin) == 1 else [])
+
+
+def device_functions(root=ROOT):
+    """Names that the host runtime has for kernels, beside C++'s, in order."""
+    text = (root / "common/host/include/oomlab_device_functions.h").read_text(encoding="utf-8")
+    names = re.findall(r"^(?:inline [\w ]+?|T|#define) (\w+)\(", text, re.M) + re.findall(r"^OOMLAB_ATOMIC\((\w+)", text, re.M)
+    vectors = [f"{name}{n}" for name in re.findall(r"^OOMLAB_SHORT_VECTORS\(\w+, (\w+)\)", text, re.M) for n in (2, 4)]
+    names += re.findall(r"\bint (warpSize)\b", text) + vectors + [f"make_{name}" for name in vectors]
+    names += ["__syncthreads"] + (["atomicCAS"] if "OOMLAB_ATOMIC_CAS(int)" in text else [])
+    return sorted({name for name in names if not name.startswith("OOMLAB") and name not in ("atomically", "lane", "of_lane")}, key=lambda n: (n.lstrip("_").lower(), n))

@@ -10,11 +10,18 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <random>
 
 #include "watch.h"
+#ifdef OOMLAB_HOST_ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) (void)(address), (void)(bytes)
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) (void)(address), (void)(bytes)
+#endif
 
 namespace oomlab::puzzle {
 namespace {
@@ -52,12 +59,18 @@ void check_end(const char* thrown) {
     end("host_bytes", where + ", \"bytes\": " + std::to_string(host_peak()) +
                           ", \"allowed\": " + std::to_string(w.allowed.host_bytes));
   if (w.launches == 0 && !w.allowed.no_kernel) end("no_kernel", where);
+  if (w.launches && w.fewest_threads < w.allowed.threads)
+    end("few_threads", where + ", \"count\": " + std::to_string(w.fewest_threads) +
+                           ", \"allowed\": " + std::to_string(w.allowed.threads));
   if (w.launches > w.allowed.launches)
     end("launches",
         where + ", \"count\": " + std::to_string(w.launches) + ", \"allowed\": " + std::to_string(w.allowed.launches));
   if (w.synchronisations > w.allowed.synchronisations)
     end("synchronisations", where + ", \"count\": " + std::to_string(w.synchronisations) +
                                 ", \"allowed\": " + std::to_string(w.allowed.synchronisations));
+  for (const auto& [address, block] : w.blocks)
+    if (!block.input.empty() && std::memcmp(reinterpret_cast<void*>(address), block.input.data(), block.input.size()))
+      end("input_changed", where + ", \"name\": " + quoted(block.name));
   for (const auto& [address, block] : w.blocks)
     if (block.line != 0 && !w.allowed.keeps_memory) end("leak", where + ", \"blocks\": " + blocks_as_json());
 }
@@ -143,6 +156,7 @@ Case::Case(const std::string& name, std::size_t budget, const Allowed& allowed) 
 Case::~Case() {
   Watch& w = watch();
   w.visit = nullptr;
+  w.forbidden.clear();
   for (auto next = w.blocks.begin(); next != w.blocks.end();) {
     if (next->second.line != 0) end("leak", "\"case\": " + quoted(w.case_name) + ", \"blocks\": " + blocks_as_json());
     w.live -= next->second.bytes;
@@ -168,6 +182,19 @@ void* Case::given_bytes(const char* name, const void* values, std::size_t bytes)
   w.peak = std::max(w.peak, w.live);
   return address;
 }
+void Case::keep_input(const void* address) {
+  Block& block = watch().blocks.at(reinterpret_cast<std::uintptr_t>(address));
+  block.input.resize(block.asked);
+  read_bytes(block.input.data(), address, block.asked);
+}
+void Case::refill_bytes(void* device, const void* values, std::size_t bytes) {
+  if (const cudaError_t error = cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice))
+    end("judge", "\"what\": " + quoted(cudaGetErrorName(error)));
+  if (!watch().blocks.at(reinterpret_cast<std::uintptr_t>(device)).input.empty()) keep_input(device);
+}
+void Case::forbid(const void* from, std::size_t bytes) {
+  watch().forbidden.emplace_back(const_cast<void*>(from), bytes);
+}
 void Case::read_bytes(void* to, const void* device, std::size_t bytes) const {
   if (const cudaError_t error = cudaMemcpy(to, device, bytes, cudaMemcpyDeviceToHost))
     end("judge", "\"what\": " + quoted(cudaGetErrorName(error)));
@@ -176,12 +203,14 @@ void Case::read_bytes(void* to, const void* device, std::size_t bytes) const {
 void Case::call(const std::function<void()>& readers) {
   Watch& w = watch();
   w.launches = w.synchronisations = 0;
+  w.fewest_threads = UINT_MAX;
   w.failure = {};
   w.out_of_memory.clear();
   w.last_error = cudaSuccess;
   restart_host_peak();
   std::string what;
   bool threw = false;
+  for (const auto& [address, bytes] : w.forbidden) ASAN_POISON_MEMORY_REGION(address, bytes);
   guard(w.blocks, true);
   w.in_reader = true;
   try {
@@ -195,9 +224,15 @@ void Case::call(const std::function<void()>& readers) {
   }
   w.in_reader = false;
   guard(w.blocks, false);
+  if (!w.forbidden.empty()) (void)cudaDeviceSynchronize();  // what is put off belongs to it; an error shows below
+  for (const auto& [address, bytes] : w.forbidden) ASAN_UNPOISON_MEMORY_REGION(address, bytes);
   check_end(threw ? what.c_str() : nullptr);
 }
 
+void Case::never_written(const char* what, std::size_t index, std::size_t count) const {
+  end("unwritten", "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(what) +
+                       ", \"index\": " + std::to_string(index) + ", \"count\": " + std::to_string(count));
+}
 void Case::differs(const char* what, std::size_t index, std::size_t count, double got, double wanted) const {
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "\"got\": \"%.9g\", \"wanted\": \"%.9g\"", got, wanted);

@@ -14,12 +14,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace oomlab::puzzle {
@@ -57,6 +59,7 @@ struct Allowed {
   std::uint64_t synchronisations = UINT64_MAX;
   std::size_t largest = SIZE_MAX;  ///< bytes of one allocation
   bool keeps_memory = false;       ///< call() may end with memory allocated; a later one gives it back
+  unsigned threads = 1;            ///< a block has at least so many
 };
 
 /// One workload, with a budget for the device's memory. Cases do not nest.
@@ -72,10 +75,26 @@ class Case {
   T* given(const char* name, const std::vector<T>& values) {
     return static_cast<T*>(given_bytes(name, values.data(), values.size() * sizeof(T)));
   }
-  /// One to be written by the reader: filled with bytes that are no result.
+  /// The same, of values that the reader's code may only read: call() ends the program where they are others afterwards.
+  template <class T>
+  const T* input(const char* name, const std::vector<T>& values) {
+    T* const address = given(name, values);
+    keep_input(address);
+    return address;
+  }
+  /// Other values for an array of given() or input(), of the same length.
+  template <class T>
+  void refill(const T* array, const std::vector<T>& values) {
+    refill_bytes(const_cast<T*>(array), values.data(), values.size() * sizeof(T));
+  }
+  /// During call() the reader's code may not even read these bytes of a given array; AddressSanitizer sees it. Multiples of 8.
+  void forbid(const void* from, std::size_t bytes);
+  /// One to be written by the reader: filled with bytes that are no result. What has them afterwards was never written: of floats a
+  /// signalling NaN, which no operation gives.
   template <class T>
   T* to_fill(const char* name, std::size_t count) {
-    return static_cast<T*>(given_bytes(name, nullptr, count * sizeof(T)));
+    std::vector<std::uint32_t> pattern((count * sizeof(T) + 3) / 4, std::is_same_v<T, float> ? unwritten : 0xffffffffu);
+    return static_cast<T*>(given_bytes(name, pattern.data(), count * sizeof(T)));
   }
   template <class T>
   std::vector<T> read(const T* device, std::size_t count) const {
@@ -91,6 +110,8 @@ class Case {
   template <class T>
   void equal(const char* what, const std::vector<T>& got, const std::vector<T>& wanted, double tolerance = 0) const {
     for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if constexpr (std::is_same_v<T, float>)
+        if (i < got.size() && std::bit_cast<std::uint32_t>(got[i]) == unwritten) never_written(what, i, wanted.size());
       const double g = i < got.size() ? double(got[i]) : std::numeric_limits<double>::quiet_NaN(),
                    w = double(wanted[i]);
       if (!(std::abs(g - w) <= tolerance * std::max(1.0, std::abs(w)))) differs(what, i, wanted.size(), g, w);
@@ -106,6 +127,10 @@ class Case {
   void at_each_call(std::function<void()> visit);
 
  private:
+  static constexpr std::uint32_t unwritten = 0xffa5a5a5u;
+  void keep_input(const void* address);
+  void refill_bytes(void* device, const void* values, std::size_t bytes);
+  [[noreturn]] void never_written(const char* what, std::size_t index, std::size_t count) const;
   void* given_bytes(const char* name, const void* values, std::size_t bytes);
   void read_bytes(void* to, const void* device, std::size_t bytes) const;
   [[noreturn]] void differs(const char* what, std::size_t index, std::size_t count, double got, double wanted) const;

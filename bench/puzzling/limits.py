@@ -13,8 +13,8 @@ MIB = 1 << 20
 
 
 class Limits(typing.NamedTuple):
-    cpu_seconds: int = 60     # of all its threads
-    wall_seconds: int = 300   # what only a program that sleeps reaches
+    cpu_seconds: int = 30     # of all its threads
+    wall_seconds: int = 180   # what only a program that sleeps reaches, or a machine that does much else
     memory: int = 3 << 30     # bytes of resident memory
     output: int = MIB         # bytes printed
     file: int = MIB           # bytes of any file that it writes

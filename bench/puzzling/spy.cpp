@@ -160,10 +160,11 @@ cudaError_t Spy::last_error(bool forget) const {
   return error;
 }
 
-Launching::Launching() {
+Launching::Launching(const cudaLaunchConfig_t& config) {
   Watch& w = watch();
   w.in_reader = false;
   ++w.launches;
+  w.fewest_threads = std::min(w.fewest_threads, config.blockDim.x * config.blockDim.y * config.blockDim.z);
   guard(w.blocks, false);
 }
 Launching::~Launching() {

@@ -56,12 +56,12 @@ struct Spy {
 
 /// While a kernel is started, and on the host runtime run.
 struct Launching {
-  Launching();
+  explicit Launching(const cudaLaunchConfig_t& config);
   ~Launching();
 };
 template <class... Parameters, class... Arguments>
 cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
-  const Launching launching;
+  const Launching launching(*config);
   return cudaLaunchKernelEx(config, kernel, std::forward<Arguments>(arguments)...);
 }
 

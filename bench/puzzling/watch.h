@@ -3,11 +3,14 @@
 
 #include <cuda_runtime.h>
 
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "judge.h"
 
@@ -18,6 +21,7 @@ struct Block {
   int line = 0;      // 0: the judge's
   std::size_t asked = 0, bytes = 0, storage = 0;
   bool pinned = false;
+  std::vector<char> input = {};  // what has to be there after a call; empty: anything
 };
 
 /// A call that failed, until somebody reads what it returned.
@@ -34,6 +38,8 @@ struct Watch {
   std::map<std::uintptr_t, Block> blocks;
   bool in_reader = false;  // the reader's code is running, and not in one of our functions
   std::uint64_t launches = 0, synchronisations = 0;
+  unsigned fewest_threads = UINT_MAX;                     // of a block
+  std::vector<std::pair<void*, std::size_t>> forbidden;  // addresses and bytes that the reader's code may not read
   Failure failure;            // the last one
   std::string out_of_memory;  // JSON of the last refused allocation, with what was live then
   cudaError_t last_error = cudaSuccess;

@@ -15,12 +15,20 @@ VERDICTS = {
                "{at}{call} 失败了，却没有人读它的返回值：程序若无其事地继续运行。CUDA 运行时的每个调用都返回 cudaError_t；用 CHECK(...) 读它。"),
     "threw": ("The program gave up: {what}.", "程序中止了：{what}。"),
     "differs": ("{what}[{index}] of {count} is {got}, and {wanted} is right.", "{what}[{index}]（共 {count} 个）是 {got}，正确的是 {wanted}。"),
+    "unwritten": ("{what}[{index}] of {count} was never written.", "{what}[{index}]（共 {count} 个）从未被写入。"),
+    "input_changed": ("{name} has other values than before. It is const: the caller still needs it.", "{name} 的值变了。它是 const：调用者之后还要用。"),
+    "few_threads": ("A kernel was started with {count} threads a block, and at least {allowed} are asked for: a block of so few leaves most of a GPU idle.",
+                    "有核函数启动时每块只有 {count} 个线程，而至少要 {allowed} 个：线程这么少的块会让 GPU 的大部分闲着。"),
     "leak": ("Memory leaked: the function returned, and this is still allocated:\n{live}", "显存泄漏：函数已经返回，下面这些还没有释放：\n{live}"),
     "host_bytes": ("{bytes} of the host's memory are in use for it, and {allowed} are allowed. The data belongs on the device: in the host's memory it "
                    "is not saved, only moved.",
                    "用掉了 {bytes} 主机内存，而只允许 {allowed}。数据应当放在设备上：挪到主机内存里并不是节省，只是换了地方。"),
-    "host_arrays": ("{at}an array on the stack of the host is too large, or its size is not a constant. The data belongs on the device.",
-                    "{at}主机栈上的数组太大，或者大小不是常量。数据应当放在设备上。"),
+    "static_bytes": ("{bytes} are in static or __device__ arrays, and {allowed} are allowed. On a GPU a __device__ array is taken from the device's memory when "
+                     "the program is loaded, whatever the budget.",
+                     "静态数组或 __device__ 数组共 {bytes}，只允许 {allowed}。在 GPU 上，__device__ 数组在程序加载时就占用显存，不管预算多少。"),
+    "host_arrays": ("{at}a function's own variables are too large ({allowed} are allowed), or an array's size is not a constant. A thread's own arrays are in the "
+                    "device's memory, too, once for each thread that it can run at a time; on the host's stack the data is not saved, only moved.",
+                    "{at}函数自己的变量太大（允许 {allowed}），或者数组大小不是常量。线程自己的数组也在显存里，GPU 上能同时运行多少线程就占多少份；放到主机栈上也不是节省，只是换了地方。"),
     "pinned_bytes": ("{at}cudaMallocHost: {bytes} of pinned memory, and {allowed} are allowed here.",
                      "{at}cudaMallocHost：{bytes} 锁页内存，这里只允许 {allowed}。"),
     "largest": ("{at}{name} is {bytes} in one allocation, and {allowed} are allowed: no rank may hold more than its share.",
@@ -49,6 +57,15 @@ VERDICTS = {
              "缺少同步：核函数的两个线程使用同一块内存，其中一个在写，中间没有 __syncthreads()（{where}；检查模式，ThreadSanitizer：{what}）。"),
     "out_of_bounds": ("A kernel or the host reads or writes outside an array, or after it was freed ({where}; AddressSanitizer: {what}).",
                       "核函数或主机代码读写了数组之外的内存，或者已释放的内存（{where}；AddressSanitizer：{what}）。"),
+    "not_to_be_read": ("A kernel reads what the task says to leave out ({where}).", "核函数读取了题目要求跳过的内容（{where}）。"),
+    "freed": ("Memory is used after it was freed, or by something that no longer points to it ({where}; {what}).",
+              "内存释放之后仍被使用，或者指针、引用已失效（{where}；{what}）。"),
+    "no_such_name": ("{at}the host runtime, which judges, has no {name}. bench/puzzle --help lists what it has for kernels.",
+                     "{at}评判所用的主机运行时没有 {name}。bench/puzzle --help 列出核函数可用的名字。"),
+    "shared_form": ("{at}this __shared__ is not understood: inside a kernel, as a statement of its own, write __shared__ T name[N]; or extern __shared__ T name[];",
+                    "{at}看不懂这个 __shared__：请在核函数内单独写一条语句：__shared__ T name[N]; 或 extern __shared__ T name[];"),
+    "not_for_puzzles": ("It calls {what}. Here memory comes from cudaMalloc, cudaMallocAsync or cudaMallocHost, and nothing else: those are counted.",
+                        "它调用了 {what}。这里只能用 cudaMalloc、cudaMallocAsync 或 cudaMallocHost 分配内存：只有它们被计数。"),
     "does_not_compile": ("It does not compile:\n{text}", "编译不通过：\n{text}"),
     "does_not_link": ("It does not link: {text}", "链接不通过：{text}"),
     "not_defined": ("The judge calls {name}, and your file has no function of that name and with those parameters.",
@@ -66,6 +83,12 @@ SENTENCES = {
     "line": ("Line {line}: ", "第 {line} 行："),
     "in_case": ("  (hidden case: {case}{deferred}{mode}; --seed {seed} repeats it)", "  （隐藏用例：{case}{deferred}{mode}；--seed {seed} 可重现）"),
     "deferred": (", with streams that put work off", "，流推迟执行"),
+    "in_run": ("  ({mode} mode; --seed {seed} repeats it)", "  （{mode} 模式；--seed {seed} 可重现）"),
+    "after": ("The hidden data were those of --seed {seed}. --solution shows another way, and says why.{next}",
+              "隐藏数据的种子是 --seed {seed}。--solution 给出另一种做法并说明理由。{next}"),
+    "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id}"),
+    "one_of_two": ("Chapter {number} has {n} puzzles: {ids}. This is {id}.", "第 {number} 章有 {n} 题：{ids}。这是 {id}。"),
+    "functions": ("In kernels there are, beside C++'s own functions:\n{names}", "核函数里除 C++ 自己的函数外还有：\n{names}"),
     "mode": (", {mode} mode", "，{mode} 模式"),
     "oom": ("CUDA out of memory. {at}tried to allocate {asked} for {name} under a budget of {budget} of which {free} is free.\n"
             "Largest live allocations:\n{live}",
@@ -84,8 +107,8 @@ SENTENCES = {
              "你的文件：{file}。保存后再运行 bench/puzzle {id}（--watch 会自动评判）；--hint 给一条提示。"),
     "made": ("{file} is new: a copy of the puzzle, for you to edit.", "新建了 {file}：题目的副本，供你修改。"),
     "hint": ("Hint {n} of {of}:\n{text}", "提示 {n}/{of}：\n{text}"),
-    "no_more": ("There are no more hints. --solution shows the solution.", "没有更多提示了。--solution 显示解答。"),
-    "solution": ("What belongs in place of the lines from // TODO on:\n\n{part}\n{text}", "把 // TODO 起的那一段换成：\n\n{part}\n{text}"),
+    "no_more": ("There are no more hints, so all of them again. --solution shows the solution.", "没有更多提示了，下面再列一遍。--solution 显示解答。"),
+    "solution": ("What belongs in place of the lines from // TODO on; a + marks those that are new:\n\n{part}\n{text}", "把 // TODO 起的那一段换成下面这样，+ 标出新的行：\n\n{part}\n{text}"),
     "minutes": ("{n} min", "{n} 分钟"),
     "solved": ("solved", "已解决"),
     "changed": ("solved, changed since", "解决后又改过"),
@@ -94,7 +117,8 @@ SENTENCES = {
     "table_head": ("| puzzle, for `bench/puzzle` to judge | what it is | minutes |", "| 题目，由 `bench/puzzle` 评判 | 内容 | 分钟 |"),
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
                   "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
-    "building": ("building the host runtime, {mode} mode (once, about a minute)", "正在编译主机运行时，{mode} 模式（只此一次，约一分钟）"),
+    "building": ("building the host runtime, {mode} mode (once; a minute or two where nothing else runs, more where the machine is busy)",
+                 "正在编译主机运行时，{mode} 模式（只此一次；机器空闲时一两分钟，忙时更久）"),
     "watching": ("watching {file}; Ctrl-C ends it", "正在监视 {file}；Ctrl-C 结束"),
     "class_none": ("no submissions", "没有提交"),
     "class_passed": ("passed", "通过"),
@@ -114,7 +138,7 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
     --file FILE             评判这个文件，而不是 puzzles/ 里的
     --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
     --seed N                隐藏数据的种子（默认每次不同）
-    --modes fast,check,asan 主机运行时的模式
+    --modes fast,check,asan 主机运行时的模式（默认全部；后两种在 fast 通过之后才编译）
 
 退出码: 0 通过；1 没有通过；2 这里无法运行；64 用法错误。
 """
@@ -159,7 +183,7 @@ def explain(verdict, language, seed):
     for key in ("bytes", "memory", "output"):
         if key in fields:
             fields[key] = format_bytes(fields[key])
-    if verdict["kind"] in ("host_bytes", "pinned_bytes", "largest"):
+    if verdict["kind"] in ("host_bytes", "pinned_bytes", "largest", "static_bytes", "host_arrays"):
         fields["allowed"] = format_bytes(fields["allowed"])
     if "asked" in fields:
         fields["oom"] = _oom(fields, language)
@@ -173,9 +197,14 @@ def explain(verdict, language, seed):
     if verdict["kind"] == "unread" and isinstance(verdict.get("oom"), dict):
         text = say("unread_oom", language, unread=text, oom=_oom(verdict["oom"], language))
     if verdict["kind"] == "passed":
-        rows = [say("peaks", language, peak=format_bytes(c["peak"]), budget=format_bytes(c["budget"]), case=c["case"]) for c in verdict["cases"]]
+        cases = verdict["cases"]
+        if all(c["peak"] == c["budget"] for c in cases):  # the judge's arrays alone are the budget
+            return text
+        rows = [say("peaks", language, peak=format_bytes(c["peak"]), budget=format_bytes(c["budget"]), case=c["case"]) for c in cases]
         return "\n".join([text, say("peaks_head", language), *rows])
     if verdict.get("case"):
         text += "\n" + say("in_case", language, case=verdict["case"], seed=seed, deferred=say("deferred", language) if verdict.get("deferred") else "",
                            mode=say("mode", language, mode=verdict["mode"]) if verdict.get("mode", "fast") != "fast" else "")
+    elif verdict.get("mode"):
+        text += "\n" + say("in_run", language, mode=verdict["mode"], seed=seed)
     return text

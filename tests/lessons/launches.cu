@@ -25,6 +25,21 @@ __global__ void reverse(int* sum) {
   for (int i = threadIdx.x; i < total; i += blockDim.x) atomicAdd(sum, pairs[total - 1 - i][1] * i);
   if (threadIdx.x == 0) atomicAdd(sum, int(other[0]));
 }
+// All forms of a declaration, on one thread or several.
+// clang-format off
+__global__ void forms(int* sum) {
+  __shared__ int one, pair[2];
+	__shared__	unsigned char narrow[3];
+  static __shared__ unsigned wide;
+  __shared__ alignas(16) float   // a comment, and a line more
+      tile[4][4 + 1],
+      last;
+  extern __shared__ int asked_for[];
+  if (threadIdx.x == 0) { one = 1; pair[1] = 20; narrow[2] = 200; wide = 1000; tile[3][4] = 30; last = 5; asked_for[9] = 10000; }
+  __syncthreads();
+  if (threadIdx.x == 0) *sum = one + pair[1] + narrow[2] + int(wide) + int(tile[3][4]) + int(last) + asked_for[9];
+}
+// clang-format on
 namespace inner {
 template <class A, class B>
 __global__ void pair(int* sum, A a, B b) {
@@ -79,6 +94,8 @@ int main() {
   expect(__LINE__, sum, 29);
   reverse<<<2, 6>>>(sum);
   expect(__LINE__, sum, 240);
+  forms<<<1, 6, 10 * sizeof(int)>>>(sum);
+  expect(__LINE__, sum, 11256);
   void (*kernel)(int*, int) = add;
   kernel<<<1,
            1>>>
@@ -91,7 +108,7 @@ int main() {
   add<<<0, 1>>>(sum, 1);  // refused, and says so as CUDA does
   if (cudaGetLastError() != cudaErrorInvalidConfiguration) ++failures;
   expect(__LINE__, sum, 0);
-  static_assert(__LINE__ == 94, "lines are those of the .cu file");
+  static_assert(__LINE__ == 111, "lines are those of the .cu file");
   if (cudaStreamDestroy(stream) != cudaSuccess || cudaFree(sum) != cudaSuccess) return 2;
   return failures != 0;
 }

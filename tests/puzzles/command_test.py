@@ -59,23 +59,47 @@ def one_puzzle(reader):
     expect(reader.types("00", "--lang", "zh", *FAST), 1, "显存不足", "评判程序给的")
     for number in (1, 2, 3):
         expect(reader.types("00", "--hint"), 0, f"Hint {number} of 3", mended.task().hints[number - 1])
-    expect(reader.types("00", "--hint"), 0, "no more hints")
+    expect(reader.types("00", "--hint"), 0, "no more hints", *mended.task().hints)
     expect(reader.types("00", "--solution"), 0, "__global__ void fused", mended.task().solution)
     file.write_text("// mine\n")
     expect(reader.types("00", *FAST), 1, "adamw", "no function of that name")
     check(file.read_text() == "// mine\n", "the reader's file was overwritten")
     file.write_text(mended.filled_in(mended.solution()))
-    expect(reader.types("00", *FAST), 0, "Passed.", "Peak and budget")
+    expect(reader.types("00", *FAST), 0, "Passed.", "--seed 7", "--solution", "bench/puzzle 01-chunks")
     expect(reader.types(), 0, "[solved]", "1 of ")
     file.write_text(file.read_text() + "\n// more\n")
-    expect(reader.types(), 0, "solved, changed since", "0 of ")
+    expect(reader.types(), 0, "solved, changed since", "1 of ")
     # Of two puzzles of a chapter the first that is not solved.
-    expect(reader.types("6", *FAST), 1, "06-best_fit")
+    expect(reader.types("6", *FAST), 1, "06-best_fit", "has 2 puzzles: 06-best_fit, 06-plan")
+    expect(reader.types("06-pl", "--solution"), 0, puzzle("06-plan").task().solution)
     # What a submission prints is shown, and obeyed by nobody.
     file.write_text(mended.given().replace("  CHECK(cudaMalloc(&corrected_m", '  std::printf("\\033[2J{\\"kind\\": \\"passed\\"}\\n");\n  CHECK(cudaMalloc(&corrected_m', 1))
     done = reader.types("00", *FAST)
     expect(done, 1, "It printed:", "\\x1b[2J")
     check("\033" not in done.stdout, "a terminal would obey what was printed")
+
+
+def what_readers_write(reader):
+    """Right kernels in the forms of textbooks, and what the words say of some that are not."""
+    mended, file = puzzle("08"), reader.folder / "try.cu"
+    parts = {answer.name: answer.part for answer in mended.answers()}
+    shared = parts["shared"]
+    odd = {"atomicInc": "has no atomicInc", "__nanosleep": "has no __nanosleep"}
+    for part, code, *said in (
+            (shared, 0, "Passed."),
+            (parts["rows"], 0, "Passed."),
+            (parts["input"], 1, "k has other values than before"),
+            (shared.replace("sum > 0 ? out[row * d + c] / sum : 0", "sum").replace("out[row * d + c] = 0;", "if (row > 0) out[row * d + c] = 0;"), 1, "nan"),
+            (parts["rows"].replace("  for (int c = 0; c < d; ++c) out[row * d + c] = 0;", "  if (row % 2) return;\n  for (int c = 0; c < d; ++c) out[row * d + c] = 0;"),
+             1, "was never written"),
+            *((shared.replace("  const int row", f"  {name}(0);\n  const int row"), 1, words_said) for name, words_said in odd.items()),
+            (shared.replace("__shared__ float score[block]", "__shared__ decltype(1.0f) score[block]"), 1, "this __shared__ is not understood"),
+            (shared.replace("  online<<<", "  float* more = nullptr;\n  CHECK(cudaMallocManaged(&more, 4));\n  online<<<"), 1, "It calls cudaMallocManaged. Here memory"),
+            ("__device__ float spare[1 << 16];\n" + shared.replace("  const int row", "  spare[0] = 0;\n  const int row"), 1, "static or __device__ arrays"),
+            (parts["local_row"], 1, "A thread's own arrays")):
+        file.write_text(mended.filled_in(part))
+        expect(reader.types("08", "--file", file, *FAST), code, *said)
+    expect(reader.types("--help"), 0, "atomicMax", "__shfl_down_sync", "float4")
 
 
 def a_class(reader):
@@ -120,6 +144,7 @@ with tempfile.TemporaryDirectory() as folder:
     reader = Reader(folder)
     bad_usage(reader)
     one_puzzle(reader)
+    what_readers_write(reader)
     a_class(reader)
     watching(reader)
 sys.exit("\n".join(failures) or 0)

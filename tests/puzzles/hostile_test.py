@@ -84,7 +84,7 @@ CHEATS = {
     "an operator new": (mended.filled_in("void* operator new(size_t) { static char all[1000]; return all; }\n" + solution), {"defines"}),
     "a write": (mended.filled_in('extern "C" long write(int, const void*, unsigned long) { return 0; }\n' + solution), {"defines"}),
     "malloc": (submission("w[0] = *static_cast<float*>(std::malloc(4));"), {"calls"}),
-    "a static array": (mended.filled_in("float spare[1 << 20];\n" + solution.replace("  fused<<<", "  fused<<<1, 1>>>(spare, g, m, v, 1, 1, 1, 0, 0);\n  fused<<<", 1)), {"host_bytes"}),
+    "a static array": (mended.filled_in("float spare[1 << 20];\n" + solution.replace("  fused<<<", "  fused<<<1, 1>>>(spare, g, m, v, 1, 1, 1, 0, 0);\n  fused<<<", 1)), {"static_bytes"}),
     "a string as an array": (submission('std::string spare(1 << 20, 0); if (spare[n % 7]) return;'), {"host_bytes"}),
     "the device's memory, from the host": (submission("w[0] += 1;"), {"touched"}),
     "what is not one's own": (submission("CHECK(cudaFree(v));"), {"not_yours"}),

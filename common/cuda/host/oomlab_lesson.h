@@ -3,8 +3,9 @@
 //   kernel ->* ::oomlab::lesson::Shape(grid, block, shared, stream)(a, b)
 // (cmake/rewrite_lesson.cmake). As on a GPU a launch that is refused returns nothing and sets the last error.
 //
-// A kernel's __shared__ float sums[64]; becomes auto& sums = ::oomlab::lesson::shared<float[64], __LINE__>(); in the dynamic
-// shared memory of the block. Every array of the lesson has a place of its own there, whichever kernel it belongs to.
+// A kernel's __shared__ float sums[64]; becomes auto& sums = ::oomlab::lesson::shared<float[64], 1>(); in the dynamic shared
+// memory of the block, the next one's number is 2. Each has a place of its own there, whichever kernel it belongs to; extern
+// __shared__ float more[]; begins behind all of them.
 
 #include <cuda_runtime.h>
 
@@ -14,21 +15,25 @@
 
 namespace oomlab::lesson {
 
-inline std::size_t static_shared_bytes = 0;  // of all arrays
+inline std::size_t static_shared_bytes = 0;  // of all variables
 
-/// Where an array of so many bytes begins, a multiple of 16.
+/// Where a variable of so many bytes begins, a multiple of 16.
 inline std::size_t place_shared(std::size_t bytes) {
   const std::size_t place = static_shared_bytes;
   static_shared_bytes += (bytes + 15) / 16 * 16;
   return place;
 }
-template <class Array, int line>
-inline const std::size_t shared_place = place_shared(sizeof(Array));  // before main() begins
+template <class Variable, int number>
+inline const std::size_t shared_place = place_shared(sizeof(Variable));  // before main() begins
 
-template <class Array, int line>
-Array& shared() {
+template <class Variable, int number>
+Variable& shared() {
   std::byte* const memory = static_cast<std::byte*>(host::detail::block_shared());
-  return *reinterpret_cast<Array*>(memory + shared_place<Array, line>);
+  return *reinterpret_cast<Variable*>(memory + shared_place<Variable, number>);
+}
+template <class T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(static_cast<std::byte*>(host::detail::block_shared()) + static_shared_bytes);
 }
 
 template <class... Arguments>

@@ -5,12 +5,12 @@
 //
 // Where host and GPU differ:
 //   - a kernel runs with one thread a block (check mode: a few real ones), whatever blockDim was asked for; threadIdx,
-//     blockIdx, blockDim and gridDim are one-dimensional: a kernel walks the ranges of oomlab_block.h;
+//     blockIdx, blockDim and gridDim are one-dimensional: a kernel walks the ranges of oomlab_block.h. Not so with
+//     OOMLAB_HOST_WHOLE_BLOCKS, for kernels that readers write: there a block has all of its threads, in three dimensions;
 //   - there is no static shared memory (__shared__ is not defined; a lesson's is rewritten, oomlab_lesson.h), at most
 //     48 KiB of the dynamic kind, and no warp operation;
 //   - a device's capacity is a number (oomlab_host.h), and cudaMalloc charges it in steps of 512 bytes.
 
-#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,11 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-#ifdef OOMLAB_HOST_CHECK
+#if defined(OOMLAB_HOST_CHECK) || defined(OOMLAB_HOST_WHOLE_BLOCKS)
+#define OOMLAB_HOST_THREADS  // a block has several
+#endif
+
+#ifdef OOMLAB_HOST_THREADS
 extern constinit thread_local uint3 threadIdx;
 extern constinit thread_local dim3 blockDim;
 #else
@@ -49,12 +53,6 @@ inline constexpr dim3 blockDim{1, 1, 1};
 #endif
 extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 gridDim;
-
-inline int atomicAdd(int* p, int v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
-inline unsigned atomicAdd(unsigned* p, unsigned v) {
-  return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed);
-}
-inline float atomicAdd(float* p, float v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
 
 // --------------------------------------------------------------------------------------------------------------- types
 
@@ -220,9 +218,12 @@ namespace oomlab::host::detail {
 cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const void* closure,
                    std::function<void()> (*copy)(const void* closure)) noexcept;
 
-/// Check mode: where the threads of the calling block meet and exchange values.
+/// Where a block has several threads: where they meet and exchange values.
 void block_barrier();
 void* block_slot(unsigned thread);
+/// Where it has all of them: the calling one's number, and where those of its warp meet that the mask names.
+unsigned thread_of_block();
+void warp_barrier(unsigned mask);
 /// The calling block's dynamic shared memory.
 void* block_shared();
 /// Blocks that can run at the same time.
@@ -244,7 +245,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 
 /// All threads of the block arrive before any goes on.
 inline void __syncthreads() {
-#ifdef OOMLAB_HOST_CHECK
+#ifdef OOMLAB_HOST_THREADS
   oomlab::host::detail::block_barrier();
 #endif
 }
+
+#include "oomlab_device_functions.h"

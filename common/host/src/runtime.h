@@ -143,6 +143,20 @@ struct Unlocked {
   ~Unlocked() { runtime().mutex.lock(); }
 };
 
+// -------------------------------------------------------------------------------------------------------------- blocks
+
+using Kernel = std::function<void()>;  ///< with its arguments
+inline std::size_t count(dim3 d) { return std::size_t(d.x) * d.y * d.z; }
+/// Where number `n` of so many stands: x counts first.
+inline uint3 place(std::size_t n, dim3 shape) {
+  return {unsigned(n % shape.x), unsigned(n / shape.x % shape.y), unsigned(n / shape.x / shape.y)};
+}
+inline constexpr std::size_t most_shared = 48 << 10;  ///< bytes of dynamic shared memory that any kernel may have
+/// Whether grids and blocks of these shapes can be run.
+bool has_shape(dim3 grid, dim3 block);
+/// Runs a kernel, block by block.
+void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel);
+
 // -------------------------------------------------------------------------------------------------------------- errors
 
 /// What a call refuses with: thrown anywhere inside it, returned by its frame.

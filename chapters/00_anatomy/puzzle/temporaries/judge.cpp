@@ -9,15 +9,14 @@ void oomlab::puzzle::judge_puzzle() {
     std::vector<float> w = random_numbers(n);
     float* device_w = now.given("w", w);
     std::vector<float> g(n);
-    float* device_g = now.given("g", g);
+    const float* device_g = now.input("g", g);
     float* m = now.given("m", std::vector<float>(n));
     float* v = now.given("v", std::vector<float>(n));
     std::vector<double> wanted(w.begin(), w.end()), wanted_m(n), wanted_v(n);
     const float rate = 0.01f * float(random_between(1, 3)), decay = 0.1f;
     for (int t = 1; t <= 3; ++t) {
       g = random_numbers(n);
-      if (cudaMemcpy(device_g, g.data(), n * sizeof(float), cudaMemcpyHostToDevice))
-        refuse("the judge's copy failed", "评判程序的拷贝失败");
+      now.refill(device_g, g);
       now.call([&] { adamw(device_w, device_g, m, v, n, t, rate, decay); });
       for (int i = 0; i < n; ++i) {
         wanted_m[i] = 0.9 * wanted_m[i] + 0.1 * g[i];

@@ -13,8 +13,8 @@ void oomlab::puzzle::judge_puzzle() {
                  bytes_of<float>(64 * hidden),
              allowed);
     const std::vector<float> x = random_numbers(rows * width), w = random_numbers(width * hidden);
-    const float* device_x = now.given("x", x);
-    const float* device_w = now.given("W", w);
+    const float* device_x = now.input("x", x);
+    const float* device_w = now.input("W", w);
     float* loss = now.to_fill<float>("loss", rows);
     now.call([&] { row_losses(device_x, device_w, rows, width, hidden, loss); });
     std::vector<float> wanted(rows);

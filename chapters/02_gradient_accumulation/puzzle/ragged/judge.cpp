@@ -13,9 +13,9 @@ void oomlab::puzzle::judge_puzzle() {
                  bytes_of<float>(micro));
     const std::vector<float> x = random_numbers(samples * width), y = random_numbers(samples),
                              w = random_numbers(width);
-    const float* device_x = now.given("x", x);
-    const float* device_y = now.given("y", y);
-    const float* device_w = now.given("w", w);
+    const float* device_x = now.input("x", x);
+    const float* device_y = now.input("y", y);
+    const float* device_w = now.input("w", w);
     float* gradient = now.to_fill<float>("gradient", width);
     now.call([&] { accumulate(device_x, device_y, device_w, samples, width, micro, gradient); });
     std::vector<double> sum(width);

@@ -18,15 +18,14 @@ void oomlab::puzzle::judge_puzzle() {
     const int n = size(random_between(40000, 60000), 900);
     Case now(std::to_string(layers) + " layers of " + std::to_string(n) + ", 2 steps", 4 * bytes_of<float>(n));
     const std::vector<float> x = random_numbers(n, 2);
-    const float* input = now.given("input", x);
+    const float* input = now.input("input", x);
     float* output = now.to_fill<float>("output", n);
     float* gradient = now.given("gradient", std::vector<float>(n, 1.0f));
     const unsigned seed = unsigned(random_between(1, 1 << 30));
     unsigned drawn = 0;
     for (int s = 0; s < 2; ++s) {
       std::vector<float> ones(n, 1.0f), wanted_y(n), wanted_g(n);
-      if (cudaMemcpy(gradient, ones.data(), n * sizeof(float), cudaMemcpyHostToDevice))
-        refuse("the judge's copy failed", "评判程序的拷贝失败");
+      now.refill(gradient, ones);
       now.call([&] { step(input, output, gradient, n, layers, seed, drawn); });
       for (int i = 0; i < n; ++i) {
         double y = x[i], g = 1;

@@ -14,7 +14,7 @@ void oomlab::puzzle::judge_puzzle() {
     allowed.launches = std::uint64_t(4 * layers);
     Case now(std::to_string(layers) + " layers of " + std::to_string(n), budget, allowed);
     const std::vector<float> w = random_numbers(layers), x = random_numbers(n, 2), g = random_numbers(n);
-    const float* input = now.given("input", x);
+    const float* input = now.input("input", x);
     float* gradient = now.given("gradient", g);
     now.call([&] { backward(w.data(), layers, input, gradient, n); });
 

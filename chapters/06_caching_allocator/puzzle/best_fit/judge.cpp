@@ -34,6 +34,11 @@ void oomlab::puzzle::judge_puzzle() {
     std::map<std::size_t, std::size_t> blocks;
     char* base = nullptr;
     now.call([&] { arena_open(arena); });
+    // All of it once: the last piece ends where the arena does, and has nobody behind it.
+    now.call([&] { base = static_cast<char*>(arena_allocate(arena)); });
+    if (!base)
+      refuse("all of an arena that is empty was refused.", "空的 arena 整个被请求时遭到拒绝。");
+    now.call([&] { arena_free(base); });
     for (int i = 0; i < operations; ++i) {
       if (!blocks.empty() && random_between(0, 99) < 45) {
         auto victim = blocks.begin();
@@ -56,20 +61,29 @@ void oomlab::puzzle::judge_puzzle() {
                    " are free side by side.",
                "第 " + op + " 次请求：" + wish + " 字节被拒绝，而有 " + std::to_string(best) + " 字节连在一起空着。");
       if (!got) continue;
-      if (!base) base = got;  // the first piece of an arena that is empty begins where it does
       const std::size_t offset = std::size_t(got - base);
       const auto gap = gaps(blocks, arena);
       auto in = gap.upper_bound(offset);
-      if (got < base || in == gap.begin() || (--in, offset + bytes > in->first + in->second))
-        refuse("request " + op + ": these bytes are taken already, or outside the arena.",
-               "第 " + op + " 次请求：这些字节已被占用，或在 arena 之外。");
+      const std::string from = std::to_string(offset), to = std::to_string(offset + bytes);
+      if (got < base || offset + bytes > arena)
+        refuse("request " + op + " of " + wish + " bytes got those from " + from + " to " + to + ", and the arena has " +
+                   std::to_string(arena) + ". Were sizes rounded up to 512, and is no piece longer than it is?",
+               "第 " + op + " 次请求（" + wish + " 字节）得到 " + from + " 到 " + to + "，而 arena 只有 " +
+                   std::to_string(arena) + " 字节。大小都向上取整到 512 了吗？有没有哪一块比实际更长？");
+      if (in == gap.begin() || (--in, offset + bytes > in->first + in->second))
+        refuse("request " + op + " of " + wish + " bytes got those from " + from + " to " + to +
+                   ", and some of them are taken. Did the piece that was split become shorter?",
+               "第 " + op + " 次请求（" + wish + " 字节）得到 " + from + " 到 " + to +
+                   "，而其中一部分已被占用。被切分的那一块变短了吗？");
       if (offset % 512)
         refuse("request " + op + ": not at a multiple of 512.", "第 " + op + " 次请求：不在 512 的倍数上。");
       if (in->second > best)
-        refuse("request " + op + ": taken from a gap of " + std::to_string(in->second) + " bytes, and one of " +
-                   std::to_string(best) + " is enough.",
-               "第 " + op + " 次请求：从 " + std::to_string(in->second) + " 字节的空隙里取，而 " +
-                   std::to_string(best) + " 字节的空隙就够了。");
+        refuse("request " + op + " of " + wish + " bytes was taken from a place where " + std::to_string(in->second) +
+                   " are free side by side, and another has " + std::to_string(best) +
+                   ", which is enough. Are all free neighbours joined, and is no rest lost?",
+               "第 " + op + " 次请求（" + wish + " 字节）取自一处连在一起有 " + std::to_string(in->second) +
+                   " 字节空闲的地方，而另一处有 " + std::to_string(best) +
+                   " 字节，已经够用。空闲的邻居都合并了吗？剩余部分有没有丢失？");
       blocks[offset] = bytes;
     }
     now.call([&] { arena_close(); });

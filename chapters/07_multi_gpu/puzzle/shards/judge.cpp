@@ -20,7 +20,7 @@ void oomlab::puzzle::judge_puzzle() {
       const std::vector<float> gradient = random_numbers(n);
       for (int i = 0; i < n; ++i) mean[i] += gradient[i] / ranks;
       w.push_back(now.given(("weights of rank " + std::to_string(r)).c_str(), begin));
-      g.push_back(now.given(("gradients of rank " + std::to_string(r)).c_str(), gradient));
+      g.push_back(now.input(("gradients of rank " + std::to_string(r)).c_str(), gradient));
     }
     const float rate = 0.1f, beta = 0.5f + 0.1f * float(random_between(0, 4));
     now.call([&] { train(w.data(), g.data(), ranks, n, steps, rate, beta); });

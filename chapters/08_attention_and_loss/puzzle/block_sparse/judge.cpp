@@ -4,7 +4,7 @@ void attention(const float* q, const float* k, const float* v, const unsigned ch
 using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
-  for (const int side : {size(random_between(14, 20), 3), 1, size(6, 2)}) {
+  for (const int side : {size(random_between(14, 20), 4), 1, size(6, 3)}) {
     const int n = 16 * side, d = random_between(5, 12);
     Case now(std::to_string(n) + " keys of " + std::to_string(d), 4 * bytes_of<float>(n * d) + counted(side * side));
     // Some scores are far below the first ones, some far above: the running maximum has to move.
@@ -13,11 +13,18 @@ void oomlab::puzzle::judge_puzzle() {
       for (int c = 0; c < d; ++c) k[j * d + c] *= float(j % 40) / 20;
     std::vector<unsigned char> mask(side * side);
     for (unsigned char& m : mask) m = random_between(0, 2) == 0;
-    for (int j = 0; j < side; ++j) mask[(side - 1) * side + j] = side == 1;  // the last block's queries look at nothing
-    const float* dq = now.given("q", q);
-    const float* dk = now.given("k", k);
-    const float* dv = now.given("v", v);
-    const unsigned char* dm = now.given("mask", mask);
+    const int unseen = random_between(0, side - 1);
+    for (int j = 0; j < side; ++j) {
+      mask[(side - 1) * side + j] = 0;  // the last block's queries look at nothing
+      mask[j] = 1;                      // the first block's look at all, so at two at least where there are three,
+    }
+    for (int i = 0; i < side; ++i) mask[i * side + unseen] = side == 1;  // but for these keys, which nobody looks at
+    const float* dq = now.input("q", q);
+    const float* dk = now.input("k", k);
+    const float* dv = now.input("v", v);
+    const unsigned char* dm = now.input("mask", mask);
+    if (side > 1)
+      for (const float* array : {dk, dv}) now.forbid(array + unseen * 16 * d, 16 * d * sizeof(float));
     float* out = now.to_fill<float>("out", n * d);
     now.call([&] { attention(dq, dk, dv, dm, out, n, d); });
     std::vector<float> wanted(n * d);

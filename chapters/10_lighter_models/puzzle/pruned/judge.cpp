@@ -18,9 +18,9 @@ void oomlab::puzzle::judge_puzzle() {
                  bytes_of<float>(out * k * 3) + bytes_of<int>(k));
     const std::vector<float> x = random_numbers(in * length), w1 = random_numbers(middle * in * 3),
                              w2 = random_numbers(out * middle * 3);
-    const float* dx = now.given("x", x);
-    const float* d1 = now.given("W1", w1);
-    const float* d2 = now.given("W2", w2);
+    const float* dx = now.input("x", x);
+    const float* d1 = now.input("W1", w1);
+    const float* d2 = now.input("W2", w2);
     float* y = now.to_fill<float>("y", out * length);
     now.call([&] { pruned(dx, d1, d2, y, in, middle, out, length, kept); });
     std::vector<double> h(k * length);

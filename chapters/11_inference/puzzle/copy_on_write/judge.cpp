@@ -23,23 +23,39 @@ void oomlab::puzzle::judge_puzzle() {
                  std::to_string(blocks) + " blocks",
              bytes_of<float>(blocks * 4 * width) + bytes_of<float>(longest * width) + bytes_of<float>(width), allowed);
     float* out = now.to_fill<float>("out", longest * width);
-    float* token = now.given("token", std::vector<float>(width));
+    const float* token = now.input("token", std::vector<float>(width));
     std::map<int, std::vector<float>> wanted;
-    const auto add = [&](int s) {
+    const auto offer = [&](int s) {
       const std::vector<float> values = random_numbers(width);
-      if (cudaMemcpy(token, values.data(), width * sizeof(float), cudaMemcpyHostToDevice))
-        refuse("the judge's copy failed", "评判程序的拷贝失败");
+      now.refill(token, values);
       bool done = false;
       now.call([&] { done = append(s, token); });
-      if (!done)
+      if (done) wanted[s].insert(wanted[s].end(), values.begin(), values.end());
+      return done;
+    };
+    const auto add = [&](int s) {
+      if (!offer(s))
         refuse("append() found no free block, and " + std::to_string(blocks) +
                    " are enough where what is the same is stored once.",
                "append() 找不到空闲块；相同的内容只存一份的话，" + std::to_string(blocks) + " 块是够的。");
-      wanted[s].insert(wanted[s].end(), values.begin(), values.end());
+    };
+    const auto fork = [&](int s) {
+      int copy = -1;
+      now.call([&] { copy = sequence_fork(s); });
+      if (copy < 0)
+        refuse("sequence_fork() found no free block: it needs none.", "sequence_fork() 找不到空闲块：它本不需要块。");
+      wanted[copy] = wanted[s];
+      return copy;
     };
     const auto check = [&](int s) {
       now.call([&] { sequence_read(s, out); });
-      now.equal(("sequence " + std::to_string(s)).c_str(), now.read(out, wanted[s].size()), wanted[s]);
+      const std::vector<float> got = now.read(out, wanted[s].size());
+      for (std::size_t t = 0; t * width < got.size(); ++t) {
+        const auto part = [&](const std::vector<float>& all) {
+          return std::vector<float>(all.begin() + long(t * width), all.begin() + long((t + 1) * width));
+        };
+        now.equal(("sequence " + std::to_string(s) + ", token " + std::to_string(t)).c_str(), part(got), part(wanted[s]));
+      }
     };
     int question = -1;
     now.call([&] {
@@ -50,12 +66,7 @@ void oomlab::puzzle::judge_puzzle() {
     for (int round = 0; round < 2; ++round) {  // what was ended in the first round must be free in the second
       std::vector<int> forks;
       for (int a = 0; a < answers; ++a) {
-        int copy = -1;
-        now.call([&] { copy = sequence_fork(question); });
-        if (copy < 0)
-          refuse("sequence_fork() found no free block: it needs none.", "sequence_fork() 找不到空闲块：它本不需要块。");
-        wanted[copy] = wanted[question];
-        forks.push_back(copy);
+        forks.push_back(fork(question));
       }
       for (int e = 0; e < extra; ++e)
         for (const int s : forks) add(s);
@@ -64,9 +75,30 @@ void oomlab::puzzle::judge_puzzle() {
       for (const int s : forks) now.call([&] { sequence_end(s); });
     }
     check(question);
-    now.call([&] {
-      sequence_end(question);
-      cache_close();
-    });
+    const auto fill = [&] {  // with one more sequence. How many tokens it got
+      int filler = -1;
+      now.call([&] { filler = sequence_new(); });
+      int tokens = 0;
+      while (tokens <= blocks * 4 && offer(filler)) ++tokens;
+      return std::pair(filler, tokens);
+    };
+    if (prompt % 4) {  // with no free block a fork is possible, and writing to what is shared is not
+      const int filler = fill().first, copy = fork(question);
+      if (offer(copy) || offer(question))
+        refuse("append() wrote to a block that two sequences share, while no block was free: it returns false then.",
+               "两个序列共享的块在没有空闲块时被 append() 写入：此时它应当返回 false。");
+      now.call([&] { sequence_end(filler); });
+      for (const int s : {copy, question}) add(s);
+      for (const int s : {copy, question}) check(s);
+      now.call([&] { sequence_end(copy); });
+    }
+    now.call([&] { sequence_end(question); });
+    const int tokens = fill().second;
+    if (tokens != blocks * 4)
+      refuse("all sequences have ended, and there is room for " + std::to_string(tokens) + " tokens in " +
+                 std::to_string(blocks) + " blocks of 4: `users` counts somebody who is not there.",
+             "所有序列都已结束，而 " + std::to_string(blocks) + " 个 4 词元的块只能放下 " + std::to_string(tokens) +
+                 " 个词元：`users` 把已不存在的使用者也算了进去。");
+    now.call([&] { cache_close(); });
   }
 }

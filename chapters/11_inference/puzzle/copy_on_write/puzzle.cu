@@ -45,7 +45,7 @@ int take_block() {
     }
   return -1;
 }
-int sequence_new() {
+int sequence_new() {  // may move all sequences: a reference to one is void afterwards
   sequences.emplace_back();
   return int(sequences.size()) - 1;
 }
@@ -62,7 +62,7 @@ void sequence_read(int s, float* to) {
 }
 
 // TODO: fork() copies all blocks, and so the cache is full after a few answers. Let sequences share blocks: fork() copies nothing, and append()
-// takes a copy of a shared block before it writes to it. -1, or false, where no block is free.
+// takes a copy of a shared block before it writes to it. Where no block is free, append() returns false, and changes nothing.
 int sequence_fork(int s) {
   const int copy = sequence_new();
   for (const int b : sequences[s].blocks) {

@@ -22,7 +22,7 @@ void oomlab::puzzle::judge_puzzle() {
       }
     Case now(std::to_string(rows) + " rows of " + std::to_string(width),
              bytes_of<float>(rows * width) + counted(rows * width) + bytes_of<float>(rows) + counted(rows));
-    const float* dw = now.given("w", w);
+    const float* dw = now.input("w", w);
     unsigned char* codes = now.to_fill<unsigned char>("codes", rows * width);
     float* scales = now.to_fill<float>("scales", rows);
     unsigned char* zeros = now.to_fill<unsigned char>("zeros", rows);

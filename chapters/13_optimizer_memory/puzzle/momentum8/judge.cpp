@@ -6,11 +6,13 @@ using namespace oomlab::puzzle;
 void oomlab::puzzle::judge_puzzle() {
   for (const int n : {size(random_between(100, 200) * 256 + random_between(1, 255), 700), 5}) {
     const int groups = (n + 255) / 256, steps = 5;
+    Allowed allowed;
+    allowed.threads = 32;  // a warp
     Case now(std::to_string(n) + " weights, " + std::to_string(steps) + " steps",
-             2 * bytes_of<float>(n) + counted(n) + bytes_of<float>(groups));
+             2 * bytes_of<float>(n) + counted(n) + bytes_of<float>(groups), allowed);
     const std::vector<float> begin = random_numbers(n);
     float* w = now.given("w", begin);
-    float* g = now.given("g", std::vector<float>(n));
+    const float* g = now.input("g", std::vector<float>(n));
     signed char* codes = now.given("codes", std::vector<signed char>(n));
     float* scales = now.given("scales", std::vector<float>(groups));
     std::vector<float> wanted = begin, wanted_scales(groups), m(n);
@@ -20,8 +22,7 @@ void oomlab::puzzle::judge_puzzle() {
       std::vector<float> gradient = random_numbers(n);
       for (int i = 0; i < n; ++i)
         gradient[i] *= i % 256 == 0 ? 20.0f : i / 256 % 3 == 0 ? 0.01f : 1.0f;  // one large number in each group
-      if (cudaMemcpy(g, gradient.data(), n * sizeof(float), cudaMemcpyHostToDevice))
-        refuse("the judge's copy failed", "评判程序的拷贝失败");
+      now.refill(g, gradient);
       now.call([&] { step(w, g, codes, scales, n, rate, beta); });
       for (int b = 0; b < groups; ++b) {
         float largest = 0;

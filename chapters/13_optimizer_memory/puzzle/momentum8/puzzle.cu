@@ -19,7 +19,7 @@ constexpr int group = 256, threads = 128;
 
 // TODO: the rounding cuts off, so what is smaller than a step becomes 0 again and again, and the group's largest number is not known to all threads
 // when they need it. Round to the nearest (rintf), and find the largest of the whole group. The budget has room for w, g, codes and scales. A block
-// of any number of threads has a group; n need not be a multiple of 256.
+// of any number of threads, of a warp at least, has a group; n need not be a multiple of 256.
 __global__ void update(float* w, const float* g, signed char* codes, float* scales, int n, float rate, float beta) {
   __shared__ float m[group];
   const int first = blockIdx.x * group;

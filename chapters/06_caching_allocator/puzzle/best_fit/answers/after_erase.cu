@@ -1,0 +1,28 @@
+// FAILS: freed
+void* arena_allocate(size_t bytes) {
+  bytes = (bytes + step - 1) / step * step;
+  auto best = pieces.end();
+  for (auto p = pieces.begin(); p != pieces.end(); ++p)
+    if (p->second.free && p->second.bytes >= bytes && (best == pieces.end() || p->second.bytes < best->second.bytes)) best = p;
+  if (best == pieces.end()) return nullptr;
+  const size_t rest = best->second.bytes - bytes;
+  if (rest) pieces[best->first + bytes] = {rest, true};
+  best->second = {bytes, false};
+  return arena + best->first;
+}
+void arena_free(void* address) {
+  const auto piece = pieces.find(size_t(static_cast<char*>(address) - arena));
+  piece->second.free = true;
+  auto next = std::next(piece);
+  if (next != pieces.end() && next->second.free) {
+    pieces.erase(next);
+    piece->second.bytes += next->second.bytes;
+  }
+  if (piece != pieces.begin()) {
+    auto before = std::prev(piece);
+    if (before->second.free) {
+      before->second.bytes += piece->second.bytes;
+      pieces.erase(piece);
+    }
+  }
+}

@@ -1,0 +1,34 @@
+// FAILS: rule
+int sequence_fork(int s) {
+  const int copy = sequence_new();
+  sequences[copy] = sequences[s];
+  for (const int b : sequences[s].blocks) ++users[b];
+  if (sequences[s].tokens % block_tokens) {
+    const int own = take_block();
+    if (own < 0) return -1;
+    int& last = sequences[copy].blocks.back();
+    CHECK(cudaMemcpy(address(own, 0), address(last, 0), size_t(block_tokens) * width * sizeof(float), cudaMemcpyDeviceToDevice));
+    --users[last];
+    last = own;
+  }
+  return copy;
+}
+bool append(int s, const float* token) {  // token: width floats on the device
+  Sequence& sequence = sequences[s];
+  const int place = sequence.tokens % block_tokens;
+  if (place == 0) {
+    const int block = take_block();
+    if (block < 0) return false;
+    sequence.blocks.push_back(block);
+  } else if (users[sequence.blocks.back()] > 1) {
+    const int own = take_block();
+    if (own < 0) return false;
+    int& last = sequence.blocks.back();
+    CHECK(cudaMemcpy(address(own, 0), address(last, 0), size_t(place) * width * sizeof(float), cudaMemcpyDeviceToDevice));
+    --users[last];
+    last = own;
+  }
+  CHECK(cudaMemcpy(address(sequence.blocks.back(), place), token, width * sizeof(float), cudaMemcpyDeviceToDevice));
+  ++sequence.tokens;
+  return true;
+}

@@ -1,0 +1,16 @@
+// FAILS: over_budget
+void backward(const float* x, const float* dy, const float* W, const float* A, const float* B, float s, float* dA, float* dB, float* dx, int batch, int in,
+              int out, int rank) {
+  float *thin = nullptr, *kept = nullptr;  // x A^T, as the forward pass would keep it, and dy B beside it
+  CHECK(cudaMalloc(&kept, size_t(batch) * rank * sizeof(float)));
+  CHECK(cudaMalloc(&thin, size_t(batch) * rank * sizeof(float)));
+  product<<<blocks, threads>>>(M(x, batch, in), T(M(A, rank, in)), kept, 0, 1);
+  product<<<blocks, threads>>>(T(M(dy, batch, out)), M(kept, batch, rank), dB, 0, s);
+  product<<<blocks, threads>>>(M(dy, batch, out), M(B, out, rank), thin, 0, 1);
+  product<<<blocks, threads>>>(T(M(thin, batch, rank)), M(x, batch, in), dA, 0, s);
+  product<<<blocks, threads>>>(M(dy, batch, out), M(W, out, in), dx, 0, 1);
+  product<<<blocks, threads>>>(M(thin, batch, rank), M(A, rank, in), dx, 1, s);
+  CHECK(cudaGetLastError());
+  CHECK(cudaFree(thin));
+  CHECK(cudaFree(kept));
+}

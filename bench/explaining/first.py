@@ -196,6 +196,8 @@ def trainer(explanation, engine):
 
 def host(explanation, engine):
     m, context = explanation.found.message, explanation.context
+    if explanation.account.impossible():
+        return "shapes"
     if context.call == "pinned" and "pinned" not in m.facts and m.rule in ("cuda", "pytorch", "host"):
         return "pinned_deepspeed" if engine == "deepspeed" else "pinned"
     if m.rule == "ollama" or (engine == "ollama" and m.rule == "killer"):

@@ -152,8 +152,8 @@ FIRST = {
         "失败发生在加载权重时：先加载到主机，使卡上只有一份。",
         'state = torch.load(path, map_location="cpu")'),
     "load_model": (
-        "It fails while weights are loaded: in 16 bits they take half, and device_map puts the rest beside the card.",
-        "失败发生在加载权重时：16 位只占一半，device_map 把放不下的放到卡外。",
+        "It fails while weights are loaded: in 16 bits they take half, and device_map puts the rest in host memory.",
+        "失败发生在加载权重时：16 位只占一半，device_map 把放不下的放到主机内存。",
         'from_pretrained(name, torch_dtype=torch.bfloat16, device_map="auto")'),
     "generate": (
         "The KV cache grows with every sequence and every token: generate fewer sequences at a time, or shorter ones.",
@@ -190,7 +190,7 @@ FIRST = {
 
     # By the program.
     "vllm_lower": (
-        "Leave room beside vLLM's reservation: a smaller share, and fewer requests at a time.",
+        "Leave room beside vLLM's reservation: take a smaller share of the card, and serve fewer requests at a time.",
         "在 vLLM 的预留之外留出空间：减小份额和同时处理的请求数。",
         "vllm serve MODEL --gpu-memory-utilization 0.85 --max-num-seqs 64"),
     "vllm_graphs": (
@@ -202,15 +202,15 @@ FIRST = {
         "减少同时处理的请求：采样器要为 {requests} 个请求生成 logits；或减小份额。",
         "vllm serve MODEL --max-num-seqs {fewer} --gpu-memory-utilization 0.85"),
     "vllm_start": (
-        "Ask for no more than is free at the start, or free the card before.",
+        "Ask for no more than is free at the start, or free the card first.",
         "启动时不要申请超过空闲的量，或先腾出显卡。",
         "vllm serve MODEL --gpu-memory-utilization {share_free}"),
     "vllm_raise": (
-        "Give vLLM a larger share, and let a request be shorter: the weights leave nothing for the cache.",
-        "给 vLLM 更大的份额，并缩短请求：权重之外没有剩给缓存的。",
+        "The weights leave nothing for the cache: give vLLM a larger share, and limit the length of a request.",
+        "权重没有给缓存留下空间：给 vLLM 更大的份额，并限制请求的长度。",
         "vllm serve MODEL --gpu-memory-utilization 0.95 --max-model-len 4096"),
     "vllm_length": (
-        "Let a request be as long as the cache holds, or give the cache a larger share.",
+        "Limit a request to what the cache holds, or give the cache a larger share.",
         "让请求不超过缓存的容量，或给缓存更大的份额。",
         "vllm serve MODEL --max-model-len {length}"),
     "sglang_raise": (
@@ -230,8 +230,8 @@ FIRST = {
         "只为较小的批捕获图，或降低静态份额。",
         "python -m sglang.launch_server --cuda-graph-max-bs 16 --mem-fraction-static 0.8"),
     "sglang_requests": (
-        "The pool of tokens is full: fewer requests at a time, or a larger static share.",
-        "token 池已满：减少同时处理的请求，或提高静态份额。",
+        "Serve fewer requests at a time, or give the pool a larger static share.",
+        "减少同时处理的请求，或提高静态份额。",
         "python -m sglang.launch_server --max-running-requests 64"),
     "sglang_retract": (
         "Once a minute is harmless. If it is more often, let requests in more slowly, or give the pool a larger share.",
@@ -290,8 +290,8 @@ FIRST = {
         "不写 -ngl 和 -c：llama.cpp 会自己适配；或少放几层到卡上。",
         "llama-server -m MODEL.gguf --fit on"),
     "llama_slots": (
-        "The cache's cells are full, not the card: fewer slots, or a longer context to share.",
-        "满的是缓存的单元，而不是显卡：减少槽数，或加长共享的上下文。",
+        "Take fewer slots, or a longer context for them to share.",
+        "减少槽数，或加长各槽共享的上下文。",
         "llama-server -m MODEL.gguf -np 1 -c 16384"),
     "ollama_layers": (
         "A shorter context, and fewer layers on the card.", "缩短上下文，少放几层到卡上。",

@@ -136,10 +136,10 @@ CAUSES = {
         "start. What the card has, and what was in use, is not printed.",
         "框架的内存池一次要 {asked}，它默认在启动时占用大部分显存。信息没有给出显卡的容量和已用量。"),
     "why_none": (
-        "It has no figures: not how much was asked for, and not what was in use.",
+        "It has no figures, neither of what was asked for nor of what was in use.",
         "信息没有数字：既没有申请量，也没有已用量。"),
     "why_perhaps": (
-        "This library often fails so when it finds no memory for its own workspace, but the message does not say so: a "
+        "This library often fails like this when it finds no memory for its own workspace, but the message does not say so: a "
         "driver that does not fit, or an earlier error, looks the same.",
         "这个库在没有内存放自己的工作区时常常这样失败，但信息没有说明：驱动不匹配或更早的错误看起来也一样。"),
     "why_same_device": (
@@ -154,7 +154,7 @@ CAUSES = {
     "why_printed": (
         "What it prints does not say what filled the card.", "它打印的数字没有说明是什么占满了显卡。"),
     "why_unread": (
-        "It has sizes, but not in the form in which they are printed: none is relied on.",
+        "It has sizes, but not as the framework prints them, so none is relied on.",
         "信息里有大小，但不是原样的形式，因此不采用。"),
     "why_nvml": (
         "PyTorch was about to report an out-of-memory error, and NVML did not answer: that is why there are no figures.",
@@ -197,8 +197,8 @@ CAUSES = {
     "why_prefill": (
         "The warm-up with {tokens} tokens does not fit beside the weights.", "预热用的 {tokens} 个 token 在权重之外放不下。"),
     "why_token_pool": (
-        "The server's pool of tokens is full: {tokens_wanted} were asked for, and {tokens_held} are left. The card is not asked.",
-        "服务的 token 池已满：需要 {tokens_wanted} 个，只剩 {tokens_held} 个。并没有向显卡申请。"),
+        "The server's pool of tokens is full: {tokens_wanted} were asked for, and {tokens_held} are left. The card had no part in it.",
+        "服务的 token 池已满：需要 {tokens_wanted} 个，只剩 {tokens_held} 个。与显卡无关。"),
     "why_pages": (
         "{tokens_held} tokens of the KV pool are free for the {tokens_wanted} that are asked for, but in pages that other sequences have begun.",
         "KV 池还有 {tokens_held} 个空闲 token，需要 {tokens_wanted} 个，但它们都在其他序列已占用的页里。"),

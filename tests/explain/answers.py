@@ -172,7 +172,7 @@ def two_truths():
     yield "Colab", colab, "live_tensors_fill_it", "trainer", ["A notebook"]
     yield "an impossible size", "RuntimeError: " + new("4294967296.00 GiB", "23.64 GiB", "20.19 GiB", "2.40 GiB", "300.02 MiB", this="3.10 GiB")[0], \
         "too_big_for_the_card", "shapes", ["computed wrongly"]
-    yield "an impossible size, host", "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4611686018427387904 bytes.", "host_memory", "host", ["computed wrongly"]
+    yield "an impossible size, host", "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4611686018427387904 bytes.", "host_memory", "shapes", ["computed wrongly", "!what the host has left"]
     yield "an impossible size, CuPy", "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,580,000,000,000,000,000 bytes (allocated so far: 512 bytes).", \
         "too_big_for_the_card", "shapes", ["computed wrongly"]
     alone = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "70.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 79.06 GiB memory in use. Of the")

@@ -104,9 +104,10 @@ void step(const Buffer& w, Buffer& g, int batch) {
     CHECK(cudaGetLastError());
   }
   Buffer gradient(n);
-  for (int l = layers - 1; l >= 0; --l) {  // y[l + 1] is a gradient by now: the loss's, or from the swap below
+  // y[l + 1] is a gradient by now: the loss's, or from the swap below. The input needs none.
+  for (int l = layers - 1; l >= 0; --l) {
     matmul(true, false, width, width, batch, 1, y[l].p, y[l + 1].p, 0, g.p + l * layer);  // g = y[l].T @ y[l + 1]
-    if (l == 0) break;                                                                    // the input needs no gradient
+    if (l == 0) break;
     matmul(false, true, batch, width, width, 1, y[l + 1].p, w.p + l * layer, 0, gradient.p);  // y[l + 1] @ w.T
     relu<<<blocks, threads>>>(gradient.p, y[l].p, n);
     CHECK(cudaGetLastError());

@@ -74,7 +74,8 @@ CUmemGenericAllocationHandle unmap_free_page() {
 }
 int take(int count, bool move) {  // returns the first place
   int first = find(count);
-  if (first == npos) {                         // no piece is large enough: map pages at places that were never used
+  if (first == npos) {
+    // No piece is large enough: map pages at places that were never used.
     if (move) CHECK(cudaDeviceSynchronize());  // kernels may still be using what was freed
     for (first = end; end < first + count; ++end) {
       if (move) memory[end] = unmap_free_page();  // THE MITIGATION

@@ -96,7 +96,7 @@ Run train(const Device& device, bool sliced, std::barrier<>& barrier) {
   float* g = allocate(parameters);
   int count = parameters;                    // how many of them this device updates
   if (sliced) count = parameters / devices;  // THE MITIGATION: one slice
-  int first = 0;                             // of those
+  int first = 0;                             // where they begin
   if (count < parameters) first = rank * count;
   const size_t before = run.bytes;
   float* m = allocate(count);  // with v 8 bytes per parameter of the slice

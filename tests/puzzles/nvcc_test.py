@@ -15,7 +15,7 @@ ROOT = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(ROOT / "bench"))
 from puzzling import catalog  # noqa: E402
 
-ARCHITECTURES = (75, 90)
+ARCHITECTURES = (75, 80, 90)
 
 
 def all_in_one():

@@ -85,6 +85,8 @@ inline unsigned long max(unsigned long a, unsigned long b) { return a > b ? a : 
 inline unsigned long min(unsigned long a, unsigned long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }
+inline unsigned long long max(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
+inline unsigned long long min(unsigned long long a, unsigned long long b) { return a < b ? a : b; }
 inline float max(float a, float b) { return std::fmax(a, b); }
 inline float min(float a, float b) { return std::fmin(a, b); }
 inline double max(double a, double b) { return std::fmax(a, b); }

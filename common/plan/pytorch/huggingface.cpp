@@ -34,9 +34,9 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (weights && step.lora && step.lora->four_bits) throw std::invalid_argument("four bits are not known in shards");
   if (zero(step) && step.ranks->compute) throw std::invalid_argument("DeepSpeed computes in the type of the weights");
   if (step.ranks->offload_parameters && step.ranks->parallel != HfParallel::zero3)
-    throw std::invalid_argument("weights are offloaded at ZeRO's stage 3 only");
+    throw std::invalid_argument("weights are on the host at ZeRO's stage 3 only");
   if (step.ranks->offload_optimizer && !zero(step))
-    throw std::invalid_argument("an optimizer's state is offloaded by DeepSpeed only");
+    throw std::invalid_argument("an optimizer's state is on the host with DeepSpeed only");
 }
 
 using Updated = std::vector<HfUnits::Updated>;

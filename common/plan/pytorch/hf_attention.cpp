@@ -56,12 +56,12 @@ Tensor HfModules::attend_eager(const Tensor& query, const Tensor& key, const Ten
   const Tensor keys = torch_.repeat(key, shape.groups());
   const Tensor values = torch_.repeat(value, shape.groups());
   {
-    const Tensor rows = torch_.contiguous(query);
+    const Tensor rows = caches_ && shape_.family == HfFamily::phi3 ? query : torch_.contiguous(query);
     const Tensor columns = laid_out ? keys : torch_.contiguous(keys);
     weights = torch_.bmm(rows, columns, shape.scores());
   }
   weights = torch_.scale(weights);
-  if (shape_.scores_capped) weights = capped(weights);
+  if (shape_.scores_capped) weights = capped(std::move(weights));
   if (masked) weights = torch_.add(weights, mask_);
   weights = decoder ? torch_.softmax_fp32(weights) : torch_.softmax(weights);
   if (decoder) weights = torch_.cast(weights, query.dtype);

@@ -78,7 +78,7 @@ inline Task task_of(const Config& config, const nn::TransformerSpec& spec) {
   }
   task.request.loss_scale = float(config.options.find(kLossScale).value_or(1));
   for (const Recipe& recipe : recipes(config))
-    if (recipe.name == "chosen" && recipe.gradients != GradientLife::always) require_used_once(task.request);
+    if (recipe.name == "chosen") require_possible(task.request, recipe.gradients);
   return task;
 }
 
@@ -100,7 +100,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::shared_ptr<
   // Bytes of weights, gradients and optimizer state at the peak of a step of this model, on the device.
   const auto model_state = [=](const char* name) {
     const Recipe& recipe = recipe_of(all, name);
-    const ByCategory bytes = predicted({llama, nullptr, 1, 2048}, recipe);
+    const ByCategory bytes = predicted(Task{llama, nullptr, 1, 2048}, recipe);
     return double(bytes[Category::parameters] + bytes[Category::gradients] + bytes[Category::optimizer]);
   };
   const auto apart = [=](const char* name) {
@@ -138,7 +138,7 @@ inline std::vector<Claim> claims_of(const Config& config, const std::shared_ptr<
        .size = size,
        .at_size =
            [=] {
-             const ByCategory bytes = predicted({llama, nullptr, 1, 2048}, recipe_of(all, kSgd));
+             const ByCategory bytes = predicted(Task{llama, nullptr, 1, 2048}, recipe_of(all, kSgd));
              return ratio(double(bytes[Category::gradients] + bytes[Category::optimizer]), double(llama.parameters()));
            }},
       {.text = "a step in the backward pass frees the gradients",

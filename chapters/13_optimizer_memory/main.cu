@@ -47,7 +47,7 @@ Chapter declare(const Config& config) {
                                         }
                                       });
                                     },
-                                .flops = [=](std::size_t batch) { return flops_of(with_batch(batch)); },
+                                .flops = [=](std::size_t batch) { return flops_of(with_batch(batch), recipe); },
                                 .dtype = recipe.dtype});
   chapter.after = [=](const Results& results, Report& report) {
     show_state(results, report, task, all, *seen);

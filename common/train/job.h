@@ -33,9 +33,16 @@ struct Job {
   nn::GradientLife gradients = nn::GradientLife::always;
   bool streamed = false;  ///< weights are in host memory; for gradients that are offloaded
   nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
+  /// What one rank does with gradients that stay until all of them are there; no other is asked for it.
+  float loss_scale = 1;  ///< of the loss, the same in all steps; one that overflows is left out
+  float clip = 0;        ///< the largest norm of all gradients; 0: any
+  nn::OptimizerSettings settings = {};
+  std::uint64_t seed = kTextSeed;  ///< of the first weights
   /// How the layers of the rank at a place are treated; without, as the form says.
   std::function<nn::Schedule(const RankCoordinates&)> schedule = {};
 
+  /// Whether all gradients are multiplied by a number that is only known when all of them are.
+  bool has_factor() const { return clip != 0 || loss_scale != 1; }
   std::size_t micro_batches() const { return batch / layout.dp / micro_batch; }
   nn::Schedule schedule_at(const RankCoordinates& place) const {
     if (schedule) return schedule(place);

@@ -23,6 +23,7 @@
 
 #include "cuda/backend.h"
 #include "nn/ops/values.h"
+#include "nn/optimizer/gradient_factor.h"
 #include "train/groups.h"
 #include "train/host_optimizer.h"
 #include "train/job.h"
@@ -43,17 +44,18 @@ class Trainer final : public Workload {
         schedule_(job_.schedule_at(groups_.place)),
         model_(context, job_.spec, plan::slice_of(job_.spec, job_.layout, groups_.place),
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
-        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, kTextSeed,
+        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, job_.seed,
                job_.streamed ? &host_ : nullptr) {
     model_.set_form(job_.form);
     if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
     if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, job_.scaling);
+    if (job_.has_factor()) make_factor();
     if (job_.gradients == nn::GradientLife::offloaded) {
       const bool collects = job_.micro_batches() > 1 || scale_;
       const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
-      on_host_.emplace(context, units_, host_, optimizer_of<T>(job_), nn::OptimizerSettings{}, collects, threads);
+      on_host_.emplace(context, units_, host_, optimizer_of<T>(job_), job_.settings, collects, threads);
     } else {
-      optimizer_.emplace(context, units_.shapes(), units_.values(), optimizer_of<T>(job_));
+      optimizer_.emplace(context, units_.shapes(), units_.values(), optimizer_of<T>(job_), job_.settings);
     }
   }
 
@@ -94,9 +96,10 @@ class Trainer final : public Workload {
     groups_.world.wait(context_.stream());
     return loss;
   }
-  /// For tests.
   const Units<T>& units() const { return units_; }
-  const nn::Transformer<T>& model() const { return model_; }
+  nn::Transformer<T>& model() { return model_; }
+  /// A hash of the state of an optimizer on the device; for tests.
+  std::uint64_t state_fingerprint() { return optimizer_->fingerprint(context_); }
 
   std::uint64_t steps() const { return on_host_ ? on_host_->steps() : optimizer_->steps(); }
   /// Bytes over the bus to and from an optimizer in host memory, in all steps.
@@ -127,7 +130,28 @@ class Trainer final : public Workload {
   }
   bool embeds() const { return model_.slice().embeds(); }
   bool has_head() const { return model_.slice().has_head(job_.spec); }
-  const float* scale() const { return scale_ ? scale_->scale_on_device() : nullptr; }
+  // Of the loss, on the device.
+  const float* scale() const {
+    if (factor_) return factor_.data();
+    return scale_ ? scale_->scale_on_device() : nullptr;
+  }
+  void make_factor() {
+    if (several() || !always() || scale_)
+      throw std::invalid_argument("clipping and a fixed loss scale are for one rank whose gradients stay");
+    factor_ = context_.buffer<float>(2, Category::workspace, "loss scale and factor");
+    sums_of_squares_ =
+        context_.buffer<float>(nn::factor_parts(units_.shapes()), Category::workspace, "sums of squares");
+    nn::fill(context_, factor_.data(), 1, job_.loss_scale);
+  }
+  // What the optimizer multiplies all gradients by, and whether it does anything.
+  nn::StepOnDevice step_on_device() {
+    if constexpr (kDTypeOf<T> == DType::fp16) return scale_->on_device();
+    if (!factor_) return {};
+    if constexpr (kDTypeOf<T> != DType::fp16)
+      nn::gradient_factor<T>(context_, model_.parameters(), job_.loss_scale, job_.clip, sums_of_squares_.data(),
+                             factor_.data() + 1);
+    return {.factor = factor_.data() + 1};
+  }
 
   // All forward and backward passes of a step.
   void passes() {
@@ -179,7 +203,7 @@ class Trainer final : public Workload {
     } else if (always()) {
       std::vector<Update> all;
       for (std::size_t u = 0; u < units_.size(); ++u) add_updates(u, all);
-      optimizer_->update(context_, all, scale_ ? scale_->on_device() : nn::StepOnDevice{});
+      optimizer_->update(context_, all, step_on_device());
     }
     if (optimizer_) optimizer_->end_step();
     if (scale_) scale_->end(context_);
@@ -390,6 +414,8 @@ class Trainer final : public Workload {
   std::optional<nn::Optimizer<T>> optimizer_;
   std::optional<HostOptimizer<T>> on_host_;
   DeviceBuffer<float> shown_loss_;
+  DeviceBuffer<float> factor_;  // the loss scale, and the factor of all gradients
+  DeviceBuffer<float> sums_of_squares_;
   DeviceBuffer<T> sending_;
   cudaStream_t sending_on_ = nullptr;
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;

@@ -115,9 +115,9 @@ void one_device(Random& random) {
                              checkpointing::describe(schedule), nn::name_of(form.attention), nn::name_of(form.loss)));
 }
 
-// One device: what the optimizer keeps, when gradients are there, micro-batches, clipping.
+// One device: what the optimizer keeps, and where, when gradients are there, micro-batches, clipping.
 void one_optimizer(Random& random) {
-  using optimizer_memory::Task, optimizer_memory::Recipe, optimizer_memory::Training, nn::GradientLife, nn::UpdateRule;
+  using optimizer_memory::Task, optimizer_memory::Recipe, nn::GradientLife, nn::UpdateRule;
   const nn::TransformerSpec spec = any_model(random);
   const std::size_t micro_batch = random.from(1, 4), micro_batches = random.coin() ? 1 : random.from(2, 3);
   Recipe recipe{"", random.coin() ? DType::bf16 : DType::fp32, {}, GradientLife::always};
@@ -127,20 +127,24 @@ void one_optimizer(Random& random) {
   Task task{spec, nullptr, micro_batch * micro_batches, random.from(1, 16)};
   task.text = text_of(spec, task.seq);
   task.request = {.micro_batches = micro_batches, .clip = random.coin() ? 1.0f : 0.0f};
-  if (task.request.micro_batches == 1 && task.request.clip == 0)
-    recipe.gradients = random.one_of({GradientLife::optimizer_in_backward, GradientLife::offloaded});
-  if (recipe.on_processor()) recipe.form = {UpdateRule::adamw, recipe.dtype == DType::bf16 ? master : stored};
-  task.form = any_form(random);
-  task.schedule = any_schedule(random, spec.layers);
+  if (task.request.clip == 0 && recipe.form.rule != UpdateRule::adafactor) recipe.gradients = GradientLife::offloaded;
+  if (task.request.clip == 0 && micro_batches == 1 && random.coin())
+    recipe.gradients = GradientLife::optimizer_in_backward;
+  Job job = optimizer_memory::job_of(task, recipe);
+  job.form = any_form(random);
+  const Schedule schedule = any_schedule(random, spec.layers);
+  job.schedule = [=](const plan::RankCoordinates&) { return schedule; };
+  const train::Groups::Ids ids(job.layout);
+  const std::atomic<bool> failed{false};
   const ByCategory peak = optimizer_memory::with_type_of(recipe, [&]<class T>(T) {
-    return peak_of(0, [&](Context& context) { return std::make_unique<Training<T>>(context, task, recipe); });
+    return peak_of(0, [&](Context& context) { return std::make_unique<Trainer<T>>(context, job, ids, 0, failed); });
   });
-  expect_planned(optimizer_memory::predicted(task, recipe), peak,
+  expect_planned(optimizer_memory::predicted(job, recipe), peak,
                  fmt::format("{} {}, {} and {}{}, gradients {}, {} micro-batches, {}, attention {}, loss {}",
                              words(spec, micro_batch, task.seq), name_of(recipe.dtype), nn::name_of(recipe.form.rule),
                              nn::name_of(recipe.form.weights), recipe.form.wide_embeddings ? ", wide embeddings" : "",
-                             int(recipe.gradients), micro_batches, checkpointing::describe(task.schedule),
-                             nn::name_of(task.form.attention), nn::name_of(task.form.loss)));
+                             int(recipe.gradients), micro_batches, checkpointing::describe(schedule),
+                             nn::name_of(job.form.attention), nn::name_of(job.form.loss)));
 }
 
 // Several devices: parts, replicas, stages, ZeRO, micro-batches, what is kept.

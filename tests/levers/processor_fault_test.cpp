@@ -1,5 +1,6 @@
-// A step whose optimizer is on the processor, with every call that may fail made to fail: weights and moments stay
-// those of the last step, the error has a type, and the same step works when it is tried again.
+// Steps whose weights are updated before the whole backward pass is over, with every call that may fail made to fail: the
+// error has a type, nothing leaks, and what comes next is the same step again with the same result, or, once a weight has
+// changed, a refusal. Nothing goes on with a model that is half updated.
 
 #include <gtest/gtest.h>
 #include <oomlab_host.h>
@@ -9,9 +10,13 @@
 namespace oomlab::optimizer_memory {
 namespace {
 
+struct Outcomes {
+  std::size_t again = 0, refused = 0, copies = 0;
+};
+
 // Every call, or one of so many.
 template <class T>
-void sweep(const Recipe& recipe, bool from_then_on, std::uint64_t one_of) {
+Outcomes sweep(const Recipe& recipe, bool from_then_on, std::uint64_t one_of) {
   Task task{nn::parse_transformer("gpt:1-1-4"), nullptr, 1, 2};
   task.spec.positions = 4;
   task.text = std::make_shared<const data::TextSampler>(text_for(task.spec, task.seq, false));
@@ -23,19 +28,19 @@ void sweep(const Recipe& recipe, bool from_then_on, std::uint64_t one_of) {
     training.step();
     body(training, ledger);
   };
-  std::uint64_t weights = 0, state = 0, calls = 0;
+  std::uint64_t weights = 0, calls = 0;
   run([&](Training<T>& training, Ledger&) {
     host::arm_fault(UINT64_MAX, false);
     training.step();
     calls = host::fault_calls();
     host::disarm_fault();
-    weights = training.fingerprint(), state = training.state_fingerprint();
+    training.step();
+    weights = training.fingerprint();
   });
-  ASSERT_GT(calls, 100u);
-  std::size_t copies = 0;
+  EXPECT_GT(calls, 100u);
+  Outcomes seen;
   for (std::uint64_t k = 1; k <= calls; k += one_of)
     run([&](Training<T>& training, Ledger& ledger) {
-      const std::uint64_t weights_before = training.fingerprint(), state_before = training.state_fingerprint();
       const std::size_t live = ledger.live_bytes();
       host::arm_fault(k, from_then_on);
       bool failed = false;
@@ -50,54 +55,40 @@ void sweep(const Recipe& recipe, bool from_then_on, std::uint64_t one_of) {
         ASSERT_EQ(site, "cudaFree") << "call " << k << " failed, and nobody said so";
         return;
       }
-      copies += site == "cudaMemcpyAsync";
-      EXPECT_EQ(ledger.live_bytes(), live) << site;
-      EXPECT_EQ(training.steps(), 1u) << site;
-      EXPECT_EQ(training.state_fingerprint(), state_before) << site << ", call " << k;
-      if (!from_then_on) {  // otherwise nothing could be copied back, and the next step begins with that
-        EXPECT_EQ(training.fingerprint(), weights_before) << site << ", call " << k;
+      seen.copies += site == "cudaMemcpyAsync";
+      EXPECT_EQ(ledger.live_bytes(), live) << site << ", call " << k;
+      EXPECT_EQ(training.steps(), 1u) << site << ", call " << k;
+      try {
+        training.step();
+      } catch (const std::runtime_error& error) {
+        EXPECT_NE(std::string(error.what()).find("failed half-way"), std::string::npos) << error.what();
+        ++seen.refused;
+        return;
       }
       training.step();
       EXPECT_EQ(training.fingerprint(), weights) << site << ", call " << k;
-      EXPECT_EQ(training.state_fingerprint(), state) << site << ", call " << k;
+      ++seen.again;
     });
-  EXPECT_GE(copies, one_of == 1 ? 15u : 1u);
+  return seen;
 }
 
-TEST(ProcessorFaults, LeaveTheLastStep) {
+constexpr std::uint64_t kAll = OOMLAB_ROUNDS >= 10 ? 1 : 17;
+
+TEST(ProcessorFaults, AreTriedAgainOrRefused) {
   const Recipe fp32{"", DType::fp32, {}, GradientLife::offloaded},
       bf16{"", DType::bf16, {UpdateRule::adamw, WeightForm::master}, GradientLife::offloaded};
-  sweep<float>(fp32, false, OOMLAB_ROUNDS >= 10 ? 1 : 17);
-  sweep<float>(fp32, true, OOMLAB_ROUNDS >= 10 ? 4 : 17);
-  sweep<Bf16>(bf16, false, OOMLAB_ROUNDS >= 10 ? 3 : 17);
+  const Outcomes once = sweep<float>(fp32, false, kAll);
+  EXPECT_GT(once.again, 0u);
+  EXPECT_GT(once.refused, 0u);
+  EXPECT_GE(once.copies, kAll == 1 ? 10u : 1u);
+  sweep<float>(fp32, true, kAll == 1 ? 4 : 17);
+  sweep<Bf16>(bf16, false, kAll == 1 ? 3 : 17);
 }
 
-// A step in the backward pass cannot do that. It says so, and does not go on with a model that is half updated.
-TEST(ProcessorFaults, InBackwardIsNotGoneOnWith) {
-  Task task{nn::parse_transformer("gpt:1-1-4"), nullptr, 1, 2};
-  task.text = std::make_shared<const data::TextSampler>(text_for(task.spec, task.seq, false));
-  std::size_t refused = 0;
-  for (std::uint64_t k = 1; k < 200; k += OOMLAB_ROUNDS >= 10 ? 3 : 10) {
-    CudaResource memory;
-    Ledger ledger;
-    Context context(memory, ledger);
-    Training<float> training(context, task, {"", DType::fp32, {}, GradientLife::optimizer_in_backward});
-    training.step();
-    const std::uint64_t before = training.fingerprint();
-    host::arm_fault(k, false);
-    bool failed = false;
-    try {
-      training.step();
-    } catch (const std::runtime_error&) {
-      failed = true;
-    }
-    host::disarm_fault();
-    if (!failed) continue;
-    if (training.fingerprint() == before) continue;  // nothing had been updated
-    EXPECT_THROW(training.step(), std::runtime_error);
-    ++refused;
-  }
-  EXPECT_GE(refused, 2u);
+TEST(ProcessorFaults, InBackwardAreTriedAgainOrRefused) {
+  const Outcomes once = sweep<float>({"", DType::fp32, {}, GradientLife::optimizer_in_backward}, false, kAll);
+  EXPECT_GT(once.again, 0u);
+  EXPECT_GT(once.refused, 0u);
 }
 
 }  // namespace

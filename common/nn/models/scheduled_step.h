@@ -1,13 +1,12 @@
 #pragma once
 // The step that chapters arrange: a forward pass in which a schedule says what each layer keeps, and the backward pass
-// that computes the rest again. Around it stands what a chapter is about: the head in one pass or over many devices,
-// gradients that are used and freed as soon as they are there, micro-batches.
+// that computes the rest again. Around it stands what a chapter is about: the head in one pass or over many devices, or
+// adapters. (Ranks, and gradients that are freed as soon as they are used: train/trainer.h.)
 //
 //   ScheduledPass<T> pass(context, model, batch, schedule);
 //   d = model.head(context, batch, pass.output(), ...);        or head_forward(), cross_entropy(), head_backward()
 //   pass.backward(context, model, batch, std::move(d), ...);
 
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,12 +15,6 @@
 #include "plan/step_form.h"
 
 namespace oomlab::nn {
-
-/// Told when a unit's backward pass begins and when it is over; here nobody listens. A unit is named as in TensorShape.
-struct NoUnits {
-  void begin(const std::string&) {}
-  void end(const std::string&) {}
-};
 
 template <class T>
 class ScheduledPass {
@@ -46,12 +39,9 @@ class ScheduledPass {
   DeviceBuffer<T> output() noexcept { return std::move(residual_); }
 
   /// The gradients of all layers and of the embeddings, in the caller's phase; `residual` [R, C] is the gradient with
-  /// respect to output(). Frees on the way what the forward pass has left. units.begin(unit) is called before the
-  /// backward pass of "layer N", of "token" unless the head shares it, and of "embedding"; units.end(unit) after it,
-  /// and then of "token", too.
-  template <class Units = NoUnits>
+  /// respect to output(). Frees on the way what the forward pass has left.
   void backward(Context& context, Transformer<T>& model, const TokenBatch& batch, DeviceBuffer<T> residual,
-                bool accumulate = false, Units&& units = {}) {
+                bool accumulate = false) {
     std::size_t end = x_.size();
     for (std::size_t s = schedule_.size(); s-- > 0;) {
       const std::size_t first = end - schedule_[s].layers;
@@ -59,18 +49,13 @@ class ScheduledPass {
         for (std::size_t l = first; l + 1 < end; ++l)
           x_[l + 1] = model.forward_layer(context, l, batch, x_[l].data(), model.form().keep, kept_[l]);
       while (end > first) {
-        const std::string unit = "layer " + std::to_string(end--);
-        units.begin(unit);
+        --end;
         model.rebuild_layer(context, end, batch, x_[end].data(), kept_[end]);  // of which nothing was kept
         model.backward_layer(context, end, batch, x_[end].data(), std::move(kept_[end]), residual, accumulate);
         x_[end].reset();
-        units.end(unit);
       }
     }
-    if (!model.spec().tied) units.begin("token");
-    units.begin("embedding");
     model.embed_backward(context, batch, std::move(embedding_), std::move(residual), accumulate);
-    units.end("token"), units.end("embedding");
   }
 
  private:

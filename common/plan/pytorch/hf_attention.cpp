@@ -53,15 +53,17 @@ Tensor HfModules::attend_eager(const Tensor& query, const Tensor& key, const Ten
   // One head of keys and values for each of queries; where there are as many, a product makes the copy, but of a cache,
   // which lies as it needs it.
   const bool laid_out = shape.groups() > 1 || caches_;
-  const Tensor keys = torch_.repeat(key, shape.groups());
-  const Tensor values = torch_.repeat(value, shape.groups());
+  // A cache of one head is repeated by a view, and copied within the product only.
+  const bool viewed = caches_ && shape_.kv_heads == 1;
+  const Tensor keys = viewed ? key : torch_.repeat(key, shape.groups());
+  const Tensor values = viewed ? value : torch_.repeat(value, shape.groups());
   {
-    const Tensor rows = torch_.contiguous(query);
-    const Tensor columns = laid_out ? keys : torch_.contiguous(keys);
+    const Tensor rows = caches_ && shape_.family == HfFamily::phi3 ? query : torch_.contiguous(query);
+    const Tensor columns = viewed ? torch_.repeat(keys, shape.groups()) : laid_out ? keys : torch_.contiguous(keys);
     weights = torch_.bmm(rows, columns, shape.scores());
   }
   weights = torch_.scale(weights);
-  if (shape_.scores_capped) weights = capped(weights);
+  if (shape_.scores_capped) weights = capped(std::move(weights));
   if (masked) weights = torch_.add(weights, mask_);
   weights = decoder ? torch_.softmax_fp32(weights) : torch_.softmax(weights);
   if (decoder) weights = torch_.cast(weights, query.dtype);
@@ -69,7 +71,7 @@ Tensor HfModules::attend_eager(const Tensor& query, const Tensor& key, const Ten
   weights = torch_.dropout(weights, shape_.attention_dropout);
   Tensor output;
   {
-    const Tensor rows = laid_out ? values : torch_.contiguous(values);
+    const Tensor rows = viewed ? torch_.repeat(values, shape.groups()) : laid_out ? values : torch_.contiguous(values);
     output = torch_.bmm(weights, rows, shape.queries());
   }
   return torch_.contiguous(output);

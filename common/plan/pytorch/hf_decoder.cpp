@@ -79,8 +79,7 @@ Tensor HfModules::decoder_mlp(std::uint64_t layer, const Tensor& hidden) {
     const Tensor both = project(hidden, linear("gate_up_proj", layer));
     const std::uint64_t half = both.count / 2;
     const std::vector<Tensor> parts = torch_.split(both, {half, half});
-    const Tensor active = activate(parts[0]);
-    product = torch_.mul(parts[1], active);
+    product = torch_.mul(parts[1], activate(parts[0]));
     return project(product, linear("down_proj", layer));
   }
   {

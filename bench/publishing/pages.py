@@ -4,6 +4,7 @@ chapter's README its lesson.py, with what it prints, and the verdicts on its cla
 The words are in docs/data/, in English and Chinese; the figures are from result files, the same for both languages.
 """
 import ast
+import collections
 import functools
 import csv
 import json
@@ -23,6 +24,7 @@ HEADS = {
                     "FP16, TFLOP/s", "PCIe, GB/s each way", "NVLink, GB/s each way", "compute capability"),
              "zh": ()},
     "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
+    "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ()},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
 }
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
@@ -293,6 +295,40 @@ def fits(root, folder, language):
     return table(HEADS["fits"][language], rows)
 
 
+def levers(root, folder, language):
+    """All levers, and which go together: what the program lever_pairs found out by asking each of them."""
+    answer = json.loads((root / "bench/results/plan/16_lever_pairs.json").read_text())
+    names = [lever["name"] for lever in answer["levers"]]
+    rows = []
+    for number, lever in enumerate(answer["levers"], 1):
+        options = "<br>".join(f"`--{option['name']}`: {option['help']}" for option in lever["options"])
+        rows.append((str(number), lever["name"], options, chapter_link(root, folder, lever["chapter"][:2])))
+    text = table(HEADS["levers"][language], rows)
+
+    text += (f"\nEach of the {answer['values']} values that these levers have beside the textbook's was asked about with each value of another "
+             f"lever: {answer['together']} of {answer['pairs']} pairs go together. The others have a law against them. A number is the law's below; "
+             "where a lever has several values, it is true of some of them.\n\n")
+    laws = collections.defaultdict(list)
+    for number, law in enumerate(answer["laws"], 1):
+        for pair in law["pairs"]:
+            at = tuple(sorted(names.index(name) for name in pair["levers"]))
+            if number not in laws[at]:
+                laws[at].append(number)
+
+    def cell(row, column):
+        if row == column:
+            return "-"
+        return ", ".join(map(str, laws[min(row, column), max(row, column)])) or "yes"
+
+    everything = range(len(names))
+    text += table(("", *(str(n + 1) for n in everything)), [(f"{row + 1} {names[row]}", *(cell(row, column) for column in everything)) for row in everything])
+    text += "\n"
+    for number, law in enumerate(answer["laws"], 1):
+        pairs = ", ".join(" with ".join(f"`{options}`" for options in pair["options"]) for pair in law["pairs"])
+        text += f"\n{number}. {law['law'][0].upper() + law['law'][1:]}. ({pairs})"
+    return text + "\n"
+
+
 def glossary(root, folder, language):
     suffix = "" if language == "en" else "_zh"
 
@@ -316,7 +352,7 @@ def pytorch_lesson(root, folder, language):
             f"```text\n{output.read_text(encoding='utf-8')}```\n")
 
 
-PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "glossary": glossary, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
+PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "levers": levers, "glossary": glossary, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
 
 
 def page(root, name, language, document):

@@ -84,7 +84,7 @@ def cells(text):
 
 
 def json_cells(text):
-    return [("bytes", bytes_, words(variant["name"] + " " + name)) for variant in json.loads(text)["variants"]
+    return [("bytes", bytes_, words(variant["name"] + " " + name)) for variant in json.loads(text).get("variants", [])
             for name, bytes_ in [("peak", variant.get("peak_allocated_bytes", 0)), *variant.get("by_category_bytes", {}).items()]]
 
 
@@ -295,7 +295,7 @@ def check(text, source_cells, entries, results):
 def peaks_of(results, chapter):
     """The published peaks of a chapter's variants, in bytes."""
     files = [file for folder in ("host", "plan") for file in results.folder.glob(f"{folder}/{chapter}_*.json")]
-    return {variant.get("peak_allocated_bytes") for file in files for variant in json.loads(file.read_text())["variants"]} - {None, 0}
+    return {variant.get("peak_allocated_bytes") for file in files for variant in json.loads(file.read_text()).get("variants", [])} - {None, 0}
 
 
 def worked_examples(text, peaks):

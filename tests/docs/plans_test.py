@@ -21,7 +21,7 @@ def changes(plan):
     found = []
     for ending, now in zip(("txt", "json"), publish.plan_of(line, programs)):
         file = root / f"bench/results/plan/{name}.{ending}"
-        published = file.read_text() if file.exists() else ""
+        published, now = file.read_text() if file.exists() else "", now or ""
         found += difflib.unified_diff(published.splitlines(), now.splitlines(), str(file.relative_to(root)), "made now", "", "", 0)
     return found
 

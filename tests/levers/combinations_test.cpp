@@ -11,6 +11,7 @@
 #include "../nn/device.h"
 #include "../planning.h"
 #include "plan/lever/list.h"
+#include "plan/pairs.h"
 #include "two_steps.h"
 
 namespace {
@@ -118,6 +119,20 @@ Seen seen_of_ranks(const Work& work, const Levers& levers, const Text& text) {
                            [](const Seen& a, const Seen& b) { return a.peak.total() < b.peak.total(); });
 }
 
+// What this combination needs is what its plan says, by category, on every rank.
+void expect_planned(const Work& work, const Levers& levers, const std::string& what) {
+  const Text text = std::make_shared<data::TextSampler>(train::text_for(work.spec, work.seq, /*ragged=*/false));
+  const Plan plan = plan_of(work, levers);
+  const bool several = levers.ranks.ranks() > 1;
+  const Seen seen = several ? seen_of_ranks(work, levers, text)
+                            : seen_of(0, [&](Context& c) { return make_training(c, work, levers, text); });
+  for (std::size_t c = 0; c < kCategoryCount; ++c)
+    EXPECT_EQ(plan.peak.bytes[c], seen.peak.bytes[c]) << what << ": " << oomlab::name_of(Category(c));
+  if (!several && levers.attention != nn::AttentionForm::fused) {
+    EXPECT_EQ(2 * plan.price.flops, double(seen.flops)) << what;
+  }
+}
+
 struct Tried {
   std::size_t ran = 0, refused = 0, of_ranks = 0;
   std::set<std::string> reasons;
@@ -140,17 +155,9 @@ Tried try_combinations(std::size_t count, unsigned seed) {
       tried.reasons.insert(why.substr(0, 12) + why.substr(why.size() - 12));
       continue;
     }
-    const Text text = std::make_shared<data::TextSampler>(train::text_for(work.spec, work.seq, /*ragged=*/false));
-    const Plan plan = plan_of(work, levers);
-    const bool several = levers.ranks.ranks() > 1;
-    const Seen seen = several ? seen_of_ranks(work, levers, text)
-                              : seen_of(0, [&](Context& c) { return make_training(c, work, levers, text); });
-    for (std::size_t c = 0; c < kCategoryCount; ++c)
-      EXPECT_EQ(plan.peak.bytes[c], seen.peak.bytes[c]) << what << ": " << oomlab::name_of(Category(c));
-    if (!several && levers.attention != nn::AttentionForm::fused) {
-      EXPECT_EQ(2 * plan.price.flops, double(seen.flops)) << what;
-    }
-    ++tried.ran, tried.of_ranks += several;
+    expect_planned(work, levers, what);
+    ++tried.ran;
+    tried.of_ranks += levers.ranks.ranks() > 1;
   }
   return tried;
 }
@@ -170,6 +177,52 @@ TEST(Combinations, RunAsPredictedOrAreRefused) {
   const Tried tried = try_combinations(count, 2);
   EXPECT_GT(tried.ran, 0u);
   std::printf("%zu ran, %zu of them on several ranks; %zu refused\n", tried.ran, tried.of_ranks, tried.refused);
+}
+
+// Every two values of two levers, on one rank and on grids of four: together, or a law. Of those that go together every
+// so manieth is tried.
+struct PairsTried {
+  std::size_t asked = 0, tried = 0;
+};
+PairsTried try_pairs(std::size_t one_of) {
+  const Work work = plan::work_of_pairs();
+  const std::vector<plan::Pulled> pulled = plan::pulled_levers(work, 4);
+  const std::vector<plan::Layout> grids = {{},
+                                           {.tp = 2, .dp = 2},
+                                           {.dp = 2, .pp = 2},
+                                           {.dp = 4, .zero = 1},
+                                           {.dp = 2, .pp = 2, .zero = 2},
+                                           {.tp = 2, .dp = 2, .zero = 3}};
+  PairsTried seen;
+  for (const plan::Pair& pair : plan::pairs_of(work, pulled))
+    for (const plan::Layout& grid : grids) {
+      Levers levers = pair.levers;
+      const bool has_grid = levers.ranks != plan::Layout{};
+      if (has_grid && grid != plan::Layout{}) continue;  // the pair says what grid
+      if (!has_grid) levers.ranks = grid;
+      if (!refused(work, levers).empty()) continue;
+      if (seen.asked++ % one_of != 0) continue;
+      Work of_pair = work;
+      if (levers.solved) of_pair.budget = kUnlimited - 1;
+      expect_planned(of_pair, levers, options_of(levers));
+      ++seen.tried;
+      if (testing::Test::HasFailure()) return seen;
+    }
+  return seen;
+}
+
+TEST(Pairs, ArePlannedAsPredicted) {
+  const Planning planning;
+  const PairsTried seen = try_pairs(OOMLAB_COMBINATIONS >= 2000 ? 1 : 20);
+  EXPECT_GT(seen.asked, 1500u);
+  std::printf("%zu pairs on grids, %zu planned\n", seen.asked, seen.tried);
+}
+
+TEST(Pairs, RunAsPredicted) {
+  const bool all = std::getenv("OOMLAB_PAIRS") != nullptr;
+  const PairsTried seen = try_pairs(all ? 1 : OOMLAB_COMBINATIONS >= 2000 ? 31 : 301);
+  EXPECT_GT(seen.tried, 4u);
+  std::printf("%zu pairs on grids, %zu ran\n", seen.asked, seen.tried);
 }
 
 }  // namespace

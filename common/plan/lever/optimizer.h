@@ -36,13 +36,12 @@ inline void optimizer_elsewhere(const Work&, const Levers& levers, Elsewhere& wo
   }
 }
 
+/// With --tp each part factors its own rows and columns of a matrix, as Megatron-LM's ranks do. ZeRO's shards are pieces
+/// of a flat layer.
 inline std::string optimizer_refuses(const Work&, const Levers& levers) {
-  if (levers.optimizer.rule != nn::UpdateRule::adafactor) return "";
-  if (levers.ranks.tp > 1 || levers.ranks.zero > 0)
-    return fmt::format(
-        "--optimizer adafactor keeps means of whole rows and columns, of which a rank of {} has a piece; take adamw8",
-        levers.ranks.tp > 1 ? "--tp" : "--zero");
-  return "";
+  if (levers.optimizer.rule != nn::UpdateRule::adafactor || levers.ranks.zero == 0) return "";
+  return "--optimizer adafactor keeps means of rows and columns, and a rank of --zero has a flat piece of a layer, "
+         "which has none; take adamw8";
 }
 
 inline Numbers optimizer_numbers(const Work&, const Levers& levers) {

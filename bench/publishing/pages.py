@@ -167,20 +167,10 @@ def sentence(claim, words):
     return text + (" (a CPU's time; a GPU decides)" if claim["verdict"] == "not judged" else "")
 
 
-def measured_elsewhere(root, digits, claim):
-    """The claim as a plan's run has it (13_losses, which takes minutes), where the chapter's own run does not measure it."""
-    if claim["verdict"] != "not measured":
-        return claim
-    said = re.compile(rf'^claim "{re.escape(claim["claim"])}"\n +{re.escape(claim["what"])}: ([-+.e\d]+), expected [^:\n]*: (.+)$', re.M)
-    found = [m for file in sorted((root / "bench/results/plan").glob(f"{digits}_*.txt")) if (m := said.search(file.read_text()))]
-    return {**claim, "measured": float(found[0][1]), "verdict": found[0][2]} if found else claim
-
-
 def verdicts(root, folder, language):
     """A chapter's claims as one table of sentences; what each figure is stands folded below it."""
     digits = folder.name[:2]
     claims, said = Figures(root).chapters[digits]["claims"], data(root, "verdicts.toml").get(digits, {})
-    claims = [measured_elsewhere(root, digits, claim) for claim in claims]
     names = [claim["claim"] for claim in claims]
     if sorted(names) != sorted(said):
         raise ValueError(f"docs/data/verdicts.toml: chapter {digits}: no words, or no claim, for {sorted(set(names) ^ set(said))}")

@@ -1,4 +1,4 @@
-# python3 lesson.py: three levers, one after the other. A layer is two products and a ReLU, with no square and no residual
+# python3 lesson.py: three levers, one after the other. A layer is two products and a ReLU, without a square or residual
 # sum: fewer bytes than lesson.cu's. The momentum's bytes are FP8: PyTorch's own optimizers have no 8-bit state.
 import torch
 from torch.nn import Linear, ReLU, Sequential

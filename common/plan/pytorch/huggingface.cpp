@@ -27,7 +27,7 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (!step.ranks) return;
   if (step.ranks->count == 0) throw std::invalid_argument("a step has at least one rank");
   if (step.ranks->offload_optimizer && !zero(step))
-    throw std::invalid_argument("an optimizer's state is on the host with DeepSpeed only");
+    throw std::invalid_argument("an optimizer's state is put on the host by DeepSpeed only");
   if (step.ranks->offload_parameters && step.ranks->parallel != HfParallel::zero3)
     throw std::invalid_argument("weights are on the host at ZeRO's stage 3 only");
   if (step.ranks->parallel == HfParallel::ddp) return;

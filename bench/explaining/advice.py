@@ -112,6 +112,8 @@ ADVICE_OF = {
          ("driver calls until the run has found its shape", "运行稳定之前的驱动调用")), _REPEAT, _SMALLER),
 }
 
+ADVICE_OF["fragmentation", "xla"] = ADVICE_OF["fragmentation", "tensorflow"]  # the same allocator, and the same variable
+
 # The same of programs that serve: their flags, and the direction that a failure wants.
 ADVICE_OF["serving"] = (
     _CACHE_LENGTH,

@@ -4,13 +4,13 @@ import re
 
 # Facts of a message that are the cause in themselves: by the fact, the sentence.
 BY_FACT = {
-    "host_memory": (("compiler", "why_compiler"), ("page_file", "why_page_file"), ("node", "why_node"), ("cgroup", "why_cgroup"), ("pinned", "why_pinned"),
+    "host_memory": (("compiler", "why_compiler"), ("evicted", "why_evicted"), ("swap", "why_swap"), ("object_store", "why_object_store"), ("page_file", "why_page_file"), ("node", "why_node"), ("cgroup", "why_cgroup"), ("pinned", "why_pinned"),
                     ("shared_memory", "why_shared"), ("only_killed", "why_killed"), ("addresses", "why_addresses")),
-    "kv_cache_or_pool_reservation": (("prefill", "why_prefill"), ("pages", "why_pages"), ("token_pool", "why_token_pool"), ("cells", "why_cells"),
+    "kv_cache_or_pool_reservation": (("retracted", "why_retracted"), ("prefill", "why_prefill"), ("pages", "why_pages"), ("token_pool", "why_token_pool"), ("cells", "why_cells"),
                                      ("workspace", "why_workspace"), ("weights_and_buffer", "why_weights_and_buffer"), ("tokens", "why_cache_tokens"),
                                      ("pool_took_all", "why_pool_took_all")),
     "other_process": (("unbalanced", "why_unbalanced"),),
-    "not_enough_information": (("nvml", "why_nvml"), ("dispatched", "why_dispatched"), ("unified", "why_unified"), ("perhaps_memory", "why_perhaps")),
+    "not_enough_information": (("whose", "why_whose"), ("nvml", "why_nvml"), ("dispatched", "why_dispatched"), ("unified", "why_unified"), ("perhaps_memory", "why_perhaps")),
 }
 
 
@@ -28,7 +28,7 @@ def causes(explanation):
 
 def needs(e, key):
     """Whether the figures that a sentence names are known."""
-    return {"why_workspace": e.known("asked", "within"), "why_weights_and_buffer": e.known("weights", "temporaries", "within"),
+    return {"why_swap": e.known("asked", "within"), "why_workspace": e.known("asked", "within"), "why_weights_and_buffer": e.known("weights", "temporaries", "within"),
             "why_token_pool": e.known("tokens_wanted", "tokens_held"), "why_cache_tokens": e.known("tokens_wanted", "tokens_held")}.get(key, True)
 
 

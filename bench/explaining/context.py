@@ -21,7 +21,7 @@ SERVERS = re.compile(r"""
 # Programs that train or draw; of several the one nearest to the message.
 TRAINERS = re.compile(r"""
     (?P<diffusers>\bdiffusers\b)
-  | (?P<comfyui>comfyui|\bcomfy[/\\])
+  | (?P<comfyui>comfyui|\bcomfy[/\\]|Error\ occurred\ when\ executing|\bKSampler)
   | (?P<webui>stable-diffusion-webui|modules[/\\](?:sd_|processing|txt2img))
   | (?P<deepspeed>\bdeepspeed\b)
   | (?P<lightning>pytorch_lightning|\blightning\b)
@@ -32,14 +32,16 @@ TRAINERS = re.compile(r"""
 # The calls that decide what helps, as frames and lines of code name them; the innermost frame that names one counts.
 CALLS = re.compile(r"""
     (?P<pinned>pin_memory)
-  | (?P<capture>cuda_?graph\w{0,20}[^\n]{0,20}captur|capture_begin|graph_capture|torch\.cuda\.graph\(|capture_model|CUDAGraph\b|cuda_graph_runner)
+  | (?P<capture>captur\w{1,4}\ (?:the\ )?cuda_?\ ?graph|cuda_?graph\w{0,20}[^\n]{0,20}captur|capture_begin|graph_capture|torch\.cuda\.graph\(|capture_model|CUDAGraph\b|cuda_graph_runner)
   | (?P<process_group>init_process_group|ncclComm|_verify_param_shape|_sync_module_states|dist\.(?:barrier|all_reduce|broadcast|all_gather)\(|in\ barrier\b
       |DistributedDataParallel\()
   | (?P<optimizer_first>_init_group|exp_avg|momentum_buffer|state\[[^\n]{0,40}\]\ =\ torch\.zeros)
   | (?P<optimizer>optimizer\.step|torch[/\\]optim[/\\]|_multi_tensor_|torch\._foreach_)
-  | (?P<loss>cross_entropy|CrossEntropyLoss|logits\.float\(|logits\ =\ [^\n]{0,60}\.float\(|log_softmax|nll_loss|ForCausalLMLoss|_convert_to_fp32|lm_head\()
+  | (?P<loss>cross_entropy|CrossEntropyLoss|logits\.float\(|logits\.to\(torch\.float32|logits\ =\ [^\n]{0,60}\.float\(|log_softmax|nll_loss|ForCausalLMLoss|_convert_to_fp32|lm_head\()
   | (?P<gathered>nested_concat|nested_gather|pad_across_processes|preds_host|all_preds)
-  | (?P<attention>softmax\(|attention_scores|attn_weights|scaled_dot_product|eager_attention|baddbmm|matmul\((?:q|query)|\bq\ @\ k|flash_attn)
+  | (?P<save>_full_post_state_dict|full_state_dict|_gather_state_dict|get_state_dict|_save_checkpoint|save_checkpoint\(|in\ state_dict\b|_zero3_consolidated|torch\.save\()
+  | (?P<fused_attention>scaled_dot_product|flash_attn|memory_efficient_attention)
+  | (?P<attention>softmax\(|attention_scores|attn_weights|eager_attention|baddbmm|matmul\((?:q|query)|\bq\ @\ k)
   | (?P<load>load_state_dict|torch\.load\(|load_file\(|safe_open|from_pretrained|load_checkpoint|set_module_tensor_to_device|load_weights|load_single_module)
   | (?P<decode>decode_latents|vae\.decode|AutoencoderKL)
   | (?P<generate>\.generate\(|in\ generate\b|in\ _sample\b|_beam_search|past_key_values|key_cache|cache_utils)
@@ -79,7 +81,7 @@ class Context:
     def call(self):
         """The name of a group of CALLS, None where no frame says it."""
         for line in reversed(self.lines):
-            found = CALLS.search(line[:400])
+            found = min(CALLS.finditer(line[:400]), key=lambda match: match.lastindex, default=None)  # a file's name says less than a function's
             if found:
                 return found.lastgroup
         return None

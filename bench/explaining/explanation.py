@@ -38,7 +38,8 @@ class Explanation:
                 self.values[name] = f"{self.account.sizes[name].whole():,}"
 
     def say(self, key, **values):
-        return say(key, self.language, **{**self.found.message.values, **self.values, **values})
+        text = say(key, self.language, **{**self.found.message.values, **self.values, **values})
+        return text.replace(" 约 ", "约 ")
 
     def shown(self, size):
         return say("about", self.language, size=size.text()) if size.is_rough() and size.half else size.text()

@@ -9,9 +9,13 @@ from .first_words import FIRST
 # Fewer percent too much than this: a slightly smaller batch does it.
 SLIGHTLY = 5
 # Rules of messages without PyTorch around them.
-NO_TORCH = ("tensorflow", "xla", "cupy", "julia", "paddle", "onnx", "engine", "rmm", "mlx", "level")
+NO_TORCH = ("tensorflow", "xla", "cupy", "julia", "paddle", "onnx", "engine", "rmm", "mlx", "level", "opencl", "graphics")
+# What cards are called in PyTorch, and who tells what uses them: by the word before "out of memory".
+TORCH_MODULES = {"HIP": "cuda", "XPU": "xpu", "NPU": "npu", "MUSA": "musa", "MLU": "mlu"}
+HOLDERS = {"HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps", "NPU": "npu-smi info", "MUSA": "mthreads-gmi", "MLU": "cnmon"}
+
 SERVERS = ("vllm", "sglang", "tgi", "trtllm", "llama", "ollama")
-HOST = (("compiler", "compiler"), ("page_file", "page_file"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
+HOST = (("compiler", "compiler"), ("evicted", "evicted"), ("swap", "vllm_swap"), ("object_store", "object_store"), ("page_file", "page_file"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
         ("pinned", "locked"), ("cgroup", "container"), ("only_killed", "killed"))
 
 
@@ -21,7 +25,9 @@ CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "att
             "gathered": ("11",), "evaluation": ("11",), "generate": ("11",), "load": ("05", "12"), "load_model": ("05", "12"), "move": ("03", "12"),
             "capture": ("11",), "process_group": ("07",), "own_device": ("07", "15"), "trainer": ("02", "04"), "lightning": ("02", "03"),
             "deepspeed": ("07", "05"), "ultralytics": ("09", "01"), "slightly_smaller": ("01", "02"), "halve_batch": ("01", "02"), "smaller_batch": ("01", "02", "04"), "compiler": (),
-            "page_file": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "look_intel": ("00",), "metal_buffer": ("08", "09"), "nvml": ("00",), "unified": ("05",), "node": ("05",),
+            "page_file": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "metal_full": ("05",), "metal_buffer": ("08", "09"),
+            "save": ("07", "16"), "fused_attention": ("08",), "xgboost": ("00", "15"), "catboost": ("00", "05"), "faiss": ("00",), "blender": (),
+            "evicted": (), "nvml": ("00",), "unified": ("05",), "node": ("05",),
             "diffusers": ("05",), "comfyui": ("05",), "webui": ("05",), "dispatched": ("12",), "half_model": ("12",), "decode": ("09",)}
 OF_SERVERS = ("11", "12")
 
@@ -41,6 +47,9 @@ def first(explanation):
     m, context, diagnosis = explanation.found.message, explanation.context, explanation.diagnosis
     family, values = m.rule.split("_")[0], dict(m.values)
     values.setdefault("variable", "PYTORCH_CUDA_ALLOC_CONF")
+    card = values.get("card") or card_of(m)
+    values.update(module=TORCH_MODULES.get(card, "cuda"), holders=HOLDERS.get(card) or "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
+                  in_use=HOLDERS.get(card) or "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv")
     device = m.device if m.device is not None else next((d for d in context.ranks.values() if d is not None), 0)
     values.update(device=device, split=split(explanation.account.sizes.get("asked")))
     engine = family if family in SERVERS and context.engine != "ollama" else context.engine
@@ -48,8 +57,8 @@ def first(explanation):
         engine = None
     if diagnosis == "other_process" and context.same_device:
         return "own_device", values
-    if m.rule == "mlx":
-        return "metal_buffer", values
+    if m.rule in ("mlx", "metal", "mlx_wait"):
+        return "metal_buffer" if m.rule == "mlx" else "metal_full", values
     if diagnosis == "too_big_for_the_card" and (explanation.account.impossible() or "whole_program" not in m.facts):
         by_call = call(context.call, engine, ("loss", "attention", "load", "move", "decode")) if not explanation.account.impossible() else None
         return by_call or ("shapes" if engine not in SERVERS else server(explanation, engine, values) or "shapes"), values
@@ -60,11 +69,16 @@ def first(explanation):
     if diagnosis == "limit_set_by_user":
         return {"ours": "budget", "cupy": "fraction_cupy", "onnx": "fraction_onnx", "rmm": "fraction_rmm", "mps": "fraction_mps"}.get(family, "fraction"), values
     if diagnosis == "fragmentation":
-        if family in ("tensorflow", "ours"):
-            return {"tensorflow": "pool_async", "ours": "planned"}[family], values
+        if family in ("tensorflow", "xla", "ours"):
+            return "planned" if family == "ours" else "pool_async", values
         return "keep_large" if "no_segments" in m.facts else "segments", values
     key = server(explanation, engine, values) if engine in SERVERS else None
     return key or fact(explanation, values) or call(context.call, engine) or trainer(explanation, engine) or general(explanation, family), values
+
+
+def card_of(message):
+    """The maker's word for the card, where the message is of no kind of PyTorch."""
+    return "XPU" if message.rule == "level_zero" else "HIP" if re.search(r"\b(?:hip|rocm)", message.text, re.I) else "CUDA"
 
 
 def split(asked):
@@ -87,6 +101,8 @@ def call(name, engine, of=None):
         return None
     models = engine in ("transformers", "deepspeed", "lightning", "diffusers")
     trainer_ = engine == "transformers"
+    if engine in ("diffusers", "comfyui", "webui") and name in ("attention", "fused_attention"):
+        return "diffusers_attention" if engine == "diffusers" else engine
     named = {("loss", trainer_): "loss_trainer", ("optimizer_first", trainer_): "optimizer_first_trainer", ("attention", models): "attention_model",
              ("load", models): "load_model", ("backward", models and engine != "lightning"): "backward_model"}
     return named.get((name, True), name) if name in FIRST else None
@@ -96,6 +112,8 @@ def server(explanation, engine, values):
     """The key for a program that serves, with its flags in the direction that this failure wants."""
     m, context, sizes = explanation.found.message, explanation.context, explanation.account.sizes
     facts, text = m.facts, m.text
+    if "retracted" in facts:
+        return f"{engine}_retract"
     if "workspace" in facts:
         values["workspace"] = 2 ** math.ceil(math.log2(sizes["asked"].bytes + 1)) if "asked" in sizes else 2**30
         return {"vllm": "workspace_vllm", "sglang": "workspace_sglang"}.get(engine, "workspace")
@@ -108,7 +126,7 @@ def server(explanation, engine, values):
             return "sglang_requests"
         if re.search(r"(?:increase|increasing) --?mem", text, re.I):
             return sglang_share(context, values)
-        return "sglang_graphs" if context.call == "capture" else "sglang_lower"
+        return "sglang_graphs" if context.call == "capture" or re.search(r"Capture cuda graph failed", context.before[-400:]) else "sglang_lower"
     if engine == "tgi":
         if "tokens" in values:
             values["fewer"] = max(1, values["tokens"] // 2)
@@ -178,10 +196,14 @@ def trainer(explanation, engine):
 
 def host(explanation, engine):
     m, context = explanation.found.message, explanation.context
+    if explanation.account.impossible():
+        return "shapes"
     if context.call == "pinned" and "pinned" not in m.facts and m.rule in ("cuda", "pytorch", "host"):
         return "pinned_deepspeed" if engine == "deepspeed" else "pinned"
-    if m.rule == "ollama":
-        return "ollama_host"
+    if m.rule == "ollama" or (engine == "ollama" and m.rule == "killer"):
+        return "ollama_host" if m.rule == "ollama" else "ollama_killed"
+    if engine in ("llama", "ollama") and m.rule == "llama_host" and "pinned" not in m.facts:
+        return "llama_host"
     if m.rule == "host" and "asked" in explanation.account.sizes and "array" in m.text:
         return "mapped"
     key = next((key for name, key in HOST if name in m.facts), None)
@@ -207,7 +229,9 @@ def general(explanation, family):
         return "halve_batch"
     if explanation.missing("asked", "free"):
         return "holders"
-    if family == "level":
-        return "look_intel"
     around = explanation.found.message.text + explanation.context.before[-4000:] + explanation.context.after[:2000]
+    if family == "memory":
+        return "look_both"
+    if family in ("cuda", "cudnn", "cublas") and re.search(r"tensorflow|Could not create cud\w+ handle|Dst tensor", around):
+        return "tf_grow"
     return "look" if torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around) else "look_card"

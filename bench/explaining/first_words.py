@@ -20,12 +20,12 @@ FIRST = {
         "先看形状：常见原因是维度写错，或广播成了外积。",
         "print({{k: tuple(v.shape) for k, v in locals().items() if hasattr(v, 'shape')}})"),
     "whole_program": (
-        "Split the program: smaller batch, remat, or more chips; it is known before it runs that this one does not fit.",
-        "拆分程序：减小批量、重计算（remat）或用更多芯片；运行之前就已知放不下。",
+        "Make the program smaller: a smaller batch, rematerialisation, or more chips.",
+        "让程序变小：减小批量、重计算（remat），或用更多芯片。",
         "step = jax.jit(jax.value_and_grad(jax.checkpoint(loss)))"),
     "segments": (
-        "Let the allocator map its free pieces side by side, before the program starts.",
-        "在程序启动之前，让分配器把零散的空闲页并排映射。",
+        "Set this before the program starts: the allocator then maps its free pieces side by side.",
+        "在程序启动之前设置：分配器会把零散的空闲页并排映射。",
         "export {variable}=expandable_segments:True"),
     "keep_large": (
         "This PyTorch is older than expandable segments (2.1): update it, or keep large blocks whole.",
@@ -42,11 +42,10 @@ FIRST = {
     "holders": (
         "See who holds the card, and end what is yours: a notebook's kernel, a run that did not end.",
         "查看谁占用显卡，结束自己的：笔记本内核、未结束的程序。",
-        "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"),
+        "{holders}"),
     "own_device": (
-        "Several ranks sit on GPU {device}: give each its own; the other processes are this job's.",
-        "多个 rank 都在 GPU {device} 上：让每个 rank 用自己的卡；其他进程就是这个作业的。",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
+        "Give each rank its own device.", "让每个 rank 使用自己的设备。",
+        'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))'),
     "fraction": (
         "Raise or remove the limit that somebody set.",
         "提高或取消所设的上限。",
@@ -67,15 +66,17 @@ FIRST = {
     "look": (
         "Print what is free just before the call that fails: that tells whether this program fills the card, or another.",
         "在失败的调用之前打印空闲量：由此可知占满显卡的是本程序还是别的程序。",
-        "print([n / 2**30 for n in torch.cuda.mem_get_info()])"),
+        "print([n / 2**30 for n in torch.{module}.mem_get_info()])"),
+    "look_both": (
+        "Look at both while it runs, the card and the host.", "在运行时同时查看显卡和主机。", "watch -n 1 'nvidia-smi; free -h'"),
     "look_card": (
         "See how much of the card is in use just before the call that fails, and by whom.",
         "在失败的调用之前查看显存已用多少、被谁占用。",
-        "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv"),
-    "look_intel": (
-        "See how much of the card is in use just before the call that fails, and by whom.",
-        "在失败的调用之前查看显存已用多少、被谁占用。",
-        "xpu-smi ps"),
+        "{in_use}"),
+    "metal_full": (
+        "Card and host share one memory here: close other programs, or take a smaller model, prompt or batch.",
+        "这里显卡与主机共用内存：关闭其他程序，或换更小的模型、提示或批量。",
+        "top -o mem"),
     "metal_buffer": (
         "Metal gives no larger buffer, whatever is free: a shorter prompt or image, a smaller batch, or tiles.",
         "无论空闲多少，Metal 都不给更大的缓冲区：缩短提示或缩小图像、减小批量，或分块。",
@@ -95,11 +96,11 @@ FIRST = {
 
     # By the call that failed.
     "loss": (
-        "The logits of the whole vocabulary fill it: a chunked loss never makes them whole, a shorter sequence makes fewer.",
+        "The logits over the whole vocabulary fill the card: a chunked loss never holds all of them, a shorter sequence has fewer.",
         "占满它的是整个词表的 logits：分块损失不生成完整的 logits，序列短则更少。",
         "from cut_cross_entropy import linear_cross_entropy"),
     "loss_trainer": (
-        "The logits of the whole vocabulary fill it: a fused loss never makes them whole, a shorter max_seq_length fewer.",
+        "The logits over the whole vocabulary fill the card: a fused loss never holds all of them, a shorter max_seq_length has fewer.",
         "占满它的是整个词表的 logits：融合损失不生成完整的 logits，max_seq_length 小则更少。",
         "TrainingArguments(..., use_liger_kernel=True)"),
     "pinned": (
@@ -123,13 +124,25 @@ FIRST = {
         "默认的 step 会生成与梯度一样大的临时量：融合版不生成。",
         "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"),
     "attention": (
-        "Attention makes the whole matrix of scores, length times length: the fused one never does.",
+        "Attention makes the whole matrix of scores, length times length: a fused one never does.",
         "注意力生成了整个分数矩阵（长度乘长度）：融合注意力不生成。",
         "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"),
     "attention_model": (
-        "Attention makes the whole matrix of scores, length times length: the fused one never does.",
+        "Attention makes the whole matrix of scores, length times length: a fused one never does.",
         "注意力生成了整个分数矩阵（长度乘长度）：融合注意力不生成。",
         'from_pretrained(name, attn_implementation="sdpa")'),
+    "fused_attention": (
+        "A fused attention fell back to the one with all scores (a mask, FP32, a head size): ask for a fused one, and it says why.",
+        "融合注意力退回到了生成全部分数的实现（掩码、FP32 或头大小所致）：指定融合实现，它会说明原因。",
+        "with torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION): y = model(x)"),
+    "diffusers_attention": (
+        "Attention over the whole image fills it: compute it in slices, or make the image smaller.",
+        "占满它的是整幅图像的注意力：分片计算，或缩小图像。",
+        "pipe.enable_attention_slicing()"),
+    "save": (
+        "It fails while a checkpoint is gathered: gather on the host and on one rank only, or save shards.",
+        "失败发生在汇集检查点时：只在一个 rank 上汇集到主机，或按分片保存。",
+        "FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"),
     "gathered": (
         "The evaluation keeps all its outputs on the card: move them to the host every few steps, and keep no logits.",
         "评估把所有输出都留在卡上：每隔几步移到主机，并且不保留 logits。",
@@ -139,12 +152,12 @@ FIRST = {
         "失败发生在加载权重时：先加载到主机，使卡上只有一份。",
         'state = torch.load(path, map_location="cpu")'),
     "load_model": (
-        "It fails while weights are loaded: in 16 bits they take half, and device_map puts the rest beside the card.",
-        "失败发生在加载权重时：16 位只占一半，device_map 把放不下的放到卡外。",
+        "It fails while weights are loaded: in 16 bits they take half, and device_map puts the rest in host memory.",
+        "失败发生在加载权重时：16 位只占一半，device_map 把放不下的放到主机内存。",
         'from_pretrained(name, torch_dtype=torch.bfloat16, device_map="auto")'),
     "generate": (
-        "The cache of generated tokens grows with sequences and length: fewer of them at a time.",
-        "生成时的 KV 缓存随序列数和长度增长：减少同时生成的数量。",
+        "The KV cache grows with every sequence and every token: generate fewer sequences at a time, or shorter ones.",
+        "KV 缓存随序列数和 token 数增长：减少同时生成的序列，或缩短长度。",
         "model.generate(**inputs, max_new_tokens=256, num_beams=1)"),
     "backward": (
         "It fails in the backward pass, where all activations are still live: keep fewer, and compute the rest again.",
@@ -159,11 +172,11 @@ FIRST = {
         "失败发生在评估，评估不需要激活：不保存。",
         "with torch.no_grad(): evaluate()"),
     "capture": (
-        "It fails while a CUDA graph is captured, which keeps a pool of its own: run without graphs, or with fewer sizes.",
+        "It fails while a CUDA graph is captured, and graphs keep a pool of their own: capture fewer sizes, or none.",
         "失败发生在捕获 CUDA 图时，图有自己的内存池：不用图，或减少尺寸。",
         "model = torch.compile(model, mode='default')"),
     "process_group": (
-        "It fails while ranks meet: each takes a context and buffers, so first see that no two use one card.",
+        "It fails while the ranks connect. Each takes a context and buffers: first check that no two use one card.",
         "失败发生在各 rank 建立通信时：每个都要上下文和缓冲区，先确认没有两个用同一张卡。",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
     "move": (
@@ -177,27 +190,27 @@ FIRST = {
 
     # By the program.
     "vllm_lower": (
-        "Leave room beside vLLM's reservation: a smaller share, and fewer requests at a time.",
+        "Leave room beside vLLM's reservation: take a smaller share of the card, and serve fewer requests at a time.",
         "在 vLLM 的预留之外留出空间：减小份额和同时处理的请求数。",
         "vllm serve MODEL --gpu-memory-utilization 0.85 --max-num-seqs 64"),
     "vllm_graphs": (
-        "Much of this process lies outside PyTorch (CUDA graphs, workspaces): a smaller share, and no graphs or fewer.",
+        "Much of this process lies outside PyTorch (CUDA graphs, workspaces): take a smaller share, and fewer graphs or none.",
         "本进程有许多内存在 PyTorch 之外（CUDA 图、工作区）：减小份额，不用或少用图。",
         "vllm serve MODEL --gpu-memory-utilization 0.85 --enforce-eager"),
     "vllm_sampler": (
-        "Fewer requests at a time: the sampler makes logits for {requests} of them; or a smaller share.",
+        "Serve fewer requests at a time (the sampler makes logits for {requests} of them), or take a smaller share of the card.",
         "减少同时处理的请求：采样器要为 {requests} 个请求生成 logits；或减小份额。",
         "vllm serve MODEL --max-num-seqs {fewer} --gpu-memory-utilization 0.85"),
     "vllm_start": (
-        "Ask for no more than is free at the start, or free the card before.",
+        "Ask for no more than is free at the start, or free the card first.",
         "启动时不要申请超过空闲的量，或先腾出显卡。",
         "vllm serve MODEL --gpu-memory-utilization {share_free}"),
     "vllm_raise": (
-        "Give vLLM a larger share, and let a request be shorter: the weights leave nothing for the cache.",
-        "给 vLLM 更大的份额，并缩短请求：权重之外没有剩给缓存的。",
+        "The weights leave nothing for the cache: give vLLM a larger share, and limit the length of a request.",
+        "权重没有给缓存留下空间：给 vLLM 更大的份额，并限制请求的长度。",
         "vllm serve MODEL --gpu-memory-utilization 0.95 --max-model-len 4096"),
     "vllm_length": (
-        "Let a request be as long as the cache holds, or give the cache a larger share.",
+        "Limit a request to what the cache holds, or give the cache a larger share.",
         "让请求不超过缓存的容量，或给缓存更大的份额。",
         "vllm serve MODEL --max-model-len {length}"),
     "sglang_raise": (
@@ -217,11 +230,23 @@ FIRST = {
         "只为较小的批捕获图，或降低静态份额。",
         "python -m sglang.launch_server --cuda-graph-max-bs 16 --mem-fraction-static 0.8"),
     "sglang_requests": (
-        "The pool of tokens is full: fewer requests at a time, or a larger static share.",
-        "token 池已满：减少同时处理的请求，或提高静态份额。",
+        "Serve fewer requests at a time, or give the pool a larger static share.",
+        "减少同时处理的请求，或提高静态份额。",
         "python -m sglang.launch_server --max-running-requests 64"),
+    "sglang_retract": (
+        "Once a minute is harmless. If it is more often, let requests in more slowly, or give the pool a larger share.",
+        "每分钟一次无妨。更频繁时，放慢接收请求，或给 token 池更大的份额。",
+        "python -m sglang.launch_server --schedule-conservativeness 1.3"),
+    "vllm_retract": (
+        "Now and then is harmless. If it is often, serve fewer requests at a time, or give vLLM a larger share.",
+        "偶尔发生无妨。频繁时，减少同时处理的请求，或给 vLLM 更大的份额。",
+        "vllm serve MODEL --max-num-seqs 64 --gpu-memory-utilization 0.95"),
+    "vllm_swap": (
+        "Ask for less swap space: it is host memory, for each card.",
+        "减小交换空间：它是主机内存，每张卡各一份。",
+        "vllm serve MODEL --swap-space 1"),
     "sglang_pages": (
-        "Every sequence needs a page of its own, and no page is free: pages of one token, or fewer requests at a time.",
+        "Every sequence needs a page of its own, and no page is free: take pages of one token, or serve fewer requests at a time.",
         "每个序列都要自己的页，而已没有空页：改用单 token 的页，或减少同时处理的请求。",
         "python -m sglang.launch_server --page-size 1"),
     "tgi_tokens": (
@@ -253,8 +278,8 @@ FIRST = {
         "缩短上下文，或用 8 位缓存：其大小等于上下文乘以槽数。",
         "llama-server -m MODEL.gguf -c 8192 -fa on -ctk q8_0 -ctv q8_0"),
     "llama_buffers": (
-        "These are compute buffers, not weights: smaller micro-batches and flash attention shrink them.",
-        "这是计算缓冲区，不是权重：减小微批并用 flash attention。",
+        "Smaller micro-batches and flash attention shrink the compute buffers; fewer layers on the card do not.",
+        "减小微批并用 flash attention 能缩小计算缓冲区；少放几层到卡上则不能。",
         "llama-server -m MODEL.gguf -ub 256 -fa on"),
     "llama_layers": (
         "Put fewer layers on the card; the rest runs on the processor.",
@@ -265,8 +290,8 @@ FIRST = {
         "不写 -ngl 和 -c：llama.cpp 会自己适配；或少放几层到卡上。",
         "llama-server -m MODEL.gguf --fit on"),
     "llama_slots": (
-        "The cache's cells are full, not the card: fewer slots, or a longer context to share.",
-        "满的是缓存的单元，而不是显卡：减少槽数，或加长共享的上下文。",
+        "Take fewer slots, or a longer context for them to share.",
+        "减少槽数，或加长各槽共享的上下文。",
         "llama-server -m MODEL.gguf -np 1 -c 16384"),
     "ollama_layers": (
         "A shorter context, and fewer layers on the card.", "缩短上下文，少放几层到卡上。",
@@ -275,6 +300,14 @@ FIRST = {
         "Take a smaller model or one of fewer bits, or free host memory: the part that is not on the card lies there.",
         "换更小或位数更少的模型，或腾出主机内存：不在卡上的部分放在那里。",
         "free -h && ollama ps"),
+    "ollama_killed": (
+        "See whether the kernel did it; then a smaller model, a shorter context, or more of the model on the card.",
+        "查看是否由内核所为；再换更小的模型、缩短上下文，或把更多层放到卡上。",
+        "sudo dmesg -T | grep -iE 'killed process|out of memory'"),
+    "llama_host": (
+        "The layers that are not on the card lie in host memory: take a smaller model, fewer bits, or more layers on the card.",
+        "不在卡上的层放在主机内存：换更小或位数更少的模型，或多放几层到卡上。",
+        "free -h"),
     "diffusers": (
         "Keep on the card only the part that runs.", "只把正在运行的部分留在卡上。",
         "pipe.enable_model_cpu_offload()"),
@@ -298,16 +331,16 @@ FIRST = {
         "先腾出显卡：常见原因是本进程或笔记本里还有之前的模型；否则换更小的模型。",
         "import gc; del model; gc.collect()"),
     "nvml": (
-        "Treat it as CUDA out of memory: PyTorch was about to print that, and NVML did not answer (MIG, Jetson, WSL).",
-        "当作 CUDA out of memory 处理：PyTorch 正要打印它，而 NVML 没有应答（MIG、Jetson、WSL）。",
+        "Treat it as CUDA out of memory, and print the figures yourself. (NVML is often missing with MIG, on Jetson, in WSL.)",
+        "当作 CUDA out of memory 处理，并自己打印数字。（MIG、Jetson、WSL 常常没有 NVML。）",
         "print([n / 2**30 for n in torch.cuda.mem_get_info()])"),
     "xgboost": (
         "See who holds the card (nvidia-smi); then quantise the data, with fewer bins.",
         "先用 nvidia-smi 查看谁占用显卡；再量化数据并减少分箱。",
         "dtrain = xgboost.QuantileDMatrix(X, y, max_bin=64)"),
     "catboost": (
-        "Fewer borders, simpler categories, and those in host memory.",
-        "减少分界数和类别组合，并把类别特征放在主机内存。",
+        "Fewer borders, simpler categories, and those in host memory; and no gpu_ram_part below its default of 0.95.",
+        "减少分界数和类别组合，把类别特征放在主机内存；gpu_ram_part 不要低于默认的 0.95。",
         'border_count=64, max_ctr_complexity=1, gpu_cat_features_storage="CpuPinnedMemory"'),
     "julia": (
         "A smaller batch: CUDA.reclaim() cannot give {asked}.", "减小批量：CUDA.reclaim() 给不出 {asked}。",
@@ -337,7 +370,7 @@ FIRST = {
         "sudo dmesg -T | grep -iE 'killed process|out of memory'"),
     "addresses": ("Lift the limit on addresses.", "取消地址空间的限制。", "ulimit -v unlimited"),
     "page_file": (
-        "Start no loader processes, for each commits the CUDA libraries again; or make the page file larger.",
+        "Start no loader processes: each commits memory for the CUDA libraries again. Or make the page file larger.",
         "不要启动加载进程（每个都会再次提交 CUDA 库）；或加大页面文件。",
         "DataLoader(dataset, num_workers=0)"),
     "compiler": ("Compile fewer files at a time.", "减少同时编译的文件数。", "export MAX_JOBS=2 CMAKE_BUILD_PARALLEL_LEVEL=2"),
@@ -345,6 +378,14 @@ FIRST = {
         "Fewer tasks or actors on the node, or more host memory: what is offloaded lies there, too.",
         "减少节点上的任务或 actor，或增加主机内存：卸载的内容也在那里。",
         "ray.init(num_cpus=4)"),
+    "evicted": (
+        "Ask for the host memory that it needs, so that it gets a node with as much; or use less of it.",
+        "为它申请所需的主机内存，使它被调度到足够的节点；或减少用量。",
+        "kubectl set resources deployment/NAME --requests=memory=64Gi --limits=memory=64Gi"),
+    "object_store": (
+        "Let go of results that are not needed (`del ref`), or give the store more.",
+        "释放不再需要的结果（`del ref`），或给对象存储更多内存。",
+        "ray.init(object_store_memory=32 * 2**30)"),
     "loader": (
         "Fewer loader workers, and less of them ahead.", "减少加载进程及其预取。",
         "DataLoader(dataset, num_workers=2, prefetch_factor=1, pin_memory=False)"),

@@ -26,6 +26,19 @@ def cpu(before, after):
 @rule("mmap", "objectstorefull", r"objectstorefullerror")
 @rule("mmap", "unable to allocate", r"unable to allocate [\d.]+~[kmgt]ib for an array")
 @rule("mmap", "cannot allocate memory", r"\[errno 12\] cannot allocate memory", rank=2)
+@rule("mmap", "cannot allocate memory", r"(?:mmap failed|fork|mmap|malloc|mlock|os ?error)\b[^\n]{0,40}: cannot allocate memory", rank=2)
+@rule("mmap", "os error 12", r"cannot allocate memory \(os error 12\)", rank=2)
+@rule("mmap", "memory allocation of", r"memory allocation of \d+ bytes failed", rank=2)
+@rule("mmap", "malloc failed", r"out of memory, malloc failed", rank=2)
+@rule("mmap", "runtime:", r"runtime: out of memory", rank=2)
+@rule("mmap", "outofmemoryerror()", r"outofmemoryerror\(\)", rank=2)
+@rule("mmap", "vector of size", r"cannot allocate vector of size", rank=2)
+@rule("mmap", "help memory", r'out of memory\. type "?help memory', rank=2)
+@rule("mmap", "insufficient memory", r"\(-4:insufficient memory\) failed to allocate \d+ bytes", rank=2)
+@rule("mmap", "memory context", r"failed on request of size \d+ in memory context", rank=2, back=80)
+@rule("mmap", "restart server", r"out of memory; restart server", rank=2)
+@rule("mmap", "session crashed", r"session crashed after using all available ram", rank=2)
+@rule("mmap", "more memory than", r"notebook tried to allocate more memory than is available", rank=2)
 @rule("mmap", "bad_alloc", r"std::bad_alloc", rank=3)
 @rule("mmap", "memoryerror", r"\bmemoryerror\b", rank=3)
 def host(before, after):
@@ -37,10 +50,12 @@ def host(before, after):
     if text.has(r"node\s+running\s+low|memory\s+pressure|ObjectStoreFull"):
         used = after.first(rf"was\s+running\s+was\s+({NUMBER})\s?GB\s?/\s?({NUMBER})\s?GB")
         resident, limit = (read_size(figure, "GB") for figure in used) if used else (None, None)
-        return message("ray", "Ray", text.loose, "host_memory", facts={"node"}, resident=resident, limit=limit)
+        return message("ray", "Ray", text.loose, "host_memory", facts={"object_store" if text.has(r"ObjectStoreFull") else "node"}, resident=resident,
+                       limit=limit)
     return message("host", "the host's allocator", text.loose, "host_memory",
                    facts={"shared_memory"} if text.has(r"shared\s+memory|file\s+</?torch") else (),
-                   asked=text.whole(r"unable\s+to\s+mmap\s+(\d+)\s+bytes")
+                   asked=text.whole(r"(?:unable\s+to\s+mmap|memory\s+allocation\s+of|tried\s+to\s+allocate|failed\s+to\s+allocate)\s+(\d+)\s+bytes")
+                   or text.size(rf"vector\s+of\s+size\s+{SIZE}")
                    or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
 
 
@@ -57,6 +72,7 @@ def loader(before, after):
 
 @rule("page_file", "1455", r"(?:winerror|os error) 1455\b")
 @rule("page_file", "paging file", r"the paging file is too small")
+@rule("page_file", "memory resources", r"not enough memory resources are available to (?:process|complete)")
 def page_file(before, after):
     return message("page_file", "Windows", after.lines[0], "host_memory", facts={"page_file"})
 
@@ -66,12 +82,23 @@ def page_file(before, after):
 @rule("compiler", "died due to", r"died due to signal 9")
 @rule("compiler", "llvm error", r"llvm error: out of memory")
 @rule("compiler", "memory exhausted", r"virtual memory exhausted: cannot allocate memory")
+@rule("compiler", "ptxas", r"ptxas (?:fatal|error)~: memory allocation failure")
 def compiler(before, after):
     return message("compiler", "a compiler", after.lines[0], "host_memory", facts={"compiler"})
 
 
+@rule("evicted", "low on resource", r"the node was low on resource: memory")
+def evicted(before, after):
+    used = after.first(r"was\s+using\s+(?:memory\s+)?(\d+)Ki\b")
+    return message("evicted", "Kubernetes", after.lines[0], "host_memory", facts={"evicted"}, resident=read_size(used[0], "KiB") if used else None)
+
+
+# A scheduler that ends what has had its time, or was called off: no memory.
+TIME_IS_UP = re.compile(r"DUE TO TIME LIMIT|CANCELLED AT \d|walltime \d\S* exceeded|TERM_RUNLIMIT")
 # A launcher that ends what is left after a failure.
 SENT = re.compile(r"\b(?:sent|send\w{0,3}|via|(?<!died )with|using|escalat\w{1,6}|forcefully\w{0,8}|issu\w{1,3})\W[^\n]{0,60}$", re.I)
+# A process that ended by the signal.
+RECEIVED = re.compile(r"\b(?:exited|terminated|ended|died)\b[^\n;,.]{0,24}$|Negsignal\.$", re.I)
 # What stands before "Killed" where a shell, a launcher, or a runtime says it: a script's line, a job's or a process's number.
 SHELL = re.compile(r"(?:^|[:\]=\"(])\s{0,3}[+-]?\s{0,3}(?:\d{1,10}\s{0,4})?$|signal:?\s?$")
 
@@ -89,12 +116,17 @@ def not_killed(head, tail):
 
 
 @rule("killer", "memory", r"out of memory: kill(?:ed)? process \d+")
-@rule("killer", "oom-kill", r"oom[-_]kill(?:er|:| event)")
+@rule("killer", "oom", r"oom(?:[-_]| )kill(?:er\b|:|'| event)")
+@rule("killer", "due to memory used", r"killed \S+ due to memory used")
+@rule("killer", "badness", r"sending sig(?:term|kill) to process \d+ [^\n]{0,80}badness")
+@rule("killer", "by yarn", r"container killed by yarn for exceeding [^\n]{0,20}memory limits")
 @rule("killer", "oom_kill", r"\boom_kill events?")
 @rule("killer", "srun", r"srun: error: [^\n]{1,80}: out of memory")
 @rule("killer", "oomkilled", r"oomkilled")
 @rule("killer", "total-vm", r"killed process \d+ \([^)]{0,64}\),?(?: uid:?~\d+,)? total-vm", back=200)
 @rule("killer", "exceeded", r"exceeded (?:job|step) memory limit", rank=2)
+@rule("killer", "exceeded limit", r"job killed: v?mem \d+(?:kb)? exceeded limit", rank=2)
+@rule("killer", "memlimit", r"term_memlimit: job killed", rank=2)
 @rule("killer", "137", r"exit(?:ed)?(?: with)?(?: code| status)?[:=]?~137\b", rank=3)
 @rule("killer", "-9", r"exit~code~: -9\b", rank=3)
 @rule("killer", "sigkill", r"\bsigkill\b", rank=3)
@@ -103,15 +135,19 @@ def not_killed(head, tail):
 @rule("killer", "killed", r"(?m:^|\s)killed(?::? 9|\s{2,200}|\s{0,200}(?m:$))", rank=3)
 def killer(before, after):
     head, tail = (text.lstrip() for text in of_line(before, after))
-    if (re.match(r"sigkill", tail, re.I) and SENT.search(head)) or not_killed(head, tail):
+    if (re.match(r"sigkill", tail, re.I) and SENT.search(head) and not RECEIVED.search(head)) or not_killed(head, tail):
         return None
     near = Text("\n".join(before.lines[-40:]))
     text = Text("\n".join(after.lines[:12]))
-    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom[-_]kill\s+event|srun:|memory\s+limit") \
+    if TIME_IS_UP.search(near.raw + text.raw) and not text.has(r"out\s+of\s+memory|oom|memory\s+limit"):
+        return None
+    group = text.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|OOMKilled|oom[-_]kill\s+event|srun:|memory\s+limit|memlimit|mem\s+\d+(?:kb)?\s+exceeded|by\s+YARN") \
         or near.has(r"memory\s+cgroup|CONSTRAINT_MEMCG|Memory\s+limit\s+reached|memory:\s+usage\s+\d+kB,\s+limit")
     m = message("killer", "Ollama" if Text("\n".join((head, tail))).has(r"llama\s+runner") else "the operating system", text.loose, "host_memory",
                 facts={"cgroup"} if group else (), resident=text.size(r"anon-rss:\s*(\d+)(kB)\b"),
                 limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
-    if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit"):
+    if re.search(r"ninja: build|g?make(?:\[\d+\])?: \*\*\*|\bcc1plus\b|\brustc\b|FAILED: \S+\.o\b", near.raw[-2000:] + text.raw):
+        m.facts.add("compiler")
+    if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit|memlimit|exceeded\s+limit|memory\s+used|badness"):
         m.facts.add("only_killed")
     return m

@@ -6,6 +6,7 @@ import unicodedata
 
 WIDTH = 100  # columns
 MARKS = "，。；：、）"
+OPENING = "（"
 
 
 def columns(text):
@@ -22,13 +23,15 @@ def wrapped(text, first="", rest=None):
     """Lines of at most WIDTH columns; Chinese, which has no blanks, breaks between any two characters. A figure stays with
     its unit."""
     rest = first if rest is None else rest
-    text = re.sub(r"(\d) (bytes|[KMGT]iB|%)", "\\1\u00a0\\2", text)
+    text = re.sub(r"(\d) (bytes|[KMGTP]iB|%)", "\\1\u00a0\\2", text)
     if columns(text) > len(text):
         lines, line, width = [], first, columns(first)
         for token in re.findall(r"[\x21-\x7e\u00a0]+ ?|.", text):
-            # No line begins with a mark: there is room for two of them at the end of each.
+            # No line begins with a mark, for there is room for two of them at the end of each, and none ends with an opening one.
             if width + columns(token.rstrip()) > (WIDTH if token in MARKS else WIDTH - 4) and line.strip():
-                lines, line, width = [*lines, line.rstrip(" ")], rest, columns(rest)
+                kept = line.rstrip(" ")
+                opened = kept[len(kept.rstrip(OPENING)):]
+                lines, line, width = [*lines, kept.rstrip(OPENING)], rest + opened, columns(rest + opened)
             line, width = line + token, width + columns(token)
         lines.append(line.rstrip(" "))
     else:

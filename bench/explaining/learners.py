@@ -1,7 +1,7 @@
 """The messages of libraries that learn or search without PyTorch, of other languages and of other makers' cards. For bench/explain."""
 
 from .figures import NUMBER, exact, read_size
-from .text import SIZE, UNIT, Text, message, number, rule
+from .text import SIZE, SIZE_IN_CHINESE, UNIT, Text, message, number, rule
 
 
 @rule("xgboost", "memory", r"memory allocation error on worker \d+")
@@ -18,22 +18,19 @@ def catboost(before, after):
                    facts={"trees"})
 
 
-# No end of a word is between a unit and Chinese.
-PADDLE_SIZE = rf"(?<![\d.,])({NUMBER})\s?([KMGT]i?B)(?![A-Za-z])"
-
-
 def paddle_size(text, *patterns):
     """What is allocated may be printed as 0.000000B."""
-    return text.size(*(pattern.format(PADDLE_SIZE) for pattern in patterns)) or (
+    return text.size(*(pattern.format(SIZE_IN_CHINESE) for pattern in patterns)) or (
         exact(0) if any(text.has(pattern.format(r"(0\.0{1,9})B\b")) for pattern in patterns) else None)
 
 
 @rule("paddle", "out of memory", r"out of memory error on (?:gpu|xpu|npu|dcu) \d+\. cannot allocate")
 @rule("paddle", "\u5206\u914d", "\u65e0\u6cd5\u5728~gpu~\\d+~\u4e0a\u5206\u914d")
+@rule("paddle", "\u5206\u914d", "gpu~\\d+~\u4e0a\u65e0\u6cd5\u5206\u914d")
 def paddle(before, after):
-    text = after.until_another(r"Cannot\s+allocate|\u65e0\u6cd5\u5728")
+    text = after.until_another(r"Cannot\s+allocate|\u65e0\u6cd5")
     m = message("paddle", "PaddlePaddle", text.loose, device=number(text.first(r"(?<![A-Za-z])[GXND][PC]U\s?(\d+)")),
-                asked=paddle_size(text, r"Cannot\s+allocate\s+{}", "\u4e0a\u5206\u914d(?:\u4e86)?\\s?{}"),
+                asked=paddle_size(text, r"Cannot\s+allocate\s+{}", "\u4e0a(?:\u65e0\u6cd5)?\u5206\u914d(?:\u4e86)?\\s?{}"),
                 allocated=paddle_size(text, r"{}\s+memory\s+has\s+been\s+allocated", "\u5df2(?:\u7ecf)?(?:\u88ab)?\u5206\u914d(?:\u4e86)?\\s?{}"),
                 free=paddle_size(text, r"available\s+memory\s+is\s+only\s+{}", "\u53ef\u7528(?:\u5185\u5b58|\u663e\u5b58)?\\s?(?:\u4ec5|\u53ea\u6709|\u53ea\u5269)\\s?(?:\u4e3a)?{}"))
     f = m.figures
@@ -68,6 +65,11 @@ def mlx(before, after):
                    limit=after.whole(r"buffer\s+size\s+of\s+(\d+)\s+bytes"))
 
 
+@rule("mlx_wait", "[malloc", r"\[malloc\w*\] (?:unable|attempting) to allocate \d+ bytes")
+def mlx_wait(before, after):
+    return message("mlx_wait", "MLX", after.lines[0], "not_enough_information", asked=after.whole(r"to\s+allocate\s+(\d+)\s+bytes"))
+
+
 @rule("directml", "gpu video memory", r"could not allocate tensor with \d+ bytes\. there is not enough gpu video memory")
 def directml(before, after):
     return message("directml", "DirectML", after.lines[0], "not_enough_information", asked=after.whole(r"tensor\s+with\s+(\d+)\s+bytes"))
@@ -92,6 +94,8 @@ def onnx_cuda(before, after):
     return message("onnx_cuda", "ONNX Runtime", after.lines[0], "not_enough_information", device=number(after.first(r"GPU=(\d+)")))
 
 
+@rule("dispatched", "whole model", r"you are trying to offload the whole model to the disk")
+@rule("dispatched", "cpu/disk", r"found modules on cpu/disk")
 @rule("dispatched", "dispatched on", r"some modules are dispatched on the cpu or the disk")
 def dispatched(before, after):
     return message("dispatched", "transformers", after.lines[0], "not_enough_information", facts={"dispatched"})

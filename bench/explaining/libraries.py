@@ -62,19 +62,60 @@ def nccl(before, after):
                    asked=after.whole(r"failed\s+to\s+CUDA\s+[cm]alloc(?:\s+async)?\s+(\d+)\s+bytes"))
 
 
+@rule("cublas", "resource allocation", r"cuda error: the resource allocation failed", rank=2)
 @rule("cublas", "cublas_status", r"cublas_status_(?:alloc_failed|not_initialized)", rank=2)
 @rule("cudnn", "cudnn_status", r"cudnn_status_(?:alloc_failed|not_initialized|internal_error\w*)", rank=2)
 @rule("cudnn", "cudnn", r"unable to find a valid cudnn algorithm", rank=2)
 @rule("cudnn", "was unable", r"get was unable to find an engine to execute this computation", rank=2)
 def library(before, after):
-    name = "cuBLAS" if after.has(r"^\W*CUBLAS_") else "cuDNN"
+    name = "cuBLAS" if after.has(r"^\W*CUBLAS_|^CUDA\s+error") else "cuDNN"
     on_host = after.has(r"HOST_ALLOCATION_FAILED")
-    sure = after.has(r"ALLOC(?:ATION)?_FAILED")
+    sure = after.has(r"ALLOC(?:ATION)?_FAILED|resource\s+allocation\s+failed")
     return message(name.lower(), name, after.loose, "host_memory" if on_host else "not_enough_information",
                    facts=() if sure else {"perhaps_memory"})
 
 
+@rule("card", "insufficient vram", r"insufficient vram", rank=2)
+@rule("card", "not enough", r"not enough (?:allocatable )?(?:device|gpu|video) memory", rank=2)
+@rule("card", "on device", r"failed to allocate \d+ bytes on device", rank=2)
+@rule("card", "result = 2", r"fail to allocate memory \d+ bytes!! result = 2", rank=2)
+@rule("card", "malloc device memory", r"malloc device memory failed, size\[\d+\]", rank=2)
+@rule("card", "alloc failed", r"memory isn't enough and alloc failed", rank=2)
+def card(before, after):
+    line = Text(after.lines[0])
+    return message("card", "a library of the GPU", line.loose, "not_enough_information", device=number(line.first(r"Device(?:\(id:|\[|\s+\W?cuda:)(\d+)")),
+                   asked=line.whole(r"(?:allocate|memory|alloc\s+size:)\s+(\d+)\s?(?:bytes|B)\b") or line.whole(r"size\[(\d+)\]"))
+
+
+@rule("metal", "kiogpu", r"kiogpucommandbuffercallbackerroroutofmemory", rank=2)
+def metal(before, after):
+    return message("metal", "Apple's Metal", after.lines[0], "not_enough_information")
+
+
+@rule("opencl", "mem_object_allocation", r"\b(?:cl_)?mem_object_allocation_failure", rank=2)
+@rule("opencl", "out_of_resources", r"\bcl\w* failed: (?:cl_)?out_of_resources", rank=2)
+@rule("opencl", "cl_out_of_resources", r"\bcl_out_of_resources", rank=2)
+@rule("opencl", "out_of_host", r"\bcl(?:\w* failed: |_)out_of_host_memory", rank=2)
+def opencl(before, after):
+    line = Text(after.lines[0])
+    host = line.has(r"OUT_OF_HOST")
+    return message("opencl", "OpenCL", line.loose, "host_memory" if host else "not_enough_information",
+                   facts=() if host or line.has(r"MEM_OBJECT") else {"perhaps_memory"})
+
+
+@rule("graphics", "_out_of_", r"\bvk_error_out_of_(?:device|host|pool)_memory", rank=2)
+@rule("graphics", "erroroutofdevicememory", r"erroroutofdevicememory", rank=2)
+@rule("graphics", "gl_out_of_memory", r"\bgl_out_of_memory", rank=2)
+@rule("graphics", "video memory", r"out of video memory", rank=2)
+@rule("graphics", "e_outofmemory", r"\be_outofmemory", rank=2)
+def graphics(before, after):
+    line = Text(after.lines[0])
+    return message("graphics", "Vulkan, OpenGL or Direct3D", line.loose, "host_memory" if line.has(r"OUT_OF_HOST") else "not_enough_information")
+
+
 # The words are said of these, too.
+OF_THE_CARD = re.compile(r"cuda|gpu|\bhip|rocm|nv(?:idia|map|cc)|torch|tensor|xla|jax|cudnn|cublas|nccl|device|vram|\bcu[A-Z]|\.cuh?\b|onnx|ggml|llama|\.safetensors|"
+                         r"OutOfMemoryError|comfy|diffus|vllm|sglang", re.I)
 OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^\n]{0,60}|nvenc[^\n]{0,80}|shared memory[^\n]{0,20})$", re.I)
 
 
@@ -83,9 +124,10 @@ OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^
 @rule("cuda", "hip error", r"hip error: out of memory", rank=2)
 @rule("cuda", "memoryallocation", r"(?:cuda|hip)error(?:memoryallocation|outofmemory)", rank=2)
 @rule("cuda", "out_of_memory", r"cuda_error_out_of_memory", rank=2)
-@rule("cuda", "erroroutofdevicememory", r"erroroutofdevicememory", rank=2)
 @rule("cuda", "outofmemory", r"outofmemory", rank=3)
 @rule("cuda", "dst tensor", r"dst tensor is not initialized", rank=2)
+@rule("cuda", "gpuassert", r"gpuassert: out of memory", rank=2)
+@rule("cuda", "failed: out of memory", r"\bcu[a-z]\w{2,30} failed: out of memory", rank=2)
 @rule("cuda", "nvmapmemalloc", r"nvmapmemalloc\w*:(?: \d+)? error 12", rank=2)
 @rule("cuda", "memory", r"out of memory", rank=3)
 def cuda(before, after):
@@ -94,5 +136,7 @@ def cuda(before, after):
     if text.has(r"is\s+not\s+a\s+failure|^out\s+of\s+memory\s+in\s+memory\s+space\s+vmem") or OTHER_MEMORY.search(head) or (
             re.match(r"outofmemory", tail, re.I) and not re.match(r"outofmemory\w{0,12}(?:\s?[:)(\]]|\s?$|\s+Traceback)", tail, re.I)):
         return None
-    return message("cuda", "Apple's Metal" if text.has(r"kIOGPU") else "CUDA or its driver", text.loose, "not_enough_information",
+    if not OF_THE_CARD.search(before.raw[-1500:] + text.raw[:500]):
+        return message("memory", "a program that does not say whose memory", text.loose, "not_enough_information", facts={"whose"})
+    return message("cuda", "CUDA or its driver", text.loose, "not_enough_information",
                    facts={"unified"} if text.has(r"nvmap") else (), device=number(text.first(r"current\s+device:\s+(\d+)")))

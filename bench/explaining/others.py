@@ -70,7 +70,8 @@ def tensorflow_pool(before, after):
     rounded = exact(int(groups[2])) if groups and groups[2] else None
     if rounded and asked and abs(rounded.bytes - asked.bytes) <= asked.half:
         asked = rounded
-    m = message("tensorflow_pool", "TensorFlow", after.loose, asked=asked,
+    jax = re.search(r"external/xla|\bjaxlib\b|pjrt_|XlaRuntimeError", before.raw[-4000:] + after.raw) and not re.search(r"tensorflow/", after.raw)
+    m = message("xla_pool" if jax else "tensorflow_pool", "JAX (XLA)" if jax else "TensorFlow", after.loose, asked=asked,
                 device=number(after.first(r"Allocator\s+\(GPU_(\d+)_bfc\)")))
     if after.has(r"Allocator\s+\(\w*(?:host|cpu)\w*\)\s+ran"):
         m.verdict = "host_memory"

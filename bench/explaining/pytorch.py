@@ -3,7 +3,7 @@
 import re
 
 from .figures import NUMBER, read_pytorch_size
-from .text import SIZE, Text, message, number, rule
+from .text import SIZE, SIZE_IN_CHINESE, Text, message, number, rule
 
 
 @rule("pytorch", "memory", r"(?:cuda|hip|xpu|npu|musa|mlu) out of memory[.:!]")
@@ -65,6 +65,7 @@ def version(m, before, text):
     kind = text.first(r"\b(CUDA|HIP|XPU|NPU|MUSA|MLU)\s+out\s+of\s+memory")
     variable = text.first(r"\b(PYTORCH_\w*ALLOC_CONF)\b")
     m.values["variable"] = variable[0].upper() if variable else f"PYTORCH_{kind[0].upper() if kind else 'CUDA'}_ALLOC_CONF"
+    m.values["card"] = kind[0].upper() if kind else "CUDA"
     if text.has(r"reserved\s+in\s+total"):
         m.facts.add("no_segments")  # expandable ones are there since 2.1
         return "PyTorch, 1.10 to 2.0" if text.has(r"max_split_size_mb") else "PyTorch, 1.4 to 2.0"
@@ -114,6 +115,21 @@ def our_row(before, after):
     pieces = text.has(r"in\s+pieces")
     return message("ours_row", "OOM Lab", text.loose, "fragmentation" if pieces else "limit_set_by_user",
                    asked=text.size(rf"asked\s+for\s+{SIZE}", read=read_pytorch_size), within=text.size(rf"had\s+{SIZE}"))
+
+
+@rule("pytorch_translated", "\u4e0d\u8db3", "(?:cuda|gpu)[^\\n]{0,6}(?:\u5185\u5b58|\u663e\u5b58)\u4e0d\u8db3[^\\n]{0,12}(?:\u5c1d\u8bd5|\u8bd5\u56fe)")
+def pytorch_translated(before, after):
+    """As a browser translates it: the words around the figures, in either order, and the figures untouched."""
+    text = Text("\n".join(after.lines[:4]))
+
+    def size(words):
+        between = "(?:\u4e86|\u4e3a|[:\uff1a])?\\s?"
+        return text.size(rf"{SIZE_IN_CHINESE}\s?(?:\u7684)?{words}", rf"{words}{between}{SIZE_IN_CHINESE}", read=read_pytorch_size)
+    m = message("pytorch_translated", "PyTorch, translated", text.loose, device=number(text.first(r"GPU\s?(\d+)")),
+                asked=size("(?:\u5c1d\u8bd5|\u8bd5\u56fe)\u5206\u914d"), capacity=size("\u603b\u5bb9\u91cf"), free=size("(?:\u7a7a\u95f2|\u53ef\u7528)"),
+                allocated=size("\u5df2(?:\u7ecf)?\u5206\u914d"), reserved=size("(?:\u603b\u5171|\u603b\u8ba1)?\u4fdd\u7559"))
+    m.facts.add("no_segments")
+    return m
 
 
 @rule("pytorch_async", "allocation on", r"allocation on device(?: \d+)?(?: would exceed allowed memory)?")

@@ -7,9 +7,13 @@ import re
 # are looked for in the whole log, and named where nothing else was found in it.
 LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key, needle, pattern in (
     ("not_killed", "oomkilled", r"oomkilled\"?\s{0,3}[:=]\s{0,3}\"?(?:false|no\b|0\b)"),
-    ("not_a_kill", "sigkill", r"sigkill_handler|(?:send|sending|via|(?<!died )with|escalat\w{1,6})\W[^\n]{0,60}\bsigkill\b"),
+    ("not_a_kill", "sigkill", r"sigkill_handler|(?:send|sending|was sent|via|(?<!died )with|escalat\w{1,6})\W[^\n]{0,60}\bsigkill\b"),
     ("not_the_cards", "shared memory", r"shared memory size limit exceeded|out of resources?: shared memory|uses too much shared data"
                                        r"|shared memory[^\n]{0,40}hardware limit"),
+    ("not_registers", "registers", r"out of resources?: registers"),
+    ("not_registers", "too many resources", r"too many resources requested for launch"),
+    ("not_a_size", "overflow", r"storage size calculation overflowed"),
+    ("not_the_time", "time limit", r"due to time limit"),
     ("not_the_chips", "vmem", r"memory space vmem|scoped vmem"),
     ("not_the_cards", "too much shared", r"uses too much shared data"),
     ("not_an_encoder", "encode", r"openencodesession\w{0,4}[^\n]{0,60}out of memory|nvenc[^\n]{0,80}out of memory"),
@@ -36,11 +40,12 @@ DENIED = re.compile(
     r"^\s{0,40}(?:if|elif|raise|return|assert|print|log(?:ger|ging)?\.\w{1,20}|warnings\.warn)\b[^\n]{0,80}[\"'(][^\"'\n]{0,30}$|没有|避免|防止|如何|怎么|解决[^。\n]{0,20}$|不会|未发生", re.I)
 # After them.
 DENIED_AFTER = re.compile(
-    r"^[^.\n]{0,40}(?:\?|？|\b(?:did|do|does|was|is|has|were|will|would)(?:n't| not)\b|\bnever\b|\b(?:false|none|disabled|fixed|solved|resolved|"
-    r"prevention|checker|detector|handler|guard|protection|tutorial|course|guide|risk)\b|\w{0,12}\s?[:=]\s?(?:0|no|off)\b(?! ?\w))|^[^.\n]{0,20}(?:没有发生|怎么办|如何)", re.I)
+    r"^[^.\n]{0,40}(?:\?|？|\b(?:did|do|does|was|is|has|were|will|would)(?:n't| not)\b|\bnever\b)|^[^.,\n]{0,40}\b(?:false|none|disabled|fixed|solved|resolved|"
+    r"prevention|checker|detector|handler|guard|protection|tutorial|course|guide|risk)\b|^[\w \"'-]{0,24}[:=]\s?(?:0|no|off)\b(?! ?\w)|"
+    r"^[^.\n]{0,20}(?:没有发生|怎么办|如何)", re.I)
 # Somewhere around words that have no figures: what makes an error of them.
 ERROR = re.compile(
-    r"error|exception|fail|fatal|panic|abort|terminat|warn|cannot|could not|couldn't|unable|traceback|core dumped|crash|signal|killed|\boom\b|exit|status|"
+    r"\.cuh?:\d{1,6}: |error|exception|fail|fatal|panic|abort|terminat|warn|cannot|could not|couldn't|unable|traceback|core dumped|crash|signal|killed|\boom\b|exit|status|"
     r"\b(?:ran|run|runs|running|went|goes|hits?|got|gets?|getting|gives?|throws?|threw|encounter\w{0,4})\b|\bE\d{4}\b|\[E\]|报错|错误|失败|异常|爆", re.I)
 
 
@@ -58,8 +63,9 @@ def only_words(before, after, rank):
     words = re.match(r"[^\n]{0,60}?(?:memory\w{0,5}|killed)", tail, re.I)
     if DENIED.search(head) or (words and DENIED_AFTER.search(tail[words.end():])):
         return True
-    if rank < 3:
+    if rank != 3:
         return False
-    around = " ".join((*before.lines[-6:], *after.lines[:4]))[-1500:]
+    # As it stands there: a logger's "[Fatal]" is taken off the lines, and is a word all the same.
+    around = " ".join((*before.raw[-700:].splitlines()[-6:], *after.raw[:500].splitlines()[:4]))
     return not ERROR.search(re.sub(r"out ?of ?memory(?:error)?|memoryerror", "", around, flags=re.I)) and not re.search(
         r"(?:outofmemory|memory)(?:error)?\s?[:(]", tail, re.I)

@@ -11,7 +11,7 @@ from .text import SIZE, Text, message, number, rule
 @rule("llama", "failed to", r"failed to allocate (?:cuda|rocm|vulkan|sycl|metal)\d* buffer of size")
 @rule("llama", "compute", r"failed to allocate compute (?:pp |tg )?buffers?", rank=2)
 @rule("llama", "kv cache", r"failed to allocate buffer for kv cache")
-@rule("llama", "unable to", r"unable to allocate \w+ buffer")
+@rule("llama", "unable to", r"unable to allocate (?!cpu|\w+_host )\w+ buffer")
 @rule("llama", "ggml", r"ggml_(?:vulkan|metal|backend_metal)\w*: (?:error: )?(?:device memory allocation of size|failed to allocate buffer)")
 def llama(before, after):
     near, text = Text("\n".join(before.lines[-6:])), Text("\n".join(after.lines[:12]))
@@ -34,6 +34,8 @@ def llama(before, after):
 @rule("llama_host", "pinned", r"failed to allocate [\d.,]+~mi?b of pinned memory", rank=2)
 @rule("llama_host", "attempted to", r"insufficient memory \(attempted to allocate")
 @rule("llama_host", "cpu_buffer", r"cpu_buffer_type_alloc_buffer: failed to allocate buffer of size")
+@rule("llama_host", "unable to", r"unable to allocate cpu\w* buffer")
+@rule("llama_host", "cuda_host", r"unable to allocate \w+_host buffer")
 def llama_host(before, after):
     text = Text(after.lines[0])
     return message("llama_host", "llama.cpp", text.loose, "host_memory", facts={"pinned"} if text.has("pinned") else (),
@@ -117,6 +119,26 @@ def sglang_tokens(before, after):
         if int(held[0]) >= int(wanted[0]):
             m.facts.add("pages")  # enough tokens are free, and yet no page is
     return m
+
+
+@rule("sglang_retract", "retract", r"kv cache pool is full\. retract requests", rank=4)
+@rule("sglang_retract", "retract", r"decode out of memory happened[.,]? #retracted", rank=4)
+@rule("vllm_preempt", "preempted", r"is preempted by [^\n]{1,60} because there is not enough kv cache space", rank=4)
+def retracted(before, after):
+    """A warning: requests wait for their turn again, and the server goes on."""
+    line = Text(after.lines[0])
+    vllm = line.has(r"preempted")
+    m = message("vllm_preempt" if vllm else "sglang_retract", "vLLM" if vllm else "SGLang", line.loose, "kv_cache_or_pool_reservation",
+                facts={"retracted"})
+    count = line.first(r"#retracted_reqs:\s+(\d+)")
+    m.values["requests"] = int(count[0]) if count else 1
+    return m
+
+
+@rule("vllm_swap", "swap space", r"too large swap space\. [\d.]+ gib out of the [\d.]+ gib total cpu memory")
+def vllm_swap(before, after):
+    return message("vllm_swap", "vLLM", after.lines[0], "host_memory", facts={"swap"}, asked=after.size(rf"swap\s+space\.\s+{SIZE}"),
+                   within=after.size(rf"out\s+of\s+the\s+{SIZE}"))
 
 
 @rule("sglang_unbalanced", "unbalanced", r"memory capacity is unbalanced")

@@ -25,6 +25,8 @@ from explaining.snapshot_findings import Finding, compare
 from explaining.snapshot_html import page
 from explaining.snapshot_pickle import Refused
 from explaining.snapshot_text import Text, comparison
+from explaining.snapshot_words import HELP_ZH
+from explaining.words_usage import chinese_wanted, ending
 from shared import terminal
 
 PROGRAM = "bench/explain"
@@ -73,7 +75,7 @@ def findings(path):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        terminal.fail(PROGRAM, 64, f"{message}; see --help")
+        terminal.fail(PROGRAM, 64, ending(f"{message}; see --help"))
 
 
 def main(arguments):
@@ -87,7 +89,7 @@ def main(arguments):
     parser.add_argument("--lang", choices=("en", "zh"), default="en", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.help:
-        print(__doc__.strip())
+        print((HELP_ZH if chinese_wanted(arguments) else __doc__).strip())
         return
     if (options.file is None) == (options.compare is None):
         parser.error("give one snapshot, or --compare and two")
@@ -98,7 +100,7 @@ def main(arguments):
     try:
         code = snapshot_pickle.within_limits(size, lambda: work(options, paths), PROGRAM, paths[0])
     except Refused as why:
-        terminal.fail(PROGRAM, 2, f"{paths[0]}: {why}")
+        terminal.fail(PROGRAM, 2, ending(f"{paths[0]}: {why}"))
     if code:
         sys.exit(code)
 
@@ -110,7 +112,7 @@ def work(options, paths):
         try:
             found.append(findings(path))
         except Refused as why:
-            terminal.complain(PROGRAM, f"{path}: {why}")
+            terminal.complain(PROGRAM, ending(f"{path}: {why}"))
             return 2
     names = [terminal.as_text(os.path.basename(path), keep="") for path in paths]
     if options.compare:
@@ -128,7 +130,7 @@ def work(options, paths):
             with open(options.html, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(page(devices, options.lang, names[0]))
         except OSError as error:
-            terminal.complain(PROGRAM, f"{options.html}: cannot be written: {error.strerror or error}")
+            terminal.complain(PROGRAM, ending(f"{options.html}: cannot be written: {error.strerror or error}"))
             return 2
     if options.json:
         print(json.dumps({"devices": [finding.json() for finding in devices]}, indent=1))

@@ -1,8 +1,9 @@
 """A finding as one page: the timeline, drawn as SVG, and tables. No script, no style from elsewhere: it needs no network."""
 import html
 
+from explaining.layout import columns
 from explaining.snapshot_categories import NAMES
-from explaining.snapshot_text import Text, columns, percent
+from explaining.snapshot_text import Text, percent
 from explaining.snapshot_words import say, shown
 
 POINTS = 600  # columns of the picture
@@ -12,7 +13,7 @@ COLOURS = {"parameters": "#4477aa", "gradients": "#66ccee", "optimizer": "#22883
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1040px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-pre{background:#f4f4f4;padding:1em;overflow:auto}svg{width:100%;height:auto}
+h1,h2,p{overflow-wrap:anywhere}pre{background:#f4f4f4;padding:1em;overflow:auto}.wide{overflow-x:auto}svg{width:100%;min-width:700px;height:auto}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#242424}td,th{border-color:#444}}"""
 
 
@@ -59,7 +60,8 @@ def picture(finding, language, points=POINTS):
     def y(size):
         return 10 + (HEIGHT - BOTTOM - 10) * (1 - size / top)
 
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + KEYS}" font-family="sans-serif" role="img" '
+    keys = places([say(name, language) for name in NAMES if name in layers])
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {max([down for _, down in keys], default=HEIGHT) + KEYS}" font-family="sans-serif" role="img" '
              f'aria-label="{html.escape(say("page_timeline", language))}">'
              "<style>text{fill:#444}@media(prefers-color-scheme:dark){text{fill:#ccc}}</style>"]
     for k in range(5):
@@ -87,14 +89,23 @@ def picture(finding, language, points=POINTS):
         title = html.escape(f"{say('page_refused', language)}: {shown(asked)}")
         parts.append(f'<line x1="{x(event):.1f}" x2="{x(event):.1f}" y1="10" y2="{HEIGHT - BOTTOM}" stroke="#c33" stroke-width="2">'
                      f"<title>{title}</title></line>")
-    place = LEFT
-    for name in [name for name in NAMES if name in layers]:
-        text = say(name, language)
-        parts.append(f'<rect x="{place}" y="{HEIGHT}" width="12" height="12" fill="{COLOURS[name]}"/>'
-                     f'<text x="{place + 16}" y="{HEIGHT + 11}" font-size="13">{html.escape(text)}</text>')
-        place += 36 + 7 * columns(text)
+    for name, (place, down) in zip((name for name in NAMES if name in layers), keys):
+        parts.append(f'<rect x="{place}" y="{down}" width="12" height="12" fill="{COLOURS[name]}"/>'
+                     f'<text x="{place + 16}" y="{down + 11}" font-size="13">{html.escape(say(name, language))}</text>')
     parts.append("</svg>")
     return "".join(parts)
+
+
+def places(texts):
+    """Where the keys of the colours stand, side by side: (x, y) of each, in a further row where there is no room left."""
+    result, place, down = [], LEFT, HEIGHT
+    for text in texts:
+        width = 36 + 7 * columns(text)
+        if place > LEFT and place + width > WIDTH:
+            place, down = LEFT, down + KEYS
+        result.append((place, down))
+        place += width
+    return result
 
 
 def thinned(moves):
@@ -107,7 +118,12 @@ def rows_of(rows, heads):
     head = "".join(f'<th{" class=n" if number else ""}>{html.escape(text)}</th>' for text, number in heads)
     body = "".join("<tr>" + "".join(f'<td{" class=n" if number else ""}>{html.escape(cell)}</td>' for cell, (_, number) in zip(row, heads)) + "</tr>"
                    for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return wide(f"<table><tr>{head}</tr>{body}</table>")
+
+
+def wide(what):
+    """Scrolls by itself where the window is narrower than it."""
+    return f"<div class=wide>{what}</div>"
 
 
 def page(findings, language, name):
@@ -118,7 +134,7 @@ def page(findings, language, name):
         text = Text(finding, language, name)
         parts.append(f"<h2>{html.escape(text.head())}</h2><p><b>{html.escape(say('answer', language, sentence=text.sentence()))}</b></p>"
                      f"<p>{html.escape(say('do', language, what=text.first()))}</p><h3>{html.escape(say('page_timeline', language))}</h3>")
-        parts.append(picture(finding, language))
+        parts.append(wide(picture(finding, language)))
         kind, size, share, line, blocks = ((say("page_" + key, language), number) for key, number in
                                            (("kind", False), ("bytes", True), ("share", True), ("line", False), ("blocks", True)))
         parts.append(rows_of([(say(which, language), shown(bytes_), percent(bytes_, finding.live) + " %")

@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 
+from explaining.words_usage import ending
 from shared import terminal
 
 try:
@@ -89,10 +90,10 @@ def within_limits(size, work, program, name):
             code = work()
             sys.stdout.flush()
         except MemoryError:
-            terminal.complain(program, f"{name}: takes more memory than a snapshot of its size can need")
+            terminal.complain(program, ending(f"{name}: takes more memory than a snapshot of its size can need"))
             code = 2
         except OSError as error:
-            terminal.complain(program, f"standard output: {error.strerror or error}")
+            terminal.complain(program, ending(f"standard output: {error.strerror or error}"))
             code = 2
         except BaseException:
             traceback.print_exc()

@@ -1,41 +1,21 @@
 """A finding as text: the answer, what to do first, and tables; the rest with --all."""
 import pathlib
-import re
-import textwrap
-import unicodedata
 
+from explaining.layout import WIDTH, columns, wrapped
 from explaining.snapshot_findings import compare
 from explaining.snapshot_words import say, shown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-WIDTH = 100
+FIGURES = 23  # columns of a size and a share beside a name
 ROWS = 6  # of each table without --all
 LEAST_SHARE = 0.005
 
 
-def columns(text):
-    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def wrapped(text, first="", rest=None):
-    """Lines of at most WIDTH columns (and a full stop). Chinese breaks between any two characters; a figure stays with its unit."""
-    rest = first if rest is None else rest
-    text = re.sub(r"(\d) (bytes|[KMGTP]iB|%)", "\\1\u00a0\\2", text)
-    if columns(text) == len(text):
-        lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-    else:
-        lines, line, width = [], first, columns(first)
-        for token in re.findall(r"[\x21-\x7e\u00a0]+ ?|.", text):
-            if width + columns(token.rstrip()) > WIDTH and line.strip() and token not in "。，；：、）":
-                lines, line, width = [*lines, line.rstrip()], rest, columns(rest)
-            line, width = line + token, width + columns(token)
-        lines.append(line)
-    return [line.replace("\u00a0", " ") for line in lines]
-
-
 def table(rows, indent="  "):
-    """Rows of (text, size, share, more): text to the left, sizes to the right."""
-    left = min(60, max((columns(row[0]) for row in rows), default=0))
+    """Rows of (text, size, share, more): text to the left, sizes to the right; a name that leaves no room for the rest loses its beginning."""
+    most = WIDTH - len(indent) - FIGURES - max((columns(row[3]) for row in rows), default=0)
+    rows = [(short(row[0], min(60, most)), *row[1:]) for row in rows]
+    left = max((columns(row[0]) for row in rows), default=0)
     return [f"{indent}{row[0]}{' ' * (left - columns(row[0]))}  {row[1]:>11}  {row[2]:>4}{'  ' + row[3] if row[3] else ''}".rstrip()
             for row in rows]
 
@@ -66,7 +46,7 @@ class Text:
 
     def head(self):
         f = self.finding
-        text = self.say("head", file=self.name, device=f.recording.device, events=f"{f.recording.events:,}")
+        text = self.say("head", file=short(self.name), device=f.recording.device, events=f"{f.recording.events:,}")
         if f.growth.rounds:
             text += self.say("and") + self.say("head_rounds", rounds=len(f.growth.rounds.starts), place=short(f.growth.rounds.place))
         return text + ("" if f.recording.events else self.say("and") + self.say("no_trace"))
@@ -92,7 +72,7 @@ class Text:
         values = dict(category=self.say(category), size=shown(size), total=shown(f.live), share=percent(size, f.live))
         if place.startswith("?"):
             return self.say("full_plain", **values)
-        return self.say("full", **values, place=self.place(place), size_line=shown(most))
+        return self.say("full_all" if most == size else "full", **values, place=self.place(place), size_line=shown(most))
 
     def first(self):
         """What to do first."""
@@ -204,7 +184,7 @@ def comparison(before, after, names, language, everything):
     lines, kinds = compare(before, after)
     more = after.live - before.live
     texts = Text(after, language, names[1])
-    result = wrapped(say("compared" if more >= 0 else "compared_less", language, before=names[0], after=names[1], size=shown(abs(more)),
+    result = wrapped(say("compared" if more >= 0 else "compared_less", language, before=short(names[0]), after=short(names[1]), size=shown(abs(more)),
                          first=shown(before.live), second=shown(after.live)))
     new = [row for row in lines if row[1] > 0]
     result += wrapped(say("compared_most", language, size=shown(new[0][1]), place=texts.place(new[0][0])) if new else

@@ -1,5 +1,19 @@
 """What is said of a memory snapshot, in English and in Chinese."""
 
+HELP_ZH = """bench/explain SNAPSHOT.pickle：显存被什么占满。快照来自 torch.cuda.memory._dump_snapshot()，或本课程程序的 --snapshot（格式相同）。
+
+  bench/explain FILE              被什么占满；先做什么；存活的内容；什么在增长
+    --all                         其余内容：十行、所有办法、各池、按其他设置重放
+    --html PAGE                   写出带时间线的网页，不需要网络
+    --json                        以字节计的数字
+    --lang zh                     中文
+  bench/explain --compare A B     B 中存活而 A 中没有的，按行
+
+读取 pickle 的程序只构建纯数据，并在有内存和时间限制的进程中运行。
+
+退出码：0；2 文件无法读取，或不是快照；64 用法错误。
+"""
+
 # Every entry: English, Chinese. A name in braces is a value.
 TEXT = {
     "head": ("{file}: device {device}, {events} events", "{file}：设备 {device}，{events} 个事件"),
@@ -30,6 +44,8 @@ TEXT = {
               "一次 {asked} 的申请：超过本进程持有的（{reserved}）与空闲的（{free}）之和。"),
     "full": ("{category}, {size} of the {total} that are live ({share} %), {size_line} of it made at {place}.",
              "{category}：存活的 {total} 中占 {size}（{share} %），其中 {size_line} 由 {place} 分配。"),
+    "full_all": ("{category}, {size} of the {total} that are live ({share} %), all of it made at {place}.",
+                 "{category}：存活的 {total} 中占 {size}（{share} %），全部由 {place} 分配。"),
     "full_plain": ("{category}, {size} of the {total} that are live ({share} %).", "{category}：存活的 {total} 中占 {size}（{share} %）。"),
 
     # What to do first.

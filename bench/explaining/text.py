@@ -16,6 +16,7 @@ from .figures import NUMBER, Message, read_size
 GAP = rb"(?:[\s#>|*]|\\[nrt]|\x1b\[[0-9;]{0,20}[a-z]|&nbsp;|<br ?/?>){1,200}"
 UNIT = r"(bytes|[KMGT]i?B|[KMGT])\b"
 SIZE = rf"(?<![\d.,])({NUMBER})\s*{UNIT}"
+SIZE_IN_CHINESE = rf"(?<![\d.,])({NUMBER})\s?([KMGT]i?B)(?![A-Za-z])"  # no end of a word is between a unit and Chinese
 MESSAGE_LENGTH = 6000  # characters; the longest message, 256 processes listed, has fewer
 
 # What loggers, launchers and comments put before a line: some of these.

@@ -72,19 +72,19 @@ TEXT = {
 
     # Causes in a word.
     "too_big_for_the_card": ("too big for the card", "单次申请超过整张卡"),
-    "live_tensors_fill_it": ("live tensors fill it", "存活张量占满显存"),
+    "live_tensors_fill_it": ("live tensors fill the card", "存活张量占满显存"),
     "fragmentation": ("fragmentation", "碎片"),
     "other_process": ("other processes", "其他进程占用"),
     "limit_set_by_user": ("a limit that somebody set", "人为设定的上限"),
     "host_memory": ("host memory, not the card", "主机内存，而非显存"),
-    "kv_cache_or_pool_reservation": ("a reservation: the KV cache, or a pool", "预留：KV 缓存或内存池"),
+    "kv_cache_or_pool_reservation": ("memory reserved in advance (KV cache or pool)", "预先保留的内存（KV 缓存或内存池）"),
     "not_enough_information": ("the message does not tell", "信息不足以判断"),
 }
 
 # Names of frameworks that have words in them.
 FRAMEWORKS = (
-    ("the operating system", "操作系统"), ("the host's allocator", "主机的分配器"), ("CUDA or its driver", "CUDA 或其驱动"), ("a compiler", "编译器"),
-    ("PyTorch's DataLoader", "PyTorch 的 DataLoader"), ("NVIDIA's driver", "NVIDIA 驱动"), ("Intel's", "Intel 的"), ("Apple's", "Apple 的"),
+    ("the operating system", "操作系统"), ("a program that does not say whose memory", "没有说明是哪种内存的程序"), ("a library of the GPU", "GPU 的库"), ("the host's allocator", "主机的分配器"), ("CUDA or its driver", "CUDA 或其驱动"), ("a compiler", "编译器"),
+    ("PyTorch's DataLoader", "PyTorch 的 DataLoader"), ("NVIDIA's driver", "NVIDIA 驱动"), ("Intel's", "Intel 的"), ("Apple's", "Apple 的"), (", translated", "（翻译过的）"),
     ("Blender's", "Blender 的"), (", backend cudaMallocAsync", "（后端 cudaMallocAsync）"), (", on the CPU", "（CPU）"), (", on a TPU", "（TPU）"),
     (" or ", " 或 "), (", up to 1.3", "（1.3 及更早）"), (" 或 newer", " 或更新"), (" to ", " 到 "), (", ", "，"))
 

@@ -33,8 +33,8 @@ CAUSES = {
         "{asked} in one request is more than any machine has: the size was computed wrongly (overflow, a negative or swapped dimension).",
         "一次申请 {asked}，任何机器都没有这么多：大小算错了（溢出、负的或颠倒的维度）。"),
     "why_live_pieces": (
-        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but what is "
-        "cached is in pieces, and so little of the card (less than 1/200) that closing the gaps would not help for long.",
+        "{allocated} of {capacity} are live tensors. {free} free and {cached} cached would be enough for {asked}, but they are "
+        "in pieces, and so little (less than 1/200 of the card) that joining them would help only for a moment.",
         "{capacity} 中有 {allocated} 是存活张量。空闲 {free} 加缓存 {cached} 够 {asked}，但缓存是零散的，而且太少（不到显存的 1/200），补上空"
         "隙也撑不了多久。"),
     "why_spilled": (
@@ -136,10 +136,10 @@ CAUSES = {
         "start. What the card has, and what was in use, is not printed.",
         "框架的内存池一次要 {asked}，它默认在启动时占用大部分显存。信息没有给出显卡的容量和已用量。"),
     "why_none": (
-        "It has no figures: not how much was asked for, and not what was in use.",
+        "It has no figures, neither of what was asked for nor of what was in use.",
         "信息没有数字：既没有申请量，也没有已用量。"),
     "why_perhaps": (
-        "This library often fails so when it finds no memory for its own workspace, but the message does not say so: a "
+        "This library often fails like this when it finds no memory for its own workspace, but the message does not say so: a "
         "driver that does not fit, or an earlier error, looks the same.",
         "这个库在没有内存放自己的工作区时常常这样失败，但信息没有说明：驱动不匹配或更早的错误看起来也一样。"),
     "why_same_device": (
@@ -154,7 +154,7 @@ CAUSES = {
     "why_printed": (
         "What it prints does not say what filled the card.", "它打印的数字没有说明是什么占满了显卡。"),
     "why_unread": (
-        "It has sizes, but not in the form in which they are printed: none is relied on.",
+        "It has sizes, but not as the framework prints them, so none is relied on.",
         "信息里有大小，但不是原样的形式，因此不采用。"),
     "why_nvml": (
         "PyTorch was about to report an out-of-memory error, and NVML did not answer: that is why there are no figures.",
@@ -176,14 +176,29 @@ CAUSES = {
     "why_compiler": (
         "The kernel killed a compiler: too many of them ran at once for the host's memory.",
         "内核终止了编译器：同时运行的编译太多，主机内存不够。"),
+    "why_evicted": (
+        "The node was short of host memory, and Kubernetes ended the container that was the furthest above its request.",
+        "节点的主机内存不足，Kubernetes 终止了超出申请量最多的容器。"),
+    "why_swap": (
+        "{asked} of swap space for the KV cache were asked for, and the host has {within}.",
+        "为 KV 缓存申请了 {asked} 的交换空间，而主机只有 {within}。"),
+    "why_whose": (
+        "It does not say whose memory ran out, the card's or the host's.", "信息没有说耗尽的是显存还是主机内存。"),
+    "why_object_store": (
+        "Ray's object store is full: the part of the node's host memory in which tasks leave their results.",
+        "Ray 的对象存储已满：那是节点主机内存中任务存放结果的部分。"),
+    "why_retracted": (
+        "The server's pool of KV-cache tokens was full, so running requests ({requests}) went back into its queue. It goes on: this is a warning, "
+        "and costs time.",
+        "服务的 KV 缓存 token 池已满，正在运行的请求（{requests} 个）退回队列。服务继续运行：这是警告，代价是时间。"),
     "why_node": (
         "The node's host memory was nearly full, and Ray killed a task or an actor. The card had no part in it.",
         "节点的主机内存几乎用尽，Ray 终止了任务或 actor。与显卡无关。"),
     "why_prefill": (
         "The warm-up with {tokens} tokens does not fit beside the weights.", "预热用的 {tokens} 个 token 在权重之外放不下。"),
     "why_token_pool": (
-        "The server's pool of tokens is full: {tokens_wanted} were asked for, and {tokens_held} are left. The card is not asked.",
-        "服务的 token 池已满：需要 {tokens_wanted} 个，只剩 {tokens_held} 个。并没有向显卡申请。"),
+        "The server's pool of tokens is full: {tokens_wanted} were asked for, and {tokens_held} are left. The card had no part in it.",
+        "服务的 token 池已满：需要 {tokens_wanted} 个，只剩 {tokens_held} 个。与显卡无关。"),
     "why_pages": (
         "{tokens_held} tokens of the KV pool are free for the {tokens_wanted} that are asked for, but in pages that other sequences have begun.",
         "KV 池还有 {tokens_held} 个空闲 token，需要 {tokens_wanted} 个，但它们都在其他序列已占用的页里。"),

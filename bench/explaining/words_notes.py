@@ -19,16 +19,16 @@ NOTES = {
         "tensors alive: leave the block first, then try again.",
         "此处失败不止一次。若程序在 `except` 块内重试，异常会使失败调用的张量继续存活：先离开该块再重试。"),
     "note_recovered": (
-        "It went on afterwards: it took less, tried again, and no error follows. This is not what ended the program.",
-        "之后它继续运行：减少用量后重试，其后没有错误。这不是程序结束的原因。"),
+        "It went on afterwards: it took less, tried again, and no error follows. So this one was not fatal.",
+        "之后它继续运行：减少用量后重试，其后没有错误。所以这一条并不致命。"),
     "note_went_on": (
         "The log goes on after this message: the program, or another of its processes, did not end here.",
         "此信息之后日志仍在继续：程序或它的另一个进程没有在此结束。"),
     "note_ranks": (
-        "Ranks {ranks} fail alike: one cause, and no second try.",
+        "Ranks {ranks} fail alike: that is one cause, not a retry.",
         "rank {ranks} 以同样的方式失败：同一个原因，并不是重试。"),
     "note_repeated": (
-        "{repeated} more workers say the same: one cause, and no second try.", "另有 {repeated} 个工作进程报同样的错：同一个原因，并不是重试。"),
+        "{repeated} more workers say the same: that is one cause, not a retry.", "另有 {repeated} 个工作进程报同样的错：同一个原因，并不是重试。"),
     "note_listed_is_this": (
         "Process {pid}, the only one that is listed, is this one: {reserved} reserved beside it would be more than the card has.",
         "列出的唯一进程 {pid} 就是本进程：若是别的进程，加上已保留的 {reserved} 会超过整张卡。"),
@@ -133,6 +133,13 @@ NOTES = {
     "not_the_cards": (
         "Its shared memory is that of a multiprocessor, some 100 to 228 KiB: take smaller blocks, or fewer stages, in the kernel.",
         "其中的 shared memory 是流式多处理器的共享内存（约 100 到 228 KiB）：减小核函数的分块或流水级数。"),
+    "not_registers": (
+        "A kernel's registers are too many for a multiprocessor, and no memory is full: take smaller blocks, or fewer threads.",
+        "核函数的寄存器超过流式多处理器所有，并没有内存耗尽：减小分块或线程数。"),
+    "not_a_size": (
+        "A tensor's size was computed wrongly, and is no number of bytes: look at the shapes.",
+        "张量的大小算错了，不是合法的字节数：查看形状。"),
+    "not_the_time": ("The job's time was up, not its memory.", "用完的是作业的时间，而不是内存。"),
     "not_the_chips": (
         "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
         "已满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小核函数的分块。"),

@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "generating.h"
 #include "plan/elsewhere.h"
 #include "plan/pytorch/peak.h"
 #include "progress.h"
 #include "question.h"
+#include "reader.h"
 
 namespace oomlab::fit {
 
@@ -55,6 +57,9 @@ struct Answer {
   std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
   std::size_t combinations = 0;  ///< that were compared: those that make sense and are allowed
   std::size_t planned = 0;       ///< of these: the others cannot be better, by bounds
+  // Of the reader's own program, where that was asked: of training, or of generate().
+  std::optional<ReaderAnswer> reader{};
+  std::optional<GenerationAnswer> generation{};
   bool fits() const { return cheapest.has_value(); }
 };
 
@@ -65,11 +70,18 @@ std::optional<PyTorchPeak> torch_peak(const plan::Work& work, const plan::Levers
 Answer answer_training(const Question& question, SearchProgress* progress = nullptr);
 /// All ways of chapters 11 and 12. Throws std::invalid_argument for a model that is no decoder of theirs.
 Answer answer_inference(const Question& question);
-inline Answer answer(const Question& question, SearchProgress* progress = nullptr) {
-  return question.training ? answer_training(question, progress) : answer_inference(question);
-}
+/// What this course's programs need. Throws UsageError for a model that they do not know.
+Answer answer(const Question& question, SearchProgress* progress = nullptr);
+/// Whether this course's programs answer, too: they know the model, and there is a card.
+inline bool course_answers(const Question& question) { return question.course && question.memory_named; }
 
-/// For people, and for programs.
+/// What the first line says: it fits, as it is or with changes.
+bool fits(const Answer& answer);
+/// The first lines of the answer about the reader's program, and the very first behind the memory that it is about.
+std::string first_words(const Question& question, const Answer& answer);
+std::string line_of(const Question& question, const Answer& answer);
+
+/// For people, and for programs: the whole answer about this course's programs.
 std::string words_of(const Question& question, const Answer& answer);
 /// The same as JSON.
 std::string json_of(const Question& question, const Answer& answer);

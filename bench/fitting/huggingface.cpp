@@ -18,11 +18,13 @@
 
 #include "memory/text.h"
 #include "plan/model/huggingface_config.h"
+#include "plan/pytorch/generation.h"
 #include "plan/pytorch/huggingface.h"
 
 namespace {
 
 using oomlab::Category, oomlab::DType;
+using oomlab::fit::HfGeneration, oomlab::fit::HfParallel, oomlab::fit::HfRanks;
 using oomlab::fit::HfLora, oomlab::fit::HfOptimizer, oomlab::fit::HfStep, oomlab::fit::TorchDevice;
 using oomlab::nn::HfActivation, oomlab::nn::HfFamily, oomlab::nn::HfShape;
 
@@ -64,7 +66,9 @@ std::string answer(const std::string& line) {
   HfShape shape;
   HfStep step;
   HfLora lora;
-  bool adapted = false;
+  HfRanks ranks;
+  HfGeneration generation{.prompt = 0};
+  bool adapted = false, several = false;
   double dropout = 0;
   const auto into = [](std::uint64_t& to) {
     return [&to](const std::string& key, const std::string& text) { to = number(key, text); };
@@ -107,6 +111,10 @@ std::string answer(const std::string& line) {
          step.optimizer = static_cast<HfOptimizer>(
              one_of(key, text, {"adamw_foreach", "adamw_fused", "adamw_8bit", "adamw_paged", "adafactor", "sgd"}));
        }},
+      {"prompt", into(generation.prompt)},
+      {"new_tokens", into(generation.new_tokens)},
+      {"beams", into(generation.beams)},
+      {"static_cache", flag(generation.static_cache)},
       {"lora", [&](auto& key, auto& text) { lora.rank = number(key, text), adapted = true; }},
       {"targets",
        [&](auto& key, auto& text) {
@@ -114,6 +122,18 @@ std::string answer(const std::string& line) {
        }},
       {"lora_dropout_percent", percent(lora.dropout)},
       {"four_bits", flag(lora.four_bits)},
+      {"parallel",
+       [&](auto& key, auto& text) {
+         ranks.parallel = static_cast<HfParallel>(one_of(key, text, {"ddp", "fsdp2", "zero1", "zero2", "zero3"}));
+         several = true;
+       }},
+      {"ranks", into(ranks.count)},
+      {"bucket_view", flag(ranks.bucket_view)},
+      {"offload_optimizer", flag(ranks.offload_optimizer)},
+      {"offload_parameters", flag(ranks.offload_parameters)},
+      {"bucket", into(ranks.bucket)},
+      {"compute", [&](auto& key, auto& text) { ranks.compute = dtype(key, text); }},
+      {"reduce", [&](auto& key, auto& text) { ranks.reduce = dtype(key, text); }},
       {"device",
        [&](auto& key, auto& text) {
          step.device = static_cast<TorchDevice>(one_of(key, text, {"cpu", "cuda"}));
@@ -146,7 +166,13 @@ std::string answer(const std::string& line) {
   if (shape.family == HfFamily::gpt2 || shape.family == HfFamily::bert)
     shape.embedding_dropout = shape.attention_dropout = shape.hidden_dropout = dropout;
   if (adapted) step.lora = lora;
-  const oomlab::fit::HfPeak peak = oomlab::fit::huggingface_peak(shape, step);
+  if (several) step.ranks = ranks;
+  generation.batch = step.batch;
+  generation.weights = step.weights;
+  generation.eager_attention = step.eager_attention;
+  generation.device = step.device;
+  const oomlab::fit::HfPeak peak = generation.prompt > 0 ? oomlab::fit::huggingface_generation_peak(shape, generation)
+                                                         : oomlab::fit::huggingface_peak(shape, step);
   const auto of = [&](Category category) { return peak.bytes[category]; };
   return fmt::format(
       R"({{"peak": {}, "parameters": {}, "gradients": {}, "optimizer": {}, "activations": {}, "data": {}, "moment": "{}", "checked": {}, "count": {}, "trained": {}}})",

@@ -11,10 +11,36 @@ namespace {
 
 int failed(int code, const char* what) { return oomlab::complain("fit", what, code); }
 
+using namespace oomlab::fit;
+
+// About the reader's program, this course's, or both.
+Answer answer_all(const Question& question, SearchProgress* progress) {
+  const bool reader = question.engine == Engine::pytorch;
+  const bool whole = !reader || question.all || question.json || !question.training;  // inference is searched at once
+  Answer found;
+  if (whole && course_answers(question) && (!reader || question.training || question.spec.llama()))
+    found = answer(question, progress);
+  else if (!reader)
+    (void)answer(question, progress);  // says why not
+  if (reader && question.training) found.reader = answer_reader(question);
+  if (reader && !question.training) found.generation = answer_generation(question);
+  return found;
+}
+
+std::string text_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
+  const Question& first = questions.front();
+  const bool reader = first.engine == Engine::pytorch, one = questions.size() == 1;
+  std::string text;
+  for (std::size_t i = 0; reader && i < answers.size(); ++i)
+    text += one ? first_words(first, answers[i]) : line_of(questions[i], answers[i]);
+  if (reader && !(first.all && course_answers(first))) return text;
+  if (reader) text += "\n";
+  return text + (one ? words_of(first, answers.front()) : table_of(questions, answers));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace oomlab::fit;
   oomlab::open_standard_descriptors();
   try {
     const auto questions = parse_questions({argv + 1, argv + argc});
@@ -23,15 +49,15 @@ int main(int argc, char** argv) {
       oomlab::flush_output();
       return 0;
     }
+    SearchProgress progress([](const std::string& line) { std::fprintf(stderr, "fit: %s\n", line.c_str()); });
     std::vector<Answer> answers;
     bool any = false;
-    SearchProgress progress([](const std::string& line) { std::fprintf(stderr, "fit: %s\n", line.c_str()); });
-    for (const Question& question : *questions) any |= answers.emplace_back(answer(question, &progress)).fits();
-    const bool json = questions->front().json, one = questions->size() == 1;
-    const std::string text = json  ? json_of(*questions, answers)
-                             : one ? words_of(questions->front(), answers.front())
-                                   : table_of(*questions, answers);
-    oomlab::put(stdout, text);
+    for (const Question& question : *questions) {
+      const Answer& found = answers.emplace_back(answer_all(question, &progress));
+      any |= fits(found);
+    }
+    const bool json = questions->front().json;
+    oomlab::put(stdout, json ? json_of(*questions, answers) : text_of(*questions, answers));
     oomlab::flush_output();
     return any ? 0 : 1;
   } catch (const oomlab::UsageError& error) {

@@ -4,30 +4,21 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <functional>
 #include <map>
 
-#include "memory/files.h"
+#include "model.h"
+#include "options.h"
 #include "plan/blas_workspace.h"
 #include "plan/bytes.h"
 #include "plan/lever/list.h"
 #include "plan/limits.h"
-#include "plan/model/config.h"
 #include "plan/text.h"
 
 namespace oomlab::fit {
 namespace {
 
 constexpr std::size_t kMostAsked = 1'000'000, kMostGpus = 1024, kUsualSeq = 2048;
-
-std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > most)
-    throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, 1 to {}", option, text, most));
-  return value;
-}
 
 std::size_t bytes(const std::string& option, const std::string& text, bool may_be_none = true) {
   if (may_be_none && (text == "0" || text == "none")) return 0;
@@ -55,12 +46,6 @@ double gb_per_s(const std::string& option, const std::string& text) {
   return value;
 }
 
-std::string word(const std::string& option, const std::string& text, const std::vector<std::string>& known) {
-  if (std::ranges::find(known, text) == known.end())
-    throw UsageError(fmt::format("{} '{}' is unknown; known: {}", option, text, fmt::join(known, ", ")));
-  return text;
-}
-
 // Names, with commas between them, in lines below each other.
 std::string in_lines(const std::string& names, std::size_t indent, std::size_t width) {
   std::string lines, line;
@@ -75,27 +60,11 @@ std::string in_lines(const std::string& names, std::size_t indent, std::size_t w
   return lines + line;
 }
 
-// A file's path that a shell takes as one word, from whichever folder. What would not be shown as it is is written out,
-// as bash reads it back.
-std::string word_of(const std::string& file) {
-  const std::string path = std::filesystem::absolute(file).string();
-  const bool plain = one_line(path) == path;
-  std::string escaped;
-  for (const char c : path) {
-    if (c == '\'')
-      escaped += plain ? "'\\''" : "\\'";
-    else if (c == '\\' && !plain)
-      escaped += "\\\\";
-    else
-      escaped += c;
-  }
-  return plain ? "'" + escaped + "'" : "$'" + one_line(escaped) + "'";
-}
-
 // What of the question is not as somebody may think.
 std::vector<std::string> notes_on(const Question& question) {
   const nn::TransformerSpec& spec = question.spec;
   std::vector<std::string> notes;
+  if (!question.course) notes.push_back("this course's programs do not know the model; what PyTorch needs is known");
   if (spec.name.find(':') != std::string::npos && question.model.starts_with("--model")) {
     std::string note = fmt::format(
         "{} has a vocabulary of {}, because text here is bytes; published models have tens of "
@@ -161,19 +130,20 @@ std::optional<Question> parse_question(const std::vector<std::string>& arguments
 
 std::optional<std::vector<Question>> parse_questions(const std::vector<std::string>& arguments) {
   Question question;
-  std::string model, config, task = "train", gpu, gpus, memory;
+  std::string model, config, gpu, gpus, memory;
   std::optional<std::size_t> seq, context, nccl, reserve;
   std::optional<double> host_bandwidth;
   question.room.host = kHostMemory;
-  double fragmentation = kFragmentation;
-  const std::map<std::string, std::function<void(const std::string&, const std::string&)>> options{
+  std::optional<double> fragmentation;
+  bool checkpointing = false;
+  Options options{
       {"--model", [&](auto&, auto& text) { model = text; }},
       {"--config", [&](auto&, auto& text) { config = text; }},
       {"--batch", [&](auto& o, auto& text) { question.batch = whole(o, text, kMostAsked); }},
       {"--seq", [&](auto& o, auto& text) { seq = whole(o, text, std::size_t(1) << 30); }},
       {"--task",
        [&](auto& o, auto& text) {
-         task = word(o, text, {"train", "infer"});
+         question.training = word(o, text, {"train", "infer"}) == 0;
        }},
       {"--gpu", [&](auto&, auto& text) { gpu = text; }},
       {"--gpus", [&](auto&, auto& text) { gpus = text; }},
@@ -182,29 +152,38 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--fragmentation", [&](auto& o, auto& text) { fragmentation = percent(o, text); }},
       {"--reserve", [&](auto& o, auto& text) { reserve = bytes(o, text); }},
       {"--nccl", [&](auto& o, auto& text) { nccl = bytes(o, text); }},
-      {"--host-memory", [&](auto& o, auto& text) { question.room.host = bytes(o, text); }},
+      {"--host-memory",
+       [&](auto& o, auto& text) {
+         question.room.host = bytes(o, text);
+         question.host_named = true;
+       }},
       {"--host-bandwidth", [&](auto& o, auto& text) { host_bandwidth = gb_per_s(o, text); }},
       {"--precision",
        [&](auto& o, auto& text) {
          std::vector<std::string> known;
          for (const DType dtype : kModelDTypes) known.push_back(name_of(dtype));
-         question.precision = parse_dtype(word(o, text, known));
+         question.precision = kModelDTypes[word(o, text, known)];
        }},
       {"--numbers",
        [&](auto& o, auto& text) {
-         word(o, text, {"same", "adamw", "any"});
-         question.numbers = text == "same" ? Numbers::same : text == "adamw" ? Numbers::adamw : Numbers::any;
+         question.numbers = static_cast<Numbers>(word(o, text, {"same", "adamw", "any"}));
        }},
       {"--without",
        [&](auto& o, auto& text) {
-         for (const std::string& lever : split(text, ',')) question.without.insert(word(o, lever, words_of_levers()));
+         for (const std::string& lever : split(text, ',')) {
+           (void)word(o, lever, words_of_levers());
+           question.without.insert(lever);
+         }
        }},
   };
+  for (auto& [name, read] : reader_options(question)) options.emplace(name, read);
+  const std::map<std::string, bool*> flags{
+      {"--json", &question.json}, {"--all", &question.all}, {"--gradient-checkpointing", &checkpointing}};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string name = arguments[i], value;
     if (name == "-h" || name == "--help") return std::nullopt;
-    if (name == "--json") {
-      question.json = true;
+    if (const auto flag = flags.find(name); flag != flags.end()) {
+      *flag->second = true;
       continue;
     }
     const std::size_t equals = name.find('=');
@@ -219,17 +198,18 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
 
   if (model.empty() == config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
-  question.spec = config.empty() ? nn::parse_transformer(model)
-                                 : nn::parse_model_config(read_file(config, nn::kMostConfigBytes), config);
-  question.model = config.empty() ? "--model " + question.spec.name : "--config " + word_of(config);
-  if (question.spec.layers > kMostLayers)
-    throw UsageError(fmt::format("model '{}' has {} layers; fit knows what to do with up to {}", question.spec.name,
-                                 question.spec.layers, kMostLayers));
-  question.training = task == "train";
-  question.seq = seq.value_or(std::min(question.spec.positions, kUsualSeq));
-  if (question.seq > question.spec.positions)
-    throw UsageError(fmt::format("--seq {} is longer than the {} positions of model '{}'", question.seq,
-                                 question.spec.positions, question.spec.name));
+  read_model(model, config, question);
+  if (checkpointing) question.reader.checkpoint = true;
+  const std::uint64_t most = question.shape->positions;
+  question.seq = seq.value_or(std::min<std::uint64_t>(question.course ? question.spec.positions : most, kUsualSeq));
+  if (question.course && question.seq > question.spec.positions) question.course = false;
+  if (question.seq > most)
+    throw UsageError(
+        fmt::format("--seq {} is longer than the {} positions of model '{}'", question.seq, most, question.spec.name));
+
+  if (question.prompt && *question.prompt >= question.seq)
+    throw UsageError(
+        fmt::format("--prompt {} leaves no token of --seq {} to generate", *question.prompt, question.seq));
 
   // "4xa100-40" is both.
   std::string count = gpus;
@@ -242,7 +222,14 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   if (!gpus.empty()) question.gpus = whole("--gpus", count, kMostGpus);
   if (!question.training && question.gpus > 1)
     throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
-  if (gpu.empty() && memory.empty()) throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
+  const ReaderSettings& reader = question.reader;
+  if ((reader.offload_optimizer || reader.offload_weights) && !(reader.sharding && is_zero(*reader.sharding)))
+    throw UsageError("--to-host is DeepSpeed's: say --sharding zero2 or zero3, too");
+  question.memory_named = !gpu.empty() || !memory.empty();
+  if (!question.memory_named && (!question.training || question.engine == Engine::oomlab))
+    throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
+  if (!question.memory_named && question.largest)
+    throw UsageError("--largest: say how much memory there is: --gpu NAME, or --memory 12GB");
   question.card_named = !gpu.empty();
   question.other_cards = other_cards(gpu);
   question.card = gpu.empty() ? find_card("a100-80gb") : &card_named(gpus == count ? "--gpu" : "--gpus", gpu);
@@ -255,7 +242,9 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     Room& room = question.room;
     room.memory = size.empty() && memory.empty() ? question.card->total_bytes() : bytes("--memory", size, false);
     room.context = context.value_or(kContext);
-    room.fragmentation = static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation / 100);
+    room.fragmentation_percent = fragmentation;
+    room.fragmentation =
+        static_cast<std::size_t>(static_cast<double>(room.memory) * fragmentation.value_or(kFragmentation) / 100);
     room.reserve = reserve.value_or(kReserve);
     room.nccl = question.gpus > 1 ? nccl.value_or(kNccl) : 0;
     const std::size_t taken =
@@ -277,13 +266,14 @@ std::string help() {
   return fmt::format(
       R"(bench/fit: does it fit, and what is the cheapest way to make it?
 
+  bench/fit --model llama-3.1-8b --gpu rtx4090
   bench/fit --model llama-3.2-1b --batch 1 --seq 2048 --gpu rtx3060
   bench/fit --config config.json --task infer --memory 9GB
   bench/fit --model llama-3.1-70b --batch 64 --seq 4096 --gpus 64xh100-sxm
 
 what
-  --model NAME         bert-large, gpt2, llama-3.1-8b, gpt:LAYERS-HEADS-WIDTH, ...
-  --config FILE        or a Hugging Face config.json (llama, mistral, qwen2)
+  --model NAME         meta-llama/Llama-3.1-8B, qwen3-8b, bert-large, gpt2, gpt:LAYERS-HEADS-WIDTH, ...
+  --config FILE        or a Hugging Face config.json (llama, mistral, qwen2 and 3, gemma2 and 3, phi3, gpt2, bert, vit)
   --batch N            samples of a step, on all cards (default 1); with --task infer, sequences at a time
   --seq N              tokens of a sequence (default: the model's longest, at most {})
   --task train|infer   default train
@@ -306,11 +296,12 @@ what may change
                        any (any optimizer)
   --precision WORD     only fp32, fp16 or bf16
   --without A,B        leave levers out: {}
-  --json               all of the answer as JSON
-exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
+  --all                the whole answer, this course's own programs too
+  --json               all of it as JSON
+{}exit code: 0 it fits, as it is or with changes; 1 nothing does; 64 bad usage
 )",
       kUsualSeq, in_lines(card_names(), 23, 120), kFragmentation, kReserve / 1'000'000, kHostMemory / 1'000'000'000,
-      plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "));
+      plan::kDesktopGbPerS, plan::kServerGbPerS, fmt::join(words_of_levers(), ", "), reader_help());
 }
 
 }  // namespace oomlab::fit

@@ -7,19 +7,22 @@
 #include <string>
 #include <vector>
 
+#include "plan/model/huggingface_config.h"
 #include "plan/search/task.h"
+#include "reader.h"
 
 namespace oomlab::fit {
 
 /// Of a card's memory, bytes: what the step cannot have, and what it can.
 struct Room {
-  std::size_t memory = 0;         ///< of one card
-  std::size_t context = 0;        ///< the CUDA context, with the kernels that it loads
-  std::size_t fragmentation = 0;  ///< what an allocator reserves and cannot hand out
-  std::size_t reserve = 0;        ///< what an answer leaves free
-  std::size_t nccl = 0;           ///< buffers between ranks; 0 for one card
-  std::size_t workspace = 0;      ///< cuBLAS's: part of a program's --budget
-  std::size_t host = 0;           ///< bytes of host memory that a step may take
+  std::size_t memory = 0;                       ///< of one card
+  std::size_t context = 0;                      ///< the CUDA context, with the kernels that it loads
+  std::size_t fragmentation = 0;                ///< what an allocator reserves and cannot hand out
+  std::optional<double> fragmentation_percent;  ///< of what a program of PyTorch has live; nothing: by replay
+  std::size_t reserve = 0;                      ///< what an answer leaves free
+  std::size_t nccl = 0;                         ///< buffers between ranks; 0 for one card
+  std::size_t workspace = 0;                    ///< cuBLAS's: part of a program's --budget
+  std::size_t host = 0;                         ///< bytes of host memory that a step may take
   /// For --budget. A step that uses one card of several has no buffers between ranks.
   std::size_t budget(std::size_t ranks = 2) const {
     return memory - context - fragmentation - reserve - (ranks > 1 ? nccl : 0);
@@ -49,9 +52,27 @@ enum class Numbers {
   any,    ///< any optimizer, and weights in 16 bits that nothing makes up for
 };
 
+/// Whose program the first answer is about.
+enum class Engine {
+  pytorch,  ///< the reader's: Hugging Face's modules
+  oomlab,   ///< this course's
+};
+/// In whose words it says what to write.
+enum class Framework { trainer, trl, deepspeed, torchtune };
+/// How generate() keeps keys and values.
+enum class Cache {
+  dynamic,  ///< each layer's grow by concatenation
+  fixed,    ///< cache_implementation="static"
+  tuple,    ///< every token makes all layers' anew beside the old ones, as models did before transformers 4.36
+};
+/// What --largest looks for.
+enum class Largest { batch, seq };
+
 struct Question {
-  nn::TransformerSpec spec;
-  std::string model;  ///< as the programs take it: "--model bert-large", "--config /a/config.json"
+  nn::TransformerSpec spec;          ///< where this course's programs do not know the model, only its name
+  std::optional<nn::HfShape> shape;  ///< the model as transformers has it
+  bool course = true;                ///< this course's programs know the model
+  std::string model;                 ///< as the programs take it: "--model bert-large", "--config /a/config.json"
   std::size_t batch = 1, seq = 0;
   bool training = true;
   const Card* card = nullptr;  ///< whose times are bounds
@@ -65,6 +86,16 @@ struct Question {
   std::set<std::string> without;   ///< levers that are left out, by words_of_levers()
   std::vector<std::string> notes;  ///< what is not as somebody may think: sentences for the answer
   bool json = false;
+  bool all = false;           ///< the whole answer, not only its first lines
+  bool chinese = false;       ///< the first lines
+  bool host_named = false;    ///< --host-memory says how much host memory there is
+  bool memory_named = false;  ///< there is a card, or a size; else the question is how large it must be
+  Engine engine = Engine::pytorch;
+  Framework framework = Framework::trainer;
+  std::optional<Largest> largest;
+  std::optional<std::uint64_t> prompt;  ///< of the tokens that generate() reads and writes
+  Cache cache = Cache::dynamic;
+  ReaderSettings reader;
 };
 
 /// What --without takes: the words of all levers of training, then those of inference.

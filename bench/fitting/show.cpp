@@ -5,6 +5,7 @@
 #include "answer.h"
 #include "plan/bytes.h"
 #include "plan/json_writer.h"
+#include "words.h"
 
 namespace oomlab::fit {
 namespace {
@@ -141,6 +142,23 @@ std::string elsewhere_words(const Answer& answer) {
 
 }  // namespace
 
+bool fits(const Answer& answer) {
+  if (answer.reader) return answer.reader->best() != nullptr;
+  if (answer.generation)
+    return answer.generation->as_is.fits() || answer.generation->fewer || answer.generation->largest || answer.fits();
+  return answer.fits();
+}
+
+std::string first_words(const Question& question, const Answer& answer) {
+  return answer.reader ? first_words(question, *answer.reader) : first_words(question, *answer.generation, &answer);
+}
+
+std::string line_of(const Question& question, const Answer& answer) {
+  return fmt::format(
+      "{:>6} GiB   {}\n", gib(question.room.memory),
+      answer.reader ? first_line(question, *answer.reader) : first_line(question, *answer.generation, &answer));
+}
+
 std::string words_of(const Question& q, const Answer& answer) {
   const char* unit = q.training ? "step" : "token";
   std::string words = title_words(q) + "\n" + room_words(q) + "\n";
@@ -218,10 +236,79 @@ void write(JsonWriter& json, const Row& row) {
   json.end_object();
 }
 
+void write(JsonWriter& json, const Way& way) {
+  const HfStep& step = way.step;
+  json.begin_object().member("method", name_of(way.method)).member("batch", step.batch).member("seq", step.seq);
+  json.member("gradient_accumulation", step.micro_batches).member("gradient_checkpointing", step.checkpoint);
+  json.member("weights", name_of(step.weights)).key("autocast");
+  if (step.autocast)
+    json.value(name_of(*step.autocast));
+  else
+    json.null();
+  json.member("optim", name_of(step.optimizer)).member("attention", step.eager_attention ? "eager" : "sdpa");
+  json.member("lora_rank", step.lora ? step.lora->rank : 0).member("trained", way.peak.trained);
+  json.key("bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.peak.bytes.bytes[c]);
+  json.end_object();
+  json.member("live_bytes", way.peak.bytes.total()).member("allocator_bytes", way.allocator);
+  json.member("host_bytes", way.host)
+      .member("outside_bytes", way.outside)
+      .member("device_bytes", way.device())
+      .member("spare_bytes", way.spare);
+  json.member("moment", std::string(way.peak.moment)).member("checked", way.peak.checked).member("fits", way.fits());
+  json.end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const ReaderAnswer& answer) {
+  json.begin_object().member("line", first_line(q, answer)).member("fits", answer.best() != nullptr);
+  json.key("as_is"), write(json, answer.as_is);
+  json.key("changed");
+  if (answer.changed)
+    write(json, *answer.changed);
+  else
+    json.null();
+  json.key("adapters").begin_array();
+  for (const Way& way : answer.adapters) write(json, way);
+  json.end_array().key("largest").begin_array();
+  for (const LargestOf& one : answer.largest) {
+    json.begin_object().member("most", one.most).key("way"), write(json, one.way);
+    json.end_object();
+  }
+  json.end_array().end_object();
+}
+
+void write(JsonWriter& json, const Generation& way) {
+  const HfGeneration& asked = way.asked;
+  json.begin_object()
+      .member("batch", asked.batch)
+      .member("prompt", asked.prompt)
+      .member("new_tokens", asked.new_tokens);
+  json.member("weights", name_of(asked.weights)).key("bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.peak.bytes.bytes[c]);
+  json.end_object();
+  json.member("live_bytes", way.live()).member("allocator_bytes", way.allocator);
+  json.member("outside_bytes", way.outside).member("device_bytes", way.device()).member("spare_bytes", way.spare);
+  json.member("moment", std::string(way.peak.moment)).member("fits", way.fits()).end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const Answer& course, const GenerationAnswer& answer) {
+  json.begin_object().member("line", first_line(q, answer, &course)).member("fits", answer.as_is.fits());
+  json.key("as_is"), write(json, answer.as_is);
+  for (const auto& [key, way] : {std::pair("fewer", &answer.fewer), std::pair("largest", &answer.largest)}) {
+    json.key(key);
+    if (*way)
+      write(json, **way);
+    else
+      json.null();
+  }
+  json.end_object();
+}
+
 void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.begin_object();
   json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
-  json.member("parameters", q.spec.parameters()).member("vocabulary", q.spec.vocabulary);
+  json.member("parameters", q.course ? q.spec.parameters() : nn::parameter_count(*q.shape));
+  json.member("vocabulary", q.shape->vocabulary);
   json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
   json.key("notes").begin_array();
   for (const std::string& note : q.notes) json.value(note);
@@ -235,7 +322,18 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.member("host_gb_per_s", q.host_gb_per_s);
   json.end_object();
   json.member("fits", answer.fits()).member("combinations", answer.combinations).member("planned", answer.planned);
-  json.key("as_is"), write(json, answer.as_is);
+  json.key("pytorch");
+  if (answer.reader)
+    write(json, q, *answer.reader);
+  else if (answer.generation)
+    write(json, q, answer, *answer.generation);
+  else
+    json.null();
+  json.key("as_is");
+  if (course_answers(q))
+    write(json, answer.as_is);
+  else
+    json.null();
   json.key("ladder").begin_array();
   for (const Row& row : answer.ladder) write(json, row);
   json.end_array();

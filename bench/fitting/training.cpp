@@ -100,8 +100,8 @@ class Training {
     Row row;
     row.what = four_bits ? "QLoRA" : "LoRA";
     const Levers asked{.precision = tuning.dtype, .optimizer = {.weights = WeightForm::master}};
-    row.options = fmt::format("{} --rank {} --alpha {}", plan::options_of(asked), tuning.adapters.rank,
-                              tuning.adapters.alpha);
+    row.options =
+        fmt::format("{} --rank {} --alpha {}", plan::options_of(asked), tuning.adapters.rank, tuning.adapters.alpha);
     row.left = question_.room.left(1);
     row.peak = nn::fine_tuning_peak(spec, tuning, step).at_peak;
     row.numbers = "fine-tuning of adapters";
@@ -197,6 +197,13 @@ class Training {
 };
 
 }  // namespace
+
+Answer answer(const Question& question, SearchProgress* progress) {
+  if (!question.course)
+    throw UsageError(fmt::format("this course's programs do not know model '{}'; leave --engine oomlab and --task out",
+                                 question.spec.name));
+  return question.training ? answer_training(question, progress) : answer_inference(question);
+}
 
 Answer answer_training(const Question& question, SearchProgress* progress) {
   return Training(question).answer(progress);

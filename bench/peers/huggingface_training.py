@@ -33,7 +33,7 @@ from shared.results_files import save  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/huggingface_training.json"
 DRAWN = ROOT / "bench/results/peers/huggingface_training_random.json"
-WORDS = {"family", "autocast", "weights", "attention", "optimizer", "targets", "device"}
+WORDS = {"family", "autocast", "weights", "attention", "optimizer", "targets", "device", "parallel", "compute", "reduce"}
 DEFAULTS = {"weights": "fp32", "attention": "sdpa", "optimizer": "adamw_foreach", "checkpoint": 0, "micro_batches": 1}
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "gpt2", "bert", "vit")
 SETTINGS = """
@@ -183,10 +183,10 @@ def batch_of(setting):
     return {"input_ids": tokens, "labels": labels} | ({} if setting["family"] == "bert" else {"use_cache": False})
 
 
-def run(setting):
+def run(setting, wrapped):
     """Two steps of a new model. The profiler sees when they begin."""
     import torch
-    model = model_of(setting)
+    model = wrapped(model_of(setting))
     optimizer = optimizer_of(setting, [p for p in model.parameters() if p.requires_grad])
     batch = batch_of(setting)
     with torch.profiler.record_function("steps begin"):
@@ -201,14 +201,19 @@ def run(setting):
         optimizer.step()
 
 
-def measured(setting):
-    """The highest live bytes of the steps, in this process."""
+def measured(setting, wrapped=lambda model: model):
+    """The highest live bytes of the steps, in this process. `wrapped`: what is made of a model."""
     import torch
     from torch.profiler import ProfilerActivity, profile
     torch.manual_seed(0)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        run(setting)
+        run(setting, wrapped)
     gc.collect()
+    return highest_live(record)
+
+
+def highest_live(record):
+    """Of a profile: live bytes at their highest, after the mark "steps begin"."""
     events = record.profiler.kineto_results.events()
     begin = next(e.start_ns() for e in events if e.name() == "steps begin")
     live = highest = 0
@@ -252,6 +257,28 @@ def table(results):
     return "\n".join(lines) + "\n"
 
 
+def say(row):
+    print(f"{row['setting']}: {error(row):+.2%} of {row['measured'] / 2**20:.1f} MiB, {row['predicted']['moment']}", file=sys.stderr, flush=True)
+
+
+def finish(results, out):
+    """Prints the table; writes it and the figures to `out` and its neighbour .txt, if there is one."""
+    print(table(results), end="")
+    if out:
+        save(out, (json.dumps(results, indent=1) + "\n").encode())
+        out.with_suffix(".txt").write_text(table(results))
+
+
+def predict_again(files, program):
+    """Of what was measured: today's predictions."""
+    for file in files:
+        results = json.loads(file.read_text())
+        for row, now in zip(results["rows"], ours([setting_of(row["setting"]) for row in results["rows"]], program)):
+            row["predicted"] = now
+        save(file, (json.dumps(results, indent=1) + "\n").encode())
+        file.with_suffix(".txt").write_text(table(results))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="*")
@@ -262,13 +289,7 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/host/bin/fit_huggingface")
     arguments = parser.parse_args()
     if arguments.text:
-        for file in (RESULTS, DRAWN):
-            results = json.loads(file.read_text())
-            for row, now in zip(results["rows"], ours([setting_of(row["setting"]) for row in results["rows"]], arguments.program)):
-                row["predicted"] = now
-            save(file, (json.dumps(results, indent=1) + "\n").encode())
-            file.with_suffix(".txt").write_text(table(results))
-        return
+        return predict_again((RESULTS, DRAWN), arguments.program)
     given = [setting_of(words) for words in arguments.settings] + random_settings(arguments.random, arguments.seed)
     settings = given or [setting_of(words) for words in SETTINGS]
     rows = [{"setting": words_of(s), "predicted": p} for s, p in zip(settings, ours(settings, arguments.program))]
@@ -276,16 +297,12 @@ def main():
     torch.set_num_threads(1)
     for row, setting in zip(rows, settings):
         row["measured"] = measured(setting)
-        print(f"{row['setting']}: {error(row):+.2%} of {row['measured'] / 2**20:.1f} MiB, {row['predicted']['moment']}", file=sys.stderr, flush=True)
+        say(row)
     options = f" --random {arguments.random} --seed {arguments.seed}" if arguments.random else ""
     results = {"command": "bench/peers/huggingface_training.py" + options + "".join(" " + shlex.quote(w) for w in arguments.settings)}
     results |= {name: importlib.metadata.version(name).split("+")[0] for name in ("torch", "transformers", "peft")}
     results["rows"] = rows
-    print(table(results), end="")
-    out = arguments.out or (None if given else RESULTS)
-    if out:
-        save(out, (json.dumps(results, indent=1) + "\n").encode())
-        out.with_suffix(".txt").write_text(table(results))
+    finish(results, arguments.out or (None if given else RESULTS))
 
 
 def random_settings(count, seed):

@@ -14,6 +14,8 @@ import pathlib
 import re
 import tomllib
 
+from publishing import fit_public
+
 LANGUAGES = ("en", "zh")
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
@@ -25,6 +27,8 @@ HEADS = {
              "zh": ()},
     "fits": {"en": ("what", "peak allocated", "reserved", "the smallest memory that holds it", "cards of that size"), "zh": ()},
     "levers": {"en": ("#", "lever", "options", "chapter"), "zh": ()},
+    "fit-public": {"en": ("what", "published", "`bench/fit`", "ratio"), "zh": ()},
+    "fit-public-unasked": {"en": ("what", "published", "why it is not asked"), "zh": ()},
     "glossary": {"en": ("term", "what it is", "chapter"), "zh": ("术语", "含义", "章")},
 }
 VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属实"), "false": ("not true", "不属实"), "open": ("not decided", "未判定")}
@@ -158,7 +162,7 @@ def sentence(claim, words):
     """What was measured about a claim: its verdict, and the words of docs/data/verdicts.toml with its figures."""
     value, run = claim["at_size"], claim["measured"]
     v = run if value is None else value
-    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "served": "is served" if v else "is refused",
+    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "more": -v, "served": "is served" if v else "is refused",
                                   "agrees": "says so" if v else "says something else"}
     said = re.sub(r"(?<=\d)%", " %", words.format(**known, **({} if run is None else {"run": run})))
     text = f"**{SAID[claim['verdict']]}**: {said}"
@@ -170,20 +174,21 @@ def sentence(claim, words):
 def verdicts(root, folder, language):
     """A chapter's claims as one table of sentences; what each figure is stands folded below it."""
     digits = folder.name[:2]
-    chapter, said = Figures(root).chapters[digits], data(root, "verdicts.toml").get(digits, {})
-    names = [claim["claim"] for claim in chapter["claims"]]
+    claims, said = Figures(root).chapters[digits]["claims"], data(root, "verdicts.toml").get(digits, {})
+    names = [claim["claim"] for claim in claims]
     if sorted(names) != sorted(said):
         raise ValueError(f"docs/data/verdicts.toml: chapter {digits}: no words, or no claim, for {sorted(set(names) ^ set(said))}")
     escaped = lambda text: text.replace("|", "\\|")
-    rows = [(escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]]))) for claim in chapter["claims"]]
+    rows = [(escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]]))) for claim in claims]
     measured = []
-    for claim in chapter["claims"]:
+    for claim in claims:
         value, run = claim["at_size"], claim["measured"]
         shown = "-" if value is None and run is None else number(run if value is None else value)
         size = f"<br><sub>{claim['size']}</sub>" if claim["size"] else ""
         measured.append((escaped(f"{claim['claim']}<br><sub>{claim['what']}</sub>"), escaped(shown + size), range_of(claim, WORDS["en"]),
                          number(run) if value is not None and run is not None else "-"))
     return (table(HEADS["verdicts"]["en"], rows) + "\n<details><summary>What each figure is, and the range in which the claim would be true</summary>\n\n"
+            "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model.\n\n"
             + table(HEADS["measured"]["en"], measured) + "\n</details>\n")
 
 
@@ -331,18 +336,58 @@ def glossary(root, folder, language):
     return table(HEADS["glossary"][language], rows)
 
 
+def sourced(entry):
+    """The published figure, with its source."""
+    source = entry["source"]
+    return f"[{entry['figure']}]({source})" if source.startswith("https://") else f"{entry['figure']} ({source})"
+
+
+def fit_public_page(root, _, language):
+    """What fit says of settings that others published figures of: docs/fit_public.md."""
+    found = json.loads((root / fit_public.ANSWERS).read_text())
+    rows = []
+    for entry in fit_public.entries(root)["entry"]:
+        answer = found.get(str(entry["id"]))
+        if not answer:
+            continue
+        ratio = fit_public.ratio(entry, answer)
+        shown = f"{answer['bytes'] / 1e9:.2f} GB" if ratio else "fits" if answer["fits"] else "does not fit"
+        note = f" ({entry['note']})" if "note" in entry else ""
+        mark = f"{ratio:.2f}" if ratio else "wrong" if fit_public.wrong_side(entry, answer) else "right"
+        rows.append((entry["what"] + note, sourced(entry), shown, mark))
+    return table(HEADS["fit-public"][language], rows)
+
+
+def fit_public_summary(root, _, language):
+    assert language == "en"
+    said = fit_public.summary(root, json.loads((root / fit_public.ANSWERS).read_text()))
+    ratios = said["ratios"]
+    share = 100 * said["within"] / len(ratios)
+    wrong = "none of them fits" if not said["wrong"] else f"wrong: {', '.join(map(str, said['wrong']))}"
+    return (f"{said['entries']} entries, {said['asked']} asked. {len(ratios)} have a figure: median ratio {ratios[len(ratios) // 2]:.2f}, smallest "
+            f"{ratios[0]:.2f}, largest {ratios[-1]:.2f};\n{said['within']} of them ({share:.0f} %) lie within {fit_public.LEAST:.2f} and "
+            f"{fit_public.MOST:.2f}. {said['out']} ran out of memory: {wrong}.\n")
+
+
+def fit_public_unasked(root, _, language):
+    rows = [(entry["what"], sourced(entry), entry["reach"]) for entry in fit_public.entries(root)["entry"] if "reach" in entry]
+    return table(HEADS["fit-public-unasked"][language], rows)
+
+
 def pytorch_lesson(root, folder, language):
     """The lesson.py of the chapter in `folder`, and what bench/publish --pytorch stored of a run of it."""
     output = root / f"bench/results/pytorch-lessons/{folder.name}.txt"
     return ("[`lesson.py`](lesson.py) is the lesson in plain PyTorch: `pip install torch`, then `python3 lesson.py`. On a GPU its peak is\n"
             "`torch.cuda.max_memory_allocated()`, on a CPU the highest point of the profiler's record\n"
-            "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr).\n\n"
+            "(`KINETO_LOG_LEVEL=99` keeps that from writing to stderr). PyTorch makes other temporary tensors than `lesson.cu`, so the two need not agree to\n"
+            "the byte.\n\n"
             f"```python\n{(folder / 'lesson.py').read_text(encoding='utf-8')}```\n\n"
             f"[What it prints]({os.path.relpath(output, folder)}) on a CPU:\n\n"
             f"```text\n{output.read_text(encoding='utf-8')}```\n")
 
 
-PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "levers": levers, "glossary": glossary, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
+PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "fit-public": fit_public_page, "fit-public-summary": fit_public_summary,
+         "fit-public-unasked": fit_public_unasked, "glossary": glossary, "levers": levers, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
 
 
 def page(root, name, language, document):

@@ -10,16 +10,21 @@
 //
 // The idea: ask the device. cudaMemGetInfo() before and after tells what each part takes, and what no tensor accounts
 // for: the CUDA context, cuBLAS. Other programs on the device change these figures, too. A refused request is a result
-// like any other: the program can go on. Only CUDA's "last error" stays set until cudaGetLastError() reads it. Asking
-// costs no memory and next to no time, so a step pays nothing for it.
+// like any other: the program can go on. Only CUDA's "last error" stays set until cudaGetLastError() reads it.
+// The price: each question is a call into the driver, which may wait. So ask between phases, not in the innermost loop.
 #include <cublas_v2.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
-constexpr int width = 8192, batch = 64, blocks = 1024, threads = 256;
-constexpr size_t weights = size_t(width) * width, activations = size_t(batch) * width;  // floats; y has as many
+constexpr int width = 8192;                 // numbers of a row, in and out
+constexpr int batch = 64;                   // rows
+constexpr int weights = width * width;      // numbers; gradients and each of the moments have as many
+constexpr int activations = batch * width;  // numbers of the input, and of the output
+constexpr int blocks = 16384;               // of each kernel
+constexpr int threads = 256;                // of each block
 
 const char* text(cudaError_t error) { return cudaGetErrorString(error); }
 const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
@@ -34,38 +39,42 @@ template <class Status>
 void check(Status status, const char* call) {
   if (status != Status(0)) fail(call, text(status));  // 0 is success for both
 }
-#define CHECK(call) check(call, #call)
+#define CHECK(call) check(call, #call)  // #call is the call's text
 
-// Some numbers. Block b takes rows b, b + gridDim.x, ...: right for any number of blocks and threads.
-__global__ void fill(float* p, int rows, float scale) {
-  for (int r = blockIdx.x; r < rows; r += gridDim.x) {
-    for (int c = threadIdx.x; c < width; c += blockDim.x) {
-      p[size_t(r) * width + c] = scale * ((r * 7 + c * 3) % 11 - 5);
-    }
-  }
+// The first kernel of the course: every thread runs it. i is the thread's number among all that were launched. It takes
+// the elements i, i + (number of threads), and so on. That is right for any number of blocks and threads.
+__global__ void fill(float* p, int n, float scale) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) p[i] = scale * (i % 11 - 5);
 }
-__global__ void adamw(float* w, const float* g, float* m, float* v) {
+// AdamW, without bias correction. __restrict__ promises that the arrays do not overlap, so each number is read once.
+__global__ void adamw(float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m,
+                      float* __restrict__ v) {
   const float rate = 1e-3f;
   const float beta1 = 0.9f;
   const float beta2 = 0.999f;
-  const float decay = 0.01f;  // and no bias correction
-  for (int r = blockIdx.x; r < width; r += gridDim.x) {
-    for (int c = threadIdx.x; c < width; c += blockDim.x) {
-      const size_t i = size_t(r) * width + c;
-      m[i] = beta1 * m[i] + (1 - beta1) * g[i];
-      v[i] = beta2 * v[i] + (1 - beta2) * g[i] * g[i];
-      w[i] -= rate * (m[i] / (sqrtf(v[i]) + 1e-8f) + decay * w[i]);
-    }
+  const float decay = 0.01f;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
+    const float mean = beta1 * m[i] + (1 - beta1) * g[i];
+    const float square = beta2 * v[i] + (1 - beta2) * g[i] * g[i];
+    m[i] = mean;
+    v[i] = square;
+    w[i] -= rate * (mean / (sqrtf(square) + 1e-8f) + decay * w[i]);
   }
 }
 
 double MiB(double bytes) { return bytes / (1 << 20); }
-size_t total;          // bytes of the device
 size_t allocated = 0;  // bytes that this program has allocated; nothing is freed before the end, so it is a peak, too
 long long used() {     // bytes in use, by all programs: a difference may be negative. The first call makes the context
-  size_t unused;
-  CHECK(cudaMemGetInfo(&unused, &total));
-  return static_cast<long long>(total - unused);
+  size_t free_bytes;
+  size_t total;
+  CHECK(cudaMemGetInfo(&free_bytes, &total));
+  return static_cast<long long>(total - free_bytes);
+}
+size_t device_bytes() {
+  size_t free_bytes;
+  size_t total;
+  CHECK(cudaMemGetInfo(&free_bytes, &total));
+  return total;
 }
 void row(const char* what, double bytes) { std::printf("  %-38s %7.1f MiB\n", what, MiB(bytes)); }
 float* allocate(const char* what, size_t count) {
@@ -77,13 +86,48 @@ float* allocate(const char* what, size_t count) {
   return p;
 }
 
-int main() {
+cublasHandle_t cublas;
+// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
+  CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
+                    tb ? k : n, A, ta ? m : k, &beta, C, n));
+}
+std::vector<float> forward(const float* x, const float* w, float* y) {
+  std::vector<float> result(activations);
+  matmul(false, false, batch, width, width, 1, x, w, 0, y);  // y = x @ w
+  CHECK(cudaMemcpy(result.data(), y, activations * sizeof(float), cudaMemcpyDeviceToHost));
+  return result;
+}
+
+// Asks for what the device does not have, and launches a kernel after it.
+void ask_for_too_much(bool clear, float* x) {
+  const size_t asked = 16 * device_bytes();  // a driver may lend the host's memory (WSL does), but never so much
+  const long long in_use = used();
+  void* extra = nullptr;
+  const cudaError_t error = cudaMalloc(&extra, asked);
+  std::printf("asked for %.1f MiB more: %s (%s)\n", MiB(asked), cudaGetErrorName(error), text(error));
+  require(error == cudaErrorMemoryAllocation, "more than what is free is refused");
+  require(extra == nullptr, "a refused request takes nothing");
+  row("taken by the refused request", used() - in_use);
+  cudaError_t blamed = cudaErrorMemoryAllocation;
+  if (clear) blamed = cudaSuccess;
+  if (clear) (void)cudaGetLastError();  // THE MITIGATION: or the check after the next kernel finds this error
+  fill<<<blocks, threads>>>(x, activations, 0.1f);
+  const cudaError_t next = cudaGetLastError();  // asks whether the launch above was accepted: a launch returns nothing
+  std::printf("  error %s; the check after the next kernel: %s\n", clear ? "cleared" : "left set",
+              cudaGetErrorName(next));
+  require(next == blamed, "the next kernel is blamed only for an error that was left set");
+}
+
+int main(int argc, char** argv) {
+  const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
+  const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
+  require(with || without, "--with, --without, or neither to see both");
   cudaDeviceProp device;
   CHECK(cudaGetDeviceProperties(&device, 0));
   const long long at_first = used();
-  std::printf("Linear(%d, %d), batch %d, on %s with %.1f MiB\n", width, width, batch, device.name, MiB(total));
+  std::printf("Linear(%d, %d), batch %d, on %s with %.1f MiB\n", width, width, batch, device.name, MiB(device_bytes()));
   row("CUDA context, other programs", at_first);
-  cublasHandle_t cublas;
   CHECK(cublasCreate(&cublas));
   const long long begin = used();
   row("cuBLAS handle", begin - at_first);
@@ -98,43 +142,26 @@ int main() {
   const size_t training = allocated;
   row("together, for inference:  peak", inference);
   row("together, for training:   peak", training);
+  require(inference == sizeof(float) * (size_t(weights) + 2 * activations), "inference takes 4 bytes per weight");
+  require(training == sizeof(float) * (4 * size_t(weights) + 2 * activations), "training takes 16 bytes per weight");
 
-  const float one = 1;
-  const float zero = 0;
-  std::vector<float> before(activations);
-  std::vector<float> after(activations);
-  const auto forward = [&](std::vector<float>& result) {  // y = x w; cuBLAS stores by columns, and does y^T = w^T x^T
-    CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, batch, width, &one, w, width, x, width, &zero, y,
-                      width));
-    CHECK(cudaMemcpy(result.data(), y, activations * sizeof(float), cudaMemcpyDeviceToHost));
-  };
-  fill<<<blocks, threads>>>(w, width, 0.001f);
-  fill<<<blocks, threads>>>(x, batch, 0.1f);
+  fill<<<blocks, threads>>>(w, weights, 0.001f);
+  fill<<<blocks, threads>>>(x, activations, 0.1f);
   CHECK(cudaGetLastError());
-  forward(before);
+  const std::vector<float> before = forward(x, w, y);
   row("kernels, cuBLAS, at their first use", used() - begin - double(training));
+  if (without) ask_for_too_much(false, x);
+  if (with) ask_for_too_much(true, x);
 
-  const size_t asked = 16 * total;  // a driver may lend a full device the host's memory (WSL does), but never so much
-  const long long in_use = used();
-  void* extra = nullptr;
-  const cudaError_t error = cudaMalloc(&extra, asked);
-  std::printf("asked for %.1f MiB more: %s (%s)\n", MiB(asked), cudaGetErrorName(error), text(error));
-  require(error == cudaErrorMemoryAllocation, "more than what is free is refused");
-  (void)cudaGetLastError();  // THE MITIGATION: clears the error, or the check after the next kernel reports it
-  row("taken by the refused request", used() - in_use);
-  require(extra == nullptr, "a refused request takes nothing");
-
-  forward(after);  // then a training step, as if nothing had happened: the loss is |y|^2 / 2, whose gradient is y
-  CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_T, width, width, batch, &one, y, width, x, width, &zero, g, width));
+  const std::vector<float> after = forward(x, w, y);  // then a training step, as if nothing had happened
+  std::printf("  output before and after: %s\n", before == after ? "bit-equal" : "different");
+  require(before == after, "the output is the same after a refused request");
+  matmul(true, false, width, width, batch, 1, x, y, 0, g);  // g = x.T @ y: the loss is |y|^2 / 2, whose gradient is y
   CHECK(cudaMemset(m, 0, weights * sizeof(float)));
   CHECK(cudaMemset(v, 0, weights * sizeof(float)));
   adamw<<<blocks, threads>>>(w, g, m, v);
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
-  std::printf("  output before and after: %s\n", before == after ? "bit-equal" : "different");
-  require(before == after, "the output is the same after a refused request");
-  require(inference == 4 * weights + 2 * 4 * activations, "inference takes 4 bytes per weight");
-  require(training == 16 * weights + 2 * 4 * activations, "training takes 16 bytes per weight");
   for (float* p : {w, x, y, g, m, v}) CHECK(cudaFree(p));
   CHECK(cublasDestroy(cublas));
   std::puts("PASS");

@@ -12,22 +12,38 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <new>
+#include <utility>
 #include <vector>
 
-constexpr int layers = 4, width = 256, recipe = 2048, blocks = 32, threads = 256;
-constexpr size_t layer = size_t(width) * width, weights = layers * layer, budget = 11 << 20;
+constexpr int layers = 4;
+constexpr int width = 256;                   // numbers of a row, in and out of each layer
+constexpr int layer = width * width;         // weights of a layer
+constexpr int weights = layers * layer;      // of all layers
+constexpr int recipe = 2048;                 // the batch that was asked for
+constexpr size_t budget = size_t(11) << 20;  // bytes of all Buffers
+constexpr int blocks = 32;                   // of each kernel
+constexpr int threads = 256;                 // of each block
 
-void require(bool good, const char* what) {
-  if (good) return;
-  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+const char* text(cudaError_t error) { return cudaGetErrorString(error); }
+const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
+void fail(const char* what, const char* why) {
+  std::printf("FAIL: %s: %s\n", what, why);
   std::exit(1);
 }
-#define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
+void require(bool good, const char* what) {
+  if (!good) fail("expected", what);
+}
+template <class Status>
+void check(Status status, const char* call) {
+  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
+}
+#define CHECK(call) check(call, #call)
 
 // Bytes of all Buffers: what they may have, have now, and had at the peak. The CUDA context and cuBLAS come on top.
 size_t limit = SIZE_MAX;
@@ -37,7 +53,8 @@ struct Buffer {
   float* p = nullptr;
   size_t bytes;
   explicit Buffer(size_t count) : bytes(count * sizeof(float)) {
-    const cudaError_t error = live + bytes > limit ? cudaErrorMemoryAllocation : cudaMalloc(&p, bytes);
+    cudaError_t error = cudaErrorMemoryAllocation;
+    if (live + bytes <= limit) error = cudaMalloc(&p, bytes);
     if (error == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();  // clears it, see chapter 00
       throw std::bad_alloc();
@@ -47,57 +64,63 @@ struct Buffer {
     peak = std::max(peak, live);
   }
   Buffer(const Buffer&) = delete;
-  ~Buffer() {
+  ~Buffer() {            // cudaFree waits for kernels that still use p
     CHECK(cudaFree(p));  // THE MITIGATION, 1: a step that fails gives back what it took
     live -= bytes;       // THE MITIGATION, 1: and counts it
   }
 };
 
-__global__ void fill(float* p, size_t n, float scale) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-    p[i] = scale * (int(i * 7919 % 1021) - 510);
+// Each thread takes every (blocks x threads)-th element, here and in all kernels to come.
+__global__ void fill(float* p, int n, float scale) {  // pseudo-random numbers between -scale and scale
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    const unsigned hash = unsigned(i + 1) * 2654435761u;
+    p[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
+  }
 }
 // p becomes 0 where y is not positive (NaN, too): ReLU when p is y, ReLU's backward when p is a gradient.
-__global__ void relu(float* p, const float* y, size_t n) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+__global__ void relu(float* p, const float* y, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
     if (!(y[i] > 0)) p[i] = 0;
 }
 
 cublasHandle_t cublas;
-// c = a b, all stored column by column, as cuBLAS has it; a sample is a column. op: transposed or not.
-void gemm(cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k, const float* a, const float* b,
-          float* c) {
-  const float one = 1;
-  const float zero = 0;
-  const int lda = op_a == CUBLAS_OP_N ? m : k;
-  const int ldb = op_b == CUBLAS_OP_N ? k : n;
-  CHECK(cublasSgemm(cublas, op_a, op_b, m, n, k, &one, a, lda, b, ldb, &zero, c, m));
+// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
+  CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
+                    tb ? k : n, A, ta ? m : k, &beta, C, n));
 }
 
 // Forward and backward of the loss |y|^2 / 2, whose gradient is y. Only g is written.
 void step(const Buffer& w, Buffer& g, int batch) {
-  const size_t n = size_t(batch) * width;
+  const int n = batch * width;
   std::deque<Buffer> y;  // the input, then what each layer puts out; a deque, because it never moves them
-  fill<<<blocks, threads>>>(y.emplace_back(n).p, n, 1e-3f);
+  y.emplace_back(n);
+  fill<<<blocks, threads>>>(y[0].p, n, 0.5f);
+  CHECK(cudaGetLastError());
   for (int l = 0; l < layers; ++l) {
     y.emplace_back(n);
-    gemm(CUBLAS_OP_N, CUBLAS_OP_N, width, batch, width, w.p + l * layer, y[l].p, y[l + 1].p);
+    matmul(false, false, batch, width, width, 1, y[l].p, w.p + l * layer, 0, y[l + 1].p);  // y[l + 1] = y[l] @ w
     relu<<<blocks, threads>>>(y[l + 1].p, y[l + 1].p, n);
+    CHECK(cudaGetLastError());
   }
   Buffer gradient(n);
-  for (int l = layers - 1; l >= 0; --l) {  // y[l + 1] is a gradient by now: the loss's, or from the swap below
-    gemm(CUBLAS_OP_N, CUBLAS_OP_T, width, width, batch, y[l + 1].p, y[l].p, g.p + l * layer);
-    gemm(CUBLAS_OP_T, CUBLAS_OP_N, width, batch, width, w.p + l * layer, y[l + 1].p, gradient.p);
+  // y[l + 1] is a gradient by now: the loss's, or from the swap below. The input needs none.
+  for (int l = layers - 1; l >= 0; --l) {
+    matmul(true, false, width, width, batch, 1, y[l].p, y[l + 1].p, 0, g.p + l * layer);  // g = y[l].T @ y[l + 1]
+    if (l == 0) break;
+    matmul(false, true, batch, width, width, 1, y[l + 1].p, w.p + l * layer, 0, gradient.p);  // y[l + 1] @ w.T
     relu<<<blocks, threads>>>(gradient.p, y[l].p, n);
+    CHECK(cudaGetLastError());
     std::swap(gradient.p, y[l].p);  // y[l] is not needed any more, and its memory takes the next gradient
   }
-  CHECK(cudaPeekAtLastError());
 }
-bool fits(const Buffer& w, Buffer& g, int batch) try {
-  step(w, g, batch);
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
+bool fits(const Buffer& w, Buffer& g, int batch) {
+  try {
+    step(w, g, batch);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 int largest_batch(const Buffer& w, Buffer& g) {
   int good = 0;  // the largest that fitted
@@ -113,12 +136,14 @@ int largest_batch(const Buffer& w, Buffer& g) {
   } while (batch != good);
   return good;
 }
+size_t on_the_line(int batch) { return sizeof(float) * (2 * weights + size_t(batch) * (layers + 2) * width); }
 void run(bool with, bool without) {
   Buffer w(weights);
   Buffer g(weights);
   std::vector<float> before(weights);
   std::vector<float> after(weights);
-  fill<<<blocks, threads>>>(w.p, weights, 2e-4f);
+  fill<<<blocks, threads>>>(w.p, weights, 0.1f);
+  CHECK(cudaGetLastError());
   const size_t fixed = live;
   const double MiB = 1 << 20;
   std::printf("%d layers of %d x %d floats, a budget of %.1f MiB\n", layers, width, width, budget / MiB);
@@ -126,6 +151,7 @@ void run(bool with, bool without) {
     step(w, g, recipe);
     CHECK(cudaMemcpy(before.data(), g.p, g.bytes, cudaMemcpyDeviceToHost));
     std::printf("  batch %d, without the budget     peak %5.1f MiB\n", recipe, peak / MiB);
+    require(peak == on_the_line(recipe), "the recipe's peak is on the line");
   }
   if (!with) return;
   limit = budget;
@@ -135,7 +161,7 @@ void run(bool with, bool without) {
   peak = 0;
   require(fits(w, g, batch), "the batch fits in the budget");
   std::printf("\n  batch %d, the largest that fits  peak %5.1f MiB\n", batch, peak / MiB);
-  require(peak <= budget && peak == fixed + size_t(batch) * (layers + 2) * width * 4, "the peak is on the line");
+  require(peak <= budget && peak == on_the_line(batch), "the peak is on the line");
   if (!without) return;
   limit = SIZE_MAX;
   step(w, g, recipe);

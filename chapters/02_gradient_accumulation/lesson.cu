@@ -21,23 +21,49 @@
 #include <initializer_list>
 #include <vector>
 
-constexpr int batch = 4096, micro_batches = 8, width = 256, blocks = 32, threads = 256;
-constexpr size_t layer = size_t(width) * width;
+constexpr int batch = 4096;                   // rows
+constexpr int micro_batches = 8;              // that a batch is split into
+constexpr int width = 256;                    // numbers of a row, in and out of both layers
+constexpr int layer = width * width;          // weights of a layer
+constexpr size_t rounding = size_t(1) << 16;  // bytes by which the pool may count more than was asked for
+constexpr int blocks = 32;                    // of each kernel
+constexpr int threads = 256;                  // of each block
 static_assert(batch % micro_batches == 0 && batch % 64 == 0, "a batch of equal micro-batches; see counts()");
 
-void require(bool good, const char* what) {
-  if (good) return;
-  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+const char* text(cudaError_t error) { return cudaGetErrorString(error); }
+const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
+void fail(const char* what, const char* why) {
+  std::printf("FAIL: %s: %s\n", what, why);
   std::exit(1);
 }
-#define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
+void require(bool good, const char* what) {
+  if (!good) fail("expected", what);
+}
+template <class Status>
+void check(Status status, const char* call) {
+  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
+}
+#define CHECK(call) check(call, #call)
 
-// Every array comes from the device's memory pool, which keeps the record: the most bytes that were in use.
+// Every array comes from a pool of our own, which keeps the record: the most bytes that were in use. Blocks are taken
+// and freed in the order of the stream (0, the default one): a kernel that was launched before still has its memory.
 cudaMemPool_t pool;
+void make_pool() {
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = 0;
+  CHECK(cudaMemPoolCreate(&pool, &properties));
+}
+void forget_peak() {
+  CHECK(cudaStreamSynchronize(0));  // what was freed before is gone by now
+  uint64_t zero = 0;                // the mark can only be set to 0
+  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
+}
 float* allocate(size_t count) {
-  float* p;
-  CHECK(cudaMallocAsync(&p, count * sizeof(float), 0));
-  return p;
+  void* p;
+  CHECK(cudaMallocFromPoolAsync(&p, count * sizeof(float), pool, 0));
+  return static_cast<float*>(p);
 }
 void free_all(std::initializer_list<float*> list) {
   for (float* p : list) CHECK(cudaFreeAsync(p, 0));
@@ -52,64 +78,68 @@ int rows_that_count(int first, int rows) {
   return sum;
 }
 
-__global__ void fill(float* p, size_t first, size_t n, float scale) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-    p[i] = scale * (int((first + i) * 7919 % 1021) - 510);
+// p[0] is number `first` of pseudo-random ones between -scale and scale.
+__global__ void fill(float* p, int first, int n, float scale) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    const unsigned hash = unsigned(first + i + 1) * 2654435761u;
+    p[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
+  }
 }
-__global__ void relu(float* p, const float* y, size_t n) {  // forward: p is y; backward: p is y's gradient
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+__global__ void relu(float* p, const float* y, int n) {  // forward: p is y; backward: p is y's gradient
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
     if (!(y[i] > 0)) p[i] = 0;
 }
-__global__ void loss_gradient(float* y, int first, size_t n, float divisor) {  // of |y|^2 / 2, over divisor
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-    y[i] = counts(first + int(i / width)) ? y[i] / divisor : 0;
+__global__ void loss_gradient(float* y, int first, int n, float divisor) {  // of |y|^2 / 2, over divisor
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    y[i] = counts(first + i / width) ? y[i] / divisor : 0;
 }
 
 cublasHandle_t cublas;
-// c = a b + beta c. cuBLAS stores by columns: for it our [rows x width] arrays are width x rows.
-void gemm(cublasOperation_t op_a, cublasOperation_t op_b, int columns, int k, const float* a, const float* b,
-          float beta, float* c) {
-  const float one = 1;
-  CHECK(cublasSgemm(cublas, op_a, op_b, width, columns, k, &one, a, width, b, width, &beta, c, width));
+// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
+  CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
+                    tb ? k : n, A, ta ? m : k, &beta, C, n));
 }
 
 struct Result {
-  std::vector<float> gradient;
+  std::vector<float> gradient = std::vector<float>(2 * layer);
   uint64_t peak = 0;
   double difference = 0;  // from another gradient, relative
 };
 // The gradient of the whole batch, `rows` at a time.
 Result run(const char* what, int rows, bool own_divisor, const Result* whole = nullptr) {
-  uint64_t peak = 0;
-  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &peak));  // starts the record anew
+  Result result;
+  forget_peak();
   float* w1 = allocate(2 * layer);
   float* w2 = w1 + layer;
   float* g1 = allocate(2 * layer);
   float* g2 = g1 + layer;
-  fill<<<blocks, threads>>>(w1, 0, 2 * layer, 2e-4f);
-  const size_t n = size_t(rows) * width;
+  fill<<<blocks, threads>>>(w1, 0, 2 * layer, 0.1f);
+  CHECK(cudaGetLastError());
+  const int n = rows * width;
   for (int first = 0; first < batch; first += rows) {
     float divisor = float(rows_that_count(0, batch));
-    if (own_divisor) divisor = float(rows_that_count(first, rows)) * batch / rows;  // a mean of means, WRONG
+    // Wrong: the micro-batch's own count, times the number of micro-batches. A mean of means is another gradient.
+    if (own_divisor) divisor = float(rows_that_count(first, rows)) * batch / rows;
     float beta = 0;           // the first micro-batch overwrites
     if (first > 0) beta = 1;  // THE MITIGATION: the others add to the gradient
     float* x = allocate(n);
     float* h = allocate(n);
     float* y = allocate(n);
     float* dh = allocate(n);
-    fill<<<blocks, threads>>>(x, first * width, n, 1e-3f);
-    gemm(CUBLAS_OP_N, CUBLAS_OP_N, rows, width, w1, x, 0, h);
+    fill<<<blocks, threads>>>(x, first * width, n, 0.5f);
+    matmul(false, false, rows, width, width, 1, x, w1, 0, h);  // h = relu(x @ w1)
     relu<<<blocks, threads>>>(h, h, n);
-    gemm(CUBLAS_OP_N, CUBLAS_OP_N, rows, width, w2, h, 0, y);
+    matmul(false, false, rows, width, width, 1, h, w2, 0, y);  // y = h @ w2
     loss_gradient<<<blocks, threads>>>(y, first, n, divisor);
-    gemm(CUBLAS_OP_N, CUBLAS_OP_T, width, rows, y, h, beta, g2);  // y is the output's gradient by now
-    gemm(CUBLAS_OP_T, CUBLAS_OP_N, rows, width, w2, y, 0, dh);
+    float* dy = y;                                                // its gradient stands in its place by now
+    matmul(true, false, width, width, rows, 1, h, dy, beta, g2);  // g2 += h.T @ dy
+    matmul(false, true, rows, width, width, 1, dy, w2, 0, dh);    // dh = dy @ w2.T
     relu<<<blocks, threads>>>(dh, h, n);
-    gemm(CUBLAS_OP_N, CUBLAS_OP_T, width, rows, dh, x, beta, g1);
+    matmul(true, false, width, width, rows, 1, x, dh, beta, g1);  // g1 += x.T @ dh
+    CHECK(cudaGetLastError());
     free_all({x, h, y, dh});  // after the kernels above, in the stream's order; the next micro-batch gets these bytes
   }
-  CHECK(cudaPeekAtLastError());
-  Result result{std::vector<float>(2 * layer), 0};
   CHECK(cudaMemcpy(result.gradient.data(), g1, 2 * layer * sizeof(float), cudaMemcpyDeviceToHost));
   free_all({w1, g1});
   CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &result.peak));
@@ -117,14 +147,18 @@ Result run(const char* what, int rows, bool own_divisor, const Result* whole = n
   if (whole) {
     double square = 0;
     double norm = 0;
-    for (size_t i = 0; i < 2 * layer; ++i) {
-      square += std::pow(result.gradient[i] - whole->gradient[i], 2);
-      norm += std::pow(whole->gradient[i], 2);
+    for (int i = 0; i < 2 * layer; ++i) {
+      const double expected = whole->gradient[i];
+      const double d = result.gradient[i] - expected;
+      square += d * d;
+      norm += expected * expected;
     }
     result.difference = std::sqrt(square / norm);
     std::printf("  gradient off by %.0e", result.difference);
   }
   std::printf("\n");
+  require(result.peak <= sizeof(float) * (4 * layer + 4 * n) + rounding,
+          "weights, gradients, and 4 numbers for each of a row's");
   return result;
 }
 
@@ -132,7 +166,7 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
+  make_pool();
   CHECK(cublasCreate(&cublas));
   std::printf("a batch of %d rows, two layers of %d x %d floats\n", batch, width, width);
   Result whole;
@@ -145,9 +179,9 @@ int main(int argc, char** argv) {
   if (with) micro = run("one divisor for all", rows, false, reference);
   if (with) means = run("each its own divisor", rows, true, reference);
   CHECK(cublasDestroy(cublas));
+  CHECK(cudaMemPoolDestroy(pool));
   if (with && without) {
     const size_t saved = 4 * sizeof(float) * width * (batch - batch / micro_batches);
-    const size_t rounding = 1 << 16;  // of the pool
     require(micro.peak + saved <= whole.peak + rounding, "only one micro-batch's activations at a time");
     require(micro.difference < 1e-5, "the same gradient, up to the order of additions");
     require(means.difference > 1e-3, "a mean of means is another gradient");

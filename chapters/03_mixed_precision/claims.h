@@ -73,10 +73,7 @@ inline std::vector<Claim> claims_of(const nn::TransformerSpec& spec, const std::
        .what = "bytes of FP32 weights, 16-bit copies, gradients and moments, per parameter",
        .range = between(17.5, 18.5),
        .size = kSize,
-       .at_size = [=] { return ratio(model_state(amp), double(large.parameters())); },
-       .measure =
-           [=](const Results& r) { return ratio(r.value(fp16, figures::model_state), double(spec.parameters())); },
-       .here = "this program stores 16 bits with FP32 masters, 2 + 2 + 4 + 8, each tensor rounded up"},
+       .at_size = [=] { return ratio(model_state(amp), double(large.parameters())); }},
       {.text = "mixed precision is 20 to 50 % faster, or more",  // article 16
        .about = About::time,
        .what = "samples/s, fp16 / fp32",

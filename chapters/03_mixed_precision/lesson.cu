@@ -9,7 +9,8 @@
 // below half of that vanish: the optimizer updates an FP32 copy of each weight, its master, and rounds that for the
 // model. What is below 3e-8 becomes 0, as many gradients do: the loss is multiplied by a scale, which multiplies all
 // gradients, and the update divides. If one overflows, the step is skipped and the scale halved, all on the device.
-// The price: one pass more over the gradients, to find overflows. Products in 16 bits are faster than in 32.
+// The price: one pass more over the gradients, to find overflows. In return, products in 16 bits are faster than in 32
+// where there are tensor cores (from compute capability 7.0 on).
 #include <cublas_v2.h>
 #include <cuda_fp16.h>
 
@@ -21,51 +22,85 @@
 #include <initializer_list>
 #include <vector>
 
-constexpr int width = 128, rows = 4096, updates = 12, blocks = 32, threads = 256;
-constexpr size_t weights = size_t(width) * width, n = size_t(rows) * width;
+constexpr int width = 128;                    // numbers of a row, in and out
+constexpr int rows = 4096;                    // of the batch
+constexpr int weights = width * width;        // numbers; gradients and masters have as many
+constexpr int activations = rows * width;     // numbers of the input, and of the output
+constexpr int updates = 12;                   // that the training makes
+constexpr int spare = 4;                      // steps for those that are skipped: the host does not know how many
+constexpr size_t rounding = size_t(1) << 16;  // bytes by which the pool may count more than was asked for
+constexpr int blocks = 32;                    // of each kernel
+constexpr int threads = 256;                  // of each block
 
-void require(bool good, const char* what) {
-  if (good) return;
-  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+const char* text(cudaError_t error) { return cudaGetErrorString(error); }
+const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
+void fail(const char* what, const char* why) {
+  std::printf("FAIL: %s: %s\n", what, why);
   std::exit(1);
 }
-#define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
-
-template <class T, class From>
-T* upload(const std::vector<From>& values) {  // into memory of the device's pool, which records the peak
-  const std::vector<T> rounded(values.begin(), values.end());
-  T* p;
-  CHECK(cudaMallocAsync(&p, rounded.size() * sizeof(T), 0));
-  CHECK(cudaMemcpy(p, rounded.data(), rounded.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return p;
+void require(bool good, const char* what) {
+  if (!good) fail("expected", what);
 }
-std::vector<float> numbers(size_t count, float largest) {
+template <class Status>
+void check(Status status, const char* call) {
+  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
+}
+#define CHECK(call) check(call, #call)
+
+cudaMemPool_t pool;  // of our own; it keeps the record: the most bytes that were in use
+void make_pool() {
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = 0;
+  CHECK(cudaMemPoolCreate(&pool, &properties));
+}
+void forget_peak() {
+  CHECK(cudaStreamSynchronize(0));  // what was freed before is gone by now
+  uint64_t zero = 0;                // the mark can only be set to 0
+  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
+}
+template <class T, class From>
+T* upload(const std::vector<From>& values) {
+  const std::vector<T> rounded(values.begin(), values.end());
+  const size_t bytes = rounded.size() * sizeof(T);
+  void* p;
+  CHECK(cudaMallocFromPoolAsync(&p, bytes, pool, 0));
+  CHECK(cudaMemcpy(p, rounded.data(), bytes, cudaMemcpyHostToDevice));
+  return static_cast<T*>(p);
+}
+std::vector<float> numbers(int count, float scale) {  // pseudo-random, between -scale and scale
   std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = largest * (int(i * 7919 % 1021) - 510) / 510;
+  for (int i = 0; i < count; ++i) {
+    const unsigned hash = unsigned(i + 1) * 2654435761u;
+    values[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
+  }
   return values;
 }
 
 struct State {  // on the device
   float scale;
-  float overflow;
-  float done;     // updates
-  float skipped;  // updates
+  int found_inf;  // not 0: a gradient of this step has overflowed
+  int done;       // updates
+  int skipped;    // updates
 };
 template <class T>
 __global__ void loss_gradient(T* y, const State* state) {  // of the mean of y^2 / 2, times the scale
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-    y[i] = T(float(y[i]) * (state->scale / n));
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < activations; i += gridDim.x * blockDim.x)
+    y[i] = T(float(y[i]) * (state->scale / activations));
 }
 template <class T>
 __global__ void find_overflow(const T* g, State* state) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x)
-    if (!(fabsf(float(g[i])) < INFINITY)) atomicAdd(&state->overflow, 1.0f);  // or NaN
+  bool found = false;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x)
+    if (!std::isfinite(float(g[i]))) found = true;  // infinite, or NaN
+  if (found) atomicAdd(&state->found_inf, 1);       // atomic: many threads may find one
 }
 template <class T>
 __global__ void update(T* w, float* master, const T* g, const State* state) {
-  if (state->done == updates) return;  // a spare step, see train()
-  if (state->overflow > 0) return;     // THE MITIGATION, 4: a step that overflowed is skipped
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
+  if (state->done == updates) return;  // a spare step
+  if (state->found_inf) return;        // THE MITIGATION, 4: a step that overflowed is skipped
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
     const float old = master ? master[i] : float(w[i]);
     const float updated = old - 0.05f * float(g[i]) / state->scale;
     if (master) master[i] = updated;
@@ -73,11 +108,21 @@ __global__ void update(T* w, float* master, const T* g, const State* state) {
   }
 }
 __global__ void next_scale(State* state) {  // one thread; frameworks also double it after 2000 good steps
-  const bool overflow = state->overflow > 0;
-  if (overflow) state->scale /= 2;
-  if (overflow && state->done < updates) ++state->skipped;
-  if (!overflow && state->done < updates) ++state->done;
-  state->overflow = 0;
+  if (state->found_inf) state->scale /= 2;
+  if (state->found_inf && state->done < updates) ++state->skipped;
+  if (!state->found_inf && state->done < updates) ++state->done;
+  state->found_inf = 0;
+}
+
+cublasHandle_t cublas;
+// C[m, n] = op(A) B, row-major, with sums in FP32; ta: transpose. cuBLAS is column-major: it computes C^T.
+template <class T>
+void matmul(bool ta, int m, int n, int k, const T* A, const T* B, T* C) {
+  const cudaDataType type = sizeof(T) == 2 ? CUDA_R_16F : CUDA_R_32F;
+  const float one = 1;
+  const float zero = 0;
+  CHECK(cublasGemmEx(cublas, CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, B, type, n, A, type,
+                     ta ? m : k, &zero, C, type, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
 struct Result {
@@ -86,58 +131,55 @@ struct Result {
   uint64_t peak = 0;
 };
 template <class T>
-Result train(cublasHandle_t cublas, cudaMemPool_t pool, const char* what) {
-  const cudaDataType type = sizeof(T) == 2 ? CUDA_R_16F : CUDA_R_32F;
-  const float one = 1;
-  const float zero = 0;
-  Result r{{}, {1, 0, 0, 0}, 0};  // the scale is 1
-  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &r.peak));  // starts the record anew
+Result train(const char* what) {
+  Result r;
+  r.state.scale = 1;
+  forget_peak();
   const std::vector<float> start = numbers(weights, 0.002f);
   std::vector<T> end(weights);
   T* w = upload<T>(start);
   T* g = upload<T>(numbers(weights, 0));
-  T* x = upload<T>(numbers(n, 1));
-  T* y = upload<T>(numbers(n, 0));
+  T* x = upload<T>(numbers(activations, 1));
+  T* y = upload<T>(numbers(activations, 0));
   float* master = nullptr;
-  if (sizeof(T) == 2) master = upload<float>(start);  // THE MITIGATION, 2: FP32 master weights
-  if (sizeof(T) == 2) r.state.scale = 0x1p32f;        // THE MITIGATION, 3: a loss scale (too large, it comes down)
+  if (sizeof(T) == 2) master = upload<float>(start);   // THE MITIGATION, 2: FP32 master weights
+  if (sizeof(T) == 2) r.state.scale = 68719476736.0f;  // THE MITIGATION, 3: a loss scale, 2^36: it comes down
   State* state = upload<State>(std::vector<State>{r.state});
-  for (int step = 0; step < updates + 4; ++step) {  // 4 to spare, as the host does not know how many are skipped
-    CHECK(cublasGemmEx(cublas, CUBLAS_OP_N, CUBLAS_OP_N, width, rows, width, &one, w, type, width, x, type, width,
-                       &zero, y, type, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
-    loss_gradient<T><<<blocks, threads>>>(y, state);
-    CHECK(cublasGemmEx(cublas, CUBLAS_OP_N, CUBLAS_OP_T, width, width, rows, &one, y, type, width, x, type, width,
-                       &zero, g, type, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
-    find_overflow<T><<<blocks, threads>>>(g, state);
+  for (int step = 0; step < updates + spare; ++step) {
+    matmul<T>(false, rows, width, width, x, w, y);    // y = x @ w
+    loss_gradient<T><<<blocks, threads>>>(y, state);  // its gradient stands in its place
+    matmul<T>(true, width, width, rows, x, y, g);     // g = x.T @ dy
+    find_overflow<T><<<blocks, threads>>>(g, state);  // each kernel sees what those before it wrote
     update<T><<<blocks, threads>>>(w, master, g, state);
     next_scale<<<1, 1>>>(state);
+    CHECK(cudaGetLastError());
   }
-  CHECK(cudaPeekAtLastError());
-  CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &r.peak));
   CHECK(cudaMemcpy(end.data(), w, weights * sizeof(T), cudaMemcpyDeviceToHost));
   r.change.assign(end.begin(), end.end());
   if (master) CHECK(cudaMemcpy(r.change.data(), master, weights * sizeof(float), cudaMemcpyDeviceToHost));
-  for (size_t i = 0; i < weights; ++i) r.change[i] -= start[i];
+  for (int i = 0; i < weights; ++i) r.change[i] -= start[i];
   CHECK(cudaMemcpy(&r.state, state, sizeof(State), cudaMemcpyDeviceToHost));
   for (void* p : std::initializer_list<void*>{w, g, x, y, state}) CHECK(cudaFreeAsync(p, 0));
   if (master) CHECK(cudaFreeAsync(master, 0));
-  std::printf("  %s  peak %5.3f MiB  %.0f updates, %.0f skipped, loss scale 2^%.0f\n", what, double(r.peak) / (1 << 20),
+  CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &r.peak));
+  std::printf("  %s  peak %5.3f MiB  %d updates, %d skipped, loss scale 2^%.0f\n", what, double(r.peak) / (1 << 20),
               r.state.done, r.state.skipped, std::log2(r.state.scale));
+  require(r.peak <= 2 * sizeof(T) * activations + 8 * weights + rounding, "activations, and 8 bytes for each weight");
+  require(r.state.done == updates, "steps are skipped only until the scale is right");
   return r;
 }
 void compare(const Result& fp32, const Result& fp16) {
   double difference = 0;
   double all = 0;
-  for (size_t i = 0; i < weights; ++i) {
-    difference += std::pow(fp16.change[i] - fp32.change[i], 2);
-    all += std::pow(fp32.change[i], 2);
+  for (int i = 0; i < weights; ++i) {
+    const double d = double(fp16.change[i]) - fp32.change[i];
+    difference += d * d;
+    all += double(fp32.change[i]) * fp32.change[i];
   }
   const double off = std::sqrt(difference / all);
   std::printf("  what training changed in the weights: %.2f %% apart\n", 100 * off);
-  const size_t saved = 2 * n * 2;   // 2 arrays, x and y, of n numbers, 2 bytes each
-  const size_t rounding = 1 << 16;  // of the pool
+  const size_t saved = 2 * size_t(activations) * 2;  // 2 arrays, x and y, 2 bytes for each of their numbers
   require(fp16.peak + saved <= fp32.peak + rounding, "2 bytes less for each activation");
-  require(fp16.state.done == updates, "steps are skipped only until the scale is right");
   require(off < 0.01, "masters and scale keep the training as it is in FP32");
 }
 
@@ -145,19 +187,18 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  cudaMemPool_t pool;
-  cublasHandle_t cublas;
-  CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
+  make_pool();
   CHECK(cublasCreate(&cublas));
   CHECK(cublasSetMathMode(cublas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));  // sums in FP32, always
   std::printf("a layer of %d x %d, %d rows, %d updates\n", width, width, rows, updates);
   Result fp32;
   Result fp16;
-  auto training = train<float>;
-  if (without) fp32 = training(cublas, pool, "FP32");
+  auto training = train<float>;  // the two differ in the type only
+  if (without) fp32 = training("FP32");
   training = train<__half>;  // THE MITIGATION, 1: 16 bits for weights, gradients and activations
-  if (with) fp16 = training(cublas, pool, "FP16");
+  if (with) fp16 = training("FP16");
   CHECK(cublasDestroy(cublas));
+  CHECK(cudaMemPoolDestroy(pool));
   if (with && without) compare(fp32, fp16);
   std::puts("PASS");
 }

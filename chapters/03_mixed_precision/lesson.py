@@ -23,7 +23,7 @@ def train(dtype):
         master, scale = start.clone(), 2.0**40  # THE MITIGATION: FP32 masters, and a loss scale
     while done < 12:
         y = x @ w
-        (gradient,) = torch.autograd.grad(y, w, y.detach() * (scale / y.numel()))  # of the mean of y^2 / 2, times scale
+        (gradient,) = torch.autograd.grad(y, w, y.detach() * (scale / y.numel()))  # dL/dy, a third array beside x and y
         if gradient.isfinite().all():
             w.detach().copy_(master.sub_(0.05 * gradient.float() / scale))
             done += 1

@@ -23,7 +23,10 @@ using namespace train;
 /// One layer's tensors, each [weights | padding | biases] of layer_count() floats, at addresses that the device can
 /// use.
 struct LayerTensors {
-  float *value, *gradient, *first, *second;
+  float* value;
+  float* gradient;
+  float* first;   ///< AdamW's first moments
+  float* second;  ///< and its second moments
 };
 
 /// Where the biases begin: aligned like an allocation.

@@ -1,5 +1,6 @@
 // nvcc -o lesson lesson.cu
-// CUDA 12.4 or newer, and a GPU with concurrentManagedAccess, or it ends with exit code 2.
+// CUDA 12.4 or newer. The managed rows need concurrentManagedAccess, which Windows and WSL2 do not have.
+//
 // More than the device has. A training step reads and writes all of a model's state, but one layer at a time. The other
 // layers can wait in the host's memory, which is larger. There are two ways to do it.
 //
@@ -22,21 +23,28 @@
 #include <cstring>
 #include <vector>
 
-constexpr size_t weights = 1 << 18, numbers = 2 * weights, bytes = numbers * sizeof(float);  // of one layer
-constexpr int layers = 8, passes = 3, blocks = 32, threads = 256;
+constexpr int layers = 8;
+constexpr int passes = 3;                          // over all layers
+constexpr int weights = 1 << 18;                   // of one layer
+constexpr int numbers = 2 * weights;               // of one layer: its weights, then as many momenta
+constexpr size_t bytes = numbers * sizeof(float);  // of one layer
+constexpr int all_numbers = layers * numbers;
+constexpr int blocks = 32;    // of each kernel
+constexpr int threads = 256;  // of each block
 
-void require(bool good, const char* what) {
+void require(bool good, const char* what, const char* why = "expected") {
   if (good) return;
-  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+  std::printf("FAIL: %s: %s\n", why, what);
   std::exit(1);
 }
-#define CHECK(call) require((call) == cudaSuccess, #call)
+void check(cudaError_t error, const char* call) { require(error == cudaSuccess, cudaGetErrorString(error), call); }
+#define CHECK(call) check(call, #call)
 
 // A layer's weights and their momentum, updated by SGD. The loss is |w - 1|^2 / 2.
 __global__ void update(float* layer) {
   float* w = layer;
   float* momentum = layer + weights;
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
     momentum[i] = 0.9f * momentum[i] + (w[i] - 1);
     w[i] -= 0.1f * momentum[i];
   }
@@ -51,66 +59,84 @@ float* allocate(size_t size) {
   allocated += size;  // nothing is freed before the end, so this is the peak
   return p;
 }
-size_t free_bytes() {
-  size_t unused = 0;
+size_t free_now() {
+  size_t free_bytes = 0;
   size_t total = 0;
-  CHECK(cudaMemGetInfo(&unused, &total));
-  return unused;
+  CHECK(cudaMemGetInfo(&free_bytes, &total));
+  return free_bytes;
 }
-void see_peak() { in_use = std::max(in_use, free_before - std::min(free_before, free_bytes())); }
+void see_peak() { in_use = std::max(in_use, free_before - std::min(free_before, free_now())); }
 
 void train_on_device(float* state) {
   float* all = allocate(layers * bytes);
-  CHECK(cudaMemcpy(all, state, layers * bytes, cudaMemcpyHostToDevice));
-  for (int i = 0; i < passes * layers; ++i) update<<<blocks, threads>>>(all + i % layers * numbers);
-  CHECK(cudaGetLastError());
   see_peak();
+  CHECK(cudaMemcpy(all, state, layers * bytes, cudaMemcpyHostToDevice));
+  for (int i = 0; i < passes * layers; ++i) {
+    const int l = i % layers;
+    update<<<blocks, threads>>>(all + l * numbers);
+    CHECK(cudaGetLastError());
+  }
   CHECK(cudaMemcpy(state, all, layers * bytes, cudaMemcpyDeviceToHost));
   CHECK(cudaFree(all));
 }
-struct Buffer {
-  float* device;
-  cudaEvent_t loaded;   // its layer is on the device
-  cudaEvent_t updated;  // a kernel has updated it
-  cudaEvent_t home;     // it is in the host's memory again
-};
-void train_streamed(float* state) {
+
+// Streams that wait for each other only where an event says so: others also wait for the default stream.
+struct Streams {
   cudaStream_t in;
   cudaStream_t compute;
   cudaStream_t out;
-  for (cudaStream_t* stream : {&in, &compute, &out}) CHECK(cudaStreamCreate(stream));
-  std::vector<Buffer> buffers(layers);
-  buffers.resize(2);  // THE MITIGATION: two of them take turns
-  for (Buffer& b : buffers) {
-    b.device = allocate(bytes);
-    for (cudaEvent_t* event : {&b.loaded, &b.updated, &b.home}) CHECK(cudaEventCreate(event));
+  Streams() {
+    for (cudaStream_t* stream : {&in, &compute, &out}) CHECK(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
   }
+  ~Streams() {
+    for (cudaStream_t stream : {in, compute, out}) CHECK(cudaStreamDestroy(stream));
+  }
+};
+// They only order. (cudaEventCreateWithFlags(.., cudaEventDisableTiming) makes events that cost less for that.)
+struct Events {
+  cudaEvent_t loaded;   // a layer is on the device
+  cudaEvent_t updated;  // a kernel has updated it
+  cudaEvent_t home;     // it is in the host's memory again
+  Events() {
+    for (cudaEvent_t* event : {&loaded, &updated, &home}) CHECK(cudaEventCreate(event));
+  }
+  ~Events() {
+    for (cudaEvent_t event : {loaded, updated, home}) CHECK(cudaEventDestroy(event));
+  }
+};
+
+struct Buffer {
+  float* device = allocate(bytes);
+  Events events;
+  ~Buffer() { CHECK(cudaFree(device)); }
+};
+void train_streamed(float* state) {
+  const Streams streams;
+  int count = layers;
+  count = 2;  // THE MITIGATION: two buffers take turns
+  const std::vector<Buffer> buffers(count);
+  see_peak();
   for (int i = 0; i < passes * layers; ++i) {
-    float* layer = state + i % layers * numbers;
-    const Buffer& b = buffers[i % buffers.size()];
-    CHECK(cudaStreamWaitEvent(in, b.home));  // THE MITIGATION: the buffer's last layer must have left it
-    CHECK(cudaMemcpyAsync(b.device, layer, bytes, cudaMemcpyHostToDevice, in));
-    CHECK(cudaEventRecord(b.loaded, in));
-    CHECK(cudaStreamWaitEvent(compute, b.loaded));
-    update<<<blocks, threads, 0, compute>>>(b.device);
+    const int l = i % layers;
+    float* layer = state + l * numbers;
+    const Buffer& b = buffers[i % count];
+    // The buffer's last layer must have left it. An event that was never recorded does not wait.
+    CHECK(cudaStreamWaitEvent(streams.in, b.events.home));  // THE MITIGATION
+    CHECK(cudaMemcpyAsync(b.device, layer, bytes, cudaMemcpyHostToDevice, streams.in));
+    CHECK(cudaEventRecord(b.events.loaded, streams.in));
+    CHECK(cudaStreamWaitEvent(streams.compute, b.events.loaded));
+    update<<<blocks, threads, 0, streams.compute>>>(b.device);  // 0 bytes of shared memory, in this stream
     CHECK(cudaGetLastError());
-    CHECK(cudaEventRecord(b.updated, compute));
-    CHECK(cudaStreamWaitEvent(out, b.updated));
-    CHECK(cudaMemcpyAsync(layer, b.device, bytes, cudaMemcpyDeviceToHost, out));
-    CHECK(cudaEventRecord(b.home, out));
-    see_peak();
+    CHECK(cudaEventRecord(b.events.updated, streams.compute));
+    CHECK(cudaStreamWaitEvent(streams.out, b.events.updated));
+    CHECK(cudaMemcpyAsync(layer, b.device, bytes, cudaMemcpyDeviceToHost, streams.out));
+    CHECK(cudaEventRecord(b.events.home, streams.out));
   }
   CHECK(cudaDeviceSynchronize());  // all layers are home
-  for (cudaStream_t stream : {in, compute, out}) CHECK(cudaStreamDestroy(stream));
-  for (const Buffer& b : buffers) {
-    CHECK(cudaFree(b.device));
-    for (cudaEvent_t event : {b.loaded, b.updated, b.home}) CHECK(cudaEventDestroy(event));
-  }
 }
 
 enum Way { on_demand, prefetched, advised };
-template <Way way>
-void train_managed(float* state) {
+void train_managed(float* state, Way way) {
   const cudaMemLocation device = {cudaMemLocationTypeDevice, 0};
   const cudaMemLocation host = {cudaMemLocationTypeHost, 0};
   float* managed = nullptr;
@@ -120,44 +146,54 @@ void train_managed(float* state) {
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetPreferredLocation, host));
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetAccessedBy, device));
   }
-  cudaStream_t compute;
-  cudaStream_t copy;
-  cudaEvent_t updated;
-  cudaEvent_t arrived;
-  for (cudaStream_t* stream : {&compute, &copy}) CHECK(cudaStreamCreate(stream));
-  for (cudaEvent_t* event : {&updated, &arrived}) CHECK(cudaEventCreate(event));
-  for (int i = 0; i < passes * layers; ++i) {
-    const auto layer = [&](int at) { return managed + at % layers * numbers; };
-    CHECK(cudaStreamWaitEvent(compute, arrived));
-    update<<<blocks, threads, 0, compute>>>(layer(i));
+  const Streams streams;
+  const Events events;
+  if (way == prefetched) CHECK(cudaMemPrefetchAsync(managed, bytes, device, 0, streams.in));
+  CHECK(cudaEventRecord(events.loaded, streams.in));
+  const int last = passes * layers - 1;
+  for (int i = 0; i <= last; ++i) {
+    float* layer = managed + (i % layers) * numbers;
+    float* next = managed + ((i + 1) % layers) * numbers;
+    CHECK(cudaStreamWaitEvent(streams.compute, events.loaded));
+    update<<<blocks, threads, 0, streams.compute>>>(layer);
     CHECK(cudaGetLastError());
-    if (way == prefetched) {  // beside the kernel: the last layer goes, the next one comes
-      CHECK(cudaStreamWaitEvent(copy, updated));
-      if (i > 0) CHECK(cudaMemPrefetchAsync(layer(i - 1), bytes, host, 0, copy));
-      CHECK(cudaMemPrefetchAsync(layer(i + 1), bytes, device, 0, copy));
-      CHECK(cudaEventRecord(arrived, copy));
+    CHECK(cudaEventRecord(events.updated, streams.compute));
+    if (way == prefetched && i < last) {  // beside the kernel the next layer comes, when the one before has left
+      CHECK(cudaStreamWaitEvent(streams.in, events.home));
+      CHECK(cudaMemPrefetchAsync(next, bytes, device, 0, streams.in));
+      CHECK(cudaEventRecord(events.loaded, streams.in));
     }
-    CHECK(cudaEventRecord(updated, compute));
-    CHECK(cudaEventSynchronize(updated));
-    see_peak();
+    if (i >= (passes - 1) * layers) {  // in the last pass the host waits, to ask; before it only queues
+      CHECK(cudaEventSynchronize(events.loaded));
+      CHECK(cudaEventSynchronize(events.updated));
+      see_peak();
+    }
+    if (way == prefetched) {  // and this one leaves after its kernel
+      CHECK(cudaStreamWaitEvent(streams.out, events.updated));
+      CHECK(cudaMemPrefetchAsync(layer, bytes, host, 0, streams.out));
+      CHECK(cudaEventRecord(events.home, streams.out));
+    }
   }
   CHECK(cudaDeviceSynchronize());  // before the host reads
   std::memcpy(state, managed, layers * bytes);
-  for (cudaEvent_t event : {updated, arrived}) CHECK(cudaEventDestroy(event));
-  for (cudaStream_t stream : {compute, copy}) CHECK(cudaStreamDestroy(stream));
   CHECK(cudaFree(managed));
 }
 
+void train_on_demand(float* state) { train_managed(state, on_demand); }
+void train_prefetched(float* state) { train_managed(state, prefetched); }
+void train_advised(float* state) { train_managed(state, advised); }
+
 std::vector<float> expected;  // the state that the first way leaves
-void run(const char* what, float* state, void (*train)(float*)) {
-  for (size_t i = 0; i < layers * numbers; ++i) state[i] = 0.001f * (i % 1000);
-  free_before = free_bytes();
+void run(const char* what, float* state, void (*train)(float*), int layers_allocated) {
+  for (int i = 0; i < all_numbers; ++i) state[i] = 0.001f * (i % 1000);
+  free_before = free_now();
   allocated = 0;
   in_use = 0;
   train(state);
   std::printf("  %-28s cudaMalloc %2zu MiB, in use %2zu MiB\n", what, allocated >> 20, in_use >> 20);
-  if (expected.empty()) expected.assign(state, state + layers * numbers);
+  if (expected.empty()) expected.assign(state, state + all_numbers);
   require(std::equal(expected.begin(), expected.end(), state), "the same state in every way");
+  require(allocated == layers_allocated * bytes, "the peak by the formula");
 }
 int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
@@ -165,21 +201,17 @@ int main(int argc, char** argv) {
   require(with || without, "--with, --without, or neither to see both");
   int concurrent = 0;
   CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
-  if (!concurrent) {
-    std::puts("this device cannot move single pages of managed memory");
-    return 2;
-  }
   float* state = nullptr;
   CHECK(cudaMallocHost(&state, layers * bytes));  // pinned
   std::printf("%d layers of %zu MiB, %d passes; peaks on the device:\n", layers, bytes >> 20, passes);
-  if (without) run("every layer on the device", state, train_on_device);
-  if (with) {
-    run("streamed through two buffers", state, train_streamed);
-    require(allocated == 2 * bytes, "a peak of two layers");
-    run("managed, on demand", state, train_managed<on_demand>);
-    run("managed, prefetched", state, train_managed<prefetched>);
-    run("managed, advised to stay", state, train_managed<advised>);
+  if (without) run("every layer on the device", state, train_on_device, layers);
+  if (with) run("streamed through two buffers", state, train_streamed, 2);
+  if (with && concurrent) {
+    run("managed, on demand", state, train_on_demand, 0);
+    run("managed, prefetched", state, train_prefetched, 0);
+    run("managed, advised to the host", state, train_advised, 0);
   }
+  if (with && !concurrent) std::puts("  managed: not here, this device cannot move single pages");
   if (with && without) std::printf("  state after %d passes: bit-equal\n", passes);
   CHECK(cudaFreeHost(state));
   std::puts("PASS");

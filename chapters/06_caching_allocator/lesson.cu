@@ -20,72 +20,83 @@
 #include <utility>
 #include <vector>
 
-constexpr size_t tensors = 8, small = 2, large = 6;  // small and large tensors: how many pages
-constexpr size_t places = tensors * small + large, none = places, blocks = 64, threads = 256;
+constexpr int tensors = 8;                       // small ones, of which every other one is freed
+constexpr int small = 2;                         // pages of a small tensor
+constexpr int large = 6;                         // pages of the large one
+constexpr int places = tensors * small + large;  // addresses for pages, as many as will ever be needed
+constexpr int npos = -1;                         // no place
+constexpr int blocks = 64;                       // of the kernel
+constexpr int threads = 256;                     // of each block
 static_assert(small < large && large <= tensors / 2 * small, "more than one freed tensor, at most all");
 
-// Functions that begin with cu and with cuda have the same codes; 801: not supported.
-void check(int code, const char* call) {
-  if (code == 0) return;
-  std::printf("FAIL: %s: %s\n", call, cudaGetErrorString(cudaError_t(code)));
-  std::exit(code == 801 ? 2 : 1);
-}
-#define CHECK(call) check(int(call), #call)
-void require(bool good, const char* what) {
+void require(bool good, const char* what, const char* why = "expected") {
   if (good) return;
-  std::printf("FAIL: expected: %s\n", what);
+  std::printf("FAIL: %s: %s\n", why, what);
   std::exit(1);
 }
-
-__global__ void fill(unsigned* p, size_t n, unsigned value) {
-  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) p[i] = value + i;
+void check(cudaError_t error, const char* call) { require(error == cudaSuccess, cudaGetErrorString(error), call); }
+// The driver's functions, cu..., have codes of their own.
+void check(CUresult error, const char* call) {
+  if (error == CUDA_ERROR_NOT_SUPPORTED) {
+    std::printf("%s: this device has no virtual memory management\n", call);
+    std::exit(2);
+  }
+  require(error != CUDA_ERROR_OUT_OF_MEMORY, "out of memory", call);
+  require(error == CUDA_SUCCESS, "see CUresult in cuda.h", call);
 }
-const CUmemAllocationProp device0 = {
-    CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_NONE, {CU_MEM_LOCATION_TYPE_DEVICE, 0}, nullptr, {}};
-using Memory = CUmemGenericAllocationHandle;
-CUdeviceptr base;     // places for pages, side by side: addresses, with or without memory
-size_t end;           // how many places have been handed out
-Memory page[places];  // the memory behind a place, or 0
-bool used[places];    // by a tensor
+#define CHECK(call) check(call, #call)
+
+__global__ void fill(unsigned* p, int n, unsigned value) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) p[i] = value + i;
+}
+
+CUmemAllocationProp device_memory;            // where pages are made: on device 0
+CUdeviceptr base;                             // places for pages, side by side: addresses, with or without memory
+int end;                                      // how many places have been handed out
+CUmemGenericAllocationHandle memory[places];  // the page behind a place, or 0
+bool used[places];                            // by a tensor
 size_t page_bytes;
 size_t reserved;  // bytes of memory, counted where it is made; never falls
 
-size_t find(size_t count) {  // so many free pages side by side
-  size_t streak = 0;
-  for (size_t i = 0; i < end; ++i) {
-    streak = page[i] && !used[i] ? streak + 1 : 0;
+int find(int count) {  // so many free pages side by side
+  int streak = 0;
+  for (int i = 0; i < end; ++i) {
+    streak = memory[i] && !used[i] ? streak + 1 : 0;
     if (streak == count) return i + 1 - count;
   }
-  return none;
+  return npos;
 }
-Memory unmap_free_page() {
-  const size_t i = find(1);
-  if (i == none) return 0;
+CUmemGenericAllocationHandle unmap_free_page() {
+  const int i = find(1);
+  if (i == npos) return 0;
   CHECK(cuMemUnmap(base + i * page_bytes, page_bytes));
-  return std::exchange(page[i], 0);  // place i has no memory from now on
+  return std::exchange(memory[i], 0);  // place i has no memory from now on
 }
-size_t take(size_t count, bool move) {  // returns the first place
-  size_t first = find(count);
-  if (first == none) {  // no piece is large enough: map pages at places that were never used
+int take(int count, bool move) {  // returns the first place
+  int first = find(count);
+  if (first == npos) {
+    // No piece is large enough: map pages at places that were never used.
     if (move) CHECK(cudaDeviceSynchronize());  // kernels may still be using what was freed
     for (first = end; end < first + count; ++end) {
-      if (move) page[end] = unmap_free_page();  // THE MITIGATION
-      if (!page[end]) {
-        CHECK(cuMemCreate(&page[end], page_bytes, &device0, 0));
+      if (move) memory[end] = unmap_free_page();  // THE MITIGATION
+      if (!memory[end]) {
+        CHECK(cuMemCreate(&memory[end], page_bytes, &device_memory, 0));
         reserved += page_bytes;
       }
-      CHECK(cuMemMap(base + end * page_bytes, page_bytes, 0, page[end], 0));
-      used[end] = true;
+      CHECK(cuMemMap(base + end * page_bytes, page_bytes, 0, memory[end], 0));
+      used[end] = true;  // or the next unmap_free_page() would take this page
     }
-    const CUmemAccessDesc access = {device0.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access = {};  // mapped memory may not be touched before access to it is granted
+    access.location = device_memory.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     CHECK(cuMemSetAccess(base + first * page_bytes, count * page_bytes, &access, 1));
   }
-  std::fill_n(used + first, count, true);
+  std::fill_n(used + first, count, true);  // where find() found pages that were there
   return first;
 }
-void give_back(size_t first, size_t count) { std::fill_n(used + first, count, false); }
-unsigned* at(size_t place) { return reinterpret_cast<unsigned*>(base + place * page_bytes); }
-bool holds(size_t place, size_t count, unsigned value) {
+void give_back(int first, int count) { std::fill_n(used + first, count, false); }
+unsigned* at(int place) { return reinterpret_cast<unsigned*>(base + place * page_bytes); }
+bool holds(int place, int count, unsigned value) {
   std::vector<unsigned> v(count * page_bytes / sizeof(unsigned));
   CHECK(cudaMemcpy(v.data(), at(place), count * page_bytes, cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < v.size(); ++i) {
@@ -95,34 +106,37 @@ bool holds(size_t place, size_t count, unsigned value) {
 }
 
 size_t run(const char* way, bool move) {  // returns the peak
-  const size_t numbers = page_bytes / sizeof(unsigned);
-  const size_t apart = large * numbers;
+  const int numbers = int(page_bytes / sizeof(unsigned));
+  const unsigned apart = large * numbers;
   reserved = 0;
   end = 0;
   CHECK(cuMemAddressReserve(&base, places * page_bytes, 0, 0, 0));  // addresses only: they cost no memory
-  size_t t[tensors];
-  for (size_t i = 0; i < tensors; ++i) {
+  int t[tensors];
+  for (int i = 0; i < tensors; ++i) {
     t[i] = take(small, move);
     fill<<<blocks, threads>>>(at(t[i]), small * numbers, i * apart);  // no number twice
+    CHECK(cudaGetLastError());
   }
-  for (size_t i = 1; i < tensors; i += 2) give_back(t[i], small);
+  for (int i = 1; i < tensors; i += 2) give_back(t[i], small);
   const size_t free_pages = std::count(used, used + end, false);
-  size_t largest = 1;  // pages of the largest free piece
-  while (find(largest + 1) != none) ++largest;
-  const size_t last = take(large, move);
+  int largest = 1;  // pages of the largest free piece
+  while (find(largest + 1) != npos) ++largest;
+  const int last = take(large, move);
   fill<<<blocks, threads>>>(at(last), large * numbers, tensors * apart);
   CHECK(cudaGetLastError());
   bool intact = holds(last, large, tensors * apart);
-  for (size_t i = 0; i < tensors; i += 2) intact = intact && holds(t[i], small, i * apart);
+  for (int i = 0; i < tensors; i += 2) intact = intact && holds(t[i], small, i * apart);
   std::printf("  %-30s %zu MiB free, %zu MiB in one piece; then peak reserved %zu MiB\n", way,
               free_pages * page_bytes >> 20, largest * page_bytes >> 20, reserved >> 20);
-  for (size_t i = 0; i < end; ++i) {
-    if (!page[i]) continue;
+  for (int i = 0; i < end; ++i) {
+    if (!memory[i]) continue;
     CHECK(cuMemUnmap(base + i * page_bytes, page_bytes));
-    CHECK(cuMemRelease(std::exchange(page[i], 0)));
+    CHECK(cuMemRelease(std::exchange(memory[i], 0)));
   }
   CHECK(cuMemAddressFree(base, places * page_bytes));
   require(intact, "every tensor has its contents");
+  const int pages = tensors * small + (move ? 0 : large);
+  require(reserved == pages * page_bytes, "the peak by the formula");
   return reserved;
 }
 
@@ -130,16 +144,16 @@ void pool() {  // the same requests to CUDA's own caching allocator, which says 
   void* t[tensors];
   void* last = nullptr;
   for (void*& p : t) CHECK(cudaMallocAsync(&p, small * page_bytes, 0));
-  for (size_t i = 1; i < tensors; i += 2) CHECK(cudaFreeAsync(t[i], 0));
+  for (int i = 1; i < tensors; i += 2) CHECK(cudaFreeAsync(t[i], 0));
   CHECK(cudaMallocAsync(&last, large * page_bytes, 0));
-  for (size_t i = 0; i < tensors; i += 2) CHECK(cudaFreeAsync(t[i], 0));
+  for (int i = 0; i < tensors; i += 2) CHECK(cudaFreeAsync(t[i], 0));
   CHECK(cudaFreeAsync(last, 0));
-  cudaMemPool_t its;
+  cudaMemPool_t default_pool;
   size_t used_high = 0;
   size_t reserved_high = 0;
-  CHECK(cudaDeviceGetDefaultMemPool(&its, 0));
-  CHECK(cudaMemPoolGetAttribute(its, cudaMemPoolAttrUsedMemHigh, &used_high));
-  CHECK(cudaMemPoolGetAttribute(its, cudaMemPoolAttrReservedMemHigh, &reserved_high));
+  CHECK(cudaDeviceGetDefaultMemPool(&default_pool, 0));
+  CHECK(cudaMemPoolGetAttribute(default_pool, cudaMemPoolAttrUsedMemHigh, &used_high));
+  CHECK(cudaMemPoolGetAttribute(default_pool, cudaMemPoolAttrReservedMemHigh, &reserved_high));
   std::printf("  cudaMallocAsync, the same      peak used %zu MiB, reserved %zu MiB\n", used_high >> 20,
               reserved_high >> 20);
 }
@@ -149,8 +163,11 @@ int main(int argc, char** argv) {
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cudaFree(nullptr));  // makes the CUDA context, which cu... functions need
-  CHECK(cuMemGetAllocationGranularity(&page_bytes, &device0, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-  std::printf("%zu tensors of %zu MiB, every other one freed; then one of %zu MiB\n", tensors, small * page_bytes >> 20,
+  device_memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  device_memory.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  device_memory.location.id = 0;
+  CHECK(cuMemGetAllocationGranularity(&page_bytes, &device_memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  std::printf("%d tensors of %zu MiB, every other one freed; then one of %zu MiB\n", tensors, small * page_bytes >> 20,
               large * page_bytes >> 20);
   size_t peak_new = 0;
   size_t peak_moved = 0;

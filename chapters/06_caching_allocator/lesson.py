@@ -27,9 +27,9 @@ def run(table):
         piece.fill_(8.0)
     return reserved[0::2], large
 
-for table, what in (False, "new pages from the device     "), (True, "free pages mapped side by side"):
+for table, what in (False, "a new block of 12 MiB"), (True, "three free blocks, in a table"):
     (live, large), peak = measure(lambda: run(table))
-    print(f"{what} peak reserved {peak >> 20} MiB")
+    print(f"peak reserved {peak >> 20} MiB  {what}")
     assert peak == (32 if table else 44) * 2**20, "12 MiB more only where no free block will do"
     assert all(torch.all(block == 2.0 * i) for i, block in enumerate(live)), "live tensors keep their contents"
     assert sum(int((piece == 8.0).sum()) for piece in large) == 3 * 2**20, "the large one has all of its 12 MiB"

@@ -1,4 +1,4 @@
-// nvcc -o lesson lesson.cu -lnccl
+// nvcc -std=c++20 -o lesson lesson.cu -lnccl
 //
 // Several GPUs. Data parallel training gives each of N devices (ranks 0 to N - 1) its own samples and a copy of the
 // model's state: weights, gradients, and AdamW's two moments, 16 bytes per parameter in FP32. An all-reduce sums the
@@ -17,7 +17,7 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <atomic>
+#include <barrier>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -25,32 +25,46 @@
 #include <thread>
 #include <vector>
 
-constexpr int most_parameters = 1 << 18, steps = 3, blocks = 32, threads = 256;
+constexpr int max_parameters = 1 << 18;  // rounded down to a multiple of the number of devices
+constexpr int steps = 3;
+constexpr int blocks = 32;    // of each kernel
+constexpr int threads = 256;  // of each block
 
-void require(bool good, const char* what) {  // or ends all devices' threads, so that none waits for one that failed
-  if (good) return;
-  const char* cuda = cudaGetErrorName(cudaPeekAtLastError());
-  std::printf("FAIL: expected: %s (%s; %s)\n", what, cuda, ncclGetLastError(nullptr));
+void fail(const char* what, const char* why) {  // ends all devices' threads, so that none waits for one that failed
+  std::printf("FAIL: %s: %s\n", what, why);
   std::fflush(stdout);
   std::_Exit(1);
 }
-#define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and ncclSuccess are 0
+void require(bool good, const char* what) {
+  if (!good) fail("expected", what);
+}
+const char* text(cudaError_t error) { return cudaGetErrorString(error); }
+const char* text(ncclResult_t) { return ncclGetLastError(nullptr); }
+template <class Status>
+void check(Status status, const char* call) {
+  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
+}
+#define CHECK(call) check(call, #call)
 
 // The loss is |w - sample|^2 / 2, with different (made-up) samples on each device and in each step.
-__global__ void gradient(const float* w, float* g, size_t n, int rank, int step) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+__global__ void gradient(const float* w, float* g, int n, int rank, int step) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
     g[i] = w[i] - (1 + 0.1f * ((i * 7 + rank * 5 + step * 3) % 11));
 }
-__global__ void adamw(float* w, const float* g, float* m, float* v, size_t n, int devices) {
+// AdamW, without bias correction. g is the sum over the devices; AdamW takes their mean.
+__global__ void adamw(float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m, float* __restrict__ v,
+                      int n, int devices) {
   const float rate = 1e-2f;
   const float beta1 = 0.9f;
   const float beta2 = 0.999f;
-  const float decay = 0.01f;  // and no bias correction
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-    const float mean = g[i] / devices;
-    m[i] = beta1 * m[i] + (1 - beta1) * mean;
-    v[i] = beta2 * v[i] + (1 - beta2) * mean * mean;
-    w[i] -= rate * (m[i] / (sqrtf(v[i]) + 1e-8f) + decay * w[i]);
+  const float decay = 0.01f;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    const float gradient = g[i] / devices;
+    const float mean = beta1 * m[i] + (1 - beta1) * gradient;
+    const float square = beta2 * v[i] + (1 - beta2) * gradient * gradient;
+    m[i] = mean;
+    v[i] = square;
+    w[i] -= rate * (mean / (sqrtf(square) + 1e-8f) + decay * w[i]);
   }
 }
 
@@ -59,44 +73,51 @@ struct Run {  // what one device did
   size_t moments = 0;
   std::vector<float> weights = {};
 };
+struct Device {
+  int rank;
+  int devices;
+  ncclComm_t comm;
+  cudaStream_t stream;
+};
 // cudaMalloc() and cudaFree() may wait for the kernels of all devices, and NCCL's kernels wait for each other. So no
 // device may run any while another one allocates or frees: all threads meet before the first step and after the last.
-std::atomic<int> met{0};
-void meet(int devices) {
-  const int all = (met++ / devices + 1) * devices;
-  while (met < all) std::this_thread::yield();
-}
-Run train(int devices, int rank, bool sliced, ncclComm_t comm, cudaStream_t stream) {
+Run train(const Device& device, bool sliced, std::barrier<>& barrier) {
+  const auto [rank, devices, comm, stream] = device;
   Run run;
-  const auto allocate = [&](size_t count) {
+  const auto allocate = [&run, stream = stream](int count) {
     float* p = nullptr;
     CHECK(cudaMalloc(&p, count * sizeof(float)));
     CHECK(cudaMemsetAsync(p, 0, count * sizeof(float), stream));
     run.bytes += count * sizeof(float);  // nothing is freed before the end, so this is the peak
     return p;
   };
-  const size_t parameters = most_parameters / devices * devices;  // rounded down, so that all slices are equal
+  const int parameters = max_parameters / devices * devices;  // all slices are equal
   float* w = allocate(parameters);
   float* g = allocate(parameters);
-  size_t count = parameters;                 // how many of them this device updates
+  int count = parameters;                    // how many of them this device updates
   if (sliced) count = parameters / devices;  // THE MITIGATION: one slice
-  const size_t first = rank * count % parameters;
+  int first = 0;                             // where they begin
+  if (count < parameters) first = rank * count;
   const size_t before = run.bytes;
   float* m = allocate(count);  // with v 8 bytes per parameter of the slice
   float* v = allocate(count);
   run.moments = run.bytes - before;
-  meet(devices);
+  barrier.arrive_and_wait();
   for (int step = 0; step < steps; ++step) {
     gradient<<<blocks, threads, 0, stream>>>(w, g, parameters, rank, step);
-    if (count == parameters) CHECK(ncclAllReduce(g, g, parameters, ncclFloat32, ncclSum, comm, stream));
-    // In place: each device has its slice where it stands in the whole; count is the length of a slice.
-    if (count < parameters) CHECK(ncclReduceScatter(g, g + first, count, ncclFloat32, ncclSum, comm, stream));
-    adamw<<<blocks, threads, 0, stream>>>(w + first, g + first, m, v, count, devices);
-    if (count < parameters) CHECK(ncclAllGather(w + first, w, count, ncclFloat32, comm, stream));
+    CHECK(cudaGetLastError());
+    if (count == parameters) {
+      CHECK(ncclAllReduce(g, g, parameters, ncclFloat32, ncclSum, comm, stream));
+      adamw<<<blocks, threads, 0, stream>>>(w, g, m, v, parameters, devices);
+    } else {  // in place: each device has its slice where it stands in the whole; count is the length of a slice
+      CHECK(ncclReduceScatter(g, g + first, count, ncclFloat32, ncclSum, comm, stream));
+      adamw<<<blocks, threads, 0, stream>>>(w + first, g + first, m, v, count, devices);
+      CHECK(ncclAllGather(w + first, w, count, ncclFloat32, comm, stream));
+    }
     CHECK(cudaGetLastError());
   }
   CHECK(cudaStreamSynchronize(stream));
-  meet(devices);
+  barrier.arrive_and_wait();
   run.weights.resize(parameters);
   CHECK(cudaMemcpy(run.weights.data(), w, parameters * sizeof(float), cudaMemcpyDeviceToHost));
   for (float* p : {w, g, m, v}) CHECK(cudaFree(p));
@@ -128,18 +149,18 @@ int main(int argc, char** argv) {
   std::vector<Run> sliced(devices);  // the same, with a slice of the moments
   ncclUniqueId id;
   CHECK(ncclGetUniqueId(&id));
+  std::barrier barrier(devices);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < devices; ++rank) {
     ranks.emplace_back([&, rank] {  // a thread for each device
-      ncclComm_t comm;
-      cudaStream_t stream;
+      Device device = {rank, devices, nullptr, nullptr};
       CHECK(cudaSetDevice(rank));
-      CHECK(cudaStreamCreate(&stream));
-      CHECK(ncclCommInitRank(&comm, devices, id, rank));
-      if (without) whole[rank] = train(devices, rank, false, comm, stream);
-      if (with) sliced[rank] = train(devices, rank, true, comm, stream);
-      CHECK(ncclCommDestroy(comm));
-      CHECK(cudaStreamDestroy(stream));
+      CHECK(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
+      CHECK(ncclCommInitRank(&device.comm, devices, id, rank));
+      if (without) whole[rank] = train(device, false, barrier);
+      if (with) sliced[rank] = train(device, true, barrier);
+      CHECK(ncclCommDestroy(device.comm));
+      CHECK(cudaStreamDestroy(device.stream));
     });
   }
   for (std::thread& thread : ranks) thread.join();
@@ -154,7 +175,8 @@ int main(int argc, char** argv) {
   if (with) print("reduce-scatter, update 1/N, all-gather", sliced[0]);
   std::printf("  weights of all devices: %s\n", apart == 0 ? "bit-equal" : "equal to 1e-6");
   require(apart <= 1e-6, "equal weights on all devices");
-  const size_t saved = whole[0].moments - whole[0].moments / devices;
-  if (with && without) require(sliced[0].bytes + saved == whole[0].bytes, "1/N of the moments on each device");
+  const size_t parameters = expected.size();
+  if (without) require(whole[0].bytes == 16 * parameters, "16 bytes per parameter on each device");
+  if (with) require(sliced[0].bytes == 8 * parameters + 8 * parameters / devices, "1/N of the moments on each device");
   std::puts("PASS");
 }

@@ -20,37 +20,45 @@
 #include <cstring>
 #include <vector>
 
-constexpr int tokens = 1024, depth = 32, tile = 16, threads = 64, blocks = tokens / threads;
-constexpr size_t count = size_t(tokens) * depth;
+constexpr int tokens = 1024;           // T
+constexpr int depth = 32;              // D
+constexpr int count = tokens * depth;  // numbers of Q, of K, of V and of the output
+constexpr int tile = 16;               // keys and values that a block has at a time
+constexpr int threads = 64;            // a block, and queries that it has at a time
+constexpr int blocks = tokens / threads;
 static_assert(tokens % threads == 0 && tokens % tile == 0, "whole tiles");
 
-void require(bool good, const char* what) {
+void require(bool good, const char* what, const char* of = "expected") {
   if (good) return;
-  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+  std::printf("FAIL: %s: %s\n", of, what);
   std::exit(1);
 }
-#define CHECK(call) require(int(call) == 0, #call)
+void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
+void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
+#define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
-__global__ void fill(float* p, size_t n, unsigned seed) {  // pseudo-random numbers between -2 and 2
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+__global__ void fill(float* p, int n, unsigned seed) {  // pseudo-random numbers between -2 and 2
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const unsigned hash = (unsigned(i) + seed) * 2654435761u;
     p[i] = 2 * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
   }
 }
 
-// All threads of a block bring a number, and all get the sum, or the largest. The upper half goes into the lower half.
-enum Result { sum_of_all, largest_of_all };
-__device__ float reduce(float value, float* shared, Result what) {
+// All threads of a block bring a value, and all get the sum, or the maximum. The upper half of the values goes into the
+// lower half, until one is left. Right for any number of threads, also for one a block, as the host build has them; for
+// a GPU alone one would take cub::BlockReduce.
+enum class Reduction { sum, max };
+__device__ float reduce(float value, float* shared, Reduction what) {
   shared[threadIdx.x] = value;
-  __syncthreads();
-  for (unsigned left = blockDim.x; left > 1; left = (left + 1) / 2) {
-    const unsigned other = threadIdx.x + (left + 1) / 2;
+  __syncthreads();  // all values are there
+  for (unsigned remaining = blockDim.x; remaining > 1; remaining = (remaining + 1) / 2) {
+    const unsigned other = threadIdx.x + (remaining + 1) / 2;  // of an odd number the middle one waits
     float& mine = shared[threadIdx.x];
-    if (other < left) mine = what == sum_of_all ? mine + shared[other] : fmaxf(mine, shared[other]);
-    __syncthreads();
+    if (other < remaining) mine = what == Reduction::sum ? mine + shared[other] : fmaxf(mine, shared[other]);
+    __syncthreads();  // this half is added
   }
   value = shared[0];
-  __syncthreads();  // the next numbers may come only when all have read these
+  __syncthreads();  // the next values may come only when all have read this one
   return value;
 }
 __global__ void softmax(float* scores) {  // each row in place, a block for each
@@ -60,25 +68,26 @@ __global__ void softmax(float* scores) {  // each row in place, a block for each
     float largest = -INFINITY;
     float sum = 0;
     for (int key = threadIdx.x; key < tokens; key += blockDim.x) largest = fmaxf(largest, score[key]);
-    largest = reduce(largest, shared, largest_of_all);
+    largest = reduce(largest, shared, Reduction::max);
     for (int key = threadIdx.x; key < tokens; key += blockDim.x) sum += expf(score[key] - largest);
-    sum = reduce(sum, shared, sum_of_all);
+    sum = reduce(sum, shared, Reduction::sum);
     for (int key = threadIdx.x; key < tokens; key += blockDim.x) score[key] = expf(score[key] - largest) / sum;
   }
 }
 
-// A block has a tile of queries, one for each thread. It reads each key and each value once for all of them.
-__global__ void attention(const float* q, const float* k, const float* v, float* out) {
-  __shared__ float rows[threads][depth + 1];  // of queries, then of the output; + 1, so that no two share a bank
+// A block has a tile of queries, one for each thread. It reads each key and each value once for all of them. With one
+// thread for each query most of a GPU is idle; FlashAttention gives a query's work to many, and uses tensor cores.
+__global__ void attention(const float* q, const float* k, const float* v, float* out, float scale) {
+  __shared__ float rows[threads][depth + 1];  // of queries, then of the output; + 1: no two of a warp share a bank
   __shared__ float keys[tile][depth];
   __shared__ float values[tile][depth];
   for (int first = blockIdx.x * blockDim.x; first < tokens; first += gridDim.x * blockDim.x) {
-    const int left = tokens - first;
-    const int queries = int(blockDim.x) < left ? int(blockDim.x) : left;
+    const int remaining = tokens - first;  // fewer than threads only if these do not divide the tokens
+    const int queries = int(blockDim.x) < remaining ? int(blockDim.x) : remaining;
     for (int i = threadIdx.x; i < queries * depth; i += blockDim.x) rows[i / depth][i % depth] = q[first * depth + i];
     __syncthreads();
     float query[depth];
-    for (int d = 0; d < depth; ++d) query[d] = rows[threadIdx.x][d] / sqrtf(float(depth));
+    for (int d = 0; d < depth; ++d) query[d] = scale * rows[threadIdx.x][d];
     float largest = -INFINITY;
     float sum = 0;
     float total[depth] = {};
@@ -116,7 +125,7 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
 
 cublasHandle_t cublas;
 size_t live;  // bytes, counted by allocate() and release()
-size_t peak;  // the most that they have been
+size_t peak;  // the maximum of live
 float* allocate(size_t n) {
   float* p = nullptr;
   CHECK(cudaMalloc(&p, n * sizeof(float)));
@@ -125,24 +134,29 @@ float* allocate(size_t n) {
   return p;
 }
 void release(float* p, size_t n) {
-  CHECK(cudaFree(p));
+  CHECK(cudaFree(p));  // waits for kernels that still use p
   live -= n * sizeof(float);
 }
-
-// cuBLAS stores by columns: what is a row here is a column there.
-void textbook(const float* q, const float* k, const float* v, float* out) {
-  const float scale = 1 / std::sqrt(float(depth));
-  const float one = 1;
-  const float zero = 0;
+// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
+  CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
+                    tb ? k : n, A, ta ? m : k, &beta, C, n));
+}
+void textbook(const float* q, const float* k, const float* v, float* out, float scale) {
   float* scores = allocate(size_t(tokens) * tokens);
-  CHECK(cublasSgemm(cublas, CUBLAS_OP_T, CUBLAS_OP_N, tokens, tokens, depth, &scale, k, depth, q, depth, &zero, scores,
-                    tokens));
+  matmul(false, true, tokens, tokens, depth, scale, q, k, 0, scores);  // scores = q @ k.T * scale
   softmax<<<tokens, threads>>>(scores);
-  CHECK(cublasSgemm(cublas, CUBLAS_OP_N, CUBLAS_OP_N, depth, tokens, tokens, &one, v, depth, scores, tokens, &zero, out,
-                    depth));
+  CHECK(cudaGetLastError());
+  matmul(false, false, tokens, depth, tokens, 1, scores, v, 0, out);  // out = softmax(scores) @ v
   release(scores, size_t(tokens) * tokens);
 }
-size_t run(const char* what, bool tiled, std::vector<float>& result) {
+
+struct Run {
+  size_t peak = 0;  // bytes
+  std::vector<float> out = std::vector<float>(count);
+};
+Run run(const char* what, bool tiled) {
+  Run result;
   peak = 0;
   float* q = allocate(count);
   float* k = allocate(count);
@@ -151,16 +165,22 @@ size_t run(const char* what, bool tiled, std::vector<float>& result) {
   fill<<<blocks, threads>>>(q, count, 1u << 20);
   fill<<<blocks, threads>>>(k, count, 2u << 20);
   fill<<<blocks, threads>>>(v, count, 3u << 20);
-  if (tiled) {
-    attention<<<blocks, threads>>>(q, k, v, out);  // THE MITIGATION: score[tile] is all that there is of the scores
-  } else {
-    textbook(q, k, v, out);
-  }
   CHECK(cudaGetLastError());
-  CHECK(cudaMemcpy(result.data(), out, count * sizeof(float), cudaMemcpyDeviceToHost));
+  const float scale = 1 / std::sqrt(float(depth));
+  if (tiled) {
+    attention<<<blocks, threads>>>(q, k, v, out, scale);  // THE MITIGATION: a row of scores is score[tile], no more
+    CHECK(cudaGetLastError());
+  } else {
+    textbook(q, k, v, out, scale);
+  }
+  CHECK(cudaMemcpy(result.out.data(), out, count * sizeof(float), cudaMemcpyDeviceToHost));
   for (float* p : {q, k, v, out}) release(p, count);
+  result.peak = peak;
   std::printf("  %-36s peak %4.2f MiB\n", what, peak / 1048576.0);
-  return peak;
+  const size_t scores = tiled ? 0 : size_t(tokens) * tokens;
+  require(peak == (4 * size_t(count) + scores) * sizeof(float), "the bytes of the tensors that the way needs");
+  for (const float x : result.out) require(std::fabs(x) <= 2, "a mean of values, which are all between -2 and 2");
+  return result;
 }
 
 int main(int argc, char** argv) {
@@ -169,24 +189,22 @@ int main(int argc, char** argv) {
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cublasCreate(&cublas));
   std::printf("attention of %d tokens, one head of %d, FP32\n", tokens, depth);
-  std::vector<float> a(count);
-  std::vector<float> b(count);
-  size_t stored = 0;
-  size_t tiled = 0;
-  if (without) stored = run("textbook: every score in memory", false, a);
-  if (with) tiled = run("tiled: a running maximum and sum", true, b);
+  Run stored;
+  Run tiled;
+  if (without) stored = run("textbook: every score in memory", false);
+  if (with) tiled = run("tiled: a running maximum and sum", true);
   CHECK(cublasDestroy(cublas));
   if (with && without) {
     double difference = 0;
     double largest = 0;
-    for (size_t i = 0; i < count; ++i) {
-      difference = std::max(difference, std::fabs(double(a[i]) - b[i]));
-      largest = std::max(largest, std::fabs(double(a[i])));
+    for (int i = 0; i < count; ++i) {
+      difference = std::max(difference, std::fabs(double(stored.out[i]) - tiled.out[i]));
+      largest = std::max(largest, std::fabs(double(stored.out[i])));
     }
     std::printf("  largest difference: %.0e of the largest output (the same sums in another order)\n",
                 difference / largest);
     require(difference <= 1e-5 * largest, "the same outputs");
-    require(stored - tiled == sizeof(float) * tokens * tokens, "exactly the scores saved");
+    require(stored.peak - tiled.peak == sizeof(float) * tokens * tokens, "exactly the scores saved");
   }
   std::puts("PASS");
 }

@@ -19,35 +19,43 @@
 #include <cstring>
 #include <vector>
 
-constexpr int in = 3, out = 16, window = 3 * 3 * in;  // channels, and numbers that an output pixel sees
-constexpr int side = 512, strip = 32, blocks = 1024, threads = 256;
+constexpr int in = 3;              // channels of the image
+constexpr int out = 16;            // channels of the result
+constexpr int patch = 3 * 3 * in;  // numbers that an output pixel sees
+constexpr int side = 512;          // rows of the image, and pixels of a row
+constexpr int strip = 32;          // rows of the result at a time
+constexpr int blocks = 1024;
+constexpr int threads = 256;
+static_assert(side % strip == 0, "whole strips");
 using Numbers = std::vector<float>;  // on the host, channels last: images are [side, side, in], weights [out, 3, 3, in]
 
-void require(bool good, const char* what) {
+void require(bool good, const char* what, const char* of = "expected") {
   if (good) return;
-  std::printf("FAIL: expected: %s (%s)\n", what, cudaGetErrorName(cudaPeekAtLastError()));
+  std::printf("FAIL: %s: %s\n", of, what);
   std::exit(1);
 }
-#define CHECK(call) require(int(call) == 0, #call)  // cudaSuccess and CUBLAS_STATUS_SUCCESS are 0
+void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
+void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
+#define CHECK(call) check(call, #call)
 
 // The column matrix [rows * side, 3, 3, in] of `rows` output rows, from row `first` of an image of `height` rows on.
-// Beyond its edges are zeros. Threads side by side write numbers side by side.
+// Beyond its edges are zeros. Threads side by side write numbers side by side: a write to memory is for 32 of them.
 __global__ void im2col(const float* image, float* columns, int height, int first, int rows) {
-  const int n = rows * side * window;
+  const int n = rows * side * patch;
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const int channel = i % in;
-    const int right = i / in % 3;  // 0, 1, 2: the pixel to the left, this one, the one to the right
-    const int below = i / in / 3 % 3;
-    const int pixel = i / window;
-    const int y = first + pixel / side + below - 1;
-    const int x = pixel % side + right - 1;
+    const int kx = i / in % 3;  // 0, 1, 2: the pixel to the left, this one, the one to the right
+    const int ky = i / in / 3 % 3;
+    const int pixel = i / patch;
+    const int y = first + pixel / side + ky - 1;
+    const int x = pixel % side + kx - 1;
     const bool inside = y >= 0 && y < height && x >= 0 && x < side;
     columns[i] = inside ? image[(y * side + x) * in + channel] : 0;
   }
 }
 
 size_t live;     // bytes of all Buffers
-size_t peak;     // the most that they have been
+size_t peak;     // the maximum of live
 struct Buffer {  // on the device
   float* p = nullptr;
   size_t bytes;
@@ -58,18 +66,24 @@ struct Buffer {  // on the device
   }
   Buffer(const Buffer&) = delete;
   ~Buffer() {
-    CHECK(cudaFree(p));
+    CHECK(cudaFree(p));  // waits for kernels that still use p
     live -= bytes;
   }
 };
-void copy(float* to, const float* from, size_t n) { CHECK(cudaMemcpy(to, from, n * sizeof(float), cudaMemcpyDefault)); }
+void to_device(float* to, const float* from, size_t n) {
+  CHECK(cudaMemcpy(to, from, n * sizeof(float), cudaMemcpyHostToDevice));
+}
+void to_host(float* to, const float* from, size_t n) {
+  CHECK(cudaMemcpy(to, from, n * sizeof(float), cudaMemcpyDeviceToHost));
+}
 
 struct Run {
   size_t peak = 0;  // bytes
   Numbers result = Numbers(side * side * out);
 };
 cublasHandle_t cublas;
-// Image and result are on the host. The device holds some rows of the result, and what these see of the image.
+// Image and result are on the host. The device holds some rows of the result, and what these see of the image. A copy
+// waits for all that was queued before it; chapter 05 shows how copies run beside kernels.
 Run convolve(const Numbers& image, const Numbers& weights, bool in_strips) {
   Run run;
   peak = 0;
@@ -79,24 +93,27 @@ Run convolve(const Numbers& image, const Numbers& weights, bool in_strips) {
   const int result_row = side * out;
   Buffer w(weights.size());
   Buffer x(std::min(rows + 2, side) * image_row);
-  Buffer columns(rows * side * window);
+  Buffer columns(rows * side * patch);
   Buffer result(rows * result_row);
-  copy(w.p, weights.data(), weights.size());
+  to_device(w.p, weights.data(), weights.size());
   for (int first = 0; first < side; first += rows) {
     int top = first;                      // the first row of the image that the strip sees
     int bottom = first + rows;            // the one after its last
     top = std::max(top - 1, 0);           // THE MITIGATION: the strip's halo, above
     bottom = std::min(bottom + 1, side);  // THE MITIGATION: and below
-    copy(x.p, &image[top * image_row], (bottom - top) * image_row);
+    to_device(x.p, &image[top * image_row], (bottom - top) * image_row);
     im2col<<<blocks, threads>>>(x.p, columns.p, bottom - top, first - top, rows);
     CHECK(cudaGetLastError());
-    const float one = 1;  // cuBLAS stores by columns: what is a row here is a column there
-    const float zero = 0;
-    CHECK(cublasSgemm(cublas, CUBLAS_OP_T, CUBLAS_OP_N, out, rows * side, window, &one, w.p, window, columns.p, window,
+    const float one = 1;
+    const float zero = 0;  // result = columns @ w.T; cuBLAS is column-major, so it computes result^T = w @ columns^T
+    CHECK(cublasSgemm(cublas, CUBLAS_OP_T, CUBLAS_OP_N, out, rows * side, patch, &one, w.p, patch, columns.p, patch,
                       &zero, result.p, out));
-    copy(&run.result[first * result_row], result.p, rows * result_row);
+    to_host(&run.result[first * result_row], result.p, rows * result_row);
   }
   run.peak = peak;
+  const size_t rows_seen = std::min(rows + 2, side);
+  const size_t numbers = weights.size() + rows_seen * image_row + size_t(rows) * (side * patch + result_row);
+  require(peak == numbers * sizeof(float), "the bytes of weights, image, columns and result");
   constexpr double MiB = 1 << 20;
   std::printf("  %d x %d, %3d rows at a time %7.2f %8.2f %7.2f %8.2f MiB\n", side, side, rows, x.bytes / MiB,
               columns.bytes / MiB, result.bytes / MiB, peak / MiB);
@@ -107,13 +124,13 @@ Run convolve(const Numbers& image, const Numbers& weights, bool in_strips) {
 // One number of the result, computed on the host.
 double expected(const Numbers& image, const Numbers& weights, int y, int x, int channel) {
   double sum = 0;
-  for (int below = 0; below < 3; ++below) {
-    for (int right = 0; right < 3; ++right) {
-      const int row = y + below - 1;
-      const int column = x + right - 1;
+  for (int ky = 0; ky < 3; ++ky) {
+    for (int kx = 0; kx < 3; ++kx) {
+      const int row = y + ky - 1;
+      const int column = x + kx - 1;
       if (row < 0 || row >= side || column < 0 || column >= side) continue;
       const float* pixel = &image[(row * side + column) * in];
-      const float* weight = &weights[((channel * 3 + below) * 3 + right) * in];
+      const float* weight = &weights[((channel * 3 + ky) * 3 + kx) * in];
       for (int c = 0; c < in; ++c) sum += double(pixel[c]) * weight[c];
     }
   }
@@ -127,15 +144,20 @@ void check(const Run& run, const Numbers& image, const Numbers& weights) {
   }
 }
 
+float pseudo_random(unsigned i) {  // between -1 and 1
+  const unsigned hash = (i + 1) * 2654435761u;
+  return (hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f;
+}
+
 int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cublasCreate(&cublas));
   Numbers image(side * side * in);
-  Numbers weights(out * window);
-  for (size_t i = 0; i < image.size(); ++i) image[i] = (int(i * 7351 % 1013) - 506) / 506.0f;
-  for (size_t i = 0; i < weights.size(); ++i) weights[i] = (int(i * 7919 % 1021) - 510) / 510.0f;
+  Numbers weights(out * patch);
+  for (unsigned i = 0; i < image.size(); ++i) image[i] = pseudo_random(i);
+  for (unsigned i = 0; i < weights.size(); ++i) weights[i] = pseudo_random((1 << 20) + i);
   std::printf("3 x 3 convolution, 3 to 16 channels  image  columns  result     peak\n");
   Run whole;
   Run strips;

@@ -32,8 +32,8 @@ y, peak = measure(lambda: w.to(x.device, copy=True) @ x)
 print(f"FP32               peak {peak / 1024:5.0f} KiB")
 for few, what in (False, "INT8, all at once"), (True, "INT8, 16 rows    "):
     (q, scale, result), other = measure(lambda: in_int8(few))
-    steps, off = ((w.to(x.device) - scale * q) / scale).abs().max(), (result - y).abs().max() / y.abs().max()
-    print(f"{what}  peak {other / 1024:5.0f} KiB, a weight is off by {steps:.3f} steps, y by {100 * off:.2f} %")
+    error, off = ((w.to(x.device) - scale * q) / scale).abs().max(), (result - y).abs().max() / y.abs().max()
+    print(f"{what}  peak {other / 1024:5.0f} KiB, a weight is off by {error:.3f} of its scale, y by {100 * off:.2f} %")
     assert 3.3 * other < peak if few else other > peak, "no FP32 matrix at any time, or all of it"
-    assert 0.4 < steps < 0.501 and off < 0.01, "half a step, and 1 % of the result"
+    assert 0.4 < error < 0.501 and off < 0.01, "half a scale, and 1 % of the result"
 print("PASS")

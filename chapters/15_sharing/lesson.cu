@@ -24,14 +24,14 @@ int to_neighbour[2];    // a pipe: an order is a letter
 int from_neighbour[2];  // a pipe: the same letter is the answer
 bool ours = true;       // this process is not the neighbour
 
-void require(bool good, const char* what) {
+void require(bool good, const char* what, const char* of = "expected") {
   if (good) return;
-  std::printf("FAIL: %s, expected: %s (%s)\n", ours ? "we" : "the neighbour", what,
-              cudaGetErrorName(cudaPeekAtLastError()));
+  std::printf("FAIL: %s, %s: %s\n", ours ? "we" : "the neighbour", of, what);
   std::fflush(stdout);
   std::_Exit(1);
 }
-#define CHECK(call) require((call) == cudaSuccess, #call)
+void check(cudaError_t code, const char* call) { require(code == cudaSuccess, cudaGetErrorString(code), call); }
+#define CHECK(call) check(call, #call)
 
 __global__ void fill(float* x, int n, float value) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) x[i] = value + i % 7;
@@ -39,12 +39,12 @@ __global__ void fill(float* x, int n, float value) {
 
 size_t total;         // bytes of the device, read back
 long long most_used;  // differences are signed, because other programs take and free memory, too
-long long used(long long context = 0) {
-  size_t free = 0;
-  CHECK(cudaMemGetInfo(&free, &total));
-  const long long in_use = static_cast<long long>(total - free);
+long long used(long long before = 0) {  // more than `before`
+  size_t free_bytes = 0;
+  CHECK(cudaMemGetInfo(&free_bytes, &total));
+  const long long in_use = static_cast<long long>(total - free_bytes);
   most_used = std::max(most_used, in_use);
-  return in_use - context;
+  return in_use - before;
 }
 
 void neighbour() {
@@ -53,15 +53,15 @@ void neighbour() {
   char order = 0;
   while (read(to_neighbour[0], &order, 1) == 1) {
     if (order == 'c') CHECK(cudaFree(nullptr));  // the usual way to make a context, and nothing else
-    if (order == 'w') {                          // works: takes six tenths of the device, uses them, and frees them
+    if (order == 'w') {                          // works: takes six tenths of the device, uses some, and frees them
       uint64_t keep_all = UINT64_MAX;
       CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
       CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
       (void)used();
-      CHECK(cudaMallocAsync(&p, total / 10 * 6, cudaStream_t(0)));
-      fill<<<4, 128>>>(static_cast<float*>(p), 1 << 20, 1);
+      CHECK(cudaMallocAsync(&p, total / 10 * 6, 0));
+      fill<<<4, 128>>>(static_cast<float*>(p), 1 << 20, 1);  // the first 4 MiB
       CHECK(cudaGetLastError());
-      CHECK(cudaFreeAsync(p, cudaStream_t(0)));
+      CHECK(cudaFreeAsync(p, 0));
       CHECK(cudaDeviceSynchronize());
     }
     if (order == 't') {
@@ -75,13 +75,13 @@ void tell(char order) {
   require(write(to_neighbour[1], &order, 1) == 1 && read(from_neighbour[0], &answer, 1) == 1, "an answer");
 }
 
-// Our job: half of the device. Its result, or 0 when it is out of memory.
-double job() {
+// Our job: half of the device. Whether it had the memory, and then its result.
+bool job(double* sum) {
   float* x = nullptr;
   const cudaError_t code = cudaMalloc(&x, total / 2);
   if (code == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // read, so that it is nobody else's error
-    return 0;
+    return false;
   }
   CHECK(code);
   static float values[1 << 20];
@@ -90,9 +90,9 @@ double job() {
   CHECK(cudaMemcpy(values, x, sizeof values, cudaMemcpyDeviceToHost));
   (void)used();
   CHECK(cudaFree(x));
-  double sum = 0;
-  for (const float value : values) sum += value;
-  return sum;
+  *sum = 0;
+  for (const float value : values) *sum += value;
+  return true;
 }
 
 int main(int argc, char** argv) {
@@ -116,32 +116,34 @@ int main(int argc, char** argv) {
   const long long contexts = used();
   std::printf("a device of %.0f MiB, two processes\n", total / MiB);
   std::printf("  a context of the neighbour's costs     %8.0f MiB\n", (contexts - before) / MiB);
-  const double alone = job();  // what the neighbour costs us is only its context
+  double alone = 0;
+  require(job(&alone), "half of the device, where the neighbour has only its context");
   std::printf("  we are alone: peak of the device       %8.0f MiB\n", most_used / MiB);
   tell('w');
   std::printf("  the neighbour has worked, and keeps    %8.0f MiB\n", used(contexts) / MiB);
   const bool full = used() > static_cast<long long>(total / 2);  // less is left than our job needs
-  double refused = 0;  // the job's result beside the cache, or 0: out of memory
-  double done = 0;     // the same after the trim
+  double sum = 0;
+  bool beside_cache = false;  // whether the job had its memory
+  bool after_trim = false;
   if (without) {
-    refused = job();
-    std::printf("  our job, %.0f MiB: %s, peak  %8.0f MiB\n", total / 2 / MiB, refused == 0 ? "out of memory" : "done",
+    beside_cache = job(&sum);
+    std::printf("  our job, %.0f MiB: %s, peak  %8.0f MiB\n", total / 2 / MiB, beside_cache ? "done" : "out of memory",
                 most_used / MiB);
   }
   if (with) {
     most_used = 0;
     tell('t');
     std::printf("  the neighbour keeps after it trimmed   %8.0f MiB\n", used(contexts) / MiB);
-    done = job();
+    after_trim = job(&sum);
     std::printf("  our job, %.0f MiB: %s, peak           %8.0f MiB\n", total / 2 / MiB,
-                done == 0 ? "out of memory" : "done", most_used / MiB);
+                after_trim ? "done" : "out of memory", most_used / MiB);
   }
-  if (full && refused != 0) {
+  if (full && beside_cache) {
     std::puts("this driver lends a full device the host's memory, as WSL's does: here nothing is refused, only slow");
     return 2;  // cannot be shown here
   }
-  if (without) require(alone != 0 && refused == 0, "out of memory beside the cache, and only there");
-  if (with) require(done == alone, "the same result, once the cache is given back");
+  if (without) require(!beside_cache, "out of memory beside the cache, and only there");
+  if (with) require(after_trim && sum == alone, "the same result, once the cache is given back");
   close(to_neighbour[1]);  // the neighbour reads the end, and ends
   int status = 1;
   require(waitpid(child, &status, 0) == child && status == 0, "a neighbour that ends well");

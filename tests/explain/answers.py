@@ -4,6 +4,7 @@ The traceback decides, the program decides the flags and their direction, and wh
 what went on, a notebook. The figures and paths are made up; the wordings are the frameworks'.
 """
 from cases import new, old
+from more_answers import MORE_ANSWERS
 
 LIVE = new("3.00 GiB", "23.64 GiB", "210.19 MiB", "21.40 GiB", "300.02 MiB", this="23.10 GiB")[0]
 LAST_STRAW = new("20.00 MiB", "23.64 GiB", "9.19 MiB", "22.90 GiB", "8.02 MiB", this="23.40 GiB")[0]
@@ -47,6 +48,7 @@ def by_call():
     offload = ("/env/site-packages/deepspeed/accelerator/cuda_accelerator.py", "pin_memory", "return tensor.pin_memory()")
     yield "pinning, DeepSpeed", traceback(DEEPSPEED, offload, error="RuntimeError: CUDA error: out of memory"), "host_memory", "pinned_deepspeed", ['"pin_memory": false']
     yield "the first step", traceback(MAIN, ("train.py", "main", "optimizer.step()"), ADAM), "live_tensors_fill_it", "optimizer_first", ["first step", "AdamW8bit"]
+    yield "the first step, frames alone", traceback(("/env/site-packages/torch/optim/adamw.py", "_init_group", "")), "live_tensors_fill_it", "optimizer_first", []
     yield "the first step in a trainer", traceback(TRAINER, ADAM), "live_tensors_fill_it", "optimizer_first_trainer", ['optim="adamw_bnb_8bit"']
     foreach = ("/env/site-packages/torch/optim/adamw.py", "_multi_tensor_adamw", "exp_avg_sq_sqrt = torch._foreach_sqrt(device_sqs)")
     yield "a later step", traceback(MAIN, ("train.py", "main", "optimizer.step()"), foreach[:2] + ("torch._foreach_sqrt(sqs)",)), "live_tensors_fill_it", "optimizer", ["fused=True"]
@@ -117,7 +119,7 @@ def by_program():
         "free device memory: n_gpu_layers already set by user to 99, abort", "not_enough_information", "llama_fit", ["--fit on", "40.24 GiB"]
     yield "Ollama", "Error: llama runner process has terminated: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 2147483648", \
         "not_enough_information", "llama_buffers", []
-    yield "Ollama, killed", 'level=ERROR source=server.go:410 msg="llama runner terminated" error="signal: killed"', "host_memory", "killed", ["dmesg"]
+    yield "Ollama, killed", 'level=ERROR source=server.go:410 msg="llama runner terminated" error="signal: killed"', "host_memory", "ollama_killed", ["dmesg"]
     yield "Ollama, the host", "Error: model requires more system memory (21.0 GiB) than is available (14.2 GiB)", "host_memory", "ollama_host", []
 
 
@@ -170,7 +172,7 @@ def two_truths():
     yield "Colab", colab, "live_tensors_fill_it", "trainer", ["A notebook"]
     yield "an impossible size", "RuntimeError: " + new("4294967296.00 GiB", "23.64 GiB", "20.19 GiB", "2.40 GiB", "300.02 MiB", this="3.10 GiB")[0], \
         "too_big_for_the_card", "shapes", ["computed wrongly"]
-    yield "an impossible size, host", "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4611686018427387904 bytes.", "host_memory", "host", ["computed wrongly"]
+    yield "an impossible size, host", "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4611686018427387904 bytes.", "host_memory", "shapes", ["computed wrongly", "!what the host has left"]
     yield "an impossible size, CuPy", "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,580,000,000,000,000,000 bytes (allocated so far: 512 bytes).", \
         "too_big_for_the_card", "shapes", ["computed wrongly"]
     alone = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "70.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 79.06 GiB memory in use. Of the")
@@ -190,4 +192,4 @@ def two_truths():
     yield "a heap of JavaScript, then the card", "FATAL ERROR: Reached heap limit - JavaScript heap out of memory\n" + ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", []
 
 
-ANSWERS = [*by_call(), *by_program(), *two_truths()]
+ANSWERS = [*by_call(), *by_program(), *two_truths(), *MORE_ANSWERS]

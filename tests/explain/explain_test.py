@@ -127,6 +127,7 @@ for name, text, diagnosis, key, words in ANSWERS:
         assert (word[1:] not in answer.replace("\n", " ")) if word[0] == "!" else word in answer.replace("\n", " "), f"{name}: {word!r} in\n{answer}"
     for lines in (answer.splitlines(), chinese.splitlines()):
         assert len(lines) <= LINES and all(columns(line) <= WIDTH for line in lines), f"{name}: {lines}"
+        assert not any(line.endswith("（") or line[:1] in "，。；：、）" for line in lines if line), f"{name}: {lines}"
     numbers = [sorted(re.findall(r"\d[\d.,]* (?:bytes|[KMGT]iB|%)|chapters/\w+|^    .*", t, re.M)) for t in (answer, chinese)]
     assert numbers[0] == numbers[1] and re.search("[\u4e00-\u9fff]", chinese), (name, numbers)
     if result.context.engine in SERVERS and diagnosis in ("live_tensors_fill_it", "kv_cache_or_pool_reservation"):

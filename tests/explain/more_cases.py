@@ -39,6 +39,15 @@ def serving_cases():
         "reserved": "58.40 GiB", "reserved_unallocated": "58.40 GiB - 58.02 GiB", "outside_framework": "60.96 GiB - 40.31 MiB - 58.40 GiB"}, 3
 
 
+def translated_cases():
+    figures = {"asked": "2.00 GiB", "capacity": "15.78 GiB", "free": "202.75 MiB", "allocated": "14.40 GiB", "reserved": "14.41 GiB",
+               "reserved_unallocated": "14.41 GiB - 14.40 GiB", "outside_framework": "15.78 GiB - 202.75 MiB - 14.41 GiB"}
+    yield "PyTorch, translated", "RuntimeError: CUDA 内存不足。尝试分配 2.00 GiB（GPU 0；总容量 15.78 GiB；已分配 14.40 GiB；空闲 202.75 MiB；PyTorch 总共保留 14.41 GiB）", \
+        "live_tensors_fill_it", figures, 0
+    yield "PyTorch, translated the other way", "RuntimeError：CUDA显存不足。试图分配 2.00 GiB（GPU 1；15.78 GiB 总容量；14.40 GiB 已分配；202.75 MiB 空闲；PyTorch 总计保留 14.41 GiB）", \
+        "live_tensors_fill_it", figures, 1
+
+
 def library_cases():
     yield "XGBoost", "xgboost.core.XGBoostError: Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 104857600\n- Requested " \
         "memory: 734003200", UNKNOWN, {"asked": "734003200 bytes", "free": "104857600 bytes"}, None
@@ -98,4 +107,4 @@ def host_cases():
     yield "kubectl", "web-0   0/1   OOMKilled   3   2m", HOST, {}, None
 
 
-MORE = [*serving_cases(), *library_cases(), *host_cases()]
+MORE = [*serving_cases(), *translated_cases(), *library_cases(), *host_cases()]

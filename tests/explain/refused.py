@@ -54,6 +54,12 @@ REFUSED = [
     ("RuntimeError: CUDA error: an illegal memory access was encountered", "not_an_address"),
     ("grpc error: RESOURCE_EXHAUSTED: Received message larger than max (7340032 vs. 4194304)", "not_a_message"),
     ("google.api_core.exceptions.ResourceExhausted: 429 RESOURCE_EXHAUSTED: Quota exceeded for requests", "not_a_quota"),
+    ("triton.runtime.errors.OutOfResources: out of resource: registers, Required: 81920, Hardware limit: 65536. Reducing block sizes may help", "not_registers"),
+    ("RuntimeError: CUDA error: too many resources requested for launch", "not_registers"),
+    ("slurmstepd: error: *** JOB 12 ON node01 CANCELLED AT 2024-01-01T10:10:10 DUE TO TIME LIMIT ***\nsrun: error: node01: task 0: Killed", "not_the_time"),
+    ("[ERROR] Worker (pid:12) was sent SIGKILL! Perhaps out of memory?", "not_a_kill"),
+    ("RuntimeError: Storage size calculation overflowed with sizes=[4294967296, 4294967296]", "not_a_size"),
+    ("OOM command not allowed when used memory > 'maxmemory'.", None),
     # Figures that are no failure.
     ("| 0  NVIDIA A10  | 21504MiB / 23028MiB |     97%      Default |", None),
     ("step 40: peak memory allocated 18.20 GiB, reserved 20.00 GiB", None),

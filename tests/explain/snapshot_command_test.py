@@ -12,6 +12,8 @@ import sys
 from snapshot_run import EXPLAIN, WORK, all_of, explained, figures, written
 from program import FORWARD, MIB, STEP, OutOfMemory, Program, pictures, training
 from explaining import snapshot_words
+from explaining.snapshot_categories import NAMES
+from explaining.snapshot_html import WIDTH, places
 
 
 def of_comparison():
@@ -63,6 +65,11 @@ def of_pages():
         assert not page.open and not page.outside and "http" not in text.replace("http://www.w3.org/2000/svg", "") and "script" not in page.tags, page.open
         assert page.tags["svg"] == 1 and page.tags["table"] == 2 and page.tags["polygon"] >= 5, page.tags
         assert "url(" not in text and "@import" not in text and "train.py:23" in text
+        assert text.count("<div class=wide>") == 3 and ".wide{overflow-x:auto}" in text  # what is wider than a phone scrolls by itself
+    texts = [snapshot_words.say(name, "en") for name in NAMES]
+    keys = places(texts)  # of every category at once: in rows, none over another, none beyond the picture
+    assert len({down for _, down in keys}) > 1 and len(set(keys)) == len(NAMES)
+    assert all(place + 16 + 7 * len(text) <= WIDTH for (place, _), text in zip(keys, texts)), keys
     for file, drawn in pictures().items():
         assert file.read_text(encoding="utf-8") == drawn, f"{file.name} is older than what draws it: python3 tests/explain/program.py"
     assert "cannot be written" in explained(WORK / "s.pickle", "--html", WORK / "none/p.html", code=2)
@@ -74,6 +81,13 @@ def of_languages():
         assert english == chinese, key
     for size, text in ((0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.00 KiB"), (1 << 30, "1.00 GiB"), ((1 << 30) - 1, "1.00 GiB"), (-2048, "-2.00 KiB")):
         assert snapshot_words.shown(size) == text, (size, text)
+    # A long name beside a long kind: explained() looks at the width.
+    program = Program()
+    program.allocate(2 * MIB, STEP)
+    since = len(program.trace)  # it is older than the recording, which is the longest kind that stands beside a name
+    program.allocate(3 * MIB, "/home/me/" + "a_very_long_name_of_a_file" * 4 + ".py:1234 in " + "a_function_with_a_long_name" * 3)
+    for language in ("en", "zh"):
+        assert "a_long_name" in explained(written(program, since=since), "--all", "--lang", language)
     program = Program()
     training(program, 6)
     english, chinese = (explained(written(program), "--all", "--lang", language) for language in ("en", "zh"))

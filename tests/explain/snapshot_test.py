@@ -1,7 +1,9 @@
-"""bench/explain on memory snapshots whose truth is known: snapshot_test.py ROOT; of the chapters: snapshot_test.py ROOT PROGRAMS
+"""bench/explain on memory snapshots whose truth is known: snapshot_test.py ROOT; of the chapters: snapshot_test.py ROOT PROGRAMS;
+of what PyTorch records here and now: snapshot_test.py ROOT --record (exit code 77 where there is no PyTorch)
 
 Of our own programs the ledger knows; of PyTorch's, PyTorch; of planted faults, who planted them.
 """
+import importlib.util
 import json
 import os
 import pathlib
@@ -14,7 +16,8 @@ from snapshot_run import HERE, ROOT, WORK, all_of, explained, figures, first_lin
 from program import FORWARD, MIB, STEP, TORCH, OutOfMemory, Program, pieces, training
 from explaining.snapshot_replay import replay
 
-PROGRAMS = [pathlib.Path(argument).resolve() for argument in sys.argv[2:]]
+RECORD = sys.argv[2:] == ["--record"]
+PROGRAMS = [pathlib.Path(argument).resolve() for argument in sys.argv[2:] if not RECORD]
 ALONE = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
 
 
@@ -65,11 +68,19 @@ THEIRS = {"parameter": {"parameters"}, "optimizer_state": {"optimizer"}, "gradie
           "input": {"data", "activations"}}
 
 
-def of_pytorch():
+def of_recording():
+    """What bench/peers/snapshots.py records of PyTorch on the processor that is here."""
+    done = subprocess.run([sys.executable, ROOT / "bench/peers/snapshots.py", WORK], capture_output=True, text=True,
+                          env={**os.environ, **ALONE, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0, done.stderr
+    of_pytorch(WORK)
+
+
+def of_pytorch(folder=HERE / "snapshots"):
     """Snapshots that bench/peers/snapshots.py wrote: every block against what PyTorch takes it for."""
     from explaining.snapshot_categories import NAMES, Categories
     from explaining.snapshot_events import recordings
-    files = {name: HERE / f"snapshots/{name}.pickle" for name in ("plain", "sgd", "kept_outputs", "kept_graphs")}
+    files = {name: folder / f"{name}.pickle" for name in ("plain", "sgd", "kept_outputs", "kept_graphs")}
     for file in files.values():
         data = file.read_bytes()
         value = pickle.loads(data)
@@ -291,4 +302,7 @@ def of_replays():
     assert replay(events, 1 << 60)[1] == 128 * MIB and replay(events, 1 << 60, max_split=32 * MIB)[1] == 76 * MIB
 
 
-all_of((of_chapters,) if PROGRAMS else (of_pytorch, of_training, of_leaks, of_refusals, of_replays))
+if RECORD and importlib.util.find_spec("torch") is None:
+    print("no PyTorch here")
+    sys.exit(77)
+all_of((of_recording,) if RECORD else (of_chapters,) if PROGRAMS else (of_pytorch, of_training, of_leaks, of_refusals, of_replays))

@@ -22,7 +22,7 @@ CARDS = ["t4", "v100-16", "rtx3060", "rtx-4090", "a100-40", "h100sxm", "l4", "B2
 
 def ask(programs, question):
     """fit's answer. Nothing where it says that it makes no sense."""
-    run = subprocess.run([programs / "fit", *shlex.split(question), "--json"], capture_output=True, text=True)
+    run = subprocess.run([programs / "fit", *shlex.split(question), "--engine", "oomlab", "--json"], capture_output=True, text=True)
     if run.returncode == 64:
         assert run.stderr.count("\n") == 1 and not run.stdout, run.stderr
         return None

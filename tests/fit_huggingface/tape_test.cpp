@@ -111,6 +111,34 @@ TEST(Tape, AutocastCopiesAWeightOnce) {
   EXPECT_FALSE(w.cast) << "what has no gradient is not cached";
 }
 
+TEST(Tape, AStorageThatIsEmptyIsStillHeld) {
+  Program p;
+  const Tensor x = p.tape.make(6, DType::fp32);
+  const Tensor again = x;
+  x.storage->empty();
+  x.storage->empty();
+  EXPECT_EQ(p.live(), 0u);
+  again.storage->refill();
+  EXPECT_EQ(p.live(), kValue * 6);
+}
+
+TEST(Tape, HooksRunBeforeTheirNodeAndAfterALeaf) {
+  Program p;
+  Parameter w = p.weight(100);
+  std::vector<std::string> order;
+  p.tape.after_accumulation([&](Parameter& parameter) {
+    EXPECT_EQ(&parameter, &w);
+    order.push_back("leaf");
+  });
+  Tensor x = p.torch.scale(p.tape.leaf(w));
+  p.tape.before(x, [&] { order.push_back("scale"); });
+  Tensor loss = p.torch.mean(x, 1);
+  p.tape.before(loss, [&] { order.push_back("mean"); });
+  x = {};
+  p.tape.backward(loss);
+  EXPECT_EQ(order, (std::vector<std::string>{"mean", "scale", "leaf"}));
+}
+
 TEST(Tape, EveryAllocationIsReleasedOnce) {
   TorchMemory memory(512, true);
   {

@@ -20,7 +20,7 @@ BIG = ["--model gpt3-175b --gpus 1024xh100-sxm --batch 1024", "--model llama-3.1
 
 
 def fit(question, codes=(0, 1)):
-    return check(attempt([PROGRAMS / "fit", *shlex.split(question)]), codes)
+    return check(attempt([PROGRAMS / "fit", "--engine", "oomlab", *shlex.split(question)]), codes)
 
 
 def answer(question):

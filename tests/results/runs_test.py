@@ -159,7 +159,7 @@ assert {"bin/bench_allocators", "bench/traces/bert_large.csv"} <= packed
 assert subprocess.run([folder / "packed/bench/report", ROOT / "bench/results/host", "-o", folder / "page.html"], capture_output=True).returncode == 0
 message = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 7.50 GiB already allocated; 100.00 MiB free; 7.60 GiB reserved in total by PyTorch)"
 explained = subprocess.run([folder / "packed/bench/explain", message], cwd="/", capture_output=True, text=True)
-assert explained.returncode == 0 and "live tensors fill it" in explained.stdout and "chapters/01_one" in explained.stdout, explained
+assert explained.returncode == 0 and "live tensors fill the card" in explained.stdout and "chapters/01_one" in explained.stdout, explained
 assert "bin/parity_test" not in packed
 assert bench.run("--kit", folder / "packed")[0] == 64, "not empty"
 

@@ -21,13 +21,20 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
 
 }  // namespace
 
-HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep& step)
+HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep& step, HfUnits* units)
     : shape_(shape),
       step_(step),
+      units_(units),
+      weights_(step.ranks && step.ranks->compute ? *step.ranks->compute : step.weights),
       tape_(memory),
       torch_(tape_, step.device, step.autocast),
+      seq_(step.seq),
       rows_(checked_product(step.batch, shape.family == HfFamily::vit ? shape.positions : step.seq)) {
   make_parameters();
+  if (units_) {
+    units_->begin();
+    tape_.after_accumulation([units](Parameter& parameter) { units->accumulated(parameter); });
+  }
   if (shape.family == HfFamily::vit) {
     const std::uint64_t pixels = checked_product(checked_product(shape.positions - 1, shape.patch), shape.patch);
     tokens_ =
@@ -56,16 +63,33 @@ void HfModules::make_parameters() {
     } else {
       // prepare_model_for_kbit_training() makes FP32 of what has no four bits.
       const DType dtype = four_bits ? DType::fp32 : step_.weights;
-      parameters_.push_back({tape_.make(count, dtype, Category::parameters), !step_.lora});
-      by_name_[key] = &parameters_.back();
+      const bool one_row = tensor.name == "cls_token" || tensor.name == "position_embeddings";
+      const bool turned = shape_.family == HfFamily::gpt2 && tensor.linear;  // Conv1D's are [in, out]
+      const std::uint64_t first = one_row ? 1 : tensor.rows == 1 ? count : turned ? tensor.columns : tensor.rows;
+      by_name_[key] = &add_parameter(tensor.rows, tensor.columns, dtype, !step_.lora, tensor.layer, first);
       if (!step_.lora) {
-        note_trained(tensor.rows, tensor.columns);
         if (ends_with_any(tensor.name, {"embed_tokens.weight", "wte.weight", "wpe.weight", "embeddings.weight"}))
           trained_.embeddings = checked_sum(trained_.embeddings, count);
       }
     }
-    if (step_.lora && tensor.linear && !head && !convolution) adapt(linears_[key_of(module, tensor.layer)], module);
+    if (step_.lora && tensor.linear && !head && !convolution)
+      adapt(linears_[key_of(module, tensor.layer)], module, tensor.layer);
   }
+}
+
+// `first`: the first dimension in PyTorch.
+Parameter& HfModules::add_parameter(std::uint64_t rows, std::uint64_t columns, DType dtype, bool trained,
+                                    std::uint64_t layer, std::uint64_t first) {
+  const std::uint64_t count = checked_product(rows, columns);
+  if (trained) note_trained(rows, columns);
+  // FSDP2's policy and DeepSpeed make one type of all; else adapters keep theirs.
+  const bool one_type = step_.ranks && (step_.ranks->compute || step_.ranks->parallel >= HfParallel::zero1);
+  const DType computed = one_type ? weights_ : dtype;
+  parameters_.push_back({Tensor{nullptr, count, computed}, trained});
+  Parameter& parameter = parameters_.back();
+  if (!units_ || !units_->adopt(parameter, layer, first, dtype))
+    parameter.value = tape_.make(count, computed, Category::parameters);
+  return parameter;
 }
 
 void HfModules::note_trained(std::uint64_t rows, std::uint64_t columns) {
@@ -76,18 +100,13 @@ void HfModules::note_trained(std::uint64_t rows, std::uint64_t columns) {
 }
 
 // Which matrices peft adapts: all but the head, or its default of the family.
-void HfModules::adapt(HfLinear& linear, const std::string& name) {
+void HfModules::adapt(HfLinear& linear, const std::string& name, std::uint64_t layer) {
   const bool chosen =
       step_.lora->all_linear || ends_with_any(name, {"q_proj", "v_proj", "qkv_proj", "c_attn", "query", "value"});
   if (!chosen) return;
   const std::uint64_t rank = step_.lora->rank;
-  const auto make = [&](std::uint64_t rows, std::uint64_t columns) {
-    parameters_.push_back({tape_.make(checked_product(rows, columns), DType::fp32, Category::parameters), true});
-    note_trained(rows, columns);
-    return &parameters_.back();
-  };
-  linear.a = make(rank, linear.in);
-  linear.b = make(linear.out, rank);
+  linear.a = &add_parameter(rank, linear.in, DType::fp32, true, layer, rank);
+  linear.b = &add_parameter(linear.out, rank, DType::fp32, true, layer, linear.out);
 }
 
 Parameter& HfModules::weight(const std::string& name, std::uint64_t layer) { return *by_name_.at(key_of(name, layer)); }
@@ -104,12 +123,12 @@ HfLinear HfModules::linear(const std::string& name, std::uint64_t layer) {
 
 // peft's lora.Linear.forward() around torch's.
 Tensor HfModules::project(const Tensor& x, const HfLinear& linear) {
-  const DType compute = step_.autocast.value_or(step_.weights);
+  const DType compute = step_.autocast.value_or(weights_);
   Tensor result = linear.weight ? torch_.linear(x, *linear.weight, linear.bias, linear.in, linear.out)
                                 : torch_.linear_4bit(x, linear.in, linear.out, compute, linear.bias);
   if (!linear.a) return result;
   const DType dtype = result.dtype;
-  const Tensor input = torch_.cast(x, DType::fp32);
+  const Tensor input = torch_.cast(x, linear.a->value.dtype);
   Tensor dropped = torch_.dropout(input, step_.lora->dropout);
   Tensor low = torch_.linear(dropped, *linear.a, nullptr, linear.in, step_.lora->rank);
   dropped = {};
@@ -192,12 +211,40 @@ Tensor HfModules::capped(Tensor x) {
   return torch_.scale(x);
 }
 
+bool HfModules::slides(std::uint64_t layer) const {
+  return shape_.window != 0 && (shape_.full_every == 0 || layer % shape_.full_every != 0);
+}
+
 bool HfModules::sees_all(std::uint64_t layer) const {
-  if (shape_.window == 0 || step_.seq <= shape_.window) return true;
-  return shape_.full_every != 0 && layer % shape_.full_every == 0;
+  if (!slides(layer)) return true;
+  return past_ == 0 ? seq_ <= shape_.window : checked_sum(past_, seq_) < shape_.window;
+}
+
+// What FSDP2's hooks do around a layer. Within a checkpoint they are part of what is computed again.
+Tensor HfModules::entered(std::uint64_t number, Tensor hidden) {
+  units_->before_forward(number);
+  if (tape_.recomputing() || !hidden.differentiable()) return hidden;
+  const Tensor same = hidden.detached();
+  return tape_.record(same, {&hidden}, {}, [this, number](BackwardCall& call) {
+    units_->after_backward(number);
+    call.results[0] = call.gradients[0];
+  });
+}
+
+void HfModules::left(std::uint64_t number, const Tensor& out) {
+  if (tape_.recomputing()) return;
+  units_->after_forward(number);
+  if (out.differentiable()) tape_.before(out, [this, number] { units_->before_backward(number); });
 }
 
 Tensor HfModules::layer(std::uint64_t number, Tensor hidden) {
+  if (!units_) return layer_itself(number, std::move(hidden));
+  Tensor out = layer_itself(number, entered(number, std::move(hidden)));
+  left(number, out);
+  return out;
+}
+
+Tensor HfModules::layer_itself(std::uint64_t number, Tensor hidden) {
   switch (shape_.family) {
     case HfFamily::gpt2: return gpt2_layer(number, std::move(hidden));
     case HfFamily::bert: return bert_layer(number, std::move(hidden));
@@ -247,6 +294,8 @@ Tensor HfModules::each_layer(Tensor hidden) {
 
 Tensor HfModules::loss() {
   Tensor loss;
+  tape_.memory().moment("forward pass");
+  if (units_) units_->before_forward(0);
   switch (shape_.family) {
     case HfFamily::gpt2: loss = gpt2_loss(); break;
     case HfFamily::bert: loss = bert_loss(); break;
@@ -254,6 +303,7 @@ Tensor HfModules::loss() {
     default: loss = decoder_loss(); break;
   }
   cos_ = sin_ = mask_ = {};
+  if (units_) left(0, loss);
   torch_.end_autocast();
   return loss;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 
 #include "plan/pytorch/hf_modules.h"
@@ -10,6 +11,10 @@
 namespace oomlab::fit {
 
 namespace {
+
+bool zero(const HfStep& step) {
+  return step.ranks && step.ranks->parallel != HfParallel::ddp && step.ranks->parallel != HfParallel::fsdp2;
+}
 
 void check(const nn::HfShape& shape, const HfStep& step) {
   const bool images = shape.family == nn::HfFamily::vit;
@@ -19,34 +24,67 @@ void check(const nn::HfShape& shape, const HfStep& step) {
     throw std::invalid_argument(
         fmt::format("a sequence of {} tokens is longer than the {} of {}", step.seq, shape.positions, shape.name));
   if (step.lora && step.lora->rank == 0) throw std::invalid_argument("an adapter has a rank of at least 1");
+  if (!step.ranks) return;
+  if (step.ranks->count == 0) throw std::invalid_argument("a step has at least one rank");
+  if (step.ranks->offload_optimizer && !zero(step))
+    throw std::invalid_argument("an optimizer's state is put on the host by DeepSpeed only");
+  if (step.ranks->offload_parameters && step.ranks->parallel != HfParallel::zero3)
+    throw std::invalid_argument("weights are on the host at ZeRO's stage 3 only");
+  if (step.ranks->parallel == HfParallel::ddp) return;
+  if (step.optimizer != HfOptimizer::adamw_foreach && step.optimizer != HfOptimizer::adamw_fused &&
+      step.optimizer != HfOptimizer::sgd)
+    throw std::invalid_argument("of shards only AdamW and SGD are known");
+  const bool weights = step.ranks->parallel == HfParallel::fsdp2 || step.ranks->parallel == HfParallel::zero3;
+  if (weights && step.lora && step.lora->four_bits) throw std::invalid_argument("four bits are not known in shards");
+  if (zero(step) && step.ranks->compute) throw std::invalid_argument("DeepSpeed computes in the type of the weights");
 }
 
-// What the optimizer keeps between steps.
-std::uint64_t state_bytes(const HfStep& step, const HfModules::Trained& trained, std::uint64_t parameter_bytes) {
+using Updated = std::vector<HfUnits::Updated>;
+using Storages = std::vector<std::unique_ptr<Storage>>;
+
+// A tensor beside each that is updated, `times` times.
+void add_like(Storages& to, TorchMemory& memory, const Updated& updated, int times) {
+  for (const auto& [count, dtype] : updated)
+    for (int i = 0; i < times; ++i)
+      to.push_back(
+          std::make_unique<Storage>(memory, checked_product(count, element_bytes(dtype)), Category::optimizer));
+}
+
+// What the optimizer keeps between steps, where it is not a tensor beside each.
+std::uint64_t state_bytes(const HfStep& step, const HfModules::Trained& trained) {
   switch (step.optimizer) {
-    case HfOptimizer::adamw_foreach:
-    case HfOptimizer::adamw_fused: return checked_product(parameter_bytes, 2);
     case HfOptimizer::adamw_8bit: {  // two bytes each, and two FP32 scales for 256; embeddings: eight bytes
       const std::uint64_t narrow = trained.count - trained.embeddings;
       return checked_sum({checked_product(narrow, 2), checked_product((narrow + 255) / 256, 8),
                           checked_product(trained.embeddings, 8)});
     }
-    case HfOptimizer::adamw_paged: return 0;
     case HfOptimizer::adafactor: return checked_product(trained.rows_and_columns, sizeof(float));
-    case HfOptimizer::sgd: return 0;
+    default: return 0;
   }
-  throw std::invalid_argument("an optimizer that is not known");
+}
+
+bool moments(HfOptimizer optimizer) {
+  return optimizer == HfOptimizer::adamw_foreach || optimizer == HfOptimizer::adamw_fused;
+}
+
+Storages make_state(TorchMemory& memory, const HfStep& step, const HfModules& modules, const Updated& updated) {
+  Storages state;
+  if (moments(step.optimizer))
+    add_like(state, memory, updated, 2);
+  else
+    state.push_back(std::make_unique<Storage>(memory, state_bytes(step, modules.trained()), Category::optimizer));
+  return state;
 }
 
 // What its step needs beside that, for a moment.
-std::uint64_t step_bytes(const HfStep& step, const HfModules::Trained& trained, std::uint64_t parameter_bytes) {
-  switch (step.optimizer) {
-    case HfOptimizer::adamw_foreach: return parameter_bytes;
-    case HfOptimizer::adafactor: {  // an update and what it is made of; of 16 bits also gradient and weight in FP32
-      const bool narrow = step.weights != DType::fp32 && !step.lora;
-      return checked_product(trained.largest, (narrow ? 4 : 2) * sizeof(float));
-    }
-    default: return 0;
+void update(TorchMemory& memory, const HfStep& step, const HfModules& modules, const Updated& updated) {
+  Storages temporaries;
+  if (step.optimizer == HfOptimizer::adamw_foreach) add_like(temporaries, memory, updated, 1);
+  if (step.optimizer == HfOptimizer::adafactor) {
+    // An update and what it is made of; of 16 bits also gradient and weight in FP32.
+    const bool narrow = step.weights != DType::fp32 && !step.lora;
+    const std::uint64_t bytes = checked_product(modules.trained().largest, (narrow ? 4 : 2) * sizeof(float));
+    temporaries.push_back(std::make_unique<Storage>(memory, bytes, Category::optimizer));
   }
 }
 
@@ -58,28 +96,38 @@ HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recor
   TorchMemory memory(granule, recorded);
   HfPeak peak{};
   {
-    HfModules modules(memory, shape, step);
+    const std::unique_ptr<HfUnits> units = step.ranks ? make_units(memory, step, shape.width) : nullptr;
+    HfModules modules(memory, shape, step, units.get());
     peak.trained = modules.trained().count;
-    std::uint64_t parameter_bytes = 0;
+    Updated updated;
+    if (units) updated = units->updated();
     for (const Parameter& parameter : modules.parameters())
-      if (parameter.trained)
-        parameter_bytes =
-            checked_sum(parameter_bytes, checked_product(parameter.value.count, element_bytes(parameter.value.dtype)));
-    const Storage state(memory, state_bytes(step, modules.trained(), parameter_bytes), Category::optimizer);
-    memory.forget_peak();
-    for (std::uint64_t micro = 0; micro < std::min<std::uint64_t>(step.micro_batches, 2); ++micro) {
-      Tensor loss = modules.loss();
-      memory.moment("backward pass");
-      modules.tape().backward(loss);
-      modules.forget();
+      if (!units && parameter.trained) updated.push_back({parameter.value.count, parameter.value.dtype});
+    Storages state;
+    // The first step makes the state when its backward pass is over: that decides where it lies, and nothing else.
+    for (int number = recorded ? 0 : 1; number < 2; ++number) {
+      const bool first = number == 0;
+      if (!first && state.empty()) state = make_state(memory, step, modules, updated);
+      memory.forget_peak();
+      for (std::uint64_t micro = 0; micro < std::min<std::uint64_t>(step.micro_batches, 2); ++micro) {
+        Tensor loss = modules.loss();
+        memory.moment("backward pass");
+        modules.tape().backward(loss);
+        if (units) units->end_backward();
+        modules.forget();
+      }
+      memory.moment("optimizer's step");
+      if (first) state = make_state(memory, step, modules, updated);
+      if (units) units->begin_update();
+      update(memory, step, modules, updated);
+      for (Parameter& parameter : modules.parameters()) parameter.gradient = {};
+      if (units) units->zero_gradients();
     }
-    memory.moment("optimizer's step");
-    { const Storage temporaries(memory, step_bytes(step, modules.trained(), parameter_bytes), Category::optimizer); }
-    for (Parameter& parameter : modules.parameters()) parameter.gradient = {};
+    peak.host = units ? units->host_bytes() : 0;
+    peak.bytes = memory.at_peak();
+    peak.moment = memory.peak_moment();
   }
-  peak.bytes = memory.at_peak();
-  peak.moment = memory.peak_moment();
-  peak.checked = step.autocast != DType::fp16 && step.weights != DType::fp16 &&
+  peak.checked = !zero(step) && step.autocast != DType::fp16 && step.weights != DType::fp16 &&
                  step.optimizer != HfOptimizer::adamw_8bit && step.optimizer != HfOptimizer::adamw_paged &&
                  !(step.lora && step.lora->four_bits);
   peak.events = memory.take_events();

@@ -35,6 +35,28 @@ struct HfLora {
   bool four_bits = false;  ///< QLoRA: the base in NF4 with double quantisation. Not checked
 };
 
+/// How several cards share a step; each has sequences of its own.
+enum class HfParallel {
+  ddp,    ///< DistributedDataParallel: buckets of gradients beside everything
+  fsdp2,  ///< fully_shard() of each layer, and of the model; weights are gathered, and freed after use
+  zero1,  ///< DeepSpeed: the optimizer's state is divided. ZeRO is from reading, not checked
+  zero2,  ///< and the gradients
+  zero3,  ///< and the weights
+};
+
+struct HfRanks {
+  HfParallel parallel = HfParallel::ddp;
+  std::uint64_t count = 2;         ///< cards
+  bool bucket_view = false;        ///< DDP's gradient_as_bucket_view
+  std::optional<DType> compute{};  ///< FSDP2's MixedPrecisionPolicy: param_dtype, in which layers are gathered
+  std::optional<DType> reduce{};   ///< and its reduce_dtype; nothing: in the type of the weights
+  /// ZeRO's. The model is in `weights` as a whole, adapters too: "bf16": {"enabled": true} and weights = bf16.
+  bool offload_optimizer = false;   ///< "offload_optimizer": {"device": "cpu"}
+  bool offload_parameters = false;  ///< "offload_param", of stage 3
+  std::optional<bool> overlap{};    ///< "overlap_comm"; nothing: at stage 3 only
+  std::uint64_t bucket = 0;  ///< "reduce_bucket_size", values. 0: 5e8, and at stage 3 Trainer's "auto", width squared
+};
+
 struct HfStep {
   std::uint64_t batch = 1, seq = 1;  ///< of one forward and backward pass
   std::uint64_t micro_batches = 1;   ///< gradient accumulation
@@ -44,18 +66,21 @@ struct HfStep {
   bool eager_attention = false;      ///< attn_implementation="eager", or "sdpa"
   HfOptimizer optimizer = HfOptimizer::adamw_foreach;
   std::optional<HfLora> lora{};            ///< nothing: all parameters are trained
+  std::optional<HfRanks> ranks{};          ///< nothing: one card. `batch` is a rank's
   TorchDevice device = TorchDevice::cuda;  ///< whose operators
 };
 
 struct HfPeak {
-  ByCategory bytes;       ///< at the peak
+  ByCategory bytes;       ///< at the peak; of rank 0, whose share is the largest
   const char* moment;     ///< "forward pass", "loss", "backward pass", "optimizer's step"
   std::uint64_t trained;  ///< parameters with a gradient
+  std::uint64_t host;     ///< bytes that a rank has in its host's memory (offloading)
   bool checked;           ///< this way of training is among those that bench/peers/huggingface_training.py measures
-  std::vector<MemoryEvent> events{};  ///< of the whole step, where they were asked for
+  std::vector<MemoryEvent> events{};  ///< of two steps, where they were asked for
 };
 
-/// Peak bytes of one step, by category. `recorded`: with every allocation and release in order. Takes milliseconds.
+/// Peak bytes of one step, by category. `recorded`: with every allocation and release in order, of a first step, too,
+/// which makes the optimizer's state. Takes milliseconds.
 /// Throws std::length_error where a figure does not fit 64 bits, std::invalid_argument for a step of nothing, a sequence
 /// longer than the model's, or a combination that does not exist, in one line.
 HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recorded = false);

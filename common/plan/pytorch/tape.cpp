@@ -13,7 +13,7 @@ std::uint64_t TorchMemory::allocate(std::uint64_t bytes, Category category) {
   total_ = checked_sum(total_, bytes);
   look();
   const std::uint64_t id = next_++;
-  if (recorded_) events_.push_back({id, bytes, false});
+  if (recorded_) events_.push_back({id, bytes, false, stream_});
   return id;
 }
 
@@ -40,8 +40,20 @@ void TorchMemory::look() {
   peak_moment_ = moment_;
 }
 
-Storage::Storage(TorchMemory& memory, std::uint64_t bytes, Category category)
-    : memory_(memory), bytes_(memory.rounded(bytes)), id_(memory.allocate(bytes_, category)), category_(category) {}
+Storage::Storage(TorchMemory& memory, std::uint64_t bytes, Category category, bool filled)
+    : memory_(memory), bytes_(memory.rounded(bytes)), category_(category) {
+  if (filled) refill();
+}
+
+void Storage::empty() {
+  if (filled_) memory_.release(id_, bytes_, category_);
+  filled_ = false;
+}
+
+void Storage::refill() {
+  if (!filled_) id_ = memory_.allocate(bytes_, category_);
+  filled_ = true;
+}
 
 void Storage::become(Category category) {
   memory_.recategorise(bytes_, category_, category);
@@ -169,6 +181,8 @@ Tensors Tape::unpack(std::uint32_t id) {
   return saved;
 }
 
+void Tape::before(const Tensor& out, std::function<void()> hook) { nodes_.at(out.node).before = std::move(hook); }
+
 // torch::autograd::AccumulateGrad.
 void Tape::accumulate(Node& node, Tensors& gradients) {
   Parameter& parameter = *node.parameter;
@@ -181,9 +195,11 @@ void Tape::accumulate(Node& node, Tensors& gradients) {
     parameter.gradient = make(gradient.count, gradient.dtype, Category::gradients);
   }
   parameter.gradient.view = false;
+  if (accumulated_) accumulated_(parameter);
 }
 
 void Tape::apply(std::uint32_t id, Tensors& gradients, Tensors& results) {
+  if (nodes_[id].before) std::exchange(nodes_[id].before, nullptr)();
   if (nodes_[id].parameter) return accumulate(nodes_[id], gradients);
   const Tensors saved = unpack(id);
   Node& node = nodes_[id];

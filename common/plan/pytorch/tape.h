@@ -24,6 +24,7 @@ namespace oomlab::fit {
 struct MemoryEvent {
   std::uint64_t id, bytes;
   bool release;
+  std::uint32_t stream = 0;  ///< for which it was allocated; 0: the one that computes
 };
 
 /// Bytes that are live, the most that were live at once, and, if asked for, every event.
@@ -37,6 +38,8 @@ class TorchMemory {
   std::uint64_t rounded(std::uint64_t bytes) const { return (bytes + granule_ - 1) / granule_ * granule_; }
   /// What is going on, for the peak: a string that outlives this.
   void moment(const char* name) { moment_ = name; }
+  /// For which allocations are from here on.
+  void stream(std::uint32_t stream) { stream_ = stream; }
   /// From here on.
   void forget_peak();
 
@@ -51,6 +54,7 @@ class TorchMemory {
   bool recorded_;
   ByCategory live_, at_peak_;
   std::uint64_t total_ = 0, highest_ = 0, next_ = 0;
+  std::uint32_t stream_ = 0;
   const char *moment_ = "", *peak_moment_ = "";
   std::vector<MemoryEvent> events_;
 };
@@ -58,16 +62,22 @@ class TorchMemory {
 /// The bytes behind one or several tensors; released with the last of these.
 class Storage {
  public:
-  Storage(TorchMemory& memory, std::uint64_t bytes, Category category);
-  ~Storage() { memory_.release(id_, bytes_, category_); }
+  /// `filled`: with its bytes; else there are none before refill().
+  Storage(TorchMemory& memory, std::uint64_t bytes, Category category, bool filled = true);
+  ~Storage() { empty(); }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
   void become(Category category);
+  /// resize_(0), and back: whoever holds it still does.
+  void empty();
+  void refill();
+  std::uint64_t bytes() const { return bytes_; }
 
  private:
   TorchMemory& memory_;
-  std::uint64_t bytes_, id_;
+  std::uint64_t bytes_, id_ = 0;
   Category category_;
+  bool filled_ = false;
 };
 
 inline constexpr std::uint32_t kNoNode = UINT32_MAX;
@@ -128,6 +138,13 @@ class Tape {
   Tensor checkpoint(const Tensor& input, std::function<Tensor(Tensor)> region,
                     std::function<void(const std::function<void()>&)> recompute);
 
+  /// Tensor.register_hook(): runs when the gradient of `out` is there, before its node does.
+  void before(const Tensor& out, std::function<void()> hook);
+  /// Runs when a leaf has its gradient.
+  void after_accumulation(std::function<void(Parameter&)> hook) { accumulated_ = std::move(hook); }
+  /// A region is being computed again.
+  bool recomputing() const { return again_ != nullptr; }
+
   /// From a scalar to all leaves. Afterwards the tape is empty.
   void backward(Tensor root);
 
@@ -145,6 +162,7 @@ class Tape {
     std::vector<Output> outputs;
     Tensors saved;
     Backward backward;
+    std::function<void()> before{};
     Parameter* parameter = nullptr;
     std::shared_ptr<Frame> frame{};
     std::size_t first = 0, kept = 0;  // of the frame's
@@ -162,6 +180,7 @@ class Tape {
   TorchMemory& memory_;
   std::vector<Node> nodes_;
   std::vector<Parameter*> leaves_;
+  std::function<void(Parameter&)> accumulated_{};
   std::shared_ptr<Frame> frame_{};  // that the forward pass is in
   Frame* again_ = nullptr;          // that is being computed again
 };

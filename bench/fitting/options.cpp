@@ -1,0 +1,107 @@
+#include "options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "plan/option.h"
+
+namespace oomlab::fit {
+
+namespace {
+
+constexpr std::size_t kMostRank = 65536, kMostAccumulation = 1'000'000;
+
+std::vector<std::string> names_of(const auto& all) {
+  std::vector<std::string> names;
+  for (const auto& one : all) names.emplace_back(name_of(one));
+  return names;
+}
+
+}  // namespace
+
+std::size_t whole(const std::string& option, const std::string& text, std::size_t most) {
+  std::size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > most)
+    throw UsageError(fmt::format("{} '{}' is not allowed; write a whole number, 1 to {}", option, text, most));
+  return value;
+}
+
+std::size_t word(const std::string& option, const std::string& text, const std::vector<std::string>& known) {
+  const auto found = std::ranges::find(known, text);
+  if (found == known.end())
+    throw UsageError(fmt::format("{} '{}' is unknown; known: {}", option, text, fmt::join(known, ", ")));
+  return static_cast<std::size_t>(found - known.begin());
+}
+
+Options reader_options(Question& question) {
+  ReaderSettings& reader = question.reader;
+  return {
+      {"--method", [&](auto& o, auto& text) { reader.method = kMethods[word(o, text, names_of(kMethods))]; }},
+      {"--optim",
+       [&](auto& o, auto& text) { reader.optimizer = kHfOptimizers[word(o, text, names_of(kHfOptimizers))]; }},
+      {"--weights", [&](auto& o, auto& text) { reader.weights = kModelDTypes[word(o, text, names_of(kModelDTypes))]; }},
+      {"--gradient-accumulation",
+       [&](auto& o, auto& text) { reader.accumulation = whole(o, text, kMostAccumulation); }},
+      {"--sharding", [&](auto& o, auto& text) { reader.sharding = kSharding[word(o, text, names_of(kSharding))]; }},
+      {"--to-host",
+       [&](auto& o, auto& text) {
+         reader.offload_weights = word(o, text, {"optimizer", "all"}) == 1;
+         reader.offload_optimizer = true;
+       }},
+      {"--prompt", [&](auto& o, auto& text) { question.prompt = whole(o, text, std::size_t(1) << 30); }},
+      {"--cache",
+       [&](auto& o, auto& text) {
+         question.cache = static_cast<Cache>(word(o, text, {"dynamic", "static", "tuple"}));
+       }},
+      {"--lora-rank", [&](auto& o, auto& text) { reader.lora_rank = whole(o, text, kMostRank); }},
+      {"--attn-implementation",
+       [&](auto& o, auto& text) {
+         reader.eager_attention = word(o, text, {"sdpa", "eager"}) == 1;
+       }},
+      {"--engine",
+       [&](auto& o, auto& text) {
+         question.engine = static_cast<Engine>(word(o, text, {"pytorch", "oomlab"}));
+       }},
+      {"--framework",
+       [&](auto& o, auto& text) {
+         question.framework = static_cast<Framework>(word(o, text, {"trainer", "trl", "deepspeed", "torchtune"}));
+       }},
+      {"--largest",
+       [&](auto& o, auto& text) {
+         question.largest = static_cast<Largest>(word(o, text, {"batch", "seq"}));
+       }},
+      {"--lang",
+       [&](auto& o, auto& text) {
+         question.chinese = word(o, text, {"en", "zh"}) == 1;
+       }},
+  };
+}
+
+std::string reader_help() {
+  return fmt::format(
+      R"(your program, in PyTorch
+  --method WORD        full (default), lora or qlora
+  --lora-rank N        of the adapters (default 16, at all linear layers)
+  --optim NAME         {}
+  --weights WORD       in what the model is loaded: fp32 (default), bf16, fp16; beside adapters 16 bits
+  --attn-implementation WORD  sdpa (default) or eager
+  --gradient-accumulation N   the batch in so many passes
+  --gradient-checkpointing    layers recomputed, as gradient_checkpointing_enable() does
+  --expandable-segments       PYTORCH_ALLOC_CONF=expandable_segments:True
+  --sharding WORD      of several cards: ddp, fsdp (default where ddp does not fit), zero1, zero2, zero3 (DeepSpeed's)
+  --to-host WORD       with ZeRO, what is in host memory: optimizer, or all, the weights too
+  --prompt N           with --task infer: so many of --seq tokens are the prompt (default: all but at most 256)
+  --cache WORD         dynamic (default), static, or tuple: as models had it before transformers 4.36
+  --largest WORD       the largest batch, or seq, that a card holds
+  --framework WORD     in whose words: trainer (default), trl, deepspeed or torchtune
+  --engine WORD        whose step: pytorch (default), or oomlab, this course's own programs
+  --lang WORD          en or zh: of the first lines
+)",
+      fmt::join(names_of(kHfOptimizers), ", "));
+}
+
+}  // namespace oomlab::fit

@@ -1,0 +1,26 @@
+#pragma once
+// How options are read: each has a name and what takes its value.
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "question.h"
+
+namespace oomlab::fit {
+
+using Options = std::map<std::string, std::function<void(const std::string& option, const std::string& text)>>;
+
+/// A whole number, 1 to `most`. Throws UsageError for others.
+std::size_t whole(const std::string& option, const std::string& text, std::size_t most);
+/// Where `text` stands in `known`. Throws UsageError, which lists them, where it does not.
+std::size_t word(const std::string& option, const std::string& text, const std::vector<std::string>& known);
+
+/// Those of the reader's program, which they fill: --method, --optim, ...
+Options reader_options(Question& question);
+/// Their part of --help.
+std::string reader_help();
+
+}  // namespace oomlab::fit

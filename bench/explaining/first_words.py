@@ -375,8 +375,8 @@ FIRST = {
         '"zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu"}}}}'),
     "ultralytics": ("Smaller images, and a smaller batch.", "减小图像和批量。", "yolo train batch=8 imgsz=640"),
     "dispatched": (
-        "Free the card first: an earlier model in this process or notebook often fills it. Else the model is too big: a smaller one. (With device_map={{'': 0}} it fails plainly.)",
-        "腾出显卡：本进程或 Notebook 里常常还有之前的模型。否则就是模型太大：换更小的。（用 device_map={{'': 0}} 会直接报错。）",
+        "Free the card first: an earlier model in this process or notebook often fills it. Else take a smaller model. (With device_map={{'': 0}} it fails plainly.)",
+        "腾出显卡：本进程或 Notebook 里常常还有之前的模型。否则换更小的模型。（用 device_map={{'': 0}} 会直接报错。）",
         "del model; import gc; gc.collect(); torch.cuda.empty_cache()"),
     "nvml": (
         "Treat it as CUDA out of memory, and print the figures yourself: MiB free, in all, and held by PyTorch. (NVML often does not answer with MIG, on Jetson, in WSL.)",

@@ -22,7 +22,7 @@ UNITS = {name: unit for unit, name in UNIT_NAMES.items()}
 # Sentences that are certain, although the figures support none of the causes.
 SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_whole_model"}
 # Causes in a word, where a sentence knows more than the diagnosis, or less.
-TITLES = {"why_free": "title_unsaid", "why_some": "title_unsaid", "why_card": "title_unsaid", "why_program_size": "title_unsaid", "why_killed": "title_likely_host",
+TITLES = {"why_free": "title_unsaid", "why_some": "title_unsaid", "why_program_size": "title_unsaid", "why_killed": "title_likely_host",
           "why_killed_on_card": "title_likely_host", "why_worker_gone": "title_likely_host", "why_too_big_program": "title_program",
           "why_same_device": "title_ranks", "why_live_arrays": "title_arrays", "why_live_paddle": "title_paddle"}
 MUCH_OUTSIDE = GIB  # that a process holds outside the framework: more than a context takes

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "generating.h"
 #include "plan/elsewhere.h"
 #include "plan/pytorch/peak.h"
 #include "progress.h"
@@ -54,9 +55,11 @@ struct Answer {
   /// What PyTorch needs for the step as it is, and for the cheapest, by its own closed form. Nothing: no form covers
   /// it.
   std::optional<PyTorchPeak> torch_as_is, torch_cheapest;
-  std::size_t combinations = 0;        ///< that were compared: those that make sense and are allowed
-  std::size_t planned = 0;             ///< of these: the others cannot be better, by bounds
-  std::optional<ReaderAnswer> reader;  ///< of the reader's own program, where that was asked
+  std::size_t combinations = 0;  ///< that were compared: those that make sense and are allowed
+  std::size_t planned = 0;       ///< of these: the others cannot be better, by bounds
+  // Of the reader's own program, where that was asked: of training, or of generate().
+  std::optional<ReaderAnswer> reader{};
+  std::optional<GenerationAnswer> generation{};
   bool fits() const { return cheapest.has_value(); }
 };
 
@@ -71,6 +74,12 @@ Answer answer_inference(const Question& question);
 Answer answer(const Question& question, SearchProgress* progress = nullptr);
 /// Whether this course's programs answer, too: they know the model, and there is a card.
 inline bool course_answers(const Question& question) { return question.course && question.memory_named; }
+
+/// What the first line says: it fits, as it is or with changes.
+bool fits(const Answer& answer);
+/// The first lines of the answer about the reader's program, and the very first behind the memory that it is about.
+std::string first_words(const Question& question, const Answer& answer);
+std::string line_of(const Question& question, const Answer& answer);
 
 /// For people, and for programs: the whole answer about this course's programs.
 std::string words_of(const Question& question, const Answer& answer);

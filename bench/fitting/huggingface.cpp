@@ -18,13 +18,14 @@
 
 #include "memory/text.h"
 #include "plan/model/huggingface_config.h"
+#include "plan/pytorch/generation.h"
 #include "plan/pytorch/huggingface.h"
 
 namespace {
 
 using oomlab::Category, oomlab::DType;
+using oomlab::fit::HfGeneration, oomlab::fit::HfParallel, oomlab::fit::HfRanks;
 using oomlab::fit::HfLora, oomlab::fit::HfOptimizer, oomlab::fit::HfStep, oomlab::fit::TorchDevice;
-using oomlab::fit::HfParallel, oomlab::fit::HfRanks;
 using oomlab::nn::HfActivation, oomlab::nn::HfFamily, oomlab::nn::HfShape;
 
 std::uint64_t number(const std::string& key, const std::string& text) {
@@ -66,6 +67,7 @@ std::string answer(const std::string& line) {
   HfStep step;
   HfLora lora;
   HfRanks ranks;
+  HfGeneration generation{.prompt = 0};
   bool adapted = false, several = false;
   double dropout = 0;
   const auto into = [](std::uint64_t& to) {
@@ -109,6 +111,10 @@ std::string answer(const std::string& line) {
          step.optimizer = static_cast<HfOptimizer>(
              one_of(key, text, {"adamw_foreach", "adamw_fused", "adamw_8bit", "adamw_paged", "adafactor", "sgd"}));
        }},
+      {"prompt", into(generation.prompt)},
+      {"new_tokens", into(generation.new_tokens)},
+      {"beams", into(generation.beams)},
+      {"static_cache", flag(generation.static_cache)},
       {"lora", [&](auto& key, auto& text) { lora.rank = number(key, text), adapted = true; }},
       {"targets",
        [&](auto& key, auto& text) {
@@ -161,7 +167,12 @@ std::string answer(const std::string& line) {
     shape.embedding_dropout = shape.attention_dropout = shape.hidden_dropout = dropout;
   if (adapted) step.lora = lora;
   if (several) step.ranks = ranks;
-  const oomlab::fit::HfPeak peak = oomlab::fit::huggingface_peak(shape, step);
+  generation.batch = step.batch;
+  generation.weights = step.weights;
+  generation.eager_attention = step.eager_attention;
+  generation.device = step.device;
+  const oomlab::fit::HfPeak peak = generation.prompt > 0 ? oomlab::fit::huggingface_generation_peak(shape, generation)
+                                                         : oomlab::fit::huggingface_peak(shape, step);
   const auto of = [&](Category category) { return peak.bytes[category]; };
   return fmt::format(
       R"({{"peak": {}, "parameters": {}, "gradients": {}, "optimizer": {}, "activations": {}, "data": {}, "moment": "{}", "checked": {}, "count": {}, "trained": {}}})",

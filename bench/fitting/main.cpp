@@ -15,20 +15,24 @@ using namespace oomlab::fit;
 
 // About the reader's program, this course's, or both.
 Answer answer_all(const Question& question, SearchProgress* progress) {
-  const bool reader = question.training && question.engine == Engine::pytorch;
-  const bool course = !reader || ((question.all || question.json) && course_answers(question));
+  const bool reader = question.engine == Engine::pytorch;
+  const bool whole = !reader || question.all || question.json || !question.training;  // inference is searched at once
   Answer found;
-  if (course) found = answer(question, progress);
-  if (reader) found.reader = answer_reader(question);
+  if (whole && course_answers(question) && (!reader || question.training || question.spec.llama()))
+    found = answer(question, progress);
+  else if (!reader)
+    (void)answer(question, progress);  // says why not
+  if (reader && question.training) found.reader = answer_reader(question);
+  if (reader && !question.training) found.generation = answer_generation(question);
   return found;
 }
 
 std::string text_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
   const Question& first = questions.front();
-  const bool reader = answers.front().reader.has_value(), one = questions.size() == 1;
+  const bool reader = first.engine == Engine::pytorch, one = questions.size() == 1;
   std::string text;
   for (std::size_t i = 0; reader && i < answers.size(); ++i)
-    text += one ? first_words(first, *answers[i].reader) : line_of(questions[i], *answers[i].reader);
+    text += one ? first_words(first, answers[i]) : line_of(questions[i], answers[i]);
   if (reader && !(first.all && course_answers(first))) return text;
   if (reader) text += "\n";
   return text + (one ? words_of(first, answers.front()) : table_of(questions, answers));
@@ -50,7 +54,7 @@ int main(int argc, char** argv) {
     bool any = false;
     for (const Question& question : *questions) {
       const Answer& found = answers.emplace_back(answer_all(question, &progress));
-      any |= found.reader ? found.reader->best() != nullptr : found.fits();
+      any |= fits(found);
     }
     const bool json = questions->front().json;
     oomlab::put(stdout, json ? json_of(*questions, answers) : text_of(*questions, answers));

@@ -47,8 +47,18 @@ Options reader_options(Question& question) {
       {"--gradient-accumulation",
        [&](auto& o, auto& text) { reader.accumulation = whole(o, text, kMostAccumulation); }},
       {"--sharding", [&](auto& o, auto& text) { reader.sharding = kSharding[word(o, text, names_of(kSharding))]; }},
+      {"--to-host",
+       [&](auto& o, auto& text) {
+         reader.offload_weights = word(o, text, {"optimizer", "all"}) == 1;
+         reader.offload_optimizer = true;
+       }},
+      {"--prompt", [&](auto& o, auto& text) { question.prompt = whole(o, text, std::size_t(1) << 30); }},
+      {"--cache",
+       [&](auto& o, auto& text) {
+         question.cache = static_cast<Cache>(word(o, text, {"dynamic", "static", "tuple"}));
+       }},
       {"--lora-rank", [&](auto& o, auto& text) { reader.lora_rank = whole(o, text, kMostRank); }},
-      {"--attention",
+      {"--attn-implementation",
        [&](auto& o, auto& text) {
          reader.eager_attention = word(o, text, {"sdpa", "eager"}) == 1;
        }},
@@ -78,11 +88,14 @@ std::string reader_help() {
   --lora-rank N        of the adapters (default 16, at all linear layers)
   --optim NAME         {}
   --weights WORD       in what the model is loaded: fp32 (default), bf16, fp16; beside adapters 16 bits
-  --attention WORD     sdpa (default) or eager
+  --attn-implementation WORD  sdpa (default) or eager
   --gradient-accumulation N   the batch in so many passes
   --gradient-checkpointing    layers recomputed, as gradient_checkpointing_enable() does
   --expandable-segments       PYTORCH_ALLOC_CONF=expandable_segments:True
-  --sharding WORD      of several cards: ddp, or fsdp (default: fsdp where ddp does not fit)
+  --sharding WORD      of several cards: ddp, fsdp (default where ddp does not fit), zero1, zero2, zero3 (DeepSpeed's)
+  --to-host WORD       with ZeRO, what is in host memory: optimizer, or all, the weights too
+  --prompt N           with --task infer: so many of --seq tokens are the prompt (default: all but at most 256)
+  --cache WORD         dynamic (default), static, or tuple: as models had it before transformers 4.36
   --largest WORD       the largest batch, or seq, that a card holds
   --framework WORD     in whose words: trainer (default), trl, deepspeed or torchtune
   --engine WORD        whose step: pytorch (default), or oomlab, this course's own programs

@@ -152,7 +152,11 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--fragmentation", [&](auto& o, auto& text) { fragmentation = percent(o, text); }},
       {"--reserve", [&](auto& o, auto& text) { reserve = bytes(o, text); }},
       {"--nccl", [&](auto& o, auto& text) { nccl = bytes(o, text); }},
-      {"--host-memory", [&](auto& o, auto& text) { question.room.host = bytes(o, text); }},
+      {"--host-memory",
+       [&](auto& o, auto& text) {
+         question.room.host = bytes(o, text);
+         question.host_named = true;
+       }},
       {"--host-bandwidth", [&](auto& o, auto& text) { host_bandwidth = gb_per_s(o, text); }},
       {"--precision",
        [&](auto& o, auto& text) {
@@ -203,6 +207,10 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     throw UsageError(
         fmt::format("--seq {} is longer than the {} positions of model '{}'", question.seq, most, question.spec.name));
 
+  if (question.prompt && *question.prompt >= question.seq)
+    throw UsageError(
+        fmt::format("--prompt {} leaves no token of --seq {} to generate", *question.prompt, question.seq));
+
   // "4xa100-40" is both.
   std::string count = gpus;
   if (const std::size_t x = gpus.find('x'); x != gpus.npos) {
@@ -214,6 +222,9 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   if (!gpus.empty()) question.gpus = whole("--gpus", count, kMostGpus);
   if (!question.training && question.gpus > 1)
     throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
+  const ReaderSettings& reader = question.reader;
+  if ((reader.offload_optimizer || reader.offload_weights) && !(reader.sharding && is_zero(*reader.sharding)))
+    throw UsageError("--to-host is DeepSpeed's: say --sharding zero2 or zero3, too");
   question.memory_named = !gpu.empty() || !memory.empty();
   if (!question.memory_named && (!question.training || question.engine == Engine::oomlab))
     throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");

@@ -59,6 +59,12 @@ enum class Engine {
 };
 /// In whose words it says what to write.
 enum class Framework { trainer, trl, deepspeed, torchtune };
+/// How generate() keeps keys and values.
+enum class Cache {
+  dynamic,  ///< each layer's grow by concatenation
+  fixed,    ///< cache_implementation="static"
+  tuple,    ///< every token makes all layers' anew beside the old ones, as models did before transformers 4.36
+};
 /// What --largest looks for.
 enum class Largest { batch, seq };
 
@@ -82,10 +88,13 @@ struct Question {
   bool json = false;
   bool all = false;           ///< the whole answer, not only its first lines
   bool chinese = false;       ///< the first lines
+  bool host_named = false;    ///< --host-memory says how much host memory there is
   bool memory_named = false;  ///< there is a card, or a size; else the question is how large it must be
   Engine engine = Engine::pytorch;
   Framework framework = Framework::trainer;
   std::optional<Largest> largest;
+  std::optional<std::uint64_t> prompt;  ///< of the tokens that generate() reads and writes
+  Cache cache = Cache::dynamic;
   ReaderSettings reader;
 };
 

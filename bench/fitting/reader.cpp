@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "largest.h"
 #include "plan/pytorch/reserved.h"
 #include "question.h"
 
@@ -17,6 +18,7 @@ constexpr std::uint64_t kTorchWorkspaceOfHopper = std::uint64_t(32) << 20;
 constexpr std::uint64_t kThreads = 2;
 constexpr double kHopper = 9;
 
+constexpr std::uint64_t kCardsOfANode = 8;  // which share its host's memory
 constexpr std::uint64_t kMostBatchOfCard = std::uint64_t(1) << 20;
 
 DType half_of(const Question& question) {
@@ -32,6 +34,7 @@ bool adamw(HfOptimizer optimizer) {
   return optimizer == HfOptimizer::adamw_foreach || optimizer == HfOptimizer::adamw_fused;
 }
 
+// State or weights of a rank are a part.
 bool sharded(const HfStep& step) { return step.ranks && step.ranks->parallel != HfParallel::ddp; }
 
 class Reader {
@@ -56,7 +59,10 @@ class Reader {
 
   // As asked for, of this method; on several cards by FSDP where DDP does not fit.
   Way as_asked(Method method) const {
-    const Way way = needs(set_up(method, question_.reader.sharding.value_or(HfParallel::ddp)));
+    HfParallel parallel = question_.reader.sharding.value_or(HfParallel::ddp);
+    // Beside four bits only weights that are whole are known; and who asked for them by name hears it.
+    if (method == Method::qlora && question_.reader.method != method) parallel = HfParallel::ddp;
+    const Way way = needs(set_up(method, parallel));
     const bool may_shard = question_.gpus > 1 && !question_.reader.sharding && method != Method::qlora &&
                            !eight_bit(way.step.optimizer) && way.step.optimizer != HfOptimizer::adafactor;
     return way.fits() || !may_shard ? way : needs(set_up(method, HfParallel::fsdp2));
@@ -77,9 +83,23 @@ class Reader {
       if (!asked.weights && !single) step.weights = half_of(question_);
     }
     step.checkpoint = asked.checkpoint.value_or(method == Method::qlora);
-    if (question_.gpus > 1) step.ranks = HfRanks{.parallel = parallel, .count = question_.gpus};
-    if (sharded(step)) step.ranks->compute = step.autocast;
-    return {.method = method, .step = step, .expandable = asked.expandable};
+    if (question_.gpus > 1 || is_zero(parallel)) step.ranks = HfRanks{.parallel = parallel, .count = question_.gpus};
+    if (parallel == HfParallel::fsdp2 && step.ranks) step.ranks->compute = step.autocast;
+    if (is_zero(parallel)) as_deepspeed(step);
+    Way way;
+    way.method = method;
+    way.step = step;
+    way.expandable = asked.expandable;
+    return way;
+  }
+
+  // The whole model in 16 bits, and an FP32 copy of it in the optimizer.
+  void as_deepspeed(HfStep& step) const {
+    if (step.autocast) step.weights = *step.autocast;
+    step.autocast.reset();
+    step.ranks->compute.reset();
+    step.ranks->offload_optimizer = question_.reader.offload_optimizer;
+    step.ranks->offload_parameters = question_.reader.offload_weights;
   }
 
   bool makes_sense(Change change, const Way& way) const {
@@ -88,26 +108,40 @@ class Reader {
     switch (change) {
       case Change::expandable: return !way.expandable && !question_.room.fragmentation_percent;
       case Change::checkpoint: return !step.checkpoint;
-      case Change::micro_batch: return step.batch > 1;
+      case Change::micro_batch: return step.batch > way.micro_batch;
       case Change::eight_bits: return whole && adamw(step.optimizer);
       case Change::paged: return whole && step.optimizer == HfOptimizer::adamw_8bit;
+      case Change::offload:
+        return question_.host_named && way.method == Method::full && !(step.ranks && is_zero(step.ranks->parallel));
+      case Change::offload_weights:
+        return question_.host_named && step.ranks && step.ranks->parallel == HfParallel::zero3 &&
+               step.ranks->offload_optimizer && !step.ranks->offload_parameters;
       case Change::narrow_weights:
         return question_.numbers == Numbers::any && way.method == Method::full && step.autocast == DType::bf16 &&
                step.weights == DType::fp32;
     }
     return false;
   }
-  static Way with(Way way, Change change) {
+  Way with(Way way, Change change) const {
     HfStep& step = way.step;
     switch (change) {
       case Change::expandable: way.expandable = true; break;
       case Change::checkpoint: step.checkpoint = true; break;
       case Change::micro_batch:
-        step.micro_batches = checked_product(step.micro_batches, step.batch);
-        step.batch = 1;
+        step.micro_batches = checked_product(step.micro_batches, step.batch / way.micro_batch);
+        step.batch = way.micro_batch;
         break;
       case Change::eight_bits: step.optimizer = HfOptimizer::adamw_8bit; break;
       case Change::paged: step.optimizer = HfOptimizer::adamw_paged; break;
+      case Change::offload:  // DeepSpeed updates on the host, in FP32
+        step.ranks = HfRanks{.parallel = HfParallel::zero3, .count = question_.gpus};
+        as_deepspeed(step);
+        step.ranks->offload_optimizer = true;
+        step.optimizer = question_.reader.optimizer;
+        std::erase(way.changes, Change::eight_bits);
+        std::erase(way.changes, Change::paged);
+        break;
+      case Change::offload_weights: step.ranks->offload_parameters = true; break;
       case Change::narrow_weights: step.weights = *step.autocast; break;
     }
     way.changes.push_back(change);
@@ -130,47 +164,28 @@ class Reader {
                   std::uint64_t(step.optimizer),
                   step.lora ? 1 + std::uint64_t(step.lora->four_bits) : 0,
                   std::uint64_t(ranks.parallel),
-                  ranks.count};
+                  ranks.count,
+                  2 * std::uint64_t(ranks.offload_optimizer) + std::uint64_t(ranks.offload_parameters)};
     const auto found = peaks_.find(key);
     return found != peaks_.end() ? found->second : peaks_.emplace(key, huggingface_peak(shape_, step)).first->second;
   }
 
   // Where what is live is already too much, what the allocator splits is left out: see complete().
   Way needs(Way way) const {
-    const Room& room = question_.room;
-    way.peak = peak_of(way.step);
-    way.completed = false;
-    way.allocator = 0;
-    const std::uint64_t workspace = question_.card->capability >= kHopper ? kTorchWorkspaceOfHopper : kTorchWorkspace;
-    way.outside = checked_sum({room.context, checked_product(workspace, kThreads), room.nccl});
-    way.spare = room.reserve;
-    if (question_.memory_named) way.memory = room.memory;
-    way.host = 0;
+    static_cast<Need&>(way) = need_of(question_, peak_of(way.step));
+    const std::uint64_t of_a_node = std::min<std::uint64_t>(question_.gpus, kCardsOfANode);
+    way.host = checked_product(way.peak.host, of_a_node);
     if (way.step.optimizer == HfOptimizer::adamw_paged) {
       HfStep resident = way.step;
       resident.optimizer = HfOptimizer::adamw_8bit;
-      way.host = peak_of(resident).bytes[Category::optimizer];
+      way.host = checked_product(peak_of(resident).bytes[Category::optimizer], of_a_node);
     }
     return question_.memory_named && way.fits() ? complete(std::move(way)) : way;
   }
-  // What the allocator splits: under what the card has for it, and where that does not fit, with no limit.
   Way complete(Way way) const {
     if (way.completed) return way;
-    way.completed = true;
-    const std::uint64_t live = way.peak.bytes.total();
-    if (const auto percent = question_.room.fragmentation_percent) {
-      way.allocator = static_cast<std::uint64_t>(double(live) * *percent / 100);
-      return way;
-    }
-    way.allocator = 0;
-    const HfPeak recorded = huggingface_peak(shape_, way.step, true);
-    const TorchSegments segments = way.expandable ? TorchSegments::expandable : TorchSegments::native;
-    const std::uint64_t taken = checked_sum(way.outside, way.spare);
-    Reserved reserved{.peak = 0, .live = 0, .fits = false};
-    if (way.fits() && question_.memory_named)
-      reserved = reserved_by_replay(recorded.events, segments, way.memory - taken);
-    if (!reserved.fits) reserved = reserved_by_replay(recorded.events, segments);
-    way.allocator = reserved.peak - std::min(reserved.peak, live);
+    const bool recorded = !question_.room.fragmentation_percent;
+    fit::complete(way, question_, recorded ? huggingface_peak(shape_, way.step, true) : HfPeak{}, way.expandable);
     return way;
   }
 
@@ -190,22 +205,34 @@ class Reader {
       std::vector<Change> fewer = now.changes;
       std::erase(fewer, change);
       if (change == Change::eight_bits) std::erase(fewer, Change::paged);
+      if (change == Change::offload) std::erase(fewer, Change::offload_weights);
       const Way without = with(plain, fewer);
       if (without.fits()) now = without;
+    }
+    return with_larger_passes(plain, std::move(now));
+  }
+  // Twice as many sequences at a time, as long as that divides the batch and fits.
+  Way with_larger_passes(Way plain, Way now) const {
+    if (std::ranges::find(now.changes, Change::micro_batch) == now.changes.end()) return now;
+    for (plain.micro_batch = 2; plain.micro_batch < plain.step.batch; plain.micro_batch *= 2) {
+      if (plain.step.batch % plain.micro_batch != 0) break;
+      const Way larger = with(plain, now.changes);
+      if (!larger.fits()) break;
+      now = larger;
     }
     return now;
   }
   Way explained(Way found) const {
     Way one = as_asked(found.method);
-    found.after = {live(one)};
+    one.micro_batch = found.micro_batch;
+    found.after = {one.live()};
     for (const Change change : found.changes) {
       one = with(one, change);
       if (change != Change::expandable) one = needs(one);
-      found.after.push_back(live(one));
+      found.after.push_back(one.live());
     }
     return complete(std::move(found));
   }
-  static std::uint64_t live(const Way& way) { return way.peak.bytes.total(); }
 
   // Of the program as it is, with checkpoints, and of adapters with them.
   std::vector<LargestOf> largest(const ReaderAnswer& answer) const {
@@ -227,27 +254,60 @@ class Reader {
       (batch ? other.step.batch : other.step.seq) = n;
       return needs(std::move(other));
     };
-    const auto holds = [&](std::uint64_t n) {
-      try {
-        return sized(n).fits();
-      } catch (const std::length_error&) {
-        return false;
-      }
+    const auto of = [&](auto asks) {
+      return [&, asks](std::uint64_t n) {
+        try {
+          return asks(n);
+        } catch (const std::length_error&) {
+          return false;
+        }
+      };
     };
-    std::uint64_t good = 0, stride = 1;
-    while (good + stride <= most && holds(good + stride)) good += stride, stride *= 2;
-    for (; stride > 0; stride /= 2)
-      if (good + stride <= most && holds(good + stride)) good += stride;
+    const auto step_of = [&](std::uint64_t n) {
+      HfStep step = way.step;
+      (batch ? step.batch : step.seq) = n;
+      return step;
+    };
+    const std::uint64_t good =
+        largest_that_fits(most, of([&](std::uint64_t n) { return need_of(question_, peak_of(step_of(n))).fits(); }),
+                          of([&](std::uint64_t n) { return sized(n).fits(); }));
     return {.way = good ? sized(good) : way, .most = good};
   }
 
-  using Key = std::array<std::uint64_t, 10>;
+  using Key = std::array<std::uint64_t, 11>;
   const Question& question_;
   const nn::HfShape& shape_;
   mutable std::map<Key, HfPeak> peaks_;
 };
 
 }  // namespace
+
+Need need_of(const Question& question, HfPeak peak) {
+  const Room& room = question.room;
+  Need need;
+  need.peak = std::move(peak);
+  const std::uint64_t workspace = question.card->capability >= kHopper ? kTorchWorkspaceOfHopper : kTorchWorkspace;
+  need.outside = checked_sum({room.context, checked_product(workspace, kThreads), room.nccl});
+  need.spare = room.reserve;
+  if (question.memory_named) need.memory = room.memory;
+  if (question.host_named) need.host_memory = room.host;
+  return need;
+}
+
+void complete(Need& need, const Question& question, const HfPeak& recorded, bool expandable) {
+  need.completed = true;
+  if (const auto percent = question.room.fragmentation_percent) {
+    need.allocator = static_cast<std::uint64_t>(double(need.live()) * *percent / 100);
+    return;
+  }
+  const TorchSegments segments = expandable ? TorchSegments::expandable : TorchSegments::native;
+  const std::uint64_t taken = checked_sum(need.outside, need.spare);
+  Reserved reserved{.peak = 0, .live = 0, .fits = false};
+  if (question.memory_named && need.fits())
+    reserved = reserved_by_replay(recorded.events, segments, need.memory - taken);
+  if (!reserved.fits) reserved = reserved_by_replay(recorded.events, segments);
+  need.allocator = reserved.peak - std::min(reserved.peak, need.live());
+}
 
 const char* name_of(Method method) {
   switch (method) {
@@ -270,7 +330,17 @@ const char* name_of(HfOptimizer optimizer) {
   return "";
 }
 
-const char* name_of(HfParallel parallel) { return parallel == HfParallel::ddp ? "ddp" : "fsdp"; }
+const char* name_of(HfParallel parallel) {
+  switch (parallel) {
+    case HfParallel::ddp: return "ddp";
+    case HfParallel::fsdp2: return "fsdp";
+    case HfParallel::zero1: return "zero1";
+    case HfParallel::zero2: return "zero2";
+    case HfParallel::zero3: return "zero3";
+  }
+  return "";
+}
+bool is_zero(HfParallel parallel) { return parallel != HfParallel::ddp && parallel != HfParallel::fsdp2; }
 
 const Way* ReaderAnswer::best() const {
   if (as_is.fits()) return &as_is;

@@ -40,43 +40,60 @@ struct ReaderSettings {
   bool eager_attention = false;
   HfOptimizer optimizer = HfOptimizer::adamw_fused;  ///< the Trainer's default
   std::optional<HfParallel> sharding;                ///< of several cards; default: DDP where that fits, else FSDP2
-  bool expandable = false;                           ///< PYTORCH_ALLOC_CONF=expandable_segments:True
+  bool offload_optimizer = false, offload_weights = false;  ///< to host memory, by DeepSpeed
+  bool expandable = false;                                  ///< PYTORCH_ALLOC_CONF=expandable_segments:True
 };
-/// "ddp", "fsdp": for --sharding.
+/// "ddp", "fsdp", "zero1", …: for --sharding.
 const char* name_of(HfParallel parallel);
-inline constexpr std::array kSharding{HfParallel::ddp, HfParallel::fsdp2};
+inline constexpr std::array kSharding{HfParallel::ddp, HfParallel::fsdp2, HfParallel::zero1, HfParallel::zero2,
+                                      HfParallel::zero3};
+/// DeepSpeed's.
+bool is_zero(HfParallel parallel);
 
 /// A change to the program, in the order in which they are tried: first what costs least.
 enum class Change {
-  expandable,      ///< the allocator's segments grow
-  checkpoint,      ///< gradient_checkpointing_enable()
-  micro_batch,     ///< one sequence at a time
-  eight_bits,      ///< bitsandbytes' AdamW
-  paged,           ///< and its state in managed memory
-  narrow_weights,  ///< 16 bits without an FP32 copy: small updates vanish. Only where --numbers any allows it
+  expandable,       ///< the allocator's segments grow
+  checkpoint,       ///< gradient_checkpointing_enable()
+  micro_batch,      ///< one sequence at a time
+  eight_bits,       ///< bitsandbytes' AdamW
+  paged,            ///< and its state in managed memory
+  offload,          ///< DeepSpeed's ZeRO-3 with the optimizer in host memory. Only where --host-memory says how much
+  offload_weights,  ///< and the weights
+  narrow_weights,   ///< 16 bits without an FP32 copy: small updates vanish. Only where --numbers any allows it
 };
-inline constexpr std::array kChanges{Change::expandable, Change::checkpoint, Change::micro_batch,
-                                     Change::eight_bits, Change::paged,      Change::narrow_weights};
+inline constexpr std::array kChanges{Change::expandable,      Change::checkpoint,    Change::micro_batch,
+                                     Change::eight_bits,      Change::paged,         Change::offload,
+                                     Change::offload_weights, Change::narrow_weights};
 
-/// One way to train, and what it needs of a card, bytes.
-struct Way {
-  Method method = Method::full;
-  HfStep step;
-  bool expandable = false;
-  std::vector<Change> changes{};       ///< to what was asked for
-  std::vector<std::uint64_t> after{};  ///< live bytes without changes, and after each of them
-  HfPeak peak{};                       ///< what is live
+/// What a program needs of a card, bytes.
+struct Need {
+  HfPeak peak{};                      ///< what is live
   std::uint64_t allocator = 0;        ///< reserved beyond that: by replay (plan/pytorch/reserved.h), or --fragmentation
-  bool completed = false;             ///< `allocator` is known: where what is live is too much already, it may not be
+  bool completed = false;             ///< `allocator` is known: where what is live is too much, it need not be
   std::uint64_t outside = 0;          ///< the context, cuBLAS's workspace, NCCL's buffers
-  std::uint64_t host = 0;             ///< of host memory, at most: the paged state of an optimizer
   std::uint64_t spare = 0;            ///< the context may grow by this
   std::uint64_t memory = UINT64_MAX;  ///< of the card, if there is one
+  std::uint64_t host = 0;             ///< of a node's host memory, at most: what is paged or offloaded
+  std::uint64_t host_memory = UINT64_MAX;  ///< that there is, if it is known
+  std::uint64_t live() const { return peak.bytes.total(); }
   /// What nvidia-smi would show.
-  std::uint64_t device() const { return checked_sum(peak.bytes.total(), checked_sum(allocator, outside)); }
-  bool fits() const { return checked_sum(device(), spare) <= memory; }
-  /// It does, while nothing else is loaded or split.
-  bool barely() const { return !fits() && device() <= memory; }
+  std::uint64_t device() const { return checked_sum(live(), checked_sum(allocator, outside)); }
+  bool fits() const { return checked_sum(device(), spare) <= memory && host <= host_memory; }
+};
+/// `peak` without what the allocator splits, of a question's card.
+Need need_of(const Question& question, HfPeak peak);
+/// The same with it: of the allocations in `recorded`, under what the card has for them, and where that does not fit,
+/// with no limit.
+void complete(Need& need, const Question& question, const HfPeak& recorded, bool expandable);
+
+/// One way to train, and what it needs.
+struct Way : Need {
+  Method method = Method::full;
+  HfStep step{};
+  bool expandable = false;
+  std::uint64_t micro_batch = 1;       ///< sequences at a time, where that is a change
+  std::vector<Change> changes{};       ///< to what was asked for
+  std::vector<std::uint64_t> after{};  ///< live bytes without changes, and after each of them
 };
 
 /// The most that one way holds; 0: not even one.
@@ -102,8 +119,6 @@ std::string first_words(const Question& question, const ReaderAnswer& answer);
 inline constexpr std::size_t kMostLines = 25, kMostColumns = 100;
 /// Only the first one, without a line feed.
 std::string first_line(const Question& question, const ReaderAnswer& answer);
-/// The same behind the memory that it is about, with a line feed: one of several.
-std::string line_of(const Question& question, const ReaderAnswer& answer);
 /// What to write for one way, in the question's framework: at most kMostCodeLines lines.
 std::vector<std::string> code_of(const Question& question, const Way& way);
 inline constexpr std::size_t kMostCodeLines = 8;

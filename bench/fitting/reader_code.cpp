@@ -24,13 +24,7 @@ const char* class_of(const Question& question) {
   return "AutoModelForCausalLM";
 }
 
-const char* torch_name(DType dtype) {
-  switch (dtype) {
-    case DType::bf16: return "torch.bfloat16";
-    case DType::fp16: return "torch.float16";
-    default: return "torch.float32";
-  }
-}
+std::string torch_name(DType dtype) { return std::string("torch.") + row_of(dtype).torch; }
 
 std::string lora_config(const Way& way) {
   return fmt::format("LoraConfig(r={}, target_modules=\"all-linear\")", way.step.lora->rank);
@@ -65,12 +59,18 @@ class Code {
     lines_.push_back(head);
     lines_.push_back("    " + tail);
   }
-  bool half() const { return step_.autocast.has_value(); }
   // "bf16=True, " and what belongs to it.
-  std::string precision() const { return half() ? fmt::format("{}=True, ", name_of(*step_.autocast)) : std::string(); }
+  std::string precision() const { return half() ? fmt::format("{}=True, ", name_of(*half())) : std::string(); }
   std::string attention() const { return step_.eager_attention ? ", attn_implementation=\"eager\"" : ""; }
 
-  bool fully_sharded() const { return step_.ranks && step_.ranks->parallel != HfParallel::ddp; }
+  bool fsdp() const { return step_.ranks && step_.ranks->parallel == HfParallel::fsdp2; }
+  bool zero() const { return step_.ranks && is_zero(step_.ranks->parallel); }
+  int stage() const { return zero() ? 1 + int(step_.ranks->parallel) - int(HfParallel::zero1) : fsdp() ? 3 : 0; }
+  // In which 16 bits it computes.
+  std::optional<DType> half() const {
+    if (step_.autocast) return step_.autocast;
+    return zero() && step_.weights != DType::fp32 ? std::optional(step_.weights) : std::nullopt;
+  }
   // What starts the program, where that is not python alone.
   void launch() {
     if (question_.framework == Framework::torchtune) return;
@@ -100,8 +100,12 @@ class Code {
   }
   void rest_of_arguments() {
     say("    {}gradient_checkpointing={}, optim=\"{}\"{}", precision(), step_.checkpoint ? "True" : "False",
-        name_of(step_.optimizer), fully_sharded() ? "," : ", ...)");
-    if (fully_sharded()) say("    fsdp=\"full_shard auto_wrap\", fsdp_config={{\"fsdp_version\": 2}}, ...)");
+        name_of(step_.optimizer), fsdp() || zero() ? "," : ", ...)");
+    if (zero()) {
+      say("    deepspeed=\"ds.json\", ...)");
+      configuration();
+    }
+    if (fsdp()) say("    fsdp=\"full_shard auto_wrap\", fsdp_config={{\"fsdp_version\": 2}}, ...)");
   }
 
   void model() {
@@ -141,12 +145,18 @@ class Code {
     say("# the model as --framework trainer has it");
     say("TrainingArguments(deepspeed=\"ds.json\", {}gradient_checkpointing={},", precision(),
         step_.checkpoint ? "True" : "False");
+    say("    per_device_train_batch_size={}, gradient_accumulation_steps={},", step_.batch, step_.micro_batches);
     say("    optim=\"{}\", ...)", name_of(step_.optimizer));
-    say("ds.json: {{\"train_micro_batch_size_per_gpu\": {}, \"gradient_accumulation_steps\": {},", step_.batch,
-        step_.micro_batches);
-    const std::string half_words =
-        half() ? fmt::format("\"{}\": {{\"enabled\": true}}, ", name_of(*step_.autocast)) : "";
-    say("    {}\"zero_optimization\": {{\"stage\": {}}}}}", half_words, fully_sharded() ? 3 : 0);
+    configuration();
+  }
+  void configuration() {
+    const std::string words = half() ? fmt::format("\"{}\": {{\"enabled\": true}}, ", name_of(*half())) : "";
+    const bool optimizer = zero() && step_.ranks->offload_optimizer,
+               weights = zero() && step_.ranks->offload_parameters;
+    say("ds.json: {{{}\"train_micro_batch_size_per_gpu\": \"auto\",", words);
+    say("    \"zero_optimization\": {{\"stage\": {}{}{}", stage(),
+        optimizer ? ", \"offload_optimizer\": {\"device\": \"cpu\"}" : "", weights ? "," : "}}");
+    if (weights) say("        \"offload_param\": {{\"device\": \"cpu\"}}}}}}");
   }
 
   void torchtune() {

@@ -8,35 +8,15 @@
 #include "plan/text.h"
 #include "question.h"
 #include "reader.h"
+#include "words.h"
 
 namespace oomlab::fit {
 
 namespace {
 
-// Columns on a terminal: characters of three bytes and more are twice as wide.
-std::size_t columns_of(const std::string& text) {
-  std::size_t columns = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte & 0xC0) == 0x80) continue;
-    columns += byte >= 0xE0 ? 2 : 1;
-  }
-  return columns;
-}
-
-std::string padded(const std::string& text, std::size_t columns) {
-  return text + std::string(columns - std::min(columns, columns_of(text)), ' ');
-}
-
-std::string gib(double bytes) {
-  const double value = bytes / double(std::uint64_t(1) << 30);
-  return fmt::format("{:.{}f}", value, std::abs(value) < 9.995 ? 2 : 1);
-}
-std::string gib(std::uint64_t bytes) { return gib(double(bytes)); }
-
 class Words {
  public:
-  Words(const Question& question, const ReaderAnswer& answer) : q_(question), a_(answer) {}
+  Words(const Question& question, const ReaderAnswer& answer) : q_(question), a_(answer), say{question.chinese} {}
 
   std::string first() const {
     if (!a_.largest.empty()) return largest();
@@ -46,10 +26,7 @@ class Words {
       return say("fits: {} of {} GiB with PyTorch and {}, {} trained",
                  "放得下：PyTorch 与 {2}，训练{3}，需 {0} / {1} GiB", gib(is.device()), gib(is.memory),
                  precision(is.step), what(is.method));
-    const std::string begin =
-        is.barely() ? say("too close: {} of {} GiB, and {} more may go", "太紧：需 {} / {} GiB，还可能再占 {} GiB",
-                          gib(is.device()), gib(is.memory), gib(is.spare))
-                    : say("does not fit: {} GiB too many", "放不下：多 {} GiB", gib(is.device() - is.memory));
+    const std::string begin = excess(is);
     if (a_.changed) {
       const auto line = [&](const std::string& how) {
         return begin +
@@ -98,9 +75,16 @@ class Words {
   }
 
  private:
-  template <class... T>
-  std::string say(const char* english, const char* chinese, T&&... values) const {
-    return fmt::format(fmt::runtime(q_.chinese ? chinese : english), values...);
+  // Why a way does not fit.
+  std::string excess(const Way& way) const {
+    if (way.device() > way.memory)
+      return say("does not fit: {} GiB too many", "放不下：多 {} GiB", gib(way.device() - way.memory));
+    if (way.host > way.host_memory)
+      return say("does not fit: {} of {} GiB, but {} GiB of host memory too many",
+                 "放不下：需 {} / {} GiB，但主机内存多 {} GiB", gib(way.device()), gib(way.memory),
+                 gib(way.host - way.host_memory));
+    return say("too close: {} of {} GiB, and {} more may go", "太紧：需 {} / {} GiB，还可能再占 {} GiB",
+               gib(way.device()), gib(way.memory), gib(way.spare));
   }
 
   std::string what(Method method) const {
@@ -111,23 +95,22 @@ class Words {
     }
     return "";
   }
-  static std::string upper(DType dtype) {
-    return dtype == DType::bf16 ? "BF16" : dtype == DType::fp16 ? "FP16" : "FP32";
-  }
   std::string precision(const HfStep& step) const {
-    if (!step.autocast) return upper(step.weights);
-    const std::string half = upper(*step.autocast);
+    if (!step.autocast) return upper_case(step.weights);
+    const std::string half = upper_case(*step.autocast);
     if (step.lora && step.lora->four_bits) return say("4-bit weights and {}", "4 位权重加 {}", half);
-    if (step.weights != DType::fp32) return say("{} weights", "{} 权重", upper(step.weights));
+    if (step.weights != DType::fp32) return say("{} weights", "{} 权重", upper_case(step.weights));
     return say("{} autocast", "{} autocast", half);
   }
-  std::string change(Change change) const {
+  std::string change(Change change, std::uint64_t micro_batch = 1) const {
     switch (change) {
       case Change::expandable: return say("expandable segments", "可扩展段");
       case Change::checkpoint: return say("gradient checkpointing", "梯度检查点");
-      case Change::micro_batch: return say("micro-batches of 1", "每次 1 个样本的累积");
+      case Change::micro_batch: return say("micro-batches of {}", "每次 {} 个样本的累积", micro_batch);
       case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");
       case Change::paged: return say("paged 8-bit AdamW", "分页 8 位 AdamW");
+      case Change::offload: return say("ZeRO-3 offload", "ZeRO-3 卸载优化器");
+      case Change::offload_weights: return say("weights on the host", "卸载权重");
       case Change::narrow_weights: return say("16-bit weights", "16 位权重");
     }
     return "";
@@ -139,7 +122,7 @@ class Words {
   std::string changes(const Way& way) const {
     std::vector<std::string> names;
     for (const Change one : way.changes)
-      if (shown(way, one)) names.push_back(change(one));
+      if (shown(way, one)) names.push_back(change(one, way.micro_batch));
     if (names.empty()) return say("no change", "不改动");
     const std::string last = names.back();
     names.pop_back();
@@ -147,11 +130,20 @@ class Words {
     return fmt::format("{}{}{}", fmt::join(names, say(", ", "、")), say(" and ", "和"), last);
   }
 
-  static const char* sharding(const HfStep& step) { return step.ranks->parallel == HfParallel::ddp ? "DDP" : "FSDP"; }
+  static const char* sharding(const HfStep& step) {
+    switch (step.ranks->parallel) {
+      case HfParallel::ddp: return "DDP";
+      case HfParallel::fsdp2: return "FSDP";
+      case HfParallel::zero1: return "ZeRO-1";
+      case HfParallel::zero2: return "ZeRO-2";
+      case HfParallel::zero3: return "ZeRO-3";
+    }
+    return "";
+  }
   // LoRA, and on several cards how these share it where that is another way than as it is.
   std::string adapters(const Way& way) const {
     const HfStep& step = way.step;
-    const bool other = step.ranks && step.ranks->parallel != a_.as_is.step.ranks->parallel;
+    const bool other = step.ranks && a_.as_is.step.ranks && step.ranks->parallel != a_.as_is.step.ranks->parallel;
     return what(way.method) + (other ? say(" by {}", "（{}）", sharding(step)) : "");
   }
 
@@ -206,7 +198,9 @@ class Words {
                                  : say("{} x {} tokens", "{} x {} 个 token", step.batch, step.seq);
     std::string card =
         q_.memory_named ? say(", on {}", "，{}", q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") : "";
-    if (q_.gpus > 1) card += say(", each of {} by {}", "，{} 张卡中每张，{}", q_.gpus, sharding(step));
+    if (step.ranks)
+      card += q_.gpus > 1 ? say(", each of {} by {}", "，{} 张卡中每张，{}", q_.gpus, sharding(step))
+                          : say(", {}", "，{}", sharding(step));
     const std::string optimizer =
         step.optimizer == HfOptimizer::adamw_fused ? "" : std::string(", ") + name_of(step.optimizer);
     push(say("({}, {}, {}{}{})", "（{}，{}，{}{}{}）", name(), size, precision(step), optimizer, card));
@@ -274,8 +268,9 @@ class Words {
       if (!shown(*way, way->changes[i])) continue;
       const std::uint64_t after = way->after[i + 1];
       const std::uint64_t saved = before - std::min(before, after);
-      parts.push_back(saved ? say("{} (saves {} GiB)", "{}（省 {} GiB）", change(way->changes[i]), gib(saved))
-                            : change(way->changes[i]));
+      parts.push_back(
+          saved ? say("{} (saves {} GiB)", "{}（省 {} GiB）", change(way->changes[i], way->micro_batch), gib(saved))
+                : change(way->changes[i], way->micro_batch));
       before = after;
     }
     push(say("change first: {}", "先改：{}", parts.front()));
@@ -309,6 +304,7 @@ class Words {
 
   const Question& q_;
   const ReaderAnswer& a_;
+  const Say say;
   std::vector<std::string> lines_;
 };
 
@@ -316,8 +312,4 @@ class Words {
 
 std::string first_words(const Question& question, const ReaderAnswer& answer) { return Words(question, answer).all(); }
 std::string first_line(const Question& question, const ReaderAnswer& answer) { return Words(question, answer).first(); }
-std::string line_of(const Question& question, const ReaderAnswer& answer) {
-  return fmt::format("{:>6} GiB   {}\n", gib(question.room.memory), first_line(question, answer));
-}
-
 }  // namespace oomlab::fit

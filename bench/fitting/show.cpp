@@ -5,6 +5,7 @@
 #include "answer.h"
 #include "plan/bytes.h"
 #include "plan/json_writer.h"
+#include "words.h"
 
 namespace oomlab::fit {
 namespace {
@@ -141,6 +142,23 @@ std::string elsewhere_words(const Answer& answer) {
 
 }  // namespace
 
+bool fits(const Answer& answer) {
+  if (answer.reader) return answer.reader->best() != nullptr;
+  if (answer.generation)
+    return answer.generation->as_is.fits() || answer.generation->fewer || answer.generation->largest || answer.fits();
+  return answer.fits();
+}
+
+std::string first_words(const Question& question, const Answer& answer) {
+  return answer.reader ? first_words(question, *answer.reader) : first_words(question, *answer.generation, &answer);
+}
+
+std::string line_of(const Question& question, const Answer& answer) {
+  return fmt::format(
+      "{:>6} GiB   {}\n", gib(question.room.memory),
+      answer.reader ? first_line(question, *answer.reader) : first_line(question, *answer.generation, &answer));
+}
+
 std::string words_of(const Question& q, const Answer& answer) {
   const char* unit = q.training ? "step" : "token";
   std::string words = title_words(q) + "\n" + room_words(q) + "\n";
@@ -259,6 +277,33 @@ void write(JsonWriter& json, const Question& q, const ReaderAnswer& answer) {
   json.end_array().end_object();
 }
 
+void write(JsonWriter& json, const Generation& way) {
+  const HfGeneration& asked = way.asked;
+  json.begin_object()
+      .member("batch", asked.batch)
+      .member("prompt", asked.prompt)
+      .member("new_tokens", asked.new_tokens);
+  json.member("weights", name_of(asked.weights)).key("bytes").begin_object();
+  for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(Category(c)), way.peak.bytes.bytes[c]);
+  json.end_object();
+  json.member("live_bytes", way.live()).member("allocator_bytes", way.allocator);
+  json.member("outside_bytes", way.outside).member("device_bytes", way.device()).member("spare_bytes", way.spare);
+  json.member("moment", std::string(way.peak.moment)).member("fits", way.fits()).end_object();
+}
+
+void write(JsonWriter& json, const Question& q, const Answer& course, const GenerationAnswer& answer) {
+  json.begin_object().member("line", first_line(q, answer, &course)).member("fits", answer.as_is.fits());
+  json.key("as_is"), write(json, answer.as_is);
+  for (const auto& [key, way] : {std::pair("fewer", &answer.fewer), std::pair("largest", &answer.largest)}) {
+    json.key(key);
+    if (*way)
+      write(json, **way);
+    else
+      json.null();
+  }
+  json.end_object();
+}
+
 void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.begin_object();
   json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
@@ -280,6 +325,8 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.key("pytorch");
   if (answer.reader)
     write(json, q, *answer.reader);
+  else if (answer.generation)
+    write(json, q, answer, *answer.generation);
   else
     json.null();
   json.key("as_is");

@@ -209,6 +209,11 @@ def measured(setting, wrapped=lambda model: model):
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run(setting, wrapped)
     gc.collect()
+    return highest_live(record)
+
+
+def highest_live(record):
+    """Of a profile: live bytes at their highest, after the mark "steps begin"."""
     events = record.profiler.kineto_results.events()
     begin = next(e.start_ns() for e in events if e.name() == "steps begin")
     live = highest = 0

@@ -33,6 +33,8 @@ def said(program, entry, configs):
         row = answer["as_is"]
         return {"line": "fits" if row["fits"] else "does not fit", "bytes": row["peak_bytes"], "fits": row["fits"]}
     way = answer["pytorch"]["as_is"]
+    if entry["of"] == "parameters":
+        return {"line": answer["pytorch"]["line"], "bytes": way["bytes"]["parameters"], "fits": way["fits"]}
     outside = {"live": 0, "reserved": way["allocator_bytes"]}.get(entry["of"], way["allocator_bytes"] + way["outside_bytes"])
     return {"line": answer["pytorch"]["line"], "bytes": way["live_bytes"] + outside, "fits": way["fits"]}
 

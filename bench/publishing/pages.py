@@ -162,7 +162,7 @@ def sentence(claim, words):
     """What was measured about a claim: its verdict, and the words of docs/data/verdicts.toml with its figures."""
     value, run = claim["at_size"], claim["measured"]
     v = run if value is None else value
-    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "served": "is served" if v else "is refused",
+    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "more": -v, "served": "is served" if v else "is refused",
                                   "agrees": "says so" if v else "says something else"}
     said = re.sub(r"(?<=\d)%", " %", words.format(**known, **({} if run is None else {"run": run})))
     text = f"**{SAID[claim['verdict']]}**: {said}"
@@ -174,14 +174,14 @@ def sentence(claim, words):
 def verdicts(root, folder, language):
     """A chapter's claims as one table of sentences; what each figure is stands folded below it."""
     digits = folder.name[:2]
-    chapter, said = Figures(root).chapters[digits], data(root, "verdicts.toml").get(digits, {})
-    names = [claim["claim"] for claim in chapter["claims"]]
+    claims, said = Figures(root).chapters[digits]["claims"], data(root, "verdicts.toml").get(digits, {})
+    names = [claim["claim"] for claim in claims]
     if sorted(names) != sorted(said):
         raise ValueError(f"docs/data/verdicts.toml: chapter {digits}: no words, or no claim, for {sorted(set(names) ^ set(said))}")
     escaped = lambda text: text.replace("|", "\\|")
-    rows = [(escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]]))) for claim in chapter["claims"]]
+    rows = [(escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]]))) for claim in claims]
     measured = []
-    for claim in chapter["claims"]:
+    for claim in claims:
         value, run = claim["at_size"], claim["measured"]
         shown = "-" if value is None and run is None else number(run if value is None else value)
         size = f"<br><sub>{claim['size']}</sub>" if claim["size"] else ""

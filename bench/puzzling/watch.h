@@ -38,10 +38,10 @@ struct Watch {
   std::map<std::uintptr_t, Block> blocks;
   bool in_reader = false;  // the reader's code is running, and not in one of our functions
   std::uint64_t launches = 0, synchronisations = 0;
-  unsigned fewest_threads = UINT_MAX;                     // of a block
+  unsigned fewest_threads = UINT_MAX;                    // of a block
   std::vector<std::pair<void*, std::size_t>> forbidden;  // addresses and bytes that the reader's code may not read
-  Failure failure;            // the last one
-  std::string out_of_memory;  // JSON of the last refused allocation, with what was live then
+  Failure failure;                                       // the last one
+  std::string out_of_memory;                             // JSON of the last refused allocation, with what was live then
   cudaError_t last_error = cudaSuccess;
   std::function<void()> visit;
 

@@ -1,4 +1,4 @@
-# python3 lesson.py: a convolution of 64 channels, and a depthwise one with a pointwise one whose products are its weights.
+# python3 lesson.py: a convolution of 64 channels, and a depthwise and a pointwise one whose products are its weights.
 # 64 x 64 pixels, not 40 x 40: on a CPU oneDNN copies weights, some 300 KiB, which at 40 x 40 would hide the difference.
 import torch
 from torch.nn import functional as F

@@ -133,9 +133,14 @@ __global__ void cached_attention_kernel(const T* __restrict__ qkv, T* __restrict
     const std::size_t row = i / cache.kv_heads, head = i % cache.kv_heads,
                       first_of_row = row * stride + head * group * depth;
     const std::size_t positions = static_cast<std::size_t>(cache.position[row]) + 1;
-    for (std::size_t c : block_range(group * depth))
-      query[c] = static_cast<float>(qkv[first_of_row + c]) * factor, out[c] = 0.0f;
-    for (std::size_t g : block_range(group)) largest[g] = -INFINITY, sum[g] = 0.0f;
+    for (std::size_t c : block_range(group * depth)) {
+      query[c] = static_cast<float>(qkv[first_of_row + c]) * factor;
+      out[c] = 0.0f;
+    }
+    for (std::size_t g : block_range(group)) {
+      largest[g] = -INFINITY;
+      sum[g] = 0.0f;
+    }
     for (std::size_t first = 0; first < positions; first += kKeysAtOnce) {
       const std::size_t keys = positions - first < kKeysAtOnce ? positions - first : kKeysAtOnce;
       for (std::size_t k : block_range(keys)) {  // the table is looked up once a position

@@ -188,9 +188,9 @@ inline void show_serving(const Results& results, Report& report, const nn::Trans
                                                            config.name, s.host_cache, host.cache));
   }
   report.line("bytes per token: on the device.");
-  report.line("waste: reserved places that hold no token. preempted: requests that gave their blocks back, and were");
-  report.line(
-      "computed again later. same answers: tokens, up to an answer's first one that is not the contiguous cache's.");
+  report.line("waste: reserved places that hold no token. preempted: requests that gave their pages back, and were");
+  report.line("computed again later. same answers: share of the tokens before the first that differs from what the");
+  report.line("contiguous cache gives.");
   report.line("");
 }
 

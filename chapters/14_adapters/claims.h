@@ -121,7 +121,7 @@ inline std::vector<Claim> claims_of() {
       {.text = "the rank does not matter for memory",
        .what = "peak bytes, rank 256 / rank 8",
        .range = at_most(1.05),
-       .size = at,
+       .size = "llama-3.1-8b, 1 x 2048, BF16, checkpoints",
        .at_size =
            [=] {
              AtSize high = llama, low = llama;
@@ -132,7 +132,7 @@ inline std::vector<Claim> claims_of() {
       {.text = "activations shrink with LoRA",
        .what = "share of the activations' bytes that it saves, adapters of all matrices against full training",
        .range = at_least(0.1),
-       .size = at + " of them left out",
+       .size = "llama-3.1-8b, 1 x 2048, BF16, rank 16, no checkpoints",
        .at_size =
            [=] {
              return saved(double(bytes_at(llama, kLora, false)[Category::activations]),

@@ -1,5 +1,5 @@
-# python3 lesson.py: three levers, one after the other. A layer is two products with a ReLU between them. The momentum's
-# bytes are FP8 numbers, because PyTorch converts to these; its own optimizers have no 8-bit state.
+# python3 lesson.py: three levers, one after the other. A layer is two products and a ReLU, without a square or residual
+# sum: fewer bytes than lesson.cu's. The momentum's bytes are FP8: PyTorch's own optimizers have no 8-bit state.
 import torch
 from torch.nn import Linear, ReLU, Sequential
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")

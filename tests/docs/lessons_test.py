@@ -5,9 +5,8 @@
   lessons_test.py ROOT LESSON ...    only these
 
 An assignment stands alone, not in the middle of an expression. A comma chain: statements joined by commas instead of semicolons, also in the
-head of a loop or behind return. A declaration names one variable, so that each can say what it is; the sizes at the head of a lesson
-(constexpr) are a list and may stand together. One line, one statement: of a loop or an if with its body on the same line the head does not
-count, but a second head does.
+head of a loop or behind return. A declaration names one variable, so that each can say what it is. One line, one statement: of a loop or an
+if with its body on the same line the head does not count, but a second head does.
 """
 import pathlib
 import re
@@ -107,7 +106,7 @@ def complaints(text):
             ends[last] = ends.get(last, 0) + 1
             if line != last:
                 ends[line] = ends.get(line, 0) + 1
-            if has_comma(piece) and not piece.startswith("constexpr "):
+            if has_comma(piece):
                 found.append((line, "several names in a declaration" if DECLARATION.match(piece) else "a comma chain"))
             if assigns_inside(piece):
                 found.append((line, "an assignment inside an expression"))
@@ -117,7 +116,8 @@ def complaints(text):
 
 
 GOOD = '''
-constexpr int rows = 64, width = 128;
+constexpr int rows = 64;
+constexpr int width = 128;
 __global__ void f(const float* a, int n) {  // x, y; and z;
   float largest = 0;
   float sum = 0;
@@ -142,7 +142,7 @@ BAD = {"  a = 1, b = 2;": "a comma chain", "  CHECK(f(x)), x = 0;": "a comma cha
        "  f<<<blocks, threads>>>(a), CHECK(cudaGetLastError());": "a comma chain", "  for (int i : a) for (int j : b) f(i, j);": "one loop or condition inside another",
        "  const auto g = [&](int i) { a = i, b = i; };": "a comma chain", "  run([&] { a = 1; b = 2; });": "several statements",
        "  peak = std::max(peak, live += bytes);": "an assignment inside an expression", "  live = peak = 0;": "an assignment inside an expression",
-       "  if (!good) std::printf(\"%s, \", what), std::exit(1);": "a comma chain", "  float a = 0, b = 0;": "several names",
+       "  if (!good) std::printf(\"%s, \", what), std::exit(1);": "a comma chain", "  float a = 0, b = 0;": "several names", "constexpr int a = 1, b = 2;": "several names",
        "  float *p = nullptr, *q = nullptr;": "several names", "  std::vector<float> a(n), b(n);": "several names", "  // " + "x" * 120: "columns, more than"}
 
 

@@ -103,7 +103,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--gpu", "t4", "--method", "dora"}, "full, lora, qlora"},
       {{"--model", "gpt2", "--gpu", "t4", "--optim", "adam"}, "adamw_torch_fused"},
       {{"--model", "gpt2", "--gpu", "t4", "--weights", "fp8"}, "fp32"},
-      {{"--model", "gpt2", "--gpu", "t4", "--attention", "flash"}, "sdpa, eager"},
+      {{"--model", "gpt2", "--gpu", "t4", "--attn-implementation", "flash"}, "sdpa, eager"},
       {{"--model", "gpt2", "--gpu", "t4", "--engine", "vllm"}, "pytorch, oomlab"},
       {{"--model", "gpt2", "--gpu", "t4", "--framework", "jax"}, "trl"},
       {{"--model", "gpt2", "--gpu", "t4", "--largest", "model"}, "batch, seq"},

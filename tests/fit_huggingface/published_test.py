@@ -71,7 +71,10 @@ for text, said in (("family=lama", "family=lama is unknown"), ("model=lama", "th
     check(answer.returncode == 64 and one_line, f"{text}: {answer}")
 
 # The table of models: today's counts are those of transformers' own modules.
-stored = json.loads(models.RESULTS.read_text())["rows"]
+counted = json.loads(models.RESULTS.read_text())
+stored = counted["rows"]
+check({setting.split()[0] for setting in (row["setting"] for row in stored if row["name"] in counted["defaults"])} >= {
+    f"family={family}" for family in ("llama", "mistral", "gemma2", "phi3", "gpt2", "bert", "vit")}, f"defaults: {counted['defaults']}")
 check([dict(row, counted=row["parameters"]) for row in models.table(PROGRAM)] == stored, "huggingface_models.json: other models, or other counts, than today's")
 check(len(stored) >= 60, f"{len(stored)} models")
 

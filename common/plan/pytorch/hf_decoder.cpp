@@ -8,7 +8,8 @@ using nn::HfFamily;
 
 // LlamaRotaryEmbedding.forward(), of gemma3 for both kinds of layers.
 void HfModules::angles(DType dtype) {
-  const std::uint64_t count = checked_product(step_.seq, shape_.turned());
+  // generate() numbers the tokens of each sequence, by their attention mask.
+  const std::uint64_t count = checked_product(caches_ ? rows_ : seq_, shape_.turned());
   const Tensor frequencies = tape_.make(count / 2, DType::fp32);
   const Tensor both = tape_.make(count, DType::fp32);
   cos_ = torch_.cast(tape_.make(count, DType::fp32), dtype);
@@ -41,7 +42,7 @@ Tensor HfModules::rotate(const Tensor& x) {
 
 Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, Tensor& weights) {
   const std::uint64_t heads = checked_product(rows_, shape_.heads), kv_heads = checked_product(rows_, shape_.kv_heads);
-  const bool masked = eager() || !sees_all(layer);
+  const bool masked = eager() || longest_ > 0 || !sees_all(layer);
   const bool copied = copied_back(false) || masked;
   Tensor query, key, value, all;
   if (shape_.family == HfFamily::phi3) {
@@ -67,6 +68,7 @@ Tensor HfModules::decoder_attention(std::uint64_t layer, const Tensor& hidden, T
     query = std::move(turned);
     key = std::move(turned_keys);
   }
+  if (caches_) into_cache(layer, key, value);
   const Tensor output = attend(query, key, value, true, masked, weights);
   return project(output, linear("o_proj", layer));
 }
@@ -77,8 +79,7 @@ Tensor HfModules::decoder_mlp(std::uint64_t layer, const Tensor& hidden) {
     const Tensor both = project(hidden, linear("gate_up_proj", layer));
     const std::uint64_t half = both.count / 2;
     const std::vector<Tensor> parts = torch_.split(both, {half, half});
-    const Tensor active = activate(parts[0]);
-    product = torch_.mul(parts[1], active);
+    product = torch_.mul(parts[1], activate(parts[0]));
     return project(product, linear("down_proj", layer));
   }
   {
@@ -110,13 +111,16 @@ Tensor HfModules::decoder_layer(std::uint64_t layer, Tensor hidden) {
   return torch_.add(residual, hidden);
 }
 
+// The head's matrix.
+Parameter& HfModules::head() {
+  if (by_name_.contains("lm_head.weight")) return weight("lm_head.weight");
+  return weight(shape_.family == HfFamily::gpt2 ? "wte.weight" : "embed_tokens.weight");
+}
+
 // Of hidden states to a loss: the head, logits in FP32, and for decoders labels moved by one.
 Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
   tape_.memory().moment("loss");
-  const bool own = by_name_.contains("lm_head.weight");
-  Parameter& matrix =
-      own ? weight("lm_head.weight") : weight(shape_.family == HfFamily::gpt2 ? "wte.weight" : "embed_tokens.weight");
-  Tensor logits = torch_.linear(hidden, matrix, nullptr, shape_.width, shape_.vocabulary);
+  Tensor logits = torch_.linear(hidden, head(), nullptr, shape_.width, shape_.vocabulary);
   if (shape_.logits_capped) logits = capped(logits);
   const Tensor wide = torch_.cast(logits, DType::fp32);
   Tensor padded, targets = labels_;
@@ -127,11 +131,12 @@ Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
   return torch_.cross_entropy(wide, targets);
 }
 
-Tensor HfModules::decoder_loss() {
+Tensor HfModules::decoder_hidden() {
   Tensor hidden = torch_.embedding(rows_, weight("embed_tokens.weight"), shape_.width, tokens_);
   if (shape_.gemma()) hidden = torch_.scale(hidden);
   hidden = with_gradient(std::move(hidden));
-  const Tensor positions = tape_.make(step_.seq, DType::int64);
+  const Tensor held = caches_ ? hidden : Tensor{};  // inputs_embeds, a name as long as the function runs
+  const Tensor positions = tape_.make(caches_ ? rows_ : seq_, DType::int64);
   make_mask();
   const std::uint64_t kinds = shape_.family == HfFamily::gemma3 ? 2 : 1;
   Tensor other_angles[2];
@@ -142,8 +147,9 @@ Tensor HfModules::decoder_loss() {
   }
   angles(hidden.dtype);
   hidden = each_layer(std::move(hidden));
-  hidden = norm(hidden, weight("norm.weight"), rows_);
-  return language_loss(std::move(hidden), true);
+  return norm(hidden, weight("norm.weight"), rows_);
 }
+
+Tensor HfModules::decoder_loss() { return language_loss(decoder_hidden(), true); }
 
 }  // namespace oomlab::fit

@@ -17,10 +17,11 @@ Tensor HfModules::gpt2_layer(std::uint64_t layer, Tensor hidden) {
     const std::uint64_t part = checked_product(rows_, shape_.width);
     const std::vector<Tensor> parts = torch_.split(project(hidden, linear("c_attn", layer)), {part, part, part});
     const bool copied = copied_back(false);
-    const Tensor key = torch_.view(parts[1], copied);
-    const Tensor value = torch_.view(parts[2], copied);
+    Tensor key = torch_.view(parts[1], copied);
+    Tensor value = torch_.view(parts[2], copied);
     const Tensor query = torch_.view(parts[0], copied);
-    attended = attend(query, key, value, true, eager(), weights);
+    if (caches_) into_cache(layer, key, value);
+    attended = attend(query, key, value, true, eager() || longest_ > 0, weights);
     attended = project(attended, linear("attn.c_proj", layer));
     attended = torch_.dropout(attended, shape_.hidden_dropout);
   }
@@ -38,20 +39,23 @@ Tensor HfModules::gpt2_layer(std::uint64_t layer, Tensor hidden) {
   return torch_.add(residual, forward);
 }
 
-Tensor HfModules::gpt2_loss() {
+Tensor HfModules::gpt2_hidden() {
   Tensor hidden;
   {
     const Tensor words = with_gradient(torch_.embedding(rows_, weight("wte.weight"), shape_.width, tokens_));
-    const Tensor numbers = tape_.make(step_.seq, DType::int64);
-    const Tensor positions = torch_.embedding(step_.seq, weight("wpe.weight"), shape_.width, numbers);
+    const std::uint64_t tokens = caches_ ? rows_ : seq_;  // generate() numbers those of each sequence
+    const Tensor numbers = tape_.make(tokens, DType::int64);
+    const Tensor positions = torch_.embedding(tokens, weight("wpe.weight"), shape_.width, numbers);
     hidden = torch_.add(words, positions);
     make_mask();
     hidden = torch_.dropout(hidden, shape_.embedding_dropout);
     Tensor after = each_layer(std::move(hidden));
     hidden = layer_norm(after, "ln_f");
   }
-  return language_loss(std::move(hidden), true);
+  return hidden;
 }
+
+Tensor HfModules::gpt2_loss() { return language_loss(gpt2_hidden(), true); }
 
 // -------------------------------------------------------------------------------------------------------------- BERT
 
@@ -86,12 +90,12 @@ Tensor HfModules::bert_layer(std::uint64_t layer, Tensor hidden) {
 Tensor HfModules::bert_loss() {
   Tensor hidden;
   {
-    const Tensor numbers = tape_.make(step_.seq, DType::int64);
+    const Tensor numbers = tape_.make(seq_, DType::int64);
     const Tensor words =
         with_gradient(torch_.embedding(rows_, weight("word_embeddings.weight"), shape_.width, tokens_));
     const Tensor kinds = torch_.embedding(rows_, weight("token_type_embeddings.weight"), shape_.width, numbers);
     Tensor sum = torch_.add(words, kinds);
-    const Tensor positions = torch_.embedding(step_.seq, weight("position_embeddings.weight"), shape_.width, numbers);
+    const Tensor positions = torch_.embedding(seq_, weight("position_embeddings.weight"), shape_.width, numbers);
     sum = torch_.add(sum, positions);
     sum = layer_norm(sum, "embeddings.LayerNorm");
     hidden = torch_.dropout(sum, shape_.embedding_dropout);

@@ -28,6 +28,7 @@ HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep
       weights_(step.ranks && step.ranks->compute ? *step.ranks->compute : step.weights),
       tape_(memory),
       torch_(tape_, step.device, step.autocast),
+      seq_(step.seq),
       rows_(checked_product(step.batch, shape.family == HfFamily::vit ? shape.positions : step.seq)) {
   make_parameters();
   if (units_) {
@@ -210,9 +211,13 @@ Tensor HfModules::capped(Tensor x) {
   return torch_.scale(x);
 }
 
+bool HfModules::slides(std::uint64_t layer) const {
+  return shape_.window != 0 && (shape_.full_every == 0 || layer % shape_.full_every != 0);
+}
+
 bool HfModules::sees_all(std::uint64_t layer) const {
-  if (shape_.window == 0 || step_.seq <= shape_.window) return true;
-  return shape_.full_every != 0 && layer % shape_.full_every == 0;
+  if (!slides(layer)) return true;
+  return past_ == 0 ? seq_ <= shape_.window : checked_sum(past_, seq_) < shape_.window;
 }
 
 // What FSDP2's hooks do around a layer. Within a checkpoint they are part of what is computed again.

@@ -30,6 +30,15 @@ class HfModules {
   Tensor loss();
   /// After the backward pass: what only the graph held is gone.
   void forget() { embedded_ = {}; }
+  /// From here on as in generate(): nothing has a gradient, and keys and values stay. `longest`: a static cache of so
+  /// many tokens; 0: it grows.
+  void keep_cache(std::uint64_t longest);
+  /// `tokens` more of each sequence, to the logits of the one that follows.
+  Tensor next_logits(std::uint64_t tokens);
+  /// The cache as after `tokens` tokens in all.
+  void lengthen_cache(std::uint64_t tokens);
+  /// Each sequence goes on from another one's, as beams do.
+  void reorder_cache();
   std::deque<Parameter>& parameters() { return parameters_; }
   Tape& tape() { return tape_; }
   /// Of trained matrices the sums of rows and columns; and the largest trained tensor.
@@ -61,16 +70,21 @@ class HfModules {
   Tensor layer_itself(std::uint64_t number, Tensor hidden);
   Tensor entered(std::uint64_t number, Tensor hidden);
   void left(std::uint64_t number, const Tensor& out);
+  bool slides(std::uint64_t layer) const;
   bool sees_all(std::uint64_t layer) const;
 
   // hf_attention.cpp
   /// transformers has no other attention for gemma2.
   bool eager() const { return step_.eager_attention || shape_.family == nn::HfFamily::gemma2; }
-  AttentionShape attention_shape(bool causal) const;
+  AttentionShape attention_shape(const Tensor& key, bool causal) const;
   Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, bool causal, bool masked, Tensor& weights);
   Tensor attend_eager(const Tensor& query, const Tensor& key, const Tensor& value, bool masked, Tensor& weights);
   bool copied_back(bool turned) const;
   void make_mask();
+
+  // hf_generate.cpp
+  void into_cache(std::uint64_t layer, Tensor& key, Tensor& value);
+  std::uint64_t kept(std::uint64_t layer, std::uint64_t tokens) const;
 
   // hf_decoder.cpp
   void angles(DType dtype);
@@ -78,16 +92,19 @@ class HfModules {
   Tensor decoder_attention(std::uint64_t layer, const Tensor& hidden, Tensor& weights);
   Tensor decoder_mlp(std::uint64_t layer, const Tensor& hidden);
   Tensor decoder_layer(std::uint64_t layer, Tensor hidden);
+  Tensor decoder_hidden();
   Tensor decoder_loss();
 
   // hf_encoders.cpp
   Tensor gpt2_layer(std::uint64_t layer, Tensor hidden);
+  Tensor gpt2_hidden();
   Tensor gpt2_loss();
   Tensor encoder_attention(std::uint64_t layer, const Tensor& hidden, Tensor& weights);
   Tensor bert_layer(std::uint64_t layer, Tensor hidden);
   Tensor bert_loss();
   Tensor vit_layer(std::uint64_t layer, Tensor hidden);
   Tensor vit_loss();
+  Parameter& head();
   Tensor language_loss(Tensor hidden, bool shifted);
 
   const nn::HfShape& shape_;
@@ -96,7 +113,7 @@ class HfModules {
   DType weights_;  ///< in which the modules have them
   Tape tape_;
   Torch torch_;
-  std::uint64_t rows_;
+  std::uint64_t seq_, rows_;  ///< tokens of a sequence, and of all, in the pass that runs
   std::deque<Parameter> parameters_;
   std::map<std::string, Parameter*> by_name_;
   std::deque<Tensor> other_;  // what stays beside the parameters: four-bit codes
@@ -104,6 +121,13 @@ class HfModules {
   Trained trained_;
   Tensor tokens_, labels_;
   Tensor cos_, sin_, mask_;
+  /// Keys and values of a layer, in generate().
+  struct Kept {
+    Tensor keys, values;
+  };
+  std::vector<Kept> cache_;
+  bool caches_ = false;
+  std::uint64_t longest_ = 0, past_ = 0;
   Parameter embedded_;  ///< what with_gradient() made a leaf
 };
 

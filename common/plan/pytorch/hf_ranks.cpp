@@ -104,8 +104,11 @@ class FullyShard final : public HfUnits {
     reshard(unit);
     reduced_.reset();
     if (gradients.empty()) return;
-    const DType dtype = ranks_.reduce.value_or(gradients.front().dtype);
+    const DType dtype = ranks_.reduce.value_or(kept);
     reduced_ = make(count, dtype, Category::gradients);
+    if (device_ == TorchDevice::cpu)  // which casts them one by one
+      for (const Tensor& gradient : gradients)
+        if (gradient.dtype != dtype) make(gradient.count, dtype, Category::gradients).reset();
     gradients.clear();
     memory_.stream(kReduceStream);
     Bytes mine = make(count / ranks_.count, dtype, Category::gradients);

@@ -26,6 +26,10 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (step.lora && step.lora->rank == 0) throw std::invalid_argument("an adapter has a rank of at least 1");
   if (!step.ranks) return;
   if (step.ranks->count == 0) throw std::invalid_argument("a step has at least one rank");
+  if (step.ranks->offload_optimizer && !zero(step))
+    throw std::invalid_argument("an optimizer's state is put on the host by DeepSpeed only");
+  if (step.ranks->offload_parameters && step.ranks->parallel != HfParallel::zero3)
+    throw std::invalid_argument("weights are on the host at ZeRO's stage 3 only");
   if (step.ranks->parallel == HfParallel::ddp) return;
   if (step.optimizer != HfOptimizer::adamw_foreach && step.optimizer != HfOptimizer::adamw_fused &&
       step.optimizer != HfOptimizer::sgd)
@@ -33,10 +37,6 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   const bool weights = step.ranks->parallel == HfParallel::fsdp2 || step.ranks->parallel == HfParallel::zero3;
   if (weights && step.lora && step.lora->four_bits) throw std::invalid_argument("four bits are not known in shards");
   if (zero(step) && step.ranks->compute) throw std::invalid_argument("DeepSpeed computes in the type of the weights");
-  if (step.ranks->offload_parameters && step.ranks->parallel != HfParallel::zero3)
-    throw std::invalid_argument("weights are offloaded at ZeRO's stage 3 only");
-  if (step.ranks->offload_optimizer && !zero(step))
-    throw std::invalid_argument("an optimizer's state is offloaded by DeepSpeed only");
 }
 
 using Updated = std::vector<HfUnits::Updated>;

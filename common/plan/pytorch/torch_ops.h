@@ -20,13 +20,14 @@ namespace oomlab::fit {
 
 enum class TorchDevice { cpu, cuda };
 
-/// Queries, keys and values of an attention: [B, H, S, d], keys and values of Hk heads.
+/// Queries, keys and values of an attention: [B, H, S, d], keys and values of Hk heads and `keys` tokens.
 struct AttentionShape {
   std::uint64_t batch, heads, kv_heads, seq, depth;
   bool causal;
+  std::uint64_t keys;
   std::uint64_t rows() const { return checked_product(batch, seq); }
   std::uint64_t queries() const { return checked_product(checked_product(rows(), heads), depth); }
-  std::uint64_t scores() const { return checked_product(checked_product(checked_product(batch, heads), seq), seq); }
+  std::uint64_t scores() const { return checked_product(checked_product(checked_product(batch, heads), seq), keys); }
   std::uint64_t groups() const { return heads / kv_heads; }
 };
 

@@ -36,8 +36,7 @@ void oomlab::puzzle::judge_puzzle() {
     now.call([&] { arena_open(arena); });
     // All of it once: the last piece ends where the arena does, and has nobody behind it.
     now.call([&] { base = static_cast<char*>(arena_allocate(arena)); });
-    if (!base)
-      refuse("all of an arena that is empty was refused.", "空的 arena 整个被请求时遭到拒绝。");
+    if (!base) refuse("all of an arena that is empty was refused.", "空的 arena 整个被请求时遭到拒绝。");
     now.call([&] { arena_free(base); });
     for (int i = 0; i < operations; ++i) {
       if (!blocks.empty() && random_between(0, 99) < 45) {
@@ -66,8 +65,9 @@ void oomlab::puzzle::judge_puzzle() {
       auto in = gap.upper_bound(offset);
       const std::string from = std::to_string(offset), to = std::to_string(offset + bytes);
       if (got < base || offset + bytes > arena)
-        refuse("request " + op + " of " + wish + " bytes got those from " + from + " to " + to + ", and the arena has " +
-                   std::to_string(arena) + ". Were sizes rounded up to 512, and is no piece longer than it is?",
+        refuse("request " + op + " of " + wish + " bytes got those from " + from + " to " + to +
+                   ", and the arena has " + std::to_string(arena) +
+                   ". Were sizes rounded up to 512, and is no piece longer than it is?",
                "第 " + op + " 次请求（" + wish + " 字节）得到 " + from + " 到 " + to + "，而 arena 只有 " +
                    std::to_string(arena) + " 字节。大小都向上取整到 512 了吗？有没有哪一块比实际更长？");
       if (in == gap.begin() || (--in, offset + bytes > in->first + in->second))

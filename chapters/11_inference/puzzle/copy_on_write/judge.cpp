@@ -54,7 +54,8 @@ void oomlab::puzzle::judge_puzzle() {
         const auto part = [&](const std::vector<float>& all) {
           return std::vector<float>(all.begin() + long(t * width), all.begin() + long((t + 1) * width));
         };
-        now.equal(("sequence " + std::to_string(s) + ", token " + std::to_string(t)).c_str(), part(got), part(wanted[s]));
+        now.equal(("sequence " + std::to_string(s) + ", token " + std::to_string(t)).c_str(), part(got),
+                  part(wanted[s]));
       }
     };
     int question = -1;

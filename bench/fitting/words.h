@@ -1,0 +1,34 @@
+#pragma once
+// What the first lines of an answer are written with.
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "dtype.h"
+
+namespace oomlab::fit {
+
+/// Columns on a terminal: characters of three bytes and more are twice as wide.
+std::size_t columns_of(const std::string& text);
+/// With blanks behind it, to so many columns.
+std::string padded(const std::string& text, std::size_t columns);
+/// GiB: "9.42", "23.6".
+std::string gib(double bytes);
+inline std::string gib(std::uint64_t bytes) { return gib(double(bytes)); }
+
+/// A format's name for people: "BF16".
+std::string upper_case(DType dtype);
+
+/// English or Chinese.
+struct Say {
+  bool chinese = false;
+  template <class... T>
+  std::string operator()(const char* english, const char* in_chinese, T&&... values) const {
+    return fmt::format(fmt::runtime(chinese ? in_chinese : english), values...);
+  }
+};
+
+}  // namespace oomlab::fit

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""What a rank, and generate(), were measured to need, and what is predicted for them today: published_ranks_test.py ROOT fit_huggingface."""
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT, PROGRAM = pathlib.Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, str(ROOT / "bench/peers"))
+import huggingface_generation as generation  # noqa: E402
+import huggingface_ranks as ranks  # noqa: E402
+import huggingface_training as peer  # noqa: E402
+
+failures, summary = [], []
+
+
+def check(holds, what):
+    if not holds:
+        failures.append(what)
+
+
+def hold(script, median_bar, worst_bar, counts):
+    """Today's predictions to both of a script's files."""
+    for file, least in zip((script.RESULTS, script.DRAWN), counts):
+        results = json.loads(file.read_text())
+        rows, name = results["rows"], file.stem
+        check(len(rows) >= least, f"{name}: {len(rows)} settings, not {least}")
+        settings = [peer.setting_of(row["setting"]) for row in rows]
+        for row, now in zip(rows, peer.ours(settings, PROGRAM)):
+            said = f"{name}: {row['setting']}"
+            check(row["predicted"] == now, f"{said}: published {row['predicted']}, today {now}; {script.__name__}.py --text")
+            check(sum(now[key] for key in ("parameters", "gradients", "optimizer", "activations", "data")) == now["peak"], f"{said}: no sum")
+            check(now["checked"], f"{said}: measured, and said to be unchecked")
+            row["predicted"] = now
+        count, median, worst = peer.figures(rows)
+        check(median <= median_bar, f"{name}: the median error is {median:.2%}")
+        check(worst <= worst_bar, f"{name}: the worst error is {worst:.2%}")
+        check(file.with_suffix(".txt").read_text() == peer.table(results), f"{name}: the table is another one's; {script.__name__}.py --text")
+        summary.append(f"{name}: {count} settings, median {median:.2%}, worst {worst:.2%}")
+        if file == script.RESULTS:
+            check([row["setting"] for row in rows] == [peer.words_of(peer.setting_of(w)) for w in script.SETTINGS], f"{name}: other settings than today's")
+    return [peer.setting_of(w) for w in script.SETTINGS]
+
+
+chosen = hold(ranks, 0.02, 0.08, (24, 14))
+for words in ({"parallel": "ddp", "ranks": 4}, {"parallel": "fsdp2", "ranks": 4}, {"parallel": "fsdp2", "checkpoint": 1}, {"parallel": "fsdp2", "compute": "bf16"},
+              {"parallel": "ddp", "bucket_view": 1}, {"parallel": "fsdp2", "micro_batches": 2}):
+    check(any(words.items() <= setting.items() for setting in chosen), f"no setting with {words}")
+check(any("lora" in s and s["parallel"] == "fsdp2" for s in chosen), "no adapters in shards")
+
+chosen = hold(generation, 0.01, 0.05, (17, 16))
+for family in generation.FAMILIES:
+    check(any(s["family"] == family for s in chosen), f"generate(): no {family}")
+for word in ("beams", "static_cache", "weights", "attention"):
+    check(any(word in s for s in chosen), f"generate(): none with {word}")
+
+
+def predict(text):
+    return subprocess.run([PROGRAM], input=text + "\n", capture_output=True, text=True)
+
+
+LLAMA = "family=llama layers=2 heads=8 width=256 mlp=704 vocabulary=100 positions=64"
+for text, said in ((f"{LLAMA} parallel=zero4", "parallel=zero4 is unknown"), (f"{LLAMA} parallel=ddp ranks=0", "at least one rank"),
+                   (f"{LLAMA} parallel=fsdp2 optimizer=adafactor", "only AdamW and SGD"), (f"{LLAMA} parallel=zero2 compute=bf16", "type of the weights"),
+                   (f"{LLAMA} parallel=zero2 offload_parameters=1", "stage 3 only"), (f"{LLAMA} parallel=ddp offload_optimizer=1", "by DeepSpeed only"),
+                   (f"{LLAMA} parallel=fsdp2 lora=8 four_bits=1", "four bits are not known"), (f"{LLAMA} prompt=60 new_tokens=10", "more than the 64"),
+                   (f"{LLAMA} prompt=6 new_tokens=0", "one new token"), ("family=bert layers=2 heads=8 width=256 mlp=704 vocabulary=100 prompt=1", "does not generate")):
+    answer = predict(text)
+    one_line = answer.stdout == "" and answer.stderr.count("\n") == 1 and said in answer.stderr
+    check(answer.returncode == 64 and one_line, f"{text}: {answer}")
+
+print("\n".join(failures or summary))
+sys.exit(bool(failures))

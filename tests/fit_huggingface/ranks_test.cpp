@@ -1,0 +1,122 @@
+// Several ranks and generate(), against sums worked out by hand: where the step of the optimizer is the peak, only what
+// stays counts.
+
+#include <gtest/gtest.h>
+
+#include "plan/model/huggingface_config.h"
+#include "plan/pytorch/generation.h"
+#include "plan/pytorch/huggingface.h"
+#include "plan/pytorch/reserved.h"
+
+namespace oomlab::fit {
+namespace {
+
+// One token of a model that is nearly all weights.
+const nn::HfShape& shape() {
+  static const nn::HfShape model = nn::hf_model("llama-2-7b");
+  return model;
+}
+HfStep step(HfParallel parallel, std::uint64_t count) {
+  HfStep step{.batch = 1, .seq = 1, .weights = DType::bf16, .optimizer = HfOptimizer::adamw_fused};
+  step.ranks = HfRanks{.parallel = parallel, .count = count};
+  return step;
+}
+double parameters() { return double(nn::parameter_count(shape())); }
+double per_parameter(std::uint64_t bytes) { return double(bytes) / parameters(); }
+
+TEST(Ranks, DataParallelHasGradientsTwice) {
+  HfStep one = step(HfParallel::ddp, 8);
+  const HfPeak buckets = huggingface_peak(shape(), one);
+  one.ranks->bucket_view = true;
+  const HfPeak views = huggingface_peak(shape(), one);
+  one.ranks.reset();
+  const HfPeak alone = huggingface_peak(shape(), one);
+  EXPECT_NEAR(per_parameter(buckets.bytes[Category::gradients] - alone.bytes[Category::gradients]), 2, 0.01);
+  EXPECT_LT(views.bytes.total(), buckets.bytes.total());
+  EXPECT_TRUE(buckets.checked);
+}
+
+TEST(Ranks, ShardsAreAShareOfEverythingThatStays) {
+  for (const std::uint64_t count : {2, 8}) {
+    const HfPeak peak = huggingface_peak(shape(), step(HfParallel::fsdp2, count));
+    EXPECT_NEAR(per_parameter(peak.bytes[Category::optimizer]), 4.0 / double(count), 0.01);
+    EXPECT_LT(per_parameter(peak.bytes[Category::parameters]), 2);
+  }
+}
+
+TEST(Ranks, ZeroDividesTheStateThenTheGradientsThenTheWeights) {
+  const double n = 4;
+  for (const HfParallel parallel : {HfParallel::zero1, HfParallel::zero2, HfParallel::zero3}) {
+    HfStep with = step(parallel, 4);
+    with.ranks->bucket = 1'000'000;
+    const HfPeak peak = huggingface_peak(shape(), with);
+    EXPECT_FALSE(peak.checked);
+    EXPECT_EQ(peak.host, 0u);
+    EXPECT_NEAR(per_parameter(peak.bytes[Category::optimizer]), 12 / n, 0.01);
+    if (parallel == HfParallel::zero2) {
+      // The step's: a share in 16 bits, flat once more, and in FP32.
+      EXPECT_STREQ(peak.moment, "optimizer's step");
+      EXPECT_NEAR(per_parameter(peak.bytes[Category::gradients]), 8 / n, 0.01);
+    }
+    if (parallel == HfParallel::zero1) {
+      EXPECT_GT(per_parameter(peak.bytes[Category::gradients]), 1.9) << "whole until the backward pass is over";
+    }
+    if (parallel != HfParallel::zero3) {
+      EXPECT_NEAR(per_parameter(peak.bytes[Category::parameters]), 2, 0.01);
+    } else {
+      EXPECT_LT(per_parameter(peak.bytes[Category::parameters]), 2);
+    }
+  }
+}
+
+TEST(Ranks, WhatIsOffloadedIsInTheHost) {
+  HfStep with = step(HfParallel::zero3, 4);
+  with.ranks->offload_optimizer = true;
+  const HfPeak state = huggingface_peak(shape(), with);
+  EXPECT_EQ(state.bytes[Category::optimizer], 0u);
+  EXPECT_NEAR(per_parameter(state.host), 18 / 4.0, 0.01);
+  with.ranks->offload_parameters = true;
+  const HfPeak all = huggingface_peak(shape(), with);
+  EXPECT_NEAR(per_parameter(all.host), 20 / 4.0, 0.01);
+  EXPECT_NEAR(per_parameter(state.bytes.total() - all.bytes.total()), 2 / 4.0, 0.01);
+}
+
+TEST(Ranks, TheDefaultBucketOfFiveHundredMillionIsSeen) {
+  HfStep with = step(HfParallel::zero2, 4);
+  with.ranks->offload_optimizer = true;  // the backward pass is the peak then
+  const std::uint64_t one = huggingface_peak(shape(), with).bytes.total();
+  with.ranks->overlap = true;
+  EXPECT_EQ(huggingface_peak(shape(), with).bytes.total() - one, round_to_granule(1'000'000'000))
+      << "overlap_comm fills one while the other is reduced";
+  with.ranks->bucket = 100'000'000;
+  EXPECT_LT(huggingface_peak(shape(), with).bytes.total(), one);
+}
+
+TEST(Generation, ACacheGrowsAndIsThereTwiceForALayer) {
+  const nn::HfShape& model = shape();
+  HfGeneration with{.batch = 4, .prompt = 16, .new_tokens = 2001, .weights = DType::bf16};
+  const HfPeak grown = huggingface_generation_peak(model, with);
+  EXPECT_STREQ(grown.moment, "decoding");
+  const double token = 2.0 * 2 * double(model.keys()) * 4;  // keys and values of four sequences
+  const double whole = token * 2016 * double(model.layers);
+  EXPECT_GT(double(grown.bytes[Category::activations]), whole);
+  EXPECT_LT(double(grown.bytes[Category::activations]), whole * (1 + 3.0 / double(model.layers)));
+  with.beams = 2;
+  EXPECT_GT(double(huggingface_generation_peak(model, with).bytes[Category::activations]), 1.9 * whole);
+  with = {.batch = 4, .prompt = 2000, .new_tokens = 1, .weights = DType::bf16};
+  EXPECT_STREQ(huggingface_generation_peak(model, with).moment, "prefill");
+  EXPECT_EQ(grown.bytes[Category::gradients] + grown.bytes[Category::optimizer], 0u);
+}
+
+// Pieces of every length: the reserved bytes of a cache that grows are more than its live bytes.
+TEST(Generation, GrowthIsReplayed) {
+  const HfGeneration with{.batch = 4, .prompt = 16, .new_tokens = 200, .weights = DType::bf16};
+  const HfPeak peak = huggingface_generation_peak(shape(), with, true);
+  const Reserved reserved = reserved_by_replay(peak.events, TorchSegments::native);
+  EXPECT_EQ(reserved.live, peak.bytes.total());
+  EXPECT_GT(reserved.peak, reserved.live);
+  EXPECT_EQ(huggingface_generation_peak(shape(), with).bytes.total(), peak.bytes.total());
+}
+
+}  // namespace
+}  // namespace oomlab::fit

@@ -134,7 +134,7 @@ NOTES = {
         "Looked for those of PyTorch, TensorFlow, JAX, PaddlePaddle, llama.cpp, Ollama, vLLM, SGLang, TGI, TensorRT-LLM, CuPy, CUDA, cuBLAS, "
         "cuDNN, NCCL, XGBoost, CatBoost, Ray, the operating system's killer, and OOM Lab's report",
         "查找过 PyTorch、TensorFlow、JAX、PaddlePaddle、llama.cpp、Ollama、vLLM、SGLang、TGI、TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、"
-        "XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 报告的报错"),
+        "XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 自己的报告"),
     "not_killed": (
         "OOMKilled is false: that speaks against a kill for memory.",
         "OOMKilled 为 false：不像是因内存被终止。"),

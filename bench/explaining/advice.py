@@ -36,8 +36,8 @@ ADVICE = {
     "live_tensors_fill_it": (_SMALLER, _FEWER, _STATE),
     "fragmentation": (
         (("Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on ROCm PYTORCH_HIP_ALLOC_CONF) before the first allocation. "
-          "Windows, and ROCm before 7, do not have it: PyTorch then warns that it is not supported.",
-          "在第一次分配之前设置 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True（ROCm 上为 PYTORCH_HIP_ALLOC_CONF）。Windows 和 7 之前的 ROCm 没有"
+          "Windows, and PyTorch before about 2.11 on ROCm, do not have it: PyTorch then warns that it is not supported.",
+          "在第一次分配之前设置 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True（ROCm 上为 PYTORCH_HIP_ALLOC_CONF）。Windows 和约 2.11 之前的 ROCm 版 PyTorch 没有"
           "它：PyTorch 会警告不支持。"), ("06",),
          ("a driver call for each page while the run finds its shape; PyTorch 2.1 or newer", "运行稳定之前每页一次驱动调用；需要 PyTorch 2.1 或更新")),
         (("Let sizes repeat: pad lengths to a few values, and run the largest batch first.",
@@ -70,8 +70,8 @@ ADVICE = {
         (("Read data as it is needed instead of all at once: memory-mapped files, streaming.",
           "按需读取数据，而不是一次全部：内存映射文件、流式读取。"), ("05",),
          ("reads from the disk", "磁盘读取")),
-        (("Give it more: the container's memory limit, `--shm-size`, `ulimit -l`.",
-          "给它更多：容器内存上限、`--shm-size`、`ulimit -l`。"), (),
+        (("Give it more: the container's memory limit, `--shm-size`, the job's request.",
+          "给它更多：容器内存上限、`--shm-size`、作业的申请量。"), (),
          ("memory that others then lack", "别的程序因此缺少内存"))),
     "kv_cache_or_pool_reservation": (
         _CACHE_LENGTH,

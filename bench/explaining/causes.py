@@ -4,9 +4,9 @@ import re
 
 # Facts of a message that are the cause in themselves: by the fact, the sentence.
 BY_FACT = {
-    "host_memory": (("compiler", "why_compiler"), ("evicted", "why_evicted"), ("swap", "why_swap"), ("object_store", "why_object_store"), ("page_file", "why_page_file"), ("node", "why_node"), ("cgroup", "why_cgroup"), ("pinned", "why_pinned"),
-                    ("shared_memory", "why_shared"), ("only_killed", "why_killed"), ("addresses", "why_addresses")),
-    "kv_cache_or_pool_reservation": (("retracted", "why_retracted"), ("prefill", "why_prefill"), ("pages", "why_pages"), ("token_pool", "why_token_pool"), ("cells", "why_cells"),
+    "host_memory": (("compiler", "why_compiler"), ("evicted", "why_evicted"), ("swap", "why_swap"), ("object_store", "why_object_store"), ("page_file", "why_page_file"), ("node", "why_node"), ("cgroup", "why_cgroup"), ("pinned_llama", "why_pinned_llama"), ("pinned", "why_pinned"),
+                    ("shared_memory", "why_shared"), ("killed_on_card", "why_killed_on_card"), ("only_killed", "why_killed"), ("addresses", "why_addresses")),
+    "kv_cache_or_pool_reservation": (("retracted", "why_retracted"), ("prefill", "why_prefill"), ("pages", "why_pages"), ("pages_prefill", "why_pages_prefill"), ("token_pool", "why_token_pool"), ("cells", "why_cells"),
                                      ("workspace", "why_workspace"), ("weights_and_buffer", "why_weights_and_buffer"), ("tokens", "why_cache_tokens"),
                                      ("pool_took_all", "why_pool_took_all")),
     "other_process": (("unbalanced", "why_unbalanced"),),
@@ -45,10 +45,13 @@ def too_big(e):
 
 def live(e):
     short, percent = e.missing("asked", "free", "cached"), e.percent()
+    family = e.found.message.rule.split("_")[0]
     if e.account.spilled():
         return [("why_spilled", {})]
     if not e.account.pieces_count() and e.known("allocated", "free", "asked") and not short:
         return [("why_live_pieces", {})]
+    if family == "julia" and short and e.known("allocated", "capacity"):
+        return [("why_live_arrays", {"short": e.shown(short), "percent": percent_text(percent)}), ("why_live_sum", {"short": e.shown(short)})]
     if short and e.known("allocated", "capacity") and e.is_small():
         return [("why_live_last", {"short": e.shown(short)}), ("why_live_sum", {"short": e.shown(short)})]
     if short and e.known("allocated", "capacity"):
@@ -57,7 +60,7 @@ def live(e):
         return [("why_live_pool", {})]
     short = e.missing("asked", "free")
     if short and e.known("allocated") and percent:
-        return [("why_live_free", {"short": e.shown(short), "percent": percent_text(percent)})]
+        return [("why_live_paddle" if family == "paddle" else "why_live_free", {"short": e.shown(short), "percent": percent_text(percent)})]
     return [("why_live_card" if e.known("allocated", "capacity", "asked") and "free" not in e.account.sizes else "why_live_any", {})]
 
 
@@ -75,7 +78,9 @@ def above_limit(e):
     for held in [sizes[name] for name in ("allocated", "reserved") if name in sizes]:
         short = held + sizes["asked"] - sizes["limit"]
         if short and short.bytes > 0:
-            return [("why_limit", {"held": e.shown(held), "short": e.shown(short)})]
+            free = "free" in sizes and sizes["free"].bytes >= sizes["asked"].bytes
+            alike = e.shown_alike(held=held, asked=sizes["asked"], limit=sizes["limit"], short=short)
+            return [("why_limit_free" if free else "why_limit", alike)]
     return [("why_limit_any", {})]
 
 
@@ -84,15 +89,16 @@ def others(e):
     if "at_start" in e.found.message.facts:
         return [("why_others_start", {"used": e.shown(sizes["capacity"] - sizes["free"])})]
     if e.context.same_device:
-        return [("why_same_device", {"ranks": ", ".join(map(str, sorted(e.context.ranks)[:8])), "device": e.found.message.device})]
+        return [("why_same_device", {"ranks": e.ranks(), "device": e.found.message.device})]
     held = e.account.held_by_others()
     if held is None or not e.known("capacity", "allocated", "asked"):
         return [("why_others_any", {})]
+    needed = e.shown(sizes["allocated"] + sizes["asked"])
     if "others" in sizes:
-        return [("why_others", {})]
+        return [("why_others", {"needed": needed})]
     if "outside" in sizes:
-        return [("why_others_outside", {})]
-    return [("why_others", {"others": e.shown(sizes["capacity"] - sizes["free"] - sizes["this_process"])})]
+        return [("why_others_outside", {"needed": needed})]
+    return [("why_others", {"others": e.shown(sizes["capacity"] - sizes["free"] - sizes["this_process"]), "needed": needed})]
 
 
 def others_known(e):
@@ -101,14 +107,27 @@ def others_known(e):
 
 
 def host(e):
-    return [("why_pinned" if e.context.call == "pinned" else "why_impossible" if e.account.impossible() else "why_host", {})]
+    message = e.found.message
+    if e.context.call == "pinned":
+        return [("why_pinned", {})]
+    if e.account.impossible():
+        return [("why_impossible", {})]
+    if message.rule == "loader":
+        return [("why_worker_gone", {})]
+    if message.rule == "killer":
+        return [("why_host_victim" if e.known("resident") and "victim" in message.values else "why_host_killed", {})]
+    return [("why_host", {})]
 
 
 def reservation(e):
     facts = e.found.message.facts
     short = e.missing("asked", "free") if "at_start" in facts else None
     if "component" in facts and e.known("free", "capacity"):
-        return [("why_component" if e.known("weights") else "why_component_free", {})]
+        sizes, component = e.account.sizes, e.found.message.values["component"]
+        rest = sizes["capacity"] - sizes["free"] - sizes["weights"] if e.known("weights") else None
+        if rest is None or component.lower() != "kv cache":
+            return [("why_component_free", {})]
+        return [("why_component", {"rest": e.shown(rest), "component": component if e.language == "en" else "KV 缓存"})]
     if short and e.known("capacity"):
         return [("why_start", {"short": e.shown(short)})]
     if "kv_cache" in facts and e.known("asked"):
@@ -128,6 +147,8 @@ def nothing(e):
         return [("why_contradicts", {})]
     if "compute_buffer" in facts and e.known("asked"):
         return [("why_compute_buffer", {})]
+    if e.known("asked", "program", "arguments", "outputs", "temporaries"):
+        return [("why_program_size", {})]
     if e.known("asked"):
         if "pool" in facts:
             return [("why_pool", {})]

@@ -118,6 +118,13 @@ class Context:
         return result
 
     @functools.cached_property
+    def rank(self):
+        """The rank whose message this is, None where nothing says it."""
+        named = RANK.findall(self.before[-400:])
+        rank = int(next(filter(None, named[-1]))) if named else None
+        return rank if rank in self.ranks else None
+
+    @functools.cached_property
     def same_device(self):
         """Whether several ranks name one device, and the message lists several processes on it: with one process, each rank may see
         only its own device, as number 0."""
@@ -135,6 +142,11 @@ class Context:
         tried = RETRIES.search(self.after)
         goes_on = GOES_ON.search(self.after, tried.end()) if tried else None
         return bool(goes_on) and not ENDS.search(self.after, tried.end())
+
+    @functools.cached_property
+    def without_pipeline(self):
+        """Whether what llama.cpp left out is pipeline parallelism."""
+        return "retrying without pipeline parallelism" in self.after
 
     @functools.cached_property
     def went_on(self):

@@ -9,17 +9,23 @@ from shared import terminal
 from .advice import advice
 from .causes import causes, others_known
 from .context import Context
-from .figures import Account, diagnose
-from .first import chapters, first, serves
+from .figures import GIB, UNIT_NAMES, Account, diagnose
+from .first import SERVERS, chapters, first, serves
 from .first_words import FIRST
 from .layout import columns, pad, wrapped
 from .words import LANGUAGES, framework_name, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXTRA = ("within", "resident", "weights", "program", "arguments", "temporaries", "other_allocations", "tokens_wanted", "tokens_held")
+EXTRA = ("within", "resident", "weights", "program", "arguments", "outputs", "temporaries", "other_allocations", "tokens_wanted", "tokens_held")
 LINES = 12  # of the answer, at most
+UNITS = {name: unit for unit, name in UNIT_NAMES.items()}
 # Sentences that are certain, although the figures support none of the causes.
 SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_whole_model"}
+# Causes in a word, where a sentence knows more than the diagnosis, or less.
+TITLES = {"why_free": "title_unsaid", "why_some": "title_unsaid", "why_program_size": "title_unsaid", "why_killed": "title_likely_host",
+          "why_killed_on_card": "title_likely_host", "why_worker_gone": "title_likely_host", "why_too_big_program": "title_program",
+          "why_same_device": "title_ranks", "why_live_arrays": "title_arrays", "why_live_paddle": "title_paddle"}
+MUCH_OUTSIDE = GIB  # that a process holds outside the framework: more than a context takes
 
 
 class Explanation:
@@ -43,6 +49,21 @@ class Explanation:
 
     def shown(self, size):
         return say("about", self.language, size=size.text()) if size.is_rough() and size.half else size.text()
+
+    def shown_alike(self, **sizes):
+        """The same of several that are added up: in one unit, with the decimals that are certain in it, where there are any."""
+        unit = min(UNITS[size.text().split()[1]] for size in sizes.values())
+        decimals = {name: 2 if size.half * 200 <= unit else 1 if size.half * 20 <= unit else None for name, size in sizes.items()}
+        return {name: self.shown(size) if unit == 1 or decimals[name] is None else f"{float(size.bytes / unit):.{decimals[name]}f} {UNIT_NAMES[unit]}"
+                for name, size in sizes.items()}
+
+    def ranks(self):
+        """Those that fail, as a text."""
+        numbers = [str(rank) for rank in sorted(self.context.ranks)]
+        if len(numbers) > 8:
+            return ", ".join(numbers[:8]) + ", ..."
+        last = " and " if self.language == "en" else " 和 "
+        return last.join(filter(None, ((", " if self.language == "en" else "、").join(numbers[:-1]), *numbers[-1:])))
 
     def json(self):
         return {"diagnosis": self.diagnosis, **self.account.json()}
@@ -127,26 +148,34 @@ class Explanation:
         if handled and re.search(r"out of memory", found.after.far.loose[handled.end():], re.I):
             keys.append("note_retry")
         elif len(context.ranks) > 1:
-            keys += [] if context.same_device and self.diagnosis == "other_process" else ["note_ranks"]
+            said = context.same_device and self.diagnosis == "other_process"
+            keys += [] if said else ["note_ranks_of" if context.rank is not None and self.account.sizes else "note_ranks"]
         elif context.repeated:
             keys.append("note_repeated")
         elif found.count > 1 and found.message.rule in ("pytorch", "pytorch_async", "mps") and not context.recovered:
             keys.append("note_again")
+        own, outside = sizes.get("own_outside"), sizes.get("outside")
+        if own and ((all_of_them and "listed_is_this" in facts) or own.bytes >= MUCH_OUTSIDE):
+            keys.append("note_own_outside")
+        elif not all_of_them and outside and outside.bytes >= MUCH_OUTSIDE and self.diagnosis in ("live_tensors_fill_it", "fragmentation"):
+            keys.append("note_outside_much")
         keys += [f"note_{fact}" for fact in ("listed_is_this", "private_pools", "listed_only", "program") if fact in facts]
         if found.message.rule == "ours":
             keys.append("note_ours")
         if not all_of_them:
             keys = [key for key in keys if key not in ("note_private_pools", "note_listed_only", "note_program")]
-        if "outside" in sizes and sizes["outside"].low > 0 and (all_of_them or "listed_is_this" in facts):
-            keys.append("note_own_outside" if "listed_is_this" in facts else "note_outside")
+        if all_of_them and outside and outside.low > 0:
+            keys.append("note_outside")
         short = self.missing("asked", "free", *(["cached"] if self.account.pieces_count() else []))
         if self.diagnosis == "live_tensors_fill_it" and "others" in sizes and short and sizes["others"].bytes >= short.bytes:
             keys.append("note_others_would_do")
         if all_of_them and self.known("limit", "capacity") and sizes["limit"].high >= sizes["capacity"].low and "pool_limit" not in facts:
             keys.append("note_limit_reached")
-        ranks = ", ".join(map(str, sorted(context.ranks)[:8])) + (", ..." if len(context.ranks) > 8 else "")
-        pid = found.message.processes[0][0] if found.message.processes else ""
-        return [capital(self.say(key, ranks=ranks, repeated=context.repeated, pid=pid)) for key in keys]
+        values = {"ranks": self.ranks(), "rank": context.rank, "repeated": context.repeated}
+        if "listed_is_this" in facts:
+            pid, size = found.message.processes[0]
+            values.update(pid=pid, listed=self.shown(size), used=self.shown(sizes["capacity"] - sizes["free"]))
+        return [capital(self.say(key, **values)) for key in keys]
 
     def questions(self):
         """What the message cannot say, and how to find out."""
@@ -182,23 +211,43 @@ class Explanation:
         """The lines of the cause and of what to do first."""
         _, what, paste = self.first
         key, sentence = self.cause[0]
-        title = self.say("unsure" if self.diagnosis == "not_enough_information" else self.diagnosis)
+        title = self.say(self.title(key))
         lines = wrapped(self.say("cause_alone", sentence=sentence) if key in SURE else self.say("cause", title=title, sentence=sentence))
         if self.context.recovered:
-            lines += wrapped(self.say("note_recovered"))
-        return [*lines, *wrapped(self.say("first", what=what)), *([f"    {paste}"] if paste else [])]
+            lines += wrapped(self.say("note_recovered_pipeline" if self.context.without_pipeline else "note_recovered"))
+        label = "needless" if self.context.recovered or "pinned_llama" in self.found.message.facts else "first"
+        return [*lines, *wrapped(self.say(label, what=what)), *([f"    {paste}"] if paste else [])]
+
+    def title(self, key):
+        """The key of the cause in a word, above the sentence of that key."""
+        if key in TITLES:
+            return TITLES[key]
+        own, capacity = (self.account.sizes.get(name) for name in ("own_outside", "capacity"))
+        if key in ("why_live", "why_live_last") and own and capacity and own.bytes * 8 > capacity.bytes:
+            return "title_outside"
+        return "unsure" if self.diagnosis == "not_enough_information" else self.diagnosis
 
     def short(self):
-        """The answer in at most LINES lines: cause, what to do first, as many notes as there is room for, and where the rest is."""
-        lines = self.answer()
+        """The answer in at most LINES lines: cause, what to do first, as many notes as there is room for in every language, and where the
+        rest is."""
+        answer, notes, rest = mine = self._parts()
+        all_parts = [mine, *(Explanation(self.found, language)._parts() for language in LANGUAGES if language != self.language)]
+        rooms = [LINES - len(lines) - len(last) for lines, _, last in all_parts]
+        for i, note in enumerate(notes):
+            needed = [len(others[i]) for _, others, _ in all_parts]
+            if all(need <= room for need, room in zip(needed, rooms)):
+                answer += note
+                rooms = [room - need for room, need in zip(rooms, needed)]
+        return "\n".join(answer + rest)
+
+    def _parts(self):
+        """The lines of the answer, those of each note, and those of where the rest is."""
+        family = self.found.message.rule.split("_")[0]
+        engine = family if family in SERVERS else self.context.engine
         general = dict.fromkeys(number for _, numbers, _ in advice(self.diagnosis, self.found.message.rule) for number in numbers)
-        names = chapter_names(chapters(self.first[0], general), self.language, most=3)
+        names = chapter_names(chapters(self.first[0], general, engine), self.language, most=3)
         rest = (wrapped(self.say("see", chapters=names)) if names else []) + wrapped(self.say("more"))
-        for note in self.notes(all_of_them=False):
-            more = wrapped(note)
-            if len(lines) + len(more) + len(rest) <= LINES:
-                lines += more
-        return "\n".join(lines + rest)
+        return self.answer(), [wrapped(note) for note in self.notes(all_of_them=False)], rest
 
     def text(self):
         """The answer, and everything else."""

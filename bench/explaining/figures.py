@@ -265,12 +265,17 @@ class Account:
     def _listed(self):
         """Where one process is listed without a word which it is: it is this one if there is no room for both."""
         m, s = self.message, self.sizes
-        if "listed_only" not in m.facts or len(m.processes) != 1 or not m.processes_complete or not self._has("capacity", "free", "reserved"):
+        if not m.facts & {"listed_only", "listed_is_this"} or len(m.processes) != 1 or not m.processes_complete or not self._has("capacity", "free", "reserved"):
             return
         size, used = m.processes[0][1], s["capacity"] - s["free"]
         if used and (size + s["reserved"]).low > used.high:
-            m.facts.remove("listed_only")
+            m.facts.discard("listed_only")
             m.facts.add("listed_is_this")
+            own = size - s["reserved"]
+            if own is not None:  # its own figure is nearer than what the card has in use
+                s.pop("outside", None)
+                s["own_outside"] = own
+                self.terms["own_outside"] = (("", f"process {m.processes[0][0]}", size), ("-", "reserved", s["reserved"]))
 
     def held_by_others(self):
         """A lower bound of what others hold, however it is known; None where nothing tells."""

@@ -8,6 +8,10 @@ from .first_words import FIRST
 
 # Fewer percent too much than this: a slightly smaller batch does it.
 SLIGHTLY = 5
+# More than this no process holds that only has a context on a card.
+LARGEST_CONTEXT = 1024 * MIB
+# Of a card: vLLM's usual share is less, so where PyTorch has more of it, a smaller share need not help.
+ABOVE_SHARE = 0.95
 # Rules of messages without PyTorch around them.
 NO_TORCH = ("tensorflow", "xla", "cupy", "julia", "paddle", "onnx", "engine", "rmm", "mlx", "level", "opencl", "graphics")
 # What cards are called in PyTorch, and who tells what uses them: by the word before "out of memory".
@@ -16,14 +20,16 @@ HOLDERS = {"HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps", "NPU": "npu-smi in
 
 SERVERS = ("vllm", "sglang", "tgi", "trtllm", "llama", "ollama")
 HOST = (("compiler", "compiler"), ("evicted", "evicted"), ("swap", "vllm_swap"), ("object_store", "object_store"), ("page_file", "page_file"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
-        ("pinned", "locked"), ("cgroup", "container"), ("only_killed", "killed"))
+        ("pinned_llama", "llama_pinned"), ("pinned", "locked"), ("cgroup", "container"), ("only_killed", "killed"))
 
 
 # Where each is shown, if not where the diagnosis is.
 CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "attention_model": ("08",), "pinned": ("05",), "pinned_deepspeed": ("05",),
             "optimizer_first": ("13",), "optimizer_first_trainer": ("13",), "optimizer": ("13",), "backward": ("04",), "backward_model": ("04",),
             "gathered": ("11",), "evaluation": ("11",), "generate": ("11",), "load": ("05", "12"), "load_model": ("05", "12"), "move": ("03", "12"),
-            "capture": ("11",), "process_group": ("07",), "own_device": ("07", "15"), "trainer": ("02", "04"), "lightning": ("02", "03"),
+            "capture": ("11",), "process_group": ("07",), "own_device": ("07", "15"), "own_device_serving": ("07", "15"), "own_device_trtllm": ("07", "15"),
+            "rank_contexts": ("07", "15"), "holders": ("15",), "llama_pinned": ("05",), "halve_tensorflow": ("01", "02"), "look_fresh": ("00",), "look_build": ("00",),
+            "fraction": ("00",), "fraction_cupy": ("00",), "fraction_onnx": ("00",), "fraction_rmm": ("00",), "tf_grow": ("00",), "xla_share": ("00",), "xla_outputs": ("00",), "trainer": ("02", "04"), "lightning": ("02", "03"),
             "deepspeed": ("07", "05"), "ultralytics": ("09", "01"), "slightly_smaller": ("01", "02"), "halve_batch": ("01", "02"), "smaller_batch": ("01", "02", "04"), "compiler": (),
             "page_file": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "metal_full": ("05",), "metal_buffer": ("08", "09"),
             "save": ("07", "16"), "fused_attention": ("08",), "xgboost": ("00", "15"), "catboost": ("00", "05"), "faiss": ("00",), "blender": (),
@@ -37,8 +43,12 @@ def serves(key):
     return key.split("_")[0] in SERVERS
 
 
-def chapters(key, otherwise):
-    """Numbers of the chapters that show it."""
+def chapters(key, otherwise, engine=None):
+    """Numbers of the chapters that show it, to somebody who runs that engine."""
+    if key == "holders" and engine in SERVERS:
+        return "15", "11"
+    if key == "llama_pinned":
+        return CHAPTERS[key]
     return OF_SERVERS if serves(key) else CHAPTERS.get(key, otherwise)
 
 
@@ -49,14 +59,15 @@ def first(explanation):
     values.setdefault("variable", "PYTORCH_CUDA_ALLOC_CONF")
     card = values.get("card") or card_of(m)
     values.update(module=TORCH_MODULES.get(card, "cuda"), holders=HOLDERS.get(card) or "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
-                  in_use=HOLDERS.get(card) or "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv")
+                  in_use=HOLDERS.get(card) or "nvidia-smi")
+    values["tool"] = values["holders"].split()[0]
     device = m.device if m.device is not None else next((d for d in context.ranks.values() if d is not None), 0)
     values.update(device=device, split=split(explanation.account.sizes.get("asked")))
     engine = family if family in SERVERS and context.engine != "ollama" else context.engine
     if family == "ours":
         engine = None
     if diagnosis == "other_process" and context.same_device:
-        return "own_device", values
+        return "own_device_trtllm" if engine == "trtllm" else "own_device_serving" if engine in SERVERS else "own_device", values
     if m.rule in ("mlx", "metal", "mlx_wait"):
         return "metal_buffer" if m.rule == "mlx" else "metal_full", values
     if diagnosis == "too_big_for_the_card" and (explanation.account.impossible() or "whole_program" not in m.facts):
@@ -71,9 +82,24 @@ def first(explanation):
     if diagnosis == "fragmentation":
         if family in ("tensorflow", "xla", "ours"):
             return "planned" if family == "ours" else "pool_async", values
-        return "keep_large" if "no_segments" in m.facts else "segments", values
+        if "no_split" in m.facts:
+            return "keep_large_update", values
+        return "keep_large" if "no_segments" in m.facts else "keep_large_rocm" if card == "HIP" else "segments", values
+    if diagnosis == "live_tensors_fill_it" and engine not in SERVERS and rank_contexts(explanation, values):
+        return "rank_contexts", values
     key = server(explanation, engine, values) if engine in SERVERS else None
-    return key or fact(explanation, values) or call(context.call, engine) or trainer(explanation, engine) or general(explanation, family), values
+    return key or fact(explanation, values) or call(context.call, engine) or trainer(explanation, engine) or general(explanation, family, values), values
+
+
+def rank_contexts(explanation, values):
+    """Whether several others of one size, as small as contexts, hold what is missing: other ranks that use this device, too."""
+    listed = [size for _, size in explanation.found.message.processes]
+    short = explanation.missing("asked", "free", "cached")
+    others = explanation.account.sizes.get("others")
+    if len(listed) < 2 or len(set(listed)) > 1 or listed[0].bytes > LARGEST_CONTEXT or not short or not others or others.bytes < short.bytes:
+        return False
+    values.update(contexts=len(listed), context_size=explanation.shown(listed[0]))
+    return True
 
 
 def card_of(message):
@@ -120,7 +146,7 @@ def server(explanation, engine, values):
     if engine == "vllm":
         return vllm(explanation, values)
     if engine == "sglang":
-        if "pages" in facts:
+        if facts & {"pages", "pages_prefill"}:
             return "sglang_pages"
         if "token_pool" in facts:
             return "sglang_requests"
@@ -161,19 +187,21 @@ def vllm(explanation, values):
         return "vllm_length"
     if explanation.diagnosis == "kv_cache_or_pool_reservation":
         return "vllm_raise"
-    outside = sizes.get("own_outside") or (sizes.get("outside") if "listed_is_this" in m.facts else None)
+    outside = sizes.get("own_outside")
     much = outside and "capacity" in sizes and outside.bytes * 8 > sizes["capacity"].bytes
-    return "vllm_graphs" if much or explanation.context.call == "capture" else "vllm_lower"
+    if much or explanation.context.call == "capture":
+        return "vllm_graphs"
+    full = {"allocated", "capacity"} <= sizes.keys() and sizes["allocated"].bytes > sizes["capacity"].bytes * ABOVE_SHARE
+    return "vllm_weights" if full else "vllm_lower"
 
 
 def sglang_share(context, values):
     """What is left after the weights has to be more than what the share leaves out, both of what was free before them."""
     seen = [float(figure) for figure in re.findall(r"avail mem=(\d{1,4}\.\d{1,3}) ?GB", context.before)]
     if len(seen) < 2 or not 0 < seen[-1] < seen[0]:
-        values.update(above="0.85", raised="0.92")
-        return "sglang_raise"
+        return "sglang_raise_some"
     above = 1 - seen[-1] / seen[0]
-    values.update(above=f"{above:.2f}", raised=f"{min(0.97, above + 0.05):.2f}")
+    values.update(above=f"{above:.2f} = 1 - {seen[-1]:.2f}/{seen[0]:.2f}", raised=f"{min(0.97, above + 0.05):.2f}")
     return "sglang_split" if above > 0.94 else "sglang_raise"
 
 
@@ -210,7 +238,7 @@ def host(explanation, engine):
     return key or ("loader" if m.rule == "loader" else "host")
 
 
-def general(explanation, family):
+def general(explanation, family, values):
     """The key by the diagnosis alone."""
     diagnosis, torch = explanation.diagnosis, family not in NO_TORCH
     facts = explanation.found.message.facts
@@ -224,9 +252,11 @@ def general(explanation, family):
     if diagnosis == "too_big_for_the_card":
         return "whole_program" if "whole_program" in facts else "shapes"
     if family == "xla":
-        return "tf_grow" if "pool" in facts else "xla_share"
+        sizes = explanation.account.sizes
+        large = {"outputs", "program"} <= sizes.keys() and sizes["outputs"].bytes * 2 > sizes["program"].bytes
+        return "tf_grow" if "pool" in facts else "xla_outputs" if large else "xla_share"
     if family == "tensorflow":
-        return "halve_batch"
+        return "halve_tensorflow"
     if explanation.missing("asked", "free"):
         return "holders"
     around = explanation.found.message.text + explanation.context.before[-4000:] + explanation.context.after[:2000]
@@ -234,4 +264,10 @@ def general(explanation, family):
         return "look_both"
     if family in ("cuda", "cudnn", "cublas") and re.search(r"tensorflow|Could not create cud\w+ handle|Dst tensor", around):
         return "tf_grow"
-    return "look" if torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around) else "look_card"
+    if not (torch and re.search(r"torch|\bc10\b|RuntimeError|CUDA out of memory", around)):
+        return "look_card"
+    sizes = explanation.account.sizes
+    if family == "pytorch" and {"asked", "free"} <= sizes.keys() and sizes["free"].bytes >= sizes["asked"].bytes:
+        values["bytes"] = sizes["asked"].whole()
+        return "look_build" if "cached_wording" in facts else "look_fresh"
+    return "look"

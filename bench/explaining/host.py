@@ -148,6 +148,13 @@ def killer(before, after):
                 limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
     if re.search(r"ninja: build|g?make(?:\[\d+\])?: \*\*\*|\bcc1plus\b|\brustc\b|FAILED: \S+\.o\b", near.raw[-2000:] + text.raw):
         m.facts.add("compiler")
+    victim = text.first(r"Killed\s+process\s+(\d+)\s+\(([^)]{1,64})\)")
+    if victim:
+        m.values["victim"] = f"{victim[1]} ({victim[0]})"
     if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit|memlimit|exceeded\s+limit|memory\s+used|badness"):
         m.facts.add("only_killed")
+    runner = text.first(r'runner\.size="([\d.]{1,8}\s[KMGT]iB)"\s+runner\.vram="([\d.]{1,8}\s[KMGT]iB)"')
+    if runner:
+        m.facts.add("killed_on_card")
+        m.values.update(model_size=runner[0], on_card=runner[1])
     return m

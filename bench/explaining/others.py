@@ -139,6 +139,7 @@ def xla(before, after):
     m = message("xla", framework, text.loose, "not_enough_information", asked=asked,
                 device=number(text.first(r"\)\s+on\s+device\s+ordinal\s+(\d+)")),
                 program=text.size(rf"\btotal\s+allocation:\s*{SIZE}"), arguments=text.size(rf"parameter\s+allocation:\s*{SIZE}"),
+                outputs=text.size(rf"maybe_live_out\s+allocation:\s*{SIZE}"),
                 temporaries=text.size(rf"preallocated\s+temp\s+allocation:\s*{SIZE}"))
     if "program" in m.figures:
         m.facts.add("program")

@@ -68,9 +68,11 @@ def version(m, before, text):
     m.values["card"] = kind[0].upper() if kind else "CUDA"
     if text.has(r"reserved\s+in\s+total"):
         m.facts.add("no_segments")  # expandable ones are there since 2.1
+        if not text.has(r"max_split_size_mb"):
+            m.facts.add("no_split")  # so is the hint at max_split_size_mb since that is there
         return "PyTorch, 1.10 to 2.0" if text.has(r"max_split_size_mb") else "PyTorch, 1.4 to 2.0"
     if text.has(r"\bcached\b"):
-        m.facts.update({"cached_wording", "no_segments"})
+        m.facts.update({"cached_wording", "no_segments", "no_split"})
         return "PyTorch, up to 1.3"
     if not text.has(r"total\s+capaci?ty\s+of"):
         return m.framework

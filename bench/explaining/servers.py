@@ -38,7 +38,7 @@ def llama(before, after):
 @rule("llama_host", "cuda_host", r"unable to allocate \w+_host buffer")
 def llama_host(before, after):
     text = Text(after.lines[0])
-    return message("llama_host", "llama.cpp", text.loose, "host_memory", facts={"pinned"} if text.has("pinned") else (),
+    return message("llama_host", "llama.cpp", text.loose, "host_memory", facts={"pinned", "pinned_llama"} if text.has("pinned") else (),
                    asked=text.size(rf"failed\s+to\s+allocate\s+{SIZE}\s+of\s+pinned") or text.size(rf"attempted\s+to\s+allocate\s+{SIZE}") or text.whole(r"of\s+size\s+(\d+)\b"))
 
 
@@ -117,7 +117,12 @@ def sglang_tokens(before, after):
     if wanted and held:
         m.figures.update(tokens_wanted=exact(int(wanted[0])), tokens_held=exact(int(held[0])))
         if int(held[0]) >= int(wanted[0]):
-            m.facts.add("pages")  # enough tokens are free, and yet no page is
+            # Enough tokens are free, and yet too few pages: what is free is whole pages. Which size they have is not printed.
+            page = 64
+            while int(held[0]) // page >= int(wanted[0]):
+                page *= 2
+            m.facts.add("pages" if text.has(r"Decode\s+out") else "pages_prefill")
+            m.values.update(page=page, pages=int(held[0]) // page)
     return m
 
 

@@ -49,7 +49,7 @@ TEXT = {
     "full_plain": ("{category}, {size} of the {total} that are live ({share} %).", "{category}：存活的 {total} 中占 {size}（{share} %）。"),
 
     # What to do first.
-    "do": ("Do first: {what}", "先做：{what}"),
+    "do": ("Do first: {what}", "首先：{what}"),
     "saves": ("It saves up to {size} here.", "在此最多省下 {size}。"),
     "shown": ("See {chapters}.", "见 {chapters}。"),
     "do_leak": ("find who holds it: gc.get_referrers(tensor). What is kept for a report goes to the host (`.item()`, "

@@ -5,12 +5,12 @@ from .words_notes import NOTES
 
 LANGUAGES = ("en", "zh")
 
-HELP_ZH = """解释显存或内存不足的报错：原因，先做什么；再加数字，以及信息没有说明的。
+HELP_ZH = """解释显存或内存不足的报错：原因，先做什么；再加数字，以及报错没有说明的。
 
   bench/explain FILE            含有报错的日志
   bench/explain 'CUDA out ...'  报错本身
   command 2>&1 | bench/explain  标准输入；也可写 bench/explain -
-    --all                       再加数字、其他办法及其代价、信息没有说明的
+    --all                       再加计算过程、其他办法及其代价、报错没有说明的内容
     --lang zh                   中文
     --json                      原因和以字节计的数字，未知为 null
     --table                     改为输出 README 中的报错表
@@ -18,33 +18,42 @@ HELP_ZH = """解释显存或内存不足的报错：原因，先做什么；再�
 
 请原样粘贴报错。不能确定推出的数字不给出；互相矛盾的两个数字都不采用。
 
-退出码：0；1 没有它认识的信息；2 文件无法读取；64 用法错误。
+退出码：0；1 没有它认识的报错；2 文件无法读取；64 用法错误。
 """
 
 # Every entry: English, Chinese. A name in braces is a figure, or another value of the message.
 TEXT = {
     **CAUSES,
     **NOTES,
-    "figures": ("What it says:", "信息中的数字："),
-    "figures_device": ("What it says, device {device}:", "信息中的数字，设备 {device}："),
+    "figures": ("What it says:", "报错中的数字："),
+    "figures_device": ("What it says, device {device}:", "报错中的数字，设备 {device}："),
     "printed": ("printed", "原文"),
     "about": ("about {size}", "约 {size}"),
     "cause": ("Cause: {title}. {sentence}", "原因：{title}。{sentence}"),
     "cause_alone": ("Cause: {sentence}", "原因：{sentence}"),
-    "first": ("Do first: {what}", "先做：{what}"),
+    "first": ("Do first: {what}", "首先：{what}"),
     "see": ("See {chapters}.", "参见 {chapters}。"),
     "more": ("More with --all: the figures, what else helps and what it costs, what the message leaves out.",
-             "加 --all 看更多：数字、其他办法及代价、信息没有说明的。"),
+             "加 --all 查看：计算过程、其他办法及其代价、报错没有说明的内容。"),
+    "needless": ("Nothing has to be done. To avoid it: {what}", "不必处理。若想避免：{what}"),
     "unsure": ("not certain", "不能确定"),
+    # Causes in a word that say more than the diagnosis.
+    "title_unsaid": ("too little is free, and what fills the card is not printed", "空闲不够，报错没有给出是什么占满显存"),
+    "title_likely_host": ("most likely host memory, not the card", "多半是主机内存，而非显存"),
+    "title_program": ("the program is larger than the chip's memory", "程序超过芯片的内存"),
+    "title_ranks": ("several ranks on one card", "多个 rank 在同一张卡上"),
+    "title_outside": ("live tensors, and memory outside PyTorch, fill the card", "存活张量和 PyTorch 之外的内存占满显存"),
+    "title_arrays": ("arrays fill the card", "数组占满显存"),
+    "title_paddle": ("what PaddlePaddle holds fills the card", "PaddlePaddle 占用的内存占满显存"),
     "do": ("What else helps:", "还有什么办法："),
     "shown": ("Shown in {chapters}. Price: {price}.", "演示见 {chapters}。代价：{price}。"),
     "price": ("Price: {price}.", "代价：{price}。"),
-    "cannot": ("What the message cannot say:", "信息没有说明的："),
-    "found": ("Message of {framework}:", "{framework} 的信息："),
-    "count": ("The first of {count} of its kind here.", "此处同类信息共 {count} 条，这是第一条。"),
+    "cannot": ("What the message cannot say:", "报错没有说明的："),
+    "found": ("Message of {framework}:", "{framework} 的报错："),
+    "count": ("The first of {count} of its kind here.", "此处同类报错共 {count} 条，这是第一条。"),
     "also": (
         "There are messages of others, too: {names}. They may follow from this one.",
-        "另有其他来源的信息：{names}。它们可能由这一条引起。"),
+        "另有其他来源的报错：{names}。它们可能由这一条引起。"),
     "process": ("process {pid}", "进程 {pid}"),
 
     # Figures.
@@ -65,17 +74,18 @@ TEXT = {
     "weights": ("weights", "权重"),
     "program": ("the whole program", "整个程序"),
     "arguments": ("its arguments", "其参数"),
+    "outputs": ("its outputs", "其输出"),
     "temporaries": ("its temporaries", "其临时量"),
     "other_allocations": ("other allocations", "其他分配"),
     "tokens_wanted": ("tokens wanted", "需要的 token 数"),
     "tokens_held": ("tokens that the cache holds", "缓存可容纳的 token 数"),
 
     # Causes in a word.
-    "too_big_for_the_card": ("too big for the card", "单次申请超过整张卡"),
+    "too_big_for_the_card": ("too big for the card", "超过整张卡的容量"),
     "live_tensors_fill_it": ("live tensors fill the card", "存活张量占满显存"),
     "fragmentation": ("fragmentation", "碎片"),
     "other_process": ("other processes", "其他进程占用"),
-    "limit_set_by_user": ("a limit that somebody set", "人为设定的上限"),
+    "limit_set_by_user": ("a limit set for this process", "人为设定的上限"),
     "host_memory": ("host memory, not the card", "主机内存，而非显存"),
     "kv_cache_or_pool_reservation": ("memory reserved in advance (KV cache or pool)", "预先保留的内存（KV 缓存或内存池）"),
     "not_enough_information": ("the message does not tell", "信息不足以判断"),
@@ -103,4 +113,4 @@ def say(key, language, **values):
 
 def refusal(reasons, language):
     """Why a text is none: what looks like a message in it, by the keys of refusals.LOOKALIKES."""
-    return " ".join(say(key, language) for key in ("refused", *(sorted(reasons) or ("looked_for",))))
+    return (" " if language == "en" else "").join(say(key, language) for key in ("refused", *(sorted(reasons) or ("looked_for",))))

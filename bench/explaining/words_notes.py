@@ -4,11 +4,8 @@ refused."""
 NOTES = {
     # Notes that hold only sometimes.
     "note_notebook": (
-        "A notebook: the traceback of the failed cell keeps its tensors alive, so that the next try fails earlier. Run a "
-        "cell with 1/0, or `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`, then `gc.collect()`; "
-        "or restart the kernel.",
-        "笔记本：失败单元格的回溯使其张量继续存活，下次尝试会更早失败。运行一个只有 1/0 的单元格，或执行 `import sys; "
-        "sys.last_traceback = sys.last_value = sys.last_exc = None`，再 `gc.collect()`；或重启内核。"),
+        "In a notebook, the failed cell's traceback keeps its tensors alive. Run a cell that fails, such as 1/0 (its traceback replaces that one), or `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`, then `gc.collect()`; or restart the kernel.",
+        "在 Notebook 里，出错单元格的 traceback 让张量无法释放。运行一个会报错的单元格，如 1/0（新的 traceback 会替换旧的），或执行 `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`，再 `gc.collect()`；或重启内核。"),
     "note_retry": (
         "It failed again while the first error was handled. Inside `except` the exception keeps the failed call's frame, "
         "and all its tensors, alive. Leave the block first, then try again: set a flag in `except`, and retry after it.",
@@ -19,22 +16,32 @@ NOTES = {
         "tensors alive: leave the block first, then try again.",
         "此处失败不止一次。若程序在 `except` 块内重试，异常会使失败调用的张量继续存活：先离开该块再重试。"),
     "note_recovered": (
-        "It went on afterwards: it took less, tried again, and no error follows. So this one was not fatal.",
-        "之后它继续运行：减少用量后重试，其后没有错误。所以这一条并不致命。"),
+        "The program went on afterwards: it took less, tried again, and no error follows. So this one was not fatal.",
+        "程序之后继续运行：减少用量后重试，其后没有错误。所以这一条并不致命。"),
+    "note_recovered_pipeline": (
+        "The program went on afterwards, without pipeline parallelism, and no error follows. So this one was not fatal.",
+        "程序关闭流水线并行后继续运行，其后没有错误。所以这一条并不致命。"),
     "note_went_on": (
         "The log goes on after this message: the program, or another of its processes, did not end here.",
-        "此信息之后日志仍在继续：程序或它的另一个进程没有在此结束。"),
+        "这一报错之后日志仍在继续：程序或它的另一个进程没有在此结束。"),
     "note_ranks": (
-        "Ranks {ranks} fail alike: that is one cause, not a retry.",
-        "rank {ranks} 以同样的方式失败：同一个原因，并不是重试。"),
+        "At least ranks {ranks} fail the same way: one cause to mend.",
+        "至少 rank {ranks} 报同样的错：原因只有一个。"),
+    "note_ranks_of": (
+        "At least ranks {ranks} fail the same way: one cause to mend. (The figures are rank {rank}'s.)",
+        "至少 rank {ranks} 报同样的错：原因只有一个。数字取自 rank {rank}。"),
     "note_repeated": (
-        "{repeated} more workers say the same: that is one cause, not a retry.", "另有 {repeated} 个工作进程报同样的错：同一个原因，并不是重试。"),
+        "{repeated} more workers say the same: one cause to mend.",
+        "另有 {repeated} 个工作进程报同样的错：原因只有一个。"),
     "note_listed_is_this": (
-        "Process {pid}, the only one that is listed, is this one: {reserved} reserved beside it would be more than the card has.",
-        "列出的唯一进程 {pid} 就是本进程：若是别的进程，加上已保留的 {reserved} 会超过整张卡。"),
+        "Process {pid}, the only one listed, is this one: its {listed} and the {reserved} reserved here are together more than the {used} in use.",
+        "列出的唯一进程 {pid} 就是本进程：若是别的进程，它的 {listed} 加上这里保留的 {reserved} 会超过显卡已用的 {used}。"),
     "note_own_outside": (
-        "{outside} of this process lie outside the framework: context, graphs, communication, workspaces.",
-        "本进程有 {outside} 在框架之外：上下文、图、通信、工作区。"),
+        "This process holds {own_outside} outside the framework: context, graphs, communication, workspaces.",
+        "本进程有 {own_outside} 在框架之外：上下文、图、通信、工作区。"),
+    "note_outside_much": (
+        "{outside} are held outside PyTorch: by this process's context and libraries, or by another process.",
+        "{outside} 在 PyTorch 之外：本进程的上下文和各库，或别的进程。"),
     "note_private_pools": (
         "Memory in private pools belongs to CUDA graphs. It is part of what is allocated, and stays until the graph is "
         "deleted.",
@@ -50,7 +57,7 @@ NOTES = {
     "note_outside": (
         "Outside the framework are this process's CUDA context and its libraries' memory (some hundred MiB), and all other "
         "processes. The message does not tell them apart.",
-        "框架之外包括本进程的 CUDA 上下文和各库的内存（几百 MiB），以及所有其他进程。信息没有把它们分开。"),
+        "框架之外包括本进程的 CUDA 上下文和各库的内存（几百 MiB），以及所有其他进程。报错没有把它们分开。"),
     "note_others_would_do": (
         "Other processes hold {others}, more than is missing. Without them this request would fit; the next one perhaps "
         "not.",
@@ -65,7 +72,7 @@ NOTES = {
     "note_program": (
         "Its \"fragmentation\" is a gap in the compiler's plan, not in the card's memory.",
         "其中的 fragmentation 是编译器计划内的空隙，而不是显存中的碎片。"),
-    "note_shape": ("The size was computed from the shape and the type in the message.", "大小由信息中的形状和类型算出。"),
+    "note_shape": ("The size was computed from the shape and the type in the message.", "大小由报错中的形状和类型算出。"),
 
     # What it cannot say, and how to find out.
     "ask_tensors": (
@@ -120,42 +127,48 @@ NOTES = {
         "`tf.config.experimental.get_memory_info('GPU:0')`。"),
 
     # Why a text is refused.
-    "refused": ("no out-of-memory message in it.", "其中没有显存或内存不足的信息。"),
+    "refused": (
+        "no out-of-memory message in it.",
+        "这段文字里没有内存不足的报错。"),
     "looked_for": (
         "Looked for those of PyTorch, TensorFlow, JAX, PaddlePaddle, llama.cpp, Ollama, vLLM, SGLang, TGI, TensorRT-LLM, CuPy, CUDA, cuBLAS, "
         "cuDNN, NCCL, XGBoost, CatBoost, Ray, the operating system's killer, and OOM Lab's report",
         "查找过 PyTorch、TensorFlow、JAX、PaddlePaddle、llama.cpp、Ollama、vLLM、SGLang、TGI、TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、"
-        "XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 报告的信息"),
-    "not_killed": ("OOMKilled is false: nothing was killed for memory.", "OOMKilled 为 false：没有进程因内存被终止。"),
+        "XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 自己的报告"),
+    "not_killed": (
+        "OOMKilled is false: that speaks against a kill for memory.",
+        "OOMKilled 为 false：不像是因内存被终止。"),
     "not_a_kill": (
-        "SIGKILL stands there as what a launcher sends after any failure: read the first traceback above it.",
-        "其中的 SIGKILL 是启动器在任何失败之后都会发送的：请看上面的第一个回溯。"),
+        "The SIGKILL in it is the launcher's own, which it sends after any failure: read the first traceback above it.",
+        "其中的 SIGKILL 由启动器发出，任何失败之后都会有：请看上面的第一个 traceback。"),
     "not_the_cards": (
-        "Its shared memory is that of a multiprocessor, some 100 to 228 KiB: take smaller blocks, or fewer stages, in the kernel.",
-        "其中的 shared memory 是流式多处理器的共享内存（约 100 到 228 KiB）：减小核函数的分块或流水级数。"),
+        "Shared memory here is the on-chip memory of one multiprocessor, at most 227 KiB for a block and less on most cards: take smaller blocks, or fewer stages, in the kernel.",
+        "这里的 shared memory 是一个 SM 的片上内存，每个线程块最多 227 KiB，多数显卡更少：减小 kernel 的分块或流水级数。"),
     "not_registers": (
         "A kernel's registers are too many for a multiprocessor, and no memory is full: take smaller blocks, or fewer threads.",
-        "核函数的寄存器超过流式多处理器所有，并没有内存耗尽：减小分块或线程数。"),
+        "kernel 的寄存器超过 SM 所有，并没有内存耗尽：减小分块或线程数。"),
     "not_a_size": (
         "A tensor's size was computed wrongly, and is no number of bytes: look at the shapes.",
         "张量的大小算错了，不是合法的字节数：查看形状。"),
     "not_the_time": ("The job's time was up, not its memory.", "用完的是作业的时间，而不是内存。"),
     "not_the_chips": (
         "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
-        "已满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小核函数的分块。"),
+        "满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小 kernel 的分块。"),
     "not_an_encoder": (
         "A video encoder (NVENC) refused a session: their number is limited, and memory is not what ran out.",
         "视频编码器（NVENC）拒绝了会话：会话数有上限，耗尽的不是显存。"),
     "not_a_heap": (
         "It is the heap of a virtual machine (JavaScript, Java) that is full: raise its limit (--max-old-space-size, -Xmx).",
-        "已满的是虚拟机（JavaScript、Java）的堆：提高其上限（--max-old-space-size、-Xmx）。"),
+        "满的是虚拟机（JavaScript、Java）的堆：提高其上限（--max-old-space-size、-Xmx）。"),
     "not_an_attribute": (
         "A name is missing in this PyTorch: torch.cuda.OutOfMemoryError is there since 1.13, torch.OutOfMemoryError since 2.5.",
         "这个 PyTorch 里没有该名称：torch.cuda.OutOfMemoryError 自 1.13 起，torch.OutOfMemoryError 自 2.5 起才有。"),
     "not_a_segfault": (
-        "A segmentation fault (exit code 139) is an invalid address: a core dump tells more than memory figures.",
-        "段错误（退出码 139）是无效地址：core dump 比内存数字更有用。"),
-    "not_a_disk": ("It is a disk that is full.", "已满的是磁盘。"),
+        "A segmentation fault (exit code 139) is an access to an invalid address: a core dump tells more than memory figures.",
+        "段错误（退出码 139）是访问了无效地址：core dump 比内存数字更有用。"),
+    "not_a_disk": (
+        "The disk is full.",
+        "满的是磁盘。"),
     "not_a_file": ("It ran out of file descriptors: ulimit -n.", "耗尽的是文件描述符：ulimit -n。"),
     "not_an_address": (
         "An illegal memory access is an address that is wrong, not memory that is missing: compute-sanitizer finds it.",

@@ -31,20 +31,38 @@ SGLANG = ("/sgl-workspace/sglang/python/sglang/srt/model_executor/model_runner.p
 
 
 def by_call():
-    yield "nothing around it", ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["too much (10 %)", "chapters/01"]
+    yield "nothing around it", ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["are missing. It must use 10 % less in all", "chapters/01"]
     yield "a small request", ERROR + LAST_STRAW, "live_tensors_fill_it", "smaller_batch", ["only the last straw"]
-    yield "little missing", ERROR + NEARLY, "live_tensors_fill_it", "slightly_smaller", ["(1.4 %)", "a tenth smaller"]
+    yield "little missing", ERROR + NEARLY, "live_tensors_fill_it", "slightly_smaller", ["1.4 % less", "a tenth smaller"]
     yield "pieces", ERROR + PIECES, "fragmentation", "segments", ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
-    yield "pieces of an older one", "RuntimeError: " + OLD_PIECES, "fragmentation", "keep_large", ["max_split_size_mb:512"]
+    yield "pieces of an older one", "RuntimeError: " + OLD_PIECES, "fragmentation", "keep_large_update", ["Update PyTorch", "max_split_size_mb:512"]
+    yield "pieces of one that knows the setting", "RuntimeError: " + OLD_PIECES + " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.", \
+        "fragmentation", "keep_large", ["max_split_size_mb:512", "!Versions before"]
+    contexts = dict(this="22.60 GiB", before=[(901, "410.00 MiB")], after=[(902, "410.00 MiB")])
+    yield "contexts of other ranks", ERROR + new("300.00 MiB", "23.64 GiB", "100.00 MiB", "22.10 GiB", "20.00 MiB", **contexts)[0], "live_tensors_fill_it", "rank_contexts", \
+        ["2 processes of 410.00 MiB each", "map_location", "LOCAL_RANK"]
+    yield "contexts that are too small for what is missing", ERROR + new("3.00 GiB", "23.64 GiB", "100.00 MiB", "22.10 GiB", "20.00 MiB", **contexts)[0], "live_tensors_fill_it", \
+        "smaller_batch", ["!map_location"]
+    others = dict(this="22.60 GiB", before=[(901, "440.00 MiB")], after=[(902, "380.00 MiB")])
+    yield "others of two sizes", ERROR + new("300.00 MiB", "23.64 GiB", "100.00 MiB", "22.10 GiB", "20.00 MiB", **others)[0], "live_tensors_fill_it", "smaller_batch", \
+        ["!map_location", "Other processes hold 820.00 MiB"]
+    yield "much outside PyTorch", ERROR + new("300.00 MiB", "23.64 GiB", "100.00 MiB", "21.10 GiB", "20.00 MiB", this="23.40 GiB")[0], "live_tensors_fill_it", "smaller_batch", \
+        ["holds 2.28 GiB outside the framework"]
+    yield "a context and no more outside PyTorch", ERROR + new("300.00 MiB", "23.64 GiB", "100.00 MiB", "22.90 GiB", "20.00 MiB", this="23.40 GiB")[0], "live_tensors_fill_it", \
+        "smaller_batch", ["!outside"]
+    yield "room, and yet refused", ERROR + new("3.00 GiB", "23.64 GiB", "9.10 GiB", "13.10 GiB", "20.00 MiB", this="13.90 GiB")[0], "not_enough_information", "look_fresh", \
+        ["torch.empty(3221225472,", "!mem_get_info"]
+    yield "room, and yet refused, old", "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity; 9.62 MiB already allocated; 6.41 GiB free; "\
+        "2.38 MiB cached)", "not_enough_information", "look_build", ["ulimit -v", "!mem_get_info"]
     yield "pieces, 2.9", ERROR + PIECES + " If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True", \
         "fragmentation", "segments", ["export PYTORCH_ALLOC_CONF=expandable_segments:True"]
-    yield "pieces, HIP", ERROR + PIECES.replace("CUDA out", "HIP out"), "fragmentation", "segments", ["PYTORCH_HIP_ALLOC_CONF"]
+    yield "pieces, HIP", ERROR + PIECES.replace("CUDA out", "HIP out"), "fragmentation", "keep_large_rocm", ["export PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:512", "!=expandable"]
     loss = ("/env/site-packages/torch/nn/functional.py", "cross_entropy", "return torch._C._nn.cross_entropy_loss(input, target)")
     yield "a loss", traceback(MAIN, loss), "live_tensors_fill_it", "loss", ["chapters/08", "cut_cross_entropy"]
     yield "logits in 32 bits", traceback(MAIN, ("model.py", "forward", "logits = logits.float()")), "live_tensors_fill_it", "loss", []
     yield "a loss in a trainer", traceback(TRAINER, MODULE, loss), "live_tensors_fill_it", "loss_trainer", ["use_liger_kernel=True"]
     pin = ("/env/site-packages/torch/utils/data/_utils/pin_memory.py", "pin_memory", "return data.pin_memory(device)")
-    yield "pinning", traceback(MAIN, pin, error="RuntimeError: CUDA error: out of memory"), "host_memory", "pinned", ["pin_memory=False", "the host that refused"]
+    yield "pinning", traceback(MAIN, pin, error="RuntimeError: CUDA error: out of memory"), "host_memory", "pinned", ["pin_memory=False", "it could lock no more", "need not be full"]
     offload = ("/env/site-packages/deepspeed/accelerator/cuda_accelerator.py", "pin_memory", "return tensor.pin_memory()")
     yield "pinning, DeepSpeed", traceback(DEEPSPEED, offload, error="RuntimeError: CUDA error: out of memory"), "host_memory", "pinned_deepspeed", ['"pin_memory": false']
     yield "the first step", traceback(MAIN, ("train.py", "main", "optimizer.step()"), ADAM), "live_tensors_fill_it", "optimizer_first", ["first step", "AdamW8bit"]
@@ -79,6 +97,8 @@ def by_program():
     yield "diffusers, decoding", traceback(("/env/site-packages/diffusers/pipelines/p.py", "decode_latents", "self.vae.decode(z)")), "live_tensors_fill_it", "decode", ["enable_tiling"]
     yield "ComfyUI", traceback(("/srv/ComfyUI/execution.py", "execute", "run(node)")), "live_tensors_fill_it", "comfyui", ["--lowvram"]
     yield "vLLM", traceback(VLLM), "live_tensors_fill_it", "vllm_lower", ["--gpu-memory-utilization 0.85", "--max-num-seqs", "chapters/11"]
+    yield "vLLM, weights that fill the card", traceback(VLLM, error=ERROR + new("512.00 MiB", "60.96 GiB", "12.31 MiB", "60.21 GiB", "300.00 MiB")[0]), "live_tensors_fill_it", \
+        "vllm_weights", ["--tensor-parallel-size", "--gpu-memory-utilization 0.85"]
     yield "vLLM, a loss in it", traceback(VLLM, ("/env/vllm/sampler.py", "forward", "logits = logits.float()")), "live_tensors_fill_it", "vllm_lower", []
     yield "vLLM, a model of transformers in it", traceback(VLLM, ("/env/site-packages/transformers/models/x/modeling_x.py", "forward", "x = self.mlp(x)")), \
         "live_tensors_fill_it", "vllm_lower", []
@@ -99,7 +119,7 @@ def by_program():
         "other_process", "holders", ["nvidia-smi"]
     yield "SGLang, serving", traceback(SGLANG), "live_tensors_fill_it", "sglang_lower", ["wants it lower"]
     left = "[TP0] Load weight begin. avail mem=78.40 GB\n[TP0] Load weight end. avail mem={} GB\nRuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
-    yield "SGLang, at its start", left.format("20.00"), "kv_cache_or_pool_reservation", "sglang_raise", ["above 0.74", "--mem-fraction-static 0.79", "wants it higher"]
+    yield "SGLang, at its start", left.format("20.00"), "kv_cache_or_pool_reservation", "sglang_raise", ["above 0.74 = 1 - 20.00/78.40", "--mem-fraction-static 0.79", "wants it higher"]
     yield "SGLang, weights", left.format("2.10"), "kv_cache_or_pool_reservation", "sglang_split", ["--tp 2"]
     tokens = "RuntimeError: Decode out of memory. Try to lower your batch size.\nTry to allocate {} tokens.\nAvailable tokens: {}"
     yield "SGLang, tokens", tokens.format(90, 17), "kv_cache_or_pool_reservation", "sglang_requests", ["90", "17", "--max-running-requests"]
@@ -126,14 +146,16 @@ def by_program():
 def two_truths():
     rank = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File \"t.py\", line 9, in f\n[rank{0}]:     y = g(x)\n[rank{0}]: torch.OutOfMemoryError: {1}\n"
     several = "".join(rank.format(i, LIVE.replace("GPU 0", f"GPU {i}")) for i in range(4))
-    yield "ranks on their own devices", several, "live_tensors_fill_it", "smaller_batch", ["Ranks 0, 1, 2, 3 fail alike", "!except", "!tries again"]
+    yield "ranks on their own devices", several, "live_tensors_fill_it", "smaller_batch", ["ranks 0, 1, 2 and 3 fail the same way", "!except", "!tries again"]
     listed = new("60.00 MiB", "23.64 GiB", "30.00 MiB", "5.40 GiB", "20.00 MiB", this="5.91 GiB", before=[(901, "5.90 GiB"), (902, "5.90 GiB")], after=[(904, "5.80 GiB")])[0]
     yield "ranks on one device", "".join(rank.format(i, listed) for i in range(2)), "other_process", "own_device", ["GPU 0", "LOCAL_RANK", "!Somebody", "!See who holds"]
+    for engine, key, flag in (("vllm", "own_device_serving", "nvidia-smi -L"), ("[TRT-LLM]", "own_device_trtllm", "--gpus_per_node")):
+        yield f"ranks of {engine} on one device", engine + "\n" + "".join(rank.format(i, listed) for i in range(2)), "other_process", key, [flag, "!LOCAL_RANK"]
     outside = new("300.00 MiB", "23.64 GiB", "110.00 MiB", "6.40 GiB", "71.10 MiB", this="6.91 GiB")[0]
-    yield "ranks that each see one device", "".join(rank.format(i, outside) for i in range(2)), "other_process", "holders", ["Ranks 0, 1", "!LOCAL_RANK"]
+    yield "ranks that each see one device", "".join(rank.format(i, outside) for i in range(2)), "other_process", "holders", ["ranks 0 and 1", "!LOCAL_RANK"]
     yield "repeated in a cluster", ERROR + LIVE + " [repeated 7x across cluster]", "live_tensors_fill_it", "smaller_batch", ["7 more workers"]
     yield "interleaved ranks", "[rank1]: torch.OutOfMemoryError: " + LIVE + "\n[rank0]: NCCL WARN watchdog timeout\n[rank3]: torch.OutOfMemoryError: " + LIVE, \
-        "live_tensors_fill_it", "smaller_batch", ["Ranks 1, 3"]
+        "live_tensors_fill_it", "smaller_batch", ["ranks 1 and 3"]
     yield "an NCCL error after it", ERROR + LIVE + "\nncclUnhandledCudaError: Last error:\nCuda failure 2 'out of memory'", "live_tensors_fill_it", "smaller_batch", []
     yield "cuBLAS before it", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n" + ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", []
     yield "killed after it", ERROR + LIVE + "\n./run.sh: line 3:  4711 Killed                  python train.py", "live_tensors_fill_it", "smaller_batch", []
@@ -146,14 +168,14 @@ def two_truths():
     yield "two in one log", ERROR + LIVE + "\nnext experiment\n" + ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["more than once"]
     gone = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 30208.00 MiB on device 1: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n_impl: failed to allocate " \
         "CUDA1 buffer of size 31675383808\nsched_reserve: compute buffer allocation failed, retrying without pipeline parallelism\n"
-    yield "recovered, llama.cpp", gone + "srv    load_model: initializing, n_slots = 4, n_ctx_slot = 8192", "not_enough_information", "llama_buffers", ["It went on afterwards"]
+    yield "recovered, llama.cpp", gone + "srv    load_model: initializing, n_slots = 4, n_ctx_slot = 8192", "not_enough_information", "llama_buffers", ["The program went on afterwards"]
     yield "not recovered, llama.cpp", gone + "error: failed to create context", "not_enough_information", "llama_buffers", ["!went on"]
-    yield "recovered, a smaller batch", LIVE + "\nDecreasing batch size to: 16\nstep 1 loss 2.31\nstep 2 loss 2.20", "live_tensors_fill_it", "smaller_batch", ["It went on afterwards"]
+    yield "recovered, a smaller batch", LIVE + "\nDecreasing batch size to: 16\nstep 1 loss 2.31\nstep 2 loss 2.20", "live_tensors_fill_it", "smaller_batch", ["The program went on afterwards"]
     yield "recovered, a batch left out", "WARNING | " + LIVE + "\n| WARNING: attempting to recover from OOM in forward pass\nepoch 1 | loss 4.10", "live_tensors_fill_it", "smaller_batch", \
-        ["It went on afterwards"]
-    yield "tried again in vain", LIVE + "\nDecreasing batch size to: 16\n" + traceback(MAIN), "live_tensors_fill_it", "smaller_batch", ["!It went on afterwards"]
+        ["The program went on afterwards"]
+    yield "tried again in vain", LIVE + "\nDecreasing batch size to: 16\n" + traceback(MAIN), "live_tensors_fill_it", "smaller_batch", ["!went on afterwards"]
     yield "a while later in vain", LIVE + "\nDecreasing batch size to: 16\nstep 1 loss 2.31\n" + traceback(MAIN, error="RuntimeError: CUDA error: out of memory"), \
-        "live_tensors_fill_it", "smaller_batch", ["!It went on afterwards"]
+        "live_tensors_fill_it", "smaller_batch", ["!went on afterwards"]
     yield "the log goes on", "worker 3: " + ERROR + LIVE + "\nstep 41 loss 1.20\nstep 42 loss 1.19", "live_tensors_fill_it", "smaller_batch", ["log goes on"]
     page = LIVE.replace("GPU 0", "<b>GPU 0</b>").replace(" GiB", "&nbsp;GiB")
     yield "quoted in a page", f"<p>Then it says:</p><pre><code>{ERROR}{page}</code></pre>", "live_tensors_fill_it", "smaller_batch", ["21.40 GiB of 23.64 GiB"]
@@ -166,19 +188,19 @@ def two_truths():
         "live_tensors_fill_it", "loss", []
     yield "split in words", "\n".join(LIVE[i:i + 80] for i in range(0, len(LIVE), 80)), "live_tensors_fill_it", "smaller_batch", ["21.40 GiB of 23.64 GiB"]
     yield "a box around the traceback", "│ /w/train.py:31 in main │\n│ ❱ 31 │   loss = F.cross_entropy(a, b) │\n╰────╯\n" + ERROR + LIVE, "live_tensors_fill_it", "loss", []
-    yield "a notebook and a loss", "Cell In[4], line 2\n----> 2 loss = F.cross_entropy(logits, y)\n\n" + ERROR + LIVE, "live_tensors_fill_it", "loss", ["A notebook"]
+    yield "a notebook and a loss", "Cell In[4], line 2\n----> 2 loss = F.cross_entropy(logits, y)\n\n" + ERROR + LIVE, "live_tensors_fill_it", "loss", ["In a notebook"]
     colab = "OutOfMemoryError                          Traceback (most recent call last)\n[<ipython-input-3-aa00bb11cc22>](https://localhost:8080/#) in <cell line: 4>()\n" \
         "----> 4 trainer.train()\n\n" + ERROR + LIVE
-    yield "Colab", colab, "live_tensors_fill_it", "trainer", ["A notebook"]
+    yield "Colab", colab, "live_tensors_fill_it", "trainer", ["In a notebook"]
     yield "an impossible size", "RuntimeError: " + new("4294967296.00 GiB", "23.64 GiB", "20.19 GiB", "2.40 GiB", "300.02 MiB", this="3.10 GiB")[0], \
         "too_big_for_the_card", "shapes", ["computed wrongly"]
     yield "an impossible size, host", "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4611686018427387904 bytes.", "host_memory", "shapes", ["computed wrongly", "!what the host has left"]
     yield "an impossible size, CuPy", "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,580,000,000,000,000,000 bytes (allocated so far: 512 bytes).", \
         "too_big_for_the_card", "shapes", ["computed wrongly"]
     alone = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "70.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 79.06 GiB memory in use. Of the")
-    yield "the listed process is this one", ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["Process 71, the only one that is listed, is this one", "!See who holds"]
+    yield "the listed process is this one", ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["Process 71, the only one listed, is this one", "!See who holds"]
     yield "more to say than there is room for", "Cell In[4], line 2\n----> 2 step()\n\n" + ERROR + alone + "\n\nDuring handling of the above exception, another exception " \
-        "occurred:\n\n" + ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["A notebook", "!Inside `except`"]
+        "occurred:\n\n" + ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["In a notebook", "!Inside `except`"]
     beside = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "20.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 58.00 GiB memory in use. Of the")
     yield "the listed process is another one", ERROR + beside, "other_process", "holders", ["nvidia-smi", "!is this one"]
     yield "a device without a blank", ERROR + LIVE.replace("GPU 0", "GPU5"), "live_tensors_fill_it", "smaller_batch", []

@@ -92,6 +92,7 @@ def pytorch_cases():
     text, figures = new("410.00 MiB", "79.15 GiB", "102.25 MiB", "76.80 GiB", "71.10 MiB", this="77.92 GiB", before=[(9, "1.02 GiB")])
     yield "2.4, a little of others", text, "live_tensors_fill_it", figures, 0
     text, figures = new("512.00 MiB", "23.64 GiB", "11.06 MiB", "22.71 GiB", "1.40 MiB")
+    figures["outside_framework"] = "23.62 GiB - 22.71 GiB - 1.40 MiB"  # the process's own, for it is this one
     yield "2.4, in a container", text.replace(" Of the", " Process 4153 has 23.62 GiB memory in use. Of the"), "live_tensors_fill_it", figures, 0
     text, figures = new("512.00 MiB", "23.64 GiB", "11.06 MiB", "2.71 GiB", "1.40 MiB")
     yield "2.4, others in a container", text.replace(" Of the", " Process 4153 has 3.20 GiB memory in use. Process 77 has 20.40 GiB memory in use. Of the"), \

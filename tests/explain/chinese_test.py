@@ -66,7 +66,7 @@ with tempfile.TemporaryDirectory() as folder:
     hostile.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     for arguments, code, words in (
             (["--nosuch", "x y"], 64, "不认识的参数：--nosuch"), (["a", "b"], 64, "不认识的参数：b"), (["--json=x", "a b"], 64, "--json 没有值"),
-            ([""], 64, "报错是空的"), ([f"{folder}/none.txt"], 2, "无法读取：No such file"), ([folder], 2, "无法读取"), (["nothing of the kind"], 1, "其中没有"),
+            ([""], 64, "报错是空的"), ([f"{folder}/none.txt"], 2, "无法读取：No such file"), ([folder], 2, "无法读取"), (["nothing of the kind"], 1, "这段文字里没有内存不足的报错"),
             ([str(cut)], 2, "不完整：缺少结尾"), ([str(hostile)], 2, "会运行代码：它引用了 os.system"), (["--compare", str(cut)], 64, "--compare 需要 2 个值"),
             ([str(cut), "--html", f"{folder}/p.html", "--compare", str(cut), str(cut)], 64, "请给出一个快照")):
         for language in (["--lang", "zh"], ["--lang=zh"]):

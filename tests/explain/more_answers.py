@@ -25,6 +25,10 @@ def serving():
     yield "llama.cpp, the host", "llama_model_load: error loading model: unable to allocate CPU buffer", HOST, "llama_host", ["more layers on the card", "!not certain"]
     yield "llama.cpp, a mapping of the host", "llama_model_load: error loading model: unable to allocate CUDA_Host buffer", HOST, "llama_host", []
     yield "llama.cpp, mmap", "error loading model: mmap failed: Cannot allocate memory", HOST, "host", []
+    yield "llama.cpp, a pin that is refused", "ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory", HOST, "llama_pinned", ["not fatal", "!ulimit", "!Do first"]
+    yield "SGLang, pages of a prefill", "RuntimeError: Prefill out of memory. Try to lower your batch size.\nTry to allocate 900 tokens.\nAvailable tokens: 1024", RESERVED, "sglang_pages", \
+        ["each sequence begins pages", "!900 sequences"]
+    yield "SGLang, nothing of what was free", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", RESERVED, "sglang_raise_some", ["!above"]
     yield "Ollama, the runner's kill", "Error: llama runner process has terminated: signal: killed", HOST, "ollama_killed", ["smaller model", "!loader"]
 
 
@@ -52,6 +56,10 @@ def tensors():
         ["TF_FORCE_GPU_ALLOW_GROWTH"]
     yield "Metal's command buffer", "libc++abi: terminating due to uncaught exception: [METAL] Command buffer execution failed: Insufficient Memory " \
         "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", UNKNOWN, "metal_full", ["share one memory", "!nvidia"]
+    stats = "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate {} bytes.\nBufferAssignment stats:\n parameter allocation: 1.20GiB\n constant allocation: " \
+        "52.0KiB\n maybe_live_out allocation: {}\n preallocated temp allocation: 4.00GiB\n total allocation: {}\n"
+    yield "JAX, outputs", stats.format(4294967296, "8.00GiB", "13.20GiB"), UNKNOWN, "xla_outputs", ["13.20 GiB in all", "outputs 8.00 GiB", "!not certain"]
+    yield "JAX, temporaries", stats.format(4294967296, "1.00GiB", "6.20GiB"), UNKNOWN, "xla_share", ["6.20 GiB in all", "temporaries 4.00 GiB"]
     yield "MLX waits in vain", "RuntimeError: [malloc_or_wait] Unable to allocate 1073741824 bytes.", UNKNOWN, "metal_full", ["1.00 GiB"]
     yield "ONNX Runtime's device 0", "[E:onnxruntime:Default, cuda_call.cc:116 CudaCall] CUDA failure 2: out of memory ; GPU=0 ; hostname=box ; expr=cudaMalloc((void**)&p, size);", \
         UNKNOWN, "look_card", []
@@ -64,7 +72,7 @@ def tensors():
     yield "Vulkan, the host", "VkResult: VK_ERROR_OUT_OF_HOST_MEMORY", HOST, "host", []
     yield "a game", "Out of video memory trying to allocate a rendering resource", UNKNOWN, "look_card", []
     yield "PaddlePaddle, in other Chinese", "SystemError: GPU 0 上无法分配 1.250000GB 显存，已分配 23.500000GB 显存，可用显存仅 256.000000MB。", LIVE, "slightly_smaller", \
-        ["23.50 GiB are allocated and 256.00 MiB free"]
+        ["PaddlePaddle holds 23.50 GiB", "256.00 MiB are free"]
 
 
 def hosts():

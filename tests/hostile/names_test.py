@@ -47,7 +47,7 @@ def main():
         tries.refused(ask(amd), "AMD's", "--memory")
     tries.refused(tries.attempt([chapter, "--plan", "--quick", "--card", "rtx40"]), "--card 'rtx40' is unknown; nearest: ")
     tries.refused(tries.attempt([chapter, "--plan", "--model", "BERT-Lage"]), "nearest: bert-large")
-    tries.refused(tries.attempt([fit, "--model", "gtp2", "--gpu", "t4"]), "nearest: gpt2")
+    tries.refused(tries.attempt([fit, "--model", "gtp2", "--gpu", "t4"]), "the nearest: openai-community/gpt2,")
 
     # A published model in capitals brings its own batch and budget, and is echoed as it is written here.
     plans = [tries.check(tries.attempt([chapter, "--plan", "--model", model, "--card", card])).out

@@ -63,7 +63,7 @@ def what_fit_prints_can_be_pasted(folder):
     """Its command names the file so that bash reads the same name back."""
     name = "\x1b[1m it's \\ \u202e.json"
     (folder / name).write_text(tries.CONFIG)
-    outcome = tries.check(tries.attempt([PROGRAMS / "fit", "--config", name, "--memory", "8GB", "--seq", "8"], folder=folder),
+    outcome = tries.check(tries.attempt([PROGRAMS / "fit", "--all", "--config", name, "--memory", "8GB", "--seq", "8"], folder=folder),
                           (0, 1))
     command = next(line for line in outcome.out.splitlines() if "--config" in line)
     quoted = command[command.index("$'"):]

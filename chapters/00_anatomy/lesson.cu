@@ -23,8 +23,8 @@ constexpr int width = 8192;                 // numbers of a row, in and out
 constexpr int batch = 64;                   // rows
 constexpr int weights = width * width;      // numbers; gradients and each of the moments have as many
 constexpr int activations = batch * width;  // numbers of the input, and of the output
-constexpr int blocks = 16384;               // of each kernel
 constexpr int threads = 256;                // of each block
+constexpr int blocks = weights / threads;   // of each kernel: a thread for each weight
 
 const char* text(cudaError_t error) { return cudaGetErrorString(error); }
 const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }

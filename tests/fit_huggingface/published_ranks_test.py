@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """What a rank, and generate(), were measured to need, and what is predicted for them today: published_ranks_test.py ROOT fit_huggingface."""
-import json
 import pathlib
 import subprocess
 import sys
@@ -10,6 +9,7 @@ sys.path.insert(0, str(ROOT / "bench/peers"))
 import huggingface_generation as generation  # noqa: E402
 import huggingface_ranks as ranks  # noqa: E402
 import huggingface_training as peer  # noqa: E402
+import published  # noqa: E402
 
 failures, summary = [], []
 
@@ -20,25 +20,9 @@ def check(holds, what):
 
 
 def hold(script, median_bar, worst_bar, counts):
-    """Today's predictions to both of a script's files."""
-    for file, least in zip((script.RESULTS, script.DRAWN), counts):
-        results = json.loads(file.read_text())
-        rows, name = results["rows"], file.stem
-        check(len(rows) >= least, f"{name}: {len(rows)} settings, not {least}")
-        settings = [peer.setting_of(row["setting"]) for row in rows]
-        for row, now in zip(rows, peer.ours(settings, PROGRAM)):
-            said = f"{name}: {row['setting']}"
-            check(row["predicted"] == now, f"{said}: published {row['predicted']}, today {now}; {script.__name__}.py --text")
-            check(sum(now[key] for key in ("parameters", "gradients", "optimizer", "activations", "data")) == now["peak"], f"{said}: no sum")
-            check(now["checked"], f"{said}: measured, and said to be unchecked")
-            row["predicted"] = now
-        count, median, worst = peer.figures(rows)
-        check(median <= median_bar, f"{name}: the median error is {median:.2%}")
-        check(worst <= worst_bar, f"{name}: the worst error is {worst:.2%}")
-        check(file.with_suffix(".txt").read_text() == peer.table(results), f"{name}: the table is another one's; {script.__name__}.py --text")
-        summary.append(f"{name}: {count} settings, median {median:.2%}, worst {worst:.2%}")
-        if file == script.RESULTS:
-            check([row["setting"] for row in rows] == [peer.words_of(peer.setting_of(w)) for w in script.SETTINGS], f"{name}: other settings than today's")
+    """Both of a script's files; the settings of the script."""
+    for _, results, _ in published.hold(script, PROGRAM, check, median_bar, worst_bar, zip((script.RESULTS, script.DRAWN), counts)):
+        summary.append(results["summary"])
     return [peer.setting_of(w) for w in script.SETTINGS]
 
 

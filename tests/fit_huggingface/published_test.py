@@ -9,6 +9,7 @@ ROOT, PROGRAM = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(ROOT / "bench/peers"))
 import huggingface_models as models  # noqa: E402
 import huggingface_training as peer  # noqa: E402
+import published  # noqa: E402
 
 MEDIAN, WORST, COUNT = 0.01, 0.05, 60
 failures = []
@@ -24,28 +25,14 @@ def predict(text):
 
 
 summary = []
-for file in (peer.RESULTS, peer.DRAWN):
-    results = json.loads(file.read_text())
-    rows, name = results["rows"], file.stem
-    check(len(rows) == COUNT, f"{name}: {len(rows)} settings, not {COUNT}")
-    settings = [peer.setting_of(row["setting"]) for row in rows]
-    for row, now in zip(rows, peer.ours(settings, PROGRAM)):
-        said = f"{name}: {row['setting']}"
-        check(row["predicted"] == now, f"{said}: published {row['predicted']}, today {now}; run {results['command']}")
-        check(sum(now[key] for key in ("parameters", "gradients", "optimizer", "activations", "data")) == now["peak"], f"{said}: no sum")
-        check(now["checked"], f"{said}: measured, and said to be unchecked")
-        row["predicted"] = now
-    count, median, worst = peer.figures(rows)
-    check(median <= MEDIAN, f"{name}: the median error is {median:.2%}")
-    check(worst <= WORST, f"{name}: the worst error is {worst:.2%}")
-    check(file.with_suffix(".txt").read_text() == peer.table(results), f"{name}: the table is another one's; huggingface_training.py --text")
-    summary.append(f"{name}: {count} settings, median {median:.2%}, worst {worst:.2%}")
+for file, results, settings in published.hold(peer, PROGRAM, check, MEDIAN, WORST, ((peer.RESULTS, COUNT), (peer.DRAWN, COUNT))):
+    name = file.stem
+    check(len(results["rows"]) == COUNT, f"{name}: {len(results['rows'])} settings, not {COUNT}")
+    summary.append(results["summary"])
     for family in peer.FAMILIES:
         check(any(s["family"] == family for s in settings), f"{name}: no {family}")
     for words in (["autocast"], ["weights"], ["checkpoint"], ["lora"], ["micro_batches"], ["autocast", "checkpoint"], ["lora", "checkpoint"]):
         check(any(all(word in s for word in words) for s in settings), f"{name}: none with {words}")
-    if file == peer.RESULTS:
-        check([row["setting"] for row in rows] == [peer.words_of(peer.setting_of(w)) for w in peer.SETTINGS], f"{name}: other settings than today's")
 
 drawn = peer.random_settings(40, 7)
 check(drawn == peer.random_settings(40, 7) and drawn != peer.random_settings(40, 8), "a seed does not decide what is drawn")

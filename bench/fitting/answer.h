@@ -11,6 +11,7 @@
 #include "progress.h"
 #include "question.h"
 #include "reader.h"
+#include "serving.h"
 
 namespace oomlab::fit {
 
@@ -60,6 +61,7 @@ struct Answer {
   // Of the reader's own program, where that was asked: of training, or of generate().
   std::optional<ReaderAnswer> reader{};
   std::optional<GenerationAnswer> generation{};
+  std::optional<ServingAnswer> serving{};  ///< of vLLM or llama.cpp
   bool fits() const { return cheapest.has_value(); }
 };
 
@@ -72,8 +74,11 @@ Answer answer_training(const Question& question, SearchProgress* progress = null
 Answer answer_inference(const Question& question);
 /// What this course's programs need. Throws UsageError for a model that they do not know.
 Answer answer(const Question& question, SearchProgress* progress = nullptr);
-/// Whether this course's programs answer, too: they know the model, and there is a card.
-inline bool course_answers(const Question& question) { return question.course && question.memory_named; }
+/// Whether this course's programs answer, too: they know the model, there is a card, and no server was
+/// asked for.
+inline bool course_answers(const Question& question) {
+  return question.course && question.memory_named && !is_server(question.engine);
+}
 
 /// What the first line says: it fits, as it is or with changes.
 bool fits(const Answer& answer);

@@ -18,6 +18,10 @@ Answer answer_all(const Question& question, SearchProgress* progress) {
   const bool reader = question.engine == Engine::pytorch;
   const bool whole = !reader || question.all || question.json || !question.training;  // inference is searched at once
   Answer found;
+  if (is_server(question.engine)) {
+    found.serving = answer_serving(question);
+    return found;
+  }
   if (whole && course_answers(question) && (!reader || question.training || question.spec.llama()))
     found = answer(question, progress);
   else if (!reader)
@@ -29,7 +33,7 @@ Answer answer_all(const Question& question, SearchProgress* progress) {
 
 std::string text_of(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
   const Question& first = questions.front();
-  const bool reader = first.engine == Engine::pytorch, one = questions.size() == 1;
+  const bool reader = first.engine != Engine::oomlab, one = questions.size() == 1;
   std::string text;
   for (std::size_t i = 0; reader && i < answers.size(); ++i)
     text += one ? first_words(first, answers[i]) : line_of(questions[i], answers[i]);

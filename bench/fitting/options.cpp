@@ -6,18 +6,27 @@
 #include <algorithm>
 #include <charconv>
 
+#include "plan/names.h"
 #include "plan/option.h"
 
 namespace oomlab::fit {
 
 namespace {
 
-constexpr std::size_t kMostRank = 65536, kMostAccumulation = 1'000'000;
+constexpr std::size_t kMostRank = 65536, kMostAccumulation = 1'000'000, kMostTokens = 1'000'000, kMostCards = 1024;
 
 std::vector<std::string> names_of(const auto& all) {
   std::vector<std::string> names;
   for (const auto& one : all) names.emplace_back(name_of(one));
   return names;
+}
+
+double share(const std::string& option, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0.05 && value <= 1))
+    throw UsageError(fmt::format("{} '{}' is not allowed; write a part of the memory, 0.05 to 1", option, text));
+  return value;
 }
 
 }  // namespace
@@ -39,11 +48,12 @@ std::size_t word(const std::string& option, const std::string& text, const std::
 
 Options reader_options(Question& question) {
   ReaderSettings& reader = question.reader;
+  ServingSettings& serving = question.serving;
   return {
       {"--method", [&](auto& o, auto& text) { reader.method = kMethods[word(o, text, names_of(kMethods))]; }},
       {"--optim",
        [&](auto& o, auto& text) { reader.optimizer = kHfOptimizers[word(o, text, names_of(kHfOptimizers))]; }},
-      {"--weights", [&](auto& o, auto& text) { reader.weights = kModelDTypes[word(o, text, names_of(kModelDTypes))]; }},
+      {"--weights", [&](auto&, auto& text) { question.serving.weights = lower_case(text); }},
       {"--gradient-accumulation",
        [&](auto& o, auto& text) { reader.accumulation = whole(o, text, kMostAccumulation); }},
       {"--sharding", [&](auto& o, auto& text) { reader.sharding = kSharding[word(o, text, names_of(kSharding))]; }},
@@ -62,10 +72,14 @@ Options reader_options(Question& question) {
        [&](auto& o, auto& text) {
          reader.eager_attention = word(o, text, {"sdpa", "eager"}) == 1;
        }},
-      {"--engine",
-       [&](auto& o, auto& text) {
-         question.engine = static_cast<Engine>(word(o, text, {"pytorch", "oomlab"}));
-       }},
+      {"--engine", [&](auto& o, auto& text) { question.engine = kEngines[word(o, text, names_of(kEngines))]; }},
+      {"--cache-type", [&](auto&, auto& text) { serving.cache = lower_case(text); }},
+      {"--gpu-memory-utilization", [&](auto& o, auto& text) { serving.utilization = share(o, text); }},
+      {"--max-num-batched-tokens", [&](auto& o, auto& text) { serving.batched_tokens = whole(o, text, kMostTokens); }},
+      {"--max-num-seqs", [&](auto& o, auto& text) { serving.sequences = whole(o, text, kMostTokens); }},
+      {"--tp", [&](auto& o, auto& text) { serving.cards = whole(o, text, kMostCards); }},
+      {"--ngl", [&](auto& o, auto& text) { serving.layers = text == "0" ? 0 : whole(o, text, kMostTokens); }},
+      {"--ubatch", [&](auto& o, auto& text) { serving.micro_batch = whole(o, text, kMostTokens); }},
       {"--framework",
        [&](auto& o, auto& text) {
          question.framework = static_cast<Framework>(word(o, text, {"trainer", "trl", "deepspeed", "torchtune"}));
@@ -98,8 +112,15 @@ std::string reader_help() {
   --cache WORD         dynamic (default), static, or tuple: as models had it before transformers 4.36
   --largest WORD       the largest batch, or seq, that a card holds
   --framework WORD     in whose words: trainer (default), trl, deepspeed or torchtune
-  --engine WORD        whose step: pytorch (default), or oomlab, this course's own programs
+  --engine WORD        whose program: pytorch (default), oomlab (this course's own), vllm or llama.cpp
   --lang WORD          en or zh: of the first lines
+a server: --engine vllm or llama.cpp, --batch requests of --seq tokens at once
+  --weights WORD       vllm: bf16, fp16, fp32, fp8, awq or gptq; llama.cpp: q4_k_m (default), q8_0, iq4_xs, ...
+  --cache-type WORD    of keys and values; vllm: auto or fp8; llama.cpp: f16 (default), q8_0, q4_0, ...
+  --tp N               vllm: cards that share each layer, as --gpus says
+  --gpu-memory-utilization P  vllm: its part of a card (default 0.9); --enforce-eager: no CUDA graphs
+  --max-num-batched-tokens N, --max-num-seqs N   vllm: of a pass (default: as its server has for the card)
+  --ngl N, --ubatch N  llama.cpp: layers on cards (default all), tokens of a pass (default 512)
 )",
       fmt::join(names_of(kHfOptimizers), ", "));
 }

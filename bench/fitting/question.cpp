@@ -87,7 +87,45 @@ std::vector<std::string> notes_on(const Question& question) {
   return notes;
 }
 
+// Which options an engine has, and what it is asked: a server never trains.
+void read_engine(Question& question, const std::string& task, bool gpus_named) {
+  ServingSettings& serving = question.serving;
+  const Engine engine = question.engine;
+  if (!is_server(engine)) {
+    if (!serving.weights.empty()) {
+      std::vector<std::string> known;
+      for (const DType dtype : kModelDTypes) known.push_back(oomlab::name_of(dtype));
+      question.reader.weights = kModelDTypes[word("--weights", serving.weights, known)];
+    }
+  } else {
+    if (task == "train") throw UsageError(fmt::format("--engine {} serves; leave --task train out", name_of(engine)));
+    question.training = false;
+  }
+  const ServingSettings usual;
+  const bool of_vllm = serving.batched_tokens || serving.sequences || serving.cards || serving.eager ||
+                       serving.utilization != usual.utilization;
+  if (of_vllm && engine != Engine::vllm)
+    throw UsageError("--tp, --gpu-memory-utilization, --max-num-... and --enforce-eager are vLLM's: say --engine vllm");
+  if ((serving.layers || serving.micro_batch) && engine != Engine::llama_cpp)
+    throw UsageError("--ngl and --ubatch are llama.cpp's: say --engine llama.cpp");
+  if (!serving.cache.empty() && !is_server(engine))
+    throw UsageError("--cache-type is a server's: say --engine vllm or llama.cpp");
+  if (serving.cards && gpus_named && *serving.cards != question.gpus)
+    throw UsageError(fmt::format("--tp {} and --gpus {} differ; say one of them", *serving.cards, question.gpus));
+  if (serving.cards) question.gpus = *serving.cards;
+}
+
 }  // namespace
+
+const char* name_of(Engine engine) {
+  switch (engine) {
+    case Engine::pytorch: return "pytorch";
+    case Engine::oomlab: return "oomlab";
+    case Engine::vllm: return "vllm";
+    case Engine::llama_cpp: return "llama.cpp";
+  }
+  return "";
+}
 
 const Card& card_named(const std::string& option, const std::string& text) {
   const Card* const card = find_card(text);
@@ -136,6 +174,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   question.room.host = kHostMemory;
   std::optional<double> fragmentation;
   bool checkpointing = false;
+  std::string task;
   Options options{
       {"--model", [&](auto&, auto& text) { model = text; }},
       {"--config", [&](auto&, auto& text) { config = text; }},
@@ -144,6 +183,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
       {"--task",
        [&](auto& o, auto& text) {
          question.training = word(o, text, {"train", "infer"}) == 0;
+         task = text;
        }},
       {"--gpu", [&](auto&, auto& text) { gpu = text; }},
       {"--gpus", [&](auto&, auto& text) { gpus = text; }},
@@ -177,8 +217,10 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
        }},
   };
   for (auto& [name, read] : reader_options(question)) options.emplace(name, read);
-  const std::map<std::string, bool*> flags{
-      {"--json", &question.json}, {"--all", &question.all}, {"--gradient-checkpointing", &checkpointing}};
+  const std::map<std::string, bool*> flags{{"--json", &question.json},
+                                           {"--all", &question.all},
+                                           {"--gradient-checkpointing", &checkpointing},
+                                           {"--enforce-eager", &question.serving.eager}};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string name = arguments[i], value;
     if (name == "-h" || name == "--help") return std::nullopt;
@@ -220,7 +262,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
     if (gpu.empty()) throw UsageError(fmt::format("--gpus '{}' is not allowed; write 4, or 4xa100-40gb", gpus));
   }
   if (!gpus.empty()) question.gpus = whole("--gpus", count, kMostGpus);
-  if (!question.training && question.gpus > 1)
+  read_engine(question, task, !gpus.empty());
+  if (!question.training && question.gpus > 1 && !is_server(question.engine))
     throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
   const ReaderSettings& reader = question.reader;
   if ((reader.offload_optimizer || reader.offload_weights) && !(reader.sharding && is_zero(*reader.sharding)))
@@ -236,6 +279,8 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
 
   question.host_gb_per_s = host_bandwidth.value_or(plan::host_gb_per_s(*question.card));
   question.notes = notes_on(question);
+
+  if (is_server(question.engine)) read_serving(question);
 
   std::vector<Question> all;
   for (const std::string& size : split(memory, ',')) {

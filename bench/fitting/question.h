@@ -1,6 +1,7 @@
 #pragma once
 // What somebody asks of `fit`: a model, a batch, a task, and the memory that there is for it.
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <set>
@@ -10,6 +11,7 @@
 #include "plan/model/huggingface_config.h"
 #include "plan/search/task.h"
 #include "reader.h"
+#include "serving.h"
 
 namespace oomlab::fit {
 
@@ -56,7 +58,14 @@ enum class Numbers {
 enum class Engine {
   pytorch,  ///< the reader's: Hugging Face's modules
   oomlab,   ///< this course's
+  vllm,
+  llama_cpp,
 };
+/// "pytorch", "oomlab", "vllm", "llama.cpp": for --engine.
+const char* name_of(Engine engine);
+inline constexpr std::array kEngines{Engine::pytorch, Engine::oomlab, Engine::vllm, Engine::llama_cpp};
+/// vLLM and llama.cpp.
+inline bool is_server(Engine engine) { return engine == Engine::vllm || engine == Engine::llama_cpp; }
 /// In whose words it says what to write.
 enum class Framework { trainer, trl, deepspeed, torchtune };
 /// How generate() keeps keys and values.
@@ -96,6 +105,7 @@ struct Question {
   std::optional<std::uint64_t> prompt;  ///< of the tokens that generate() reads and writes
   Cache cache = Cache::dynamic;
   ReaderSettings reader;
+  ServingSettings serving;
 };
 
 /// What --without takes: the words of all levers of training, then those of inference.

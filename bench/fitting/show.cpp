@@ -143,6 +143,8 @@ std::string elsewhere_words(const Answer& answer) {
 }  // namespace
 
 bool fits(const Answer& answer) {
+  if (const auto& serving = answer.serving)
+    return serving->as_is.fits() || !serving->changed.empty() || serving->largest;
   if (answer.reader) return answer.reader->best() != nullptr;
   if (answer.generation)
     return answer.generation->as_is.fits() || answer.generation->fewer || answer.generation->largest || answer.fits();
@@ -150,10 +152,13 @@ bool fits(const Answer& answer) {
 }
 
 std::string first_words(const Question& question, const Answer& answer) {
+  if (answer.serving) return first_words(question, *answer.serving);
   return answer.reader ? first_words(question, *answer.reader) : first_words(question, *answer.generation, &answer);
 }
 
 std::string line_of(const Question& question, const Answer& answer) {
+  if (answer.serving)
+    return fmt::format("{:>6} GiB   {}\n", gib(question.room.memory), first_line(question, *answer.serving));
   return fmt::format(
       "{:>6} GiB   {}\n", gib(question.room.memory),
       answer.reader ? first_line(question, *answer.reader) : first_line(question, *answer.generation, &answer));
@@ -327,6 +332,11 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
     write(json, q, *answer.reader);
   else if (answer.generation)
     write(json, q, answer, *answer.generation);
+  else
+    json.null();
+  json.key("serving");
+  if (answer.serving)
+    write(json, q, *answer.serving);
   else
     json.null();
   json.key("as_is");

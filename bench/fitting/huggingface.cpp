@@ -25,7 +25,7 @@ namespace {
 
 using oomlab::Category, oomlab::DType;
 using oomlab::fit::HfGeneration, oomlab::fit::HfParallel, oomlab::fit::HfRanks;
-using oomlab::fit::HfLora, oomlab::fit::HfOptimizer, oomlab::fit::HfStep, oomlab::fit::TorchDevice;
+using oomlab::fit::HfLora, oomlab::fit::HfLoss, oomlab::fit::HfOptimizer, oomlab::fit::HfStep, oomlab::fit::TorchDevice;
 using oomlab::nn::HfActivation, oomlab::nn::HfFamily, oomlab::nn::HfShape;
 
 std::uint64_t number(const std::string& key, const std::string& text) {
@@ -105,6 +105,10 @@ std::string answer(const std::string& line) {
       {"attention",
        [&](auto& key, auto& text) {
          step.eager_attention = one_of(key, text, {"sdpa", "eager"}) == 1;
+       }},
+      {"loss",
+       [&](auto& key, auto& text) {
+         step.loss = static_cast<HfLoss>(one_of(key, text, {"full", "chunked", "liger"}));
        }},
       {"optimizer",
        [&](auto& key, auto& text) {

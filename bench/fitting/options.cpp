@@ -51,6 +51,7 @@ Options reader_options(Question& question) {
   ServingSettings& serving = question.serving;
   return {
       {"--method", [&](auto& o, auto& text) { reader.method = kMethods[word(o, text, names_of(kMethods))]; }},
+      {"--loss", [&](auto& o, auto& text) { reader.loss = kHfLosses[word(o, text, names_of(kHfLosses))]; }},
       {"--optim",
        [&](auto& o, auto& text) { reader.optimizer = kHfOptimizers[word(o, text, names_of(kHfOptimizers))]; }},
       {"--weights", [&](auto&, auto& text) { question.serving.weights = lower_case(text); }},
@@ -101,6 +102,7 @@ std::string reader_help() {
   --method WORD        full (default), lora or qlora
   --lora-rank N        of the adapters (default 16, at all linear layers)
   --optim NAME         {}
+  --loss WORD          full (default: all logits), chunked (in eight), or liger
   --weights WORD       in what the model is loaded: fp32 (default), bf16, fp16; beside adapters 16 bits
   --attn-implementation WORD  sdpa (default) or eager
   --gradient-accumulation N   the batch in so many passes

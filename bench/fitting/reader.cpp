@@ -74,6 +74,7 @@ class Reader {
                 .seq = vit() ? 0 : question_.seq,
                 .micro_batches = asked.accumulation,
                 .eager_attention = asked.eager_attention,
+                .loss = asked.loss,
                 .optimizer = asked.optimizer};
     const bool single = question_.precision == DType::fp32 || (!question_.precision && vit());
     if (!single) step.autocast = half_of(question_);
@@ -108,6 +109,7 @@ class Reader {
     switch (change) {
       case Change::expandable: return !way.expandable && !question_.room.fragmentation_percent;
       case Change::checkpoint: return !step.checkpoint;
+      case Change::liger: return step.loss == HfLoss::full && shape_.gated();
       case Change::micro_batch: return step.batch > way.micro_batch;
       case Change::eight_bits: return whole && adamw(step.optimizer);
       case Change::paged: return whole && step.optimizer == HfOptimizer::adamw_8bit;
@@ -127,6 +129,7 @@ class Reader {
     switch (change) {
       case Change::expandable: way.expandable = true; break;
       case Change::checkpoint: step.checkpoint = true; break;
+      case Change::liger: step.loss = HfLoss::liger; break;
       case Change::micro_batch:
         step.micro_batches = checked_product(step.micro_batches, step.batch / way.micro_batch);
         step.batch = way.micro_batch;
@@ -154,20 +157,8 @@ class Reader {
 
   // huggingface_peak(), each once.
   const HfPeak& peak_of(const HfStep& step) const {
-    const HfRanks ranks = step.ranks.value_or(HfRanks{.count = 0});
-    const Key key{step.batch,
-                  step.seq,
-                  step.micro_batches,
-                  std::uint64_t(step.weights),
-                  step.autocast ? std::uint64_t(*step.autocast) : UINT64_MAX,
-                  std::uint64_t(step.checkpoint),
-                  std::uint64_t(step.optimizer),
-                  step.lora ? 1 + std::uint64_t(step.lora->four_bits) : 0,
-                  std::uint64_t(ranks.parallel),
-                  ranks.count,
-                  2 * std::uint64_t(ranks.offload_optimizer) + std::uint64_t(ranks.offload_parameters)};
-    const auto found = peaks_.find(key);
-    return found != peaks_.end() ? found->second : peaks_.emplace(key, huggingface_peak(shape_, step)).first->second;
+    const auto found = peaks_.find(step);
+    return found != peaks_.end() ? found->second : peaks_.emplace(step, huggingface_peak(shape_, step)).first->second;
   }
 
   // Where what is live is already too much, what the allocator splits is left out: see complete().
@@ -274,10 +265,9 @@ class Reader {
     return {.way = good ? sized(good) : way, .most = good};
   }
 
-  using Key = std::array<std::uint64_t, 11>;
   const Question& question_;
   const nn::HfShape& shape_;
-  mutable std::map<Key, HfPeak> peaks_;
+  mutable std::map<HfStep, HfPeak> peaks_;
 };
 
 }  // namespace
@@ -314,6 +304,15 @@ const char* name_of(Method method) {
     case Method::full: return "full";
     case Method::lora: return "lora";
     case Method::qlora: return "qlora";
+  }
+  return "";
+}
+
+const char* name_of(HfLoss loss) {
+  switch (loss) {
+    case HfLoss::full: return "full";
+    case HfLoss::chunked: return "chunked";
+    case HfLoss::liger: return "liger";
   }
   return "";
 }

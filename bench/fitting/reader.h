@@ -30,6 +30,10 @@ const char* name_of(HfOptimizer optimizer);
 inline constexpr std::array kHfOptimizers{HfOptimizer::adamw_fused, HfOptimizer::adamw_foreach, HfOptimizer::adamw_8bit,
                                           HfOptimizer::adamw_paged, HfOptimizer::adafactor,     HfOptimizer::sgd};
 
+/// "full", "chunked", "liger": for --loss.
+const char* name_of(HfLoss loss);
+inline constexpr std::array kHfLosses{HfLoss::full, HfLoss::chunked, HfLoss::liger};
+
 /// What the question says of the program. Nothing: its default, which differs between methods.
 struct ReaderSettings {
   Method method = Method::full;
@@ -38,6 +42,7 @@ struct ReaderSettings {
   std::optional<DType> weights;    ///< default: FP32; beside adapters the 16 bits in which it computes
   std::optional<bool> checkpoint;  ///< default: only of QLoRA, as prepare_model_for_kbit_training() has it
   bool eager_attention = false;
+  HfLoss loss = HfLoss::full;
   HfOptimizer optimizer = HfOptimizer::adamw_fused;  ///< the Trainer's default
   std::optional<HfParallel> sharding;                ///< of several cards; default: DDP where that fits, else FSDP2
   bool offload_optimizer = false, offload_weights = false;  ///< to host memory, by DeepSpeed
@@ -54,6 +59,7 @@ bool is_zero(HfParallel parallel);
 enum class Change {
   expandable,       ///< the allocator's segments grow
   checkpoint,       ///< gradient_checkpointing_enable()
+  liger,            ///< Liger's loss, without all logits at once
   micro_batch,      ///< one sequence at a time
   eight_bits,       ///< bitsandbytes' AdamW
   paged,            ///< and its state in managed memory
@@ -61,9 +67,9 @@ enum class Change {
   offload_weights,  ///< and the weights
   narrow_weights,   ///< 16 bits without an FP32 copy: small updates vanish. Only where --numbers any allows it
 };
-inline constexpr std::array kChanges{Change::expandable,      Change::checkpoint,    Change::micro_batch,
-                                     Change::eight_bits,      Change::paged,         Change::offload,
-                                     Change::offload_weights, Change::narrow_weights};
+inline constexpr std::array kChanges{Change::expandable,  Change::checkpoint,      Change::liger,
+                                     Change::micro_batch, Change::eight_bits,      Change::paged,
+                                     Change::offload,     Change::offload_weights, Change::narrow_weights};
 
 /// What a program needs of a card, bytes.
 struct Need {

@@ -99,8 +99,9 @@ class Code {
     rest_of_arguments();
   }
   void rest_of_arguments() {
-    say("    {}gradient_checkpointing={}, optim=\"{}\"{}", precision(), step_.checkpoint ? "True" : "False",
-        name_of(step_.optimizer), fsdp() || zero() ? "," : ", ...)");
+    say("    {}gradient_checkpointing={}, {}optim=\"{}\"{}", precision(), step_.checkpoint ? "True" : "False",
+        step_.loss == HfLoss::liger ? "use_liger_kernel=True, " : "", name_of(step_.optimizer),
+        fsdp() || zero() ? "," : ", ...)");
     if (zero()) {
       say("    deepspeed=\"ds.json\", ...)");
       configuration();

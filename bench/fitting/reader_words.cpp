@@ -106,6 +106,7 @@ class Words {
     switch (change) {
       case Change::expandable: return say("expandable segments", "可扩展段");
       case Change::checkpoint: return say("gradient checkpointing", "梯度检查点");
+      case Change::liger: return say("Liger's loss", "Liger 损失");
       case Change::micro_batch: return say("micro-batches of {}", "每次 {} 个样本的累积", micro_batch);
       case Change::eight_bits: return say("8-bit AdamW", "8 位 AdamW");
       case Change::paged: return say("paged 8-bit AdamW", "分页 8 位 AdamW");
@@ -292,8 +293,8 @@ class Words {
     push(chosen()->peak.checked
              ? say("live bytes are those of transformers' modules, within 2 % of PyTorch's own count on a CPU",
                    "活动字节逐句跟随 transformers 的模块，与 PyTorch 在 CPU 上自己的计数相差 2 % 以内")
-             : say("live bytes are those of transformers' modules; 4 and 8 bits and FP16 are read, not measured",
-                   "活动字节逐句跟随 transformers 的模块；4 位、8 位和 FP16 只读过源码，没有测过"));
+             : say("live bytes are those of transformers' modules; 4 and 8 bits, FP16, Liger: read, not measured",
+                   "活动字节逐句跟随 transformers 的模块；4 位、8 位、FP16、Liger 只读过源码，没有测过"));
     const auto percent = q_.room.fragmentation_percent;
     const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则回放");
     push(say("allocator{}; context {} GiB assumed; padding, other processes unknown. more: --all",

@@ -137,6 +137,7 @@ class Serving {
         {"scratch", "kernels' scratch", "内核暂存", {0, card.scratch}, Known::read},
         {"outside", "context", "上下文", {room.context, checked_sum(room.context, room.reserve)}, Known::assumed}};
     way.host = need.host.total();
+    way.file = gguf_file_bytes(shape_, *way.llama_cpp.kind);
     return way;
   }
 

@@ -57,6 +57,7 @@ struct ServingWay {
   std::uint64_t requests = 1, tokens = 1;  ///< at once, and of each
   std::vector<ServingRow> rows{};
   std::uint64_t limit = 0;  ///< what there is for all rows: of vLLM its share of the card
+  std::uint64_t file = 0;   ///< bytes of a GGUF's tensors
   std::uint64_t host = 0;   ///< bytes of host memory
   Between cached{};         ///< of vLLM: tokens that its cache will hold
   Between needed() const;

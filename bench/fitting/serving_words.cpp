@@ -138,12 +138,15 @@ class ServingWords {
       for (const ServingWay* const way : ways()) line += cell(between(way->rows[i].bytes));
       push(line + "  " + basis(row.known));
     }
-    std::string needed = padded(say_("  needed", "  共需"), 28), host = padded(say_("  host memory", "  主机内存"), 28);
+    std::string needed = padded(say_("  needed", "  共需"), 28), host = padded(say_("  host memory", "  主机内存"), 28),
+                file = padded(say_("  the file", "  文件"), 28);
     for (const ServingWay* const way : ways()) {
       needed += cell(between(way->needed()));
       host += cell(gib(way->host));
+      file += cell(gib(way->file));
     }
     push(needed + "  " + say_("of {}", "/ {}", gib(a_.as_is.limit)));
+    if (!vllm()) push(file);
     if (!vllm()) push(host);
   }
 
@@ -214,7 +217,7 @@ void write(JsonWriter& json, const ServingWay& way) {
   }
   json.end_object();
   json.member("needed_low", needed.low).member("needed_high", needed.high).member("limit_bytes", way.limit);
-  json.member("host_bytes", way.host).member("cached_tokens_low", way.cached.low);
+  json.member("host_bytes", way.host).member("file_bytes", way.file).member("cached_tokens_low", way.cached.low);
   json.member("cached_tokens_high", way.cached.high).member("fits", way.fits()).end_object();
 }
 

@@ -11,6 +11,8 @@ ANSWERS = "bench/results/peers/fit_public.json"
 # Within these a ratio, fit's figure / the published one, counts as right.
 LEAST, MOST = 0.90, 1.15
 RAN_OUT, RAN = "out", "held"
+# What a server's cache holds.
+TOKENS = "tokens"
 
 
 def entries(root):
@@ -29,6 +31,10 @@ def said(program, entry, configs):
     if run.returncode not in (0, 1):
         raise ValueError(f"fit {entry['ask']}: exit code {run.returncode}: {run.stderr}")
     answer = json.loads(run.stdout)
+    if answer["serving"]:
+        way = answer["serving"]["as_is"]
+        figures = {"file": way["file_bytes"], TOKENS: way["cached_tokens_low"], "parameters": way["bytes"]["weights"]["low"]}
+        return {"line": answer["serving"]["line"], "bytes": figures.get(entry["of"], way["needed_high"]), "fits": way["fits"]}
     if not answer["pytorch"]:
         row = answer["as_is"]
         return {"line": "fits" if row["fits"] else "does not fit", "bytes": row["peak_bytes"], "fits": row["fits"]}

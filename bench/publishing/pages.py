@@ -351,7 +351,8 @@ def fit_public_page(root, _, language):
         if not answer:
             continue
         ratio = fit_public.ratio(entry, answer)
-        shown = f"{answer['bytes'] / 1e9:.2f} GB" if ratio else "fits" if answer["fits"] else "does not fit"
+        figure = f"{answer['bytes']:,} tokens" if entry["of"] == fit_public.TOKENS else f"{answer['bytes'] / 1e9:.2f} GB"
+        shown = figure if ratio else "fits" if answer["fits"] else "does not fit"
         note = f" ({entry['note']})" if "note" in entry else ""
         mark = f"{ratio:.2f}" if ratio else "wrong" if fit_public.wrong_side(entry, answer) else "right"
         rows.append((entry["what"] + note, sourced(entry), shown, mark))

@@ -20,7 +20,7 @@ def main():
         assert found.get(key) == stored.get(key), f"entry {key}: fit says {found.get(key)}, published is {stored.get(key)}: bench/publish --fit"
     for entry in fit_public.entries(ROOT)["entry"]:
         assert ("ask" in entry) != ("reach" in entry), f"entry {entry['id']} has neither a question nor a reason, or both"
-        assert entry["of"] in ("live", "reserved", "device", "parameters", "out", "held", "formula", "estimate", "question"), entry
+        assert entry["of"] in ("live", "reserved", "device", "parameters", "file", "tokens", "out", "held", "formula", "estimate", "question"), entry
     said = fit_public.summary(ROOT, found)
     assert not said["wrong"], f"entries {said['wrong']} are on the wrong side"
     assert said["within"] >= LEAST_SHARE * len(said["ratios"]), said

@@ -104,7 +104,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--gpu", "t4", "--optim", "adam"}, "adamw_torch_fused"},
       {{"--model", "gpt2", "--gpu", "t4", "--weights", "fp8"}, "fp32"},
       {{"--model", "gpt2", "--gpu", "t4", "--attn-implementation", "flash"}, "sdpa, eager"},
-      {{"--model", "gpt2", "--gpu", "t4", "--engine", "vllm"}, "pytorch, oomlab"},
+      {{"--model", "gpt2", "--gpu", "t4", "--engine", "tgi"}, "pytorch, oomlab, vllm, llama.cpp"},
       {{"--model", "gpt2", "--gpu", "t4", "--framework", "jax"}, "trl"},
       {{"--model", "gpt2", "--gpu", "t4", "--largest", "model"}, "batch, seq"},
       {{"--model", "gpt2", "--gpu", "t4", "--lang", "fr"}, "en, zh"},

@@ -1,5 +1,7 @@
 // The decoders with gated MLPs: transformers' modeling files of llama, mistral, qwen2, qwen3, gemma2, gemma3 and phi3.
 
+#include <algorithm>
+
 #include "plan/pytorch/hf_modules.h"
 
 namespace oomlab::fit {
@@ -120,6 +122,12 @@ Parameter& HfModules::head() {
 // Of hidden states to a loss: the head, logits in FP32, and for decoders labels moved by one.
 Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
   tape_.memory().moment("loss");
+  if (step_.loss == HfLoss::chunked) return chunked_loss(hidden);
+  if (step_.loss == HfLoss::liger) {
+    const Tensor padded = tape_.make(checked_sum(rows_, step_.batch), DType::int64);
+    const Tensor targets = tape_.make(rows_, DType::int64);
+    return torch_.fused_cross_entropy(hidden, head(), shape_.width, shape_.vocabulary);
+  }
   Tensor logits = torch_.linear(hidden, head(), nullptr, shape_.width, shape_.vocabulary);
   if (shape_.logits_capped) logits = capped(logits);
   const Tensor wide = torch_.cast(logits, DType::fp32);
@@ -129,6 +137,37 @@ Tensor HfModules::language_loss(Tensor hidden, bool shifted) {
     targets = tape_.make(rows_, DType::int64);
   }
   return torch_.cross_entropy(wide, targets);
+}
+
+// The same in eight chunks of tokens. What a chunk makes is dropped, and made again when its gradient is asked for.
+Tensor HfModules::chunked_loss(const Tensor& hidden) {
+  const std::uint64_t chunks = std::min<std::uint64_t>(8, rows_);
+  const std::uint64_t rows = (rows_ + chunks - 1) / chunks;
+  const Tensor targets = tape_.make(rows_, DType::int64);
+  Tensor sum;
+  for (std::uint64_t first = 0; first < rows_; first += rows) {
+    const Tensor part = torch_.slice(hidden, checked_product(std::min(rows, rows_ - first), shape_.width));
+    const Tensor loss = tape_.checkpoint(
+        part,
+        [this, targets](Tensor x) {
+          Tensor logits = torch_.linear(x, head(), nullptr, shape_.width, shape_.vocabulary);
+          if (shape_.logits_capped) logits = capped(logits);
+          const Tensor wide = torch_.cast(logits, DType::fp32);
+          return torch_.cross_entropy(wide, targets);
+        },
+        [this](const std::function<void()>& run) {
+          const auto end = [this] { torch_.end_autocast(); };
+          try {
+            run();
+          } catch (...) {
+            end();
+            throw;
+          }
+          end();
+        });
+    sum = sum ? torch_.add(sum, loss) : loss;
+  }
+  return sum;
 }
 
 Tensor HfModules::decoder_hidden() {

@@ -106,6 +106,7 @@ class HfModules {
   Tensor vit_loss();
   Parameter& head();
   Tensor language_loss(Tensor hidden, bool shifted);
+  Tensor chunked_loss(const Tensor& hidden);
 
   const nn::HfShape& shape_;
   const HfStep& step_;

@@ -23,6 +23,9 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (!images && step.seq > shape.positions)
     throw std::invalid_argument(
         fmt::format("a sequence of {} tokens is longer than the {} of {}", step.seq, shape.positions, shape.name));
+  const bool encoder = images || shape.family == nn::HfFamily::bert;
+  if (step.loss != HfLoss::full && encoder)
+    throw std::invalid_argument(fmt::format("a loss by chunks is a decoder's; {} has none", shape.name));
   if (step.lora && step.lora->rank == 0) throw std::invalid_argument("an adapter has a rank of at least 1");
   if (!step.ranks) return;
   if (step.ranks->count == 0) throw std::invalid_argument("a step has at least one rank");
@@ -127,9 +130,9 @@ HfPeak huggingface_peak(const nn::HfShape& shape, const HfStep& step, bool recor
     peak.bytes = memory.at_peak();
     peak.moment = memory.peak_moment();
   }
-  peak.checked = !zero(step) && step.autocast != DType::fp16 && step.weights != DType::fp16 &&
-                 step.optimizer != HfOptimizer::adamw_8bit && step.optimizer != HfOptimizer::adamw_paged &&
-                 !(step.lora && step.lora->four_bits);
+  peak.checked = !zero(step) && step.loss == HfLoss::full && step.autocast != DType::fp16 &&
+                 step.weights != DType::fp16 && step.optimizer != HfOptimizer::adamw_8bit &&
+                 step.optimizer != HfOptimizer::adamw_paged && !(step.lora && step.lora->four_bits);
   peak.events = memory.take_events();
   return peak;
 }

@@ -6,6 +6,7 @@
 // The step is `model(input_ids=..., labels=..., use_cache=False).loss.backward()` and the optimizer's, of sequences
 // without padding, each of `seq` tokens; it is the second step or a later one, so the optimizer's state exists.
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ struct HfLora {
   bool all_linear = true;  ///< target_modules="all-linear", or what peft takes by itself: q and v
   double dropout = 0;
   bool four_bits = false;  ///< QLoRA: the base in NF4 with double quantisation. Not checked
+  friend auto operator<=>(const HfLora&, const HfLora&) = default;
 };
 
 /// How several cards share a step; each has sequences of its own.
@@ -55,6 +57,14 @@ struct HfRanks {
   bool offload_parameters = false;  ///< "offload_param", of stage 3
   std::optional<bool> overlap{};    ///< "overlap_comm"; nothing: at stage 3 only
   std::uint64_t bucket = 0;  ///< "reduce_bucket_size", values. 0: 5e8, and at stage 3 Trainer's "auto", width squared
+  friend auto operator<=>(const HfRanks&, const HfRanks&) = default;
+};
+
+/// How a decoder's loss is computed of its last hidden states.
+enum class HfLoss {
+  full,     ///< as transformers do: logits of all tokens, in FP32
+  chunked,  ///< eight chunks of tokens, each with logits of its own that the backward pass computes again. Not checked
+  liger,    ///< Liger's fused linear cross entropy: gradients come with the loss, a chunk at a time. Not checked
 };
 
 struct HfStep {
@@ -64,10 +74,13 @@ struct HfStep {
   std::optional<DType> autocast{};   ///< torch.autocast around the forward pass
   bool checkpoint = false;           ///< gradient_checkpointing_enable()
   bool eager_attention = false;      ///< attn_implementation="eager", or "sdpa"
+  HfLoss loss = HfLoss::full;
   HfOptimizer optimizer = HfOptimizer::adamw_foreach;
   std::optional<HfLora> lora{};            ///< nothing: all parameters are trained
   std::optional<HfRanks> ranks{};          ///< nothing: one card. `batch` is a rank's
   TorchDevice device = TorchDevice::cuda;  ///< whose operators
+  /// For what remembers peaks: steps that differ in any member are different steps.
+  friend auto operator<=>(const HfStep&, const HfStep&) = default;
 };
 
 struct HfPeak {

@@ -1,6 +1,7 @@
 #include "plan/pytorch/torch_ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace oomlab::fit {
@@ -256,6 +257,35 @@ Tensor Torch::cross_entropy(const Tensor& logits, const Tensor& targets) {
   const Tensor loss = tape_.make(1, logits.dtype);
   return tape_.record(loss, {&log_p}, {log_p, targets}, [](BackwardCall& call) {
     call.results[0] = call.tape.make(call.saved[0].count, call.saved[0].dtype);
+  });
+}
+
+Tensor Torch::fused_cross_entropy(const Tensor& x, Parameter& weight, std::uint64_t in, std::uint64_t out) {
+  const Tensor w = tape_.leaf(weight);
+  const DType compute = autocast_.value_or(x.dtype);
+  const std::uint64_t rows = x.count / in;
+  const std::uint64_t chunks = (out + in - 1) / in;
+  const std::uint64_t chunk = std::min(rows, std::bit_ceil((rows + chunks - 1) / chunks));
+  const Tensor of_x = tape_.make(x.count, x.dtype);
+  const Tensor of_w = w.differentiable() ? tape_.make(w.count, w.dtype) : Tensor{};
+  const Tensor losses = tape_.make(rows, DType::fp32);
+  // All chunks take the same, the last one at most that.
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(2, (rows + chunk - 1) / chunk); ++i) {
+    const auto narrow = [&] { return compute == w.dtype ? Tensor{} : tape_.make(w.count, compute); };
+    Tensor cast_weight = narrow();  // of a transposed weight autocast keeps no copy
+    const Tensor logits = tape_.make(checked_product(chunk, out), compute);
+    cast_weight = {};
+    cast_weight = narrow();
+    const Tensor part = tape_.make(checked_product(chunk, in), compute);
+    cast_weight = {};
+    if (!of_w) continue;
+    const Tensor product = tape_.make(w.count, compute);
+    const Tensor wide = compute == DType::fp32 ? Tensor{} : tape_.make(w.count, DType::fp32);
+  }
+  const Tensor loss = tape_.make(1, DType::fp32);
+  return tape_.record(loss, {&x, &w}, {of_x, of_w}, [](BackwardCall& call) {
+    call.results[0] = call.saved[0];
+    if (call.wanted[1]) call.results[1] = call.saved[1];
   });
 }
 

@@ -80,6 +80,10 @@ class Torch {
   Tensor layer_norm(const Tensor& x, Parameter& weight, Parameter& bias, std::uint64_t rows);
   /// Of FP32 logits [R, V]: log-softmax and the mean of R losses.
   Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
+  /// Liger's fused product with W [out, in] and cross entropy, of rows of `in`. The forward pass makes the logits of a
+  /// chunk of rows after the other, turns them into their gradient in place, and adds up those of x and of W; the backward
+  /// pass hands these on. Read in liger_kernel/ops/fused_linear_cross_entropy.py, of version 0.6.
+  Tensor fused_cross_entropy(const Tensor& x, Parameter& weight, std::uint64_t in, std::uint64_t out);
 
   // ------------------------------------------------------------------------------------------------------------ shapes
   /// Another view of x. `copied_back`: its gradient comes in another layout, and is copied to this one.

@@ -74,10 +74,11 @@ Answer answer_training(const Question& question, SearchProgress* progress = null
 Answer answer_inference(const Question& question);
 /// What this course's programs need. Throws UsageError for a model that they do not know.
 Answer answer(const Question& question, SearchProgress* progress = nullptr);
-/// Whether this course's programs answer, too: they know the model, there is a card, and no server was
-/// asked for.
+/// Whether this course's programs answer, too: they know the model, there is a card, or to train several, and no server
+/// was asked for.
 inline bool course_answers(const Question& question) {
-  return question.course && question.memory_named && !is_server(question.engine);
+  const bool one_card = question.training || question.gpus == 1;
+  return question.course && question.memory_named && one_card && !is_server(question.engine);
 }
 
 /// What the first line says: it fits, as it is or with changes.

@@ -23,13 +23,41 @@ std::uint64_t cache_bytes(const Question& question, const HfGeneration& asked) {
   return checked_product(checked_product(shape.layers, tokens), token);
 }
 
+// Of one card: of several, the one that has most.
+std::uint64_t layers_of_card(const Question& question) {
+  const std::uint64_t layers = question.shape->layers, cards = std::min<std::uint64_t>(question.gpus, layers);
+  return cards == 1 ? layers : std::min(layers, (layers + cards - 1) / cards + 1);
+}
+
+// Whole layers on each of several cards, as device_map="auto" puts them: the fullest has its share of all weights, at most
+// a layer or the embedding more, and the keys and values of as many layers.
+void split_among_cards(HfPeak& peak, const Question& question, const HfGeneration& asked) {
+  const nn::HfShape& shape = *question.shape;
+  const std::uint64_t cards = std::min<std::uint64_t>(question.gpus, shape.layers);
+  std::uint64_t of_layers = 0;
+  for (const nn::HfTensor& tensor : nn::parameters_of(shape))
+    if (tensor.layer > 0) of_layers = checked_sum(of_layers, tensor.count());
+  // What cannot be divided: a layer, or the embedding.
+  const std::uint64_t undivided = checked_product(
+      std::max(of_layers / shape.layers, checked_product(shape.vocabulary, shape.width)), element_bytes(asked.weights));
+  std::uint64_t& weights = peak.bytes[Category::parameters];
+  weights = std::min(weights, checked_sum((weights + cards - 1) / cards, undivided));
+  const std::uint64_t cache = cache_bytes(question, asked);
+  std::uint64_t& activations = peak.bytes[Category::activations];
+  const std::uint64_t there = std::min(cache, activations);
+  activations -= there - std::min(there, cache / shape.layers * layers_of_card(question));
+  peak.checked = false;
+}
+
 HfPeak peak_of(const Question& question, const HfGeneration& asked) {
   HfPeak peak = huggingface_generation_peak(*question.shape, asked);
-  if (question.cache != Cache::tuple) return peak;
-  // A dynamic cache has one layer's twice at a time, a tuple those of all layers.
-  const std::uint64_t others = cache_bytes(question, asked) / question.shape->layers * (question.shape->layers - 1);
-  peak.bytes[Category::activations] = checked_sum(peak.bytes[Category::activations], others);
-  peak.checked = false;
+  if (question.cache == Cache::tuple) {
+    // A dynamic cache has one layer's twice at a time, a tuple those of all layers.
+    const std::uint64_t others = cache_bytes(question, asked) / question.shape->layers * (question.shape->layers - 1);
+    peak.bytes[Category::activations] = checked_sum(peak.bytes[Category::activations], others);
+    peak.checked = false;
+  }
+  if (question.gpus > 1) split_among_cards(peak, question, asked);
   return peak;
 }
 
@@ -105,15 +133,22 @@ class GenerationWords {
   std::string all() {
     lines_ = {first()};
     const Generation& is = a_.as_is;
-    push(say_("({}, {} x {} tokens, {} of them the prompt, {} weights, a cache that {}, on {})",
-              "（{}，{} x {} 个 token，其中提示 {} 个，{} 权重，缓存{}，{}）", name(), is.asked.batch, q_.seq,
-              is.asked.prompt, dtype(is),
-              q_.cache == Cache::fixed   ? say_("is static", "固定")
-              : q_.cache == Cache::tuple ? say_("is copied", "每次复制")
-                                         : say_("grows", "增长"),
-              q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB"));
+    const std::string card = (q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") + cards();
+    const std::string what = say_("{}, {} x {} tokens, {} of them the prompt, {} weights, a cache that {}",
+                                  "{}，{} x {} 个 token，其中提示 {} 个，{} 权重，缓存{}", name(), is.asked.batch,
+                                  q_.seq, is.asked.prompt, dtype(is),
+                                  q_.cache == Cache::fixed   ? say_("is static", "固定")
+                                  : q_.cache == Cache::tuple ? say_("is copied", "每次复制")
+                                                             : say_("grows", "增长"));
+    const std::string line = say_("({}, on {})", "（{}，{}）", what, card);
+    if (columns_of(line) <= kMostColumns) {
+      push(line);
+    } else {
+      push(say_("({},", "（{}，", what));
+      push(say_(" on {})", "{}）", card));
+    }
     if (!q_.other_cards.empty()) push(say_("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
-    const std::uint64_t cache = cache_bytes(q_, is.asked);
+    const std::uint64_t cache = cache_bytes(q_, is.asked) / q_.shape->layers * layers_of_card(q_);
     const std::uint64_t activations = is.peak.bytes[Category::activations];
     row(say_("parameters", "参数"), is.peak.bytes[Category::parameters]);
     row(say_("keys and values", "键和值"), std::min(cache, activations));
@@ -124,10 +159,13 @@ class GenerationWords {
     push(say_("at the fullest in the {}", "最满时在{}",
               is.peak.moment == std::string("prefill") ? say_("prefill", "预填充") : say_("decoding", "解码")));
     push(say_("write (transformers):", "写法（transformers）："));
-    push(fmt::format("  model = AutoModelForCausalLM.from_pretrained(..., dtype=torch.{}, device_map=\"cuda\")",
-                     row_of(is.asked.weights).torch));
+    push(fmt::format("  model = AutoModelForCausalLM.from_pretrained(..., dtype=torch.{}, device_map=\"{}\")",
+                     row_of(is.asked.weights).torch, q_.gpus > 1 ? "auto" : "cuda"));
     push(fmt::format("  model.generate(**inputs, max_new_tokens={}{})", is.asked.new_tokens,
                      is.asked.static_cache ? ", cache_implementation=\"static\"" : ""));
+    if (q_.gpus > 1)
+      push(say_("whole layers on each card, the fullest with one more than its share: read, not measured",
+                "每张卡放整层，最满的一张多放一层：只读过源码，没有测过"));
     push(say_("live bytes are those of transformers' modules; what the allocator splits is assumed, {:.3g} %",
               "活动字节逐句跟随 transformers 的模块；分配器碎片是假定的，{:.3g} %",
               q_.room.fragmentation_percent.value_or(kFragmentation)));
@@ -143,6 +181,7 @@ class GenerationWords {
   std::uint64_t size(const HfGeneration& asked) const {
     return *q_.largest == Largest::batch ? asked.batch : asked.prompt + asked.new_tokens;
   }
+  std::string cards() const { return q_.gpus == 1 ? "" : say_(", each of {} cards", "，{} 张卡中每张", q_.gpus); }
   static std::string dtype(const Generation& way) { return upper_case(way.asked.weights); }
   std::string name() const {
     std::string name = one_line(q_.shape->name);

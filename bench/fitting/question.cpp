@@ -263,7 +263,7 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   }
   if (!gpus.empty()) question.gpus = whole("--gpus", count, kMostGpus);
   read_engine(question, task, !gpus.empty());
-  if (!question.training && question.gpus > 1 && !is_server(question.engine))
+  if (!question.training && question.gpus > 1 && question.engine == Engine::oomlab)
     throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
   const ReaderSettings& reader = question.reader;
   if ((reader.offload_optimizer || reader.offload_weights) && !(reader.sharding && is_zero(*reader.sharding)))

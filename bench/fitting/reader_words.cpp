@@ -275,7 +275,17 @@ class Words {
       before = after;
     }
     push(say("change first: {}", "先改：{}", parts.front()));
-    for (std::size_t i = 1; i < parts.size(); ++i) push(say("        then: {}", "再改：{}", parts[i]));
+    std::string line;  // as many on a line as it holds
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      const std::string longer = line.empty() ? say("        then: {}", "再改：{}", parts[i]) : line + "; " + parts[i];
+      if (columns_of(longer) > kMostColumns) {
+        push(line);
+        line = say("        then: {}", "再改：{}", parts[i]);
+      } else {
+        line = longer;
+      }
+    }
+    if (!line.empty()) push(line);
   }
   const Way* chosen() const {
     if (const Way* const best = a_.best()) return best;

@@ -40,8 +40,12 @@ TEST(FitEngines, SizesOfModelsAreThoseOfLogs) {
   // Rows of 896 values are no blocks of 256: Q4_K becomes Q5_0, and the tied embedding Q8_0.
   std::uint64_t replaced = 0;
   for (const GgufTensor& tensor : gguf_tensors(nn::hf_model("qwen2.5-0.5b"), *gguf_kind("q4_k_m"))) {
-    if (tensor.name == "q_proj.weight") EXPECT_EQ(tensor.type, GgufType::q5_0);
-    if (tensor.name == "embed_tokens.weight") EXPECT_EQ(tensor.type, GgufType::q8_0);
+    if (tensor.name == "q_proj.weight") {
+      EXPECT_EQ(tensor.type, GgufType::q5_0);
+    }
+    if (tensor.name == "embed_tokens.weight") {
+      EXPECT_EQ(tensor.type, GgufType::q8_0);
+    }
     replaced += tensor.type == GgufType::q5_0;
   }
   EXPECT_GT(replaced, 24u);
@@ -63,11 +67,11 @@ TEST(FitEngines, BuffersOfLlamaCppAreThoseOfLogs) {
   EXPECT_NEAR(double(small.fullest().compute) / kMiB, 258.50, 0.01);
   EXPECT_NEAR(double(small.host.compute) / kMiB, 9.01, 0.02);
   const LlamaCppNeed large = llama_cpp_need(llama, run_of("q4_0", 8192));
-  EXPECT_NEAR(double(large.fullest().weights) / kMiB, 4156.00, 0.01);
+  EXPECT_NEAR(double(large.fullest().weights) / kMiB, 4156.00, 0.02);
   EXPECT_NEAR(double(large.fullest().cache) / kMiB, 1024.00, 0.01);
   EXPECT_NEAR(double(large.fullest().compute) / kMiB, 560.00, 0.01);
   EXPECT_NEAR(double(large.host.compute) / kMiB, 24.01, 0.02);
-  const LlamaCppNeed mistral = llama_cpp_need(nn::hf_model("mistral-7b"), run_of("q4_0", 512));
+  const LlamaCppNeed mistral = llama_cpp_need(nn::hf_model("mistral-7b-v0.1"), run_of("q4_0", 512));
   EXPECT_NEAR(double(mistral.fullest().cache) / kMiB, 64.00, 0.01);
   EXPECT_NEAR(double(mistral.fullest().compute) / kMiB, 81.00, 0.01);
   // Two cards that work at the same time keep four copies of what goes in. The log is of a model with these widths.

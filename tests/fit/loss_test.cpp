@@ -32,7 +32,12 @@ TEST(HfLoss, LigersChunksAreAsLargeAsItsOwn) {
 TEST(HfLoss, WithoutAllLogitsAStepNeedsLess) {
   const nn::HfShape shape = nn::hf_model("llama-3.2-1b");
   const auto peak = [&](HfLoss loss, bool lora = false) {
-    HfStep step{.batch = 2, .seq = 2048, .weights = DType::bf16, .checkpoint = true, .loss = loss};
+    HfStep step{.batch = 2,
+                .seq = 2048,
+                .weights = DType::bf16,
+                .checkpoint = true,
+                .loss = loss,
+                .optimizer = HfOptimizer::sgd};
     if (lora) step.lora = HfLora{};
     return huggingface_peak(shape, step);
   };

@@ -142,7 +142,7 @@ TEST(FitQuestion, WhatIsRefusedIsRefusedInOneLine) {
       {{"--model", "gpt2", "--gpu", "t4", "--seq", "5000"}, "1024 positions"},
       {{"--model", "gpt2", "--gpu", "t4", "--task", "dream"}, "train, infer"},
       {{"--model", "gpt2", "--gpu", "t4", "--task", "infer"}, "llama"},
-      {{"--model", "llama-3.1-8b", "--gpus", "2xt4", "--task", "infer"}, "one card"},
+      {{"--model", "llama-3.1-8b", "--gpus", "2xt4", "--task", "infer", "--engine", "oomlab"}, "one card"},
       {{"--model", "gpt2", "--gpu", "t4", "--numbers", "worse"}, "same, adamw, any"},
       {{"--model", "gpt2", "--gpu", "t4", "--precision", "fp8"}, "bf16"},
       {{"--model", "gpt2", "--gpu", "t4", "--without", "luck"}, "micro-batch"},

@@ -159,6 +159,28 @@ TEST(FitReader, GenerationIsThatOfTheModules) {
   EXPECT_THROW(answer_generation(asked("--model bert-large --gpu l4 --task infer")), std::invalid_argument);
 }
 
+// Whole layers on each of several cards: a share, and a layer more at most.
+TEST(FitReader, GenerationOnSeveralCardsSplitsLayers) {
+  const char* const words = "--model llama-3.1-70b --task infer --seq 4096 --gpus ";
+  const auto of = [&](const char* cards) { return answer_generation(asked(std::string(words) + cards)).as_is; };
+  const Generation one = of("1xa100-80gb"), two = of("2xa100-80gb"), four = of("4xa100-80gb");
+  EXPECT_FALSE(one.fits());
+  EXPECT_TRUE(four.fits());
+  const std::uint64_t embedding = std::uint64_t(128256) * 8192 * 2;  // larger than a layer
+  for (const auto& [way, cards] : {std::pair(&two, 2u), {&four, 4u}}) {
+    const std::uint64_t share = one.peak.bytes[Category::parameters] / cards;
+    EXPECT_GT(way->peak.bytes[Category::parameters], share);
+    EXPECT_LT(way->peak.bytes[Category::parameters], share + embedding + 2);
+    EXPECT_LT(way->peak.bytes[Category::activations], one.peak.bytes[Category::activations]);
+  }
+  Question question = asked(std::string(words) + "4xa100-80gb");
+  for (const bool chinese : {false, true}) {
+    question.chinese = chinese;
+    for (const std::string& line : lines_of(first_words(question, answer_generation(question), nullptr)))
+      EXPECT_LE(columns(line), kMostColumns) << line;
+  }
+}
+
 // The changes make it fit, and without any one of them it does not.
 TEST(FitReader, ChangesNothingInVain) {
   for (const char* const words :

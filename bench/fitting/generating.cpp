@@ -155,7 +155,8 @@ class GenerationWords {
     row(say_("activations beside them", "其余激活"), activations - std::min(cache, activations));
     row(say_("data, context, allocator", "数据、上下文、分配器"),
         checked_sum(is.peak.bytes[Category::data], checked_sum(is.allocator, is.outside)));
-    row(say_("needed", "共需"), is.device());
+    push("  " + padded(say_("needed", "共需"), 30) +
+         say_("{:>10} to {} GiB", "{:>10} 至 {} GiB", gib(is.device()), gib(checked_sum(is.device(), is.spare))));
     push(say_("at the fullest in the {}", "最满时在{}",
               is.peak.moment == std::string("prefill") ? say_("prefill", "预填充") : say_("decoding", "解码")));
     push(say_("write (transformers):", "写法（transformers）："));
@@ -169,8 +170,9 @@ class GenerationWords {
     push(say_("live bytes are those of transformers' modules; what the allocator splits is assumed, {:.3g} %",
               "活动字节逐句跟随 transformers 的模块；分配器碎片是假定的，{:.3g} %",
               q_.room.fragmentation_percent.value_or(kFragmentation)));
-    push(say_("context {} GiB assumed; padding, other processes unknown. more: --all",
-              "上下文 {} GiB 是假定的；不知道：填充、别的进程。更多：--all", gib(is.outside)));
+    push(say_("context {} to {} GiB assumed (all kernels loaded); no padding. more: --all",
+              "上下文 {} 至 {} GiB（全部内核加载后）是假定的；不计填充。更多：--all", gib(is.outside),
+              gib(checked_sum(is.outside, is.spare))));
     std::string text;
     for (const std::string& line : lines_) text += line + "\n";
     return text;

@@ -231,7 +231,7 @@ class Words {
     if (a_.changed) ways.emplace_back(say("changed", "改动后"), &*a_.changed);
     if (!a_.as_is.fits() || !q_.memory_named)
       for (const Way& way : a_.adapters) ways.emplace_back(what(way.method), &way);
-    const std::size_t width = q_.memory_named ? 12 : 17;
+    const std::size_t width = q_.memory_named ? 15 : 17;
     const auto row = [&](const std::string& name, const auto& cell) {
       std::string line = padded("  " + name, 30);
       for (const auto& [head, way] : ways) {
@@ -250,7 +250,9 @@ class Words {
       return gib(checked_sum(way.peak.bytes[Category::data], checked_sum(way.allocator, way.outside)));
     });
     row(say("at the fullest, in the", "最满时在"), [&](const std::string&, const Way& way) { return moment(way); });
-    row(say("needed", "共需"), [](const std::string&, const Way& way) { return gib(way.device()); });
+    row(say("needed", "共需"), [&](const std::string&, const Way& way) {
+      return say("{} to {}", "{} 至 {}", gib(way.device()), gib(checked_sum(way.device(), way.spare)));
+    });
     if (q_.memory_named)
       row(say("free of {}", "{} 中空闲", gib(q_.room.memory)),
           [](const std::string&, const Way& way) { return gib(double(way.memory) - double(way.device())); });
@@ -307,8 +309,9 @@ class Words {
                    "活动字节逐句跟随 transformers 的模块；4 位、8 位、FP16、Liger 只读过源码，没有测过"));
     const auto percent = q_.room.fragmentation_percent;
     const std::string split = percent ? fmt::format(" {:.3g} %", *percent) : say(" by replay", "按其规则回放");
-    push(say("allocator{}; context {} GiB assumed; padding, other processes unknown. more: --all",
-             "分配器{}；上下文 {} GiB 是假定的；不知道：填充、别的进程。更多：--all", split, gib(a_.as_is.outside)));
+    push(say("allocator{}; context {} to {} GiB assumed (all kernels loaded); no padding. more: --all",
+             "分配器{}；上下文 {} 至 {} GiB（全部内核加载后）是假定的；不计填充。更多：--all", split,
+             gib(a_.as_is.outside), gib(checked_sum(a_.as_is.outside, a_.as_is.spare))));
   }
 
   void push(std::string line) { lines_.push_back(std::move(line)); }

@@ -60,11 +60,11 @@ class Reader {
   // As asked for, of this method; on several cards by FSDP where DDP does not fit.
   Way as_asked(Method method) const {
     HfParallel parallel = question_.reader.sharding.value_or(HfParallel::ddp);
-    // Beside four bits only weights that are whole are known; and who asked for them by name hears it.
-    if (method == Method::qlora && question_.reader.method != method) parallel = HfParallel::ddp;
+    // DeepSpeed's shards of four bits are not known; and who asked for them by name hears it.
+    if (method == Method::qlora && question_.reader.method != method && is_zero(parallel)) parallel = HfParallel::ddp;
     const Way way = needs(set_up(method, parallel));
-    const bool may_shard = question_.gpus > 1 && !question_.reader.sharding && method != Method::qlora &&
-                           !eight_bit(way.step.optimizer) && way.step.optimizer != HfOptimizer::adafactor;
+    const bool may_shard = question_.gpus > 1 && !question_.reader.sharding && !eight_bit(way.step.optimizer) &&
+                           way.step.optimizer != HfOptimizer::adafactor;
     return way.fits() || !may_shard ? way : needs(set_up(method, HfParallel::fsdp2));
   }
   Way set_up(Method method, HfParallel parallel) const {

@@ -90,9 +90,10 @@ class Code {
   }
 
   void four_bits() {
+    const std::string compute = torch_name(step_.autocast.value_or(DType::fp32));
     say("four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\",");
-    say("    bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype={})",
-        torch_name(step_.autocast.value_or(DType::fp32)));
+    if (fsdp()) say("    bnb_4bit_quant_storage={},  # what FSDP divides", compute);
+    say("    bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype={})", compute);
   }
   void arguments(const char* kind) {
     say("{}(per_device_train_batch_size={}, gradient_accumulation_steps={},", kind, step_.batch, step_.micro_batches);
@@ -115,6 +116,10 @@ class Code {
       four_bits();
       say_long(fmt::format("model = {}.from_pretrained(", class_of(question_)),
                fmt::format("{}, quantization_config=four_bits{})", name, attention()));
+      if (fsdp()) {
+        say("model = get_peft_model(model, {})", lora_config(way_));
+        return;
+      }
       say("model = get_peft_model(prepare_model_for_kbit_training(model),");
       say("    {})", lora_config(way_));
       return;

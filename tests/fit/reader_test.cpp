@@ -159,6 +159,37 @@ TEST(FitReader, GenerationIsThatOfTheModules) {
   EXPECT_THROW(answer_generation(asked("--model bert-large --gpu l4 --task infer")), std::invalid_argument);
 }
 
+// QLoRA's codes are divided among cards, its scales are not.
+TEST(FitReader, FourBitsAreDividedByFsdp) {
+  const nn::HfShape shape = nn::hf_model("llama-3.1-8b");
+  const auto live = [&](std::uint64_t cards) {
+    HfStep step{.batch = 1,
+                .seq = 128,
+                .weights = DType::bf16,
+                .autocast = DType::bf16,
+                .checkpoint = true,
+                .lora = HfLora{.four_bits = true},
+                .ranks = HfRanks{.parallel = HfParallel::fsdp2, .count = cards, .compute = DType::bf16}};
+    return huggingface_peak(shape, step).bytes[Category::parameters];
+  };
+  const std::uint64_t in_layers = nn::parameter_count(shape) - 2 * shape.vocabulary * shape.width;
+  const std::uint64_t scales = in_layers / 64;
+  EXPECT_GT(live(8), scales);
+  EXPECT_LT(live(8), live(2));
+  // Six eighths minus two eighths of the codes and of the rest, in 16 bits, are the difference; and a layer's adapters.
+  const double all = double(in_layers) / 2 + 4.0 * double(shape.vocabulary) * double(shape.width);
+  EXPECT_NEAR(double(live(2) - live(8)), all * 3 / 8, 0.1 * all);
+  EXPECT_THROW((void)answer_reader(asked("--model llama-3.1-8b --gpus 8xa100-40gb --method qlora --sharding zero3")),
+               std::invalid_argument);
+  const Question question = asked("--model llama-3.1-70b --gpus 8xrtx4090 --method qlora --batch 8");
+  const ReaderAnswer found = answer_reader(question);
+  ASSERT_TRUE(found.as_is.step.ranks);
+  EXPECT_EQ(found.as_is.step.ranks->parallel, HfParallel::fsdp2);
+  const std::string words = first_words(question, found);
+  EXPECT_NE(words.find("bnb_4bit_quant_storage=torch.bfloat16"), std::string::npos) << words;
+  EXPECT_LE(lines_of(words).size(), kMostLines) << words;
+}
+
 // Whole layers on each of several cards: a share, and a layer more at most.
 TEST(FitReader, GenerationOnSeveralCardsSplitsLayers) {
   const char* const words = "--model llama-3.1-70b --task infer --seq 4096 --gpus ";

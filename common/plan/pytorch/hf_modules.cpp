@@ -48,6 +48,7 @@ HfModules::HfModules(TorchMemory& memory, const nn::HfShape& shape, const HfStep
 
 void HfModules::make_parameters() {
   const bool four_bits = step_.lora && step_.lora->four_bits;
+  const bool in_shards = step_.ranks && step_.ranks->parallel == HfParallel::fsdp2;
   for (const HfTensor& tensor : nn::parameters_of(shape_)) {
     const bool head = tensor.name.starts_with("lm_head") || tensor.name.starts_with("decoder");
     const std::string key = key_of(tensor.name, tensor.layer);
@@ -57,12 +58,15 @@ void HfModules::make_parameters() {
     if (tensor.linear) linears_[key_of(module, tensor.layer)] = {tensor.columns, tensor.rows};
     if (four_bits && tensor.linear && !head && !convolution) {  // half a byte each, a byte for 64, 4 for 256 of these
       const std::uint64_t blocks = (count + 63) / 64;
-      other_.push_back(tape_.make((count + 1) / 2, DType::int8, Category::parameters));
+      if (in_shards)
+        add_codes((count + 1) / 2, tensor.layer);
+      else
+        other_.push_back(tape_.make((count + 1) / 2, DType::int8, Category::parameters));
       other_.push_back(tape_.make(blocks, DType::int8, Category::parameters));
       other_.push_back(tape_.make((blocks + 255) / 256 + 1, DType::fp32, Category::parameters));
     } else {
-      // prepare_model_for_kbit_training() makes FP32 of what has no four bits.
-      const DType dtype = four_bits ? DType::fp32 : step_.weights;
+      // prepare_model_for_kbit_training() makes FP32 of what has no four bits. Shards have one type, without it.
+      const DType dtype = four_bits && !in_shards ? DType::fp32 : step_.weights;
       const bool one_row = tensor.name == "cls_token" || tensor.name == "position_embeddings";
       const bool turned = shape_.family == HfFamily::gpt2 && tensor.linear;  // Conv1D's are [in, out]
       const std::uint64_t first = one_row ? 1 : tensor.rows == 1 ? count : turned ? tensor.columns : tensor.rows;
@@ -90,6 +94,14 @@ Parameter& HfModules::add_parameter(std::uint64_t rows, std::uint64_t columns, D
   if (!units_ || !units_->adopt(parameter, layer, first, dtype))
     parameter.value = tape_.make(count, computed, Category::parameters);
   return parameter;
+}
+
+// Of four bits, two a byte, which FSDP divides as it does weights (bnb_4bit_quant_storage). The scales stay whole.
+void HfModules::add_codes(std::uint64_t bytes, std::uint64_t layer) {
+  parameters_.push_back({Tensor{nullptr, bytes, DType::int8}, false});
+  Parameter& parameter = parameters_.back();
+  if (!units_ || !units_->adopt(parameter, layer, bytes, DType::int8))
+    parameter.value = tape_.make(bytes, DType::int8, Category::parameters);
 }
 
 void HfModules::note_trained(std::uint64_t rows, std::uint64_t columns) {

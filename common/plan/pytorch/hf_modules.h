@@ -52,6 +52,7 @@ class HfModules {
   void make_parameters();
   Parameter& add_parameter(std::uint64_t rows, std::uint64_t columns, DType dtype, bool trained, std::uint64_t layer,
                            std::uint64_t first);
+  void add_codes(std::uint64_t bytes, std::uint64_t layer);
   void note_trained(std::uint64_t rows, std::uint64_t columns);
   Parameter& weight(const std::string& name, std::uint64_t layer = 0);
   HfLinear linear(const std::string& name, std::uint64_t layer = 0);

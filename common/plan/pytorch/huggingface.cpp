@@ -37,8 +37,8 @@ void check(const nn::HfShape& shape, const HfStep& step) {
   if (step.optimizer != HfOptimizer::adamw_foreach && step.optimizer != HfOptimizer::adamw_fused &&
       step.optimizer != HfOptimizer::sgd)
     throw std::invalid_argument("of shards only AdamW and SGD are known");
-  const bool weights = step.ranks->parallel == HfParallel::fsdp2 || step.ranks->parallel == HfParallel::zero3;
-  if (weights && step.lora && step.lora->four_bits) throw std::invalid_argument("four bits are not known in shards");
+  if (step.ranks->parallel == HfParallel::zero3 && step.lora && step.lora->four_bits)
+    throw std::invalid_argument("four bits are not known in DeepSpeed's shards; FSDP divides them");
   if (zero(step) && step.ranks->compute) throw std::invalid_argument("DeepSpeed computes in the type of the weights");
 }
 

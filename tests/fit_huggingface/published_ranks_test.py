@@ -47,7 +47,7 @@ LLAMA = "family=llama layers=2 heads=8 width=256 mlp=704 vocabulary=100 position
 for text, said in ((f"{LLAMA} parallel=zero4", "parallel=zero4 is unknown"), (f"{LLAMA} parallel=ddp ranks=0", "at least one rank"),
                    (f"{LLAMA} parallel=fsdp2 optimizer=adafactor", "only AdamW and SGD"), (f"{LLAMA} parallel=zero2 compute=bf16", "type of the weights"),
                    (f"{LLAMA} parallel=zero2 offload_parameters=1", "stage 3 only"), (f"{LLAMA} parallel=ddp offload_optimizer=1", "by DeepSpeed only"),
-                   (f"{LLAMA} parallel=fsdp2 lora=8 four_bits=1", "four bits are not known"), (f"{LLAMA} prompt=60 new_tokens=10", "more than the 64"),
+                   (f"{LLAMA} parallel=zero3 lora=8 four_bits=1", "four bits are not known"), (f"{LLAMA} prompt=60 new_tokens=10", "more than the 64"),
                    (f"{LLAMA} prompt=6 new_tokens=0", "one new token"), ("family=bert layers=2 heads=8 width=256 mlp=704 vocabulary=100 prompt=1", "does not generate")):
     answer = predict(text)
     one_line = answer.stdout == "" and answer.stderr.count("\n") == 1 and said in answer.stderr

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "generating.h"
+#include "images.h"
 #include "plan/elsewhere.h"
 #include "plan/pytorch/peak.h"
 #include "progress.h"
@@ -62,6 +63,7 @@ struct Answer {
   std::optional<ReaderAnswer> reader{};
   std::optional<GenerationAnswer> generation{};
   std::optional<ServingAnswer> serving{};  ///< of vLLM or llama.cpp
+  std::optional<ImagesAnswer> images{};    ///< of a network of images
   bool fits() const { return cheapest.has_value(); }
 };
 
@@ -78,7 +80,7 @@ Answer answer(const Question& question, SearchProgress* progress = nullptr);
 /// was asked for.
 inline bool course_answers(const Question& question) {
   const bool one_card = question.training || question.gpus == 1;
-  return question.course && question.memory_named && one_card && !is_server(question.engine);
+  return question.course && question.memory_named && one_card && !is_server(question.engine) && !question.network;
 }
 
 /// What the first line says: it fits, as it is or with changes.

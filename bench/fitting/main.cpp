@@ -18,6 +18,10 @@ Answer answer_all(const Question& question, SearchProgress* progress) {
   const bool reader = question.engine == Engine::pytorch;
   const bool whole = !reader || question.all || question.json || !question.training;  // inference is searched at once
   Answer found;
+  if (question.network) {
+    found.images = answer_images(question);
+    return found;
+  }
   if (is_server(question.engine)) {
     found.serving = answer_serving(question);
     return found;

@@ -74,6 +74,7 @@ Options reader_options(Question& question) {
          reader.eager_attention = word(o, text, {"sdpa", "eager"}) == 1;
        }},
       {"--engine", [&](auto& o, auto& text) { question.engine = kEngines[word(o, text, names_of(kEngines))]; }},
+      {"--input", [&](auto& o, auto& text) { question.input = whole(o, text, kMostRank); }},
       {"--cache-type", [&](auto&, auto& text) { serving.cache = lower_case(text); }},
       {"--gpu-memory-utilization", [&](auto& o, auto& text) { serving.utilization = share(o, text); }},
       {"--max-num-batched-tokens", [&](auto& o, auto& text) { serving.batched_tokens = whole(o, text, kMostTokens); }},
@@ -112,6 +113,7 @@ std::string reader_help() {
   --to-host WORD       with ZeRO, what is in host memory: optimizer, or all, the weights too
   --prompt N           with --task infer: so many of --seq tokens are the prompt (default: all but at most 256)
   --cache WORD         dynamic (default), static, or tuple: as models had it before transformers 4.36
+  --input N            of resnet50, mobilenet-v3-large, unet:4-64 and their like: images of N x N (default 224)
   --largest WORD       the largest batch, or seq, that a card holds
   --framework WORD     in whose words: trainer (default), trl, deepspeed or torchtune
   --engine WORD        whose program: pytorch (default), oomlab (this course's own), vllm or llama.cpp

@@ -7,12 +7,14 @@
 #include <functional>
 #include <map>
 
+#include "images.h"
 #include "model.h"
 #include "options.h"
 #include "plan/blas_workspace.h"
 #include "plan/bytes.h"
 #include "plan/lever/list.h"
 #include "plan/limits.h"
+#include "plan/names.h"
 #include "plan/text.h"
 
 namespace oomlab::fit {
@@ -113,6 +115,18 @@ void read_engine(Question& question, const std::string& task, bool gpus_named) {
   if (serving.cards && gpus_named && *serving.cards != question.gpus)
     throw UsageError(fmt::format("--tp {} and --gpus {} differ; say one of them", *serving.cards, question.gpus));
   if (serving.cards) question.gpus = *serving.cards;
+}
+
+// A network of images has no tokens: what asks for these finds one.
+void read_network(Question& question) {
+  question.course = false;
+  question.spec.name = question.network->name;
+  question.model = "--model " + question.network->name;
+  question.shape = nn::HfShape{.name = question.network->name, .family = nn::HfFamily::vit, .positions = 1};
+  const bool single = question.precision.value_or(DType::fp32) == DType::fp32;
+  if (question.engine != Engine::pytorch || question.reader.method != Method::full || !single)
+    throw UsageError(
+        "networks of images are planned as a whole and in FP32, without --engine, --method and --precision");
 }
 
 }  // namespace
@@ -240,7 +254,11 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
 
   if (model.empty() == config.empty())
     throw UsageError("say which model: --model NAME, for example bert-large, or --config FILE; see --help");
-  read_model(model, config, question);
+  if (config.empty()) question.network = network_named(lower_case(model));
+  if (question.network)
+    read_network(question);
+  else
+    read_model(model, config, question);
   if (checkpointing) question.reader.checkpoint = true;
   const std::uint64_t most = question.shape->positions;
   question.seq = seq.value_or(std::min<std::uint64_t>(question.course ? question.spec.positions : most, kUsualSeq));
@@ -265,11 +283,12 @@ std::optional<std::vector<Question>> parse_questions(const std::vector<std::stri
   read_engine(question, task, !gpus.empty());
   if (!question.training && question.gpus > 1 && question.engine == Engine::oomlab)
     throw UsageError("--task infer is for one card: what answers here, chapters 11 and 12, runs on one");
+  if (question.network && question.gpus > 1) throw UsageError("networks of images are planned for one card");
   const ReaderSettings& reader = question.reader;
   if ((reader.offload_optimizer || reader.offload_weights) && !(reader.sharding && is_zero(*reader.sharding)))
     throw UsageError("--to-host is DeepSpeed's: say --sharding zero2 or zero3, too");
   question.memory_named = !gpu.empty() || !memory.empty();
-  if (!question.memory_named && (!question.training || question.engine == Engine::oomlab))
+  if (!question.memory_named && (!question.training || question.engine == Engine::oomlab || question.network))
     throw UsageError("say how much memory there is: --gpu NAME, or --memory 12GB");
   if (!question.memory_named && question.largest)
     throw UsageError("--largest: say how much memory there is: --gpu NAME, or --memory 12GB");

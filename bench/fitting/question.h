@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/model/huggingface_config.h"
+#include "plan/model/network.h"
 #include "plan/search/task.h"
 #include "reader.h"
 #include "serving.h"
@@ -106,6 +107,8 @@ struct Question {
   Cache cache = Cache::dynamic;
   ReaderSettings reader;
   ServingSettings serving;
+  std::optional<nn::NetworkSpec> network;  ///< of images, instead of a transformer
+  std::uint64_t input = 224;               ///< pixels of an image's side
 };
 
 /// What --without takes: the words of all levers of training, then those of inference.

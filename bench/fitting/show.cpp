@@ -143,6 +143,7 @@ std::string elsewhere_words(const Answer& answer) {
 }  // namespace
 
 bool fits(const Answer& answer) {
+  if (const auto& images = answer.images) return images->as_is.fits() || images->changed || images->largest;
   if (const auto& serving = answer.serving)
     return serving->as_is.fits() || !serving->changed.empty() || serving->largest;
   if (answer.reader) return answer.reader->best() != nullptr;
@@ -152,11 +153,14 @@ bool fits(const Answer& answer) {
 }
 
 std::string first_words(const Question& question, const Answer& answer) {
+  if (answer.images) return first_words(question, *answer.images);
   if (answer.serving) return first_words(question, *answer.serving);
   return answer.reader ? first_words(question, *answer.reader) : first_words(question, *answer.generation, &answer);
 }
 
 std::string line_of(const Question& question, const Answer& answer) {
+  if (answer.images)
+    return fmt::format("{:>6} GiB   {}\n", gib(question.room.memory), first_line(question, *answer.images));
   if (answer.serving)
     return fmt::format("{:>6} GiB   {}\n", gib(question.room.memory), first_line(question, *answer.serving));
   return fmt::format(
@@ -312,7 +316,9 @@ void write(JsonWriter& json, const Question& q, const Answer& course, const Gene
 void write(JsonWriter& json, const Question& q, const Answer& answer) {
   json.begin_object();
   json.member("model", q.spec.name).member("task", q.training ? "train" : "infer");
-  json.member("parameters", q.course ? q.spec.parameters() : nn::parameter_count(*q.shape));
+  json.member("parameters", q.network  ? q.network->parameters()
+                            : q.course ? q.spec.parameters()
+                                       : nn::parameter_count(*q.shape));
   json.member("vocabulary", q.shape->vocabulary);
   json.member("batch", q.batch).member("seq", q.seq).member("card", q.card->name).member("gpus", q.gpus);
   json.key("notes").begin_array();
@@ -332,6 +338,11 @@ void write(JsonWriter& json, const Question& q, const Answer& answer) {
     write(json, q, *answer.reader);
   else if (answer.generation)
     write(json, q, answer, *answer.generation);
+  else
+    json.null();
+  json.key("images");
+  if (answer.images)
+    write(json, q, *answer.images);
   else
     json.null();
   json.key("serving");

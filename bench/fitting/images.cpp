@@ -1,0 +1,168 @@
+#include "images.h"
+
+#include "largest.h"
+#include "plan/json_writer.h"
+#include "plan/network_step.h"
+#include "plan/text.h"
+#include "question.h"
+#include "words.h"
+
+namespace oomlab::fit {
+
+namespace {
+
+constexpr std::uint64_t kMostImages = std::uint64_t(1) << 20;
+
+nn::UpdateRule rule_of(const Question& question) {
+  switch (question.reader.optimizer) {
+    case HfOptimizer::sgd: return nn::UpdateRule::momentum;
+    case HfOptimizer::adafactor: return nn::UpdateRule::adafactor;
+    default: return nn::UpdateRule::adamw;
+  }
+}
+
+ImagesWay needs(const Question& question, ImagesWay way) {
+  const nn::NetworkSpec& spec = *question.network;
+  const nn::InputSize size{question.input, question.input};
+  const nn::NetworkForm form{.activation_in_place = way.in_place, .recompute_norms = way.recomputed};
+  const PeakBytes peak = question.training ? nn::predict_training(spec, way.batch, size, rule_of(question), form)
+                                           : nn::predict_inference(spec, way.batch, size, form);
+  way.bytes = peak.at_peak;
+  way.outside = checked_sum(question.room.context, question.room.workspace);
+  way.spare = question.room.reserve;
+  way.limit = question.room.memory;
+  return way;
+}
+
+std::optional<ImagesWay> largest(const Question& question, std::uint64_t most, ImagesWay way) {
+  const auto fits = [&](std::uint64_t n) {
+    try {
+      ImagesWay other = way;
+      other.batch = n;
+      return needs(question, other).fits();
+    } catch (const std::length_error&) {
+      return false;
+    }
+  };
+  way.batch = largest_that_fits(most, fits, [](std::uint64_t) { return true; });
+  return way.batch ? std::optional(needs(question, way)) : std::nullopt;
+}
+
+class ImagesWords {
+ public:
+  ImagesWords(const Question& question, const ImagesAnswer& answer)
+      : q_(question), a_(answer), say_{question.chinese} {}
+
+  std::string first() const {
+    const ImagesWay& is = a_.as_is;
+    if (q_.largest) {
+      if (!a_.largest) return say_("largest batch: none", "最大批量：没有");
+      return say_("largest batch: {} with {} of {} GiB", "最大批量：{}，需 {} / {} GiB", a_.largest->batch,
+                  gib(a_.largest->needed()), gib(is.limit));
+    }
+    if (is.fits())
+      return say_("fits: {} of {} GiB in FP32, {}", "放得下：FP32，{2}，需 {0} / {1} GiB", gib(is.needed()),
+                  gib(is.limit), task());
+    std::string line = is.needed() > is.limit
+                           ? say_("does not fit: {} GiB too many", "放不下：多 {} GiB", gib(is.needed() - is.limit))
+                           : say_("too close: {} of {} GiB", "太紧：需 {} / {} GiB", gib(is.needed()), gib(is.limit));
+    if (!a_.changed) return line + say_("; smaller images, or a larger card", "；缩小图像，或更大的卡");
+    return line + say_("; {} of {} GiB with {}", "；{2}后需 {0} / {1} GiB", gib(a_.changed->needed()), gib(is.limit),
+                       change());
+  }
+
+  std::string all() {
+    std::string text = first() + "\n";
+    const ImagesWay& is = a_.as_is;
+    text +=
+        say_("({}, {} images of {} x {}, {}, on {})", "（{}，{} 张 {} x {} 的图，{}，{}）", one_line(q_.network->name),
+             is.batch, q_.input, q_.input, task(), q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") +
+        "\n";
+    static constexpr const char* kChinese[] = {"参数", "梯度", "优化器", "激活", "工作区", "数据"};
+    for (std::size_t c = 0; c < kCategoryCount; ++c)
+      row(text, say_.chinese ? kChinese[c] : oomlab::name_of(Category(c)), is.bytes.bytes[c]);
+    row(text, say_("context, cuBLAS", "上下文、cuBLAS"), is.outside);
+    text += "  " + padded(say_("needed", "共需"), 30) +
+            say_("{:>10} to {} GiB", "{:>10} 至 {} GiB", gib(is.needed()), gib(checked_sum(is.needed(), is.spare))) +
+            "\n";
+    text += say_("planned for this course's own network (chapter 10), to the byte; PyTorch keeps the same maps",
+                 "按本课程自己的网络（第 10 章）计划，精确到字节；PyTorch 保存同样的特征图") +
+            "\n";
+    return text +
+           say_("its cuDNN has workspaces beside them, which are not known. more: --json",
+                "其 cuDNN 另有工作区，大小未知。更多：--json") +
+           "\n";
+  }
+
+ private:
+  std::string task() const { return q_.training ? say_("trained", "训练") : say_("run", "推理"); }
+  std::string change() const {
+    if (a_.changed->batch != a_.as_is.batch) return say_("a batch of {}", "每次 {} 张", a_.changed->batch);
+    return a_.changed->recomputed ? say_("norms made again", "重算归一化")
+                                  : say_("activations in place", "激活就地计算");
+  }
+  void row(std::string& text, const std::string& what, std::uint64_t bytes) const {
+    if (bytes > 0) text += "  " + padded(what, 30) + fmt::format("{:>10} GiB\n", gib(bytes));
+  }
+
+  const Question& q_;
+  const ImagesAnswer& a_;
+  const Say say_;
+};
+
+void write(JsonWriter& json, const ImagesWay& way) {
+  json.begin_object().member("batch", way.batch).member("live_bytes", way.bytes.total());
+  json.member("outside_bytes", way.outside).member("device_bytes", way.needed()).member("fits", way.fits());
+  json.end_object();
+}
+
+}  // namespace
+
+std::optional<nn::NetworkSpec> network_named(const std::string& name) {
+  for (const char* const family : {"resnet", "mobilenet", "unet", "two-branch"})
+    if (name.starts_with(family)) return nn::parse_network(name);
+  return std::nullopt;
+}
+
+ImagesAnswer answer_images(const Question& question) {
+  const ImagesWay asked{.batch = question.batch};
+  ImagesAnswer answer{.as_is = needs(question, asked)};
+  if (question.largest) {
+    answer.largest = largest(question, kMostImages, asked);
+    return answer;
+  }
+  if (answer.as_is.fits()) return answer;
+  if (question.training) {
+    for (const bool recomputed : {false, true}) {
+      const ImagesWay way = needs(question, {.batch = asked.batch, .in_place = true, .recomputed = recomputed});
+      if (way.fits()) {
+        answer.changed = way;
+        return answer;
+      }
+    }
+  }
+  if (asked.batch > 1) answer.changed = largest(question, asked.batch - 1, asked);
+  return answer;
+}
+
+std::string first_words(const Question& question, const ImagesAnswer& answer) {
+  return ImagesWords(question, answer).all();
+}
+std::string first_line(const Question& question, const ImagesAnswer& answer) {
+  return ImagesWords(question, answer).first();
+}
+
+void write(JsonWriter& json, const Question& question, const ImagesAnswer& answer) {
+  json.begin_object().member("line", first_line(question, answer)).member("fits", answer.as_is.fits());
+  json.key("as_is"), write(json, answer.as_is);
+  for (const auto& [key, way] : {std::pair("changed", &answer.changed), std::pair("largest", &answer.largest)}) {
+    json.key(key);
+    if (*way)
+      write(json, **way);
+    else
+      json.null();
+  }
+  json.end_object();
+}
+
+}  // namespace oomlab::fit

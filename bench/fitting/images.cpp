@@ -74,10 +74,10 @@ class ImagesWords {
   std::string all() {
     std::string text = first() + "\n";
     const ImagesWay& is = a_.as_is;
-    text +=
-        say_("({}, {} images of {} x {}, {}, on {})", "（{}，{} 张 {} x {} 的图，{}，{}）", one_line(q_.network->name),
-             is.batch, q_.input, q_.input, task(), q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") +
-        "\n";
+    text += say_("({}, {} x {} x {} x {}, {}, on {})", "（{}，{} x {} x {} x {}，{}，{}）", one_line(q_.network->name),
+                 is.batch, q_.network->in_channels, q_.input, q_.input, task(),
+                 q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB") +
+            "\n";
     static constexpr const char* kChinese[] = {"参数", "梯度", "优化器", "激活", "工作区", "数据"};
     for (std::size_t c = 0; c < kCategoryCount; ++c)
       row(text, say_.chinese ? kChinese[c] : oomlab::name_of(Category(c)), is.bytes.bytes[c]);

@@ -31,6 +31,9 @@ def said(program, entry, configs):
     if run.returncode not in (0, 1):
         raise ValueError(f"fit {entry['ask']}: exit code {run.returncode}: {run.stderr}")
     answer = json.loads(run.stdout)
+    if answer["images"]:
+        way = answer["images"]["as_is"]
+        return {"line": answer["images"]["line"], "bytes": way["device_bytes"], "fits": way["fits"]}
     if answer["serving"]:
         way = answer["serving"]["as_is"]
         figures = {"file": way["file_bytes"], TOKENS: way["cached_tokens_low"], "parameters": way["bytes"]["weights"]["low"]}

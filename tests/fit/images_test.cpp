@@ -31,6 +31,15 @@ TEST(FitImages, BytesAreThoseOfTheNetwork) {
   EXPECT_EQ(answer_images(infer).as_is.bytes[Category::gradients], 0u);
 }
 
+TEST(FitImages, WhatLeavesNothingForTheContextDoesNotFit) {
+  Question question = images_question("--model resnet18 --batch 8 --gpu l4");
+  question.room.memory = answer_images(question).as_is.needed() + question.room.reserve;
+  EXPECT_TRUE(answer_images(question).as_is.fits());
+  --question.room.memory;
+  EXPECT_FALSE(answer_images(question).as_is.fits());
+  EXPECT_TRUE(first_line(question, answer_images(question)).starts_with("too close: "));
+}
+
 TEST(FitImages, ChangesAndTheLargestFit) {
   const Question question = images_question("--model resnet50 --batch 512 --gpu rtx3060");
   const ImagesAnswer found = answer_images(question);

@@ -11,6 +11,8 @@ LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key,
     ("not_tensor_memory", "tensor memory", r"out of resources?: tensor memory"),
     ("not_a_tactic", "tactic", r"insuff?icient to use tactic|skipping tactic \w{1,20} due to insuff?icient memory"),
     ("not_a_store", "maxmemory", r"not allowed when used memory > '?maxmemory"),
+    ("not_a_device", "device", r"cuda-capable device\(s\) is/are busy|invalid device ordinal|no cuda-capable device is detected"),
+    ("not_a_device", "no cuda gpus", r"no cuda gpus are available"),
     ("not_the_cause", "see root cause above", r"engine core initialization failed\. see root cause above"),
     ("not_the_cards", "shared memory", r"shared memory size limit exceeded|out of resources?: shared memory|uses too much shared data"
                                        r"|shared memory[^\n]{0,40}hardware limit"),

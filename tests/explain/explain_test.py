@@ -15,13 +15,14 @@ ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
 from answers import ANSWERS, two_truths  # noqa: E402
 from cases import CASES, CUDA, REPORT  # noqa: E402
-from refused import REFUSED  # noqa: E402
+from refused import REFUSED, REPEATED  # noqa: E402
 import explaining.log  # noqa: E402
 import explaining.rules  # noqa: E402
 import explaining.words  # noqa: E402
 import explaining.advice  # noqa: E402
 from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
 from explaining.layout import WIDTH, columns  # noqa: E402
+from explaining.refusals import FIGURES, LOOKALIKES  # noqa: E402
 from explaining.explanation import LINES  # noqa: E402
 from explaining.first import SERVERS, first  # noqa: E402
 from explaining.first_words import FIRST  # noqa: E402
@@ -145,6 +146,13 @@ for text, why in REFUSED:
     assert reasons.keys() == ({why} if why else set()), f"{text}: {reasons}"
     for language in explain.LANGUAGES:
         assert "\n" not in explaining.words.refusal(reasons, language)
+assert {why for _, why in REFUSED if why} == {key for key, _, _ in LOOKALIKES}, "a reason without a text"
+for text, says, figures in REPEATED:
+    reasons = {}
+    assert explaining.log.find(io.BytesIO(text.encode()), reasons) is None and [said for said, _ in reasons.values()] == [says], (text, reasons)
+    english, chinese = (explaining.words.refusal(reasons, language) for language in explain.LANGUAGES)
+    assert all(figure in english for figure in figures) and sorted(re.findall(r"\d+", english)) == sorted(re.findall(r"\d+", chinese)), (english, chinese)
+assert {says for _, says, _ in REPEATED} == {says for _, says, _ in FIGURES}, "figures that no text has"
 
 # A full card with a little in pieces is full: it says of what, and does not say that much was free.
 full = said(ours["2.4, a full card, 31.00 MiB in pieces, 20.00 MiB asked"][0]).text().replace("\n", " ")

@@ -123,7 +123,6 @@ def not_killed(head, tail):
 @rule("killer", "due to memory used", r"killed \S+ due to memory used")
 @rule("killer", "badness", r"sending sig(?:term|kill) to process \d+ [^\n]{0,80}badness")
 @rule("killer", "by yarn", r"container killed by yarn for exceeding [^\n]{0,20}memory limits")
-@rule("killer", "oom_kill", r"\boom_kill events?")
 @rule("killer", "srun", r"srun: error: [^\n]{1,80}: out of memory")
 @rule("killer", "oomkilled", r"oomkilled")
 @rule("killer", "total-vm", r"killed process \d+ \([^)]{0,64}\),?(?: uid:?~\d+,)? total-vm", back=200)

@@ -113,8 +113,8 @@ def tensorflow_async(before, after):
 @rule("xla", "request for", r"failed to allocate request for [\d.,]+")
 @rule("xla", "memory space", r"ran out of memory in memory space")
 @rule("xla", "new constant", r"failed to allocate \d+ bytes for new constant")
-@rule("xla", "device buffer", r"error (?:allocating device buffer|loading program)[^.\n]{0,200}: attempting to (?:allocate|"
-                              r"reserve)")
+@rule("xla", "device buffer", r"error allocating device buffer[^.\n]{0,200}: attempting to (?:allocate|reserve)")
+@rule("xla", "loading program", r"error loading program[^.\n]{0,200}: attempting to (?:allocate|reserve)")
 def xla(before, after):
     text, framework = after, "JAX (XLA)"
     # The words of whoever pasted it, below it, are not the message's.

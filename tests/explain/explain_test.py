@@ -197,6 +197,15 @@ chained = f"{ARTICLE}\n\nDuring handling of the above exception, another excepti
 assert "Inside `except`" in said(chained).text().replace("\n", " ") and "except" not in article
 assert "CUDA graphs" in said(ours["2.5, private pools"][0]).text()
 
+# A note for which only the Chinese answer has room is in neither.
+crowded = cell + next(text for name, text, *_ in ANSWERS if name == "contexts of other ranks")
+shown = {}
+for language in explain.LANGUAGES:
+    result = said(crowded, language)
+    joined = result.short().replace("\n", "").replace(" ", "")
+    shown[language] = [place for place, note in enumerate(result.notes(all_of_them=False)) if note.replace(" ", "") in joined]
+assert shown["en"] == shown["zh"] and len(shown["en"]) < len(said(crowded).notes(all_of_them=False)), shown
+
 # A message that somebody retyped: its sizes are not used, and it says why. The capacity, which was read, is not called missing.
 retyped = said(f"{CUDA} 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.12 GiB is free. Of the allocated memory 13.9 GiB is allocated "
                "by PyTorch, and 8.1 GiB is reserved by PyTorch but unallocated.")

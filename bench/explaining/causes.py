@@ -57,7 +57,7 @@ def live(e):
     if short and e.known("allocated", "capacity"):
         return [("why_live", {"short": e.shown(short), "percent": percent_text(percent)}), ("why_live_sum", {"short": e.shown(short)})]
     if e.known("limit", "allocated", "asked"):
-        return [("why_live_pool", {})]
+        return [("why_limit_mps" if e.known("other_allocations") else "why_live_pool", {})]
     short = e.missing("asked", "free")
     if short and e.known("allocated") and percent:
         return [("why_live_paddle" if family == "paddle" else "why_live_free", {"short": e.shown(short), "percent": percent_text(percent)})]
@@ -71,8 +71,10 @@ def fragments(e):
 
 def above_limit(e):
     sizes = e.account.sizes
+    if e.known("asked", "limit", "allocated", "other_allocations"):
+        return [("why_limit_mps", {})]
     if not e.known("asked", "limit"):
-        return [("why_limit_any", {})]
+        return [("why_limit_asked" if e.known("asked") else "why_limit_any", {})]
     if sizes["asked"].bytes > sizes["limit"].bytes:
         return [("why_limit_alone", {})]
     for held in [sizes[name] for name in ("allocated", "reserved") if name in sizes]:
@@ -116,7 +118,7 @@ def host(e):
         return [("why_worker_gone", {})]
     if message.rule == "killer":
         return [("why_host_victim" if e.known("resident") and "victim" in message.values else "why_host_killed", {})]
-    return [("why_host", {})]
+    return [("why_host_within" if e.known("asked", "within") else "why_host_asked" if e.known("asked") else "why_host", {})]
 
 
 def reservation(e):

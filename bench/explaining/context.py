@@ -43,7 +43,7 @@ CALLS = re.compile(r"""
   | (?P<fused_attention>scaled_dot_product|flash_attn|memory_efficient_attention)
   | (?P<attention>softmax\(|attention_scores|attn_weights|eager_attention|baddbmm|matmul\((?:q|query)|\bq\ @\ k)
   | (?P<load>load_state_dict|torch\.load\(|load_file\(|safe_open|from_pretrained|load_checkpoint|set_module_tensor_to_device|load_weights|load_single_module)
-  | (?P<decode>decode_latents|vae\.decode|AutoencoderKL)
+  | (?P<decode>decode_latents|vae\.decode|AutoencoderKL|autoencoder_kl\w{0,20}\.py)
   | (?P<generate>\.generate\(|in\ generate\b|in\ _sample\b|_beam_search|past_key_values|key_cache|cache_utils)
   | (?P<backward>\.backward\(|in\ backward\b|_engine_run_backward)
   | (?P<evaluation>evaluation_loop|prediction_step|\bevaluate\(|validation_step|in\ evaluate\b|in\ validate\b|test_step)

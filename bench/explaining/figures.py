@@ -226,6 +226,8 @@ class Account:
         for name in ("this_process", "limit"):
             if name in s and s[name].bytes >= UNKNOWN:
                 del s[name]
+        if self._has("this_process") and s["this_process"].bytes == 0:  # the driver does not see it, as from within a container
+            del s["this_process"]
         if self._has("capacity") and s["capacity"].bytes == 0:  # printed where a driver does not tell
             self._drop("capacity")
         if self._has("free", "capacity") and s["free"].low > s["capacity"].high:

@@ -19,7 +19,7 @@ TORCH_MODULES = {"HIP": "cuda", "XPU": "xpu", "NPU": "npu", "MUSA": "musa", "MLU
 HOLDERS = {"HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps", "NPU": "npu-smi info", "MUSA": "mthreads-gmi", "MLU": "cnmon"}
 
 SERVERS = ("vllm", "sglang", "tgi", "trtllm", "llama", "ollama")
-HOST = (("compiler", "compiler"), ("evicted", "evicted"), ("swap", "vllm_swap"), ("object_store", "object_store"), ("page_file", "page_file"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
+HOST = (("compiler", "compiler"), ("evicted", "evicted"), ("swap", "vllm_swap"), ("object_store", "object_store"), ("page_file_load", "page_file_larger"), ("page_file", "page_file"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
         ("pinned_llama", "llama_pinned"), ("pinned", "locked"), ("cgroup", "container"), ("only_killed", "killed"))
 
 
@@ -31,7 +31,7 @@ CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "att
             "rank_contexts": ("07", "15"), "holders": ("15",), "llama_pinned": ("05",), "halve_tensorflow": ("01", "02"), "look_fresh": ("00",), "look_build": ("00",),
             "fraction": ("00",), "fraction_cupy": ("00",), "fraction_onnx": ("00",), "fraction_rmm": ("00",), "tf_grow": ("00",), "xla_share": ("00",), "xla_outputs": ("00",), "trainer": ("02", "04"), "lightning": ("02", "03"),
             "deepspeed": ("07", "05"), "ultralytics": ("09", "01"), "slightly_smaller": ("01", "02"), "halve_batch": ("01", "02"), "smaller_batch": ("01", "02", "04"), "compiler": (),
-            "page_file": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "metal_full": ("05",), "metal_buffer": ("08", "09"),
+            "page_file": (), "page_file_larger": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "metal_full": ("05",), "metal_buffer": ("08", "09"),
             "save": ("07", "16"), "fused_attention": ("08",), "xgboost": ("00", "15"), "catboost": ("00", "05"), "faiss": ("00",), "blender": (),
             "evicted": (), "nvml": ("00",), "unified": ("05",), "node": ("05",),
             "diffusers": ("05",), "comfyui": ("05",), "webui": ("05",), "dispatched": ("12",), "half_model": ("12",), "decode": ("09",)}
@@ -127,8 +127,12 @@ def call(name, engine, of=None):
         return None
     models = engine in ("transformers", "deepspeed", "lightning", "diffusers")
     trainer_ = engine == "transformers"
-    if engine in ("diffusers", "comfyui", "webui") and name in ("attention", "fused_attention"):
-        return "diffusers_attention" if engine == "diffusers" else engine
+    if engine in ("comfyui", "webui"):
+        return engine  # whoever draws with them writes no code
+    if engine == "diffusers" and name in ("attention", "fused_attention", "move", "load"):
+        return "diffusers_attention" if "attention" in name else engine
+    if engine == "deepspeed" and name in ("optimizer", "optimizer_first"):
+        return engine
     named = {("loss", trainer_): "loss_trainer", ("optimizer_first", trainer_): "optimizer_first_trainer", ("attention", models): "attention_model",
              ("load", models): "load_model", ("backward", models and engine != "lightning"): "backward_model"}
     return named.get((name, True), name) if name in FIRST else None
@@ -167,7 +171,7 @@ def server(explanation, engine, values):
     if "kv_cache" in facts:
         return "ollama_layers" if engine == "ollama" else "llama_context"
     if "compute_buffer" in facts:
-        return "llama_buffers"
+        return "ollama_buffers" if engine == "ollama" else "llama_buffers"
     return "ollama_layers" if engine == "ollama" else "llama_layers"
 
 

@@ -39,6 +39,7 @@ def cpu(before, after):
 @rule("mmap", "restart server", r"out of memory; restart server", rank=2)
 @rule("mmap", "session crashed", r"session crashed after using all available ram", rank=2)
 @rule("mmap", "more memory than", r"notebook tried to allocate more memory than is available", rank=2)
+@rule("mmap", "cpu memory", r"cpu memory allocation failed", rank=2)
 @rule("mmap", "bad_alloc", r"std::bad_alloc", rank=3)
 @rule("mmap", "memoryerror", r"\bmemoryerror\b", rank=3)
 def host(before, after):
@@ -55,6 +56,7 @@ def host(before, after):
     return message("host", "the host's allocator", text.loose, "host_memory",
                    facts={"shared_memory"} if text.has(r"shared\s+memory|file\s+</?torch") else (),
                    asked=text.whole(r"(?:unable\s+to\s+mmap|memory\s+allocation\s+of|tried\s+to\s+allocate|failed\s+to\s+allocate)\s+(\d+)\s+bytes")
+                   or text.whole(r"memory\s+allocation\s+failed\s+n=(\d+)\b")
                    or text.size(rf"vector\s+of\s+size\s+{SIZE}")
                    or text.size(rf"Unable\s+to\s+allocate\s+{SIZE}\s+for\s+an\s+array"))
 
@@ -74,7 +76,8 @@ def loader(before, after):
 @rule("page_file", "paging file", r"the paging file is too small")
 @rule("page_file", "memory resources", r"not enough memory resources are available to (?:process|complete)")
 def page_file(before, after):
-    return message("page_file", "Windows", after.lines[0], "host_memory", facts={"page_file"})
+    weights = after.has(r"os\s+error\s+1455")  # safetensors' way to say it
+    return message("page_file", "Windows", after.lines[0], "host_memory", facts={"page_file", "page_file_load"} if weights else {"page_file"})
 
 
 @rule("compiler", "killed signal", r"killed signal terminated program \w+")
@@ -120,7 +123,6 @@ def not_killed(head, tail):
 @rule("killer", "due to memory used", r"killed \S+ due to memory used")
 @rule("killer", "badness", r"sending sig(?:term|kill) to process \d+ [^\n]{0,80}badness")
 @rule("killer", "by yarn", r"container killed by yarn for exceeding [^\n]{0,20}memory limits")
-@rule("killer", "oom_kill", r"\boom_kill events?")
 @rule("killer", "srun", r"srun: error: [^\n]{1,80}: out of memory")
 @rule("killer", "oomkilled", r"oomkilled")
 @rule("killer", "total-vm", r"killed process \d+ \([^)]{0,64}\),?(?: uid:?~\d+,)? total-vm", back=200)

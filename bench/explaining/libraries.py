@@ -64,13 +64,18 @@ def nccl(before, after):
 
 @rule("cublas", "resource allocation", r"cuda error: the resource allocation failed", rank=2)
 @rule("cublas", "cublas_status", r"cublas_status_(?:alloc_failed|not_initialized)", rank=2)
+@rule("cusolver", "cusolver_status", r"cusolver_status_alloc_failed", rank=2)
+@rule("cusolver", "cusolver_status", r"cusolver_status_(?:internal_error|not_initialized),? when calling .?cusolver\w{2}create", rank=2)
+@rule("cufft", "cufft", r"cufft_alloc_failed", rank=2)
+@rule("cusparse", "insufficient resources", r"insufficient resources when calling .?cusparse", rank=2)
 @rule("cudnn", "cudnn_status", r"cudnn_status_(?:alloc_failed|not_initialized|internal_error\w*)", rank=2)
 @rule("cudnn", "cudnn", r"unable to find a valid cudnn algorithm", rank=2)
 @rule("cudnn", "was unable", r"get was unable to find an engine to execute this computation", rank=2)
 def library(before, after):
-    name = "cuBLAS" if after.has(r"^\W*CUBLAS_|^CUDA\s+error") else "cuDNN"
+    name = next((name for sign, name in (("CUBLAS_|CUDA\\s+error", "cuBLAS"), ("CUSOLVER_", "cuSOLVER"), ("CUFFT_", "cuFFT"),
+                                         ("insufficient", "cuSPARSE")) if after.has(rf"^\W*(?:{sign})")), "cuDNN")
     on_host = after.has(r"HOST_ALLOCATION_FAILED")
-    sure = after.has(r"ALLOC(?:ATION)?_FAILED|resource\s+allocation\s+failed")
+    sure = after.has(r"ALLOC(?:ATION)?_FAILED|resource\s+allocation\s+failed|insufficient\s+resources")
     return message(name.lower(), name, after.loose, "host_memory" if on_host else "not_enough_information",
                    facts=() if sure else {"perhaps_memory"})
 
@@ -79,11 +84,14 @@ def library(before, after):
 @rule("card", "not enough", r"not enough (?:allocatable )?(?:device|gpu|video) memory", rank=2)
 @rule("card", "on device", r"failed to allocate \d+ bytes on device", rank=2)
 @rule("card", "result = 2", r"fail to allocate memory \d+ bytes!! result = 2", rank=2)
+@rule("card", "kokkos failed", r"kokkos failed to allocate memory for label", rank=2)
+@rule("card", "device setup failed", r"device setup failed for decoder[^\n]{0,60}: cannot allocate memory", rank=2)
 @rule("card", "malloc device memory", r"malloc device memory failed, size\[\d+\]", rank=2)
 @rule("card", "alloc failed", r"memory isn't enough and alloc failed", rank=2)
 def card(before, after):
     line = Text(after.lines[0])
-    return message("card", "a library of the GPU", line.loose, "not_enough_information", device=number(line.first(r"Device(?:\(id:|\[|\s+\W?cuda:)(\d+)")),
+    host = line.has(r"MemorySpace\s+named\s+\"?Host\b")
+    return message("card", "a library of the GPU", line.loose, "host_memory" if host else "not_enough_information", device=number(line.first(r"Device(?:\(id:|\[|\s+\W?cuda:)(\d+)")),
                    asked=line.whole(r"(?:allocate|memory|alloc\s+size:)\s+(\d+)\s?(?:bytes|B)\b") or line.whole(r"size\[(\d+)\]"))
 
 
@@ -114,8 +122,9 @@ def graphics(before, after):
 
 
 # The words are said of these, too.
-OF_THE_CARD = re.compile(r"cuda|gpu|\bhip|rocm|nv(?:idia|map|cc)|torch|tensor|xla|jax|cudnn|cublas|nccl|device|vram|\bcu[A-Z]|\.cuh?\b|onnx|ggml|llama|\.safetensors|"
+OF_THE_CARD = re.compile(r"\brmm|cuda|gpu|\bhip|rocm|nv(?:idia|map|cc)|torch|tensor|xla|jax|cudnn|cublas|nccl|device|vram|\bcu[A-Z]|\.cuh?\b|onnx|ggml|llama|\.safetensors|"
                          r"OutOfMemoryError|comfy|diffus|vllm|sglang", re.I)
+HOST_CALL = re.compile(r"\b(?:cuda(?:MallocHost|HostAlloc|HostRegister)|cuMem(?:HostAlloc|AllocHost|HostRegister))\w{0,4}\b[^\n]{0,60}$", re.I)
 OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^\n]{0,60}|nvenc[^\n]{0,80}|shared memory[^\n]{0,20})$", re.I)
 
 
@@ -125,6 +134,8 @@ OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^
 @rule("cuda", "memoryallocation", r"(?:cuda|hip)error(?:memoryallocation|outofmemory)", rank=2)
 @rule("cuda", "out_of_memory", r"cuda_error_out_of_memory", rank=2)
 @rule("cuda", "outofmemory", r"outofmemory", rank=3)
+@rule("cuda", "rmm_error", r"rmm_error_out_of_memory", rank=2)
+@rule("cuda", "curesult", r"curesult error~ result=2\b", rank=2)
 @rule("cuda", "dst tensor", r"dst tensor is not initialized", rank=2)
 @rule("cuda", "gpuassert", r"gpuassert: out of memory", rank=2)
 @rule("cuda", "failed: out of memory", r"\bcu[a-z]\w{2,30} failed: out of memory", rank=2)
@@ -133,9 +144,11 @@ OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^
 def cuda(before, after):
     text = Text("\n".join(after.lines[:6]))
     head, tail = of_line(before, after)
-    if text.has(r"is\s+not\s+a\s+failure|^out\s+of\s+memory\s+in\s+memory\s+space\s+vmem") or OTHER_MEMORY.search(head) or (
+    if text.has(r"is\s+not\s+a\s+failure|used\s+memory\s+>\s+'?maxmemory|^out\s+of\s+memory\s+in\s+memory\s+space\s+vmem") or OTHER_MEMORY.search(head) or (
             re.match(r"outofmemory", tail, re.I) and not re.match(r"outofmemory\w{0,12}(?:\s?[:)(\]]|\s?$|\s+Traceback)", tail, re.I)):
         return None
+    if HOST_CALL.search(head + tail[:60].split(":")[0]):
+        return message("cuda", "CUDA or its driver", text.loose, "host_memory", facts={"pinned"})
     if not OF_THE_CARD.search(before.raw[-1500:] + text.raw[:500]):
         return message("memory", "a program that does not say whose memory", text.loose, "not_enough_information", facts={"whose"})
     return message("cuda", "CUDA or its driver", text.loose, "not_enough_information",

@@ -4,7 +4,7 @@ import codecs
 import collections
 import dataclasses
 
-from .refusals import LOOKALIKES, only_words
+from .refusals import AROUND, LOOKALIKES, figures_of, only_words
 from .rules import RULES
 from .text import Text
 
@@ -44,7 +44,7 @@ def pieces(stream):
 
 def find(stream, reasons=None):
     """The first message of the best rank that is in a binary stream, as Found; None where there is none. What looks like one and is
-    none is told to `reasons`, a set of the keys of refusals.LOOKALIKES."""
+    none is told to `reasons`, a dictionary: of a key of refusals.LOOKALIKES, what figures_of() finds."""
     best, best_rule, others, in_vain, all_in_vain = None, None, {}, collections.Counter(), 0
     buffer, scanned, at_end = b"", 0, False
     source = pieces(stream)
@@ -55,7 +55,7 @@ def find(stream, reasons=None):
         limit = len(buffer) if at_end else max(scanned, len(buffer) - AFTER)
         lower = buffer.lower()
         if reasons is not None:
-            reasons.update(key for key, needle, pattern in LOOKALIKES if key not in reasons and needle in lower and pattern.search(lower))
+            look_alike(buffer, lower, reasons)
         for start, rule in events(lower, scanned, limit):
             if best and rule is best_rule:
                 best.count += 1
@@ -77,6 +77,15 @@ def find(stream, reasons=None):
     if best:
         best.others = tuple(sorted({name for name in others.values() if name.split(",")[0] != best.message.framework.split(",")[0]}))
     return best
+
+
+def look_alike(buffer, lower, reasons):
+    """Tells `reasons` what in the buffer only looks like a message."""
+    for key, needle, pattern in LOOKALIKES:
+        found = pattern.search(lower) if key not in reasons and needle in lower else None
+        if found:
+            near = buffer[max(0, found.start() - AROUND[0]):found.start() + AROUND[1]]
+            reasons[key] = figures_of(key, near.decode("utf-8", errors="replace"))
 
 
 def events(lower, begin, end):

@@ -112,8 +112,9 @@ def tensorflow_async(before, after):
 @rule("xla", "trying to", r"out of memory while trying to allocate")
 @rule("xla", "request for", r"failed to allocate request for [\d.,]+")
 @rule("xla", "memory space", r"ran out of memory in memory space")
-@rule("xla", "device buffer", r"error (?:allocating device buffer|loading program)[^.\n]{0,200}: attempting to (?:allocate|"
-                              r"reserve)")
+@rule("xla", "new constant", r"failed to allocate \d+ bytes for new constant")
+@rule("xla", "device buffer", r"error allocating device buffer[^.\n]{0,200}: attempting to (?:allocate|reserve)")
+@rule("xla", "loading program", r"error loading program[^.\n]{0,200}: attempting to (?:allocate|reserve)")
 def xla(before, after):
     text, framework = after, "JAX (XLA)"
     # The words of whoever pasted it, below it, are not the message's.
@@ -133,6 +134,7 @@ def xla(before, after):
         return message("xla_buffer", f"{framework}, on a TPU", text.loose, "live_tensors_fill_it" if fills else
                        "not_enough_information", asked=asked, free=free)
     asked = text.whole(rf"while\s+trying\s+to\s+allocate\s+({NUMBER})\s+bytes") \
+        or text.whole(r"failed\s+to\s+allocate\s+(\d+)\s+bytes\s+for\s+new\s+constant") \
         or text.whole(rf"request\s+for\s+{NUMBER}\s*\w+\s+\(({NUMBER})B\)\s+on\s+device") \
         or text.whole(r"Out\s+of\s+memory\s+allocating\s+(\d+)\s+bytes\.") \
         or text.size(r"(?:while\s+trying\s+to\s+allocate|failed\s+to\s+allocate\s+request\s+for)\s+(\d+\.\d+)([KMGT]iB)\b")

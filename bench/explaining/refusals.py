@@ -3,14 +3,20 @@ For bench/explain."""
 
 import re
 
-# Texts that are about another memory, or about none: (key of the reason in words.TEXT, what has to be in it, expression). They
+# Texts that are about another memory, or about none: (key of the reason in words_refusals.py, what has to be in it, expression). They
 # are looked for in the whole log, and named where nothing else was found in it.
 LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key, needle, pattern in (
     ("not_killed", "oomkilled", r"oomkilled\"?\s{0,3}[:=]\s{0,3}\"?(?:false|no\b|0\b)"),
     ("not_a_kill", "sigkill", r"sigkill_handler|(?:send|sending|was sent|via|(?<!died )with|escalat\w{1,6})\W[^\n]{0,60}\bsigkill\b"),
+    ("not_tensor_memory", "tensor memory", r"out of resources?: tensor memory"),
+    ("not_a_tactic", "tactic", r"insuff?icient to use tactic|skipping tactic \w{1,20} due to insuff?icient memory"),
+    ("not_a_store", "maxmemory", r"not allowed when used memory > '?maxmemory"),
+    ("not_a_device", "device", r"cuda-capable device\(s\) is/are busy|invalid device ordinal|no cuda-capable device is detected"),
+    ("not_a_device", "no cuda gpus", r"no cuda gpus are available"),
+    ("not_the_cause", "see root cause above", r"engine core initialization failed\. see root cause above"),
     ("not_the_cards", "shared memory", r"shared memory size limit exceeded|out of resources?: shared memory|uses too much shared data"
                                        r"|shared memory[^\n]{0,40}hardware limit"),
-    ("not_registers", "registers", r"out of resources?: registers"),
+    ("not_registers", "out of resource", r"out of resources?: (?:registers|threads)"),
     ("not_registers", "too many resources", r"too many resources requested for launch"),
     ("not_a_size", "overflow", r"storage size calculation overflowed"),
     ("not_the_time", "time limit", r"due to time limit"),
@@ -22,6 +28,7 @@ LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key,
     ("not_an_attribute", "attribute", r"has no attribute '?\"?(?:outofmemoryerror|is_oom)"),
     ("not_a_segfault", "exitcode", r"\"?exitcode\"?\s{0,3}[:=]\s{0,3}139\b"),
     ("not_a_segfault", "segmentation fault", r"segmentation fault"),
+    ("not_a_disk", "free disk space", r"not enough free disk space"),
     ("not_a_disk", "no space left", r"\[errno 28\]|no space left on device"),
     ("not_a_file", "too many open files", r"too many open files"),
     ("not_an_address", "illegal memory access", r"illegal memory access"),
@@ -29,6 +36,40 @@ LOOKALIKES = tuple((key, needle.encode(), re.compile(pattern.encode())) for key,
     ("not_a_message", "message", r"received message larger than max"),
     ("not_a_quota", "quota", r"(?:resource_exhausted|429)[^\n]{0,80}quota|quota exceeded"),
 ))
+
+# The figures that a text has for a reason: (key, the text that is said with them, expression). They stand near what was found, and
+# are shown as they are printed.
+AROUND = (400, 600)  # characters before and after its beginning
+FIGURES = tuple((key, text, re.compile(pattern, re.I)) for key, text, pattern in (
+    ("not_killed", "not_killed_signal", r"exit\s?code\"?[:=\s]{1,3}(?P<code>137)\b"),
+    ("not_killed", "not_killed_figures", r"exit\s?code\"?[:=\s]{1,3}(?P<code>\d{1,3})\b"),
+    ("not_a_kill", "not_a_kill_figures", r"(?:return code|exit code|exitcode)\s{0,3}[:=]\s{0,3}(?P<code>[1-9]\d{0,2})\b"),
+    ("not_the_cards", "not_the_cards_figures", r"required: (?P<asked>\d{1,12}), hardware limit: (?P<limit>\d{1,12})"),
+    ("not_the_cards", "not_the_cards_figures", r"requested (?P<asked>\d{1,12}), available: (?P<limit>\d{1,12})"),
+    ("not_the_cards", "not_the_cards_figures", r"shared data \((?P<asked>0x[0-9a-f]{1,9}) bytes, (?P<limit>0x[0-9a-f]{1,9}) max"),
+    ("not_registers", "not_registers_figures",
+     r"out of resources?: (?P<what>registers|threads), required: (?P<asked>\d{1,12}), hardware limit: (?P<limit>\d{1,12})"),
+    ("not_tensor_memory", "not_tensor_memory_figures", r"required: (?P<asked>\d{1,12}), hardware limit: (?P<limit>\d{1,12})"),
+    ("not_a_tactic", "not_a_tactic_figures", r"tactic device request: (?P<asked>\d{1,9} ?MB) available: (?P<limit>\d{1,9} ?MB)"),
+    ("not_a_size", "not_a_size_figures", r"sizes=\[(?P<sizes>[\d, ]{1,120})\]"),
+    ("not_the_time", "not_the_time_figures", r"cancelled at (?P<when>\d{4}-\d\d-\d\dT[\d:]{5,8}) due to time limit"),
+    ("not_the_chips", "not_the_chips_figures", r"exceeded scoped vmem limit by (?P<over>[\d.]{1,12}[KMG]?)(?=[.,;\s]|$)"),
+    ("not_a_heap", "not_a_heap_figures", r"-> (?P<used>\d{1,7}\.\d) \(\d{1,7}\.\d\) MB"),
+    ("not_a_disk", "not_a_disk_figures", r"expected file size is: (?P<asked>[\d.]{1,12} [KMGT]?B)\.[^\n]{0,300}only has (?P<limit>[\d.]{1,12} [KMGT]?B)"),
+    ("not_a_disk", "not_a_disk_file", r"no space left on device: ['\"](?P<file>[^'\"\n]{1,120})['\"]"),
+    ("not_a_failure", "not_a_failure_figures", r"trying to allocate (?P<asked>[\d.]{1,12}\s?[KMGT]?i?B)"),
+    ("not_a_message", "not_a_message_figures", r"larger than max \((?P<asked>\d{1,15}) vs\. (?P<limit>\d{1,15})\)"),
+))
+
+
+def figures_of(key, around):
+    """(the text that is said for the reason, its figures as they stand in what is around it)."""
+    for of, text, pattern in FIGURES:
+        found = pattern.search(around) if of == key else None
+        if found:
+            return text, found.groupdict()
+    return key, {}
+
 
 # Before the words on their line: they are denied, asked about, or part of a program. After a colon begins an error of its own:
 # "could not allocate: out of memory" denies nothing.

@@ -93,14 +93,11 @@ def llama_slots(before, after):
 
 
 @rule("llama_fit", "fit params", r"failed to fit params to free device memory", rank=2)
-@rule("llama_fit", "projected to", r"projected to use \d+ mib of device memory vs\. \d+ mib of free device memory", rank=3)
 def llama_fit(before, after):
     """llama.cpp looks before it loads whether it will fit; the error that follows, where one does, tells what failed."""
     near = Text("\n".join((*before.lines[-12:], *after.lines[:6])))
     pair = near.first(r"projected\s+to\s+use\s+(\d+)\s+MiB\s+of\s+device\s+memory\s+vs\.\s+(\d+)\s+MiB\s+of\s+free")
     asked, free = (read_size(number_, "MiB") for number_ in pair) if pair else (None, None)
-    if not near.has(r"failed\s+to\s+fit\s+params"):
-        return None  # it fits, or was made to
     return message("llama_fit", "llama.cpp", after.lines[0], "not_enough_information", asked=asked, free=free, facts={"whole_model"})
 
 

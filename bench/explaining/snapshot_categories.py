@@ -72,20 +72,28 @@ class Categories:
         recording, first = self.recording, self.first
         frames = recording.frames_seen
         self.turns, self.forwards, self.backwards = [], [], []
-        for i in sorted((i for i in range(len(recording.start)) if recording.start[i] >= 0), key=recording.start.__getitem__):
-            kind = first[recording.stack[i]]
+        what = []  # of each stack: 0 nothing, 1 a backward pass, 2 the optimizer, 3 a forward pass
+        for kind, stack in zip(first, recording.stacks.all):
             if kind == "backward" or kind == "gradients" or (kind == "" and frames):
-                self.backwards.append(recording.start[i])
+                what.append(1)
             elif kind == "step":
-                self.turns.append(recording.start[i])
-            elif kind == "data" or kind == "activations" and "recomputed" not in recording.stacks.all[recording.stack[i]].signs:
-                self.turns.append(recording.start[i])
-                self.forwards.append(recording.start[i])
+                what.append(2)
+            else:
+                what.append(3 if kind == "data" or kind == "activations" and "recomputed" not in stack.signs else 0)
+        for start, stack in zip(recording.start, recording.stack):
+            if start < 0 or not what[stack]:
+                continue
+            if what[stack] == 1:
+                self.backwards.append(start)
+                continue
+            self.turns.append(start)
+            if what[stack] == 3:
+                self.forwards.append(start)
 
     def sizes_of(self, which):
-        recording = self.recording
-        return Counter(recording.size[i] for i in range(len(recording.start))
-                       if (self.first[recording.stack[i]] == which if which == "parameters" else recording.start[i] < 0))
+        recording, first = self.recording, self.first
+        return Counter(size for size, stack, start in zip(recording.size, recording.stack, recording.start)
+                       if (first[stack] == which if which == "parameters" else start < 0))
 
     def outlives_backward(self, i):
         """Whether a block that came in a backward pass is there when the pass is over."""

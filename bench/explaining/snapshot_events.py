@@ -4,11 +4,14 @@ The pickle is a tree of dictionaries, four levels deep; here it becomes a few ar
 missing or of a wrong type: that is refused in one line that says where.
 """
 from array import array
+from itertools import accumulate
 
 from explaining.snapshot_frames import Stacks
 from explaining.snapshot_pickle import Refused
 
 MOST = 1 << 56  # bytes; what is above is no size of memory
+END = 1 << 63  # of addresses
+MOST_STREAMS = 1 << 62
 SMALL = 2 << 20  # bytes of a segment for small requests
 LIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 
@@ -24,7 +27,8 @@ class Segment:
 class Recording:
     """The blocks of one device and their lives, in events.
 
-    A block lives from event start[i] up to, not including, end[i]; -1 is before the recording, `events` after its end. `moves`:
+    A block lives from event start[i] up to, not including, end[i]; -1 is before the recording, `events` after its end. Those that came
+    during the recording stand in the order of their start. `moves`:
     (event, bytes) of what the allocator took from the driver and gave back. `refusals`: (event, asked, free on the device, stack).
     """
 
@@ -53,11 +57,8 @@ class Recording:
         for start, end, size in zip(self.start, self.end, self.size):
             change[start + 1] += size
             change[end + 1] -= size
-        live, curve = 0, array("q")
-        for i in range(self.events + 1):
-            live += change[i]
-            curve.append(live)
-        return curve
+        change.pop()
+        return array("q", accumulate(change))
 
     def live_at(self, event):
         """The blocks that are live after the event."""
@@ -147,7 +148,7 @@ def number(entry, key, where, default=None):
 
 def address_of(entry, key, where):
     value = entry.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < END:
         raise Refused(f"{where}: {key} is no address")
     return value
 
@@ -159,7 +160,7 @@ def place_of(entry, where):
 
 def stream_of(entry):
     value = entry.get("stream", 0)
-    return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0
+    return value if type(value) is int and 0 <= value < MOST_STREAMS else 0
 
 
 def read_segments(segments, found, stacks, size):
@@ -215,41 +216,61 @@ def frames_of(block):
 
 def read_trace(trace, recording, at_end):
     """Lives of blocks. One that is freed and was not allocated was live before the recording, and so was one that is live at the
-    end and was not allocated."""
+    end and was not allocated. There are millions of events, so that the loop calls nothing for one that is as it should be."""
     stacks, open_blocks, events = recording.stacks, {}, len(trace)
     recording.events = events
-    older = []
+    stack_of_list, pop = stacks.by_list, open_blocks.pop
+    start, end, count, older = recording.start, recording.end, len(recording.start), []
+    add_start, add_end, add_address, add_size, add_stack, add_stream = (
+        column.append for column in (start, end, recording.address, recording.size, recording.stack, recording.stream))
     for i, entry in enumerate(trace):
-        where = f"event {i}"
-        if not isinstance(entry, dict):
-            raise Refused(f"{where} is no dictionary")
-        action = entry.get("action")
+        if type(entry) is not dict:
+            raise Refused(f"event {i} is no dictionary")
+        get = entry.get
+        action = get("action")
         if action == "alloc":
-            address, size = address_of(entry, "addr", where), number(entry, "size", where)
-            stack = stacks.of(entry.get("frames", []), where)
-            before = open_blocks.pop(address, None)
+            address, size, frames, stream = get("addr"), get("size"), get("frames"), get("stream", 0)
+            if not (type(address) is int and 0 <= address < END and type(size) is int and 0 <= size < MOST):
+                place_of(entry, f"event {i}")  # which says what is wrong
+            stack = stack_of_list.get(id(frames))
+            if stack is None:
+                stack = stacks.of(frames, f"event {i}")
+            before = pop(address, None)
             if before is not None:  # its release was not recorded
-                recording.end[before] = i
-            open_blocks[address] = recording.add(i, address, size, stack, stream_of(entry))
+                end[before] = i
+            add_start(i)
+            add_end(-2)
+            add_address(address)
+            add_size(size)
+            add_stack(stack)
+            add_stream(stream if type(stream) is int and 0 <= stream < MOST_STREAMS else 0)
+            open_blocks[address] = count
+            count += 1
         elif action == "free_completed" or action == "free":
-            address, size = address_of(entry, "addr", where), number(entry, "size", where, 0)
-            block = open_blocks.pop(address, None)
-            if block is None and size:
+            address, size = get("addr"), get("size", 0)
+            if not (type(address) is int and 0 <= address < END and type(size) is int and 0 <= size < MOST):
+                address_of(entry, "addr", f"event {i}")
+                number(entry, "size", f"event {i}", 0)
+            block = pop(address, None)
+            if block is not None:
+                end[block] = i
+            elif size:
                 older.append((i, address, size, stream_of(entry)))
-            elif block is not None:
-                recording.end[block] = i
+        elif action == "free_requested":
+            continue
         elif action in ("segment_alloc", "segment_map"):
-            recording.moves.append((i, 1, *place_of(entry, where), action == "segment_map"))
+            recording.moves.append((i, 1, *place_of(entry, f"event {i}"), action == "segment_map"))
         elif action in ("segment_free", "segment_unmap"):
-            recording.moves.append((i, -1, *place_of(entry, where), action == "segment_unmap"))
+            recording.moves.append((i, -1, *place_of(entry, f"event {i}"), action == "segment_unmap"))
         elif action == "oom":
-            stack = stacks.of(entry.get("frames", []), where)
+            where = f"event {i}"
+            stack = stacks.of(entry.get("frames"), where)
             recording.refusals.append((i, number(entry, "size", where), number(entry, "device_free", where, 0), stack, stream_of(entry)))
     for i, address, size, stream in older:
-        recording.end[recording.add(-1, address, size, stacks.none, stream)] = i
+        end[recording.add(-1, address, size, stacks.none, stream)] = i
     for address, (size, stack, stream) in at_end.items():
         if address not in open_blocks and isinstance(address, int):
             recording.end[recording.add(-1, address, size, stack, stream)] = events
     for block in open_blocks.values():
-        recording.end[block] = events
+        end[block] = events
     recording.frames_seen = any(recording.stack[i] != stacks.none for i in range(min(len(recording.stack), 1000)))

@@ -1,8 +1,8 @@
 """What grows from step to step. A step is found by the program's own loop: the outermost place where its stacks come back to a line
 that they had left. Then it is asked what is live at the emptiest moment of each step, by the stack that made it.
 """
-from array import array
 from collections import Counter, defaultdict
+from itertools import accumulate
 
 LEAST = 3  # rounds of a loop that are worth a word
 MOST = 256  # rounds that are looked at; of more, evenly many
@@ -21,14 +21,19 @@ def key_of(frame):
     return frame.file, frame.name, frame.line
 
 
+def one_key_each(site):
+    """The same, with one object for equal keys: two of them are compared millions of times."""
+    seen = {}
+    return {number: seen.setdefault(key, key) for number, key in site.items()}
+
+
 def find_rounds(recording):
     """Rounds, or None where there is no loop, or where its rounds may be layers and not steps."""
     stacks = recording.stacks.all
     # Allocations in order: what frees is not on the program's own way.
-    order = sorted((i for i in range(len(recording.start)) if recording.start[i] >= 0), key=recording.start.__getitem__)
+    events = [(start, stack) for start, stack in zip(recording.start, recording.stack) if start >= 0]
     paths = [stack.path for stack in stacks]
-    stack_of = [recording.stack[i] for i in order]
-    weights = Counter(stack_of)
+    weights = Counter(stack for _, stack in events)
     has_backward = any(s in ("backward", "accumulate", "optimizer", "optimizer_state") for number in weights for s in stacks[number].signs)
     has_backward = has_backward or any(not stacks[number].frames for number in weights) or any(stacks[n].ours for n in weights)
     roots = Counter()
@@ -45,12 +50,12 @@ def find_rounds(recording):
         inside = {n for n in inside if len(paths[n]) > depth}
         if not inside:
             return None
-        site = {n: key_of(paths[n][depth]) for n in inside}
-        runs, last = defaultdict(list), None
-        for i, number in zip(order, stack_of):
-            here = site.get(number)
-            if here is not None and here != last:
-                runs[here].append(recording.start[i])
+        site = one_key_each({n: key_of(paths[n][depth]) for n in inside})
+        runs, last, site_of = defaultdict(list), None, site.get
+        for start, number in events:
+            here = site_of(number)
+            if here is not last and here is not None:
+                runs[here].append(start)
                 last = here
         found = best(runs, site, weights)
         if found is not None:
@@ -61,11 +66,11 @@ def find_rounds(recording):
             way = paths[any_path][:depth + 1]
             frame = way[-1] if ours else next((f for f in reversed(way) if f.is_readers), way[-1])
             return Rounds(runs[found], frame.name if ours else frame.place(), ours)
-        events = Counter()
+        at = Counter()
         for number, here in site.items():
-            events[here] += weights[number]
-        here, count = events.most_common(1)[0]
-        if count * 2 < sum(events.values()):
+            at[here] += weights[number]
+        here, count = at.most_common(1)[0]
+        if count * 2 < sum(at.values()):
             return None
         inside = {n for n in inside if site[n] == here}
     return None
@@ -97,7 +102,8 @@ class Growth:
         starts = self.rounds.starts
         troughs = []
         for first, past in zip(starts, starts[1:]):
-            troughs.append(min(range(first, past + 1), key=lambda k: curve[k]) - 1)  # curve[k] is after event k - 1
+            part = curve[first:past + 1]
+            troughs.append(first + part.index(min(part)) - 1)  # curve[k] is after event k - 1
         self.floor = [curve[k + 1] for k in troughs]
         # What is freed at the end of an epoch grows until then: the way up to the fullest round, since the last large fall.
         top = max(range(len(troughs)), key=lambda k: (self.floor[k], k))
@@ -134,18 +140,17 @@ class Growth:
     def by_stack(recording, troughs):
         """Live bytes at each of the troughs, and how many blocks came between the first and the last of them."""
         change, blocks = {}, Counter()
-        before = array("l", bytes(array("l").itemsize * (recording.events + 2)))  # how many troughs lie before an event
+        before = [0] * (recording.events + 2)  # how many troughs lie before an event
         for event in troughs:
             before[event + 1] += 1
-        for event in range(1, len(before)):
-            before[event] += before[event - 1]
-        for i, (start, end) in enumerate(zip(recording.start, recording.end)):
-            first, past = before[max(0, start)], before[end]
+        before = list(accumulate(before))
+        for start, end, size, stack in zip(recording.start, recording.end, recording.size, recording.stack):
+            first, past = before[start] if start > 0 else before[0], before[end]
             if first < past:
-                row = change.setdefault(recording.stack[i], [0] * (len(troughs) + 1))
-                row[first] += recording.size[i]
-                row[past] -= recording.size[i]
-                blocks[recording.stack[i]] += 0 < first
+                row = change.setdefault(stack, [0] * (len(troughs) + 1))
+                row[first] += size
+                row[past] -= size
+                blocks[stack] += 0 < first
         result = {}
         for stack, row in change.items():
             live, figures = 0, []

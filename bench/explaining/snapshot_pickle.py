@@ -72,7 +72,7 @@ def memory_limit(size):
 
 
 def seconds_limit(size):
-    """Of processor time: 200 MB take less than 20 s on the machine that this was written on, and others are slower."""
+    """Of processor time: 200 MB take less than 10 s on the machine that this was written on, and others are slower."""
     return 10 + size // (2 << 20)
 
 

@@ -1,7 +1,8 @@
-"""What bench/explain says, in English and in Chinese: its headings, and the texts of words_causes.py and words_notes.py."""
+"""What bench/explain says, in English and in Chinese: its headings, and the texts of words_causes.py, words_notes.py and words_refusals.py."""
 
 from .words_causes import CAUSES
 from .words_notes import NOTES
+from .words_refusals import REFUSALS
 
 LANGUAGES = ("en", "zh")
 
@@ -25,6 +26,7 @@ HELP_ZH = """解释显存或内存不足的报错：原因，先做什么；再�
 TEXT = {
     **CAUSES,
     **NOTES,
+    **REFUSALS,
     "figures": ("What it says:", "报错中的数字："),
     "figures_device": ("What it says, device {device}:", "报错中的数字，设备 {device}："),
     "printed": ("printed", "原文"),
@@ -112,5 +114,6 @@ def say(key, language, **values):
 
 
 def refusal(reasons, language):
-    """Why a text is none: what looks like a message in it, by the keys of refusals.LOOKALIKES."""
-    return (" " if language == "en" else "").join(say(key, language) for key in ("refused", *(sorted(reasons) or ("looked_for",))))
+    """Why a text is none: what looks like a message in it, as log.find() told it."""
+    told = [reasons[key] for key in sorted(reasons)] or [("looked_for", {})]
+    return (" " if language == "en" else "").join((say("refused", language), *(say(key, language, **figures) for key, figures in told)))

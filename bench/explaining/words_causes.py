@@ -86,6 +86,10 @@ CAUSES = {
         "{held} held + {asked} asked is above the limit of {limit}, by {short}, while {free} of the card are free.",
         "已占用 {held} + 申请 {asked} 超过上限 {limit}，超出 {short}，而显卡还有 {free} 空闲。"),
     "why_limit_alone": ("{asked} in one request is above the limit of {limit}.", "一次申请 {asked}，超过上限 {limit}。"),
+    "why_limit_mps": (
+        "Of the {limit} that PyTorch may take here it holds {allocated}; {other_allocations} more are held beside its allocator, and {asked} do not fit.",
+        "PyTorch 在这里最多可用 {limit}，已占 {allocated}，分配器之外还占 {other_allocations}，再要 {asked} 放不下。"),
+    "why_limit_asked": ("{asked} were asked for, and a limit refused them, not the card.", "申请了 {asked}；拒绝它的是一个上限，而不是显卡。"),
     "why_limit_any": ("A limit refused it, not the card.", "拒绝它的是一个上限，而不是显卡。"),
     "why_cgroup": (
         "The memory limit of the container or job was reached, and the kernel killed the process. This is host memory; the "
@@ -94,6 +98,12 @@ CAUSES = {
     "why_host": (
         "The host's memory ran out.",
         "主机内存已耗尽。"),
+    "why_host_asked": (
+        "The host's memory ran out: {asked} were asked for in one piece.",
+        "主机内存已耗尽：一次申请了 {asked}。"),
+    "why_host_within": (
+        "The host's memory is too small for it: {asked} are needed, and {within} are available.",
+        "主机内存不够：需要 {asked}，可用 {within}。"),
     "why_host_killed": (
         "The process was killed because the host's memory had run out.",
         "进程因主机内存耗尽而被终止。"),

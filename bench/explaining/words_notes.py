@@ -1,5 +1,4 @@
-"""What bench/explain says beside a cause, in English and Chinese: what holds only sometimes, what a message leaves out, and why a text is
-refused."""
+"""What bench/explain says beside a cause, in English and Chinese: what holds only sometimes, and what a message leaves out."""
 
 NOTES = {
     # Notes that hold only sometimes.
@@ -125,57 +124,4 @@ NOTES = {
         "`tf.config.experimental.get_memory_info('GPU:0')`.",
         "设备上还有什么：`jax.profiler.save_device_memory_profile()`，TensorFlow 中为 "
         "`tf.config.experimental.get_memory_info('GPU:0')`。"),
-
-    # Why a text is refused.
-    "refused": (
-        "no out-of-memory message in it.",
-        "这段文字里没有内存不足的报错。"),
-    "looked_for": (
-        "Looked for those of PyTorch, TensorFlow, JAX, PaddlePaddle, llama.cpp, Ollama, vLLM, SGLang, TGI, TensorRT-LLM, CuPy, CUDA, cuBLAS, "
-        "cuDNN, NCCL, XGBoost, CatBoost, Ray, the operating system's killer, and OOM Lab's report",
-        "查找过 PyTorch、TensorFlow、JAX、PaddlePaddle、llama.cpp、Ollama、vLLM、SGLang、TGI、TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、"
-        "XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 自己的报告"),
-    "not_killed": (
-        "OOMKilled is false: that speaks against a kill for memory.",
-        "OOMKilled 为 false：不像是因内存被终止。"),
-    "not_a_kill": (
-        "The SIGKILL in it is the launcher's own, which it sends after any failure: read the first traceback above it.",
-        "其中的 SIGKILL 由启动器发出，任何失败之后都会有：请看上面的第一个 traceback。"),
-    "not_the_cards": (
-        "Shared memory here is the on-chip memory of one multiprocessor, at most 227 KiB for a block and less on most cards: take smaller blocks, or fewer stages, in the kernel.",
-        "这里的 shared memory 是一个 SM 的片上内存，每个线程块最多 227 KiB，多数显卡更少：减小 kernel 的分块或流水级数。"),
-    "not_registers": (
-        "A kernel's registers are too many for a multiprocessor, and no memory is full: take smaller blocks, or fewer threads.",
-        "kernel 的寄存器超过 SM 所有，并没有内存耗尽：减小分块或线程数。"),
-    "not_a_size": (
-        "A tensor's size was computed wrongly, and is no number of bytes: look at the shapes.",
-        "张量的大小算错了，不是合法的字节数：查看形状。"),
-    "not_the_time": ("The job's time was up, not its memory.", "用完的是作业的时间，而不是内存。"),
-    "not_the_chips": (
-        "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
-        "满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小 kernel 的分块。"),
-    "not_an_encoder": (
-        "A video encoder (NVENC) refused a session: their number is limited, and memory is not what ran out.",
-        "视频编码器（NVENC）拒绝了会话：会话数有上限，耗尽的不是显存。"),
-    "not_a_heap": (
-        "It is the heap of a virtual machine (JavaScript, Java) that is full: raise its limit (--max-old-space-size, -Xmx).",
-        "满的是虚拟机（JavaScript、Java）的堆：提高其上限（--max-old-space-size、-Xmx）。"),
-    "not_an_attribute": (
-        "A name is missing in this PyTorch: torch.cuda.OutOfMemoryError is there since 1.13, torch.OutOfMemoryError since 2.5.",
-        "这个 PyTorch 里没有该名称：torch.cuda.OutOfMemoryError 自 1.13 起，torch.OutOfMemoryError 自 2.5 起才有。"),
-    "not_a_segfault": (
-        "A segmentation fault (exit code 139) is an access to an invalid address: a core dump tells more than memory figures.",
-        "段错误（退出码 139）是访问了无效地址：core dump 比内存数字更有用。"),
-    "not_a_disk": (
-        "The disk is full.",
-        "满的是磁盘。"),
-    "not_a_file": ("It ran out of file descriptors: ulimit -n.", "耗尽的是文件描述符：ulimit -n。"),
-    "not_an_address": (
-        "An illegal memory access is an address that is wrong, not memory that is missing: compute-sanitizer finds it.",
-        "非法内存访问是地址错误，而不是内存不足：用 compute-sanitizer 查找。"),
-    "not_a_failure": (
-        "TensorFlow's warning says itself that it is no failure: it went on with another algorithm.",
-        "TensorFlow 的警告自己说明这不是失败：它换了算法继续运行。"),
-    "not_a_message": ("gRPC's limit for one message was reached.", "达到的是 gRPC 单条消息的上限。"),
-    "not_a_quota": ("A quota of a service was reached.", "达到的是服务的配额。"),
 }

@@ -4,6 +4,7 @@ The traceback decides, the program decides the flags and their direction, and wh
 what went on, a notebook. The figures and paths are made up; the wordings are the frameworks'.
 """
 from cases import new, old
+from latest_answers import LATEST_ANSWERS
 from more_answers import MORE_ANSWERS
 
 LIVE = new("3.00 GiB", "23.64 GiB", "210.19 MiB", "21.40 GiB", "300.02 MiB", this="23.10 GiB")[0]
@@ -138,7 +139,7 @@ def by_program():
     yield "llama.cpp, fit", "W common_fit_params: projected to use 41210 MiB of device memory vs. 23810 MiB of free device memory\nW common_fit_params: failed to fit params to " \
         "free device memory: n_gpu_layers already set by user to 99, abort", "not_enough_information", "llama_fit", ["--fit on", "40.24 GiB"]
     yield "Ollama", "Error: llama runner process has terminated: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 2147483648", \
-        "not_enough_information", "llama_buffers", []
+        "not_enough_information", "ollama_buffers", ["OLLAMA_FLASH_ATTENTION", "!llama-server"]
     yield "Ollama, killed", 'level=ERROR source=server.go:410 msg="llama runner terminated" error="signal: killed"', "host_memory", "ollama_killed", ["dmesg"]
     yield "Ollama, the host", "Error: model requires more system memory (21.0 GiB) than is available (14.2 GiB)", "host_memory", "ollama_host", []
 
@@ -214,4 +215,4 @@ def two_truths():
     yield "a heap of JavaScript, then the card", "FATAL ERROR: Reached heap limit - JavaScript heap out of memory\n" + ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", []
 
 
-ANSWERS = [*by_call(), *by_program(), *two_truths(), *MORE_ANSWERS]
+ANSWERS = [*by_call(), *by_program(), *two_truths(), *MORE_ANSWERS, *LATEST_ANSWERS]

@@ -15,13 +15,14 @@ ROOT = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
 from answers import ANSWERS, two_truths  # noqa: E402
 from cases import CASES, CUDA, REPORT  # noqa: E402
-from refused import REFUSED  # noqa: E402
+from refused import REFUSED, REPEATED  # noqa: E402
 import explaining.log  # noqa: E402
 import explaining.rules  # noqa: E402
 import explaining.words  # noqa: E402
 import explaining.advice  # noqa: E402
 from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
 from explaining.layout import WIDTH, columns  # noqa: E402
+from explaining.refusals import FIGURES, LOOKALIKES  # noqa: E402
 from explaining.explanation import LINES  # noqa: E402
 from explaining.first import SERVERS, first  # noqa: E402
 from explaining.first_words import FIRST  # noqa: E402
@@ -139,12 +140,19 @@ for key, (english, chinese, paste) in FIRST.items():
 
 # What only looks like a message is refused, in one line of either language, and the reason is the right one.
 for text, why in REFUSED:
-    reasons = set()
+    reasons = {}
     refused = explaining.log.find(io.BytesIO(text.encode()), reasons)
     assert refused is None, f"refused it must be: {text}: {refused.message}"
-    assert reasons == ({why} if why else set()), f"{text}: {reasons}"
+    assert reasons.keys() == ({why} if why else set()), f"{text}: {reasons}"
     for language in explain.LANGUAGES:
         assert "\n" not in explaining.words.refusal(reasons, language)
+assert {why for _, why in REFUSED if why} == {key for key, _, _ in LOOKALIKES}, "a reason without a text"
+for text, says, figures in REPEATED:
+    reasons = {}
+    assert explaining.log.find(io.BytesIO(text.encode()), reasons) is None and [said for said, _ in reasons.values()] == [says], (text, reasons)
+    english, chinese = (explaining.words.refusal(reasons, language) for language in explain.LANGUAGES)
+    assert all(figure in english for figure in figures) and sorted(re.findall(r"\d+", english)) == sorted(re.findall(r"\d+", chinese)), (english, chinese)
+assert {says for _, says, _ in REPEATED} == {says for _, says, _ in FIGURES}, "figures that no text has"
 
 # A full card with a little in pieces is full: it says of what, and does not say that much was free.
 full = said(ours["2.4, a full card, 31.00 MiB in pieces, 20.00 MiB asked"][0]).text().replace("\n", " ")
@@ -188,6 +196,15 @@ assert "notebook" in said(cell + ARTICLE).text() and "notebook" not in article
 chained = f"{ARTICLE}\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n{second}"
 assert "Inside `except`" in said(chained).text().replace("\n", " ") and "except" not in article
 assert "CUDA graphs" in said(ours["2.5, private pools"][0]).text()
+
+# A note for which only the Chinese answer has room is in neither.
+crowded = cell + next(text for name, text, *_ in ANSWERS if name == "contexts of other ranks")
+shown = {}
+for language in explain.LANGUAGES:
+    result = said(crowded, language)
+    joined = result.short().replace("\n", "").replace(" ", "")
+    shown[language] = [place for place, note in enumerate(result.notes(all_of_them=False)) if note.replace(" ", "") in joined]
+assert shown["en"] == shown["zh"] and len(shown["en"]) < len(said(crowded).notes(all_of_them=False)), shown
 
 # A message that somebody retyped: its sizes are not used, and it says why. The capacity, which was read, is not called missing.
 retyped = said(f"{CUDA} 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.12 GiB is free. Of the allocated memory 13.9 GiB is allocated "

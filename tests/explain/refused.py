@@ -1,4 +1,4 @@
-"""Texts that look like out-of-memory messages and are none: (text, the reason that is given, or None)."""
+"""Texts that look like out-of-memory messages and are none: (text, the reason that is given, or None); and REPEATED."""
 
 REFUSED = [
     # Denied in so many words.
@@ -59,10 +59,39 @@ REFUSED = [
     ("slurmstepd: error: *** JOB 12 ON node01 CANCELLED AT 2024-01-01T10:10:10 DUE TO TIME LIMIT ***\nsrun: error: node01: task 0: Killed", "not_the_time"),
     ("[ERROR] Worker (pid:12) was sent SIGKILL! Perhaps out of memory?", "not_a_kill"),
     ("RuntimeError: Storage size calculation overflowed with sizes=[4294967296, 4294967296]", "not_a_size"),
-    ("OOM command not allowed when used memory > 'maxmemory'.", None),
+    ("OOM command not allowed when used memory > 'maxmemory'.", "not_a_store"),
+    ("redis.exceptions.OutOfMemoryError: command not allowed when used memory > 'maxmemory'.", "not_a_store"),
+    ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore_0': 1}", "not_the_cause"),
+    ("RuntimeError: No CUDA GPUs are available", "not_a_device"),
+    ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "not_a_device"),
+    ("[TRT] [W] Skipping tactic 3 due to insuficient memory on requested size of 449 detected for tactic 4.", "not_a_tactic"),
+    ("out of resource: tensor memory", "not_tensor_memory"),
+    ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB. The caller indicates that this is not a failure", "not_a_failure"),
     # Figures that are no failure.
     ("| 0  NVIDIA A10  | 21504MiB / 23028MiB |     97%      Default |", None),
     ("step 40: peak memory allocated 18.20 GiB, reserved 20.00 GiB", None),
     ("RuntimeError: CUDA error: device-side assert triggered", None),
     ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 768x10)", None),
+]
+
+# Refusals that repeat the figures of the text: (text, the text of words_refusals.py that is said, what it repeats).
+REPEATED = [
+    ('"OOMKilled": false, "Error": "", "ExitCode": 2', "not_killed_figures", ["exit code is 2"]),
+    ('"OOMKilled": false, "Error": "", "ExitCode": 137', "not_killed_signal", ["137", "docker stop"]),
+    ("launch.py sigkill_handler killing 12\n['python', 'x.py'] exits with return code = 7", "not_a_kill_figures", ["exit code 7"]),
+    ("OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: 101376. Reducing block sizes", "not_the_cards_figures", ["131072", "101376"]),
+    ("RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 196608, available: 101376", "not_the_cards_figures", ["196608", "101376"]),
+    ("ptxas error: Entry function 'k' uses too much shared data (0x1c000 bytes, 0xc000 max)", "not_the_cards_figures", ["0x1c000", "0xc000"]),
+    ("OutOfResources: out of resource: threads, Required: 2048, Hardware limit: 1024.", "not_registers_figures", ["threads", "2048", "1024"]),
+    ("OutOfResources: out of resource: tensor memory, Required: 1024, Hardware limit: 512.", "not_tensor_memory_figures", ["1024", "512"]),
+    ("[TRT] [W] Tactic Device request: 538MB Available: 166MB. Device memory is insufficient to use tactic.", "not_a_tactic_figures", ["538MB", "166MB"]),
+    ("RuntimeError: Storage size calculation overflowed with sizes=[4294967296, 7]", "not_a_size_figures", ["[4294967296, 7]"]),
+    ("slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2024-01-01T10:10:10 DUE TO TIME LIMIT ***", "not_the_time_figures", ["2024-01-01T10:10:10"]),
+    ("Ran out of memory in memory space vmem. It exceeded scoped vmem limit by 3.25M.", "not_the_chips_figures", ["3.25M"]),
+    ("Mark-Compact 2045.3 (2083.2) -> 2044.6 (2083.4) MB\nJavaScript heap out of memory", "not_a_heap_figures", ["2044.6 MB"]),
+    ("Not enough free disk space to download the file. The expected file size is: 4968.31 MB. The target location /c only has 1012.51 MB free disk space.",
+     "not_a_disk_figures", ["4968.31 MB", "1012.51 MB"]),
+    ("OSError: [Errno 28] No space left on device: 'step-200/model.pt'", "not_a_disk_file", ["step-200/model.pt"]),
+    ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.25GiB with freed_by_count=0. This is not a failure", "not_a_failure_figures", ["1.25GiB"]),
+    ("RESOURCE_EXHAUSTED: Received message larger than max (7340032 vs. 4194304)", "not_a_message_figures", ["7340032", "4194304"]),
 ]

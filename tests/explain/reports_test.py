@@ -23,7 +23,7 @@ ROUNDED = 2  # bytes that a figure of two terms may differ by, each of them roun
 reports = json.loads((HERE / "reports.json").read_text(encoding="utf-8"))
 assert len(reports) == 63 and len({report["name"] for report in reports}) == 63
 for report in reports:
-    name, reasons = report["name"], set()
+    name, reasons = report["name"], {}
     found = explaining.log.find(io.BytesIO(report["message"].encode()), reasons)
     if "refused" in report:
         assert found is None and sorted(reasons) == report["refused"], (name, found and found.message, reasons)

@@ -249,6 +249,12 @@ def of_refusals():
         pass
     assert figures(written(program))["cause"] == "full"
 
+    # A block whose release was not recorded ends where its address comes again.
+    trace = [{"action": "alloc", "addr": 1 << 40, "size": size, "stream": 0, "frames": []} for size in (5 * MIB, 2 * MIB, 3 * MIB)]
+    (WORK / "s.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [trace]}))
+    found = figures(WORK / "s.pickle")
+    assert (found["peak_bytes"], found["live_bytes"], found["peak_event"]) == (5 * MIB, 5 * MIB, 0), found
+
     # A cache that belongs to another stream, or to a graph.
     for private in (False, True):
         program = Program(budget=400 * MIB)

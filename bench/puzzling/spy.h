@@ -94,7 +94,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters..
 #define cudaEventDestroy(...) OOMLAB_PASS(cudaEventDestroy, __VA_ARGS__)
 
 #ifndef __CUDACC__
+#include "blocks/device_functions.h"
 #define cudaLaunchKernelEx ::oomlab::puzzle::launch
 #include <oomlab_lesson.h>
-#undef cudaLaunchKernelEx
 #endif

@@ -21,7 +21,7 @@ ROOM = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))  # all that is made lie
 tempfile.tempdir = str(ROOM)
 LIMITS = Limits(cpu_seconds=2, wall_seconds=300, memory=1 << 30)
 OUTSIDE = ROOM / "left-by-a-submission"
-HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n#include <fstream>\n"
+HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n#include <fstream>\n#include <thread>\n"
 PARAMETERS = "(float* w, const float* g, float* m, float* v, int n, int t, float rate, float decay)"
 mended = puzzle("00")
 solution = mended.solution()

@@ -67,7 +67,7 @@ class Judge:
             screen.names(made["fast"][0])
         passed = None
         for name in modes:
-            found = self._in_mode(self.compiler(name), made[name][1])
+            found = self.in_mode(self.compiler(name), made[name][1])
             if found["kind"] != "passed":
                 return found
             passed = passed or found
@@ -85,7 +85,7 @@ class Judge:
         other = self._in_modes([closer], puzzle, file, text, scratch)
         return other if other["kind"] in SANITIZERS else found
 
-    def _in_mode(self, compiler, program):
+    def in_mode(self, compiler, program):
         fast = compiler.mode.name == "fast"
         found = self._run(compiler, program, "run" if fast or compiler.mode is gpu.MODE else "small")
         return self._more(compiler, program) or found if fast and found["kind"] == "passed" else found

@@ -14,8 +14,10 @@ extern "C" unsigned __wrap___cudaPushCallConfiguration(dim3 grid, dim3 block, st
   const oomlab::puzzle::Launching launching(config);
   return __real___cudaPushCallConfiguration(grid, block, shared, stream);
 }
-extern "C" cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments);
-extern "C" cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
+extern "C" cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
+                                                  void** arguments);
+extern "C" cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
+                                                  void** arguments) {
   const oomlab::puzzle::Launching launching(*config);
   return __real_cudaLaunchKernelExC(config, kernel, arguments);
 }

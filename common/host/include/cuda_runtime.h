@@ -253,4 +253,3 @@ inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long v)
 }
 inline float atomicAdd(float* p, float v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
 inline double atomicAdd(double* p, double v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
-

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import typing
 from .catalog import ROOT
 
 HERE = pathlib.Path(__file__).resolve().parent
+REWRITTEN = pathlib.Path("rewritten/puzzle.cu")  # by either name a line is puzzle.cu's
 STACK_ERRORS = ("frame size", "variable length array", "alloca")  # as GCC says it
 LARGEST_FRAME = 2 << 10  # bytes of a function's own variables, in fast mode; sanitizers need more for the same
 # A name that only CUDA may have.
@@ -62,7 +64,22 @@ def _is_fresh(folder):
         max(library.stat().st_mtime for library in libraries) >= max(f.stat().st_mtime for f in sources)
 
 
-def _run(command, what, **more):
+COMPILING = {resource.RLIMIT_CPU: 90, resource.RLIMIT_AS: 4 << 30, resource.RLIMIT_FSIZE: 64 << 20}  # seconds, bytes; for one file of a reader's
+
+
+def with_limits(command, what, **more):
+    """Runs a compiler on a reader's file: (exit code, what it printed). Raises Wrong where it reaches a limit."""
+    def limit():
+        for which, most in COMPILING.items():
+            resource.setrlimit(which, (most, most))
+    done = subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          env={**os.environ, "LC_ALL": "C"}, preexec_fn=limit, **more)
+    if done.returncode < 0 or re.search(r"out of memory allocating|memory exhausted|Killed signal|CPU time limit|File size limit|file too large", done.stdout):
+        raise Wrong("over_compiling", what=what, seconds=COMPILING[resource.RLIMIT_CPU], memory=COMPILING[resource.RLIMIT_AS])
+    return done.returncode, done.stdout
+
+
+def run(command, what, **more):
     try:
         done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
     except FileNotFoundError as error:
@@ -83,8 +100,24 @@ def _build_library(mode, folder, say):
         presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
         settings = next(p for p in presets if p["name"] == mode.preset)["cacheVariables"]
         values = {"CMAKE_BUILD_TYPE": "Release", "OOMLAB_TESTS": "OFF", "OOMLAB_BENCH": "OFF", **settings}
-        _run(["cmake", "-S", HERE, "-B", folder, "-G", "Ninja", *(f"-D{k}={v}" for k, v in values.items())], f"cmake for {mode.name}")
-        _run(["cmake", "--build", folder, "--target", "oomlab_puzzle"], f"building the host runtime ({mode.name})")
+        run(["cmake", "-S", HERE, "-B", folder, "-G", "Ninja", *(f"-D{k}={v}" for k, v in values.items())], f"cmake for {mode.name}")
+        run(["cmake", "--build", folder, "--target", "oomlab_puzzle"], f"building the host runtime ({mode.name})")
+
+
+def cached(folder, command, name, sources, make):
+    """A file in this folder, made of these sources by this compiler, once."""
+    state = hashlib.sha256("\0".join(command).encode())
+    for source in sources:
+        state.update(source.read_bytes())
+    file = folder / f"{state.hexdigest()[:16]}-{name}"
+    if not file.exists():
+        scratch = pathlib.Path(tempfile.mkdtemp(dir=folder))
+        try:
+            make(scratch / name)
+            os.replace(scratch / name, file)
+        finally:
+            shutil.rmtree(scratch)
+    return file
 
 
 class Compiler:
@@ -102,63 +135,46 @@ class Compiler:
             command = command[1:]
         # Without the file, and without the larger part of the optimisation, which takes longer than it gives.
         command = command[:command.index("-o")]
-        self.command = [c for c in command if not re.fullmatch(r"-O\d", c)] + ["-O1", "-g1"]
+        # -Werror=vla stands here because precompiled headers are for files that are compiled with it, or for those without.
+        self.command = [c for c in command if not re.fullmatch(r"-O\d", c)] + ["-O1", "-g1", "-Werror=vla"]
         options, self.libraries = (line.split() for line in (folder / "puzzle-link.txt").read_text().splitlines())
         self.link_options = options
         self.kept = folder / "puzzle-cache"
         self.kept.mkdir(exist_ok=True)
 
-    def _cached(self, name, sources, make):
-        """A file made of these sources by this compiler, made once."""
-        state = hashlib.sha256("\0".join(self.command).encode())
-        for source in sources:
-            state.update(source.read_bytes())
-        file = self.kept / f"{state.hexdigest()[:16]}-{name}"
-        if not file.exists():
-            scratch = pathlib.Path(tempfile.mkdtemp(dir=self.kept))
-            try:
-                make(scratch / name)
-                os.replace(scratch / name, file)
-            finally:
-                shutil.rmtree(scratch)
-        return file
+    def _cached(self, name, sources, make, *more):
+        return cached(self.kept, [*self.command, *map(str, more)], name, sources, make)
 
     def headers(self):
-        """What is included before a reader's file, compiled once. The name that GCC looks for it by."""
-        sources = [HERE / "spy.h", *sorted((ROOT / "common/host/include").glob("*.h")), *sorted((ROOT / "common/cuda/host").glob("*.h"))]
+        """What is included first, in a reader's file and in a judge, compiled once. The name that GCC looks for it by."""
+        first = HERE / "precompiled.h"
+        sources = [first, HERE / "blocks/device_functions.h", *sorted((ROOT / "common/host/include").glob("*.h")), *sorted((ROOT / "common/cuda/host").glob("*.h"))]
 
         def make(file):
-            _run([*self.command, "-x", "c++-header", HERE / "spy.h", "-o", file], "compiling spy.h")
-        compiled = self._cached("spy.h.gch", sources, make)
+            run([*self.command, "-x", "c++-header", first, "-o", file], "compiling headers")
+        compiled = self._cached("precompiled.h.gch", sources, make)
         name = compiled.with_suffix("")
         if not name.exists():
             scratch = tempfile.NamedTemporaryFile("w", dir=self.kept, delete=False)
             with scratch:
-                scratch.write(f'#include "{HERE}/spy.h"\n')
+                scratch.write(f'#include "{first}"\n')
             os.replace(scratch.name, name)
         return name
 
     def judge(self, puzzle):
         def make(file):
-            _run([*self.command, "-O0", "-I", ROOT, "-c", puzzle.folder / "judge.cpp", "-o", file], f"compiling {puzzle.id}'s judge")
-        return self._cached(f"{puzzle.id}.o", [puzzle.folder / "judge.cpp", HERE / "judge.h"], make)
+            run([*self.command, "-include", self.headers(), "-I", ROOT, "-c", puzzle.folder / "judge.cpp", "-o", file], f"compiling {puzzle.id}'s judge")
+        return self._cached(f"{puzzle.id}.o", [puzzle.folder / "judge.cpp", HERE / "judge.h"], make, self.headers())
 
     def reader(self, file, scratch):
         """The reader's file as an object. Raises Wrong where it does not compile. `scratch`: a folder for it alone."""
-        source, rewritten = scratch / "puzzle.cu", scratch / f"in_{self.mode.name}" / "puzzle.cu"  # by either name a line is puzzle.cu's
-        rewritten.parent.mkdir(exist_ok=True)
-        _run(["cmake", f"-DINPUT={source}", f"-DOUTPUT={rewritten}", "-P", ROOT / "cmake/rewrite_lesson.cmake"], "rewriting the launches")
-        out = scratch / f"{self.mode.name}.o"
-        for number, line in enumerate(rewritten.read_text(encoding="utf-8").splitlines()):
-            if re.search(r"\b__shared__\b", re.sub(r"//.*|/\*.*?\*/|\"[^\"]*\"", "", line)):
-                raise Wrong("shared_form", line=number)  # the first one is ours
+        source, out = scratch / "puzzle.cu", scratch / f"{self.mode.name}.o"
         frame = LARGEST_FRAME if self.mode.name == "fast" else 16 * LARGEST_FRAME
-        command = [*self.command, "-include", self.headers(), "-Werror=return-type", f"-Werror=frame-larger-than={frame}", "-Werror=vla",
-                   "-Werror=alloca", "-MD", "-MF", scratch / f"{self.mode.name}.d", "-x", "c++", "-c", rewritten, "-o", out]
-        done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env={**os.environ, "LC_ALL": "C"}, cwd=scratch)
-        if done.returncode:
-            text = done.stdout.replace(str(source), file.name)
+        command = [*self.command, "-include", self.headers(), "-include", HERE / "spy.h", "-Werror=return-type", f"-Werror=frame-larger-than={frame}",
+                   "-Werror=alloca", "-fmax-errors=20", "-MD", "-MF", scratch / f"{self.mode.name}.d", "-x", "c++", "-c", scratch / REWRITTEN, "-o", out]
+        code, text = with_limits(command, "the compiler", cwd=scratch)
+        if code:
+            text = text.replace(str(source), file.name)
             lines = [line for line in text.splitlines() if "error:" in line]
             for line in lines:
                 place = line.split(":")
@@ -175,23 +191,36 @@ class Compiler:
         """The object of the reader's file, and the program."""
         mine, judge = self.reader(file, scratch), self.judge(puzzle)
         out = scratch / self.mode.name
-        done = subprocess.run([self.command[0], *self.link_options, str(mine), str(judge), *self.libraries, "-o", str(out)],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "LC_ALL": "C"})
-        if done.returncode:
-            if missing := re.search(r"undefined reference to [`'](\w+\([^']*\)|\w+)'", done.stdout):
+        code, text = with_limits([self.command[0], *self.link_options, mine, judge, *self.libraries, "-o", out], "the linker")
+        if code:
+            if missing := re.search(r"undefined reference to [`'](\w+\([^']*\)|\w+)'", text):
                 asked_for = subprocess.run(["nm", "-C", "-u", str(mine)], stdout=subprocess.PIPE, text=True).stdout
                 if re.search(rf"^\s*U {re.escape(missing[1])}$", asked_for, re.M):
                     raise Wrong("calls", what=missing[1].split("(")[0])
                 raise Wrong("not_defined", name=missing[1])
-            if twice := re.search(r"multiple definition of [`']([^']+)'", done.stdout):
+            if twice := re.search(r"multiple definition of [`']([^']+)'", text):
                 raise Wrong("defines", what=twice[1])
-            raise Wrong("does_not_link", text=done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "?")
+            raise Wrong("does_not_link", text=text.strip().splitlines()[-1] if text.strip() else "?")
         return mine, out
+
+
+def _rewrite(source, rewritten):
+    """Makes C++ of the reader's file. Raises Wrong where that does not work."""
+    rewritten.parent.mkdir()
+    code, text = with_limits(["cmake", f"-DINPUT={source}", f"-DOUTPUT={rewritten}", "-P", ROOT / "cmake/rewrite_lesson.cmake"], "rewriting")
+    if code:
+        raise Wrong("does_not_compile", text=text[-1000:])
+    for number, line in enumerate(rewritten.read_text(encoding="utf-8").splitlines()):
+        if re.search(r"\b__shared__\b", re.sub(r"//.*|/\*.*?\*/|\"[^\"]*\"", "", line)):
+            raise Wrong("shared_form", line=number)  # the first one is ours
 
 
 def programs(puzzle, file, text, compilers, scratch):
     """Compiles in all modes at a time: {mode: (object, program)}. Raises Wrong, of the first mode that says so."""
-    (scratch / "puzzle.cu").write_text(text, encoding="utf-8")
+    source, rewritten = scratch / "puzzle.cu", scratch / REWRITTEN
+    if not rewritten.exists():
+        source.write_text(text, encoding="utf-8")
+        _rewrite(source, rewritten)
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1)) as pool:
         made = {c.mode.name: pool.submit(c.program, puzzle, file, scratch) for c in compilers}
         return {name: future.result() for name, future in made.items()}

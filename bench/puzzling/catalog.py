@@ -79,9 +79,9 @@ def find(puzzles, name):
 
 def device_functions(root=ROOT):
     """Names that the host runtime has for kernels, beside C++'s, in order."""
-    text = (root / "common/host/include/oomlab_device_functions.h").read_text(encoding="utf-8")
+    text = (root / "bench/puzzling/blocks/device_functions.h").read_text(encoding="utf-8")
     names = re.findall(r"^(?:inline [\w ]+?|T|#define) (\w+)\(", text, re.M) + re.findall(r"^OOMLAB_ATOMIC\((\w+)", text, re.M)
     vectors = [f"{name}{n}" for name in re.findall(r"^OOMLAB_SHORT_VECTORS\(\w+, (\w+)\)", text, re.M) for n in (2, 4)]
     names += re.findall(r"\bint (warpSize)\b", text) + vectors + [f"make_{name}" for name in vectors]
-    names += ["__syncthreads"] + (["atomicCAS"] if "OOMLAB_ATOMIC_CAS(int)" in text else [])
+    names += ["__syncthreads", "atomicAdd"] + (["atomicCAS"] if "OOMLAB_ATOMIC_CAS(int)" in text else [])
     return sorted({name for name in names if not name.startswith("OOMLAB") and name not in ("atomically", "lane", "of_lane")}, key=lambda n: (n.lstrip("_").lower(), n))

@@ -12,13 +12,14 @@ namespace {
 
 std::atomic<long long> live{0}, peak{0};
 
+void count(std::size_t bytes) {
+  const long long now = live += static_cast<long long>(bytes);
+  if (now > peak) peak = now;
+}
 void* allocate_or_null(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) noexcept {
   const std::size_t padded = (bytes + alignment) / alignment * alignment;
   void* const p = alignment > alignof(std::max_align_t) ? std::aligned_alloc(alignment, padded) : std::malloc(padded);
-  if (p && oomlab::puzzle::watch().in_reader) {
-    const long long now = live += static_cast<long long>(malloc_usable_size(p));
-    if (now > peak) peak = now;
-  }
+  if (p && oomlab::puzzle::watch().in_reader) count(malloc_usable_size(p));
   return p;
 }
 void* allocate(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
@@ -34,6 +35,13 @@ void release(void* p) noexcept {
 
 std::size_t oomlab::puzzle::host_peak() { return peak > 0 ? std::size_t(peak.load()) : 0; }
 void oomlab::puzzle::restart_host_peak() { live = peak = 0; }
+
+// What is thrown is memory, too. The linker has this in place of the library's (--wrap); what was thrown stays counted until the call ends.
+extern "C" void* __real___cxa_allocate_exception(std::size_t bytes) noexcept;
+extern "C" void* __wrap___cxa_allocate_exception(std::size_t bytes) noexcept {
+  if (oomlab::puzzle::watch().in_reader) count(bytes);
+  return __real___cxa_allocate_exception(bytes);
+}
 
 void* operator new(std::size_t n) { return allocate(n); }
 void* operator new[](std::size_t n) { return allocate(n); }

@@ -40,6 +40,15 @@ void at_exit() {
   end("ended_early", "\"case\": " + quoted(watch().case_name));
 }
 
+// What a device array of so many bytes has now.
+std::vector<char> read_back(std::uintptr_t address, std::size_t bytes) {
+  std::vector<char> values(bytes);
+  if (const cudaError_t error =
+          cudaMemcpy(values.data(), reinterpret_cast<void*>(address), bytes, cudaMemcpyDeviceToHost))
+    end("judge", "\"what\": " + quoted(cudaGetErrorName(error)));
+  return values;
+}
+
 void check_end(const char* thrown) {
   Watch& w = watch();
   const std::string where = "\"case\": " + quoted(w.case_name);
@@ -69,7 +78,9 @@ void check_end(const char* thrown) {
     end("synchronisations", where + ", \"count\": " + std::to_string(w.synchronisations) +
                                 ", \"allowed\": " + std::to_string(w.allowed.synchronisations));
   for (const auto& [address, block] : w.blocks)
-    if (!block.input.empty() && std::memcmp(reinterpret_cast<void*>(address), block.input.data(), block.input.size()))
+    if (overrun(address, block)) end_overrun(block);
+  for (const auto& [address, block] : w.blocks)
+    if (!block.input.empty() && read_back(address, block.input.size()) != block.input)
       end("input_changed", where + ", \"name\": " + quoted(block.name));
   for (const auto& [address, block] : w.blocks)
     if (block.line != 0 && !w.allowed.keeps_memory) end("leak", where + ", \"blocks\": " + blocks_as_json());
@@ -125,6 +136,11 @@ void end(const std::string& kind, const std::string& fields) {
   _exit(kind == "passed" || kind == "noticed" ? 0 : 1);
 }
 
+void end_overrun(const Block& block) {
+  end("overrun", "\"case\": " + quoted(watch().case_name) + ", \"name\": " + quoted(block.name) +
+                     ", \"bytes\": " + std::to_string(block.asked));
+}
+
 void end_unread() {
   const Watch& w = watch();
   end("unread", "\"case\": " + quoted(w.case_name) + ", \"call\": " + quoted(w.failure.call) +
@@ -160,6 +176,7 @@ Case::~Case() {
   for (auto next = w.blocks.begin(); next != w.blocks.end();) {
     if (next->second.line != 0) end("leak", "\"case\": " + quoted(w.case_name) + ", \"blocks\": " + blocks_as_json());
     w.live -= next->second.bytes;
+    end_guarding(next->first, next->second);
     (void)cudaFree(reinterpret_cast<void*>(next->first));
     next = w.blocks.erase(next);
   }
@@ -177,15 +194,16 @@ void* Case::given_bytes(const char* name, const void* values, std::size_t bytes)
   const cudaError_t error =
       values ? cudaMemcpy(address, values, bytes, cudaMemcpyHostToDevice) : cudaMemset(address, 0xff, bytes);
   if (error) end("judge", "\"what\": " + quoted(cudaGetErrorName(error)));
-  w.blocks[reinterpret_cast<std::uintptr_t>(address)] = {name, 0, bytes, counted(bytes), storage, false};
+  const auto place = reinterpret_cast<std::uintptr_t>(address);
+  begin_guarding(place, w.blocks[place] = {name, 0, bytes, counted(bytes), storage, false});
   w.live += counted(bytes);
   w.peak = std::max(w.peak, w.live);
   return address;
 }
 void Case::keep_input(const void* address) {
-  Block& block = watch().blocks.at(reinterpret_cast<std::uintptr_t>(address));
-  block.input.resize(block.asked);
-  read_bytes(block.input.data(), address, block.asked);
+  const auto place = reinterpret_cast<std::uintptr_t>(address);
+  Block& block = watch().blocks.at(place);
+  block.input = read_back(place, block.asked);
 }
 void Case::refill_bytes(void* device, const void* values, std::size_t bytes) {
   if (const cudaError_t error = cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice))

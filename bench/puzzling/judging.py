@@ -1,11 +1,12 @@
 """Judges a submission: the first thing that is wrong, or that it passed. A verdict is a dict with a "kind" (words.py says it)."""
 import json
+import os
 import pathlib
 import re
 import shutil
 import tempfile
 
-from . import build, limits, screen
+from . import build, gpu, limits, screen
 
 FAULTS = 12  # calls that are made to fail, spread over all of them, where there are more
 ORDERS = 4   # in which streams that put work off are drained
@@ -27,14 +28,17 @@ class Judge:
     def compiler(self, name):
         """Made when it is needed: a mode's first one builds the runtime, which takes minutes."""
         if name not in self.compilers:
-            self.compilers[name] = build.Compiler(build.MODES[name], self.say, self.builds)
+            self.compilers[name] = gpu.Compiler() if name == gpu.MODE.name else build.Compiler(build.MODES[name], self.say, self.builds)
         return self.compilers[name]
 
     def verdict(self, puzzle, file, text=None):
         """Of the file, or of this text instead."""
         scratch = pathlib.Path(tempfile.mkdtemp(prefix="oomlab-puzzle-"))
         try:
-            return self._verdict(puzzle, file, file.read_text(encoding="utf-8") if text is None else text, scratch)
+            if text is None:
+                with open(file, encoding="utf-8") as opened:
+                    text = opened.read(screen.LARGEST_FILE + 1)  # no more is looked at
+            return self._verdict(puzzle, file, text, scratch)
         except build.Wrong as wrong:
             return wrong.verdict
         except UnicodeDecodeError:
@@ -48,10 +52,12 @@ class Judge:
         passed, first = None, self.modes[:1]
         for modes in (first, self.modes[1:]):  # the first mode's answer comes in a second or two; the others, where it is yes
             found = self._in_modes(modes, puzzle, file, text, scratch)
+            if found and found["kind"] == "no_gpu":  # it is the last mode: all before it have passed
+                return {**passed, "no_gpu": found["what"]}
             if found and found["kind"] != "passed":
                 return self._deeper(found, puzzle, file, text, scratch) if modes == first else found
             passed = passed or found
-        return passed
+        return {**passed, "on_gpu": gpu.MODE.name in self.modes}
 
     def _in_modes(self, modes, puzzle, file, text, scratch):
         """The first of these modes that did not pass, or the first one's; None where there are none."""
@@ -61,7 +67,7 @@ class Judge:
             screen.names(made["fast"][0])
         passed = None
         for name in modes:
-            found = self._in_mode(self.compiler(name), made[name][1])
+            found = self.in_mode(self.compiler(name), made[name][1])
             if found["kind"] != "passed":
                 return found
             passed = passed or found
@@ -72,16 +78,16 @@ class Judge:
         closer = None
         if found["kind"] in ("differs", "unwritten") and re.search(r"__shared__|__sync|__shfl|atomic", text):
             closer = "check"
-        if found["kind"] in ("crashed", "ended") or (found["kind"] == "threw" and not found.get("call")) or "nan" in found.get("got", ""):
+        if found["kind"] in ("crashed", "ended", "overrun") or (found["kind"] == "threw" and not found.get("call")) or "nan" in found.get("got", ""):
             closer = closer or "asan"
         if closer not in self.modes[1:]:
             return found
         other = self._in_modes([closer], puzzle, file, text, scratch)
         return other if other["kind"] in SANITIZERS else found
 
-    def _in_mode(self, compiler, program):
+    def in_mode(self, compiler, program):
         fast = compiler.mode.name == "fast"
-        found = self._run(compiler, program, "run" if fast else "small")
+        found = self._run(compiler, program, "run" if fast or compiler.mode is gpu.MODE else "small")
         return self._more(compiler, program) or found if fast and found["kind"] == "passed" else found
 
     def _more(self, compiler, program):
@@ -98,9 +104,12 @@ class Judge:
         return None
 
     def _run(self, compiler, program, how, more=None):
-        mode = compiler.mode
-        outcome = limits.run([program, self.seed, how], self.limit, {**ENVIRONMENT, **mode.environment, **(more or {})},
-                             address_space=mode.name == "fast")
+        mode, limit, environment = compiler.mode, self.limit, {**ENVIRONMENT, **compiler.mode.environment, **(more or {})}
+        if mode is gpu.MODE:
+            limit = limit._replace(descriptors=gpu.OPEN_FILES)
+            environment.pop("OOMLAB_PUZZLE_CONFINED")
+            environment.update({name: os.environ[name] for name in gpu.PASSED_ON if name in os.environ})
+        outcome = limits.run([program, self.seed, how], limit, environment, address_space=mode.name == "fast")
         verdict = self._read(outcome, program, mode)
         if how.startswith("fail:") and verdict["kind"] == "ended" and outcome.code > 0:
             verdict = {"kind": "noticed"}

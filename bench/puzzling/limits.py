@@ -18,6 +18,8 @@ class Limits(typing.NamedTuple):
     memory: int = 3 << 30     # bytes of resident memory
     output: int = MIB         # bytes printed
     file: int = MIB           # bytes of any file that it writes
+    descriptors: int = 64     # open at a time
+    stack: int = MIB // 2     # bytes of the host's stack: what recursion keeps there is not saved, either; the runtime wants so many
 
 
 class Outcome(typing.NamedTuple):
@@ -31,8 +33,9 @@ def _limit(limits, address_space):
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 5))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file, limits.file))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    if address_space:  # sanitizers reserve terabytes, and use little of that
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits.descriptors, limits.descriptors))
+    if address_space:  # sanitizers reserve terabytes, and use little of that; their frames are larger, too
+        resource.setrlimit(resource.RLIMIT_STACK, (limits.stack, limits.stack))
         resource.setrlimit(resource.RLIMIT_AS, (2 * limits.memory, 2 * limits.memory))
 
 

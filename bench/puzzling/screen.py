@@ -6,7 +6,7 @@ around the counted calls of CUDA.
 import re
 import subprocess
 
-from .build import HERE, Wrong
+from .build import HERE, REWRITTEN, Wrong
 from .catalog import ROOT
 
 LARGEST_FILE = 256 << 10    # bytes of source
@@ -21,7 +21,8 @@ nearbyintf trunc truncf lround lroundf lrint lrintf llround llrint ldexp ldexpf 
 abort exit qsort __assert_fail __stack_chk_fail _GLOBAL_OFFSET_TABLE_ __dso_handle __tls_get_addr _Unwind_Resume __gxx_personality_v0
 blockIdx gridDim threadIdx blockDim""".split())
 # The rest of C++: its library, without files, threads and clocks; exceptions; new and delete, which are counted.
-CPP = re.compile(r"__cxa_\w+|_ZN?K?S[tsaiod]\w+|_ZNKSt\w+|_ZT[VISh]\w+|_Zn[wa]m\w*|_Zd[la]Pv\w*|_ZGV\w+")
+CPP = re.compile(r"__cxa_(?:allocate_exception|init_primary_exception|free_exception|throw\w*|rethrow|begin_catch|end_catch|get_exception_ptr|guard_\w+|atexit"
+                 r"|thread_atexit|pure_virtual|deleted_virtual|bad_\w+|call_\w+)|_ZN?K?S[tsaiod]\w+|_ZNKSt\w+|_ZT[VISh]\w+|_Zn[wa]m\w*|_Zd[la]Pv\w*|_ZGV\w+")
 CPP_LEFT_OUT = re.compile(r"fstream|filebuf|filesystem|thread|random_device|chrono|_ZSt3cin|istream|locale|dlopen|semaphore|mutex")
 # CUDA: what is spied on, and what takes and gives no memory.
 SPIED = re.compile(r"_ZNK?6oomlab6puzzle(3Spy\w+|9Launching\w+)|_ZN6oomlab4host6detail\w+|_ZN6oomlab6lesson\w+")
@@ -31,21 +32,26 @@ ALLOCATE = ("cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemPool", "cudaDevi
 COUNTED = set(re.findall(r"^#define (cuda\w+)\(", (HERE / "spy.h").read_text(), re.M))
 
 
+# What no puzzle needs and a cheat would: assembly, attributes of the compiler's own, names that are pasted together or renamed, the inside of the
+# C library's files, files by their path.
+REFUSED = re.compile(r"\basm\b|\b__asm\w*|\b__attribute\w*|##|%:%:|\bgnu\b|\b__gnu_?_?\b|\b__builtin_\w+|\bOOMLAB_\w+|\boomlab\b|\b_Pragma\b|\b_IO_\w+"
+                     r"|\b_fileno\b|\\[uUN](?=[0-9a-fA-F{])|(?:#|%:)[ \t]*(?:pragma(?![ \t]+(?:unroll|once)\b)[^\n]*|(?:include\w*|import)(?![ \t]*<(?!/|\S*\.\.)[\w.+/-]+>)[^\n]*"
+                     r"|/[/*][^\n]*)")
+
+
 def text(source):
-    """Refuses what no puzzle needs and a cheat would: assembly, attributes, names that are pasted together."""
+    """Refuses what the text alone shows."""
     if len(source.encode()) > LARGEST_FILE:
         raise Wrong("not_allowed", what="a file of more than 256 KiB", line=1)
-    joined = re.sub(r"\\\r?\n", "", source)
-    for pattern in (r"\basm\b", r"\b__asm\w*", r"\b__attribute__\b", r"##", r"\[\[\s*gnu\s*::", r"%:%:", r"\b__builtin_\w+", r"\bOOMLAB_\w+",
-                    r"\boomlab\b"):
-        if found := re.search(pattern, joined):
-            raise Wrong("not_allowed", what=found[0], line=joined[:found.start()].count("\n") + 1)
+    joined = re.sub(r"\\[ \t\f\v]*\r?\n", "", source)  # GCC takes blanks behind the backslash, too
+    if found := REFUSED.search(joined):
+        raise Wrong("not_allowed", what=found[0], line=joined[:found.start()].count("\n") + 1)
 
 
 def includes(dependencies):
     """Refuses files that are neither the toolkit's nor C++'s. `dependencies`: what the compiler says it read, a rule of make."""
     names = dependencies.read_text().replace("\\\n", " ").split(":", 1)[1].split()
-    ours = (f"{ROOT}/common/host/include/", f"{ROOT}/common/cuda/host/", f"{HERE}/spy.h", str(dependencies.parent))
+    ours = (f"{ROOT}/common/host/include/", f"{ROOT}/common/cuda/host/", f"{HERE}/spy.h", f"{HERE}/precompiled.h", f"{HERE}/blocks/device_functions.h", f"{dependencies.parent / REWRITTEN}")
     for name in names:
         if not name.startswith(("/usr/", *ours)) and "/puzzle-cache/" not in name or name.endswith("oomlab_host.h"):
             raise Wrong("includes", what=name)

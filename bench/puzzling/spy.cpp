@@ -92,7 +92,8 @@ cudaError_t Spy::allocate(void** address, std::size_t bytes) const {
                        ", \"allowed\": " + std::to_string(w.allowed.largest));
   const std::size_t storage = guarded_size(bytes);
   if (const cudaError_t error = ::cudaMalloc(address, storage)) return failed(*this, error);
-  w.blocks[reinterpret_cast<std::uintptr_t>(*address)] = {name, line, bytes, counted(bytes), storage, false};
+  const auto place = reinterpret_cast<std::uintptr_t>(*address);
+  begin_guarding(place, w.blocks[place] = {name, line, bytes, counted(bytes), storage, false});
   w.live += counted(bytes);
   w.peak = std::max(w.peak, w.live);
   return cudaSuccess;
@@ -121,6 +122,8 @@ cudaError_t Spy::release(void* address) const {
   if (found == w.blocks.end() || found->second.pinned) return failed(*this, cudaErrorInvalidValue);
   if (found->second.line == 0)
     end("not_yours", "\"line\": " + std::to_string(line) + ", \"name\": " + quoted(found->second.name));
+  if (overrun(found->first, found->second)) end_overrun(found->second);
+  end_guarding(found->first, found->second);
   w.live -= found->second.bytes;
   const cudaError_t error = ::cudaFree(address);
   w.blocks.erase(found);

@@ -65,9 +65,15 @@ class Away {
 std::size_t host_peak();
 void restart_host_peak();
 
-/// Device memory cannot be touched by host code while it is closed; on a GPU, and under sanitizers, these do nothing.
+/// Device memory cannot be touched by host code while it is closed, and never what its storage has behind the bytes that were asked for.
+/// On a GPU, and under sanitizers, these do nothing.
 std::size_t guarded_size(std::size_t bytes);
 void guard(const std::map<std::uintptr_t, Block>& blocks, bool closed);
+/// A new block begins; an old one ends, all of its storage open again. `blocks` has it.
+void begin_guarding(std::uintptr_t address, const Block& block);
+void end_guarding(std::uintptr_t address, const Block& block);
+/// Whether something was written behind the bytes that were asked for, in the page where they end.
+bool overrun(std::uintptr_t address, const Block& block);
 void start_guarding();
 
 /// Takes away from this process what no puzzle needs: starting programs, writing files, the network. Where the system cannot do that,
@@ -79,6 +85,8 @@ std::string quoted(const std::string& text);
 std::string blocks_as_json();
 /// Says `{"kind": kind, fields}` to bench/puzzle, and ends the program.
 [[noreturn]] void end(const std::string& kind, const std::string& fields);
+/// Something was written behind the end of this block.
+[[noreturn]] void end_overrun(const Block& block);
 /// A call has failed, and the program went on.
 [[noreturn]] void end_unread();
 

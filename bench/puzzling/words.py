@@ -9,6 +9,7 @@ LARGEST = 5  # live allocations that a report lists
 # kind: (English, Chinese). Fields are those of the verdict; {at} is the line, where there is one.
 VERDICTS = {
     "passed": ("Passed.", "通过。"),
+    "no_gpu": ("Not judged on a GPU: none answers (cudaGetDeviceCount: {what}).", "没有在 GPU 上评判：没有可用的 GPU（cudaGetDeviceCount：{what}）。"),
     "over_budget": ("{oom}", "{oom}"),
     "unread": ("{at}{call} failed, and nobody read what it returned: the program went on as if nothing had happened. Every call of the CUDA runtime "
                "returns a cudaError_t; CHECK(...) reads it.",
@@ -19,6 +20,7 @@ VERDICTS = {
     "input_changed": ("{name} has other values than before. It is const: the caller still needs it.", "{name} 的值变了。它是 const：调用者之后还要用。"),
     "few_threads": ("A kernel was started with {count} threads a block, and at least {allowed} are asked for: a block of so few leaves most of a GPU idle.",
                     "有核函数启动时每块只有 {count} 个线程，而至少要 {allowed} 个：线程这么少的块会让 GPU 的大部分闲着。"),
+    "overrun": ("{name} was written behind its end: it has {bytes}.", "{name} 的末尾之后被写入了：它只有 {bytes}。"),
     "leak": ("Memory leaked: the function returned, and this is still allocated:\n{live}", "显存泄漏：函数已经返回，下面这些还没有释放：\n{live}"),
     "host_bytes": ("{bytes} of the host's memory are in use for it, and {allowed} are allowed. The data belongs on the device: in the host's memory it "
                    "is not saved, only moved.",
@@ -66,6 +68,7 @@ VERDICTS = {
                     "{at}看不懂这个 __shared__：请在核函数内单独写一条语句：__shared__ T name[N]; 或 extern __shared__ T name[];"),
     "not_for_puzzles": ("It calls {what}. Here memory comes from cudaMalloc, cudaMallocAsync or cudaMallocHost, and nothing else: those are counted.",
                         "它调用了 {what}。这里只能用 cudaMalloc、cudaMallocAsync 或 cudaMallocHost 分配内存：只有它们被计数。"),
+    "over_compiling": ("Stopped: {what} took more than {seconds} s or {memory} of memory with it.", "已停止：{what} 用了超过 {seconds} 秒或 {memory} 内存。"),
     "does_not_compile": ("It does not compile:\n{text}", "编译不通过：\n{text}"),
     "does_not_link": ("It does not link: {text}", "链接不通过：{text}"),
     "not_defined": ("The judge calls {name}, and your file has no function of that name and with those parameters.",
@@ -86,6 +89,7 @@ SENTENCES = {
     "in_run": ("  ({mode} mode; --seed {seed} repeats it)", "  （{mode} 模式；--seed {seed} 可重现）"),
     "after": ("The hidden data were those of --seed {seed}. --solution shows another way, and says why.{next}",
               "隐藏数据的种子是 --seed {seed}。--solution 给出另一种做法并说明理由。{next}"),
+    "on_gpu": ("Built with nvcc, it passed on the GPU, too.", "用 nvcc 编译后，在 GPU 上也通过了。"),
     "next": (" The next puzzle: bench/puzzle {id}", "下一题：bench/puzzle {id}"),
     "one_of_two": ("Chapter {number} has {n} puzzles: {ids}. This is {id}.", "第 {number} 章有 {n} 题：{ids}。这是 {id}。"),
     "functions": ("In kernels there are, beside C++'s own functions:\n{names}", "核函数里除 C++ 自己的函数外还有：\n{names}"),
@@ -138,7 +142,8 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
     --file FILE             评判这个文件，而不是 puzzles/ 里的
     --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
     --seed N                隐藏数据的种子（默认每次不同）
-    --modes fast,check,asan 主机运行时的模式（默认全部；后两种在 fast 通过之后才编译）
+    --modes fast,check,asan 主机运行时的模式（默认全部；后两种在 fast 通过之后才编译）。末尾可加 gpu：用 nvcc 编译，在 GPU 上运行；
+                            有 nvcc 和 GPU 时自动加上
 
 退出码: 0 通过；1 没有通过；2 这里无法运行；64 用法错误。
 """

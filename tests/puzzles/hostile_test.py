@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
 """Submissions that mean harm, and such as would talk the judge round: hostile_test.py ROOT BUILD [all]
 
-Without "all": every third of those that only have to be refused.
+Without "all": of those that are refused only once they are compiled, one for each rule that no answer of a puzzle is for; none that keep the compiler busy.
 
 Some are refused before they run, because of what they include or call. The same are then let through to be run: there the limits must end them, and
 nothing may be left of them, no process and no file.
 """
 import os
 import pathlib
+import resource
+import shutil
 import sys
 import tempfile
 
 from judging import judge, puzzle
+from puzzling import build
 from puzzling.limits import Limits
 
+ROOM = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))  # all that is made lies here, and is in the environment of what runs
+tempfile.tempdir = str(ROOM)
 LIMITS = Limits(cpu_seconds=2, wall_seconds=300, memory=1 << 30)
-OUTSIDE = pathlib.Path(tempfile.gettempdir(), f"left-by-a-submission-{os.getpid()}")
-HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n#include <fstream>\n"
+OUTSIDE = ROOM / "left-by-a-submission"
+HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n#include <fstream>\n#include <thread>\n"
 PARAMETERS = "(float* w, const float* g, float* m, float* v, int n, int t, float rate, float decay)"
 mended = puzzle("00")
 solution = mended.solution()
@@ -37,12 +42,11 @@ def expect(judge, what, text, kinds):
 
 
 def left_running():
-    """Processes with our mark in their environment that are not this one."""
-    mark = b"OOMLAB_PUZZLE_CONFINED=1"
+    """Processes that were started in ROOM."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (entry / "environ").read_bytes() and str(OUTSIDE).encode() in (entry / "cmdline").read_bytes():
+            if str(ROOM).encode() in (entry / "environ").read_bytes():
                 found.append(entry.name)
         except OSError:
             continue
@@ -63,6 +67,7 @@ WILD = {
                            {"over_output"}, {"over_output"}),
     "the network": ("socket(AF_INET, SOCK_STREAM, 0);", {"calls"}, {"over_call"}),
     "a kill": ("kill(-1, 9);", {"calls", "does_not_compile"}, {"over_call", "does_not_compile"}),
+    "threads without end": ("for (;;) new std::thread([] { for (volatile int i = 0;;) i = i + 1; });", {"calls"}, {"over_time", "threw", "ended", "over_memory"}),
     "recursion without end": ("struct R { static int r(volatile int x) { volatile int a[4]; a[x % 4] = x; return r(x + 1) + a[0]; } }; w += R::r(0) & 0;",
                               {"crashed"}, {"crashed"}),
 }
@@ -73,11 +78,28 @@ CHEATS = {
     "an end within": (submission("std::exit(0);"), {"ended_early"}),
     "assembly": (submission('asm volatile("nop");'), {"not_allowed"}),
     "pasted assembly": (mended.filled_in("#define GLUE(a, b) a##b\n" + solution), {"not_allowed"}),
+    "a line continued behind blanks": (submission('as\\ \nm volatile("nop");'), {"not_allowed"}),
+    "a short attribute": (submission('static __attribute((section(".text.mine"))) const char code[] = "x"; if (code[n % 2]) return;'), {"not_allowed"}),
+    "an attribute of GCC's": (submission('[[using gnu: section(".text.mine")]] static const char code[] = "x"; if (code[n % 2]) return;'), {"not_allowed"}),
+    "an attribute in digraphs": (submission('<:<:__gnu__::section(".text.mine"):>:> static const char code[] = "x"; if (code[n % 2]) return;'), {"not_allowed"}),
+    "a name renamed": (submission(before='#pragma redefine_extname done _exit\nextern "C" void done(int);\n'), {"not_allowed"}),
+    "the judge's pipe as stdout": (submission('stdout->_fileno = 3; std::puts("{\\"kind\\": \\"passed\\", \\"calls\\": 0, \\"cases\\": []}");'), {"not_allowed"}),
+    "a device, included": ('#include "/dev/zero"\n' + submission(), {"not_allowed"}),
+    "a name, included": ('#define FILE_NAME "/dev/zero"\n#include FILE_NAME\n' + submission(), {"not_allowed"}),
+    "a file of the system's": ("#include <../../etc/passwd>\n" + submission(), {"not_allowed"}),
+    "a file without end": (submission("/* " + "x" * (300 << 10) + " */"), {"not_allowed"}),
+    "behind the end": (submission("CHECK(cudaMemset(w + n, 0, 4));"), {"overrun"}),
+    "far behind the end": (submission("CHECK(cudaMemset(w + n + 4096, 0, 4));"), {"crashed"}),
+    "an exception as an array": (submission("struct Big { char bytes[1 << 20]; }; try { throw Big(); } catch (const Big& big) { if (big.bytes[n % 7]) return; }"), {"host_bytes"}),
+    "exceptions of the library's own": (mended.filled_in('extern "C" void* __cxa_allocate_dependent_exception();\n' + solution.replace(
+        "  fused<<<", "  if (!__cxa_allocate_dependent_exception()) return;\n  fused<<<", 1)), {"calls"}),
+    "recursion as an array": (submission("struct R { static int keep(int left) { volatile char mine[1500]; mine[left % 1500] = 1; return left ? keep(left - 1) + mine[0] : 0; } }; "
+                                         "if (R::keep(1000) < 0) return;"), {"crashed"}),
     "an attribute": (mended.filled_in("__attribute__((constructor)) void first() {}\n" + solution), {"not_allowed"}),
     "a continued line": (submission('as\\\nm volatile("nop");'), {"not_allowed"}),
     "the judge's functions": (submission("::oomlab::puzzle::release_as_reader(nullptr);"), {"not_allowed"}),
-    "the solution, included": (f'#include "{mended.folder}/answers/solution.cu"\n' + mended.given(), {"does_not_compile", "includes"}),
-    "another file, included": (f'#include "{pathlib.Path(__file__).parent}/nothing.h"\n' + submission(), {"includes", "does_not_compile"}),
+    "the solution, included": (f'#include "{mended.folder}/answers/solution.cu"\n' + mended.given(), {"not_allowed"}),
+    "another file, included": (f'#include "{pathlib.Path(__file__).parent}/nothing.h"\n' + submission(), {"not_allowed"}),
     "the host runtime's controls": ("#include <oomlab_host.h>\n" + submission(), {"includes"}),
     "the solution, read": (submission(f'std::ifstream in("{mended.folder}/answers/solution.cu"); std::string s; in >> s;'), {"calls"}),
     "the runtime's allocator": (mended.given().replace("CHECK(cudaMalloc(", "CHECK((cudaMalloc)((void**)"), {"behind_the_back"}),
@@ -89,22 +111,40 @@ CHEATS = {
     "the device's memory, from the host": (submission("w[0] += 1;"), {"touched"}),
     "what is not one's own": (submission("CHECK(cudaFree(v));"), {"not_yours"}),
     "a leak": (mended.given().replace("  CHECK(cudaFree(corrected_v));\n", ""), {"over_budget"}),
+    "a failure forgotten": (submission("(void)cudaMemset(w, 0, 0); (void)cudaGetLastError();"), {"unread"}),
+    "pinned memory": (submission("float* more = nullptr; CHECK(cudaMallocHost(&more, 4)); CHECK(cudaFreeHost(more));"), {"pinned_bytes"}),
     "no CHECK": (mended.given().replace("CHECK(cudaMalloc(", "(void)(cudaMalloc("), {"unread"}),
+}
+
+ALWAYS = {"the host runtime's controls", "behind the end", "an exception as an array", "what is not one's own", "a failure forgotten", "pinned memory"}
+# What keeps the compiler busy.
+BOMBS = {
+    "a computation": mended.filled_in("constexpr long count(long n) { long s = 0; for (long i = 0; i < n; ++i) s += i % 3; return s; }\n" + "".join(
+        f"static_assert(count({n}) > 0);\n" for n in range(9000000, 9000060)) + solution),
+    "types": mended.filled_in("template <class T, int n> struct Two { using A = typename Two<Two<T, 0>, n - 1>::A; using B = typename Two<Two<T, 1>*, n - 1>::B; };\n"
+                              "template <class T> struct Two<T, 0> { using A = T; using B = T*; };\nusing All = Two<int, 26>::A;\n" + solution),
+    "an array of a gigabyte": mended.filled_in("long many[1 << 27] = {1};\n" + solution),
 }
 
 careful = judge("fast", limit=LIMITS)
 let_through = judge("fast", limit=LIMITS, screened=False)
 expect(careful, "the solution", submission(), {"passed"})
-step = 1 if sys.argv[3:] == ["all"] else 3
-for what, (text, kinds) in list(CHEATS.items())[::step]:
+everything = sys.argv[3:] == ["all"]
+unread = {what: cheat for what, cheat in CHEATS.items() if cheat[1] == {"not_allowed"}}  # nothing is compiled
+compiled = {what: cheat for what, cheat in CHEATS.items() if what not in unread}
+for what, (text, kinds) in [*unread.items(), *((what, cheat) for what, cheat in compiled.items() if everything or what in ALWAYS)]:
     expect(careful, what, text, kinds)
+if everything:
+    build.COMPILING[resource.RLIMIT_CPU] = 8
+    for what, text in BOMBS.items():
+        expect(careful, what, text, {"over_compiling"})
 for what, (body, refused, ended) in WILD.items():
-    if refused != ended and step == 1:
+    if refused != ended and everything:
         expect(careful, what, submission(body), refused)
     expect(let_through, what + ", let through", submission(body), ended)
-if OUTSIDE.exists():
-    failures.append(f"{OUTSIDE} was written")
-    OUTSIDE.unlink()
+if left := sorted(str(path) for path in ROOM.rglob("*")):
+    failures.append(f"left: {left}")
 if running := left_running():
     failures.append(f"still running: {running}")
+shutil.rmtree(ROOM)
 sys.exit("\n".join(failures) or 0)

@@ -5,12 +5,13 @@
 //
 // Where host and GPU differ:
 //   - a kernel runs with one thread a block (check mode: a few real ones), whatever blockDim was asked for; threadIdx,
-//     blockIdx, blockDim and gridDim are one-dimensional: a kernel walks the ranges of oomlab_block.h. Not so with
-//     OOMLAB_HOST_WHOLE_BLOCKS, for kernels that readers write: there a block has all of its threads, in three dimensions;
+//     blockIdx, blockDim and gridDim are one-dimensional: a kernel walks the ranges of oomlab_block.h. Not so for kernels
+//     that readers write (bench/puzzling): there a block has all of its threads, in three dimensions;
 //   - there is no static shared memory (__shared__ is not defined; a lesson's is rewritten, oomlab_lesson.h), at most
 //     48 KiB of the dynamic kind, and no warp operation;
 //   - a device's capacity is a number (oomlab_host.h), and cudaMalloc charges it in steps of 512 bytes.
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -40,11 +41,7 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-#if defined(OOMLAB_HOST_CHECK) || defined(OOMLAB_HOST_WHOLE_BLOCKS)
-#define OOMLAB_HOST_THREADS  // a block has several
-#endif
-
-#ifdef OOMLAB_HOST_THREADS
+#ifdef OOMLAB_HOST_THREADS  // a block has several
 extern constinit thread_local uint3 threadIdx;
 extern constinit thread_local dim3 blockDim;
 #else
@@ -221,9 +218,6 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* function, const
 /// Where a block has several threads: where they meet and exchange values.
 void block_barrier();
 void* block_slot(unsigned thread);
-/// Where it has all of them: the calling one's number, and where those of its warp meet that the mask names.
-unsigned thread_of_block();
-void warp_barrier(unsigned mask);
 /// The calling block's dynamic shared memory.
 void* block_shared();
 /// Blocks that can run at the same time.
@@ -250,4 +244,12 @@ inline void __syncthreads() {
 #endif
 }
 
-#include "oomlab_device_functions.h"
+inline int atomicAdd(int* p, int v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
+inline unsigned atomicAdd(unsigned* p, unsigned v) {
+  return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed);
+}
+inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long v) {
+  return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed);
+}
+inline float atomicAdd(float* p, float v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
+inline double atomicAdd(double* p, double v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }

@@ -3,6 +3,7 @@
 // __syncthreads() and a race between blocks.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 
@@ -12,16 +13,17 @@ namespace oomlab::host {
 
 constexpr unsigned teams = 2;
 
-// The fibers that play the blocks of one launch. Made when they are needed, and kept for the next.
-class Crew {
+// The fibers that play the blocks of one launch. Made when they are needed, and kept for the next. `Which`: a Team.
+template <class Which>
+class CheckCrew final : public Crew {
  public:
-  void run(dim3 grid, dim3 block, std::size_t shared_bytes, const Kernel& kernel) {
+  /// Blocks of these threads, of as many dimensions.
+  void run(dim3 grid, dim3 shape, std::size_t shared_bytes, const Kernel& kernel) {
     const RuntimeScope scope;
-    const dim3 shape = played(block);
     const unsigned threads = unsigned(count(shape)),
                    playing = unsigned(std::min<std::size_t>(teams, count(grid))) * threads;
     job_ = {grid, count(grid), shared_bytes, &kernel};
-    while (fibers_.size() < playing) make(fibers_.emplace_back());
+    while (fibers_.size() < playing) fibers_.emplace_back().make(*this);
     for (unsigned i = 0; i < playing; ++i) {
       Fiber& fiber = fibers_[i];
       fiber.number = i % threads;
@@ -30,7 +32,7 @@ class Crew {
       fiber.next = &fibers_[(i + 1) % playing];
       fiber.before = &fibers_[(i + playing - 1) % playing];
     }
-    for (Team& team : team_) team.reset(threads);
+    for (Which& team : team_) team.reset(threads);
     blockDim = shape;
     gridDim = grid;
 #ifdef __SANITIZE_THREAD__
@@ -40,8 +42,15 @@ class Crew {
     start();
     (void)ended_.load(std::memory_order_acquire);
   }
-  /// Nobody: all of them are in the ring.
-  static Fiber* recruit() { return nullptr; }
+  // Keeps nothing of the thread it runs on: the next launch may be another one's.
+  void work(Fiber& me) override {
+    for (;;) {
+      (void)begun_.load(std::memory_order_acquire);
+      play(me);
+      ended_.fetch_add(1, std::memory_order_release);
+      leave_ring(launcher_);
+    }
+  }
 
  private:
   struct Job {
@@ -51,31 +60,14 @@ class Crew {
     const Kernel* kernel;
   };
 
-  void make(Fiber& fiber) {
-    fiber.crew = this;
-    fiber.make([] {
-      arrived(nullptr);
-      this_fiber->crew->work(*this_fiber);
-    });
-  }
   OOMLAB_UNSEEN void start() {
     this_fiber = &launcher_;
     switch_to(fibers_[0]);
   }
 
-  // Keeps nothing of the thread it runs on: the next launch may be another one's.
-  void work(Fiber& me) {
-    for (;;) {
-      (void)begun_.load(std::memory_order_acquire);
-      play(me);
-      ended_.fetch_add(1, std::memory_order_release);
-      leave_ring(launcher_);
-    }
-  }
-
   __attribute__((noinline)) void play(Fiber& me) {
     const Job& job = job_;
-    Team& team = *me.team;
+    Which& team = static_cast<Which&>(*me.team);
     for (std::size_t b = static_cast<std::size_t>(&team - team_); b < job.blocks; b += teams) {
       if (job.shared_bytes) {
         if (me.number == 0) std::memset(team.shared, 0xff, job.shared_bytes);
@@ -84,12 +76,12 @@ class Crew {
       enter(me, b);
       (*job.kernel)();
       team.leave(me.number);
-      team.end.wait();
+      if (b + teams < job.blocks) team.end.wait();  // behind the last one all meet at the end of the launch
     }
   }
   OOMLAB_UNSEEN void enter(Fiber& me, std::size_t b) { blockIdx = me.block = place(b, job_.grid); }
 
-  Team team_[teams];
+  Which team_[teams];
   std::deque<Fiber> fibers_;
   Fiber launcher_;
   Job job_{};

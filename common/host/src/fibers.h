@@ -1,8 +1,8 @@
 #pragma once
-// The threads of a block, where it has several: in check mode, and where OOMLAB_HOST_WHOLE_BLOCKS asks for all of them. A
-// thread is a fiber: a context that the thread which launches switches to and from. ThreadSanitizer takes each for a thread of
-// its own, and finds a race by what orders two accesses, not by when they happen: so nothing is lost by running one fiber at a
-// time, and a barrier needs no help from the operating system.
+// The threads of a block, where it has several: in check mode, and in bench/puzzling. A thread is a fiber: a context that the
+// thread which launches switches to and from. ThreadSanitizer takes each for a thread of its own, and finds a race by what orders
+// two accesses, not by when they happen: so nothing is lost by running one fiber at a time, and a barrier needs no help from the
+// operating system.
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -13,23 +13,28 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-#include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstddef>
+#include <mutex>
 #include <new>
+#include <vector>
 
 #include "runtime.h"
 
 namespace oomlab::host {
 
-#ifdef OOMLAB_HOST_WHOLE_BLOCKS
 inline constexpr unsigned most_threads = 1024;  // of a block
-inline dim3 played(dim3 block) { return block; }
-#else
-inline constexpr unsigned most_threads = 3;
-inline dim3 played(dim3 block) { return std::min(most_threads, block.x); }
-#endif
+
+struct Fiber;
+struct Team;
+// Who plays the threads of a launch.
+struct Crew {
+  virtual ~Crew() = default;
+  /// What a fiber does, without an end.
+  virtual void work(Fiber& me) = 0;
+  /// One that begins with a thread that has not begun; nullptr where there is none.
+  virtual Fiber* recruit() { return nullptr; }
+};
 
 struct Fiber {
   ucontext_t context{};
@@ -39,11 +44,12 @@ struct Fiber {
   unsigned number = 0;  // of the thread in its block; threadIdx is its place
   uint3 thread{0, 0, 0}, block{0, 0, 0};
   Fiber *next = nullptr, *before = nullptr;  // of those that are not done, in a ring
-  class Crew* crew = nullptr;
-  struct Team* team = nullptr;
+  Crew* crew = nullptr;
+  Team* team = nullptr;
 
   /// A stack, and below it a page that nobody may touch. Throws std::bad_alloc.
-  void make(void (*begin)()) {
+  void make(Crew& mine) {
+    crew = &mine;
     constexpr std::size_t page = 64 << 10, usable = 256 << 10;
     void* const memory =
         mmap(nullptr, page + usable, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -59,6 +65,9 @@ struct Fiber {
     known_as = __tsan_create_fiber(0);
 #endif
   }
+
+ private:
+  static void begin();
 };
 inline constinit thread_local Fiber* this_fiber = nullptr;
 
@@ -75,6 +84,10 @@ OOMLAB_UNSEEN inline void arrived(void* fake_stack) {
 #else
 inline void arrived(void*) {}
 #endif
+inline void Fiber::begin() {
+  arrived(nullptr);
+  this_fiber->crew->work(*this_fiber);
+}
 
 OOMLAB_UNSEEN inline void switch_to(Fiber& to) {
   Fiber& from = *this_fiber;
@@ -104,7 +117,11 @@ OOMLAB_UNSEEN inline void leave_ring(Fiber& launcher) {
   me.next->before = me.before;
   switch_to(me.next == &me ? launcher : *me.next);
 }
-void let_others_run();
+OOMLAB_UNSEEN inline void let_others_run() {
+  Fiber& me = *this_fiber;
+  if (Fiber* const fresh = me.crew->recruit()) return switch_to(*fresh);
+  if (me.next != &me) switch_to(*me.next);
+}
 
 // Where `expected` threads meet. Made of atomics and nothing else: ThreadSanitizer takes any lock that one thread
 // releases and another takes for an order between them, and would then miss races.
@@ -112,9 +129,10 @@ class Barrier {
  public:
   void reset(unsigned threads) { threads_ = expected_ = missing_ = threads; }
   void wait() {
-    const unsigned phase = phase_.load(std::memory_order_acquire);
-    if (!arrive())
-      while (phase_.load(std::memory_order_acquire) == phase) let_others_run();
+    const unsigned phase = phase_.load(std::memory_order_relaxed);
+    if (arrive()) return;
+    while (phase_.load(std::memory_order_relaxed) == phase) let_others_run();
+    (void)phase_.load(std::memory_order_acquire);
   }
   void leave() {  // a thread that returned from the kernel is not waited for, until all have
     --expected_;
@@ -122,8 +140,10 @@ class Barrier {
   }
 
  private:
+  // ThreadSanitizer takes time for each acquire and release, as much as there are fibers: so each thread has one of both.
   bool arrive() {
-    if (missing_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+    if (missing_.fetch_sub(1, std::memory_order_release) != 1) return false;
+    (void)missing_.load(std::memory_order_acquire);  // of all that have arrived
     if (expected_ == 0) expected_ = threads_;
     missing_.store(expected_, std::memory_order_relaxed);
     phase_.fetch_add(1, std::memory_order_release);
@@ -133,76 +153,48 @@ class Barrier {
   std::atomic<unsigned> expected_{0}, missing_{0}, phase_{0};
 };
 
-#ifdef OOMLAB_HOST_WHOLE_BLOCKS
-// Where the threads of a warp meet that a mask names. While some wait with one mask, others may meet with another: a mask has
-// a group for itself as long as somebody waits there, and no more groups than threads are needed at a time.
-class Warp {
- public:
-  static constexpr unsigned size = 32;
-  void reset(unsigned threads) { all_ = alive_ = threads < size ? (1u << threads) - 1 : ~0u; }
-  void wait(unsigned mask) {
-    Group& group = group_of(mask);
-    const unsigned phase = group.phase.load(std::memory_order_acquire);
-    group.arrived.fetch_add(1, std::memory_order_acq_rel);
-    open_if_all(group);
-    while (group.phase.load(std::memory_order_acquire) == phase) let_others_run();
-  }
-  void leave(unsigned lane) {  // a thread that returned from the kernel is not waited for, until all have
-    const unsigned me = 1u << lane;
-    if (alive_.fetch_and(~me, std::memory_order_acq_rel) == me) alive_.store(all_, std::memory_order_relaxed);
-    for (Group& group : groups_)
-      if (group.arrived.load(std::memory_order_acquire)) open_if_all(group);
-  }
-
- private:
-  struct Group {
-    std::atomic<unsigned> mask{0}, arrived{0}, phase{0};
-  };
-  Group& group_of(unsigned mask) {
-    Group* unused = nullptr;
-    for (Group& group : groups_) {
-      const bool waited_at = group.arrived.load(std::memory_order_relaxed) != 0;
-      if (waited_at && group.mask.load(std::memory_order_relaxed) == mask) return group;
-      if (!waited_at) unused = &group;
-    }
-    unused->mask.store(mask, std::memory_order_relaxed);
-    return *unused;
-  }
-  void open_if_all(Group& group) {
-    const unsigned awaited = group.mask.load(std::memory_order_relaxed) & alive_.load(std::memory_order_relaxed);
-    if (group.arrived.load(std::memory_order_relaxed) < unsigned(std::popcount(awaited))) return;
-    group.arrived.store(0, std::memory_order_relaxed);
-    group.phase.fetch_add(1, std::memory_order_release);
-  }
-  unsigned all_ = 0;
-  std::atomic<unsigned> alive_{0};
-  Group groups_[size];
-};
-#endif
-
 // What the threads of a block share.
 struct Team {
   Barrier inside, end;  // __syncthreads(); the end of a block
-#ifdef OOMLAB_HOST_WHOLE_BLOCKS
-  Warp warps[most_threads / Warp::size];
-#endif
   alignas(64) std::byte slots[most_threads][64];
   alignas(64) std::byte shared[most_shared];
 
   void reset(unsigned threads) {
     inside.reset(threads);
     end.reset(threads);
-#ifdef OOMLAB_HOST_WHOLE_BLOCKS
-    for (unsigned w = 0; w * Warp::size < threads; ++w) warps[w].reset(threads - w * Warp::size);
-#endif
   }
-  /// A thread has returned from the kernel.
-  void leave([[maybe_unused]] unsigned thread) {
-#ifdef OOMLAB_HOST_WHOLE_BLOCKS
-    warps[thread / Warp::size].leave(thread % Warp::size);
-#endif
-    inside.leave();
+  /// This thread has returned from the kernel.
+  void leave(unsigned /*number*/) { inside.leave(); }
+};
+
+// A crew for one launch, from those that have nothing to do.
+template <class Which>
+class Borrowed {
+ public:
+  Borrowed() {
+    {
+      const std::lock_guard lock(mutex());
+      if (!idle().empty()) crew_ = idle().back(), idle().pop_back();
+    }
+    if (!crew_) crew_ = new Which;
   }
+  ~Borrowed() {
+    const std::lock_guard lock(mutex());
+    idle().push_back(crew_);
+  }
+  Which* operator->() const { return crew_; }
+
+ private:
+  // Never destroyed: work may be left when a program ends.
+  static std::mutex& mutex() {
+    static std::mutex& instance = *new std::mutex;
+    return instance;
+  }
+  static std::vector<Which*>& idle() {
+    static auto& instance = *new std::vector<Which*>;
+    return instance;
+  }
+  Which* crew_ = nullptr;
 };
 
 }  // namespace oomlab::host

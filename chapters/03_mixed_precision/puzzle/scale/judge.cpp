@@ -7,7 +7,7 @@ using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
   for (const int first : {0, 2, 3}) {
-    const int n = size(random_between(20000, 30000), 700), steps = 24;
+    const int n = size(random_between(20000, 30000), 700), steps = size(24, 10);
     Case now(std::to_string(n) + " gradients, " + std::to_string(steps) + " steps",
              bytes_of<__half>(n) + bytes_of<float>(n) + 512);
     const std::vector<float> begin = random_numbers(n);

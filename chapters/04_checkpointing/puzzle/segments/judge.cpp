@@ -6,7 +6,7 @@ using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
   // Numbers of layers that are no squares, one that is, and one that is a single layer.
-  for (const int layers : {1, 16, size(random_between(50, 60), 7), size(61, 11)}) {
+  for (const int layers : {1, size(16, 4), size(random_between(50, 60), 7), size(61, 11)}) {
     const int n = size(random_between(40000, 60000), 1000);
     const int root = int(std::ceil(std::sqrt(double(layers))));
     const std::size_t budget = std::size_t(2 + 2 * root) * bytes_of<float>(n);

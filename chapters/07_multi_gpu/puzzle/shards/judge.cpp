@@ -4,9 +4,9 @@ void train(float* const* w, const float* const* g, int ranks, int n, int steps, 
 using namespace oomlab::puzzle;
 
 void oomlab::puzzle::judge_puzzle() {
-  for (const int ranks : {4, random_between(5, 7), 1}) {
+  for (const int ranks : {size(4, 3), size(random_between(5, 7), 2), 1}) {
     const int n = size(random_between(3000, 9000) * ranks + ranks - 1, 50 * ranks + ranks - 1),
-              steps = random_between(2, 4);
+              steps = size(random_between(2, 4), 2);
     const int share = (n + ranks - 1) / ranks;
     Allowed allowed;
     allowed.largest = bytes_of<float>(share);

@@ -7,11 +7,11 @@
 #include <deque>
 #include <vector>
 
-#include "fibers.h"
+#include "warps.h"
 
 namespace oomlab::host {
 
-class Crew {
+class WholeCrew final : public Crew {
  public:
   /// Plays the blocks from `first` to the one before `last`.
   void run(dim3 grid, dim3 block, std::size_t first, std::size_t last, std::size_t shared_bytes, const Kernel& kernel) {
@@ -28,36 +28,21 @@ class Crew {
     ASAN_UNPOISON_MEMORY_REGION(team_.shared, most_shared);
   }
   /// One that begins with the next thread of the block; nullptr where all have begun.
-  Fiber* recruit() {
+  Fiber* recruit() override {
     if (begun_ == threads_) return nullptr;
-    if (idle_.empty()) make(fibers_.emplace_back());
+    if (idle_.empty()) {
+      fibers_.emplace_back().make(*this);
+      fibers_.back().team = &team_;
+      idle_.push_back(&fibers_.back());
+    }
     Fiber* const fiber = idle_.back();
     idle_.pop_back();
     join_ring(*fiber, *this_fiber);
     return fiber;
   }
 
- private:
-  void make(Fiber& fiber) {
-    fiber.crew = this;
-    fiber.team = &team_;
-    fiber.make([] {
-      arrived(nullptr);
-      this_fiber->crew->work(*this_fiber);
-    });
-    idle_.push_back(&fiber);
-  }
-  OOMLAB_UNSEEN void start() {
-    blockDim = block_;
-    gridDim = grid_;
-    launcher_.next = launcher_.before = &launcher_;
-    this_fiber = &launcher_;
-    Fiber& fiber = *recruit();
-    fiber.next = fiber.before = &fiber;  // the launcher is in no ring
-    switch_to(fiber);
-  }
   // Keeps nothing of the thread it runs on: the next launch may be another one's.
-  void work(Fiber& me) {
+  void work(Fiber& me) override {
     for (;;) {
       while (take(me)) {
         (*kernel_)();
@@ -66,6 +51,17 @@ class Crew {
       idle_.push_back(&me);
       leave_ring(launcher_);
     }
+  }
+
+ private:
+  OOMLAB_UNSEEN void start() {
+    blockDim = block_;
+    gridDim = grid_;
+    launcher_.next = launcher_.before = &launcher_;
+    this_fiber = &launcher_;
+    Fiber& fiber = *recruit();
+    fiber.next = fiber.before = &fiber;  // the launcher is in no ring
+    switch_to(fiber);
   }
   /// The next thread, of this block or, where nobody is left in it, of the next one. False where there is none.
   OOMLAB_UNSEEN bool take(Fiber& me) {
@@ -91,7 +87,7 @@ class Crew {
   std::size_t last_ = 0, block_number_ = 0, shared_bytes_ = 0;
   uint3 place_of_block_{0, 0, 0};
   const Kernel* kernel_ = nullptr;
-  Team team_;
+  WarpTeam team_;
   std::deque<Fiber> fibers_;
   std::vector<Fiber*> idle_;
   Fiber launcher_;

@@ -1,6 +1,8 @@
 #pragma once
-// What CUDA has for kernels beside its language: functions that every kernel may call, included by cuda_runtime.h. Names and
-// results are CUDA's; the fast functions (__expf) are as exact here as the slow ones. bench/puzzle --help lists all of them.
+// What CUDA has for kernels beside its language, and the host runtime has for readers only: functions that every kernel may call.
+// Names and results are CUDA's; the fast functions (__expf) are as exact here as the slow ones. bench/puzzle --help lists all of them.
+
+#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,16 +27,6 @@ T atomically(T* p, Change change) {
 }
 
 }  // namespace oomlab::host::detail
-
-inline int atomicAdd(int* p, int v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
-inline unsigned atomicAdd(unsigned* p, unsigned v) {
-  return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed);
-}
-inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long v) {
-  return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed);
-}
-inline float atomicAdd(float* p, float v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
-inline double atomicAdd(double* p, double v) { return std::atomic_ref(*p).fetch_add(v, std::memory_order_relaxed); }
 
 #define OOMLAB_ATOMIC(name, T, result)                                              \
   inline T name(T* p, T v) {                                                        \
@@ -139,14 +131,14 @@ OOMLAB_SHORT_VECTORS(unsigned, uint)
 
 // ------------------------------------------------------------------------------------------------------------------ warps
 
-// Only where a block has all of its threads.
-#ifdef OOMLAB_HOST_WHOLE_BLOCKS
 inline constexpr int warpSize = 32;
 inline constexpr unsigned OOMLAB_WHOLE_WARP = 0xffffffffu;
 
-inline void __syncwarp(unsigned mask = OOMLAB_WHOLE_WARP) { oomlab::host::detail::warp_barrier(mask); }
-
 namespace oomlab::host::detail {
+
+/// The calling thread's number in its block; where those of its warp meet that the mask names.
+unsigned thread_of_block();
+void warp_barrier(unsigned mask);
 
 inline int lane() { return int(thread_of_block() % 32); }
 /// The value that this lane of the warp gives; the caller's own where the lane does not take part.
@@ -163,6 +155,8 @@ T of_lane(unsigned mask, const T& value, int from) {
 }
 
 }  // namespace oomlab::host::detail
+
+inline void __syncwarp(unsigned mask = OOMLAB_WHOLE_WARP) { oomlab::host::detail::warp_barrier(mask); }
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = warpSize) {
@@ -192,4 +186,3 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
-#endif

@@ -355,7 +355,8 @@ class AnyCase {
 
 TEST(FrozenBytes, AreAsPredicted) {
   AnyCase cases(1);
-  for (int i = 0; i < 600; ++i) {
+  const int drawn = OOMLAB_SANITIZED ? 60 : 600;  // bytes are the same in every build
+  for (int i = 0; i < drawn; ++i) {
     Case of = cases.next();
     std::string wrong;
     if (i % 2 == 0) {

@@ -7,7 +7,7 @@
 #include "../14_adapters/frozen_store.h"
 #include "plan/lever/method.h"
 #include "plan/plan.h"
-#include "train/trainer.h"
+#include "train/cluster.h"
 
 namespace oomlab::capstone {
 

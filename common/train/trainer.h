@@ -4,7 +4,9 @@
 //
 //   job.h              what it is asked to do, and what that needs
 //   passes.h           the order of forward and backward passes in a pipeline
+//   stage_links.h      what neighbour stages of a pipeline send each other
 //   groups.h           who talks to whom
+//   cluster.h          all ranks of a layout
 //   units.h            parameters and gradients: whole, shared out, or a unit's alone
 //   base.h             weights that are frozen, and adapters beside them: what lies in units
 //   host_optimizer.h   state in the host's memory, updated by the CPU
@@ -24,12 +26,13 @@
 
 #include "cuda/backend.h"
 #include "nn/ops/values.h"
-#include "nn/optimizer/gradient_factor.h"
 #include "train/base.h"
+#include "train/fixed_factor.h"
 #include "train/groups.h"
 #include "train/host_optimizer.h"
 #include "train/job.h"
 #include "train/passes.h"
+#include "train/stage_links.h"
 #include "train/units.h"
 
 namespace oomlab::train {
@@ -56,7 +59,11 @@ class Trainer final : public Workload {
     if (job_.frozen()) make_adapters();
     if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
     if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, job_.scaling);
-    if (job_.has_factor()) make_factor();
+    if (job_.has_factor()) {
+      if (several() || !always() || scale_ || job_.frozen())
+        throw std::invalid_argument("clipping and a fixed loss scale are for one rank whose gradients stay");
+      factor_.emplace(context, units_.shapes(), job_.loss_scale, job_.clip);
+    }
     if (job_.gradients == nn::GradientLife::offloaded) {
       const bool collects = job_.micro_batches() > 1 || scale_;
       const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
@@ -79,7 +86,7 @@ class Trainer final : public Workload {
       if (on_host_) on_host_->roll_back();
       units_.clear_pass();
       if (adapter_units_) adapter_units_->clear_pass();
-      sending_.reset();
+      links_.clear();
       throw;
     }
     first_ += job_.batch;
@@ -146,7 +153,7 @@ class Trainer final : public Workload {
   bool has_head() const { return model_.slice().has_head(job_.spec); }
   // Of the loss, on the device.
   const float* scale() const {
-    if (factor_) return factor_.data();
+    if (factor_) return factor_->loss_scale();
     return scale_ ? scale_->scale_on_device() : nullptr;
   }
   Units<T>& trained() { return adapter_units_ ? *adapter_units_ : units_; }
@@ -160,22 +167,12 @@ class Trainer final : public Workload {
   }
   // Two stages add up the gradients of a tied token table.
   bool sums_both_ends() const { return groups_.at_an_end && !job_.frozen(); }
-  void make_factor() {
-    if (several() || !always() || scale_ || job_.frozen())
-      throw std::invalid_argument("clipping and a fixed loss scale are for one rank whose gradients stay");
-    factor_ = context_.buffer<float>(2, Category::workspace, "loss scale and factor");
-    sums_of_squares_ =
-        context_.buffer<float>(nn::factor_parts(units_.shapes()), Category::workspace, "sums of squares");
-    nn::fill(context_, factor_.data(), 1, job_.loss_scale);
-  }
   // What the optimizer multiplies all gradients by, and whether it does anything.
   nn::StepOnDevice step_on_device() {
     if constexpr (kDTypeOf<T> == DType::fp16) return scale_->on_device();
-    if (!factor_) return {};
     if constexpr (kDTypeOf<T> != DType::fp16)
-      nn::gradient_factor<T>(context_, model_.parameters(), job_.loss_scale, job_.clip, sums_of_squares_.data(),
-                             factor_.data() + 1);
-    return {.factor = factor_.data() + 1};
+      if (factor_) return {.factor = factor_->template of_gradients<T>(context_, model_.parameters())};
+    return {};
   }
 
   // All forward and backward passes of a step.
@@ -202,7 +199,7 @@ class Trainer final : public Workload {
         --now;
       }
     }
-    settle();
+    links_.settle();
     const std::size_t left_out = job_.micro_batches() - micro_batches;
     left_out_ += (sent_for_micro_batches() - sent_before) / micro_batches * left_out;
     context_.count_flops((context_.flops() - flops_before) / micro_batches * left_out);
@@ -215,7 +212,7 @@ class Trainer final : public Workload {
     if (always()) {
       if (!job_.frozen()) units_.sum_gradients("token", context_.stream());
       if (sums_both_ends()) sum_of_both_ends();
-      join(reduce_stream_, context_.stream());
+      links_.join(reduce_stream_, context_.stream());
       if (scale_)
         for (std::size_t u = 0; u < trained().size(); ++u) look_for_overflow(u);
     }
@@ -252,7 +249,7 @@ class Trainer final : public Workload {
   void forward(Flight& f, const data::TokenSamples& samples, std::size_t at) {
     const Phase phase(context_.ledger(), "forward");
     f.batch.sequences = job_.micro_batch, f.batch.seq = job_.seq;
-    if (embeds()) settle();
+    if (embeds()) links_.settle();
     if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch);
     DeviceBuffer<T> out;
     if (embeds()) {
@@ -260,7 +257,8 @@ class Trainer final : public Workload {
       out = model_.embed(context_, f.batch, f.embedding);
       units_.release("token"), units_.release("embedding");
     } else {
-      out = receive(groups_.forward, f, int(groups_.place.stage) - 1, forward_stream_, "layer input");
+      out = links_.receive(groups_.forward, f.batch.rows() * job_.spec.width, int(groups_.place.stage) - 1,
+                           forward_stream_, "layer input");
     }
     f.x.resize(model_.slice().layers);
     f.kept.resize(model_.slice().layers);
@@ -274,7 +272,7 @@ class Trainer final : public Workload {
     if (has_head()) {
       f.out = std::move(out);
     } else {
-      send(groups_.forward, std::move(out), int(groups_.place.stage) + 1, forward_stream_);
+      links_.send(groups_.forward, std::move(out), int(groups_.place.stage) + 1, forward_stream_);
     }
   }
 
@@ -301,7 +299,7 @@ class Trainer final : public Workload {
     const Phase phase(context_.ledger(), "backward");
     DeviceBuffer<T> d;
     if (has_head()) {
-      settle();
+      links_.settle();
       if (job_.spec.tied) units_.gather("token");
       units_.gather("head");
       if (job_.form.loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
@@ -318,7 +316,8 @@ class Trainer final : public Workload {
       finished("head", accumulate, last);
       if (sums_both_ends() && always()) units_.reduce_to_shard("token", accumulate);
     } else {
-      d = receive(groups_.backward, f, int(groups_.place.stage) + 1, backward_stream_, "residual gradient");
+      d = links_.receive(groups_.backward, f.batch.rows() * job_.spec.width, int(groups_.place.stage) + 1,
+                         backward_stream_, "residual gradient");
     }
     std::size_t end = f.x.size();
     for (std::size_t segment = schedule_.size(); segment-- > 0;) {
@@ -343,7 +342,7 @@ class Trainer final : public Workload {
       finished_token(accumulate, last);
       finished("embedding", accumulate, last);
     } else {
-      send(groups_.backward, std::move(d), int(groups_.place.stage) - 1, backward_stream_);
+      links_.send(groups_.backward, std::move(d), int(groups_.place.stage) - 1, backward_stream_);
     }
     if (on_host_) on_host_->flush();
   }
@@ -365,29 +364,6 @@ class Trainer final : public Workload {
     units_.make_gradients("head");
   }
 
-  // A send may not end before its receive has begun (NCCL's contract), and two neighbours that each wait for the end of
-  // a send before they receive wait for ever. So what is sent stays, and nothing waits for it until this stage has
-  // begun to receive what it needs next.
-  void send(Communicator& neighbours, DeviceBuffer<T> what, int to, cudaStream_t stream) {
-    join(context_.stream(), stream);
-    neighbours.send(what.data(), what.size(), to, stream);
-    sending_ = std::move(what), sending_on_ = stream;
-  }
-  DeviceBuffer<T> receive(Communicator& neighbours, const Flight& f, int from, cudaStream_t stream, const char* tag) {
-    auto what = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, tag);
-    join(context_.stream(), stream);
-    neighbours.receive(what.data(), what.size(), from, stream);
-    settle();
-    join(stream, context_.stream());
-    return what;
-  }
-  // The last send has ended before anything that is queued from now on.
-  void settle() {
-    if (sending_.data() == nullptr) return;
-    join(sending_on_, context_.stream());
-    sending_.reset();
-  }
-
   // A unit's gradients of a micro-batch are there.
   void finished(const std::string& name, bool accumulate, bool last) {
     if (trained().number(name) == trained().size()) return;
@@ -395,7 +371,7 @@ class Trainer final : public Workload {
     if (!always()) return use_gradients(name, accumulate, last);
     trained().reduce_to_shard(name, accumulate);
     if (!last || groups_.replicas.ranks() == 1) return;
-    join(context_.stream(), reduce_stream_);  // the replicas add them up, beside what comes next
+    links_.join(context_.stream(), reduce_stream_);  // the replicas add them up, beside what comes next
     trained().sum_gradients(name, reduce_stream_);
   }
   // Of adapters' tensors that all parts have each part has a share of the gradient: they are summed up when a micro-batch's
@@ -441,11 +417,6 @@ class Trainer final : public Workload {
     const auto [gradients, count] = units_.shared_token();
     groups_.ends.all_reduce(gradients, count, context_.stream());
   }
-  // What is queued on `second` from now on runs after all that is queued on `first`.
-  void join(cudaStream_t first, cudaStream_t second) {
-    event_.record(first);
-    CUDA_CHECK(cudaStreamWaitEvent(second, event_));
-  }
   void zero_token_gradient() {
     const auto token = model_.parameter(0);
     CUDA_CHECK(cudaMemsetAsync(token.gradient, 0, token.count * sizeof(T), context_.stream()));
@@ -455,7 +426,6 @@ class Trainer final : public Workload {
   Job job_;
   Groups groups_;
   Stream reduce_stream_, forward_stream_, backward_stream_;
-  Event event_;
   nn::Schedule schedule_;
   PinnedMemory host_;
   nn::Transformer<T> model_;
@@ -468,40 +438,12 @@ class Trainer final : public Workload {
   std::optional<nn::Optimizer<T>> optimizer_;
   std::optional<HostOptimizer<T>> on_host_;
   DeviceBuffer<float> shown_loss_;
-  DeviceBuffer<float> factor_;  // the loss scale, and the factor of all gradients
-  DeviceBuffer<float> sums_of_squares_;
-  DeviceBuffer<T> sending_;
-  cudaStream_t sending_on_ = nullptr;
+  std::optional<FixedFactor> factor_;
+  StageLinks<T> links_{context_};
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
   std::uint64_t left_out_ = 0;   // sent by the micro-batches that plan mode leaves out, bytes
   std::uint64_t sent_once_ = 0;  // among parts, for all micro-batches of a step together
   bool whole_ = true;            // no step in the backward pass has failed half-way
-};
-
-/// The ranks of a layout.
-template <class T>
-class Cluster final : public Team {
- public:
-  explicit Cluster(Job job, MakeFrozenStore<T> make_store = {})
-      : Team(int(job.layout.ranks())), job_(std::move(job)), make_store_(std::move(make_store)), ids_(job_.layout) {}
-  std::unique_ptr<Workload> make(Context& context, int rank) override {
-    const std::size_t stage = plan::coordinates_of(job_.layout, rank).stage;
-    require_countable(plan::most_in_flight(job_.layout, stage, job_.micro_batches()));
-    return std::make_unique<Trainer<T>>(context, job_, ids_, rank, failed, make_store_);
-  }
-  ByCategory predicted(int rank) const override {
-    return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank));
-  }
-  std::optional<double> flops(int rank) const override {
-    return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
-  }
-  /// Parts and replicas have equally much of everything.
-  int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
-
- private:
-  Job job_;
-  MakeFrozenStore<T> make_store_;
-  Groups::Ids ids_;
 };
 
 }  // namespace oomlab::train

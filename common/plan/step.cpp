@@ -40,6 +40,8 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   adapter_unit_ = unit_buffers(elements.adapters);
   adapter_unit_.upload = 0;
   if (levers.shards(3) == 1) adapter_unit_.parameters = 0;
+  if (levers.gradients == GradientLife::always && levers.shards(2) == 1)  // they stay
+    adapter_unit_.gradients = adapter_unit_.gradient_shard = 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------- whole step

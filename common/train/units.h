@@ -214,7 +214,7 @@ class Units {
   std::pair<T*, std::size_t> shared_token() {
     const std::size_t unit = number("token");
     if (zero_ >= 1) return {my_gradients(unit), units_[unit].shard};
-    const Unit& token = units_[unit];
+    Unit& token = units_[unit];
     T* const gradients = always() ? token.gradients.data() : token.whole_gradients.data();
     return {gradients + token.shape.offsets[0], tensors_.shapes[token.shape.tensors[0]].count()};
   }

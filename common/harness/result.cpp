@@ -282,9 +282,8 @@ std::string comparison_table(const RunResult& run) {
   }
   std::string text = align(rows);
   if (starred) text += "* exceeds the budget; measured again without it\n";
-  const auto several = [](const VariantResult& v) { return !v.ranks.empty() && uses_host_memory(v); };
   for (const VariantResult& v : run.variants)
-    if (several(v))
+    if (!v.ranks.empty() && uses_host_memory(v))
       text += fmt::format("{}: host memory of the rank that has most; of all together {}\n", v.name,
                           format_bytes(v.on_host_of_all));
   std::size_t before = 0;

@@ -145,7 +145,7 @@ std::string list_of(const Chapter& chapter) {
   return text;
 }
 
-bool uses_host_memory(const Variant* variant) {
+bool keeps_on_host(const Variant* variant) {
   return variant->predicted_on_host && variant->predicted_on_host(variant->batch).total() > 0;
 }
 
@@ -251,7 +251,7 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
       // Whatever can be refused is refused before the first line of output.
       set_benchmark_flags(argv[0], line.benchmark_flags);
       check_benchmark_filter(line, chosen);
-      if (config.host_memory != kUnlimited && std::ranges::none_of(chosen, uses_host_memory))
+      if (config.host_memory != kUnlimited && std::ranges::none_of(chosen, keeps_on_host))
         throw UsageError("--host-memory: no variant keeps anything in the host's memory; leave it out");
       for (const Variant* variant : chosen) (void)with_workspace(config, variant->predicted(variant->batch)).total();
       choose_device(line, most_ranks, chapter.ranks_asked_with, progress);

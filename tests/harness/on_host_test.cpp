@@ -11,9 +11,9 @@ namespace {
 using namespace oomlab;
 
 /// Has `pinned` bytes of pinned host memory, and as many of the device's.
-class Toy final : public Workload {
+class HostToy final : public Workload {
  public:
-  Toy(Context& context, std::size_t bytes)
+  HostToy(Context& context, std::size_t bytes)
       : here_(context.buffer<char>(bytes, Category::parameters, "here")),
         there_(context.pinned<char>(bytes, Category::optimizer, "there")) {}
   void step() override {}
@@ -25,30 +25,30 @@ class Toy final : public Workload {
   DeviceBuffer<char> here_, there_;
 };
 
-HostBytes pinned(std::size_t bytes) {
+HostBytes pinned_bytes(std::size_t bytes) {
   HostBytes host;
   host.pinned[Category::optimizer] = round_to_granule(bytes);
   return host;
 }
 
-class ToyTeam final : public Team {
+class HostToyTeam final : public Team {
  public:
-  ToyTeam() : Team(2) {}
+  HostToyTeam() : Team(2) {}
   std::unique_ptr<Workload> make(Context& context, int rank) override {
-    return std::make_unique<Toy>(context, bytes_of(rank));
+    return std::make_unique<HostToy>(context, bytes_of(rank));
   }
   ByCategory predicted(int rank) const override {
     ByCategory bytes;
     bytes[Category::parameters] = round_to_granule(bytes_of(rank));
     return bytes;
   }
-  HostBytes predicted_on_host(int rank) const override { return pinned(bytes_of(rank)); }
+  HostBytes predicted_on_host(int rank) const override { return pinned_bytes(bytes_of(rank)); }
 
  private:
   static std::size_t bytes_of(int rank) { return rank == 0 ? 1000 : 3000; }
 };
 
-Variant toy(std::size_t bytes, std::size_t predicted_on_host) {
+Variant host_toy(std::size_t bytes, std::size_t predicted_on_host) {
   Variant variant;
   variant.name = "toy";
   variant.batch = 1;
@@ -57,12 +57,12 @@ Variant toy(std::size_t bytes, std::size_t predicted_on_host) {
     split[Category::parameters] = round_to_granule(bytes);
     return split;
   };
-  variant.make = [=](Context& context, std::size_t) { return std::make_unique<Toy>(context, bytes); };
-  variant.predicted_on_host = [=](std::size_t) { return pinned(predicted_on_host); };
+  variant.make = [=](Context& context, std::size_t) { return std::make_unique<HostToy>(context, bytes); };
+  variant.predicted_on_host = [=](std::size_t) { return pinned_bytes(predicted_on_host); };
   return variant;
 }
 
-VariantResult run(const Variant& variant, std::size_t host_memory) {
+VariantResult measured(const Variant& variant, std::size_t host_memory) {
   Config config;
   config.budget = kUnlimited;
   config.host_memory = host_memory;
@@ -75,23 +75,23 @@ class OnHost : public testing::Test {
 };
 
 TEST_F(OnHost, IsMeasuredBesideThePrediction) {
-  const VariantResult right = run(toy(1000, 1000), kUnlimited);
+  const VariantResult right = measured(host_toy(1000, 1000), kUnlimited);
   EXPECT_EQ(right.outcome, VariantResult::Outcome::ok);
-  EXPECT_EQ(right.on_host, pinned(1000));
+  EXPECT_EQ(right.on_host, pinned_bytes(1000));
   EXPECT_TRUE(right.prediction_holds_on_host());
-  EXPECT_FALSE(run(toy(1000, 2000), kUnlimited).prediction_holds_on_host());
+  EXPECT_FALSE(measured(host_toy(1000, 2000), kUnlimited).prediction_holds_on_host());
 }
 
 TEST_F(OnHost, ABudgetOfItRefusesAndIsLifted) {
-  EXPECT_EQ(run(toy(1000, 1000), 1024).outcome, VariantResult::Outcome::ok);
-  const VariantResult refused = run(toy(1000, 1000), 1023);
+  EXPECT_EQ(measured(host_toy(1000, 1000), 1024).outcome, VariantResult::Outcome::ok);
+  const VariantResult refused = measured(host_toy(1000, 1000), 1023);
   EXPECT_EQ(refused.outcome, VariantResult::Outcome::oom);
   ASSERT_TRUE(refused.oom);
   EXPECT_TRUE(refused.oom->on_host && refused.oom->by_limit);
   EXPECT_EQ(refused.oom->limit, 1023u);
   EXPECT_NE(refused.reason.find("OOM on the host: asked for"), std::string::npos) << refused.reason;
   EXPECT_TRUE(refused.measured) << "again, without a budget";
-  EXPECT_EQ(refused.on_host, pinned(1000));
+  EXPECT_EQ(refused.on_host, pinned_bytes(1000));
 
   RunResult result;
   result.config.host_memory = 1023;
@@ -109,15 +109,15 @@ TEST_F(OnHost, OfRanksIsOneBudget) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));
   if (devices < 2) GTEST_SKIP() << "one device";
-  Variant variant = toy(0, 3000);
+  Variant variant = host_toy(0, 3000);
   variant.ranks = 2;
-  variant.team = [](std::size_t) { return std::make_unique<ToyTeam>(); };
-  const VariantResult fits = run(variant, 1024 + 3072);
+  variant.team = [](std::size_t) { return std::make_unique<HostToyTeam>(); };
+  const VariantResult fits = measured(variant, 1024 + 3072);
   EXPECT_EQ(fits.outcome, VariantResult::Outcome::ok) << fits.reason;
-  EXPECT_EQ(fits.on_host, pinned(3000));
+  EXPECT_EQ(fits.on_host, pinned_bytes(3000));
   EXPECT_EQ(fits.on_host_of_all, 1024u + 3072);
   EXPECT_TRUE(fits.prediction_holds_on_host());
-  const VariantResult refused = run(variant, 1024 + 3071);
+  const VariantResult refused = measured(variant, 1024 + 3071);
   EXPECT_EQ(refused.outcome, VariantResult::Outcome::oom);
   EXPECT_TRUE(refused.measured);
 }

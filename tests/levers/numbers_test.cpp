@@ -132,6 +132,33 @@ TEST(Numbers, WhereInputsAndMomentsWaitChangesNoBit) {
     }
 }
 
+// Streams that put work off leave no time between what is sent or fetched and its use.
+TEST(HostCheckpoints, GiveBackWhatLeft) {
+  Device device;
+  Context& context = device.context;
+  constexpr std::size_t kSegments = 10, kInFlight = 2, kCount = 100;
+  const nn::Schedule schedule(kSegments, {1, true, {}});
+  nn::HostCheckpoints<float> inputs(context, schedule, kInFlight, kCount);
+  auto seen = context.buffer<float>(kInFlight * kSegments * kCount, Category::activations, "what came back");
+  for (std::size_t i = 0; i < kInFlight * kSegments; ++i) {
+    auto input = context.buffer<float>(kCount, Category::activations, "input");
+    nn::fill(context, input.data(), kCount, float(i));
+    inputs.send(i / kSegments, i % kSegments, input.data());
+    inputs.finish_send();
+    nn::fill(context, input.data(), kCount, -1.0f);
+  }
+  for (std::size_t i = 0; i < kInFlight * kSegments; ++i) {
+    const auto input = inputs.fetch(i / kSegments, i % kSegments);
+    inputs.finish_fetch();
+    CUDA_CHECK(cudaMemcpyAsync(seen.data() + i * kCount, input.data(), input.bytes(), cudaMemcpyDeviceToDevice,
+                               context.stream()));
+  }
+  std::vector<float> values(seen.size());
+  CUDA_CHECK(cudaMemcpyAsync(values.data(), seen.data(), seen.bytes(), cudaMemcpyDeviceToHost, context.stream()));
+  context.synchronize();
+  for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], float(i / kCount)) << i;
+}
+
 // Sums in another order: of parts, of replicas, of micro-batches.
 TEST(Numbers, RanksLearnWhatOneDoes) {
   const char* const kMore[] = {"",

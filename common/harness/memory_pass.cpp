@@ -178,7 +178,7 @@ struct MemoryPass {
                                 .predicted = with_workspace(config, team->predicted(rank)),
                                 .at_peak = {},
                                 .flops = team->flops(rank),
-                                .predicted_on_host = on_host.at(kind),
+                                .predicted_on_host = on_host.at(team->kind(rank)),
                                 .on_host = {}});
         if (const auto flops = result.ranks.back().flops) result.flops = std::max(result.flops.value_or(0), *flops);
       }

@@ -20,6 +20,9 @@ std::size_t word(const std::string& option, const std::string& text, const std::
 
 /// Those of the reader's program, which they fill: --method, --optim, ...
 Options reader_options(Question& question);
+/// Which of them an engine has, and what it is asked: a server never trains. `task` is empty where none is named. Throws
+/// UsageError for an option of another engine.
+void read_engine(Question& question, const std::string& task, bool gpus_named);
 /// Their part of --help.
 std::string reader_help();
 

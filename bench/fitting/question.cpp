@@ -89,34 +89,6 @@ std::vector<std::string> notes_on(const Question& question) {
   return notes;
 }
 
-// Which options an engine has, and what it is asked: a server never trains.
-void read_engine(Question& question, const std::string& task, bool gpus_named) {
-  ServingSettings& serving = question.serving;
-  const Engine engine = question.engine;
-  if (!is_server(engine)) {
-    if (!serving.weights.empty()) {
-      std::vector<std::string> known;
-      for (const DType dtype : kModelDTypes) known.push_back(oomlab::name_of(dtype));
-      question.reader.weights = kModelDTypes[word("--weights", serving.weights, known)];
-    }
-  } else {
-    if (task == "train") throw UsageError(fmt::format("--engine {} serves; leave --task train out", name_of(engine)));
-    question.training = false;
-  }
-  const ServingSettings usual;
-  const bool of_vllm = serving.batched_tokens || serving.sequences || serving.cards || serving.eager ||
-                       serving.utilization != usual.utilization;
-  if (of_vllm && engine != Engine::vllm)
-    throw UsageError("--tp, --gpu-memory-utilization, --max-num-... and --enforce-eager are vLLM's: say --engine vllm");
-  if ((serving.layers || serving.micro_batch) && engine != Engine::llama_cpp)
-    throw UsageError("--ngl and --ubatch are llama.cpp's: say --engine llama.cpp");
-  if (!serving.cache.empty() && !is_server(engine))
-    throw UsageError("--cache-type is a server's: say --engine vllm or llama.cpp");
-  if (serving.cards && gpus_named && *serving.cards != question.gpus)
-    throw UsageError(fmt::format("--tp {} and --gpus {} differ; say one of them", *serving.cards, question.gpus));
-  if (serving.cards) question.gpus = *serving.cards;
-}
-
 // A network of images has no tokens: what asks for these finds one.
 void read_network(Question& question) {
   question.course = false;

@@ -7,7 +7,7 @@
 // Bytes of both moments of n weights:
 //     FP32      8 n                 2048 KiB for n = 262144
 //     8 bits    2 n + 8 n / 256      520 KiB, 74.6 % less
-// A moment is off by a few percent. Here the weights arrive all the same: what one step is off, the next ones put right.
+// A moment is off by a few percent. Here the weights arrive all the same: the next steps put right what one missed.
 // The price of a step: two cubes and two cube roots for each weight. It moves a quarter of the moments' bytes.
 #include <cuda_runtime.h>
 
@@ -67,8 +67,8 @@ __device__ float decoded(int8_t q, float scale) {
 __device__ int8_t encoded(float moment, float scale) {  // the nearest code; a scale of 0 is that of zeros
   return int8_t(scale > 0 ? rintf(127 * cbrtf(moment / scale)) : 0);
 }
-// A block takes a group at a time, with a thread for each weight. The new moments wait in shared memory until the largest
-// of them is known. v is never negative: it uses half of the codes.
+// A block takes a group at a time, with a thread for each weight. The new moments wait in shared memory until the
+// largest of them is known. v is never negative: it uses half of the codes.
 __global__ void step_8_bits(float* w, const float* target, int8_t* m, int8_t* v, Moments* absmax, Moments bias) {
   __shared__ Moments next[group];
   __shared__ Moments largest[group];

@@ -184,14 +184,6 @@ class Words {
     return text;
   }
 
-  // A hub's name without its owner; of a path its end.
-  std::string name() const {
-    constexpr std::size_t kMostOfAName = 26;
-    std::string name = one_line(q_.shape->name);
-    name = name.substr(name.rfind('/') + 1);
-    return name.size() <= kMostOfAName ? name : "..." + name.substr(name.size() - kMostOfAName);
-  }
-
   void title() {
     const HfStep& step = a_.as_is.step;
     const std::string size = q_.shape->family == nn::HfFamily::vit
@@ -204,7 +196,8 @@ class Words {
                           : say(", {}", "，{}", sharding(step));
     const std::string optimizer =
         step.optimizer == HfOptimizer::adamw_fused ? "" : std::string(", ") + name_of(step.optimizer);
-    push(say("({}, {}, {}{}{})", "（{}，{}，{}{}{}）", name(), size, precision(step), optimizer, card));
+    push(say("({}, {}, {}{}{})", "（{}，{}，{}{}{}）", short_name(q_.shape->name), size, precision(step), optimizer,
+             card));
     if (!q_.other_cards.empty()) push(say("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
     if (q_.precision == DType::bf16 && !q_.card->has_bf16)
       push(say("({} has no BF16: planned with FP16, which takes the same memory and needs a loss scale)",

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "plan/json_writer.h"
-#include "plan/text.h"
 #include "question.h"
 #include "reader.h"
 #include "serving.h"
@@ -95,16 +94,10 @@ class ServingWords {
     return text;
   }
 
-  std::string name() const {
-    constexpr std::size_t kMost = 26;
-    std::string name = one_line(q_.shape->name);
-    name = name.substr(name.rfind('/') + 1);
-    return name.size() <= kMost ? name : "..." + name.substr(name.size() - kMost);
-  }
   void title() {
     const std::string cards = q_.gpus == 1 ? "" : say_(", each of {} cards", "，{} 张卡中每张", q_.gpus);
     push(say_("({}, {} x {} tokens, {} weights, {} cache, on {}{})", "（{}，{} x {} 个 token，{} 权重，{} 缓存，{}{}）",
-              name(), a_.as_is.requests, a_.as_is.tokens, weights(a_.as_is), cache_of(q_, a_.as_is),
+              short_name(q_.shape->name), a_.as_is.requests, a_.as_is.tokens, weights(a_.as_is), cache_of(q_, a_.as_is),
               q_.card_named ? q_.card->title : gib(q_.room.memory) + " GiB", cards));
     if (!q_.other_cards.empty()) push(say_("(other cards by that name: {})", "（同名的还有：{}）", q_.other_cards));
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/text.h"
+
 namespace oomlab::fit {
 
 std::size_t columns_of(const std::string& text) {
@@ -16,6 +18,13 @@ std::size_t columns_of(const std::string& text) {
 
 std::string padded(const std::string& text, std::size_t columns) {
   return text + std::string(columns - std::min(columns, columns_of(text)), ' ');
+}
+
+std::string short_name(std::string_view name) {
+  constexpr std::size_t kMost = 26;
+  std::string shown = one_line(name);
+  shown = shown.substr(shown.rfind('/') + 1);
+  return shown.size() <= kMost ? shown : "..." + shown.substr(shown.size() - kMost);
 }
 
 std::string upper_case(DType dtype) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "dtype.h"
 
@@ -18,6 +19,9 @@ std::string padded(const std::string& text, std::size_t columns);
 /// GiB: "9.42", "23.6".
 std::string gib(double bytes);
 inline std::string gib(std::uint64_t bytes) { return gib(double(bytes)); }
+
+/// A hub's name without its owner, and of a path its end: at most 29 columns.
+std::string short_name(std::string_view name);
 
 /// A format's name for people: "BF16".
 std::string upper_case(DType dtype);

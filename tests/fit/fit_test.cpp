@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "../../bench/fitting/answer.h"
+#include "asked.h"
 #include "harness/chapter.h"
 #include "plan/search/search.h"
 
@@ -32,13 +33,6 @@ class Random {
  private:
   std::mt19937 engine_;
 };
-
-Question asked(const std::string& words) {
-  std::istringstream in(words);
-  std::vector<std::string> arguments;
-  for (std::string word; in >> word;) arguments.push_back(word);
-  return parse_question(arguments).value();
-}
 
 // What a program reads from the words of a command: the levers by chapter 16's own reader.
 struct Read {

@@ -6,6 +6,7 @@
 
 #include "../../bench/fitting/answer.h"
 #include "../../bench/fitting/words.h"
+#include "asked.h"
 #include "plan/network_step.h"
 
 namespace {
@@ -13,26 +14,19 @@ namespace {
 using namespace oomlab;
 using namespace oomlab::fit;
 
-Question images_question(const std::string& words) {
-  std::istringstream in(words);
-  std::vector<std::string> arguments;
-  for (std::string word; in >> word;) arguments.push_back(word);
-  return parse_question(arguments).value();
-}
-
 TEST(FitImages, BytesAreThoseOfTheNetwork) {
-  const Question question = images_question("--model resnet50 --batch 32 --input 160 --gpu l4");
+  const Question question = asked("--model resnet50 --batch 32 --input 160 --gpu l4");
   const ImagesAnswer found = answer_images(question);
   const PeakBytes peak = nn::predict_training(nn::parse_network("resnet50"), 32, {160, 160}, nn::UpdateRule::adamw,
                                               {.activation_in_place = false});
   EXPECT_EQ(found.as_is.bytes, peak.at_peak);
   EXPECT_TRUE(first_line(question, found).starts_with("fits: ")) << first_line(question, found);
-  const Question infer = images_question("--model mobilenet-v3-large --task infer --batch 8 --gpu l4");
+  const Question infer = asked("--model mobilenet-v3-large --task infer --batch 8 --gpu l4");
   EXPECT_EQ(answer_images(infer).as_is.bytes[Category::gradients], 0u);
 }
 
 TEST(FitImages, WhatLeavesNothingForTheContextDoesNotFit) {
-  Question question = images_question("--model resnet18 --batch 8 --gpu l4");
+  Question question = asked("--model resnet18 --batch 8 --gpu l4");
   question.room.memory = answer_images(question).as_is.needed() + question.room.reserve;
   EXPECT_TRUE(answer_images(question).as_is.fits());
   --question.room.memory;
@@ -41,15 +35,15 @@ TEST(FitImages, WhatLeavesNothingForTheContextDoesNotFit) {
 }
 
 TEST(FitImages, ChangesAndTheLargestFit) {
-  const Question question = images_question("--model resnet50 --batch 512 --gpu rtx3060");
+  const Question question = asked("--model resnet50 --batch 512 --gpu rtx3060");
   const ImagesAnswer found = answer_images(question);
   ASSERT_TRUE(!found.as_is.fits() && found.changed);
   EXPECT_TRUE(found.changed->fits());
-  const Question most = images_question("--model resnet50 --gpu rtx3060 --largest batch");
+  const Question most = asked("--model resnet50 --gpu rtx3060 --largest batch");
   const ImagesAnswer largest = answer_images(most);
   ASSERT_TRUE(largest.largest && largest.largest->fits());
   const std::string next = std::to_string(largest.largest->batch + 1);
-  EXPECT_FALSE(answer_images(images_question("--model resnet50 --gpu rtx3060 --batch " + next)).as_is.fits());
+  EXPECT_FALSE(answer_images(asked("--model resnet50 --gpu rtx3060 --batch " + next)).as_is.fits());
   for (const Question* asked : {&question, &most}) {
     Question q = *asked;
     for (const bool chinese : {false, true}) {
@@ -70,13 +64,13 @@ TEST(FitImages, WhatIsRefusedIsRefusedInOneLine) {
                                     {"--model resnet50 --gpu t4 --input 0", "1 to"},
                                     {"--model resnet50", "--gpu"}}) {
     try {
-      (void)images_question(words);
+      (void)asked(words);
       ADD_FAILURE() << words;
     } catch (const std::exception& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   }
-  EXPECT_THROW((void)answer_images(images_question("--model unet:4-64 --input 100 --gpu t4")), std::invalid_argument);
+  EXPECT_THROW((void)answer_images(asked("--model unet:4-64 --input 100 --gpu t4")), std::invalid_argument);
 }
 
 }  // namespace

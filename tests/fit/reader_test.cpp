@@ -8,18 +8,12 @@
 #include <sstream>
 
 #include "../../bench/fitting/answer.h"
+#include "asked.h"
 
 namespace {
 
 using namespace oomlab;
 using namespace oomlab::fit;
-
-Question asked(const std::string& words) {
-  std::istringstream in(words);
-  std::vector<std::string> arguments;
-  for (std::string word; in >> word;) arguments.push_back(word);
-  return parse_question(arguments).value();
-}
 
 std::string first_line_of(const std::string& words) {
   const Question question = asked(words);

@@ -6,6 +6,7 @@
 
 #include "../../bench/fitting/answer.h"
 #include "../../bench/fitting/words.h"
+#include "asked.h"
 #include "plan/option.h"
 
 namespace {
@@ -13,13 +14,7 @@ namespace {
 using namespace oomlab;
 using namespace oomlab::fit;
 
-Question question_of(const std::string& words) {
-  std::istringstream in(words);
-  std::vector<std::string> arguments;
-  for (std::string word; in >> word;) arguments.push_back(word);
-  return parse_question(arguments).value();
-}
-ServingAnswer answer_to(const std::string& words) { return answer_serving(question_of(words)); }
+ServingAnswer answer_to(const std::string& words) { return answer_serving(asked(words)); }
 
 // Programs that ran out of memory, or did not start: none of them fits. Sources: docs/fit_engines.md.
 TEST(FitServing, WhatRanOutDoesNotFit) {
@@ -63,7 +58,7 @@ TEST(FitServing, WhatMayBeTooMuchDoesNotFit) {
   EXPECT_TRUE(way.fits());
   way.limit = 2;
   EXPECT_FALSE(way.fits());
-  Question question = question_of("--engine llama.cpp --model llama-3.1-8b --gpu rtx4090 --seq 8192");
+  Question question = asked("--engine llama.cpp --model llama-3.1-8b --gpu rtx4090 --seq 8192");
   question.room.memory = answer_serving(question).as_is.needed().high - 1;
   EXPECT_TRUE(first_line(question, answer_serving(question)).starts_with("too close: "));
 }
@@ -109,7 +104,7 @@ TEST(FitServing, FirstWordsAreAtMost25LinesOf100Columns) {
         "--engine llama.cpp --model llama3-8b --gpu 4090", "--engine llama.cpp --model qwen3-32b --gpu rtx4060",
         "--engine llama.cpp --model llama-3.1-405b --gpus 8xa100-80gb --weights iq2_xxs --cache-type q4_0 --batch 4",
         "--engine llama.cpp --model gemma-3-27b --gpu h100 --largest batch --seq 131072"}) {
-    Question question = question_of(words);
+    Question question = asked(words);
     const ServingAnswer found = answer_serving(question);
     for (const bool chinese : {false, true}) {
       question.chinese = chinese;
@@ -126,8 +121,7 @@ TEST(FitServing, FirstWordsAreAtMost25LinesOf100Columns) {
 }
 
 TEST(FitServing, SaysHowMuchAndHow) {
-  const Question question =
-      question_of("--engine llama.cpp --model llama-3.1-8b --gpu rtx4090 --seq 8192 --cache-type q8_0");
+  const Question question = asked("--engine llama.cpp --model llama-3.1-8b --gpu rtx4090 --seq 8192 --cache-type q8_0");
   const ServingAnswer found = answer_serving(question);
   const std::string words = first_words(question, found);
   EXPECT_TRUE(words.starts_with("fits: ")) << words;
@@ -158,7 +152,7 @@ TEST(FitServing, WhatIsRefusedIsRefusedInOneLine) {
            {"--engine vllm --model gpt2", "--gpu"},
        }) {
     try {
-      (void)question_of(words);
+      (void)asked(words);
       ADD_FAILURE() << words;
     } catch (const std::exception& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();

@@ -155,16 +155,7 @@ Tensor HfModules::chunked_loss(const Tensor& hidden) {
           const Tensor wide = torch_.cast(logits, DType::fp32);
           return torch_.cross_entropy(wide, targets);
         },
-        [this](const std::function<void()>& run) {
-          const auto end = [this] { torch_.end_autocast(); };
-          try {
-            run();
-          } catch (...) {
-            end();
-            throw;
-          }
-          end();
-        });
+        [this](const std::function<void()>& run) { run_then(run, [this] { torch_.end_autocast(); }); });
     sum = sum ? torch_.add(sum, loss) : loss;
   }
   return sum;

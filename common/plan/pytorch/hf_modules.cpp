@@ -284,17 +284,10 @@ Tensor HfModules::each_layer(Tensor hidden) {
             return layer(i, std::move(x));
           },
           [this](const std::function<void()>& run) {
-            const auto end = [this] {
+            run_then(run, [this] {
               cos_ = sin_ = mask_ = {};
               torch_.end_autocast();
-            };
-            try {
-              run();
-            } catch (...) {
-              end();
-              throw;
-            }
-            end();
+            });
           });
     } else {
       Tensor next = layer(i, hidden);

@@ -105,6 +105,18 @@ struct Parameter {
   Tensor cast{};                 ///< autocast's copy, until the region ends
 };
 
+/// Calls `run`, and then `end`, also where `run` throws.
+template <class Run, class End>
+void run_then(const Run& run, const End& end) {
+  try {
+    run();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
 class Tape;
 using Tensors = std::vector<Tensor>;
 

@@ -19,7 +19,8 @@ struct Writer {
     *to++ = static_cast<double>(x);
   }
 };
-__global__ void arithmetic(double* to) {
+// `two` is read by the read-only cache: nothing may write it while the kernel runs.
+__global__ void arithmetic(double* to, const double* two) {
   if (threadIdx.x != 0) return;
   Writer put{to};
   put(max(-3, 2));
@@ -57,7 +58,7 @@ __global__ void arithmetic(double* to) {
   put(make_uint4(1, 2, 3, 4).z);
   put(sizeof(float4));
   put(alignof(float2));
-  put(__ldg(to));
+  put(__ldg(two));
 }
 // Each is done to a number of its own.
 __global__ void atomics(int* i, unsigned* u, unsigned long long* l, float* f, double* d) {
@@ -128,7 +129,8 @@ TEST_F(DeviceFunctions, Arithmetic) {
                                       8,
                                       2};
   Values<double> to(wanted.size());
-  launch(arithmetic, {1, 1, 0}, nullptr, to.data());
+  const Values<double> two(std::vector<double>{2});
+  launch(arithmetic, {1, 1, 0}, nullptr, to.data(), two.data());
   const std::vector<double> got = to.get();
   for (std::size_t k = 0; k < wanted.size(); ++k)
     EXPECT_NEAR(got[k], wanted[k], 1e-5 * std::abs(wanted[k])) << "number " << k;

@@ -151,7 +151,6 @@ TEST_F(Vmm, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(again == CUDA_ERROR_INVALID_VALUE || again == kAlreadyMapped) << again;
   EXPECT_EQ(CUDA_SUCCESS, cuMemRelease(other));
   EXPECT_EQ(4u + 999, read(a, 1000)[999]) << "what was mapped stays";
-  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(a + granule, granule));
   EXPECT_EQ(CUDA_SUCCESS, cuMemUnmap(a, granule));
   EXPECT_EQ(CUDA_SUCCESS, cuMemRelease(handle));
   EXPECT_EQ(CUDA_SUCCESS, cuMemAddressFree(a, 2 * granule));

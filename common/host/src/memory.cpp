@@ -234,8 +234,8 @@ cudaError_t cudaMallocHost(void** result, size_t size) {
 }
 cudaError_t cudaMallocManaged(void** result, size_t size, unsigned int flags) {
   return result_entry<cudaErrorMemoryAllocation>("cudaMallocManaged", result, [&] {
-    require(size && flags == cudaMemAttachGlobal);
-    return host_visible_allocate(size, Kind::managed);
+    require(flags == cudaMemAttachGlobal);
+    return size ? host_visible_allocate(size, Kind::managed) : nullptr;
   });
 }
 

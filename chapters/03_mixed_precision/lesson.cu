@@ -78,7 +78,7 @@ __global__ void loss_gradient(T* y, const State* state) {  // of the mean of y^2
 template <class T>
 __global__ void find_overflow(const T* g, State* state) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x)
-    if (!std::isfinite(float(g[i]))) atomicExch(&state->found_inf, 1);  // infinite, or NaN; many threads may find one
+    if (!std::isfinite(float(g[i]))) atomicAdd(&state->found_inf, 1);  // infinite, or NaN; many threads may find one
 }
 template <class T>
 __global__ void update(T* w, float* master, const T* g, const State* state) {

@@ -96,7 +96,6 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
     for (int d = 0; d < depth && mine; ++d) out[d * tokens + token] = total[d] / sum;
   }
 }
-
 cublasHandle_t cublas;
 size_t live;  // bytes, counted by allocate() and release()
 size_t peak;  // the maximum of live
@@ -136,6 +135,7 @@ Run run(const char* what, bool tiled) {
   float* k = q + count;
   float* v = k + count;
   float* out = allocate(count);
+  CHECK(cudaMemset(out, 0xff, count * sizeof(float)));  // NaN: what nobody writes is found below
   fill<<<blocks, threads>>>(q, 3 * count);
   CHECK(cudaGetLastError());
   const float scale = 1 / std::sqrt(float(depth));

@@ -90,8 +90,8 @@ void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, 
 
 struct Result {
   std::vector<float> gradient = std::vector<float>(2 * layer);
-  size_t peak = 0;          // bytes
-  double difference = 0;    // from another gradient, relative
+  size_t peak = 0;        // bytes
+  double difference = 0;  // from another gradient, relative
 };
 // The gradient of the whole batch, `rows` at a time.
 Result run(const char* what, int rows, bool own_divisor, const Result* whole = nullptr) {

@@ -110,7 +110,7 @@ Run train(const char* what, const Buffer& x, const Buffer& target, const Numbers
   Matrix w(start, adapted ? 0 : width * width);    // [width, width]
   Matrix a(numbers(r * width, 0.05f), r * width);  // [r, width]
   Matrix b(Numbers(width * r), width * r);         // [width, r], zeros
-  const auto forward = [&] {  // y - target, which is the gradient of |y - target|^2 / 2; y is nowhere by itself
+  const auto forward = [&] {  // y - target, which is the gradient of |y - target|^2 / 2; y itself is not stored
     CHECK(cudaMemcpyAsync(dy.p, target.p, dy.bytes, cudaMemcpyDeviceToDevice, 0));
     matmul(false, true, batch, width, width, 1, x.p, w.w.p, -1, dy.p);  // dy = x @ W.T - target
     if (!adapted) return;

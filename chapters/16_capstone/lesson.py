@@ -1,5 +1,5 @@
-# python3 lesson.py: three levers, one after the other. A layer is two products and a ReLU, without a square or residual
-# sum: not the bytes of lesson.cu. The momentum is stored in BF16, and computed with in FP32.
+# python3 lesson.py: three levers, one after the other. A layer is two products with biases and a ReLU between them, and
+# has no residual sum: not the bytes of lesson.cu. The momentum is stored in BF16, and computed with in FP32.
 import torch
 from torch.nn import Linear, ReLU, Sequential
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
@@ -34,6 +34,6 @@ start, runs = train(0, 0), [measure(lambda: train(levers, 6)) for levers in rang
 for what, (w, peak) in zip(("textbook", "+ checkpoints", "+ micro-batches", "+ 16-bit momentum"), runs):
     off = float((w - runs[0][0]).norm() / (runs[0][0] - start).norm())
     print(f"{what:17}  peak {peak / 2**20:5.2f} MiB  weights off by {off:.1e} of their way")
-    assert off < {"+ micro-batches": 1e-4, "+ 16-bit momentum": 0.05}.get(what, 1e-30), "the same, or nearly"
+    assert off < {"+ micro-batches": 1e-4, "+ 16-bit momentum": 0.01}.get(what, 1e-30), "the same, or nearly"
 assert all(runs[k][1] > 1.1 * runs[k + 1][1] for k in range(3)), "each lever saves"
 print("PASS")

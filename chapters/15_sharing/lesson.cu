@@ -133,7 +133,8 @@ int main(int argc, char** argv) {
   if (with) {
     most_used = 0;
     tell('t');
-    std::printf("  the neighbour keeps after it trimmed   %8.0f MiB\n", used(contexts) / MiB);
+    const long long kept = std::max(used(contexts), 0LL);  // others may have freed more than it keeps
+    std::printf("  the neighbour keeps after it trimmed   %8.0f MiB\n", kept / MiB);
     after_trim = job(&sum);
     std::printf("  our job, %.0f MiB: %s, peak           %8.0f MiB\n", total / 2 / MiB,
                 after_trim ? "done" : "out of memory", most_used / MiB);

@@ -13,8 +13,8 @@
 // device they use memory that no cudaMalloc() of ours counts: on demand, pages stay there until the device is full.
 //
 // The peak, with layers of 2 MiB: 8 * 2 MiB = 16 MiB with all on the device, or on demand (all of this fits, so none
-// has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised. (A GPU's cudaMemGetInfo() may not show a few
-// managed pages, so only what cudaMalloc() gave is judged.)
+// has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised. (A GPU's cudaMemGetInfo() may not show
+// a few managed pages, so only what cudaMalloc() gave is judged.)
 // The price: each pass carries all 16 MiB over the bus and back. On the device they are copied once, before training.
 #include <cuda_runtime.h>
 

@@ -24,27 +24,23 @@ constexpr int batch = 64;                   // rows
 constexpr int weights = width * width;      // numbers; gradients and each of the moments have as many
 constexpr int activations = batch * width;  // numbers of the input, and of the output
 constexpr int threads = 256;                // of each block
-constexpr int blocks = weights / threads;   // of each kernel: a thread for each weight
+constexpr int piece = 256;                  // numbers that a block works on
+static_assert(activations % piece == 0 && weights % piece == 0, "whole pieces");
 
-const char* text(cudaError_t error) { return cudaGetErrorString(error); }
-const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
-void fail(const char* what, const char* why) {
-  std::printf("FAIL: %s: %s\n", what, why);
+void require(bool good, const char* what, const char* of = "expected") {
+  if (good) return;
+  std::printf("FAIL: %s: %s\n", of, what);
   std::exit(1);
 }
-void require(bool good, const char* what) {
-  if (!good) fail("expected", what);
-}
-template <class Status>
-void check(Status status, const char* call) {
-  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
-}
-#define CHECK(call) check(call, #call)  // #call is the call's text
+void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
+void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
+#define CHECK(call) check(call, #call)  // #call is the text of the call; 0 is success
 
-// The first kernel of the course: every thread runs it. i is the thread's number among all that were launched. It takes
-// the elements i, i + (number of threads), and so on. That is right for any number of blocks and threads.
-__global__ void fill(float* p, int n, float scale) {
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) p[i] = scale * (i % 11 - 5);
+// The first kernel of the course: every thread runs it. A block works on one piece of the array. Its threads take the
+// numbers that lie side by side, blockDim.x at a time: here each thread has one number. With fewer threads it has more.
+__global__ void fill(float* p, float scale) {
+  const int first = blockIdx.x * piece;
+  for (int i = first + threadIdx.x; i < first + piece; i += blockDim.x) p[i] = scale * (i % 11 - 5);
 }
 // AdamW, without bias correction. __restrict__ promises that the arrays do not overlap, so each number is read once.
 __global__ void adamw(float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m,
@@ -53,7 +49,8 @@ __global__ void adamw(float* __restrict__ w, const float* __restrict__ g, float*
   const float beta1 = 0.9f;
   const float beta2 = 0.999f;
   const float decay = 0.01f;
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
+  const int first = blockIdx.x * piece;
+  for (int i = first + threadIdx.x; i < first + piece; i += blockDim.x) {
     const float mean = beta1 * m[i] + (1 - beta1) * g[i];
     const float square = beta2 * v[i] + (1 - beta2) * g[i] * g[i];
     m[i] = mean;
@@ -105,14 +102,14 @@ void ask_for_too_much(bool clear, float* x) {
   const long long in_use = used();
   void* extra = nullptr;
   const cudaError_t error = cudaMalloc(&extra, asked);
-  std::printf("asked for %.1f MiB more: %s (%s)\n", MiB(asked), cudaGetErrorName(error), text(error));
+  std::printf("asked for %.1f MiB more: %s (%s)\n", MiB(asked), cudaGetErrorName(error), cudaGetErrorString(error));
   require(error == cudaErrorMemoryAllocation, "more than what is free is refused");
   require(extra == nullptr, "a refused request takes nothing");
   row("taken by the refused request", used() - in_use);
   cudaError_t blamed = cudaErrorMemoryAllocation;
   if (clear) blamed = cudaSuccess;
   if (clear) (void)cudaGetLastError();  // THE MITIGATION: or the check after the next kernel finds this error
-  fill<<<blocks, threads>>>(x, activations, 0.1f);
+  fill<<<activations / piece, threads>>>(x, 0.1f);
   const cudaError_t next = cudaGetLastError();  // asks whether the launch above was accepted: a launch returns nothing
   std::printf("  error %s; the check after the next kernel: %s\n", clear ? "cleared" : "left set",
               cudaGetErrorName(next));
@@ -145,8 +142,8 @@ int main(int argc, char** argv) {
   require(inference == sizeof(float) * (size_t(weights) + 2 * activations), "inference takes 4 bytes per weight");
   require(training == sizeof(float) * (4 * size_t(weights) + 2 * activations), "training takes 16 bytes per weight");
 
-  fill<<<blocks, threads>>>(w, weights, 0.001f);
-  fill<<<blocks, threads>>>(x, activations, 0.1f);
+  fill<<<weights / piece, threads>>>(w, 0.001f);
+  fill<<<activations / piece, threads>>>(x, 0.1f);
   CHECK(cudaGetLastError());
   const std::vector<float> before = forward(x, w, y);
   row("kernels, cuBLAS, at their first use", used() - begin - double(training));
@@ -159,7 +156,7 @@ int main(int argc, char** argv) {
   matmul(true, false, width, width, batch, 1, x, y, 0, g);  // g = x.T @ y: the loss is |y|^2 / 2, whose gradient is y
   CHECK(cudaMemset(m, 0, weights * sizeof(float)));
   CHECK(cudaMemset(v, 0, weights * sizeof(float)));
-  adamw<<<blocks, threads>>>(w, g, m, v);
+  adamw<<<weights / piece, threads>>>(w, g, m, v);
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
   for (float* p : {w, x, y, g, m, v}) CHECK(cudaFree(p));

@@ -30,20 +30,14 @@ constexpr size_t budget = size_t(11) << 20;  // bytes of all Buffers
 constexpr int blocks = 32;                   // of each kernel
 constexpr int threads = 256;                 // of each block
 
-const char* text(cudaError_t error) { return cudaGetErrorString(error); }
-const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
-void fail(const char* what, const char* why) {
-  std::printf("FAIL: %s: %s\n", what, why);
+void require(bool good, const char* what, const char* of = "expected") {
+  if (good) return;
+  std::printf("FAIL: %s: %s\n", of, what);
   std::exit(1);
 }
-void require(bool good, const char* what) {
-  if (!good) fail("expected", what);
-}
-template <class Status>
-void check(Status status, const char* call) {
-  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
-}
-#define CHECK(call) check(call, #call)
+void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
+void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
+#define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
 // Bytes of all Buffers: what they may have, have now, and had at the peak. The CUDA context and cuBLAS come on top.
 size_t limit = SIZE_MAX;

@@ -14,7 +14,6 @@
 #include <cublas_v2.h>
 
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,35 +29,23 @@ constexpr int blocks = 32;                    // of each kernel
 constexpr int threads = 256;                  // of each block
 static_assert(batch % micro_batches == 0 && batch % 64 == 0, "a batch of equal micro-batches; see counts()");
 
-const char* text(cudaError_t error) { return cudaGetErrorString(error); }
-const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
-void fail(const char* what, const char* why) {
-  std::printf("FAIL: %s: %s\n", what, why);
+void require(bool good, const char* what, const char* of = "expected") {
+  if (good) return;
+  std::printf("FAIL: %s: %s\n", of, what);
   std::exit(1);
 }
-void require(bool good, const char* what) {
-  if (!good) fail("expected", what);
-}
-template <class Status>
-void check(Status status, const char* call) {
-  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
-}
-#define CHECK(call) check(call, #call)
+void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
+void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
+#define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
-// Every array comes from a pool of our own, which keeps the record: the most bytes that were in use. Blocks are taken
-// and freed in the order of the stream (0, the default one): a kernel that was launched before still has its memory.
+// Every array of a run comes from a pool of its own, which keeps the record: the most bytes that were in use. Memory is
+// taken and freed in the order of the stream (0, the default one): a kernel that was launched before still has it.
 cudaMemPool_t pool;
 void make_pool() {
-  cudaMemPoolProps properties = {};
+  cudaMemPoolProps properties = {};  // location.id is 0: the first device
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
-  properties.location.id = 0;
   CHECK(cudaMemPoolCreate(&pool, &properties));
-}
-void forget_peak() {
-  CHECK(cudaStreamSynchronize(0));  // what was freed before is gone by now
-  uint64_t zero = 0;                // the mark can only be set to 0
-  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
 }
 float* allocate(size_t count) {
   void* p;
@@ -103,13 +90,13 @@ void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, 
 
 struct Result {
   std::vector<float> gradient = std::vector<float>(2 * layer);
-  uint64_t peak = 0;
+  size_t peak = 0;        // bytes
   double difference = 0;  // from another gradient, relative
 };
 // The gradient of the whole batch, `rows` at a time.
 Result run(const char* what, int rows, bool own_divisor, const Result* whole = nullptr) {
   Result result;
-  forget_peak();
+  make_pool();
   float* w1 = allocate(2 * layer);
   float* w2 = w1 + layer;
   float* g1 = allocate(2 * layer);
@@ -143,6 +130,7 @@ Result run(const char* what, int rows, bool own_divisor, const Result* whole = n
   CHECK(cudaMemcpy(result.gradient.data(), g1, 2 * layer * sizeof(float), cudaMemcpyDeviceToHost));
   free_all({w1, g1});
   CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &result.peak));
+  CHECK(cudaMemPoolDestroy(pool));
   std::printf("  %4d rows at a time, %-21s peak %4.1f MiB", rows, what, double(result.peak) / (1 << 20));
   if (whole) {
     double square = 0;
@@ -166,7 +154,6 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  make_pool();
   CHECK(cublasCreate(&cublas));
   std::printf("a batch of %d rows, two layers of %d x %d floats\n", batch, width, width);
   Result whole;
@@ -179,7 +166,6 @@ int main(int argc, char** argv) {
   if (with) micro = run("one divisor for all", rows, false, reference);
   if (with) means = run("each its own divisor", rows, true, reference);
   CHECK(cublasDestroy(cublas));
-  CHECK(cudaMemPoolDestroy(pool));
   if (with && without) {
     const size_t saved = 4 * sizeof(float) * width * (batch - batch / micro_batches);
     require(micro.peak + saved <= whole.peak + rounding, "only one micro-batch's activations at a time");

@@ -16,7 +16,6 @@
 // spared that: its backward pass comes first, so its h and a are not dropped.
 #include <cublas_v2.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,20 +34,14 @@ constexpr size_t rounding = size_t(1) << 16;  // bytes by which the pool may cou
 constexpr int blocks = 32;                    // of each kernel
 constexpr int threads = 256;                  // of each block
 
-const char* text(cudaError_t error) { return cudaGetErrorString(error); }
-const char* text(cublasStatus_t status) { return cublasGetStatusString(status); }
-void fail(const char* what, const char* why) {
-  std::printf("FAIL: %s: %s\n", what, why);
+void require(bool good, const char* what, const char* of = "expected") {
+  if (good) return;
+  std::printf("FAIL: %s: %s\n", of, what);
   std::exit(1);
 }
-void require(bool good, const char* what) {
-  if (!good) fail("expected", what);
-}
-template <class Status>
-void check(Status status, const char* call) {
-  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
-}
-#define CHECK(call) check(call, #call)
+void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
+void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
+#define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
 __global__ void fill(float* p, int count, float scale) {  // pseudo-random numbers between -scale and scale
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
@@ -66,28 +59,21 @@ __global__ void squared_relu_backward(const float* h, float* d) {  // d: a's gra
 }
 
 cublasHandle_t cublas;
-cudaMemPool_t pool;  // of our own; it keeps the record: the most bytes that were in use
+cudaMemPool_t pool;  // a run has its own, which keeps the record: the most bytes that were in use
 float* weights;      // W1 and W2 of every layer
 struct Layer {
   float* x;  // its input
-  float* h;
+  float* h;  // null while h and a are not in memory
   float* a;
-  bool saved;  // whether h and a are in memory
 };
 Layer layer[layers + 1];  // the last one has only an x: the output
 int computed;             // how often an h and an a were
 
 void make_pool() {
-  cudaMemPoolProps properties = {};
+  cudaMemPoolProps properties = {};  // location.id is 0: the first device
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
-  properties.location.id = 0;
   CHECK(cudaMemPoolCreate(&pool, &properties));
-}
-void forget_peak() {
-  CHECK(cudaStreamSynchronize(0));  // what was freed before is gone by now
-  uint64_t zero = 0;                // the mark can only be set to 0
-  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
 }
 // In the stream's order: a kernel that was started before still has its memory, and what comes after may get it again.
 float* allocate(size_t count) {
@@ -111,29 +97,27 @@ void forward(Layer& l, const float* w1) {
   matmul(false, false, rows, hidden, width, 1, l.x, w1, 0, l.h);  // h = x @ W1
   squared_relu<<<blocks, threads>>>(l.h, l.a);
   CHECK(cudaGetLastError());
-  l.saved = true;
   ++computed;
 }
 void drop(Layer& l) {
   release(l.h);
   release(l.a);
-  l.saved = false;
+  l.h = nullptr;
 }
 
 void step(bool checkpoint, float rate) {
   for (int i = 0; i < layers; ++i) {
     Layer& l = layer[i];
-    float* next = allocate(x_count);
-    layer[i + 1].x = next;
+    layer[i + 1].x = allocate(x_count);
     forward(l, w1(i));
-    CHECK(cudaMemcpyAsync(next, l.x, x_count * sizeof(float), cudaMemcpyDeviceToDevice, 0));
-    matmul(false, false, rows, width, hidden, 1, l.a, w2(i), 1, next);  // next x = x + a @ W2
-    if (checkpoint && i + 1 < layers) drop(l);                          // THE MITIGATION
+    CHECK(cudaMemcpyAsync(layer[i + 1].x, l.x, x_count * sizeof(float), cudaMemcpyDeviceToDevice, 0));
+    matmul(false, false, rows, width, hidden, 1, l.a, w2(i), 1, layer[i + 1].x);  // next x = x + a @ W2
+    if (checkpoint && i + 1 < layers) drop(l);                                    // THE MITIGATION
   }
   float* dx = layer[layers].x;  // the loss is |output|^2 / 2, so the output is its own gradient
   for (int i = layers - 1; i >= 0; --i) {
     Layer& l = layer[i];
-    if (!l.saved) forward(l, w1(i));  // THE MITIGATION
+    if (!l.h) forward(l, w1(i));  // THE MITIGATION
     float* d = allocate(h_count);
     matmul(false, true, rows, hidden, width, 1, dx, w2(i), 0, d);        // d = dx @ W2.T, then an SGD step:
     matmul(true, false, hidden, width, rows, -rate, l.a, dx, 1, w2(i));  // W2 -= rate * a.T @ dx, no gradient stored
@@ -149,12 +133,12 @@ void step(bool checkpoint, float rate) {
 }
 
 struct Run {
-  uint64_t peak = 0;  // bytes
+  size_t peak = 0;  // bytes
   std::vector<float> host_weights = std::vector<float>(all_weights);
 };
 Run train(const char* what, bool checkpoint) {
   Run run;
-  forget_peak();
+  make_pool();
   computed = 0;
   weights = allocate(all_weights);
   layer[0].x = allocate(x_count);
@@ -163,9 +147,9 @@ Run train(const char* what, bool checkpoint) {
   CHECK(cudaGetLastError());
   for (int s = 0; s < steps; ++s) step(checkpoint, 1e-3f);
   CHECK(cudaMemcpy(run.host_weights.data(), weights, all_weights * sizeof(float), cudaMemcpyDeviceToHost));
-  release(weights);
-  release(layer[0].x);
+  for (float* p : {weights, layer[0].x}) release(p);
   CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &run.peak));
+  CHECK(cudaMemPoolDestroy(pool));
   std::printf("  %-34s peak %5.2f MiB, h and a computed %d times\n", what, run.peak / 1048576.0, computed);
   const size_t waiting = checkpoint ? 1 : layers;  // layers whose h and a are in memory as the backward pass begins
   const size_t count = all_weights + (layers + 1) * x_count + h_count + 2 * waiting * h_count;
@@ -177,7 +161,6 @@ int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
-  make_pool();
   CHECK(cublasCreate(&cublas));
   std::printf("%d layers of width %d, %d rows, FP32, %d steps\n", layers, width, rows, steps);
   Run kept;
@@ -185,13 +168,11 @@ int main(int argc, char** argv) {
   if (without) kept = train("keep every h and a", false);
   if (with) again = train("keep x only, compute h and a again", true);
   CHECK(cublasDestroy(cublas));
-  CHECK(cudaMemPoolDestroy(pool));
   if (with && without) {
-    const size_t bytes = all_weights * sizeof(float);
-    const bool equal = !std::memcmp(kept.host_weights.data(), again.host_weights.data(), bytes);
-    const bool numbers = kept.host_weights == again.host_weights;  // false if one is NaN, which is not equal to itself
+    const bool equal = kept.host_weights == again.host_weights &&  // false if one is NaN, which does not equal itself
+                       !std::memcmp(kept.host_weights.data(), again.host_weights.data(), all_weights * sizeof(float));
     std::printf("  weights after %d steps: %s\n", steps, equal ? "bit-equal" : "different");
-    require(equal && numbers, "the same weights");
+    require(equal, "the same weights");
     const size_t saved_bytes = (layers - 1) * 2 * h_count * sizeof(float);
     require(again.peak + saved_bytes <= kept.peak + rounding, "one layer's h and a at a time");
   }

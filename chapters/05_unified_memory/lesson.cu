@@ -4,16 +4,17 @@
 // More than the device has. A training step reads and writes all of a model's state, but one layer at a time. The other
 // layers can wait in the host's memory, which is larger. There are two ways to do it.
 //
-// Streaming: two buffers on the device take turns. While a layer is updated in one, the last one leaves the other, and
-// the next one comes. A copy runs beside a kernel only in another stream and if its host side is pinned. So there are
-// three streams, for the copies in, the kernels, and the copies out, and events say what each waits for.
+// Streaming: two buffers on the device take turns, and each has a stream: a layer is copied in, updated, and copied out
+// in this order. What is in different streams may run at the same time. So while a kernel works in one buffer, the
+// other one's layer leaves and the next one comes. For that the host's side of a copy must be pinned.
 //
 // Managed (or unified) memory, from cudaMallocManaged(), has one address for both sides. Its pages move to the side
 // that touches them (on demand), or earlier (prefetched), or stay on the host and are used from there (advised). On the
 // device they use memory that no cudaMalloc() of ours counts: on demand, pages stay there until the device is full.
 //
 // The peak, with layers of 2 MiB: 8 * 2 MiB = 16 MiB with all on the device, or on demand (all of this fits, so none
-// has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised.
+// has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised. (A GPU's cudaMemGetInfo() may not show
+// a few managed pages, so only what cudaMalloc() gave is judged.)
 // The price: each pass carries all 16 MiB over the bus and back. On the device they are copied once, before training.
 #include <cuda_runtime.h>
 
@@ -80,59 +81,27 @@ void train_on_device(float* state) {
   CHECK(cudaFree(all));
 }
 
-// Streams that wait for each other only where an event says so: others also wait for the default stream.
-struct Streams {
-  cudaStream_t in;
-  cudaStream_t compute;
-  cudaStream_t out;
-  Streams() {
-    for (cudaStream_t* stream : {&in, &compute, &out}) CHECK(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
-  }
-  ~Streams() {
-    for (cudaStream_t stream : {in, compute, out}) CHECK(cudaStreamDestroy(stream));
-  }
-};
-// They only order. (cudaEventCreateWithFlags(.., cudaEventDisableTiming) makes events that cost less for that.)
-struct Events {
-  cudaEvent_t loaded;   // a layer is on the device
-  cudaEvent_t updated;  // a kernel has updated it
-  cudaEvent_t home;     // it is in the host's memory again
-  Events() {
-    for (cudaEvent_t* event : {&loaded, &updated, &home}) CHECK(cudaEventCreate(event));
-  }
-  ~Events() {
-    for (cudaEvent_t event : {loaded, updated, home}) CHECK(cudaEventDestroy(event));
-  }
-};
+// Two streams for two buffers. (Streams made without NonBlocking also wait for the default stream.)
+cudaStream_t streams[2];
 
-struct Buffer {
-  float* device = allocate(bytes);
-  Events events;
-  ~Buffer() { CHECK(cudaFree(device)); }
-};
 void train_streamed(float* state) {
-  const Streams streams;
   int count = layers;
   count = 2;  // THE MITIGATION: two buffers take turns
-  const std::vector<Buffer> buffers(count);
+  std::vector<float*> buffers(count);
+  for (float*& buffer : buffers) buffer = allocate(bytes);
   see_peak();
   for (int i = 0; i < passes * layers; ++i) {
     const int l = i % layers;
     float* layer = state + l * numbers;
-    const Buffer& b = buffers[i % count];
-    // The buffer's last layer must have left it. An event that was never recorded does not wait.
-    CHECK(cudaStreamWaitEvent(streams.in, b.events.home));  // THE MITIGATION
-    CHECK(cudaMemcpyAsync(b.device, layer, bytes, cudaMemcpyHostToDevice, streams.in));
-    CHECK(cudaEventRecord(b.events.loaded, streams.in));
-    CHECK(cudaStreamWaitEvent(streams.compute, b.events.loaded));
-    update<<<blocks, threads, 0, streams.compute>>>(b.device);  // 0 bytes of shared memory, in this stream
+    float* buffer = buffers[l % count];
+    const cudaStream_t stream = streams[l % 2];  // in which the buffer's last layer leaves it first
+    CHECK(cudaMemcpyAsync(buffer, layer, bytes, cudaMemcpyHostToDevice, stream));
+    update<<<blocks, threads, 0, stream>>>(buffer);  // 0 bytes of shared memory, in this stream
     CHECK(cudaGetLastError());
-    CHECK(cudaEventRecord(b.events.updated, streams.compute));
-    CHECK(cudaStreamWaitEvent(streams.out, b.events.updated));
-    CHECK(cudaMemcpyAsync(layer, b.device, bytes, cudaMemcpyDeviceToHost, streams.out));
-    CHECK(cudaEventRecord(b.events.home, streams.out));
+    CHECK(cudaMemcpyAsync(layer, buffer, bytes, cudaMemcpyDeviceToHost, stream));
   }
   CHECK(cudaDeviceSynchronize());  // all layers are home
+  for (float* buffer : buffers) CHECK(cudaFree(buffer));
 }
 
 enum Way { on_demand, prefetched, advised };
@@ -146,39 +115,23 @@ void train_managed(float* state, Way way) {
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetPreferredLocation, host));
     CHECK(cudaMemAdvise(managed, layers * bytes, cudaMemAdviseSetAccessedBy, device));
   }
-  const Streams streams;
-  const Events events;
-  if (way == prefetched) CHECK(cudaMemPrefetchAsync(managed, bytes, device, 0, streams.in));
-  CHECK(cudaEventRecord(events.loaded, streams.in));
-  const int last = passes * layers - 1;
-  for (int i = 0; i <= last; ++i) {
-    float* layer = managed + (i % layers) * numbers;
-    float* next = managed + ((i + 1) % layers) * numbers;
-    CHECK(cudaStreamWaitEvent(streams.compute, events.loaded));
-    update<<<blocks, threads, 0, streams.compute>>>(layer);
+  for (int i = 0; i < passes * layers; ++i) {
+    const int l = i % layers;
+    const int next = (i + 1) % layers;  // comes while this one is updated, after the one before has left
+    if (way == prefetched && i + 1 < passes * layers)
+      CHECK(cudaMemPrefetchAsync(managed + next * numbers, bytes, device, 0, streams[next % 2]));
+    update<<<blocks, threads, 0, streams[l % 2]>>>(managed + l * numbers);
     CHECK(cudaGetLastError());
-    CHECK(cudaEventRecord(events.updated, streams.compute));
-    if (way == prefetched && i < last) {  // beside the kernel the next layer comes, when the one before has left
-      CHECK(cudaStreamWaitEvent(streams.in, events.home));
-      CHECK(cudaMemPrefetchAsync(next, bytes, device, 0, streams.in));
-      CHECK(cudaEventRecord(events.loaded, streams.in));
-    }
     if (i >= (passes - 1) * layers) {  // in the last pass the host waits, to ask; before it only queues
-      CHECK(cudaEventSynchronize(events.loaded));
-      CHECK(cudaEventSynchronize(events.updated));
+      CHECK(cudaDeviceSynchronize());
       see_peak();
     }
-    if (way == prefetched) {  // and this one leaves after its kernel
-      CHECK(cudaStreamWaitEvent(streams.out, events.updated));
-      CHECK(cudaMemPrefetchAsync(layer, bytes, host, 0, streams.out));
-      CHECK(cudaEventRecord(events.home, streams.out));
-    }
+    if (way == prefetched) CHECK(cudaMemPrefetchAsync(managed + l * numbers, bytes, host, 0, streams[l % 2]));
   }
   CHECK(cudaDeviceSynchronize());  // before the host reads
   std::memcpy(state, managed, layers * bytes);
   CHECK(cudaFree(managed));
 }
-
 void train_on_demand(float* state) { train_managed(state, on_demand); }
 void train_prefetched(float* state) { train_managed(state, prefetched); }
 void train_advised(float* state) { train_managed(state, advised); }
@@ -203,6 +156,7 @@ int main(int argc, char** argv) {
   CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
   float* state = nullptr;
   CHECK(cudaMallocHost(&state, layers * bytes));  // pinned
+  for (cudaStream_t& stream : streams) CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   std::printf("%d layers of %zu MiB, %d passes; peaks on the device:\n", layers, bytes >> 20, passes);
   if (without) run("every layer on the device", state, train_on_device, layers);
   if (with) run("streamed through two buffers", state, train_streamed, 2);
@@ -213,6 +167,7 @@ int main(int argc, char** argv) {
   }
   if (with && !concurrent) std::puts("  managed: not here, this device cannot move single pages");
   if (with && without) std::printf("  state after %d passes: bit-equal\n", passes);
+  for (cudaStream_t stream : streams) CHECK(cudaStreamDestroy(stream));
   CHECK(cudaFreeHost(state));
   std::puts("PASS");
 }

@@ -30,20 +30,14 @@ constexpr int steps = 3;
 constexpr int blocks = 32;    // of each kernel
 constexpr int threads = 256;  // of each block
 
-void fail(const char* what, const char* why) {  // ends all devices' threads, so that none waits for one that failed
-  std::printf("FAIL: %s: %s\n", what, why);
+void require(bool good, const char* what, const char* of = "expected") {
+  if (good) return;
+  std::printf("FAIL: %s: %s\n", of, what);
   std::fflush(stdout);
-  std::_Exit(1);
+  std::_Exit(1);  // ends all devices' threads, so that none waits for one that failed
 }
-void require(bool good, const char* what) {
-  if (!good) fail("expected", what);
-}
-const char* text(cudaError_t error) { return cudaGetErrorString(error); }
-const char* text(ncclResult_t) { return ncclGetLastError(nullptr); }
-template <class Status>
-void check(Status status, const char* call) {
-  if (status != Status(0)) fail(call, text(status));  // 0 is success for both
-}
+void check(cudaError_t code, const char* call) { require(code == cudaSuccess, cudaGetErrorString(code), call); }
+void check(ncclResult_t code, const char* call) { require(code == ncclSuccess, ncclGetLastError(nullptr), call); }
 #define CHECK(call) check(call, #call)
 
 // The loss is |w - sample|^2 / 2, with different (made-up) samples on each device and in each step.

@@ -24,7 +24,7 @@ constexpr int tokens = 1024;           // T
 constexpr int depth = 32;              // D
 constexpr int count = tokens * depth;  // numbers of Q, of K, of V and of the output
 constexpr int tile = 16;               // keys and values that a block has at a time
-constexpr int threads = 64;            // a block, and queries that it has at a time
+constexpr int threads = 64;            // of each block, and queries that it has at a time
 constexpr int blocks = tokens / threads;
 static_assert(tokens % threads == 0 && tokens % tile == 0, "whole tiles");
 
@@ -37,57 +37,35 @@ void check(cudaError_t code, const char* call) { require(code == 0, cudaGetError
 void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
 #define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
-__global__ void fill(float* p, int n, unsigned seed) {  // pseudo-random numbers between -2 and 2
+__global__ void fill(float* p, int n) {  // pseudo-random numbers between -2 and 2
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-    const unsigned hash = (unsigned(i) + seed) * 2654435761u;
+    const unsigned hash = unsigned(i + 1) * 2654435761u;
     p[i] = 2 * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
   }
 }
-
-// All threads of a block bring a value, and all get the sum, or the maximum. The upper half of the values goes into the
-// lower half, until one is left. Right for any number of threads, also for one a block, as the host build has them; for
-// a GPU alone one would take cub::BlockReduce.
-enum class Reduction { sum, max };
-__device__ float reduce(float value, float* shared, Reduction what) {
-  shared[threadIdx.x] = value;
-  __syncthreads();  // all values are there
-  for (unsigned remaining = blockDim.x; remaining > 1; remaining = (remaining + 1) / 2) {
-    const unsigned other = threadIdx.x + (remaining + 1) / 2;  // of an odd number the middle one waits
-    float& mine = shared[threadIdx.x];
-    if (other < remaining) mine = what == Reduction::sum ? mine + shared[other] : fmaxf(mine, shared[other]);
-    __syncthreads();  // this half is added
-  }
-  value = shared[0];
-  __syncthreads();  // the next values may come only when all have read this one
-  return value;
-}
-__global__ void softmax(float* scores) {  // each row in place, a block for each
-  __shared__ float shared[threads];
-  for (int row = blockIdx.x; row < tokens; row += gridDim.x) {
-    float* score = scores + size_t(row) * tokens;
+// A thread has a query, and goes through its scores key by key. Scores are [keys, queries]: threads side by side have
+// queries side by side, and their scores lie side by side. So a warp's 32 threads read 128 bytes in one piece.
+__global__ void softmax(float* scores) {
+  for (int query = blockIdx.x * blockDim.x + threadIdx.x; query < tokens; query += gridDim.x * blockDim.x) {
+    float* score = scores + query;
     float largest = -INFINITY;
     float sum = 0;
-    for (int key = threadIdx.x; key < tokens; key += blockDim.x) largest = fmaxf(largest, score[key]);
-    largest = reduce(largest, shared, Reduction::max);
-    for (int key = threadIdx.x; key < tokens; key += blockDim.x) sum += expf(score[key] - largest);
-    sum = reduce(sum, shared, Reduction::sum);
-    for (int key = threadIdx.x; key < tokens; key += blockDim.x) score[key] = expf(score[key] - largest) / sum;
+    for (int key = 0; key < tokens; ++key) largest = fmaxf(largest, score[key * tokens]);
+    for (int key = 0; key < tokens; ++key) sum += expf(score[key * tokens] - largest);
+    for (int key = 0; key < tokens; ++key) score[key * tokens] = expf(score[key * tokens] - largest) / sum;
   }
 }
-
-// A block has a tile of queries, one for each thread. It reads each key and each value once for all of them. With one
-// thread for each query most of a GPU is idle; FlashAttention gives a query's work to many, and uses tensor cores.
+// A block has a query for each of its threads, and copies keys and values into shared memory once for all of them. With
+// one thread for each query most of a GPU is idle; FlashAttention gives a query's work to many, and uses tensor cores.
+// q and out are [depth, tokens], so that here, too, threads side by side read numbers side by side.
 __global__ void attention(const float* q, const float* k, const float* v, float* out, float scale) {
-  __shared__ float rows[threads][depth + 1];  // of queries, then of the output; + 1: no two of a warp share a bank
   __shared__ float keys[tile][depth];
   __shared__ float values[tile][depth];
   for (int first = blockIdx.x * blockDim.x; first < tokens; first += gridDim.x * blockDim.x) {
-    const int remaining = tokens - first;  // fewer than threads only if these do not divide the tokens
-    const int queries = int(blockDim.x) < remaining ? int(blockDim.x) : remaining;
-    for (int i = threadIdx.x; i < queries * depth; i += blockDim.x) rows[i / depth][i % depth] = q[first * depth + i];
-    __syncthreads();
+    const int token = first + threadIdx.x;
+    const bool mine = token < tokens;  // false only if the threads of a block do not divide the tokens
     float query[depth];
-    for (int d = 0; d < depth; ++d) query[d] = scale * rows[threadIdx.x][d];
+    for (int d = 0; d < depth; ++d) query[d] = mine ? scale * q[d * tokens + token] : 0;
     float largest = -INFINITY;
     float sum = 0;
     float total[depth] = {};
@@ -97,8 +75,8 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
         keys[i / depth][i % depth] = k[key * depth + i];
         values[i / depth][i % depth] = v[key * depth + i];
       }
-      __syncthreads();
-      float score[tile];  // all that there ever is of a row of scores
+      __syncthreads();    // all of this tile is there
+      float score[tile];  // all that there ever is of a query's scores
       float now = largest;
       for (int i = 0; i < tile; ++i) {
         score[i] = 0;
@@ -115,14 +93,9 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
         for (int d = 0; d < depth; ++d) total[d] += weight * values[i][d];
       }
     }
-    __syncthreads();
-    for (int d = 0; d < depth; ++d) rows[threadIdx.x][d] = total[d] / sum;
-    __syncthreads();
-    for (int i = threadIdx.x; i < queries * depth; i += blockDim.x) out[first * depth + i] = rows[i / depth][i % depth];
-    __syncthreads();
+    for (int d = 0; d < depth && mine; ++d) out[d * tokens + token] = total[d] / sum;
   }
 }
-
 cublasHandle_t cublas;
 size_t live;  // bytes, counted by allocate() and release()
 size_t peak;  // the maximum of live
@@ -144,10 +117,10 @@ void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, 
 }
 void textbook(const float* q, const float* k, const float* v, float* out, float scale) {
   float* scores = allocate(size_t(tokens) * tokens);
-  matmul(false, true, tokens, tokens, depth, scale, q, k, 0, scores);  // scores = q @ k.T * scale
-  softmax<<<tokens, threads>>>(scores);
+  matmul(false, false, tokens, tokens, depth, scale, k, q, 0, scores);  // scores = k @ q * scale
+  softmax<<<blocks, threads>>>(scores);
   CHECK(cudaGetLastError());
-  matmul(false, false, tokens, depth, tokens, 1, scores, v, 0, out);  // out = softmax(scores) @ v
+  matmul(true, false, depth, tokens, tokens, 1, v, scores, 0, out);  // out = v.T @ softmax(scores)
   release(scores, size_t(tokens) * tokens);
 }
 
@@ -158,25 +131,22 @@ struct Run {
 Run run(const char* what, bool tiled) {
   Run result;
   peak = 0;
-  float* q = allocate(count);
-  float* k = allocate(count);
-  float* v = allocate(count);
+  float* q = allocate(3 * count);
+  float* k = q + count;
+  float* v = k + count;
   float* out = allocate(count);
-  fill<<<blocks, threads>>>(q, count, 1u << 20);
-  fill<<<blocks, threads>>>(k, count, 2u << 20);
-  fill<<<blocks, threads>>>(v, count, 3u << 20);
+  CHECK(cudaMemset(out, 0xff, count * sizeof(float)));  // NaN: what nobody writes is found below
+  fill<<<blocks, threads>>>(q, 3 * count);
   CHECK(cudaGetLastError());
   const float scale = 1 / std::sqrt(float(depth));
-  if (tiled) {
-    attention<<<blocks, threads>>>(q, k, v, out, scale);  // THE MITIGATION: a row of scores is score[tile], no more
-    CHECK(cudaGetLastError());
-  } else {
-    textbook(q, k, v, out, scale);
-  }
+  if (!tiled) textbook(q, k, v, out, scale);
+  if (tiled) attention<<<blocks, threads>>>(q, k, v, out, scale);  // THE MITIGATION: of scores only score[tile]
+  CHECK(cudaGetLastError());
   CHECK(cudaMemcpy(result.out.data(), out, count * sizeof(float), cudaMemcpyDeviceToHost));
-  for (float* p : {q, k, v, out}) release(p, count);
+  release(q, 3 * count);
+  release(out, count);
   result.peak = peak;
-  std::printf("  %-36s peak %4.2f MiB\n", what, peak / 1048576.0);
+  std::printf("  %-36s peak %4.2f MiB\n", what, result.peak / 1048576.0);
   const size_t scores = tiled ? 0 : size_t(tokens) * tokens;
   require(peak == (4 * size_t(count) + scores) * sizeof(float), "the bytes of the tensors that the way needs");
   for (const float x : result.out) require(std::fabs(x) <= 2, "a mean of values, which are all between -2 and 2");

@@ -97,8 +97,8 @@ struct Layer {
 struct Run {
   size_t weights = 0;
   size_t multiply_adds = 0;  // at most: beyond the border there are none
-  size_t peak = 0;      // bytes
-  double images = 0;    // at a time
+  size_t peak = 0;           // bytes
+  double images = 0;         // at a time
   Numbers result = Numbers(pixels * channels);
 };
 Run forward(const char* what, const Numbers& image, const std::vector<Layer>& layers, bool training) {
@@ -117,11 +117,8 @@ Run forward(const char* what, const Numbers& image, const std::vector<Layer>& la
     const float* x = images.back().p;
     images.emplace_back(image.size());
     float* y = images.back().p;
-    if (layer.depthwise) {
-      convolve_depthwise<<<blocks, threads>>>(x, w->p, y, layer.size);
-    } else {
-      convolve<<<blocks, threads>>>(x, w->p, y, layer.size);
-    }
+    const auto kernel = layer.depthwise ? convolve_depthwise : convolve;
+    kernel<<<blocks, threads>>>(x, w->p, y, layer.size);
     CHECK(cudaGetLastError());
     ++w;
     if (!training) images.pop_front();
@@ -150,9 +147,8 @@ int main(int argc, char** argv) {
   for (unsigned i = 0; i < image.size(); ++i) image[i] = pseudo_random(i);
   for (unsigned i = 0; i < depthwise.size(); ++i) depthwise[i] = 0.33f * pseudo_random((1 << 20) + i);
   for (unsigned i = 0; i < pointwise.size(); ++i) pointwise[i] = 0.125f * pseudo_random((2 << 20) + i);
-  for (size_t i = 0; i < both.size(); ++i) {
-    both[i] = depthwise[i / channels] * pointwise[i % pointwise.size()];  // i: (place * channels + in) * channels + out
-  }
+  for (size_t i = 0; i < both.size(); ++i)  // i is (place * channels + in) * channels + out
+    both[i] = depthwise[i / channels] * pointwise[i % pointwise.size()];
   std::vector<Layer> layers = {{false, 3, both}};
   std::printf("%d channels, %d x %d     weights multiply-adds  images         peak\n", channels, side, side);
   Run full_kept;
@@ -164,22 +160,19 @@ int main(int argc, char** argv) {
   layers = {{true, 3, depthwise}, {false, 1, pointwise}};  // THE MITIGATION: depthwise, then pointwise
   if (with) light_kept = forward("separable, training", image, layers, true);
   if (with) light_freed = forward("separable, inference", image, layers, false);
-  if (!with || !without) {
-    std::puts("PASS");
-    return 0;
+  if (with && without) {
+    const float largest = *std::max_element(full_kept.result.begin(), full_kept.result.end());
+    for (size_t i = 0; i < image.size(); ++i)
+      require(std::fabs(full_kept.result[i] - light_kept.result[i]) < 1e-5, "the same result within 1e-5");
+    const double fewer = double(full_kept.multiply_adds) / light_kept.multiply_adds;
+    std::printf("  %.2f times fewer weights and multiply-adds; results of up to %.2f are equal within 1e-5\n", fewer,
+                largest);
+    require(full_freed.result == full_kept.result, "equal bits, images freed or not");
+    require(light_freed.result == light_kept.result, "equal bits, images freed or not");
+    require(largest > 0.1 && fewer > 7.8 && fewer < 8, "7.9 times fewer multiply-adds");
+    const bool larger = image.size() > both.size() - depthwise.size() - pointwise.size();  // than the weights saved
+    require((light_kept.peak > full_kept.peak) == larger, "in training one more image, and fewer weights");
+    require(light_freed.peak < full_freed.peak, "less memory in inference");
   }
-  const float largest = *std::max_element(full_kept.result.begin(), full_kept.result.end());
-  for (size_t i = 0; i < image.size(); ++i) {
-    require(std::fabs(full_kept.result[i] - light_kept.result[i]) < 1e-5, "the same result within 1e-5");
-  }
-  const double fewer = double(full_kept.multiply_adds) / light_kept.multiply_adds;
-  std::printf("  %.2f times fewer weights and multiply-adds; results of up to %.2f are equal within 1e-5\n", fewer,
-              largest);
-  require(full_freed.result == full_kept.result, "equal bits, images freed or not");
-  require(light_freed.result == light_kept.result, "equal bits, images freed or not");
-  require(largest > 0.1 && fewer > 7.8 && fewer < 8, "7.9 times fewer multiply-adds");
-  const bool larger = image.size() > both.size() - depthwise.size() - pointwise.size();  // than the weights saved
-  require((light_kept.peak > full_kept.peak) == larger, "in training one image more, fewer weights");
-  require(light_freed.peak < full_freed.peak, "less memory in inference");
   std::puts("PASS");
 }

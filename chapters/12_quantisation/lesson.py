@@ -14,6 +14,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
 
+torch.manual_seed(0)
 w = (torch.rand(1024, 1024, device="cpu") - 0.5) / 8  # on the host, as in a file
 x = 2 * torch.rand(1024) - 1
 

@@ -15,8 +15,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
 
 def train(frozen):
-    w, b = weights.clone().requires_grad_(), torch.zeros(512, 8, requires_grad=True)
-    a = lora_a.clone().requires_grad_()
+    w, a, b = weights.clone().requires_grad_(), lora_a.clone().requires_grad_(), torch.zeros(512, 8).requires_grad_()
     if frozen:
         w.requires_grad_(False)  # THE MITIGATION: no gradient and no moments of w
     trained = [p for p in (w, a, b) if p.requires_grad] if frozen else [w]
@@ -28,6 +27,7 @@ def train(frozen):
     with torch.no_grad():
         return w, x @ w.T + (x @ a.T) @ b.T, x @ (w + b @ a).T
 
+torch.manual_seed(0)
 weights = 0.05 * (2 * torch.rand(512, 512) - 1)
 lora_a, x = 0.05 * (2 * torch.rand(8, 512) - 1), 2 * torch.rand(64, 512) - 1
 target = x @ (weights + 0.1 * (2 * torch.rand(512, 1) - 1) * (2 * torch.rand(512) - 1)).T

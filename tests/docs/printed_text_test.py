@@ -21,7 +21,7 @@ LEFT = {
     "bench/publishing/pictures/overview.py": 2,
     "bench/publishing/pictures/reading.py": 1,
     "docs/data/articles.toml": 22,
-    "tests/docs/figures.toml": 40,
+    "tests/docs/figures.toml": 38,
 }
 
 

@@ -149,6 +149,22 @@ with tempfile.TemporaryDirectory() as name:
     assert done.returncode == 1 and "no words, or no claim, for ['it halves']" in done.stderr, done
     result.unlink()
 
+    # What the run of chapter 13 leaves open a longer one judges, and nothing else.
+    readme.write_text("no blocks\n")
+    (root / "chapters/13_other").mkdir()
+    other, longer = root / "chapters/13_other/README.md", root / "bench/results/plan/13_losses.json"
+    longer.parent.mkdir(exist_ok=True)
+    longer.write_text(json.dumps({"claims": [claim("it learns", "holds", None, 0.25), claim("it is small", "holds", None, 9.0)], "config": {"model": "tiny"}}))
+    (host / "13_other.json").write_text(json.dumps({"claims": [claim("it learns", "not measured", None, None), claim("it is small", "does not hold", None, 2.0)],
+                                                    "variants": [], "findings": {}}))
+    said.write_text('[13]\n"it learns" = "by {v:.0%}"\n"it is small" = "{v:.0f} GB"\n')
+    other.write_text("<!-- page verdicts en -->\n<!-- end -->\n")
+    assert publish("--fill").returncode == 0
+    for row in ("| it learns | **Yes**: by 25 % |", "what it learns is</sub> | 0.25<br><sub>tiny</sub> |", "| it is small | **No**: 2 GB |"):
+        assert row in other.read_text(), other.read_text()
+    other.unlink()
+    (host / "13_other.json").unlink()
+
     # A picture, its text alternative and its table are what the files say; what no picture can be drawn from is an error.
     for folder, file in (("06_caching_allocator", "host/06_caching_allocator.lesson.txt"), ("12_quantisation", "host/12_quantisation.json")):
         for made in (root / "chapters" / folder, (root / "bench/results" / file).parent):

@@ -129,6 +129,7 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
     return a.held != b.held ? a.held < b.held : a.recomputed < b.recomputed;
   };
   std::vector<State> more, merged;
+  std::vector<std::uint64_t> useful;
   // So is a way that must compute more than `limit` in the end. The limit is a guess, which grows until a schedule is
   // below it: of those that are as good none was dropped then.
   const LeastRecomputed least(choices);
@@ -136,10 +137,17 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
   const double bound = least.of(spec.layers, room - head - embedding);
   for (double slack = 0.25 * least.most();; slack *= 4) {
     const double limit = bound + slack;
+    const auto may_be_best = [&](std::uint64_t layers, std::uint64_t held, double recomputed) {
+      return held + head <= room && recomputed + least.of(spec.layers - layers, room - head - held) <= limit + rounding;
+    };
+    useful.clear();  // choices that a schedule below the limit may have, wherever
+    for (std::uint64_t c = 0; c < choices.size(); ++c)
+      if (may_be_best(choices[c].segment.layers, embedding + choices[c].held, choices[c].recomputed))
+        useful.push_back(c);
     for (std::uint64_t l = 1; l <= spec.layers; ++l) {
       after[l].clear();
       if (!most[l]) continue;
-      for (std::uint64_t c = 0; c < choices.size(); ++c) {
+      for (const std::uint64_t c : useful) {
         const Choice& choice = choices[c];
         if (choice.segment.layers > l) continue;
         check_interrupt();
@@ -148,8 +156,7 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
         for (std::uint64_t i = 0; i < before.size() && before[i].held + choice.peak <= room; ++i) {
           const State next{before[i].held + choice.held, before[i].recomputed + choice.recomputed, i, c};
           if (next.held > *most[l]) break;
-          if (next.recomputed + least.of(spec.layers - l, room - head - next.held) <= limit + rounding)
-            more.push_back(next);
+          if (may_be_best(l, next.held, next.recomputed)) more.push_back(next);
         }
         if (more.empty()) continue;
         std::merge(after[l].begin(), after[l].end(), more.begin(), more.end(), std::back_inserter(merged), less);

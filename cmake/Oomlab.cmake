@@ -170,21 +170,27 @@ function(oomlab_alone_on_the_gpu)
   endif()
 endfunction()
 
-# oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...]): a GoogleTest program as one test. It writes which
+# oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...] [NIGHTLY]): a GoogleTest program as one test. It writes which
 # cases it had to test-cases/NAME.json, where tests/run counts them.
 function(oomlab_whole_program_test name)
-  cmake_parse_arguments(arg "" "" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
-  add_test(NAME ${name} COMMAND ${arg_COMMAND})
+  cmake_parse_arguments(arg "NIGHTLY" "" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  set(when "")
+  if(arg_NIGHTLY)
+    set(when CONFIGURATIONS Nightly)
+    list(APPEND arg_LABELS nightly)
+  endif()
+  add_test(NAME ${name} ${when} COMMAND ${arg_COMMAND})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 3600
     ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-cases/${name}.json;${arg_ENVIRONMENT}")
 endfunction()
 
-# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s])
+# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_DEFERRED])
 # A GoogleTest program. Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs
-# more than most tests, the whole program is one.
+# more than most tests, the whole program is one. ONE_THREAD: it has one thread, and no kernel, so that there is nothing in
+# it for check mode. ALSO_DEFERRED: NAME.deferred is the same program with deferred streams, which is enough for check mode by day.
 function(oomlab_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
-  if(NOT OOMLAB_TESTS)
+  cmake_parse_arguments(arg "ONE_THREAD;ALSO_DEFERRED" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT OOMLAB_TESTS OR OOMLAB_CHECK AND arg_ONE_THREAD)
     return()
   endif()
   oomlab_executable(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest_main)
@@ -211,7 +217,11 @@ function(oomlab_test name)
     list(APPEND properties RESOURCE_LOCK gpu)
   endif()
   if(OOMLAB_SANITIZE)
-    oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT})
+    set(nightly "")
+    if(OOMLAB_CHECK AND arg_ALSO_DEFERRED)
+      set(nightly NIGHTLY)
+    endif()
+    oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT} ${nightly})
   else()
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
       PROPERTIES ${properties} TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 2)

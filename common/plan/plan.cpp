@@ -106,14 +106,16 @@ double rank_flops(const Work& work, const Levers& levers, const RankCoordinates&
   return double(share_of(work, levers)) * (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
 }
 
-Plan plan_of(const Work& work, const Levers& levers) {
+Plan plan_of(const Work& work, const Levers& levers) { return plan_of(work, levers, schedule_of); }
+
+Plan plan_of(const Work& work, const Levers& levers, const Schedules& schedules) {
   if (const std::string why = refused(work, levers); !why.empty()) throw std::invalid_argument(why);
   Plan plan;
   PeakBytes largest;
   PeakBytes next;
   for (const std::uint64_t stage : kinds_of_stage(work.spec, levers.ranks)) {
     const RankCoordinates place{.stage = stage};
-    const nn::Schedule schedule = schedule_of(work, levers, place);
+    const nn::Schedule schedule = schedules(work, levers, place);
     nn::StepLevers step = step_of(work, levers, place);
     step.schedule = schedule;
     if (stage == 0) plan.schedule = schedule;

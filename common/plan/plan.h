@@ -1,6 +1,7 @@
 #pragma once
 // What a combination of levers needs, to the byte, and what it costs at least: in closed form, without a run.
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,9 +18,13 @@ struct Plan {
   Price price;
 };
 
+/// What the layers of a rank keep: schedule_of(), or what asks it once for combinations that have the same.
+using Schedules = std::function<nn::Schedule(const Work&, const Levers&, const RankCoordinates&)>;
+
 /// Peak and price of a step. Throws std::invalid_argument with refused()'s line where there is one, and
 /// std::length_error when a figure does not fit 64 bits. Takes microseconds; a solved schedule, milliseconds.
 Plan plan_of(const Work& work, const Levers& levers);
+Plan plan_of(const Work& work, const Levers& levers, const Schedules& schedules);
 
 // ------------------------------------------------------------------------------------------------------- its parts
 

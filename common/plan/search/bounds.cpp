@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "plan/flops.h"
 #include "plan/lever/list.h"
@@ -178,6 +179,28 @@ const ByCategory& Bounds::state_of_one(const Work& work, const Levers& levers) {
   return at->second;
 }
 
+const std::vector<Bounds::StageState>& Bounds::states_of_stages(const Work& work, const Levers& levers) {
+  Levers of_state = with_pass(levers, {});
+  of_state.micro_batch = 0;
+  if (!stages_.empty() && of_state == of_stages_) return stages_;
+  std::vector<StageState> stages;
+  for (const std::uint64_t stage : kinds_of_stage(spec_, levers.ranks)) {
+    const nn::Slice slice = slice_of(spec_, levers.ranks, {0, 0, stage});
+    const nn::StepLevers step{.element_bytes = element_bytes(levers),
+                              .slice = slice,
+                              .replicas = levers.ranks.dp,
+                              .zero = levers.ranks.zero,
+                              .gradients = levers.gradients,
+                              .streamed = levers.streamed,
+                              .optimizer = levers.optimizer};
+    const bool several = levers.ranks.ranks() > 1;
+    stages.push_back({stage, slice, several ? nn::unit_state_bytes(spec_, step) : state_of_one(work, levers),
+                      round_to_granule(checked_product(nn::UnitElements(spec_, step).layer, step.element_bytes))});
+  }
+  of_stages_ = of_state;
+  return stages_ = std::move(stages);
+}
+
 double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const {
   Plan plan{.schedule = {}, .peak = state, .price = {.flops = flops * kRoundedDown}};
   Levers whole = levers;  // smaller micro-batches send gradients to the host more often, and add them up there
@@ -214,19 +237,10 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   Bound bound;
   double flops = 0;
   std::optional<ByCategory> least_state;
-  for (const std::uint64_t stage : kinds_of_stage(spec_, ranks)) {
-    const nn::Slice slice = slice_of(spec_, ranks, {0, 0, stage});
-    const nn::StepLevers step{.element_bytes = e,
-                              .slice = slice,
-                              .replicas = ranks.dp,
-                              .zero = ranks.zero,
-                              .gradients = levers.gradients,
-                              .streamed = levers.streamed,
-                              .optimizer = levers.optimizer};
-    const ByCategory state = several ? nn::unit_state_bytes(spec_, step) : state_of_one(work, levers);
+  for (const auto& [stage, slice, state, of_layer] : states_of_stages(work, levers)) {
     std::uint64_t parameters = 0, gradients = 0;  // of a layer at work, where the state has only a share of them
     if (ranks.zero >= 2 || levers.gradients != nn::GradientLife::always) {
-      gradients = round_to_granule(checked_product(nn::UnitElements(spec_, step).layer, e));
+      gradients = of_layer;
       parameters = ranks.zero >= 3 || levers.streamed ? gradients : 0;
     }
     const std::uint64_t deep = slice.layers, waiting = std::min((ranks.pp - stage) * micro, share);

@@ -59,6 +59,15 @@ class Bounds {
                            std::span<const std::uint64_t> micros);
   double least_again(const Work& work, const Levers& levers, std::uint64_t state, std::uint64_t share,
                      std::span<const std::uint64_t> micros);
+  // Of the first stage of each kind, with the same state of one rank or several: what stays on a rank from step to step,
+  // and a layer's parameters. Asked for one state after the other, with every form of a step.
+  struct StageState {
+    std::uint64_t stage = 0;
+    nn::Slice slice{};
+    ByCategory bytes;
+    std::uint64_t layer = 0;
+  };
+  const std::vector<StageState>& states_of_stages(const Work& work, const Levers& levers);
   const ByCategory& state_of_one(const Work& work, const Levers& levers);
   double seconds(const Work& work, const Levers& levers, const ByCategory& state, double flops) const;
 
@@ -69,6 +78,8 @@ class Bounds {
   std::unordered_map<std::uint64_t, double> flops_;
   std::unordered_map<std::uint64_t, std::vector<std::pair<double, double>>> again_;  // raw bytes, operations of a layer
   std::map<std::uint64_t, ByCategory> states_;
+  Levers of_stages_;
+  std::vector<StageState> stages_;  // with those levers; none yet: empty
 };
 
 }  // namespace oomlab::plan

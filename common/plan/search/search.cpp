@@ -20,6 +20,12 @@ std::vector<std::uint64_t> divisors(std::uint64_t n) {
   return all;
 }
 
+// A device's bytes and operations do not depend on which optimizer is in host memory.
+Levers with_usual_host_optimizer(const Work& work, Levers levers) {
+  if (step_of(work, levers).optimizer_on_host()) levers.optimizer = {.weights = usual_weights(levers.precision)};
+  return levers;
+}
+
 }  // namespace
 
 LeversSearch::LeversSearch(const SearchTask& task) : task_(task), base_(step_as_it_is(task)), bounds_(task) {
@@ -89,13 +95,20 @@ std::optional<Candidate> LeversSearch::plan(const Levers& levers) {
   ++planned_;
   if (task_.progress) task_.progress(count_, planned_);
   try {
-    Plan plan = plan_of(task_.work_of(levers), levers);
+    Plan plan = plan_of(task_.work_of(levers), levers, [this](const auto&... of) { return schedule_of(of...); });
     const auto seconds = least_seconds(*task_.card, levers, plan, task_.host_gb_per_s);
     if (!seconds || plan.price.host_bytes > task_.host_bytes) return std::nullopt;
     return Candidate{levers, std::move(plan), *seconds, changes_between(base_, levers), {}};
   } catch (const std::length_error&) {
     return std::nullopt;
   }
+}
+
+nn::Schedule LeversSearch::schedule_of(const Work& work, const Levers& levers, const RankCoordinates& place) {
+  if (!levers.solved || levers.ranks.ranks() > 1) return plan::schedule_of(work, levers, place);
+  const std::string device = options_of(with_usual_host_optimizer(work, levers));
+  if (const auto at = solved_.find(device); at != solved_.end()) return at->second;
+  return solved_.emplace(device, plan::schedule_of(work, levers, place)).first->second;
 }
 
 void LeversSearch::open(const Family& family, const Hopeless& hopeless, const Found& found) {
@@ -149,13 +162,12 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
 
 // Where nothing fits a solved schedule is that of every layer, which is among the others.
 std::optional<Candidate> LeversSearch::closest() {
-  // A device's bytes do not depend on an optimizer that is in host memory, and FP16 has BF16's and a loss scale.
+  // FP16 has BF16's bytes and a loss scale.
   std::set<std::tuple<std::string, std::uint8_t, bool>> seen;
   const auto device_of = [&](const Family& family) {
     Levers levers = states_[family.state];
     if (levers.precision == DType::fp16) levers.precision = DType::bf16;
-    if (step_of(task_.work_of(levers), levers).optimizer_on_host())
-      levers.optimizer = {.weights = usual_weights(levers.precision)};
+    levers = with_usual_host_optimizer(task_.work_of(levers), levers);
     return std::tuple(options_of(levers), family.pass, family.parts);
   };
   std::vector<const Family*> order;

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "plan/search/bounds.h"
 
@@ -61,6 +62,8 @@ class LeversSearch {
   // All of a family, but what `hopeless` says of bounds.
   void open(const Family& family, const Hopeless& hopeless, const Found& found);
   std::optional<Candidate> plan(const Levers& levers);
+  // plan::schedule_of(), which is asked once for all combinations that are the same to a device.
+  nn::Schedule schedule_of(const Work& work, const Levers& levers, const RankCoordinates& place);
 
   const SearchTask& task_;
   Levers base_;
@@ -70,6 +73,7 @@ class LeversSearch {
   std::vector<Family> families_;
   std::map<std::uint64_t, std::vector<std::uint64_t>> divisors_;
   std::optional<std::vector<std::uint8_t>> passes_of_one_, passes_of_several_;
+  std::map<std::string, nn::Schedule> solved_;
   std::uint64_t count_ = 0, planned_ = 0;
 };
 

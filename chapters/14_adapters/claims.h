@@ -12,8 +12,7 @@ namespace oomlab::adapters {
 using nn::OptimizerForm;
 using quantised::Scheme;
 
-using plan::lever::kRank, plan::lever::kTargets;
-inline constexpr Option<std::size_t> kAlpha{"alpha", "Their scale times the rank", 1, 1 << 20};
+using plan::lever::kRank, plan::lever::kAlpha, plan::lever::kTargets;
 
 inline constexpr const char *kFull = "full", *kHead = "head only", *kLora = "lora", *kQv = "lora, q and v",
                             *kDropout = "lora, dropout", *kCheckpoints = "lora, checkpoints",

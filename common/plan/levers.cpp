@@ -63,7 +63,8 @@ Numbers numbers_of(const Work& work, const Levers& levers) {
   Numbers all;
   for (const Lever* lever : all_levers()) {
     const Numbers own = lever->numbers(work, levers);
-    if (all.change < Numbers::Change::fewer_bits && own.change >= Numbers::Change::fewer_bits) all.why = own.why;
+    const bool first = all.change < Numbers::Change::fewer_bits && own.change >= Numbers::Change::fewer_bits;
+    if (first || own.change == Numbers::Change::adapters) all.why = own.why;  // adapters before any rounding
     all.change = std::max(all.change, own.change);
   }
   return all;

@@ -84,7 +84,8 @@ struct Numbers {
 
 /// Why this combination cannot be, in one line that says what to change; empty when it can.
 std::string refused(const Work& work, const Levers& levers);
-/// What all levers together do to the numbers; the reason is the first lever's that does more than rounding.
+/// What all levers together do to the numbers. The reason is that of adapters, or else the first lever's that does more
+/// than rounding.
 Numbers numbers_of(const Work& work, const Levers& levers);
 /// For people: "bit-equal", "the same within rounding", or the reason.
 std::string words_of(const Numbers& numbers);

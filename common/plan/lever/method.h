@@ -12,12 +12,13 @@ namespace oomlab::plan::lever {
 inline constexpr Option<std::string> kMethod{
     "method", "full, lora (adapters beside a frozen model) or qlora (that model in NF4)", "full lora qlora"};
 inline constexpr Option<std::size_t> kRank{"rank", "Rank of the adapters", 1, 1 << 16};
+inline constexpr Option<std::size_t> kAlpha{"alpha", "What adapters add is multiplied by alpha / rank", 1, 1 << 20};
 inline constexpr Option<std::string> kTargets{
     "targets", "Matrices with adapters: all, attention, qv, or names with commas between them: q_proj,down_proj"};
 
 inline bool trains_adapters(const Levers& levers) { return levers.method != Method::full; }
 
-/// Their scale is 2, whatever the rank.
+/// Their scale is 2, whatever the rank, where no --alpha says another.
 inline nn::AdapterForm adapters_of_rank(std::uint64_t rank, std::string targets = "all") {
   return {.rank = rank, .alpha = 2 * static_cast<float>(rank), .targets = std::move(targets)};
 }
@@ -26,13 +27,17 @@ inline void read_method(const OptionValues& options, Levers& levers) {
   if (const auto name = options.find(kMethod)) levers.method = parse_method(*name);
   const nn::AdapterForm usual;
   const auto rank = options.find(kRank);
+  const auto alpha = options.find(kAlpha);
   const auto targets = options.find(kTargets);
   if (!trains_adapters(levers)) {
-    if (rank || targets)
-      throw UsageError(fmt::format("--{} is of adapters: give --method lora or qlora", rank ? "rank" : "targets"));
+    if (rank || alpha || targets)
+      throw UsageError(fmt::format("--{} is of adapters: give --method lora or qlora", rank    ? kRank.name
+                                                                                       : alpha ? kAlpha.name
+                                                                                               : kTargets.name));
     return;
   }
   levers.adapters = adapters_of_rank(rank.value_or(usual.rank), targets.value_or(usual.targets));
+  if (alpha) levers.adapters.alpha = static_cast<float>(*alpha);
 }
 
 inline std::string method_options(const Levers& levers) {
@@ -40,6 +45,8 @@ inline std::string method_options(const Levers& levers) {
   const nn::AdapterForm usual;
   std::string words = fmt::format("--method {}", name_of(levers.method));
   if (levers.adapters.rank != usual.rank) words += fmt::format(" --rank {}", levers.adapters.rank);
+  if (levers.adapters.alpha != adapters_of_rank(levers.adapters.rank).alpha)
+    words += fmt::format(" --alpha {:g}", levers.adapters.alpha);
   if (levers.adapters.targets != usual.targets) words += fmt::format(" --targets {}", levers.adapters.targets);
   return words;
 }
@@ -88,7 +95,7 @@ inline const Lever& method() {
       .name = "method",
       .chapter = "14_adapters",
       .changes = Lever::Changes::state,
-      .options = {kMethod, kRank, kTargets},
+      .options = {kMethod, kRank, kAlpha, kTargets},
       .read = read_method,
       .options_of = method_options,
       .differs = [](const Levers& a, const Levers& b) { return a.method != b.method || !(a.adapters == b.adapters); },

@@ -59,8 +59,8 @@ inline AdapterForm form_of_adapters(const Config& config) {
 }
 /// What is asked for; otherwise FP32, and of a billion parameters and more BF16, as such models are published.
 inline DType dtype_of(const Config& config, const nn::TransformerSpec& spec) {
-  if (const auto precision = config.options.find(kPrecision)) return parse_dtype(*precision);
-  return spec.parameters() < 1'000'000'000 ? DType::fp32 : DType::bf16;
+  const DType usual = spec.parameters() < 1'000'000'000 ? DType::fp32 : DType::bf16;
+  return dtype_asked(config).value_or(usual);
 }
 /// The decoder of --model. Throws UsageError for a model that is none, and for targets that it does not have.
 inline nn::TransformerSpec decoder_of(const Config& config) {

@@ -41,8 +41,8 @@ def adapters(results):
 
 def learning(results):
     """What the ways of fine-tuning have learned after equally many steps, beside the bytes that they take."""
-    plan = json.loads(results.text("plan/14_learning.json"))
-    (table,) = plan["tables"][-1:]
+    plan = json.loads((results.folder / "plan/14_learning.json").read_text())
+    (table,) = [t for t in plan["tables"] if t["name"] == "losses"]
     steps = plan["config"]["learn"]
     columns = [c["name"] for c in table["columns"]]
     rows = [dict(zip(columns, row, strict=True)) for row in table["rows"]]

@@ -26,7 +26,7 @@ std::string known_names(const std::vector<AdapterSlot>& slots) {
 }
 
 [[noreturn]] void bad_targets(std::string_view targets, const std::string& why) {
-  throw std::invalid_argument(fmt::format("--targets '{}' {}", targets, why));
+  throw std::invalid_argument(fmt::format("targets '{}' {}", targets, why));
 }
 
 }  // namespace
@@ -110,7 +110,7 @@ std::vector<TensorShape> adapter_tensors(const TransformerSpec& spec, const Adap
 }
 
 void require_adapters(const TransformerSpec& spec, const AdapterForm& form) {
-  if (form.rank == 0) throw std::invalid_argument("--rank 0: an adapter has a rank of at least 1");
+  if (form.rank == 0) throw std::invalid_argument("rank 0: an adapter has a rank of at least 1");
   if (!(form.dropout >= 0) || !(form.dropout < 1))
     throw std::invalid_argument(fmt::format("a dropout of {} is no share that is below 1", form.dropout));
   (void)adapter_slots(spec, form.targets);

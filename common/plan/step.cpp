@@ -36,7 +36,6 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   layer_unit_ = unit_buffers(elements.layer);
   head_unit_ = unit_buffers(elements.head);
   if (!levers.frozen()) return;
-  for (UnitBuffers* base : {&token_unit_, &embedding_unit_, &layer_unit_, &head_unit_}) base->gradients = 0;
   adapter_unit_ = unit_buffers(elements.adapters);
   adapter_unit_.upload = 0;
   if (levers.shards(3) == 1) adapter_unit_.parameters = 0;

@@ -5,7 +5,7 @@
 
 #include "layout.h"
 #include "nn/models/scheduled_step.h"
-#include "train/trainer.h"
+#include "train/cluster.h"
 
 namespace oomlab::multi_gpu {
 
@@ -24,7 +24,7 @@ class DataParallel final : public Workload {
         shapes_(nn::units_of(job.spec, model_.slice(), 1)) {
     model_.set_form(job.form);
     if (rank != 0) return;
-    units_.emplace(context, model_, alone_, 0, nn::GradientLife::always, kTextSeed);
+    units_.emplace(context, train::tensors_of_model(model_, 1, kTextSeed), alone_, 0, nn::GradientLife::always);
     optimizer_.emplace(context, units_->shapes(), units_->values(), optimizer_of<T>(job));
   }
 

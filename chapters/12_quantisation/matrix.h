@@ -40,9 +40,27 @@ class Matrix {
       plain_ = context.buffer<T>(rows * width, Category::parameters, name);
       return;
     }
-    for (std::size_t p = 0; p < layout_.size(); ++p)
-      if (layout_[p].count)
-        parts_[p] = context.buffer<std::byte>(layout_[p].bytes(), Category::parameters, name + " " + layout_[p].name);
+    for (std::size_t p = 0; p < layout_.size(); ++p) {
+      if (layout_[p].count == 0) continue;
+      parts_[p] = context.buffer<std::byte>(layout_[p].bytes(), Category::parameters, name + " " + layout_[p].name);
+      at_[p] = parts_[p].data();
+    }
+  }
+  /// In fewer bits, in memory of somebody else's: see bind(). Throws as parts_of().
+  Matrix(const Format& format, std::size_t rows, std::size_t width)
+      : format_(format), rows_(rows), width_(width), layout_(parts_of(format, rows, checked_product(rows, width))) {}
+  /// Bytes of that memory: the parts one behind the other, as kPartAlign says.
+  std::size_t bound_bytes() const {
+    std::size_t bytes = 0;
+    for (const Part& part : layout_) bytes += aligned(part.bytes());
+    return bytes;
+  }
+  /// Where it is from now on.
+  void bind(std::byte* memory) noexcept {
+    for (std::size_t p = 0; p < layout_.size(); ++p) {
+      at_[p] = memory;
+      memory += aligned(layout_[p].bytes());
+    }
   }
 
   /// Writes count weights in FP32, from number `first` on, to `to` on the device, in stream order.
@@ -60,7 +78,7 @@ class Matrix {
   T* plain() noexcept { return plain_.data(); }
   /// What there is of it, and where. Empty for a matrix that is stored as it is.
   const Parts& layout() const noexcept { return layout_; }
-  std::byte* part_data(std::size_t p) noexcept { return parts_[p].data(); }
+  std::byte* part_data(std::size_t p) noexcept { return at_[p]; }
   /// Bytes that a product of it reads.
   std::size_t stored_bytes() const { return matrix_bytes(format_, rows_, width_, sizeof(T)).stored; }
 
@@ -89,14 +107,16 @@ class Matrix {
  private:
   template <class P>
   P* part(std::size_t p) const noexcept {
-    return const_cast<P*>(reinterpret_cast<const P*>(parts_[p].data()));
+    return reinterpret_cast<P*>(at_[p]);
   }
+  static std::size_t aligned(std::size_t bytes) { return (bytes + kPartAlign - 1) / kPartAlign * kPartAlign; }
 
   Format format_;
   std::size_t rows_ = 0, width_ = 0;
   Parts layout_{};
   DeviceBuffer<T> plain_;
-  std::array<DeviceBuffer<std::byte>, 4> parts_;
+  std::array<DeviceBuffer<std::byte>, 4> parts_;  // where it has memory of its own
+  std::array<std::byte*, 4> at_{};
 };
 
 template <class T>

@@ -5,17 +5,14 @@
 
 #include "fine_tuning.h"
 #include "plan/card.h"
-#include "plan/levers.h"
+#include "plan/lever/method.h"
 
 namespace oomlab::adapters {
 
 using nn::OptimizerForm;
 using quantised::Scheme;
 
-inline constexpr Option<std::size_t> kRank{"rank", "Rank of the adapters", 1, 1 << 16};
-inline constexpr Option<std::size_t> kAlpha{"alpha", "Their scale times the rank", 1, 1 << 20};
-inline constexpr Option<std::string> kTargets{
-    "targets", "Matrices with adapters: all, attention, qv, or names with commas between them: q_proj,down_proj"};
+using plan::lever::kRank, plan::lever::kAlpha, plan::lever::kTargets;
 
 inline constexpr const char *kFull = "full", *kHead = "head only", *kLora = "lora", *kQv = "lora, q and v",
                             *kDropout = "lora, dropout", *kCheckpoints = "lora, checkpoints",
@@ -62,8 +59,8 @@ inline AdapterForm form_of_adapters(const Config& config) {
 }
 /// What is asked for; otherwise FP32, and of a billion parameters and more BF16, as such models are published.
 inline DType dtype_of(const Config& config, const nn::TransformerSpec& spec) {
-  if (const auto levers = plan::levers_of(config.options)) return levers->precision;
-  return spec.parameters() < 1'000'000'000 ? DType::fp32 : DType::bf16;
+  const DType usual = spec.parameters() < 1'000'000'000 ? DType::fp32 : DType::bf16;
+  return dtype_asked(config).value_or(usual);
 }
 /// The decoder of --model. Throws UsageError for a model that is none, and for targets that it does not have.
 inline nn::TransformerSpec decoder_of(const Config& config) {

@@ -83,6 +83,15 @@ class EncodedMatrix final : public nn::FrozenMatrix<T> {
   T* part_;
 };
 
+/// Weights of the part of a matrix that a product decodes: an eighth of its rows, or of its columns.
+template <class T>
+std::size_t eighth_of(const quantisation::Matrix<T>& matrix) {
+  const std::size_t parts = nn::kDecodedParts;
+  const std::size_t rows = (matrix.rows() + parts - 1) / parts * matrix.width();
+  const std::size_t columns = matrix.rows() * ((matrix.width() + parts - 1) / parts);
+  return std::max(rows, columns);
+}
+
 /// All tensors of a model on the device.
 template <class T>
 class FrozenBase {
@@ -138,13 +147,6 @@ class FrozenBase {
  private:
   static bool encoded(const quantisation::Matrix<T>& matrix) {
     return matrix.format().scheme != quantised::Scheme::as_is;
-  }
-  // Of its rows, or of its columns.
-  static std::size_t eighth_of(const quantisation::Matrix<T>& matrix) {
-    const std::size_t parts = nn::kDecodedParts;
-    const std::size_t rows = (matrix.rows() + parts - 1) / parts * matrix.width();
-    const std::size_t columns = matrix.rows() * ((matrix.width() + parts - 1) / parts);
-    return std::max(rows, columns);
   }
 
   std::vector<quantisation::Matrix<T>> tensors_;

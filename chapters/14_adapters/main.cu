@@ -10,7 +10,7 @@
 // Run it        build/host/bin/14_adapters
 //               build/host/bin/14_adapters --plan --model llama-3.1-8b
 
-#include "claims.h"
+#include "learning.h"
 
 namespace oomlab::adapters {
 namespace {
@@ -45,7 +45,11 @@ Chapter declare(const Config& config) {
     variant.dtype = recipe.tuning.dtype;
     chapter.variants.push_back(std::move(variant));
   }
-  chapter.after = [=](const Results& results, Report& report) { show_state(results, report, task, all); };
+  chapter.after = [=, dtype = dtype_of(config, spec)](const Results& results, Report& report) {
+    show_state(results, report, task, all);
+    const auto steps = config.options.find(kLearn);
+    if (steps && !config.plan) report.table(losses_of_ways(config, task, dtype, *steps));
+  };
   return chapter;
 }
 
@@ -63,16 +67,17 @@ int main(int argc, char** argv) {
                        .options = {{kSeq, 512}},
                        .published_models = "llama-3.2-1b llama-3.1-8b llama-3.1-70b qwen2.5-7b mistral-7b",
                        .published = &huge};
-  const Defaults full{.model = "llama:4-8-4-256-688",
-                      .batch = 2,
-                      .steps = 4,
-                      .budget = 32 * kMiB,
-                      .options = oomlab::plan::with_levers(
-                          {{kSeq, 64}, {kRank, 8}, {kAlpha, 16}, {kTargets, "all"}, kWeights, kModelConfig, kText},
-                          {"03_mixed_precision"}),
-                      .models = "bytes-llama, gpt2, llama-3.1-8b or llama:4-8-4-256-688",
-                      .published_models = kGpt2Models,
-                      .published = &large};
+  const Defaults full{
+      .model = "llama:4-8-4-256-688",
+      .batch = 2,
+      .steps = 4,
+      .budget = 32 * kMiB,
+      .options = oomlab::plan::with_levers(
+          {{kSeq, 64}, {kRank, 8}, {kAlpha, 16}, {kTargets, "all"}, kLearn, kWeights, kModelConfig, kText},
+          {"03_mixed_precision"}),
+      .models = "bytes-llama, gpt2, llama-3.1-8b or llama:4-8-4-256-688",
+      .published_models = kGpt2Models,
+      .published = &large};
   const Defaults quick{
       .model = "llama:2-4-2-64-172", .batch = 2, .steps = 3, .budget = 2 * kMiB, .options = {{kSeq, 16}, {kRank, 4}}};
   return oomlab::run_chapter(argc, argv, full, quick, declare);

@@ -4,14 +4,17 @@
 
 #include <memory>
 
+#include "../14_adapters/frozen_store.h"
+#include "plan/lever/method.h"
 #include "plan/plan.h"
-#include "train/trainer.h"
+#include "train/cluster.h"
 
 namespace oomlab::capstone {
 
 using nn::GradientLife, nn::OptimizerForm, nn::UpdateRule, nn::WeightForm;
 using plan::host_gb_per_s, plan::kDesktopGbPerS, plan::kServerGbPerS, plan::usual_weights;
 using plan::Layout, plan::Levers, plan::Plan, plan::Work;
+using plan::lever::trains_adapters;
 
 using Text = std::shared_ptr<const data::TextSampler>;
 
@@ -28,7 +31,18 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
           .optimizer = levers.optimizer,
           .gradients = levers.gradients,
           .streamed = levers.streamed,
+          .trained = trains_adapters(levers) ? nn::Trained::adapters : nn::Trained::all,
+          .adapters = levers.adapters,
+          .base = {.scheme = levers.method == plan::Method::qlora ? quantised::Scheme::nf4 : quantised::Scheme::as_is},
           .schedule = [=](const plan::RankCoordinates& place) { return schedule_of(work, levers, place); }};
+}
+
+/// How a frozen base is stored in fewer bits (chapter 14).
+template <class T>
+train::MakeFrozenStore<T> frozen_store_of(const train::Job& job) {
+  return [format = job.base](const std::vector<nn::TensorShape>& shapes) {
+    return adapters::make_frozen_store<T>(shapes, format);
+  };
 }
 
 /// One rank's training; see make_team() for several. Throws as job_of(), and OutOfMemory: nothing stays allocated.
@@ -37,7 +51,8 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
   train::Job job = job_of(work, levers, std::move(text));
   return with_type_of<float, __half, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
     const train::Groups::Ids alone(levers.ranks);
-    return std::make_unique<train::Trainer<T>>(context, std::move(job), alone, 0, never);
+    const train::MakeFrozenStore<T> store = frozen_store_of<T>(job);
+    return std::make_unique<train::Trainer<T>>(context, std::move(job), alone, 0, never, store);
   });
 }
 
@@ -45,7 +60,8 @@ inline std::unique_ptr<Workload> make_training(Context& context, const Work& wor
 inline std::unique_ptr<Team> make_team(const Work& work, const Levers& levers, Text text) {
   train::Job job = job_of(work, levers, std::move(text));
   return with_type_of<float, __half, __nv_bfloat16>(levers.precision, [&]<class T>(T) -> std::unique_ptr<Team> {
-    return std::make_unique<train::Cluster<T>>(std::move(job));
+    const train::MakeFrozenStore<T> store = frozen_store_of<T>(job);
+    return std::make_unique<train::Cluster<T>>(std::move(job), store);
   });
 }
 

@@ -69,7 +69,8 @@ inline Agreement agreement_of(const Work& work, const Levers& levers) {
     case plan::Numbers::Change::none: return {};
     case plan::Numbers::Change::rounding: return {Agreement::Kind::within_tolerance, kRounding, ""};
     case plan::Numbers::Change::fewer_bits:
-    case plan::Numbers::Change::other: break;
+    case plan::Numbers::Change::other:
+    case plan::Numbers::Change::adapters: break;
   }
   return differs_by_design(numbers.why);
 }

@@ -24,6 +24,8 @@ struct FineTuning {
 /// Matrices that are stored in fewer bits are decoded an eighth at a time, by rows or by columns, into a buffer that
 /// stays.
 inline constexpr std::uint64_t kDecodedParts = 8;
+/// Elements of the largest eighth of such a matrix.
+std::uint64_t decoded_part(const TensorShape& shape);
 /// Bytes of that buffer as the ledger counts it: of the largest eighth. 0 where nothing is stored so.
 std::uint64_t decoded_part_bytes(const TransformerSpec& spec, const FineTuning& tuning);
 

@@ -4,6 +4,15 @@
 
 namespace oomlab::nn {
 
+namespace {
+
+// Weights of a layer's matrices.
+std::uint64_t matrix_elements(const TransformerSpec& spec) {
+  return spec.width * (spec.qkv_width() + spec.width + spec.before_activation() + spec.hidden());
+}
+
+}  // namespace
+
 LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                                const StepForm& form) {
   // Products of [seq, in] and [in, out].
@@ -72,19 +81,49 @@ std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment) {
 }
 
 std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                         const Schedule& schedule, const StepForm& form) {
-  return sequences * step_flops_of_each(spec, sequences, seq, schedule, form);
+                         const Schedule& schedule, const StepForm& form, Trained trained) {
+  return sequences * step_flops_of_each(spec, sequences, seq, schedule, form, trained);
 }
 
 std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                                 const Schedule& schedule, const StepForm& form) {
-  const LayerFlops layer = layer_flops_of_each(spec, sequences, seq, form);
+                                 const Schedule& schedule, const StepForm& form, Trained trained) {
+  LayerFlops layer = layer_flops_of_each(spec, sequences, seq, form);
   std::uint64_t head = 2 * seq * spec.width * spec.vocabulary;
   if (spec.bert()) head += 2 * seq * spec.width * spec.width;
   std::uint64_t recompute = 0;
   for (const Segment& segment : schedule) recompute += recompute_flops(layer, segment);
   if (schedule.empty()) recompute = recompute_flops(layer, {spec.layers, false, form.keep});
-  return (layer.forward + layer.backward) * spec.layers + 3 * head + recompute;
+  std::uint64_t of_head = 3 * head;
+  if (trained == Trained::adapters) {  // no gradients of the layers' matrices, and none of the head's
+    layer.backward -= 2 * seq * matrix_elements(spec);
+    of_head -= head;
+  }
+  return (layer.forward + layer.backward) * spec.layers + of_head + recompute;
+}
+
+std::uint64_t adapter_flops_of_each(const TransformerSpec& spec, const AdapterForm& adapters, std::uint64_t parts,
+                                    std::uint64_t seq, const Schedule& schedule, const StepForm& form) {
+  std::uint64_t all = 0;
+  std::uint64_t projection = 0;
+  std::uint64_t down = 0;
+  for (const AdapterSlot& whole : adapter_slots(spec, adapters.targets)) {
+    const AdapterSlot slot = whole.of_part(parts);
+    const std::uint64_t forward = 2 * seq * adapters.rank * (slot.in + slot.out);
+    all += forward;
+    if (slot.matrix == LayerMatrix::projection) projection += forward;
+    if (slot.matrix == LayerMatrix::down) down += forward;
+  }
+  const auto again = [&](const Keep& keep) {
+    if (!keep.layer) return all - down;
+    return keep.post_attention_residual ? 0 : projection;
+  };
+  std::uint64_t flops = 0;
+  for (const Segment& segment : schedule) {
+    flops += segment.layers * 4 * all;
+    flops += segment.recompute ? segment.layers * all - down + (segment.layers - 1) * again(form.keep)
+                               : segment.layers * again(segment.keep);
+  }
+  return flops;
 }
 
 }  // namespace oomlab::nn

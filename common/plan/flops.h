@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "plan/model/adapters.h"
 #include "plan/model/transformer.h"
 #include "plan/step_form.h"
 
@@ -25,13 +26,20 @@ LayerFlops layer_flops(const TransformerSpec& spec, std::uint64_t sequences, std
 /// The same of one of so many sequences, which have equally many: tiles of attention depend on how many there are.
 LayerFlops layer_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
                                const StepForm& form = {});
+/// What adapters of `layers` layers add to a step of one sequence, on each of `parts` ranks that share a layer: r (in +
+/// out) a token in the forward pass; in the backward pass as much for the input's gradient, and twice as much for their
+/// own, since x Aᵀ is computed again.
+std::uint64_t adapter_flops_of_each(const TransformerSpec& spec, const AdapterForm& adapters, std::uint64_t parts,
+                                    std::uint64_t seq, const Schedule& schedule, const StepForm& form);
 /// What a segment computes a second time, beside what its attention's form always does.
 std::uint64_t recompute_flops(const LayerFlops& layer, const Segment& segment);
-/// A whole step. An empty schedule: all layers keep what the form says.
+/// A whole step. An empty schedule: all layers keep what the form says. Of what is frozen no gradient is computed; what
+/// adapters add is not among it.
 std::uint64_t step_flops(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                         const Schedule& schedule = {}, const StepForm& form = {});
+                         const Schedule& schedule = {}, const StepForm& form = {}, Trained trained = Trained::all);
 /// The same of one of so many sequences, for batches whose operations are beyond 64 bits.
 std::uint64_t step_flops_of_each(const TransformerSpec& spec, std::uint64_t sequences, std::uint64_t seq,
-                                 const Schedule& schedule = {}, const StepForm& form = {});
+                                 const Schedule& schedule = {}, const StepForm& form = {},
+                                 Trained trained = Trained::all);
 
 }  // namespace oomlab::nn

@@ -7,8 +7,8 @@
 
 namespace oomlab::nn {
 
-/// Pinned host memory of a rank whose gradients are offloaded (GradientLife::offloaded); otherwise 0. With n parameters
-/// of E bytes that the rank updates, K bytes of the optimizer's state for each, and U parameters in the largest unit:
+/// Pinned host memory of a rank whose gradients are offloaded (GradientLife::offloaded), and of one whose frozen weights
+/// are streamed: those; otherwise 0. With n parameters of E bytes that the rank updates, K bytes of the optimizer's state for each, and U parameters in the largest unit:
 ///
 ///   state         K n, by tensors, or by shards of units
 ///   weights       E n where they are streamed, or there is no master copy among the state; otherwise two pieces, 2 E U,

@@ -11,6 +11,7 @@
 #include "plan/lever/in_backward.h"
 #include "plan/lever/list.h"
 #include "plan/lever/loss.h"
+#include "plan/lever/method.h"
 #include "plan/lever/micro_batch.h"
 #include "plan/lever/offload.h"
 #include "plan/lever/optimizer.h"
@@ -21,27 +22,31 @@
 #include "plan/lever/weight_update.h"
 #include "plan/lever/wide_embeddings.h"
 #include "plan/lever/zero.h"
+#include "plan/named.h"
 
 namespace oomlab::plan {
 
 std::span<const Lever* const> all_levers() {
   static const Lever* const all[] = {
-      &lever::precision(),
-      &lever::micro_batch(),
-      &lever::attention(),
-      &lever::loss(),
-      &lever::selective_recompute(),
-      &lever::checkpoint(),
-      &lever::optimizer(),
-      &lever::weight_update(),
-      &lever::wide_embeddings(),
-      &lever::in_backward(),
-      &lever::offload(),
-      &lever::stream(),
-      &lever::ranks(),
-      &lever::zero(),
+      &lever::precision(),       &lever::method(),      &lever::micro_batch(),
+      &lever::attention(),       &lever::loss(),        &lever::selective_recompute(),
+      &lever::checkpoint(),      &lever::optimizer(),   &lever::weight_update(),
+      &lever::wide_embeddings(), &lever::in_backward(), &lever::offload(),
+      &lever::stream(),          &lever::ranks(),       &lever::zero(),
   };
   return all;
+}
+
+const char* name_of(Method method) noexcept {
+  switch (method) {
+    case Method::full: return "full";
+    case Method::lora: return "lora";
+    case Method::qlora: return "qlora";
+  }
+  return "?";
+}
+Method parse_method(std::string_view name) {
+  return nn::parse_named("method", name, {Method::full, Method::lora, Method::qlora});
 }
 
 std::string refused(const Work& work, const Levers& levers) {
@@ -58,7 +63,8 @@ Numbers numbers_of(const Work& work, const Levers& levers) {
   Numbers all;
   for (const Lever* lever : all_levers()) {
     const Numbers own = lever->numbers(work, levers);
-    if (all.change < Numbers::Change::fewer_bits && own.change >= Numbers::Change::fewer_bits) all.why = own.why;
+    const bool first = all.change < Numbers::Change::fewer_bits && own.change >= Numbers::Change::fewer_bits;
+    if (first || own.change == Numbers::Change::adapters) all.why = own.why;  // adapters before any rounding
     all.change = std::max(all.change, own.change);
   }
   return all;
@@ -69,7 +75,8 @@ std::string words_of(const Numbers& numbers) {
     case Numbers::Change::none: return "bit-equal";
     case Numbers::Change::rounding: return "the same within rounding";
     case Numbers::Change::fewer_bits:
-    case Numbers::Change::other: break;
+    case Numbers::Change::other:
+    case Numbers::Change::adapters: break;
   }
   return numbers.why;
 }

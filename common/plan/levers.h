@@ -27,6 +27,13 @@ struct Work {
   std::uint64_t room() const { return budget == kUnlimited ? budget : budget - std::min(budget, workspace); }
 };
 
+/// What is trained: all of a model, or adapters beside a frozen base, which may be stored in NF4.
+enum class Method { full, lora, qlora };
+/// "full", "lora", "qlora".
+const char* name_of(Method method) noexcept;
+/// Throws std::invalid_argument with one line that says what is allowed.
+Method parse_method(std::string_view name);
+
 /// How a step goes about it. By default as textbooks have it: FP32, AdamW, everything kept.
 struct Levers {
   DType precision = DType::fp32;  ///< of weights, gradients and activations: one of kModelDTypes
@@ -39,6 +46,8 @@ struct Levers {
   nn::OptimizerForm optimizer{};     ///< weights: stored in FP32, stored, stochastic or master in BF16, master in FP16
   nn::GradientLife gradients = nn::GradientLife::always;
   bool streamed = false;  ///< weights are in host memory
+  Method method = Method::full;
+  nn::AdapterForm adapters{};  ///< of another method than full
   Layout ranks{};
   friend bool operator==(const Levers&, const Levers&) = default;
 };
@@ -67,6 +76,7 @@ struct Numbers {
     rounding,    ///< the same within rounding: sums in another order
     fewer_bits,  ///< AdamW, some of it in 16 or 8 bits; no update vanishes in rounding
     other,       ///< another rule, or weights in 16 bits that nothing makes up for
+    adapters,    ///< the model is not changed at all: no search goes so far
   };
   Change change = Change::none;
   const char* why = "";  ///< for people: "moments of 8 bits"
@@ -74,7 +84,8 @@ struct Numbers {
 
 /// Why this combination cannot be, in one line that says what to change; empty when it can.
 std::string refused(const Work& work, const Levers& levers);
-/// What all levers together do to the numbers; the reason is the first lever's that does more than rounding.
+/// What all levers together do to the numbers. The reason is that of adapters, or else the first lever's that does more
+/// than rounding.
 Numbers numbers_of(const Work& work, const Levers& levers);
 /// For people: "bit-equal", "the same within rounding", or the reason.
 std::string words_of(const Numbers& numbers);

@@ -112,9 +112,13 @@ std::uint64_t state_buffers(UpdateRule rule) {
       throw std::invalid_argument(std::string(name_of(rule)) + " keeps buffers of other sizes than a parameter's");
   }
 }
+std::uint64_t adafactor_sums_bytes(std::uint64_t rows) {
+  const std::uint64_t sums = rows > 1 ? sums_of(rows) : 0;
+  return round_to_granule(checked_product(sums, sizeof(float)));
+}
 ByCategory optimizer_bytes(const TransformerSpec& spec, const Slice& slice, const OptimizerForm& form) {
   ByCategory bytes;
-  std::uint64_t sums = 0;
+  std::uint64_t rows = 0;
   TransformerSpec one_layer = spec;  // which all layers are like
   one_layer.layers = 1;
   const std::uint64_t layers = slice.end(spec) - slice.first_layer;
@@ -123,9 +127,9 @@ ByCategory optimizer_bytes(const TransformerSpec& spec, const Slice& slice, cons
     const std::uint64_t times = place.unit == Place::Unit::layer ? layers : 1;
     const std::uint64_t state = checked_product(times, rounded_state_bytes(state_shape(place), form));
     bytes[Category::optimizer] = checked_sum(bytes[Category::optimizer], state);
-    if (place.rows > 1) sums = std::max(sums, sums_of(place.rows));
+    rows = std::max(rows, place.rows);
   });
-  if (form.rule == UpdateRule::adafactor) bytes[Category::workspace] = round_to_granule(sums * sizeof(float));
+  if (form.rule == UpdateRule::adafactor) bytes[Category::workspace] = adafactor_sums_bytes(rows);
   return bytes;
 }
 

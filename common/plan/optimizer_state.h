@@ -66,6 +66,8 @@ std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& f
 /// State buffers of parameter size, in FP32: 0 of sgd, 1 of momentum, 2 of adamw. Throws std::invalid_argument for the
 /// others, whose buffers have other sizes.
 std::uint64_t state_buffers(UpdateRule rule);
+/// Adafactor's sums while it updates a tensor of at most so many rows (category workspace), rounded to the granule.
+std::uint64_t adafactor_sums_bytes(std::uint64_t rows);
 /// What nn::Optimizer allocates for the tensors of a model, or of a slice of it, by category.
 ByCategory optimizer_bytes(const TransformerSpec& spec, const Slice& slice, const OptimizerForm& form);
 inline ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form) {

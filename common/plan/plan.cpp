@@ -29,7 +29,7 @@ nn::TransformerSpec with_layers(nn::TransformerSpec spec, std::uint64_t layers) 
   return spec;
 }
 
-// The solver knows one rank, and gradients that are always there. For all else it gets less room until what it finds
+// The solver knows one rank, and gradients of everything that are always there. For all else it gets less room until what it finds
 // fits: then a schedule that computes a little less again may exist.
 nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankCoordinates& place) {
   nn::StepLevers step = step_of(work, levers, place);
@@ -54,7 +54,7 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankC
   };
   const auto exact = solve(work.room());
   if (exact && fits(*exact)) return best;
-  if (!exact && !several(levers)) return best;
+  if (!exact && !several(levers) && !step.frozen()) return best;
   fits({{layers, false, form.keep}});
   std::uint64_t low = 0;
   std::uint64_t high = work.room();
@@ -93,17 +93,24 @@ double rank_flops(const Work& work, const Levers& levers, const RankCoordinates&
   const nn::StepLevers step = step_of(work, levers, place);
   const nn::StepForm& form = step.form;
   const nn::Slice& slice = step.slice;
-  const double head = double(nn::step_flops_of_each(with_layers(work.spec, 0), step.sequences, work.seq));
+  const nn::Trained trained = step.trained;
+  const double head =
+      double(nn::step_flops_of_each(with_layers(work.spec, 0), step.sequences, work.seq, {}, {}, trained));
   double layers = 0;
   if (slice.parts > 1 && form.attention == nn::AttentionForm::tiled) {
     const nn::LayerFlops layer = layer_flops_of_tiled_parts(work.spec, step.sequences, work.seq, form);
-    layers = double(slice.layers) * double(layer.forward + layer.backward);
+    const std::uint64_t backward = step.frozen() ? layer.forward : layer.backward;
+    layers = double(slice.layers) * double(layer.forward + backward);
     for (const nn::Segment& segment : schedule) layers += double(nn::recompute_flops(layer, segment));
   } else {
     const nn::TransformerSpec part = with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
-    layers = double(nn::step_flops_of_each(part, step.sequences, work.seq, schedule, form)) - head;
+    layers = double(nn::step_flops_of_each(part, step.sequences, work.seq, schedule, form, trained)) - head;
   }
-  return double(share_of(work, levers)) * (layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0));
+  double adapters = 0;
+  if (step.frozen())
+    adapters = double(nn::adapter_flops_of_each(work.spec, step.adapters, slice.parts, work.seq, schedule, form));
+  const double of_one = layers / double(slice.parts) + (slice.has_head(work.spec) ? head : 0) + adapters;
+  return double(share_of(work, levers)) * of_one;
 }
 
 Plan plan_of(const Work& work, const Levers& levers) { return plan_of(work, levers, schedule_of); }

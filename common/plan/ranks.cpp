@@ -43,7 +43,8 @@ ByCategory resident_bytes(const nn::TransformerSpec& spec, const nn::StepLevers&
 }
 
 ByCategory rank_bytes(const nn::TransformerSpec& spec, const nn::StepLevers& levers, bool several) {
-  return nn::simulate_step(spec, levers, resident_bytes(spec, levers, several)).at_peak;
+  const PeakBytes step = nn::simulate_step(spec, levers, resident_bytes(spec, levers, several));
+  return levers.frozen() ? later_peak(nn::making_base_peak(spec, levers), step).at_peak : step.at_peak;
 }
 
 namespace {
@@ -83,8 +84,11 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
   const std::uint64_t residual = levers.sequences * levers.seq * spec.width * e;
   const bool leave = levers.optimizer_on_host();
   std::uint64_t sent = 0;
-  const nn::UnitElements units(spec, {.slice = slice, .replicas = layout.dp});
+  const nn::UnitElements units(spec, levers);
   // ZeRO-3 gathers a unit for its forward and for its backward pass, but what is used in one of them only once.
+  const auto gather = [&](std::uint64_t elements, std::uint64_t count, bool used_once) {
+    if (layout.zero == 3) sent += (used_once ? 1 : 2) * m * count * ring(elements * e, layout.dp);
+  };
   const auto reduce = [&](std::uint64_t elements, std::uint64_t count, bool used_once) {
     const std::uint64_t once = count * ring(elements * e, layout.dp);
     switch (layout.zero) {
@@ -94,6 +98,18 @@ std::uint64_t sent_by_rank(const nn::TransformerSpec& spec, const Layout& layout
       default: sent += (used_once ? 2 : 3) * m * once; break;
     }
   };
+  if (levers.frozen()) {
+    gather(units.token, 1, !spec.tied || levers.shares_token(spec));
+    gather(units.embedding, 1, true);
+    gather(units.layer, units.layers, false);
+    gather(units.head, 1, true);
+    reduce(units.adapters, units.layers, false);
+    // Each part has a share of the gradients of tensors that all parts have.
+    const std::uint64_t sums = layout.zero >= 2 || levers.gradients != nn::GradientLife::always ? m : 1;
+    sent += sums * units.layers * ring(2 * units.adapters_whole * e, layout.tp);
+    return sent + m * sums_among_parts(spec, levers) * ring(2 * residual, layout.tp) +
+           m * residual * (!embeds + !has_head);
+  }
   if (levers.shares_token(spec) && levers.gradients != nn::GradientLife::always)  // added up once, at the end
     sent += (layout.zero >= 3 ? m + 1 : 2) * ring(units.token * e, layout.dp);
   else

@@ -23,9 +23,11 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   std::uint64_t scheduled = 0;
   for (const Segment& segment : schedule_) scheduled += segment.layers;
   if (scheduled != layers) throw std::logic_error("a schedule for another number of layers");
-  if (!trains_all() && (levers.slice.parts != 1 || layers != spec.layers || levers.zero != 0 ||
-                        levers.data_parallel != DataParallel::none || levers.gradients != GradientLife::always))
-    throw std::logic_error("frozen weights are for one rank, whose gradients are always there");
+  const bool one_rank = levers.slice.parts == 1 && layers == spec.layers && levers.replicas == 1;
+  if (levers.trained == Trained::head && (!one_rank || levers.gradients != GradientLife::always))
+    throw std::logic_error("a head that is trained alone is for one rank, whose gradients are always there");
+  if (levers.trained == Trained::adapters && levers.adapters.dropout != 0 && !one_rank)
+    throw std::logic_error("adapters with dropout are for one rank");
 
   if (levers.gradients == GradientLife::always && levers.shards(2) == 1 && !levers.streamed) return;
   const UnitElements elements(spec, levers);
@@ -33,6 +35,12 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   embedding_unit_ = unit_buffers(elements.embedding);
   layer_unit_ = unit_buffers(elements.layer);
   head_unit_ = unit_buffers(elements.head);
+  if (!levers.frozen()) return;
+  adapter_unit_ = unit_buffers(elements.adapters);
+  adapter_unit_.upload = 0;
+  if (levers.shards(3) == 1) adapter_unit_.parameters = 0;
+  if (levers.gradients == GradientLife::always && levers.shards(2) == 1)  // they stay
+    adapter_unit_.gradients = adapter_unit_.gradient_shard = 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------- whole step
@@ -157,6 +165,7 @@ void StepSimulation::embedding_norm() {
 }
 
 void StepSimulation::embedding_backward() {
+  if (levers_.frozen()) return drop(buffers_.residual_gradient);
   if (levers_.shares_token(spec_))
     add_shared_token_gradients();
   else if (!spec_.tied)
@@ -176,7 +185,7 @@ void StepSimulation::embedding_backward() {
 // Where gradients are used at once those of a token table on two stages must wait for each other, to the end of the
 // step.
 bool StepSimulation::keeps_token_gradients() const {
-  return levers_.shares_token(spec_) && levers_.gradients != GradientLife::always;
+  return !levers_.frozen() && levers_.shares_token(spec_) && levers_.gradients != GradientLife::always;
 }
 
 void StepSimulation::add_shared_token_gradients() {
@@ -189,10 +198,10 @@ void StepSimulation::add_shared_token_gradients() {
 void StepSimulation::segment_forward(const Segment& segment, bool more_follow) {
   const Keep saved = segment.recompute ? Keep{.layer = false} : segment.keep;
   for (std::uint64_t layer = 0; layer < segment.layers; ++layer) {
-    gather_parameters(layer_unit_);
+    gather_layer();
     if (layer + 1 < segment.layers || more_follow) prefetch_layer();
     layer_forward(saved);
-    release_parameters(layer_unit_);
+    release_layer();
     if (segment.recompute && layer > 0) drop(buffers_.residual);  // the layer's input; the segment's stays
   }
 }
@@ -200,18 +209,18 @@ void StepSimulation::segment_forward(const Segment& segment, bool more_follow) {
 void StepSimulation::segment_backward(const Segment& segment, bool more_follow) {
   // The last layer is recomputed right before its backward pass.
   for (std::uint64_t layer = 0; segment.recompute && layer + 1 < segment.layers; ++layer) {
-    gather_parameters(layer_unit_);
+    gather_layer();
     prefetch_layer();
     layer_forward(levers_.form.keep);
-    release_parameters(layer_unit_);
+    release_layer();
   }
   for (std::uint64_t layer = segment.layers; layer-- > 0;) {
-    gather_parameters(layer_unit_);
+    gather_layer();
     if (layer > 0 || more_follow) prefetch_layer();
-    add_gradients(layer_unit_);
+    add_gradients(trained_layer_unit());
     layer_in_segment_backward(segment, layer);
-    release_parameters(layer_unit_);
-    reduce_gradients(layer_unit_);
+    release_layer();
+    reduce_gradients(trained_layer_unit());
   }
 }
 
@@ -250,6 +259,17 @@ void StepSimulation::gather_parameters(const UnitBuffers& unit) {
   tracker_.drop(Category::parameters, unit.upload);
 }
 
+// With its adapters, which are never on the host.
+void StepSimulation::gather_layer() {
+  gather_parameters(layer_unit_);
+  tracker_.add(Category::parameters, adapter_unit_.parameters);
+}
+
+void StepSimulation::release_layer() {
+  release_parameters(layer_unit_);
+  release_parameters(adapter_unit_);
+}
+
 void StepSimulation::prefetch_layer() {
   if (!levers_.streamed) return;
   tracker_.add(Category::parameters, layer_unit_.upload);
@@ -257,6 +277,7 @@ void StepSimulation::prefetch_layer() {
 }
 
 void StepSimulation::reduce_gradients(const UnitBuffers& unit) {
+  if (levers_.frozen() && &unit != &adapter_unit_) return;
   if (levers_.optimizer_on_host()) {  // those of the unit before have arrived
     tracker_.drop(Category::gradients, std::exchange(gradients_sent_to_host_, unit.gradients));
     return;

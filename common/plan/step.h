@@ -18,6 +18,7 @@
 #include "plan/model/transformer.h"
 #include "plan/optimizer_state.h"
 #include "plan/peak.h"
+#include "plan/quantised/format.h"
 #include "plan/step_form.h"
 
 namespace oomlab::nn {
@@ -54,14 +55,17 @@ struct StepLevers {
   /// A tied token table's gradients are there from the head's backward pass to the embedding's; where these are on two
   /// stages, the head's stage has them until both are there.
   GradientLife gradients = GradientLife::always;
-  /// Another one than all is for one rank whose gradients are always there, with AdamW. Adapters are as in `adapters`.
+  /// The head alone is for one rank whose gradients are always there. Adapters are as in `adapters`; with dropout they are
+  /// for one rank. Beside them a layer's matrices, which are frozen, are stored as `base`.
   Trained trained = Trained::all;
   AdapterForm adapters{};
+  quantised::Format base{};
   /// Weights are in host memory, and come for each unit's forward and backward pass; the next layer's are on their way
-  /// beside it. For gradients that are offloaded; with ZeRO 0 or 3.
+  /// beside it. For weights that the host updates, with ZeRO 0 or 3; or for those that are frozen.
   bool streamed = false;
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
+  bool frozen() const { return trained != Trained::all; }
   bool optimizer_on_host() const { return gradients == GradientLife::offloaded; }
   /// Whether the tied token table is on two stages of a pipeline: this one, and the one at the other end.
   bool shares_token(const TransformerSpec& spec) const { return spec.tied && slice.embeds() != slice.has_head(spec); }
@@ -108,10 +112,14 @@ std::uint64_t token_batch_bytes(std::uint64_t sequences, std::uint64_t seq);
 /// the unit is padded to this many times the replicas, so that they have equal shards.
 inline constexpr std::uint64_t kUnitAlign = 8;
 /// What stays on the device from step to step, of a rank whose tensors lie in units: parameters, gradients that are
-/// always there, the optimizer's state (plan/optimizer_state.h), each shared out as `zero` says; and the loss scale. The
-/// optimizer keeps its state by tensors, but of a share of a unit as if that were one vector.
+/// always there, the optimizer's state (plan/optimizer_state.h), each shared out as `zero` says; the loss scale; and room
+/// for a decoded part of a matrix, where some are stored in fewer bits. The optimizer keeps its state by tensors, but of a
+/// share of a unit as if that were one vector. A layer's adapters are a unit of their own.
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
 /// Of these the optimizer's state alone, without a loss scale, wherever it is.
 ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
+/// Peak of making the frozen weights of such a rank, unit by unit: what is stored so far, a whole unit where a rank
+/// keeps less of it, and pieces of a matrix on their way into fewer bits.
+PeakBytes making_base_peak(const TransformerSpec& spec, const StepLevers& levers);
 
 }  // namespace oomlab::nn

@@ -105,7 +105,8 @@ StepBuffers::StepBuffers(const TransformerSpec& spec, const StepLevers& levers) 
     const std::uint64_t rank = levers.adapters.rank;
     adapter_product = bytes(rows, rank, element);
     adapter_chunk = bytes(quarter, rank, element);
-    for (const AdapterSlot& slot : adapter_slots(spec, levers.adapters.targets)) {
+    for (const AdapterSlot& whole : adapter_slots(spec, levers.adapters.targets)) {
+      const AdapterSlot slot = whole.of_part(parts);
       OfAdapters& of = slot.matrix == LayerMatrix::qkv          ? qkv_adapters
                        : slot.matrix == LayerMatrix::projection ? projection_adapters
                        : slot.matrix == LayerMatrix::up         ? up_adapters

@@ -76,6 +76,7 @@ void StepSimulation::head_backward() {
 
 // A tied head's matrix is the token table.
 void StepSimulation::add_head_gradients() {
+  if (levers_.trained == Trained::adapters) return;
   if (levers_.shares_token(spec_))
     add_shared_token_gradients();
   else if (spec_.tied)

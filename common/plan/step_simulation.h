@@ -53,6 +53,9 @@ class StepSimulation {
 
   UnitBuffers unit_buffers(std::uint64_t elements) const;
   void gather_parameters(const UnitBuffers& unit);
+  void gather_layer();
+  void release_layer();
+  const UnitBuffers& trained_layer_unit() const { return levers_.frozen() ? adapter_unit_ : layer_unit_; }
   void prefetch_layer();
   void release_parameters(const UnitBuffers& unit) { tracker_.drop(Category::parameters, unit.parameters); }
   void add_gradients(const UnitBuffers& unit) { tracker_.add(Category::gradients, unit.gradients); }
@@ -128,6 +131,7 @@ class StepSimulation {
   UnitBuffers embedding_unit_;
   UnitBuffers layer_unit_;
   UnitBuffers head_unit_;
+  UnitBuffers adapter_unit_;                  // of a layer
   bool accumulates_gradients_ = false;        // a later micro-batch
   bool layer_is_on_its_way_ = false;          // weights of the next one
   bool token_gradients_are_there_ = false;    // of a token table on two stages, to the end of the step

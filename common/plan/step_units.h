@@ -7,39 +7,21 @@
 namespace oomlab::nn {
 
 /// The elements of each kind of unit, padded as kUnitAlign says, and how many layers a rank has. All layers have as
-/// many elements as the first.
+/// many elements as the first. Of a matrix that is stored in fewer bits: as many elements as its bytes take.
 struct UnitElements {
   std::uint64_t token = 0;
   std::uint64_t embedding = 0;
   std::uint64_t layer = 0;
   std::uint64_t head = 0;
   std::uint64_t layers = 0;
+  std::uint64_t adapters = 0;        ///< of a layer
+  std::uint64_t adapters_whole = 0;  ///< of these, at the beginning: of tensors that all parts have. 0 of one part
 
-  UnitElements(const TransformerSpec& spec, const StepLevers& levers) {
-    const Slice& slice = levers.slice;
-    layers = slice.end(spec) - slice.first_layer;
-    TransformerSpec one_layer = spec;
-    one_layer.layers = 1;
-    const auto has_layer = [](std::uint64_t) { return true; };
-    visit_part(one_layer, slice.embeds(), slice.has_head(spec), slice.parts, has_layer, [&](const Place& tensor) {
-      of(tensor.unit) += padded(checked_product(tensor.rows, tensor.columns), kUnitAlign);
-    });
-    const std::uint64_t align = checked_product(kUnitAlign, levers.replicas);
-    for (std::uint64_t* unit : {&token, &embedding, &layer, &head}) *unit = padded(*unit, align);
-  }
-
- private:
-  static std::uint64_t padded(std::uint64_t count, std::uint64_t align) {
-    return checked_sum(count, align - 1) / align * align;
-  }
-  std::uint64_t& of(Place::Unit unit) {
-    switch (unit) {
-      case Place::Unit::token: return token;
-      case Place::Unit::embedding: return embedding;
-      case Place::Unit::layer: return layer;
-      case Place::Unit::head: break;
-    }
-    return head;
+  UnitElements(const TransformerSpec& spec, const StepLevers& levers);
+  /// Of all units that are trained: the model's, or its adapters'.
+  std::uint64_t trained(const StepLevers& levers) const {
+    if (levers.frozen()) return checked_product(layers, adapters);
+    return checked_sum(checked_sum(token, embedding), checked_sum(checked_product(layers, layer), head));
   }
 };
 

@@ -10,6 +10,7 @@
 #include "cuda/dtype_of.h"
 #include "data/text.h"
 #include "nn/optimizer/mixed_precision.h"
+#include "plan/flops.h"
 #include "plan/levers.h"
 #include "plan/ranks.h"
 #include "train/precision.h"
@@ -31,7 +32,11 @@ struct Job {
   /// Without: AdamW, with a master copy of weights of 16 bits.
   std::optional<nn::OptimizerForm> optimizer = {};
   nn::GradientLife gradients = nn::GradientLife::always;
-  bool streamed = false;  ///< weights are in host memory; for gradients that are offloaded
+  bool streamed = false;  ///< weights are in host memory; for gradients that are offloaded, or weights that are frozen
+  /// All of a model, or adapters beside it; then its layers' matrices are stored as `base`.
+  nn::Trained trained = nn::Trained::all;
+  nn::AdapterForm adapters = {};
+  quantised::Format base = {};
   nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
   /// What one rank does with gradients that stay until all of them are there; no other is asked for it.
   float loss_scale = 1;  ///< of the loss, the same in all steps; one that overflows is left out
@@ -42,6 +47,7 @@ struct Job {
   std::function<nn::Schedule(const RankCoordinates&)> schedule = {};
 
   /// Whether all gradients are multiplied by a number that is only known when all of them are.
+  bool frozen() const { return trained != nn::Trained::all; }
   bool has_factor() const { return clip != 0 || loss_scale != 1; }
   std::size_t micro_batches() const { return batch / layout.dp / micro_batch; }
   nn::Schedule schedule_at(const RankCoordinates& place) const {
@@ -69,6 +75,9 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
           .replicas = job.layout.dp,
           .zero = job.layout.zero,
           .gradients = job.gradients,
+          .trained = job.trained,
+          .adapters = job.adapters,
+          .base = job.base,
           .streamed = job.streamed,
           .optimizer = optimizer_of<T>(job),
           .loss_scale = kDTypeOf<T> == DType::fp16};
@@ -92,12 +101,19 @@ inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates&
   const std::size_t layers = slice.layers;
   nn::TransformerSpec of_layers = job.spec;
   of_layers.layers = layers;
-  const auto all = flops_of_step(of_layers, job.micro_batch, job.seq, job.schedule_at(place), job.form);
+  const nn::Schedule schedule = job.schedule_at(place);
+  const auto all = flops_of_step(of_layers, job.micro_batch, job.seq, schedule, job.form, job.trained);
   of_layers.layers = 0;
-  const auto head = flops_of_step(of_layers, job.micro_batch, job.seq);
+  const auto head = flops_of_step(of_layers, job.micro_batch, job.seq, {}, {}, job.trained);
   if (!all || !head) return std::nullopt;
+  double adapters = 0;
+  if (job.frozen())
+    adapters =
+        static_cast<double>(job.micro_batch) * static_cast<double>(nn::adapter_flops_of_each(
+                                                   job.spec, job.adapters, slice.parts, job.seq, schedule, job.form));
   const auto micro_batches = static_cast<double>(job.micro_batches());
-  return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + (slice.has_head(job.spec) ? *head : 0));
+  const double of_head = slice.has_head(job.spec) ? *head : 0;
+  return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + of_head + adapters);
 }
 
 /// The largest rank's.

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include <cstddef>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -37,6 +38,11 @@ inline Precision precision_of(DType dtype) {
     case DType::bf16: return Precision::bf16;
     default: throw std::invalid_argument(std::string("no model is trained in ") + name_of(dtype) + " here");
   }
+}
+/// What --precision asks for, where it is given.
+inline std::optional<DType> dtype_asked(const Config& config) {
+  const auto name = config.options.find(kPrecision);
+  return name ? std::optional(parse_dtype(*name)) : std::nullopt;
 }
 /// Its format's name, and "fp16 pure".
 inline const char* name_of(Precision precision) {

@@ -4,8 +4,11 @@
 //
 //   job.h              what it is asked to do, and what that needs
 //   passes.h           the order of forward and backward passes in a pipeline
+//   stage_links.h      what neighbour stages of a pipeline send each other
 //   groups.h           who talks to whom
+//   cluster.h          all ranks of a layout
 //   units.h            parameters and gradients: whole, shared out, or a unit's alone
+//   base.h             weights that are frozen, and adapters beside them: what lies in units
 //   host_optimizer.h   state in the host's memory, updated by the CPU
 //
 //   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM)
@@ -23,11 +26,13 @@
 
 #include "cuda/backend.h"
 #include "nn/ops/values.h"
-#include "nn/optimizer/gradient_factor.h"
+#include "train/base.h"
+#include "train/fixed_factor.h"
 #include "train/groups.h"
 #include "train/host_optimizer.h"
 #include "train/job.h"
 #include "train/passes.h"
+#include "train/stage_links.h"
 #include "train/units.h"
 
 namespace oomlab::train {
@@ -37,25 +42,34 @@ class Trainer final : public Workload {
  public:
   /// One rank of the job. Throws OutOfMemory (of the device, or of the host where its memory cannot be pinned) and
   /// NcclError: nothing stays allocated. `failed` must outlive it.
-  Trainer(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed)
+  /// `make_store`: of a base that is stored in fewer bits. Throws std::invalid_argument for one without.
+  Trainer(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed,
+          const MakeFrozenStore<T>& make_store = {})
       : context_(context),
         job_(std::move(job)),
         groups_(ids, job_.layout, job_.spec.tied, rank, failed),
         schedule_(job_.schedule_at(groups_.place)),
         model_(context, job_.spec, plan::slice_of(job_.spec, job_.layout, groups_.place),
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
-        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, job_.seed,
-               job_.streamed ? &host_ : nullptr) {
+        base_(context, job_, model_, make_store),
+        units_(context, base_.tensors(groups_.replicas.ranks()), groups_.replicas, job_.layout.zero, job_.gradients,
+               job_.streamed ? &host_ : nullptr, !job_.frozen()) {
     model_.set_form(job_.form);
+    base_.made();
+    if (job_.frozen()) make_adapters();
     if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
     if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, job_.scaling);
-    if (job_.has_factor()) make_factor();
+    if (job_.has_factor()) {
+      if (several() || !always() || scale_ || job_.frozen())
+        throw std::invalid_argument("clipping and a fixed loss scale are for one rank whose gradients stay");
+      factor_.emplace(context, units_.shapes(), job_.loss_scale, job_.clip);
+    }
     if (job_.gradients == nn::GradientLife::offloaded) {
       const bool collects = job_.micro_batches() > 1 || scale_;
       const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
-      on_host_.emplace(context, units_, host_, optimizer_of<T>(job_), job_.settings, collects, threads);
+      on_host_.emplace(context, trained(), host_, optimizer_of<T>(job_), job_.settings, collects, threads);
     } else {
-      optimizer_.emplace(context, units_.shapes(), units_.values(), optimizer_of<T>(job_), job_.settings);
+      optimizer_.emplace(context, trained().shapes(), trained().values(), optimizer_of<T>(job_), job_.settings);
     }
   }
 
@@ -71,13 +85,19 @@ class Trainer final : public Workload {
     } catch (...) {
       if (on_host_) on_host_->roll_back();
       units_.clear_pass();
-      sending_.reset();
+      if (adapter_units_) adapter_units_->clear_pass();
+      links_.clear();
       throw;
     }
     first_ += job_.batch;
   }
   std::size_t samples_per_step() const override { return job_.batch; }
-  std::uint64_t fingerprint() override { return units_.fingerprint(); }
+  /// Of what is trained. Throws std::runtime_error when a weight has changed that is frozen.
+  std::uint64_t fingerprint() override {
+    if (job_.frozen() && units_.fingerprint() != base_at_first_)
+      throw std::runtime_error("a weight of the frozen base has changed");
+    return trained().fingerprint();
+  }
   std::uint64_t bytes_sent() const override { return groups_.bytes_sent() + left_out_; }
   std::size_t most_in_flight() const override { return most_in_flight_; }
 
@@ -96,7 +116,8 @@ class Trainer final : public Workload {
     groups_.world.wait(context_.stream());
     return loss;
   }
-  const Units<T>& units() const { return units_; }
+  /// Those that are trained.
+  const Units<T>& units() const { return adapter_units_ ? *adapter_units_ : units_; }
   nn::Transformer<T>& model() { return model_; }
   /// A hash of the state of an optimizer on the device; for tests.
   std::uint64_t state_fingerprint() { return optimizer_->fingerprint(context_); }
@@ -125,32 +146,33 @@ class Trainer final : public Workload {
   // Of what is sent while micro-batches run, what each of them sends: all but the sums of gradients that are whole.
   std::uint64_t sent_for_micro_batches() const {
     const bool each = job_.layout.zero >= 2 || !always();
-    return groups_.parts.bytes_sent() + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
+    return groups_.parts.bytes_sent() - sent_once_ + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
            (each ? groups_.replicas.bytes_sent() : 0);
   }
   bool embeds() const { return model_.slice().embeds(); }
   bool has_head() const { return model_.slice().has_head(job_.spec); }
   // Of the loss, on the device.
   const float* scale() const {
-    if (factor_) return factor_.data();
+    if (factor_) return factor_->loss_scale();
     return scale_ ? scale_->scale_on_device() : nullptr;
   }
-  void make_factor() {
-    if (several() || !always() || scale_)
-      throw std::invalid_argument("clipping and a fixed loss scale are for one rank whose gradients stay");
-    factor_ = context_.buffer<float>(2, Category::workspace, "loss scale and factor");
-    sums_of_squares_ =
-        context_.buffer<float>(nn::factor_parts(units_.shapes()), Category::workspace, "sums of squares");
-    nn::fill(context_, factor_.data(), 1, job_.loss_scale);
+  Units<T>& trained() { return adapter_units_ ? *adapter_units_ : units_; }
+  void make_adapters() {
+    model_.train_only(job_.trained);
+    adapters_.emplace(job_.spec, job_.adapters, model_.slice(), job_.seed);
+    adapter_units_.emplace(context_, tensors_of_adapters(*adapters_, groups_.replicas.ranks(), model_.slice()),
+                           groups_.replicas, job_.layout.zero, job_.gradients);
+    model_.set_adapters(&*adapters_);
+    base_at_first_ = units_.fingerprint();
   }
+  // Two stages add up the gradients of a tied token table.
+  bool sums_both_ends() const { return groups_.at_an_end && !job_.frozen(); }
   // What the optimizer multiplies all gradients by, and whether it does anything.
   nn::StepOnDevice step_on_device() {
     if constexpr (kDTypeOf<T> == DType::fp16) return scale_->on_device();
-    if (!factor_) return {};
     if constexpr (kDTypeOf<T> != DType::fp16)
-      nn::gradient_factor<T>(context_, model_.parameters(), job_.loss_scale, job_.clip, sums_of_squares_.data(),
-                             factor_.data() + 1);
-    return {.factor = factor_.data() + 1};
+      if (factor_) return {.factor = factor_->template of_gradients<T>(context_, model_.parameters())};
+    return {};
   }
 
   // All forward and backward passes of a step.
@@ -162,7 +184,7 @@ class Trainer final : public Workload {
         job_.text->samples(first_, planning() ? micro_batches * job_.micro_batch : job_.batch);
     targets_ = samples.targets();
     // The head would have overwritten what the embeddings add to.
-    if (groups_.at_an_end && embeds() && always() && layout.zero < 2) zero_token_gradient();
+    if (sums_both_ends() && embeds() && always() && layout.zero < 2) zero_token_gradient();
     std::vector<Flight> flights(micro_batches);
     std::size_t now = 0;
     const std::uint64_t sent_before = sent_for_micro_batches();
@@ -177,7 +199,7 @@ class Trainer final : public Workload {
         --now;
       }
     }
-    settle();
+    links_.settle();
     const std::size_t left_out = job_.micro_batches() - micro_batches;
     left_out_ += (sent_for_micro_batches() - sent_before) / micro_batches * left_out;
     context_.count_flops((context_.flops() - flops_before) / micro_batches * left_out);
@@ -185,14 +207,14 @@ class Trainer final : public Workload {
 
   // What is left to do when all passes are done.
   void update() {
-    if (groups_.at_an_end && !always()) use_gradients("token", false, true);
+    if (sums_both_ends() && !always()) use_gradients("token", false, true);
     const Phase phase(context_.ledger(), "optimizer");
     if (always()) {
-      if (units_.number("token") < units_.size()) units_.sum_gradients("token", context_.stream());
-      if (groups_.at_an_end) sum_of_both_ends();
-      join(reduce_stream_, context_.stream());
+      if (!job_.frozen()) units_.sum_gradients("token", context_.stream());
+      if (sums_both_ends()) sum_of_both_ends();
+      links_.join(reduce_stream_, context_.stream());
       if (scale_)
-        for (std::size_t u = 0; u < units_.size(); ++u) look_for_overflow(u);
+        for (std::size_t u = 0; u < trained().size(); ++u) look_for_overflow(u);
     }
     if (scale_) {
       groups_.world.all_reduce(scale_->overflow(), 1, context_.stream());
@@ -202,31 +224,32 @@ class Trainer final : public Workload {
       on_host_->end(scale_ && !planning() ? scale_->factor(context_) : 1.0f);
     } else if (always()) {
       std::vector<Update> all;
-      for (std::size_t u = 0; u < units_.size(); ++u) add_updates(u, all);
+      for (std::size_t u = 0; u < trained().size(); ++u) add_updates(u, all);
       optimizer_->update(context_, all, step_on_device());
     }
     if (optimizer_) optimizer_->end_step();
     if (scale_) scale_->end(context_);
     if (always() || on_host_)  // otherwise they have been gathered unit by unit
-      for (std::size_t u = 0; u < units_.size(); ++u) units_.gather_updates(u);
+      for (std::size_t u = 0; u < trained().size(); ++u) trained().gather_updates(u);
     whole_ = true;
   }
 
   using Update = typename nn::Optimizer<T>::Update;
   void add_updates(std::size_t unit, std::vector<Update>& updates) {
-    const auto [first, last] = units_.pieces_of(unit);
+    Units<T>& units = trained();
+    const auto [first, last] = units.pieces_of(unit);
     for (std::size_t p = first; p < last; ++p)
-      updates.push_back({p, units_.my_gradients(unit) + (units_.pieces()[p].offset - units_.begin(unit))});
+      updates.push_back({p, units.my_gradients(unit) + (units.pieces()[p].offset - units.begin(unit))});
   }
   void look_for_overflow(std::size_t unit) {
-    scale_->template look_at<T>(context_, units_.my_gradients(unit), units_.count(unit));
+    scale_->template look_at<T>(context_, trained().my_gradients(unit), trained().count(unit));
   }
   std::string layer_name(std::size_t l) const { return "layer " + std::to_string(model_.slice().first_layer + l + 1); }
 
   void forward(Flight& f, const data::TokenSamples& samples, std::size_t at) {
     const Phase phase(context_.ledger(), "forward");
     f.batch.sequences = job_.micro_batch, f.batch.seq = job_.seq;
-    if (embeds()) settle();
+    if (embeds()) links_.settle();
     if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch);
     DeviceBuffer<T> out;
     if (embeds()) {
@@ -234,7 +257,8 @@ class Trainer final : public Workload {
       out = model_.embed(context_, f.batch, f.embedding);
       units_.release("token"), units_.release("embedding");
     } else {
-      out = receive(groups_.forward, f, int(groups_.place.stage) - 1, forward_stream_, "layer input");
+      out = links_.receive(groups_.forward, f.batch.rows() * job_.spec.width, int(groups_.place.stage) - 1,
+                           forward_stream_, "layer input");
     }
     f.x.resize(model_.slice().layers);
     f.kept.resize(model_.slice().layers);
@@ -248,17 +272,26 @@ class Trainer final : public Workload {
     if (has_head()) {
       f.out = std::move(out);
     } else {
-      send(groups_.forward, std::move(out), int(groups_.place.stage) + 1, forward_stream_);
+      links_.send(groups_.forward, std::move(out), int(groups_.place.stage) + 1, forward_stream_);
     }
+  }
+
+  void gather_layer(std::size_t l) {
+    units_.gather(layer_name(l));
+    if (adapter_units_) adapter_units_->gather(layer_name(l));
+  }
+  void release_layer(std::size_t l) {
+    units_.release(layer_name(l));
+    if (adapter_units_) adapter_units_->release(layer_name(l));
   }
 
   // `next`: the layer whose weights are needed after this one's; one behind the last: none.
   DeviceBuffer<T> layer_forward(Flight& f, std::size_t l, const nn::Keep& keep, std::size_t next) {
-    units_.gather(layer_name(l));
+    gather_layer(l);
     if (next < f.x.size()) units_.prefetch(layer_name(next));
     const std::size_t layer = model_.slice().first_layer + l;
     DeviceBuffer<T> out = model_.forward_layer(context_, layer, f.batch, f.x[l].data(), keep, f.kept[l]);
-    units_.release(layer_name(l));
+    release_layer(l);
     return out;
   }
 
@@ -266,7 +299,7 @@ class Trainer final : public Workload {
     const Phase phase(context_.ledger(), "backward");
     DeviceBuffer<T> d;
     if (has_head()) {
-      settle();
+      links_.settle();
       if (job_.spec.tied) units_.gather("token");
       units_.gather("head");
       if (job_.form.loss == nn::LossForm::chunked) {  // gradients come with the first chunk of logits
@@ -281,9 +314,10 @@ class Trainer final : public Workload {
       if (job_.spec.tied) units_.release("token");
       units_.release("head");
       finished("head", accumulate, last);
-      if (groups_.at_an_end && always()) units_.reduce_to_shard("token", accumulate);
+      if (sums_both_ends() && always()) units_.reduce_to_shard("token", accumulate);
     } else {
-      d = receive(groups_.backward, f, int(groups_.place.stage) + 1, backward_stream_, "residual gradient");
+      d = links_.receive(groups_.backward, f.batch.rows() * job_.spec.width, int(groups_.place.stage) + 1,
+                         backward_stream_, "residual gradient");
     }
     std::size_t end = f.x.size();
     for (std::size_t segment = schedule_.size(); segment-- > 0;) {
@@ -297,7 +331,9 @@ class Trainer final : public Workload {
       }
       end = first;
     }
-    if (embeds()) {
+    if (embeds() && job_.frozen()) {
+      d.reset();  // nothing below the first layer is trained
+    } else if (embeds()) {
       if (!job_.spec.tied || !has_head()) units_.make_gradients("token");
       units_.gather("embedding");
       units_.make_gradients("embedding");
@@ -306,20 +342,20 @@ class Trainer final : public Workload {
       finished_token(accumulate, last);
       finished("embedding", accumulate, last);
     } else {
-      send(groups_.backward, std::move(d), int(groups_.place.stage) - 1, backward_stream_);
+      links_.send(groups_.backward, std::move(d), int(groups_.place.stage) - 1, backward_stream_);
     }
     if (on_host_) on_host_->flush();
   }
 
   void layer_backward(Flight& f, std::size_t l, std::size_t next, DeviceBuffer<T>& d, bool accumulate, bool last) {
-    units_.gather(layer_name(l));
+    gather_layer(l);
     if (next < f.x.size()) units_.prefetch(layer_name(next));
-    units_.make_gradients(layer_name(l));
+    trained().make_gradients(layer_name(l));
     const std::size_t layer = model_.slice().first_layer + l;
     model_.rebuild_layer(context_, layer, f.batch, f.x[l].data(), f.kept[l]);  // of which nothing was kept
     model_.backward_layer(context_, layer, f.batch, f.x[l].data(), std::move(f.kept[l]), d, accumulate);
     f.x[l].reset();
-    units_.release(layer_name(l));
+    release_layer(l);
     finished(layer_name(l), accumulate, last);
   }
 
@@ -328,73 +364,58 @@ class Trainer final : public Workload {
     units_.make_gradients("head");
   }
 
-  // A send may not end before its receive has begun (NCCL's contract), and two neighbours that each wait for the end of
-  // a send before they receive wait for ever. So what is sent stays, and nothing waits for it until this stage has
-  // begun to receive what it needs next.
-  void send(Communicator& neighbours, DeviceBuffer<T> what, int to, cudaStream_t stream) {
-    join(context_.stream(), stream);
-    neighbours.send(what.data(), what.size(), to, stream);
-    sending_ = std::move(what), sending_on_ = stream;
-  }
-  DeviceBuffer<T> receive(Communicator& neighbours, const Flight& f, int from, cudaStream_t stream, const char* tag) {
-    auto what = context_.buffer<T>(f.batch.rows() * job_.spec.width, Category::activations, tag);
-    join(context_.stream(), stream);
-    neighbours.receive(what.data(), what.size(), from, stream);
-    settle();
-    join(stream, context_.stream());
-    return what;
-  }
-  // The last send has ended before anything that is queued from now on.
-  void settle() {
-    if (sending_.data() == nullptr) return;
-    join(sending_on_, context_.stream());
-    sending_.reset();
-  }
-
   // A unit's gradients of a micro-batch are there.
   void finished(const std::string& name, bool accumulate, bool last) {
+    if (trained().number(name) == trained().size()) return;
+    if (adapter_units_) sum_over_parts(name, last);
     if (!always()) return use_gradients(name, accumulate, last);
-    units_.reduce_to_shard(name, accumulate);
+    trained().reduce_to_shard(name, accumulate);
     if (!last || groups_.replicas.ranks() == 1) return;
-    join(context_.stream(), reduce_stream_);  // the replicas add them up, beside what comes next
-    units_.sum_gradients(name, reduce_stream_);
+    links_.join(context_.stream(), reduce_stream_);  // the replicas add them up, beside what comes next
+    trained().sum_gradients(name, reduce_stream_);
+  }
+  // Of adapters' tensors that all parts have each part has a share of the gradient: they are summed up when a micro-batch's
+  // gradients are used, and otherwise once for all micro-batches.
+  void sum_over_parts(const std::string& name, bool last) {
+    const bool each = !always() || job_.layout.zero >= 2;
+    if (groups_.parts.ranks() == 1 || (!each && !last)) return;
+    const std::uint64_t before = groups_.parts.bytes_sent();
+    const auto [gradients, count] = adapter_units_->first_gradients(name);
+    groups_.parts.all_reduce(gradients, count, context_.stream());
+    if (!each) sent_once_ += groups_.parts.bytes_sent() - before;
   }
   // The token table's, whose sum over replicas waits for the end of the step. Where they are used at once, those of two
   // stages wait for each other, too: one that asked for the other's in the middle of a pipeline would stop it.
   void finished_token(bool accumulate, bool last) {
     if (always())
       units_.reduce_to_shard("token", accumulate);
-    else if (!groups_.at_an_end)
+    else if (!sums_both_ends())
       use_gradients("token", accumulate, last);
   }
   // Gradients that are not kept: summed up among the replicas, used, and freed.
   void use_gradients(const std::string& name, bool accumulate, bool last) {
-    const std::size_t unit = units_.number(name);
-    if (unit == units_.size()) return;
-    units_.sum_gradients(name, context_.stream());
-    if (name == "token" && groups_.at_an_end) sum_of_both_ends();
+    Units<T>& units = trained();
+    const std::size_t unit = units.number(name);
+    if (unit == units.size()) return;
+    units.sum_gradients(name, context_.stream());
+    if (name == "token" && sums_both_ends()) sum_of_both_ends();
     const Phase phase(context_.ledger(), "optimizer");
     if (on_host_) {
       if (scale_) look_for_overflow(unit);
-      const T* const mine = units_.my_gradients(unit);
-      on_host_->take(unit, units_.hand_over(unit), mine, accumulate, last && !scale_);
+      const T* const mine = units.my_gradients(unit);
+      on_host_->take(unit, units.hand_over(unit), mine, accumulate, last && !scale_);
       return;
     }
     std::vector<Update> updates;
     add_updates(unit, updates);
     whole_ = false;
     optimizer_->update(context_, updates);
-    units_.gather_updates(unit);
-    units_.hand_over(unit);
+    units.gather_updates(unit);
+    units.hand_over(unit);
   }
   void sum_of_both_ends() {
     const auto [gradients, count] = units_.shared_token();
     groups_.ends.all_reduce(gradients, count, context_.stream());
-  }
-  // What is queued on `second` from now on runs after all that is queued on `first`.
-  void join(cudaStream_t first, cudaStream_t second) {
-    event_.record(first);
-    CUDA_CHECK(cudaStreamWaitEvent(second, event_));
   }
   void zero_token_gradient() {
     const auto token = model_.parameter(0);
@@ -405,46 +426,24 @@ class Trainer final : public Workload {
   Job job_;
   Groups groups_;
   Stream reduce_stream_, forward_stream_, backward_stream_;
-  Event event_;
   nn::Schedule schedule_;
   PinnedMemory host_;
   nn::Transformer<T> model_;
+  Base<T> base_;
   Units<T> units_;
+  std::optional<nn::AdapterSet<T>> adapters_;
+  std::optional<Units<T>> adapter_units_;
+  std::uint64_t base_at_first_ = 0;  // a hash of weights that are frozen
   std::optional<nn::LossScale> scale_;
   std::optional<nn::Optimizer<T>> optimizer_;
   std::optional<HostOptimizer<T>> on_host_;
   DeviceBuffer<float> shown_loss_;
-  DeviceBuffer<float> factor_;  // the loss scale, and the factor of all gradients
-  DeviceBuffer<float> sums_of_squares_;
-  DeviceBuffer<T> sending_;
-  cudaStream_t sending_on_ = nullptr;
+  std::optional<FixedFactor> factor_;
+  StageLinks<T> links_{context_};
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
-  std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
-  bool whole_ = true;           // no step in the backward pass has failed half-way
-};
-
-/// The ranks of a layout.
-template <class T>
-class Cluster final : public Team {
- public:
-  explicit Cluster(Job job) : Team(int(job.layout.ranks())), job_(std::move(job)), ids_(job_.layout) {}
-  std::unique_ptr<Workload> make(Context& context, int rank) override {
-    const std::size_t stage = plan::coordinates_of(job_.layout, rank).stage;
-    require_countable(plan::most_in_flight(job_.layout, stage, job_.micro_batches()));
-    return std::make_unique<Trainer<T>>(context, job_, ids_, rank, failed);
-  }
-  ByCategory predicted(int rank) const override {
-    return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank));
-  }
-  std::optional<double> flops(int rank) const override {
-    return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
-  }
-  /// Parts and replicas have equally much of everything.
-  int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
-
- private:
-  Job job_;
-  Groups::Ids ids_;
+  std::uint64_t left_out_ = 0;   // sent by the micro-batches that plan mode leaves out, bytes
+  std::uint64_t sent_once_ = 0;  // among parts, for all micro-batches of a step together
+  bool whole_ = true;            // no step in the backward pass has failed half-way
 };
 
 }  // namespace oomlab::train

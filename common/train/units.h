@@ -18,8 +18,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/nccl.h"
@@ -32,6 +34,26 @@
 
 namespace oomlab::train {
 
+/// Tensors of a rank, which lie in units, and who uses them.
+template <class T>
+struct UnitTensors {
+  std::vector<nn::TensorShape> shapes;
+  std::vector<nn::UnitShape> units;
+  /// Where tensor i is from now on, and its gradient; null: not now.
+  std::function<void(std::size_t i, T* value, T* gradient)> bind;
+  /// Writes what tensor i is at first.
+  std::function<void(Context&, std::size_t i, T* value)> initialise;
+};
+/// All tensors of a model's slice. The model must outlive what is returned.
+template <class T>
+UnitTensors<T> tensors_of_model(nn::Transformer<T>& model, std::size_t shards, std::uint64_t seed) {
+  return {.shapes = nn::tensors_of(model.spec(), model.slice()),
+          .units = nn::units_of(model.spec(), model.slice(), shards),
+          .bind = [&model](std::size_t i, T* value, T* gradient) { model.bind(i, value, gradient); },
+          .initialise = [&model, seed](Context& context, std::size_t i,
+                                       T* value) { model.initialise(context, i, value, seed); }};
+}
+
 /// The units of one rank, bound to its model.
 template <class T>
 class Units {
@@ -43,22 +65,23 @@ class Units {
     std::size_t offset;  ///< of its first element, in the unit
   };
 
-  /// Allocates and initialises; with `host`, where the weights are, which must outlive it. Throws OutOfMemory: nothing
-  /// stays allocated.
-  Units(Context& context, nn::Transformer<T>& model, Communicator& replicas, int zero, nn::GradientLife gradients,
-        std::uint64_t seed, PinnedMemory* host = nullptr)
+  /// Allocates and initialises; with `host`, where the weights are, which must outlive it. Without `trained` there are no
+  /// gradients, and nothing to update. Throws OutOfMemory: nothing stays allocated.
+  Units(Context& context, UnitTensors<T> tensors, Communicator& replicas, int zero, nn::GradientLife gradients,
+        PinnedMemory* host = nullptr, bool trained = true)
       : context_(context),
-        model_(model),
+        tensors_(std::move(tensors)),
         replicas_(replicas),
         zero_(replicas.ranks() > 1 ? zero : 0),
         gradients_(gradients),
-        streamed_(host != nullptr) {
+        streamed_(host != nullptr),
+        trained_(trained) {
     const auto n = static_cast<std::size_t>(replicas.ranks());
-    for (const nn::UnitShape& shape : nn::units_of(model.spec(), model.slice(), n)) {
+    for (const nn::UnitShape& shape : tensors_.units) {
       Unit unit{shape, shape.count / n, {}, {}, {}, {}, {}, {}};
       const std::size_t own = zero_ >= 3 ? unit.shard : shape.count;
       unit.values = host ? host->buffer<T>(context, own) : context.buffer<T>(own, Category::parameters, shape.name);
-      if (always())
+      if (keeps_gradients())
         unit.gradients =
             context.buffer<T>(zero_ >= 2 ? unit.shard : shape.count, Category::gradients, shape.name + " gradient");
       DeviceBuffer<T> whole;
@@ -66,9 +89,9 @@ class Units {
       T* const values = comes_and_goes() ? whole.data() : unit.values.data();
       clear(values, shape.count);
       for (std::size_t t = 0; t < shape.tensors.size(); ++t)
-        model.initialise(context, shape.tensors[t], values + shape.offsets[t], seed);
+        tensors_.initialise(context, shape.tensors[t], values + shape.offsets[t]);
       if (comes_and_goes()) copy(values + (zero_ >= 3 ? shard_begin(unit) : 0), unit.values.data(), own);
-      if (always()) clear(unit.gradients.data(), unit.gradients.size());
+      if (keeps_gradients()) clear(unit.gradients.data(), unit.gradients.size());
       units_.push_back(std::move(unit));
       bind(units_.back());
     }
@@ -150,7 +173,7 @@ class Units {
   /// Room for a unit's whole gradients, where it is not always there.
   void make_gradients(std::string_view name) {
     Unit* unit = find(name);
-    if (!unit || (always() && zero_ < 2) || unit->whole_gradients) return;
+    if (!unit || !trained_ || (always() && zero_ < 2) || unit->whole_gradients) return;
     unit->whole_gradients =
         context_.buffer<T>(unit->shape.count, Category::gradients, unit->shape.name + " gradient, whole");
     clear(unit->whole_gradients.data(), unit->shape.count);
@@ -191,8 +214,15 @@ class Units {
   std::pair<T*, std::size_t> shared_token() {
     const std::size_t unit = number("token");
     if (zero_ >= 1) return {my_gradients(unit), units_[unit].shard};
-    const auto token = model_.parameter(units_[unit].shape.tensors[0]);
-    return {token.gradient, token.count};
+    Unit& token = units_[unit];
+    T* const gradients = always() ? token.gradients.data() : token.whole_gradients.data();
+    return {gradients + token.shape.offsets[0], tensors_.shapes[token.shape.tensors[0]].count()};
+  }
+  /// The gradients at the beginning of a unit: of the tensors that come first there, and how many elements.
+  std::pair<T*, std::size_t> first_gradients(std::string_view name) {
+    Unit* const unit = find(name);
+    const bool kept = always() && zero_ < 2;
+    return {kept ? unit->gradients.data() : unit->whole_gradients.data(), unit->shape.first};
   }
   /// What the replicas need of each other's updates (ZeRO-1 and 2).
   void gather_updates(std::size_t unit) {
@@ -266,6 +296,7 @@ class Units {
     unit.arrived.record(copies_);
   }
   bool always() const { return gradients_ == nn::GradientLife::always; }
+  bool keeps_gradients() const { return trained_ && always(); }
   Unit* find(std::string_view name) {
     const std::size_t unit = number(name);
     return unit < units_.size() ? &units_[unit] : nullptr;
@@ -276,7 +307,7 @@ class Units {
     return unit.values.data() + (is_shard ? 0 : shard_begin(unit));
   }
   void make_pieces() {
-    const std::vector<nn::TensorShape> tensors = nn::tensors_of(model_.spec(), model_.slice());
+    if (!trained_) return;
     for (std::size_t u = 0; u < units_.size(); ++u) {
       const nn::UnitShape& shape = units_[u].shape;
       // The first layer's unit is named "layer 1" and so on; an optimizer asks whether it is an embedding.
@@ -285,7 +316,7 @@ class Units {
         continue;
       }
       for (std::size_t t = 0; t < shape.tensors.size(); ++t)
-        pieces_.push_back({tensors[shape.tensors[t]], u, shape.offsets[t]});
+        pieces_.push_back({tensors_.shapes[shape.tensors[t]], u, shape.offsets[t]});
     }
   }
   void clear(T* data, std::size_t count) { CUDA_CHECK(cudaMemsetAsync(data, 0, count * sizeof(T), context_.stream())); }
@@ -296,16 +327,17 @@ class Units {
     T* const values = comes_and_goes() ? unit.whole.data() : unit.values.data();
     T* const gradients = always() && zero_ < 2 ? unit.gradients.data() : unit.whole_gradients.data();
     for (std::size_t t = 0; t < unit.shape.tensors.size(); ++t)
-      model_.bind(unit.shape.tensors[t], values ? values + unit.shape.offsets[t] : nullptr,
-                  gradients ? gradients + unit.shape.offsets[t] : nullptr);
+      tensors_.bind(unit.shape.tensors[t], values ? values + unit.shape.offsets[t] : nullptr,
+                    gradients ? gradients + unit.shape.offsets[t] : nullptr);
   }
 
   Context& context_;
-  nn::Transformer<T>& model_;
+  UnitTensors<T> tensors_;
   Communicator& replicas_;
   int zero_;
   nn::GradientLife gradients_;
   bool streamed_;
+  bool trained_;
   Stream copies_;
   Event allocated_;
   std::vector<Unit> units_;

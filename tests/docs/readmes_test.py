@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-LEFT_OUT = ("stumbles.txt", "course_text.txt")  # the list, and a frozen text that models are trained on
+LEFT_OUT = ("stumbles.txt", "course_text.txt", "lessons.txt")  # the list, and frozen texts that models are trained on
 MOST_WORDS, MOST_LINES = 1500, 150
 SECTIONS = ["The error you see", "The idea", "The lesson", "The bytes", "What it measured", "When not to use it", "The same in PyTorch", "Exercises"]
 

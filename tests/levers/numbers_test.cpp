@@ -140,6 +140,46 @@ TEST(Numbers, RanksLearnWhatOneDoes) {
   }
 }
 
+// Adapters beside a frozen base: on ranks that share samples, layers, or the inside of layers, what one rank learns; with
+// weights in host memory, and with gradients that are used at once, the same bits. That the base has not changed
+// fingerprint() sees to.
+TEST(Numbers, AdaptersLearnOnRanksWhatTheyLearnOnOne) {
+  for (const char* method : {"--method lora --rank 4", "--method lora --rank 2 --targets o_proj,up_proj"}) {
+    const std::vector<std::uint64_t> untrained =
+        learn(*make_team(work_of(), levers_of(method), text_of(work_of())), 0).weights;
+    const Learned one = learn(work_of(), levers_of(method));
+    EXPECT_NE(one.weights, untrained) << method;
+    for (const char* more :
+         {"--dp 2 --zero 2", "--tp 2", "--tp 2 --dp 2 --zero 3 --micro-batch 1", "--pp 2 --checkpoint 1",
+          "--tp 2 --pp 2 --micro-batch 2", "--dp 2 --zero 1 --stream", "--checkpoint 2 --lean", "--offload"}) {
+      const std::string options = std::string(method) + " " + more;
+      ASSERT_EQ(refused(work_of(), levers_of(options)), "") << options;
+      const Learned ranks = learn(work_of(), levers_of(options));
+      for (std::size_t step = 0; step < kSteps; ++step)
+        EXPECT_NEAR(ranks.losses[step], one.losses[step], 1e-5 * one.losses[step]) << options << ", " << step;
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(Numbers, WhereAdaptersAndTheirBaseAreChangesNoBit) {
+  for (const char* method : {"--method lora --rank 4", "--method qlora --rank 4 --precision bf16",
+                             "--method qlora --rank 4 --precision fp16"}) {
+    const Learned one = learn(work_of(), levers_of(method));
+    for (const char* more : {"--stream", "--offload", "--offload --stream"}) {
+      const std::string options = std::string(method) + " " + more;
+      ASSERT_EQ(refused(work_of(), levers_of(options)), "") << options;
+      const Learned there = learn(work_of(), levers_of(options));
+      EXPECT_EQ(there.losses, one.losses) << options;
+      EXPECT_EQ(there.weights, one.weights) << options;
+    }
+    // A shard of a layer's codes is gathered to the same codes.
+    const Learned whole = learn(work_of(), levers_of(std::string(method) + " --dp 2 --zero 2"));
+    const Learned shards = learn(work_of(), levers_of(std::string(method) + " --dp 2 --zero 3"));
+    EXPECT_EQ(shards.losses, whole.losses) << method;
+  }
+}
+
 // A gradient of any rank that is not finite leaves the step out on all: either all shards have changed, or none.
 TEST(Numbers, AnOverflowAnywhereStopsAllRanks) {
   const Work work = work_of();

@@ -9,13 +9,14 @@ from .capstone import frontier, ladder
 from .layouts import attention, cache, lighter, pages, places, quantisation, tiles
 from .overview import front, rooms
 from .reading import Results
-from .state import adapters, optimizer, sharing
+from .state import adapters, learning, optimizer, sharing
 from .training import accumulation, anatomy, batch, checkpointing, pipelines, precision, ranks
 
 PICTURES = {
     "front": ("docs/front.svg", front),
     "rooms": ("docs/rooms.svg", rooms),
     "07-pipelines": ("chapters/07_multi_gpu/pipelines.svg", pipelines),
+    "14-learning": ("chapters/14_adapters/learning.svg", learning),
     "16-frontier": ("chapters/16_capstone/frontier.svg", frontier),
     **{number: ("chapters/{}/picture.svg", draw) for number, draw in {
         "00": anatomy, "01": batch, "02": accumulation, "03": precision, "04": checkpointing, "05": places, "06": pages, "07": ranks,

@@ -1,5 +1,9 @@
 """Pictures of chapters whose subject is whose memory it is: the optimizer's (13), what adapters leave of it (14), another process' (15)."""
-from .svg import WIDTH, Picture, size
+import json
+import math
+
+from .reading import MIB
+from .svg import WIDTH, Picture, Plot, size
 
 
 def optimizer(results):
@@ -32,6 +36,37 @@ def adapters(results):
         y = picture.bar(y - 2, row["variant"], [(colour, row[c]) for c, colour in parts], scale, end=size(total), height=10)
     said = [f"{row['variant']}: {' + '.join(size(row[c]) for c, _ in parts)}" for row in rows]
     picture.desc = "A bar for each variant: weights, gradients, optimizer and activations at the peak. " + "; ".join(said) + "."
+    return picture
+
+
+def learning(results):
+    """What the ways of fine-tuning have learned after equally many steps, beside the bytes that they take."""
+    plan = json.loads((results.folder / "plan/14_learning.json").read_text())
+    (table,) = [t for t in plan["tables"] if t["name"] == "losses"]
+    steps = plan["config"]["learn"]
+    columns = [c["name"] for c in table["columns"]]
+    rows = [dict(zip(columns, row, strict=True)) for row in table["rows"]]
+    last = columns[-1]
+    picture = Picture(f"What {steps} steps teach, and for how many bytes", 432)
+    y = picture.legend(54, [("in full", "activations"), ("LoRA", "parameters"), ("QLoRA", "optimizer")])
+    bits = [row[last] for row in rows]
+    low, high = math.floor(min(bits) * 5) / 5, math.ceil(max(bits) * 5) / 5
+    most = math.ceil(max(row["peak"] for row in rows) / MIB)
+    plot = Plot(picture, (84, y + 26, 440, y + 280), (2 * MIB, most * MIB), (low, high))
+    ticks = round((high - low) * 5)
+    plot.ticks_y([low + n / 5 for n in range(ticks + 1)], lambda b: f"{b:.1f} bits")
+    plot.ticks_x([n * MIB for n in range(2, most + 1)], size, "peak of a step")
+    for row in rows:
+        name = row["fine-tuned"]
+        colour = "optimizer" if name.startswith("qlora") else "parameters" if name.startswith("lora") else "activations"
+        plot.dot(row["peak"], row[last], colour, f"{name}: {size(row['peak'])}, {row[last]:.3f} bits")
+        below = name.startswith("qlora")
+        picture.text(plot.X(row["peak"]), plot.Y(row[last]) + (20 if below else -10), name.replace("lora", "LoRA").replace("qLoRA", "QLoRA"),
+                     anchor="middle")
+    picture.text(16, y + 340, "Bits: the loss for a byte on which nothing was trained.", "faint")
+    said = [f"{row['fine-tuned']}: {size(row['peak'])}, {row[last]:.3f} bits" for row in rows]
+    picture.desc = (f"A dot for each way of fine-tuning: to the right the peak of a step, upwards the loss after {steps} steps. "
+                    + "; ".join(said) + ".")
     return picture
 
 

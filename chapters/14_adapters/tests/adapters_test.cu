@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "../../../tests/nn/device.h"
-#include "claims.h"
+#include "learning.h"
 
 namespace oomlab::test {
 namespace {
@@ -121,6 +123,32 @@ TEST(Rows, AMergedModelSaysWhatItsAdapterSaid) {
   merged.step();
   EXPECT_NEAR(several.loss_with(0), merged.figure(), 1e-5);
   EXPECT_NE(several.loss_with(1), several.loss_with(0));
+}
+
+TEST(Learning, AsksAboutWhatWasNotTrainedOn) {
+  const TwoTexts two = split(data::course_text());
+  const std::vector<unsigned char> whole = data::course_text().bytes;
+  ASSERT_EQ(two.trained.bytes.size() + two.held.bytes.size(), whole.size());
+  EXPECT_EQ(two.held.bytes.size(), whole.size() / 10);
+  EXPECT_TRUE(std::equal(two.trained.bytes.begin(), two.trained.bytes.end(), whole.begin()));
+  EXPECT_TRUE(std::equal(two.held.bytes.rbegin(), two.held.bytes.rend(), whole.rbegin()));
+}
+
+// Each way begins where the base is, and learns; its peak is what is predicted of a step.
+TEST(Learning, EachWayLearnsInItsOwnMemory) {
+  const Config config;
+  const Task task = task_of("llama:1-2-1-16-24");
+  const data::TokenSamples held = text_of(12).samples(1000, kHeldSamples);
+  std::map<std::string, Learned> found;
+  for (const Recipe& way : ways_to_learn(DType::fp32)) {
+    const Learned& learned = found[way.name] = learn(config, task, way, held, 8, 1e-2f);
+    ASSERT_EQ(learned.losses.size(), 1 + kQuarters) << way.name;
+    EXPECT_LT(learned.losses.back(), learned.losses.front()) << way.name;
+    EXPECT_EQ(learned.peak.total(), predicted(task, way).total()) << way.name;
+  }
+  ASSERT_EQ(found.size(), 5u);
+  EXPECT_EQ(found.at("lora, rank 1").losses.front(), found.at("full").losses.front()) << "B begins with 0";
+  EXPECT_LT(found.at("lora, rank 1").peak.total(), found.at("lora, rank 16").peak.total());
 }
 
 TEST(Published, PlansAreNotAboveTheFiguresOfOthers) {

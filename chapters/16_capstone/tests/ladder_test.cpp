@@ -132,6 +132,35 @@ TEST(Layouts, AreRefusedAlikeHereInChapter07AndByFit) {
     EXPECT_GT(seen[word], 10) << "'" << word << "'";
 }
 
+// What is of adapters needs a method that has some; what the model does not have, or the method does not train, is named.
+TEST(Method, IsRefusedInOneLine) {
+  const Work work{nn::parse_transformer("llama:2-4-2-64-172"), 2, 16};
+  for (const char* options : {"--rank 4", "--alpha 4", "--targets qv", "--method full --rank 4"})
+    EXPECT_THROW((void)plan::parse_levers(options), UsageError) << options;
+  const auto why = [&](const char* options) { return refused(work, plan::parse_levers(options)); };
+  EXPECT_NE(why("--method lora --targets c_attn").find("c_attn"), std::string::npos);
+  EXPECT_NE(why("--method lora --optimizer adamw8 --wide-embeddings").find("--wide-embeddings"), std::string::npos);
+  EXPECT_NE(
+      refused({nn::parse_transformer("bert:2-2-24"), 2, 16}, plan::parse_levers("--method lora")).find("decoders"),
+      std::string::npos);
+  for (const char* options :
+       {"--method qlora --rank 3 --targets q_proj,down_proj", "--method lora --dp 2 --zero 1 --stream",
+        "--method qlora --tp 2 --offload --optimizer adamw8", "--method lora --rank 4 --alpha 4"}) {
+    EXPECT_EQ(why(options), "") << options;
+    EXPECT_EQ(plan::parse_levers(options_of(plan::parse_levers(options))), plan::parse_levers(options)) << options;
+  }
+  EXPECT_EQ(plan::parse_levers("--method lora --rank 4").adapters.scale(), 2);
+  EXPECT_EQ(plan::parse_levers("--method lora --rank 4 --alpha 12").adapters.scale(), 3);
+}
+
+// Whatever rounds, what is trained is said first.
+TEST(Method, IsTheReasonWhyNumbersDiffer) {
+  const Work work{nn::parse_transformer("llama:2-4-2-64-172"), 2, 16};
+  const auto words = [&](const char* options) { return words_of(numbers_of(work, plan::parse_levers(options))); };
+  EXPECT_EQ(words("--precision bf16 --method lora --optimizer adamw8"), "adapters are trained");
+  EXPECT_EQ(words("--precision bf16 --optimizer adamw8"), "weights of 16 bits");
+}
+
 // ------------------------------------------------------------------------------------------------------- ladder
 
 TEST(Ladder, IsAsLowAsItSays) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "memory/context.h"
@@ -26,23 +27,44 @@ class AdapterSet {
   /// stays allocated), and as require_adapters().
   AdapterSet(Context& context, const TransformerSpec& spec, const AdapterForm& form, std::uint64_t seed,
              bool with_gradients = true)
-      : form_(form), seed_(seed) {
-    require_adapters(spec, form);
-    slots_ = adapter_slots(spec, form.targets);
-    shapes_ = adapter_tensors(spec, form);
+      : AdapterSet(spec, form, Slice{}, seed) {
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       const TensorShape& shape = shapes_[i];
       values_.push_back(context.buffer<T>(shape.count(), Category::parameters, shape.name));
       if (with_gradients)
         gradients_.push_back(context.buffer<T>(shape.count(), Category::gradients, shape.name + " gradient"));
-      gradient_at_.push_back(with_gradients ? gradients_[i].data() : nullptr);
-      if (i % 2 == 0)
-        fill_uniform(context, values_[i].data(), shape.count(), 1 / std::sqrt(static_cast<float>(shape.columns)), seed,
-                     i);
-      else
-        fill(context, values_[i].data(), shape.count(), 0.0f);
+      bind(i, values_[i].data(), with_gradients ? gradients_[i].data() : nullptr);
+      initialise(context, i, values_[i].data());
     }
   }
+  /// What a slice of a model has of them, where the caller says: see bind(). Nothing is allocated. Throws as
+  /// require_adapters(), and std::invalid_argument for dropout where the slice is a part.
+  AdapterSet(const TransformerSpec& spec, const AdapterForm& form, const Slice& slice, std::uint64_t seed)
+      : form_(form), slice_(slice), seed_(seed) {
+    require_adapters(spec, form);
+    if (form.dropout != 0 && slice.parts > 1)
+      throw std::invalid_argument("adapters with dropout are not shared by several parts of a layer");
+    for (const AdapterSlot& slot : adapter_slots(spec, form.targets)) slots_.push_back(slot.of_part(slice.parts));
+    shapes_ = adapter_tensors(spec, form, slice);
+    at_.resize(shapes_.size());
+  }
+  /// Where tensor i is, and its gradient: neither is owned. Null: not now.
+  void bind(std::size_t i, T* value, T* gradient) noexcept { at_[i] = {value, gradient}; }
+  /// Fills tensor i with what it is at first: of a slice, the bits that the whole model has there.
+  void initialise(Context& context, std::size_t i, T* value) const {
+    const TensorShape& shape = shapes_[i];
+    if (i % 2 == 1) return fill(context, value, shape.count(), 0.0f);
+    const bool cut = slots_[i / 2 % slots_.size()].by_columns();
+    const std::uint64_t columns = shape.columns * (cut ? slice_.parts : 1);
+    const MatrixPart part{.rows = shape.rows,
+                          .columns = shape.columns,
+                          .first_column = cut ? slice_.part * shape.columns : 0,
+                          .all_columns = columns};
+    const std::uint64_t in_model = i + 2 * slice_.first_layer * slots_.size();
+    fill_uniform_part(context, value, part, 1 / std::sqrt(static_cast<float>(columns)), seed_, in_model);
+  }
+  /// Whether all parts of a layer have all of tensor i, and each of them a share of its gradient.
+  bool on_all_parts(std::size_t i) const { return slots_[i / 2 % slots_.size()].by_columns() == (i % 2 == 1); }
 
   const AdapterForm& form() const noexcept { return form_; }
   /// Of a layer.
@@ -53,7 +75,7 @@ class AdapterSet {
   std::vector<ParameterOf<T>> parameters() {
     std::vector<ParameterOf<T>> all;
     for (std::size_t i = 0; i < shapes_.size(); ++i)
-      all.push_back({shapes_[i].name, values_[i].data(), gradient_at_[i], shapes_[i].count()});
+      all.push_back({shapes_[i].name, at_[i].value, at_[i].gradient, shapes_[i].count()});
     return all;
   }
 
@@ -73,7 +95,7 @@ class AdapterSet {
     return masks;
   }
 
-  /// Gives a layer, number l from 0, its adapters. Without masks nothing is dropped.
+  /// Gives a layer, number l of the model from 0, its adapters. Without masks nothing is dropped.
   template <class W>
   void attach(std::size_t l, const DropoutMasks& masks, DecoderLayer<W>& layer) const {
     for (std::size_t s = 0; s < slots_.size(); ++s) {
@@ -121,7 +143,7 @@ class AdapterSet {
     return tensors.down;
   }
   Adapter<T> at(std::size_t l, std::size_t s) const {
-    const std::size_t a = 2 * (l * slots_.size() + s);
+    const std::size_t a = 2 * ((l - slice_.first_layer) * slots_.size() + s);
     const AdapterSlot& slot = slots_[s];
     Adapter<T> adapter;
     adapter.rank = form_.rank;
@@ -129,22 +151,27 @@ class AdapterSet {
     adapter.first = slot.first;
     adapter.out = slot.out;
     adapter.scale = form_.scale();
-    adapter.a = values_[a].data();
-    adapter.b = values_[a + 1].data();
-    adapter.d_a = gradient_at_[a];
-    adapter.d_b = gradient_at_[a + 1];
+    adapter.a = at_[a].value;
+    adapter.b = at_[a + 1].value;
+    adapter.d_a = at_[a].gradient;
+    adapter.d_b = at_[a + 1].gradient;
     adapter.kept = 1 - form_.dropout;
     return adapter;
   }
 
+  struct At {
+    T* value = nullptr;
+    T* gradient = nullptr;
+  };
   AdapterForm form_;
+  Slice slice_;
   std::uint64_t seed_;
   std::uint64_t step_ = 0;
   std::vector<AdapterSlot> slots_;
   std::vector<TensorShape> shapes_;
-  std::vector<DeviceBuffer<T>> values_;
+  std::vector<At> at_;
+  std::vector<DeviceBuffer<T>> values_;  // where the set has memory of its own
   std::vector<DeviceBuffer<T>> gradients_;
-  std::vector<T*> gradient_at_;
 };
 
 }  // namespace oomlab::nn

@@ -88,34 +88,73 @@ Transformer<T>::Transformer(Context& context, const TransformerSpec& spec, const
 }
 
 template <class T>
-void Transformer<T>::initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const {
+template <class RowsAt>
+void Transformer<T>::each_rows(const Place& place, RowsAt rows_at) const {
+  if (slice_.parts == 1 || place.split != Split::groups)
+    return rows_at(place.rows, place.split == Split::rows ? slice_.part * place.rows : 0);
+  std::size_t before = 0;  // rows of the whole tensor
+  for (const std::size_t rows : place.groups) {
+    if (rows != 0) rows_at(rows, before + slice_.part * rows);
+    before += rows * slice_.parts;
+  }
+}
+
+// Some rows and columns of what this slice has of a matrix; columns are counted from the slice's first one.
+template <class T>
+template <class To>
+void Transformer<T>::fill_rows(Context& context, const Place& place, MatrixPart part, To* values,
+                               std::uint64_t seed) const {
   // GPT-2's standard deviation at its width of 768, and at others what makes sums over the width as large; uniform in
   // ±√3 σ has the standard deviation σ.
   const float bound = 0.02f * std::sqrt(768.0f / static_cast<float>(spec_.width)) * std::sqrt(3.0f);
-  const Place& p = places_->at(i);
-  if (p.rows == 1) {
-    fill(context, value, p.columns, std::string_view(p.what) == " gamma" ? 1.0f : 0.0f);
+  const std::string_view name = place.name;
+  const bool onto_residual = place.layer && (name == "projection" || name == "contract");
+  const float scale = onto_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
+  const bool by_columns = place.split == Split::columns;
+  if (by_columns) part.first_column += slice_.part * place.columns;
+  part.all_columns = place.columns * (by_columns ? slice_.parts : 1);
+  fill_uniform_part(context, values, part, bound * scale, seed, place.number);
+}
+
+template <class T>
+void Transformer<T>::initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const {
+  const Place& place = places_->at(i);
+  if (place.rows == 1) {
+    fill(context, value, place.columns, std::string_view(place.what) == " gamma" ? 1.0f : 0.0f);
     return;
   }
-  const std::string_view name = p.name;
-  const bool onto_residual = p.layer && (name == "projection" || name == "contract");
-  const float scale = onto_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)) : 1.0f;
-  const bool by_columns = p.split == Split::columns;
-  MatrixPart part{.rows = p.rows,
-                  .columns = p.columns,
-                  .first_column = by_columns ? slice_.part * p.columns : 0,
-                  .all_columns = p.columns * (by_columns ? slice_.parts : 1)};
-  const auto fill_rows = [&](std::size_t rows, std::size_t first_of_group, bool cut) {
-    part.rows = rows, part.first_row = first_of_group + (cut ? slice_.part * rows : 0);
-    fill_uniform_part(context, value, part, bound * scale, seed, p.number);
-    value += rows * p.columns;
-  };
-  if (slice_.parts == 1 || p.split != Split::groups) return fill_rows(p.rows, 0, p.split == Split::rows);
-  std::size_t before = 0;  // rows of the whole tensor
-  for (const std::size_t rows : p.groups) {
-    if (rows != 0) fill_rows(rows, before, true);
-    before += rows * slice_.parts;
-  }
+  each_rows(place, [&](std::size_t rows, std::size_t first_row) {
+    fill_rows(context, place, {.rows = rows, .columns = place.columns, .first_row = first_row, .all_columns = 0}, value,
+              seed);
+    value += rows * place.columns;
+  });
+}
+
+template <class T>
+void Transformer<T>::initialise_piece(Context& context, std::size_t i, std::size_t first, std::size_t count,
+                                      float* values, std::uint64_t seed) const {
+  const Place& place = places_->at(i);
+  const std::size_t width = place.columns;
+  std::size_t at = 0;  // element of this slice's matrix
+  each_rows(place, [&](std::size_t rows, std::size_t first_row) {
+    const std::size_t begin = std::max(first, at);
+    const std::size_t end = std::min(first + count, at + rows * width);
+    // The end of a row, whole rows, the beginning of one.
+    for (std::size_t now = begin; now < end;) {
+      const std::size_t row = (now - at) / width;
+      const std::size_t column = (now - at) % width;
+      const std::size_t whole = column == 0 ? (end - now) / width : 0;
+      const std::size_t columns = whole ? width : std::min(width - column, end - now);
+      const MatrixPart part{.rows = std::max<std::size_t>(whole, 1),
+                            .columns = columns,
+                            .first_row = first_row + row,
+                            .first_column = column,
+                            .all_columns = 0};
+      fill_rows(context, place, part, values + (now - first), seed);
+      now += part.rows * part.columns;
+    }
+    at += rows * width;
+  });
 }
 
 template <class T>

@@ -87,6 +87,9 @@ class Transformer {
   ParameterOf<T> parameter(std::size_t i) noexcept { return tensors_[i]; }
   /// Fills tensor i with what it is at the start of training: of a slice, the bits that the whole model has there.
   void initialise(Context& context, std::size_t i, T* value, std::uint64_t seed) const;
+  /// The same of `count` elements of matrix i in FP32, from number `first` on.
+  void initialise_piece(Context& context, std::size_t i, std::size_t first, std::size_t count, float* values,
+                        std::uint64_t seed) const;
 
   /// Tensor i is frozen, and somebody else stores it: a matrix of a layer. It must outlive the model.
   void bind_frozen(std::size_t i, const FrozenMatrix<T>* matrix) {
@@ -164,6 +167,11 @@ class Transformer {
  private:
   const T* value(std::size_t i) const noexcept { return tensors_[i].value; }
   T* gradient(std::size_t i) const noexcept { return tensors_[i].gradient; }
+  // Calls rows_at(rows, first row of the whole matrix) for rows of this part that lie together in the whole one.
+  template <class RowsAt>
+  void each_rows(const Place& place, RowsAt rows_at) const;
+  template <class To>
+  void fill_rows(Context& context, const Place& place, MatrixPart part, To* values, std::uint64_t seed) const;
   std::size_t first_of_layer(std::size_t l) const noexcept;
   std::size_t first_of_head() const noexcept { return first_of_layer(slice_.end(spec_)); }
   DeviceBuffer<T> activation(Context& context, std::size_t count, const char* tag);

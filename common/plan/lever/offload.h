@@ -27,31 +27,41 @@ inline std::string offload_refuses(const Work&, const Levers& levers) {
          "take --in-backward";
 }
 
+/// Pinned memory: of the rank that has most, and of all.
+inline void pinned_price(const Work& work, const Levers& levers, Price& price) {
+  const Layout& grid = levers.ranks;
+  const std::vector<std::uint64_t> kinds = kinds_of_stage(work.spec, grid);
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const std::uint64_t stages = (k + 1 < kinds.size() ? kinds[k + 1] : grid.pp) - kinds[k];
+    const std::uint64_t ranks = checked_product(stages, checked_product(grid.tp, grid.dp));
+    const std::uint64_t pinned = nn::pinned_bytes(work.spec, step_of(work, levers, {.stage = kinds[k]}));
+    price.pinned_bytes = std::max(price.pinned_bytes, pinned);
+    price.host_bytes = checked_sum(price.host_bytes, checked_product(ranks, pinned));
+  }
+}
+
 /// The bus, pinned memory and update of train/host_optimizer.h.
 inline void offload_price(const Work& work, const Levers& levers, Price& price) {
   if (!is_offloaded(levers)) return;
+  pinned_price(work, levers, price);
   const Layout& grid = levers.ranks;
   const std::vector<std::uint64_t> kinds = kinds_of_stage(work.spec, grid);
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     const nn::StepLevers step = step_of(work, levers, {.stage = kinds[k]});
     const std::uint64_t stages = (k + 1 < kinds.size() ? kinds[k + 1] : grid.pp) - kinds[k];
     const std::uint64_t ranks = checked_product(stages, checked_product(grid.tp, grid.dp));
-    const std::uint64_t pinned = nn::pinned_bytes(work.spec, step);
-    price.pinned_bytes = std::max(price.pinned_bytes, pinned);
-    price.host_bytes = checked_sum(price.host_bytes, checked_product(ranks, pinned));
     price.update.bytes += double(ranks) * nn::host_update_bytes(work.spec, step);
 
     // Gradients go down in each micro-batch, weights up once: down is the busier way.
     const nn::UnitElements units(work.spec, step);
     const std::uint64_t shards = step.shards(1);
-    const double elements =
-        double(units.token) + double(units.embedding) + double(units.head) + double(units.layers) * double(units.layer);
+    const double elements = double(units.trained(step));
     const double down = elements / double(shards) * double(step.element_bytes) * double(step.micro_batches);
     price.bus_bytes = std::max(price.bus_bytes, down);
     if (!step.slice.embeds()) continue;
-    const double token = double(units.token) / double(shards);
-    price.update.last_bytes = nn::host_update_bytes(work.spec, step) * double(units.token) / elements;
-    price.update.last_bus_bytes = 2 * double(step.element_bytes) * token;
+    const double last = double(step.frozen() ? units.adapters : units.token);  // is updated last
+    price.update.last_bytes = nn::host_update_bytes(work.spec, step) * last / elements;
+    price.update.last_bus_bytes = 2 * double(step.element_bytes) * last / double(shards);
     const nn::StepForm form{.attention = levers.attention};
     const nn::LayerFlops layer = nn::layer_flops_of_each(work.spec, work.batch, work.seq, form);
     const double share = double(share_of(work, levers));

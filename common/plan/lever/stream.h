@@ -12,6 +12,7 @@ inline constexpr Option<bool> kStream{
 
 inline std::string stream_refuses(const Work&, const Levers& levers) {
   if (!levers.streamed) return "";
+  if (levers.method != Method::full) return "";  // nobody updates a base, and each replica has all of it
   if (!is_offloaded(levers))
     return "--stream has weights in host memory, which is where the CPU updates them: give --offload, too";
   if (levers.ranks.zero == 1 || levers.ranks.zero == 2)
@@ -36,6 +37,7 @@ inline void stream_price(const Work& work, const Levers& levers, Price& price) {
     const double up = elements / double(step.shards(3)) * double(step.element_bytes) * double(step.micro_batches);
     price.bus_bytes = std::max(price.bus_bytes, up);
   }
+  if (!is_offloaded(levers)) pinned_price(work, levers, price);
 }
 
 inline constexpr const char* kDeepSpeedStream = "\"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true}";

@@ -26,7 +26,7 @@ std::string known_names(const std::vector<AdapterSlot>& slots) {
 }
 
 [[noreturn]] void bad_targets(std::string_view targets, const std::string& why) {
-  throw std::invalid_argument(fmt::format("--targets '{}' {}", targets, why));
+  throw std::invalid_argument(fmt::format("targets '{}' {}", targets, why));
 }
 
 }  // namespace
@@ -84,12 +84,24 @@ std::vector<AdapterSlot> adapter_slots(const TransformerSpec& spec, std::string_
   return chosen;
 }
 
-std::vector<TensorShape> adapter_tensors(const TransformerSpec& spec, const AdapterForm& form) {
+AdapterSlot AdapterSlot::of_part(std::uint64_t parts) const {
+  AdapterSlot part = *this;
+  if (by_columns()) {
+    part.in /= parts;
+  } else {
+    part.first /= parts;
+    part.out /= parts;
+  }
+  return part;
+}
+
+std::vector<TensorShape> adapter_tensors(const TransformerSpec& spec, const AdapterForm& form, const Slice& slice) {
   const std::vector<AdapterSlot> slots = adapter_slots(spec, form.targets);
   std::vector<TensorShape> all;
-  for (std::uint64_t layer = 1; layer <= spec.layers; ++layer) {
+  for (std::uint64_t layer = slice.first_layer + 1; layer <= slice.end(spec); ++layer) {
     const std::string unit = "layer " + std::to_string(layer);
-    for (const AdapterSlot& slot : slots) {
+    for (const AdapterSlot& whole : slots) {
+      const AdapterSlot slot = whole.of_part(slice.parts);
       all.push_back({unit + " " + slot.name + " A", unit, form.rank, slot.in});
       all.push_back({unit + " " + slot.name + " B", unit, slot.out, form.rank});
     }
@@ -98,7 +110,7 @@ std::vector<TensorShape> adapter_tensors(const TransformerSpec& spec, const Adap
 }
 
 void require_adapters(const TransformerSpec& spec, const AdapterForm& form) {
-  if (form.rank == 0) throw std::invalid_argument("--rank 0: an adapter has a rank of at least 1");
+  if (form.rank == 0) throw std::invalid_argument("rank 0: an adapter has a rank of at least 1");
   if (!(form.dropout >= 0) || !(form.dropout < 1))
     throw std::invalid_argument(fmt::format("a dropout of {} is no share that is below 1", form.dropout));
   (void)adapter_slots(spec, form.targets);

@@ -39,6 +39,11 @@ struct AdapterSlot {
   LayerMatrix matrix;                ///< whose output it is added to,
   std::uint64_t first = 0, out = 0;  ///< these columns of it
   std::uint64_t in = 0;              ///< columns of A
+  /// Whether ranks that share a layer (Slice::parts) have columns of its matrix, and with them columns of A, and all of
+  /// B. Otherwise they have rows, with them rows of B, and all of A.
+  bool by_columns() const { return matrix == LayerMatrix::projection || matrix == LayerMatrix::down; }
+  /// What one of so many parts has of it.
+  AdapterSlot of_part(std::uint64_t parts) const;
 };
 
 /// The slots that a model's layers may have, in order: llama q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj,
@@ -49,9 +54,9 @@ std::vector<AdapterSlot> all_adapter_slots(const TransformerSpec& spec);
 /// names of slots with commas between them. Throws std::invalid_argument, in one line, for a name that the model does
 /// not have, for one that is there twice, for c_attn beside q or v, and for a model of another style.
 std::vector<AdapterSlot> adapter_slots(const TransformerSpec& spec, std::string_view targets);
-/// Adapters' tensors in order: of each layer, of each slot A [r, in] and B [out, r]. Their units are the layers. Throws
-/// as adapter_slots().
-std::vector<TensorShape> adapter_tensors(const TransformerSpec& spec, const AdapterForm& form);
+/// Adapters' tensors in order: of each layer, of each slot A [r, in] and B [out, r], or what a slice has of them. Their
+/// units are the layers. Throws as adapter_slots().
+std::vector<TensorShape> adapter_tensors(const TransformerSpec& spec, const AdapterForm& form, const Slice& slice = {});
 /// Throws std::invalid_argument, in one line, for a rank of 0, a dropout that is not in [0, 1), and as
 /// adapter_slots().
 void require_adapters(const TransformerSpec& spec, const AdapterForm& form);

@@ -59,6 +59,9 @@ using Parts = std::array<Part, 4>;
 /// that do not divide the weights.
 Parts parts_of(const Format& format, std::uint64_t rows, std::uint64_t count);
 
+/// Where all parts of a matrix lie in one buffer, one behind the other, each begins at a multiple of this many bytes.
+inline constexpr std::uint64_t kPartAlign = 16;
+
 /// Bytes of a matrix as a file has it, and as the ledger counts it: each part a buffer of its own.
 struct MatrixBytes {
   std::uint64_t stored = 0;

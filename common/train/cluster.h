@@ -1,0 +1,39 @@
+#pragma once
+// All ranks of a layout, each with a trainer of its own.
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "harness/chapter.h"
+#include "train/trainer.h"
+
+namespace oomlab::train {
+
+/// `make_store`: of a base that is stored in fewer bits.
+template <class T>
+class Cluster final : public Team {
+ public:
+  explicit Cluster(Job job, MakeFrozenStore<T> make_store = {})
+      : Team(int(job.layout.ranks())), job_(std::move(job)), make_store_(std::move(make_store)), ids_(job_.layout) {}
+  std::unique_ptr<Workload> make(Context& context, int rank) override {
+    const std::size_t stage = plan::coordinates_of(job_.layout, rank).stage;
+    require_countable(plan::most_in_flight(job_.layout, stage, job_.micro_batches()));
+    return std::make_unique<Trainer<T>>(context, job_, ids_, rank, failed, make_store_);
+  }
+  ByCategory predicted(int rank) const override {
+    return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank));
+  }
+  std::optional<double> flops(int rank) const override {
+    return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
+  }
+  /// Parts and replicas have equally much of everything.
+  int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
+
+ private:
+  Job job_;
+  MakeFrozenStore<T> make_store_;
+  Groups::Ids ids_;
+};
+
+}  // namespace oomlab::train

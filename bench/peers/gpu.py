@@ -27,6 +27,7 @@ import os
 import pathlib
 import platform
 import re
+import statistics
 import sys
 import time
 import traceback
@@ -37,8 +38,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 from shared.results_files import save  # noqa: E402
 
 FOLDER = ROOT / "bench/results/peers"
-STEPS = 5  # the first with what is done once; fewer where they take more than ENOUGH seconds
-ENOUGH = 2.0
+STEPS = 4  # the first with what is done once; fewer where they take more than ENOUGH seconds
+ENOUGH = 1.2
 FATAL = ("CUDA error", "device-side assert", "NVIDIA driver")  # after which a process can use its device no more
 BEGUN = time.perf_counter()
 
@@ -223,7 +224,7 @@ class Script(typing.NamedTuple):
     real: list        # settings of real sizes in words, the most valuable first
     small: list       # small ones
     snapshots: list   # those of which PyTorch's snapshots are recorded
-    remove: str       # a word that begins each setting and says nothing
+    shown: typing.Callable  # a setting's words as a table shows them
     setting_of: typing.Callable
     words_of: typing.Callable
     work_of: typing.Callable  # (setting, device): make, step and forward for measured()
@@ -298,8 +299,7 @@ def said(row):
 
 def step_seconds(row):
     """The median of the steps after the first."""
-    later = sorted(row["seconds"][1:] or row["seconds"])
-    return (later[(len(later) - 1) // 2] + later[len(later) // 2]) / 2
+    return statistics.median(row["seconds"][1:] or row["seconds"])
 
 
 # --------------------------------------------------------------------------------------------------------- predictions
@@ -320,19 +320,19 @@ def error(row):
     return row["predicted"]["peak"] / (row["allocated"] - row["workspaces"]) - 1
 
 
-def table(results, remove):
-    """`remove`: a word that begins each setting and says nothing."""
-    import statistics
+def table(results, shown_as):
+    """`shown_as`: what makes a name of a setting's words."""
     rows = results["rows"]
-    wide = max(len(row["setting"]) for row in rows) - len(remove)
+    names = [shown_as(row["setting"]) for row in rows]
+    wide = max(map(len, names))
     versions = ", ".join(f"{name} {results[name]}" for name in ("torch", "transformers", "peft") if results[name] != "not installed")
     lines = [f"$ {results['command']}", f"{results['device']}, {results['device_bytes'] / 2**20:,.0f} MiB; {versions}, CUDA {results['cuda']}. MiB.",
              "allocated: max_memory_allocated() from the first step on, with cuBLAS's workspaces. The error is that of the prediction against",
              "allocated less workspaces. used: of the device, after the steps.", "",
              f"{'setting':<{wide}} {'allocated':>10} {'workspaces':>10} {'predicted here':>18} {'reserved':>9} {'used':>9} {'s/step':>8}"]
     errors = []
-    for row in rows:
-        name = f"{row['setting'].replace(remove, '', 1):<{wide}}"
+    for row, name in zip(rows, names):
+        name = f"{name:<{wide}}"
         predicted = row.get("predicted")
         shown = f"{predicted['peak'] / 2**20:.1f}" if predicted else "-"
         if "failed" in row:
@@ -359,4 +359,4 @@ def predict_again(script, ours):
         for row, now in zip(results["rows"], ours([script.setting_of(row["setting"]) for row in results["rows"]])):
             row["predicted"] = now
         store(file, results)
-        save(file.with_suffix(".txt"), table(results, script.remove).encode())
+        save(file.with_suffix(".txt"), table(results, script.shown).encode())

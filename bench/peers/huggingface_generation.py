@@ -89,7 +89,7 @@ def work_of(setting, device):
     return make, lambda state: generate(setting, state), lambda state: generate(setting | {"new_tokens": 1}, state)
 
 
-SCRIPT = gpu.Script("huggingface_generation", REAL, SETTINGS, SNAPSHOTS, "family=", peer.setting_of, peer.words_of, work_of)
+SCRIPT = gpu.Script("huggingface_generation", REAL, SETTINGS, SNAPSHOTS, peer.named, peer.setting_of, peer.words_of, work_of)
 
 
 def measured(setting):

@@ -270,7 +270,13 @@ def work_of(setting, device):
     return make, lambda state: step(setting, state, device.type), lambda state: loss_of(setting, state, device.type)
 
 
-SCRIPT = gpu.Script("huggingface_training", REAL, SETTINGS, SNAPSHOTS, "family=", setting_of, words_of, work_of)
+def named(words):
+    """A setting's words, with the name of a model in place of its shape where it is that of one."""
+    found = next(((name, shape) for name, shape in shapes().items() if words.startswith(shape + " ")), None)
+    return words.replace(found[1], found[0].split("/")[1]) if found else words.removeprefix("family=")
+
+
+SCRIPT = gpu.Script("huggingface_training", REAL, SETTINGS, SNAPSHOTS, named, setting_of, words_of, work_of)
 
 
 def measured(setting, wrapped=lambda model: model):

@@ -175,8 +175,8 @@ def work_of(setting, device):
     return lambda: prepared(setting), lambda state: step(setting, state, device.type), lambda state: loss_of(setting, state, device.type)
 
 
-SCRIPT = gpu.Script("pytorch_training", REAL, SETTINGS + [words for words in UNCHECKED if "fp16" in words], SNAPSHOTS, "model=",
-                    setting_of, words_of, work_of)
+SCRIPT = gpu.Script("pytorch_training", REAL, SETTINGS + [words for words in UNCHECKED if "fp16" in words], SNAPSHOTS,
+                    lambda words: words.removeprefix("model="), setting_of, words_of, work_of)
 
 
 def measured(setting):

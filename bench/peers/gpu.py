@@ -14,7 +14,7 @@ workspaces are released. All bytes are PyTorch's own counts, and nothing is subt
   model       allocated once the model and the batch are made, before the first step
   peaks       the peak allocated of each step alone
   retries     how often the allocator emptied its cache to make room
-  seconds     of each step; the first has also what is done once
+  seconds     of each step; the first has also what is done once. For orientation: the tables have no times, because other processes may run beside
   kernels     of attention, as one more forward pass dispatched them
 
 A setting that runs out of memory is a row with PyTorch's message. A row with "failed" has a traceback. What is done is stored after each
@@ -316,8 +316,25 @@ def files_of(script):
 
 
 def error(row):
-    """Of the prediction, against the peak allocated without cuBLAS's workspaces, which the predictions do not have."""
-    return row["predicted"]["peak"] / (row["allocated"] - row["workspaces"]) - 1
+    """Of the prediction of `allocated`, without cuBLAS's workspaces, which the predictions do not have. Where the allocator's rules are not
+    replayed, it is that of the live bytes, each request rounded to 512."""
+    predicted = row["predicted"]
+    return predicted.get("allocated", predicted["peak"]) / (row["allocated"] - row["workspaces"]) - 1
+
+
+def errors(rows):
+    """Of all rows that have both: the errors of the live bytes, of `allocated` and of `reserved`, by name. Live bytes are held to what was requested."""
+    found = {"live bytes, as requested": [], "allocated": [], "reserved": []}
+    for row in rows:
+        predicted = row.get("predicted")
+        if not predicted or "allocated" not in row or "oom" in row or "failed" in row:
+            continue
+        workspaces = row["workspaces"]
+        found["live bytes, as requested"].append(predicted["peak"] / (row["requested"] - workspaces) - 1)
+        found["allocated"].append(error(row))
+        if "reserved" in predicted:
+            found["reserved"].append(predicted["reserved"] / (row["reserved"] - workspaces) - 1)
+    return {name: each for name, each in found.items() if each}
 
 
 def table(results, shown_as):
@@ -327,29 +344,32 @@ def table(results, shown_as):
     wide = max(map(len, names))
     versions = ", ".join(f"{name} {results[name]}" for name in ("torch", "transformers", "peft") if results[name] != "not installed")
     lines = [f"$ {results['command']}", f"{results['device']}, {results['device_bytes'] / 2**20:,.0f} MiB; {versions}, CUDA {results['cuda']}. MiB.",
-             "allocated: max_memory_allocated() from the first step on, with cuBLAS's workspaces. The error is that of the prediction against",
-             "allocated less workspaces. used: of the device, after the steps.", "",
-             f"{'setting':<{wide}} {'allocated':>10} {'workspaces':>10} {'predicted here':>18} {'reserved':>9} {'used':>9} {'s/step':>8}"]
-    errors = []
+             "allocated, reserved: max_memory_allocated() and max_memory_reserved() from the first step on, with cuBLAS's workspaces. What is predicted",
+             "has no workspaces: its error is against the measured figure less workspaces. used: of the device, after the steps, other processes included.", "",
+             f"{'setting':<{wide}} {'allocated':>10} {'workspaces':>10} {'predicted here':>18} {'reserved':>9} {'by replay':>18} {'used':>9}"]
     for row, name in zip(rows, names):
         name = f"{name:<{wide}}"
-        predicted = row.get("predicted")
-        shown = f"{predicted['peak'] / 2**20:.1f}" if predicted else "-"
+        predicted = row.get("predicted", {})
+        shown = f"{predicted.get('allocated', predicted['peak']) / 2**20:.1f}" if predicted else "-"
+        replayed = f"{predicted['reserved'] / 2**20:.1f}" if "reserved" in predicted else "-"
         if "failed" in row:
             lines.append(f"{name} failed: {row['failed'].strip().splitlines()[-1][:100]}")
         elif "oom" in row:
-            lines.append(f"{name} {'out of memory':>21} {shown:>18}")
+            lines.append(f"{name} {'out of memory':>21} {shown:>18} {'':>9} {replayed:>18}")
         else:
             if predicted:
-                errors.append(abs(error(row)))
                 shown += f" ({error(row):+z.2%})"
+            if "reserved" in predicted:
+                replayed += f" ({predicted['reserved'] / (row['reserved'] - row['workspaces']) - 1:+z.2%})"
             figures = [f"{row[key] / 2**20:.1f}" for key in ("allocated", "workspaces", "reserved", "used")]
-            lines.append(f"{name} {figures[0]:>10} {figures[1]:>10} {shown:>18} {figures[2]:>9} {figures[3]:>9} {step_seconds(row):>8.3f}")
+            lines.append(f"{name} {figures[0]:>10} {figures[1]:>10} {shown:>18} {figures[2]:>9} {replayed:>18} {figures[3]:>9}")
     if results.get("left"):
         lines.append(f"{len(results['left'])} settings are left: the time was over")
-    if errors:
-        lines += ["", f"{len(errors)} settings, error: median {statistics.median(errors):.2%}, worst {max(errors):.2%}"]
-    return "\n".join(lines) + "\n"
+    lines.append("")
+    for name, each in errors(rows).items():
+        sizes = [abs(one) for one in each]
+        lines.append(f"{len(each)} settings, error of {name}: median {statistics.median(sizes):.2%}, worst {max(sizes):.2%}")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def predict_again(script, ours):

@@ -304,8 +304,8 @@ def highest_live(record):
 
 # ------------------------------------------------------------------------------------------------- predictions
 
-def ours(settings, program, device="cpu"):
-    text = "".join(words_of(s | {"device": device}) + "\n" for s in settings)
+def ours(settings, program, device="cpu", replay=0):
+    text = "".join(words_of(s | {"device": device, "replay": replay}) + "\n" for s in settings)
     answers = subprocess.run([program], input=text, capture_output=True, text=True)
     if answers.returncode:
         sys.exit(answers.stderr.strip())
@@ -349,7 +349,7 @@ def finish(results, out):
 
 def predict_again(script, files, program):
     """Of what was measured: today's predictions."""
-    gpu.predict_again(script, lambda settings: ours(settings, program, "cuda"))
+    gpu.predict_again(script, lambda settings: ours(settings, program, "cuda", 1))
     for file in files:
         results = json.loads(file.read_text())
         for row, now in zip(results["rows"], ours([setting_of(row["setting"]) for row in results["rows"]], program)):

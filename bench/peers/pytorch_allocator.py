@@ -102,6 +102,7 @@ def main():
         print("pytorch_allocator.py: no CUDA device: this allocator manages a GPU's memory only", file=sys.stderr)
         sys.exit(2)
     free, _ = torch.cuda.mem_get_info()
+    print("$ bench/peers/pytorch_allocator.py" + "".join(f" {path}" for path in sys.argv[1:]))
     print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}, reserved peak / live peak")
     print(f"{'trace':<28} {'live peak MiB':>14} {'default':>9} {'expandable':>11}")
     paths = sys.argv[1:] or [str(path) for path in sorted((ROOT / "bench/traces").glob("*.csv"))]

@@ -4,7 +4,8 @@
 //
 // or `model=llama3.1-8b batch=1 seq=2048 weights=bf16 lora=16`, a model of the table in huggingface_models.cpp, and one
 // line of JSON each on standard output. `device=cpu`: with a CPU's operators, as bench/peers/huggingface_training.py
-// measures them. --models: the table of models instead. Bad input: one line, exit 64.
+// measures them. `replay=1`: also what PyTorch's allocator makes of it. --models: the table of models instead. Bad input:
+// one line, exit 64.
 
 #include <fmt/format.h>
 
@@ -20,6 +21,7 @@
 #include "plan/model/huggingface_config.h"
 #include "plan/pytorch/generation.h"
 #include "plan/pytorch/huggingface.h"
+#include "plan/pytorch/reserved.h"
 
 namespace {
 
@@ -62,13 +64,22 @@ HfShape shape_of(HfFamily family) {
   return shape;
 }
 
+// By replay, as PyTorch comes and with expandable segments.
+std::string held(const std::vector<oomlab::fit::MemoryEvent>& events) {
+  using oomlab::fit::TorchSegments;
+  const auto native = oomlab::fit::reserved_by_replay(events, TorchSegments::native);
+  const auto expandable = oomlab::fit::reserved_by_replay(events, TorchSegments::expandable);
+  return fmt::format(R"(, "allocated": {}, "reserved": {}, "reserved_expandable": {})", native.allocated, native.peak,
+                     expandable.peak);
+}
+
 std::string answer(const std::string& line) {
   HfShape shape;
   HfStep step;
   HfLora lora;
   HfRanks ranks;
   HfGeneration generation{.prompt = 0};
-  bool adapted = false, several = false;
+  bool adapted = false, several = false, replayed = false;
   double dropout = 0;
   const auto into = [](std::uint64_t& to) {
     return [&to](const std::string& key, const std::string& text) { to = number(key, text); };
@@ -138,6 +149,7 @@ std::string answer(const std::string& line) {
       {"bucket", into(ranks.bucket)},
       {"compute", [&](auto& key, auto& text) { ranks.compute = dtype(key, text); }},
       {"reduce", [&](auto& key, auto& text) { ranks.reduce = dtype(key, text); }},
+      {"replay", flag(replayed)},
       {"device",
        [&](auto& key, auto& text) {
          step.device = static_cast<TorchDevice>(one_of(key, text, {"cpu", "cuda"}));
@@ -175,14 +187,16 @@ std::string answer(const std::string& line) {
   generation.weights = step.weights;
   generation.eager_attention = step.eager_attention;
   generation.device = step.device;
-  const oomlab::fit::HfPeak peak = generation.prompt > 0 ? oomlab::fit::huggingface_generation_peak(shape, generation)
-                                                         : oomlab::fit::huggingface_peak(shape, step);
+  const oomlab::fit::HfPeak peak = generation.prompt > 0
+                                       ? oomlab::fit::huggingface_generation_peak(shape, generation, replayed)
+                                       : oomlab::fit::huggingface_peak(shape, step, replayed);
   const auto of = [&](Category category) { return peak.bytes[category]; };
+  const std::string more = replayed ? held(peak.events) : "";
   return fmt::format(
-      R"({{"peak": {}, "parameters": {}, "gradients": {}, "optimizer": {}, "activations": {}, "data": {}, "moment": "{}", "checked": {}, "count": {}, "trained": {}}})",
+      R"({{"peak": {}, "parameters": {}, "gradients": {}, "optimizer": {}, "activations": {}, "data": {}, "moment": "{}", "checked": {}, "count": {}, "trained": {}{}}})",
       peak.bytes.total(), of(Category::parameters), of(Category::gradients), of(Category::optimizer),
       of(Category::activations), of(Category::data), peak.moment, peak.checked, oomlab::nn::parameter_count(shape),
-      peak.trained);
+      peak.trained, more);
 }
 
 // The table of models, in the words above, with their parameters.

@@ -292,7 +292,7 @@ void complete(Need& need, const Question& question, const HfPeak& recorded, bool
   }
   const TorchSegments segments = expandable ? TorchSegments::expandable : TorchSegments::native;
   const std::uint64_t taken = checked_sum(need.outside, need.spare);
-  Reserved reserved{.peak = 0, .live = 0, .fits = false};
+  Reserved reserved{.peak = 0, .live = 0, .allocated = 0, .fits = false};
   if (question.memory_named && need.fits())
     reserved = reserved_by_replay(recorded.events, segments, need.memory - taken);
   if (!reserved.fits) reserved = reserved_by_replay(recorded.events, segments);

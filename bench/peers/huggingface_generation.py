@@ -7,6 +7,7 @@
   bench/peers/huggingface_generation.py --random 30 --seed 1     others, drawn at random; printed only, unless --out FILE.json is given
   bench/peers/huggingface_generation.py 'family=llama layers=2 width=256 heads=8 mlp=688 vocabulary=1000 batch=2 prompt=128 new_tokens=16'
   bench/peers/huggingface_generation.py --text          predicts again for what was measured, and writes each .json and .txt; measures nothing
+  bench/peers/huggingface_generation.py --device cuda   models of real sizes, then the settings below, on a GPU, as gpu.py says; predicts nothing
 
 Measured as huggingface_training.py does: the model in eval(), generate() of `new_tokens` tokens without sampling, from prompts without padding.
 """
@@ -20,6 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+import gpu  # noqa: E402
 import huggingface_training as peer  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/huggingface_generation.json"
@@ -44,6 +46,50 @@ family=phi3 layers=3 width=256 heads=8 kv_heads=8 mlp=352 vocabulary=2500 batch=
 family=gpt2 layers=2 width=384 heads=6 mlp=1536 vocabulary=3000 positions=1024 batch=4 prompt=160 new_tokens=10
 family=gpt2 layers=4 width=256 heads=8 mlp=512 vocabulary=1000 positions=512 batch=4 prompt=8 new_tokens=120 attention=eager
 """.split("\n")[1:-1]
+# On a GPU, the most valuable first.
+REAL = """
+model=meta-llama/Llama-3.1-8B weights=bf16 batch=1 prompt=1024 new_tokens=16
+model=meta-llama/Llama-3.1-8B weights=bf16 batch=8 prompt=2048 new_tokens=16
+model=meta-llama/Llama-3.1-8B weights=bf16 batch=1 prompt=8192 new_tokens=16
+model=Qwen/Qwen2.5-7B weights=bf16 batch=4 prompt=2048 new_tokens=16
+model=meta-llama/Llama-3.1-8B weights=bf16 batch=8 prompt=1024 new_tokens=16 static_cache=1
+model=Qwen/Qwen2.5-7B weights=bf16 batch=1 prompt=4096 new_tokens=16
+model=mistralai/Mistral-7B-v0.1 weights=bf16 window=4096 batch=2 prompt=6000 new_tokens=16
+model=meta-llama/Llama-3.1-8B weights=bf16 batch=2 prompt=1024 new_tokens=16 beams=4
+model=google/gemma-2-2b weights=bf16 batch=4 prompt=1024 new_tokens=16
+model=openai-community/gpt2 batch=16 prompt=900 new_tokens=16
+model=meta-llama/Llama-3.1-8B weights=bf16 batch=16 prompt=8192 new_tokens=4
+""".split("\n")[1:-1]
+SNAPSHOTS = """
+model=meta-llama/Llama-3.1-8B layers=4 weights=bf16 batch=2 prompt=512 new_tokens=16
+model=Qwen/Qwen2.5-0.5B layers=4 weights=bf16 batch=4 prompt=256 new_tokens=24 static_cache=1
+""".split("\n")[1:-1]
+
+
+def prepared(setting):
+    """What generate() needs."""
+    import torch
+    tokens = torch.randint(3, setting["vocabulary"], (setting["batch"], setting["prompt"]))
+    return {"model": peer.model_of(setting).eval(), "tokens": tokens}
+
+
+def generate(setting, state):
+    ways = {"cache_implementation": "static", "disable_compile": True} if setting.get("static_cache") else {}  # compiled on a GPU otherwise
+    state["model"].generate(state["tokens"], max_new_tokens=setting["new_tokens"], min_new_tokens=setting["new_tokens"], do_sample=False, pad_token_id=0,
+                            eos_token_id=None, num_beams=setting.get("beams", 1), **ways)
+
+
+def work_of(setting, device):
+    """For gpu.measured(). The first forward pass of generate() is enough to see attention's kernel."""
+    def make():
+        import torch
+        torch.manual_seed(0)
+        return prepared(setting)
+
+    return make, lambda state: generate(setting, state), lambda state: generate(setting | {"new_tokens": 1}, state)
+
+
+SCRIPT = gpu.Script("huggingface_generation", REAL, SETTINGS, SNAPSHOTS, peer.named, peer.setting_of, peer.words_of, work_of)
 
 
 def measured(setting):
@@ -52,14 +98,11 @@ def measured(setting):
     from torch.profiler import ProfilerActivity, profile
     torch.manual_seed(0)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        model = peer.model_of(setting).eval()
-        tokens = torch.randint(3, setting["vocabulary"], (setting["batch"], setting["prompt"]))
-        ways = {"cache_implementation": "static"} if setting.get("static_cache") else {}
+        state = prepared(setting)
         with torch.profiler.record_function("steps begin"):
             pass
-        model.generate(tokens, max_new_tokens=setting["new_tokens"], min_new_tokens=setting["new_tokens"], do_sample=False, pad_token_id=0,
-                       eos_token_id=None, num_beams=setting.get("beams", 1), **ways)
-    del model
+        generate(setting, state)
+    del state
     gc.collect()
     return peer.highest_live(record)
 
@@ -91,10 +134,13 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--text", action="store_true")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/host/bin/fit_huggingface")
+    gpu.add_options(parser)
     arguments = parser.parse_args()
     if arguments.text:
-        return peer.predict_again((RESULTS, DRAWN), arguments.program)
+        return peer.predict_again(SCRIPT, (RESULTS, DRAWN), arguments.program)
     given = [peer.setting_of(words) for words in arguments.settings] + random_settings(arguments.random, arguments.seed)
+    if arguments.device:
+        return gpu.run(SCRIPT, given, arguments)
     settings = given or [peer.setting_of(words) for words in SETTINGS]
     rows = [{"setting": peer.words_of(s), "predicted": p} for s, p in zip(settings, peer.ours(settings, arguments.program))]
     import torch

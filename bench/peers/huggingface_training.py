@@ -7,6 +7,7 @@
   bench/peers/huggingface_training.py --random 60 --seed 1     others, drawn at random; printed only, unless --out FILE.json is given
   bench/peers/huggingface_training.py 'family=llama layers=2 width=256 heads=8 mlp=688 vocabulary=1000 batch=2 seq=128'
   bench/peers/huggingface_training.py --text               predicts again for what was measured, and writes each .json and .txt; measures nothing
+  bench/peers/huggingface_training.py --device cuda        models of real sizes, then the settings below, on a GPU, as gpu.py says; predicts nothing
 
 Measured: transformers' modules with random weights, peft's adapters around them, two steps, in a fresh model each; the profiler's
 record of every allocation and release of PyTorch's CPU allocator, live bytes at their highest from the first step on. With one thread,
@@ -29,6 +30,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+import gpu  # noqa: E402
 from shared.results_files import save  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/huggingface_training.json"
@@ -98,11 +100,56 @@ family=vit layers=3 width=256 heads=8 mlp=1024 positions=65 patch=16 channels=3 
 family=vit layers=4 width=192 heads=6 mlp=768 positions=50 patch=8 channels=3 labels=100 batch=8 seq=1 lora=16 targets=all weights=bf16 checkpoint=1
 family=vit layers=3 width=256 heads=8 mlp=1024 positions=65 patch=16 channels=3 labels=1000 batch=6 seq=1 lora=32 targets=default lora_dropout_percent=10 optimizer=sgd
 """.split("\n")[1:-1]
+# On a GPU, the most valuable first. A model's name stands for its shape, which huggingface_models.json has.
+REAL = """
+model=openai-community/gpt2 dropout_percent=10 batch=8 seq=1024
+model=openai-community/gpt2 dropout_percent=10 batch=8 seq=1024 autocast=bf16
+model=meta-llama/Llama-3.1-8B weights=bf16 lora=16 targets=all checkpoint=1 batch=2 seq=2048
+model=meta-llama/Llama-3.1-8B weights=bf16 lora=16 targets=all batch=1 seq=2048
+model=Qwen/Qwen2.5-0.5B autocast=bf16 batch=4 seq=1024
+model=Qwen/Qwen2.5-1.5B autocast=bf16 checkpoint=1 batch=4 seq=2048
+model=Qwen/Qwen2.5-1.5B autocast=bf16 batch=1 seq=2048 optimizer=adamw_fused
+model=meta-llama/Llama-3.2-1B autocast=bf16 batch=2 seq=1024
+model=mistralai/Mistral-7B-v0.3 weights=bf16 lora=16 targets=default checkpoint=1 batch=1 seq=2048
+model=Qwen/Qwen2.5-7B weights=bf16 optimizer=sgd checkpoint=1 batch=1 seq=1024
+model=Qwen/Qwen2.5-0.5B autocast=bf16 batch=2 seq=2048 micro_batches=2
+model=google-bert/bert-base-uncased dropout_percent=10 batch=32 seq=512 autocast=bf16
+model=meta-llama/Llama-3.2-1B weights=bf16 checkpoint=1 batch=2 seq=2048
+model=Qwen/Qwen2.5-7B weights=bf16 checkpoint=1 batch=1 seq=512
+model=Qwen/Qwen2.5-0.5B autocast=bf16 checkpoint=1 batch=4 seq=2048 optimizer=adamw_fused
+model=meta-llama/Llama-3.1-8B weights=bf16 lora=64 targets=all lora_dropout_percent=5 checkpoint=1 batch=1 seq=4096 autocast=bf16
+model=Qwen/Qwen2.5-0.5B batch=1 seq=512
+model=google-bert/bert-large-uncased dropout_percent=10 batch=16 seq=512
+model=meta-llama/Llama-3.1-8B weights=bf16 lora=16 targets=default batch=2 seq=1024
+model=Qwen/Qwen2.5-1.5B weights=bf16 batch=2 seq=1024
+model=google/vit-base-patch16-224 batch=64 seq=1 autocast=bf16
+model=google/gemma-2-2b weights=bf16 lora=16 targets=all checkpoint=1 batch=1 seq=2048
+model=openai-community/gpt2 dropout_percent=10 batch=4 seq=1024 attention=eager autocast=bf16
+model=Qwen/Qwen2.5-1.5B autocast=bf16 checkpoint=1 batch=1 seq=8192
+model=meta-llama/Llama-3.1-8B weights=bf16 lora=16 targets=all batch=4 seq=2048
+model=Qwen/Qwen2.5-7B weights=bf16 optimizer=adamw_fused checkpoint=1 batch=2 seq=2048
+""".split("\n")[1:-1]
+SNAPSHOTS = """
+model=openai-community/gpt2 layers=4 dropout_percent=10 batch=4 seq=512 autocast=bf16
+model=Qwen/Qwen2.5-0.5B layers=4 autocast=bf16 batch=1 seq=1024
+model=Qwen/Qwen2.5-0.5B layers=6 autocast=bf16 checkpoint=1 batch=2 seq=1024 micro_batches=2 optimizer=adamw_fused
+model=meta-llama/Llama-3.1-8B layers=4 weights=bf16 lora=16 targets=all checkpoint=1 batch=1 seq=1024
+model=google-bert/bert-base-uncased layers=4 dropout_percent=10 batch=8 seq=256
+model=Qwen/Qwen2.5-1.5B layers=4 weights=bf16 batch=1 seq=1024 optimizer=sgd
+""".split("\n")[1:-1]
 
 
 def setting_of(words):
     setting = dict(word.split("=") for word in words.split())
+    name = setting.pop("model", None)
+    if name:
+        setting = dict(word.split("=") for word in shapes()[name].split()) | setting
     return {key: value if key in WORDS else int(value) for key, value in setting.items()}
+
+
+def shapes():
+    """The words of each model in huggingface_models.json."""
+    return {row["name"]: row["setting"] for row in json.loads((gpu.FOLDER / "huggingface_models.json").read_text())["rows"]}
 
 
 def words_of(setting):
@@ -183,22 +230,53 @@ def batch_of(setting):
     return {"input_ids": tokens, "labels": labels} | ({} if setting["family"] == "bert" else {"use_cache": False})
 
 
+def prepared(setting, wrapped=lambda model: model):
+    """What a step needs."""
+    model = wrapped(model_of(setting))
+    optimizer = optimizer_of(setting, [p for p in model.parameters() if p.requires_grad])
+    return {"model": model, "optimizer": optimizer, "batch": batch_of(setting)}
+
+
+def loss_of(setting, state, device="cpu"):
+    import torch
+    with torch.autocast(device, torch.bfloat16, enabled="autocast" in setting):
+        return state["model"](**state["batch"]).loss
+
+
+def step(setting, state, device="cpu"):
+    state["optimizer"].zero_grad(set_to_none=True)
+    for _ in range(setting.get("micro_batches", 1)):
+        loss_of(setting, state, device).backward()
+    state["optimizer"].step()
+
+
 def run(setting, wrapped):
     """Two steps of a new model. The profiler sees when they begin."""
     import torch
-    model = wrapped(model_of(setting))
-    optimizer = optimizer_of(setting, [p for p in model.parameters() if p.requires_grad])
-    batch = batch_of(setting)
+    state = prepared(setting, wrapped)
     with torch.profiler.record_function("steps begin"):
         pass
     for _ in range(2):
-        optimizer.zero_grad(set_to_none=True)
-        for _ in range(setting.get("micro_batches", 1)):
-            with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in setting):
-                loss = model(**batch).loss
-            loss.backward()
-            del loss
-        optimizer.step()
+        step(setting, state)
+
+
+def work_of(setting, device):
+    """For gpu.measured()."""
+    def make():
+        import torch
+        torch.manual_seed(0)
+        return prepared(setting)
+
+    return make, lambda state: step(setting, state, device.type), lambda state: loss_of(setting, state, device.type)
+
+
+def named(words):
+    """A setting's words, with the name of a model in place of its shape where it is that of one."""
+    found = next(((name, shape) for name, shape in shapes().items() if words.startswith(shape + " ")), None)
+    return words.replace(found[1], found[0].split("/")[1]) if found else words.removeprefix("family=")
+
+
+SCRIPT = gpu.Script("huggingface_training", REAL, SETTINGS, SNAPSHOTS, named, setting_of, words_of, work_of)
 
 
 def measured(setting, wrapped=lambda model: model):
@@ -226,8 +304,8 @@ def highest_live(record):
 
 # ------------------------------------------------------------------------------------------------- predictions
 
-def ours(settings, program):
-    text = "".join(words_of(s | {"device": "cpu"}) + "\n" for s in settings)
+def ours(settings, program, device="cpu", replay=0):
+    text = "".join(words_of(s | {"device": device, "replay": replay}) + "\n" for s in settings)
     answers = subprocess.run([program], input=text, capture_output=True, text=True)
     if answers.returncode:
         sys.exit(answers.stderr.strip())
@@ -269,8 +347,9 @@ def finish(results, out):
         out.with_suffix(".txt").write_text(table(results))
 
 
-def predict_again(files, program):
+def predict_again(script, files, program):
     """Of what was measured: today's predictions."""
+    gpu.predict_again(script, lambda settings: ours(settings, program, "cuda", 1))
     for file in files:
         results = json.loads(file.read_text())
         for row, now in zip(results["rows"], ours([setting_of(row["setting"]) for row in results["rows"]], program)):
@@ -287,10 +366,13 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--text", action="store_true")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/host/bin/fit_huggingface")
+    gpu.add_options(parser)
     arguments = parser.parse_args()
     if arguments.text:
-        return predict_again((RESULTS, DRAWN), arguments.program)
+        return predict_again(SCRIPT, (RESULTS, DRAWN), arguments.program)
     given = [setting_of(words) for words in arguments.settings] + random_settings(arguments.random, arguments.seed)
+    if arguments.device:
+        return gpu.run(SCRIPT, given, arguments)
     settings = given or [setting_of(words) for words in SETTINGS]
     rows = [{"setting": words_of(s), "predicted": p} for s, p in zip(settings, ours(settings, arguments.program))]
     import torch

@@ -7,6 +7,7 @@
   bench/peers/pytorch_training.py --random 24 --seed 1     others, drawn at random; printed only, unless --out FILE.json is given
   bench/peers/pytorch_training.py 'model=gpt2 batch=1 seq=64 precision=bf16'     settings of your own
   bench/peers/pytorch_training.py --text              writes each .txt again, from its .json; measures nothing
+  bench/peers/pytorch_training.py --device cuda       larger models, then the settings below, on a GPU, as gpu.py says; predicts nothing
 
 Measured: torch_models.py on the CPU, two steps, in a fresh model each; the profiler's record of every allocation and release of
 PyTorch's CPU allocator, live bytes at their highest. A GPU's peak may differ by its kernels' scratch. With one thread (--threads),
@@ -17,7 +18,7 @@ because the CPU's kernels take scratch per thread.
   - Autocast on a CPU leaves layer norms in the type of their input; on a GPU they become FP32. The residual is FP32 in both, so it
     differs only in BERT's head, after GELU.
   - adamw_foreach is what a GPU gets without asking; a CPU gets a loop, so it is asked for here.
-  - FP16 with a loss scale, and 8-bit AdamW, need a GPU: predicted, not checked.
+  - FP16 with a loss scale, and 8-bit AdamW, need a GPU: predicted, not checked here. With --device cuda FP16 is measured.
 
 accelerate: calculate_maximum_sizes() and estimate_training_usage() of its `accelerate estimate-memory`, on the same modules; the
 largest of its parts, as it prints. It takes no batch and no sequence. fitcheck-llm: estimate() on the shape, full fine-tuning, flash
@@ -36,6 +37,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+import gpu  # noqa: E402
 from shared.results_files import save  # noqa: E402
 
 RESULTS = ROOT / "bench/results/peers/pytorch_training.json"
@@ -75,6 +77,19 @@ model=llama:4-16-4-512-1792 batch=2 seq=256 vocabulary=32000 tied=0
 """.split("\n")[1:-1]
 UNCHECKED = ["model=gpt:6-6-384 batch=4 seq=256 precision=fp16", "model=bert-base batch=2 seq=128 optimizer=adamw_8bit",
              "model=llama:4-8-2-256-688 batch=4 seq=256 precision=fp16 checkpoint=1"]
+# On a GPU, the most valuable first.
+REAL = """
+model=gpt2 batch=8 seq=1024
+model=gpt2 batch=8 seq=1024 precision=bf16
+model=gpt2 batch=8 seq=1024 precision=fp16
+model=gpt2 batch=16 seq=1024 precision=bf16 checkpoint=1 optimizer=adamw_fused
+model=bert-base batch=32 seq=512 precision=bf16
+model=bert-large batch=16 seq=512
+model=llama:16-32-8-2048-8192 batch=2 seq=1024 vocabulary=128256 precision=bf16
+model=gpt:24-16-1024 vocabulary=50257 batch=8 seq=1024 precision=bf16
+model=llama:16-32-8-2048-8192 batch=4 seq=2048 vocabulary=128256 precision=bf16 checkpoint=1 optimizer=adamw_fused
+""".split("\n")[1:-1]
+SNAPSHOTS = ["model=bert:4-4-256 batch=8 seq=128 precision=bf16"]
 
 
 def setting_of(words):
@@ -121,25 +136,57 @@ def random_settings(count, seed):
 
 # ------------------------------------------------------------------------------------------------------- PyTorch
 
-def measured(setting):
-    """Peak bytes of making the model and of two steps, in this process."""
+def prepared(setting):
+    """What a step needs."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
     from torch_models import Transformer
     shape = shape_of(setting)
+    model = Transformer(shape, bool(setting["checkpoint"]))
     options = {"foreach": True} if setting["optimizer"] == "adamw_foreach" else {"fused": True}
+    state = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), **options),
+             "batch": [torch.randint(shape.vocabulary, (setting["batch"], setting["seq"])) for _ in range(2)]}
+    if setting["precision"] == "fp16":
+        state["scaler"] = torch.amp.GradScaler(state["batch"][0].device.type)
+    return state
+
+
+def loss_of(setting, state, device="cpu"):
+    import torch
+    types = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+    with torch.autocast(device, types[setting["precision"]], enabled=setting["precision"] != "fp32"):
+        return state["model"](*state["batch"])
+
+
+def step(setting, state, device="cpu"):
+    optimizer, scaler = state["optimizer"], state.get("scaler")
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_of(setting, state, device)
+    if scaler:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        loss.backward()
+        optimizer.step()
+
+
+def work_of(setting, device):
+    """For gpu.measured()."""
+    return lambda: prepared(setting), lambda state: step(setting, state, device.type), lambda state: loss_of(setting, state, device.type)
+
+
+SCRIPT = gpu.Script("pytorch_training", REAL, SETTINGS + [words for words in UNCHECKED if "fp16" in words], SNAPSHOTS,
+                    lambda words: words.removeprefix("model="), setting_of, words_of, work_of)
+
+
+def measured(setting):
+    """Peak bytes of making the model and of two steps, in this process."""
+    from torch.profiler import ProfilerActivity, profile
 
     def work():
-        model = Transformer(shape, bool(setting["checkpoint"]))
-        optimizer = torch.optim.AdamW(model.parameters(), **options)
-        tokens, targets = (torch.randint(shape.vocabulary, (setting["batch"], setting["seq"])) for _ in range(2))
+        state = prepared(setting)
         for _ in range(2):
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=setting["precision"] == "bf16"):
-                loss = model(tokens, targets)
-            loss.backward()
-            optimizer.step()
-            del loss
+            step(setting, state)
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         work()
@@ -284,8 +331,10 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--text", action="store_true")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/host/bin/fit_pytorch")
+    gpu.add_options(parser)
     arguments = parser.parse_args()
     if arguments.text:
+        gpu.predict_again(SCRIPT, lambda settings: ours(settings, arguments.program))
         for file in (RESULTS, DRAWN):
             file.with_suffix(".txt").write_text(table(json.loads(file.read_text())))
         return
@@ -293,6 +342,8 @@ def main():
         given = [setting_of(words) for words in arguments.settings] + random_settings(arguments.random, arguments.seed)
     except ValueError as problem:
         sys.exit(f"pytorch_training.py: {problem}")
+    if arguments.device:
+        return gpu.run(SCRIPT, given, arguments)
     published = not given
     checked = given or [setting_of(words) for words in SETTINGS]
     unchecked = [setting_of(words) for words in UNCHECKED] if published else []

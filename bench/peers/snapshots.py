@@ -8,12 +8,13 @@ takes it for ("category"), which tests hold against what bench/explain says.
 import argparse
 import pathlib
 import pickle
-import re
 import sys
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from gpu_snapshots import history, neutral
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WIDTH, DEPTH, BATCH = 192, 3, 128
@@ -88,13 +89,6 @@ PROGRAMS = (plain, sgd, kept_outputs, kept_graphs)
 # ------------------------------------------------------------------------------------- the processor's memory, by the profiler
 
 
-def neutral(file):
-    """A path as it would be on any machine."""
-    if file.endswith(pathlib.Path(__file__).name):
-        return "/home/me/train.py"
-    return re.sub(r"^.*/(?=site-packages/|python3\.\d+/)", "/usr/lib/", file)
-
-
 def frames_of(event, known):
     """The lines that were running, innermost first. What is the same is one object, as in PyTorch's own snapshots."""
     frames = []
@@ -135,11 +129,10 @@ def of_profiler(profile):
 def written_by(program, file):
     torch.manual_seed(1)
     if DEVICE == "cuda":
-        torch.cuda.memory._record_memory_history()
-        model = Model().to(DEVICE)
-        kept = program(model)
-        torch.cuda.memory._dump_snapshot(str(file))
-        torch.cuda.memory._record_memory_history(enabled=None)
+        torch.cuda.empty_cache()  # what the program before left
+        with history(file):
+            model = Model().to(DEVICE)
+            kept = program(model)
         return kept
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True, profile_memory=True,
                                 record_shapes=True) as profile:

@@ -139,11 +139,11 @@ class Transformer(nn.Module):
         x, more = self.token(tokens), ()
         if shape.style == "llama":
             d = shape.width // shape.heads
-            angles = torch.outer(torch.arange(s).float(), 10000.0 ** (-torch.arange(0, d, 2).float() / d))
+            angles = torch.outer(torch.arange(s, device=x.device).float(), 10000.0 ** (-torch.arange(0, d, 2, device=x.device).float() / d))
             angles = torch.cat((angles, angles), dim=-1)
             more = angles.cos(), angles.sin()
         else:
-            places = torch.arange(s)
+            places = torch.arange(s, device=x.device)
             x = x + self.position(places)
         if shape.style == "bert":
             x = self.embedding_norm(x + self.kind(torch.zeros_like(tokens)))

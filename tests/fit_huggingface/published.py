@@ -1,6 +1,7 @@
 """What the published files of a peers' script say, held to today's predictions: the part that all of them share."""
 import json
 
+import gpu
 import huggingface_training as peer
 
 SUMMED = ("parameters", "gradients", "optimizer", "activations", "data")
@@ -28,3 +29,25 @@ def hold(script, program, check, median_bar, worst_bar, files):
             check([row["setting"] for row in rows] == [peer.words_of(peer.setting_of(w)) for w in script.SETTINGS], f"{name}: other settings than today's")
         results["summary"] = f"{name}: {count} settings, median {median:.2%}, worst {worst:.2%}"
         yield file, results, settings
+
+
+# The largest error that is let pass of each figure, on every GPU that is stored. Reserved bytes are a replay.
+GPU_BARS = {"live bytes, as requested": 0.005, "allocated": 0.005, "reserved": 0.03}
+
+
+def hold_gpu(script, ours, check):
+    """What GPUs were measured to need, as `script` (gpu.Script) stored it, against today's predictions, and that all its settings have one."""
+    check(all(now["peak"] > 0 for now in ours(script.settings())), f"{script.name}: a setting for a GPU has no prediction")
+    files = gpu.files_of(script)
+    check(files, f"{script.name}: no GPU has measured it")
+    for file in files:
+        results = json.loads(file.read_text())
+        for row, now in zip(results["rows"], ours([script.setting_of(row["setting"]) for row in results["rows"]], replay=1)):
+            check(row.get("predicted") == now, f"{file.stem}: {row['setting']}: published {row.get('predicted')}, today {now}; {script.name}.py --text")
+        check(file.with_suffix(".txt").read_text() == gpu.table(results, script.shown), f"{file.stem}: the table is another one's; {script.name}.py --text")
+        check(not any("failed" in row for row in results["rows"]), f"{file.stem}: a setting failed")
+        found = gpu.errors(results["rows"])
+        check(set(found) == set(GPU_BARS), f"{file.stem}: errors of {list(found)}")
+        for name, each in found.items():
+            worst = max(map(abs, each))
+            check(worst <= GPU_BARS[name], f"{file.stem}: the worst error of {name} is {worst:.2%}")

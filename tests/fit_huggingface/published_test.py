@@ -7,6 +7,8 @@ import sys
 
 ROOT, PROGRAM = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(ROOT / "bench/peers"))
+import gpu  # noqa: E402
+import huggingface_generation  # noqa: E402
 import huggingface_models as models  # noqa: E402
 import huggingface_training as peer  # noqa: E402
 import published  # noqa: E402
@@ -37,6 +39,24 @@ for file, results, settings in published.hold(peer, PROGRAM, check, MEDIAN, WORS
 drawn = peer.random_settings(40, 7)
 check(drawn == peer.random_settings(40, 7) and drawn != peer.random_settings(40, 8), "a seed does not decide what is drawn")
 check(len(peer.ours(drawn, PROGRAM)) == 40, "drawn settings are not answered")
+
+# What is stored of GPUs, and the table of one, with a row of each kind. 900 allocated less 100 of workspaces, predicted 760: 5% too few.
+for script in (peer.SCRIPT, huggingface_generation.SCRIPT):
+    published.hold_gpu(script, lambda settings, replay=0: peer.ours(settings, PROGRAM, "cuda", replay), check)
+MIB = 2**20
+measured = {"allocated": 900 * MIB, "workspaces": 100 * MIB, "requested": 850 * MIB, "reserved": 950 * MIB, "used": 1500 * MIB, "seconds": [9, 2, 4]}
+shown = gpu.table({"command": "it", "device": "Card", "device_bytes": 8 * MIB, "torch": "2", "transformers": "5", "peft": "not installed", "cuda": "13", "left": ["more"], "rows": [
+    measured | {"setting": "family=a", "predicted": {"peak": 765 * MIB, "allocated": 760 * MIB, "reserved": 884 * MIB}},
+    measured | {"setting": "family=b", "predicted": {"peak": 808 * MIB}},
+    {"setting": "family=c", "oom": "CUDA out of memory", "predicted": {"peak": 9000 * MIB}}, {"setting": "family=d", "failed": "Traceback\nValueError: it"}]}, peer.named)
+for line in ("Card, 8 MiB; torch 2, transformers 5, CUDA 13. MiB.", "a      900.0      100.0     760.0 (-5.00%)     950.0     884.0 (+4.00%)    1500.0",
+             "b      900.0      100.0     808.0 (+1.00%)     950.0                  -    1500.0", "c         out of memory             9000.0                            -",
+             "d failed: ValueError: it", "1 settings are left: the time was over", "2 settings, error of live bytes, as requested: median 4.87%, worst 7.73%",
+             "2 settings, error of allocated: median 3.00%, worst 5.00%", "1 settings, error of reserved: median 4.00%, worst 4.00%"):
+    check(line in shown.splitlines(), f"the table of a GPU lacks {line!r}: {shown}")
+llama = peer.setting_of("model=meta-llama/Llama-3.1-8B weights=bf16 batch=1 seq=8")
+check(llama["layers"] == 32 and peer.named(peer.words_of(llama)) == "Llama-3.1-8B weights=bf16 batch=1 seq=8", f"a model by its name: {llama}")
+check(set(gpu.small(llama)) == set(llama) and gpu.small(llama)["layers"] == 2, "a small setting has other words")
 
 # A GPU's operators: a mask of dropout is a byte, attention with dropout keeps no scores.
 TINY = "layers=2 width=256 heads=8 mlp=704 vocabulary=2000 positions=512 batch=4 seq=512 dropout_percent=10"

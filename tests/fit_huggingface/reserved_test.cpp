@@ -3,10 +3,13 @@
 
 #include "plan/pytorch/reserved.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <sstream>
 #include <vector>
 
 #include "../../bench/allocators/trace.h"
@@ -27,7 +30,12 @@ TEST(Reserved, ByHand) {
   EXPECT_EQ(peak(small, TorchSegments::expandable), 2 * kMiB);
   EXPECT_EQ(reserved_by_replay(small, TorchSegments::native).live, 1024u);
   // 30 and 50 MiB: a segment each, or one that has grown by pages of 20 to 80.
+  // A block of 41 MiB in a segment of 42 MiB, of which the rest is too small for another.
+  const Events uncut{{0, 41 * kMiB, false}};
+  EXPECT_EQ(reserved_by_replay(uncut, TorchSegments::native).allocated, 42 * kMiB);
+  EXPECT_EQ(reserved_by_replay(uncut, TorchSegments::expandable).allocated, 41 * kMiB);
   const Events grown{{0, 30 * kMiB, false}, {0, 30 * kMiB, true}, {1, 50 * kMiB, false}};
+  EXPECT_EQ(reserved_by_replay(grown, TorchSegments::native).allocated, 50 * kMiB);
   EXPECT_EQ(peak(grown, TorchSegments::native), 80 * kMiB);
   EXPECT_EQ(peak(grown, TorchSegments::expandable), 60 * kMiB);
   EXPECT_EQ(reserved_by_replay(grown, TorchSegments::native).live, 50 * kMiB);
@@ -116,6 +124,31 @@ std::uint64_t plainly(const Events& events) {
       plain.allocate(event.id, event.bytes, event.stream);
   }
   return plain.reserved();
+}
+
+// What PyTorch's own allocator held of the same traces on a GPU (bench/peers/pytorch_allocator.py): to the digits printed.
+TEST(Reserved, AsPyTorchsOwnAllocatorOnAGpu) {
+  std::ifstream table(std::string(OOMLAB_TRACES) + "/../results/peers/pytorch_allocator_nvidia-h100-80gb-hbm3.txt");
+  ASSERT_TRUE(table);
+  std::size_t rows = 0;
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string name, live, native, expandable;
+    if (!(words >> name >> live >> native >> expandable) || !name.ends_with(".csv")) continue;
+    Events events;
+    for (const bench::TraceEvent& event : bench::read_trace(std::string(OOMLAB_TRACES) + "/" + name).events)
+      events.push_back({event.id, event.bytes, !event.allocates, static_cast<std::uint32_t>(event.stream)});
+    const auto ratio = [&](TorchSegments segments) {
+      const Reserved reserved = reserved_by_replay(events, segments);
+      return fmt::format("{:.4f}", double(reserved.peak) / double(reserved.live));
+    };
+    EXPECT_EQ(fmt::format("{:.1f}", double(reserved_by_replay(events, TorchSegments::native).live) / double(kMiB)),
+              live);
+    EXPECT_EQ(ratio(TorchSegments::native), native) << name;
+    EXPECT_EQ(ratio(TorchSegments::expandable), expandable) << name;
+    ++rows;
+  }
+  EXPECT_EQ(rows, 4u);
 }
 
 TEST(Reserved, RecordedTraces) {

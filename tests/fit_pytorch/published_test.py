@@ -7,9 +7,11 @@ import sys
 
 ROOT, PROGRAM = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(ROOT / "bench/peers"))
+import gpu  # noqa: E402
 import pytorch_training as peer  # noqa: E402
 
 MEDIAN, WORST, LEAST = 0.02, 0.06, 24
+GPU_WORST = 0.005
 failures = []
 
 
@@ -21,6 +23,19 @@ def check(holds, what):
 def predict(text):
     return subprocess.run([PROGRAM], input=text, capture_output=True, text=True)
 
+
+# Of GPUs: settings have predictions, and what is stored has today's.
+today = peer.ours(peer.SCRIPT.settings(), PROGRAM)
+check(len(today) == len(peer.SCRIPT.settings()) and all(row["peak"] > 0 for row in today), "a setting for a GPU has no prediction")
+files = gpu.files_of(peer.SCRIPT)
+check(files, "no GPU has measured it")
+for file in files:
+    results = json.loads(file.read_text())
+    check([row.get("predicted") for row in results["rows"]] == peer.ours([peer.setting_of(row["setting"]) for row in results["rows"]], PROGRAM),
+          f"{file.stem}: other predictions than today's; pytorch_training.py --text")
+    check(file.with_suffix(".txt").read_text() == gpu.table(results, peer.SCRIPT.shown), f"{file.stem}: the table is another one's; pytorch_training.py --text")
+    for name, each in gpu.errors(results["rows"]).items():
+        check(max(map(abs, each)) <= GPU_WORST, f"{file.stem}: the worst error of {name} is {max(map(abs, each)):.2%}")
 
 summary = []
 for file in (peer.RESULTS, peer.DRAWN):

@@ -67,6 +67,7 @@ class PyTorchPolicy final : public Policy {
       pool.free.insert({key(next), next});
     }
     block->state = State::used;
+    allocated_ += block->size;
     live_[id] = block;
     return true;
   }
@@ -74,9 +75,12 @@ class PyTorchPolicy final : public Policy {
     const auto found = live_.find(id);
     Iterator block = found->second;
     live_.erase(found);
+    allocated_ -= block->size;
     block->state = State::free;
     merge(block);
   }
+  /// Bytes of the blocks that are used: of the large pool up to 1 MiB more than was asked for.
+  std::uint64_t allocated() const { return allocated_; }
 
  private:
   enum class State { used, free, unmapped };
@@ -235,6 +239,7 @@ class PyTorchPolicy final : public Policy {
   }
 
   bool expandable_;
+  std::uint64_t allocated_ = 0;
   std::map<std::pair<std::uint64_t, bool>, Pool> pools_;
   std::unordered_map<std::uint64_t, Iterator> live_;
   std::uint64_t next_place_ = 0;

@@ -111,7 +111,7 @@ Tensor HfModules::bert_loss() {
     Parameter& matrix = weight(shape_.tied ? "word_embeddings.weight" : "decoder.weight");
     logits = torch_.linear(states, matrix, &weight("predictions.bias"), shape_.width, shape_.vocabulary);
   }
-  if (step_.autocast) logits = torch_.cast(logits, DType::fp32);
+  if (step_.autocast && step_.device == TorchDevice::cpu) logits = torch_.cast(logits, DType::fp32);
   return torch_.cross_entropy(logits, labels_);
 }
 

@@ -43,9 +43,9 @@ enum class TorchOptimizer {
 };
 
 struct PyTorchStep {
-  std::uint64_t batch = 1, seq = 1;         ///< of one forward and backward pass
-  DType precision = DType::fp32;       ///< bf16, fp16: autocast. fp16, which needs a GradScaler, is not checked
-  bool checkpoint = false;                  ///< torch.utils.checkpoint around each layer
+  std::uint64_t batch = 1, seq = 1;  ///< of one forward and backward pass
+  DType precision = DType::fp32;     ///< bf16, fp16: autocast. fp16, which needs a GradScaler, is not checked
+  bool checkpoint = false;           ///< torch.utils.checkpoint around each layer
   TorchOptimizer optimizer = TorchOptimizer::adamw_foreach;
 };
 

@@ -13,7 +13,7 @@ namespace oomlab::fit {
 Reserved reserved_by_replay(std::span<const MemoryEvent> events, TorchSegments segments, std::uint64_t budget) {
   bench::PyTorchPolicy policy(budget, segments == TorchSegments::expandable);
   std::unordered_map<std::uint64_t, std::uint64_t> blocks;  // live ones, rounded
-  Reserved reserved{0, 0, true};
+  Reserved reserved{.peak = 0, .live = 0, .allocated = 0, .fits = true};
   std::uint64_t live = 0;
   for (const MemoryEvent& event : events) {
     if (event.release) {
@@ -34,6 +34,7 @@ Reserved reserved_by_replay(std::span<const MemoryEvent> events, TorchSegments s
     }
     live = checked_sum(live, block);
     reserved.live = std::max(reserved.live, live);
+    reserved.allocated = std::max(reserved.allocated, policy.allocated());
     reserved.peak = std::max(reserved.peak, policy.reserved());
   }
   return reserved;

@@ -225,15 +225,18 @@ Tensor Torch::rsqrt(const Tensor& x) {
   return tape_.record(y, {&x}, {y}, fresh);
 }
 
-Tensor Torch::softmax(const Tensor& x) {
-  const Tensor y = tape_.make(x.count, x.dtype);
-  return tape_.record(y, {&x}, {y}, fresh);
+Tensor Torch::softmax(const Tensor& input) {
+  if (autocast_ && device_ == TorchDevice::cuda && input.dtype != DType::fp32) return softmax_fp32(input);
+  const Tensor y = tape_.make(input.count, input.dtype);
+  return tape_.record(y, {&input}, {y}, fresh);
 }
 
 Tensor Torch::softmax_fp32(const Tensor& x) {
-  if (device_ == TorchDevice::cpu) return softmax(cast(x, DType::fp32));
-  const Tensor y = tape_.make(x.count, DType::fp32);  // a GPU's reads 16 bits, and writes 32
-  return tape_.record(y, {&x}, {y}, fresh);
+  if (device_ == TorchDevice::cpu || x.dtype != DType::fp16) return softmax(cast(x, DType::fp32));
+  const Tensor y = tape_.make(x.count, DType::fp32);  // a GPU's reads FP16 and writes FP32, and back; BF16 is copied
+  return tape_.record(y, {&x}, {y}, [was = x.dtype](BackwardCall& call) {
+    call.results[0] = call.tape.make(call.gradients[0].count, was);
+  });
 }
 
 Tensor Torch::layer_norm(const Tensor& input, Parameter& weight, Parameter& bias, std::uint64_t rows) {
@@ -253,8 +256,9 @@ Tensor Torch::layer_norm(const Tensor& input, Parameter& weight, Parameter& bias
 
 Tensor Torch::cross_entropy(const Tensor& logits, const Tensor& targets) {
   const Tensor log_softmax = tape_.make(logits.count, logits.dtype);
-  const Tensor log_p = tape_.record(log_softmax, {&logits}, {log_softmax}, fresh);
-  const Tensor loss = tape_.make(1, logits.dtype);
+  const Tensor narrow = tape_.record(log_softmax, {&logits}, {log_softmax}, fresh);
+  const Tensor log_p = autocast_ && device_ == TorchDevice::cuda ? cast(narrow, DType::fp32) : narrow;
+  const Tensor loss = tape_.make(1, log_p.dtype);
   return tape_.record(loss, {&log_p}, {log_p, targets}, [](BackwardCall& call) {
     call.results[0] = call.tape.make(call.saved[0].count, call.saved[0].dtype);
   });

@@ -3,12 +3,14 @@
 // allocates. From tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
 // No operator looks at values. Counts are of values; R is a tensor's rows, whatever its first dimensions are.
 //
-// Where a CPU and a GPU differ: `TorchDevice`. The CPU's are measured (bench/peers/huggingface_training.py), the GPU's
-// are read in the same sources.
+// Where a CPU and a GPU differ: `TorchDevice`. Both are measured (bench/peers/huggingface_training.py); of the GPU's,
+// what no setting that was measured has is read in the same sources.
 //
 //   dropout        a CPU keeps the mask in the type of the values; a GPU keeps one byte for each
 //   attention      with dropout a CPU has no fused kernel, and computes scores; a GPU has one
-//   autocast       a GPU computes norms, softmax and powers in FP32
+//   autocast       a GPU computes norms, softmax and powers in FP32. Of 16-bit logits it takes the log-softmax in 16
+//                  bits, and only the loss of it in FP32
+//   softmax(x, dtype=torch.float32)   a GPU's kernel does so of FP16; BF16 it copies to FP32 first, as a CPU does
 
 #include <cstdint>
 #include <optional>
@@ -78,7 +80,7 @@ class Torch {
   /// softmax(x, dtype=torch.float32).
   Tensor softmax_fp32(const Tensor& x);
   Tensor layer_norm(const Tensor& x, Parameter& weight, Parameter& bias, std::uint64_t rows);
-  /// Of FP32 logits [R, V]: log-softmax and the mean of R losses.
+  /// Of logits [R, V]: log-softmax and the mean of R losses.
   Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
   /// Liger's fused product with W [out, in] and cross entropy, of rows of `in`. The forward pass makes the logits of a
   /// chunk of rows after the other, turns them into their gradient in place, and adds up those of x and of W; the backward

@@ -155,12 +155,29 @@ def cut(text, pattern):
 
 
 @dataclasses.dataclass(frozen=True)
+class Trigger:
+    """A regular expression that is compiled when it is first tried: most of them never are, for want of the needle."""
+
+    pattern: bytes
+
+    @functools.cached_property
+    def compiled(self):
+        return re.compile(self.pattern)
+
+    def finditer(self, text, begin=0):
+        return self.compiled.finditer(text, begin)
+
+    def search(self, text):
+        return self.compiled.search(text)
+
+
+@dataclasses.dataclass(frozen=True)
 class Rule:
     """A wording; see above."""
 
     name: str
     needle: bytes
-    trigger: re.Pattern
+    trigger: Trigger
     rank: int
     read: typing.Callable  # (Text before the trigger, Text from it on) -> Message, or None where it is no such message
     back: int = 0  # characters before the trigger that belong to the message
@@ -171,7 +188,7 @@ RULES = []
 
 def rule(name, needle, trigger, rank=1, back=0):
     """Makes a Rule of the function below it; several for one that reads several wordings."""
-    pattern = re.compile(ended(trigger).replace("]+", "]{1,40}").encode().replace(b" ", GAP).replace(b"~", b"(?:" + GAP + b")?"))
+    pattern = Trigger(ended(trigger).replace("]+", "]{1,40}").encode().replace(b" ", GAP).replace(b"~", b"(?:" + GAP + b")?"))
 
     def add(read):
         RULES.append(Rule(name, needle.encode(), pattern, rank, read, back))

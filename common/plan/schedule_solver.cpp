@@ -1,7 +1,6 @@
 // The schedule for a budget.
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -152,17 +151,20 @@ std::optional<Schedule> solve_schedule(const TransformerSpec& spec, std::uint64_
         if (choice.segment.layers > l) continue;
         check_interrupt();
         const auto& before = after[l - choice.segment.layers];
-        more.clear(), merged.clear();
+        more.clear();
         for (std::uint64_t i = 0; i < before.size() && before[i].held + choice.peak <= room; ++i) {
           const State next{before[i].held + choice.held, before[i].recomputed + choice.recomputed, i, c};
           if (next.held > *most[l]) break;
           if (may_be_best(l, next.held, next.recomputed)) more.push_back(next);
         }
         if (more.empty()) continue;
-        std::merge(after[l].begin(), after[l].end(), more.begin(), more.end(), std::back_inserter(merged), less);
-        after[l].clear();
+        merged.resize(after[l].size() + more.size());
+        std::merge(after[l].begin(), after[l].end(), more.begin(), more.end(), merged.begin(), less);
+        std::size_t kept = 0;
         for (const State& state : merged)
-          if (after[l].empty() || state.recomputed < after[l].back().recomputed) after[l].push_back(state);
+          if (kept == 0 || state.recomputed < merged[kept - 1].recomputed) merged[kept++] = state;
+        merged.resize(kept);
+        after[l].swap(merged);
       }
     }
     // The fewer operations, the more bytes: the last one.

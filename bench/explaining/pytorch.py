@@ -79,7 +79,7 @@ def version(m, before, text):
     if text.has(r"\bPYTORCH_ALLOC_CONF"):
         return "PyTorch, 2.9 or newer"
     since = "2.5" if before.has(r"torch\.OutOfMemoryError:?\s*$") else "2.1"
-    return f"PyTorch, {since} to 2.8" if variable else f"PyTorch, {since} or newer"
+    return f"PyTorch, {since} or newer"  # 2.11 still names PYTORCH_CUDA_ALLOC_CONF
 
 
 def processes(text):

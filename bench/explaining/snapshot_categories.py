@@ -31,6 +31,9 @@ def of_ours(stack):
     return "parameters"
 
 
+# What PyTorch gives cuBLAS once for each thread that multiplies, and never frees: on a Hopper or later, and before.
+WORKSPACES = {32 << 20, (8 << 20) + (128 << 10)}
+
 SIMPLE = {"optimizer_state": "optimizer", "recomputed": "activations", "accumulate": "gradients", "communication": "workspace",
           "workspace": "workspace", "cache": "cache", "parameters": "parameters", "data": "data", "module": "activations"}
 
@@ -46,6 +49,7 @@ class Categories:
         self.of = [None] * len(recording.start)
         self.find_turns()
         self.parameters = self.sizes_of("parameters") + self.sizes_of("older")
+        self.workspaces = self.find_workspaces()
         self.decide()
 
     @staticmethod
@@ -64,7 +68,24 @@ class Categories:
         if stack.sign == "moved":
             return "data"
         makes = stack.site is not None and stack.site.is_readers and stack.site.name in ("__init__", "__post_init__", "setup", "build")
+        # A library's model, such as transformers': its modules are made there, and no forward pass runs.
+        makes = makes or "module" not in stack.signs and any(f.is_libraries and not f.is_readers and f.name == "__init__" for f in stack.frames)
         return "parameters" if makes else "activations"
+
+    def find_workspaces(self):
+        """Blocks that are cuBLAS's: of its size, never freed, the first such one of a stream in a forward and in a backward pass, and none that
+        is as large as a parameter's gradient. In a forward pass the product's output was made by the same lines just before, which is seen where
+        the recording has it."""
+        recording, first = self.recording, self.first
+        found, before = {}, None
+        for i, (start, end, size, stack) in enumerate(zip(recording.start, recording.end, recording.size, recording.stack)):
+            if size in WORKSPACES and end >= recording.events:
+                forward = first[stack] == "activations" and (start < 0 or before == stack)
+                backward = first[stack] in ("backward", "") and start >= 0 and recording.frames_seen and size not in self.parameters
+                if forward or backward:
+                    found.setdefault((recording.stream[i], backward), i)
+            before = stack
+        return set(found.values())
 
     def find_turns(self):
         """Events at which a forward pass or the optimizer allocates: what came in a backward pass and is still there is a
@@ -112,7 +133,9 @@ class Categories:
         gradients = Counter()
         for i in range(len(of)):
             kind = self.first[recording.stack[i]]
-            if recording.start[i] < 0 and kind in ("", "step", "backward"):
+            if i in self.workspaces:
+                of[i] = names["workspace"]
+            elif recording.start[i] < 0 and kind in ("", "step", "backward"):
                 of[i] = names["older"]
             elif kind == "backward" or (kind == "" and recording.frames_seen):
                 at_end = recording.end[i] >= recording.events and recording.size[i] not in self.parameters

@@ -38,6 +38,8 @@ class Finding:
         self.blocks = recording.live_at(self.moment)
         self.live = sum(recording.size[i] for i in self.blocks)
         self.by_category = self.categories.at(self.blocks)
+        self.of_loss = self.loss_bytes()
+        self.recomputes = any("checkpointed" in stack.signs for stack in recording.stacks.all)
         self.lines = self.by_line(self.blocks)
         self.growth = Growth(recording, self.curve, self.peak, self.may_grow)
         self.growing = self.by_growth()
@@ -50,6 +52,17 @@ class Finding:
     def may_grow(self, stack):
         """Parameters, their gradients and state come once, and a KV cache grows with the text."""
         return self.categories.first[stack] not in ("parameters", "gradients", "optimizer", "cache", "workspace")
+
+    def loss_bytes(self):
+        """Of the live activations those of the loss: made in its functions, or as large as one of these by the backward pass. With checkpoints
+        around the layers they stay."""
+        recording, stacks = self.recording, self.recording.stacks.all
+        is_loss = ["loss" in stack.signs for stack in stacks]
+        sizes = {size for size, stack in zip(recording.size, recording.stack) if is_loss[stack]}
+        backward = [kind in ("", "backward") for kind in self.categories.first]
+        activations = NAMES.index("activations")
+        return sum(recording.size[i] for i in self.blocks if self.categories.of[i] == activations
+                   and (is_loss[recording.stack[i]] or backward[recording.stack[i]] and recording.size[i] in sizes))
 
     def by_line(self, blocks):
         """[(place, bytes, blocks, category that most of it is, is the reader's)], largest first."""
@@ -108,9 +121,10 @@ class Finding:
     def decide(self):
         """One of: empty, leak, fragmentation, elsewhere, limit, alone, full (with the category that fills it)."""
         grown = sum(live for _, _, live in self.growing)
+        of_program = self.live - dict(self.by_category).get("workspace", 0)
         cause = self.refusal.cause() if self.refusal else "full"
         # Pieces are what a request failed of, if it would have fitted without them and the leak is not most of what is held.
-        if self.growing and grown * 10 >= self.live and (cause != "fragmentation" or 2 * grown >= self.refusal.reserved):
+        if self.growing and grown * 10 >= of_program and (cause != "fragmentation" or 2 * grown >= self.refusal.reserved):
             return "leak"
         return "empty" if cause == "full" and not self.live else cause
 
@@ -127,7 +141,17 @@ class Finding:
     def levers(self):
         """[(name, category, bytes that it saves here or None, chapters)]: those of the largest category first."""
         return [(name, category, None if share is None else int(share * size), chapters)
-                for category, size in self.by_category if 100 * size >= self.live for name, share, chapters in LEVERS[category]]
+                for category, size in self.by_category if 100 * size >= self.live for name, share, chapters in self.levers_of(category, size)]
+
+    def levers_of(self, category, size):
+        """(name, share of the category that it saves at most, chapters). Checkpoints that are there are not advised again, and save nothing of a loss."""
+        rows = LEVERS[category]
+        if category != "activations":
+            return rows
+        of_loss = self.of_loss / size
+        rows = [(name, 1 - of_loss if name == "checkpoint" else share, chapters) for name, share, chapters in rows
+                if name != "checkpoint" or not self.recomputes and of_loss < 0.9]
+        return [("less_loss", of_loss, ("08",)), *rows] if of_loss >= 0.5 else rows
 
     def json(self):
         refusal, growth = self.refusal or self.recovered, self.growth

@@ -33,12 +33,15 @@ SIGNS = [
     ("cache", r"(?i)kv_?cache|cache_utils\.py:|cache_engine\.py|past_key_value|:_?allocate_kv|StaticCache|PagedAttention"),
     ("parameters", r"nn/modules/module\.py:(_apply|convert|to|cuda|to_empty|half|float|bfloat16|register_\w+)$|nn/modules/[^:]*:(__init__|reset_parameters)$"
                    r"|:(load_state_dict|from_pretrained|_load_pretrained_model|set_module_tensor_to_device|_load_state_dict_into_\w+|"
-                   r"load_weights|load_model|load_file|create_weights|materialize\w*)$|safetensors/|flat_param\.py:|nn/parameter\.py:"),
+                   r"load_weights|load_model|load_file|create_weights|materialize\w*)$|safetensors/|flat_param\.py:|nn/parameter\.py:"
+                   r"|peft/[^:]*:(__init__|update_layer|\w*cast_adapter_dtype|\w*move_adapter\w*)$"),
     ("data", r"torch/utils/data/|:pin_memory|:collate|DataLoader|data_loader\.py:send_to_device|send_to_device"),
     ("module", r"nn/modules/module\.py:(_call_impl|_wrapped_call_impl|_slow_forward)$|^nn\.Module: |torch/nn/functional\.py:"
                r"|nn/modules/[^:]*:forward$"),
     ("moved", r"_to_copy|THPVariable_(to|cuda)\b|method (to|cuda|pin_memory|randn|randint|rand|zeros|ones|tensor) of|copy_kernel"
               r"|THPVariable_(randn|randint|rand|zeros|ones|tensor)\b|^aten::(randn|randint|rand|to|_to_copy)$"),
+    ("checkpointed", r"torch/utils/checkpoint\.py:"),
+    ("loss", r"torch/nn/functional\.py:(cross_entropy|nll_loss|log_softmax)$|transformers/loss/"),
 ]
 SIGNS = [(name, re.compile(pattern)) for name, pattern in SIGNS]
 OPTIMIZER, INNER = {"optimizer", "optimizer_state"}, {"module", "backward", "accumulate", "recomputed", "data"}

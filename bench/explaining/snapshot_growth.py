@@ -34,8 +34,6 @@ def find_rounds(recording):
     events = [(start, stack) for start, stack in zip(recording.start, recording.stack) if start >= 0]
     paths = [stack.path for stack in stacks]
     weights = Counter(stack for _, stack in events)
-    has_backward = any(s in ("backward", "accumulate", "optimizer", "optimizer_state") for number in weights for s in stacks[number].signs)
-    has_backward = has_backward or any(not stacks[number].frames for number in weights) or any(stacks[n].ours for n in weights)
     roots = Counter()
     for number, count in weights.items():
         if paths[number]:
@@ -60,7 +58,7 @@ def find_rounds(recording):
         found = best(runs, site, weights)
         if found is not None:
             any_path = next(n for n in inside if site[n] == found)
-            if not has_backward and any(frame.is_call for frame in paths[any_path][:depth]):
+            if any(frame.is_call for frame in paths[any_path][:depth]):  # a loop within a Module is over its layers
                 return None
             ours = stacks[any_path].ours
             way = paths[any_path][:depth + 1]

@@ -108,6 +108,12 @@ def pytorch_cases():
     text, figures = new("30.00 MiB", "191.98 GiB", "180.02 GiB", "2001.01 MiB".replace("2001.01 MiB", "1.95 GiB"), "58.99 MiB", extra=" 2.02 GiB allowed;",
                         head="torch.OutOfMemoryError: HIP out of memory. Tried to allocate")
     yield "2.6, HIP, allowed", text, "limit_set_by_user", figures, 0
+    # As 2.11 printed them on an H100, of the programs whose snapshots are in snapshots/gpu/.
+    for asked, free, allocated, cached, this, allowed in (("394.00 MiB", "75.68 GiB", "2.05 GiB", "77.03 MiB", "2.88 GiB", "2.16 GiB"),
+                                                          ("1002.00 MiB", "75.19 GiB", "2.60 GiB", "17.92 MiB", "3.38 GiB", "2.65 GiB"),
+                                                          ("32.00 MiB", "77.71 GiB", "96.99 MiB", "5.01 MiB", "882.00 MiB", "127.40 MiB")):
+        text, figures = new(asked, "79.18 GiB", free, allocated, cached, this=this, before=[(535, "612.00 MiB")], extra=f" {allowed} allowed;", hint=HINT)
+        yield "2.11, an H100, " + asked, "torch.OutOfMemoryError: " + text, "limit_set_by_user", figures, 0
     text, figures = new("5.00 GiB", "15.91 GiB", "3.20 GiB", "12.00 GiB", "300.00 MiB", head="XPU out of memory. Tried to allocate")
     yield "XPU", text, "live_tensors_fill_it", figures, 0
     text, figures = new("13.40 GiB", "127.00 GiB", "18.21 GiB", "99.12 GiB", "133.80 MiB")

@@ -6,6 +6,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
+MIB = 1 << 20
 HERE = pathlib.Path(__file__).resolve().parent
 WORK = pathlib.Path(tempfile.mkdtemp(prefix="oomlab_snapshot_"))
 EXPLAIN = ROOT / "bench/explain"

@@ -5,7 +5,7 @@
 
 #include "layout.h"
 #include "nn/models/scheduled_step.h"
-#include "train/trainer.h"
+#include "train/cluster.h"
 
 namespace oomlab::multi_gpu {
 

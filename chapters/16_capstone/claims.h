@@ -36,10 +36,15 @@ inline ByCategory streamed_by_matrix(const Work& work) {
   return nn::simulate_step(layer.spec, step, streamed).at_peak;
 }
 
-/// The least that this chapter's levers make of a step on one device.
+/// The least that this chapter's levers make of a step on one device; of what is recomputed, the inputs wait in host
+/// memory.
 inline std::size_t least_of_all(const Work& work) {
   std::size_t least = SIZE_MAX;
-  visit_combinations(work, [&](const Levers& levers) { least = std::min(least, plan_of(work, levers).peak.total()); });
+  visit_combinations(work, [&](const Levers& levers) {
+    Levers all = levers;
+    all.checkpoints_on_host = levers.recompute > 0;
+    least = std::min(least, plan_of(work, all).peak.total());
+  });
   return least;
 }
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "plan/plan.h"
-#include "train/trainer.h"
+#include "train/cluster.h"
 
 namespace oomlab::capstone {
 
@@ -28,6 +28,7 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
           .optimizer = levers.optimizer,
           .gradients = levers.gradients,
           .streamed = levers.streamed,
+          .checkpoints_on_host = levers.checkpoints_on_host,
           .schedule = [=](const plan::RankCoordinates& place) { return schedule_of(work, levers, place); }};
 }
 

@@ -113,7 +113,7 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
                             words_of_peak(plan.peak.total()),
                             100 * double(plan.peak.total()) / double(first->peak.total()), plan.price.flops / 1e9,
                             seconds ? fmt::format("{:.3g} ms", *seconds * 1e3) : "-",
-                            plan.price.pinned_bytes ? format_bytes(plan.price.pinned_bytes) : "-",
+                            plan.host.total() ? format_bytes(plan.host.total()) : "-",
                             row.name == kTextbook ? "baseline" : words_of(numbers_of(work, row.levers))));
     report.check(
         plan.peak == without_workspace(result->predicted, report.config().workspace) || result->batch != work.batch,

@@ -60,6 +60,9 @@ struct StepLevers {
   /// Weights are in host memory, and come for each unit's forward and backward pass; the next layer's are on their way
   /// beside it. For gradients that are offloaded; with ZeRO 0 or 3.
   bool streamed = false;
+  /// Inputs of segments that are recomputed wait in host memory: each leaves beside the forward pass of its layer, and
+  /// comes back beside the backward pass of the segment behind it.
+  bool checkpoints_on_host = false;
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
   bool optimizer_on_host() const { return gradients == GradientLife::offloaded; }
@@ -111,7 +114,9 @@ inline constexpr std::uint64_t kUnitAlign = 8;
 /// always there, the optimizer's state (plan/optimizer_state.h), each shared out as `zero` says; and the loss scale. The
 /// optimizer keeps its state by tensors, but of a share of a unit as if that were one vector.
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
-/// Of these the optimizer's state alone, without a loss scale, wherever it is.
+/// Of these the optimizer's state alone, without a loss scale, and without moments in managed memory.
 ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
+/// What it has in managed memory.
+std::uint64_t paged_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
 
 }  // namespace oomlab::nn

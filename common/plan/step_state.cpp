@@ -20,9 +20,11 @@ std::uint64_t array_bytes(const UnitElements& units, std::uint64_t shards, std::
 }
 
 // Of shards: vectors, each of which has a part of a unit.
-std::uint64_t state_of_shards(const UnitElements& units, const StepLevers& levers) {
+template <class BytesOf>
+std::uint64_t state_of_shards(const UnitElements& units, const StepLevers& levers, BytesOf bytes_of) {
   const auto state = [&](const char* unit, std::uint64_t elements) {
-    return elements ? state_bytes({"", unit, 1, elements / levers.replicas}, levers.optimizer) : 0;
+    const TensorShape shard{"", unit, 1, elements / levers.replicas};
+    return elements ? bytes_of(shard, levers.optimizer) : 0;
   };
   const std::uint64_t embeddings = checked_sum(state("token", units.token), state("embedding", units.embedding));
   const std::uint64_t layers = checked_product(units.layers, state("layer", units.layer));
@@ -34,8 +36,15 @@ std::uint64_t state_of_shards(const UnitElements& units, const StepLevers& lever
 ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
   if (levers.shards(1) == 1) return optimizer_bytes(spec, levers.slice, levers.optimizer);
   ByCategory state;
-  state[Category::optimizer] = state_of_shards(UnitElements(spec, levers), levers);
+  state[Category::optimizer] = state_of_shards(UnitElements(spec, levers), levers, state_bytes);
   return state;
+}
+
+std::uint64_t paged_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  if (!levers.optimizer.paged_moments) return 0;
+  if (levers.shards(1) == 1) return paged_bytes(spec, levers.slice, levers.optimizer);
+  const auto bytes_of = [](const TensorShape& shard, const OptimizerForm& form) { return paged_bytes(shard, form); };
+  return state_of_shards(UnitElements(spec, levers), levers, bytes_of);
 }
 
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {

@@ -10,6 +10,7 @@
 #include "cuda/dtype_of.h"
 #include "data/text.h"
 #include "nn/optimizer/mixed_precision.h"
+#include "plan/host_state.h"
 #include "plan/levers.h"
 #include "plan/ranks.h"
 #include "train/precision.h"
@@ -31,7 +32,8 @@ struct Job {
   /// Without: AdamW, with a master copy of weights of 16 bits.
   std::optional<nn::OptimizerForm> optimizer = {};
   nn::GradientLife gradients = nn::GradientLife::always;
-  bool streamed = false;  ///< weights are in host memory; for gradients that are offloaded
+  bool streamed = false;             ///< weights are in host memory; for gradients that are offloaded
+  bool checkpoints_on_host = false;  ///< the inputs of segments that are recomputed wait in host memory
   nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
   /// What one rank does with gradients that stay until all of them are there; no other is asked for it.
   float loss_scale = 1;  ///< of the loss, the same in all steps; one that overflows is left out
@@ -70,6 +72,7 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
           .zero = job.layout.zero,
           .gradients = job.gradients,
           .streamed = job.streamed,
+          .checkpoints_on_host = job.checkpoints_on_host,
           .optimizer = optimizer_of<T>(job),
           .loss_scale = kDTypeOf<T> == DType::fp16};
 }
@@ -77,6 +80,11 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
 template <class T>
 ByCategory predict_rank(const Job& job, const RankCoordinates& place) {
   return plan::rank_bytes(job.spec, step_of<T>(job, place), job.layout.ranks() > 1);
+}
+/// The same of the host's memory.
+template <class T>
+HostBytes predict_rank_on_host(const Job& job, const RankCoordinates& place) {
+  return nn::host_bytes(job.spec, step_of<T>(job, place));
 }
 /// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it.
 template <class T>
@@ -100,7 +108,16 @@ inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates&
   return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + (slice.has_head(job.spec) ? *head : 0));
 }
 
-/// The largest rank's.
+/// The largest rank's, and that of the rank that has most host memory.
+template <class T>
+HostBytes predict_largest_on_host(const Job& job) {
+  HostBytes largest;
+  for (std::size_t stage = 0; stage < job.layout.pp; ++stage) {
+    const HostBytes bytes = predict_rank_on_host<T>(job, RankCoordinates{0, 0, stage});
+    if (bytes.total() > largest.total()) largest = bytes;
+  }
+  return largest;
+}
 template <class T>
 ByCategory predict_largest(const Job& job) {
   PeakBytes largest, next;

@@ -7,6 +7,7 @@
 //   groups.h           who talks to whom
 //   units.h            parameters and gradients: whole, shared out, or a unit's alone
 //   host_optimizer.h   state in the host's memory, updated by the CPU
+//   nn/models/host_checkpoints.h   inputs of layers there, between their forward and their backward pass
 //
 //   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM)
 //   among stages     activations forward, their gradients backward
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "cuda/backend.h"
+#include "nn/models/host_checkpoints.h"
 #include "nn/ops/values.h"
 #include "nn/optimizer/gradient_factor.h"
 #include "train/groups.h"
@@ -44,16 +46,19 @@ class Trainer final : public Workload {
         schedule_(job_.schedule_at(groups_.place)),
         model_(context, job_.spec, plan::slice_of(job_.spec, job_.layout, groups_.place),
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
-        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, job_.seed,
-               job_.streamed ? &host_ : nullptr) {
+        units_(context, model_, groups_.replicas, job_.layout.zero, job_.gradients, job_.seed, job_.streamed) {
     model_.set_form(job_.form);
     if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
     if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, job_.scaling);
     if (job_.has_factor()) make_factor();
+    if (job_.checkpoints_on_host)
+      inputs_on_host_.emplace(context, schedule_,
+                              plan::most_in_flight(job_.layout, groups_.place.stage, job_.micro_batches()),
+                              job_.micro_batch * job_.seq * job_.spec.width);
     if (job_.gradients == nn::GradientLife::offloaded) {
       const bool collects = job_.micro_batches() > 1 || scale_;
       const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
-      on_host_.emplace(context, units_, host_, optimizer_of<T>(job_), job_.settings, collects, threads);
+      on_host_.emplace(context, units_, optimizer_of<T>(job_), job_.settings, collects, threads);
     } else {
       optimizer_.emplace(context, units_.shapes(), units_.values(), optimizer_of<T>(job_), job_.settings);
     }
@@ -104,8 +109,6 @@ class Trainer final : public Workload {
   std::uint64_t steps() const { return on_host_ ? on_host_->steps() : optimizer_->steps(); }
   /// Bytes over the bus to and from an optimizer in host memory, in all steps.
   std::size_t moved_bytes() const { return on_host_ ? on_host_->moved_bytes() : 0; }
-  /// Pinned host memory of this rank, in bytes.
-  std::size_t host_bytes() const { return host_.ledger().live_bytes(); }
 
  private:
   struct Flight {
@@ -114,6 +117,7 @@ class Trainer final : public Workload {
     std::vector<DeviceBuffer<T>> x;
     std::vector<nn::LayerActivations<T>> kept;
     DeviceBuffer<T> out;  // last stage: what the head reads
+    std::size_t number = 0;
   };
   bool several() const { return job_.layout.ranks() > 1; }
   bool always() const { return job_.gradients == nn::GradientLife::always; }
@@ -143,6 +147,12 @@ class Trainer final : public Workload {
         context_.buffer<float>(nn::factor_parts(units_.shapes()), Category::workspace, "sums of squares");
     nn::fill(context_, factor_.data(), 1, job_.loss_scale);
   }
+  bool leaves(std::size_t segment) const { return inputs_on_host_ && inputs_on_host_->has(segment); }
+  // Its first layer is number `first`.
+  void fetch_input(Flight& f, std::size_t segment, std::size_t first) {
+    if (leaves(segment)) f.x[first] = inputs_on_host_->fetch(f.number, segment);
+  }
+
   // What the optimizer multiplies all gradients by, and whether it does anything.
   nn::StepOnDevice step_on_device() {
     if constexpr (kDTypeOf<T> == DType::fp16) return scale_->on_device();
@@ -164,6 +174,8 @@ class Trainer final : public Workload {
     // The head would have overwritten what the embeddings add to.
     if (groups_.at_an_end && embeds() && always() && layout.zero < 2) zero_token_gradient();
     std::vector<Flight> flights(micro_batches);
+    const typename nn::HostCheckpoints<T>::Guard guard(inputs_on_host_ ? &*inputs_on_host_ : nullptr);
+    for (std::size_t i = 0; i < micro_batches; ++i) flights[i].number = i;
     std::size_t now = 0;
     const std::uint64_t sent_before = sent_for_micro_batches();
     const std::uint64_t flops_before = context_.flops();
@@ -239,12 +251,17 @@ class Trainer final : public Workload {
     f.x.resize(model_.slice().layers);
     f.kept.resize(model_.slice().layers);
     std::size_t l = 0;
-    for (const nn::Segment& segment : schedule_)
+    for (std::size_t s = 0; s < schedule_.size(); ++s) {
+      const nn::Segment& segment = schedule_[s];
       for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
+        const bool leaves_now = i == 0 && leaves(s);
         f.x[l] = std::move(out);
+        if (leaves_now) inputs_on_host_->send(f.number, s, f.x[l].data());
         out = layer_forward(f, l, segment.recompute ? nn::Keep{.layer = false} : segment.keep, l + 1);
-        if (segment.recompute && i > 0) f.x[l].reset();
+        if (leaves_now) inputs_on_host_->finish_send();
+        if (leaves_now || (segment.recompute && i > 0)) f.x[l].reset();
       }
+    }
     if (has_head()) {
       f.out = std::move(out);
     } else {
@@ -264,7 +281,9 @@ class Trainer final : public Workload {
 
   void backward(Flight f, bool accumulate, bool last) {
     const Phase phase(context_.ledger(), "backward");
+    const typename nn::HostCheckpoints<T>::Guard guard(inputs_on_host_ ? &*inputs_on_host_ : nullptr);
     DeviceBuffer<T> d;
+    fetch_input(f, schedule_.size() - 1, f.x.size() - schedule_.back().layers);
     if (has_head()) {
       settle();
       if (job_.spec.tied) units_.gather("token");
@@ -288,6 +307,8 @@ class Trainer final : public Workload {
     std::size_t end = f.x.size();
     for (std::size_t segment = schedule_.size(); segment-- > 0;) {
       const std::size_t first = end - schedule_[segment].layers;
+      if (leaves(segment)) inputs_on_host_->finish_fetch();
+      if (segment > 0) fetch_input(f, segment - 1, first - schedule_[segment - 1].layers);
       if (schedule_[segment].recompute)  // forward again, up to the input of the segment's last layer
         for (std::size_t l = first; l + 1 < end; ++l) f.x[l + 1] = layer_forward(f, l, job_.form.keep, l + 1);
       for (std::size_t l = end; l-- > first;) {
@@ -407,12 +428,12 @@ class Trainer final : public Workload {
   Stream reduce_stream_, forward_stream_, backward_stream_;
   Event event_;
   nn::Schedule schedule_;
-  PinnedMemory host_;
   nn::Transformer<T> model_;
   Units<T> units_;
   std::optional<nn::LossScale> scale_;
   std::optional<nn::Optimizer<T>> optimizer_;
   std::optional<HostOptimizer<T>> on_host_;
+  std::optional<nn::HostCheckpoints<T>> inputs_on_host_;
   DeviceBuffer<float> shown_loss_;
   DeviceBuffer<float> factor_;  // the loss scale, and the factor of all gradients
   DeviceBuffer<float> sums_of_squares_;
@@ -421,30 +442,6 @@ class Trainer final : public Workload {
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
   std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
   bool whole_ = true;           // no step in the backward pass has failed half-way
-};
-
-/// The ranks of a layout.
-template <class T>
-class Cluster final : public Team {
- public:
-  explicit Cluster(Job job) : Team(int(job.layout.ranks())), job_(std::move(job)), ids_(job_.layout) {}
-  std::unique_ptr<Workload> make(Context& context, int rank) override {
-    const std::size_t stage = plan::coordinates_of(job_.layout, rank).stage;
-    require_countable(plan::most_in_flight(job_.layout, stage, job_.micro_batches()));
-    return std::make_unique<Trainer<T>>(context, job_, ids_, rank, failed);
-  }
-  ByCategory predicted(int rank) const override {
-    return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank));
-  }
-  std::optional<double> flops(int rank) const override {
-    return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
-  }
-  /// Parts and replicas have equally much of everything.
-  int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
-
- private:
-  Job job_;
-  Groups::Ids ids_;
 };
 
 }  // namespace oomlab::train

@@ -28,7 +28,6 @@
 #include "nn/ops/residual.h"
 #include "nn/ops/values.h"
 #include "plan/step.h"
-#include "train/pinned.h"
 
 namespace oomlab::train {
 
@@ -43,21 +42,21 @@ class Units {
     std::size_t offset;  ///< of its first element, in the unit
   };
 
-  /// Allocates and initialises; with `host`, where the weights are, which must outlive it. Throws OutOfMemory: nothing
-  /// stays allocated.
+  /// Allocates and initialises; `streamed`: the weights in host memory. Throws OutOfMemory: nothing stays allocated.
   Units(Context& context, nn::Transformer<T>& model, Communicator& replicas, int zero, nn::GradientLife gradients,
-        std::uint64_t seed, PinnedMemory* host = nullptr)
+        std::uint64_t seed, bool streamed = false)
       : context_(context),
         model_(model),
         replicas_(replicas),
         zero_(replicas.ranks() > 1 ? zero : 0),
         gradients_(gradients),
-        streamed_(host != nullptr) {
+        streamed_(streamed) {
     const auto n = static_cast<std::size_t>(replicas.ranks());
     for (const nn::UnitShape& shape : nn::units_of(model.spec(), model.slice(), n)) {
       Unit unit{shape, shape.count / n, {}, {}, {}, {}, {}, {}};
       const std::size_t own = zero_ >= 3 ? unit.shard : shape.count;
-      unit.values = host ? host->buffer<T>(context, own) : context.buffer<T>(own, Category::parameters, shape.name);
+      unit.values = streamed ? context.pinned<T>(own, Category::parameters, shape.name)
+                             : context.buffer<T>(own, Category::parameters, shape.name);
       if (always())
         unit.gradients =
             context.buffer<T>(zero_ >= 2 ? unit.shard : shape.count, Category::gradients, shape.name + " gradient");

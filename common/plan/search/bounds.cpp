@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "plan/flops.h"
+#include "plan/host_state.h"
 #include "plan/lever/list.h"
 #include "plan/schedule.h"
 #include "plan/step_buffers.h"
@@ -183,7 +184,11 @@ double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory&
   Levers whole = levers;  // smaller micro-batches send gradients to the host more often, and add them up there
   whole.micro_batch = 0;
   for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
-  if (plan.price.host_bytes > task_.host_bytes) return kNever;
+  std::uint64_t on_host = 0;
+  for (const auto& [stage, ranks] : kinds_of_rank(spec_, levers.ranks))
+    on_host = checked_sum(
+        on_host, checked_product(ranks, nn::host_bytes(spec_, step_of(work, whole, {.stage = stage})).total()));
+  if (on_host > task_.host_bytes) return kNever;
   return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }
 

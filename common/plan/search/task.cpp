@@ -16,6 +16,8 @@ Levers step_as_it_is(const SearchTask& task) {
 }
 
 bool allowed(const SearchTask& task, const Levers& levers) {
+  // No bound of a search knows what these leave on the device.
+  if (levers.checkpoints_on_host || levers.optimizer.paged_moments) return false;
   if (task.precision && levers.precision != *task.precision) return false;
   if (numbers_of(task.work_of(levers), levers).change > task.change) return false;
   if (task.without.empty()) return true;

@@ -1,0 +1,39 @@
+#pragma once
+// All ranks of a job, each with its trainer.
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "train/trainer.h"
+
+namespace oomlab::train {
+
+/// The ranks of a layout.
+template <class T>
+class Cluster final : public Team {
+ public:
+  explicit Cluster(Job job) : Team(int(job.layout.ranks())), job_(std::move(job)), ids_(job_.layout) {}
+  std::unique_ptr<Workload> make(Context& context, int rank) override {
+    const std::size_t stage = plan::coordinates_of(job_.layout, rank).stage;
+    require_countable(plan::most_in_flight(job_.layout, stage, job_.micro_batches()));
+    return std::make_unique<Trainer<T>>(context, job_, ids_, rank, failed);
+  }
+  ByCategory predicted(int rank) const override {
+    return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank));
+  }
+  HostBytes predicted_on_host(int rank) const override {
+    return predict_rank_on_host<T>(job_, plan::coordinates_of(job_.layout, rank));
+  }
+  std::optional<double> flops(int rank) const override {
+    return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
+  }
+  /// Parts and replicas have equally much of everything.
+  int kind(int rank) const override { return int(plan::coordinates_of(job_.layout, rank).stage); }
+
+ private:
+  Job job_;
+  Groups::Ids ids_;
+};
+
+}  // namespace oomlab::train

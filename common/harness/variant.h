@@ -120,7 +120,7 @@ struct RankResult {
   std::optional<DeviceWork> work = {};                                      ///< of its device, in a step
   std::optional<double> flops = {};                                         ///< predicted, in a step
   std::size_t device_used_before = 0;  ///< bytes of its device in use, before it had any, by others and libraries
-  HostBytes predicted_on_host, on_host;
+  HostBytes predicted_on_host = {}, on_host = {};
 };
 
 /// What a step of the memory pass held. Bytes; of the rank that is shown.

@@ -15,7 +15,7 @@ namespace oomlab::plan {
 struct Plan {
   nn::Schedule schedule;  ///< of the first rank
   ByCategory peak;        ///< of the rank that needs most, without cuBLAS's workspace
-  HostBytes host;         ///< of the rank that has most host memory
+  HostBytes host = {};    ///< of the rank that has most host memory
   Price price;
 };
 

@@ -183,6 +183,7 @@ double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory&
   Plan plan{.schedule = {}, .peak = state, .price = {.flops = flops * kRoundedDown}};
   Levers whole = levers;  // smaller micro-batches send gradients to the host more often, and add them up there
   whole.micro_batch = 0;
+  whole.checkpoints_on_host = false;  // longer segments have next to no inputs that leave
   for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
   std::uint64_t on_host = 0;
   for (const auto& [stage, ranks] : kinds_of_rank(spec_, levers.ranks))
@@ -216,6 +217,7 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   // Segments of several layers, and solved schedules, may hold next to nothing of a layer.
   const bool uniform =
       checkpoints == Checkpoints::none || (checkpoints == Checkpoints::segments && !tries_each_length(task_, levers));
+  const bool inputs_leave = levers.checkpoints_on_host;  // then a layer holds nothing between its passes
   Bound bound;
   double flops = 0;
   std::optional<ByCategory> least_state;
@@ -235,12 +237,13 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
       parameters = ranks.zero >= 3 || levers.streamed ? gradients : 0;
     }
     const std::uint64_t deep = slice.layers, waiting = std::min((ranks.pp - stage) * micro, share);
-    const std::uint64_t before = uniform ? checked_product(deep - 1, layer.held) : 0;
+    const bool holds = uniform && !inputs_leave;
+    const std::uint64_t before = holds ? checked_product(deep - 1, layer.held) : 0;
     std::uint64_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
-    if (uniform) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
+    if (holds) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
     if (!uniform && checkpoints == Checkpoints::segments) {
       const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_);
-      const std::uint64_t beside = checked_product(least_inputs_beside(deep), input);
+      const std::uint64_t beside = inputs_leave ? 0 : checked_product(least_inputs_beside(deep), input);
       live = std::max(live, checked_sum(beside, layer.backward + gradients + parameters));
     }
     if (slice.has_head(spec_)) live = std::max(live, checked_sum(before, layer.head));

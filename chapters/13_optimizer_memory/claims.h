@@ -18,7 +18,7 @@ inline constexpr Option<std::size_t> kLearn{
 
 inline constexpr const char *kAdamW = "adamw", *k8Bit = "8-bit", *kBackward = "in backward",
                             *kBoth = "8-bit, in backward", *kAdafactor = "adafactor", *kSgd = "sgd",
-                            *kProcessor = "processor", *kStochastic = "bf16, stochastic";
+                            *kProcessor = "processor", *kStochastic = "bf16, stochastic", *kPaged = "paged";
 
 /// The levers of a row of one's own: --precision, and what this chapter teaches.
 inline ChapterOptions with_own_levers(ChapterOptions options) {
@@ -44,6 +44,7 @@ inline std::vector<Recipe> recipes(const Config& config) {
       {kBoth, fp32, {adamw8, stored}, optimizer_in_backward},
       {kAdafactor, fp32, {adafactor, stored}, always},
       {kSgd, fp32, {sgd, stored}, always},
+      {kPaged, fp32, {.rule = adamw, .weights = stored, .paged_moments = true}, always},
       {kProcessor, fp32, {adamw, stored}, offloaded},
       {"bf16, master", bf16, {adamw, master}, always},
       {kStochastic, bf16, {adamw, stochastic}, always},
@@ -153,6 +154,16 @@ inline std::vector<Claim> claims_of(const Config& config, const std::shared_ptr<
            },
        .measure = [](const Results& r) { return r.saved(kBackward, kAdamW, figures::bytes(Category::gradients)); },
        .here = "one layer, or the embedding, is more of a model this small"},
+      {.text = "paged moments free 8 bytes per parameter",
+       .what = "bytes per parameter less at the peak, of what counts against the budget",
+       .range = between(7.99, 8.01),
+       .size = size,
+       .at_size = [=] { return (model_state(kAdamW) - model_state(kPaged)) / double(llama.parameters()); },
+       .measure = [=, parameters = double(train::transformer_of(config).parameters())](
+                      const Results& r) -> std::optional<double> {
+         const auto all = r.value(kAdamW, figures::model_state), rest = r.value(kPaged, figures::model_state);
+         return all && rest ? std::optional((*all - *rest) / parameters) : std::nullopt;
+       }},
       {.text = "8-bit Adam trains as well",
        .about = About::numbers,
        .what = in_spreads + k8Bit,
@@ -198,7 +209,7 @@ inline void show_state(const Results& results, Report& report, const Task& task,
   }
   report.line(
       "(state: of the optimizer, on the device, without rounding. gradients: at the peak. A parameter is 4 bytes, or "
-      "in bf16 2.)");
+      "in bf16 2. paged: on the host, or on the device, as there is room.)");
   report.line("");
 }
 

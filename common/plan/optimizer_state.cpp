@@ -126,6 +126,7 @@ std::uint64_t paged_bytes(const TensorShape& shape, const OptimizerForm& form) {
 std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& form) {
   const StateShape of = state_shape(shape);
   std::uint64_t sum = master_bytes(of, form);
+  if (form.paged_moments) return sum;
   visit_moments(of, form,
                 [&](std::uint64_t count, std::uint64_t size) { sum = checked_sum(sum, checked_product(count, size)); });
   return sum;

@@ -64,7 +64,7 @@ bool has_8_bit_moments(const TensorShape& shape, const OptimizerForm& form);
 std::uint64_t state_bytes(const TensorShape& shape, const OptimizerForm& form);
 /// What is kept in managed memory.
 std::uint64_t paged_bytes(const TensorShape& shape, const OptimizerForm& form);
-/// All that is kept, without rounding.
+/// What is kept on the device, without rounding.
 std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& form);
 /// State buffers of parameter size, in FP32: 0 of sgd, 1 of momentum, 2 of adamw. Throws std::invalid_argument for the
 /// others, whose buffers have other sizes.

@@ -186,9 +186,10 @@ double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory&
   whole.checkpoints_on_host = false;  // longer segments have next to no inputs that leave
   for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
   std::uint64_t on_host = 0;
-  for (const auto& [stage, ranks] : kinds_of_rank(spec_, levers.ranks))
-    on_host = checked_sum(
-        on_host, checked_product(ranks, nn::host_bytes(spec_, step_of(work, whole, {.stage = stage})).total()));
+  if (plan.price.update.bytes > 0)  // nothing else of what is tried is certain to be there
+    for (const auto& [stage, ranks] : kinds_of_rank(spec_, levers.ranks))
+      on_host = checked_sum(
+          on_host, checked_product(ranks, nn::host_bytes(spec_, step_of(work, whole, {.stage = stage})).total()));
   if (on_host > task_.host_bytes) return kNever;
   return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }

@@ -112,7 +112,7 @@ inline std::vector<Claim> claims_of() {
        .size = grid,
        .at_size = rescues(kFolk, kSmallModels)},
       {.text = "this chapter's levers of one card together make 80 % go away",
-       .what = "the same share, of all models, with whatever fits best",
+       .what = "the same share, of all models, with whatever fits best, and the host memory that it takes",
        .range = at_least(0.8),
        .size = grid,
        .at_size = rescues(kAll, std::size(kGridModels))},

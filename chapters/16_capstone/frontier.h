@@ -222,7 +222,9 @@ inline void show_grid(Report& report) {
   report.line(
       " sequences of 512 in bert, 1,024 in gpt2, 2,048 in the others. Rescued: of what fails in the first row. The "
       "last");
-  report.line(fmt::format(" row has up to {} of host memory.)", words_of_peak(most_on_host())));
+  const std::size_t on_host = most_on_host();
+  report.line(fmt::format(" row has up to {} of host memory.)", words_of_peak(on_host)));
+  report.figure("most_host_bytes_of_the_grid", double(on_host));
   report.line("");
 }
 

@@ -216,7 +216,8 @@ TEST(Numbers, WhereAdaptersAndTheirBaseAreChangesNoBit) {
   for (const char* method : {"--method lora --rank 4", "--method qlora --rank 4 --precision bf16",
                              "--method qlora --rank 4 --precision fp16"}) {
     const Learned one = learn(work_of(), levers_of(method));
-    for (const char* more : {"--stream", "--offload", "--offload --stream"}) {
+    for (const char* more : {"--stream", "--offload", "--offload --stream", "--stream --moments paged",
+                             "--checkpoint 2 --checkpoints host --moments paged"}) {
       const std::string options = std::string(method) + " " + more;
       ASSERT_EQ(refused(work_of(), levers_of(options)), "") << options;
       const Learned there = learn(work_of(), levers_of(options));

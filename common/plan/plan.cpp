@@ -69,14 +69,15 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankC
 
 // Of all ranks on stages of a kind, whose first stage makes this step. A stage behind that has fewer micro-batches in
 // flight, and fewer inputs of layers wait on the host.
-void add_host_bytes(const Work& work, const Levers& levers, const KindOfRank& kind, nn::StepLevers step, Plan& plan) {
+void add_host_bytes(const Work& work, const Levers& levers, const KindOfRank& kind, const Schedules& schedules,
+                    nn::StepLevers step, Plan& plan) {
   const std::uint64_t sharing = levers.ranks.tp * levers.ranks.dp;
   const bool alike = !levers.checkpoints_on_host;
   const std::uint64_t stages = alike ? 1 : kind.ranks / sharing;
   for (std::uint64_t stage = kind.stage; stage < kind.stage + stages; ++stage) {
     if (stage > kind.stage) {
       step = step_of(work, levers, {.stage = stage});
-      step.schedule = schedule_of(work, levers, {.stage = stage});
+      step.schedule = schedules(work, levers, {.stage = stage});
     }
     const HostBytes host = nn::host_bytes(work.spec, step);
     if (host.total() > plan.host.total()) plan.host = host;
@@ -148,7 +149,7 @@ Plan plan_of(const Work& work, const Levers& levers, const Schedules& schedules)
     next.at_peak = rank_bytes(work.spec, step, several(levers));
     largest = later_peak(largest, next);
     plan.price.flops = std::max(plan.price.flops, rank_flops(work, levers, place, schedule));
-    add_host_bytes(work, levers, {stage, ranks}, step, plan);
+    add_host_bytes(work, levers, {stage, ranks}, schedules, step, plan);
     if (!several(levers)) continue;
     const double sent = double(sent_by_rank(work.spec, levers.ranks, place, step));
     plan.price.link_bytes = std::max(plan.price.link_bytes, sent);

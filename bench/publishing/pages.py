@@ -286,7 +286,8 @@ def fits(root, folder, language):
     for row in rows_of(root, "fits.csv"):
         path = root / f"bench/results/plan/{row['plan']}.txt"
         plan = path.read_text()
-        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +([\d.]+ \SiB)", plan, re.M)
+        on_host = r"(?:(?:-|[\d.]+ (?:bytes|\SiB)) +[-\d,]+ +)?"  # and its error, where a table has that
+        found = re.search(rf"^{re.escape(row['variant'])} +(?:OOM|ok) +([\d.]+ \SiB)\*? +\S+ \SiB +\S+ +{on_host}([\d.]+ \SiB)", plan, re.M)
         if not found:
             raise ValueError(f"{path.name} has no variant '{row['variant']}'")
         bf16 = computes_in_bf16(plan, row["variant"])

@@ -48,7 +48,7 @@ MITIGATIONS = {chapter: Mitigation(*names) for chapter, names in {
 # Where and how often something ran does not make it another workload.
 NOT_WORKLOAD = {"device", "steps", "memory_steps"}
 # What every chapter has; the rest of "config" are a chapter's own options.
-COMMON_OPTIONS = {"model", "batch", "steps", "memory_steps", "budget_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
+COMMON_OPTIONS = {"model", "batch", "steps", "memory_steps", "budget_bytes", "host_memory_bytes", "workspace_bytes", "device", "devices", "quick", "plan"}
 
 
 LARGEST_FILE = 256 << 20  # bytes; the largest that the course writes have a few MiB
@@ -182,6 +182,9 @@ class Variant:
         self.peak = peak.bytes() if peak else None
         reserved = field.get("peak_reserved_bytes")
         self.reserved = reserved.bytes() if reserved else None
+        host = field.get("host_memory")
+        host = host and host.get("peak_bytes")
+        self.host = host.bytes() if host else None  # of the host's memory
         split = field.get("by_category_bytes")
         self.by_category = {c: split[c].bytes() for c in CATEGORIES} if split else None
         phases = field.get("phases")

@@ -23,11 +23,12 @@ using nn::predict_schedule, nn::recompute_cost, nn::segment_choices, nn::solve_s
 using nn::Schedule, nn::Segment;
 
 /// Forward and backward as Transformer::forward_backward(), to the same bits, with this schedule. The loop over layers
-/// is nn/models/scheduled_step.h's.
+/// is nn/models/scheduled_step.h's. With `on_host`, the inputs that are kept wait in host memory.
 template <class T>
 void checkpointed_step(Context& context, nn::Transformer<T>& model, nn::TokenBatch batch, const Schedule& schedule,
-                       const float* scale_on_device = nullptr, nn::StepOptions options = {}) {
-  nn::ScheduledPass<T> pass(context, model, batch, schedule);
+                       const float* scale_on_device = nullptr, nn::StepOptions options = {},
+                       nn::HostCheckpoints<T>* on_host = nullptr) {
+  nn::ScheduledPass<T> pass(context, model, batch, schedule, on_host);
   DeviceBuffer<T> residual = model.head(context, batch, pass.output(), options, scale_on_device);
   const Phase phase(context.ledger(), "backward");
   pass.backward(context, model, batch, std::move(residual), options.accumulate);

@@ -11,8 +11,11 @@
 
 namespace oomlab::checkpointing {
 
-/// A schedule by name, for a batch size.
-using Ways = std::vector<std::pair<std::string, std::function<Schedule(std::size_t batch)>>>;
+inline constexpr const char *kEveryLayer = "every layer", *kOnHost = "every layer, on the host";
+
+/// A schedule for a batch size; and several, by name.
+using Way = std::function<Schedule(std::size_t batch)>;
+using Ways = std::vector<std::pair<std::string, Way>>;
 /// Operations of the matrix products of a step, counted, by name.
 using Counted = std::map<std::string, std::uint64_t>;
 
@@ -36,6 +39,14 @@ inline double activations_of(std::size_t layers, const Schedule& schedule) {
   nn::TransformerSpec spec = nn::parse_transformer("bytes-gpt");
   spec.layers = layers;
   return double(predict_schedule(spec, sizeof(float), 4, 128, schedule, {})[Category::activations]);
+}
+
+/// The same with the inputs of all layers in host memory.
+inline double activations_on_device(std::size_t layers) {
+  nn::TransformerSpec spec = nn::parse_transformer("bytes-gpt");
+  spec.layers = layers;
+  const nn::StepLevers step = step_of(sizeof(float), 4, 128, recompute_segments(layers, 1), {}, /*on_host=*/true);
+  return double(nn::simulate_step(spec, step, {}).at_peak[Category::activations]);
 }
 
 inline std::vector<Claim> claims_of(const std::shared_ptr<Counted>& counted) {
@@ -111,6 +122,11 @@ inline std::vector<Claim> claims_of(const std::shared_ptr<Counted>& counted) {
        .range = between(3, 5),
        .size = deep,
        .at_size = grows([](std::size_t layers) { return recompute_segments(layers, root_of(layers)); })},
+      {.text = "checkpoints in host memory make activations independent of the depth",
+       .what = "activations on the device of 1,024 layers / of 64, inputs of all layers in host memory",
+       .range = exactly(1),
+       .size = deep,
+       .at_size = [] { return ratio(activations_on_device(1024), activations_on_device(64)); }},
   };
 }
 

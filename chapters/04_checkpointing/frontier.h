@@ -3,6 +3,7 @@
 
 #include "checkpointing.h"
 #include "plan/flops.h"
+#include "plan/host_state.h"
 #include "train/precision.h"
 
 namespace oomlab::checkpointing {
@@ -13,6 +14,17 @@ using namespace train;
 inline ByCategory with_workspace(ByCategory resident, const Config& config) {
   resident[Category::workspace] = checked_sum(resident[Category::workspace], round_to_granule(config.workspace));
   return resident;
+}
+
+/// A step with a schedule; `on_host`: the inputs that it keeps wait in host memory.
+inline nn::StepLevers step_of(std::size_t element_bytes, std::size_t sequences, std::size_t seq,
+                              const Schedule& schedule, const nn::StepForm& form, bool on_host = false) {
+  return {.element_bytes = element_bytes,
+          .sequences = sequences,
+          .seq = seq,
+          .form = form,
+          .schedule = schedule,
+          .checkpoints_on_host = on_host};
 }
 
 // What the solver finds between the least and the most that a step can use, beside what is `always` allocated.

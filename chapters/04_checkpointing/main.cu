@@ -30,7 +30,7 @@ static Chapter checkpointing(const Config& config) {
   // A schedule by name, for a batch size (the solved one depends on it).
   const Ways ways = {
       {"none", [=](std::size_t) { return keep_everything(layers); }},
-      {"every layer", [=](std::size_t) { return recompute_segments(layers, 1); }},
+      {kEveryLayer, [=](std::size_t) { return recompute_segments(layers, 1); }},
       {"sqrt(L) segments", [=](std::size_t) { return recompute_segments(layers, root_of(layers)); }},
       {"norms and GELU", [=](std::size_t) { return keep_selected(layers, {.norms = false, .gelu = false}); }},
       {"probabilities", [=](std::size_t) { return keep_selected(layers, {.probabilities = false}); }},
@@ -40,26 +40,28 @@ static Chapter checkpointing(const Config& config) {
        }}};
 
   Chapter chapter{.title = "checkpointing", .variants = {}, .claims = claims_of(counted), .after = {}};
-  const Agreement bit_equal;
-  for (const auto& [name, schedule_for] : ways)
+  const auto add = [&](const std::string& name, const Way& schedule_for, bool on_host) {
+    const auto step = [=](std::size_t batch) { return step_of(bytes, batch, seq, schedule_for(batch), form, on_host); };
     chapter.variants.push_back(
         {.name = name,
          .batch = config.batch,
-         .predicted =
-             [=, schedule_for = schedule_for](std::size_t batch) {
-               return predict_schedule(spec, bytes, batch, seq, schedule_for(batch), resident, form);
-             },
-         .agreement = bit_equal,
+         .predicted = [=](std::size_t batch) { return nn::simulate_step(spec, step(batch), resident).at_peak; },
+         .agreement = {},  // bit-equal
          .make =
-             [=, name = name, schedule_for = schedule_for](Context& context, std::size_t batch) {
+             [=](Context& context, std::size_t batch) {
                return with_element_of(precision, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                 return std::make_unique<Checkpointed<T>>(context, spec, *text, batch, precision, schedule_for(batch),
-                                                          (*counted)[name], form);
+                 return std::make_unique<Checkpointed<T>>(context, spec, *text, precision, step(batch),
+                                                          (*counted)[name]);
                });
              },
-         .flops = [=, schedule_for = schedule_for](
-                      std::size_t batch) { return flops_of_step(spec, batch, seq, schedule_for(batch), form); },
-         .dtype = dtype_of(precision)});
+         .flops = [=](std::size_t batch) { return flops_of_step(spec, batch, seq, schedule_for(batch), form); },
+         .dtype = dtype_of(precision),
+         .predicted_on_host = [=](std::size_t batch) { return nn::host_bytes(spec, step(batch)); }});
+  };
+  for (const auto& [name, schedule_for] : ways) {
+    add(name, schedule_for, false);
+    if (name == kEveryLayer) add(kOnHost, schedule_for, true);
+  }
   chapter.after = [=](const Results& results, Report& report) {
     show_operations(results, report, spec, form, ways, *counted);
     frontier(report, spec, precision, form, always);

@@ -5,28 +5,31 @@
 
 namespace oomlab::checkpointing {
 
-/// Draws a batch, makes a step with `schedule` of a model in this form, and counts the operations of its matrix
-/// products in `counted`, which must outlive it, as must `text`.
+/// Draws a batch, makes a step of a model as `step` says, and counts the operations of its matrix products in `counted`,
+/// which must outlive it, as must `text`. Of the step sequences, form, schedule and checkpoints_on_host count, and with
+/// these also seq.
 template <class T>
 class Checkpointed : public Workload {
  public:
-  Checkpointed(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
-               Precision precision, Schedule schedule, std::uint64_t& counted, const nn::StepForm& form = {})
+  Checkpointed(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, Precision precision,
+               const nn::StepLevers& step, std::uint64_t& counted)
       : context_(context),
         model_(context, spec, kTextSeed),
         text_(text),
         optimizer_(context, model_.parameters(), scaling_of(precision), {}, optimizer_form(precision)),
-        batch_(batch),
-        schedule_(std::move(schedule)),
+        batch_(step.sequences),
+        schedule_(step.schedule),
         counted_(counted) {
-    model_.set_form(form);
+    model_.set_form(step.form);
+    if (step.checkpoints_on_host) on_host_.emplace(context, schedule_, 1, batch_ * step.seq * spec.width);
   }
 
   void step() override {
     const data::TokenSamples samples = text_.samples(first_, batch_);
     first_ += batch_;
     const std::uint64_t before = context_.flops();
-    checkpointed_step(context_, model_, upload(context_, samples, 0, batch_), schedule_, optimizer_.scale_on_device());
+    checkpointed_step(context_, model_, upload(context_, samples, 0, batch_), schedule_, optimizer_.scale_on_device(),
+                      {}, on_host_ ? &*on_host_ : nullptr);
     optimizer_.step(context_);
     counted_ = context_.flops() - before;
   }
@@ -44,6 +47,7 @@ class Checkpointed : public Workload {
   std::size_t batch_, first_ = 0;
   Schedule schedule_;
   std::uint64_t& counted_;
+  std::optional<nn::HostCheckpoints<T>> on_host_;
 };
 
 }  // namespace oomlab::checkpointing

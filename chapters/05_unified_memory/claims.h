@@ -149,17 +149,13 @@ inline void tell_traffic(const nn::MlpSpec& spec, const TrafficOf& traffic, cons
     if (!is_loader(r)) continue;
     if (!loaded) loaded = r.fingerprint;
     report.check(*loaded == r.fingerprint, fmt::format("{}: the loaders do not give the same bits", r.name));
-    const Loading loading = r.name == "loader, 8 queued"       ? Loading::queued
-                            : r.name == "loader, pinned ahead" ? Loading::pinned_ahead
-                                                               : Loading::pinned;
-    if (r.name != "loader, pageable")
-      report.check(t.outside_bytes == HostSource::host_bytes(config.batch, spec.inputs(), loading),
-                   fmt::format("{}: {} bytes of pinned memory are not the predicted ones", r.name, t.outside_bytes));
   }
-  const std::size_t images = HostSource::host_bytes(kImages, kImageFloats, Loading::queued);
+  const auto of_images = [](Loading loading) {
+    return HostSource::predicted_on_host(kImages, kImageFloats, loading).total();
+  };
+  const std::size_t images = of_images(Loading::queued);
   report.line(fmt::format("batches in host memory: workers x prefetch_factor x a batch, {} x {} x {} = {} for {}",
-                          HostSource::kWorkers, HostSource::kPrefetchFactor,
-                          format_bytes(HostSource::host_bytes(kImages, kImageFloats, Loading::pinned)),
+                          HostSource::kWorkers, HostSource::kPrefetchFactor, format_bytes(of_images(Loading::pinned)),
                           format_bytes(images), kImageBatch));
   report.figure("host_bytes_of_8_image_batches", double(images));
   report.line("");

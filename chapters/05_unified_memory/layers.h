@@ -57,8 +57,6 @@ class Place {
   virtual void leave(std::size_t) {}
   /// Address of layer l's values where they rest, readable by cudaMemcpyDefault once the device is idle.
   virtual const float* value(std::size_t l) = 0;
-  /// Bytes that it holds outside of the budget: managed, or pinned host memory.
-  virtual std::size_t outside_bytes() const { return 0; }
   /// Bytes that a step reads and writes where they rest, from across the bus.
   virtual std::size_t bytes_in_place() const { return 0; }
 };
@@ -89,8 +87,6 @@ class BatchSource {
   };
   /// Device addresses of the next batch, usable on the context's stream until the next call.
   virtual Views next() = 0;
-  /// Bytes of pinned host memory.
-  virtual std::size_t outside_bytes() const { return 0; }
 };
 
 class LayerTraining final : public Workload {
@@ -158,7 +154,7 @@ class LayerTraining final : public Workload {
   std::size_t samples_per_step() const override { return batch_; }
   double figure() override {
     const float loss = nn::read_value(context_, loss_);
-    traffic_ = {planning() ? std::nullopt : take_managed_traffic(), place_->outside_bytes() + source_->outside_bytes(),
+    traffic_ = {planning() ? std::nullopt : take_managed_traffic(), context_.host_memory().live_bytes(),
                 place_->bytes_in_place()};
     return loss;
   }

@@ -42,7 +42,7 @@ class HostSource final : public BatchSource {
   static constexpr std::size_t kWorkers = 4, kPrefetchFactor = 2;
 
   HostSource(Context& context, const data::Dataset& dataset, std::size_t batch, std::size_t width, Loading loading)
-      : context_(context), dataset_(dataset), width_(width), loading_(loading), pinned_memory_(pinned_, ledger_) {
+      : context_(context), dataset_(dataset), width_(width), loading_(loading) {
     for (std::size_t i = 0; i < device_batches(loading); ++i) slots_[i].batch = nn::make_batch(context, batch, width);
     if (device_batches(loading) > 1) {  // memory from one stream is the other's once it is there
       used_.record(context.stream());
@@ -50,11 +50,9 @@ class HostSource final : public BatchSource {
     }
     staging_.resize(host_batches(loading));
     for (Staging& staging : staging_) {
-      if (loading == Loading::pageable)
-        staging.pageable.resize(planning() ? 0 : checked_product(batch, width + 1));
-      else
-        staging.pinned =
-            DeviceBuffer<float>(pinned_memory_, copies(), checked_product(batch, width + 1), Category::data, "staging");
+      HostMemory& host = context.host_memory();
+      staging.data = DeviceBuffer<float>(loading == Loading::pageable ? host.pageable() : host.pinned(), copies(),
+                                         checked_product(batch, width + 1), Category::data, "staging");
     }
   }
   ~HostSource() override { report_if_failed(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
@@ -74,7 +72,6 @@ class HostSource final : public BatchSource {
     }
     return {slot.batch.input.data(), slot.batch.labels.data()};
   }
-  std::size_t outside_bytes() const override { return ledger_.live_bytes(); }
 
   static ByCategory predicted(std::size_t batch, std::size_t width, Loading loading) {
     ByCategory bytes;
@@ -84,10 +81,13 @@ class HostSource final : public BatchSource {
         checked_product(round_to_granule(checked_product(batch, sizeof(int))), device_batches(loading));
     return bytes;
   }
-  /// Bytes of host memory for staging, pinned or not: so many batches, each with its labels.
-  static std::size_t host_bytes(std::size_t batch, std::size_t width, Loading loading) {
-    return checked_product(round_to_granule(checked_product(checked_product(batch, width + 1), sizeof(float))),
-                           host_batches(loading));
+  /// Host memory for staging, pinned or not: so many batches, each with its labels.
+  static HostBytes predicted_on_host(std::size_t batch, std::size_t width, Loading loading) {
+    HostBytes bytes;
+    ByCategory& kind = loading == Loading::pageable ? bytes.pageable : bytes.pinned;
+    kind[Category::data] = checked_product(
+        round_to_granule(checked_product(checked_product(batch, width + 1), sizeof(float))), host_batches(loading));
+    return bytes;
   }
 
  private:
@@ -96,10 +96,8 @@ class HostSource final : public BatchSource {
     Event loaded;
   };
   struct Staging {
-    std::vector<float> pageable;
-    DeviceBuffer<float> pinned;
+    DeviceBuffer<float> data;
     Event copied;
-    float* data() { return pinned ? pinned.data() : pageable.data(); }
   };
   static std::size_t device_batches(Loading loading) {
     return loading == Loading::pageable || loading == Loading::pinned ? 1 : 2;
@@ -114,7 +112,7 @@ class HostSource final : public BatchSource {
     Staging& staging = staging_[filled_ % staging_.size()];
     staging.copied.synchronize();
     const std::size_t rows = slots_[0].batch.size;
-    float* const pixels = staging.data();
+    float* const pixels = staging.data.data();
     int* const labels = reinterpret_cast<int*>(pixels + rows * width_);
     for (std::size_t row = 0; row < rows; ++row) {
       const std::size_t image = (filled_ * rows + row) % dataset_.count;
@@ -130,9 +128,9 @@ class HostSource final : public BatchSource {
     if (filled_ == copied_) fill();
     Staging& staging = staging_[copied_++ % staging_.size()];
     const std::size_t pixels = slot.batch.size * width_;
-    CUDA_CHECK(cudaMemcpyAsync(slot.batch.input.data(), staging.data(), pixels * sizeof(float), cudaMemcpyHostToDevice,
-                               copies()));
-    CUDA_CHECK(cudaMemcpyAsync(slot.batch.labels.data(), staging.data() + pixels, slot.batch.size * sizeof(int),
+    CUDA_CHECK(cudaMemcpyAsync(slot.batch.input.data(), staging.data.data(), pixels * sizeof(float),
+                               cudaMemcpyHostToDevice, copies()));
+    CUDA_CHECK(cudaMemcpyAsync(slot.batch.labels.data(), staging.data.data() + pixels, slot.batch.size * sizeof(int),
                                cudaMemcpyHostToDevice, copies()));
     slot.loaded.record(copies());
     staging.copied.record(copies());
@@ -143,9 +141,6 @@ class HostSource final : public BatchSource {
   const data::Dataset& dataset_;
   std::size_t width_;
   Loading loading_;
-  Ledger ledger_;
-  PinnedResource pinned_;
-  TrackingResource pinned_memory_;
   Stream stream_;
   Slot slots_[2];
   std::vector<Staging> staging_;

@@ -28,7 +28,7 @@ Chapter unified_memory(const Config& config) {
   Chapter chapter;
   chapter.title = "more than the device has";
   const auto add = [&](const std::string& name, const nn::MlpSpec& model, ByCategory state, Agreement agreement,
-                       std::optional<Loading> loading, MakePlace place) {
+                       std::optional<Loading> loading, HostBytes on_host, MakePlace place) {
     chapter.variants.push_back({
         .name = name,
         .batch = config.batch,
@@ -50,16 +50,20 @@ Chapter unified_memory(const Config& config) {
           return std::make_unique<LayerTraining>(
               context, model, batch, source, [&](Context& c) { return place(c, model); }, (*traffic)[name]);
         },
+        .predicted_on_host =
+            [=](std::size_t batch) {
+              return loading ? HostSource::predicted_on_host(batch, inputs, *loading) : on_host;
+            },
     });
   };
   const auto managed = [&](const std::string& name, Paging paging, std::size_t capacity) {
-    add(name, spec, {}, {}, std::nullopt, [=](Context& c, const nn::MlpSpec& model) {
+    add(name, spec, {}, {}, std::nullopt, Managed::predicted_on_host(spec), [=](Context& c, const nn::MlpSpec& model) {
       return std::make_unique<Managed>(c, model, paging, Managed::room(config, c, capacity));
     });
   };
   const auto on_device = [](Context& c, const nn::MlpSpec& model) { return std::make_unique<OnDevice>(c, model); };
 
-  add("device memory", spec, OnDevice::predicted(spec), {}, std::nullopt, on_device);
+  add("device memory", spec, OnDevice::predicted(spec), {}, std::nullopt, {}, on_device);
   managed("managed, on demand", Paging::on_demand, config.budget);
   managed("managed, prefetch", Paging::prefetch, config.budget);
   managed("managed, advice", Paging::advice, config.budget);
@@ -69,8 +73,8 @@ Chapter unified_memory(const Config& config) {
   managed("half, prefetch", Paging::prefetch, half_of(config.budget));
   managed("half, advice", Paging::advice, half_of(config.budget));
   for (const bool weights_stay : {true, false})
-    add(weights_stay ? "moments streamed" : "streamed", spec, Streamed::predicted(spec, weights_stay), {},
-        std::nullopt,
+    add(weights_stay ? "moments streamed" : "streamed", spec, Streamed::predicted(spec, weights_stay), {}, std::nullopt,
+        Streamed::predicted_on_host(spec, weights_stay),
         [=](Context& c, const nn::MlpSpec& model) { return std::make_unique<Streamed>(c, model, weights_stay); });
   nn::MlpSpec small = spec;  // the question about the input needs no large model
   small.widths = {spec.inputs(), spec.widths[1], spec.classes()};
@@ -78,7 +82,7 @@ Chapter unified_memory(const Config& config) {
        {std::pair("loader, pageable", Loading::pageable), std::pair("loader, pinned", Loading::pinned),
         std::pair("loader, pinned ahead", Loading::pinned_ahead), std::pair("loader, 8 queued", Loading::queued)})
     add(name, small, OnDevice::predicted(small), differs_by_design("a small model: the question is about its input"),
-        loading, on_device);
+        loading, {}, on_device);
 
   chapter.claims = claims_of(spec, traffic);
   chapter.after = [=](const Results& results, Report& report) { tell_traffic(spec, *traffic, results, report); };

@@ -10,6 +10,10 @@ namespace oomlab::unified_memory {
 inline constexpr Option<bool> kOversubscribe{
     "oversubscribe", "Let managed memory exceed what the budget leaves on a GPU that others use, too"};
 
+/// Of a layer's tensors.
+inline constexpr Category kCategories[4] = {Category::parameters, Category::gradients, Category::optimizer,
+                                            Category::optimizer};
+
 // -------------------------------------------------------------------------------------------------------------- device
 
 /// Everything in device memory, all the time: 16 bytes per parameter.
@@ -112,7 +116,7 @@ enum class Paging {
 class Managed final : public Place {
  public:
   Managed(Context& context, const nn::MlpSpec& spec, Paging paging, std::size_t room)
-      : context_(context), paging_(paging), memory_(resource_, ledger_) {
+      : context_(context), paging_(paging) {
     CUDA_CHECK(cudaGetDevice(&device_));
     refuse_what_cannot_be(spec, room);
     std::size_t left = room;
@@ -120,7 +124,8 @@ class Managed final : public Place {
       for (std::size_t l = 1; l <= spec.layers(); ++l) {
         layers_.resize(spec.layers());
         auto& buffer = layers_[l - 1][tensor];
-        buffer = DeviceBuffer<float>(memory_, context.stream(), layer_count(spec, l), Category::parameters, "managed");
+        buffer = DeviceBuffer<float>(context.host_memory().managed(), context.stream(), layer_count(spec, l),
+                                     kCategories[tensor], "managed");
         const std::size_t piece = managed_piece();
         const bool fits = paging == Paging::advice && buffer.bytes() + piece <= left;
         if (fits && left != kUnlimited) left -= (buffer.bytes() + piece - 1) / piece * piece;
@@ -140,8 +145,14 @@ class Managed final : public Place {
     return tensors(layer(visit));
   }
   const float* value(std::size_t l) override { return layers_[l - 1][0].data(); }
-  std::size_t outside_bytes() const override { return ledger_.live_bytes(); }
   std::size_t bytes_in_place() const override { return bytes_in_place_; }
+
+  static HostBytes predicted_on_host(const nn::MlpSpec& spec) {
+    HostBytes bytes;
+    for (const Category category : kCategories)
+      bytes.managed[category] = checked_sum(bytes.managed[category], state_bytes(spec));
+    return bytes;
+  }
 
   /// Whether device memory may be taken away until only `capacity` is left: nobody else needs it, or the user says so.
   static bool may_oversubscribe(const Config& config, std::size_t capacity) {
@@ -213,9 +224,6 @@ class Managed final : public Place {
   Paging paging_;
   int device_ = 0;
   std::size_t bytes_in_place_ = 0;
-  Ledger ledger_;
-  ManagedResource resource_;
-  TrackingResource memory_;
   std::vector<std::array<DeviceBuffer<float>, 4>> layers_;
   std::optional<Ballast> ballast_;
   Stream stream_;
@@ -230,7 +238,7 @@ class Streamed final : public Place {
  public:
   /// `weights_stay`: values and gradients stay on the device, only the optimizer's moments travel.
   Streamed(Context& context, const nn::MlpSpec& spec, bool weights_stay)
-      : context_(context), spec_(spec), weights_stay_(weights_stay), pinned_memory_(pinned_, pinned_ledger_) {
+      : context_(context), spec_(spec), weights_stay_(weights_stay) {
     const std::size_t largest = largest_count(spec);
     for (Slot& slot : slots_)
       for (std::size_t tensor = first_in_slot(); tensor < 4; ++tensor)
@@ -242,8 +250,7 @@ class Streamed final : public Place {
         if (weights_stay && tensor <= 1)
           home_[l - 1][tensor] = context.buffer<float>(count, kCategories[tensor], tensor ? "gradients" : "values");
         else if (tensor != 1)  // a gradient is used up where it was made
-          home_[l - 1][tensor] =
-              DeviceBuffer<float>(pinned_memory_, context.stream(), count, kCategories[tensor], "pinned");
+          home_[l - 1][tensor] = context.pinned<float>(count, kCategories[tensor], "pinned");
       }
     for (std::size_t l = 1; l <= spec.layers(); ++l) {
       initialise(context, spec, l, tensors(0, l));
@@ -268,7 +275,6 @@ class Streamed final : public Place {
     for (std::size_t tensor = 0; tensor < 4; ++tensor) copy(visit % 2, layer(visit), tensor, /*home=*/true, stream_);
   }
   const float* value(std::size_t l) override { return home_[l - 1][0].data(); }
-  std::size_t outside_bytes() const override { return pinned_ledger_.live_bytes(); }
 
   static ByCategory predicted(const nn::MlpSpec& spec, bool weights_stay) {
     const std::size_t slot = round_to_granule(checked_product(largest_count(spec), sizeof(float)));
@@ -277,10 +283,14 @@ class Streamed final : public Place {
     bytes[Category::optimizer] = 4 * slot;
     return bytes;
   }
+  static HostBytes predicted_on_host(const nn::MlpSpec& spec, bool weights_stay) {
+    HostBytes bytes;
+    bytes.pinned[Category::parameters] = weights_stay ? 0 : state_bytes(spec);
+    bytes.pinned[Category::optimizer] = checked_product(2, state_bytes(spec));
+    return bytes;
+  }
 
  private:
-  static constexpr Category kCategories[4] = {Category::parameters, Category::gradients, Category::optimizer,
-                                              Category::optimizer};
   struct Slot {
     std::array<DeviceBuffer<float>, 4> tensors;
     Event loaded, computed;
@@ -314,9 +324,6 @@ class Streamed final : public Place {
   Context& context_;
   nn::MlpSpec spec_;
   bool weights_stay_;
-  Ledger pinned_ledger_;
-  PinnedResource pinned_;
-  TrackingResource pinned_memory_;
   std::vector<std::array<DeviceBuffer<float>, 4>> home_;  // pinned, or on the device where the weights stay
   Slot slots_[2];
   Stream stream_;

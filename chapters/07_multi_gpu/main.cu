@@ -32,6 +32,7 @@ static Chapter multi_gpu_of(const Config& config) {
       const std::size_t unit = layout.dp * micro_batch;
       batch = checked_sum(batch, unit - 1) / unit * unit;  // when the largest batch that fits is looked for
       Job job{spec, text, layout, batch, micro_batch, seq, form};
+      job.checkpoints_on_host = levers.checkpoints_on_host;
       plan::Levers on_ranks = levers;
       on_ranks.ranks = layout;
       plan::Work of_batch = work;
@@ -52,6 +53,7 @@ static Chapter multi_gpu_of(const Config& config) {
       variant.team = [=](std::size_t batch) { return std::make_unique<DataParallelTeam<T>>(job(batch)); };
     } else {
       variant.predicted = [=](std::size_t batch) { return predict_largest<T>(job(batch)); };
+      variant.predicted_on_host = [=](std::size_t batch) { return predict_largest_on_host<T>(job(batch)); };
       if (layout.ranks() > 1) {
         variant.team = [=](std::size_t batch) { return std::make_unique<Cluster<T>>(job(batch)); };
       } else {

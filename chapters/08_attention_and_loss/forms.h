@@ -44,8 +44,9 @@ class FormTraining final : public checkpointing::Checkpointed<T> {
  public:
   FormTraining(Context& context, const nn::TransformerSpec& spec, const data::TextSampler& text, std::size_t batch,
                Precision precision, const Schedule& schedule, const Way& way, Observed& observed)
-      : checkpointing::Checkpointed<T>(context, spec, text, batch, precision, schedule, observed.counted[way.name],
-                                       way.form),
+      : checkpointing::Checkpointed<T>(context, spec, text, precision,
+                                       checkpointing::step_of(sizeof(T), batch, 0, schedule, way.form),
+                                       observed.counted[way.name]),
         name_(way.name),
         observed_(observed) {}
 

@@ -180,7 +180,7 @@ inline void show_serving(const Results& results, Report& report, const nn::Trans
   for (const auto& [config, requests, schedule, predicted, on_host] : servers) {
     if (!results.find(config.name) || !served.contains(config.name) || config.cpu_layers == 0) continue;
     const Served& s = served[config.name];
-    const HostBytes host = on_host();
+    const serve::HostBytes host = on_host();
     report.line(fmt::format("in host memory: {} of {} layers, {} of weights and at most {} of keys and values in FP32",
                             config.cpu_layers, spec.layers, format_bytes(host.weights), format_bytes(s.host_cache)));
     if (s.as_planned)

@@ -81,7 +81,7 @@ struct PlannedServer {
   std::shared_ptr<const std::vector<Request>> requests;
   std::function<const ServingSchedule&()> schedule;
   std::function<const ByCategory&()> predicted;  ///< peak bytes, without those that the context itself has
-  std::function<HostBytes()> on_host;            ///< of layers on the CPU
+  std::function<serve::HostBytes()> on_host;     ///< of layers on the CPU
 };
 inline std::vector<PlannedServer> planned_servers(const Config& config, const nn::TransformerSpec& spec) {
   const std::size_t longest = config.options[kLongestRequest], workspace = round_to_granule(config.workspace);

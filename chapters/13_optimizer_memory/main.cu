@@ -32,23 +32,24 @@ Chapter declare(const Config& config) {
   Chapter chapter{
       .title = "the optimizer's memory", .variants = {}, .claims = claims_of(config, learning), .after = {}};
   for (const Recipe& recipe : all)
-    chapter.variants.push_back({.name = recipe.name,
-                                .batch = config.batch,
-                                .predicted = [=](std::size_t batch) { return predicted(with_batch(batch), recipe); },
-                                .agreement = agreement_of(recipe),
-                                .make =
-                                    [=](Context& context, std::size_t batch) {
-                                      return with_type_of(recipe, [&]<class T>(T) -> std::unique_ptr<Workload> {
-                                        try {
-                                          return std::make_unique<Training<T>>(context, with_batch(batch), recipe,
-                                                                               &(*seen)[recipe.name]);
-                                        } catch (const UsageError& error) {  // of a row that nobody asked for
-                                          throw VariantSkipped(error.what());
-                                        }
-                                      });
-                                    },
-                                .flops = [=](std::size_t batch) { return flops_of(with_batch(batch), recipe); },
-                                .dtype = recipe.dtype});
+    chapter.variants.push_back(
+        {.name = recipe.name,
+         .batch = config.batch,
+         .predicted = [=](std::size_t batch) { return predicted(with_batch(batch), recipe); },
+         .agreement = agreement_of(recipe),
+         .make =
+             [=](Context& context, std::size_t batch) {
+               return with_type_of(recipe, [&]<class T>(T) -> std::unique_ptr<Workload> {
+                 try {
+                   return std::make_unique<Training<T>>(context, with_batch(batch), recipe, &(*seen)[recipe.name]);
+                 } catch (const UsageError& error) {  // of a row that nobody asked for
+                   throw VariantSkipped(error.what());
+                 }
+               });
+             },
+         .flops = [=](std::size_t batch) { return flops_of(with_batch(batch), recipe); },
+         .dtype = recipe.dtype,
+         .predicted_on_host = [=](std::size_t batch) { return predicted_on_host(with_batch(batch), recipe); }});
   chapter.after = [=](const Results& results, Report& report) {
     show_state(results, report, task, all, *seen);
     show_cards(results, report);

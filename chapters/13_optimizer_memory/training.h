@@ -87,11 +87,6 @@ inline Job job_of(const Task& task, const Recipe& recipe, nn::OptimizerSettings 
           .schedule = [schedule = task.schedule()](const RankCoordinates&) { return schedule; }};
 }
 
-/// Bytes over the bus in a step, and pinned host memory.
-struct Elsewhere {
-  std::size_t moved = 0, pinned = 0;
-};
-
 /// Peak allocated bytes by category, in closed form.
 inline ByCategory predicted(const Job& job, const Recipe& recipe) {
   ByCategory bytes = with_type_of(recipe, [&]<class T>(T) { return predict_rank<T>(job, {0, 0, 0}); });
@@ -105,16 +100,18 @@ inline ByCategory predicted(const Task& task, const Recipe& recipe) { return pre
 inline std::optional<double> flops_of(const Task& task, const Recipe& recipe) {
   return flops_a_step(job_of(task, recipe), {0, 0, 0});
 }
-/// In closed form: gradients come down in each micro-batch and weights go up once, both with what pads them.
-inline Elsewhere elsewhere(const Task& task, const Recipe& recipe) {
-  if (!recipe.on_processor()) return {};
-  Elsewhere bytes;
-  for (const nn::UnitShape& unit : nn::units_of(task.spec))
-    bytes.moved += unit.count * element_bytes(recipe.dtype) * (task.request.micro_batches + 1);
+/// The same of the host's memory.
+inline HostBytes predicted_on_host(const Task& task, const Recipe& recipe) {
   const Job job = job_of(task, recipe);
-  bytes.pinned = with_type_of(recipe, [&]<class T>(T) {
-    return nn::pinned_bytes(task.spec, step_of<T>(job, {0, 0, 0}));
-  });
+  return with_type_of(recipe, [&]<class T>(T) { return predict_rank_on_host<T>(job, {0, 0, 0}); });
+}
+/// Bytes over the bus in a step, in closed form: gradients come down in each micro-batch and weights go up once, both
+/// with what pads them.
+inline std::size_t moved_in_a_step(const Task& task, const Recipe& recipe) {
+  if (!recipe.on_processor()) return 0;
+  std::size_t bytes = 0;
+  for (const nn::UnitShape& unit : nn::units_of(task.spec))
+    bytes += unit.count * element_bytes(recipe.dtype) * (task.request.micro_batches + 1);
   return bytes;
 }
 /// State of the optimizer on the device and gradients at their most, per parameter: exact, without rounding to the
@@ -130,8 +127,8 @@ template <class T>
 class Training final : public Workload {
  public:
   /// Throws UsageError when gradients that are used at once cannot do what the task asks, OutOfMemory: nothing stays
-  /// allocated. `seen`, if not null, gets what moved over the bus in the last step; it must outlive this.
-  Training(Context& context, Task task, const Recipe& recipe, Elsewhere* seen = nullptr,
+  /// allocated. `seen`, if not null, gets the bytes that moved over the bus in the last step; it must outlive this.
+  Training(Context& context, Task task, const Recipe& recipe, std::size_t* seen = nullptr,
            nn::OptimizerSettings settings = {})
       : context_(context),
         task_((require_possible(task.request, recipe.gradients), std::move(task))),
@@ -141,7 +138,7 @@ class Training final : public Workload {
   void step() override {
     const std::size_t before = trainer_.moved_bytes();
     trainer_.step();
-    if (seen_) *seen_ = {trainer_.moved_bytes() - before, trainer_.host_bytes()};
+    if (seen_) *seen_ = trainer_.moved_bytes() - before;
   }
   /// The mean loss of the first `count` of these samples, batch by batch; no weight changes.
   double loss_of(const data::TokenSamples& samples, std::size_t count) {
@@ -169,7 +166,7 @@ class Training final : public Workload {
   static inline const std::atomic<bool> never_{false};  // no other rank fails: there is none
   Context& context_;
   Task task_;
-  Elsewhere* seen_;
+  std::size_t* seen_;
   Trainer<T> trainer_;
 };
 

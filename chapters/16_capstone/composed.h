@@ -34,6 +34,7 @@ inline train::Job job_of(const Work& work, const Levers& levers, Text text) {
           .trained = trains_adapters(levers) ? nn::Trained::adapters : nn::Trained::all,
           .adapters = levers.adapters,
           .base = {.scheme = levers.method == plan::Method::qlora ? quantised::Scheme::nf4 : quantised::Scheme::as_is},
+          .checkpoints_on_host = levers.checkpoints_on_host,
           .schedule = [=](const plan::RankCoordinates& place) { return schedule_of(work, levers, place); }};
 }
 

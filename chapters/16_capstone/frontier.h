@@ -157,7 +157,7 @@ inline std::vector<std::pair<std::string, std::vector<Levers>>> grid_levers() {
                least_micro =
                    of("--precision bf16 --micro-batch 1 --attention tiled --loss chunked --lean --checkpoint 1 "
                       "--optimizer adamw8 --weight-update stochastic");
-  const Levers processor = levers_of_row(kHalfProcessor);
+  const Levers processor = levers_of_row(kHalfProcessor), on_host = levers_of_row(kHostMemory);
   return {{"textbook, fp32", {plain}},
           {"bf16, master copy", {half}},
           {"checkpoints", {checkpoints}},
@@ -170,7 +170,18 @@ inline std::vector<std::pair<std::string, std::vector<Levers>>> grid_levers() {
           {"and 8-bit", {eight_micro}},
           {"or 8-bit, in backward", {eight_micro, at_once}},
           {"or bf16, 8-bit, stochastic", {eight_micro, at_once, least, least_micro}},
-          {"or bf16, processor", {eight_micro, at_once, least, least_micro, processor}}};
+          {"or bf16, processor", {eight_micro, at_once, least, least_micro, processor}},
+          {"or bf16, host memory", {eight_micro, at_once, least, least_micro, processor, on_host}}};
+}
+
+/// The most host memory of a step of the grid, with all that can wait there.
+inline std::size_t most_on_host() {
+  std::size_t most = 0;
+  for (const GridModel& model : kGridModels) {
+    const Work work{nn::parse_transformer(model.name), kGridBatches[std::size(kGridBatches) - 1], model.seq};
+    most = std::max(most, plan_of(work, levers_of_row(kHostMemory)).host.total());
+  }
+  return most;
 }
 
 inline constexpr std::size_t kCellsOfModel = std::size(kGridCards) * std::size(kGridBatches);
@@ -209,7 +220,11 @@ inline void show_grid(Report& report) {
   report.line(
       "(cards of 8, 12, 16, 24, 48 and 80 GB, a twentieth of each left for context and libraries; batches 1 to 64;");
   report.line(
-      " sequences of 512 in bert, 1,024 in gpt2, 2,048 in the others. Rescued: of what fails in the first row.)");
+      " sequences of 512 in bert, 1,024 in gpt2, 2,048 in the others. Rescued: of what fails in the first row. The "
+      "last");
+  const std::size_t on_host = most_on_host();
+  report.line(fmt::format(" row has up to {} of host memory.)", words_of_peak(on_host)));
+  report.figure("most_host_bytes_of_the_grid", double(on_host));
   report.line("");
 }
 

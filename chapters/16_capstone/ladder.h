@@ -21,7 +21,8 @@ inline constexpr const char *kTextbook = "textbook", *kHalf = name_of(DType::fp1
                             *kCheckpoints = "checkpoints", *kLeanRow = "lean, checkpoints",
                             *kSolvedRow = "lean, solved", *kMicro = "micro-batches", *kEight = "8-bit",
                             *kAtOnce = "8-bit, in backward", *kLeast = "bf16, 8-bit, in backward",
-                            *kProcessor = "processor", *kHalfProcessor = "bf16, processor";
+                            *kProcessor = "processor", *kHalfProcessor = "bf16, processor",
+                            *kHostMemory = "bf16, host memory";
 
 /// From the textbook's step down: the article's two levers, and then ours, one after the other.
 inline std::vector<Row> ladder() {
@@ -39,7 +40,10 @@ inline std::vector<Row> ladder() {
               "--precision bf16 --attention tiled --loss chunked --lean --checkpoint 1 --optimizer adamw8 "
               "--weight-update stochastic --in-backward"),
           row(kProcessor, "--attention tiled --loss chunked --lean --checkpoint 1 --offload"),
-          row(kHalfProcessor, "--precision bf16 --attention tiled --loss chunked --lean --checkpoint 1 --offload")};
+          row(kHalfProcessor, "--precision bf16 --attention tiled --loss chunked --lean --checkpoint 1 --offload"),
+          row(kHostMemory,
+              "--precision bf16 --attention tiled --loss chunked --lean --checkpoint 1 --checkpoints host --offload "
+              "--stream")};
 }
 inline Levers levers_of_row(const char* name) {
   for (const Row& row : ladder())
@@ -114,7 +118,7 @@ inline void show_ladder(const Results& results, Report& report, const Work& work
                             words_of_peak(plan.peak.total()),
                             100 * double(plan.peak.total()) / double(first->peak.total()), plan.price.flops / 1e9,
                             seconds ? fmt::format("{:.3g} ms", *seconds * 1e3) : "-",
-                            plan.price.pinned_bytes ? format_bytes(plan.price.pinned_bytes) : "-",
+                            plan.host.total() ? format_bytes(plan.host.total()) : "-",
                             row.name == kTextbook ? "baseline" : words_of(numbers_of(work, row.levers))));
     report.check(
         plan.peak == without_workspace(result->predicted, report.config().workspace) || result->batch != work.batch,

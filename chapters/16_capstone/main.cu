@@ -39,7 +39,8 @@ Chapter declare(const Config& config) {
                     .agreement = agreement_of(work, levers),
                     .make = {},
                     .flops = [=](std::size_t batch) { return counted_flops(with(batch), levers); },
-                    .dtype = levers.precision};
+                    .dtype = levers.precision,
+                    .predicted_on_host = [=](std::size_t batch) { return plan_of(with(batch), levers).host; }};
     if (levers.ranks.ranks() > 1) {
       variant.ranks = int(levers.ranks.ranks());
       variant.team = [=](std::size_t batch) { return make_team(with(batch), levers, text); };

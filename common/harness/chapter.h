@@ -66,6 +66,7 @@ inline constexpr std::size_t kStepsForGrowth = 10;
 struct Config {
   std::size_t budget = 0;                       ///< bytes; kUnlimited with --budget none
   std::size_t workspace = kBlasWorkspaceBytes;  ///< bytes of cuBLAS workspace that each context has, and counts
+  std::size_t host_memory = kUnlimited;         ///< bytes that all ranks together may have of the host's memory
   bool tf32 = false;                            ///< products of FP32 matrices may round their operands to TF32
   int device = 0;
   int devices = 1;
@@ -99,8 +100,13 @@ struct Chapter {
 /// Runs `body` with a fresh context under `budget` bytes on the device of `config`, and gives what it allocated back,
 /// whatever happens. The ledger passed in keeps the figures. For chapters that search (a batch finder).
 void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body);
+/// What a run, or one of its ranks, may have.
+struct Budgets {
+  std::size_t device = kUnlimited;  ///< bytes
+  HostBudget host = {};
+};
 /// The same over a variant's own resource, where it has one. `peers`: devices that must reach the memory, too.
-void with_context(const Config& config, const Variant& variant, const std::vector<int>& peers, std::size_t budget,
+void with_context(const Config& config, const Variant& variant, const std::vector<int>& peers, const Budgets& budgets,
                   Ledger& ledger, const std::function<void(Context&)>& body);
 
 /// An OutOfMemory in a few words: "OOM: asked for 128.00 MiB (layer 4 weight), had 31.00 MiB".

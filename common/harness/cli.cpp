@@ -68,7 +68,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
     std::string text = "";
     bool flag = false;
   };
-  std::string budget, workspace, device, devices, batch, steps, memory_steps, card;
+  std::string budget, workspace, host_memory, device, devices, batch, steps, memory_steps, card;
   bool version = false;
 
   CLI::App app{fmt::format("{}: a chapter of OOM Lab.\nDefaults: {}\nWith --quick: {}", program, describe(full, full),
@@ -80,6 +80,9 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
       app.add_option("--budget", budget, "Device memory the run may allocate, for example 512MiB or 2GiB, or none");
   app.add_option("--workspace", workspace,
                  "cuBLAS workspace, counted (default 8 MiB, but at most 5 % of the budget), for example 32MiB");
+  app.add_option("--host-memory", host_memory,
+                 "Host memory that all ranks together may have, pinned, pageable and managed, for example 64GiB "
+                 "(default: as much as there is)");
   app.add_flag("--tf32", config.tf32,
                "Products of FP32 matrices in TF32: on tensor cores, operands rounded to 10 bits of mantissa");
   const CLI::Option* device_option =
@@ -176,6 +179,7 @@ CommandLine parse_command_line(int argc, char** argv, const std::string& program
   if (config.series && config.json.empty()) throw UsageError("--series goes with --json: that is where it is written");
   if (config.quiet) config.watch = false;
   config.workspace = workspace.empty() ? default_workspace(config.budget) : parse_size("--workspace", workspace, false);
+  if (!host_memory.empty()) config.host_memory = parse_size("--host-memory", host_memory, false);
   if (!given(model_option)) config.model = size.model;
   for (const Own& mine : own) {
     if (mine.option->names_model && !mine.text.empty()) {

@@ -8,33 +8,33 @@ namespace oomlab {
 
 namespace {
 
-void with_context_over(MemoryResource& memory, const Config& config, std::size_t budget, Ledger& ledger,
+void with_context_over(MemoryResource& memory, const Config& config, const Budgets& budgets, Ledger& ledger,
                        const std::function<void(Context&)>& body) {
-  ledger.set_limit_bytes(budget);
-  Context context(memory, ledger, config.workspace, config.tf32);
+  ledger.set_limit_bytes(budgets.device);
+  Context context(memory, ledger, config.workspace, config.tf32, budgets.host);
   body(context);
 }
 
-void with_context_over_a_pool(const Config& config, std::size_t budget, Ledger& ledger, const std::vector<int>& peers,
-                              const std::function<void(Context&)>& body) {
+void with_context_over_a_pool(const Config& config, const Budgets& budgets, Ledger& ledger,
+                              const std::vector<int>& peers, const std::function<void(Context&)>& body) {
   AsyncResource pool;
   pool.open_to_peers(peers);
-  LimitingResource limited(pool, budget);
-  with_context_over(limited, config, budget, ledger, body);
+  LimitingResource limited(pool, budgets.device);
+  with_context_over(limited, config, budgets, ledger, body);
 }
 
 }  // namespace
 
 void with_context(const Config& config, std::size_t budget, Ledger& ledger, const std::function<void(Context&)>& body) {
   const DeviceGuard guard(config.device);
-  with_context_over_a_pool(config, budget, ledger, {}, body);
+  with_context_over_a_pool(config, {.device = budget}, ledger, {}, body);
 }
 
-void with_context(const Config& config, const Variant& variant, const std::vector<int>& peers, std::size_t budget,
+void with_context(const Config& config, const Variant& variant, const std::vector<int>& peers, const Budgets& budgets,
                   Ledger& ledger, const std::function<void(Context&)>& body) {
   const DeviceGuard guard(config.device);
-  if (!variant.resource) return with_context_over_a_pool(config, budget, ledger, peers, body);
-  with_context_over(*variant.resource(budget), config, budget, ledger, body);
+  if (!variant.resource) return with_context_over_a_pool(config, budgets, ledger, peers, body);
+  with_context_over(*variant.resource(budgets.device), config, budgets, ledger, body);
 }
 
 }  // namespace oomlab

@@ -42,7 +42,8 @@ void choose_device(CommandLine& line, int most_ranks, const char* asked_with, co
   if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) {
     (void)cudaGetLastError();
     // The host runtime fails here for a setting that makes no sense, and says which.
-    if (code == cudaErrorInitializationError && std::strcmp(backend_name(), "host") == 0)
+    const bool says_which = std::strstr(cudaGetErrorString(code), ": ") != nullptr;
+    if (code == cudaErrorInitializationError && says_which && std::strcmp(backend_name(), "host") == 0)
       throw UsageError(cudaGetErrorString(code));
     if (!no_device_here(code)) throw CudaError(code, "cudaGetDeviceCount", __FILE__, __LINE__);
     throw CannotRunHere(

@@ -53,13 +53,13 @@ struct MemoryPass {
   WatchLine* line;  // where it is told as it runs; null: nowhere
   std::mutex mutex = {};
 
-  void run(std::size_t budget) {
+  void run(const Budgets& budgets) {
     const NamedRange range((variant.name + ", memory").c_str());
     if (variant.team) {
-      run_team(budget);
+      run_team(budgets);
     } else {
       (void)on_first_process([&] {
-        run_alone(budget);
+        run_alone(budgets);
         return std::string();
       });
     }
@@ -139,12 +139,13 @@ struct MemoryPass {
     return figures;
   }
 
-  void run_alone(std::size_t budget) {
+  void run_alone(const Budgets& budgets) {
     ledger.reset_peak();
-    with_context(config, variant, {}, budget, ledger, [&](Context& context) {
+    with_context(config, variant, {}, budgets, ledger, [&](Context& context) {
       result.figures = run_steps(
           context, ledger, 0, result, [&](Context& c) { return variant.make(c, variant.batch); },
           [&](Workload& work, std::size_t) { result.fingerprint = work.fingerprint(); });
+      result.on_host = context.host_memory().peak();
       take_snapshot();
     });
     result.peak_allocated = ledger.peak_bytes();
@@ -153,13 +154,20 @@ struct MemoryPass {
     result.peak_device_used = ledger.peak_device_used_bytes();
   }
 
-  void run_team(std::size_t budget) {
+  void run_team(const Budgets& budgets) {
     require_devices(variant.ranks);  // first, or its communicators' ids would be made for nothing
     const std::unique_ptr<Team> team = variant.team(variant.batch);
     std::vector<int> ranks;
     std::map<int, std::size_t> place;  // of a kind in result.ranks
     result.ranks.clear();
     result.fingerprint = 0;
+    result.on_host_of_all = 0;
+    std::map<int, HostBytes> on_host;  // of a kind
+    for (int rank = 0; rank < team->ranks(); ++rank) {
+      const auto [known, is_new] = on_host.try_emplace(team->kind(rank));
+      if (is_new) known->second = team->predicted_on_host(rank);
+      result.on_host_of_all = checked_sum(result.on_host_of_all, known->second.total());
+    }
     for (int rank = 0; rank < team->ranks(); ++rank) {
       const int kind = planning() ? team->kind(rank) : rank;
       if (const auto [known, is_new] = place.try_emplace(kind, ranks.size()); !is_new) {
@@ -169,7 +177,9 @@ struct MemoryPass {
         result.ranks.push_back({.rank = rank,
                                 .predicted = with_workspace(config, team->predicted(rank)),
                                 .at_peak = {},
-                                .flops = team->flops(rank)});
+                                .flops = team->flops(rank),
+                                .predicted_on_host = on_host.at(team->kind(rank)),
+                                .on_host = {}});
         if (const auto flops = result.ranks.back().flops) result.flops = std::max(result.flops.value_or(0), *flops);
       }
     }
@@ -181,7 +191,9 @@ struct MemoryPass {
       RankResult r{.rank = rank, .predicted = {}, .at_peak = {}};
       std::vector<double> figures;
       books.reset_peak();
-      with_context(mine, variant, devices_of_team(config, team->ranks()), budget, books, [&](Context& context) {
+      Budgets of_rank = budgets;
+      of_rank.host.of_others = result.on_host_of_all - on_host.at(team->kind(rank)).total();
+      with_context(mine, variant, devices_of_team(config, team->ranks()), of_rank, books, [&](Context& context) {
         figures = run_steps(
             context, books, rank, r, [&](Context& c) { return team->make(c, rank); },
             [&](Workload& work, std::size_t steps) {
@@ -189,6 +201,7 @@ struct MemoryPass {
               r.bytes_sent = work.bytes_sent() / steps;
               r.most_in_flight = work.most_in_flight();
             });
+        r.on_host = context.host_memory().peak();
         if (rank == ranks.front()) take_snapshot();
       });
       r.peak_allocated = books.peak_bytes();
@@ -201,9 +214,10 @@ struct MemoryPass {
       RankResult& r = result.ranks[i];
       const std::size_t alike = r.alike;
       const ByCategory predicted = r.predicted;
+      const HostBytes predicted_on_host = r.predicted_on_host;
       const auto flops = r.flops;
       const auto figures = from_bytes(returned[i], r);
-      r.alike = alike, r.predicted = predicted, r.flops = flops;
+      r.alike = alike, r.predicted = predicted, r.flops = flops, r.predicted_on_host = predicted_on_host;
       if (i == 0) result.figures = figures;
       result.fingerprint = result.fingerprint * 0x100000001b3 ^ r.fingerprint;
     }
@@ -220,6 +234,10 @@ struct MemoryPass {
     result.peak_device_used = shown->peak_device_used;
     result.device_used_before = shown->device_used_before;
     result.work = shown->work;
+    const auto total_on_host = [](const RankResult& r) { return r.on_host.total(); };
+    const RankResult& most = *std::ranges::max_element(result.ranks, {}, total_on_host);
+    result.predicted_on_host = most.predicted_on_host;
+    result.on_host = most.on_host;
   }
 
   void take_snapshot() {
@@ -247,6 +265,8 @@ ByCategory with_workspace(const Config& config, ByCategory bytes) {
   return bytes;
 }
 
+Budgets budgets_of(const Config& config) { return {config.budget, {.limit = config.host_memory}}; }
+
 VariantResult run_memory_pass(const Config& config, const std::string& program, const Variant& variant, bool baseline,
                               TimelineFiles* files, const Progress& progress) {
   VariantResult result;
@@ -257,6 +277,8 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   if (config.tf32) result.agreement.tolerance = std::max(result.agreement.tolerance, kTf32Tolerance);
   result.predicted = with_workspace(config, variant.predicted(variant.batch));
   if (variant.flops) result.flops = variant.flops(variant.batch);
+  if (variant.predicted_on_host) result.predicted_on_host = variant.predicted_on_host(variant.batch);
+  result.on_host_of_all = result.predicted_on_host.total();
   result.dtype = variant.dtype;
 
   Ledger ledger;
@@ -264,7 +286,7 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   WatchLine line;
   MemoryPass pass{config, program, variant, result, ledger, files, config.watch ? &line : nullptr};
   try {
-    pass.run(config.budget);
+    pass.run(budgets_of(config));
     progress(fmt::format("{}: peak {}", variant.name, format_bytes(result.peak_allocated)));
   } catch (const VariantSkipped& skipped) {
     result.outcome = VariantResult::Outcome::skipped;
@@ -289,7 +311,7 @@ VariantResult run_memory_pass(const Config& config, const std::string& program, 
   }
   if (result.oom && result.oom->by_limit) {
     try {
-      pass.run(kUnlimited);
+      pass.run({});
       progress(fmt::format("{}: without the budget, peak {}", variant.name, format_bytes(result.peak_allocated)));
     } catch (const VariantSkipped& skipped) {
       result.reason += fmt::format("; without the budget: {}", skipped.what());

@@ -18,6 +18,9 @@ struct TimelineFiles {
 /// What a chapter predicts, and what a context needs beside that. Throws std::length_error for a sum beyond a size_t.
 ByCategory with_workspace(const Config& config, ByCategory bytes);
 
+/// As the command line has them; of a rank, without what the others need.
+Budgets budgets_of(const Config& config);
+
 /// Runs the steps (Config::memory_steps) of a variant under the budget, and, when that is too small, once more without it. A budget or a
 /// device that is too small, and a machine with too few devices, are outcomes; anything else is thrown. `files`, where
 /// not null, is filled.

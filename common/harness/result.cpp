@@ -30,9 +30,29 @@ std::string error_cell(const VariantResult& v) {
   return error == 0 && !v.prediction_holds() ? "split" : fmt::format("{}", error);
 }
 
+bool uses_host_memory(const VariantResult& v) { return v.predicted_on_host != HostBytes{} || v.on_host != HostBytes{}; }
+
+std::string error_cell_on_host(const VariantResult& v) {
+  if (!v.measured || !uses_host_memory(v)) return "-";
+  const auto error = static_cast<long long>(v.on_host.total()) - static_cast<long long>(v.predicted_on_host.total());
+  return error == 0 && !v.prediction_holds_on_host() ? "split" : fmt::format("{}", error);
+}
+
 void write_split(JsonWriter& json, const char* name, const ByCategory& split) {
   json.key(name).begin_object();
   for (std::size_t c = 0; c < kCategoryCount; ++c) json.member(name_of(static_cast<Category>(c)), split.bytes[c]);
+  json.end_object();
+}
+
+void write_on_host(JsonWriter& json, const HostBytes& predicted, const HostBytes& measured, bool is_measured) {
+  if (predicted == HostBytes{} && measured == HostBytes{}) return;
+  json.key("host_memory").begin_object().member("predicted_bytes", predicted.total());
+  if (is_measured) {
+    json.member("peak_bytes", measured.total());
+    write_split(json, "pinned_by_category_bytes", measured.pinned);
+    write_split(json, "pageable_by_category_bytes", measured.pageable);
+    write_split(json, "managed_by_category_bytes", measured.managed);
+  }
   json.end_object();
 }
 
@@ -150,17 +170,22 @@ void write_variant(JsonWriter& json, const RunResult& run, const VariantResult& 
         write_split(json, "by_category_bytes", r.at_peak);
         write_work(json, "work", r.work);
         if (r.flops) json.member("flops", *r.flops);
+        write_on_host(json, r.predicted_on_host, r.on_host, true);
         json.end_object();
       }
       json.end_array();
     }
   }
+  write_on_host(json, v.predicted_on_host, v.on_host, v.measured);
+  if (!v.ranks.empty() && v.on_host_of_all) json.member("host_memory_of_ranks_bytes", v.on_host_of_all);
   write_growths(json, v);
   if (run.config.series) write_series(json, v);
   if (v.oom) {
     json.key("oom").begin_object().member("requested_bytes", v.oom->requested).member("tag", v.oom->tag);
     json.member("live_bytes", v.oom->live).member("limit_bytes", maybe_limit(v.oom->limit));
-    json.member("by_budget", v.oom->by_limit).end_object();
+    json.member("by_budget", v.oom->by_limit);
+    if (v.oom->on_host) json.member("on_host", true);
+    json.end_object();
   }
   if (!v.samples_per_second.empty()) {
     const auto& rates = v.samples_per_second;
@@ -185,6 +210,9 @@ void write_variant(JsonWriter& json, const RunResult& run, const VariantResult& 
 std::string format_limit(std::size_t bytes) { return bytes == kUnlimited ? "none" : format_bytes(bytes); }
 
 std::string oom_line(const OutOfMemoryReport& report) {
+  if (report.on_host && !report.by_limit)
+    return fmt::format("OOM on the host: asked for {} ({}), which the system does not have",
+                       format_bytes(report.requested_rounded), report.tag);
   // Under a budget, what it has left; on the device, what is free there or cached.
   const std::size_t had = report.by_limit
                               ? report.limit - std::min(report.limit, report.limit_used)
@@ -196,8 +224,8 @@ std::string oom_line(const OutOfMemoryReport& report) {
                        format_bytes(report.requested_rounded), report.tag, format_bytes(had + inside),
                        format_bytes(std::max(had, report.largest_free_block)));
   }
-  return fmt::format("OOM: asked for {} ({}), had {}", format_bytes(report.requested_rounded), report.tag,
-                     format_bytes(had));
+  return fmt::format("OOM{}: asked for {} ({}), had {}", report.on_host ? " on the host" : "",
+                     format_bytes(report.requested_rounded), report.tag, format_bytes(had));
 }
 
 std::string banner(const RunResult& run) {
@@ -205,8 +233,9 @@ std::string banner(const RunResult& run) {
   const SystemInfo& s = run.system;
   std::string options;
   for (const OptionValues::Entry& option : c.options.entries()) options += ", " + option.words();
-  std::string text = fmt::format("{} - {}\nmodel {}, batch {}{}, budget {}, cuBLAS workspace {}{}\n", run.program,
-                                 run.title, c.model, c.batch, options, format_limit(c.budget),
+  const std::string host = c.host_memory == kUnlimited ? "" : ", host memory " + format_bytes(c.host_memory);
+  std::string text = fmt::format("{} - {}\nmodel {}, batch {}{}, budget {}{}, cuBLAS workspace {}{}\n", run.program,
+                                 run.title, c.model, c.batch, options, format_limit(c.budget), host,
                                  format_bytes(c.workspace), c.tf32 ? ", FP32 products in TF32" : "");
   if (c.plan) {
     text += "plan mode: bytes only, nothing is computed\n";
@@ -223,6 +252,8 @@ std::string banner(const RunResult& run) {
 std::string comparison_table(const RunResult& run) {
   std::vector<std::vector<std::string>> rows = {{"variant", "under budget", "peak allocated", "predicted", "error",
                                                  "reserved", "device used", "samples/s", "[p10, p90]", "numerics"}};
+  const bool on_host = std::ranges::any_of(run.variants, uses_host_memory);
+  if (on_host) rows[0].insert(rows[0].begin() + 5, {"host memory", "error"});
   bool starred = false;
   for (const VariantResult& v : run.variants) {
     const bool oom = v.outcome == VariantResult::Outcome::oom;
@@ -232,6 +263,11 @@ std::string comparison_table(const RunResult& run) {
     row.push_back(v.measured ? format_bytes(v.peak_allocated) + star : "-");
     row.push_back(v.outcome == VariantResult::Outcome::skipped ? "-" : format_bytes(v.predicted_peak()));
     row.push_back(error_cell(v));
+    if (on_host) {
+      row.push_back(uses_host_memory(v) ? format_bytes(v.measured ? v.on_host.total() : v.predicted_on_host.total())
+                                        : "-");
+      row.push_back(error_cell_on_host(v));
+    }
     row.push_back(v.measured ? format_bytes(v.peak_reserved) : "-");
     row.push_back(v.measured ? format_bytes(v.peak_device_used) : "-");
     if (v.samples_per_second.empty()) {
@@ -246,6 +282,10 @@ std::string comparison_table(const RunResult& run) {
   }
   std::string text = align(rows);
   if (starred) text += "* exceeds the budget; measured again without it\n";
+  for (const VariantResult& v : run.variants)
+    if (!v.ranks.empty() && uses_host_memory(v))
+      text += fmt::format("{}: host memory of the rank that has most; of all together {}\n", v.name,
+                          format_bytes(v.on_host_of_all));
   std::size_t before = 0;
   for (const VariantResult& v : run.variants) before = std::max(before, v.device_used_before);
   if (before)
@@ -377,6 +417,7 @@ std::string result_json(const RunResult& run) {
       .member("workspace_bytes", c.workspace)
       .member("device", c.device)
       .member("devices", c.devices);
+  if (c.host_memory != kUnlimited) json.member("host_memory_bytes", c.host_memory);
   if (c.tf32) json.member("tf32", true);
   if (c.memory_steps != kMemorySteps) json.member("memory_steps", c.memory_steps);
   for (const OptionValues::Entry& option : c.options.entries()) {

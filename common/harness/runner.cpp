@@ -75,6 +75,10 @@ void check_results(RunResult& run) {
       run.failures.push_back(fmt::format("{}: peak allocated is {} bytes, predicted {}{}", v.name, v.peak_allocated,
                                          v.predicted_peak(),
                                          v.peak_allocated == v.predicted_peak() ? ", with another split" : ""));
+    if (!v.prediction_holds_on_host())
+      run.failures.push_back(fmt::format(
+          "{}: host memory is {} bytes at its peak, predicted {}{}", v.name, v.on_host.total(),
+          v.predicted_on_host.total(), v.on_host.total() == v.predicted_on_host.total() ? ", with another split" : ""));
     check_operations(run, v.name, v.ranks.empty() ? v.flops : std::nullopt, v.work);
     for (const RankResult& r : v.ranks)
       check_operations(run, fmt::format("{}: rank {}", v.name, r.rank), r.flops, r.work);
@@ -139,6 +143,10 @@ std::string list_of(const Chapter& chapter) {
   text += "claims:\n";
   for (const Claim& c : chapter.claims) text += fmt::format("  {}\n", c.text);
   return text;
+}
+
+bool keeps_on_host(const Variant* variant) {
+  return variant->predicted_on_host && variant->predicted_on_host(variant->batch).total() > 0;
 }
 
 // All that is printed of a run that ends here.
@@ -243,6 +251,8 @@ int run(int argc, char** argv, const std::string& program, const Defaults& full,
       // Whatever can be refused is refused before the first line of output.
       set_benchmark_flags(argv[0], line.benchmark_flags);
       check_benchmark_filter(line, chosen);
+      if (config.host_memory != kUnlimited && std::ranges::none_of(chosen, keeps_on_host))
+        throw UsageError("--host-memory: no variant keeps anything in the host's memory; leave it out");
       for (const Variant* variant : chosen) (void)with_workspace(config, variant->predicted(variant->batch)).total();
       choose_device(line, most_ranks, chapter.ranks_asked_with, progress);
     } catch (const std::invalid_argument& error) {  // --model, or what it makes impossible

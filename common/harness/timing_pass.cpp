@@ -43,7 +43,7 @@ std::vector<double> time_ranks(const Config& config, const Variant& variant, boo
     mine.device = device_of(config, rank);
     Ledger ledger;
     const std::vector<int> peers = devices_of_team(config, team->ranks());
-    with_context(mine, variant, peers, fits ? config.budget : kUnlimited, ledger, [&](Context& context) {
+    with_context(mine, variant, peers, {fits ? config.budget : kUnlimited}, ledger, [&](Context& context) {
       const auto work = team->make(context, rank);
       auto mine = rates_of(context, *work, pace, [&](double s) {
         if (rank == 0) tick(s);
@@ -108,7 +108,7 @@ void run_timing_pass(const Config& config, const std::vector<const Variant*>& va
                           return time_team(config, variant, fits, steps, seconds_a_step[i], result, tick);
                         (void)on_first_process([&] {
                           add_reference_rates(config, result);
-                          with_context(config, variant, {}, fits ? config.budget : kUnlimited, ledger,
+                          with_context(config, variant, {}, {fits ? config.budget : kUnlimited}, ledger,
                                        [&](Context& context) { time_alone(context, variant, steps, result, tick); });
                           add_reference_rates(config, result);
                           return std::string();

@@ -1,6 +1,7 @@
 #pragma once
 // One row of a chapter's table: the work, the ranks that share it, how its numbers must agree, and what became of it.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "memory/ledger.h"
 #include "memory/out_of_memory.h"
 #include "plan/card.h"
+#include "plan/host_bytes.h"
 
 namespace oomlab {
 
@@ -67,6 +69,8 @@ class Team {
   virtual std::unique_ptr<Workload> make(Context& context, int rank) = 0;
   /// Peak allocated bytes of a rank by category, in closed form, without its context's cuBLAS workspace.
   virtual ByCategory predicted(int rank) const = 0;
+  /// The same of host memory.
+  virtual HostBytes predicted_on_host(int) const { return {}; }
   /// Variant::flops of a rank.
   virtual std::optional<double> flops(int) const { return std::nullopt; }
   /// Ranks of one kind need the same memory: plan mode runs one of each.
@@ -99,6 +103,9 @@ struct Variant {
   /// (plan/card.h).
   std::function<std::optional<double>(std::size_t batch)> flops = {};
   DType dtype = DType::fp32;  ///< in which the factors of these are stored, all ranks' too
+  /// Peak bytes of host memory at a batch size, in closed form; of several ranks: of the one that has most. Empty: it
+  /// has none.
+  std::function<HostBytes(std::size_t batch)> predicted_on_host = {};
 };
 
 /// What one rank of a team, and those that are alike, needed.
@@ -113,6 +120,7 @@ struct RankResult {
   std::optional<DeviceWork> work = {};                                      ///< of its device, in a step
   std::optional<double> flops = {};                                         ///< predicted, in a step
   std::size_t device_used_before = 0;  ///< bytes of its device in use, before it had any, by others and libraries
+  HostBytes predicted_on_host = {}, on_host = {};
 };
 
 /// What a step of the memory pass held. Bytes; of the rank that is shown.
@@ -155,10 +163,18 @@ struct VariantResult {
   std::vector<double> samples_per_second;    ///< one for every timed step; empty in plan mode
   std::vector<double> reference_rates;       ///< of this machine, around these steps: see harness/timing.h
   std::optional<std::size_t> largest_batch;  ///< that fits the budget by the prediction (which is checked)
+  HostBytes predicted_on_host;               ///< of a team: of the rank that has most host memory
+  HostBytes on_host;                         ///< at the peak of each kind
+  std::uint64_t on_host_of_all = 0;          ///< of all ranks together, predicted
 
   std::size_t predicted_peak() const { return predicted.total(); }
   /// False when the measured peak, or its split, is not the predicted one.
   bool prediction_holds() const { return !measured || at_peak == predicted; }
+  /// The same of host memory; of a team, of any rank's.
+  bool prediction_holds_on_host() const {
+    const auto holds = [](const RankResult& rank) { return rank.on_host == rank.predicted_on_host; };
+    return !measured || (on_host == predicted_on_host && std::ranges::all_of(ranks, holds));
+  }
 };
 
 }  // namespace oomlab

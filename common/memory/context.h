@@ -6,6 +6,7 @@
 
 #include "cuda/raii.h"
 #include "memory/device_buffer.h"
+#include "memory/host_memory.h"
 #include "memory/resource.h"
 #include "plan/blas_workspace.h"
 
@@ -21,14 +22,16 @@ class Context {
  public:
   /// Uses the current device. Allocates the workspace (category workspace, tag "cuBLAS workspace"), which is given to
   /// cuBLAS explicitly: left alone, cuBLAS allocates its own, which no ledger sees. `tf32`: products of
-  /// FP32 matrices may round their operands to TF32, 10 bits of mantissa, and run on tensor cores.
+  /// FP32 matrices may round their operands to TF32, 10 bits of mantissa, and run on tensor cores. `host`: what there is
+  /// of the host's memory.
   /// Throws OutOfMemory, CudaError, CublasError; then nothing stays allocated.
   Context(MemoryResource& upstream, Ledger& ledger, std::size_t workspace_bytes = kBlasWorkspaceBytes,
-          bool tf32 = false);
+          bool tf32 = false, HostBudget host = {});
   /// Waits for the stream.
   ~Context();
 
   TrackingResource& memory() noexcept { return memory_; }
+  HostMemory& host_memory() noexcept { return host_memory_; }
   Ledger& ledger() noexcept { return memory_.ledger(); }
   cudaStream_t stream() const noexcept { return stream_; }
   cublasHandle_t blas() const noexcept { return blas_; }
@@ -45,6 +48,11 @@ class Context {
   DeviceBuffer<T> buffer(std::size_t count, Category category, std::string_view tag) {
     return DeviceBuffer<T>(memory_, stream_, count, category, tag);
   }
+  /// The same in pinned host memory.
+  template <class T>
+  DeviceBuffer<T> pinned(std::size_t count, Category category, std::string_view tag) {
+    return DeviceBuffer<T>(host_memory_.pinned(), stream_, count, category, tag);
+  }
 
  private:
   Stream stream_;
@@ -53,6 +61,7 @@ class Context {
   DeviceBuffer<std::byte> workspace_;
   std::uint64_t flops_ = 0;
   bool tf32_;
+  HostMemory host_memory_;
 };
 
 }  // namespace oomlab

@@ -67,7 +67,21 @@ Cause cause_on_device(const OutOfMemoryReport& r) noexcept {
   return Cause::live;
 }
 
+std::string why_on_host(const OutOfMemoryReport& r) {
+  const std::string asked = format_bytes(r.requested_rounded);
+  if (!r.by_limit)
+    return fmt::format("the system has no {} to give, with {} live here: pinned memory has to stay in RAM.", asked,
+                       format_bytes(r.live));
+  const std::size_t mine = minus(r.limit_used, r.limit_used_by_others);
+  return fmt::format("host memory is full: {} asked + {} live{} - {} budget = {} short.", asked, format_bytes(mine),
+                     r.limit_used_by_others
+                         ? fmt::format(" + {} of the other ranks", format_bytes(r.limit_used_by_others))
+                         : std::string(),
+                     format_bytes(r.limit), format_bytes(minus(plus(r.requested_rounded, r.limit_used), r.limit)));
+}
+
 std::string why(const OutOfMemoryReport& r) {
+  if (r.on_host) return why_on_host(r);
   const std::string asked = format_bytes(r.requested_rounded);
   switch (r.cause()) {
     case Cause::too_big: {
@@ -178,7 +192,34 @@ Category largest_category(const OutOfMemoryReport& r) {
   return static_cast<Category>(std::distance(bytes.bytes.begin(), largest));
 }
 
+// What leaves the host's memory goes back to the device, or is not needed at all.
+Advice advice_on_host(const OutOfMemoryReport& r) {
+  ByCategory bytes = r.live_by_category;
+  bytes[r.category] = with_request(r, r.category);
+  const auto all = [&](Category category) { return format_bytes(bytes[category]); };
+  Advice advice;
+  if (const std::size_t state = bytes[Category::optimizer])
+    advice.push_back(fmt::format("chapter 13, moments in 8 bits instead of 32: of {} up to {} less",
+                                 all(Category::optimizer), format_bytes(state - state / 4)));
+  if (bytes[Category::parameters])
+    advice.push_back(fmt::format("chapter 05, weights that stay on the device: {} less here, and so much more there",
+                                 all(Category::parameters)));
+  if (bytes[Category::gradients])
+    advice.push_back(fmt::format("chapter 13, one micro-batch a step: no sums of gradients wait here, of {}",
+                                 all(Category::gradients)));
+  if (bytes[Category::activations])
+    advice.push_back(fmt::format("chapter 04, longer segments: fewer inputs of layers wait here, of {}",
+                                 all(Category::activations)));
+  if (bytes[Category::data])
+    advice.push_back(fmt::format("chapter 05, loaders: fewer batches queued, of {}", all(Category::data)));
+  if (r.by_limit)
+    advice.push_back(fmt::format("--host-memory: {} or more for this request, if the machine has it",
+                                 format_bytes(plus(r.limit_used, r.requested_rounded))));
+  return advice;
+}
+
 Advice advice_for(const OutOfMemoryReport& r) {
+  if (r.on_host) return advice_on_host(r);
   const Cause cause = r.cause();
   switch (cause) {
     case Cause::too_big:
@@ -225,10 +266,25 @@ Advice advice_for(const OutOfMemoryReport& r) {
 }  // namespace
 
 OutOfMemoryReport::Cause OutOfMemoryReport::cause() const noexcept {
+  if (on_host) return by_limit && requested > limit ? Cause::too_big : Cause::live;
   return by_limit ? cause_under_limit(*this) : cause_on_device(*this);
 }
 
+namespace {
+
+std::string headline_on_host(const OutOfMemoryReport& r) {
+  std::string line = fmt::format("Out of host memory. Tried to allocate {}", format_bytes(r.requested));
+  if (!r.tag.empty()) line += " for " + r.tag;
+  if (r.by_limit)
+    line += fmt::format(" under a host memory budget of {} of which {} is free", format_bytes(r.limit),
+                        format_bytes(minus(r.limit, r.limit_used)));
+  return line + fmt::format(". This run has {} allocated on the host.", format_bytes(r.live));
+}
+
+}  // namespace
+
 std::string headline(const OutOfMemoryReport& r) {
+  if (r.on_host) return headline_on_host(r);
   std::string line = fmt::format("CUDA out of memory. Tried to allocate {}", format_bytes(r.requested));
   if (!r.tag.empty()) line += " for " + r.tag;
   if (r.by_limit)

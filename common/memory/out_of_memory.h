@@ -20,8 +20,9 @@ struct OutOfMemoryFigures {
   std::size_t reserved = 0;              ///< held by the allocator
   std::size_t limit = kUnlimited;        ///< the budget; kUnlimited when there is none
   bool by_limit = false;                 ///< the budget refused it, not the device
+  bool on_host = false;                  ///< of the host's memory (host_memory.h); the device's figures are then 0
   std::size_t limit_used = 0;            ///< by_limit: what the budget counted as live (another ledger's blocks too)
-  std::size_t limit_used_by_others = 0;  ///< by_limit: what of that other processes have (shared_budget.h)
+  std::size_t limit_used_by_others = 0;  ///< by_limit: what of that other processes, or ranks, have
   double waited_ms = 0;                  ///< before this was said, for others to give something back
   std::size_t device_free = 0;           ///< as the driver says
   std::size_t device_total = 0;

@@ -224,7 +224,7 @@ OutOfMemoryReport TrackingResource::complete(const OutOfMemoryReport& bare, std:
   report.live_by_category = ledger_.live_by_category();
   report.largest_live = ledger_.largest_live(kTags);
   if (!report.by_limit) report.limit = ledger_.limit_bytes();
-  if (planning()) return report;  // no device is behind it
+  if (planning() || report.on_host) return report;  // no device is behind it
   // A device in trouble may refuse to be asked, too. What it does not say is missing in the report, no more.
   if (cudaGetDevice(&report.device) != cudaSuccess) (void)cudaGetLastError();
   if (cudaMemGetInfo(&report.device_free, &report.device_total) != cudaSuccess) {

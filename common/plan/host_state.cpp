@@ -34,28 +34,42 @@ std::uint64_t all_pieces_of(const Units& units, PieceBytes piece_bytes) {
   return all;
 }
 
+std::uint64_t checkpoints_on_host(const TransformerSpec& spec, const StepLevers& levers) {
+  if (!levers.checkpoints_on_host) return 0;
+  std::uint64_t inputs = 0;
+  for (const Segment& segment : levers.schedule) inputs += segment.recompute;
+  const std::uint64_t residual = residual_bytes(spec, levers.element_bytes, levers.sequences, levers.seq);
+  return checked_product(checked_product(levers.in_flight, inputs), residual);
+}
+
 }  // namespace
 
-std::uint64_t pinned_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+HostBytes host_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  HostBytes bytes;
+  bytes.managed[Category::optimizer] = paged_state_bytes(spec, levers);
+  bytes.pinned[Category::activations] = checkpoints_on_host(spec, levers);
+  const bool base_is_here = levers.frozen() && levers.streamed;
+  if (!base_is_here && !levers.optimizer_on_host()) return bytes;
   const UnitElements units(spec, levers);
   const auto bytes_of_shard = [&](std::uint64_t elements, std::uint64_t shards) {
     return round_to_granule(checked_product(elements / shards, levers.element_bytes));
   };
-  std::uint64_t bytes = 0;
-  if (levers.frozen() && levers.streamed)
-    bytes = all_pieces_of(units, [&](std::uint64_t elements) { return bytes_of_shard(elements, levers.shards(3)); });
+  std::uint64_t& weights = bytes.pinned[Category::parameters];
+  if (base_is_here)
+    weights = all_pieces_of(units, [&](std::uint64_t elements) { return bytes_of_shard(elements, levers.shards(3)); });
   if (!levers.optimizer_on_host()) return bytes;
 
   const UpdatedUnits updated(units, levers);
   const auto piece_bytes = [&](std::uint64_t elements) { return bytes_of_shard(elements, levers.shards(1)); };
   const std::uint64_t all_pieces = all_pieces_of(updated, piece_bytes);
   const std::uint64_t largest = piece_bytes(std::max({updated.token, updated.embedding, updated.layer, updated.head}));
+  const std::uint64_t two_pieces = checked_product(2, largest);
   const bool has_master = levers.optimizer.weights == WeightForm::master;
-  bytes = checked_sum(bytes, optimizer_state_bytes(spec, levers)[Category::optimizer]);
-  bytes = checked_sum(bytes, checked_product(2, largest));  // gradients
-  const bool pieces = has_master && (levers.frozen() || !levers.streamed);
-  bytes = checked_sum(bytes, pieces ? checked_product(2, largest) : all_pieces);              // weights
-  if (levers.micro_batches > 1 || levers.loss_scale) bytes = checked_sum(bytes, all_pieces);  // sums
+  const bool weights_in_pieces = has_master && (levers.frozen() || !levers.streamed);
+  const bool collects = levers.micro_batches > 1 || levers.loss_scale;
+  bytes.pinned[Category::optimizer] = optimizer_state_bytes(spec, levers)[Category::optimizer];
+  weights = checked_sum(weights, weights_in_pieces ? two_pieces : all_pieces);
+  bytes.pinned[Category::gradients] = checked_sum(two_pieces, collects ? all_pieces : 0);
   return bytes;
 }
 

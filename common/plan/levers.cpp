@@ -8,11 +8,13 @@
 
 #include "plan/lever/attention.h"
 #include "plan/lever/checkpoint.h"
+#include "plan/lever/checkpoints.h"
 #include "plan/lever/in_backward.h"
 #include "plan/lever/list.h"
 #include "plan/lever/loss.h"
 #include "plan/lever/method.h"
 #include "plan/lever/micro_batch.h"
+#include "plan/lever/moments.h"
 #include "plan/lever/offload.h"
 #include "plan/lever/optimizer.h"
 #include "plan/lever/precision.h"
@@ -28,11 +30,23 @@ namespace oomlab::plan {
 
 std::span<const Lever* const> all_levers() {
   static const Lever* const all[] = {
-      &lever::precision(),       &lever::method(),      &lever::micro_batch(),
-      &lever::attention(),       &lever::loss(),        &lever::selective_recompute(),
-      &lever::checkpoint(),      &lever::optimizer(),   &lever::weight_update(),
-      &lever::wide_embeddings(), &lever::in_backward(), &lever::offload(),
-      &lever::stream(),          &lever::ranks(),       &lever::zero(),
+      &lever::precision(),
+      &lever::method(),
+      &lever::micro_batch(),
+      &lever::attention(),
+      &lever::loss(),
+      &lever::selective_recompute(),
+      &lever::checkpoint(),
+      &lever::checkpoints(),
+      &lever::optimizer(),
+      &lever::weight_update(),
+      &lever::wide_embeddings(),
+      &lever::moments(),
+      &lever::in_backward(),
+      &lever::offload(),
+      &lever::stream(),
+      &lever::ranks(),
+      &lever::zero(),
   };
   return all;
 }

@@ -43,6 +43,7 @@ struct Levers {
   bool selective_recompute = false;  ///< and MLPs recompute by quarters of the rows
   std::uint64_t recompute = 0;       ///< segments of so many layers are recomputed from their input; 0: none
   bool solved = false;               ///< instead: the solver's schedule (plan/schedule.h), for the budget
+  bool checkpoints_on_host = false;  ///< the inputs of what is recomputed wait in host memory
   nn::OptimizerForm optimizer{};     ///< weights: stored in FP32, stored, stochastic or master in BF16, master in FP16
   nn::GradientLife gradients = nn::GradientLife::always;
   bool streamed = false;  ///< weights are in host memory

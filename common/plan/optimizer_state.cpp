@@ -56,11 +56,10 @@ bool moments_are_codes(const StateShape& shape, const OptimizerForm& form) {
   return form.rule == UpdateRule::adamw8 && shape.count() >= kLeastOf8Bits && !(form.wide_embeddings && shape.embeds);
 }
 
-// Of every array of a tensor's state: elements, and bytes of each.
+// Of every array of a tensor's moments: elements, and bytes of each.
 template <class Visit>
-void visit_state(const StateShape& shape, const OptimizerForm& form, Visit visit) {
+void visit_moments(const StateShape& shape, const OptimizerForm& form, Visit visit) {
   const std::uint64_t n = shape.count();
-  if (form.weights == WeightForm::master) visit(n, sizeof(float));
   switch (form.rule) {
     case UpdateRule::sgd: return;
     case UpdateRule::momentum: return visit(n, sizeof(float));
@@ -77,11 +76,35 @@ void visit_state(const StateShape& shape, const OptimizerForm& form, Visit visit
           visit(n, sizeof(float));
   }
 }
-
-std::uint64_t rounded_state_bytes(const StateShape& shape, const OptimizerForm& form) {
+std::uint64_t moment_bytes(const StateShape& shape, const OptimizerForm& form) {
   std::uint64_t sum = 0;
-  visit_state(shape, form, [&](std::uint64_t count, std::uint64_t size) {
+  visit_moments(shape, form, [&](std::uint64_t count, std::uint64_t size) {
     sum = checked_sum(sum, round_to_granule(checked_product(count, size)));
+  });
+  return sum;
+}
+std::uint64_t master_bytes(const StateShape& shape, const OptimizerForm& form) {
+  return form.weights == WeightForm::master ? checked_product(shape.count(), sizeof(float)) : 0;
+}
+std::uint64_t paged(const StateShape& shape, const OptimizerForm& form) {
+  return form.paged_moments ? moment_bytes(shape, form) : 0;
+}
+std::uint64_t on_device(const StateShape& shape, const OptimizerForm& form) {
+  const std::uint64_t master = round_to_granule(master_bytes(shape, form));
+  return form.paged_moments ? master : checked_sum(master, moment_bytes(shape, form));
+}
+
+// The sum over the tensors of a slice.
+template <class BytesOf>
+std::uint64_t sum_of_tensors(const TransformerSpec& spec, const Slice& slice, BytesOf bytes_of) {
+  TransformerSpec one_layer = spec;  // which all layers are like
+  one_layer.layers = 1;
+  const std::uint64_t layers = slice.end(spec) - slice.first_layer;
+  const auto has_layer = [](std::uint64_t) { return true; };
+  std::uint64_t sum = 0;
+  visit_part(one_layer, slice.embeds(), slice.has_head(spec), slice.parts, has_layer, [&](const Place& place) {
+    const std::uint64_t times = place.unit == Place::Unit::layer ? layers : 1;
+    sum = checked_sum(sum, checked_product(times, bytes_of(place)));
   });
   return sum;
 }
@@ -95,12 +118,17 @@ bool has_8_bit_moments(const TensorShape& shape, const OptimizerForm& form) {
   return moments_are_codes(state_shape(shape), form);
 }
 std::uint64_t state_bytes(const TensorShape& shape, const OptimizerForm& form) {
-  return rounded_state_bytes(state_shape(shape), form);
+  return on_device(state_shape(shape), form);
+}
+std::uint64_t paged_bytes(const TensorShape& shape, const OptimizerForm& form) {
+  return paged(state_shape(shape), form);
 }
 std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& form) {
-  std::uint64_t sum = 0;
-  visit_state(state_shape(shape), form,
-              [&](std::uint64_t count, std::uint64_t size) { sum = checked_sum(sum, checked_product(count, size)); });
+  const StateShape of = state_shape(shape);
+  std::uint64_t sum = master_bytes(of, form);
+  if (form.paged_moments) return sum;
+  visit_moments(of, form,
+                [&](std::uint64_t count, std::uint64_t size) { sum = checked_sum(sum, checked_product(count, size)); });
   return sum;
 }
 std::uint64_t state_buffers(UpdateRule rule) {
@@ -119,18 +147,15 @@ std::uint64_t adafactor_sums_bytes(std::uint64_t rows) {
 ByCategory optimizer_bytes(const TransformerSpec& spec, const Slice& slice, const OptimizerForm& form) {
   ByCategory bytes;
   std::uint64_t rows = 0;
-  TransformerSpec one_layer = spec;  // which all layers are like
-  one_layer.layers = 1;
-  const std::uint64_t layers = slice.end(spec) - slice.first_layer;
-  const auto has_layer = [](std::uint64_t) { return true; };
-  visit_part(one_layer, slice.embeds(), slice.has_head(spec), slice.parts, has_layer, [&](const Place& place) {
-    const std::uint64_t times = place.unit == Place::Unit::layer ? layers : 1;
-    const std::uint64_t state = checked_product(times, rounded_state_bytes(state_shape(place), form));
-    bytes[Category::optimizer] = checked_sum(bytes[Category::optimizer], state);
+  bytes[Category::optimizer] = sum_of_tensors(spec, slice, [&](const Place& place) {
     rows = std::max(rows, place.rows);
+    return on_device(state_shape(place), form);
   });
   if (form.rule == UpdateRule::adafactor) bytes[Category::workspace] = adafactor_sums_bytes(rows);
   return bytes;
+}
+std::uint64_t paged_bytes(const TransformerSpec& spec, const Slice& slice, const OptimizerForm& form) {
+  return sum_of_tensors(spec, slice, [&](const Place& place) { return paged(state_shape(place), form); });
 }
 
 }  // namespace oomlab::nn

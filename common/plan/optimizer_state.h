@@ -50,6 +50,7 @@ struct OptimizerForm {
   /// adamw8: moments of embeddings stay in 32 bits, as in bitsandbytes' StableEmbedding. Their gradients are rare and
   /// large.
   bool wide_embeddings = false;
+  bool paged_moments = false;  ///< adamw and adamw8: moments are in managed memory, whose pages come when they are used
   friend bool operator==(const OptimizerForm&, const OptimizerForm&) = default;
 };
 
@@ -58,10 +59,12 @@ struct OptimizerForm {
 inline constexpr std::uint64_t kLeastOf8Bits = 4096;
 /// Whether this tensor's moments are codes.
 bool has_8_bit_moments(const TensorShape& shape, const OptimizerForm& form);
-/// What is kept for one tensor, each array on its own rounded to the granule. Without rounding 8 n, 2 n + 8 ⌈n / 256⌉,
+/// What is kept on the device for one tensor, each array on its own rounded to the granule. Without rounding 8 n, 2 n + 8 ⌈n / 256⌉,
 /// 4 (rows + columns) or for a vector 4 n, and 0; and 4 n for a master copy.
 std::uint64_t state_bytes(const TensorShape& shape, const OptimizerForm& form);
-/// The same without rounding.
+/// What is kept in managed memory.
+std::uint64_t paged_bytes(const TensorShape& shape, const OptimizerForm& form);
+/// What is kept on the device, without rounding.
 std::uint64_t exact_state_bytes(const TensorShape& shape, const OptimizerForm& form);
 /// State buffers of parameter size, in FP32: 0 of sgd, 1 of momentum, 2 of adamw. Throws std::invalid_argument for the
 /// others, whose buffers have other sizes.
@@ -73,6 +76,9 @@ ByCategory optimizer_bytes(const TransformerSpec& spec, const Slice& slice, cons
 inline ByCategory optimizer_bytes(const TransformerSpec& spec, const OptimizerForm& form) {
   return optimizer_bytes(spec, Slice{}, form);
 }
+
+/// What it has in managed memory.
+std::uint64_t paged_bytes(const TransformerSpec& spec, const Slice& slice, const OptimizerForm& form);
 
 /// The loss scale and what goes with it (nn/optimizer/mixed_precision.h), on the device.
 inline constexpr std::uint64_t kScaleStateBytes = 32;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "plan/flops.h"
+#include "plan/host_state.h"
 #include "plan/lever/list.h"
 #include "plan/schedule.h"
 
@@ -66,6 +67,25 @@ nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankC
   return best;
 }
 
+// Of all ranks on stages of a kind, whose first stage makes this step. A stage behind that has fewer micro-batches in
+// flight, and fewer inputs of layers wait on the host.
+void add_host_bytes(const Work& work, const Levers& levers, const KindOfRank& kind, const Schedules& schedules,
+                    nn::StepLevers step, Plan& plan) {
+  const std::uint64_t sharing = levers.ranks.tp * levers.ranks.dp;
+  const bool alike = !levers.checkpoints_on_host;
+  const std::uint64_t stages = alike ? 1 : kind.ranks / sharing;
+  for (std::uint64_t stage = kind.stage; stage < kind.stage + stages; ++stage) {
+    if (stage > kind.stage) {
+      step = step_of(work, levers, {.stage = stage});
+      step.schedule = schedules(work, levers, {.stage = stage});
+    }
+    const HostBytes host = nn::host_bytes(work.spec, step);
+    if (host.total() > plan.host.total()) plan.host = host;
+    const std::uint64_t ranks = alike ? kind.ranks : sharing;
+    plan.price.host_bytes = checked_sum(plan.price.host_bytes, checked_product(ranks, host.total()));
+  }
+}
+
 }  // namespace
 
 ByCategory resident_bytes(const Work& work, const Levers& levers, const RankCoordinates& place) {
@@ -120,7 +140,7 @@ Plan plan_of(const Work& work, const Levers& levers, const Schedules& schedules)
   Plan plan;
   PeakBytes largest;
   PeakBytes next;
-  for (const std::uint64_t stage : kinds_of_stage(work.spec, levers.ranks)) {
+  for (const auto& [stage, ranks] : kinds_of_rank(work.spec, levers.ranks)) {
     const RankCoordinates place{.stage = stage};
     const nn::Schedule schedule = schedules(work, levers, place);
     nn::StepLevers step = step_of(work, levers, place);
@@ -129,6 +149,7 @@ Plan plan_of(const Work& work, const Levers& levers, const Schedules& schedules)
     next.at_peak = rank_bytes(work.spec, step, several(levers));
     largest = later_peak(largest, next);
     plan.price.flops = std::max(plan.price.flops, rank_flops(work, levers, place, schedule));
+    add_host_bytes(work, levers, {stage, ranks}, schedules, step, plan);
     if (!several(levers)) continue;
     const double sent = double(sent_by_rank(work.spec, levers.ranks, place, step));
     plan.price.link_bytes = std::max(plan.price.link_bytes, sent);
@@ -161,7 +182,9 @@ std::optional<double> least_seconds(const Card& card, const Levers& levers, cons
   const auto least = least_time(card, levers.precision, plan.price.flops, plan.peak);
   if (!least) return std::nullopt;
   const double bus_bytes_per_s = bus_gb_per_s(card) * 1e9;
-  const double bus = plan.price.bus_bytes / bus_bytes_per_s;
+  const double left = double(card.total_bytes()) - double(plan.peak.total());
+  const double paged = std::max(0.0, plan.price.paged_bytes - std::max(0.0, left));
+  const double bus = (plan.price.bus_bytes + plan.price.checkpoint_bytes + paged) / bus_bytes_per_s;
   const double link = plan.price.link_bytes / (kLinkGbPerS * 1e9);
   const double seconds = std::max({least->seconds(), bus, link});
   const HostUpdate& update = plan.price.update;

@@ -7,6 +7,7 @@
 
 #include "plan/card.h"
 #include "plan/flops.h"
+#include "plan/host_bytes.h"
 #include "plan/levers.h"
 #include "plan/price.h"
 
@@ -15,6 +16,7 @@ namespace oomlab::plan {
 struct Plan {
   nn::Schedule schedule;  ///< of the first rank
   ByCategory peak;        ///< of the rank that needs most, without cuBLAS's workspace
+  HostBytes host = {};    ///< of the rank that has most host memory
   Price price;
 };
 

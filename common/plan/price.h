@@ -16,11 +16,12 @@ struct HostUpdate {
 
 /// Of the rank that has most to do, but for what says that it is of all.
 struct Price {
-  double flops = 0;                ///< of matrix products; fused attention's as if it had some
-  double bus_bytes = 0;            ///< over the bus, in the busier direction
-  double link_bytes = 0;           ///< sent to other ranks
-  std::uint64_t pinned_bytes = 0;  ///< of host memory, of the rank that has most
-  std::uint64_t host_bytes = 0;    ///< of host memory, of all ranks together: they are taken to share one node
+  double flops = 0;              ///< of matrix products; fused attention's as if it had some
+  double bus_bytes = 0;          ///< over the bus, in the busier direction
+  double checkpoint_bytes = 0;   ///< over the bus beside these, in each direction
+  double paged_bytes = 0;        ///< of managed memory; what has no room on the device comes and goes in each step
+  double link_bytes = 0;         ///< sent to other ranks
+  std::uint64_t host_bytes = 0;  ///< of host memory, of all ranks together: they are taken to share one node
   HostUpdate update{};
 };
 

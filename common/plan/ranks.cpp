@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/bytes.h"
 #include "plan/step_units.h"
 
 namespace oomlab::plan {
@@ -26,6 +27,16 @@ std::vector<std::uint64_t> kinds_of_stage(const nn::TransformerSpec& spec, const
   std::vector<std::uint64_t> kinds{0};
   for (const std::uint64_t stage : {std::uint64_t(1), with_one_more, last})
     if (stage > kinds.back() && stage <= last) kinds.push_back(stage);
+  return kinds;
+}
+
+std::vector<KindOfRank> kinds_of_rank(const nn::TransformerSpec& spec, const Layout& layout) {
+  const std::vector<std::uint64_t> stages = kinds_of_stage(spec, layout);
+  std::vector<KindOfRank> kinds;
+  for (std::size_t k = 0; k < stages.size(); ++k) {
+    const std::uint64_t alike = (k + 1 < stages.size() ? stages[k + 1] : layout.pp) - stages[k];
+    kinds.push_back({stages[k], checked_product(alike, checked_product(layout.tp, layout.dp))});
+  }
   return kinds;
 }
 

@@ -33,6 +33,11 @@ nn::Slice slice_of(const nn::TransformerSpec& spec, const Layout& layout, const 
 /// Stages that stand for all others in closed forms: the first one of each kind. Stages of a kind have as many layers,
 /// the same of embeddings and head, and so the same state, operations and links; and the first has most in flight.
 std::vector<std::uint64_t> kinds_of_stage(const nn::TransformerSpec& spec, const Layout& layout);
+/// Each of these stages, and how many ranks are on stages of its kind.
+struct KindOfRank {
+  std::uint64_t stage, ranks;
+};
+std::vector<KindOfRank> kinds_of_rank(const nn::TransformerSpec& spec, const Layout& layout);
 
 /// Micro-batches that a stage has in flight at most, of so many of a step. GPipe (Huang et al., 2019) holds all of them.
 /// 1F1B (Narayanan et al., "PipeDream", 2019) lets a stage run ahead by as many as there are stages behind it.

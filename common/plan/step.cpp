@@ -86,6 +86,7 @@ void StepSimulation::forward() {
 }
 
 void StepSimulation::backward() {
+  fetch_input(schedule_.size() - 1);
   if (has_head_) {
     wait_for_send();
     head_forward();
@@ -94,7 +95,10 @@ void StepSimulation::backward() {
     add(buffers_.residual_gradient);  // received
     wait_for_send();
   }
-  for (std::size_t i = schedule_.size(); i-- > 0;) segment_backward(schedule_[i], i > 0);
+  for (std::size_t i = schedule_.size(); i-- > 0;) {
+    if (i > 0) fetch_input(i - 1);
+    segment_backward(schedule_[i], i > 0);
+  }
   if (embeds_) {
     embedding_backward();
   } else {
@@ -202,7 +206,7 @@ void StepSimulation::segment_forward(const Segment& segment, bool more_follow) {
     if (layer + 1 < segment.layers || more_follow) prefetch_layer();
     layer_forward(saved);
     release_layer();
-    if (segment.recompute && layer > 0) drop(buffers_.residual);  // the layer's input; the segment's stays
+    if (segment.recompute && (layer > 0 || leaves(segment))) drop(buffers_.residual);  // the layer's input
   }
 }
 

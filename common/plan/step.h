@@ -63,6 +63,9 @@ struct StepLevers {
   /// Weights are in host memory, and come for each unit's forward and backward pass; the next layer's are on their way
   /// beside it. For weights that the host updates, with ZeRO 0 or 3; or for those that are frozen.
   bool streamed = false;
+  /// Inputs of segments that are recomputed wait in host memory: each leaves beside the forward pass of its layer, and
+  /// comes back beside the backward pass of the segment behind it.
+  bool checkpoints_on_host = false;
   OptimizerForm optimizer{};  ///< on the device, but for gradients that are offloaded, whose optimizer is on the host
   bool loss_scale = false;    ///< a loss scale is kept beside it
   bool frozen() const { return trained != Trained::all; }
@@ -116,8 +119,10 @@ inline constexpr std::uint64_t kUnitAlign = 8;
 /// for a decoded part of a matrix, where some are stored in fewer bits. The optimizer keeps its state by tensors, but of a
 /// share of a unit as if that were one vector. A layer's adapters are a unit of their own.
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
-/// Of these the optimizer's state alone, without a loss scale, wherever it is.
+/// Of these the optimizer's state alone, without a loss scale, and without moments in managed memory.
 ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
+/// What it has in managed memory.
+std::uint64_t paged_state_bytes(const TransformerSpec& spec, const StepLevers& levers);
 /// Peak of making the frozen weights of such a rank, unit by unit: what is stored so far, a whole unit where a rank
 /// keeps less of it, and pieces of a matrix on their way into fewer bits.
 PeakBytes making_base_peak(const TransformerSpec& spec, const StepLevers& levers);

@@ -71,6 +71,11 @@ class StepSimulation {
   void embedding_backward();
   void wait_for_send();
   void embedding_norm();
+  // Inputs of segments that wait in host memory.
+  bool leaves(const Segment& segment) const { return levers_.checkpoints_on_host && segment.recompute; }
+  void fetch_input(std::size_t segment) {
+    if (leaves(schedule_[segment])) add(buffers_.residual);
+  }
   void layer_in_segment_backward(const Segment& segment, std::uint64_t layer);
   // Parameters, gradients and optimizer state of a device of torch.nn.DataParallel.
   ByCategory whole_state() const;

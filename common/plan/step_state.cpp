@@ -47,9 +47,11 @@ std::uint64_t array_bytes(const UnitElements& units, std::uint64_t shards, std::
 }
 
 // Of shards: vectors, each of which has a part of a unit.
-std::uint64_t state_of_shards(const UnitElements& units, const StepLevers& levers) {
+template <class BytesOf>
+std::uint64_t state_of_shards(const UnitElements& units, const StepLevers& levers, BytesOf bytes_of) {
   const auto state = [&](const char* unit, std::uint64_t elements) {
-    return elements ? state_bytes({"", unit, 1, elements / levers.replicas}, levers.optimizer) : 0;
+    const TensorShape shard{"", unit, 1, elements / levers.replicas};
+    return elements ? bytes_of(shard, levers.optimizer) : 0;
   };
   if (levers.frozen()) return checked_product(units.layers, state("layer", units.adapters));
   const std::uint64_t embeddings = checked_sum(state("token", units.token), state("embedding", units.embedding));
@@ -116,7 +118,7 @@ ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& 
   const UnitElements units(spec, levers);
   ByCategory state;
   if (levers.shards(1) > 1) {
-    state[Category::optimizer] = state_of_shards(units, levers);
+    state[Category::optimizer] = state_of_shards(units, levers, state_bytes);
   } else if (levers.frozen()) {
     state = state_of_adapters(spec, levers);
     state[Category::optimizer] = checked_product(units.layers, state[Category::optimizer]);
@@ -124,6 +126,17 @@ ByCategory optimizer_state_bytes(const TransformerSpec& spec, const StepLevers& 
     state = optimizer_bytes(spec, levers.slice, levers.optimizer);
   }
   return state;
+}
+
+std::uint64_t paged_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
+  if (!levers.optimizer.paged_moments) return 0;
+  const auto bytes_of = [](const TensorShape& shape, const OptimizerForm& form) { return paged_bytes(shape, form); };
+  if (levers.shards(1) > 1) return state_of_shards(UnitElements(spec, levers), levers, bytes_of);
+  if (!levers.frozen()) return paged_bytes(spec, levers.slice, levers.optimizer);
+  std::uint64_t of_layer = 0;
+  for (const TensorShape& shape : adapter_tensors(with_one_layer(spec), levers.adapters, {.parts = levers.slice.parts}))
+    of_layer = checked_sum(of_layer, bytes_of(shape, levers.optimizer));
+  return checked_product(levers.slice.end(spec) - levers.slice.first_layer, of_layer);
 }
 
 namespace {

@@ -2,14 +2,17 @@
 // The weights of a model as the trainer keeps them in units: as they are, or, where they are frozen, in fewer bits. And
 // the adapters beside them.
 
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "nn/models/adapters.h"
 #include "nn/models/transformer.h"
 #include "train/frozen.h"
+#include "train/groups.h"
 #include "train/job.h"
 #include "train/units.h"
 
@@ -83,5 +86,47 @@ UnitTensors<T> tensors_of_adapters(nn::AdapterSet<T>& adapters, int replicas, co
       .bind = [&adapters](std::size_t i, T* value, T* gradient) { adapters.bind(i, value, gradient); },
       .initialise = [&adapters](Context& context, std::size_t i, T* value) { adapters.initialise(context, i, value); }};
 }
+
+/// Adapters beside a frozen base, in units: they are all that is trained.
+template <class T>
+class TrainedAdapters {
+ public:
+  /// Of `model`, which uses them from now on. The context, the job and the groups must outlive them. Throws OutOfMemory:
+  /// nothing stays allocated.
+  TrainedAdapters(Context& context, const Job& job, nn::Transformer<T>& model, Groups& groups)
+      : context_(context),
+        parts_(groups.parts),
+        each_micro_batch_(job.gradients != nn::GradientLife::always || job.layout.zero >= 2),
+        set_(job.spec, job.adapters, model.slice(), job.seed),
+        units_(context, tensors_of_adapters(set_, groups.replicas.ranks(), model.slice()), groups.replicas,
+               job.layout.zero, job.gradients) {
+    model.train_only(job.trained);
+    model.set_adapters(&set_);
+  }
+  TrainedAdapters(const TrainedAdapters&) = delete;
+  TrainedAdapters& operator=(const TrainedAdapters&) = delete;
+
+  Units<T>& units() { return units_; }
+  const Units<T>& units() const { return units_; }
+  /// A unit's gradients of a micro-batch are there. Of tensors that all parts have each part has a share of the gradient:
+  /// they are summed up when a micro-batch's gradients are used, and otherwise once, behind the last micro-batch.
+  void sum_over_parts(std::string_view unit, bool last) {
+    if (parts_.ranks() == 1 || (!each_micro_batch_ && !last)) return;
+    const std::uint64_t before = parts_.bytes_sent();
+    const auto [gradients, count] = units_.first_gradients(unit);
+    parts_.all_reduce(gradients, count, context_.stream());
+    if (!each_micro_batch_) sent_once_ += parts_.bytes_sent() - before;
+  }
+  /// What that has sent for all micro-batches of a step together, bytes.
+  std::uint64_t sent_once() const { return sent_once_; }
+
+ private:
+  Context& context_;
+  Communicator& parts_;
+  bool each_micro_batch_;
+  nn::AdapterSet<T> set_;
+  Units<T> units_;
+  std::uint64_t sent_once_ = 0;
+};
 
 }  // namespace oomlab::train

@@ -24,6 +24,9 @@ class Cluster final : public Team {
   ByCategory predicted(int rank) const override {
     return predict_rank<T>(job_, plan::coordinates_of(job_.layout, rank));
   }
+  HostBytes predicted_on_host(int rank) const override {
+    return predict_rank_on_host<T>(job_, plan::coordinates_of(job_.layout, rank));
+  }
   std::optional<double> flops(int rank) const override {
     return flops_a_step(job_, plan::coordinates_of(job_.layout, rank));
   }

@@ -35,21 +35,25 @@ namespace oomlab::train {
 template <class T>
 class HostOptimizer {
  public:
-  /// The state of what this rank updates of `units`, in `host`; both must outlive it. `collects`: gradients are added up
-  /// before they are used. Throws OutOfMemory when host memory cannot be pinned, and nothing stays allocated.
-  HostOptimizer(Context& context, Units<T>& units, PinnedMemory& host, nn::OptimizerForm form,
-                nn::OptimizerSettings settings, bool collects, unsigned threads)
-      : context_(context), units_(units), host_(host), form_(form), settings_(settings), threads_(threads) {
+  /// The state of what this rank updates of `units`, which must outlive it. `collects`: gradients are added up before
+  /// they are used. Throws OutOfMemory when there is not enough host memory, and nothing stays allocated.
+  HostOptimizer(Context& context, Units<T>& units, nn::OptimizerForm form, nn::OptimizerSettings settings,
+                bool collects, unsigned threads)
+      : context_(context), units_(units), form_(form), settings_(settings), threads_(threads) {
     std::size_t largest = 0;
     for (std::size_t u = 0; u < units.size(); ++u) largest = std::max(largest, units.count(u));
     for (Slot& slot : slots_) {
-      slot.gradients = pin<T>(largest);
-      if (has_master() && !units.streamed()) slot.weights = pin<T>(largest);
+      slot.gradients = context.pinned<T>(largest, Category::gradients, "gradients on their way down");
+      if (has_master() && !units.streamed())
+        slot.weights = context.pinned<T>(largest, Category::parameters, "weights on their way up");
     }
     for (const auto& piece : units.pieces()) states_.push_back(state_of(piece.shape));
     for (std::size_t u = 0; u < units.size(); ++u) {
-      weights_.push_back(has_master() || units.streamed() ? DeviceBuffer<T>() : pin<T>(units.count(u)));
-      sums_.push_back(collects ? pin<T>(units.count(u)) : DeviceBuffer<T>());
+      const bool has_weights = !has_master() && !units.streamed();
+      weights_.push_back(has_weights ? context.pinned<T>(units.count(u), Category::parameters, units.name(u))
+                                     : DeviceBuffer<T>());
+      sums_.push_back(collects ? context.pinned<T>(units.count(u), Category::gradients, units.name(u) + " sums")
+                               : DeviceBuffer<T>());
     }
     for (std::size_t u = 0; u < units.size() && !planning(); ++u) take_weights_of_device(u);
   }
@@ -143,27 +147,23 @@ class HostOptimizer {
   bool has_master() const { return form_.weights == nn::WeightForm::master; }
 
   template <class V>
-  DeviceBuffer<V> pin(std::size_t count) {
-    return host_.buffer<V>(context_, count);
-  }
-  template <class V>
-  DeviceBuffer<V> pin_zeros(std::size_t count) {
-    DeviceBuffer<V> buffer = pin<V>(count);
+  DeviceBuffer<V> zeros(std::size_t count) {
+    DeviceBuffer<V> buffer = context_.pinned<V>(count, Category::optimizer, "moments");
     if (!planning()) std::fill_n(buffer.data(), count, V{});
     return buffer;
   }
   State state_of(const nn::TensorShape& shape) {
     State state;
     const std::size_t n = shape.count();
-    if (has_master()) state.master = pin<float>(n);
+    if (has_master()) state.master = context_.pinned<float>(n, Category::optimizer, "master copy");
     if (nn::has_8_bit_moments(shape, form_)) {
       for (int moment = 0; moment < 2; ++moment) {
-        state.codes[moment] = pin_zeros<std::uint8_t>(n);
-        state.absmax[moment] = pin_zeros<float>((n + nn::kCodeBlock - 1) / nn::kCodeBlock);
+        state.codes[moment] = zeros<std::uint8_t>(n);
+        state.absmax[moment] = zeros<float>((n + nn::kCodeBlock - 1) / nn::kCodeBlock);
       }
     } else if (form_.rule != nn::UpdateRule::sgd) {
-      state.first = pin_zeros<float>(n);
-      state.second = pin_zeros<float>(n);
+      state.first = zeros<float>(n);
+      state.second = zeros<float>(n);
     }
     return state;
   }
@@ -299,7 +299,6 @@ class HostOptimizer {
 
   Context& context_;
   Units<T>& units_;
-  PinnedMemory& host_;
   nn::OptimizerForm form_;
   nn::OptimizerSettings settings_;
   unsigned threads_;

@@ -11,6 +11,7 @@
 #include "data/text.h"
 #include "nn/optimizer/mixed_precision.h"
 #include "plan/flops.h"
+#include "plan/host_state.h"
 #include "plan/levers.h"
 #include "plan/ranks.h"
 #include "train/precision.h"
@@ -37,6 +38,7 @@ struct Job {
   nn::Trained trained = nn::Trained::all;
   nn::AdapterForm adapters = {};
   quantised::Format base = {};
+  bool checkpoints_on_host = false;  ///< the inputs of segments that are recomputed wait in host memory
   nn::LossScaling scaling = scaling_of(Precision::fp16);  ///< where weights are FP16
   /// What one rank does with gradients that stay until all of them are there; no other is asked for it.
   float loss_scale = 1;  ///< of the loss, the same in all steps; one that overflows is left out
@@ -79,6 +81,7 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
           .adapters = job.adapters,
           .base = job.base,
           .streamed = job.streamed,
+          .checkpoints_on_host = job.checkpoints_on_host,
           .optimizer = optimizer_of<T>(job),
           .loss_scale = kDTypeOf<T> == DType::fp16};
 }
@@ -86,6 +89,11 @@ nn::StepLevers step_of(const Job& job, const RankCoordinates& place) {
 template <class T>
 ByCategory predict_rank(const Job& job, const RankCoordinates& place) {
   return plan::rank_bytes(job.spec, step_of<T>(job, place), job.layout.ranks() > 1);
+}
+/// The same of the host's memory.
+template <class T>
+HostBytes predict_rank_on_host(const Job& job, const RankCoordinates& place) {
+  return nn::host_bytes(job.spec, step_of<T>(job, place));
 }
 /// Payload in bytes that a rank sends in a step, as Communicator::bytes_sent() counts it.
 template <class T>
@@ -116,7 +124,16 @@ inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates&
   return micro_batches * ((*all - *head) / static_cast<double>(slice.parts) + of_head + adapters);
 }
 
-/// The largest rank's.
+/// The largest rank's, and that of the rank that has most host memory.
+template <class T>
+HostBytes predict_largest_on_host(const Job& job) {
+  HostBytes largest;
+  for (std::size_t stage = 0; stage < job.layout.pp; ++stage) {
+    const HostBytes bytes = predict_rank_on_host<T>(job, RankCoordinates{0, 0, stage});
+    if (bytes.total() > largest.total()) largest = bytes;
+  }
+  return largest;
+}
 template <class T>
 ByCategory predict_largest(const Job& job) {
   PeakBytes largest, next;

@@ -19,7 +19,7 @@ inline constexpr const char* kGpt2Models = "gpt2 gpt2-medium gpt2-large gpt2-xl"
 inline constexpr const char* kGpt2AndBertModels = "gpt2 gpt2-medium gpt2-large gpt2-xl bert-base bert-large";
 /// Those that no single card trains without mitigations.
 inline constexpr const char* kLargeTextModels =
-    "gpt3-175b llama-3.2-1b llama-3.1-8b llama-3.1-70b qwen2.5-7b mistral-7b";
+    "gpt3-175b llama-3.2-1b llama-3.1-8b llama-3.1-70b qwen2.5-7b llama-2-7b mistral-7b";
 inline constexpr Option<std::string> kModelConfig{
     "config", "A Hugging Face config.json (llama, mistral, qwen2): the model, in place of --model", "", true};
 inline constexpr Option<std::size_t> kSeq{"seq", "Tokens per sequence"};

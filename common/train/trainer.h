@@ -10,6 +10,7 @@
 //   units.h            parameters and gradients: whole, shared out, or a unit's alone
 //   base.h             weights that are frozen, and adapters beside them: what lies in units
 //   host_optimizer.h   state in the host's memory, updated by the CPU
+//   nn/models/host_checkpoints.h   inputs of layers there, between their forward and their backward pass
 //
 //   among parts      two all-reduces of [rows, width] per layer, forward and backward (Megatron-LM)
 //   among stages     activations forward, their gradients backward
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "cuda/backend.h"
+#include "nn/models/host_checkpoints.h"
 #include "nn/ops/values.h"
 #include "train/base.h"
 #include "train/fixed_factor.h"
@@ -32,6 +34,7 @@
 #include "train/host_optimizer.h"
 #include "train/job.h"
 #include "train/passes.h"
+#include "train/shown_loss.h"
 #include "train/stage_links.h"
 #include "train/units.h"
 
@@ -40,9 +43,9 @@ namespace oomlab::train {
 template <class T>
 class Trainer final : public Workload {
  public:
-  /// One rank of the job. Throws OutOfMemory (of the device, or of the host where its memory cannot be pinned) and
-  /// NcclError: nothing stays allocated. `failed` must outlive it.
-  /// `make_store`: of a base that is stored in fewer bits. Throws std::invalid_argument for one without.
+  /// One rank of the job; `make_store`: of a base that is stored in fewer bits. Throws OutOfMemory (of the device, or of
+  /// the host where its memory cannot be pinned), NcclError, and std::invalid_argument for such a base without a store:
+  /// nothing stays allocated. `failed` must outlive it.
   Trainer(Context& context, Job job, const Groups::Ids& ids, int rank, const std::atomic<bool>& failed,
           const MakeFrozenStore<T>& make_store = {})
       : context_(context),
@@ -53,10 +56,13 @@ class Trainer final : public Workload {
                [this](Context& c, T* data, std::size_t count) { groups_.parts.all_reduce(data, count, c.stream()); }),
         base_(context, job_, model_, make_store),
         units_(context, base_.tensors(groups_.replicas.ranks()), groups_.replicas, job_.layout.zero, job_.gradients,
-               job_.streamed ? &host_ : nullptr, !job_.frozen()) {
+               job_.streamed, !job_.frozen()) {
     model_.set_form(job_.form);
     base_.made();
-    if (job_.frozen()) make_adapters();
+    if (job_.frozen()) {
+      adapters_.emplace(context, job_, model_, groups_);
+      base_at_first_ = units_.fingerprint();
+    }
     if (several()) shown_loss_ = context.buffer<float>(1, Category::workspace, "loss of all");
     if constexpr (kDTypeOf<T> == DType::fp16) scale_.emplace(context, job_.scaling);
     if (job_.has_factor()) {
@@ -64,10 +70,14 @@ class Trainer final : public Workload {
         throw std::invalid_argument("clipping and a fixed loss scale are for one rank whose gradients stay");
       factor_.emplace(context, units_.shapes(), job_.loss_scale, job_.clip);
     }
+    if (job_.checkpoints_on_host)
+      inputs_on_host_.emplace(context, schedule_,
+                              plan::most_in_flight(job_.layout, groups_.place.stage, job_.micro_batches()),
+                              job_.micro_batch * job_.seq * job_.spec.width);
     if (job_.gradients == nn::GradientLife::offloaded) {
       const bool collects = job_.micro_batches() > 1 || scale_;
       const unsigned threads = HostOptimizer<T>::threads_of(job_.layout.ranks());
-      on_host_.emplace(context, trained(), host_, optimizer_of<T>(job_), job_.settings, collects, threads);
+      on_host_.emplace(context, trained(), optimizer_of<T>(job_), job_.settings, collects, threads);
     } else {
       optimizer_.emplace(context, trained().shapes(), trained().values(), optimizer_of<T>(job_), job_.settings);
     }
@@ -85,7 +95,7 @@ class Trainer final : public Workload {
     } catch (...) {
       if (on_host_) on_host_->roll_back();
       units_.clear_pass();
-      if (adapter_units_) adapter_units_->clear_pass();
+      if (adapters_) adapters_->units().clear_pass();
       links_.clear();
       throw;
     }
@@ -106,18 +116,10 @@ class Trainer final : public Workload {
     if (!several()) return model_.loss(context_);
     if (planning()) return 0;
     const bool mine = has_head() && groups_.place.part == 0;
-    nn::fill(context_, shown_loss_.data(), 1, 0.0f);
-    if (mine)
-      CUDA_CHECK(cudaMemcpyAsync(shown_loss_.data(), model_.loss_buffer(), sizeof(float), cudaMemcpyDeviceToDevice,
-                                 context_.stream()));
-    groups_.world.all_reduce(shown_loss_.data(), 1, context_.stream());
-    float loss = 0;
-    CUDA_CHECK(cudaMemcpyAsync(&loss, shown_loss_.data(), sizeof loss, cudaMemcpyDeviceToHost, context_.stream()));
-    groups_.world.wait(context_.stream());
-    return loss;
+    return loss_of_all(context_, groups_.world, mine ? model_.loss_buffer() : nullptr, shown_loss_.data());
   }
   /// Those that are trained.
-  const Units<T>& units() const { return adapter_units_ ? *adapter_units_ : units_; }
+  const Units<T>& units() const { return adapters_ ? adapters_->units() : units_; }
   nn::Transformer<T>& model() { return model_; }
   /// A hash of the state of an optimizer on the device; for tests.
   std::uint64_t state_fingerprint() { return optimizer_->fingerprint(context_); }
@@ -125,8 +127,6 @@ class Trainer final : public Workload {
   std::uint64_t steps() const { return on_host_ ? on_host_->steps() : optimizer_->steps(); }
   /// Bytes over the bus to and from an optimizer in host memory, in all steps.
   std::size_t moved_bytes() const { return on_host_ ? on_host_->moved_bytes() : 0; }
-  /// Pinned host memory of this rank, in bytes.
-  std::size_t host_bytes() const { return host_.ledger().live_bytes(); }
 
  private:
   struct Flight {
@@ -135,6 +135,7 @@ class Trainer final : public Workload {
     std::vector<DeviceBuffer<T>> x;
     std::vector<nn::LayerActivations<T>> kept;
     DeviceBuffer<T> out;  // last stage: what the head reads
+    std::size_t number = 0;
   };
   bool several() const { return job_.layout.ranks() > 1; }
   bool always() const { return job_.gradients == nn::GradientLife::always; }
@@ -146,7 +147,8 @@ class Trainer final : public Workload {
   // Of what is sent while micro-batches run, what each of them sends: all but the sums of gradients that are whole.
   std::uint64_t sent_for_micro_batches() const {
     const bool each = job_.layout.zero >= 2 || !always();
-    return groups_.parts.bytes_sent() - sent_once_ + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
+    const std::uint64_t once = adapters_ ? adapters_->sent_once() : 0;
+    return groups_.parts.bytes_sent() - once + groups_.forward.bytes_sent() + groups_.backward.bytes_sent() +
            (each ? groups_.replicas.bytes_sent() : 0);
   }
   bool embeds() const { return model_.slice().embeds(); }
@@ -156,17 +158,15 @@ class Trainer final : public Workload {
     if (factor_) return factor_->loss_scale();
     return scale_ ? scale_->scale_on_device() : nullptr;
   }
-  Units<T>& trained() { return adapter_units_ ? *adapter_units_ : units_; }
-  void make_adapters() {
-    model_.train_only(job_.trained);
-    adapters_.emplace(job_.spec, job_.adapters, model_.slice(), job_.seed);
-    adapter_units_.emplace(context_, tensors_of_adapters(*adapters_, groups_.replicas.ranks(), model_.slice()),
-                           groups_.replicas, job_.layout.zero, job_.gradients);
-    model_.set_adapters(&*adapters_);
-    base_at_first_ = units_.fingerprint();
-  }
+  Units<T>& trained() { return adapters_ ? adapters_->units() : units_; }
   // Two stages add up the gradients of a tied token table.
   bool sums_both_ends() const { return groups_.at_an_end && !job_.frozen(); }
+  bool leaves(std::size_t segment) const { return inputs_on_host_ && inputs_on_host_->has(segment); }
+  // Its first layer is number `first`.
+  void fetch_input(Flight& f, std::size_t segment, std::size_t first) {
+    if (leaves(segment)) f.x[first] = inputs_on_host_->fetch(f.number, segment);
+  }
+
   // What the optimizer multiplies all gradients by, and whether it does anything.
   nn::StepOnDevice step_on_device() {
     if constexpr (kDTypeOf<T> == DType::fp16) return scale_->on_device();
@@ -186,6 +186,8 @@ class Trainer final : public Workload {
     // The head would have overwritten what the embeddings add to.
     if (sums_both_ends() && embeds() && always() && layout.zero < 2) zero_token_gradient();
     std::vector<Flight> flights(micro_batches);
+    const typename nn::HostCheckpoints<T>::Guard guard(inputs_on_host_ ? &*inputs_on_host_ : nullptr);
+    for (std::size_t i = 0; i < micro_batches; ++i) flights[i].number = i;
     std::size_t now = 0;
     const std::uint64_t sent_before = sent_for_micro_batches();
     const std::uint64_t flops_before = context_.flops();
@@ -263,12 +265,17 @@ class Trainer final : public Workload {
     f.x.resize(model_.slice().layers);
     f.kept.resize(model_.slice().layers);
     std::size_t l = 0;
-    for (const nn::Segment& segment : schedule_)
+    for (std::size_t s = 0; s < schedule_.size(); ++s) {
+      const nn::Segment& segment = schedule_[s];
       for (std::size_t i = 0; i < segment.layers; ++i, ++l) {
+        const bool leaves_now = i == 0 && leaves(s);
         f.x[l] = std::move(out);
+        if (leaves_now) inputs_on_host_->send(f.number, s, f.x[l].data());
         out = layer_forward(f, l, segment.recompute ? nn::Keep{.layer = false} : segment.keep, l + 1);
-        if (segment.recompute && i > 0) f.x[l].reset();
+        if (leaves_now) inputs_on_host_->finish_send();
+        if (leaves_now || (segment.recompute && i > 0)) f.x[l].reset();
       }
+    }
     if (has_head()) {
       f.out = std::move(out);
     } else {
@@ -278,11 +285,11 @@ class Trainer final : public Workload {
 
   void gather_layer(std::size_t l) {
     units_.gather(layer_name(l));
-    if (adapter_units_) adapter_units_->gather(layer_name(l));
+    if (adapters_) adapters_->units().gather(layer_name(l));
   }
   void release_layer(std::size_t l) {
     units_.release(layer_name(l));
-    if (adapter_units_) adapter_units_->release(layer_name(l));
+    if (adapters_) adapters_->units().release(layer_name(l));
   }
 
   // `next`: the layer whose weights are needed after this one's; one behind the last: none.
@@ -297,7 +304,9 @@ class Trainer final : public Workload {
 
   void backward(Flight f, bool accumulate, bool last) {
     const Phase phase(context_.ledger(), "backward");
+    const typename nn::HostCheckpoints<T>::Guard guard(inputs_on_host_ ? &*inputs_on_host_ : nullptr);
     DeviceBuffer<T> d;
+    fetch_input(f, schedule_.size() - 1, f.x.size() - schedule_.back().layers);
     if (has_head()) {
       links_.settle();
       if (job_.spec.tied) units_.gather("token");
@@ -322,6 +331,8 @@ class Trainer final : public Workload {
     std::size_t end = f.x.size();
     for (std::size_t segment = schedule_.size(); segment-- > 0;) {
       const std::size_t first = end - schedule_[segment].layers;
+      if (leaves(segment)) inputs_on_host_->finish_fetch();
+      if (segment > 0) fetch_input(f, segment - 1, first - schedule_[segment - 1].layers);
       if (schedule_[segment].recompute)  // forward again, up to the input of the segment's last layer
         for (std::size_t l = first; l + 1 < end; ++l) f.x[l + 1] = layer_forward(f, l, job_.form.keep, l + 1);
       for (std::size_t l = end; l-- > first;) {
@@ -367,22 +378,12 @@ class Trainer final : public Workload {
   // A unit's gradients of a micro-batch are there.
   void finished(const std::string& name, bool accumulate, bool last) {
     if (trained().number(name) == trained().size()) return;
-    if (adapter_units_) sum_over_parts(name, last);
+    if (adapters_) adapters_->sum_over_parts(name, last);
     if (!always()) return use_gradients(name, accumulate, last);
     trained().reduce_to_shard(name, accumulate);
     if (!last || groups_.replicas.ranks() == 1) return;
     links_.join(context_.stream(), reduce_stream_);  // the replicas add them up, beside what comes next
     trained().sum_gradients(name, reduce_stream_);
-  }
-  // Of adapters' tensors that all parts have each part has a share of the gradient: they are summed up when a micro-batch's
-  // gradients are used, and otherwise once for all micro-batches.
-  void sum_over_parts(const std::string& name, bool last) {
-    const bool each = !always() || job_.layout.zero >= 2;
-    if (groups_.parts.ranks() == 1 || (!each && !last)) return;
-    const std::uint64_t before = groups_.parts.bytes_sent();
-    const auto [gradients, count] = adapter_units_->first_gradients(name);
-    groups_.parts.all_reduce(gradients, count, context_.stream());
-    if (!each) sent_once_ += groups_.parts.bytes_sent() - before;
   }
   // The token table's, whose sum over replicas waits for the end of the step. Where they are used at once, those of two
   // stages wait for each other, too: one that asked for the other's in the middle of a pipeline would stop it.
@@ -427,23 +428,21 @@ class Trainer final : public Workload {
   Groups groups_;
   Stream reduce_stream_, forward_stream_, backward_stream_;
   nn::Schedule schedule_;
-  PinnedMemory host_;
   nn::Transformer<T> model_;
   Base<T> base_;
   Units<T> units_;
-  std::optional<nn::AdapterSet<T>> adapters_;
-  std::optional<Units<T>> adapter_units_;
+  std::optional<TrainedAdapters<T>> adapters_;
   std::uint64_t base_at_first_ = 0;  // a hash of weights that are frozen
   std::optional<nn::LossScale> scale_;
   std::optional<nn::Optimizer<T>> optimizer_;
   std::optional<HostOptimizer<T>> on_host_;
+  std::optional<nn::HostCheckpoints<T>> inputs_on_host_;
   DeviceBuffer<float> shown_loss_;
   std::optional<FixedFactor> factor_;
   StageLinks<T> links_{context_};
   std::size_t first_ = 0, targets_ = 0, most_in_flight_ = 0;
-  std::uint64_t left_out_ = 0;   // sent by the micro-batches that plan mode leaves out, bytes
-  std::uint64_t sent_once_ = 0;  // among parts, for all micro-batches of a step together
-  bool whole_ = true;            // no step in the backward pass has failed half-way
+  std::uint64_t left_out_ = 0;  // sent by the micro-batches that plan mode leaves out, bytes
+  bool whole_ = true;           // no step in the backward pass has failed half-way
 };
 
 }  // namespace oomlab::train

@@ -30,7 +30,6 @@
 #include "nn/ops/residual.h"
 #include "nn/ops/values.h"
 #include "plan/step.h"
-#include "train/pinned.h"
 
 namespace oomlab::train {
 
@@ -65,22 +64,23 @@ class Units {
     std::size_t offset;  ///< of its first element, in the unit
   };
 
-  /// Allocates and initialises; with `host`, where the weights are, which must outlive it. Without `trained` there are no
-  /// gradients, and nothing to update. Throws OutOfMemory: nothing stays allocated.
+  /// Allocates and initialises; `streamed`: the weights in host memory. Without `trained` there are no gradients, and
+  /// nothing to update. Throws OutOfMemory: nothing stays allocated.
   Units(Context& context, UnitTensors<T> tensors, Communicator& replicas, int zero, nn::GradientLife gradients,
-        PinnedMemory* host = nullptr, bool trained = true)
+        bool streamed = false, bool trained = true)
       : context_(context),
         tensors_(std::move(tensors)),
         replicas_(replicas),
         zero_(replicas.ranks() > 1 ? zero : 0),
         gradients_(gradients),
-        streamed_(host != nullptr),
+        streamed_(streamed),
         trained_(trained) {
     const auto n = static_cast<std::size_t>(replicas.ranks());
     for (const nn::UnitShape& shape : tensors_.units) {
       Unit unit{shape, shape.count / n, {}, {}, {}, {}, {}, {}};
       const std::size_t own = zero_ >= 3 ? unit.shard : shape.count;
-      unit.values = host ? host->buffer<T>(context, own) : context.buffer<T>(own, Category::parameters, shape.name);
+      unit.values = streamed ? context.pinned<T>(own, Category::parameters, shape.name)
+                             : context.buffer<T>(own, Category::parameters, shape.name);
       if (keeps_gradients())
         unit.gradients =
             context.buffer<T>(zero_ >= 2 ? unit.shard : shape.count, Category::gradients, shape.name + " gradient");

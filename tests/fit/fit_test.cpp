@@ -169,12 +169,14 @@ void every_combination(const Question& q, F f) {
                           for (const auto attention :
                                {AttentionForm::textbook, AttentionForm::tiled, AttentionForm::fused})
                             for (const auto loss : {LossForm::full, LossForm::chunked})
-                              for (const bool lean : {false, true}) {
-                                l.solved = checkpoint > q.spec.layers, l.recompute = l.solved ? 0 : checkpoint;
-                                if (l.solved && l.ranks.ranks() > 1) continue;  // which fit does not try
-                                l.attention = attention, l.loss = loss, l.selective_recompute = lean;
-                                f(l);
-                              }
+                              for (const bool lean : {false, true})
+                                for (const bool on_host : {false, true}) {
+                                  l.solved = checkpoint > q.spec.layers, l.recompute = l.solved ? 0 : checkpoint;
+                                  if (l.solved && (on_host || l.ranks.ranks() > 1)) continue;  // which fit does not try
+                                  l.attention = attention, l.loss = loss, l.selective_recompute = lean;
+                                  l.checkpoints_on_host = on_host;
+                                  f(l);
+                                }
                       }
                     }
 }

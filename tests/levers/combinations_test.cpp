@@ -86,11 +86,14 @@ Levers any_levers(Random& random, Work& work) {
 struct Seen {
   ByCategory peak;
   std::uint64_t flops = 0;  // of two steps
+  HostBytes host = {};      // of ranks: of the one that has most
+  std::uint64_t host_of_all = 0;
 };
 template <class Make>
 Seen seen_of(int device, Make make) {
-  return test::after_two_steps(device, make, [](const Ledger& ledger, const Context& context) {
-    return Seen{without_workspace(ledger.peak_by_category()), context.flops()};
+  return test::after_two_steps(device, make, [](const Ledger& ledger, Context& context) {
+    const HostBytes host = context.host_memory().peak();
+    return Seen{without_workspace(ledger.peak_by_category()), context.flops(), host, host.total()};
   });
 }
 Seen seen_of_ranks(const Work& work, const Levers& levers, const Text& text) {
@@ -115,8 +118,11 @@ Seen seen_of_ranks(const Work& work, const Levers& levers, const Text& text) {
       });
     for (std::thread& thread : threads) thread.join();
   }
-  return *std::max_element(seen.begin(), seen.end(),
-                           [](const Seen& a, const Seen& b) { return a.peak.total() < b.peak.total(); });
+  Seen most = *std::ranges::max_element(seen, {}, [](const Seen& rank) { return rank.peak.total(); });
+  most.host = std::ranges::max_element(seen, {}, [](const Seen& rank) { return rank.host.total(); })->host;
+  most.host_of_all = 0;
+  for (const Seen& rank : seen) most.host_of_all += rank.host.total();
+  return most;
 }
 
 // What this combination needs is what its plan says, by category, on every rank.
@@ -128,6 +134,8 @@ void expect_planned(const Work& work, const Levers& levers, const std::string& w
                             : seen_of(0, [&](Context& c) { return make_training(c, work, levers, text); });
   for (std::size_t c = 0; c < kCategoryCount; ++c)
     EXPECT_EQ(plan.peak.bytes[c], seen.peak.bytes[c]) << what << ": " << oomlab::name_of(Category(c));
+  EXPECT_EQ(plan.host, seen.host) << what << ": " << plan.host.total() << " and " << seen.host.total();
+  EXPECT_EQ(plan.price.host_bytes, seen.host_of_all) << what;
   if (!several && levers.attention != nn::AttentionForm::fused) {
     EXPECT_EQ(2 * plan.price.flops, double(seen.flops)) << what;
   }

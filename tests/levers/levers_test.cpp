@@ -101,18 +101,18 @@ void one_device(Random& random) {
   const Schedule schedule = any_schedule(random, spec.layers);
   const nn::StepForm form = any_form(random);
   const auto text = text_of(spec, seq);
+  const nn::StepLevers step =
+      checkpointing::step_of(element_bytes(precision), batch, seq, schedule, form, /*on_host=*/random.coin());
   std::uint64_t counted = 0;
   const ByCategory peak = with_element_of(precision, [&]<class T>(T) {
     return peak_of(0, [&](Context& context) {
-      return std::make_unique<checkpointing::Checkpointed<T>>(context, spec, *text, batch, precision, schedule, counted,
-                                                              form);
+      return std::make_unique<checkpointing::Checkpointed<T>>(context, spec, *text, precision, step, counted);
     });
   });
-  expect_planned(checkpointing::predict_schedule(spec, element_bytes(precision), batch, seq, schedule,
-                                                 resident_with(spec, precision), form),
-                 peak,
-                 fmt::format("{} {}, {}, attention {}, loss {}", words(spec, batch, seq), name_of(precision),
-                             checkpointing::describe(schedule), nn::name_of(form.attention), nn::name_of(form.loss)));
+  expect_planned(nn::simulate_step(spec, step, resident_with(spec, precision)).at_peak, peak,
+                 fmt::format("{} {}, {}{}, attention {}, loss {}", words(spec, batch, seq), name_of(precision),
+                             checkpointing::describe(schedule), step.checkpoints_on_host ? " on the host" : "",
+                             nn::name_of(form.attention), nn::name_of(form.loss)));
 }
 
 // One device: what the optimizer keeps, and where, when gradients are there, micro-batches, clipping.

@@ -34,6 +34,7 @@ TEST(TransformerNames, ParameterCountsAreThePublishedOnes) {
   EXPECT_EQ(parse_transformer("llama-3.1-8b").parameters(), 8'030'261'248u);
   EXPECT_EQ(parse_transformer("llama-3.1-70b").parameters(), 70'553'706'496u);
   EXPECT_EQ(parse_transformer("qwen2.5-7b").parameters(), 7'615'616'512u);
+  EXPECT_EQ(parse_transformer("llama-2-7b").parameters(), 6'738'415'616u);
   EXPECT_EQ(parse_transformer("mistral-7b").parameters(), 7'241'732'096u);
 }
 

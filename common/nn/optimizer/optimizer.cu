@@ -124,7 +124,8 @@ Optimizer<T>::Optimizer(Context& context, std::vector<TensorShape> shapes, std::
     const std::size_t n = shape.count();
     State state;
     const auto zeroed = [&]<class V>(V, std::size_t count, const char* what) {
-      DeviceBuffer<V> buffer = context.buffer<V>(count, Category::optimizer, shape.name + what);
+      TrackingResource& memory = form.paged_moments ? context.host_memory().managed() : context.memory();
+      DeviceBuffer<V> buffer(memory, context.stream(), count, Category::optimizer, shape.name + what);
       CUDA_CHECK(cudaMemsetAsync(buffer.data(), 0, buffer.bytes(), context.stream()));
       return buffer;
     };

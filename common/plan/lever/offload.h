@@ -27,29 +27,12 @@ inline std::string offload_refuses(const Work&, const Levers& levers) {
          "take --in-backward";
 }
 
-/// Pinned memory: of the rank that has most, and of all.
-inline void pinned_price(const Work& work, const Levers& levers, Price& price) {
-  const Layout& grid = levers.ranks;
-  const std::vector<std::uint64_t> kinds = kinds_of_stage(work.spec, grid);
-  for (std::size_t k = 0; k < kinds.size(); ++k) {
-    const std::uint64_t stages = (k + 1 < kinds.size() ? kinds[k + 1] : grid.pp) - kinds[k];
-    const std::uint64_t ranks = checked_product(stages, checked_product(grid.tp, grid.dp));
-    const std::uint64_t pinned = nn::pinned_bytes(work.spec, step_of(work, levers, {.stage = kinds[k]}));
-    price.pinned_bytes = std::max(price.pinned_bytes, pinned);
-    price.host_bytes = checked_sum(price.host_bytes, checked_product(ranks, pinned));
-  }
-}
-
-/// The bus, pinned memory and update of train/host_optimizer.h.
+/// The bus and the update of train/host_optimizer.h.
 inline void offload_price(const Work& work, const Levers& levers, Price& price) {
   if (!is_offloaded(levers)) return;
-  pinned_price(work, levers, price);
   const Layout& grid = levers.ranks;
-  const std::vector<std::uint64_t> kinds = kinds_of_stage(work.spec, grid);
-  for (std::size_t k = 0; k < kinds.size(); ++k) {
-    const nn::StepLevers step = step_of(work, levers, {.stage = kinds[k]});
-    const std::uint64_t stages = (k + 1 < kinds.size() ? kinds[k + 1] : grid.pp) - kinds[k];
-    const std::uint64_t ranks = checked_product(stages, checked_product(grid.tp, grid.dp));
+  for (const auto& [stage, ranks] : kinds_of_rank(work.spec, grid)) {
+    const nn::StepLevers step = step_of(work, levers, {.stage = stage});
     price.update.bytes += double(ranks) * nn::host_update_bytes(work.spec, step);
 
     // Gradients go down in each micro-batch, weights up once: down is the busier way.

@@ -37,7 +37,6 @@ inline void stream_price(const Work& work, const Levers& levers, Price& price) {
     const double up = elements / double(step.shards(3)) * double(step.element_bytes) * double(step.micro_batches);
     price.bus_bytes = std::max(price.bus_bytes, up);
   }
-  if (!is_offloaded(levers)) pinned_price(work, levers, price);
 }
 
 inline constexpr const char* kDeepSpeedStream = "\"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true}";

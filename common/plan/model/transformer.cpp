@@ -72,6 +72,7 @@ const std::vector<TransformerSpec>& named_transformers() {
       {"llama-3.1-8b", llama, 32, 32, 4096, 128256, 131072, 8, 14336, false, false, 1e-5f, llama3_rotary(8)},
       {"llama-3.1-70b", llama, 80, 64, 8192, 128256, 131072, 8, 28672, false, false, 1e-5f, llama3_rotary(8)},
       {"qwen2.5-7b", llama, 28, 28, 3584, 152064, 131072, 4, 18944, false, true, 1e-6f, {.theta = 1e6}},
+      {"llama-2-7b", llama, 32, 32, 4096, 32000, 4096, 32, 11008, false, false},
       {"mistral-7b", llama, 32, 32, 4096, 32000, 4096, 8, 14336, false, false}};
   return all;
 }

@@ -62,7 +62,8 @@ struct TransformerSpec {
 ///                 masked-token head and without the pooler
 ///   bert-large    24 layers, 16 heads, width 1,024: 335,174,458 parameters, counted alike
 ///   llama-3.2-1b  1,235,814,400, llama-3.1-8b 8,030,261,248, llama-3.1-70b 70,553,706,496, qwen2.5-7b 7,615,616,512,
-///   mistral-7b 7,241,732,096 parameters (v0.1, whose window of 4,096 positions is its longest sequence here)
+///   llama-2-7b 6,738,415,616, mistral-7b 7,241,732,096 parameters (v0.1, whose window of 4,096 positions is its longest
+///                 sequence here)
 ///   bytes-llama   3 layers, 4 heads over 2, width 64, 172 hidden units, 2,048 positions, vocabulary 256, tied
 ///   gpt:LAYERS-HEADS-WIDTH, bert:LAYERS-HEADS-WIDTH     any shape, 1,024 or 512 positions, vocabulary 258
 ///   llama:LAYERS-HEADS-KVHEADS-WIDTH-MLP                the same with 2,048 positions, tied

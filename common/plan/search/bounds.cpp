@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "plan/flops.h"
+#include "plan/host_state.h"
 #include "plan/lever/list.h"
 #include "plan/schedule.h"
 #include "plan/step_buffers.h"
@@ -205,8 +206,14 @@ double Bounds::seconds(const Work& work, const Levers& levers, const ByCategory&
   Plan plan{.schedule = {}, .peak = state, .price = {.flops = flops * kRoundedDown}};
   Levers whole = levers;  // smaller micro-batches send gradients to the host more often, and add them up there
   whole.micro_batch = 0;
+  whole.checkpoints_on_host = false;  // longer segments have next to no inputs that leave
   for (const Lever* lever : all_levers()) lever->price(work, whole, plan.price);
-  if (plan.price.host_bytes > task_.host_bytes) return kNever;
+  std::uint64_t on_host = 0;
+  if (plan.price.update.bytes > 0)  // nothing else of what is tried is certain to be there
+    for (const auto& [stage, ranks] : kinds_of_rank(spec_, levers.ranks))
+      on_host = checked_sum(
+          on_host, checked_product(ranks, nn::host_bytes(spec_, step_of(work, whole, {.stage = stage})).total()));
+  if (on_host > task_.host_bytes) return kNever;
   return least_seconds(*task_.card, levers, plan, task_.host_gb_per_s).value_or(kNever);
 }
 
@@ -234,6 +241,7 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   // Segments of several layers, and solved schedules, may hold next to nothing of a layer.
   const bool uniform =
       checkpoints == Checkpoints::none || (checkpoints == Checkpoints::segments && !tries_each_length(task_, levers));
+  const bool inputs_leave = levers.checkpoints_on_host;  // then a layer holds nothing between its passes
   Bound bound;
   double flops = 0;
   std::optional<ByCategory> least_state;
@@ -244,12 +252,13 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
       parameters = ranks.zero >= 3 || levers.streamed ? gradients : 0;
     }
     const std::uint64_t deep = slice.layers, waiting = std::min((ranks.pp - stage) * micro, share);
-    const std::uint64_t before = uniform ? checked_product(deep - 1, layer.held) : 0;
+    const bool holds = uniform && !inputs_leave;
+    const std::uint64_t before = holds ? checked_product(deep - 1, layer.held) : 0;
     std::uint64_t live = checked_sum(before, std::max(layer.forward, layer.backward + gradients) + parameters);
-    if (uniform) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
+    if (holds) live = std::max(live, whole_bytes(double(waiting) * double(deep) * layer.raw * kRoundedDown));
     if (!uniform && checkpoints == Checkpoints::segments) {
       const std::uint64_t input = nn::residual_bytes(spec_, e, micro, seq_);
-      const std::uint64_t beside = checked_product(least_inputs_beside(deep), input);
+      const std::uint64_t beside = inputs_leave ? 0 : checked_product(least_inputs_beside(deep), input);
       live = std::max(live, checked_sum(beside, layer.backward + gradients + parameters));
     }
     if (slice.has_head(spec_)) live = std::max(live, checked_sum(before, layer.head));

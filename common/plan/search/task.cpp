@@ -16,6 +16,10 @@ Levers step_as_it_is(const SearchTask& task) {
 }
 
 bool allowed(const SearchTask& task, const Levers& levers) {
+  // How many of their pages are on the device is the driver's choice, and so is how long they take to come.
+  if (levers.optimizer.paged_moments) return false;
+  // A schedule is solved for a device that holds its inputs.
+  if (levers.checkpoints_on_host && levers.solved) return false;
   if (task.precision && levers.precision != *task.precision) return false;
   if (numbers_of(task.work_of(levers), levers).change > task.change) return false;
   if (task.without.empty()) return true;

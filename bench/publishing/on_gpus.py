@@ -98,6 +98,10 @@ def rows_of(chapter, named):
     return found if len(found) <= MOST_ROWS or not named else [row for i, row in enumerate(found) if i == 0 or row["name"] in named]
 
 
+def share(value):
+    return "-" if value is None else f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"
+
+
 def chapter_block(root, folder, language, host):
     """Times, and what the driver gave, of a chapter's run on each GPU."""
     text, digits = "", folder.name[:2]
@@ -109,7 +113,7 @@ def chapter_block(root, folder, language, host):
         equal, total = count({digits: chapter}, host)
         skipped = [row for row in chapter["variants"] if row["outcome"] == "skipped"]
         text += f"**On {gpu.called()}** {said_of(equal, total, language)}"
-        text += f"; {len(skipped)} rows were skipped ({skipped[0]['reason']})" if skipped else ""
+        text += f"; {len(skipped)} {'rows were' if len(skipped) > 1 else 'row was'} skipped ({skipped[0]['reason']})" if skipped else ""
         printed = gpu.file(folder.name, ".txt")
         text += (f". [Everything it printed]({os.path.relpath(printed, folder)}):" if printed else ":") + "\n\n"
         shown = []
@@ -118,7 +122,7 @@ def chapter_block(root, folder, language, host):
             used, before = row.get("peak_device_used_bytes"), row.get("device_used_before_bytes")
             shown.append((escaped(row["name"]), f"{rate['median']:,.1f}" if rate else "-",
                           f"{rate['p10']:,.1f} to {rate['p90']:,.1f}" if rate else "-",
-                          f"{100 * least['share_of_bound']:.2g} %" if least.get("share_of_bound") is not None else "-",
+                          share(least.get("share_of_bound")),
                           format_bytes(row["peak_reserved_bytes"]), format_bytes(used - before) if used is not None and before is not None else "-"))
         text += table(("variant", "samples/s", "p10 to p90", "of the bound", "reserved", "device used, more"), shown)
         if words.get("said"):

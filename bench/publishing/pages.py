@@ -12,11 +12,10 @@ import operator
 import os
 import pathlib
 import re
-import tomllib
 
-from publishing import fit_public
+from publishing import fit_public, on_gpus
+from publishing.markdown import LANGUAGES, chapter_link, data, escaped, number, table
 
-LANGUAGES = ("en", "zh")
 HEADS = {
     "articles": {"en": ("#", "said", "verdict", "measured, or derived", "chapter"), "zh": ("#", "说法", "判定", "测得或推得", "章")},
     "claims": {"en": ("claim", "figure", "true if", "verdict"), "zh": ("说法", "数值", "成立条件", "判定")},
@@ -35,8 +34,8 @@ VERDICTS = {"true": ("true", "属实"), "in part": ("true in part", "部分属�
 OF_CLAIMS = {"holds": ("holds", "成立"), "does not hold": ("does not hold", "不成立"), "holds for some sizes": ("holds for some sizes", "在某些规模下成立"),
              "not judged": ("judged on a GPU only", "只在 GPU 上判定"), "not measured": ("not measured", "未测")}
 SAID = {"holds": "Yes", "does not hold": "No", "holds for some sizes": "In part", "not judged": "Open", "not measured": "Not measured"}
-WORDS = {"en": {"run": " (in this run {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "counts": "{n} claims: {list}."},
-         "zh": {"run": "（本次运行 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
+WORDS = {"en": {"run": " (in this run {})", "on": " (on {})", "cpu": " (on a CPU {})", "at most": "at most {}", "at least": "at least {}", "is": "{}", "between": "{} to {}", "counts": "{n} claims: {list}."},
+         "zh": {"run": "（本次运行 {}）", "on": "（在 {} 上）", "cpu": "（CPU 上 {}）", "at most": "至多 {}", "at least": "至少 {}", "is": "{}", "between": "{} 到 {}", "counts": "共 {n} 条说法：{list}。"}}
 UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 # The table of cards, and its columns. A column of MARKED has a letter in `marks`, in this order.
 CARDS = "common/plan/cards.inc"
@@ -104,8 +103,17 @@ class Figures:
         rows = [v for c in self.chapters.values() for v in c["variants"] if v.get("peak_allocated_bytes") is not None]
         return len(rows) if which == "predicted" else sum(v["peak_allocated_bytes"] == v["predicted_bytes"] for v in rows)
 
-    def text(self, spec):
+    def time(self, spec, language):
+        """A claim about time: what a GPU's run says of it, or the words for where none has."""
+        (host,) = [c for c in self.chapters[spec["time"]]["claims"] if spec["name"] in c["claim"]]
+        gpu, claim = on_gpus.judged(on_gpus.published(self.root), spec["time"], host)
+        suffix = "" if language == "en" else "_zh"
+        return re.sub(r"(?<=\d)%", " %", spec["as" + suffix].format(claim["measured"], on=gpu.called(language))) if gpu else spec["without" + suffix]
+
+    def text(self, spec, language="en"):
         """What stands for a figure of docs/data/articles.toml, which says how one is given."""
+        if "time" in spec:
+            return self.time(spec, language)
         if "claim" in spec:
             value = self.claim(spec["claim"], spec["name"], spec.get("exact", False)) * (-1 if spec.get("negative") else 1)
         elif "finding" in spec:
@@ -127,32 +135,12 @@ class Figures:
         return re.sub(r"(?<=\d)%", " %", spec["as"].format(value))
 
 
-def number(value):
-    return f"{value:.4g}"
-
-
-def line(cells):
-    return "| " + " | ".join(cells) + " |\n"
-
-
-def table(head, rows):
-    return line(head) + "|" + "---|" * len(head) + "\n" + "".join(line(row) for row in rows)
-
-
-def data(root, name):
-    return tomllib.loads((root / "docs/data" / name).read_text())
-
-
-def chapter_link(root, folder, digits):
-    return f"[{digits}]({os.path.relpath(next(root.glob(f'chapters/{digits}_*')), folder)})"
-
-
 def articles(root, folder, language):
     figures, which = Figures(root), LANGUAGES.index(language)
     suffix = "" if language == "en" else "_zh"
     rows = []
     for row in data(root, "articles.toml")["row"]:
-        values = {name: figures.text(spec) for name, spec in row.items() if isinstance(spec, dict)}
+        values = {name: figures.text(spec, language) for name, spec in row.items() if isinstance(spec, dict)}
         rows.append((str(row["number"]), row["said" + suffix], VERDICTS[row["verdict"]][which], row["answer" + suffix].format(**values),
                      ", ".join(chapter_link(root, folder, chapter) for chapter in row["chapters"])))
     return table(HEADS["articles"][language], rows)
@@ -165,59 +153,66 @@ def range_of(claim, words):
     return words[kind].format(*(v for v in (low, high) if v is not None))
 
 
-def sentence(claim, words):
-    """What was measured about a claim: its verdict, and the words of docs/data/verdicts.toml with its figures."""
+def sentence(claim, words, gpu=None):
+    """What was measured about a claim, on the host or on a GPU: its verdict, and the words of docs/data/verdicts.toml with its figures."""
     value, run = claim["at_size"], claim["measured"]
     v = run if value is None else value
-    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "more": -v, "served": "is served" if v else "is refused",
+    known = {} if v is None else {"v": v, "rest": 1 - v, "inverse": 1 / v if v else 0, "more": -v, "plus": 1 + v, "served": "is served" if v else "is refused",
                                   "agrees": "says so" if v else "says something else"}
+    if isinstance(words, dict):
+        words = words["gpu" if gpu else "host"]
     said = re.sub(r"(?<=\d)%", " %", words.format(**known, **({} if run is None else {"run": run})))
     text = f"**{SAID[claim['verdict']]}**: {said}"
     if claim["verdict"] == "holds for some sizes":
         text += f"; it {claim['verdict_text']}"
-    return text + (" (a CPU's time; a GPU decides)" if claim["verdict"] == "not judged" else "")
+    return text + (f", on {gpu.called()}" if gpu else " (a CPU's time; a GPU decides)" if claim["verdict"] == "not judged" else "")
 
 
 def verdicts(root, folder, language):
     """A chapter's claims as one table of sentences; what each figure is stands folded below it."""
-    digits = folder.name[:2]
+    digits, gpus = folder.name[:2], on_gpus.published(root)
     claims, said = Figures(root).chapters[digits]["claims"], data(root, "verdicts.toml").get(digits, {})
     names = [claim["claim"] for claim in claims]
     if sorted(names) != sorted(said):
         raise ValueError(f"docs/data/verdicts.toml: chapter {digits}: no words, or no claim, for {sorted(set(names) ^ set(said))}")
-    escaped = lambda text: text.replace("|", "\\|")
-    rows = [(escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]]))) for claim in claims]
-    measured = []
-    for claim in claims:
+    rows, measured = [], []
+    for host in claims:
+        gpu, claim = on_gpus.judged(gpus, digits, host)
+        rows.append((escaped(claim["claim"]), escaped(sentence(claim, said[claim["claim"]], gpu))))
         value, run = claim["at_size"], claim["measured"]
         shown = "-" if value is None and run is None else number(run if value is None else value)
-        size = f"<br><sub>{claim['size']}</sub>" if claim["size"] else ""
+        size = f"<br><sub>{claim['size']}</sub>" if claim["size"] else f"<br><sub>on {gpu.called()}</sub>" if gpu else ""
+        here = host["measured"] if gpu or value is not None else None
         measured.append((escaped(f"{claim['claim']}<br><sub>{claim['what']}</sub>"), escaped(shown + size), range_of(claim, WORDS["en"]),
-                         number(run) if value is not None and run is not None else "-"))
+                         number(here) if here is not None else "-"))
     return (table(HEADS["verdicts"]["en"], rows) + "\n<details><summary>What each figure is, and the range in which the claim would be true</summary>\n\n"
-            "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model.\n\n"
-            + table(HEADS["measured"]["en"], measured) + "\n</details>\n")
+            "A claim is judged for the model below its figure. *In this run*: the same figure for this chapter's own, smaller model"
+            + (", and of a time on this CPU.\n\n" if any(on_gpus.judged(gpus, digits, claim)[0] for claim in claims) else ".\n\n") + table(HEADS["measured"]["en"], measured) + "\n</details>\n")
 
 
 def claims(root, folder, language):
-    figures, which, words = Figures(root), LANGUAGES.index(language), WORDS[language]
+    figures, which, words, gpus = Figures(root), LANGUAGES.index(language), WORDS[language], on_gpus.published(root)
     chinese = data(root, "claims.zh.toml") if language == "zh" else {}
     text, count = "", {}
     for digits, chapter in figures.chapters.items():
         rows = []
-        for claim in chapter["claims"]:
+        for host in chapter["claims"]:
+            gpu, claim = on_gpus.judged(gpus, digits, host)
             value, run = claim["at_size"], claim["measured"]
             figure = "-" if value is None and run is None else number(run if value is None else value)
             if value is not None and run is not None:
                 figure += words["run"].format(number(run))
+            elif gpu and host["measured"] is not None:
+                figure += words["cpu"].format(number(host["measured"]))
             name, what = claim["claim"], claim["what"]
             if language == "zh":
                 if name not in chinese.get(digits, {}):
                     raise ValueError(f"docs/data/claims.zh.toml has no words for chapter {digits}'s claim '{name}'")
                 name, what = chinese[digits][name]
             size = claim["size"] if claim["size"] and language == "en" else ""
-            rows.append((f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>".replace("|", "\\|"), figure, range_of(claim, words),
-                         claim["verdict_text"] if language == "en" and claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]))
+            verdict = claim["verdict_text"] if language == "en" and claim["verdict"] == "holds for some sizes" else OF_CLAIMS[claim["verdict"]][which]
+            rows.append((escaped(f"{name}<br><sub>{what}{'; ' + size if size else ''}</sub>"), figure, range_of(claim, words),
+                         verdict + (words["on"].format(gpu.called(language)) if gpu else "")))
             count[claim["verdict"]] = count.get(claim["verdict"], 0) + 1
         title = next(root.glob(f"chapters/{digits}_*")).name[3:].replace("_", " ")
         text += f"\n**{chapter_link(root, folder, digits)}{' ' + title if language == 'en' else ''}**\n\n" + table(HEADS["claims"][language], rows)
@@ -395,8 +390,13 @@ def pytorch_lesson(root, folder, language):
             f"```text\n{output.read_text(encoding='utf-8')}```\n")
 
 
+def of_gpus(make, root, folder, language):
+    return make(root, folder, language, Figures(root).chapters)
+
+
 PAGES = {"articles": articles, "claims": claims, "gpus": gpus, "fits": fits, "fit-public": fit_public_page, "fit-public-summary": fit_public_summary,
          "fit-public-unasked": fit_public_unasked, "glossary": glossary, "levers": levers, "pytorch-lesson": pytorch_lesson, "verdicts": verdicts}
+PAGES |= {name: functools.partial(of_gpus, make) for name, make in on_gpus.PAGES.items()}
 
 
 def page(root, name, language, document):

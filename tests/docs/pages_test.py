@@ -142,7 +142,10 @@ verdicts, chapters = pages.data(root, "verdicts.toml"), pages.Figures(root).chap
 wrong += [f"verdicts.toml: there is no chapter {digits} with results" for digits in verdicts if digits not in chapters]
 for digits, said in verdicts.items():
     measured = {claim["claim"] for claim in chapters.get(digits, {"claims": []})["claims"] if claim["verdict"] != "not measured"}
-    wrong += [f"verdicts.toml: chapter {digits}: '{claim}' has no figure" for claim, words in said.items() if claim in measured and "{" not in words]
+    wrong += [f"verdicts.toml: chapter {digits}: '{claim}' has no figure" for claim, words in said.items()
+              if claim in measured and "{" not in (words["host"] if isinstance(words, dict) else words)]
+    wrong += [f"verdicts.toml: chapter {digits}: '{claim}' has words for {sorted(words)}, not for host and GPU, or none with a GPU's figure"
+              for claim, words in said.items() if isinstance(words, dict) and (sorted(words) != ["gpu", "host"] or "{" not in words["gpu"])]
 
 print(*wrong, f"{len(rows)} articles, {len(terms)} terms, {len(cards)} cards", sep="\n")
 sys.exit(1 if wrong else 0)

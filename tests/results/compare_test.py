@@ -139,6 +139,30 @@ def gpu(result):
 found, done = rows(base, changed(gpu))
 assert done.returncode == 0 and all("not comparable" in r["throughput"] and r["memory"] == "equal" for r in found.values())
 
+
+# What differs by design between the two is said once, below the table; a variant that needs more devices is nothing worse there. A byte is.
+def one_device(result):
+    gpu(result)
+    result["variants"][0]["peak_reserved_bytes"] += 2 << 20
+    skipped = result["variants"][-1]
+    for key in ("peak_allocated_bytes", "peak_reserved_bytes", "throughput"):
+        skipped[key] = None
+    skipped |= {"outcome": "skipped", "reason": "needs 8 devices, this machine has 1"}
+
+
+def a_byte_on_a_gpu(result):
+    gpu(result)
+    a_byte(+1)(result)
+
+
+done = compare(base, changed(one_device))
+assert done.returncode == 0 and "not comparable" not in done.stdout and f"memory: {len(NAMES) - 1} of {len(NAMES) - 1} equal to the byte; nothing got worse" in done.stdout
+assert f"reserved      differs in 1 of {len(NAMES) - 1}:" in done.stdout and "skipped       1 of 01_batch_reduction: needs 8 devices, this machine has 1" in done.stdout, done
+done = compare(base, changed(lambda r: (gpu(r), r["config"].update(devices=2), r["variants"][0].update(name="x 2"))))
+assert done.returncode == 0 and f"memory: {len(NAMES) - 1} of {len(NAMES) - 1} equal" in done.stdout and "and for 2 are not compared" in done.stdout, done
+assert compare(base, changed(a_byte_on_a_gpu)).returncode == 1 and "differ by design" not in compare(base, side(BASE)).stdout
+assert compare(changed(gpu), changed(one_device)).returncode == 1, "between two GPUs it is something worse"
+
 # Several sides; the forms.
 three = compare(base, side(BASE), changed(a_byte(+1)))
 assert three.returncode == 1 and three.stdout.count(NAMES[0]) == 2

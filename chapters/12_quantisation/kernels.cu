@@ -18,9 +18,13 @@ void int8_product(Context& context, const std::int8_t* x, const std::int8_t* w, 
     const std::int32_t one = 1, zero = 0;
     const int m = static_cast<int>(out), n = static_cast<int>(rows), k = static_cast<int>(in);
     constexpr cudaDataType codes = data_type_of(DType::int8);
-    CUBLAS_CHECK(cublasGemmEx(context.blas(), CUBLAS_OP_T, CUBLAS_OP_N, m, n, k, &one, w, codes, k, x, codes, k, &zero,
-                              sums, data_type_of(DType::int32), m, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
-    return;
+    const cublasStatus_t status =
+        cublasGemmEx(context.blas(), CUBLAS_OP_T, CUBLAS_OP_N, m, n, k, &one, w, codes, k, x, codes, k, &zero, sums,
+                     data_type_of(DType::int32), m, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) {  // some shapes it refuses: the kernel below takes any
+      CUBLAS_CHECK(status);
+      return;
+    }
   }
   const bool packs = kRowLanes == 1 && nn::packs_fit<std::int8_t>(in, x, w);  // on the host plain loops are faster
   const auto start = [&](auto kernel, std::size_t row_tiles) {

@@ -58,8 +58,8 @@ cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cubl
                            const float* beta, float* C, int ldc);
 
 /// (A and B, C, compute): (32F, 32F, 32F or TF32), (16F, 16F or 32F, 32F), (16BF, 16BF or 32F, 32F), (8I, 32I, 32I).
-/// Scalars are float, for 32I int. 8I needs A, B, lda and ldb in multiples of 4 bytes, and where both are transposed beta = 0
-/// and ldc in multiples of 4 (what cuBLAS 13.0 refuses on an H100).
+/// Scalars are float, for 32I int. 8I needs A, B, lda and ldb in multiples of 4 bytes; cuBLAS 13.0 on an H100 refuses
+/// more shapes of it (36 x 4 x 4, say), so whoever calls it needs another way.
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                             int k, const void* alpha, const void* A, cudaDataType Atype, int lda, const void* B,
                             cudaDataType Btype, int ldb, const void* beta, void* C, cudaDataType Ctype, int ldc,

@@ -214,7 +214,6 @@ decltype(Gemm::run) find_run(const Gemm& g, cublasComputeType_t compute) {
     if (matrix.type == CUDA_R_8I &&
         (matrix.ld % 4 || matrix.stride % 4 || reinterpret_cast<std::uintptr_t>(matrix.data) % 4))
       return nullptr;
-  if (g.a.type == CUDA_R_8I && g.a.transposed && g.b.transposed && (g.beta.integer != 0 || g.c.ld % 4)) return nullptr;
   for (const Combination& c : combinations)
     if (c.compute == compute && c.in == g.a.type && c.in == g.b.type && c.out == g.c.type) return c.run;
   return nullptr;
@@ -244,11 +243,11 @@ cublasStatus_t gemm(const char* call, cublasHandle_t handle, cublasOperation_t t
     if (g.m < 0 || g.n < 0 || g.k < 0 || g.batch < 0 || g.a.ld < std::max(1, g.a.transposed ? g.k : g.m) ||
         g.b.ld < std::max(1, g.b.transposed ? g.n : g.k) || g.c.ld < std::max(1, g.m) || !alpha || !beta)
       return CUBLAS_STATUS_INVALID_VALUE;
-    std::memcpy(&g.alpha, alpha, sizeof g.alpha);
-    std::memcpy(&g.beta, beta, sizeof g.beta);
     g.run = find_run(g, compute);
     if (!g.run) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (g.m == 0 || g.n == 0 || g.batch == 0) return CUBLAS_STATUS_SUCCESS;
+    std::memcpy(&g.alpha, alpha, sizeof g.alpha);
+    std::memcpy(&g.beta, beta, sizeof g.beta);
     if (g.a.type == CUDA_R_8I ? g.alpha.integer == 0 : g.alpha.real == 0) g.k = 0;
     if (!g.c.data || (g.k > 0 && (!g.a.data || !g.b.data))) return CUBLAS_STATUS_INVALID_VALUE;
     host::count_gemm(2 * std::uint64_t(g.m) * std::uint64_t(g.n) * std::uint64_t(g.k) * std::uint64_t(g.batch));

@@ -48,6 +48,8 @@ def published(root):
 def judged(gpus, digits, claim):
     """(GPU, its claim) that answers what the host's claim leaves open; (None, claim) where nothing is open, or no GPU's run has an answer."""
     for gpu in gpus if claim["verdict"] in OPEN else ():
+        if claim["claim"] in gpu.words.get("unanswered", ()):
+            continue
         for other in gpu.chapters.get(digits, {"claims": []})["claims"]:
             if other["claim"] == claim["claim"] and other["verdict"] not in OPEN:
                 return gpu, other

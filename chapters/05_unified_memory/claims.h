@@ -2,6 +2,7 @@
 // Folk advice about managed and pinned memory, put to the test, and what one step moved over the bus.
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "loader.h"
@@ -34,10 +35,18 @@ inline double device_bytes_more(std::size_t batch, std::size_t width, Loading a,
 inline constexpr std::size_t kImages = 256, kImageFloats = 3 * 224 * 224;
 inline constexpr const char* kImageBatch = "256 images of 3 x 224 x 224";
 
-inline std::vector<Claim> claims_of(const nn::MlpSpec& spec, const std::shared_ptr<const TrafficOf>& traffic) {
-  const auto step = [traffic](const std::string& name) -> std::optional<ManagedTraffic> {
+/// `oversubscribed()`, asked after the runs: whether managed memory had less of the device than it needs. Otherwise nothing
+/// is said of it: its pages come once and stay.
+inline std::vector<Claim> claims_of(const nn::MlpSpec& spec, const std::shared_ptr<const TrafficOf>& traffic,
+                                    const std::function<bool()>& oversubscribed) {
+  const auto speeds = [oversubscribed](const char* name, const char* beside) {
+    return [=](const Results& r) -> std::optional<double> {
+      return oversubscribed() ? r.ratio(name, beside, figures::speed) : std::nullopt;
+    };
+  };
+  const auto step = [=](const std::string& name) -> std::optional<ManagedTraffic> {
     const auto found = traffic->find(name);
-    return planning() || found == traffic->end() ? std::nullopt : found->second.step;
+    return planning() || !oversubscribed() || found == traffic->end() ? std::nullopt : found->second.step;
   };
   const auto faults = [step](const std::string& name) -> std::optional<double> {
     const auto moved = step(name);
@@ -60,12 +69,12 @@ inline std::vector<Claim> claims_of(const nn::MlpSpec& spec, const std::shared_p
        .about = About::time,
        .what = "samples/s, managed on demand / device memory",
        .range = at_least(0.9),
-       .measure = [](const Results& r) { return r.ratio("managed, on demand", "device memory", figures::speed); }},
+       .measure = speeds("managed, on demand", "device memory")},
       {.text = "prefetching gives the speed back",
        .about = About::time,
        .what = "samples/s, prefetch / on demand",
        .range = at_least(1.1),
-       .measure = [](const Results& r) { return r.ratio("managed, prefetch", "managed, on demand", figures::speed); }},
+       .measure = speeds("managed, prefetch", "managed, on demand")},
       // Faults and migrations are those of the host runtime's pager. On a GPU the driver decides.
       {.text = "at 1.5 times the device, a third of the touches fault",
        .about = About::numbers,

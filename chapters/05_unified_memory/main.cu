@@ -84,7 +84,9 @@ Chapter unified_memory(const Config& config) {
     add(name, small, OnDevice::predicted(small), differs_by_design("a small model: the question is about its input"),
         loading, {}, on_device);
 
-  chapter.claims = claims_of(spec, traffic);
+  chapter.claims = claims_of(spec, traffic, [config] {
+    return config.budget != kUnlimited && Managed::may_oversubscribe(config, config.budget);
+  });
   chapter.after = [=](const Results& results, Report& report) { tell_traffic(spec, *traffic, results, report); };
   return chapter;
 }

@@ -135,22 +135,23 @@ std::optional<Candidate> LeversSearch::first_that_fits(bool changes_first) {
     return changes_first ? std::pair(double(changes), seconds) : std::pair(seconds, double(changes));
   };
   const auto key_of = [=](const auto& x) { return key(x.seconds, x.changes); };
-  std::vector<const Family*> order;
-  for (const Family& family : families_)
-    if (family.bytes <= task_.work_of(states_[family.state]).room() && family.seconds < kNever)
-      order.push_back(&family);
-  std::ranges::stable_sort(order, {}, [=](const Family* family) { return key_of(*family); });
+  std::vector<std::uint32_t> order;  // of families; by number where they are alike
+  for (std::size_t f = 0; f < families_.size(); ++f)
+    if (families_[f].bytes <= task_.work_of(states_[families_[f].state]).room() && families_[f].seconds < kNever)
+      order.push_back(std::uint32_t(f));
+  std::ranges::sort(order, {}, [&](std::uint32_t f) { return std::pair(key_of(families_[f]), f); });
   std::optional<Candidate> best;
   const auto worse = [&](double seconds, std::uint64_t changes) {
     return best && key(seconds, changes) > key_of(*best);
   };
-  for (const Family* family : order) {
-    if (worse(family->seconds, family->changes)) break;  // and so are all after it
-    const std::uint64_t room = task_.work_of(states_[family->state]).room();
+  for (const std::uint32_t f : order) {
+    const Family& family = families_[f];
+    if (worse(family.seconds, family.changes)) break;  // and so are all after it
+    const std::uint64_t room = task_.work_of(states_[family.state]).room();
     open(
-        *family,
+        family,
         [&](double seconds, std::uint64_t bytes) {
-          return bytes > room || seconds == kNever || worse(seconds, family->changes);
+          return bytes > room || seconds == kNever || worse(seconds, family.changes);
         },
         [&](Candidate& c) {
           const auto rank_of = [&](const Candidate& x) { return std::tuple(key_of(x), x.peak(), x.place); };
@@ -170,17 +171,18 @@ std::optional<Candidate> LeversSearch::closest() {
     levers = with_usual_host_optimizer(task_.work_of(levers), levers);
     return std::tuple(options_of(levers), family.pass, family.parts);
   };
-  std::vector<const Family*> order;
-  for (const Family& family : families_)
-    if (!passes_[family.pass].solved && family.bytes != UINT64_MAX) order.push_back(&family);
-  std::ranges::stable_sort(order, {}, [](const Family* f) { return f->bytes; });
+  std::vector<std::uint32_t> order;
+  for (std::size_t f = 0; f < families_.size(); ++f)
+    if (!passes_[families_[f].pass].solved && families_[f].bytes != UINT64_MAX) order.push_back(std::uint32_t(f));
+  std::ranges::sort(order, {}, [&](std::uint32_t f) { return std::pair(families_[f].bytes, f); });
   std::optional<Candidate> best;
-  for (const Family* family : order) {
-    if (best && family->bytes > best->peak()) break;
-    const auto device = device_of(*family);
+  for (const std::uint32_t f : order) {
+    const Family& family = families_[f];
+    if (best && family.bytes > best->peak()) break;
+    const auto device = device_of(family);
     if (seen.contains(device)) continue;
     open(
-        *family,
+        family,
         [&](double seconds, std::uint64_t bytes) { return seconds == kNever || (best && bytes > best->peak()); },
         [&](Candidate& c) {
           seen.insert(device);

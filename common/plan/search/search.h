@@ -4,6 +4,7 @@
 // hundred million. So bounds (bounds.h) are of families, which are opened only where a member may be better.
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -69,8 +70,8 @@ class LeversSearch {
   Levers base_;
   Bounds bounds_;
   std::vector<Levers> states_;
-  std::vector<Levers> passes_;  // in the textbook's state; segments of one layer stand for those of any length
-  std::vector<Family> families_;
+  std::vector<Levers> passes_;   // in the textbook's state; segments of one layer stand for those of any length
+  std::deque<Family> families_;  // millions: a vector that grows has all of them twice
   std::map<std::uint64_t, std::vector<std::uint64_t>> divisors_;
   std::optional<std::vector<std::uint8_t>> passes_of_one_, passes_of_several_;
   std::map<std::string, nn::Schedule> solved_;

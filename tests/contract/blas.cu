@@ -26,7 +26,6 @@ constexpr cudaDataType type_of = std::is_same_v<T, float>           ? CUDA_R_32F
                                  : std::is_same_v<T, std::int8_t>   ? CUDA_R_8I
                                                                     : CUDA_R_32I;
 bool on_a_gpu() { return std::string(oomlab::backend_name()) == "cuda"; }
-
 template <class T>
 T from_double(double value) {
   if constexpr (std::is_integral_v<T>)
@@ -130,7 +129,7 @@ class Gemm : public testing::Test {
     const DeviceArray<A> device_a(a), device_b(b);
     const DeviceArray<C> device_c(c);
     const cublasStatus_t status = call(s, alpha, device_a.data, device_b.data, beta, device_c.data);
-    // INT8: cuBLAS 13.0 on an H100 refuses some shapes, 36 x 4 x 4 among them. What it takes must be right.
+    // INT8: cuBLAS 13.0 on an H100 refuses some shapes, as 36 x 4 x 4. What it takes must be right.
     if (std::is_integral_v<A> && status == CUBLAS_STATUS_NOT_SUPPORTED && on_a_gpu()) return;
     CUBLAS_CHECK(status);
     const std::vector<C> got = device_c.download(stream);

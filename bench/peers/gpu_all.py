@@ -4,7 +4,7 @@
   pip install torch transformers peft
   bench/peers/gpu_all.py [--seconds N] [--resume] [--out FOLDER] [--snapshots FOLDER]
 
-For a machine that is lent for minutes: packages are imported once. Result files as each script's own --device cuda writes them, in --out, by default
+For a machine that is there for minutes: packages are imported once. Result files as each script's own --device cuda writes them, in --out, by default
 bench/results/peers/; and with --snapshots PyTorch's memory snapshots. It stops after N seconds and says what is left. Exit code 3 where the
 device gave up: again with --resume. Each script's --text then adds what is predicted, on any machine that has built it.
 """

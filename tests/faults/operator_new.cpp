@@ -48,6 +48,12 @@ void* operator new(std::size_t n, std::align_val_t a) { return allocate(n, stati
 void* operator new[](std::size_t n, std::align_val_t a) { return allocate(n, static_cast<std::size_t>(a)); }
 void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
 void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
+void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return allocate_or_null(n, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return allocate_or_null(n, static_cast<std::size_t>(a));
+}
 void operator delete(void* p) noexcept { give_back(p); }
 void operator delete[](void* p) noexcept { give_back(p); }
 void operator delete(void* p, std::size_t) noexcept { give_back(p); }
@@ -58,3 +64,5 @@ void operator delete(void* p, std::size_t, std::align_val_t) noexcept { give_bac
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { give_back(p); }
 void operator delete(void* p, const std::nothrow_t&) noexcept { give_back(p); }
 void operator delete[](void* p, const std::nothrow_t&) noexcept { give_back(p); }
+void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { give_back(p); }
+void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { give_back(p); }

@@ -9,18 +9,6 @@
 
 namespace oomlab {
 
-/// Memory of the operating system: it may be paged out, and a copy to or from a device goes through a buffer of the
-/// driver's. In plan mode an address without memory.
-class PageableResource final : public MemoryResource {
- public:
-  void* allocate(std::size_t bytes, cudaStream_t stream) override;
-  void deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept override;
-  std::size_t reserved_bytes() const override { return reserved_; }
-
- private:
-  std::size_t reserved_ = 0;
-};
-
 /// How much host memory there is for a rank.
 struct HostBudget {
   std::size_t limit = kUnlimited;  ///< bytes, of all ranks of a machine together

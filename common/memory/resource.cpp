@@ -1,6 +1,7 @@
 #include "memory/resource.h"
 
 #include <cstdint>
+#include <new>
 #include <utility>
 
 #include "cuda/backend.h"
@@ -32,6 +33,8 @@ std::uint64_t pool_attribute(cudaMemPool_t pool, cudaMemPoolAttr attribute) {
   return value;
 }
 
+constexpr std::align_val_t kPageableAlignment{256};  // as memory of CUDA is
+
 }  // namespace
 
 // ------------------------------------------------------------------------------------------------------ DirectResource
@@ -45,8 +48,11 @@ void* DirectResource<kMemory>::allocate(std::size_t bytes, cudaStream_t) {
     check_allocation(cudaMalloc(&address, rounded), "cudaMalloc", bytes, rounded);
   else if constexpr (kMemory == DirectMemory::managed)
     check_allocation(cudaMallocManaged(&address, rounded), "cudaMallocManaged", bytes, rounded);
-  else
+  else if (kMemory == DirectMemory::pinned || planning())
     check_allocation(cudaMallocHost(&address, rounded), "cudaMallocHost", bytes, rounded);
+  else
+    address = ::operator new(rounded, kPageableAlignment, std::nothrow);
+  if (!address) throw OutOfMemory(bare_report(bytes, rounded));
   reserved_ += rounded;
   return address;
 }
@@ -54,10 +60,13 @@ void* DirectResource<kMemory>::allocate(std::size_t bytes, cudaStream_t) {
 template <DirectMemory kMemory>
 void DirectResource<kMemory>::deallocate(void* address, std::size_t bytes, cudaStream_t stream) noexcept {
   if (!address) return;
-  if constexpr (kMemory == DirectMemory::pinned) {
-    // cudaFreeHost does not promise to wait, and a copy on the stream may still read or write the block.
+  if constexpr (kMemory == DirectMemory::pinned || kMemory == DirectMemory::pageable) {
+    // Neither promises to wait, and a copy on the stream may still read or write the block.
     report_if_failed(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-    report_if_failed(cudaFreeHost(address), "cudaFreeHost");
+    if (kMemory == DirectMemory::pinned || planning())
+      report_if_failed(cudaFreeHost(address), "cudaFreeHost");
+    else
+      ::operator delete(address, kPageableAlignment);
   } else {
     report_if_failed(cudaFree(address), "cudaFree");
   }
@@ -67,6 +76,7 @@ void DirectResource<kMemory>::deallocate(void* address, std::size_t bytes, cudaS
 template class DirectResource<DirectMemory::device>;
 template class DirectResource<DirectMemory::managed>;
 template class DirectResource<DirectMemory::pinned>;
+template class DirectResource<DirectMemory::pageable>;
 
 // ------------------------------------------------------------------------------------------------------- AsyncResource
 

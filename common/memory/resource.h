@@ -44,9 +44,9 @@ class MemoryResource {
   virtual bool would_refuse(std::size_t /*bytes*/) const { return false; }
 };
 
-enum class DirectMemory { device, managed, pinned };
+enum class DirectMemory { device, managed, pinned, pageable };
 
-/// Every allocation is one of the runtime's own.
+/// Every allocation is one of the runtime's own, or of the operating system's.
 template <DirectMemory kMemory>
 class DirectResource final : public MemoryResource {
  public:
@@ -63,6 +63,9 @@ using CudaResource = DirectResource<DirectMemory::device>;
 using ManagedResource = DirectResource<DirectMemory::managed>;
 /// cudaMallocHost: page-locked host memory, not device memory.
 using PinnedResource = DirectResource<DirectMemory::pinned>;
+/// Memory of the operating system: it may be paged out, and a copy to or from a device goes through a buffer of the
+/// driver's. In plan mode an address without memory.
+using PageableResource = DirectResource<DirectMemory::pageable>;
 
 /// cudaMallocAsync from a pool of its own on the current device, which keeps freed memory up to the release threshold
 /// (bytes; by default all of it) until trim(). This is the default of the chapters. It cannot tell its largest free

@@ -2,6 +2,7 @@
 // How a transformer goes about a step, to the same result: the forms of attention and of the loss, and what each
 // layer keeps for its backward pass.
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -66,5 +67,9 @@ struct Segment {
 };
 /// How all layers of a model, or of a slice of it, are treated. Empty: all keep what the step's form says.
 using Schedule = std::vector<Segment>;
+/// How many segments keep no more than their input, and are computed again.
+inline std::uint64_t recomputed_segments(const Schedule& schedule) {
+  return static_cast<std::uint64_t>(std::ranges::count_if(schedule, &Segment::recompute));
+}
 
 }  // namespace oomlab::nn

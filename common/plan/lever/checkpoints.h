@@ -20,8 +20,7 @@ inline void checkpoints_price(const Work& work, const Levers& levers, Price& pri
   if (!levers.checkpoints_on_host) return;
   for (const std::uint64_t stage : kinds_of_stage(work.spec, levers.ranks)) {
     const nn::StepLevers step = step_of(work, levers, {.stage = stage});
-    double inputs = 0;
-    for (const nn::Segment& segment : step.schedule) inputs += segment.recompute;
+    const double inputs = double(nn::recomputed_segments(step.schedule));
     const double residual = double(step.sequences) * double(step.seq) * double(work.spec.width);
     price.checkpoint_bytes =
         std::max(price.checkpoint_bytes, inputs * residual * double(step.element_bytes) * double(step.micro_batches));

@@ -18,20 +18,21 @@ void add_training(const TensorShape& shape, const FineTuning& tuning, ByCategory
 
 }  // namespace
 
-std::uint64_t decoded_part(const TensorShape& shape) {
+std::uint64_t decoded_part_bytes(const TransformerSpec& spec, const quantised::Format& base, std::uint64_t parts,
+                                 std::uint64_t element_bytes) {
+  if (base.scheme == quantised::Scheme::as_is) return 0;
   const auto eighth = [](std::uint64_t n) { return (n + kDecodedParts - 1) / kDecodedParts; };
-  return std::max(checked_product(eighth(shape.rows), shape.columns),
-                  checked_product(shape.rows, eighth(shape.columns)));
-}
-
-std::uint64_t decoded_part_bytes(const TransformerSpec& spec, const FineTuning& tuning) {
-  if (tuning.trained == Trained::all || tuning.base.scheme == quantised::Scheme::as_is) return 0;
-  TransformerSpec one_layer = spec;
-  one_layer.layers = 1;
   std::uint64_t elements = 0;
-  for (const TensorShape& shape : tensors_of(one_layer))
-    if (quantised::is_quantised(shape)) elements = std::max(elements, decoded_part(shape));
-  return round_to_granule(checked_product(elements, element_bytes(tuning.dtype)));
+  for (const TensorShape& shape : tensors_of(with_layers(spec, 1), {.parts = parts})) {
+    if (!quantised::is_quantised(shape)) continue;
+    elements = std::max({elements, checked_product(eighth(shape.rows), shape.columns),
+                         checked_product(shape.rows, eighth(shape.columns))});
+  }
+  return round_to_granule(checked_product(elements, element_bytes));
+}
+std::uint64_t decoded_part_bytes(const TransformerSpec& spec, const FineTuning& tuning) {
+  if (tuning.trained == Trained::all) return 0;
+  return decoded_part_bytes(spec, tuning.base, 1, element_bytes(tuning.dtype));
 }
 
 ByCategory adapter_bytes(const TransformerSpec& spec, const FineTuning& tuning, bool trained) {

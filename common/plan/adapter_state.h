@@ -24,9 +24,10 @@ struct FineTuning {
 /// Matrices that are stored in fewer bits are decoded an eighth at a time, by rows or by columns, into a buffer that
 /// stays.
 inline constexpr std::uint64_t kDecodedParts = 8;
-/// Elements of the largest eighth of such a matrix.
-std::uint64_t decoded_part(const TensorShape& shape);
-/// Bytes of that buffer as the ledger counts it: of the largest eighth. 0 where nothing is stored so.
+/// Bytes of that buffer as the ledger counts it, for a part of each layer: of the largest eighth, in values of
+/// `element_bytes` each. 0 where nothing is stored so.
+std::uint64_t decoded_part_bytes(const TransformerSpec& spec, const quantised::Format& base, std::uint64_t parts,
+                                 std::uint64_t element_bytes);
 std::uint64_t decoded_part_bytes(const TransformerSpec& spec, const FineTuning& tuning);
 
 /// What the adapters alone are: A, B and, with what trains them, gradients and the optimizer's state. Throws as

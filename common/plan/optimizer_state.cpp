@@ -97,8 +97,7 @@ std::uint64_t on_device(const StateShape& shape, const OptimizerForm& form) {
 // The sum over the tensors of a slice.
 template <class BytesOf>
 std::uint64_t sum_of_tensors(const TransformerSpec& spec, const Slice& slice, BytesOf bytes_of) {
-  TransformerSpec one_layer = spec;  // which all layers are like
-  one_layer.layers = 1;
+  const TransformerSpec one_layer = with_layers(spec, 1);  // which all layers are like
   const std::uint64_t layers = slice.end(spec) - slice.first_layer;
   const auto has_layer = [](std::uint64_t) { return true; };
   std::uint64_t sum = 0;

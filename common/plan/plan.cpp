@@ -24,19 +24,13 @@ namespace {
 
 bool several(const Levers& levers) { return levers.ranks.ranks() > 1; }
 
-// Of a slice's layers alone.
-nn::TransformerSpec with_layers(nn::TransformerSpec spec, std::uint64_t layers) {
-  spec.layers = layers;
-  return spec;
-}
-
 // The solver knows one rank, and gradients of everything that are always there. For all else it gets less room until what it finds
 // fits: then a schedule that computes a little less again may exist.
 nn::Schedule solved_schedule(const Work& work, const Levers& levers, const RankCoordinates& place) {
   nn::StepLevers step = step_of(work, levers, place);
   const nn::StepForm& form = step.form;
   const std::uint64_t layers = step.slice.end(work.spec) - step.slice.first_layer;
-  const nn::TransformerSpec part = with_layers(work.spec, layers);
+  const nn::TransformerSpec part = nn::with_layers(work.spec, layers);
   const ByCategory resident = resident_bytes(work.spec, step, several(levers));
   nn::Schedule best = nn::recompute_segments(layers, 1);
   std::optional<std::uint64_t> least;
@@ -115,7 +109,7 @@ double rank_flops(const Work& work, const Levers& levers, const RankCoordinates&
   const nn::Slice& slice = step.slice;
   const nn::Trained trained = step.trained;
   const double head =
-      double(nn::step_flops_of_each(with_layers(work.spec, 0), step.sequences, work.seq, {}, {}, trained));
+      double(nn::step_flops_of_each(nn::with_layers(work.spec, 0), step.sequences, work.seq, {}, {}, trained));
   double layers = 0;
   if (slice.parts > 1 && form.attention == nn::AttentionForm::tiled) {
     const nn::LayerFlops layer = layer_flops_of_tiled_parts(work.spec, step.sequences, work.seq, form);
@@ -123,7 +117,7 @@ double rank_flops(const Work& work, const Levers& levers, const RankCoordinates&
     layers = double(slice.layers) * double(layer.forward + backward);
     for (const nn::Segment& segment : schedule) layers += double(nn::recompute_flops(layer, segment));
   } else {
-    const nn::TransformerSpec part = with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
+    const nn::TransformerSpec part = nn::with_layers(work.spec, slice.end(work.spec) - slice.first_layer);
     layers = double(nn::step_flops_of_each(part, step.sequences, work.seq, schedule, form, trained)) - head;
   }
   double adapters = 0;

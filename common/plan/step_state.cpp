@@ -13,11 +13,6 @@ namespace oomlab::nn {
 
 namespace {
 
-TransformerSpec with_one_layer(TransformerSpec spec) {
-  spec.layers = 1;
-  return spec;
-}
-
 std::uint64_t rounded_up(std::uint64_t count, std::uint64_t to) { return checked_sum(count, to - 1) / to * to; }
 
 // What a tensor of a layer takes in its unit, in elements, before the next one begins.
@@ -64,7 +59,7 @@ std::uint64_t state_of_shards(const UnitElements& units, const StepLevers& lever
 UnitElements::UnitElements(const TransformerSpec& spec, const StepLevers& levers) {
   const Slice& slice = levers.slice;
   layers = slice.end(spec) - slice.first_layer;
-  const TransformerSpec one_layer = with_one_layer(spec);
+  const TransformerSpec one_layer = with_layers(spec, 1);
   const auto has_layer = [](std::uint64_t) { return true; };
   const auto of = [&](Place::Unit unit) -> std::uint64_t& {
     switch (unit) {
@@ -104,7 +99,7 @@ ByCategory state_of_adapters(const TransformerSpec& spec, const StepLevers& leve
   ByCategory state;
   std::uint64_t rows = 0;
   for (const TensorShape& shape :
-       adapter_tensors(with_one_layer(spec), levers.adapters, {.parts = levers.slice.parts})) {
+       adapter_tensors(with_layers(spec, 1), levers.adapters, {.parts = levers.slice.parts})) {
     state[Category::optimizer] = checked_sum(state[Category::optimizer], state_bytes(shape, levers.optimizer));
     if (shape.rows > 1) rows = std::max(rows, shape.rows);
   }
@@ -134,23 +129,10 @@ std::uint64_t paged_state_bytes(const TransformerSpec& spec, const StepLevers& l
   if (levers.shards(1) > 1) return state_of_shards(UnitElements(spec, levers), levers, bytes_of);
   if (!levers.frozen()) return paged_bytes(spec, levers.slice, levers.optimizer);
   std::uint64_t of_layer = 0;
-  for (const TensorShape& shape : adapter_tensors(with_one_layer(spec), levers.adapters, {.parts = levers.slice.parts}))
+  for (const TensorShape& shape : adapter_tensors(with_layers(spec, 1), levers.adapters, {.parts = levers.slice.parts}))
     of_layer = checked_sum(of_layer, bytes_of(shape, levers.optimizer));
   return checked_product(levers.slice.end(spec) - levers.slice.first_layer, of_layer);
 }
-
-namespace {
-
-// Room for a decoded part of the largest matrix.
-std::uint64_t decoded_bytes(const TransformerSpec& spec, const StepLevers& levers) {
-  if (levers.base.scheme == quantised::Scheme::as_is) return 0;
-  std::uint64_t elements = 0;
-  for (const TensorShape& shape : tensors_of(with_one_layer(spec), {.parts = levers.slice.parts}))
-    if (quantised::is_quantised(shape)) elements = std::max(elements, decoded_part(shape));
-  return round_to_granule(checked_product(elements, levers.element_bytes));
-}
-
-}  // namespace
 
 ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& levers) {
   const UnitElements units(spec, levers);
@@ -166,14 +148,15 @@ ByCategory unit_state_bytes(const TransformerSpec& spec, const StepLevers& lever
     state[Category::gradients] =
         levers.frozen() ? of_adapters(levers.shards(2)) : array_bytes(units, levers.shards(2), levers.element_bytes);
   if (levers.loss_scale) state[Category::optimizer] = checked_sum(state[Category::optimizer], scale_state_bytes());
-  state[Category::workspace] = checked_sum(state[Category::workspace], decoded_bytes(spec, levers));
+  state[Category::workspace] = checked_sum(
+      state[Category::workspace], decoded_part_bytes(spec, levers.base, levers.slice.parts, levers.element_bytes));
   return state;
 }
 
 PeakBytes making_base_peak(const TransformerSpec& spec, const StepLevers& levers) {
   const UnitElements units(spec, levers);
   quantised::LoadingBytes loading;
-  for (const TensorShape& shape : tensors_of(with_one_layer(spec), {.parts = levers.slice.parts})) {
+  for (const TensorShape& shape : tensors_of(with_layers(spec, 1), {.parts = levers.slice.parts})) {
     const quantised::Format format = quantised::format_of(shape, levers.base);
     if (format.scheme != quantised::Scheme::as_is)
       loading.at_least(quantised::loading_bytes(format, shape.rows, shape.columns));

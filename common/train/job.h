@@ -107,12 +107,10 @@ inline std::optional<double> flops_a_step(const Job& job, const RankCoordinates&
   const nn::Slice slice = plan::slice_of(job.spec, job.layout, place);
   if (job.form.attention == nn::AttentionForm::tiled && slice.parts > 1) return std::nullopt;  // a part's own tiles
   const std::size_t layers = slice.layers;
-  nn::TransformerSpec of_layers = job.spec;
-  of_layers.layers = layers;
   const nn::Schedule schedule = job.schedule_at(place);
-  const auto all = flops_of_step(of_layers, job.micro_batch, job.seq, schedule, job.form, job.trained);
-  of_layers.layers = 0;
-  const auto head = flops_of_step(of_layers, job.micro_batch, job.seq, {}, {}, job.trained);
+  const auto all =
+      flops_of_step(nn::with_layers(job.spec, layers), job.micro_batch, job.seq, schedule, job.form, job.trained);
+  const auto head = flops_of_step(nn::with_layers(job.spec, 0), job.micro_batch, job.seq, {}, {}, job.trained);
   if (!all || !head) return std::nullopt;
   double adapters = 0;
   if (job.frozen())

@@ -50,8 +50,7 @@ inline void offload_price(const Work& work, const Levers& levers, Price& price) 
     const double share = double(share_of(work, levers));
     price.update.forward_flops = share * double(layer.forward) * double(step.slice.layers) / double(grid.tp);
     if (!step.slice.has_head(work.spec)) continue;
-    nn::TransformerSpec head_alone = work.spec;
-    head_alone.layers = 0;
+    const nn::TransformerSpec head_alone = nn::with_layers(work.spec, 0);
     const double head = double(nn::step_flops_of_each(head_alone, work.batch, work.seq)) / 3;  // one of three passes
     price.update.forward_flops += share * head;
   }

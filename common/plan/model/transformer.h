@@ -72,6 +72,12 @@ TransformerSpec parse_transformer(std::string_view text);
 /// Those that have a name of their own.
 const std::vector<TransformerSpec>& named_transformers();
 
+/// The same model with so many layers: with one, where all are alike; with none, the embeddings and the head alone.
+inline TransformerSpec with_layers(TransformerSpec spec, std::uint64_t layers) {
+  spec.layers = layers;
+  return spec;
+}
+
 /// The part of a model that one rank has: consecutive layers (a stage of a pipeline), and of these layers a share of
 /// the heads and of the hidden units (tensor parallel; Shoeybi et al., "Megatron-LM", 2019). The first layer comes with
 /// the embeddings, the last one with the head and a token embedding of its own.

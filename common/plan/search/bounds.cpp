@@ -235,9 +235,7 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   const bool several = ranks.ranks() > 1;
   const LayerBytes layer = layer_bytes(levers, checkpoints, micro);
   const double layer_flops = least_layer_flops(levers, checkpoints, share, micros) / double(ranks.tp);
-  nn::TransformerSpec none = spec_;
-  none.layers = 0;
-  const double head_flops = double(share) * double(nn::step_flops_of_each(none, 1, seq_));
+  const double head_flops = double(share) * double(nn::step_flops_of_each(nn::with_layers(spec_, 0), 1, seq_));
   // Segments of several layers, and solved schedules, may hold next to nothing of a layer.
   const bool uniform =
       checkpoints == Checkpoints::none || (checkpoints == Checkpoints::segments && !tries_each_length(task_, levers));

@@ -1,6 +1,7 @@
 #include "process.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,7 @@ Outcome run_process(const std::string& program, const std::vector<std::string>& 
               err_file = open(err.c_str(), O_WRONLY | O_CREAT, 0600);
     if (out_file < 0 || err_file < 0 || dup2(out_file, 1) < 0 || dup2(err_file, 2) < 0 || chdir(folder.c_str()) != 0)
       _exit(126);
+    signal(SIGINT, SIG_DFL);  // a shell's background job, which the tests may be, is started with Ctrl-C ignored, and so is what it starts
     if (in_child) in_child();
     execvp(program.c_str(), argv.data());
     _exit(127);

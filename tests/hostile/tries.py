@@ -16,6 +16,7 @@ import typing
 CONFIG = ('{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, '
           '"vocab_size": 300, "max_position_embeddings": 64}')
 HANG = 180  # seconds
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with Ctrl-C ignored; what these tests start is not
 MEMORY = 200 << 20  # bytes that a refusal, or a plan, may have resident
 
 # What a terminal obeys instead of showing it: controls but for tab and line feed, DEL, C1, and what turns the direction of text.

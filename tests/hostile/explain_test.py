@@ -102,7 +102,8 @@ def test_expressions():
     growing = {key: steps.grows(*key, tries=max(3, arguments.tries // 50)) for key in known}
     growing = [f"{where}: {key[0]!r} grows, on {growing[key]!r}" for key, where in known.items() if growing[key]]
     assert not growing, "steps that grow faster than the text:\n" + "\n".join(growing)
-    for pattern in (r"cupy\S*\s*$", r"\\+[nrt]", r"(?:a+)+b", r"killed process \d+ \([^)]*\)", r"\d+(?:'\d+)*GiB"):
+    for pattern in (r"cupy\S*\s*$", r"\\+[nrt]", r"(?:a+)+b", r"killed process \d+ \([^)]*\)", r"\d+(?:'\d+)*GiB",
+                    r"1(?=b|\d+y)", r"(?:\w{1,9}(?:x|\d+){1,2})y"):
         assert steps.grows(pattern, tries=40), f"{pattern} grows, and was not found"
     return len(known)
 

@@ -227,9 +227,21 @@ def alternatives(nodes):
     return count
 
 
+def repeats_without_end(nodes):
+    """Whether a repetition of the nodes has no end. Where each has one, the steps from one place of the text have a bound that the
+    text has no part in, so that all of them together grow as the text does."""
+    for op, argument in nodes:
+        inside = argument if op is c.BRANCH else [argument[-1]] if op in (c.SUBPATTERN, c.ASSERT, c.ASSERT_NOT, *REPEATS) else []
+        if op in REPEATS and argument[1] is c.MAXREPEAT or any(map(repeats_without_end, inside)):
+            return True
+    return False
+
+
 def grows(pattern, flags=0, tries=12, seed=1, length=200):
     """A text on which the pattern's steps grow faster than the text does, or None."""
     rng, steps = random.Random(f"{seed} {pattern!r}"), Steps(pattern, flags)
+    if not repeats_without_end(steps.tree):
+        return None
     for _ in range(tries * (1 + alternatives(steps.tree) // 4)):
         make, once = pumped(rng, steps), None
         try:

@@ -132,6 +132,14 @@ function(oomlab_executable name)
   target_link_libraries(${name} PRIVATE oomlab_flags ${arg_LINK})
 endfunction()
 
+# oomlab_built_by_name(target...): programs that only tests/run bench runs, which names what it needs. Not part of a whole build for
+# the host, so that tests do not wait for them; of the cuda build they are.
+function(oomlab_built_by_name)
+  if(OOMLAB_BACKEND STREQUAL "host")
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
 # oomlab_compiled_quickly(target level): for what takes longer to compile than to run. Kernels and the runtime are not;
 # what stands around them is (-O1), and so are tests (-O0). Under AddressSanitizer every access there calls a function
 # instead of having its check inline.
@@ -184,12 +192,15 @@ function(oomlab_whole_program_test name)
     ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-cases/${name}.json;${arg_ENVIRONMENT}")
 endfunction()
 
-# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_DEFERRED])
+# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_DEFERRED]
+#             [NIGHTLY_IN_CHECK case...] [NIGHTLY_UNDER_ASAN case...])
 # A GoogleTest program. Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs
 # more than most tests, the whole program is one. ONE_THREAD: it has one thread, and no kernel, so that there is nothing in
-# it for check mode. ALSO_DEFERRED: NAME.deferred is the same program with deferred streams, which is enough for check mode by day.
+# it for check mode. ALSO_DEFERRED: NAME.deferred is the same program with deferred streams, which is enough for a sanitizer by day.
+# NIGHTLY_...: cases (filters of GoogleTest) that a sanitizer runs at night only: those that take long there, and do again what others
+# have done there already, in greater numbers or for another type; or that only plan.
 function(oomlab_test name)
-  cmake_parse_arguments(arg "ONE_THREAD;ALSO_DEFERRED" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;ALSO_DEFERRED" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
   if(NOT OOMLAB_TESTS OR OOMLAB_CHECK AND arg_ONE_THREAD)
     return()
   endif()
@@ -218,10 +229,21 @@ function(oomlab_test name)
   endif()
   if(OOMLAB_SANITIZE)
     set(nightly "")
-    if(OOMLAB_CHECK AND arg_ALSO_DEFERRED)
+    if(arg_ALSO_DEFERRED)
       set(nightly NIGHTLY)
     endif()
-    oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT} ${nightly})
+    set(at_night ${arg_NIGHTLY_UNDER_ASAN})
+    if(OOMLAB_CHECK)
+      set(at_night ${arg_NIGHTLY_IN_CHECK})
+    endif()
+    if(at_night AND NOT nightly)
+      list(JOIN at_night ":" at_night)
+      oomlab_whole_program_test(${name} COMMAND ${name} "--gtest_filter=-${at_night}" LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT})
+      oomlab_whole_program_test(${name}.night COMMAND ${name} "--gtest_filter=${at_night}" LABELS ${arg_LABELS}
+        ENVIRONMENT ${arg_ENVIRONMENT} NIGHTLY)
+    else()
+      oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT} ${nightly})
+    endif()
   else()
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
       PROPERTIES ${properties} TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 2)

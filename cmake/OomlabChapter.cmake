@@ -22,7 +22,8 @@ function(oomlab_chapter)
   # oomlab_chapter(NCCL DEVICES 8): a chapter on several devices; its own tests get as many from the host runtime.
   # oomlab_chapter(KERNELS_OF NN_other): it includes headers of an earlier chapter, whose kernels are in a kernels.cu.
   # oomlab_chapter(LESSON_ENVIRONMENT NAME=value...): settings of the host runtime for the lesson.
-  cmake_parse_arguments(arg "NCCL" "DEVICES" "KERNELS_OF;LESSON_ENVIRONMENT" ${ARGN})
+  # oomlab_chapter(NIGHTLY_IN_CHECK case... NIGHTLY_UNDER_ASAN case...): of its own tests, as of oomlab_test().
+  cmake_parse_arguments(arg "NCCL" "DEVICES" "KERNELS_OF;LESSON_ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
   set(link oomlab_harness oomlab_nn oomlab_data)
   set(kernels "")
   foreach(chapter IN LISTS name arg_KERNELS_OF)
@@ -69,6 +70,7 @@ function(oomlab_chapter)
     oomlab_executable(${name}_bench SOURCES ${benches} LINK ${link})
     oomlab_compiled_quickly(${name}_bench -O2)
     target_include_directories(${name}_bench PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+    oomlab_built_by_name(${name}_bench)
   endif()
   if(NOT OOMLAB_TESTS)
     return()
@@ -79,7 +81,8 @@ function(oomlab_chapter)
   endif()
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cpp" "${CMAKE_CURRENT_SOURCE_DIR}/tests/*.cu")
   if(tests)
-    oomlab_test(${name}_test SOURCES ${tests} LINK ${link} LABELS chapter ${environment})
+    oomlab_test(${name}_test SOURCES ${tests} LINK ${link} LABELS chapter ${environment}
+      NIGHTLY_IN_CHECK ${arg_NIGHTLY_IN_CHECK} NIGHTLY_UNDER_ASAN ${arg_NIGHTLY_UNDER_ASAN})
     target_include_directories(${name}_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   endif()
   include("${OOMLAB_ROOT}/tests/chapter/chapter.cmake")

@@ -16,7 +16,9 @@ PROGRAMS = pathlib.Path(sys.argv[2]).resolve()
 TEXT = (pathlib.Path(sys.argv[1]) / "common/data/text/course_text.txt").stat().st_size - 1
 READERS = ["02_gradient_accumulation", "03_mixed_precision", "04_checkpointing", "07_multi_gpu --dp 2", "08_attention_and_loss",
            "11_inference", "12_quantisation", "13_optimizer_memory", "16_capstone"]
-BIG = ["--model gpt3-175b --gpus 1024xh100-sxm --batch 1024", "--model llama-3.1-70b --gpus 1024xh100-sxm --batch 720720"]
+# Questions with many answers: how many combinations there are at least, and how many are planned at most.
+BIG = {"--model gpt3-175b --gpus 1024xh100-sxm --batch 1024": (2_000_000, 2000),
+       "--model llama-3.1-70b --gpus 1024xh100-sxm --batch 720720": (50_000_000, 2000)}
 
 
 def fit(question, codes=(0, 1)):
@@ -56,10 +58,10 @@ def a_plan_needs_no_text():
 
 def a_thousand_cards():
     """First of all: `resident` is the most that any process had so far."""
-    for question in BIG:
+    for question, (least, most) in BIG.items():
         run = fit(f"{question} --json")
         found = json.loads(run.out)
-        assert found["combinations"] > 1_000_000 and found["planned"] < 5000, found["planned"]
+        assert found["combinations"] >= least and 0 < found["planned"] <= most, (found["combinations"], found["planned"])
         assert run.resident < MEMORY, f"{question}: {run.resident >> 20} MB"
         assert all(line.startswith("fit: still comparing") for line in run.err.splitlines()), run.err
 

@@ -88,8 +88,8 @@ TEST(EndToEnd, PlansAndBudgetsOfAnySizeGiveValidFiles) {
   const TemporaryFolder folder;
   Words results;
   for (const Words& words :
-       {Words{"--steps", "1", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"},
-        Words{"--plan", "--budget", "1B"}, Words{"--plan", "--card", "t4", "--memory-steps", "12", "--series"}}) {
+       {Words{"--plan", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"}, Words{"--plan", "--budget", "1B"},
+        Words{"--plan", "--card", "t4", "--memory-steps", "12", "--series"}}) {
     const std::string result = folder / ("result" + std::to_string(results.size()) + ".json");
     const Outcome outcome = run_process(program(), Words{"--quick", "--json", result} + words, folder.path());
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
@@ -137,7 +137,7 @@ TEST(EndToEnd, BadInputCostsOneLine) {
 
 TEST(EndToEnd, AFullDiskCostsOneLineAndNoOldResult) {
   const auto run_on_a_full_disk = [](const TemporaryFolder& folder) {
-    return run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"}, folder.path(), [] {
+    return run_process(program(), {"--quick", "--plan", "--quiet", "--json", "result.json"}, folder.path(), [] {
       // The smallest disk there is: files of this process may not grow beyond 1 KiB. The streams of the child are
       // files too, so --quiet.
       const rlimit limit{1024, 1024};
@@ -163,7 +163,7 @@ TEST(EndToEnd, AFullDiskCostsOneLineAndNoOldResult) {
 TEST(EndToEnd, DeferredStreamsChangeNoNumber) {
   const TemporaryFolder folder;
   json eager;
-  for (const char* streams : {"eager", "deferred:1", "deferred:2"}) {
+  for (const char* streams : {"eager", "deferred:1"}) {
     const Outcome outcome = run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"},
                                         folder.path(), [streams] { setenv("OOMLAB_HOST_STREAMS", streams, 1); });
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;

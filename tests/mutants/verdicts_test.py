@@ -80,9 +80,10 @@ with tempfile.TemporaryDirectory() as folder:
 
     # Interrupted while a defect is planted; meanwhile nobody else may use the copy.
     slow = subprocess.Popen([sys.executable, tool, "--no-baseline", "slow"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while copy.read_text() == CODE and slow.poll() is None:
+    planted = CODE.replace("two", "2")
+    while copy.read_text() != planted and slow.poll() is None:  # for a moment, while it is written, the file is neither
         time.sleep(0.05)
-    assert copy.read_text() == CODE.replace("two", "2")
+    assert copy.read_text() == planted
     done = subprocess.run([sys.executable, tool, "good"], capture_output=True, text=True)
     assert done.returncode == 1 and "another run" in done.stderr, done
     slow.send_signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 
 #include "frontier.h"
 #include "plan/model/transformer_tensors.h"
+#include "plan/search/bounds.h"
 
 namespace oomlab::capstone {
 
@@ -36,10 +37,26 @@ inline ByCategory streamed_by_matrix(const Work& work) {
   return nn::simulate_step(layer.spec, step, streamed).at_peak;
 }
 
-/// The least that this chapter's levers make of a step on one device.
+/// The least that this chapter's levers make of a step on one device, bytes. Planned are those whose bound from below
+/// (plan/search/bounds.h) is smallest, until no other can be less than the least so far.
 inline std::size_t least_of_all(const Work& work) {
+  struct Candidate {
+    std::uint64_t at_least;  // bytes
+    Levers levers;
+  };
+  const plan::SearchTask task = on_one_device(work);
+  plan::Bounds bounds(task);
+  std::vector<Candidate> candidates;
+  visit_combinations(work, [&](const Levers& levers) {
+    const std::uint64_t micro_batch[] = {micro_batch_of(work, levers)};
+    candidates.push_back({bounds.of(work, levers, plan::checkpoints_of(levers), micro_batch).bytes, levers});
+  });
+  std::ranges::stable_sort(candidates, {}, &Candidate::at_least);
   std::size_t least = SIZE_MAX;
-  visit_combinations(work, [&](const Levers& levers) { least = std::min(least, plan_of(work, levers).peak.total()); });
+  for (const Candidate& candidate : candidates) {
+    if (candidate.at_least >= least) break;
+    least = std::min(least, plan_of(work, candidate.levers).peak.total());
+  }
   return least;
 }
 

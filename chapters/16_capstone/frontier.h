@@ -17,7 +17,18 @@ struct Point {
   double gb = 0, seconds = 0;
 };
 
-/// Every combination of levers on one device that makes sense, but for solved schedules and wide embeddings.
+/// What is searched: a step on one device, without solved schedules and wide embeddings.
+inline plan::SearchTask on_one_device(const Work& work) {
+  return {.one = work,
+          .several = work,
+          .card = find_card("a100-80gb"),  // for bounds on times, which nothing here asks for
+          .change = plan::Numbers::Change::other,
+          .precision = {},
+          .without = {"wide"},
+          .progress = {}};
+}
+
+/// Every combination of levers there that makes sense.
 template <class Visit>
 void visit_combinations(const Work& work, Visit visit) {
   std::vector<std::size_t> micro_batches;  // 0: the batch
@@ -25,12 +36,7 @@ void visit_combinations(const Work& work, Visit visit) {
     if (work.batch % n == 0) micro_batches.push_back(n);
   micro_batches.push_back(0);
   const std::size_t lengths[] = {0, 1, 2, 3, nn::root_of(work.spec.layers)};
-  const plan::SearchTask task{.one = work,
-                              .several = work,
-                              .change = plan::Numbers::Change::other,
-                              .precision = {},
-                              .without = {"wide"},
-                              .progress = {}};
+  const plan::SearchTask task = on_one_device(work);
   std::vector<Levers> passes = plan::combinations(task, {}, plan::Lever::Changes::activations);
   std::erase_if(passes, [&](const Levers& pass) {
     return pass.solved || std::ranges::find(lengths, pass.recompute) == std::end(lengths);

@@ -29,9 +29,9 @@ constexpr int blocks = 64;                       // of the kernel
 constexpr int threads = 256;                     // of each block
 static_assert(small < large && large <= tensors / 2 * small, "more than one freed tensor, at most all");
 
-void require(bool good, const char* what, const char* why = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", why, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t error, const char* call) { require(error == cudaSuccess, cudaGetErrorString(error), call); }

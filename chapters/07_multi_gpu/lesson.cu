@@ -30,9 +30,9 @@ constexpr int steps = 3;
 constexpr int blocks = 32;    // of each kernel
 constexpr int threads = 256;  // of each block
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::fflush(stdout);
   std::_Exit(1);  // ends all devices' threads, so that none waits for one that failed
 }

@@ -28,9 +28,9 @@ constexpr int threads = 128;
 static_assert(rows % piece == 0 && width % 4 == 0, "whole pieces, and whole packs of four codes");
 using Numbers = std::vector<float>;  // on the host
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == cudaSuccess, cudaGetErrorString(code), call); }

@@ -24,9 +24,9 @@ int to_neighbour[2];    // a pipe: an order is a letter
 int from_neighbour[2];  // a pipe: the same letter is the answer
 bool ours = true;       // this process is not the neighbour
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s, %s: %s\n", ours ? "we" : "the neighbour", of, what);
+  std::printf("FAIL: %s, %s: %s\n", ours ? "we" : "the neighbour", where, what);
   std::fflush(stdout);
   std::_Exit(1);
 }

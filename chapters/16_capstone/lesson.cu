@@ -33,9 +33,9 @@ constexpr int blocks = 32;
 constexpr int threads = 256;
 using Numbers = std::vector<float>;  // on the host
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
@@ -59,7 +59,7 @@ cublasHandle_t cublas;
 cudaMemPool_t pool;  // a run has its own, which keeps the record: the most bytes that were in use
 void make_pool() {
   cudaMemPoolProps properties = {};  // location.id is 0: the first device
-  properties.allocType = cudaMemAllocationTypePinned;
+  properties.allocType = cudaMemAllocationTypePinned;  // it stays where it is made: on the device, by the next line
   properties.location.type = cudaMemLocationTypeDevice;
   CHECK(cudaMemPoolCreate(&pool, &properties));
 }
@@ -69,7 +69,7 @@ float* allocate(size_t count) {  // as many numbers of 4 bytes
   return static_cast<float*>(p);
 }
 void release(float* p) { CHECK(cudaFreeAsync(p, 0)); }
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));

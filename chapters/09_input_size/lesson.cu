@@ -169,7 +169,7 @@ int main(int argc, char** argv) {
   if (with && without) {
     std::printf("  the result in strips: %s\n", strips.result == whole.result ? "bit-equal" : "equal within 1e-5");
     const size_t fixed = weights.size() * sizeof(float);
-    require((strips.peak - fixed) * side <= (whole.peak - fixed) * (strip + 2), "at most (strip + 2) / side of the bytes");
+    require((strips.peak - fixed) * side <= (whole.peak - fixed) * (strip + 2), "(strip + 2) / side of it");
   }
   std::puts("PASS");
 }

@@ -7,7 +7,7 @@
 // Bytes of both moments of n weights:
 //     FP32      8 n                 2048 KiB for n = 262144
 //     8 bits    2 n + 8 n / 256      520 KiB, 74.6 % less
-// A moment is off by 1 % near the largest, by up to 12 % at a thousandth of it. Here the weights still reach the target.
+// A moment is off by 1 % near the largest, up to 12 % at a thousandth of it. Here the weights still reach the target.
 // The price of a step: two cubes and two cube roots for each weight. It moves a quarter of the moments' bytes.
 #include <cuda_runtime.h>
 

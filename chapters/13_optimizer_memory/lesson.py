@@ -1,5 +1,5 @@
 # python3 lesson.py: Adam's moments in a byte each, a scale for 256, and codes that are cubes: dense near 0. PyTorch has
-# no such optimizer (torchao has). One of 16 layers at a time is FP32 here, none in lesson.cu. The target is not counted.
+# no such optimizer (torchao has). One of 16 layers at a time is FP32 here, none in lesson.cu. The target isn't counted.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -19,7 +19,7 @@ def train(frozen):
     a, b = lora_a.clone().requires_grad_(frozen), torch.zeros(512, 8).requires_grad_(frozen)
     if frozen:
         w.requires_grad_(False)  # THE MITIGATION: no gradient and no moments of w
-    adam = torch.optim.Adam([p for p in (w, a, b) if p.requires_grad], lr=1e-3, foreach=False)
+    adam = torch.optim.Adam([p for p in (w, a, b) if p.requires_grad], lr=3e-3, foreach=False)  # one rate for both ways
     for step in range(100):
         x = 2 * torch.rand(64, 512) - 1  # in each step others
         adam.zero_grad()

@@ -101,7 +101,7 @@ Result run(const char* what, int rows, bool own_divisor, const Result* whole = n
   float* w2 = w1 + layer_weights;
   float* g1 = allocate(2 * layer_weights);
   float* g2 = g1 + layer_weights;
-  fill<<<blocks, threads>>>(w1, 0, 2 * layer_weights, 0.1f);
+  fill<<<blocks, threads>>>(w1, batch * width, 2 * layer_weights, 0.1f);  // not the inputs' numbers
   CHECK(cudaGetLastError());
   const int n = rows * width;
   for (int first = 0; first < batch; first += rows) {

@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cudaFree(nullptr));  // makes the CUDA context, which cu... functions need
-  device_memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  device_memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;  // it stays where it is made: on the device, by the next line
   device_memory.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   device_memory.location.id = 0;
   CHECK(cuMemGetAllocationGranularity(&page_bytes, &device_memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM));

@@ -1,7 +1,7 @@
 // nvcc -o lesson lesson.cu -lcublas
 //
-// The problem: "CUDA out of memory. Tried to allocate 256.00 MiB." The message names the last request. What filled the
-// device is what came before it. Here that is one layer, Linear(8192, 8192), in FP32, trained with AdamW:
+// The problem: "CUDA out of memory. Tried to allocate ..." The message names the last request. What filled the device
+// is what came before it. Here that is one layer, Linear(8192, 8192), in FP32, trained with AdamW:
 //
 //   weights      8192 x 8192 floats                        256 MiB
 //   activations  input and output, 64 rows of 8192 floats    4 MiB    the only part that the batch decides
@@ -11,7 +11,7 @@
 // The idea: ask the device. cudaMemGetInfo() before and after tells what each part takes, and what no tensor accounts
 // for: the CUDA context, cuBLAS. Other programs on the device change these figures, too. A refused request is a result
 // like any other: the program can go on. Only CUDA's "last error" stays set until cudaGetLastError() reads it.
-// The price: each question is a call into the driver, which may wait. So ask between phases, not in the innermost loop.
+// The price: each question is a call into the driver, which may wait for the GPU. So ask between phases.
 #include <cublas_v2.h>
 
 #include <cstdio>
@@ -24,12 +24,13 @@ constexpr int batch = 64;                   // rows
 constexpr int weights = width * width;      // numbers; gradients and each of the moments have as many
 constexpr int activations = batch * width;  // numbers of the input, and of the output
 constexpr int threads = 256;                // of each block
-constexpr int piece = 256;                  // numbers that a block works on
+constexpr int piece = 256;                  // numbers that a block works on, here one for each thread
 static_assert(activations % piece == 0 && weights % piece == 0, "whole pieces");
 
-void require(bool good, const char* what, const char* of = "expected") {
+// what: that which should hold; where: the call that failed, if it was one.
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
@@ -42,7 +43,7 @@ __global__ void fill(float* p, float scale) {
   const int first = blockIdx.x * piece;
   for (int i = first + threadIdx.x; i < first + piece; i += blockDim.x) p[i] = scale * (i % 11 - 5);
 }
-// AdamW, without bias correction. __restrict__ promises that the arrays do not overlap, so each number is read once.
+// AdamW, without bias correction. __restrict__ promises that the arrays do not overlap: reads need not wait for writes.
 __global__ void adamw(float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m,
                       float* __restrict__ v) {
   const float rate = 1e-3f;
@@ -84,7 +85,8 @@ float* allocate(const char* what, size_t count) {
 }
 
 cublasHandle_t cublas;
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
+// ta, tb: transpose. ta ? m : k is how long a stored row of A is, tb ? k : n how long one of B is.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));
@@ -106,14 +108,13 @@ void ask_for_too_much(bool clear, float* x) {
   require(error == cudaErrorMemoryAllocation, "more than what is free is refused");
   require(extra == nullptr, "a refused request takes nothing");
   row("taken by the refused request", used() - in_use);
-  cudaError_t blamed = cudaErrorMemoryAllocation;
-  if (clear) blamed = cudaSuccess;
+  const cudaError_t expected = clear ? cudaSuccess : cudaErrorMemoryAllocation;
   if (clear) (void)cudaGetLastError();  // THE MITIGATION: or the check after the next kernel finds this error
   fill<<<activations / piece, threads>>>(x, 0.1f);
   const cudaError_t next = cudaGetLastError();  // asks whether the launch above was accepted: a launch returns nothing
   std::printf("  error %s; the check after the next kernel: %s\n", clear ? "cleared" : "left set",
               cudaGetErrorName(next));
-  require(next == blamed, "the next kernel is blamed only for an error that was left set");
+  require(next == expected, "the next kernel is blamed only for an error that was left set");
 }
 
 int main(int argc, char** argv) {
@@ -159,6 +160,7 @@ int main(int argc, char** argv) {
   adamw<<<weights / piece, threads>>>(w, g, m, v);
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());
+  require(forward(x, w, y) != after, "the training step has changed the output");
   for (float* p : {w, x, y, g, m, v}) CHECK(cudaFree(p));
   CHECK(cublasDestroy(cublas));
   std::puts("PASS");

@@ -9,7 +9,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
@@ -34,7 +34,7 @@ refused = False
 try:
     torch.empty(2**50)
 except RuntimeError:  # torch.OutOfMemoryError is one
-    refused = True  # THE MITIGATION: the program goes on, outside of this block, where the exception holds nothing
+    refused = True  # THE MITIGATION: go on below. PyTorch clears CUDA's error; the exception keeps tensors alive here
 print(f"4 PiB more refused: {refused}; the output after it is bit-equal: {torch.equal(inference(), before)}")
 assert refused and torch.equal(inference(), before), "the same output after a refused request"
 print("PASS")

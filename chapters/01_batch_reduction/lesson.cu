@@ -8,7 +8,7 @@
 // The idea: peak = 2 MiB + 6 KiB x batch is a straight line. The largest batch under a budget is found by trying:
 // double it until a step runs out of memory, then bisect. That works only if a failed step gives back all that it took.
 // So a buffer is an object whose destructor frees it, which C++ also calls on the way out of a failure.
-// The price is the search, once: as many steps as doublings and halvings, 22 here. No step of the training is slower.
+// The price: the search, 22 steps here, once. And a smaller batch keeps a GPU less busy, and its gradient is noisier.
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -23,16 +23,16 @@
 
 constexpr int layers = 4;
 constexpr int width = 256;                   // numbers of a row, in and out of each layer
-constexpr int layer = width * width;         // weights of a layer
-constexpr int weights = layers * layer;      // of all layers
+constexpr int layer_weights = width * width;
+constexpr int weights = layers * layer_weights;
 constexpr int recipe = 2048;                 // the batch that was asked for
 constexpr size_t budget = size_t(11) << 20;  // bytes of all Buffers
 constexpr int blocks = 32;                   // of each kernel
 constexpr int threads = 256;                 // of each block
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
@@ -60,25 +60,26 @@ struct Buffer {
   Buffer(const Buffer&) = delete;
   ~Buffer() {            // cudaFree waits for kernels that still use p
     CHECK(cudaFree(p));  // THE MITIGATION, 1: a step that fails gives back what it took
-    live -= bytes;       // THE MITIGATION, 1: and counts it
+    live -= bytes;       // THE MITIGATION, 1: which is not counted any more
   }
 };
 
-// Each thread takes every (blocks x threads)-th element, here and in all kernels to come.
+// Thread blockIdx.x * blockDim.x + threadIdx.x of all takes every (gridDim.x * blockDim.x)-th element, as in all
+// kernels to come. Any number of blocks is right; a few for each of the GPU's multiprocessors are fast. Here 32 do.
 __global__ void fill(float* p, int n, float scale) {  // pseudo-random numbers between -scale and scale
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const unsigned hash = unsigned(i + 1) * 2654435761u;
     p[i] = scale * ((hash ^ (hash >> 15)) * 2246822519u / 2147483648.0f - 1.0f);
   }
 }
-// p becomes 0 where y is not positive (NaN, too): ReLU when p is y, ReLU's backward when p is a gradient.
+// ReLU when p is y, ReLU's backward pass when p is a gradient. NaN stays NaN, or it would hide an overflow.
 __global__ void relu(float* p, const float* y, int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-    if (!(y[i] > 0)) p[i] = 0;
+    if (y[i] <= 0) p[i] = 0;
 }
 
 cublasHandle_t cublas;
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));
@@ -93,16 +94,17 @@ void step(const Buffer& w, Buffer& g, int batch) {
   CHECK(cudaGetLastError());
   for (int l = 0; l < layers; ++l) {
     y.emplace_back(n);
-    matmul(false, false, batch, width, width, 1, y[l].p, w.p + l * layer, 0, y[l + 1].p);  // y[l + 1] = y[l] @ w
+    matmul(false, false, batch, width, width, 1, y[l].p, w.p + l * layer_weights, 0, y[l + 1].p);  // = y[l] @ w
     relu<<<blocks, threads>>>(y[l + 1].p, y[l + 1].p, n);
     CHECK(cudaGetLastError());
   }
   Buffer gradient(n);
-  // y[l + 1] is a gradient by now: the loss's, or from the swap below. The input needs none.
+  // y[l + 1] is a gradient by now. The last y is the loss's, and 0 where its ReLU was; the others come from the swap
+  // below. The input needs none.
   for (int l = layers - 1; l >= 0; --l) {
-    matmul(true, false, width, width, batch, 1, y[l].p, y[l + 1].p, 0, g.p + l * layer);  // g = y[l].T @ y[l + 1]
+    matmul(true, false, width, width, batch, 1, y[l].p, y[l + 1].p, 0, g.p + l * layer_weights);  // y[l].T @ y[l + 1]
     if (l == 0) break;
-    matmul(false, true, batch, width, width, 1, y[l + 1].p, w.p + l * layer, 0, gradient.p);  // y[l + 1] @ w.T
+    matmul(false, true, batch, width, width, 1, y[l + 1].p, w.p + l * layer_weights, 0, gradient.p);  // y[l + 1] @ w.T
     relu<<<blocks, threads>>>(gradient.p, y[l].p, n);
     CHECK(cudaGetLastError());
     std::swap(gradient.p, y[l].p);  // y[l] is not needed any more, and its memory takes the next gradient
@@ -155,7 +157,8 @@ void run(bool with, bool without) {
   peak = 0;
   require(fits(w, g, batch), "the batch fits in the budget");
   std::printf("\n  batch %d, the largest that fits  peak %5.1f MiB\n", batch, peak / MiB);
-  require(peak <= budget && peak == on_the_line(batch), "the peak is on the line");
+  require(peak == on_the_line(batch), "the peak is on the line");
+  require(peak <= budget && budget < on_the_line(batch + 1), "the largest that fits");
   if (!without) return;
   limit = SIZE_MAX;
   step(w, g, recipe);

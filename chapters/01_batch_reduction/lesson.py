@@ -1,6 +1,6 @@
 # python3 lesson.py: the largest batch under a budget, found by trying. PyTorch can limit a process on a GPU
 # (set_per_process_memory_fraction), not on a CPU: here a step whose peak is above the budget counts as out of memory.
-# At its peak only two of the four layers' gradients exist, so a batch needs less than in lesson.cu, which has all.
+# At its peak only two of four gradients exist: less than in lesson.cu. No ReLU, and no step that fails halfway here.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -10,7 +10,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()

@@ -23,15 +23,15 @@
 constexpr int batch = 4096;                   // rows
 constexpr int micro_batches = 8;              // that a batch is split into
 constexpr int width = 256;                    // numbers of a row, in and out of both layers
-constexpr int layer = width * width;          // weights of a layer
+constexpr int layer_weights = width * width;
 constexpr size_t rounding = size_t(1) << 16;  // bytes by which the pool may count more than was asked for
 constexpr int blocks = 32;                    // of each kernel
 constexpr int threads = 256;                  // of each block
 static_assert(batch % micro_batches == 0 && batch % 64 == 0, "a batch of equal micro-batches; see counts()");
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
@@ -43,7 +43,7 @@ void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGet
 cudaMemPool_t pool;
 void make_pool() {
   cudaMemPoolProps properties = {};  // location.id is 0: the first device
-  properties.allocType = cudaMemAllocationTypePinned;
+  properties.allocType = cudaMemAllocationTypePinned;  // it stays where it is made: on the device, by the next line
   properties.location.type = cudaMemLocationTypeDevice;
   CHECK(cudaMemPoolCreate(&pool, &properties));
 }
@@ -57,7 +57,7 @@ void free_all(std::initializer_list<float*> list) {
 }
 
 // A row is a token; those that are padding do not count. In the batch's first eighth 1 row of 8 counts, in its second
-// 2 of 8, and so on. In the last all of them do.
+// 2 of 8, and so on. In the last all of them do. (A function for the host and for kernels.)
 __host__ __device__ bool counts(int row) { return row % 8 <= row / (batch / 8); }
 int rows_that_count(int first, int rows) {
   int sum = 0;
@@ -74,7 +74,7 @@ __global__ void fill(float* p, int first, int n, float scale) {
 }
 __global__ void relu(float* p, const float* y, int n) {  // forward: p is y; backward: p is y's gradient
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-    if (!(y[i] > 0)) p[i] = 0;
+    if (y[i] <= 0) p[i] = 0;
 }
 __global__ void loss_gradient(float* y, int first, int n, float divisor) {  // of |y|^2 / 2, over divisor
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
@@ -82,14 +82,14 @@ __global__ void loss_gradient(float* y, int first, int n, float divisor) {  // o
 }
 
 cublasHandle_t cublas;
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));
 }
 
 struct Result {
-  std::vector<float> gradient = std::vector<float>(2 * layer);
+  std::vector<float> gradient = std::vector<float>(2 * layer_weights);
   size_t peak = 0;        // bytes
   double difference = 0;  // from another gradient, relative
 };
@@ -97,11 +97,11 @@ struct Result {
 Result run(const char* what, int rows, bool own_divisor, const Result* whole = nullptr) {
   Result result;
   make_pool();
-  float* w1 = allocate(2 * layer);
-  float* w2 = w1 + layer;
-  float* g1 = allocate(2 * layer);
-  float* g2 = g1 + layer;
-  fill<<<blocks, threads>>>(w1, 0, 2 * layer, 0.1f);
+  float* w1 = allocate(2 * layer_weights);
+  float* w2 = w1 + layer_weights;
+  float* g1 = allocate(2 * layer_weights);
+  float* g2 = g1 + layer_weights;
+  fill<<<blocks, threads>>>(w1, batch * width, 2 * layer_weights, 0.1f);  // not the inputs' numbers
   CHECK(cudaGetLastError());
   const int n = rows * width;
   for (int first = 0; first < batch; first += rows) {
@@ -127,7 +127,7 @@ Result run(const char* what, int rows, bool own_divisor, const Result* whole = n
     CHECK(cudaGetLastError());
     free_all({x, h, y, dh});  // after the kernels above, in the stream's order; the next micro-batch gets these bytes
   }
-  CHECK(cudaMemcpy(result.gradient.data(), g1, 2 * layer * sizeof(float), cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(result.gradient.data(), g1, 2 * layer_weights * sizeof(float), cudaMemcpyDeviceToHost));
   free_all({w1, g1});
   CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &result.peak));
   CHECK(cudaMemPoolDestroy(pool));
@@ -135,7 +135,7 @@ Result run(const char* what, int rows, bool own_divisor, const Result* whole = n
   if (whole) {
     double square = 0;
     double norm = 0;
-    for (int i = 0; i < 2 * layer; ++i) {
+    for (int i = 0; i < 2 * layer_weights; ++i) {
       const double expected = whole->gradient[i];
       const double d = result.gradient[i] - expected;
       square += d * d;
@@ -145,8 +145,8 @@ Result run(const char* what, int rows, bool own_divisor, const Result* whole = n
     std::printf("  gradient off by %.0e", result.difference);
   }
   std::printf("\n");
-  require(result.peak <= sizeof(float) * (4 * layer + 4 * n) + rounding,
-          "weights, gradients, and 4 numbers for each of a row's");
+  require(result.peak <= sizeof(float) * (4 * layer_weights + 4 * n) + rounding,
+          "weights, gradients, and 4 arrays of these rows");
   return result;
 }
 

@@ -9,7 +9,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
@@ -35,6 +35,6 @@ for own, what in (False, "one divisor for all "), (True, "each its own divisor")
     micro, less = measure(lambda: gradient(512, own))
     off = float((micro - whole).norm() / whole.norm())
     print(f" 512 rows at a time, {what}  peak {less / 2**20:4.1f} MiB  gradient off by {off:.0e}")
-    assert peak - less >= 3 * 4 * 256 * (4096 - 512), "the activations of 512 rows"
+    assert peak - less >= 3 * 4 * 256 * (4096 - 512), "three arrays at least without the other rows"
     assert off > 1e-3 if own else off < 1e-5, "the same gradient, unless each micro-batch has its own divisor"
 print("PASS")

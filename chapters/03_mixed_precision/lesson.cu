@@ -5,11 +5,11 @@
 //                             FP32           FP16
 //   activation                4 bytes        2 bytes            here 2 x 4096 x 128 of them: 4 MiB become 2 MiB
 //   weight, gradient, master  4 + 4 + 0      2 + 2 + 4 bytes    here 128 x 128: 128 KiB in both
-// The idea: store 16 bits, compute sums in 32, and mend two losses. Near 0.001 FP16 numbers are 1e-6 apart, so updates
-// below half of that vanish: the optimizer updates an FP32 copy of each weight, its master, and rounds that for the
-// model. What is below 3e-8 becomes 0, as many gradients do: the loss is multiplied by a scale, which multiplies all
-// gradients, and the update divides. If one overflows, the step is skipped and the scale halved, all on the device.
-// The price: one more pass over the gradients, to find overflows. In return, tensor cores make 16-bit products faster.
+// The idea: store 16 bits, compute sums in 32, and make up for what 16 bits lose. Near 0.001 FP16 numbers are 1e-6
+// apart, so smaller updates vanish: the optimizer updates an FP32 copy of each weight, its master, and rounds that for
+// the model. Below 3e-8 all is 0, as many gradients are: the loss is multiplied by a scale, and so are all gradients;
+// the update divides by it. If a gradient overflows, the step is skipped and the scale halved, on the device.
+// The price: one more pass over the gradients, for overflows. In return tensor cores make 16-bit products faster.
 #include <cublas_v2.h>
 #include <cuda_fp16.h>
 
@@ -33,9 +33,9 @@ constexpr size_t rounding = size_t(1) << 16;  // bytes by which the pool may cou
 constexpr int blocks = 32;                    // of each kernel
 constexpr int threads = 256;                  // of each block
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
@@ -45,7 +45,7 @@ void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGet
 cudaMemPool_t pool;  // a run has its own, which keeps the record: the most bytes that were in use
 void make_pool() {
   cudaMemPoolProps properties = {};  // location.id is 0: the first device
-  properties.allocType = cudaMemAllocationTypePinned;
+  properties.allocType = cudaMemAllocationTypePinned;  // it stays where it is made: on the device, by the next line
   properties.location.type = cudaMemLocationTypeDevice;
   CHECK(cudaMemPoolCreate(&pool, &properties));
 }
@@ -86,7 +86,7 @@ __global__ void update(T* w, float* master, const T* g, const State* state) {
   if (state->found_inf) return;        // THE MITIGATION, 4: a step that overflowed is skipped
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
     const float old = master ? master[i] : float(w[i]);
-    const float updated = old - 0.05f * float(g[i]) / state->scale;
+    const float updated = old - 0.05f * float(g[i]) / state->scale;  // SGD; the learning rate is 0.05
     if (master) master[i] = updated;
     w[i] = T(updated);
   }
@@ -98,7 +98,7 @@ __global__ void next_scale(State* state) {  // one thread; frameworks also doubl
 }
 
 cublasHandle_t cublas;
-// C[m, n] = op(A) B, row-major, with sums in FP32; ta: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = op(A) B, row-major, sums in FP32; ta: transpose. cuBLAS is column-major: C^T = B^T op(A)^T, B first.
 template <class T>
 void matmul(bool ta, int m, int n, int k, const T* A, const T* B, T* C) {
   const cudaDataType type = sizeof(T) == 2 ? CUDA_R_16F : CUDA_R_32F;
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   std::printf("a layer of %d x %d, %d rows, %d updates\n", width, width, rows, updates);
   Result fp32;
   Result fp16;
-  auto training = train<float>;  // the two differ in the type only
+  auto training = train<float>;  // its other form is chosen below; with 16 bits come masters and a scale
   if (without) fp32 = training("FP32");
   training = train<__half>;  // THE MITIGATION, 1: 16 bits for weights, gradients and activations
   if (with) fp16 = training("FP16");

@@ -9,7 +9,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
@@ -18,13 +18,13 @@ inputs, start = 2 * torch.rand(4096, 128) - 1, 0.004 * torch.rand(128, 128) - 0.
 
 def train(dtype):
     x, w = inputs.to(dtype, copy=True), start.to(dtype, copy=True).requires_grad_()
-    master, scale, done = w.detach(), 1.0, 0
+    master, scale, done = w.detach(), 1.0, 0  # in FP32 w is its own master
     if dtype == torch.float16:
-        master, scale = start.clone(), 2.0**40  # THE MITIGATION: FP32 masters, and a loss scale
+        master, scale = start.clone(), 2.0**36  # THE MITIGATION: FP32 masters, and a loss scale
     while done < 12:
         y = x @ w
         (gradient,) = torch.autograd.grad(y, w, y.detach() * (scale / y.numel()))  # dL/dy, a third array beside x and y
-        if gradient.isfinite().all():
+        if gradient.isfinite().all():  # the host waits for the answer; in lesson.cu the device decides
             w.detach().copy_(master.sub_(0.05 * gradient.float() / scale))
             done += 1
         else:

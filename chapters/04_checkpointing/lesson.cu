@@ -34,9 +34,9 @@ constexpr size_t rounding = size_t(1) << 16;  // bytes by which the pool may cou
 constexpr int blocks = 32;                    // of each kernel
 constexpr int threads = 256;                  // of each block
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
@@ -51,11 +51,11 @@ __global__ void fill(float* p, int count, float scale) {  // pseudo-random numbe
 }
 __global__ void squared_relu(const float* h, float* a) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < h_count; i += gridDim.x * blockDim.x)
-    a[i] = h[i] > 0 ? h[i] * h[i] : 0;
+    a[i] = h[i] <= 0 ? 0 : h[i] * h[i];  // NaN stays NaN
 }
 __global__ void squared_relu_backward(const float* h, float* d) {  // d: a's gradient becomes h's
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < h_count; i += gridDim.x * blockDim.x)
-    d[i] *= h[i] > 0 ? 2 * h[i] : 0;
+    d[i] *= h[i] <= 0 ? 0 : 2 * h[i];
 }
 
 cublasHandle_t cublas;
@@ -63,15 +63,15 @@ cudaMemPool_t pool;  // a run has its own, which keeps the record: the most byte
 float* weights;      // W1 and W2 of every layer
 struct Layer {
   float* x;  // its input
-  float* h;  // null while h and a are not in memory
+  float* h;  // null while h and a are not in memory; a is not asked
   float* a;
 };
 Layer layer[layers + 1];  // the last one has only an x: the output
-int computed;             // how often an h and an a were
+int computed;             // how many times forward() has run
 
 void make_pool() {
   cudaMemPoolProps properties = {};  // location.id is 0: the first device
-  properties.allocType = cudaMemAllocationTypePinned;
+  properties.allocType = cudaMemAllocationTypePinned;  // it stays where it is made: on the device, by the next line
   properties.location.type = cudaMemLocationTypeDevice;
   CHECK(cudaMemPoolCreate(&pool, &properties));
 }
@@ -85,16 +85,16 @@ void release(float* p) { CHECK(cudaFreeAsync(p, 0)); }
 float* w1(int l) { return weights + 2 * l * w_count; }
 float* w2(int l) { return w1(l) + w_count; }
 
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));
 }
 
-void forward(Layer& l, const float* w1) {
+void forward(Layer& l, const float* w) {
   l.h = allocate(h_count);
   l.a = allocate(h_count);
-  matmul(false, false, rows, hidden, width, 1, l.x, w1, 0, l.h);  // h = x @ W1
+  matmul(false, false, rows, hidden, width, 1, l.x, w, 0, l.h);  // h = x @ W1
   squared_relu<<<blocks, threads>>>(l.h, l.a);
   CHECK(cudaGetLastError());
   ++computed;

@@ -1,6 +1,6 @@
 # python3 lesson.py: torch.utils.checkpoint runs a layer, keeps its input only, and runs it again in the backward pass.
-# The layers are lesson.cu's: h = x W1, a = max(h, 0)^2, next x = x + a W2. Two more tensors of 1 MiB wait
-# in the backward pass of square() and relu() than in lesson.cu, and each layer's gradients are stored.
+# The layers are lesson.cu's: h = x W1, a = max(h, 0)^2, next x = x + a W2. In the
+# backward pass of square() and relu() two tensors of 1 MiB more wait than there, and weights' gradients are stored.
 import torch
 from torch.utils.checkpoint import checkpoint
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
@@ -11,7 +11,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
@@ -36,5 +36,5 @@ def train(again):
 (kept, peak), (same, less) = measure(lambda: train(False)), measure(lambda: train(True))
 print(f"keep every h and a                 peak {peak / 2**20:5.2f} MiB")
 print(f"keep x only, compute h and a again peak {less / 2**20:5.2f} MiB")
-assert torch.equal(kept, same) and peak - less > 0.98 * 7 * 2**21, "the same weights, and the h and a of one layer"
+assert torch.equal(kept, same) and peak - less > 0.98 * 7 * 2**21, "the same weights, 7 layers' h and a less"
 print("PASS")

@@ -13,9 +13,10 @@
 // device they use memory that no cudaMalloc() of ours counts: on demand, pages stay there until the device is full.
 //
 // The peak, with layers of 2 MiB: 8 * 2 MiB = 16 MiB with all on the device, or on demand (all of this fits, so none
-// has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised. (A GPU's cudaMemGetInfo() may not show
-// a few managed pages, so only what cudaMalloc() gave is judged.)
-// The price: each pass carries all 16 MiB over the bus and back. On the device they are copied once, before training.
+// has to leave); 2 * 2 MiB = 4 MiB streamed or prefetched; nothing advised. (A GPU's driver takes memory for managed
+// pages in large pieces, and keeps them: an H100 shows 128, 0 and 0 MiB. So what cudaMalloc() gave is judged, and where
+// managed pages have been put.)
+// The price, but on demand: each pass carries all 16 MiB over the bus and back. On the device they are copied once.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -32,10 +33,11 @@ constexpr size_t bytes = numbers * sizeof(float);  // of one layer
 constexpr int all_numbers = layers * numbers;
 constexpr int blocks = 32;    // of each kernel
 constexpr int threads = 256;  // of each block
+static_assert(layers % 2 == 0, "the two streams take turns from pass to pass, too");
 
-void require(bool good, const char* what, const char* why = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", why, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t error, const char* call) { require(error == cudaSuccess, cudaGetErrorString(error), call); }
@@ -81,7 +83,7 @@ void train_on_device(float* state) {
   CHECK(cudaFree(all));
 }
 
-// Two streams for two buffers. (Streams made without NonBlocking also wait for the default stream.)
+// Two streams for two buffers. (They are NonBlocking: they do not wait for the default stream.)
 cudaStream_t streams[2];
 
 void train_streamed(float* state) {
@@ -93,8 +95,8 @@ void train_streamed(float* state) {
   for (int i = 0; i < passes * layers; ++i) {
     const int l = i % layers;
     float* layer = state + l * numbers;
-    float* buffer = buffers[l % count];
-    const cudaStream_t stream = streams[l % 2];  // in which the buffer's last layer leaves it first
+    float* buffer = buffers[l % count];  // one for each layer without the mitigation
+    const cudaStream_t stream = streams[l % 2];  // the buffer's own: the layer before leaves first
     CHECK(cudaMemcpyAsync(buffer, layer, bytes, cudaMemcpyHostToDevice, stream));
     update<<<blocks, threads, 0, stream>>>(buffer);  // 0 bytes of shared memory, in this stream
     CHECK(cudaGetLastError());
@@ -117,18 +119,23 @@ void train_managed(float* state, Way way) {
   }
   for (int i = 0; i < passes * layers; ++i) {
     const int l = i % layers;
-    const int next = (i + 1) % layers;  // comes while this one is updated, after the one before has left
+    const int next = (i + 1) % layers;  // comes beside this update, once layer l - 1 has left in its stream
     if (way == prefetched && i + 1 < passes * layers)
       CHECK(cudaMemPrefetchAsync(managed + next * numbers, bytes, device, 0, streams[next % 2]));
     update<<<blocks, threads, 0, streams[l % 2]>>>(managed + l * numbers);
     CHECK(cudaGetLastError());
-    if (i >= (passes - 1) * layers) {  // in the last pass the host waits, to ask; before it only queues
+    if (i >= (passes - 1) * layers) {  // the host only queues; in the last pass it waits, to ask
       CHECK(cudaDeviceSynchronize());
       see_peak();
     }
     if (way == prefetched) CHECK(cudaMemPrefetchAsync(managed + l * numbers, bytes, host, 0, streams[l % 2]));
   }
   CHECK(cudaDeviceSynchronize());  // before the host reads
+  int place = cudaInvalidDeviceId;
+  cudaMemRangeAttribute asked = cudaMemRangeAttributePreferredLocation;
+  if (way == prefetched) asked = cudaMemRangeAttributeLastPrefetchLocation;
+  CHECK(cudaMemRangeGetAttribute(&place, sizeof(place), asked, managed, layers * bytes));
+  require((place == cudaCpuDeviceId) == (way != on_demand), "all layers went home, or were to stay there");
   std::memcpy(state, managed, layers * bytes);
   CHECK(cudaFree(managed));
 }
@@ -146,7 +153,7 @@ void run(const char* what, float* state, void (*train)(float*), int layers_alloc
   std::printf("  %-28s cudaMalloc %2zu MiB, in use %2zu MiB\n", what, allocated >> 20, in_use >> 20);
   if (expected.empty()) expected.assign(state, state + all_numbers);
   require(std::equal(expected.begin(), expected.end(), state), "the same state in every way");
-  require(allocated == layers_allocated * bytes, "the peak by the formula");
+  require(allocated == layers_allocated * bytes, "what cudaMalloc() gave, by the formula");
 }
 int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");

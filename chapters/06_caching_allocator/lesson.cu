@@ -29,9 +29,9 @@ constexpr int blocks = 64;                       // of the kernel
 constexpr int threads = 256;                     // of each block
 static_assert(small < large && large <= tensors / 2 * small, "more than one freed tensor, at most all");
 
-void require(bool good, const char* what, const char* why = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", why, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t error, const char* call) { require(error == cudaSuccess, cudaGetErrorString(error), call); }
@@ -41,8 +41,8 @@ void check(CUresult error, const char* call) {
     std::printf("%s: this device has no virtual memory management\n", call);
     std::exit(2);
   }
-  require(error != CUDA_ERROR_OUT_OF_MEMORY, "out of memory", call);
-  require(error == CUDA_SUCCESS, "see CUresult in cuda.h", call);
+  if (error != CUDA_SUCCESS) std::printf("CUresult %d (2 is out of memory), see cuda.h\n", int(error));
+  require(error == CUDA_SUCCESS, "refused by the driver", call);
 }
 #define CHECK(call) check(call, #call)
 
@@ -53,7 +53,7 @@ __global__ void fill(unsigned* p, int n, unsigned value) {
 CUmemAllocationProp device_memory;            // where pages are made: on device 0
 CUdeviceptr base;                             // places for pages, side by side: addresses, with or without memory
 int end;                                      // how many places have been handed out
-CUmemGenericAllocationHandle memory[places];  // the page behind a place, or 0
+CUmemGenericAllocationHandle memory[places];  // the page behind a place, or 0, which is no handle
 bool used[places];                            // by a tensor
 size_t page_bytes;
 size_t reserved;  // bytes of memory, counted where it is made; never falls
@@ -69,6 +69,7 @@ int find(int count) {  // so many free pages side by side
 CUmemGenericAllocationHandle unmap_free_page() {
   const int i = find(1);
   if (i == npos) return 0;
+  CHECK(cudaDeviceSynchronize());  // kernels may still be using what was freed
   CHECK(cuMemUnmap(base + i * page_bytes, page_bytes));
   return std::exchange(memory[i], 0);  // place i has no memory from now on
 }
@@ -76,7 +77,6 @@ int take(int count, bool move) {  // returns the first place
   int first = find(count);
   if (first == npos) {
     // No piece is large enough: map pages at places that were never used.
-    if (move) CHECK(cudaDeviceSynchronize());  // kernels may still be using what was freed
     for (first = end; end < first + count; ++end) {
       if (move) memory[end] = unmap_free_page();  // THE MITIGATION
       if (!memory[end]) {
@@ -91,7 +91,7 @@ int take(int count, bool move) {  // returns the first place
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     CHECK(cuMemSetAccess(base + first * page_bytes, count * page_bytes, &access, 1));
   }
-  std::fill_n(used + first, count, true);  // where find() found pages that were there
+  std::fill_n(used + first, count, true);  // new pages are marked already
   return first;
 }
 void give_back(int first, int count) { std::fill_n(used + first, count, false); }
@@ -107,14 +107,14 @@ bool holds(int place, int count, unsigned value) {
 
 size_t run(const char* way, bool move) {  // returns the peak
   const int numbers = int(page_bytes / sizeof(unsigned));
-  const unsigned apart = large * numbers;
+  const unsigned apart = large * numbers;  // values of two tensors differ by so much: no number twice
   reserved = 0;
   end = 0;
   CHECK(cuMemAddressReserve(&base, places * page_bytes, 0, 0, 0));  // addresses only: they cost no memory
   int t[tensors];
   for (int i = 0; i < tensors; ++i) {
     t[i] = take(small, move);
-    fill<<<blocks, threads>>>(at(t[i]), small * numbers, i * apart);  // no number twice
+    fill<<<blocks, threads>>>(at(t[i]), small * numbers, i * apart);
     CHECK(cudaGetLastError());
   }
   for (int i = 1; i < tensors; i += 2) give_back(t[i], small);
@@ -140,7 +140,7 @@ size_t run(const char* way, bool move) {  // returns the peak
   return reserved;
 }
 
-void pool() {  // the same requests to CUDA's own caching allocator, which says what it did
+void pool() {  // the same requests to CUDA's own caching allocator, which reserves larger pieces of its own choice
   void* t[tensors];
   void* last = nullptr;
   for (void*& p : t) CHECK(cudaMallocAsync(&p, small * page_bytes, 0));
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cudaFree(nullptr));  // makes the CUDA context, which cu... functions need
-  device_memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  device_memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;  // it stays where it is made: on the device, by the next line
   device_memory.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   device_memory.location.id = 0;
   CHECK(cuMemGetAllocationGranularity(&page_bytes, &device_memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM));

@@ -1,6 +1,6 @@
 # python3 lesson.py: eight tensors of 4 MiB, every other one freed, then one of 12 MiB. PyTorch cannot map free pages
-# side by side. The nearest is a table: a list of pieces that may lie anywhere, as a paged KV cache has it. Against
-# fragments its own allocator has a setting, for GPUs only: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+# side by side. The nearest is a table: a list of pieces that may lie anywhere, as in a paged KV cache (chapter 11).
+# Against fragments its own allocator has a setting, for GPUs: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -10,18 +10,19 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
 
-def run(table):
+def run(in_a_table):
+    # This list plays an allocator: what is "free" is free in it. To PyTorch all of it is allocated.
     reserved = [torch.full((2**20,), float(i)) for i in range(8)]  # blocks of 4 MiB, which are never given back
     free = reserved[1::2]
     large = []
-    if table:
+    if in_a_table:
         large = free[:3]  # THE MITIGATION: three free blocks, wherever they are
-    if not large:  # no free block is large enough, so there is a new one
+    if not large:  # a free block has 4 MiB, too few: a new one
         large = [torch.empty(3 * 2**20)]
     for piece in large:
         piece.fill_(8.0)

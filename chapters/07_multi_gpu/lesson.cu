@@ -9,8 +9,8 @@
 //     reduce-scatter   device r gets the sum of its slice of the gradients
 //     AdamW            updates that slice of the weights, so device r needs the moments of that slice only
 //     all-gather       every device gets the updated slices of all the others
-// A ring all-reduce is a reduce-scatter, and an all-gather of the sums. Here the updated weights are gathered, not the
-// sums, so no more bytes are sent than before.
+// An all-reduce in a ring (each device passes parts on to the next) is a reduce-scatter and an all-gather of the sums.
+// Here the updated weights are gathered, not the sums, so no more bytes are sent than before.
 //
 // The peak per device, with P parameters: weights 4 P, gradients 4 P, moments 8 P bytes, together 16 P; with slices of
 // the moments 8 P + 8 P / N. P = 262144, or 2^18: 4 MiB. With N = 4 devices 2.5 MiB, with N = 8 devices 2.25 MiB.
@@ -30,9 +30,9 @@ constexpr int steps = 3;
 constexpr int blocks = 32;    // of each kernel
 constexpr int threads = 256;  // of each block
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::fflush(stdout);
   std::_Exit(1);  // ends all devices' threads, so that none waits for one that failed
 }
@@ -73,16 +73,18 @@ struct Device {
   ncclComm_t comm;
   cudaStream_t stream;
 };
-// cudaMalloc() and cudaFree() may wait for the kernels of all devices, and NCCL's kernels wait for each other. So no
-// device may run any while another one allocates or frees: all threads meet before the first step and after the last.
+// cudaMalloc() and cudaFree() may wait for the kernels of all devices, and NCCL's kernels wait for each other. So none
+// of NCCL's may run while a device allocates or frees: all threads meet before the first step and after the last.
 Run train(const Device& device, bool sliced, std::barrier<>& barrier) {
-  const auto [rank, devices, comm, stream] = device;
+  const int rank = device.rank;
+  const int devices = device.devices;
+  const cudaStream_t stream = device.stream;
   Run run;
-  const auto allocate = [&run, stream = stream](int count) {
+  const auto allocate = [&run, stream](int count) {
     float* p = nullptr;
     CHECK(cudaMalloc(&p, count * sizeof(float)));
     CHECK(cudaMemsetAsync(p, 0, count * sizeof(float), stream));
-    run.bytes += count * sizeof(float);  // nothing is freed before the end, so this is the peak
+    run.bytes += count * sizeof(float);  // nothing is freed, so this is the peak; NCCL's own buffers come on top
     return p;
   };
   const int parameters = max_parameters / devices * devices;  // all slices are equal
@@ -100,13 +102,13 @@ Run train(const Device& device, bool sliced, std::barrier<>& barrier) {
   for (int step = 0; step < steps; ++step) {
     gradient<<<blocks, threads, 0, stream>>>(w, g, parameters, rank, step);
     CHECK(cudaGetLastError());
-    if (count == parameters) {
-      CHECK(ncclAllReduce(g, g, parameters, ncclFloat32, ncclSum, comm, stream));
+    if (count == parameters) {  // not sliced
+      CHECK(ncclAllReduce(g, g, parameters, ncclFloat32, ncclSum, device.comm, stream));
       adamw<<<blocks, threads, 0, stream>>>(w, g, m, v, parameters, devices);
     } else {  // in place: each device has its slice where it stands in the whole; count is the length of a slice
-      CHECK(ncclReduceScatter(g, g + first, count, ncclFloat32, ncclSum, comm, stream));
+      CHECK(ncclReduceScatter(g, g + first, count, ncclFloat32, ncclSum, device.comm, stream));
       adamw<<<blocks, threads, 0, stream>>>(w + first, g + first, m, v, count, devices);
-      CHECK(ncclAllGather(w + first, w, count, ncclFloat32, comm, stream));
+      CHECK(ncclAllGather(w + first, w, count, ncclFloat32, device.comm, stream));
     }
     CHECK(cudaGetLastError());
   }
@@ -135,7 +137,8 @@ int main(int argc, char** argv) {
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
   require(with || without, "--with, --without, or neither to see both");
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
+  CHECK(cudaGetDeviceCount(&devices));
+  if (devices < 2) {
     std::puts("this needs two devices");
     return 2;
   }

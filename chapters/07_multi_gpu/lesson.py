@@ -9,11 +9,12 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
 
+P, samples = 2**18, torch.rand(8, 2**18)  # parameters; and what each rank has of the data
 def train(sliced):
     w, g = torch.zeros(8, P), torch.zeros(8, P)
     owned = 8 * [slice(0, P)]
@@ -25,13 +26,12 @@ def train(sliced):
         parts[r].grad = g[r, own]
     for _ in range(3):
         torch.sub(w, samples, out=g)  # the loss is |w - sample|^2 / 2
-        g.copy_(g.sum(0))  # all-reduce (1 MiB more, 1/8 a rank); where each rank needs one slice only, reduce-scatter
+        g.copy_(g.sum(0))  # all-reduce; the sum is 1 MiB more, 1/8 MiB a rank. A slice for each is a reduce-scatter
         optimizer.step()
         for r, own in enumerate(owned):
             w[:, own] = w[r, own]  # all-gather; without slices all ranks have the same already
     return w
 
-P, samples = 2**18, torch.rand(8, 2**18)  # parameters; and what each rank has of the data
 (whole, peak), (sliced, less) = measure(lambda: train(False)), measure(lambda: train(True))
 print(f"all-reduce, update everything           peak {peak / 8 / 2**20:.2f} MiB")
 print(f"reduce-scatter, update 1/N, all-gather  peak {less / 8 / 2**20:.2f} MiB")

@@ -28,9 +28,9 @@ constexpr int threads = 64;            // of each block, and queries that it has
 constexpr int blocks = tokens / threads;
 static_assert(tokens % threads == 0 && tokens % tile == 0, "whole tiles");
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
@@ -44,7 +44,7 @@ __global__ void fill(float* p, int n) {  // pseudo-random numbers between -2 and
   }
 }
 // A thread has a query, and goes through its scores key by key. Scores are [keys, queries]: threads side by side have
-// queries side by side, and their scores lie side by side. So a warp's 32 threads read 128 bytes in one piece.
+// queries side by side, and their scores lie side by side. So a warp, 32 threads in step, reads 128 bytes at once.
 __global__ void softmax(float* scores) {
   for (int query = blockIdx.x * blockDim.x + threadIdx.x; query < tokens; query += gridDim.x * blockDim.x) {
     float* score = scores + query;
@@ -63,7 +63,7 @@ __global__ void attention(const float* q, const float* k, const float* v, float*
   __shared__ float values[tile][depth];
   for (int first = blockIdx.x * blockDim.x; first < tokens; first += gridDim.x * blockDim.x) {
     const int token = first + threadIdx.x;
-    const bool mine = token < tokens;  // false only if the threads of a block do not divide the tokens
+    const bool mine = token < tokens;  // true here; with other threads some get here for __syncthreads() only
     float query[depth];
     for (int d = 0; d < depth; ++d) query[d] = mine ? scale * q[d * tokens + token] : 0;
     float largest = -INFINITY;
@@ -110,17 +110,17 @@ void release(float* p, size_t n) {
   CHECK(cudaFree(p));  // waits for kernels that still use p
   live -= n * sizeof(float);
 }
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));
 }
 void textbook(const float* q, const float* k, const float* v, float* out, float scale) {
   float* scores = allocate(size_t(tokens) * tokens);
-  matmul(false, false, tokens, tokens, depth, scale, k, q, 0, scores);  // scores = k @ q * scale
+  matmul(false, false, tokens, tokens, depth, scale, k, q, 0, scores);  // [keys, queries]: q is Q^T, so K @ q
   softmax<<<blocks, threads>>>(scores);
   CHECK(cudaGetLastError());
-  matmul(true, false, depth, tokens, tokens, 1, v, scores, 0, out);  // out = v.T @ softmax(scores)
+  matmul(true, false, depth, tokens, tokens, 1, v, scores, 0, out);  // [depth, tokens], as q is: V^T @ weights
   release(scores, size_t(tokens) * tokens);
 }
 

@@ -1,5 +1,5 @@
 # python3 lesson.py: attention with a running maximum and sum, keys and values a few at a time. In a program one calls
-# F.scaled_dot_product_attention, whose kernels do this; here it only says what is right.
+# F.scaled_dot_product_attention, whose kernels do this; below it only checks the result.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -9,7 +9,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()

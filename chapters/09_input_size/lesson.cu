@@ -29,28 +29,28 @@ constexpr int threads = 256;
 static_assert(side % strip == 0, "whole strips");
 using Numbers = std::vector<float>;  // on the host, channels last: images are [side, side, in], weights [out, 3, 3, in]
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
 void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
 #define CHECK(call) check(call, #call)
 
-// The column matrix [rows * side, 3, 3, in] of `rows` output rows, from row `first` of an image of `height` rows on.
-// Beyond its edges are zeros. Threads side by side write numbers side by side: a write to memory is for 32 of them.
-__global__ void im2col(const float* image, float* columns, int height, int first, int rows) {
+// The column matrix [rows * side, 3, 3, in] of `rows` output rows. `seen` are the rows of the image that they see, with
+// `above` (0 or 1) above the first; beyond are zeros. Threads side by side write numbers side by side, 32 at once.
+__global__ void im2col(const float* seen, float* columns, int seen_rows, int above, int rows) {
   const int n = rows * side * patch;
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const int channel = i % in;
     const int kx = i / in % 3;  // 0, 1, 2: the pixel to the left, this one, the one to the right
     const int ky = i / in / 3 % 3;
     const int pixel = i / patch;
-    const int y = first + pixel / side + ky - 1;
+    const int y = above + pixel / side + ky - 1;
     const int x = pixel % side + kx - 1;
-    const bool inside = y >= 0 && y < height && x >= 0 && x < side;
-    columns[i] = inside ? image[(y * side + x) * in + channel] : 0;
+    const bool inside = y >= 0 && y < seen_rows && x >= 0 && x < side;
+    columns[i] = inside ? seen[(y * side + x) * in + channel] : 0;
   }
 }
 
@@ -136,7 +136,7 @@ double expected(const Numbers& image, const Numbers& weights, int y, int x, int 
   }
   return sum;
 }
-void check(const Run& run, const Numbers& image, const Numbers& weights) {
+void compare(const Run& run, const Numbers& image, const Numbers& weights) {
   for (int i = 0; i < side * side * out; i += 13) {  // a number or two of each pixel
     const int pixel = i / out;
     const double sum = expected(image, weights, pixel / side, pixel % side, i % out);
@@ -164,12 +164,12 @@ int main(int argc, char** argv) {
   if (without) whole = convolve(image, weights, false);
   if (with) strips = convolve(image, weights, true);
   CHECK(cublasDestroy(cublas));
-  if (without) check(whole, image, weights);
-  if (with) check(strips, image, weights);
+  if (without) compare(whole, image, weights);
+  if (with) compare(strips, image, weights);
   if (with && without) {
     std::printf("  the result in strips: %s\n", strips.result == whole.result ? "bit-equal" : "equal within 1e-5");
     const size_t fixed = weights.size() * sizeof(float);
-    require((strips.peak - fixed) * side <= (whole.peak - fixed) * (strip + 2), "strips take their share of it");
+    require((strips.peak - fixed) * side <= (whole.peak - fixed) * (strip + 2), "(strip + 2) / side of it");
   }
   std::puts("PASS");
 }

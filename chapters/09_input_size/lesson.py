@@ -1,5 +1,5 @@
-# python3 lesson.py: a 3 x 3 convolution by im2col, which PyTorch calls unfold. Picture and result wait on the host and
-# are not measured. F.conv2d says what is right. With cuDNN or oneDNN it makes no column matrix.
+# python3 lesson.py: a 3 x 3 convolution by im2col, which PyTorch calls unfold: whole, in strips, and (which lesson.cu
+# has not) of a smaller picture. Picture and result wait on the host and are not measured. F.conv2d checks the result.
 import torch
 from torch.nn import functional as F
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
@@ -10,7 +10,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()

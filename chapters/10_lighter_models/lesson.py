@@ -10,7 +10,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
@@ -19,10 +19,10 @@ torch.backends.cudnn.allow_tf32 = False
 image, depthwise, pointwise = torch.rand(1, 64, 64, 64), torch.rand(64, 1, 3, 3) - 0.5, torch.rand(64, 64, 1, 1) - 0.5
 
 def forward(separable, training):
-    layers = [(pointwise * depthwise.transpose(0, 1), 1)]
+    layers = [(pointwise * depthwise.transpose(0, 1), 1)]  # [64, 64, 1, 1] * [1, 64, 3, 3], with groups
     if separable:
         layers = [(depthwise.clone(), 64), (pointwise.clone(), 1)]  # THE MITIGATION: depthwise, then pointwise
-    x = image.contiguous(memory_format=torch.channels_last)
+    x = image.contiguous(memory_format=torch.channels_last)  # a copy, so that it is counted; as lesson.cu has it
     for w, groups in layers:
         w.requires_grad_(training)  # then the graph keeps x for the backward pass
         x = F.conv2d(x, w, padding=w.shape[2] // 2, groups=groups)
@@ -35,6 +35,6 @@ for training, why in (True, "training"), (False, "inference"):
         results.append(result)
         print(f"{what + ', ' + why:22}  peak {peaks[what, why] / 1024:8.2f} KiB")
 assert all(torch.allclose(result, results[0], atol=1e-4) for result in results), "the same result"
-assert peaks["separable", "training"] > peaks["convolution", "training"], "in training one image more, fewer weights"
+assert peaks["separable", "training"] > peaks["convolution", "training"], "in training one map more, fewer weights"
 assert peaks["separable", "inference"] < peaks["convolution", "inference"], "less memory in inference"
 print("PASS")

@@ -9,8 +9,8 @@
 //     weights                                        4 bytes * width * width * layers     0.50 MiB for 32 layers
 //     training: x and h of each layer, the output    (2 * layers + 1) u                  16.25 MiB
 //     inference: two buffers                         2 u                                  0.50 MiB
-// Whoever collects the outputs of many batches on the device has u less of it after each. They can wait on the host.
-// The price: none but that there is nothing left to train with, and one copy to the host for each batch.
+// Outputs of many batches, collected on the device, take u more after each. They can wait on the host.
+// The price: no backward pass can follow, and each batch has one copy to the host.
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -27,9 +27,9 @@ constexpr size_t bytes = count * sizeof(float);
 constexpr int blocks = 64;
 constexpr int threads = 256;
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }

@@ -1,5 +1,6 @@
 # python3 lesson.py: layers h = x W, y = x + silu(h), with the graph that a backward pass needs and without it. What an
-# operation returns is a new tensor, so inference has three buffers at a time here. lesson.cu has two.
+# operation returns is a new tensor, so inference has three buffers at a time here. lesson.cu has two. Outputs that pile
+# up on the device are in lesson.cu only, as a CPU has no second memory for them.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -9,7 +10,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
@@ -19,7 +20,7 @@ def forward(layers, training):
     torch.set_grad_enabled(True)
     weights = [torch.randn(64, 64).mul_(0.05).requires_grad_() for _ in range(layers)]
     if not training:
-        torch.set_grad_enabled(False)  # THE MITIGATION: torch.no_grad(), so nobody keeps x or h
+        torch.set_grad_enabled(False)  # THE MITIGATION: as with torch.no_grad() nobody keeps x or h
     x = torch.rand(1024, 64)
     for w in weights:
         x = x + torch.nn.functional.silu(x @ w)

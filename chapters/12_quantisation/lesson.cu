@@ -6,8 +6,8 @@
 // The product multiplies by q, and never restores W in FP32. Bytes of a matrix of 1024 x 1024:
 //     FP32                              4 * rows * width               4096 KiB
 //     INT8 with a scale for each row    rows * width + 4 * rows        1028 KiB, 74.9 % less
-// Converted on the card at once, it needs both: 5124 KiB, more than ever. But a row needs no other row to be converted.
-// So W comes some rows at a time. The price: accuracy, and a conversion of each weight. A product reads a quarter.
+// Converted on the card at once, it needs both: 5124 KiB (x and y aside), more than FP32 alone. But each row can be
+// converted by itself, so W comes some rows at a time. The price: accuracy, and the conversion. A product reads less.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -28,23 +28,23 @@ constexpr int threads = 128;
 static_assert(rows % piece == 0 && width % 4 == 0, "whole pieces, and whole packs of four codes");
 using Numbers = std::vector<float>;  // on the host
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == cudaSuccess, cudaGetErrorString(code), call); }
 #define CHECK(call) check(call, #call)
 // All threads of a block bring a value, and all get the sum, or the maximum, whatever their number. In each step the
-// upper half of the values goes into the lower half. (cub::BlockReduce does the same with fewer barriers.)
+// upper half of the values goes into the lower half; of 5, 3 and 4 into 0 and 1. (cub::BlockReduce has fewer barriers.)
 enum Reduction { add, maximum };
 __device__ float combined(Reduction how, float a, float b) { return how == add ? a + b : fmaxf(a, b); }
 __device__ float reduce(float value, float* shared, Reduction how) {
   shared[threadIdx.x] = value;
-  for (unsigned left = blockDim.x; left > 1; left = (left + 1) / 2) {
-    const unsigned other = threadIdx.x + (left + 1) / 2;
+  for (unsigned remaining = blockDim.x; remaining > 1; remaining = (remaining + 1) / 2) {
+    const unsigned other = threadIdx.x + (remaining + 1) / 2;
     __syncthreads();  // all values are there
-    if (other < left) shared[threadIdx.x] = combined(how, shared[threadIdx.x], shared[other]);
+    if (other < remaining) shared[threadIdx.x] = combined(how, shared[threadIdx.x], shared[other]);
   }
   __syncthreads();  // what all get is in shared[0]
   value = shared[0];
@@ -56,14 +56,14 @@ __global__ void quantise(const float* w, int8_t* q, float* scales, int count) { 
   for (int row = blockIdx.x; row < count; row += gridDim.x) {
     float largest = 0;
     for (int i = threadIdx.x; i < width; i += blockDim.x) largest = fmaxf(largest, fabsf(w[row * width + i]));
-    const float scale = fmaxf(reduce(largest, shared, maximum), 1e-30f) / 127;  // not 0, by which one divides
+    const float scale = fmaxf(reduce(largest, shared, maximum), 1e-30f) / 127;  // never 0: it divides
     for (int i = threadIdx.x; i < width; i += blockDim.x)
       q[row * width + i] = int8_t(rintf(w[row * width + i] / scale));
     if (threadIdx.x == 0) scales[row] = scale;
   }
 }
 template <class T>
-struct alignas(4 * sizeof(T)) Four {  // which a thread reads at once, as it does float4 and char4; these have no index
+struct alignas(4 * sizeof(T)) Four {  // numbers that a thread reads in one access; without alignas it would be four
   T v[4];
 };
 template <class T>  // float, or int8_t with scales

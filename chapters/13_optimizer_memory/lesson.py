@@ -1,5 +1,5 @@
 # python3 lesson.py: Adam's moments in a byte each, a scale for 256, and codes that are cubes: dense near 0. PyTorch has
-# no such optimizer (torchao has). One of 16 layers at a time becomes FP32 here; in lesson.cu's kernel none does.
+# no such optimizer (torchao has). One of 16 layers at a time is FP32 here, none in lesson.cu. The target isn't counted.
 import torch
 torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -9,7 +9,7 @@ def measure(work):  # what work() returns, and its peak in bytes; these lines ar
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         return work(), torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(profile_memory=True) as record:
+    with torch.profiler.profile(profile_memory=True) as record:  # + allocated, - freed: what is live is their sum
         result = work()
     memory = [(e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     return result, torch.tensor([0] + [size for _, size in sorted(memory)]).cumsum(0).max().item()
@@ -21,7 +21,7 @@ def store(x):
 def load(stored):
     return (stored[0] / 127) ** 3 * stored[1]
 
-def train(store, load):
+def train(store, load):  # FP32: functions that return what they get
     w, m, v = torch.zeros(16, 64, 256), 16 * [store(torch.zeros(64, 256))], 16 * [store(torch.zeros(64, 256))]
     for t in range(1, 31):
         for i in range(16):

@@ -6,9 +6,9 @@
 // B begins with zeros, so at first y is what it was. W needs no gradient and no moments, the thin ones have few:
 //     full       4 * 4 * n * n                     4096 KiB at n = 512
 //     adapter    4 * n * n + 4 * 4 * 2 * r * n     1024 + 128 KiB
-// Both need x, y, and the target. In the end B A can be added to W: then the layer costs what it did before.
-// The price: two thin products forward and three backward, instead of one for W's gradient; and what differs from W by
-// more than a matrix of rank r cannot be learned.
+// Both need x, y, and the target. In the end B A can be added to W: then the layer costs what it did before. Each step
+// has new samples, and y is judged on others, which no step has seen. The price: two thin products forward and three
+// backward, instead of one for W's gradient; and what differs from W by more than rank r cannot be learned.
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -23,51 +23,48 @@
 constexpr int width = 512;  // n: numbers of x and of y
 constexpr int batch = 64;   // samples
 constexpr int rank = 8;     // of the adapter
-constexpr int steps = 60;
+constexpr int steps = 100;
 constexpr int blocks = 64;
 constexpr int threads = 256;
 using Numbers = std::vector<float>;  // on the host
-
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
 void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
 #define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
-
 size_t live;     // bytes of all Buffers
 size_t peak;     // the maximum of live
 struct Buffer {  // on the device
   float* p = nullptr;
   size_t bytes;
-  explicit Buffer(const Numbers& values) : bytes(values.size() * sizeof(float)) {
+  explicit Buffer(size_t count) : bytes(count * sizeof(float)) {
     if (bytes == 0) return;
     CHECK(cudaMalloc(&p, bytes));
-    CHECK(cudaMemcpy(p, values.data(), bytes, cudaMemcpyHostToDevice));
+    CHECK(cudaMemset(p, 0, bytes));
     live += bytes;
     peak = std::max(peak, live);
   }
-  explicit Buffer(size_t count) : Buffer(Numbers(count)) {}  // zeros
+  explicit Buffer(const Numbers& values) : Buffer(values.size()) { fill(values); }
   Buffer(const Buffer&) = delete;
   ~Buffer() {
     CHECK(cudaFree(p));  // waits for kernels that still use p
     live -= bytes;
   }
+  void fill(const Numbers& from) const { if (bytes) CHECK(cudaMemcpy(p, from.data(), bytes, cudaMemcpyHostToDevice)); }
   Numbers read() const {
     Numbers values(bytes / sizeof(float));
     CHECK(cudaMemcpy(values.data(), p, bytes, cudaMemcpyDeviceToHost));
     return values;
   }
 };
-__global__ void adam(float* w, const float* g, float* m, float* v, int count, float rate) {  // without bias correction
+__global__ void adam(float* w, const float* g, float* m, float* v, int count) {  // without bias correction
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
-    const float mean = 0.9f * m[i] + 0.1f * g[i];
-    const float square = 0.999f * v[i] + 0.001f * g[i] * g[i];
-    m[i] = mean;
-    v[i] = square;
-    w[i] -= rate * mean / (sqrtf(square) + 1e-8f);
+    m[i] = 0.9f * m[i] + 0.1f * g[i];
+    v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
+    w[i] -= 1e-3f * m[i] / (sqrtf(v[i]) + 1e-8f);  // a learning rate of 1e-3, both ways
   }
 }
 struct Matrix {  // one that is trained brings its gradient and its moments along
@@ -75,14 +72,14 @@ struct Matrix {  // one that is trained brings its gradient and its moments alon
   Buffer g;
   Buffer m;
   Buffer v;
-  Matrix(const Numbers& start, size_t trained) : w(start), g(trained), m(trained), v(trained) {}  // numbers of each
-  void update(float rate) {
-    adam<<<blocks, threads>>>(w.p, g.p, m.p, v.p, int(w.bytes / sizeof(float)), rate);
+  Matrix(const Numbers& start, size_t of_each) : w(start), g(of_each), m(of_each), v(of_each) {}  // 0: it is frozen
+  void update() {
+    adam<<<blocks, threads>>>(w.p, g.p, m.p, v.p, int(w.bytes / sizeof(float)));
     CHECK(cudaGetLastError());
   }
 };
 cublasHandle_t cublas;
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));
@@ -94,60 +91,65 @@ Numbers numbers(int count, float scale) {  // pseudo-random, between -scale and 
   for (float& value : values) value = scale * (2.0f * random() / random.max() - 1);
   return values;
 }
+const Numbers unseen = numbers(batch * width, 1);  // samples for judging only
 struct Run {
-  size_t peak = 0;  // bytes
-  Numbers before;   // y - target before the first step
+  size_t peak = 0;  // bytes, without the task's
+  Numbers before;   // y - target of the unseen samples, before the first step
   Numbers after;    // after the last one
   Numbers merged;   // and without an adapter, once B A is added to W
   Numbers w;
 };
-Run train(const char* what, const Buffer& x, const Buffer& target, const Numbers& start, int r) {
+Run train(const char* what, const Buffer& task, const Numbers& start, int r) {
   peak = live;
   bool adapted = r > 0;  // otherwise W is trained, and a, b, h and dh are empty
+  const Buffer x(batch * width);
+  const Buffer target(batch * width);
   const Buffer dy(batch * width);
   const Buffer h(batch * r);  // x @ A.T
   const Buffer dh(batch * r);
   Matrix w(start, adapted ? 0 : width * width);    // [width, width]
   Matrix a(numbers(r * width, 0.05f), r * width);  // [r, width]
   Matrix b(Numbers(width * r), width * r);         // [width, r], zeros
-  const auto forward = [&] {  // y - target, which is the gradient of |y - target|^2 / 2; y itself is not stored
+  const auto forward = [&](const Numbers& samples) {  // dy = y - target, the gradient of |y - target|^2 / 2
+    x.fill(samples);
+    matmul(false, true, batch, width, width, 1, x.p, task.p, 0, target.p);  // target = x @ wanted.T
     CHECK(cudaMemcpyAsync(dy.p, target.p, dy.bytes, cudaMemcpyDeviceToDevice, 0));
-    matmul(false, true, batch, width, width, 1, x.p, w.w.p, -1, dy.p);  // dy = x @ W.T - target
+    matmul(false, true, batch, width, width, 1, x.p, w.w.p, -1, dy.p);  // x @ W.T - dy: what is there is subtracted
     if (!adapted) return;
     matmul(false, true, batch, r, width, 1, x.p, a.w.p, 0, h.p);   // h = x @ A.T
     matmul(false, true, batch, width, r, 1, h.p, b.w.p, 1, dy.p);  // dy += h @ B.T
   };
   Run run;
-  forward();
+  forward(unseen);
   run.before = dy.read();
   for (int step = 0; step < steps; ++step) {
+    forward(numbers(batch * width, 1));
     if (adapted) {
       matmul(true, false, width, r, batch, 1, dy.p, h.p, 0, b.g.p);    // dB = dy.T @ h
       matmul(false, false, batch, r, width, 1, dy.p, b.w.p, 0, dh.p);  // dh = dy @ B
       matmul(true, false, r, width, batch, 1, dh.p, x.p, 0, a.g.p);    // dA = dh.T @ x
-      a.update(1e-3f);
-      b.update(1e-3f);
+      a.update();
+      b.update();
     } else {
       matmul(true, false, width, width, batch, 1, dy.p, x.p, 0, w.g.p);  // dW = dy.T @ x
-      w.update(6e-4f);
+      w.update();
     }
-    forward();
   }
+  forward(unseen);
   run.after = dy.read();
   run.w = w.w.read();
-  run.peak = peak;
+  run.peak = peak - task.bytes;
   const size_t of_weights = adapted ? width * width + 4 * 2 * r * width : 4 * width * width;
-  require(peak == 4 * (of_weights + 3 * batch * width + 2 * batch * r), "the bytes of W, A, B, x, y, target, h and dh");
+  require(run.peak == 4 * (of_weights + 3 * batch * width + 2 * batch * r), "W, A, B, x, y, target, h and dh");
   if (adapted) matmul(false, false, width, width, r, 1, b.w.p, a.w.p, 1, w.w.p);  // W += B @ A
-  adapted = false;
-  forward();
+  adapted = false;  // from here on W alone
+  forward(unseen);
   run.merged = dy.read();
   const double off = norm(run.after) / norm(run.before);
   std::printf("  %-28s %5.0f KiB   %.4f\n", what, run.peak / 1024.0, off);
   require(off < 0.1, "a layer that has learned");
   return run;
 }
-
 int main(int argc, char** argv) {
   const bool with = argc < 2 || !std::strcmp(argv[1], "--with");
   const bool without = argc < 2 || !std::strcmp(argv[1], "--without");
@@ -156,15 +158,13 @@ int main(int argc, char** argv) {
   const Numbers start = numbers(width * width, 0.05f);
   Numbers wanted = start;  // what is to be learned differs by a column times a row, a matrix of rank 1
   for (int i = 0; i < width * width; ++i) wanted[i] += 0.1f * std::sin(i / width) * std::cos(i % width);
-  const Buffer x(numbers(batch * width, 1));
-  const Buffer target(batch * width);
-  matmul(false, true, batch, width, width, 1, x.p, Buffer(wanted).p, 0, target.p);  // target = x @ wanted.T
-  std::printf("one layer, %d x %d, %d steps     peak   y is off by, of what it was\n", width, width, steps);
+  const Buffer task(wanted);  // where targets come from; in training they come with the data
+  std::printf("one layer, %d x %d, %d steps    peak   new y is off by, of what it was\n", width, width, steps);
   Run full;
   Run light;
-  if (without) full = train("full", x, target, start, 0);
+  if (without) full = train("full", task, start, 0);
   if (with) {
-    light = train("adapter of rank 8", x, target, start, rank);  // THE MITIGATION: W stays as it is
+    light = train("adapter of rank 8", task, start, rank);  // THE MITIGATION: W stays as it is
     for (size_t i = 0; i < light.merged.size(); ++i) light.merged[i] -= light.after[i];
     const double off = norm(light.merged) / norm(light.before);
     std::printf("  merged into W, y changes by %.1e\n", off);

@@ -1,8 +1,9 @@
 // nvcc -o lesson lesson.cu
 //
-// One GPU, two processes. A device does not divide itself: it gives to whoever asks first, until nothing is left. The
-// one that comes then is out of memory, though its own job would fit. Here the neighbour comes first. Its job is over,
-// nothing of it is in use, and yet more than half of the device is gone:
+// One GPU, two processes. A device does not divide itself: it gives to whoever asks first, until nothing is left.
+// Whoever comes last is out of memory, though his own job would fit. Here the neighbour comes first. Its job is over,
+// nothing of it is in use, and yet more than half of the device is gone. (Run this on a GPU that nobody else uses: it
+// takes six tenths of it.)
 //     its context       what the driver keeps for a process that has touched the device at all
 //     its cache         what it freed, and its allocator keeps, to be faster the next time
 // Nobody else can take a cached byte. Only its owner can give it back: cudaMemPoolTrimTo(), or in PyTorch
@@ -24,9 +25,9 @@ int to_neighbour[2];    // a pipe: an order is a letter
 int from_neighbour[2];  // a pipe: the same letter is the answer
 bool ours = true;       // this process is not the neighbour
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s, %s: %s\n", ours ? "we" : "the neighbour", of, what);
+  std::printf("FAIL: %s, %s: %s\n", ours ? "we" : "the neighbour", where, what);
   std::fflush(stdout);
   std::_Exit(1);
 }
@@ -57,7 +58,7 @@ void neighbour() {
       uint64_t keep_all = UINT64_MAX;
       CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
       CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
-      (void)used();
+      (void)used();  // reads total
       CHECK(cudaMallocAsync(&p, total / 10 * 6, 0));
       fill<<<4, 128>>>(static_cast<float*>(p), 1 << 20, 1);  // the first 4 MiB
       CHECK(cudaGetLastError());
@@ -88,7 +89,7 @@ bool job(double* sum) {
   fill<<<4, 128>>>(x, 1 << 20, 2);
   CHECK(cudaGetLastError());
   CHECK(cudaMemcpy(values, x, sizeof values, cudaMemcpyDeviceToHost));
-  (void)used();
+  (void)used();  // while x is there: the peak
   CHECK(cudaFree(x));
   *sum = 0;
   for (const float value : values) *sum += value;
@@ -112,6 +113,10 @@ int main(int argc, char** argv) {
 
   constexpr double MiB = 1 << 20;
   const long long before = used();
+  if (before > static_cast<long long>(total / 10 * 3)) {
+    std::puts("others use this device: it cannot be shown here");
+    return 2;
+  }
   tell('c');
   const long long contexts = used();
   std::printf("a device of %.0f MiB, two processes\n", total / MiB);
@@ -123,28 +128,28 @@ int main(int argc, char** argv) {
   std::printf("  the neighbour has worked, and keeps    %8.0f MiB\n", used(contexts) / MiB);
   const bool full = used() > static_cast<long long>(total / 2);  // less is left than our job needs
   double sum = 0;
-  bool beside_cache = false;  // whether the job had its memory
-  bool after_trim = false;
+  bool fits_beside_cache = false;  // our job had its memory
+  bool fits_after_trim = false;
   if (without) {
-    beside_cache = job(&sum);
-    std::printf("  our job, %.0f MiB: %s, peak  %8.0f MiB\n", total / 2 / MiB, beside_cache ? "done" : "out of memory",
-                most_used / MiB);
+    fits_beside_cache = job(&sum);
+    std::printf("  our job, %.0f MiB: %s, peak  %8.0f MiB\n", total / 2 / MiB,
+                fits_beside_cache ? "done" : "out of memory", most_used / MiB);
   }
   if (with) {
     most_used = 0;
     tell('t');
     const long long kept = std::max(used(contexts), 0LL);  // others may have freed more than it keeps
     std::printf("  the neighbour keeps after it trimmed   %8.0f MiB\n", kept / MiB);
-    after_trim = job(&sum);
+    fits_after_trim = job(&sum);
     std::printf("  our job, %.0f MiB: %s, peak           %8.0f MiB\n", total / 2 / MiB,
-                after_trim ? "done" : "out of memory", most_used / MiB);
+                fits_after_trim ? "done" : "out of memory", most_used / MiB);
   }
-  if (full && beside_cache) {
+  if (full && fits_beside_cache) {
     std::puts("this driver lends a full device the host's memory, as WSL's does: here nothing is refused, only slow");
     return 2;  // cannot be shown here
   }
-  if (without) require(!beside_cache, "out of memory beside the cache, and only there");
-  if (with) require(after_trim && sum == alone, "the same result, once the cache is given back");
+  if (without) require(!fits_beside_cache, "out of memory beside the cache, and only there");
+  if (with) require(fits_after_trim && sum == alone, "the same result, once the cache is given back");
   close(to_neighbour[1]);  // the neighbour reads the end, and ends
   int status = 1;
   require(waitpid(child, &status, 0) == child && status == 0, "a neighbour that ends well");

@@ -26,32 +26,32 @@ constexpr int hidden = 4 * width;        // numbers of a row of a
 constexpr int w_count = width * hidden;  // weights of W1 or W2
 constexpr int weights = 2 * layers * w_count;
 constexpr int steps = 6;
-constexpr float momentum = 0.9f;
+constexpr float keep = 0.9f;  // of the momentum, in each step
 constexpr float rate = 2e-5f;
 constexpr size_t rounding = size_t(1) << 16;  // bytes by which the pool may count more than was asked for
 constexpr int blocks = 32;
 constexpr int threads = 256;
 using Numbers = std::vector<float>;  // on the host
 
-void require(bool good, const char* what, const char* of = "expected") {
+void require(bool good, const char* what, const char* where = "expected") {
   if (good) return;
-  std::printf("FAIL: %s: %s\n", of, what);
+  std::printf("FAIL: %s: %s\n", where, what);
   std::exit(1);
 }
 void check(cudaError_t code, const char* call) { require(code == 0, cudaGetErrorString(code), call); }
 void check(cublasStatus_t code, const char* call) { require(code == 0, cublasGetStatusString(code), call); }
 #define CHECK(call) check(call, #call)  // 0 is cudaSuccess, and CUBLAS_STATUS_SUCCESS
 
-// p becomes 0 where a is not positive (NaN, too): ReLU when p is a, ReLU's backward when p is a's gradient.
+// ReLU when p is a, ReLU's backward pass when p is a's gradient. NaN stays NaN.
 __global__ void relu(float* p, const float* a, int count) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-    if (!(a[i] > 0)) p[i] = 0;
+    if (a[i] <= 0) p[i] = 0;
 }
-template <class Momentum>  // what m is stored as
-__global__ void sgd(float* w, const float* g, Momentum* m) {
+template <class Stored>  // what m, the momentum, is stored as
+__global__ void sgd(float* w, const float* g, Stored* m) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < weights; i += gridDim.x * blockDim.x) {
-    const float now = momentum * float(m[i]) + g[i];
-    m[i] = Momentum(now);
+    const float now = keep * float(m[i]) + g[i];
+    m[i] = Stored(now);
     w[i] -= rate * now;
   }
 }
@@ -59,7 +59,7 @@ cublasHandle_t cublas;
 cudaMemPool_t pool;  // a run has its own, which keeps the record: the most bytes that were in use
 void make_pool() {
   cudaMemPoolProps properties = {};  // location.id is 0: the first device
-  properties.allocType = cudaMemAllocationTypePinned;
+  properties.allocType = cudaMemAllocationTypePinned;  // it stays where it is made: on the device, by the next line
   properties.location.type = cudaMemLocationTypeDevice;
   CHECK(cudaMemPoolCreate(&pool, &properties));
 }
@@ -69,15 +69,15 @@ float* allocate(size_t count) {  // as many numbers of 4 bytes
   return static_cast<float*>(p);
 }
 void release(float* p) { CHECK(cudaFreeAsync(p, 0)); }
-// C[m, n] = alpha op(A) op(B) + beta C, row-major; ta, tb: transpose. cuBLAS is column-major: it computes C^T.
+// C[m, n] = alpha op(A) op(B) + beta C, row-major. cuBLAS is column-major: C^T = op(B)^T op(A)^T, so B comes first.
 void matmul(bool ta, bool tb, int m, int n, int k, float alpha, const float* A, const float* B, float beta, float* C) {
   CHECK(cublasSgemm(cublas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, B,
                     tb ? k : n, A, ta ? m : k, &beta, C, n));
 }
 
 bool checkpoints = false;  // the first lever
-int rows = batch;          // the second: of a micro-batch
-bool bf16 = false;         // the third: of the momentum
+int rows = batch;          // the second: rows of a micro-batch
+bool bf16 = false;         // the third: m in BF16
 float* w1(float* p, int layer) { return p + 2 * layer * w_count; }  // p: the weights, or the gradients
 float* w2(float* p, int layer) { return w1(p, layer) + w_count; }
 float* forward(const float* x, const float* w) {  // a = relu(x @ W1)
@@ -129,14 +129,14 @@ double distance(const Numbers& a, const Numbers& b) {
 }
 Numbers first_weights;  // of the first run, with which the others are compared
 size_t last_peak = 0;   // of the run before
-void train(const char* what, double share, double tolerance) {  // share: of the last peak, which it may have at most
+void train(const char* what, double share, double tolerance) {  // share: the most that it may have of the last peak
   make_pool();
   float* w = allocate(weights);
   float* g = allocate(weights);
   float* input = allocate(batch * width);
-  const size_t state = bf16 ? weights / 2 : weights;  // numbers of 4 bytes
-  float* m = allocate(state);
-  CHECK(cudaMemsetAsync(m, 0, state * sizeof(float), 0));
+  const size_t m_count = bf16 ? weights / 2 : weights;  // of 4 bytes each; BF16 has two numbers in them
+  float* m = allocate(m_count);
+  CHECK(cudaMemsetAsync(m, 0, m_count * sizeof(float), 0));
   CHECK(cudaMemcpy(w, start.data(), weights * sizeof(float), cudaMemcpyHostToDevice));
   CHECK(cudaMemcpy(input, samples.data(), batch * width * sizeof(float), cudaMemcpyHostToDevice));
   for (int t = 0; t < steps; ++t) {
@@ -154,10 +154,10 @@ void train(const char* what, double share, double tolerance) {  // share: of the
   CHECK(cudaMemPoolDestroy(pool));
   if (first_weights.empty()) first_weights = trained;
   const double off = distance(trained, first_weights) / distance(first_weights, start);
-  std::printf("%-17s  peak %5.2f MiB  weights off by %.1e of their way\n", what, peak / 1048576.0, off);
+  std::printf("%-17s  peak %5.2f MiB  weights off by %.1e of the way they moved\n", what, peak / 1048576.0, off);
   require(off <= tolerance, "the same weights, to the bit or nearly so");
   const size_t waiting = checkpoints ? 1 : layers;  // layers whose a is in memory at the peak
-  const size_t count = 2 * weights + state + batch * width + (layers + 4 * waiting + 4) * rows * width;
+  const size_t count = 2 * weights + m_count + batch * width + (layers + 4 * waiting + 4) * rows * width;
   require(peak <= count * sizeof(float) + rounding, "the peak by the formula");
   require(last_peak == 0 || peak < share * last_peak, "each lever saves of what the others leave");
   last_peak = peak;
@@ -169,7 +169,7 @@ int main(int argc, char** argv) {
   require(with || without, "--with, --without, or neither to see both");
   CHECK(cublasCreate(&cublas));
   if (without) train("textbook", 1, 0);
-  checkpoints = true;
+  checkpoints = true;  // THE MITIGATION: checkpoints
   if (with) train("+ checkpoints", 0.6, 0);
   rows = batch / 8;  // THE MITIGATION: micro-batches
   if (with) train("+ micro-batches", 0.6, 1e-4);

@@ -78,6 +78,18 @@ TEST_F(Managed, PrefetchAndAdvice) {
   launch(add_one, {2, 64, 0}, stream, y, n);
   EXPECT_CUDA(cudaSuccess, cudaMemPrefetchAsync(y, n * sizeof(int), host(), 0, stream));
   stream.synchronize();
+  const auto asked = [&](cudaMemRangeAttribute attribute, std::size_t first) {
+    int place = 77;
+    EXPECT_CUDA(cudaSuccess,
+                cudaMemRangeGetAttribute(&place, sizeof(place), attribute, y + first, (n - first) * sizeof(int)));
+    return place;
+  };
+  EXPECT_EQ(0, asked(cudaMemRangeAttributePreferredLocation, 0));
+  EXPECT_EQ(cudaCpuDeviceId, asked(cudaMemRangeAttributeLastPrefetchLocation, 0));
+  EXPECT_CUDA(cudaSuccess, cudaMemPrefetchAsync(y + n / 2, (n - n / 2) * sizeof(int), device(), 0, stream));
+  stream.synchronize();
+  EXPECT_EQ(0, asked(cudaMemRangeAttributeLastPrefetchLocation, n / 2));
+  EXPECT_EQ(cudaInvalidDeviceId, asked(cudaMemRangeAttributeLastPrefetchLocation, 0)) << "not all in one place";
   EXPECT_EQ(2, y[0]);
   EXPECT_EQ(2, y[n - 1]);
   EXPECT_CUDA_ERROR(cudaErrorInvalidValue, cudaMemPrefetchAsync(y, n * sizeof(int), device(), 1, stream));

@@ -108,6 +108,11 @@ enum cudaMemoryAdvise {
   cudaMemAdviseSetPreferredLocation = 3,
   cudaMemAdviseSetAccessedBy = 5
 };
+enum cudaMemRangeAttribute {
+  cudaMemRangeAttributePreferredLocation = 2,
+  cudaMemRangeAttributeLastPrefetchLocation = 4
+};
+enum { cudaCpuDeviceId = -1, cudaInvalidDeviceId = -2 };
 
 /// The members of the real structure that somebody reads, under their real names. Compute capability is 0.0 here.
 struct cudaDeviceProp {
@@ -159,6 +164,8 @@ cudaError_t cudaMallocManaged(void** devPtr, size_t size, unsigned int flags = c
 cudaError_t cudaMemPrefetchAsync(const void* devPtr, size_t count, cudaMemLocation location, unsigned int flags,
                                  cudaStream_t stream = 0);
 cudaError_t cudaMemAdvise(const void* devPtr, size_t count, cudaMemoryAdvise advice, cudaMemLocation location);
+cudaError_t cudaMemRangeGetAttribute(void* data, size_t dataSize, cudaMemRangeAttribute attribute, const void* devPtr,
+                                     size_t count);
 
 cudaError_t cudaMallocAsync(void** devPtr, size_t size, cudaStream_t hStream);
 cudaError_t cudaMallocFromPoolAsync(void** ptr, size_t size, cudaMemPool_t memPool, cudaStream_t stream);

@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <atomic>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "runtime.h"
@@ -30,7 +31,7 @@ namespace oomlab::host {
 namespace {
 
 constexpr std::size_t page_bytes = 64 << 10;
-constexpr int on_host = -1, nowhere = -2;
+constexpr int on_host = cudaCpuDeviceId, nowhere = cudaInvalidDeviceId;
 
 enum Rights : unsigned char { closed = PROT_NONE, read_only = PROT_READ, open = PROT_READ | PROT_WRITE };
 
@@ -39,6 +40,7 @@ struct Page {
   Region* region = nullptr;
   std::list<Page*>::iterator place = {};              // among the pages of its device, or of none
   std::int8_t device = on_host, preferred = nowhere;  // whose memory holds it; where it would rather be
+  std::int8_t prefetched = nowhere;                   // where it was last sent
   bool host = false;                                  // the host's memory holds it
   bool read_mostly = false;                           // advice
   Rights shown = open;                                // what mprotect was told
@@ -314,6 +316,7 @@ cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocat
       for_pages(address, bytes, [place, &counters = pager().counters](Page& page) {
         const std::uint64_t moved = counters.bytes_to_device;
         pager().bring(page, place);
+        page.prefetched = static_cast<std::int8_t>(place);
         counters.bytes_prefetched += counters.bytes_to_device - moved;
       });
     });
@@ -336,5 +339,21 @@ cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise ad
         page.mapped_by |= std::uint64_t(1) << place;
       pager().show(page);
     });
+  });
+}
+
+// In plan mode, too, a range is checked; its pages have no place.
+cudaError_t cudaMemRangeGetAttribute(void* data, size_t data_bytes, cudaMemRangeAttribute attribute,
+                                     const void* address, size_t bytes) {
+  return entry("cudaMemRangeGetAttribute", [&] {
+    const bool sent = attribute == cudaMemRangeAttributeLastPrefetchLocation;
+    require(data && data_bytes == sizeof(int) && (sent || attribute == cudaMemRangeAttributePreferredLocation));
+    (void)place_of(address, bytes, {cudaMemLocationTypeHost, 0});
+    std::optional<int> all;  // of all pages, if it is the same
+    for_pages(address, bytes, [&](const Page& page) {
+      const int own = sent ? page.prefetched : page.preferred;
+      all = all.value_or(own) == own ? own : nowhere;
+    });
+    *static_cast<int*>(data) = all.value_or(nowhere);
   });
 }

@@ -13,11 +13,11 @@ REFUSALS = {
         "TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 自己的报告"),
     "not_killed": (
         "OOMKilled is false, which speaks against a kill for memory: read what the container printed last (docker logs, kubectl logs --previous).",
-        "OOMKilled 为 false，不像是因内存被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
+        "OOMKilled 为 false，不像是因内存不足被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
     "not_killed_figures": (
         "OOMKilled is false and the exit code is {code}, which speaks against a kill for memory: read what the container printed last (docker "
         "logs, kubectl logs --previous).",
-        "OOMKilled 为 false，退出码为 {code}，不像是因内存被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
+        "OOMKilled 为 false，退出码为 {code}，不像是因内存不足被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
     "not_killed_signal": (
         "OOMKilled is false, and the exit code {code} is a SIGKILL that somebody else sent (docker stop, a liveness probe, a node's own killer): "
         "read the events (kubectl describe pod) and the host's dmesg.",

@@ -173,10 +173,9 @@ def nothing(e):
             return [("why_program_free", {"short": e.shown(short)})]
         if e.found.message.rule == "cupy" and e.known("allocated"):
             return [("why_cupy", {})]
-        if e.known("capacity") and short:
-            return [("why_card_mapping" if e.found.message.rule == "pytorch_map" else "why_card_free", {"short": e.shown(short)})]
         if e.known("capacity"):
-            return [("why_card", {}), *([("note_retyped", {})] if e.found.message.rule == "pytorch" else [])]
+            key = "why_card_mapping" if e.found.message.rule == "pytorch_map" else "why_card_free" if short else "why_card"
+            return [(key, {"short": e.shown(short)} if short else {}), *([("note_retyped", {})] if e.found.message.rule == "pytorch" else [])]
         return [("why_free", {"short": e.shown(short)})] if short else [("why_some", {})]
     if sizes:
         return [("why_printed", {})]

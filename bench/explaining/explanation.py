@@ -26,7 +26,7 @@ SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_
 TITLES = {"why_free": "title_unsaid", "why_some": "title_unsaid", "why_card_free": "title_unsaid", "why_killed_mac": "title_likely_host", "why_killed": "title_likely_host",
           "why_killed_on_card": "title_likely_host", "why_worker_gone": "title_likely_host", "why_too_big_program": "title_program",
           "why_program_size": "title_program_free", "why_program_size_temporaries": "title_program_free", "why_program_parts": "title_program_free",
-          "why_program_parts_temporaries": "title_program_free", "why_program_free": "title_program_free", "why_too_big_limit": "title_buffer",
+          "why_program_parts_temporaries": "title_program_free", "why_program_free": "title_program_free", "why_live_any": "title_chip", "why_too_big_limit": "title_buffer",
           "why_buffer_mps": "title_buffer", "why_one_request": "title_one_request", "why_others_outside": "title_likely_others",
           "why_addresses": "title_addresses", "why_limit_mps": "title_mps", "why_pool_took_all": "title_pool", "why_workspace": "title_workspace",
           "why_weights_and_buffer": "title_weights", "why_same_device": "title_ranks", "why_live_arrays": "title_arrays", "why_live_paddle": "title_paddle"}
@@ -53,7 +53,8 @@ class Explanation:
         return text.replace(" 约 ", "约 ")
 
     def shown(self, size):
-        return say("about", self.language, size=size.text()) if size.is_rough() and size.half else size.text()
+        text = size.text() if self.language == "en" else size.text().replace("bytes", "字节")
+        return say("about", self.language, size=text) if size.is_rough() and size.half else text
 
     def shown_alike(self, **sizes):
         """The same of several that are added up: in one unit, with the decimals that are certain in it, where there are any."""

@@ -227,7 +227,7 @@ def fact(explanation, values):
         return "halve_batch"
     return next((key for key in ("dispatched", "nvml", "unified") if key in m.facts), None) or {
         "xgboost": "xgboost", "catboost": "catboost", "julia": "julia", "faiss": "faiss", "directml": "half_model", "blender": "blender", "mlc": "mlc_split",
-        "dispatched": "dispatched", "cupy": "holders"}.get("tensorrt" if "builder" in m.facts else m.rule.split("_")[0])
+        "dispatched": "dispatched", "cupy": "holders", "tensorrt": "tensorrt"}.get("tensorrt" if "builder" in m.facts else m.rule.split("_")[0])
 
 
 def trainer(explanation, engine):

@@ -56,7 +56,8 @@ def tensorflow(before, after):
     m = message("tensorflow", "TensorFlow", text.loose, device=number(device), asked=asked, facts={"shape"} if asked else ())
     if text.has(r"by\s+allocator\s+(?:cpu|mklcpu|cuda_host)"):
         m.verdict = "host_memory"
-        m.facts |= {"tensorflow_pool"} if text.has(r"by\s+allocator\s+cuda_host") else set()
+        if text.has(r"by\s+allocator\s+cuda_host"):
+            m.facts.add("tensorflow_pool")
         return m
     return in_pool(m, *pool_figures(before, text))
 
@@ -76,7 +77,8 @@ def tensorflow_pool(before, after):
                 device=number(after.first(r"Allocator\s+\(GPU_(\d+)_bfc\)")))
     if after.has(r"Allocator\s+\(\w*(?:host|cpu)\w*\)\s+ran"):
         m.verdict = "host_memory"
-        m.facts |= set() if jax else {"tensorflow_pool"}
+        if not jax:
+            m.facts.add("tensorflow_pool")
         return m
     return in_pool(m, *pool_figures(Text(""), after.far))
 

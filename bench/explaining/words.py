@@ -46,6 +46,7 @@ TEXT = {
     "title_ranks": ("several ranks on one card", "多个 rank 在同一张卡上"),
     "title_outside": ("live tensors, and memory outside PyTorch, fill the card", "存活张量和不由 PyTorch 分配的部分占满显存"),
     "title_one_request": ("one request is too large for what is free", "这次申请太大，空闲显存放不下"),
+    "title_chip": ("the chip's memory is full", "芯片的内存已满"),
     "title_buffer": ("larger than one buffer may be", "超过单个缓冲区的上限"),
     "title_program_free": ("the program does not fit into what is free", "空闲显存放不下这个程序"),
     "title_likely_others": ("most likely other processes", "多半是其他进程占用"),

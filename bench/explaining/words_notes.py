@@ -3,8 +3,8 @@
 NOTES = {
     # Notes that hold only sometimes.
     "note_notebook": (
-        "In a notebook, the failed cell's traceback keeps its tensors alive. Run a cell that fails, such as 1/0 (its traceback replaces that one), or `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`, then `gc.collect()`; or restart the kernel.",
-        "在 Notebook 里，出错单元格的 traceback 让张量无法释放。运行一个会报错的单元格，如 1/0（新的 traceback 会替换旧的），或执行 `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`，再 `gc.collect()`；或重启内核。"),
+        "In a notebook, the failed cell's traceback keeps its tensors alive. Run a cell that fails, such as 1/0 (its traceback replaces that one), then `gc.collect()`; or restart the kernel.",
+        "在 Notebook 里，出错单元格的 traceback 让张量无法释放。运行一个会报错的单元格，如 1/0（新的 traceback 会替换旧的），再执行 `gc.collect()`；或重启内核。"),
     "note_retry": (
         "It failed again while the first error was handled. Inside `except` the exception keeps the failed call's frame, "
         "and all its tensors, alive. Leave the block first, then try again: set a flag in `except`, and retry after it.",

@@ -41,7 +41,7 @@ def percent_text(percent):
 def too_big(e):
     if e.account.impossible():
         return [("why_impossible", {})]
-    if e.found.message.rule == "mps_buffer":
+    if e.found.message.rule == "mps_buffer" and e.known("asked"):
         return [("why_buffer_mps", {})]
     return [("why_too_big_program" if "whole_program" in e.found.message.facts else "why_too_big" if e.known("asked", "capacity") else
              "why_too_big_limit" if e.known("asked", "limit") else "why_too_big_any", {})]

@@ -108,8 +108,8 @@ FIRST = {
         "使用报告里列出的办法（报错下面的各行）。",
         ""),
     "look": (
-        "Look with {tool} whether another process fills the card. If none does, print in MiB what is free, the total, and what PyTorch holds, just before the call that fails: total - free - PyTorch's is held outside PyTorch.",
-        "用 {tool} 查看显存是否被别的进程占满。若没有，在失败的调用之前打印空闲、总量和 PyTorch 占用（单位 MiB）：总量减去另外两项，就是不由 PyTorch 分配的部分。",
+        "Look with {tool} whether another process fills the card. If none does, and the process gets that far, print in MiB what is free, the total, and what PyTorch holds, just before the call that fails: total - free - PyTorch's is held outside PyTorch.",
+        "用 {tool} 查看显存是否被别的进程占满。若没有，且程序能运行到那里，在失败的调用之前打印空闲、总量和 PyTorch 占用（单位 MiB）：总量减去另外两项，就是不由 PyTorch 分配的部分。",
         "print(*(n >> 20 for n in (*torch.{module}.mem_get_info(), torch.{module}.memory_reserved())))"),
     "look_library": (
         "Look with {tool} whether the card is full. If it is not, run again as below: an index or a label out of range, or another error in an earlier kernel, fails in the same way, and is then reported where it happens.",
@@ -245,7 +245,7 @@ FIRST = {
         "model = torch.compile(model, mode='default')"),
     "process_group": (
         "Check first that no two ranks use one card: it fails while the ranks connect, and each takes a context and buffers.",
-        "先确认没有两个 rank 用同一张卡：失败发生在各 rank 建立通信时，每个都要上下文和缓冲区。",
+        "确认没有两个 rank 用同一张卡：失败发生在各 rank 建立通信时，每个都要上下文和缓冲区。",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
     "move": (
         "Take the weights in 16 bits, which is half: the weights alone do not fit.",

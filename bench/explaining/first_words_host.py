@@ -57,7 +57,7 @@ HOST = {
     "array": (
         "Check whether that shape is meant. If it is, take a smaller type (float32 is half of float64), compute it by blocks, or keep it sparse. "
         "(If it comes from a .npy file: numpy.load(path, mmap_mode=\"r\").)",
-        "先确认这个形状是否有误。若无误，换更小的类型（float32 是 float64 的一半）、分块计算，或用稀疏矩阵。（若来自 .npy 文件：numpy.load(path, mmap_mode=\"r\")。）",
+        "确认这个形状是否有误。若无误，换更小的类型（float32 是 float64 的一半）、分块计算，或用稀疏矩阵。（若来自 .npy 文件：numpy.load(path, mmap_mode=\"r\")。）",
         "x = numpy.zeros(shape, dtype=numpy.float32)"),
     "host": (
         "Watch the host while it runs, and load data or the model in parts.",

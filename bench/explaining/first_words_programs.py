@@ -82,9 +82,9 @@ PROGRAMS = {
         "调低 KV 缓存在剩余显存中的份额，并降低 max_num_tokens。",
         "trtllm-serve MODEL --kv_cache_free_gpu_memory_fraction 0.8 --max_num_tokens 4096"),
     "mlc_split": (
-        "Take weights of fewer bits, or split them over two cards.",
-        "换用位数更低的权重，或把权重分到两张卡。",
-        'mlc_llm serve MODEL --overrides "tensor_parallel_shards=2"'),
+        "Take weights of fewer bits, or split them over two cards (tensor_parallel_shards=2).",
+        "换用位数更低的权重，或把权重分到两张卡（tensor_parallel_shards=2）。",
+        "mlc_llm convert_weight MODEL --quantization q4f16_1 -o MODEL-q4f16_1"),
     "workspace_vllm": (
         "Enlarge FlashInfer's workspace by at least what was asked for: vLLM's default is 394 MiB.",
         "把 FlashInfer 的工作区至少加大所申请的量：vLLM 默认 394 MiB。",
@@ -164,7 +164,7 @@ PROGRAMS = {
         "yolo train imgsz=512 batch=8"),
     "dispatched": (
         "Free the card: an earlier model in this process or notebook often fills it. Else take a smaller model. (With `device_map={{'': 0}}` you get a plain CUDA out-of-memory error with figures.)",
-        "先释放显存：本进程或 Notebook 里常常还有之前的模型。否则换更小的模型。（想得到带数字的 CUDA out of memory 报错，可用 `device_map={{'': 0}}`。）",
+        "释放显存：本进程或 Notebook 里常常还有之前的模型。否则换更小的模型。（想得到带数字的 CUDA out of memory 报错，可用 `device_map={{'': 0}}`。）",
         "model = None; import gc; gc.collect(); torch.cuda.empty_cache()"),
     "nvml": (
         "Treat it as CUDA out of memory, and print in MiB what is free, the total, and what PyTorch holds. (NVML often does not answer with MIG, on Jetson, in WSL.)",
@@ -184,7 +184,7 @@ PROGRAMS = {
         'm.set_params(border_count=64, max_ctr_complexity=1, gpu_cat_features_storage="CpuPinnedMemory")'),
     "julia": (
         "Run the garbage collector, then take a smaller batch: the cache alone cannot give {asked}.",
-        "先回收不再使用的数组，再减小批量：光靠缓存腾不出 {asked}。",
+        "回收不再使用的数组，然后减小批量：光靠缓存腾不出 {asked}。",
         "GC.gc(true); CUDA.reclaim()"),
     "faiss": (
         "Search in smaller batches. Where the index itself does not fit, store it in 16 bits (useFloat16 of GpuClonerOptions), or split it over cards.",

@@ -33,9 +33,9 @@ def wrapped(text, first="", rest=None):
             if width + columns(token.rstrip()) > (WIDTH if token in MARKS else WIDTH - 4) and line.strip():
                 kept = line.rstrip(" ")
                 opened = kept[len(kept.rstrip(OPENING)):]
-                lines, line, width = [*lines, kept.rstrip(OPENING)], rest + opened, columns(rest + opened)
+                lines, line, width = [*lines, kept.rstrip(OPENING) if opened else line], rest + opened, columns(rest + opened)
             line, width = line + token, width + columns(token)
-        lines = longer_last([*lines, line.rstrip(" ")], rest)
+        lines = [line.rstrip(" ") for line in longer_last([*lines, line], rest)]
     else:
         lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
@@ -43,11 +43,10 @@ def wrapped(text, first="", rest=None):
 
 def longer_last(lines, rest):
     """The same lines, where the last would be a character or two: with some of the line before it."""
-    if len(lines) < 2 or columns(lines[-1]) - columns(rest) >= SHORTEST:
+    tokens, last = re.findall(r"[\x21-\x7e\u00a0]+ ?|.", lines[-2]) if len(lines) > 1 else [], lines[-1][len(rest):]
+    if not tokens or columns(last) >= SHORTEST:
         return lines
-    tokens = re.findall(r"[\x21-\x7e\u00a0]+ ?|.", lines[-2])
-    last = lines[-1][len(rest):]
     while len(tokens) > 1 and (columns(last) < SHORTEST or last[0] in MARKS or tokens[-1] in OPENING):
         last = tokens.pop() + last
-    before = "".join(tokens).rstrip(" ")
+    before = "".join(tokens)
     return [*lines[:-2], before, rest + last] if before.strip() and columns(rest + last) <= WIDTH else lines

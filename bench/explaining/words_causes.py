@@ -5,11 +5,11 @@ CAUSES = {
         "{asked} in one request is more than the whole card has, {capacity}. Freeing memory will not help.",
         "一次申请 {asked}，超过整张卡的 {capacity}。释放什么都无济于事。"),
     "why_too_big_limit": (
-        "{asked} in one request is more than the {limit} that one buffer may have.",
-        "一次申请 {asked}，超过单个缓冲区的上限 {limit}。"),
+        "{asked} were asked for in one buffer, and one may have {limit}.",
+        "一次申请 {asked}，而单个缓冲区最多 {limit}。"),
     "why_buffer_mps": (
-        "{asked} in one request is more than one Metal buffer may have.",
-        "一次申请 {asked}，超过单个 Metal 缓冲区的上限。"),
+        "{asked} were asked for in one Metal buffer.",
+        "一个 Metal 缓冲区就申请了 {asked}。"),
     "why_too_big_program": (
         "The compiled program needs {asked}, and the chip has {capacity}. This is known before it runs.",
         "编译后的程序需要 {asked}，而芯片只有 {capacity}。运行之前就已确定。"),
@@ -149,8 +149,8 @@ CAUSES = {
         "Shared memory (/dev/shm) is full. DataLoader workers and NCCL pass data through it; a Docker container has 64 MiB of it by default.",
         "共享内存（/dev/shm）已满。DataLoader 工作进程和 NCCL 通过它传递数据；Docker 容器默认只有 64 MiB。"),
     "why_addresses": (
-        "The limit on address space (`ulimit -v`) is too low: expandable segments reserve many addresses.",
-        "地址空间的上限（`ulimit -v`）太低，而 expandable segments（可扩展内存段）要预留大量地址。"),
+        "`ulimit -v` is too low: expandable segments reserve many addresses.",
+        "`ulimit -v` 设得太低，而 expandable segments（可扩展内存段）要预留大量地址。"),
     "why_killed": (
         "The process was killed from outside. Usually that is Linux's OOM killer, when the host or the container ran out of memory; the message does not prove it.",
         "进程是被外部终止的。通常是主机或容器内存耗尽，被 Linux 的 OOM killer 终止；但仅凭报错不能确定。"),

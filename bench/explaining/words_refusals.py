@@ -32,30 +32,30 @@ REFUSALS = {
     "not_the_cards": (
         "Shared memory here is the on-chip memory of one multiprocessor, at most 227 KiB for a block and less on most cards: take smaller "
         "blocks, or fewer stages (num_stages), in the kernel; where the kernel is a library's, update that or choose another of its backends.",
-        "这里的 shared memory 是一个 SM 的片上内存，每个线程块最多 227 KiB，多数显卡更少：减小 kernel 的分块或流水级数（num_stages）；若是库里的 "
-        "kernel，升级该库或换用它的其他后端。"),
+        "这里的 shared memory 是一个 SM 的片上内存，每个线程块最多 227 KiB，多数显卡更少：减小核函数的分块或流水级数（num_stages）；若是库里的"
+        "核函数，升级该库或换用它的其他后端。"),
     "not_the_cards_figures": (
         "Shared memory here is the on-chip memory of one multiprocessor, of which a block asks for {asked} bytes and may have {limit} on this card: "
         "take smaller blocks, or fewer stages (num_stages), in the kernel; where the kernel is a library's, update that or choose another of its "
         "backends.",
-        "这里的 shared memory 是一个 SM 的片上内存，线程块要 {asked} 字节，这张卡上限为 {limit}：减小 kernel 的分块或流水级数（num_stages）；若是库里的 "
-        "kernel，升级该库或换用它的其他后端。"),
+        "这里的 shared memory 是一个 SM 的片上内存，线程块要 {asked} 字节，这张卡上限为 {limit}：减小核函数的分块或流水级数（num_stages）；若是库里的"
+        "核函数，升级该库或换用它的其他后端。"),
     "not_registers": (
         "A kernel's registers or threads are too many for a multiprocessor, and no memory is full: take fewer threads for a block, or compile with "
         "__launch_bounds__ or -maxrregcount.",
-        "kernel 的寄存器或线程数超过 SM 所有，并没有内存耗尽：减少每块的线程，或用 __launch_bounds__、-maxrregcount 编译。"),
+        "核函数的寄存器或线程数超过 SM 所有，并没有内存耗尽：减少每块的线程，或用 __launch_bounds__、-maxrregcount 编译。"),
     "not_registers_figures": (
         "A kernel's {what} are too many for a multiprocessor ({asked} asked for, at most {limit}), and no memory is full: take smaller blocks, or "
         "fewer warps (num_warps), in the kernel.",
-        "kernel 的 {what} 超过 SM 所有（需要 {asked}，上限 {limit}），并没有内存耗尽：减小 kernel 的分块或 warp 数（num_warps）。"),
+        "核函数的 {what} 超过 SM 所有（需要 {asked}，上限 {limit}），并没有内存耗尽：减小核函数的分块或 warp 数（num_warps）。"),
     "not_tensor_memory": (
         "Tensor memory is where a multiprocessor of a Blackwell card holds sums of matrix products, and the kernel asks for too many columns of "
         "it: take smaller blocks, or fewer accumulators, in the kernel.",
-        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，kernel 申请的列数过多：减小分块或累加器的数量。"),
+        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，核函数申请的列数过多：减小分块或累加器的数量。"),
     "not_tensor_memory_figures": (
         "Tensor memory is where a multiprocessor of a Blackwell card holds sums of matrix products, and the kernel asks for {asked} columns of "
         "{limit}: take smaller blocks, or fewer accumulators, in the kernel.",
-        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，kernel 申请 {asked} 列，共有 {limit} 列：减小分块或累加器的数量。"),
+        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，核函数申请 {asked} 列，共有 {limit} 列：减小分块或累加器的数量。"),
     "not_a_tactic": (
         "TensorRT's builder skips one of its algorithms (a tactic) that needs more memory than is free, and goes on with others; the engine may be "
         "slower: free the card while it builds.",
@@ -79,10 +79,10 @@ REFUSALS = {
         "作业的时间在 {when} 用完，而不是内存：申请更长时间（--time），或保存检查点后续跑。"),
     "not_the_chips": (
         "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
-        "满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小 kernel 的分块。"),
+        "满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小核函数的分块。"),
     "not_the_chips_figures": (
         "It is a TPU core's vector memory (VMEM) that is full, by {over} too much, not the chip's: take smaller blocks in the kernel.",
-        "满的是 TPU 核心的向量内存（VMEM），超出 {over}，而不是芯片的内存：减小 kernel 的分块。"),
+        "满的是 TPU 核心的向量内存（VMEM），超出 {over}，而不是芯片的内存：减小核函数的分块。"),
     "not_an_encoder": (
         "A video encoder (NVENC) refused a session: cards for desktops limit their number, and memory is seldom what ran out. Close other encoders "
         "(recording, streaming), or encode fewer streams at a time.",

@@ -16,12 +16,13 @@ sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent
 from answers import ANSWERS, two_truths  # noqa: E402
 from cases import CASES, CUDA, REPORT, new  # noqa: E402
 from refused import REFUSED, REPEATED  # noqa: E402
+import explaining.layout  # noqa: E402
 import explaining.log  # noqa: E402
 import explaining.rules  # noqa: E402
 import explaining.words  # noqa: E402
 import explaining.advice  # noqa: E402
 from explaining.figures import DIAGNOSES, Account, diagnose, read_number  # noqa: E402
-from explaining.layout import WIDTH, columns  # noqa: E402
+from explaining.layout import SHORTEST, WIDTH, columns  # noqa: E402
 from explaining.refusals import FIGURES, LOOKALIKES  # noqa: E402
 from explaining.explanation import LINES  # noqa: E402
 from explaining.first import SERVERS, first  # noqa: E402
@@ -166,6 +167,14 @@ for text in (text for texts in (*(texts for texts, *_ in advices), *explaining.w
     assert "empty_cache" not in text or re.search("does not help|无用", text), text
     assert not re.search(r"(optimizer are most of it|优化器占大头)[:：][^.。]*16", text), text
     assert "BF16" not in text or "8.0" in text, f"BF16 for cards that have none: {text}"
+
+# No paragraph of Chinese ends in a line of a character or two, no code between backticks is broken, and no blank is lost.
+for length in range(40, 160):
+    text = "显存碎片" * (length // 4) + "占" * (length % 4) + " 25,104 个。"
+    lines = explaining.layout.wrapped(text)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "") and all(columns(line) <= WIDTH for line in lines), lines
+    assert (len(lines) == 1 or columns(lines[-1]) >= SHORTEST) and "104个" not in lines[-1], lines
+    assert any("`device_map={'': 0}`" in line for line in explaining.layout.wrapped("x " * length + "`device_map={'': 0}`")), length
 
 # Damaged figures are left out.
 for damaged in ("870.0 MiB", "0.87 GiB", "1870.00 MiB", "8 70.00 MiB", "870.00 M", "870.00.1 MiB"):

@@ -154,7 +154,7 @@ def nothing(e):
     if "whole_model" in facts and e.known("asked", "free"):
         return [("why_whole_model", {})]
     if e.known("asked", "free") and sizes["free"].bytes >= sizes["asked"].bytes:
-        return [("why_enough_free", {})]
+        return [("why_enough_free", {}), *([("why_contradicts", {})] if e.account.contradicts else [])]
     if e.account.contradicts:
         return [("why_contradicts", {})]
     if "compute_buffer" in facts:

@@ -10,11 +10,11 @@ FIRST = {
     # By the diagnosis alone.
     "smaller_batch": (
         "If you train, split the batch and add up the gradients: they stay the same (mean loss, no BatchNorm), and activations shrink to about an eighth. If you only run the model: a smaller batch, under torch.inference_mode().",
-        "训练时用梯度累积，把一批拆成 8 份：梯度不变（前提：loss 取均值，且没有 BatchNorm），激活降到约八分之一。推理时减小批量，并用 torch.inference_mode()。",
+        "训练时用梯度累积，把一批拆成 8 份。梯度不变（前提：loss 取均值，且没有 BatchNorm），激活降到约八分之一。推理时减小批量，并用 torch.inference_mode()。",
         "for x, y in zip(xs.chunk(8), ys.chunk(8)): (loss(model(x), y) * len(x) / len(xs)).backward()"),
     "slightly_smaller": (
         "Make the batch or the sequence a tenth smaller: in all, only {percent} % are missing. If it fails again later, halve it. At batch 1, shorten the sequence, or use checkpoints.",
-        "把批量或序列长度减小约十分之一：总用量只超出 {percent} %。若之后又失败，就减半。批量已是 1 时，缩短序列或用检查点。",
+        "把批量或序列长度减小约十分之一。总用量只超出 {percent} %。若之后又失败，就减半。批量已是 1 时，缩短序列或用检查点。",
         "batch_size = max(1, batch_size * 9 // 10)"),
     "halve_batch": (
         "Halve the batch, or what is computed at a time, until it fits.",
@@ -30,11 +30,11 @@ FIRST = {
         "batch_size = max(1, batch_size // 2)"),
     "rank_contexts": (
         "Set each rank's device before its first CUDA call, and load with map_location: {contexts} processes of {context_size} each look like contexts of this job's other ranks.",
-        "在第一次 CUDA 调用之前设定每个 rank 的设备，加载时用 map_location：{contexts} 个各占 {context_size} 的进程像是本作业其他 rank 的上下文。",
+        "在第一次 CUDA 调用之前设定每个 rank 的设备，加载时用 map_location。{contexts} 个各占 {context_size} 的进程像是本作业其他 rank 的上下文。",
         'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))'),
     "shapes": (
         "Look at the shapes just before the line that fails: a wrong dimension, a broadcast to an outer product, attention scores (length times length), or a whole data set in one call.",
-        "在失败的那一行之前查看形状：是否维度写错、广播成了外积、注意力分数（长度乘长度），或一次送入整个数据集。",
+        "在失败的那一行之前查看形状，看是否维度写错、广播成了外积、注意力分数（长度乘长度），或一次送入整个数据集。",
         "print({{k: v.shape for k, v in [*vars().items()] if isinstance(getattr(v, 'shape', 0), tuple)}})"),
     "whole_program": (
         "If you train, recompute (rematerialise) each layer, not the whole loss at once, which saves nothing. Else take a smaller batch or more chips.",
@@ -58,7 +58,7 @@ FIRST = {
         "export {variable}=max_split_size_mb:{split}"),
     "pool_async": (
         "Use CUDA's asynchronous allocator, which can give freed memory to requests of any size.",
-        "改用 CUDA 的异步分配器：释放的内存可以给任何大小的申请。",
+        "改用 CUDA 的异步分配器。释放的内存可以给任何大小的申请。",
         "export TF_GPU_ALLOCATOR=cuda_malloc_async"),
     "planned": (
         'Use the allocator of chapter 06 that joins free pages into one block (its row "ours"), or plan where every tensor goes ("ours, planned").',
@@ -73,15 +73,15 @@ FIRST = {
         'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))'),
     "own_device_serving": (
         "See which cards each rank sees, and correct what starts the ranks: the engine takes the device from the rank.",
-        "查看每个 rank 看到哪些卡，并改正启动方式：引擎按 rank 选择设备。",
+        "查看每个 rank 看到哪些卡，并改正启动方式。引擎按 rank 选择设备。",
         "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L"),
     "own_device_trtllm": (
         "See which cards each rank sees, and tell the engine how many GPUs a node has: it takes the device from the rank.",
-        "查看每个 rank 看到哪些卡，并告诉引擎每个节点有几张卡：它按 rank 选择设备。",
+        "查看每个 rank 看到哪些卡，并告诉引擎每个节点有几张卡。它按 rank 选择设备。",
         "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L; trtllm-serve MODEL --gpus_per_node 8"),
     "fraction": (
         "Raise or remove the limit: look for set_per_process_memory_fraction, or for per_process_memory_fraction in {variable}.",
-        "提高或取消上限：查找 set_per_process_memory_fraction，或 {variable} 里的 per_process_memory_fraction。",
+        "提高或取消上限，即查找 set_per_process_memory_fraction，或 {variable} 里的 per_process_memory_fraction。",
         "torch.cuda.set_per_process_memory_fraction(1.0)"),
     "fraction_cupy": ("Raise or remove the limit.", "提高或取消上限。", 'export CUPY_GPU_MEMORY_LIMIT="100%"'),
     "fraction_onnx": (
@@ -97,7 +97,7 @@ FIRST = {
         "rmm.mr.LimitingResourceAdaptor(upstream, allocation_limit=16 * 2**30)"),
     "fraction_mps": (
         "Restart the process: the {other_allocations} are Metal memory of this process outside PyTorch's allocator (caches of MPSGraph, another framework). If they come back, use fewer different shapes. Print both as below.",
-        "重启进程：那 {other_allocations} 是本进程里 PyTorch 分配器之外的 Metal 内存（MPSGraph 的缓存、其他框架）。若再次出现，减少不同的形状。用下面一行打印两者。",
+        "重启进程。那 {other_allocations} 是本进程里 PyTorch 分配器之外的 Metal 内存（MPSGraph 的缓存、其他框架）。若再次出现，减少不同的形状。用下面一行打印两者。",
         "print(torch.mps.driver_allocated_memory() >> 20, torch.mps.current_allocated_memory() >> 20)"),
     "budget": (
         "Give it a larger budget, or use one of the levers that its report names.",
@@ -109,11 +109,11 @@ FIRST = {
         ""),
     "look": (
         "Look with {tool} whether another process fills the card. If none does, and the process gets that far, print in MiB what is free, the total, and what PyTorch holds, just before the call that fails: total - free - PyTorch's is held outside PyTorch.",
-        "用 {tool} 查看显存是否被别的进程占满。若没有，且程序能运行到那里，在失败的调用之前打印空闲、总量和 PyTorch 占用（单位 MiB）：总量减去另外两项，就是不由 PyTorch 分配的部分。",
+        "用 {tool} 查看显存是否被别的进程占满。若没有，且程序能运行到那里，在失败的调用之前打印空闲、总量和 PyTorch 占用（单位 MiB）。总量减去另外两项，就是不由 PyTorch 分配的部分。",
         "print(*(n >> 20 for n in (*torch.{module}.mem_get_info(), torch.{module}.memory_reserved())))"),
     "look_library": (
         "Look with {tool} whether the card is full. If it is not, run again as below: an index or a label out of range, or another error in an earlier kernel, fails in the same way, and is then reported where it happens.",
-        "用 {tool} 查看显存是否已满。若没有满，用下面的方式重新运行：下标或标签越界、前面的核函数出错也会这样失败，这样能在出错处报告。",
+        "用 {tool} 查看显存是否已满。若没有满，用下面的方式重新运行。下标或标签越界、前面的核函数出错也会这样失败，这样能在出错处报告。",
         "CUDA_LAUNCH_BLOCKING=1 python train.py"),
     "paste_whole": (
         "Paste the whole message. If there is no more of it, see who holds the card.",
@@ -125,7 +125,7 @@ FIRST = {
         "python -c \"import torch; torch.empty({bytes}, dtype=torch.uint8, device='{module}')\""),
     "look_build": (
         "Try a small tensor in a fresh process: the card has room, so a build too old for this card or driver, or an address-space limit (ulimit -v), is likelier than full memory.",
-        "在新的进程里试一个小张量：显存还有空闲，更可能是 PyTorch 版本太旧，不支持这张卡或驱动；也可能是地址空间受限（ulimit -v）。",
+        "在新的进程里试一个小张量。显存还有空闲，更可能是 PyTorch 版本太旧，不支持这张卡或驱动；也可能是地址空间受限（ulimit -v）。",
         "python -c \"import torch; torch.zeros(2**22, device='{module}')\""),
     "look_both": (
         "Look at both while it runs, the card and the host.", "在运行时同时查看显卡和主机。", "watch -n 1 'nvidia-smi; free -h'"),
@@ -135,11 +135,11 @@ FIRST = {
         "{in_use}"),
     "metal_full": (
         "Close other programs, or take a smaller model, prompt or batch: card and host share one memory here.",
-        "关闭其他程序，或换更小的模型、提示或批量：这里显卡与主机共用内存。",
+        "关闭其他程序，或换更小的模型、提示或批量。这里显卡与主机共用内存。",
         "top -o mem"),
     "metal_buffer": (
         "Shorten the prompt, shrink the image or the batch, or compute in tiles: Metal gives no larger buffer, whatever is free.",
-        "缩短提示、缩小图像、减小批量，或分块计算：无论空闲多少，Metal 都不给更大的缓冲区。",
+        "缩短提示、缩小图像、减小批量，或分块计算。无论空闲多少，Metal 都不给更大的缓冲区。",
         ""),
     "xla_share": (
         "Give JAX more of the card than its default, 75 %, and stop whatever else uses the card.",
@@ -147,11 +147,11 @@ FIRST = {
         "export XLA_PYTHON_CLIENT_MEM_FRACTION=.95"),
     "xla_outputs": (
         "Let JAX have more than its 75 %, if the card is larger than {program}. Else return less from the compiled function: outputs take {outputs} of it.",
-        "若显存容量大于 {program}，让 JAX 占用超过默认的 75 %。否则让编译的函数少返回一些：其中输出占 {outputs}。",
+        "若显存容量大于 {program}，让 JAX 占用超过默认的 75 %。否则让编译的函数少返回一些，其中输出占 {outputs}。",
         "export XLA_PYTHON_CLIENT_MEM_FRACTION=.95"),
     "xla_less": (
         "Leave room outside JAX's pool, for CUDA graphs are made there: take a smaller share than now (the default is .75). Or do without graphs: XLA_FLAGS=--xla_gpu_enable_command_buffer=",
-        "在 JAX 的内存池之外留出空间，CUDA 图建在那里：份额要小于现在的值（默认 .75）。或不用图：XLA_FLAGS=--xla_gpu_enable_command_buffer=",
+        "在 JAX 的内存池之外留出空间，CUDA 图建在那里，份额要小于现在的值（默认 .75）。或不用图：XLA_FLAGS=--xla_gpu_enable_command_buffer=",
         "export XLA_PYTHON_CLIENT_MEM_FRACTION=.60"),
     "tf_grow": (
         "Let TensorFlow take memory as it needs it, and see who else holds the card (nvidia-smi).",
@@ -165,7 +165,7 @@ FIRST = {
     # By the call that failed.
     "loss": (
         "Compute the loss in chunks (pip install cut-cross-entropy), or shorten the sequence: what failed is a copy of the logits over the whole vocabulary, and there are several.",
-        "分块计算 loss（pip install cut-cross-entropy），或缩短序列：失败的那次申请是整个词表 logits 的一份拷贝，而这样的拷贝不止一份。",
+        "分块计算 loss（pip install cut-cross-entropy），或缩短序列。失败的那次申请是整个词表 logits 的一份拷贝，而这样的拷贝不止一份。",
         "loss = cut_cross_entropy.linear_cross_entropy(hidden, lm_head.weight, labels, shift=1)"),
     "loss_trainer": (
         "Take one sequence at a time (gradient_accumulation_steps keeps the batch) or a shorter max_seq_length; then a fused loss (pip install liger-kernel, for the models it knows). What failed is a copy of the logits over the whole vocabulary.",
@@ -173,86 +173,86 @@ FIRST = {
         "TrainingArguments(..., per_device_train_batch_size=1, use_liger_kernel=True)"),
     "pinned": (
         "Do not pin: pin_memory asks for page-locked host memory, which the system limits; the card need not be full.",
-        "不要用锁页内存：pin_memory 申请的是主机的锁页内存，系统对它有限制；显存未必已满。",
+        "不要用锁页内存。pin_memory 申请的是主机的锁页内存，系统对它有限制；显存未必已满。",
         "DataLoader(dataset, num_workers=2, pin_memory=False)"),
     "pinned_deepspeed": (
         "Do not pin what is offloaded (ds_config.json, under zero_optimization): that is page-locked host memory, which the system limits (WSL to a part of the host's); the card need not be full.",
-        "卸载时不要用锁页内存（ds_config.json 的 zero_optimization 里）：系统对它有限制（WSL 只允许主机内存的一部分）；显存未必已满。",
+        "卸载时不要用锁页内存（ds_config.json 的 zero_optimization 里）。系统对它有限制（WSL 只允许主机内存的一部分）；显存未必已满。",
         '"offload_optimizer": {{"device": "cpu", "pin_memory": false}}'),
     "optimizer_first": (
         "Keep the optimizer's state in 8 bits: it appears at the first step, with Adam two more copies of the parameters.",
-        "用 8 位保存优化器状态：它在第一步才出现，用 Adam 时相当于再存两份参数。",
+        "用 8 位保存优化器状态。它在第一步才出现，用 Adam 时相当于再存两份参数。",
         "optimizer = bitsandbytes.optim.AdamW8bit(model.parameters(), lr=lr)"),
     "optimizer_first_trainer": (
         "Keep the optimizer's state in 8 bits: it appears at the first step, with Adam two more copies of the parameters.",
-        "用 8 位保存优化器状态：它在第一步才出现，用 Adam 时相当于再存两份参数。",
+        "用 8 位保存优化器状态。它在第一步才出现，用 Adam 时相当于再存两份参数。",
         'TrainingArguments(..., optim="adamw_bnb_8bit")'),
     "optimizer": (
         "Use the fused step, which makes no temporaries: the default one makes some as large as the gradients.",
-        "用融合的 step，它不生成临时量：默认的 step 会生成与梯度一样大的临时量。",
+        "用融合的 step，它不生成临时量。默认的 step 会生成与梯度一样大的临时量。",
         "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"),
     "attention": (
         "Use a fused attention: this one makes the whole matrix of scores, length times length, and a fused one never does.",
-        "改用融合注意力：现在的实现生成了整个分数矩阵（长度乘长度），融合注意力不生成。",
+        "改用融合注意力。现在的实现生成了整个分数矩阵（长度乘长度），融合注意力不生成。",
         "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"),
     "attention_model": (
         "Use a fused attention: this one makes the whole matrix of scores, length times length, and a fused one never does.",
-        "改用融合注意力：现在的实现生成了整个分数矩阵（长度乘长度），融合注意力不生成。",
+        "改用融合注意力。现在的实现生成了整个分数矩阵（长度乘长度），融合注意力不生成。",
         'from_pretrained(name, attn_implementation="sdpa")'),
     "fused_attention": (
         "Ask for one fused attention, and it says why it cannot: here it fell back to the one with all scores (a mask, FP32, a head size).",
-        "指定一种融合实现，它会说明为什么不能用：这里退回到了生成全部分数的实现（掩码、FP32 或头大小所致）。",
+        "指定一种融合实现，它会说明为什么不能用。这里退回到了生成全部分数的实现（掩码、FP32 或头大小所致）。",
         "with torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION): y = model(x)"),
     "diffusers_attention": (
         "Compute attention in slices, or make the image smaller: attention over the whole image fills the card.",
-        "分片计算注意力，或缩小图像：占满显存的是整幅图像的注意力。",
+        "分片计算注意力，或缩小图像。占满显存的是整幅图像的注意力。",
         "pipe.enable_attention_slicing()"),
     "save": (
         "Gather the checkpoint on the host and on one rank only, or save shards: it fails while the checkpoint is gathered.",
-        "只在一个 rank 上把检查点汇集到主机，或按分片保存：失败发生在汇集检查点时。",
+        "只在一个 rank 上把检查点汇集到主机，或按分片保存。失败发生在汇集检查点时。",
         "FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"),
     "gathered": (
         "Move the evaluation's outputs to the host every few steps, and keep no logits: it keeps all its outputs on the card.",
-        "每隔几步把评估的输出移到主机，并且不保留 logits：评估把所有输出都留在卡上。",
+        "每隔几步把评估的输出移到主机，并且不保留 logits。评估把所有输出都留在卡上。",
         "TrainingArguments(..., eval_accumulation_steps=8, prediction_loss_only=True)"),
     "load": (
         "Load weights to the host first, so that the card holds them once: it fails while they are loaded.",
-        "先把权重加载到主机，使卡上只有一份：失败发生在加载权重时。",
+        "先把权重加载到主机，使卡上只有一份。失败发生在加载权重时。",
         'state = torch.load(path, map_location="cpu")'),
     "load_model": (
         "Load in 16 bits, which takes half, and let device_map put the rest in host memory: it fails while weights are loaded.",
-        "用 16 位加载（只占一半），并用 device_map 把放不下的放到主机内存：失败发生在加载权重时。",
+        "用 16 位加载（只占一半），并用 device_map 把放不下的放到主机内存。失败发生在加载权重时。",
         'from_pretrained(name, torch_dtype=torch.bfloat16, device_map="auto")'),
     "generate": (
         "Generate fewer sequences at a time, or shorter ones: the KV cache grows with every sequence and every token.",
-        "减少同时生成的序列，或缩短长度：KV 缓存随序列数和 token 数增长。",
+        "减少同时生成的序列，或缩短长度。KV 缓存随序列数和 token 数增长。",
         "model.generate(**inputs, max_new_tokens=256, num_beams=1)"),
     "backward": (
         "Keep fewer activations, and compute the rest again: it fails in the backward pass, where all of them are still live.",
-        "少保存激活，其余重算：失败发生在反向传播，这时激活都还没有释放。",
+        "少保存激活，其余重算。失败发生在反向传播，这时激活都还没有释放。",
         "x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)"),
     "backward_model": (
         "Keep fewer activations, and compute the rest again: it fails in the backward pass, where all of them are still live.",
-        "少保存激活，其余重算：失败发生在反向传播，这时激活都还没有释放。",
+        "少保存激活，其余重算。失败发生在反向传播，这时激活都还没有释放。",
         "model.gradient_checkpointing_enable()"),
     "evaluation": (
         "Keep no activations: it fails in evaluation, which needs none.",
-        "不保存激活：失败发生在评估，评估不需要激活。",
+        "不保存激活。失败发生在评估，评估不需要激活。",
         "with torch.no_grad(): evaluate()"),
     "capture": (
         "Capture fewer sizes, or none: it fails while a CUDA graph is captured, and graphs keep a pool of their own.",
-        "减少捕获的尺寸，或不用图：失败发生在捕获 CUDA 图时，图有自己的内存池。",
+        "减少捕获的尺寸，或不用图。失败发生在捕获 CUDA 图时，图有自己的内存池。",
         "model = torch.compile(model, mode='default')"),
     "process_group": (
         "Check first that no two ranks use one card: it fails while the ranks connect, and each takes a context and buffers.",
-        "确认没有两个 rank 用同一张卡：失败发生在各 rank 建立通信时，每个都要上下文和缓冲区。",
+        "确认没有两个 rank 用同一张卡。失败发生在各 rank 建立通信时，每个都要上下文和缓冲区。",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
     "move": (
         "Take the weights in 16 bits, which is half: the weights alone do not fit.",
-        "把权重换成 16 位，只占一半：仅权重就放不下。",
+        "把权重换成 16 位，只占一半。仅权重就放不下。",
         "model = model.to(torch.bfloat16).to(device)"),
     "decode": (
         "Decode the image by tiles: it fails while the image is decoded.",
-        "分块解码图像：失败发生在图像解码时。",
+        "分块解码图像。失败发生在图像解码时。",
         "pipe.vae.enable_tiling()"),
 }

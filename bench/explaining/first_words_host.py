@@ -7,11 +7,11 @@ HOST = {
         "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.peak"),
     "more_memory": (
         "Give it a higher limit of host memory, or let it take less: fewer DataLoader workers, data that is read in parts.",
-        "提高它的主机内存上限，或减少用量：减少 DataLoader 工作进程，分批读取数据。",
+        "提高它的主机内存上限，或减少用量，例如减少 DataLoader 工作进程、分批读取数据。",
         "{request}"),
     "shared_memory": (
         "Give /dev/shm more room: in Docker as below, in Kubernetes by an emptyDir with medium: Memory; on bare metal delete old nccl-* files there.",
-        "给 /dev/shm 更多空间：Docker 见下，Kubernetes 用 medium: Memory 的 emptyDir；在物理机上删除其中残留的 nccl-* 文件。",
+        "给 /dev/shm 更多空间。Docker 见下，Kubernetes 用 medium: Memory 的 emptyDir；在物理机上删除其中残留的 nccl-* 文件。",
         "df -h /dev/shm; docker run --shm-size=8g IMAGE"),
     "killed": (
         "See whether Linux's OOM killer did it, and which process was the largest; then use a smaller model or fewer workers.",
@@ -28,15 +28,15 @@ HOST = {
         "DataLoader(dataset, num_workers=0)"),
     "page_file_either": (
         "Make the page file larger. Where DataLoader workers start, also use num_workers=0: each commits memory for the CUDA libraries again.",
-        "加大页面文件。若用了 DataLoader 工作进程，再设 num_workers=0：每个都会再加载一次 CUDA 库，占用提交内存。",
+        "加大页面文件。若用了 DataLoader 工作进程，再设 num_workers=0。每个都会再加载一次 CUDA 库，占用提交内存。",
         "SystemPropertiesPerformance.exe"),
     "page_file_larger": (
         "Make the page file larger, or close other programs: while it loads, a model's file may count in full.",
-        "加大页面文件，或关闭其他程序：加载期间，模型文件可能全部计入。",
+        "加大页面文件，或关闭其他程序。加载期间，模型文件可能全部计入。",
         "SystemPropertiesPerformance.exe"),
     "compiler": (
         "Compile fewer files at a time. With pip: MAX_JOBS=2 pip install ... (A -j on the command line overrides CMAKE_BUILD_PARALLEL_LEVEL and MAX_JOBS.)",
-        "减少同时编译的文件数。用 pip 时：MAX_JOBS=2 pip install ...（命令行上的 -j 优先于 CMAKE_BUILD_PARALLEL_LEVEL 和 MAX_JOBS。）",
+        "减少同时编译的文件数。用 pip 时 MAX_JOBS=2 pip install ...（命令行上的 -j 优先于 CMAKE_BUILD_PARALLEL_LEVEL 和 MAX_JOBS。）",
         "cmake --build build -j 2"),
     "node": (
         "Run fewer tasks or actors at a time (ask for more CPUs for each), or add host memory. Weights and optimizer states that are offloaded to the CPU count as host memory, too.",
@@ -73,6 +73,6 @@ HOST = {
         "free -h; export TF_GPU_HOST_MEM_LIMIT_IN_MB=131072"),
     "locked": (
         "See what the host (the container, the job) has left, or keep less memory pinned: fewer DataLoader workers, smaller transfers.",
-        "查看主机（容器、作业）还剩多少内存，或少用锁页内存：减少 DataLoader 工作进程，每次少传一些。",
+        "查看主机（容器、作业）还剩多少内存，或少用锁页内存，例如减少 DataLoader 工作进程、每次少传一些。",
         "free -h; cat /sys/fs/cgroup/memory.max"),
 }

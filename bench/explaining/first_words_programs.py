@@ -39,7 +39,7 @@ PROGRAMS = {
         "python -m sglang.launch_server --model-path MODEL --mem-fraction-static 0.92"),
     "sglang_split": (
         "Quantise the weights, or split them over two cards: they leave almost nothing.",
-        "量化权重，或分到两张卡：权重几乎占满显存。",
+        "量化权重，或分到两张卡。权重几乎占满显存。",
         "python -m sglang.launch_server --model-path MODEL --tp 2"),
     "sglang_lower": (
         "Lower the static share (this error calls for a lower value), and prefill in smaller chunks (--chunked-prefill-size 2048).",
@@ -63,7 +63,7 @@ PROGRAMS = {
         "vllm serve MODEL --max-num-seqs 64 --gpu-memory-utilization 0.95"),
     "vllm_swap": (
         "Ask for less swap space: it is host memory, for each card.",
-        "减小交换空间：它是主机内存，每张卡各一份。",
+        "减小交换空间。它是主机内存，每张卡各一份。",
         "vllm serve MODEL --swap-space 1"),
     "sglang_pages": (
         "Update SGLang (old versions count the new pages wrongly), or serve fewer requests at a time. Where the attention backend allows it, use pages of one token (--page-size 1).",
@@ -71,7 +71,7 @@ PROGRAMS = {
         "python -m sglang.launch_server --model-path MODEL --max-running-requests 64"),
     "tgi_tokens": (
         "Lower what the warm-up tries. If small values fail, too, the weights alone fill the card: quantise or shard.",
-        "调低预热所用的 token 数。若调到很小仍然失败，说明权重就占满了显存：应量化或分片。",
+        "调低预热所用的 token 数。若调到很小仍然失败，说明权重就占满了显存，应量化或分片。",
         "text-generation-launcher --model-id MODEL {flag} {fewer}"),
     "tgi_lower": (
         "Allow fewer tokens at a time.",
@@ -87,11 +87,11 @@ PROGRAMS = {
         "mlc_llm convert_weight MODEL --quantization q4f16_1 -o MODEL-q4f16_1"),
     "workspace_vllm": (
         "Enlarge FlashInfer's workspace by at least what was asked for: vLLM's default is 394 MiB.",
-        "把 FlashInfer 的工作区至少加大所申请的量：vLLM 默认 394 MiB。",
+        "把 FlashInfer 的工作区至少加大所申请的量（vLLM 默认 394 MiB）。",
         "export VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE={workspace}"),
     "workspace_sglang": (
         "Enlarge FlashInfer's workspace by at least what was asked for: SGLang's default is 384 MiB.",
-        "把 FlashInfer 的工作区至少加大所申请的量：SGLang 默认 384 MiB。",
+        "把 FlashInfer 的工作区至少加大所申请的量（SGLang 默认 384 MiB）。",
         "export SGLANG_FLASHINFER_WORKSPACE_SIZE={workspace}"),
     "workspace": (
         "Enlarge FlashInfer's workspace by at least what was asked for.",
@@ -127,7 +127,7 @@ PROGRAMS = {
         "OLLAMA_FLASH_ATTENTION=1 OLLAMA_CONTEXT_LENGTH=4096 ollama serve"),
     "ollama_host": (
         "Take a smaller model or one of fewer bits, or free host memory: the part that is not on the card lies there.",
-        "换更小的模型或位数更低的量化版本，或释放主机内存：不在卡上的部分放在那里。",
+        "换更小的模型或位数更低的量化版本，或释放主机内存。不在卡上的部分放在那里。",
         "free -h && ollama ps"),
     "ollama_killed": (
         "See whether Linux's OOM killer did it; in a container, what its memory limit is. Then use a smaller model or a shorter context.",
@@ -135,7 +135,7 @@ PROGRAMS = {
         "sudo dmesg -T | grep -iE 'killed process|out of memory'"),
     "llama_host": (
         "Take a smaller model, fewer bits, or put more layers on the card: the other layers lie in host memory.",
-        "换更小的模型或位数更低的量化版本，或多放几层到卡上：其余的层放在主机内存。",
+        "换更小的模型或位数更低的量化版本，或多放几层到卡上。其余的层放在主机内存。",
         "free -h"),
     "llama_pinned": (
         "Turn pinned memory off. If the program stopped, the reason is further down in the log.",
@@ -148,7 +148,7 @@ PROGRAMS = {
     "webui": ("Keep on the card only the part that runs.", "只把正在运行的部分留在卡上。", "python launch.py --medvram"),
     "trainer": (
         "Take one sequence at a time, add the gradients of eight up, and use checkpoints: the same gradient, far less memory.",
-        "每次一个序列，用梯度累积合并八次的梯度，并用检查点：梯度相同，显存少得多。",
+        "每次一个序列，用梯度累积合并八次的梯度，并用检查点。梯度相同，显存少得多。",
         "per_device_train_batch_size=1, gradient_accumulation_steps=8, gradient_checkpointing=True"),
     "lightning": (
         "Take a smaller batch, add its gradients up, and use 16 bits for the activations.",
@@ -164,7 +164,7 @@ PROGRAMS = {
         "yolo train imgsz=512 batch=8"),
     "dispatched": (
         "Free the card: an earlier model in this process or notebook often fills it. Else take a smaller model. (With `device_map={{'': 0}}` you get a plain CUDA out-of-memory error with figures.)",
-        "释放显存：本进程或 Notebook 里常常还有之前的模型。否则换更小的模型。（想得到带数字的 CUDA out of memory 报错，可用 `device_map={{'': 0}}`。）",
+        "释放显存。本进程或 Notebook 里常常还有之前的模型。否则换更小的模型。（想得到带数字的 CUDA out of memory 报错，可用 `device_map={{'': 0}}`。）",
         "model = None; import gc; gc.collect(); torch.cuda.empty_cache()"),
     "nvml": (
         "Treat it as CUDA out of memory, and print in MiB what is free, the total, and what PyTorch holds. (NVML often does not answer with MIG, on Jetson, in WSL.)",
@@ -184,7 +184,7 @@ PROGRAMS = {
         'm.set_params(border_count=64, max_ctr_complexity=1, gpu_cat_features_storage="CpuPinnedMemory")'),
     "julia": (
         "Run the garbage collector, then take a smaller batch: the cache alone cannot give {asked}.",
-        "回收不再使用的数组，然后减小批量：光靠缓存腾不出 {asked}。",
+        "回收不再使用的数组，然后减小批量。光靠缓存腾不出 {asked}。",
         "GC.gc(true); CUDA.reclaim()"),
     "faiss": (
         "Search in smaller batches. Where the index itself does not fit, store it in 16 bits (useFloat16 of GpuClonerOptions), or split it over cards.",

@@ -34,7 +34,7 @@ NOTES = {
         "另有 {repeated} 个工作进程报同样的错：原因只有一个。"),
     "note_listed_is_this": (
         "Process {pid}, the only one listed, is this one: if it were another, its {listed} and the {reserved} reserved here would be more than the {used} in use.",
-        "列出的唯一进程 {pid} 就是本进程：若是别的进程，它的 {listed} 加上这里保留的 {reserved} 会超过显卡已用的 {used}。"),
+        "列出的唯一进程 {pid} 就是本进程：若是别的进程，它的 {listed} 加上这里保留的 {reserved} 会超过显存已用的 {used}。"),
     "note_own_outside": (
         "This process holds {own_outside} outside the framework: CUDA context, graphs, communication, workspaces.",
         "本进程另有 {own_outside} 不由框架分配：CUDA 上下文、CUDA 图、通信缓冲区、各库的工作区。"),
@@ -65,7 +65,7 @@ NOTES = {
         "其他进程占用 {others}，超过还差的量：没有它们，这次申请放得下，下一次就不一定了。"),
     "note_limit_reached": (
         "The limit of {limit} is above what the card has, so it decided nothing.",
-        "上限 {limit} 高于显卡容量，因此不起作用。"),
+        "上限 {limit} 高于显存容量，因此不起作用。"),
     "note_ours": (
         "The report itself goes on: its lines say which tensors and categories are the largest, and how many bytes each "
         "chapter would save here.",

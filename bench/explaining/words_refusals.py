@@ -59,11 +59,11 @@ REFUSALS = {
     "not_a_tactic": (
         "TensorRT's builder skips one of its algorithms (a tactic) that needs more memory than is free, and goes on with others; the engine may be "
         "slower: free the card while it builds.",
-        "TensorRT 构建时跳过了一个需要更多内存的算法（tactic），并继续用其他算法，引擎可能慢一些：构建时腾出显卡。"),
+        "TensorRT 构建时跳过了一个需要更多内存的算法（tactic），并继续用其他算法，引擎可能慢一些：构建时先释放显存。"),
     "not_a_tactic_figures": (
         "TensorRT's builder skips one of its algorithms (a tactic) that needs {asked} where {limit} are free, and goes on with others; the engine "
         "may be slower: free the card while it builds.",
-        "TensorRT 构建时跳过了一个需要 {asked} 的算法（tactic），当时空闲 {limit}，并继续用其他算法，引擎可能慢一些：构建时腾出显卡。"),
+        "TensorRT 构建时跳过了一个需要 {asked} 的算法（tactic），当时空闲 {limit}，并继续用其他算法，引擎可能慢一些：构建时先释放显存。"),
     "not_a_size": (
         "A tensor's size was computed wrongly, and is no number of bytes: print the shapes just before the line that failed.",
         "张量的大小算错了，不是合法的字节数：在失败的那一行之前打印形状。"),
@@ -142,5 +142,5 @@ REFUSALS = {
         "程序找不到 GPU，或找不到它指定的那张，并没有内存耗尽：查看 nvidia-smi 和 CUDA_VISIBLE_DEVICES；“busy” 表示独占模式，或显卡状态异常。"),
     "not_the_cause": (
         "The line says only that a process of vLLM ended: the cause stands further up, in the first error of EngineCore or a worker; paste that.",
-        "这一行只说明 vLLM 的一个进程已结束：原因在更上面，即 EngineCore 或 worker 的第一个错误；请粘贴那一段。"),
+        "这一行只说明 vLLM 的一个进程已结束：原因在更上面，即 EngineCore 或工作进程的第一个错误；请粘贴那一段。"),
 }

@@ -156,7 +156,10 @@ class Explanation:
         key, values = first(self)
         *texts, paste = FIRST[key]
         values = {**self.values, **values}
-        return key, texts[LANGUAGES.index(self.language)].format(**values), paste.format(**values)
+        paste = paste.format(**values)
+        if self.context.windows:  # which has several shells, and export in none
+            paste = re.sub(r'^export (\w+)="?([^"]+)"?$', r'import os; os.environ["\1"] = "\2"', paste)
+        return key, texts[LANGUAGES.index(self.language)].format(**values), paste
 
     def notes(self, all_of_them=True):
         """What holds only sometimes, the most important first; not all of it belongs to a short answer."""

@@ -89,6 +89,8 @@ def first(explanation):
             return "planned" if family == "ours" else "pool_async", values
         if card == "HIP":
             return "keep_large_rocm", values
+        if context.windows:
+            return "keep_large_windows", values
         if "no_split" in m.facts:
             return "keep_large_update", values
         return "keep_large" if "no_segments" in m.facts else "segments", values
@@ -248,7 +250,7 @@ def host(explanation, engine):
     if m.rule == "host" and "asked" in explanation.account.sizes and "array" in m.text:
         return "array"
     key = next((key for name, key in HOST if name in m.facts), None)
-    return key or ("loader" if m.rule == "loader" else "host")
+    return key or ("loader" if m.rule == "loader" else "host_windows" if context.windows else "host")
 
 
 def general(explanation, family, values):

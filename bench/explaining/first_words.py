@@ -17,16 +17,16 @@ FIRST = {
         "把批量或序列长度减小约十分之一。总用量只超出 {percent} %。若之后又失败，就减半。批量已是 1 时，缩短序列或用检查点。",
         "batch_size = max(1, batch_size * 9 // 10)"),
     "halve_batch": (
-        "Halve the batch, or what is computed at a time, until it fits.",
-        "把批量（或一次计算的量）减半，直到放得下。",
+        "Halve the batch, or what is computed at a time, until it fits. At batch 1, make the input smaller.",
+        "把批量（或一次计算的量）减半，直到放得下。批量已是 1 时，缩小输入。",
         "batch_size = max(1, batch_size // 2)"),
     "halve_tensorflow": (
-        "Halve the batch until it fits. TensorFlow prints what fills the card above this line, from 'Stats:' on: paste that, too.",
-        "把批量减半，直到放得下。TensorFlow 在这一行上面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
+        "Halve the batch (at 1, the input) until it fits. TensorFlow prints what fills the card above this line, from 'Stats:' on: paste that, too.",
+        "把批量减半（已是 1 时缩小输入），直到放得下。TensorFlow 在这一行上面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
         "batch_size = max(1, batch_size // 2)"),
     "halve_tensorflow_below": (
-        "Halve the batch until it fits. TensorFlow prints what fills the card below this line, from 'Stats:' on: paste that, too.",
-        "把批量减半，直到放得下。TensorFlow 在这一行下面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
+        "Halve the batch (at 1, the input) until it fits. TensorFlow prints what fills the card below this line, from 'Stats:' on: paste that, too.",
+        "把批量减半（已是 1 时缩小输入），直到放得下。TensorFlow 在这一行下面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
         "batch_size = max(1, batch_size // 2)"),
     "rank_contexts": (
         "Set each rank's device before its first CUDA call, and load with map_location: {contexts} processes of {context_size} each look like contexts of this job's other ranks.",
@@ -55,6 +55,10 @@ FIRST = {
     "keep_large_rocm": (
         "Keep large blocks whole (from about PyTorch 1.10 on). On ROCm, PyTorch before about 2.11 ignores expandable segments, also where its message names them.",
         "设置不再拆分大块（约 1.10 起支持）。约 2.11 之前的 PyTorch 在 ROCm 上会忽略 expandable segments，即使报错建议用它。",
+        "export {variable}=max_split_size_mb:{split}"),
+    "keep_large_windows": (
+        "Keep large blocks whole, before the first import of torch. (Most builds of PyTorch for Windows ignore expandable segments, with a warning.)",
+        "在第一次 import torch 之前设置，不再拆分大块。（Windows 上的 PyTorch 大多会忽略 expandable segments，并给出警告。）",
         "export {variable}=max_split_size_mb:{split}"),
     "pool_async": (
         "Use CUDA's asynchronous allocator, which can give freed memory to requests of any size.",

@@ -42,13 +42,13 @@ PROGRAMS = {
         "量化权重，或分到两张卡。权重几乎占满显存。",
         "python -m sglang.launch_server --model-path MODEL --tp 2"),
     "sglang_lower": (
-        "Lower the static share (this error calls for a lower value), and prefill in smaller chunks (--chunked-prefill-size 2048).",
-        "调低 --mem-fraction-static（遇到这个报错应调低），并减小预填充的分块（--chunked-prefill-size 2048）。",
+        "Lower the static share (this error calls for a lower value), and prefill in smaller chunks (--chunked-prefill-size 1024).",
+        "调低 --mem-fraction-static（遇到这个报错应调低），并减小预填充的分块（--chunked-prefill-size 1024）。",
         "python -m sglang.launch_server --model-path MODEL --mem-fraction-static 0.75"),
     "sglang_graphs": (
         "Capture graphs for smaller batches only, or lower the static share.",
         "只为较小的批量捕获 CUDA 图，或调低 --mem-fraction-static。",
-        "python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs 16"),
+        "python -m sglang.launch_server --model-path MODEL --cuda-graph-max-bs 4"),
     "sglang_requests": (
         "Serve fewer requests at a time, or give the pool a larger static share.",
         "减少同时处理的请求，或调高 --mem-fraction-static。",
@@ -124,7 +124,7 @@ PROGRAMS = {
     "ollama_buffers": (
         "Shorten the context and use flash attention: they shrink the compute buffers (a smaller num_batch does, too), and fewer layers on the card do not.",
         "缩短上下文并启用 flash attention，以缩小计算缓冲区（减小 num_batch 也行）；少放几层到卡上没有用。",
-        "OLLAMA_FLASH_ATTENTION=1 OLLAMA_CONTEXT_LENGTH=4096 ollama serve"),
+        "OLLAMA_FLASH_ATTENTION=1 OLLAMA_CONTEXT_LENGTH=2048 ollama serve"),
     "ollama_host": (
         "Take a smaller model or one of fewer bits, or free host memory: the part that is not on the card lies there.",
         "换更小的模型或位数更低的量化版本，或释放主机内存。不在卡上的部分放在那里。",
@@ -209,5 +209,5 @@ PROGRAMS = {
     "ollama_context": (
         "Shorten the context, and serve one request at a time.",
         "缩短上下文，每次只处理一个请求。",
-        "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=1 ollama serve"),
+        "OLLAMA_CONTEXT_LENGTH=2048 OLLAMA_NUM_PARALLEL=1 ollama serve"),
 }

@@ -77,6 +77,15 @@ def that_failed_before():
         ["22.10 GiB of 23.64 GiB are live tensors", "a smaller batch for longer"]
     yield "pieces of a card that is not full", "torch.OutOfMemoryError: " + new("900.00 MiB", "23.64 GiB", "9.06 MiB", "18.10 GiB", "4.90 GiB", this="23.60 GiB")[0], "fragmentation", "segments", \
         ["!smaller batch"]
+    windows = '  File "C:\\Users\\me\\train.py", line 9, in main\n    y = model(x)\ntorch.OutOfMemoryError: '
+    yield "pieces, Windows", windows + new("900.00 MiB", "23.64 GiB", "9.06 MiB", "18.10 GiB", "4.90 GiB", this="23.60 GiB")[0], "fragmentation", "keep_large_windows", \
+        ['os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:512"', "!export", "!=expandable"]
+    yield "pieces, Linux", windows.replace("C:\\Users\\me\\", "/home/c:/") + new("900.00 MiB", "23.64 GiB", "9.06 MiB", "18.10 GiB", "4.90 GiB", this="23.60 GiB")[0], "fragmentation", \
+        "segments", ["export PYTORCH"]
+    yield "MPS, one buffer", "RuntimeError: Invalid buffer size: 48.25 GB", "too_big_for_the_card", "metal_buffer", ["48.25 GiB", "!card", "!computed wrongly"]
+    yield "CuPy, without a limit", "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 1,073,741,824 bytes (allocated so far: 536,870,912 bytes).", UNKNOWN, "holders", ["CuPy holds 512.00 MiB"]
+    yield "TensorFlow's copy", "InternalError: Failed copying input tensor from CPU:0 to GPU:0 in order to run _EagerConst: Dst tensor is not initialized.", UNKNOWN, "tf_grow", \
+        ["A copy to the GPU found no memory", "!no figures"]
     yield "a message that ends", "I get torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", UNKNOWN, "paste_whole", ["20.00 MiB were asked for", "Paste the whole message"]
     yield "a mapping that is tried again", "[W CUDACachingAllocator.cpp:637] expandable_segments: memory mapping failed with OOM on device 3 while trying to map 20971520 bytes (free: 1048576, " \
         "total: 25769803776)", UNKNOWN, "look_card", ["a warning", "1.00 MiB of 24.00 GiB"]
@@ -117,6 +126,7 @@ def that_kill():
     yield "who asked", "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0", HOST, "host", ["'Killed process'", "!was killed"]
     yield "Windows, the host", "RuntimeError: [enforce fail at ..\\c10\\core\\CPUAllocator.cpp:76] data. DefaultCPUAllocator: not enough memory: you tried to allocate 4096000000 bytes.", \
         HOST, "host_windows", ["Task Manager", "!free -h"]
+    yield "Windows, NumPy", '  File "D:/data/prepare.py", line 12, in <module>\n    table = table + other\nMemoryError', HOST, "host_windows", ["Task Manager"]
     yield "Windows, workers", '  File "<string>", line 1, in <module>\n  File "C:\\env\\multiprocessing\\spawn.py", line 116, in spawn_main\nOSError: [WinError 1455] The paging file is too ' \
         'small for this operation to complete. Error loading "C:\\t\\cudnn64_8.dll"', HOST, "page_file", ["DataLoader(dataset, num_workers=0)"]
 

@@ -21,7 +21,7 @@ def serving():
     yield "vLLM, swap space", "ValueError: Too large swap space. 64.00 GiB out of the 62.50 GiB total CPU memory is allocated for the swap space.", HOST, "vllm_swap", \
         ["64.00 GiB", "62.50 GiB", "--swap-space"]
     yield "SGLang, graphs", "sglang: Exception: Capture cuda graph failed: " + FULL + "\nPossible solutions:\n1. set --mem-fraction-static to a smaller value", LIVE, "sglang_graphs", \
-        ["--cuda-graph-max-bs 16"]
+        ["--cuda-graph-max-bs 4"]
     yield "llama.cpp, the host", "llama_model_load: error loading model: unable to allocate CPU buffer", HOST, "llama_host", ["more layers on the card", "!not certain"]
     yield "llama.cpp, a mapping of the host", "llama_model_load: error loading model: unable to allocate CUDA_Host buffer", HOST, "llama_host", []
     yield "llama.cpp, mmap", "error loading model: mmap failed: Cannot allocate memory", HOST, "host", []

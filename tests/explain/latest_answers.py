@@ -126,7 +126,7 @@ def that_kill():
     yield "who asked", "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0", HOST, "host", ["'Killed process'", "!was killed"]
     yield "Windows, the host", "RuntimeError: [enforce fail at ..\\c10\\core\\CPUAllocator.cpp:76] data. DefaultCPUAllocator: not enough memory: you tried to allocate 4096000000 bytes.", \
         HOST, "host_windows", ["Task Manager", "!free -h"]
-    yield "Windows, NumPy", '  File "D:/data/prepare.py", line 12, in <module>\n    table = table + other\nMemoryError', HOST, "host_windows", ["Task Manager"]
+    yield "Windows, NumPy", 'Traceback (most recent call last):\n  File "D:/data/prepare.py", line 12, in <module>\n    table = table + other\nMemoryError', HOST, "host_windows", ["Task Manager"]
     yield "Windows, workers", '  File "<string>", line 1, in <module>\n  File "C:\\env\\multiprocessing\\spawn.py", line 116, in spawn_main\nOSError: [WinError 1455] The paging file is too ' \
         'small for this operation to complete. Error loading "C:\\t\\cudnn64_8.dll"', HOST, "page_file", ["DataLoader(dataset, num_workers=0)"]
 

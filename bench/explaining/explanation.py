@@ -203,14 +203,21 @@ class Explanation:
             values.update(pid=pid, listed=self.shown(size), used=self.shown(sizes["capacity"] - sizes["free"]))
         return [capital(self.say(key, **values)) for key in keys]
 
+    @property
+    def like(self):
+        """The diagnosis whose advice and questions fit: one request that is the problem is as one that is too big for the card."""
+        return "too_big_for_the_card" if self.cause[0][0] in ("why_one_request", "why_program_free") else self.diagnosis
+
     def questions(self):
         """What the message cannot say, and how to find out."""
-        rule, diagnosis = self.found.message.rule, self.diagnosis
+        rule, diagnosis = self.found.message.rule, self.like
         keys = {"too_big_for_the_card": ["ask_size"], "live_tensors_fill_it": ["ask_tensors"], "fragmentation": ["ask_pieces"],
                 "other_process": ["ask_holders"], "limit_set_by_user": ["ask_limit"], "host_memory": ["ask_host"],
                 "kv_cache_or_pool_reservation": ["ask_reserve"], "not_enough_information": ["ask_card"]}[diagnosis][:]
         family = rule.split("_")[0]
-        if family in ("tensorflow", "xla", "ours") and keys[0] in ("ask_tensors", "ask_pieces"):
+        if keys[0] == "ask_host" and (self.context.windows or self.found.message.facts & {"mac", "windows", "page_file"}):
+            keys = []  # its commands are Linux's
+        elif family in ("tensorflow", "xla", "ours") and keys[0] in ("ask_tensors", "ask_pieces"):
             keys = []
         if family in ("tensorflow", "xla") and diagnosis != "host_memory":
             keys.append("ask_xla")
@@ -227,7 +234,7 @@ class Explanation:
         index = LANGUAGES.index(self.language)
         cache = self.diagnosis == "kv_cache_or_pool_reservation" and not self.found.message.rule.startswith(("xla", "tensorflow"))
         serving = cache or serves(self.first[0]) or serves(self.context.engine or "")
-        for text, numbers, price in advice(self.diagnosis, self.found.message.rule, serving):
+        for text, numbers, price in advice(self.like, self.found.message.rule, serving):
             shown = chapter_names(numbers, self.language)
             yield text[index], self.say("shown" if shown else "price", chapters=shown, price=price[index])
 
@@ -271,7 +278,7 @@ class Explanation:
         """The lines of the answer, those of each note, and those of where the rest is."""
         family = self.found.message.rule.split("_")[0]
         engine = family if family in SERVERS else self.context.engine
-        general = dict.fromkeys(number for _, numbers, _ in advice(self.diagnosis, self.found.message.rule) for number in numbers)
+        general = dict.fromkeys(number for _, numbers, _ in advice(self.like, self.found.message.rule) for number in numbers)
         names = chapter_names(chapters(self.first[0], general, engine), self.language, most=3)
         rest = (wrapped(self.say("see", chapters=names)) if names else []) + wrapped(self.say("more"))
         return self.answer(), [wrapped(note) for note in self.notes(all_of_them=False)], rest

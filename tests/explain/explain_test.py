@@ -206,6 +206,11 @@ chained = f"{ARTICLE}\n\nDuring handling of the above exception, another excepti
 assert "Inside `except`" in said(chained).text().replace("\n", " ") and "except" not in article
 assert "CUDA graphs" in said(ours["2.5, private pools"][0]).text()
 
+# What else helps goes with the cause: a request that is the problem has a shape, and a Mac has no dmesg.
+asked_at_once = said(ours["2.4, half of the card in one request, a little in pieces"][0]).text()
+assert "Where the size comes from" in asked_at_once and "Which tensors are live" not in asked_at_once and "Look at the shape first" in asked_at_once, asked_at_once
+assert "dmesg" not in said("zsh: Killed: 9 python train.py").text() and "dmesg" in said("a.sh: line 4: 2714 Killed   python a.py").text()
+
 # A note for which only the Chinese answer has room is in neither.
 crowded = cell + new("300.00 MiB", "23.64 GiB", "100.00 MiB", "20.90 GiB", "20.00 MiB", this="22.60 GiB", before=[(901, "410.00 MiB")], after=[(902, "410.00 MiB")])[0]
 shown = {}

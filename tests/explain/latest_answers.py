@@ -80,7 +80,7 @@ def that_failed_before():
     windows = '  File "C:\\Users\\me\\train.py", line 9, in main\n    y = model(x)\ntorch.OutOfMemoryError: '
     yield "pieces, Windows", windows + new("900.00 MiB", "23.64 GiB", "9.06 MiB", "18.10 GiB", "4.90 GiB", this="23.60 GiB")[0], "fragmentation", "keep_large_windows", \
         ['os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:512"', "!export", "!=expandable"]
-    yield "pieces, Linux", windows.replace("C:\\Users\\me\\", "/home/c:/") + new("900.00 MiB", "23.64 GiB", "9.06 MiB", "18.10 GiB", "4.90 GiB", this="23.60 GiB")[0], "fragmentation", \
+    yield "pieces, Linux", windows.replace("C:\\Users\\me\\", "/home/c:/work/") + new("900.00 MiB", "23.64 GiB", "9.06 MiB", "18.10 GiB", "4.90 GiB", this="23.60 GiB")[0], "fragmentation", \
         "segments", ["export PYTORCH"]
     yield "MPS, one buffer", "RuntimeError: Invalid buffer size: 48.25 GB", "too_big_for_the_card", "metal_buffer", ["48.25 GiB", "!card", "!computed wrongly"]
     yield "CuPy, without a limit", "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 1,073,741,824 bytes (allocated so far: 536,870,912 bytes).", UNKNOWN, "holders", ["CuPy holds 512.00 MiB"]

@@ -101,7 +101,7 @@ class Explanation:
 
     def is_small(self):
         """Whether so little was asked for that it says nothing of the requests that would have followed it: a fiftieth of the card, or a
-        twentieth of one that has less than half of it left."""
+        twentieth where more than half of the request is missing."""
         sizes = self.account.sizes
         if not self.known("asked", "capacity"):
             return False

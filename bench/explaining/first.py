@@ -156,7 +156,7 @@ def server(explanation, engine, values):
     if "workspace" in facts:
         values["more"] = sizes["asked"].whole() if "asked" in sizes else 2**28
         # What is used of it is not printed: with as much more as was asked for, this request fits.
-        values["workspace"] = 2 ** math.ceil(math.log2(WORKSPACES.get(engine, 0) + values["more"]))
+        values["workspace"] = 2 ** math.ceil(math.log2(max(1, WORKSPACES.get(engine, 0) + values["more"])))
         return f"workspace_{engine}" if engine in WORKSPACES else "workspace"
     if engine == "vllm":
         return vllm(explanation, values)

@@ -19,7 +19,7 @@ _CACHE_LENGTH = (("Shorten the context, or serve fewer sequences at a time (`--c
       "缩短上下文，或减少同时服务的序列（`--ctx-size`、`--max-model-len`、`--max-num-seqs`）。"), ("11",),
      ("longer requests are refused, or wait", "更长的请求被拒绝或等待"))
 _LOOK = (("Print free and total memory just before the call that fails, and see who holds the card.",
-      "在失败的调用之前打印空闲和总量，并查看谁占用显卡。"), ("00",),
+      "在失败的调用之前打印空闲和总量，并查看谁占用显存。"), ("00",),
      ("none", "无"))
 
 ADVICE = {
@@ -50,7 +50,7 @@ ADVICE = {
     "other_process": (
         (("See who holds the card (`nvidia-smi`). A notebook's kernel or a run of yours that has not ended? End it. "
           "Somebody else's? Ask.",
-          "查看谁占用显卡（`nvidia-smi`）。是自己未结束的笔记本内核或程序？结束它。是别人的？去问。"), ("15",),
+          "查看谁占用显存（`nvidia-smi`）。是自己未结束的笔记本内核或程序？结束它。是别人的？去问。"), ("15",),
          ("none", "无")),
         (("Take another card: CUDA_VISIBLE_DEVICES.",
           "换一张卡：CUDA_VISIBLE_DEVICES。"), ("15",),
@@ -65,7 +65,7 @@ ADVICE = {
         _SMALLER, _FEWER),
     "host_memory": (
         (("Fewer loader workers, a smaller prefetch_factor, and no pinned memory where it is not needed.",
-          "减少加载进程和 prefetch_factor，不需要时不用锁页内存。"), ("05",),
+          "减少 DataLoader 工作进程和 prefetch_factor，不需要时不用锁页内存。"), ("05",),
          ("the GPU may wait for data", "GPU 可能等待数据")),
         (("Read data as it is needed instead of all at once: memory-mapped files, streaming.",
           "按需读取数据，而不是一次全部：内存映射文件、流式读取。"), ("05",),
@@ -94,8 +94,8 @@ ADVICE = {
 _REPEAT = ADVICE["fragmentation"][1]
 ADVICE_OF = {
     ("fragmentation", "tensorflow"): (
-        (("Set TF_GPU_ALLOCATOR=cuda_malloc_async: the driver's pool, which moves memory between sizes.",
-          "设置 TF_GPU_ALLOCATOR=cuda_malloc_async：使用驱动的内存池，它能在不同大小之间移动内存。"), ("06",),
+        (("Set TF_GPU_ALLOCATOR=cuda_malloc_async: CUDA's asynchronous allocator, which can give freed memory to requests of any size.",
+          "设置 TF_GPU_ALLOCATOR=cuda_malloc_async：CUDA 的异步分配器，释放的内存可以给任何大小的申请。"), ("06",),
          ("none that is known in general; measure it", "一般而言未知，需测量")), _REPEAT, _SMALLER),
     ("not_enough_information", "llama"): (
         (("Put fewer layers on the card (`--n-gpu-layers`).",
@@ -106,9 +106,9 @@ ADVICE_OF = {
           "使用更少位数的权重。"), ("12",),
          ("accuracy, to be measured", "精度，需要测量"))),
     ("fragmentation", "ours"): (
-        (("Use the caching allocator that maps free pages side by side, or plan the step so that every tensor has its "
+        (("Use the caching allocator that joins free pages into one block, or plan the step so that every tensor has its "
           "place.",
-          "使用把空闲页并排映射的缓存分配器，或规划整个步骤，使每个张量有固定位置。"), ("06",),
+          "使用把空闲页映射到连续地址的缓存分配器，或规划整个步骤，使每个张量有固定位置。"), ("06",),
          ("driver calls until the run has found its shape", "运行稳定之前的驱动调用")), _REPEAT, _SMALLER),
 }
 

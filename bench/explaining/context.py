@@ -51,6 +51,7 @@ CALLS = re.compile(r"""
     """, re.X)
 
 RANK = re.compile(r"\b(?:local_)?rank[\s_=:]{0,2}(\d{1,4})\b|\b[TD]P(\d{1,3})\b|\[rank(\d{1,4})\]", re.I)
+WINDOWS = re.compile(r"(?:^|[\s\"'(])[A-Za-z]:(?:\\{1,2}|/)[\w .-]{1,60}[\\/]")
 OUT_OF_MEMORY = re.compile(r"out of memory", re.I)
 REPEATED = re.compile(r"\[repeated (\d{1,5})x across cluster\]")
 # It took less, or left something out, and tried again.
@@ -116,6 +117,11 @@ class Context:
                 rank = int(next(filter(None, ranks[-1])))
                 result[rank] = int(device[1]) if device else result.get(rank)
         return result
+
+    @functools.cached_property
+    def windows(self):
+        """Whether a file in the log lies on a Windows drive."""
+        return bool(WINDOWS.search(self.before) or WINDOWS.search(self.after))
 
     @functools.cached_property
     def rank(self):

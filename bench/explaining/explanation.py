@@ -20,11 +20,16 @@ EXTRA = ("within", "resident", "weights", "program", "arguments", "outputs", "te
 LINES = 12  # of the answer, at most
 UNITS = {name: unit for unit, name in UNIT_NAMES.items()}
 # Sentences that are certain, although the figures support none of the causes.
-SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_whole_model"}
+SURE = {"why_nvml", "why_dispatched", "why_unified", "why_compute_buffer", "why_compute_unsaid", "why_weights_buffer", "why_whole_model", "why_component_unsaid",
+        "why_cut_off", "why_cut_off_asked", "why_buffer", "why_copy", "why_builder"}
 # Causes in a word, where a sentence knows more than the diagnosis, or less.
-TITLES = {"why_free": "title_unsaid", "why_some": "title_unsaid", "why_program_size": "title_unsaid", "why_killed": "title_likely_host",
+TITLES = {"why_free": "title_unsaid", "why_some": "title_unsaid", "why_card_free": "title_unsaid", "why_killed_mac": "title_likely_host", "why_killed": "title_likely_host",
           "why_killed_on_card": "title_likely_host", "why_worker_gone": "title_likely_host", "why_too_big_program": "title_program",
-          "why_same_device": "title_ranks", "why_live_arrays": "title_arrays", "why_live_paddle": "title_paddle"}
+          "why_program_size": "title_program_free", "why_program_size_temporaries": "title_program_free", "why_program_parts": "title_program_free",
+          "why_program_parts_temporaries": "title_program_free", "why_program_free": "title_program_free", "why_live_any": "title_chip", "why_too_big_limit": "title_buffer",
+          "why_buffer_mps": "title_buffer", "why_one_request": "title_one_request", "why_others_outside": "title_likely_others",
+          "why_addresses": "title_addresses", "why_limit_mps": "title_mps", "why_pool_took_all": "title_pool", "why_workspace": "title_workspace",
+          "why_weights_and_buffer": "title_weights", "why_same_device": "title_ranks", "why_live_arrays": "title_arrays", "why_live_paddle": "title_paddle"}
 MUCH_OUTSIDE = GIB  # that a process holds outside the framework: more than a context takes
 
 
@@ -48,14 +53,17 @@ class Explanation:
         return text.replace(" 约 ", "约 ")
 
     def shown(self, size):
-        return say("about", self.language, size=size.text()) if size.is_rough() and size.half else size.text()
+        text = size.text() if self.language == "en" else size.text().replace("bytes", "字节")
+        return say("about", self.language, size=text) if size.is_rough() and size.half else text
 
     def shown_alike(self, **sizes):
         """The same of several that are added up: in one unit, with the decimals that are certain in it, where there are any."""
         unit = min(UNITS[size.text().split()[1]] for size in sizes.values())
-        decimals = {name: 2 if size.half * 200 <= unit else 1 if size.half * 20 <= unit else None for name, size in sizes.items()}
-        return {name: self.shown(size) if unit == 1 or decimals[name] is None else f"{float(size.bytes / unit):.{decimals[name]}f} {UNIT_NAMES[unit]}"
-                for name, size in sizes.items()}
+        decimals = {name: 2 if size.half * 200 <= unit else 1 if size.half * 20 <= unit else 0 for name, size in sizes.items()}
+        if unit == 1 or any(size.bytes >= 100000 * unit for size in sizes.values()):
+            return {name: self.shown(size) for name, size in sizes.items()}
+        in_unit = {name: f"{float(size.bytes / unit):.{decimals[name]}f} {UNIT_NAMES[unit]}" for name, size in sizes.items()}
+        return {name: text if size.half * 2 <= unit else say("about", self.language, size=text) for (name, text), size in zip(in_unit.items(), sizes.values())}
 
     def ranks(self):
         """Those that fail, as a text."""
@@ -80,17 +88,32 @@ class Explanation:
             rest = rest - self.account.sizes[name] if rest else None
         return rest if rest and rest.bytes > 0 else None
 
+    def short_of(self):
+        """What is missing of what was asked for, whether or not the message says what is cached; None where that is not known."""
+        return self.missing("asked", "free", *(["cached"] if "cached" in self.account.sizes else []))
+
     def percent(self):
         """How much of what it needs does not fit, in percent; None where that is not known."""
-        short = self.missing("asked", "free", "cached") or ("cached" not in self.account.sizes and self.missing("asked", "free"))
+        short = self.short_of()
         if not short or not self.known("allocated"):
             return None
         return float(short.bytes * 100 / (self.account.sizes["allocated"].bytes + self.account.sizes["asked"].bytes))
 
     def is_small(self):
-        """Whether so little was asked for that it says nothing of the requests that would have followed it."""
+        """Whether so little was asked for that it says nothing of the requests that would have followed it: a fiftieth of the card, or a
+        twentieth where more than half of the request is missing."""
         sizes = self.account.sizes
-        return self.known("asked", "capacity") and sizes["asked"].bytes * 50 < sizes["capacity"].bytes
+        if not self.known("asked", "capacity"):
+            return False
+        asked, capacity = sizes["asked"].bytes, sizes["capacity"].bytes
+        short = self.short_of()
+        return asked * 50 < capacity or (asked * 20 < capacity and short is not None and short.bytes * 2 > asked)
+
+    def one_request(self):
+        """Whether what failed is more than all that is live, and more than half of the card: that request is the problem."""
+        sizes = self.account.sizes
+        return self.known("asked", "capacity", "allocated", "free") and sizes["asked"].bytes > sizes["allocated"].bytes \
+            and sizes["asked"].bytes * 2 > sizes["capacity"].bytes
 
     # ------------------------------------------------------------------------------------------------------ the arithmetic
 
@@ -133,7 +156,10 @@ class Explanation:
         key, values = first(self)
         *texts, paste = FIRST[key]
         values = {**self.values, **values}
-        return key, texts[LANGUAGES.index(self.language)].format(**values), paste.format(**values)
+        paste = paste.format(**values)
+        if self.context.windows:  # which has several shells, and export in none
+            paste = re.sub(r'^export (\w+)="?([^"]+)"?$', r'import os; os.environ["\1"] = "\2"', paste)
+        return key, texts[LANGUAGES.index(self.language)].format(**values), paste
 
     def notes(self, all_of_them=True):
         """What holds only sometimes, the most important first; not all of it belongs to a short answer."""
@@ -158,7 +184,7 @@ class Explanation:
         if own and ((all_of_them and "listed_is_this" in facts) or own.bytes >= MUCH_OUTSIDE):
             keys.append("note_own_outside")
         elif not all_of_them and outside and outside.bytes >= MUCH_OUTSIDE and self.diagnosis in ("live_tensors_fill_it", "fragmentation"):
-            keys.append("note_outside_much")
+            keys.append("note_outside_ours" if found.message.rule == "ours" else "note_outside_much")
         keys += [f"note_{fact}" for fact in ("listed_is_this", "private_pools", "listed_only", "program") if fact in facts]
         if found.message.rule == "ours":
             keys.append("note_ours")
@@ -177,14 +203,21 @@ class Explanation:
             values.update(pid=pid, listed=self.shown(size), used=self.shown(sizes["capacity"] - sizes["free"]))
         return [capital(self.say(key, **values)) for key in keys]
 
+    @property
+    def like(self):
+        """The diagnosis whose advice and questions fit: one request that is the problem is as one that is too big for the card."""
+        return "too_big_for_the_card" if self.cause[0][0] in ("why_one_request", "why_program_free") else self.diagnosis
+
     def questions(self):
         """What the message cannot say, and how to find out."""
-        rule, diagnosis = self.found.message.rule, self.diagnosis
+        rule, diagnosis = self.found.message.rule, self.like
         keys = {"too_big_for_the_card": ["ask_size"], "live_tensors_fill_it": ["ask_tensors"], "fragmentation": ["ask_pieces"],
                 "other_process": ["ask_holders"], "limit_set_by_user": ["ask_limit"], "host_memory": ["ask_host"],
                 "kv_cache_or_pool_reservation": ["ask_reserve"], "not_enough_information": ["ask_card"]}[diagnosis][:]
         family = rule.split("_")[0]
-        if family in ("tensorflow", "xla", "ours") and keys[0] in ("ask_tensors", "ask_pieces"):
+        if keys[0] == "ask_host" and (self.context.windows or self.found.message.facts & {"mac", "windows", "page_file"}):
+            keys = []  # its commands are Linux's
+        elif family in ("tensorflow", "xla", "ours") and keys[0] in ("ask_tensors", "ask_pieces"):
             keys = []
         if family in ("tensorflow", "xla") and diagnosis != "host_memory":
             keys.append("ask_xla")
@@ -201,7 +234,7 @@ class Explanation:
         index = LANGUAGES.index(self.language)
         cache = self.diagnosis == "kv_cache_or_pool_reservation" and not self.found.message.rule.startswith(("xla", "tensorflow"))
         serving = cache or serves(self.first[0]) or serves(self.context.engine or "")
-        for text, numbers, price in advice(self.diagnosis, self.found.message.rule, serving):
+        for text, numbers, price in advice(self.like, self.found.message.rule, serving):
             shown = chapter_names(numbers, self.language)
             yield text[index], self.say("shown" if shown else "price", chapters=shown, price=price[index])
 
@@ -216,6 +249,7 @@ class Explanation:
         if self.context.recovered:
             lines += wrapped(self.say("note_recovered_pipeline" if self.context.without_pipeline else "note_recovered"))
         label = "needless" if self.context.recovered or "pinned_llama" in self.found.message.facts else "first"
+        what = what[:1].lower() + what[1:] if label == "needless" else what
         return [*lines, *wrapped(self.say(label, what=what)), *([f"    {paste}"] if paste else [])]
 
     def title(self, key):
@@ -244,7 +278,7 @@ class Explanation:
         """The lines of the answer, those of each note, and those of where the rest is."""
         family = self.found.message.rule.split("_")[0]
         engine = family if family in SERVERS else self.context.engine
-        general = dict.fromkeys(number for _, numbers, _ in advice(self.diagnosis, self.found.message.rule) for number in numbers)
+        general = dict.fromkeys(number for _, numbers, _ in advice(self.like, self.found.message.rule) for number in numbers)
         names = chapter_names(chapters(self.first[0], general, engine), self.language, most=3)
         rest = (wrapped(self.say("see", chapters=names)) if names else []) + wrapped(self.say("more"))
         return self.answer(), [wrapped(note) for note in self.notes(all_of_them=False)], rest

@@ -3,6 +3,7 @@
 import math
 import re
 
+from .causes import percent_text
 from .figures import MIB
 from .first_words import FIRST
 
@@ -19,8 +20,11 @@ TORCH_MODULES = {"HIP": "cuda", "XPU": "xpu", "NPU": "npu", "MUSA": "musa", "MLU
 HOLDERS = {"HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps", "NPU": "npu-smi info", "MUSA": "mthreads-gmi", "MLU": "cnmon"}
 
 SERVERS = ("vllm", "sglang", "tgi", "trtllm", "llama", "ollama")
-HOST = (("compiler", "compiler"), ("evicted", "evicted"), ("swap", "vllm_swap"), ("object_store", "object_store"), ("page_file_load", "page_file_larger"), ("page_file", "page_file"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
-        ("pinned_llama", "llama_pinned"), ("pinned", "locked"), ("cgroup", "container"), ("only_killed", "killed"))
+# FlashInfer's workspace as the engines make it, where no variable says otherwise.
+WORKSPACES = {"vllm": 394 * MIB, "sglang": 384 * MIB}
+HOST = (("compiler", "compiler"), ("evicted", "evicted"), ("swap", "vllm_swap"), ("object_store", "object_store"), ("page_file_load", "page_file_larger"), ("page_file_workers", "page_file"), ("page_file", "page_file_either"), ("node", "node"), ("addresses", "addresses"), ("shared_memory", "shared_memory"),
+        ("pinned_llama", "llama_pinned"), ("pinned", "locked"), ("limit_of_job", "more_memory"), ("cgroup", "container"),
+        ("mac", "killed_mac"), ("only_killed", "killed"), ("windows", "host_windows"), ("tensorflow_pool", "host_tensorflow"))
 
 
 # Where each is shown, if not where the diagnosis is.
@@ -28,12 +32,12 @@ CHAPTERS = {"loss": ("08",), "loss_trainer": ("08",), "attention": ("08",), "att
             "optimizer_first": ("13",), "optimizer_first_trainer": ("13",), "optimizer": ("13",), "backward": ("04",), "backward_model": ("04",),
             "gathered": ("11",), "evaluation": ("11",), "generate": ("11",), "load": ("05", "12"), "load_model": ("05", "12"), "move": ("03", "12"),
             "capture": ("11",), "process_group": ("07",), "own_device": ("07", "15"), "own_device_serving": ("07", "15"), "own_device_trtllm": ("07", "15"),
-            "rank_contexts": ("07", "15"), "holders": ("15",), "llama_pinned": ("05",), "halve_tensorflow": ("01", "02"), "look_fresh": ("00",), "look_build": ("00",),
-            "fraction": ("00",), "fraction_cupy": ("00",), "fraction_onnx": ("00",), "fraction_rmm": ("00",), "tf_grow": ("00",), "xla_share": ("00",), "xla_outputs": ("00",), "trainer": ("02", "04"), "lightning": ("02", "03"),
+            "rank_contexts": ("07", "15"), "holders": ("15",), "llama_pinned": ("05",), "halve_tensorflow": ("01", "02"), "halve_tensorflow_below": ("01", "02"), "look_fresh": ("00",), "look_build": ("00",),
+            "fraction": ("00",), "fraction_cupy": ("00",), "fraction_onnx": ("00",), "fraction_rmm": ("00",), "fraction_rmm_limit": ("00",), "tf_grow": ("00",), "pool_grow": ("00",), "xla_less": ("06",), "xla_share": ("00",), "xla_outputs": ("00",), "trainer": ("02", "04"), "lightning": ("02", "03"),
             "deepspeed": ("07", "05"), "ultralytics": ("09", "01"), "slightly_smaller": ("01", "02"), "halve_batch": ("01", "02"), "smaller_batch": ("01", "02", "04"), "compiler": (),
-            "page_file": (), "page_file_larger": (), "shapes": ("00",), "look": ("00",), "look_card": ("00",), "metal_full": ("05",), "metal_buffer": ("08", "09"),
+            "page_file": (), "page_file_larger": (), "page_file_either": (), "workspace": (), "workspace_vllm": (), "workspace_sglang": (), "shapes": ("00",), "paste_whole": ("00",), "look_library": ("00",), "tensorrt": ("00",), "look": ("00",), "look_card": ("00",), "metal_full": ("05",), "metal_buffer": ("08", "09"),
             "save": ("07", "16"), "fused_attention": ("08",), "xgboost": ("00", "15"), "catboost": ("00", "05"), "faiss": ("00",), "blender": (),
-            "evicted": (), "nvml": ("00",), "unified": ("05",), "node": ("05",),
+            "addresses": ("06",), "evicted": (), "nvml": ("00",), "unified": ("05",), "node": ("05",),
             "diffusers": ("05",), "comfyui": ("05",), "webui": ("05",), "dispatched": ("12",), "half_model": ("12",), "decode": ("09",)}
 OF_SERVERS = ("11", "12")
 
@@ -68,8 +72,8 @@ def first(explanation):
         engine = None
     if diagnosis == "other_process" and context.same_device:
         return "own_device_trtllm" if engine == "trtllm" else "own_device_serving" if engine in SERVERS else "own_device", values
-    if m.rule in ("mlx", "metal", "mlx_wait"):
-        return "metal_buffer" if m.rule == "mlx" else "metal_full", values
+    if m.rule in ("mlx", "mps_buffer", "metal", "mlx_wait") and not explanation.account.impossible():
+        return "metal_buffer" if m.rule in ("mlx", "mps_buffer") else "metal_full", values
     if diagnosis == "too_big_for_the_card" and (explanation.account.impossible() or "whole_program" not in m.facts):
         by_call = call(context.call, engine, ("loss", "attention", "load", "move", "decode")) if not explanation.account.impossible() else None
         return by_call or ("shapes" if engine not in SERVERS else server(explanation, engine, values) or "shapes"), values
@@ -78,13 +82,18 @@ def first(explanation):
     if diagnosis == "other_process" and not (engine == "vllm" and "at_start" in m.facts and values.setdefault("share_free", share_free(explanation))):
         return "holders", values
     if diagnosis == "limit_set_by_user":
-        return {"ours": "budget", "cupy": "fraction_cupy", "onnx": "fraction_onnx", "rmm": "fraction_rmm", "mps": "fraction_mps"}.get(family, "fraction"), values
+        return {"ours": "budget", "cupy": "fraction_cupy", "onnx": "fraction_onnx", "rmm": "fraction_rmm_limit" if "adaptor" in m.facts else "fraction_rmm",
+                "mps": "fraction_mps"}.get(family, "fraction"), values
     if diagnosis == "fragmentation":
         if family in ("tensorflow", "xla", "ours"):
             return "planned" if family == "ours" else "pool_async", values
+        if card == "HIP":
+            return "keep_large_rocm", values
+        if context.windows:
+            return "keep_large_windows", values
         if "no_split" in m.facts:
             return "keep_large_update", values
-        return "keep_large" if "no_segments" in m.facts else "keep_large_rocm" if card == "HIP" else "segments", values
+        return "keep_large" if "no_segments" in m.facts else "segments", values
     if diagnosis == "live_tensors_fill_it" and engine not in SERVERS and rank_contexts(explanation, values):
         return "rank_contexts", values
     key = server(explanation, engine, values) if engine in SERVERS else None
@@ -145,8 +154,10 @@ def server(explanation, engine, values):
     if "retracted" in facts:
         return f"{engine}_retract"
     if "workspace" in facts:
-        values["workspace"] = 2 ** math.ceil(math.log2(sizes["asked"].bytes + 1)) if "asked" in sizes else 2**30
-        return {"vllm": "workspace_vllm", "sglang": "workspace_sglang"}.get(engine, "workspace")
+        values["more"] = sizes["asked"].whole() if "asked" in sizes else 2**28
+        # What is used of it is not printed: with as much more as was asked for, this request fits.
+        values["workspace"] = 2 ** math.ceil(math.log2(max(1, WORKSPACES.get(engine, 0) + values["more"])))
+        return f"workspace_{engine}" if engine in WORKSPACES else "workspace"
     if engine == "vllm":
         return vllm(explanation, values)
     if engine == "sglang":
@@ -163,13 +174,13 @@ def server(explanation, engine, values):
             return "tgi_tokens"
         return "tgi_lower"
     if engine == "trtllm":
-        return "trtllm_lower"
+        return "trtllm_unsaid" if "component" in facts and m.values["component"] == "-" else "trtllm_lower"
     if "cells" in facts:
         return "llama_slots"
     if "whole_model" in facts:
         return "llama_fit"
     if "kv_cache" in facts:
-        return "ollama_layers" if engine == "ollama" else "llama_context"
+        return "ollama_context" if engine == "ollama" else "llama_context"
     if "compute_buffer" in facts:
         return "ollama_buffers" if engine == "ollama" else "llama_buffers"
     return "ollama_layers" if engine == "ollama" else "llama_layers"
@@ -218,7 +229,7 @@ def fact(explanation, values):
         return "halve_batch"
     return next((key for key in ("dispatched", "nvml", "unified") if key in m.facts), None) or {
         "xgboost": "xgboost", "catboost": "catboost", "julia": "julia", "faiss": "faiss", "directml": "half_model", "blender": "blender", "mlc": "mlc_split",
-        "dispatched": "dispatched"}.get(m.rule.split("_")[0])
+        "dispatched": "dispatched", "cupy": "holders", "tensorrt": "tensorrt"}.get("tensorrt" if "builder" in m.facts else m.rule.split("_")[0])
 
 
 def trainer(explanation, engine):
@@ -237,9 +248,9 @@ def host(explanation, engine):
     if engine in ("llama", "ollama") and m.rule == "llama_host" and "pinned" not in m.facts:
         return "llama_host"
     if m.rule == "host" and "asked" in explanation.account.sizes and "array" in m.text:
-        return "mapped"
+        return "array"
     key = next((key for name, key in HOST if name in m.facts), None)
-    return key or ("loader" if m.rule == "loader" else "host")
+    return key or ("loader" if m.rule == "loader" else "host_windows" if context.windows else "host")
 
 
 def general(explanation, family, values):
@@ -248,9 +259,12 @@ def general(explanation, family, values):
     facts = explanation.found.message.facts
     if diagnosis == "live_tensors_fill_it":
         percent = explanation.percent()
+        if family == "ours":
+            return "levers"
         if percent is not None and percent < SLIGHTLY and not explanation.is_small():
+            values["percent"] = percent_text(percent)
             return "slightly_smaller"
-        return "smaller_batch" if torch else "halve_batch"
+        return "shapes" if torch and explanation.one_request() else "smaller_batch" if torch else "halve_batch"
     if diagnosis == "kv_cache_or_pool_reservation":
         return "xla_less" if family == "xla" else "look_card"
     if diagnosis == "too_big_for_the_card":
@@ -258,11 +272,11 @@ def general(explanation, family, values):
     if family == "xla":
         sizes = explanation.account.sizes
         large = {"outputs", "program"} <= sizes.keys() and sizes["outputs"].bytes * 2 > sizes["program"].bytes
-        return "tf_grow" if "pool" in facts else "xla_outputs" if large else "xla_share"
+        return "pool_grow" if "pool" in facts else "whole_program" if "whole_program" in facts else "xla_outputs" if large else "xla_share"
     if family == "tensorflow":
-        return "halve_tensorflow"
+        return "halve_tensorflow_below" if explanation.found.message.rule == "tensorflow_async" else "halve_tensorflow"
     if explanation.missing("asked", "free"):
-        return "holders"
+        return "look_card" if explanation.found.message.rule == "pytorch_map" else "holders"
     around = explanation.found.message.text + explanation.context.before[-4000:] + explanation.context.after[:2000]
     if family == "memory":
         return "look_both"
@@ -274,4 +288,8 @@ def general(explanation, family, values):
     if family == "pytorch" and {"asked", "free"} <= sizes.keys() and sizes["free"].bytes >= sizes["asked"].bytes:
         values["bytes"] = sizes["asked"].whole()
         return "look_build" if "cached_wording" in facts else "look_fresh"
-    return "look"
+    if "cut_off" in facts:
+        return "paste_whole"
+    if "perhaps_memory" in facts:
+        return "look_library"
+    return "look_card" if "old_torch" in facts else "look"

@@ -13,7 +13,7 @@ from .text import SIZE, Text, message, number, rule
 def cpu(before, after):
     if not (before.has(r"memory\W*$") or after.has(r"memory|bytes")):
         return None
-    return message("cpu", "PyTorch, on the CPU", after.loose, "host_memory",
+    return message("cpu", "PyTorch, on the CPU", after.loose, "host_memory", facts={"windows"} if before.has(r"\\c10\\core") else (),
                    asked=after.whole(rf"you\s+tried\s+to\s+(?:allocate|mmap)\s+({NUMBER})\s+bytes")
                    or after.size(rf"you\s+tried\s+to\s+(?:allocate|mmap)\s+{SIZE}"))
 
@@ -77,7 +77,9 @@ def loader(before, after):
 @rule("page_file", "memory resources", r"not enough memory resources are available to (?:process|complete)")
 def page_file(before, after):
     weights = after.has(r"os\s+error\s+1455")  # safetensors' way to say it
-    return message("page_file", "Windows", after.lines[0], "host_memory", facts={"page_file", "page_file_load"} if weights else {"page_file"})
+    workers = before.far.has(r"\bspawn_main\b|DataLoader")
+    return message("page_file", "Windows", after.lines[0], "host_memory",
+                   facts={"page_file", *({"page_file_load"} if weights else {"page_file_workers"} if workers else ())})
 
 
 @rule("compiler", "killed signal", r"killed signal terminated program \w+")
@@ -118,6 +120,18 @@ def not_killed(head, tail):
     return bool(re.match(r"killed\b", tail, re.I)) and not SHELL.search(head)
 
 
+def limit_of_job(line):
+    """How more host memory is asked for where a scheduler or a runtime ended the job: the command. None where nothing says which it was."""
+    job = re.search(r"\b(?:StepId=|step )(\d{1,12})", line)
+    ways = ((r"slurmstepd|\bsrun:|StepId=|exceeded (?:job|step) memory", f"sacct -j {job[1] if job else 'JOBID'} --format=JobID,ReqMem,MaxRSS; sbatch --mem=64G job.sh"),
+            (r"\bPBS\b|exceeded limit \d", "qsub -l select=1:mem=64gb job.sh"),
+            (r"TERM_MEMLIMIT", "bsub -M 64GB < job.sh"),
+            (r"by YARN", "spark-submit --conf spark.executor.memoryOverhead=8g JOB"),
+            (r'OOMKilled"\s?:', "docker run -m 64g IMAGE"),
+            (r"OOMKilled", "kubectl set resources deployment/NAME --requests=memory=64Gi --limits=memory=64Gi"))
+    return next((command for words, command in ways if re.search(words, line, re.I)), None)
+
+
 @rule("killer", "memory", r"out of memory: kill(?:ed)? process \d+")
 @rule("killer", "oom", r"oom(?:[-_]| )kill(?:er\b|:|'| event)")
 @rule("killer", "due to memory used", r"killed \S+ due to memory used")
@@ -150,9 +164,17 @@ def killer(before, after):
                 limit=near.size(r"memory:\s+usage\s+\d+kB,\s+limit\s+(\d+)(kB)\b") if group else None)
     if re.search(r"ninja: build|g?make(?:\[\d+\])?: \*\*\*|\bcc1plus\b|\brustc\b|FAILED: \S+\.o\b", near.raw[-2000:] + text.raw):
         m.facts.add("compiler")
+    request = limit_of_job(head + tail)
+    if group and request:
+        m.facts.add("limit_of_job")
+        m.values["request"] = request
+    if text.has(r"^\W{0,3}killed:\s9"):
+        m.facts.add("mac")  # whose shells add the number
     victim = text.first(r"Killed\s+process\s+(\d+)\s+\(([^)]{1,64})\)")
     if victim:
-        m.values["victim"] = f"{victim[1]} ({victim[0]})"
+        m.values.update(victim=victim[1], victim_id=victim[0])
+    elif text.has(r"^.{0,80}invoked\s+oom-killer") or before.has(r"invoked\s*$"):
+        m.facts.add("invoked")
     if not text.has(r"out\s+of\s+memory|oom|total-vm|memory\s+limit|memlimit|exceeded\s+limit|memory\s+used|badness"):
         m.facts.add("only_killed")
     runner = text.first(r'runner\.size="([\d.]{1,8}\s[KMGT]iB)"\s+runner\.vram="([\d.]{1,8}\s[KMGT]iB)"')

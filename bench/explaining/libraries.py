@@ -30,8 +30,9 @@ def onnx(before, after):
 @rule("onnx", "requested buffer", r"failed to allocate memory for requested buffer of size")
 @rule("tensorrt", "requested size was", r"outofmemory \(requested size was \d+ bytes")
 @rule("tensorrt", "requested amount", r"requested amount of (?:gpu )?memory \([\d.,]+ bytes\) could not be allocated")
+@rule("tensorrt", "no further", r"outofmemory \(no further information\)")
 def requested_buffer(before, after):
-    return message("engine", "ONNX Runtime or TensorRT", after.loose, "not_enough_information",
+    return message("engine", "ONNX Runtime or TensorRT", after.loose, "not_enough_information", facts={"builder"} if after.has("no further information") else (),
                    asked=after.whole(r"requested\s+buffer\s+of\s+size\s+(\d+)\b")
                    or after.whole(rf"memory\s+\(({NUMBER})\s+bytes\)\s+could") or after.whole(r"size\s+was\s+(\d+)\s+bytes"))
 
@@ -39,7 +40,7 @@ def requested_buffer(before, after):
 @rule("rmm", "pool size", r"maximum pool size exceeded")
 @rule("rmm", "memory limit", r"exceeded memory limit \(failed to allocate")
 def rmm(before, after):
-    return message("rmm", "RMM (RAPIDS)", after.loose, "limit_set_by_user",
+    return message("rmm", "RMM (RAPIDS)", after.loose, "limit_set_by_user", facts={"adaptor"} if after.has(r"^Exceeded\s+memory\s+limit") else (),
                    asked=after.size(rf"failed\s+to\s+allocate\s+{SIZE}"))
 
 
@@ -128,6 +129,14 @@ HOST_CALL = re.compile(r"\b(?:cuda(?:MallocHost|HostAlloc|HostRegister)|cuMem(?:
 OTHER_MEMORY = re.compile(r"(?:\bheap\s?|java\.lang\.|OpenEncodeSession\w{0,4}[^\n]{0,60}|nvenc[^\n]{0,80}|shared memory[^\n]{0,20})$", re.I)
 
 
+def card_facts(before, text):
+    """What the words say beside that memory ran out."""
+    near = Text(before.raw[-300:] + text.raw[:600])
+    facts = (("unified", text.has(r"nvmap")), ("old_torch", near.has(r"\bTHC\w{0,30}\.(?:cu|cpp|h)")), ("copy", text.has(r"^\W{0,3}Dst\s+tensor")),
+             ("compute_buffer", near.has(r"in\s+function\s+alloc\s+at\s+\S{0,80}ggml")))
+    return {name for name, is_so in facts if is_so}
+
+
 @rule("cuda", "cuda", r"cuda error(?: \d+)?(?: at [^\n]{1,80})?:~out of memory", rank=2)
 @rule("cuda", "(2)", r"(?:cuda|hip) (?:runtime )?error~\(2\)~: out of memory", rank=2)
 @rule("cuda", "hip error", r"hip error: out of memory", rank=2)
@@ -151,5 +160,4 @@ def cuda(before, after):
         return message("cuda", "CUDA or its driver", text.loose, "host_memory", facts={"pinned"})
     if not OF_THE_CARD.search(before.raw[-1500:] + text.raw[:500]):
         return message("memory", "a program that does not say whose memory", text.loose, "not_enough_information", facts={"whose"})
-    return message("cuda", "CUDA or its driver", text.loose, "not_enough_information",
-                   facts={"unified"} if text.has(r"nvmap") else (), device=number(text.first(r"current\s+device:\s+(\d+)")))
+    return message("cuda", "CUDA or its driver", text.loose, "not_enough_information", facts=card_facts(before, text), device=number(text.first(r"current\s+device:\s+(\d+)")))

@@ -56,6 +56,8 @@ def tensorflow(before, after):
     m = message("tensorflow", "TensorFlow", text.loose, device=number(device), asked=asked, facts={"shape"} if asked else ())
     if text.has(r"by\s+allocator\s+(?:cpu|mklcpu|cuda_host)"):
         m.verdict = "host_memory"
+        if text.has(r"by\s+allocator\s+cuda_host"):
+            m.facts.add("tensorflow_pool")
         return m
     return in_pool(m, *pool_figures(before, text))
 
@@ -75,6 +77,8 @@ def tensorflow_pool(before, after):
                 device=number(after.first(r"Allocator\s+\(GPU_(\d+)_bfc\)")))
     if after.has(r"Allocator\s+\(\w*(?:host|cpu)\w*\)\s+ran"):
         m.verdict = "host_memory"
+        if not jax:
+            m.facts.add("tensorflow_pool")
         return m
     return in_pool(m, *pool_figures(Text(""), after.far))
 
@@ -130,9 +134,10 @@ def xla(before, after):
     free = text.size(rf"There\s+are\s+{SIZE}\s+free")
     if free:
         asked = text.size(rf"Attempting\s+to\s+(?:allocate|reserve)\s+{SIZE}")
-        fills = asked and asked.bytes > free.bytes
+        reserve = text.has(r"Attempting\s+to\s+reserve")  # for a program that is loaded, not for an array
+        fills = not reserve and asked and asked.bytes > free.bytes
         return message("xla_buffer", f"{framework}, on a TPU", text.loose, "live_tensors_fill_it" if fills else
-                       "not_enough_information", asked=asked, free=free)
+                       "not_enough_information", asked=asked, free=free, facts={"whole_program"} if reserve else ())
     asked = text.whole(rf"while\s+trying\s+to\s+allocate\s+({NUMBER})\s+bytes") \
         or text.whole(r"failed\s+to\s+allocate\s+(\d+)\s+bytes\s+for\s+new\s+constant") \
         or text.whole(rf"request\s+for\s+{NUMBER}\s*\w+\s+\(({NUMBER})B\)\s+on\s+device") \

@@ -53,6 +53,8 @@ def pytorch(before, after):
     if not m.figures and not text.has(r"out\s+of\s+memory"):
         return None
     m.framework = version(m, before, text)
+    if not m.figures.keys() - {"asked"} and not text.has(r"capac|already\s+allocated|allocated\s+memory"):
+        m.facts.add("cut_off")  # every version prints more than that
     if text.has(r"in\s+private\s+pools"):
         m.facts.add("private_pools")
     if text.has(r"\bProcess\s+\d+\s+has") and not text.has(r"this\s+process\s+has"):

@@ -28,7 +28,7 @@ def llama(before, after):
     cache = text.has(r"kv[\s_-]{0,3}cache|kv_self|llama_kv") or near.has(r"llama_kv_cache\w*:.{0,80}$")
     return message("llama", "llama.cpp", text.loose, "kv_cache_or_pool_reservation" if cache else "not_enough_information",
                    device=device, asked=size,
-                   facts={"kv_cache"} if cache else {"compute_buffer"} if text.has(r"gallocr|compute\s+(?:pp\s+|tg\s+)?buffer") else ())
+                   facts={"kv_cache"} if cache else {"compute_buffer"} if text.has(r"gallocr|compute\s+(?:pp\s+|tg\s+)?buffer") else {"weights_buffer"})
 
 
 @rule("llama_host", "pinned", r"failed to allocate [\d.,]+~mi?b of pinned memory", rank=2)

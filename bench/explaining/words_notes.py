@@ -3,8 +3,8 @@
 NOTES = {
     # Notes that hold only sometimes.
     "note_notebook": (
-        "In a notebook, the failed cell's traceback keeps its tensors alive. Run a cell that fails, such as 1/0 (its traceback replaces that one), or `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`, then `gc.collect()`; or restart the kernel.",
-        "在 Notebook 里，出错单元格的 traceback 让张量无法释放。运行一个会报错的单元格，如 1/0（新的 traceback 会替换旧的），或执行 `import sys; sys.last_traceback = sys.last_value = sys.last_exc = None`，再 `gc.collect()`；或重启内核。"),
+        "In a notebook, the failed cell's traceback keeps its tensors alive. Run a cell that fails, such as 1/0 (its traceback replaces that one), then `gc.collect()`; or restart the kernel.",
+        "在 Notebook 里，出错单元格的 traceback 让张量无法释放。运行一个会报错的单元格，如 1/0（新的 traceback 会替换旧的），再执行 `gc.collect()`；或重启内核。"),
     "note_retry": (
         "It failed again while the first error was handled. Inside `except` the exception keeps the failed call's frame, "
         "and all its tensors, alive. Leave the block first, then try again: set a flag in `except`, and retry after it.",
@@ -24,23 +24,26 @@ NOTES = {
         "The log goes on after this message: the program, or another of its processes, did not end here.",
         "这一报错之后日志仍在继续：程序或它的另一个进程没有在此结束。"),
     "note_ranks": (
-        "At least ranks {ranks} fail the same way: one cause to mend.",
+        "At least ranks {ranks} fail the same way: one cause, one fix.",
         "至少 rank {ranks} 报同样的错：原因只有一个。"),
     "note_ranks_of": (
-        "At least ranks {ranks} fail the same way: one cause to mend. (The figures are rank {rank}'s.)",
+        "At least ranks {ranks} fail the same way: one cause, one fix. (The figures are rank {rank}'s.)",
         "至少 rank {ranks} 报同样的错：原因只有一个。数字取自 rank {rank}。"),
     "note_repeated": (
-        "{repeated} more workers say the same: one cause to mend.",
+        "{repeated} more workers say the same: one cause, one fix.",
         "另有 {repeated} 个工作进程报同样的错：原因只有一个。"),
     "note_listed_is_this": (
-        "Process {pid}, the only one listed, is this one: its {listed} and the {reserved} reserved here are together more than the {used} in use.",
-        "列出的唯一进程 {pid} 就是本进程：若是别的进程，它的 {listed} 加上这里保留的 {reserved} 会超过显卡已用的 {used}。"),
+        "Process {pid}, the only one listed, is this one: if it were another, its {listed} and the {reserved} reserved here would be more than the {used} in use.",
+        "列出的唯一进程 {pid} 就是本进程：若是别的进程，它的 {listed} 加上这里保留的 {reserved} 会超过显存已用的 {used}。"),
     "note_own_outside": (
-        "This process holds {own_outside} outside the framework: context, graphs, communication, workspaces.",
-        "本进程有 {own_outside} 在框架之外：上下文、图、通信、工作区。"),
+        "This process holds {own_outside} outside the framework: CUDA context, graphs, communication, workspaces.",
+        "本进程另有 {own_outside} 不由框架分配：CUDA 上下文、CUDA 图、通信缓冲区、各库的工作区。"),
     "note_outside_much": (
         "{outside} are held outside PyTorch: by this process's context and libraries, or by another process.",
-        "{outside} 在 PyTorch 之外：本进程的上下文和各库，或别的进程。"),
+        "另有 {outside} 不由框架分配：属于本进程的 CUDA 上下文和各个库，或别的进程。"),
+    "note_outside_ours": (
+        "{outside} are held outside this program: by its CUDA context and libraries, or by another process.",
+        "另有 {outside} 不由本程序分配：属于 CUDA 上下文和各个库，或别的进程。"),
     "note_private_pools": (
         "Memory in private pools belongs to CUDA graphs. It is part of what is allocated, and stays until the graph is "
         "deleted.",
@@ -58,12 +61,11 @@ NOTES = {
         "processes. The message does not tell them apart.",
         "框架之外包括本进程的 CUDA 上下文和各库的内存（几百 MiB），以及所有其他进程。报错没有把它们分开。"),
     "note_others_would_do": (
-        "Other processes hold {others}, more than is missing. Without them this request would fit; the next one perhaps "
-        "not.",
-        "其他进程占用 {others}，多于所缺。没有它们这次申请放得下，下一次则未必。"),
+        "Other processes hold {others}, more than is missing. Without them this request would fit; the next one perhaps not.",
+        "其他进程占用 {others}，超过还差的量：没有它们，这次申请放得下，下一次就不一定了。"),
     "note_limit_reached": (
         "The limit of {limit} is above what the card has, so it decided nothing.",
-        "上限 {limit} 高于显卡容量，因此不起作用。"),
+        "上限 {limit} 高于显存容量，因此不起作用。"),
     "note_ours": (
         "The report itself goes on: its lines say which tensors and categories are the largest, and how many bytes each "
         "chapter would save here.",

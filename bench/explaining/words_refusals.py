@@ -13,11 +13,11 @@ REFUSALS = {
         "TensorRT-LLM、CuPy、CUDA、cuBLAS、cuDNN、NCCL、XGBoost、CatBoost、Ray、操作系统的 OOM killer 以及 OOM Lab 自己的报告"),
     "not_killed": (
         "OOMKilled is false, which speaks against a kill for memory: read what the container printed last (docker logs, kubectl logs --previous).",
-        "OOMKilled 为 false，不像是因内存被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
+        "OOMKilled 为 false，不像是因内存不足被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
     "not_killed_figures": (
         "OOMKilled is false and the exit code is {code}, which speaks against a kill for memory: read what the container printed last (docker "
         "logs, kubectl logs --previous).",
-        "OOMKilled 为 false，退出码为 {code}，不像是因内存被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
+        "OOMKilled 为 false，退出码为 {code}，不像是因内存不足被终止：查看容器最后的输出（docker logs、kubectl logs --previous）。"),
     "not_killed_signal": (
         "OOMKilled is false, and the exit code {code} is a SIGKILL that somebody else sent (docker stop, a liveness probe, a node's own killer): "
         "read the events (kubectl describe pod) and the host's dmesg.",
@@ -32,38 +32,38 @@ REFUSALS = {
     "not_the_cards": (
         "Shared memory here is the on-chip memory of one multiprocessor, at most 227 KiB for a block and less on most cards: take smaller "
         "blocks, or fewer stages (num_stages), in the kernel; where the kernel is a library's, update that or choose another of its backends.",
-        "这里的 shared memory 是一个 SM 的片上内存，每个线程块最多 227 KiB，多数显卡更少：减小 kernel 的分块或流水级数（num_stages）；若是库里的 "
-        "kernel，升级该库或换用它的其他后端。"),
+        "这里的 shared memory 是一个 SM 的片上内存，每个线程块最多 227 KiB，多数显卡更少：减小核函数的分块或流水级数（num_stages）；若是库里的"
+        "核函数，升级该库或换用它的其他后端。"),
     "not_the_cards_figures": (
         "Shared memory here is the on-chip memory of one multiprocessor, of which a block asks for {asked} bytes and may have {limit} on this card: "
         "take smaller blocks, or fewer stages (num_stages), in the kernel; where the kernel is a library's, update that or choose another of its "
         "backends.",
-        "这里的 shared memory 是一个 SM 的片上内存，线程块要 {asked} 字节，这张卡上限为 {limit}：减小 kernel 的分块或流水级数（num_stages）；若是库里的 "
-        "kernel，升级该库或换用它的其他后端。"),
+        "这里的 shared memory 是一个 SM 的片上内存，线程块要 {asked} 字节，这张卡上限为 {limit}：减小核函数的分块或流水级数（num_stages）；若是库里的"
+        "核函数，升级该库或换用它的其他后端。"),
     "not_registers": (
         "A kernel's registers or threads are too many for a multiprocessor, and no memory is full: take fewer threads for a block, or compile with "
         "__launch_bounds__ or -maxrregcount.",
-        "kernel 的寄存器或线程数超过 SM 所有，并没有内存耗尽：减少每块的线程，或用 __launch_bounds__、-maxrregcount 编译。"),
+        "核函数的寄存器或线程数超过 SM 所有，并没有内存耗尽：减少每块的线程，或用 __launch_bounds__、-maxrregcount 编译。"),
     "not_registers_figures": (
         "A kernel's {what} are too many for a multiprocessor ({asked} asked for, at most {limit}), and no memory is full: take smaller blocks, or "
         "fewer warps (num_warps), in the kernel.",
-        "kernel 的 {what} 超过 SM 所有（需要 {asked}，上限 {limit}），并没有内存耗尽：减小 kernel 的分块或 warp 数（num_warps）。"),
+        "核函数的 {what} 超过 SM 所有（需要 {asked}，上限 {limit}），并没有内存耗尽：减小核函数的分块或 warp 数（num_warps）。"),
     "not_tensor_memory": (
         "Tensor memory is where a multiprocessor of a Blackwell card holds sums of matrix products, and the kernel asks for too many columns of "
         "it: take smaller blocks, or fewer accumulators, in the kernel.",
-        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，kernel 申请的列数过多：减小分块或累加器的数量。"),
+        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，核函数申请的列数过多：减小分块或累加器的数量。"),
     "not_tensor_memory_figures": (
         "Tensor memory is where a multiprocessor of a Blackwell card holds sums of matrix products, and the kernel asks for {asked} columns of "
         "{limit}: take smaller blocks, or fewer accumulators, in the kernel.",
-        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，kernel 申请 {asked} 列，共有 {limit} 列：减小分块或累加器的数量。"),
+        "tensor memory 是 Blackwell 显卡的 SM 中存放矩阵乘累加结果的片上内存，核函数申请 {asked} 列，共有 {limit} 列：减小分块或累加器的数量。"),
     "not_a_tactic": (
         "TensorRT's builder skips one of its algorithms (a tactic) that needs more memory than is free, and goes on with others; the engine may be "
         "slower: free the card while it builds.",
-        "TensorRT 构建时跳过了一个需要更多内存的算法（tactic），并继续用其他算法，引擎可能慢一些：构建时腾出显卡。"),
+        "TensorRT 构建时跳过了一个需要更多内存的算法（tactic），并继续用其他算法，引擎可能慢一些：构建时先释放显存。"),
     "not_a_tactic_figures": (
         "TensorRT's builder skips one of its algorithms (a tactic) that needs {asked} where {limit} are free, and goes on with others; the engine "
         "may be slower: free the card while it builds.",
-        "TensorRT 构建时跳过了一个需要 {asked} 的算法（tactic），当时空闲 {limit}，并继续用其他算法，引擎可能慢一些：构建时腾出显卡。"),
+        "TensorRT 构建时跳过了一个需要 {asked} 的算法（tactic），当时空闲 {limit}，并继续用其他算法，引擎可能慢一些：构建时先释放显存。"),
     "not_a_size": (
         "A tensor's size was computed wrongly, and is no number of bytes: print the shapes just before the line that failed.",
         "张量的大小算错了，不是合法的字节数：在失败的那一行之前打印形状。"),
@@ -79,10 +79,10 @@ REFUSALS = {
         "作业的时间在 {when} 用完，而不是内存：申请更长时间（--time），或保存检查点后续跑。"),
     "not_the_chips": (
         "It is a TPU core's vector memory (VMEM) that is full, some 16 to 128 MiB, not the chip's: take smaller blocks in the kernel.",
-        "满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小 kernel 的分块。"),
+        "满的是 TPU 核心的向量内存（VMEM，约 16 到 128 MiB），而不是芯片的内存：减小核函数的分块。"),
     "not_the_chips_figures": (
         "It is a TPU core's vector memory (VMEM) that is full, by {over} too much, not the chip's: take smaller blocks in the kernel.",
-        "满的是 TPU 核心的向量内存（VMEM），超出 {over}，而不是芯片的内存：减小 kernel 的分块。"),
+        "满的是 TPU 核心的向量内存（VMEM），超出 {over}，而不是芯片的内存：减小核函数的分块。"),
     "not_an_encoder": (
         "A video encoder (NVENC) refused a session: cards for desktops limit their number, and memory is seldom what ran out. Close other encoders "
         "(recording, streaming), or encode fewer streams at a time.",
@@ -142,5 +142,5 @@ REFUSALS = {
         "程序找不到 GPU，或找不到它指定的那张，并没有内存耗尽：查看 nvidia-smi 和 CUDA_VISIBLE_DEVICES；“busy” 表示独占模式，或显卡状态异常。"),
     "not_the_cause": (
         "The line says only that a process of vLLM ended: the cause stands further up, in the first error of EngineCore or a worker; paste that.",
-        "这一行只说明 vLLM 的一个进程已结束：原因在更上面，即 EngineCore 或 worker 的第一个错误；请粘贴那一段。"),
+        "这一行只说明 vLLM 的一个进程已结束：原因在更上面，即 EngineCore 或工作进程的第一个错误；请粘贴那一段。"),
 }

@@ -32,11 +32,11 @@ SGLANG = ("/sgl-workspace/sglang/python/sglang/srt/model_executor/model_runner.p
 
 
 def by_call():
-    yield "nothing around it", ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["are missing. It must use 10 % less in all", "chapters/01"]
+    yield "nothing around it", ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["are missing. In all, the program must use at least 10 % less", "chapters/01"]
     yield "a small request", ERROR + LAST_STRAW, "live_tensors_fill_it", "smaller_batch", ["only the last straw"]
-    yield "little missing", ERROR + NEARLY, "live_tensors_fill_it", "slightly_smaller", ["1.4 % less", "a tenth smaller"]
+    yield "little missing", ERROR + NEARLY, "live_tensors_fill_it", "slightly_smaller", ["1.4 % less", "a tenth smaller", "only 1.4 % are missing"]
     yield "pieces", ERROR + PIECES, "fragmentation", "segments", ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
-    yield "pieces of an older one", "RuntimeError: " + OLD_PIECES, "fragmentation", "keep_large_update", ["Update PyTorch", "max_split_size_mb:512"]
+    yield "pieces of an older one", "RuntimeError: " + OLD_PIECES, "fragmentation", "keep_large_update", ["Update to PyTorch 2.1", "max_split_size_mb:512"]
     yield "pieces of one that knows the setting", "RuntimeError: " + OLD_PIECES + " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.", \
         "fragmentation", "keep_large", ["max_split_size_mb:512", "!Versions before"]
     contexts = dict(this="22.60 GiB", before=[(901, "410.00 MiB")], after=[(902, "410.00 MiB")])
@@ -57,7 +57,7 @@ def by_call():
         "2.38 MiB cached)", "not_enough_information", "look_build", ["ulimit -v", "!mem_get_info"]
     yield "pieces, 2.9", ERROR + PIECES + " If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True", \
         "fragmentation", "segments", ["export PYTORCH_ALLOC_CONF=expandable_segments:True"]
-    yield "pieces, HIP", ERROR + PIECES.replace("CUDA out", "HIP out"), "fragmentation", "keep_large_rocm", ["export PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:512", "!=expandable"]
+    yield "pieces, HIP", ERROR + PIECES.replace("CUDA out", "HIP out"), "fragmentation", "keep_large_rocm", ["export PYTORCH_HIP_ALLOC_CONF=max_split_size_mb:512", "!=expandable", "!garbage"]
     loss = ("/env/site-packages/torch/nn/functional.py", "cross_entropy", "return torch._C._nn.cross_entropy_loss(input, target)")
     yield "a loss", traceback(MAIN, loss), "live_tensors_fill_it", "loss", ["chapters/08", "cut_cross_entropy"]
     yield "logits in 32 bits", traceback(MAIN, ("model.py", "forward", "logits = logits.float()")), "live_tensors_fill_it", "loss", []
@@ -118,9 +118,9 @@ def by_program():
         "kv_cache_or_pool_reservation", "vllm_start", ["--gpu-memory-utilization 0.92"]
     yield "vLLM beside others", "ValueError: Free memory on device (4.10/23.64 GiB) on startup is less than desired GPU memory utilization (0.9, 21.28 GiB).", \
         "other_process", "holders", ["nvidia-smi"]
-    yield "SGLang, serving", traceback(SGLANG), "live_tensors_fill_it", "sglang_lower", ["wants it lower"]
+    yield "SGLang, serving", traceback(SGLANG), "live_tensors_fill_it", "sglang_lower", ["calls for a lower value"]
     left = "[TP0] Load weight begin. avail mem=78.40 GB\n[TP0] Load weight end. avail mem={} GB\nRuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
-    yield "SGLang, at its start", left.format("20.00"), "kv_cache_or_pool_reservation", "sglang_raise", ["above 0.74 = 1 - 20.00/78.40", "--mem-fraction-static 0.79", "wants it higher"]
+    yield "SGLang, at its start", left.format("20.00"), "kv_cache_or_pool_reservation", "sglang_raise", ["above 0.74 = 1 - 20.00/78.40", "--mem-fraction-static 0.79", "calls for a higher value"]
     yield "SGLang, weights", left.format("2.10"), "kv_cache_or_pool_reservation", "sglang_split", ["--tp 2"]
     tokens = "RuntimeError: Decode out of memory. Try to lower your batch size.\nTry to allocate {} tokens.\nAvailable tokens: {}"
     yield "SGLang, tokens", tokens.format(90, 17), "kv_cache_or_pool_reservation", "sglang_requests", ["90", "17", "--max-running-requests"]
@@ -129,13 +129,13 @@ def by_program():
     yield "TGI", "ERROR warmup: text_generation_client: Server error: Not enough memory to handle 6144 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", \
         "kv_cache_or_pool_reservation", "tgi_tokens", ["--max-batch-prefill-tokens 3072"]
     yield "FlashInfer in vLLM", "vllm: RuntimeError: allocator.h:49: Buffer overflow when allocating memory for batch_prefill_tmp_v with size 301989888 and alignment 16, " \
-        "but only 268435456 bytes available in AlignedAllocator. Increase the workspace buffer size.", "kv_cache_or_pool_reservation", "workspace_vllm", ["=536870912"]
+        "but only 268435456 bytes available in AlignedAllocator. Increase the workspace buffer size.", "kv_cache_or_pool_reservation", "workspace_vllm", ["=1073741824", "394 MiB"]
     failed = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating {} MiB on device 0: cudaMalloc failed: out of memory\n"
     yield "llama.cpp, buffers", failed.format("9216.00") + "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 9663676416", \
         "not_enough_information", "llama_buffers", ["-ub 256", "not weights"]
     yield "llama.cpp, weights", failed.format("18770.25") + "llama_model_load: error loading model: unable to allocate CUDA0 buffer", "not_enough_information", "llama_layers", ["-ngl"]
     yield "llama.cpp, cache", failed.format("5830.00") + "llama_kv_cache_init: failed to allocate buffer for kv cache", "kv_cache_or_pool_reservation", "llama_context", ["-c 8192"]
-    yield "llama.cpp, slots", "decode: failed to find a memory slot for batch of size 512", "kv_cache_or_pool_reservation", "llama_slots", ["not bytes of the card"]
+    yield "llama.cpp, slots", "decode: failed to find a memory slot for batch of size 512", "kv_cache_or_pool_reservation", "llama_slots", ["has run out of cells"]
     yield "llama.cpp, fit", "W common_fit_params: projected to use 41210 MiB of device memory vs. 23810 MiB of free device memory\nW common_fit_params: failed to fit params to " \
         "free device memory: n_gpu_layers already set by user to 99, abort", "not_enough_information", "llama_fit", ["--fit on", "40.24 GiB"]
     yield "Ollama", "Error: llama runner process has terminated: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 2147483648", \
@@ -207,11 +207,11 @@ def two_truths():
     yield "a device without a blank", ERROR + LIVE.replace("GPU 0", "GPU5"), "live_tensors_fill_it", "smaller_batch", []
     yield "figures without a cause", "Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 9437184\n- Requested memory: 41943040", \
         "not_enough_information", "xgboost", ["40.00 MiB", "9.00 MiB", "!no figures"]
-    yield "sizes that are not relied on", "RuntimeError: CUDA out of memory. We had 3.5 GB left", "not_enough_information", "look", ["!no figures"]
+    yield "sizes that are not relied on", "RuntimeError: CUDA out of memory. We had 3.5 GB left", "not_enough_information", "paste_whole", ["!no figures"]
     yield "an error handled, and a real one", "except torch.cuda.OutOfMemoryError:\n" + ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", []
     yield "advice, then the error", "Tip: avoid CUDA out of memory errors with a smaller batch\n" + ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", []
     yield "a warning of TensorFlow, then the killer", "Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.25GiB. The caller indicates that this is not a failure\n" \
-        "slurmstepd: error: Detected 1 oom-kill event(s) in step 5.0 cgroup.", "host_memory", "container", []
+        "slurmstepd: error: Detected 1 oom-kill event(s) in step 5.0 cgroup.", "host_memory", "more_memory", ["sacct -j 5 "]
     yield "a heap of JavaScript, then the card", "FATAL ERROR: Reached heap limit - JavaScript heap out of memory\n" + ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", []
 
 

@@ -206,7 +206,7 @@ def other_cases():
     yield "Torch 0.4", "RuntimeError: $ Torch: not enough memory: you tried to allocate 23GB. Buy new RAM! at THGeneral.cpp:204", "host_memory", \
         {"asked": "23 GiB"}, None
     yield "a TPU's program", "RESOURCE_EXHAUSTED: Attempting to reserve 8.47G at the bottom of memory. That was not possible. There are 7.89G free, 0B " \
-        "reserved, and 7.89G reservable.", "live_tensors_fill_it", {"asked": "8.47 GiB", "free": "7.89 GiB"}, None
+        "reserved, and 7.89G reservable.", "not_enough_information", {"asked": "8.47 GiB", "free": "7.89 GiB"}, None
     yield "expandable segments' driver error", "RuntimeError: CUDA driver error: out of memory", "not_enough_information", {}, None
     yield "Jetson", "NvMapMemAllocInternalTagged: 1075072515 error 12", "not_enough_information", {}, None
     yield "TensorRT", "[E] [TRT] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)", \

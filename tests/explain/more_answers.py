@@ -21,7 +21,7 @@ def serving():
     yield "vLLM, swap space", "ValueError: Too large swap space. 64.00 GiB out of the 62.50 GiB total CPU memory is allocated for the swap space.", HOST, "vllm_swap", \
         ["64.00 GiB", "62.50 GiB", "--swap-space"]
     yield "SGLang, graphs", "sglang: Exception: Capture cuda graph failed: " + FULL + "\nPossible solutions:\n1. set --mem-fraction-static to a smaller value", LIVE, "sglang_graphs", \
-        ["--cuda-graph-max-bs 16"]
+        ["--cuda-graph-max-bs 4"]
     yield "llama.cpp, the host", "llama_model_load: error loading model: unable to allocate CPU buffer", HOST, "llama_host", ["more layers on the card", "!not certain"]
     yield "llama.cpp, a mapping of the host", "llama_model_load: error loading model: unable to allocate CUDA_Host buffer", HOST, "llama_host", []
     yield "llama.cpp, mmap", "error loading model: mmap failed: Cannot allocate memory", HOST, "host", []
@@ -78,9 +78,9 @@ def tensors():
 def hosts():
     yield "Kubernetes evicts", "The node was low on resource: memory. Threshold quantity: 100Mi, available: 82120Ki. Container trainer was using 61020304Ki, request is 0.", HOST, \
         "evicted", ["kubectl", "Kubernetes"]
-    yield "PBS", "=>> PBS: job killed: mem 33558528kb exceeded limit 33554432kb", HOST, "container", []
-    yield "LSF", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", HOST, "container", []
-    yield "Windows, too few resources", "OSError: [WinError 8] Not enough memory resources are available to process this command", HOST, "page_file", []
+    yield "PBS", "=>> PBS: job killed: mem 33558528kb exceeded limit 33554432kb", HOST, "more_memory", ["qsub"]
+    yield "LSF", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", HOST, "more_memory", ["bsub -M"]
+    yield "Windows, too few resources", "OSError: [WinError 8] Not enough memory resources are available to process this command", HOST, "page_file_either", []
     yield "Rust", "memory allocation of 10737418240 bytes failed", HOST, "host", []
     yield "safetensors", "OSError: Cannot allocate memory (os error 12)", HOST, "host", []
     yield "Colab's memory", "Your session crashed after using all available RAM.", HOST, "host", []
@@ -88,7 +88,7 @@ def hosts():
     yield "Ray's store", "ray.exceptions.ObjectStoreFullError: Failed to put object ffffff in object store because it is full.", HOST, "object_store", ["!killed"]
     yield "ptxas", "ptxas fatal   : Memory allocation failure", HOST, "compiler", []
     yield "a build that was killed", "FAILED: flash_fwd.cuda.o\n/usr/local/cuda/bin/nvcc -c flash_fwd.cu\nKilled\nninja: build stopped: subcommand failed.", HOST, "compiler", ["MAX_JOBS"]
-    yield "a line of docker inspect", '"State": {"Status": "exited", "Running": false, "OOMKilled": true, "Dead": false, "ExitCode": 137}', HOST, "container", []
+    yield "a line of docker inspect", '"State": {"Status": "exited", "Running": false, "OOMKilled": true, "Dead": false, "ExitCode": 137}', HOST, "more_memory", ["docker run -m", "!sacct"]
 
 
 def elsewhere():
@@ -103,7 +103,7 @@ def elsewhere():
     yield "systemd", "systemd[1]: train.service: A process of this unit has been killed by the OOM killer.\nsystemd[1]: train.service: Failed with result 'oom-kill'.", HOST, "host", []
     yield "systemd-oomd", "systemd-oomd[812]: Killed /user.slice/train.scope due to memory used (30.1G) / total (31.2G) and swap used being more than 90.00%", HOST, "host", []
     yield "earlyoom", 'earlyoom[700]: sending SIGTERM to process 4711 uid 1000 "python": badness 1310, VmRSS 28764 MiB', HOST, "host", []
-    yield "YARN", "Reason: Container killed by YARN for exceeding memory limits. 5.6 GB of 5.5 GB physical memory used.", HOST, "container", []
+    yield "YARN", "Reason: Container killed by YARN for exceeding memory limits. 5.6 GB of 5.5 GB physical memory used.", HOST, "more_memory", ["spark-submit"]
     yield "Airflow", "Task exited with return code Negsignal.SIGKILL", HOST, "killed", []
     yield "cuBLAS in words", "CUDA error: the resource allocation failed\n  cublasCreate_v2(&cublas_handles[device])", UNKNOWN, "look_card", ["!often fails"]
     yield "ggml's abort", "ggml-cuda.cu:7036: out of memory", UNKNOWN, "llama_layers", []

@@ -22,7 +22,7 @@ from load import explain  # noqa: E402
 CARD, HOST, CACHE, LIVE = "not_enough_information", "host_memory", "kv_cache_or_pool_reservation", "live_tensors_fill_it"
 # (text, diagnosis)
 ALONE = [
-    ("XlaRuntimeError: Error loading program: Attempting to reserve 14.80G at the bottom of memory. There are 9.12G free.", LIVE),
+    ("XlaRuntimeError: Error loading program: Attempting to reserve 14.80G at the bottom of memory. There are 9.12G free.", CARD),
     ("XlaRuntimeError: Error allocating device buffer: Attempting to allocate 14.80G. That was not possible. There are 9.12G free.", LIVE),
     ("Ran out of memory in memory space hbm. Used 17.20G of 15.75G hbm. Exceeded hbm capacity by 1.45G.", "too_big_for_the_card"),
     ("INTERNAL: Failed to allocate request for 2.00GiB (2147483648B) on device ordinal 0", CARD),
@@ -36,6 +36,7 @@ ALONE = [
     ("RuntimeError: Unable to find a valid cuDNN algorithm to run convolution", CARD),
     ("error: Device(id:0) memory isn't enough and alloc failed, kernel name: MatMul, alloc size: 1073741824B.", CARD),
     ("Fail to allocate memory 1073741824 bytes!! result = 2", CARD),
+    ("ray.exceptions.RayTaskError(torch.cuda.OutOfMemoryError)", CARD),
     ("error: not enough video memory", CARD),
     ("pyopencl error: CL_OUT_OF_RESOURCES", CARD),
     ("D3D12 error: E_OUTOFMEMORY", CARD),

@@ -42,6 +42,11 @@ class Puzzle:
     def task(self, language="en"):
         return read_task((self.folder / TASKS[language]).read_text(encoding="utf-8"))
 
+    def functions(self):
+        """Names of those that the judge calls."""
+        judge = (self.folder / "judge.cpp").read_text(encoding="utf-8")
+        return re.findall(r"^\w[\w:<> *]*?[ *](\w+)\(", judge.split("using namespace")[0], re.M)
+
     def answers(self):
         for file in sorted((self.folder / "answers").glob("*.cu")):
             text = file.read_text(encoding="utf-8")

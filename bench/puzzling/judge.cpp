@@ -60,7 +60,8 @@ void check_end(const char* thrown) {
   if (thrown && !w.out_of_memory.empty()) end("over_budget", where + ", " + w.out_of_memory);
   if (thrown)
     end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) +
-                     ", \"line\": " + std::to_string(w.failure.line));
+                     ", \"line\": " + std::to_string(w.failure.line) +
+                     (w.bad_launch.empty() ? "" : ", \"launch\": " + w.bad_launch));
   if (w.failure.error && !w.allowed.failed_allocations) end_unread();
   if (const cudaError_t error = cudaDeviceSynchronize())
     end("threw", where + ", \"what\": " + quoted(cudaGetErrorName(error)));
@@ -224,8 +225,9 @@ void Case::call(const std::function<void()>& readers) {
   w.fewest_threads = UINT_MAX;
   w.failure = {};
   w.out_of_memory.clear();
+  w.bad_launch.clear();
   w.last_error = cudaSuccess;
-  restart_host_peak();
+  begin_host_peak();
   std::string what;
   bool threw = false;
   for (const auto& [address, bytes] : w.forbidden) ASAN_POISON_MEMORY_REGION(address, bytes);
@@ -267,6 +269,7 @@ void Case::at_each_call(std::function<void()> visit) { watch().visit = std::move
 
 int main(int argc, char** argv) {
   using namespace oomlab::puzzle;
+  end_static_initialisers();
   const std::string how = argc > 2 ? argv[2] : "";
   generator().seed(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0);
   small_sizes = how != "run";

@@ -249,15 +249,19 @@ void Case::call(const std::function<void()>& readers) {
   check_end(threw ? what.c_str() : nullptr);
 }
 
-void Case::never_written(const char* what, std::size_t index, std::size_t count) const {
-  end("unwritten", "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(what) +
-                       ", \"index\": " + std::to_string(index) + ", \"count\": " + std::to_string(count));
+std::string Case::place(const Places& places, std::size_t index) {
+  const auto number = [](std::size_t n) { return std::to_string(n); };
+  const std::size_t width = places.width;
+  const std::string where = width ? number(index / width) + "][" + number(index % width) : number(index),
+                    count = width ? number(places.count / width) + " x " + number(width) : number(places.count);
+  return "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(places.name + ("[" + where) + "]") +
+         ", \"count\": " + quoted(count);
 }
-void Case::differs(const char* what, std::size_t index, std::size_t count, double got, double wanted) const {
+void Case::never_written(const Places& places, std::size_t index) const { end("unwritten", place(places, index)); }
+void Case::differs(const Places& places, std::size_t index, double got, double wanted) const {
   char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "\"got\": \"%.9g\", \"wanted\": \"%.9g\"", got, wanted);
-  end("differs", "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(what) + ", \"index\": " +
-                     std::to_string(index) + ", \"count\": " + std::to_string(count) + ", " + numbers);
+  std::snprintf(numbers, sizeof numbers, ", \"got\": \"%.9g\", \"wanted\": \"%.9g\"", got, wanted);
+  end("differs", place(places, index) + numbers);
 }
 
 std::size_t Case::live() const { return watch().live; }

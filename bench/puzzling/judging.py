@@ -132,7 +132,7 @@ class Judge:
             return {"kind": "over_" + outcome.over, **self.limit._asdict()}
         for whose in ("ThreadSanitizer", "AddressSanitizer"):
             if whose in outcome.output:
-                return _sanitized(outcome.output, whose, pathlib.Path(program).with_name("puzzle.cu").read_text(encoding="utf-8").splitlines())
+                return sanitized(outcome.output, whose, pathlib.Path(program).with_name("puzzle.cu").read_text(encoding="utf-8").splitlines())
         events = outcome.event.splitlines()
         try:
             event = json.loads(events[0]) if len(events) == 1 else None
@@ -145,7 +145,7 @@ class Judge:
         return event
 
 
-def _sanitized(report, whose, source):
+def sanitized(report, whose, source):
     """A verdict of a sanitizer's report. `source`: the lines of puzzle.cu."""
     found = re.search(whose + r": ([\w -]+?)(?: on | \(|$)", report, re.M)
     what = found[1].strip() if found else ""

@@ -19,8 +19,8 @@ VERDICTS = {
     "kernel_heap": ("{at}a kernel takes memory with new, a container or an exception. On a GPU, new takes it from a heap of the device's, once for each thread, and no "
                     "budget counts it; containers and exceptions do not exist in kernels.",
                     "{at}核函数用 new、容器或异常取得内存。在 GPU 上，new 从设备自己的堆里取，每个线程一份，任何预算都不计入；核函数里没有容器，也没有异常。"),
-    "differs": ("{what}[{index}] of {count} is {got}, and {wanted} is right.", "{what}[{index}]（共 {count} 个）是 {got}，正确的是 {wanted}。"),
-    "unwritten": ("{what}[{index}] of {count} was never written.", "{what}[{index}]（共 {count} 个）从未被写入。"),
+    "differs": ("{what} of {count} is {got}, and {wanted} is right.", "{what}（共 {count} 个）是 {got}，正确的是 {wanted}。"),
+    "unwritten": ("{what} of {count} was never written.", "{what}（共 {count} 个）从未被写入。"),
     "input_changed": ("{name} has other values than before. It is const: the caller still needs it.", "{name} 的值变了。它是 const：调用者之后还要用。"),
     "few_threads": ("A kernel was started with {count} threads a block, and at least {allowed} are asked for: a block of so few leaves most of a GPU idle.",
                     "有核函数启动时每块只有 {count} 个线程，而至少要 {allowed} 个：线程这么少的块会让 GPU 的大部分闲着。"),
@@ -61,9 +61,9 @@ VERDICTS = {
     "over_call": ("Stopped: it asked the operating system for what no puzzle needs: a process, a file to write to, the network.",
                   "已停止：它向操作系统要求题目不需要的东西：进程、可写的文件或网络。"),
     "race": ("Two threads of a kernel use the same memory, one of them writes, and nothing orders them ({where}; check mode, ThreadSanitizer: {what}). "
-             "Either a __syncthreads() is missing between the two, or only one thread should write.",
+             "{remedy}",
              "核函数的两个线程使用同一块内存，其中一个在写，而没有任何东西规定先后（{where}；检查模式，ThreadSanitizer：{what}）。"
-             "要么两者之间缺少 __syncthreads()，要么只该由一个线程来写。"),
+             "{remedy}"),
     "race_of_blocks": ("Threads of different blocks use the same memory, one of them writes, and nothing orders them ({where}; check mode, ThreadSanitizer: {what}). "
                        "__syncthreads() waits for one block only. An atomic operation helps (atomicAdd), or an element that one thread alone writes.",
                        "不同线程块的线程使用同一块内存，其中一个在写，而没有任何东西规定先后（{where}；检查模式，ThreadSanitizer：{what}）。"
@@ -113,12 +113,16 @@ SENTENCES = {
     "live": ("\nLargest live allocations:\n{live}", "\n最大的存活分配：\n{live}"),
     "unread_oom": ("{oom}\nThe call failed, and the function did not pass that on, as CHECK does with an exception. Within this budget no call has to fail.",
                    "{oom}\n调用失败了，而函数没有把失败告诉调用者（CHECK 会抛出异常）。在这个预算之内，没有哪个调用非失败不可。"),
-    "launch": (" A launch failed: {blocks} blocks of {threads} threads, {shared} of shared memory each. A block has at most 1,024 threads and 48 KiB of shared memory.",
-               "有一次核函数启动失败：{blocks} 个线程块，每块 {threads} 个线程、{shared} 共享内存。每块最多 1,024 个线程和 48 KiB 共享内存。"),
+    "launch": (" A launch failed. Blocks: {blocks}; threads of each: {threads}; shared memory of each: {shared}. A block has 1 to 1,024 threads and at most 48 KiB of shared memory.",
+               "有一次核函数启动失败。线程块：{blocks}；每块线程：{threads}；每块共享内存：{shared}。每块有 1 到 1,024 个线程，最多 48 KiB 共享内存。"),
     "given": ("given by the judge", "评判程序给的"),
     "its": ("line {line}", "第 {line} 行"),
     "elsewhere": ("the judge's step", "评判程序的步骤"),
     "others": ("and {n} more", "以及另外 {n} 项"),
+    "barrier": ("A barrier is missing between the two: __syncthreads().", "两者之间缺少同步：__syncthreads()。"),
+    "one_writer": ("Only one thread should write there, or all of them with an atomic operation (atomicAdd); where it is in a loop, a __syncthreads() between two "
+                   "rounds may be missing.",
+                   "这里只该由一个线程来写，或者都用原子操作（atomicAdd）；如果在循环里，也可能是两轮之间缺少 __syncthreads()。"),
     "where_one": ("line {lines}", "第 {lines} 行"),
     "where": ("lines {lines}", "第 {lines} 行"),
     "where_twice": ("line {lines}, in two threads", "第 {lines} 行，两个线程"),
@@ -231,6 +235,7 @@ def explain(verdict, language, seed):
         fields["live"] = _live([b for b in blocks if b["line"]] if verdict["kind"] == "leak" else blocks, language)
     if "lines" in fields:
         fields["where"] = _where(fields["lines"], language)
+        fields["remedy"] = say("barrier" if len(set(fields["lines"])) > 1 else "one_writer", language)
     launch = fields.get("launch")
     fields["launch"] = say("launch", language, **{**launch, "shared": format_bytes(launch["shared"])}) if launch else ""
     text = VERDICTS[verdict["kind"]][LANGUAGES.index(language)].format(**fields)

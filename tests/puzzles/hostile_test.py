@@ -22,6 +22,7 @@ tempfile.tempdir = str(ROOM)
 LIMITS = Limits(cpu_seconds=2, wall_seconds=300, memory=1 << 30)
 OUTSIDE = ROOM / "left-by-a-submission"
 HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n#include <fstream>\n#include <thread>\n"
+KERNEL = "for (int i = blockIdx.x"  # where the solution's kernel begins
 PARAMETERS = "(float* w, const float* g, float* m, float* v, int n, int t, float rate, float decay)"
 mended = puzzle("00")
 solution = mended.solution()
@@ -105,9 +106,14 @@ CHEATS = {
     "the runtime's allocator": (mended.given().replace("CHECK(cudaMalloc(", "CHECK((cudaMalloc)((void**)"), {"behind_the_back"}),
     "an operator new": (mended.filled_in("void* operator new(size_t) { static char all[1000]; return all; }\n" + solution), {"defines"}),
     "a write": (mended.filled_in('extern "C" long write(int, const void*, unsigned long) { return 0; }\n' + solution), {"defines"}),
-    "malloc": (submission("w[0] = *static_cast<float*>(std::malloc(4));"), {"calls"}),
+    "malloc": (submission("w[0] = *static_cast<float*>(std::malloc(4));"), {"not_for_puzzles"}),
     "a static array": (mended.filled_in("float spare[1 << 20];\n" + solution.replace("  fused<<<", "  fused<<<1, 1>>>(spare, g, m, v, 1, 1, 1, 0, 0);\n  fused<<<", 1)), {"static_bytes"}),
     "a string as an array": (submission('std::string spare(1 << 20, 0); if (spare[n % 7]) return;'), {"host_bytes"}),
+    "an array kept from call to call": (submission("static std::vector<std::vector<char>> kept; kept.emplace_back(40 << 10);"), {"host_bytes"}),
+    "an array from before main()": (mended.filled_in("std::vector<char> spare(1 << 20);\n" + solution), {"host_bytes"}),
+    "new in a kernel": (mended.filled_in(solution.replace(KERNEL, "float* mine = new float[n];\n  mine[0] = 0;\n  " + KERNEL, 1)), {"kernel_heap"}),
+    "a container in a kernel, between barriers": (mended.filled_in(solution.replace(KERNEL, "__syncthreads();\n  std::vector<float> mine(n);\n  " + KERNEL, 1)), {"kernel_heap"}),
+    "an exception in a kernel": (mended.filled_in(solution.replace(KERNEL, "if (n < 0) throw 1;\n  try { throw n; } catch (int) {}\n  " + KERNEL, 1)), {"kernel_heap"}),
     "the device's memory, from the host": (submission("w[0] += 1;"), {"touched"}),
     "what is not one's own": (submission("CHECK(cudaFree(v));"), {"not_yours"}),
     "a leak": (mended.given().replace("  CHECK(cudaFree(corrected_v));\n", ""), {"over_budget"}),
@@ -116,7 +122,7 @@ CHEATS = {
     "no CHECK": (mended.given().replace("CHECK(cudaMalloc(", "(void)(cudaMalloc("), {"unread"}),
 }
 
-ALWAYS = {"the host runtime's controls", "behind the end", "an exception as an array", "what is not one's own", "a failure forgotten", "pinned memory"}
+ALWAYS = {"the host runtime's controls", "behind the end", "an exception as an array", "an array kept from call to call", "an array from before main()", "what is not one's own", "a failure forgotten", "pinned memory"}
 # What keeps the compiler busy.
 BOMBS = {
     "a computation": mended.filled_in("constexpr long count(long n) { long s = 0; for (long i = 0; i < n; ++i) s += i % 3; return s; }\n" + "".join(
@@ -125,6 +131,9 @@ BOMBS = {
                               "template <class T> struct Two<T, 0> { using A = T; using B = T*; };\nusing All = Two<int, 26>::A;\n" + solution),
     "an array of a gigabyte": mended.filled_in("long many[1 << 27] = {1};\n" + solution),
 }
+
+# A program that sleeps uses no processor time.
+SLEEPS = "for (;;) sleep(1);"
 
 careful = judge("fast", limit=LIMITS)
 let_through = judge("fast", limit=LIMITS, screened=False)
@@ -142,6 +151,7 @@ for what, (body, refused, ended) in WILD.items():
     if refused != ended and everything:
         expect(careful, what, submission(body), refused)
     expect(let_through, what + ", let through", submission(body), ended)
+expect(judge("fast", limit=LIMITS._replace(wall_seconds=1), screened=False), "sleep without end, let through", submission(SLEEPS), {"over_wall"})
 if left := sorted(str(path) for path in ROOM.rglob("*")):
     failures.append(f"left: {left}")
 if running := left_running():

@@ -167,7 +167,7 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
     --watch                 每次保存后评判
     --lang zh               中文
     --class DIR             评判一个文件夹里的提交：DIR/姓名/04-segments.cu，给出表格；--json FILE 另存为 JSON
-    --file FILE             评判这个文件，而不是 puzzles/ 里的
+    --file FILE             评判这个文件，而不是 puzzles/ 里的；只写章号时，按文件里有哪一题的函数来选
     --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
     --seed N                隐藏数据的种子（默认每次不同）
     --modes fast,check,asan 主机运行时的模式（默认全部；后两种在 fast 通过之后才编译）。末尾可加 gpu：用 nvcc 编译，在 GPU 上运行；

@@ -116,5 +116,14 @@ for report, whose, kind, lines in (
     check((found["kind"], found["lines"]) == (kind, lines), f"a report of {whose}: {found}, not {kind} in lines {lines}")
     for language in words.LANGUAGES:
         check(str(lines[0]) in words.explain(found, language, 1), f"{kind}: no line is said")
+# A missing barrier is looked for behind a wrong number, and behind a rule that a judge words itself.
+closer = judged.Judge(["fast", "check"], 1)
+closer._in_modes = lambda modes, *_: {"kind": "race"}
+for kind, wanted in (("differs", "race"), ("rule", "race"), ("leak", "leak")):
+    check(closer._deeper({"kind": kind}, None, None, "__shared__ float a[1];", None)["kind"] == wanted, f"behind {kind} nobody looks as they should")
+# Of a chapter's two puzzles, a file is judged as the one whose functions it has.
+for puzzle in puzzles:
+    names = puzzle.functions()
+    check(names and all(f"{name}(" in puzzle.given() for name in names), f"{puzzle.id}: its judge's functions are not found: {names}")
 print("\n".join(failures) or f"{len(puzzles)} puzzles")
 sys.exit(1 if failures or not puzzles else 0)

@@ -59,9 +59,8 @@ void check_end(const char* thrown) {
   }
   if (thrown && !w.out_of_memory.empty()) end("over_budget", where + ", " + w.out_of_memory);
   if (thrown)
-    end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) +
-                     ", \"line\": " + std::to_string(w.failure.line) +
-                     (w.bad_launch.empty() ? "" : ", \"launch\": " + w.bad_launch));
+    end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) + ", \"line\": " +
+                     std::to_string(w.failure.line) + (w.bad_launch.empty() ? "" : ", \"launch\": " + w.bad_launch));
   if (w.failure.error && !w.allowed.failed_allocations) end_unread();
   if (const cudaError_t error = cudaDeviceSynchronize())
     end("threw", where + ", \"what\": " + quoted(cudaGetErrorName(error)));

@@ -179,8 +179,8 @@ Launching::~Launching() {
 cudaError_t Launching::done(cudaError_t error) const {
   const dim3 grid = config_.gridDim, block = config_.blockDim;
   if (error == cudaErrorInvalidConfiguration)
-    watch().bad_launch = "{\"blocks\": " + std::to_string(std::size_t(grid.x) * grid.y * grid.z) + ", \"threads\": " +
-                         std::to_string(std::size_t(block.x) * block.y * block.z) +
+    watch().bad_launch = "{\"blocks\": " + std::to_string(std::size_t(grid.x) * grid.y * grid.z) +
+                         ", \"threads\": " + std::to_string(std::size_t(block.x) * block.y * block.z) +
                          ", \"shared\": " + std::to_string(config_.dynamicSmemBytes) + "}";
   return error;
 }

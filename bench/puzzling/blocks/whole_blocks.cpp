@@ -88,9 +88,7 @@ void* block_slot(unsigned thread) { return this_fiber->team->slots[thread]; }
 void* block_shared() { return this_fiber->team->shared; }
 unsigned thread_of_block() { return this_fiber->number; }
 void warp_barrier(unsigned mask) {
-  wait_outside([mask] {
-    static_cast<WarpTeam*>(this_fiber->team)->warps[this_fiber->number / Warp::size].wait(mask);
-  });
+  wait_outside([mask] { static_cast<WarpTeam*>(this_fiber->team)->warps[this_fiber->number / Warp::size].wait(mask); });
 }
 
 }  // namespace detail

@@ -75,7 +75,8 @@ void oomlab::puzzle::judge_puzzle() {
                "第 " + op + " 次请求：不在 512 的倍数上。大小都向上取整到 512 了吗？");
       if (in == gap.begin() || (--in, offset + bytes > in->first + in->second))
         refuse("request " + op + " of " + wish + " bytes got those from " + from + " to " + to +
-                   ", and some of them are taken. Did the piece that was split become shorter? And is nothing split off where a "
+                   ", and some of them are taken. Did the piece that was split become shorter? And is nothing split "
+                   "off where a "
                    "piece fits exactly? A rest of 0 bytes has the next piece's offset.",
                "第 " + op + " 次请求（" + wish + " 字节）得到 " + from + " 到 " + to +
                    "，而其中一部分已被占用。被切分的那一块变短了吗？恰好合适的块没有再切分吧？0 "
@@ -83,7 +84,8 @@ void oomlab::puzzle::judge_puzzle() {
       if (in->second > best)
         refuse("request " + op + " of " + wish + " bytes was taken from a place where " + std::to_string(in->second) +
                    " are free side by side, and another has " + std::to_string(best) +
-                   ", which is enough. Is the smallest piece chosen that is large enough, are all free neighbours joined, and is "
+                   ", which is enough. Is the smallest piece chosen that is large enough, are all free neighbours "
+                   "joined, and is "
                    "no rest lost?",
                "第 " + op + " 次请求（" + wish + " 字节）取自一处连在一起有 " + std::to_string(in->second) +
                    " 字节空闲的地方，而另一处有 " + std::to_string(best) +

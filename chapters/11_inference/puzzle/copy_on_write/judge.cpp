@@ -94,9 +94,10 @@ void oomlab::puzzle::judge_puzzle() {
     if (prompt % 4) {  // with no free block a fork is possible, and writing to what is shared is not
       const int filler = fill().first, copy = fork(question);
       if (offer(copy) || offer(question))
-        refuse("append() wrote to a block that two sequences share, while no block was free: it returns false then, and "
-               "changes nothing, `users` neither.",
-               "两个序列共享的块在没有空闲块时被 append() 写入：此时它应当返回 false，并且什么也不改，`users` 也不改。");
+        refuse(
+            "append() wrote to a block that two sequences share, while no block was free: it returns false then, and "
+            "changes nothing, `users` neither.",
+            "两个序列共享的块在没有空闲块时被 append() 写入：此时它应当返回 false，并且什么也不改，`users` 也不改。");
       now.call([&] { sequence_end(filler); });
       for (const int s : {copy, question}) add(s);
       for (const int s : {copy, question}) check(s);

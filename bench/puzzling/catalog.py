@@ -56,10 +56,18 @@ class Puzzle:
     def solution(self):
         return (self.folder / "answers/solution.cu").read_text(encoding="utf-8")
 
+    def _parts(self):
+        """What stands before the two lines, between them with its comment, and behind."""
+        before, rest = re.split(r"^// TODO", self.given(), maxsplit=1, flags=re.M)
+        return (before, *re.split(r"^// end of TODO\n", rest, maxsplit=1, flags=re.M))
+
+    def to_mend(self):
+        """What stands between the two lines, without the comment that says what to do."""
+        return re.sub(r"\A.*\n(?://.*\n)*", "", self._parts()[1])
+
     def filled_in(self, part):
         """The puzzle with this instead of what stands between the two lines."""
-        before, rest = re.split(r"^// TODO", self.given(), maxsplit=1, flags=re.M)
-        after = re.split(r"^// end of TODO\n", rest, maxsplit=1, flags=re.M)[1]
+        before, _, after = self._parts()
         return before + part + after
 
 

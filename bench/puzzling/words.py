@@ -15,7 +15,7 @@ VERDICTS = {
     "unread": ("{at}{call} failed, and the function did not pass that on: whoever called it takes the result for right. Every call of the CUDA runtime "
                "returns a cudaError_t; CHECK(...) reads it, and throws.",
                "{at}{call} 失败了，而函数没有把失败告诉调用者：调用者会以为结果是对的。CUDA 运行时的每个调用都返回 cudaError_t；CHECK(...) 读取它并抛出异常。"),
-    "threw": ("The program gave up: {what}.{launch}", "程序中止了：{what}。{launch}"),
+    "threw": ("The program gave up: {what}{by}.{launch}", "程序中止了：{what}{by}。{launch}"),
     "kernel_heap": ("{at}a kernel takes memory with new, a container or an exception. On a GPU, new takes it from a heap of the device's, once for each thread, and no "
                     "budget counts it; containers and exceptions do not exist in kernels.",
                     "{at}核函数用 new、容器或异常取得内存。在 GPU 上，new 从设备自己的堆里取，每个线程一份，任何预算都不计入；核函数里没有容器，也没有异常。"),
@@ -123,6 +123,7 @@ SENTENCES = {
     "one_writer": ("Only one thread should write there, or all of them with an atomic operation (atomicAdd); where it is in a loop, a __syncthreads() between two "
                    "rounds may be missing.",
                    "这里只该由一个线程来写，或者都用原子操作（atomicAdd）；如果在循环里，也可能是两轮之间缺少 __syncthreads()。"),
+    "by": (" (line {line})", "（第 {line} 行）"),
     "where_one": ("line {lines}", "第 {lines} 行"),
     "where": ("lines {lines}", "第 {lines} 行"),
     "where_twice": ("line {lines}, in two threads", "第 {lines} 行，两个线程"),
@@ -236,6 +237,8 @@ def explain(verdict, language, seed):
     if "lines" in fields:
         fields["where"] = _where(fields["lines"], language)
         fields["remedy"] = say("barrier" if len(set(fields["lines"])) > 1 else "one_writer", language)
+    if verdict["kind"] == "threw":
+        fields["by"] = say("by", language, line=fields["line"]) if fields.get("line", 0) > 0 else ""
     launch = fields.get("launch")
     fields["launch"] = say("launch", language, **{**launch, "shared": format_bytes(launch["shared"])}) if launch else ""
     text = VERDICTS[verdict["kind"]][LANGUAGES.index(language)].format(**fields)

@@ -121,6 +121,12 @@ closer = judged.Judge(["fast", "check"], 1)
 closer._in_modes = lambda modes, *_: {"kind": "race"}
 for kind, wanted in (("differs", "race"), ("rule", "race"), ("leak", "leak")):
     check(closer._deeper({"kind": kind}, None, None, "__shared__ float a[1];", None)["kind"] == wanted, f"behind {kind} nobody looks as they should")
+# While the second mode is built, the reader knows that the first is content, and only then.
+closer.say = lambda sentence, **fields: said.append(words.say(sentence, "en", **fields))
+for closer.passed_first, wanted in ((False, "building"), (True, "In fast mode it is right.")):
+    said = []
+    closer._building(judged.build.MODES["check"])
+    check(said[0].startswith(wanted) and "check mode" in said[0], f"said while building: {said}")
 # Of a chapter's two puzzles, a file is judged as the one whose functions it has.
 for puzzle in puzzles:
     names = puzzle.functions()

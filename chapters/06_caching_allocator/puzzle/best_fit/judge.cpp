@@ -85,11 +85,12 @@ void oomlab::puzzle::judge_puzzle() {
         refuse("request " + op + " of " + wish + " bytes was taken from a place where " + std::to_string(in->second) +
                    " are free side by side, and another has " + std::to_string(best) +
                    ", which is enough. Is the smallest piece chosen that is large enough, are all free neighbours "
-                   "joined, and is "
-                   "no rest lost?",
+                   "joined, and is no rest lost? Where a piece fits exactly, a rest of 0 bytes would take the next "
+                   "piece's place.",
                "第 " + op + " 次请求（" + wish + " 字节）取自一处连在一起有 " + std::to_string(in->second) +
                    " 字节空闲的地方，而另一处有 " + std::to_string(best) +
-                   " 字节，已经够用。选的是够用的最小一块吗？空闲的邻居都合并了吗？剩余部分有没有丢失？");
+                   " 字节，已经够用。选的是够用的最小一块吗？空闲的邻居都合并了吗？剩余部分有没有丢失？恰好合适时，0 "
+                   "字节的剩余会顶掉下一块。");
       blocks[offset] = bytes;
     }
     now.call([&] { arena_close(); });

@@ -21,7 +21,8 @@ ROOM = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))  # all that is made lie
 tempfile.tempdir = str(ROOM)
 LIMITS = Limits(cpu_seconds=2, wall_seconds=300, memory=1 << 30)
 OUTSIDE = ROOM / "left-by-a-submission"
-HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n#include <fstream>\n#include <thread>\n"
+HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n"
+LARGE_HEADERS = {"std::thread": "#include <thread>\n", "fstream": "#include <fstream>\n"}  # a third of the time that a submission takes to compile
 KERNEL = "for (int i = blockIdx.x"  # where the solution's kernel begins
 PARAMETERS = "(float* w, const float* g, float* m, float* v, int n, int t, float rate, float decay)"
 mended = puzzle("00")
@@ -32,7 +33,7 @@ failures = []
 def submission(body="", before=""):
     """The solution, with this at its beginning."""
     part = solution.replace("  fused<<<", body + "\n  fused<<<", 1)
-    return HEADERS + mended.filled_in(before + part)
+    return HEADERS + "".join(header for name, header in LARGE_HEADERS.items() if name in body) + mended.filled_in(before + part)
 
 
 def expect(judge, what, text, kinds):

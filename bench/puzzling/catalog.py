@@ -47,6 +47,10 @@ class Puzzle:
         judge = (self.folder / "judge.cpp").read_text(encoding="utf-8")
         return re.findall(r"^\w[\w:<> *]*?[ *](\w+)\(", judge.split("using namespace")[0], re.M)
 
+    def functions_in(self, text):
+        """How many of those a file has."""
+        return sum(bool(re.search(rf"\b{name}\(", text)) for name in self.functions())
+
     def answers(self):
         for file in sorted((self.folder / "answers").glob("*.cu")):
             text = file.read_text(encoding="utf-8")

@@ -107,7 +107,7 @@ CHEATS = {
     "the runtime's allocator": (mended.given().replace("CHECK(cudaMalloc(", "CHECK((cudaMalloc)((void**)"), {"behind_the_back"}),
     "an operator new": (mended.filled_in("void* operator new(size_t) { static char all[1000]; return all; }\n" + solution), {"defines"}),
     "a write": (mended.filled_in('extern "C" long write(int, const void*, unsigned long) { return 0; }\n' + solution), {"defines"}),
-    "malloc": (submission("w[0] = *static_cast<float*>(std::malloc(4));"), {"not_for_puzzles"}),
+    "malloc": (submission("w[0] = *static_cast<float*>(std::malloc(4));"), {"calls"}),
     "a static array": (mended.filled_in("float spare[1 << 20];\n" + solution.replace("  fused<<<", "  fused<<<1, 1>>>(spare, g, m, v, 1, 1, 1, 0, 0);\n  fused<<<", 1)), {"static_bytes"}),
     "a string as an array": (submission('std::string spare(1 << 20, 0); if (spare[n % 7]) return;'), {"host_bytes"}),
     "an array kept from call to call": (submission("static std::vector<std::vector<char>> kept; kept.emplace_back(40 << 10);"), {"host_bytes"}),

@@ -226,10 +226,10 @@ def programs(puzzle, file, text, compilers, scratch):
         return {name: future.result() for name, future in made.items()}
 
 
-def line_of(program, offset):
-    """The line of puzzle.cu that the code at this place comes from; None where it is elsewhere."""
+def line_of(program, offsets):
+    """The line of puzzle.cu that the code at the first of these places comes from that is in it; None where all are elsewhere."""
     try:
-        found = subprocess.run(["addr2line", "-i", "-e", str(program), hex(offset)], stdout=subprocess.PIPE, text=True).stdout
+        found = subprocess.run(["addr2line", "-i", "-e", str(program), *map(hex, offsets)], stdout=subprocess.PIPE, text=True).stdout
     except OSError:
         return None
     line = re.search(r"puzzle\.cu:(\d+)", found)

@@ -42,6 +42,15 @@ class Puzzle:
     def task(self, language="en"):
         return read_task((self.folder / TASKS[language]).read_text(encoding="utf-8"))
 
+    def functions(self):
+        """Names of those that the judge calls."""
+        judge = (self.folder / "judge.cpp").read_text(encoding="utf-8")
+        return re.findall(r"^\w[\w:<> *]*?[ *](\w+)\(", judge.split("using namespace")[0], re.M)
+
+    def functions_in(self, text):
+        """How many of those a file has."""
+        return sum(bool(re.search(rf"\b{name}\(", text)) for name in self.functions())
+
     def answers(self):
         for file in sorted((self.folder / "answers").glob("*.cu")):
             text = file.read_text(encoding="utf-8")
@@ -51,10 +60,18 @@ class Puzzle:
     def solution(self):
         return (self.folder / "answers/solution.cu").read_text(encoding="utf-8")
 
+    def _parts(self):
+        """What stands before the two lines, between them with its comment, and behind."""
+        before, rest = re.split(r"^// TODO", self.given(), maxsplit=1, flags=re.M)
+        return (before, *re.split(r"^// end of TODO\n", rest, maxsplit=1, flags=re.M))
+
+    def to_mend(self):
+        """What stands between the two lines, without the comment that says what to do."""
+        return re.sub(r"\A.*\n(?://.*\n)*", "", self._parts()[1])
+
     def filled_in(self, part):
         """The puzzle with this instead of what stands between the two lines."""
-        before, rest = re.split(r"^// TODO", self.given(), maxsplit=1, flags=re.M)
-        after = re.split(r"^// end of TODO\n", rest, maxsplit=1, flags=re.M)[1]
+        before, _, after = self._parts()
         return before + part + after
 
 

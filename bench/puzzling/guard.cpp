@@ -18,6 +18,7 @@ namespace oomlab::puzzle {
 namespace {
 
 void touched(int, siginfo_t* info, void* context) {
+  set_in_kernel(false);  // what follows is ours
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   Watch& w = watch();
   std::uintptr_t where = 0;
@@ -27,7 +28,8 @@ void touched(int, siginfo_t* info, void* context) {
   where = static_cast<ucontext_t*>(context)->uc_mcontext.pc;
 #endif
   std::string fields = "\"case\": " + quoted(w.case_name);
-  if (where) fields += ", \"pc\": " + std::to_string(where - reinterpret_cast<std::uintptr_t>(&__executable_start));
+  if (where)
+    fields += ", \"pc\": [" + std::to_string(where - reinterpret_cast<std::uintptr_t>(&__executable_start)) + "]";
   auto next = w.blocks.upper_bound(address);
   if (w.in_reader && next != w.blocks.begin() && address - std::prev(next)->first < std::prev(next)->second.asked)
     end("touched", fields + ", \"name\": " + quoted(std::prev(next)->second.name));

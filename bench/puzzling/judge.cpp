@@ -59,8 +59,8 @@ void check_end(const char* thrown) {
   }
   if (thrown && !w.out_of_memory.empty()) end("over_budget", where + ", " + w.out_of_memory);
   if (thrown)
-    end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) +
-                     ", \"line\": " + std::to_string(w.failure.line));
+    end("threw", where + ", \"what\": " + quoted(thrown) + ", \"call\": " + quoted(w.failure.call) + ", \"line\": " +
+                     std::to_string(w.failure.line) + (w.bad_launch.empty() ? "" : ", \"launch\": " + w.bad_launch));
   if (w.failure.error && !w.allowed.failed_allocations) end_unread();
   if (const cudaError_t error = cudaDeviceSynchronize())
     end("threw", where + ", \"what\": " + quoted(cudaGetErrorName(error)));
@@ -224,8 +224,9 @@ void Case::call(const std::function<void()>& readers) {
   w.fewest_threads = UINT_MAX;
   w.failure = {};
   w.out_of_memory.clear();
+  w.bad_launch.clear();
   w.last_error = cudaSuccess;
-  restart_host_peak();
+  begin_host_peak();
   std::string what;
   bool threw = false;
   for (const auto& [address, bytes] : w.forbidden) ASAN_POISON_MEMORY_REGION(address, bytes);
@@ -247,15 +248,19 @@ void Case::call(const std::function<void()>& readers) {
   check_end(threw ? what.c_str() : nullptr);
 }
 
-void Case::never_written(const char* what, std::size_t index, std::size_t count) const {
-  end("unwritten", "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(what) +
-                       ", \"index\": " + std::to_string(index) + ", \"count\": " + std::to_string(count));
+std::string Case::place(const Places& places, std::size_t index) {
+  const auto number = [](std::size_t n) { return std::to_string(n); };
+  const std::size_t width = places.width;
+  const std::string where = width ? number(index / width) + "][" + number(index % width) : number(index),
+                    count = width ? number(places.count / width) + " x " + number(width) : number(places.count);
+  return "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(places.name + ("[" + where) + "]") +
+         ", \"count\": " + quoted(count);
 }
-void Case::differs(const char* what, std::size_t index, std::size_t count, double got, double wanted) const {
+void Case::never_written(const Places& places, std::size_t index) const { end("unwritten", place(places, index)); }
+void Case::differs(const Places& places, std::size_t index, double got, double wanted) const {
   char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "\"got\": \"%.9g\", \"wanted\": \"%.9g\"", got, wanted);
-  end("differs", "\"case\": " + quoted(watch().case_name) + ", \"what\": " + quoted(what) + ", \"index\": " +
-                     std::to_string(index) + ", \"count\": " + std::to_string(count) + ", " + numbers);
+  std::snprintf(numbers, sizeof numbers, ", \"got\": \"%.9g\", \"wanted\": \"%.9g\"", got, wanted);
+  end("differs", place(places, index) + numbers);
 }
 
 std::size_t Case::live() const { return watch().live; }
@@ -267,6 +272,7 @@ void Case::at_each_call(std::function<void()> visit) { watch().visit = std::move
 
 int main(int argc, char** argv) {
   using namespace oomlab::puzzle;
+  end_static_initialisers();
   const std::string how = argc > 2 ? argv[2] : "";
   generator().seed(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0);
   small_sizes = how != "run";

@@ -106,15 +106,17 @@ class Case {
   /// Calls the reader's code. Whatever is thrown, leaked, over the budget or otherwise not allowed ends the program.
   void call(const std::function<void()>& readers);
 
-  /// Compares, each number within tolerance * max(1, |wanted|); the first that differs ends the program.
+  /// Compares, each number within tolerance * max(1, |wanted|); the first that differs ends the program. `width`: of a row, where there are rows.
   template <class T>
-  void equal(const char* what, const std::vector<T>& got, const std::vector<T>& wanted, double tolerance = 0) const {
+  void equal(const char* what, const std::vector<T>& got, const std::vector<T>& wanted, double tolerance = 0,
+             std::size_t width = 0) const {
+    const Places places{what, wanted.size(), width};
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if constexpr (std::is_same_v<T, float>)
-        if (i < got.size() && std::bit_cast<std::uint32_t>(got[i]) == unwritten) never_written(what, i, wanted.size());
+        if (i < got.size() && std::bit_cast<std::uint32_t>(got[i]) == unwritten) never_written(places, i);
       const double g = i < got.size() ? double(got[i]) : std::numeric_limits<double>::quiet_NaN(),
                    w = double(wanted[i]);
-      if (!(std::abs(g - w) <= tolerance * std::max(1.0, std::abs(w)))) differs(what, i, wanted.size(), g, w);
+      if (!(std::abs(g - w) <= tolerance * std::max(1.0, std::abs(w)))) differs(places, i, g, w);
     }
   }
 
@@ -127,13 +129,19 @@ class Case {
   void at_each_call(std::function<void()> visit);
 
  private:
+  /// Of numbers that are compared: what they are called, how many there are, and in a row.
+  struct Places {
+    const char* name;
+    std::size_t count, width;
+  };
   static constexpr std::uint32_t unwritten = 0xffa5a5a5u;
   void keep_input(const void* address);
   void refill_bytes(void* device, const void* values, std::size_t bytes);
-  [[noreturn]] void never_written(const char* what, std::size_t index, std::size_t count) const;
+  [[noreturn]] void never_written(const Places& places, std::size_t index) const;
   void* given_bytes(const char* name, const void* values, std::size_t bytes);
   void read_bytes(void* to, const void* device, std::size_t bytes) const;
-  [[noreturn]] void differs(const char* what, std::size_t index, std::size_t count, double got, double wanted) const;
+  [[noreturn]] void differs(const Places& places, std::size_t index, double got, double wanted) const;
+  static std::string place(const Places& places, std::size_t index);
 };
 
 /// For a judge whose own function is called by the reader's code: allocates as the reader would.

@@ -12,24 +12,33 @@ FAULTS = 12  # calls that are made to fail, spread over all of them, where there
 ORDERS = 4   # in which streams that put work off are drained
 # What a sanitizer's words mean; everything else is out of bounds.
 SANITIZED = {"data race": "race", "use-after-poison": "not_to_be_read", "heap-use-after-free": "freed", "data race on vptr": "race"}
-SANITIZERS = {*SANITIZED.values(), "out_of_bounds"}
+SANITIZERS = {*SANITIZED.values(), "race_of_blocks", "shared_overrun", "out_of_bounds"}
+# Where a report says who made one access, and where it goes on with something else.
+ACCESSES = re.compile(r"^(?:  (?:Previous )?(?:atomic )?(?:write|read) of size .* by (?:thread (T\d+)|main thread).*|(?:READ|WRITE) of size .*)$", re.M | re.I)
+BEHIND_AN_ACCESS = re.compile(r"^(?:  (?:Location is|Thread T\d+ )|0x\w+ is located |freed by |previously allocated by |SUMMARY: )", re.M)
+STRUCT_HEAD = re.compile(r"\s*(?:struct|class|union)\b")  # a line that stands for what the compiler makes itself: a copy, a destructor
 # Threads that wait sleep, and there are two of them, whatever the machine has.
 ENVIRONMENT = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", "OOMLAB_HOST_MEMORY": "2GiB", "OOMLAB_PUZZLE_CONFINED": "1"}
 
 
 class Judge:
-    """Judges with these modes. `seed`: of the hidden data. `screened`: tests of the limits leave that out."""
+    """Judges with these modes. `seed`: of the hidden data. `say`: told what takes long, a sentence of words.py and its fields. `screened`: tests of the
+    limits leave that out."""
 
-    def __init__(self, modes, seed, say=lambda mode: None, builds=None, limit=limits.Limits(), screened=True):
+    def __init__(self, modes, seed, say=lambda sentence, **fields: None, builds=None, limit=limits.Limits(), screened=True):
         self.modes, self.say, self.builds = modes, say, builds
         self.seed, self.limit, self.screened = seed, limit, screened
         self.compilers = {}
+        self.passed_first = False  # the submission, in the first mode
 
     def compiler(self, name):
         """Made when it is needed: a mode's first one builds the runtime, which takes minutes."""
         if name not in self.compilers:
-            self.compilers[name] = gpu.Compiler() if name == gpu.MODE.name else build.Compiler(build.MODES[name], self.say, self.builds)
+            self.compilers[name] = gpu.Compiler() if name == gpu.MODE.name else build.Compiler(build.MODES[name], self._building, self.builds)
         return self.compilers[name]
+
+    def _building(self, mode):
+        self.say("building_next" if self.passed_first else "building", mode=mode.name)
 
     def verdict(self, puzzle, file, text=None):
         """Of the file, or of this text instead."""
@@ -49,14 +58,14 @@ class Judge:
     def _verdict(self, puzzle, file, text, scratch):
         if self.screened:
             screen.text(text)
-        passed, first = None, self.modes[:1]
+        passed, first, self.passed_first = None, self.modes[:1], False
         for modes in (first, self.modes[1:]):  # the first mode's answer comes in a second or two; the others, where it is yes
             found = self._in_modes(modes, puzzle, file, text, scratch)
             if found and found["kind"] == "no_gpu":  # it is the last mode: all before it have passed
                 return {**passed, "no_gpu": found["what"]}
             if found and found["kind"] != "passed":
                 return self._deeper(found, puzzle, file, text, scratch) if modes == first else found
-            passed = passed or found
+            passed, self.passed_first = passed or found, True
         return {**passed, "on_gpu": gpu.MODE.name in self.modes}
 
     def _in_modes(self, modes, puzzle, file, text, scratch):
@@ -76,7 +85,7 @@ class Judge:
     def _deeper(self, found, puzzle, file, text, scratch):
         """What a sanitizer says of the same, where that is nearer to the cause than a crash or a number."""
         closer = None
-        if found["kind"] in ("differs", "unwritten") and re.search(r"__shared__|__sync|__shfl|atomic", text):
+        if found["kind"] in ("differs", "unwritten", "rule") and re.search(r"__shared__|__sync|__shfl|atomic", text):
             closer = "check"
         if found["kind"] in ("crashed", "ended", "overrun") or (found["kind"] == "threw" and not found.get("call")) or "nan" in found.get("got", ""):
             closer = closer or "asan"
@@ -109,7 +118,8 @@ class Judge:
             limit = limit._replace(descriptors=gpu.OPEN_FILES)
             environment.pop("OOMLAB_PUZZLE_CONFINED")
             environment.update({name: os.environ[name] for name in gpu.PASSED_ON if name in os.environ})
-        outcome = limits.run([program, self.seed, how], limit, environment, address_space=mode.name == "fast")
+        outcome = limits.run([program, self.seed, how], limit, environment, address_space=mode.name == "fast",
+                             patience=lambda seconds: self.say("still_running", mode=mode.name, seconds=seconds, **self.limit._asdict()))
         verdict = self._read(outcome, program, mode)
         if how.startswith("fail:") and verdict["kind"] == "ended" and outcome.code > 0:
             verdict = {"kind": "noticed"}
@@ -122,8 +132,7 @@ class Judge:
             return {"kind": "over_" + outcome.over, **self.limit._asdict()}
         for whose in ("ThreadSanitizer", "AddressSanitizer"):
             if whose in outcome.output:
-                what = _summary(outcome.output, whose)
-                return {"kind": SANITIZED.get(what, "out_of_bounds"), "lines": _lines(outcome.output), "what": what}
+                return sanitized(outcome.output, whose, pathlib.Path(program).with_name("puzzle.cu").read_text(encoding="utf-8").splitlines())
         events = outcome.event.splitlines()
         try:
             event = json.loads(events[0]) if len(events) == 1 else None
@@ -136,11 +145,27 @@ class Judge:
         return event
 
 
-def _lines(text):
-    """Lines of puzzle.cu in a sanitizer's report, the innermost first, each once."""
-    return list(dict.fromkeys(int(n) for n in re.findall(r"puzzle\.cu:(\d+)", text)))[:2]
+def sanitized(report, whose, source):
+    """A verdict of a sanitizer's report. `source`: the lines of puzzle.cu."""
+    found = re.search(whose + r": ([\w -]+?)(?: on | \(|$)", report, re.M)
+    what = found[1].strip() if found else ""
+    kind, accesses = SANITIZED.get(what, "out_of_bounds"), list(ACCESSES.finditer(report))
+    lines = [_line(report[access.end():], source) for access in accesses[:2]]
+    if kind == "race":
+        # Fibers are named after their block (blocks/whole_blocks.cpp).
+        blocks = dict(re.findall(r"^  Thread (T\d+) '(block \w+)'", report, re.M))
+        of = [blocks.get(access[1]) for access in accesses[:2]]
+        if None not in of and len(set(of)) == 2:
+            kind = "race_of_blocks"
+    # The runtime's own array of all __shared__ memory; what the judge forbids lies in arrays of the device.
+    if kind == "not_to_be_read" and re.search(r"allocated by (?:(?!\n\n).)*Crew", report, re.S):
+        kind = "shared_overrun"
+    return {"kind": kind, "lines": [line for line in lines if line], "what": what}
 
 
-def _summary(text, whose):
-    found = re.search(whose + r": ([\w -]+?)(?: on | \(|$)", text, re.M)
-    return found[1].strip() if found else ""
+def _line(stack, source):
+    """The innermost line of puzzle.cu in the stack that a report goes on with; None where there is none."""
+    end = min((m.start() for m in (BEHIND_AN_ACCESS.search(stack), ACCESSES.search(stack)) if m), default=len(stack))
+    numbers = [int(n) for n in re.findall(r"puzzle\.cu:(\d+)", stack[:end])]
+    written = [n for n in numbers if n <= len(source) and not STRUCT_HEAD.match(source[n - 1])]
+    return (written or numbers or [None])[0]

@@ -10,6 +10,7 @@ import time
 import typing
 
 MIB = 1 << 20
+PATIENCE = 15  # seconds after which whoever waits is told
 
 
 class Limits(typing.NamedTuple):
@@ -26,7 +27,7 @@ class Outcome(typing.NamedTuple):
     code: int                  # exit code; negative: the signal that ended it
     output: str
     event: str                 # what it wrote to the descriptor that it was given
-    over: typing.Optional[str]  # the limit that ended it: "time", "memory", "output", "file", "call"
+    over: typing.Optional[str]  # the limit that ended it: "time", "wall", "memory", "output", "file", "call"
 
 
 def _limit(limits, address_space):
@@ -56,8 +57,9 @@ def _end_session(session):
             continue
 
 
-def run(command, limits=Limits(), environment=None, address_space=True):
-    """Runs the command, and gives what became of it. The last argument that it gets is the number of the descriptor for its events."""
+def run(command, limits=Limits(), environment=None, address_space=True, patience=lambda seconds: None):
+    """Runs the command, and gives what became of it. The last argument that it gets is the number of the descriptor for its events. `patience`: called
+    once, where it takes long, with the seconds that it has taken."""
     with tempfile.TemporaryDirectory(prefix="oomlab-puzzle-") as folder:
         reading, writing = os.pipe()
 
@@ -70,7 +72,7 @@ def run(command, limits=Limits(), environment=None, address_space=True):
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ, "output")
             selector.register(reading, selectors.EVENT_READ, "event")
-            deadline = time.monotonic() + limits.wall_seconds
+            began, told = time.monotonic(), False
             while selector.get_map() and not over:
                 for key, _ in selector.select(0.05):
                     data = os.read(key.fd, 1 << 16)
@@ -81,10 +83,13 @@ def run(command, limits=Limits(), environment=None, address_space=True):
                     over = "output"
                 elif _resident(process.pid) > limits.memory:
                     over = "memory"
-                elif time.monotonic() > deadline:
-                    over = "time"
+                elif time.monotonic() > began + limits.wall_seconds:
+                    over = "wall"
                 elif process.poll() is not None and not selector.select(0):
                     break  # somebody that it started still has the pipes
+                if not told and time.monotonic() > began + PATIENCE:
+                    told = True
+                    patience(PATIENCE)
         if over:
             process.kill()
         os.close(reading)

@@ -28,6 +28,9 @@ std::size_t guarded_size(std::size_t bytes) { return bytes; }
 void guard(const std::map<std::uintptr_t, Block>&, bool) {}
 void begin_guarding(std::uintptr_t, const Block&) {}
 void end_guarding(std::uintptr_t, const Block&) {}
+// Only what has passed on the host comes here.
+bool in_kernel() { return false; }
+void set_in_kernel(bool) {}
 bool overrun(std::uintptr_t, const Block&) { return false; }
 void start_guarding() {
   int devices = 0;

@@ -163,7 +163,7 @@ cudaError_t Spy::last_error(bool forget) const {
   return error;
 }
 
-Launching::Launching(const cudaLaunchConfig_t& config) {
+Launching::Launching(const cudaLaunchConfig_t& config) : config_(config) {
   Watch& w = watch();
   w.in_reader = false;
   ++w.launches;
@@ -174,6 +174,15 @@ Launching::~Launching() {
   Watch& w = watch();
   guard(w.blocks, true);
   w.in_reader = true;
+}
+
+cudaError_t Launching::done(cudaError_t error) const {
+  const dim3 grid = config_.gridDim, block = config_.blockDim;
+  if (error == cudaErrorInvalidConfiguration)
+    watch().bad_launch = "{\"blocks\": " + std::to_string(std::size_t(grid.x) * grid.y * grid.z) +
+                         ", \"threads\": " + std::to_string(std::size_t(block.x) * block.y * block.z) +
+                         ", \"shared\": " + std::to_string(config_.dynamicSmemBytes) + "}";
+  return error;
 }
 
 Away::Away() : was_(watch().in_reader) {

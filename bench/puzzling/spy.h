@@ -58,11 +58,16 @@ struct Spy {
 struct Launching {
   explicit Launching(const cudaLaunchConfig_t& config);
   ~Launching();
+  /// Notes the shape of a launch that failed.
+  cudaError_t done(cudaError_t error) const;
+
+ private:
+  const cudaLaunchConfig_t& config_;
 };
 template <class... Parameters, class... Arguments>
 cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
   const Launching launching(*config);
-  return cudaLaunchKernelEx(config, kernel, std::forward<Arguments>(arguments)...);
+  return launching.done(cudaLaunchKernelEx(config, kernel, std::forward<Arguments>(arguments)...));
 }
 
 }  // namespace oomlab::puzzle

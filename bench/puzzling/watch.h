@@ -42,6 +42,7 @@ struct Watch {
   std::vector<std::pair<void*, std::size_t>> forbidden;  // addresses and bytes that the reader's code may not read
   Failure failure;                                       // the last one
   std::string out_of_memory;                             // JSON of the last refused allocation, with what was live then
+  std::string bad_launch;                                // JSON of the last launch with a shape that does not exist
   cudaError_t last_error = cudaSuccess;
   std::function<void()> visit;
 
@@ -61,9 +62,15 @@ class Away {
   bool was_;
 };
 
-/// The reader's bytes in containers now, and the most since this was asked to start anew.
+/// The most bytes in the reader's containers at a time, since a call began: with what was kept from the calls before, and of static initialisers.
 std::size_t host_peak();
-void restart_host_peak();
+void begin_host_peak();
+/// From here on memory is the reader's only while its code runs.
+void end_static_initialisers();
+
+/// A kernel's own code is running on this thread of the host, and not the runtime's.
+bool in_kernel();
+void set_in_kernel(bool now);
 
 /// Device memory cannot be touched by host code while it is closed, and never what its storage has behind the bytes that were asked for.
 /// On a GPU, and under sanitizers, these do nothing.

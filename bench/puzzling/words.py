@@ -4,6 +4,7 @@ import collections
 from shared.results_files import format_bytes
 
 LANGUAGES = ("en", "zh")
+STEP = 512   # bytes in which a device counts (counted() in judge.h)
 LARGEST = 5  # live allocations that a report lists
 
 # kind: (English, Chinese). Fields are those of the verdict; {at} is the line, where there is one.
@@ -11,12 +12,15 @@ VERDICTS = {
     "passed": ("Passed.", "通过。"),
     "no_gpu": ("Not judged on a GPU: none answers (cudaGetDeviceCount: {what}).", "没有在 GPU 上评判：没有可用的 GPU（cudaGetDeviceCount：{what}）。"),
     "over_budget": ("{oom}", "{oom}"),
-    "unread": ("{at}{call} failed, and nobody read what it returned: the program went on as if nothing had happened. Every call of the CUDA runtime "
-               "returns a cudaError_t; CHECK(...) reads it.",
-               "{at}{call} 失败了，却没有人读它的返回值：程序若无其事地继续运行。CUDA 运行时的每个调用都返回 cudaError_t；用 CHECK(...) 读它。"),
-    "threw": ("The program gave up: {what}.", "程序中止了：{what}。"),
-    "differs": ("{what}[{index}] of {count} is {got}, and {wanted} is right.", "{what}[{index}]（共 {count} 个）是 {got}，正确的是 {wanted}。"),
-    "unwritten": ("{what}[{index}] of {count} was never written.", "{what}[{index}]（共 {count} 个）从未被写入。"),
+    "unread": ("{at}{call} failed, and the function did not pass that on: whoever called it takes the result for right. Every call of the CUDA runtime "
+               "returns a cudaError_t; CHECK(...) reads it, and throws.",
+               "{at}{call} 失败了，而函数没有把失败告诉调用者：调用者会以为结果是对的。CUDA 运行时的每个调用都返回 cudaError_t；CHECK(...) 读取它并抛出异常。"),
+    "threw": ("The program gave up: {what}{by}.{launch}", "程序中止了：{what}{by}。{launch}"),
+    "kernel_heap": ("{at}a kernel takes memory with new, a container or an exception. On a GPU, new takes it from a heap of the device's, once for each thread, and no "
+                    "budget counts it; containers and exceptions do not exist in kernels.",
+                    "{at}核函数用 new、容器或异常取得内存。在 GPU 上，new 从设备自己的堆里取，每个线程一份，任何预算都不计入；核函数里没有容器，也没有异常。"),
+    "differs": ("{what} of {count} is {got}, and {wanted} is right.", "{what}（共 {count} 个）是 {got}，正确的是 {wanted}。"),
+    "unwritten": ("{what} of {count} was never written.", "{what}（共 {count} 个）从未被写入。"),
     "input_changed": ("{name} has other values than before. It is const: the caller still needs it.", "{name} 的值变了。它是 const：调用者之后还要用。"),
     "few_threads": ("A kernel was started with {count} threads a block, and at least {allowed} are asked for: a block of so few leaves most of a GPU idle.",
                     "有核函数启动时每块只有 {count} 个线程，而至少要 {allowed} 个：线程这么少的块会让 GPU 的大部分闲着。"),
@@ -48,17 +52,26 @@ VERDICTS = {
     "not_yours": ("{at}{name} was freed, and the judge, which gave it to the function, still needs it.", "{at}释放了 {name}；它是评判程序交给函数的，之后还要用。"),
     "ended_early": ("The program ended (exit) before the judge had seen all of its results.", "评判程序还没看到全部结果，程序就退出了（exit）。"),
     "ended": ("The program ended with code {code}, and had no result.", "程序以代码 {code} 结束，没有给出结果。"),
-    "over_time": ("Stopped: it ran for more than {cpu_seconds} s. Is there a loop that does not end?", "已停止：运行超过 {cpu_seconds} 秒。是否有不会结束的循环？"),
+    "over_time": ("Stopped: it took more than {cpu_seconds} s of processor time. Is there a loop that does not end?",
+                  "已停止：用了超过 {cpu_seconds} 秒处理器时间。是否有不会结束的循环？"),
+    "over_wall": ("Stopped: after {wall_seconds} s it had not ended. Is there a loop that does not end?", "已停止：{wall_seconds} 秒后仍未结束。是否有不会结束的循环？"),
     "over_memory": ("Stopped: it took more than {memory} of this machine's memory.", "已停止：占用本机内存超过 {memory}。"),
     "over_output": ("Stopped: it printed more than {output}.", "已停止：输出超过 {output}。"),
     "over_file": ("Stopped: it wrote a file. A puzzle needs none.", "已停止：它在写文件。题目不需要文件。"),
     "over_call": ("Stopped: it asked the operating system for what no puzzle needs: a process, a file to write to, the network.",
                   "已停止：它向操作系统要求题目不需要的东西：进程、可写的文件或网络。"),
-    "race": ("A barrier is missing: two threads of a kernel use the same memory, one of them writes, and no __syncthreads() stands between "
-             "({where}; check mode, ThreadSanitizer: {what}).",
-             "缺少同步：核函数的两个线程使用同一块内存，其中一个在写，中间没有 __syncthreads()（{where}；检查模式，ThreadSanitizer：{what}）。"),
-    "out_of_bounds": ("A kernel or the host reads or writes outside an array, or after it was freed ({where}; AddressSanitizer: {what}).",
-                      "核函数或主机代码读写了数组之外的内存，或者已释放的内存（{where}；AddressSanitizer：{what}）。"),
+    "race": ("Two threads of a kernel use the same memory, one of them writes, and nothing orders them ({where}; check mode, ThreadSanitizer: {what}). "
+             "{remedy}",
+             "核函数的两个线程使用同一块内存，其中一个在写，而没有任何东西规定先后（{where}；检查模式，ThreadSanitizer：{what}）。"
+             "{remedy}"),
+    "race_of_blocks": ("Threads of different blocks use the same memory, one of them writes, and nothing orders them ({where}; check mode, ThreadSanitizer: {what}). "
+                       "__syncthreads() waits for one block only. An atomic operation helps (atomicAdd), or an element that one thread alone writes.",
+                       "不同线程块的线程使用同一块内存，其中一个在写，而没有任何东西规定先后（{where}；检查模式，ThreadSanitizer：{what}）。"
+                       "__syncthreads() 只等待本块的线程。可以用原子操作（atomicAdd），或者让每个元素只由一个线程来写。"),
+    "out_of_bounds": ("A kernel or the host reads or writes outside an array or a container (behind an iterator that is end(), too), or after it was freed "
+                      "({where}; AddressSanitizer: {what}).",
+                      "核函数或主机代码读写了数组或容器之外的内存（包括 end() 处的迭代器），或者已释放的内存（{where}；AddressSanitizer：{what}）。"),
+    "shared_overrun": ("A kernel reads or writes behind the end of its __shared__ arrays ({where}).", "核函数读写了 __shared__ 数组末尾之后的内存（{where}）。"),
     "not_to_be_read": ("A kernel reads what the task says to leave out ({where}).", "核函数读取了题目要求跳过的内容（{where}）。"),
     "freed": ("Memory is used after it was freed, or by something that no longer points to it ({where}; {what}).",
               "内存释放之后仍被使用，或者指针、引用已失效（{where}；{what}）。"),
@@ -94,15 +107,26 @@ SENTENCES = {
     "one_of_two": ("Chapter {number} has {n} puzzles: {ids}. This is {id}.", "第 {number} 章有 {n} 题：{ids}。这是 {id}。"),
     "functions": ("In kernels there are, beside C++'s own functions:\n{names}", "核函数里除 C++ 自己的函数外还有：\n{names}"),
     "mode": (", {mode} mode", "，{mode} 模式"),
-    "oom": ("CUDA out of memory. {at}tried to allocate {asked} for {name} under a budget of {budget} of which {free} is free.\n"
-            "Largest live allocations:\n{live}",
-            "CUDA out of memory（显存不足）。{at}要为 {name} 分配 {asked}，预算 {budget}，还剩 {free}。\n最大的存活分配：\n{live}"),
-    "unread_oom": ("{unread}\nIt was this call:\n{oom}", "{unread}\n就是这一次调用：\n{oom}"),
+    "oom": ("CUDA out of memory. {at}tried to allocate {asked}{counted} for {name} under a budget of {budget} of which {free} is free.{live}",
+            "CUDA out of memory（显存不足）。{at}要为 {name} 分配 {asked}{counted}，预算 {budget}，还剩 {free}。{live}"),
+    "counted": (" (counted as {bytes}: a device hands memory out in steps of 512 bytes)", "（按 {bytes} 计：设备以 512 字节为单位分配）"),
+    "live": ("\nLargest live allocations:\n{live}", "\n最大的存活分配：\n{live}"),
+    "unread_oom": ("{oom}\nThe call failed, and the function did not pass that on, as CHECK does with an exception. Within this budget no call has to fail.",
+                   "{oom}\n调用失败了，而函数没有把失败告诉调用者（CHECK 会抛出异常）。在这个预算之内，没有哪个调用非失败不可。"),
+    "launch": (" A launch failed. Blocks: {blocks}; threads of each: {threads}; shared memory of each: {shared}. A block has 1 to 1,024 threads and at most 48 KiB of shared memory.",
+               "有一次核函数启动失败。线程块：{blocks}；每块线程：{threads}；每块共享内存：{shared}。每块有 1 到 1,024 个线程，最多 48 KiB 共享内存。"),
     "given": ("given by the judge", "评判程序给的"),
     "its": ("line {line}", "第 {line} 行"),
     "elsewhere": ("the judge's step", "评判程序的步骤"),
     "others": ("and {n} more", "以及另外 {n} 项"),
+    "barrier": ("A barrier is missing between the two: __syncthreads().", "两者之间缺少同步：__syncthreads()。"),
+    "one_writer": ("Only one thread should write there, or all of them with an atomic operation (atomicAdd); where it is in a loop, a __syncthreads() between two "
+                   "rounds may be missing.",
+                   "这里只该由一个线程来写，或者都用原子操作（atomicAdd）；如果在循环里，也可能是两轮之间缺少 __syncthreads()。"),
+    "by": (" (line {line})", "（第 {line} 行）"),
+    "where_one": ("line {lines}", "第 {lines} 行"),
     "where": ("lines {lines}", "第 {lines} 行"),
+    "where_twice": ("line {lines}, in two threads", "第 {lines} 行，两个线程"),
     "nowhere": ("no line known", "行号未知"),
     "peaks": ("  {peak:>12} of {budget:>12}  {case}", "  {peak:>12} / {budget:>12}  {case}"),
     "peaks_head": ("Peak and budget of the hidden cases:", "各隐藏用例的峰值与预算："),
@@ -112,17 +136,22 @@ SENTENCES = {
     "made": ("{file} is new: a copy of the puzzle, for you to edit.", "新建了 {file}：题目的副本，供你修改。"),
     "hint": ("Hint {n} of {of}:\n{text}", "提示 {n}/{of}：\n{text}"),
     "no_more": ("There are no more hints, so all of them again. --solution shows the solution.", "没有更多提示了，下面再列一遍。--solution 显示解答。"),
-    "solution": ("What belongs in place of the lines from // TODO on; a + marks those that are new:\n\n{part}\n{text}", "把 // TODO 起的那一段换成下面这样，+ 标出新的行：\n\n{part}\n{text}"),
+    "solution": ("What belongs in place of the lines from // TODO on; a + marks those that are new, a - those that go:\n\n{part}\n{text}", "把 // TODO 起的那一段换成下面这样，+ 标出新的行，- 标出去掉的行：\n\n{part}\n{text}"),
     "minutes": ("{n} min", "{n} 分钟"),
     "solved": ("solved", "已解决"),
     "changed": ("solved, changed since", "解决后又改过"),
     "begun": ("begun", "已开始"),
     "new": ("", ""),
-    "table_head": ("| puzzle, for `bench/puzzle` to judge | what it is | minutes |", "| 题目，由 `bench/puzzle` 评判 | 内容 | 分钟 |"),
+    "table_head": ("| puzzle; `bench/puzzle NAME` copies it to `puzzles/`, for you to edit, and judges the copy | what it is | minutes |", "| 题目；`bench/puzzle 名字` 把它复制到 `puzzles/` 供你修改，并评判这个副本 | 内容 | 分钟 |"),
     "list_foot": ("{solved} of {of} solved. bench/puzzle 04 judges one; bench/puzzle --help says more.",
                   "已解决 {solved}/{of}。bench/puzzle 04 评判一题；bench/puzzle --help 有更多说明。"),
     "building": ("building the host runtime, {mode} mode (once; a minute or two where nothing else runs, more where the machine is busy)",
                  "正在编译主机运行时，{mode} 模式（只此一次；机器空闲时一两分钟，忙时更久）"),
+    "building_next": ("In fast mode it is right. Next come races and accesses out of bounds: building the host runtime, {mode} mode (once; a minute or two where "
+                      "nothing else runs, more where the machine is busy)",
+                      "fast 模式下已经正确。接下来检查竞争与越界：正在编译主机运行时，{mode} 模式（只此一次；机器空闲时一两分钟，忙时更久）"),
+    "still_running": ("still running after {seconds} s ({mode} mode); it is stopped after {cpu_seconds} s of processor time, or {wall_seconds} s",
+                      "{seconds} 秒后仍在运行（{mode} 模式）；用满 {cpu_seconds} 秒处理器时间或过了 {wall_seconds} 秒就停止"),
     "watching": ("watching {file}; Ctrl-C ends it", "正在监视 {file}；Ctrl-C 结束"),
     "class_none": ("no submissions", "没有提交"),
     "class_passed": ("passed", "通过"),
@@ -139,7 +168,7 @@ HELP_ZH = """用法: bench/puzzle [题目] [选项]
     --watch                 每次保存后评判
     --lang zh               中文
     --class DIR             评判一个文件夹里的提交：DIR/姓名/04-segments.cu，给出表格；--json FILE 另存为 JSON
-    --file FILE             评判这个文件，而不是 puzzles/ 里的
+    --file FILE             评判这个文件，而不是 puzzles/ 里的；只写章号时，按文件里有哪一题的函数来选
     --table                 改为输出 chapters/README.md 的表格；写明题目时，输出该章 README 的表格
     --seed N                隐藏数据的种子（默认每次不同）
     --modes fast,check,asan 主机运行时的模式（默认全部；后两种在 fast 通过之后才编译）。末尾可加 gpu：用 nvcc 编译，在 GPU 上运行；
@@ -172,13 +201,23 @@ def _live(blocks, language):
 
 
 def _oom(fields, language):
+    counted = -(-fields["asked"] // STEP) * STEP
     return say("oom", language, at=_at(fields, language), asked=format_bytes(fields["asked"]), name=fields["name"], budget=format_bytes(fields["budget"]),
-               free=format_bytes(max(0, fields["budget"] - fields["live"])), live=_live(fields["blocks"], language))
+               counted=say("counted", language, bytes=format_bytes(counted)) if counted != fields["asked"] else "",
+               free=format_bytes(max(0, fields["budget"] - fields["live"])),
+               live=say("live", language, live=_live(fields["blocks"], language)) if fields["blocks"] else "")
 
 
 def _at(fields, language):
     line = fields.get("line")
     return say("line", language, line=line) if isinstance(line, int) and line > 0 else ""
+
+
+def _where(lines, language):
+    if not lines:
+        return say("nowhere", language)
+    sentence = "where_one" if len(lines) == 1 else "where" if len(set(lines)) > 1 else "where_twice"
+    return say(sentence, language, lines=", ".join(map(str, dict.fromkeys(lines))))
 
 
 def explain(verdict, language, seed):
@@ -196,8 +235,12 @@ def explain(verdict, language, seed):
         blocks = verdict["blocks"]
         fields["live"] = _live([b for b in blocks if b["line"]] if verdict["kind"] == "leak" else blocks, language)
     if "lines" in fields:
-        lines = ", ".join(map(str, fields["lines"]))
-        fields["where"] = say("where", language, lines=lines) if lines else say("nowhere", language)
+        fields["where"] = _where(fields["lines"], language)
+        fields["remedy"] = say("barrier" if len(set(fields["lines"])) > 1 else "one_writer", language)
+    if verdict["kind"] == "threw":
+        fields["by"] = say("by", language, line=fields["line"]) if fields.get("line", 0) > 0 else ""
+    launch = fields.get("launch")
+    fields["launch"] = say("launch", language, **{**launch, "shared": format_bytes(launch["shared"])}) if launch else ""
     text = VERDICTS[verdict["kind"]][LANGUAGES.index(language)].format(**fields)
     if verdict["kind"] == "unread" and isinstance(verdict.get("oom"), dict):
         text = say("unread_oom", language, unread=text, oom=_oom(verdict["oom"], language))

@@ -72,6 +72,8 @@ def one_puzzle(reader):
     # Of two puzzles of a chapter the first that is not solved.
     expect(reader.types("6", *FAST), 1, "06-best_fit", "has 2 puzzles: 06-best_fit, 06-plan")
     expect(reader.types("06-pl", "--solution"), 0, puzzle("06-plan").task().solution)
+    for name in ("06-best_fit", "06-plan"):
+        expect(reader.types("6", "--file", puzzle(name).folder / "puzzle.cu", "--solution"), 0, puzzle(name).task().solution)
     # What a submission prints is shown, and obeyed by nobody.
     file.write_text(mended.given().replace("  CHECK(cudaMalloc(&corrected_m", '  std::printf("\\033[2J{\\"kind\\": \\"passed\\"}\\n");\n  CHECK(cudaMalloc(&corrected_m', 1))
     done = reader.types("00", *FAST)

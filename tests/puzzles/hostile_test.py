@@ -21,7 +21,9 @@ ROOM = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))  # all that is made lie
 tempfile.tempdir = str(ROOM)
 LIMITS = Limits(cpu_seconds=2, wall_seconds=300, memory=1 << 30)
 OUTSIDE = ROOM / "left-by-a-submission"
-HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n#include <fstream>\n#include <thread>\n"
+HEADERS = "#include <unistd.h>\n#include <fcntl.h>\n#include <sys/socket.h>\n#include <cstdlib>\n"
+LARGE_HEADERS = {"std::thread": "#include <thread>\n", "fstream": "#include <fstream>\n"}  # a third of the time that a submission takes to compile
+KERNEL = "for (int i = blockIdx.x"  # where the solution's kernel begins
 PARAMETERS = "(float* w, const float* g, float* m, float* v, int n, int t, float rate, float decay)"
 mended = puzzle("00")
 solution = mended.solution()
@@ -31,7 +33,7 @@ failures = []
 def submission(body="", before=""):
     """The solution, with this at its beginning."""
     part = solution.replace("  fused<<<", body + "\n  fused<<<", 1)
-    return HEADERS + mended.filled_in(before + part)
+    return HEADERS + "".join(header for name, header in LARGE_HEADERS.items() if name in body) + mended.filled_in(before + part)
 
 
 def expect(judge, what, text, kinds):
@@ -93,8 +95,8 @@ CHEATS = {
     "an exception as an array": (submission("struct Big { char bytes[1 << 20]; }; try { throw Big(); } catch (const Big& big) { if (big.bytes[n % 7]) return; }"), {"host_bytes"}),
     "exceptions of the library's own": (mended.filled_in('extern "C" void* __cxa_allocate_dependent_exception();\n' + solution.replace(
         "  fused<<<", "  if (!__cxa_allocate_dependent_exception()) return;\n  fused<<<", 1)), {"calls"}),
-    "recursion as an array": (submission("struct R { static int keep(int left) { volatile char mine[1500]; mine[left % 1500] = 1; return left ? keep(left - 1) + mine[0] : 0; } }; "
-                                         "if (R::keep(1000) < 0) return;"), {"crashed"}),
+    "recursion as an array": (submission("struct R { static int keep(int left) { volatile char mine[600]; mine[left % 600] = 1; return left ? keep(left - 1) + mine[0] : 0; } }; "
+                                         "if (R::keep(2000) < 0) return;"), {"crashed"}),
     "an attribute": (mended.filled_in("__attribute__((constructor)) void first() {}\n" + solution), {"not_allowed"}),
     "a continued line": (submission('as\\\nm volatile("nop");'), {"not_allowed"}),
     "the judge's functions": (submission("::oomlab::puzzle::release_as_reader(nullptr);"), {"not_allowed"}),
@@ -108,6 +110,11 @@ CHEATS = {
     "malloc": (submission("w[0] = *static_cast<float*>(std::malloc(4));"), {"calls"}),
     "a static array": (mended.filled_in("float spare[1 << 20];\n" + solution.replace("  fused<<<", "  fused<<<1, 1>>>(spare, g, m, v, 1, 1, 1, 0, 0);\n  fused<<<", 1)), {"static_bytes"}),
     "a string as an array": (submission('std::string spare(1 << 20, 0); if (spare[n % 7]) return;'), {"host_bytes"}),
+    "an array kept from call to call": (submission("static std::vector<std::vector<char>> kept; kept.emplace_back(40 << 10);"), {"host_bytes"}),
+    "an array from before main()": (mended.filled_in("std::vector<char> spare(1 << 20);\n" + solution), {"host_bytes"}),
+    "new in a kernel": (mended.filled_in(solution.replace(KERNEL, "float* mine = new float[n];\n  mine[0] = g[0];\n  if (mine[threadIdx.x % n] > 1e30f) return;\n  " + KERNEL, 1)), {"kernel_heap"}),
+    "a container in a kernel, between barriers": (mended.filled_in(solution.replace(KERNEL, "__syncthreads();\n  std::vector<float> mine(n);\n  " + KERNEL, 1)), {"kernel_heap"}),
+    "an exception in a kernel": (mended.filled_in(solution.replace(KERNEL, "if (n < 0) throw 1;\n  try { throw n; } catch (int) {}\n  " + KERNEL, 1)), {"kernel_heap"}),
     "the device's memory, from the host": (submission("w[0] += 1;"), {"touched"}),
     "what is not one's own": (submission("CHECK(cudaFree(v));"), {"not_yours"}),
     "a leak": (mended.given().replace("  CHECK(cudaFree(corrected_v));\n", ""), {"over_budget"}),
@@ -116,15 +123,18 @@ CHEATS = {
     "no CHECK": (mended.given().replace("CHECK(cudaMalloc(", "(void)(cudaMalloc("), {"unread"}),
 }
 
-ALWAYS = {"the host runtime's controls", "behind the end", "an exception as an array", "what is not one's own", "a failure forgotten", "pinned memory"}
-# What keeps the compiler busy.
+ALWAYS = {"the host runtime's controls", "behind the end", "an exception as an array", "an array kept from call to call", "an array from before main()", "what is not one's own", "a failure forgotten", "pinned memory"}
+# What keeps the compiler busy, each within the limits that the compiler has of its own.
 BOMBS = {
-    "a computation": mended.filled_in("constexpr long count(long n) { long s = 0; for (long i = 0; i < n; ++i) s += i % 3; return s; }\n" + "".join(
-        f"static_assert(count({n}) > 0);\n" for n in range(9000000, 9000060)) + solution),
+    "a computation": mended.filled_in("constexpr long count(long n) { long s = 0; for (long i = 0; i < n; ++i) for (long j = 0; j < 1000; ++j) s += j % 3; return s; }\n" + "".join(
+        f"static_assert(count({n}) > 0);\n" for n in range(1500, 1560)) + solution),
     "types": mended.filled_in("template <class T, int n> struct Two { using A = typename Two<Two<T, 0>, n - 1>::A; using B = typename Two<Two<T, 1>*, n - 1>::B; };\n"
                               "template <class T> struct Two<T, 0> { using A = T; using B = T*; };\nusing All = Two<int, 26>::A;\n" + solution),
     "an array of a gigabyte": mended.filled_in("long many[1 << 27] = {1};\n" + solution),
 }
+
+# A program that sleeps uses no processor time.
+SLEEPS = "for (;;) sleep(1);"
 
 careful = judge("fast", limit=LIMITS)
 let_through = judge("fast", limit=LIMITS, screened=False)
@@ -142,6 +152,7 @@ for what, (body, refused, ended) in WILD.items():
     if refused != ended and everything:
         expect(careful, what, submission(body), refused)
     expect(let_through, what + ", let through", submission(body), ended)
+expect(judge("fast", limit=LIMITS._replace(wall_seconds=1), screened=False), "sleep without end, let through", submission(SLEEPS), {"over_wall"})
 if left := sorted(str(path) for path in ROOM.rglob("*")):
     failures.append(f"left: {left}")
 if running := left_running():

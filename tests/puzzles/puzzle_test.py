@@ -16,7 +16,7 @@ puzzle, judge = puzzle(name), judge(mode)
 # Of which kinds the verdict on a puzzle as it is given may be: what the reader is to find.
 GIVEN = {"over_budget", "differs", "rule", "largest", "unwritten"}
 OFTEN = 4  # answers with one reason, or more
-SHOWN_BY = {"race": "check", "out_of_bounds": "asan", "freed": "asan", "not_to_be_read": "asan"}
+SHOWN_BY = {"race": "check", "race_of_blocks": "check", "shared_overrun": "asan", "out_of_bounds": "asan", "freed": "asan", "not_to_be_read": "asan"}
 failures = []
 
 

@@ -41,9 +41,10 @@ __global__ void attend(const float* scores, const float* v, float* out, int n, i
   }
 }
 
-// q, k, v, out: [n, d] on the device; mask: [n / 16, n / 16] bytes. n is a multiple of 16.
-// TODO: this stores the score of every pair, n * n numbers, also of those that the mask leaves out. The budget has room for no array in the device's
-// memory, and keys and values that nobody looks at must not even be read. A block's shared memory and a thread's few numbers are yours.
+// q, k, v, out: [n, d] on the device; mask: [n / 16, n / 16] bytes. n is a multiple of 16 and may be tens of thousands, d is at most 64.
+// TODO: this stores the score of every pair, n * n numbers, also of those that the mask leaves out. The budget has room for no further array in the
+// device's memory, and keys and values that nobody looks at must not even be read. Yours are `out`, a thread's few numbers and a block's shared
+// memory, in which a row of scores does not fit.
 void attention(const float* q, const float* k, const float* v, const unsigned char* mask, float* out, int n, int d) {
   float* scores = nullptr;
   CHECK(cudaMalloc(&scores, size_t(n) * n * sizeof(float)));

@@ -19,6 +19,7 @@ void oomlab::puzzle::judge_puzzle() {
     const int longest = prompt + extra + 1;
     Allowed allowed;
     allowed.no_kernel = allowed.keeps_memory = true;
+    allowed.host_bytes = KiB(8);  // for lists of blocks: the tokens themselves are more
     Case now(std::to_string(answers) + " answers to a question of " + std::to_string(prompt) + " tokens, " +
                  std::to_string(blocks) + " blocks",
              bytes_of<float>(blocks * 4 * width) + bytes_of<float>(longest * width) + bytes_of<float>(width), allowed);
@@ -54,7 +55,14 @@ void oomlab::puzzle::judge_puzzle() {
         const auto part = [&](const std::vector<float>& all) {
           return std::vector<float>(all.begin() + long(t * width), all.begin() + long((t + 1) * width));
         };
-        now.equal(("sequence " + std::to_string(s) + ", token " + std::to_string(t)).c_str(), part(got),
+        for (const auto& [other, tokens] : wanted)
+          if (part(got) != part(wanted[s]) && tokens.size() >= (t + 1) * width && part(got) == part(tokens))
+            refuse("token " + std::to_string(t) + " of sequence " + std::to_string(s) + " is the one that sequence " +
+                       std::to_string(other) +
+                       " appended. Was the block copied before it was written, and does `users` count both?",
+                   "序列 " + std::to_string(s) + " 的第 " + std::to_string(t) + " 个词元是序列 " +
+                       std::to_string(other) + " 追加的那个。写入之前复制那一块了吗？`users` 把两个序列都算上了吗？");
+        now.equal(("sequence[" + std::to_string(s) + "].token[" + std::to_string(t) + "]").c_str(), part(got),
                   part(wanted[s]));
       }
     };
@@ -86,8 +94,10 @@ void oomlab::puzzle::judge_puzzle() {
     if (prompt % 4) {  // with no free block a fork is possible, and writing to what is shared is not
       const int filler = fill().first, copy = fork(question);
       if (offer(copy) || offer(question))
-        refuse("append() wrote to a block that two sequences share, while no block was free: it returns false then.",
-               "两个序列共享的块在没有空闲块时被 append() 写入：此时它应当返回 false。");
+        refuse(
+            "append() wrote to a block that two sequences share, while no block was free: it returns false then, and "
+            "changes nothing, `users` neither.",
+            "两个序列共享的块在没有空闲块时被 append() 写入：此时它应当返回 false，并且什么也不改，`users` 也不改。");
       now.call([&] { sequence_end(filler); });
       for (const int s : {copy, question}) add(s);
       for (const int s : {copy, question}) check(s);

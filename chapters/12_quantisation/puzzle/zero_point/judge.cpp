@@ -20,6 +20,11 @@ void oomlab::puzzle::judge_puzzle() {
                          : x + 5;
         if (i % 50 == 0 && r % 2 == 0) x = 0;
       }
+    // The zero point is rounded up here, and so is the highest: its code would be 256.
+    if (rows > 1) {
+      w[(rows - 1) * width] = -101.5f;
+      w[(rows - 1) * width + 1] = 153.5f;
+    }
     Case now(std::to_string(rows) + " rows of " + std::to_string(width),
              bytes_of<float>(rows * width) + counted(rows * width) + bytes_of<float>(rows) + counted(rows));
     const float* dw = now.input("w", w);
@@ -37,6 +42,13 @@ void oomlab::puzzle::judge_puzzle() {
         highest = std::max(highest, w[r * width + i]);
       }
       wanted_scales[r] = highest > lowest ? (highest - lowest) / 255 : 1;
+      const auto [low, high] = std::minmax_element(w.begin() + r * width, w.begin() + (r + 1) * width);
+      const float narrow = (*high - *low) / 255;
+      if (narrow < wanted_scales[r] * 0.9999f && std::abs(s[r] - narrow) <= narrow * 1e-6f)
+        refuse("scales[" + std::to_string(r) + "] covers the row's numbers, from " + std::to_string(*low) + " to " +
+                   std::to_string(*high) + ": 0 has to be in the range, too.",
+               "scales[" + std::to_string(r) + "] 只覆盖了该行的数，从 " + std::to_string(*low) + " 到 " +
+                   std::to_string(*high) + "：范围还必须包含 0。");
     }
     now.equal("scales", s, wanted_scales, 1e-6);
     for (int r = 0; r < rows; ++r)
@@ -48,10 +60,14 @@ void oomlab::puzzle::judge_puzzle() {
                  where + " 是 0，还原后是 " + std::to_string(got) + "。");
         if (!(std::abs(got - x) <= s[r] * 0.501f + 1e-6f) &&
             !(std::abs(got - x) <= s[r] && (c[r * width + i] == 0 || c[r * width + i] == 255)))
-          refuse(where + " is " + std::to_string(x) + " and comes back as " + std::to_string(got) +
-                     ", more than half a step of " + std::to_string(s[r]) + " away.",
-                 where + " 是 " + std::to_string(x) + "，还原后是 " + std::to_string(got) + "，相差超过步长 " +
-                     std::to_string(s[r]) + " 的一半。");
+          refuse(where + " is " + std::to_string(x) + " and comes back as " + std::to_string(got) + ": " +
+                     std::to_string(std::abs(got - x)) + " away, and half a step is " + std::to_string(s[r] / 2) +
+                     ". Its code is " + std::to_string(c[r * width + i]) + ", and the row's zero point " +
+                     std::to_string(z[r]) + ".",
+                 where + " 是 " + std::to_string(x) + "，还原后是 " + std::to_string(got) + "：相差 " +
+                     std::to_string(std::abs(got - x)) + "，而半个步长是 " + std::to_string(s[r] / 2) +
+                     "。它的编码是 " + std::to_string(c[r * width + i]) + "，该行的零点是 " + std::to_string(z[r]) +
+                     "。");
       }
   }
 }

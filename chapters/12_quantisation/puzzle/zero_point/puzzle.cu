@@ -1,7 +1,7 @@
 // nvcc -c puzzle.cu        or, with no GPU and no nvcc:  bench/puzzle 12
 //
-// Weights in 8 bits, a scale for each row. Activations after a GELU, or weights with a bias, are not symmetric around 0: then half of the 256 codes
-// are for numbers that never come, unless each row has a zero point: the code that stands for 0.
+// Weights in 8 bits, a scale for each row. Activations after a GELU, or weights whose mean is not 0, are not symmetric around 0: then half of the 256
+// codes are for numbers that never come, unless each row has a zero point: the code that stands for 0.
 //     code = round(x / scale) + zero, from 0 to 255              x = (code - zero) * scale
 #include <cuda_runtime.h>
 
@@ -20,7 +20,7 @@ constexpr int threads = 128;
 
 // TODO: the zero point is always 128, so a row from 0 to 1 uses 128 codes of 256. Give each row a range that just covers its numbers, and 0, which must
 // come back as 0 exactly. scale = (highest - lowest) / 255, 1 for a row of zeros; zero = round(-lowest / scale). The budget has room for the weights,
-// the codes, and a scale and a zero point for each row. A block of any number of threads has a row; __shared__ memory is there for the taking.
+// the codes, and a scale and a zero point for each row. Each row has a block, of as many threads as you like (`threads` above).
 __global__ void quantise_rows(const float* w, int width, unsigned char* codes, float* scales, unsigned char* zeros) {
   const int row = blockIdx.x;
   float largest = 0;

@@ -56,9 +56,9 @@ void oomlab::puzzle::judge_puzzle() {
     std::vector<double> whole = product(transposed(doubles(b), out, rank), doubles(a), rank, out, in);
     for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = w[i] + s * whole[i];
     now.equal("dB", now.read(db, out * rank),
-              floats(product(transposed(dw, out, in), transposed(doubles(a), rank, in), in, out, rank), s), 2e-3);
-    now.equal("dA", now.read(da, rank * in), floats(product(doubles(b), dw, out, rank, in), s), 2e-3);
+              floats(product(transposed(dw, out, in), transposed(doubles(a), rank, in), in, out, rank), s), 2e-3, rank);
+    now.equal("dA", now.read(da, rank * in), floats(product(doubles(b), dw, out, rank, in), s), 2e-3, in);
     now.equal("dx", now.read(dx, batch * in),
-              floats(product(transposed(doubles(dy), batch, out), whole, out, batch, in), 1), 2e-3);
+              floats(product(transposed(doubles(dy), batch, out), whole, out, batch, in), 1), 2e-3, in);
   }
 }

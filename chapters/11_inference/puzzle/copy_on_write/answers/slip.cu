@@ -1,4 +1,4 @@
-// FAILS: differs
+// FAILS: rule
 int sequence_fork(int s) {
   const int copy = sequence_new();
   sequences[copy] = sequences[s];

@@ -4,7 +4,7 @@ int sequence_fork(int s) {
   for (const int b : sequences[copy].blocks) ++users[b];
   return copy;
 }
-bool append(int s, const float* token) {
+bool append(int s, const float* token) {  // token: width floats on the device
   Sequence& sequence = sequences[s];
   const int place = sequence.tokens % block_tokens;
   if (place == 0) {

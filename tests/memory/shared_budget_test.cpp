@@ -184,7 +184,7 @@ TEST(Waiting, GetsItsTurnOrSaysHowLongItWaited) {
 // Each has 4 MiB of 10, and wants 4 more: one of them is refused after a stated time, gives back what it has, and the
 // other one goes on. When that has had its turn, it tries again. No round may hang.
 TEST(Waiting, TwoThatWaitForEachOtherBothEnd) {
-  constexpr int kRounds = 200;
+  constexpr int kRounds = 20 * OOMLAB_ROUNDS;
   constexpr Milliseconds kPatience(3);
   SharedBudget budget(10 * kMiB), books;  // of the second one, the numbers that the processes leave here
   int refusals = 0;

@@ -26,8 +26,6 @@ StepSimulation::StepSimulation(const TransformerSpec& spec, const StepLevers& le
   const bool one_rank = levers.slice.parts == 1 && layers == spec.layers && levers.replicas == 1;
   if (levers.trained == Trained::head && (!one_rank || levers.gradients != GradientLife::always))
     throw std::logic_error("a head that is trained alone is for one rank, whose gradients are always there");
-  if (levers.trained == Trained::adapters && levers.adapters.dropout != 0 && !one_rank)
-    throw std::logic_error("adapters with dropout are for one rank");
 
   if (levers.gradients == GradientLife::always && levers.shards(2) == 1 && !levers.streamed) return;
   const UnitElements elements(spec, levers);

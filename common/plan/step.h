@@ -55,8 +55,8 @@ struct StepLevers {
   /// A tied token table's gradients are there from the head's backward pass to the embedding's; where these are on two
   /// stages, the head's stage has them until both are there.
   GradientLife gradients = GradientLife::always;
-  /// The head alone is for one rank whose gradients are always there. Adapters are as in `adapters`; with dropout they are
-  /// for one rank. Beside them a layer's matrices, which are frozen, are stored as `base`.
+  /// The head alone is for one rank whose gradients are always there. Adapters are as in `adapters`. Beside them a layer's
+  /// matrices, which are frozen, are stored as `base`.
   Trained trained = Trained::all;
   AdapterForm adapters{};
   quantised::Format base{};

@@ -108,6 +108,8 @@ class TrainedAdapters {
 
   Units<T>& units() { return units_; }
   const Units<T>& units() const { return units_; }
+  /// From now on other values are dropped: those of this step, from 0.
+  void begin_step(std::uint64_t step) { set_.begin_step(step); }
   /// A unit's gradients of a micro-batch are there. Of tensors that all parts have each part has a share of the gradient:
   /// they are summed up when a micro-batch's gradients are used, and otherwise once, behind the last micro-batch.
   void sum_over_parts(std::string_view unit, bool last) {

@@ -85,6 +85,7 @@ class Trainer final : public Workload {
 
   void step() override {
     if (on_host_) on_host_->begin();
+    if (adapters_) adapters_->begin_step(first_ / job_.batch);
     if (!whole_)
       throw std::runtime_error(
           "a step that uses gradients in its backward pass failed half-way: some layers are updated and others are "
@@ -253,6 +254,7 @@ class Trainer final : public Workload {
     f.batch.sequences = job_.micro_batch, f.batch.seq = job_.seq;
     if (embeds()) links_.settle();
     if (embeds() || has_head()) f.batch = upload(context_, samples, at, job_.micro_batch);
+    f.batch.first_row = at * job_.seq;
     DeviceBuffer<T> out;
     if (embeds()) {
       units_.gather("token"), units_.gather("embedding");

@@ -72,6 +72,7 @@ Levers any_levers(Random& random, Work& work) {
     if (pulled.empty()) break;
     pulled[random.from(0, pulled.size() - 1)]->take({}, levers);
   }
+  if (plan::lever::trains_adapters(levers) && random.coin()) levers.adapters.dropout = 0.25f;
   if (levers.solved) {  // somewhere between nothing and everything
     Levers kept = levers, none = levers;
     kept.solved = none.solved = false, none.recompute = 1;
@@ -210,6 +211,7 @@ PairsTried try_pairs(std::size_t one_of) {
       if (!has_grid) levers.ranks = grid;
       if (!refused(work, levers).empty()) continue;
       if (seen.asked++ % one_of != 0) continue;
+      if (plan::lever::trains_adapters(levers) && seen.tried % 2 == 0) levers.adapters.dropout = 0.25f;
       Work of_pair = work;
       if (levers.solved) of_pair.budget = kUnlimited - 1;
       expect_planned(of_pair, levers, options_of(levers));

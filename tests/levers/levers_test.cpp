@@ -170,12 +170,20 @@ void several_devices(Random& random) {
   const Layout layout = data_parallel ? Layout{.dp = random.from(2, 4)} : any_layout(random, spec);
   const std::size_t micro_batch = random.from(1, 3), micro_batches = data_parallel ? 1 : random.from(1, 4);
   const std::size_t seq = random.from(1, 12);
-  const Job job{spec, text_of(spec, seq), layout, micro_batch * micro_batches * layout.dp, micro_batch,
-                seq,  any_form(random)};
-  const std::string what =
-      fmt::format("{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq),
-                  micro_batches, name_of(kDTypeOf<T>), layout.tp, layout.dp, layout.pp,
-                  layout.one_forward_one_backward ? "" : " GPipe", layout.zero, data_parallel ? " DataParallel" : "");
+  Job job{spec, text_of(spec, seq), layout, micro_batch * micro_batches * layout.dp, micro_batch,
+          seq,  any_form(random)};
+  if (!data_parallel && !spec.bert() && random.coin()) {
+    job.trained = nn::Trained::adapters;
+    job.adapters = {
+        .rank = random.from(1, 5), .targets = random.coin() ? "all" : "qv", .dropout = random.coin() ? 0.25f : 0.0f};
+  }
+  const std::string what = fmt::format(
+      "{}, {} micro-batches of {}, tp {} dp {} pp {}{} ZeRO-{}{}", words(spec, job.batch, seq), micro_batches,
+      name_of(kDTypeOf<T>), layout.tp, layout.dp, layout.pp, layout.one_forward_one_backward ? "" : " GPipe",
+      layout.zero,
+      data_parallel  ? " DataParallel"
+      : job.frozen() ? fmt::format(" adapters of {}, dropout {}", job.adapters.targets, job.adapters.dropout)
+                     : "");
   const train::Groups::Ids ids(layout);
   std::atomic<bool> failed{false};
   const auto try_rank = [&](int rank) {

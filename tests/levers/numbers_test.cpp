@@ -194,7 +194,8 @@ TEST(Numbers, RanksLearnWhatOneDoes) {
 // weights in host memory, and with gradients that are used at once, the same bits. That the base has not changed
 // fingerprint() sees to.
 TEST(Numbers, AdaptersLearnOnRanksWhatTheyLearnOnOne) {
-  for (const char* method : {"--method lora --rank 4", "--method lora --rank 2 --targets o_proj,up_proj"}) {
+  for (const char* method :
+       {"--method lora --rank 4 --dropout 50", "--method lora --rank 2 --targets o_proj,up_proj"}) {
     const std::vector<std::uint64_t> untrained =
         learn(*make_team(work_of(), levers_of(method), text_of(work_of())), 0).weights;
     const Learned one = learn(work_of(), levers_of(method));
@@ -213,7 +214,7 @@ TEST(Numbers, AdaptersLearnOnRanksWhatTheyLearnOnOne) {
 }
 
 TEST(Numbers, WhereAdaptersAndTheirBaseAreChangesNoBit) {
-  for (const char* method : {"--method lora --rank 4", "--method qlora --rank 4 --precision bf16",
+  for (const char* method : {"--method lora --rank 4", "--method qlora --rank 4 --precision bf16 --dropout 25",
                              "--method qlora --rank 4 --precision fp16"}) {
     const Learned one = learn(work_of(), levers_of(method));
     for (const char* more : {"--stream", "--offload", "--offload --stream", "--stream --moments paged",
@@ -228,6 +229,30 @@ TEST(Numbers, WhereAdaptersAndTheirBaseAreChangesNoBit) {
     const Learned whole = learn(work_of(), levers_of(std::string(method) + " --dp 2 --zero 2"));
     const Learned shards = learn(work_of(), levers_of(std::string(method) + " --dp 2 --zero 3"));
     EXPECT_EQ(shards.losses, whole.losses) << method;
+  }
+}
+
+// Steps whose samples and weights are the same differ by what they drop.
+TEST(Numbers, AStepDropsOtherInputsThanTheOneBefore) {
+  Work work = work_of();
+  work.batch = 1;
+  data::Text one = data::course_text();  // sample: each begins at its first token
+  one.bytes.resize(work.seq + 1);
+  for (const char* options : {"--method lora", "--method lora --dropout 25"}) {
+    train::Job job = job_of(work, levers_of(options),
+                            std::make_shared<data::TextSampler>(one, data::TextSampler::Settings{.seq = work.seq}));
+    job.settings.adamw.lr = 0;
+    Device device;
+    const std::atomic<bool> never{false};
+    train::Trainer<float> training(device.context, job, train::Groups::Ids(job.layout), 0, never);
+    std::vector<std::vector<float>> gradients;
+    for (int step = 0; step < 2; ++step) {
+      training.step();
+      constexpr std::size_t kB = 1;  // of the first adapter; that of A is 0 as long as B is
+      const auto found = training.units().gradient(kB, job.adapters.rank * work.spec.width);
+      gradients.push_back(device.download(found.data, found.count));
+    }
+    EXPECT_EQ(gradients[0] == gradients[1], job.adapters.dropout == 0) << options;
   }
 }
 

@@ -135,7 +135,8 @@ TEST(Layouts, AreRefusedAlikeHereInChapter07AndByFit) {
 // What is of adapters needs a method that has some; what the model does not have, or the method does not train, is named.
 TEST(Method, IsRefusedInOneLine) {
   const Work work{nn::parse_transformer("llama:2-4-2-64-172"), 2, 16};
-  for (const char* options : {"--rank 4", "--alpha 4", "--targets qv", "--method full --rank 4"})
+  for (const char* options : {"--rank 4", "--alpha 4", "--targets qv", "--dropout 5", "--method full --rank 4",
+                              "--method lora --dropout 100"})
     EXPECT_THROW((void)plan::parse_levers(options), UsageError) << options;
   const auto why = [&](const char* options) { return refused(work, plan::parse_levers(options)); };
   EXPECT_NE(why("--method lora --targets c_attn").find("c_attn"), std::string::npos);
@@ -145,9 +146,14 @@ TEST(Method, IsRefusedInOneLine) {
       std::string::npos);
   for (const char* options :
        {"--method qlora --rank 3 --targets q_proj,down_proj", "--method lora --dp 2 --zero 1 --stream",
-        "--method qlora --tp 2 --offload --optimizer adamw8", "--method lora --rank 4 --alpha 4"}) {
+        "--method qlora --tp 2 --offload --optimizer adamw8", "--method lora --rank 4 --alpha 4",
+        "--method lora --dp 2 --zero 2 --tp 2 --dropout 5"}) {
     EXPECT_EQ(why(options), "") << options;
     EXPECT_EQ(plan::parse_levers(options_of(plan::parse_levers(options))), plan::parse_levers(options)) << options;
+  }
+  for (std::size_t percent = 0; percent < 100; ++percent) {
+    const Levers levers = plan::parse_levers(fmt::format("--method lora --dropout {}", percent));
+    EXPECT_EQ(plan::parse_levers(options_of(levers)), levers) << percent;
   }
   EXPECT_EQ(plan::parse_levers("--method lora --rank 4").adapters.scale(), 2);
   EXPECT_EQ(plan::parse_levers("--method lora --rank 4 --alpha 12").adapters.scale(), 3);

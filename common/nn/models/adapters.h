@@ -38,12 +38,10 @@ class AdapterSet {
     }
   }
   /// What a slice of a model has of them, where the caller says: see bind(). Nothing is allocated. Throws as
-  /// require_adapters(), and std::invalid_argument for dropout where the slice is a part.
+  /// require_adapters().
   AdapterSet(const TransformerSpec& spec, const AdapterForm& form, const Slice& slice, std::uint64_t seed)
       : form_(form), slice_(slice), seed_(seed) {
     require_adapters(spec, form);
-    if (form.dropout != 0 && slice.parts > 1)
-      throw std::invalid_argument("adapters with dropout are not shared by several parts of a layer");
     for (const AdapterSlot& slot : adapter_slots(spec, form.targets)) slots_.push_back(slot.of_part(slice.parts));
     shapes_ = adapter_tensors(spec, form, slice);
     at_.resize(shapes_.size());
@@ -54,14 +52,9 @@ class AdapterSet {
   void initialise(Context& context, std::size_t i, T* value) const {
     const TensorShape& shape = shapes_[i];
     if (i % 2 == 1) return fill(context, value, shape.count(), 0.0f);
-    const bool cut = slots_[i / 2 % slots_.size()].by_columns();
-    const std::uint64_t columns = shape.columns * (cut ? slice_.parts : 1);
-    const MatrixPart part{.rows = shape.rows,
-                          .columns = shape.columns,
-                          .first_column = cut ? slice_.part * shape.columns : 0,
-                          .all_columns = columns};
+    const MatrixPart part = inputs_of(slots_[i / 2 % slots_.size()], shape.rows, 0);
     const std::uint64_t in_model = i + 2 * slice_.first_layer * slots_.size();
-    fill_uniform_part(context, value, part, 1 / std::sqrt(static_cast<float>(columns)), seed_, in_model);
+    fill_uniform_part(context, value, part, 1 / std::sqrt(static_cast<float>(part.all_columns)), seed_, in_model);
   }
   /// Whether all parts of a layer have all of tensor i, and each of them a share of its gradient.
   bool on_all_parts(std::size_t i) const { return slots_[i / 2 % slots_.size()].by_columns() == (i % 2 == 1); }
@@ -81,16 +74,18 @@ class AdapterSet {
 
   /// From now on other values are dropped: those of this step.
   void begin_step(std::uint64_t step) noexcept { step_ = step; }
-  /// Draws the masks of layer l, from 0, for `rows` rows (category activations). The same ones each time in a step. No
-  /// mask where nothing is dropped. Throws OutOfMemory.
-  DropoutMasks draw_masks(Context& context, std::size_t l, std::size_t rows) const {
+  /// Draws the masks of layer l of the model, from 0, for `rows` rows (category activations), of which the first is
+  /// number `first_row` of the step. The same ones each time in a step, and in each slice and share of the rows what the
+  /// whole model draws there. No mask where nothing is dropped. Throws OutOfMemory.
+  DropoutMasks draw_masks(Context& context, std::size_t l, std::size_t rows, std::size_t first_row) const {
     DropoutMasks masks;
     if (form_.dropout == 0) return masks;
     for (const AdapterSlot& slot : slots_) {
       const std::uint64_t stream = (step_ << 32) + l * slots_.size() + masks.size();
       masks.push_back(
           context.buffer<std::uint8_t>(checked_product(rows, slot.in), Category::activations, "adapter dropout mask"));
-      draw_mask(context, masks.back().data(), masks.back().size(), 1 - form_.dropout, seed_, stream);
+      const MatrixPart part = inputs_of(slot, rows, first_row);
+      draw_mask(context, masks.back().data(), part, 1 - form_.dropout, seed_, stream);
     }
     return masks;
   }
@@ -123,6 +118,15 @@ class AdapterSet {
   }
 
  private:
+  // Some rows of a matrix whose columns are the inputs of a slot: those that this slice has.
+  MatrixPart inputs_of(const AdapterSlot& slot, std::size_t rows, std::size_t first_row) const {
+    const bool cut = slot.by_columns();
+    return {.rows = rows,
+            .columns = slot.in,
+            .first_row = first_row,
+            .first_column = cut ? slice_.part * slot.in : 0,
+            .all_columns = slot.in * (cut ? slice_.parts : 1)};
+  }
   template <class Layer>
   static auto& matrix_of(Layer& layer, LayerMatrix matrix) {
     switch (matrix) {

@@ -36,6 +36,8 @@ struct TokenBatch {
   DeviceBuffer<int> labels;  ///< [sequences · seq]; negative: no target here; category data, tag "labels"
   std::size_t sequences = 0, seq = 0;
   std::size_t targets = 0;  ///< labels that are not negative
+  /// The number of its first row among all of a step, on all ranks: dropout goes by it.
+  std::size_t first_row = 0;
   std::size_t rows() const noexcept { return sequences * seq; }
 };
 /// Uploads token ids and labels, both [sequences · seq]. Throws OutOfMemory, and std::invalid_argument when the sizes
@@ -178,7 +180,7 @@ class Transformer {
   Block<T> block(Context& context, std::size_t l, const TokenBatch& batch, const T* x, const Keep& keep,
                  LayerActivations<T>& kept, bool wants_output) const;
   void draw_masks(Context& context, std::size_t l, const TokenBatch& batch, LayerActivations<T>& kept) const {
-    if (adapters_ && !evaluating_) kept.masks = adapters_->draw_masks(context, l, batch.rows());
+    if (adapters_ && !evaluating_) kept.masks = adapters_->draw_masks(context, l, batch.rows(), batch.first_row);
   }
   Norm<T> norm(std::size_t gamma) const {
     T* const d_gamma = trains_all() ? gradient(gamma) : nullptr;

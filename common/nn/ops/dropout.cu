@@ -8,8 +8,12 @@ namespace oomlab::nn {
 
 namespace {
 
-__global__ void draw_mask_kernel(std::uint8_t* mask, std::size_t count, float kept, std::uint64_t key) {
-  for (std::size_t i : grid_range(count)) mask[i] = uniform(key, i) < 2.0f * kept - 1.0f ? 1 : 0;
+__global__ void draw_mask_kernel(std::uint8_t* mask, MatrixPart p, float kept, std::uint64_t key) {
+  for (std::size_t row : row_range(p.rows)) {
+    const std::size_t first = (p.first_row + row) * p.all_columns + p.first_column;
+    for (std::size_t i : block_range(p.columns))
+      mask[row * p.columns + i] = uniform(key, first + i) < 2.0f * kept - 1.0f ? 1 : 0;
+  }
 }
 
 template <class T>
@@ -45,9 +49,9 @@ __global__ void add_masked_kernel(T* y, const T* x, const std::uint8_t* mask, fl
 
 }  // namespace
 
-void draw_mask(Context& context, std::uint8_t* mask, std::size_t count, float kept, std::uint64_t seed,
+void draw_mask(Context& context, std::uint8_t* mask, const MatrixPart& part, float kept, std::uint64_t seed,
                std::uint64_t stream) {
-  launch(draw_mask_kernel, shape_for_items(count), context.stream(), mask, count, kept, hash_key(seed, stream));
+  launch(draw_mask_kernel, shape_for_rows(part.rows), context.stream(), mask, part, kept, hash_key(seed, stream));
 }
 
 template <class T>

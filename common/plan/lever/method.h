@@ -16,6 +16,9 @@ inline constexpr Option<std::size_t> kAlpha{"alpha", "What adapters add is multi
 inline constexpr Option<std::string> kTargets{
     "targets", "Matrices with adapters: all, attention, qv, or names with commas between them: q_proj,down_proj"};
 
+inline constexpr Option<std::size_t> kDropout{"dropout", "Percent of the adapters' inputs that a training step drops",
+                                              0, 99};
+
 inline bool trains_adapters(const Levers& levers) { return levers.method != Method::full; }
 
 /// Their scale is 2, whatever the rank, where no --alpha says another.
@@ -29,15 +32,15 @@ inline void read_method(const OptionValues& options, Levers& levers) {
   const auto rank = options.find(kRank);
   const auto alpha = options.find(kAlpha);
   const auto targets = options.find(kTargets);
+  const auto dropout = options.find(kDropout);
   if (!trains_adapters(levers)) {
-    if (rank || alpha || targets)
-      throw UsageError(fmt::format("--{} is of adapters: give --method lora or qlora", rank    ? kRank.name
-                                                                                       : alpha ? kAlpha.name
-                                                                                               : kTargets.name));
+    for (const char* name : {kRank.name, kAlpha.name, kTargets.name, kDropout.name})
+      if (options.has(name)) throw UsageError(fmt::format("--{} is of adapters: give --method lora or qlora", name));
     return;
   }
   levers.adapters = adapters_of_rank(rank.value_or(usual.rank), targets.value_or(usual.targets));
   if (alpha) levers.adapters.alpha = static_cast<float>(*alpha);
+  if (dropout) levers.adapters.dropout = static_cast<float>(*dropout) / 100;
 }
 
 inline std::string method_options(const Levers& levers) {
@@ -48,6 +51,7 @@ inline std::string method_options(const Levers& levers) {
   if (levers.adapters.alpha != adapters_of_rank(levers.adapters.rank).alpha)
     words += fmt::format(" --alpha {:g}", levers.adapters.alpha);
   if (levers.adapters.targets != usual.targets) words += fmt::format(" --targets {}", levers.adapters.targets);
+  if (levers.adapters.dropout != 0) words += fmt::format(" --dropout {:.0f}", 100 * levers.adapters.dropout);
   return words;
 }
 
@@ -84,8 +88,10 @@ inline void method_elsewhere(const Work& work, const Levers& levers, Elsewhere& 
     }
     targets += "]";
   }
-  const std::string config = fmt::format("LoraConfig(r={}, lora_alpha={:g}, target_modules={})", levers.adapters.rank,
-                                         levers.adapters.alpha, targets);
+  std::string config = fmt::format("LoraConfig(r={}, lora_alpha={:g}, target_modules={}", levers.adapters.rank,
+                                   levers.adapters.alpha, targets);
+  if (levers.adapters.dropout != 0) config += fmt::format(", lora_dropout={:g}", levers.adapters.dropout);
+  config += ")";
   words.in_pytorch("model = get_peft_model(model, {})  # peft", config);
   words.in_trainer("(SFTTrainer) peft_config={}", config);
 }
@@ -95,7 +101,7 @@ inline const Lever& method() {
       .name = "method",
       .chapter = "14_adapters",
       .changes = Lever::Changes::state,
-      .options = {kMethod, kRank, kAlpha, kTargets},
+      .options = {kMethod, kRank, kAlpha, kTargets, kDropout},
       .read = read_method,
       .options_of = method_options,
       .differs = [](const Levers& a, const Levers& b) { return a.method != b.method || !(a.adapters == b.adapters); },

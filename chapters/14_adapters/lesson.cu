@@ -23,7 +23,7 @@
 constexpr int width = 512;  // n: numbers of x and of y
 constexpr int batch = 64;   // samples
 constexpr int rank = 8;     // of the adapter
-constexpr int steps = 100;
+constexpr int steps = 80;
 constexpr int blocks = 64;
 constexpr int threads = 256;
 using Numbers = std::vector<float>;  // on the host

@@ -95,8 +95,8 @@ CHEATS = {
     "an exception as an array": (submission("struct Big { char bytes[1 << 20]; }; try { throw Big(); } catch (const Big& big) { if (big.bytes[n % 7]) return; }"), {"host_bytes"}),
     "exceptions of the library's own": (mended.filled_in('extern "C" void* __cxa_allocate_dependent_exception();\n' + solution.replace(
         "  fused<<<", "  if (!__cxa_allocate_dependent_exception()) return;\n  fused<<<", 1)), {"calls"}),
-    "recursion as an array": (submission("struct R { static int keep(int left) { volatile char mine[600]; mine[left % 600] = 1; return left ? keep(left - 1) + mine[0] : 0; } }; "
-                                         "if (R::keep(2000) < 0) return;"), {"crashed"}),
+    "recursion as an array": (submission("struct R { static int keep(int left) { volatile char mine[60]; mine[left % 60] = 1; return left ? keep(left - 1) + mine[0] : 0; } }; "
+                                         "if (R::keep(20000) < 0) return;"), {"crashed"}),
     "an attribute": (mended.filled_in("__attribute__((constructor)) void first() {}\n" + solution), {"not_allowed"}),
     "a continued line": (submission('as\\\nm volatile("nop");'), {"not_allowed"}),
     "the judge's functions": (submission("::oomlab::puzzle::release_as_reader(nullptr);"), {"not_allowed"}),

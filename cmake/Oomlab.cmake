@@ -132,8 +132,8 @@ function(oomlab_executable name)
   target_link_libraries(${name} PRIVATE oomlab_flags ${arg_LINK})
 endfunction()
 
-# oomlab_built_by_name(target...): programs that only tests/run bench runs, which names what it needs. Not part of a whole build for
-# the host, so that tests do not wait for them; of the cuda build they are.
+# oomlab_built_by_name(target...): what no test needs, as programs that only tests/run bench runs: that names what it needs. Not part
+# of a whole build for the host, so that tests do not wait for it; of the cuda build it is.
 function(oomlab_built_by_name)
   if(OOMLAB_BACKEND STREQUAL "host")
     set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
@@ -178,10 +178,16 @@ function(oomlab_alone_on_the_gpu)
   endif()
 endfunction()
 
-# oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...] [NIGHTLY]): a GoogleTest program as one test. It writes which
-# cases it had to test-cases/NAME.json, where tests/run counts them.
+# oomlab_whole_program_test(name COMMAND ... LABELS ... [ENVIRONMENT ...] [NIGHTLY | AT_NIGHT case...]): a GoogleTest program as one
+# test. It writes which cases it had to test-cases/NAME.json, where tests/run counts them. AT_NIGHT: these cases are NAME.night's.
 function(oomlab_whole_program_test name)
-  cmake_parse_arguments(arg "NIGHTLY" "" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "NIGHTLY" "" "COMMAND;LABELS;ENVIRONMENT;AT_NIGHT" ${ARGN})
+  if(arg_AT_NIGHT AND NOT arg_NIGHTLY)
+    list(JOIN arg_AT_NIGHT ":" cases)
+    oomlab_whole_program_test(${name}.night COMMAND ${arg_COMMAND} "--gtest_filter=${cases}" LABELS ${arg_LABELS}
+      ENVIRONMENT ${arg_ENVIRONMENT} NIGHTLY)
+    list(APPEND arg_COMMAND "--gtest_filter=-${cases}")
+  endif()
   set(when "")
   if(arg_NIGHTLY)
     set(when CONFIGURATIONS Nightly)
@@ -236,14 +242,7 @@ function(oomlab_test name)
     if(OOMLAB_CHECK)
       set(at_night ${arg_NIGHTLY_IN_CHECK})
     endif()
-    if(at_night AND NOT nightly)
-      list(JOIN at_night ":" at_night)
-      oomlab_whole_program_test(${name} COMMAND ${name} "--gtest_filter=-${at_night}" LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT})
-      oomlab_whole_program_test(${name}.night COMMAND ${name} "--gtest_filter=${at_night}" LABELS ${arg_LABELS}
-        ENVIRONMENT ${arg_ENVIRONMENT} NIGHTLY)
-    else()
-      oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT} ${nightly})
-    endif()
+    oomlab_whole_program_test(${name} COMMAND ${name} LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT} ${nightly} AT_NIGHT ${at_night})
   else()
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
       PROPERTIES ${properties} TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 2)

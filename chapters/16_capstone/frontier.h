@@ -21,7 +21,6 @@ struct Point {
 inline plan::SearchTask on_one_device(const Work& work) {
   return {.one = work,
           .several = work,
-          .card = find_card("a100-80gb"),  // for bounds on times, which nothing here asks for
           .change = plan::Numbers::Change::other,
           .precision = {},
           .without = {"wide"},

@@ -268,7 +268,7 @@ Bound Bounds::of(const Work& work, const Levers& levers, Checkpoints checkpoints
   }
   if (checkpoints == Checkpoints::solved && !several)
     flops += least_again(work, levers, least_state->total(), share, micros);
-  bound.seconds = seconds(work, levers, *least_state, flops);
+  if (task_.card) bound.seconds = seconds(work, levers, *least_state, flops);
   return bound;
 }
 

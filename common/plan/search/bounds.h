@@ -31,7 +31,8 @@ inline Checkpoints checkpoints_of(const Levers& levers) {
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Bound {
-  double seconds = 0;       ///< infinite: cannot be, in this room, on this card, or with this much host memory
+  double seconds =
+      0;  ///< 0 without a card; infinite: cannot be, in this room, on this card, or with this much host memory
   std::uint64_t bytes = 0;  ///< of the rank that needs most
 };
 

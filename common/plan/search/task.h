@@ -16,7 +16,7 @@ struct SearchTask {
   Work one;                      ///< on one card, under its budget
   Work several;                  ///< the same on several, whose budget has buffers between ranks taken off
   std::uint64_t cards = 1;       ///< that there are
-  const Card* card = nullptr;    ///< whose times are bounds
+  const Card* card = nullptr;    ///< whose times are bounds; without one only bytes are bounded
   std::uint64_t host_bytes = 0;  ///< of host memory that a step may take
   double host_gb_per_s = 0;      ///< of host memory
   Numbers::Change change = Numbers::Change::fewer_bits;  ///< no combination changes the numbers more than this

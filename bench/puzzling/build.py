@@ -210,9 +210,9 @@ def _rewrite(source, rewritten):
     code, text = with_limits(["cmake", f"-DINPUT={source}", f"-DOUTPUT={rewritten}", "-P", ROOT / "cmake/rewrite_lesson.cmake"], "rewriting")
     if code:
         raise Wrong("does_not_compile", text=text[-1000:])
-    for number, line in enumerate(rewritten.read_text(encoding="utf-8").splitlines()):
+    for number, line in enumerate(rewritten.read_text(encoding="utf-8").splitlines(), -1):
         if re.search(r"\b__shared__\b", re.sub(r"//.*|/\*.*?\*/|\"[^\"]*\"", "", line)):
-            raise Wrong("shared_form", line=number)  # the first one is ours
+            raise Wrong("shared_form", line=number)  # the first two are ours
 
 
 def programs(puzzle, file, text, compilers, scratch):

@@ -159,17 +159,6 @@ function(oomlab_united target batch)
   endif()
 endfunction()
 
-# oomlab_optimised(source...): sources of a test that compute a lot; -O1, and without the precompiled headers, which are for -O0.
-function(oomlab_optimised)
-  if(OOMLAB_BACKEND STREQUAL "host")
-    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -O1)
-    if(OOMLAB_SANITIZE STREQUAL "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # checks inline again: GCC's default
-      set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS --param=asan-instrumentation-with-call-threshold=7000)
-    endif()
-    set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
-  endif()
-endfunction()
-
 # oomlab_alone_on_the_gpu(test...): tests of programs that compare free memory, or take most of it, and so must have the GPU
 # to themselves, whatever ctest runs beside them.
 function(oomlab_alone_on_the_gpu)
@@ -198,17 +187,21 @@ function(oomlab_whole_program_test name)
     ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_BINARY_DIR}/test-cases/${name}.json;${arg_ENVIRONMENT}")
 endfunction()
 
-# oomlab_test(name SOURCES ... LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_DEFERRED]
+# oomlab_test(name SOURCES ... [OPTIMISED ...] LINK ... [LABELS ...] [ENVIRONMENT NAME=value] [TIMEOUT s] [ONE_THREAD] [ALSO_DEFERRED]
 #             [NIGHTLY_IN_CHECK case...] [NIGHTLY_UNDER_ASAN case...])
-# A GoogleTest program. Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs
+# A GoogleTest program. OPTIMISED: sources that compute a lot, compiled with -O1. Every TEST in it is a ctest entry of its own; under a sanitizer, where starting a process costs
 # more than most tests, the whole program is one. ONE_THREAD: it has one thread, and no kernel, so that there is nothing in
 # it for check mode. ALSO_DEFERRED: NAME.deferred is the same program with deferred streams, which is enough for a sanitizer by day.
 # NIGHTLY_...: cases (filters of GoogleTest) that a sanitizer runs at night only: those that take long there, and do again what others
 # have done there already, in greater numbers or for another type; or that only plan.
 function(oomlab_test name)
-  cmake_parse_arguments(arg "ONE_THREAD;ALSO_DEFERRED" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;ALSO_DEFERRED" "TIMEOUT" "SOURCES;OPTIMISED;LINK;LABELS;ENVIRONMENT;NIGHTLY_IN_CHECK;NIGHTLY_UNDER_ASAN" ${ARGN})
   if(NOT OOMLAB_TESTS OR OOMLAB_CHECK AND arg_ONE_THREAD)
     return()
+  endif()
+  if(OOMLAB_BACKEND STREQUAL "cuda")
+    list(APPEND arg_SOURCES ${arg_OPTIMISED})
+    set(arg_OPTIMISED "")
   endif()
   oomlab_executable(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} GTest::gtest_main)
   oomlab_compiled_quickly(${name} -O0)
@@ -219,6 +212,13 @@ function(oomlab_test name)
     OOMLAB_SANITIZED=$<BOOL:${OOMLAB_SANITIZE}>)
   if(arg_LINK MATCHES "oomlab_(cuda|memory|data|nn|harness|traces)")
     oomlab_use_precompiled(${name} oomlab_precompiled_tests)
+  endif()
+  if(arg_OPTIMISED)  # objects of their own, because sources with options of their own are not united
+    oomlab_library(${name}_optimised OBJECT SOURCES ${arg_OPTIMISED} LINK ${arg_LINK} GTest::gtest PRECOMPILED oomlab_precompiled_headers)
+    target_compile_options(${name}_optimised PRIVATE -O1)
+    target_compile_definitions(${name}_optimised PRIVATE $<TARGET_PROPERTY:${name},COMPILE_DEFINITIONS>)
+    oomlab_united(${name}_optimised 4)
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${name}_optimised>)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1200)  # as any limit here: what only a hang reaches, also on a busy machine

@@ -13,7 +13,6 @@ namespace {
 
 /// Tokens that an answer has, where --prompt does not say.
 constexpr std::uint64_t kUsualAnswer = 256;
-constexpr std::uint64_t kMostAtATime = std::uint64_t(1) << 20;
 
 // All layers' keys and values of all tokens but the last, which nothing reads again.
 std::uint64_t cache_bytes(const Question& question, const HfGeneration& asked) {

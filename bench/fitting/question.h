@@ -77,6 +77,8 @@ enum class Cache {
 };
 /// What --largest looks for.
 enum class Largest { batch, seq };
+/// The most sequences that `--largest batch` tries where it asks for inference.
+inline constexpr std::uint64_t kMostAtATime = std::uint64_t(1) << 20;
 
 struct Question {
   nn::TransformerSpec spec;          ///< where this course's programs do not know the model, only its name

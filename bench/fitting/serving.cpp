@@ -15,8 +15,6 @@ namespace oomlab::fit {
 
 namespace {
 
-constexpr std::uint64_t kMostAtATime = std::uint64_t(1) << 20;
-
 /// vLLM's formats beside those it computes in, by the names of its --quantization.
 constexpr struct {
   const char* name;

@@ -23,19 +23,19 @@ INSTANTIATE_TEST_SUITE_P(BlockThreads, ImageOps, ::testing::ValuesIn(kDistinctBl
 
 // ---------------------------------------------------------------------------------------------------------- batch norm
 
-struct Shape {
+struct NormShape {
   std::size_t rows, channels;
 };
 // Rows and channels that no pack and no tile divides, too; one channel; as few rows as there can be.
-const Shape kShapes[] = {{2, 1},  {2, 9},   {3, 5},    {7, 8},     {33, 17},
-                         {63, 6}, {257, 3}, {1001, 1}, {130, 264}, {3000, 24}};
+const NormShape kNormShapes[] = {{2, 1},  {2, 9},   {3, 5},    {7, 8},     {33, 17},
+                                 {63, 6}, {257, 3}, {1001, 1}, {130, 264}, {3000, 24}};
 
-std::string text(const Shape& s) {
+std::string text(const NormShape& s) {
   return std::to_string(s.rows) + " rows, " + std::to_string(s.channels) + " channels";
 }
 
 TEST(ImageReference, ItsGradientsAreThoseOfCentralDifferences) {
-  for (const auto [rows, channels] : {Shape{3, 2}, Shape{9, 5}}) {
+  for (const auto [rows, channels] : {NormShape{3, 2}, NormShape{9, 5}}) {
     const Vector x = doubles(random_floats(rows * channels, 1)), gamma = doubles(random_floats(channels, 2)),
                  beta = doubles(random_floats(channels, 3)), dy = doubles(random_floats(x.size(), 4));
     const auto objective = [&](const Vector& x, const Vector& gamma, const Vector& beta) {
@@ -61,7 +61,7 @@ TEST(ImageReference, ItsGradientsAreThoseOfCentralDifferences) {
 
 TEST_P(ImageOps, BatchNormForward) {
   for_each_type([&]<class T>(T) {
-    for (const Shape& shape : kShapes)
+    for (const NormShape& shape : kNormShapes)
       for (const bool with_residual : {false, true})
         for (const Activation activation : {Activation::none, Activation::relu, Activation::hard_swish}) {
           const auto [rows, channels] = shape;
@@ -109,7 +109,7 @@ TEST_P(ImageOps, BatchNormForward) {
 
 TEST_P(ImageOps, BatchNormInference) {
   for_each_type([&]<class T>(T) {
-    for (const auto [rows, channels] : {Shape{1, 1}, Shape{1, 7}, Shape{33, 17}, Shape{70, 64}})
+    for (const auto [rows, channels] : {NormShape{1, 1}, NormShape{1, 7}, NormShape{33, 17}, NormShape{70, 64}})
       for (const bool with_residual : {false, true})
         for (const Activation activation : {Activation::none, Activation::relu, Activation::hard_swish}) {
           const std::size_t count = rows * channels;
@@ -140,7 +140,7 @@ TEST_P(ImageOps, BatchNormInference) {
 
 TEST_P(ImageOps, BatchNormBackward) {
   for_each_type([&]<class T>(T) {
-    for (const Shape& shape : kShapes) {
+    for (const NormShape& shape : kNormShapes) {
       const auto [rows, channels] = shape;
       if (OOMLAB_ROUNDS < 10 && rows > 300) continue;
       const std::size_t count = rows * channels;

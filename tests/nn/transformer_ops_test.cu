@@ -18,11 +18,11 @@
 namespace oomlab::test {
 namespace {
 
-struct Shape {
+struct RowsShape {
   std::size_t rows, width;
 };
 // Rows and columns that no pack and no group of lanes divides, too.
-const Shape kShapes[] = {{1, 1}, {2, 7}, {3, 8}, {6, 33}, {12, 64}, {5, 257}};
+const RowsShape kRowsShapes[] = {{1, 1}, {2, 7}, {3, 8}, {6, 33}, {12, 64}, {5, 257}};
 
 class TransformerOps : public TypedOps {};
 INSTANTIATE_TEST_SUITE_P(BlockThreads, TransformerOps, ::testing::ValuesIn(kDistinctBlockThreads));
@@ -80,7 +80,7 @@ TEST_P(TransformerOps, TokenGradientsOfManyRows) {
 
 TEST_P(TransformerOps, Embedding) {
   for_each_type([&]<class T>(T) {
-    for (const auto [seq, width] : kShapes) {
+    for (const auto [seq, width] : kRowsShapes) {
       const std::size_t vocabulary = 300, rows = 3 * seq;
       auto tokens = random_labels(rows, vocabulary, 5);
       tokens.back() = tokens.front();  // at least one token more than once
@@ -120,7 +120,7 @@ TEST_P(TransformerOps, Embedding) {
 
 TEST_P(TransformerOps, LayerNorm) {
   for_each_type([&]<class T>(T) {
-    for (const auto [rows, width] : kShapes) {
+    for (const auto [rows, width] : kRowsShapes) {
       const auto x = random<T>(rows * width, 1, 3), gamma = random<T>(width, 2), beta = random<T>(width, 3),
                  dy = random<T>(rows * width, 4), residual = random<T>(rows * width, 5);
       const Vector xd = wide(x), gd = wide(gamma), bd = wide(beta), dyd = wide(dy);
@@ -210,7 +210,7 @@ TEST_P(TransformerOps, RowsForTheLargestBlock) {
 
 TEST_P(TransformerOps, AddResidual) {
   for_each_type([&]<class T>(T) {
-    for (const auto [rows, width] : kShapes)
+    for (const auto [rows, width] : kRowsShapes)
       for (const bool with_bias : {false, true}) {
         const auto x = random<T>(rows * width, 1), y = random<T>(rows * width, 2), bias = random<T>(width, 3);
         Vector out(x.size());
@@ -228,7 +228,8 @@ TEST_P(TransformerOps, AddResidual) {
 
 TEST_P(TransformerOps, Softmax) {
   for_each_type([&]<class T>(T) {
-    for (const auto [matrices, seq] : {Shape{1, 1}, Shape{3, 7}, Shape{2, 8}, Shape{2, 19}, Shape{1, 33}})
+    for (const auto [matrices, seq] :
+         {RowsShape{1, 1}, RowsShape{3, 7}, RowsShape{2, 8}, RowsShape{2, 19}, RowsShape{1, 33}})
       for (const bool causal : {false, true}) {
         if (OOMLAB_ROUNDS < 10 && seq > 19) continue;
         const float scale = 0.3f;
@@ -266,7 +267,7 @@ TEST_P(TransformerOps, MaskedValuesMayBeAnything) {
 
 TEST_P(TransformerOps, CrossEntropyWithGradient) {
   for_each_type([&]<class T>(T) {
-    for (const auto [rows, classes] : {Shape{1, 2}, Shape{6, 10}, Shape{4, 24}, Shape{3, 257}}) {
+    for (const auto [rows, classes] : {RowsShape{1, 2}, RowsShape{6, 10}, RowsShape{4, 24}, RowsShape{3, 257}}) {
       const auto logits = random<T>(rows * classes, 1, 6);
       auto labels = random_labels(rows, classes, 2);
       const Loss loss = cross_entropy(wide(logits), labels, classes);
@@ -312,7 +313,7 @@ TEST_P(TransformerOps, CrossEntropyWithGradient) {
 TEST_P(TransformerOps, BiasActivation) {
   for_each_type([&]<class T>(T) {
     for (const nn::Activation a : {nn::Activation::none, nn::Activation::relu, nn::Activation::gelu})
-      for (const auto [rows, width] : kShapes) {
+      for (const auto [rows, width] : kRowsShapes) {
         const auto x = random<T>(rows * width, 1, 4), bias = random<T>(width, 2), dy = random<T>(rows * width, 3);
         const auto bias_ = device.upload(bias);
         auto in_place_ = device.upload(x), kept_ = device.upload(x), y_ = garbage<T>(x.size());
@@ -341,7 +342,7 @@ TEST_P(TransformerOps, BiasActivation) {
 
 TEST_P(TransformerOps, ColumnSum) {
   for_each_type([&]<class T>(T) {
-    for (const auto [rows, width] : kShapes) {
+    for (const auto [rows, width] : kRowsShapes) {
       const auto dy = random<T>(rows * width, 3);
       Vector sums(width);
       for (std::size_t i = 0; i < dy.size(); ++i) sums[i % width] += double(static_cast<float>(dy[i]));

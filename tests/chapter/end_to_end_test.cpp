@@ -1,5 +1,5 @@
-// A chapter from end to end, as its users start it: six cases. What all chapters share in the command line is tested
-// in tests/harness/cli_test.cpp.
+// A chapter from end to end, as its users start it (its quick run: quick_run_test.cpp). What all chapters share in the command line is
+// tested in tests/harness/cli_test.cpp.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "files.h"
 #include "process.h"
 #include "read_json.h"
 
@@ -23,40 +24,6 @@ using Words = std::vector<std::string>;
 Words operator+(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;
-}
-
-void expect_success(const Words& python) {
-  const Outcome outcome = run_process("python3", python, "/");
-  EXPECT_EQ(outcome.exit_code, 0) << python[0] << "\n" << outcome.out << outcome.err;
-}
-
-void expect_schema(const Words& results) {
-  expect_success(Words{source_folder() + "/tests/chapter/check_schema.py",
-                       source_folder() + "/common/harness/result.schema.json"} +
-                 results);
-}
-
-// Trace and snapshot show the peak that the result has.
-void expect_the_peak(const TemporaryFolder& folder) {
-  const json result = read_json(read_text(folder / "result.json"));
-  const std::string peak = result["variants"][0]["peak_allocated_bytes"].dump(), tests = source_folder() + "/tests/";
-  expect_success({tests + "memory/check_trace.py", folder / "trace.json", "--peak", peak});
-  expect_success({tests + "memory/check_snapshot.py", folder / "snapshot.pickle", "--peak", peak});
-}
-
-const Words kFiles = {"--json", "result.json", "--trace", "trace.json", "--snapshot", "snapshot.pickle"};
-
-TEST(EndToEnd, AQuickRunPassesSaysSoAndWritesValidFiles) {
-  const TemporaryFolder folder;
-  const Words steps = slow_build() ? Words{"--steps", "1"} : Words{};
-  const Outcome outcome = run_process(program(), Words{"--quick"} + steps + kFiles, folder.path());
-  if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("OOM"), std::string::npos) << outcome.out;  // a chapter meets out of memory
-  EXPECT_NE(outcome.out.find("\nPASS: "), std::string::npos) << outcome.out;
-  expect_schema({folder / "result.json"});
-  expect_the_peak(folder);
-  EXPECT_EQ(folder.entries().size(), 3u);
 }
 
 // A program that repeats a step holds the same bytes at the same points of each: in 200 planned steps nothing grows. A
@@ -88,17 +55,17 @@ TEST(EndToEnd, PlansAndBudgetsOfAnySizeGiveValidFiles) {
   const TemporaryFolder folder;
   Words results;
   for (const Words& words :
-       {Words{"--plan", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"}, Words{"--plan", "--budget", "1B"},
-        Words{"--plan", "--card", "t4", "--memory-steps", "12", "--series"}}) {
-    const std::string result = folder / ("result" + std::to_string(results.size()) + ".json");
+       {Words{"--plan", "--budget", "none"}, Words{"--steps", "1", "--budget", "1KiB"},
+        Words{"--plan", "--budget", "1B"}, Words{"--plan", "--card", "t4", "--memory-steps", "12", "--series"}}) {
+    const std::string result = "result" + std::to_string(results.size()) + ".json";
     const Outcome outcome = run_process(program(), Words{"--quick", "--json", result} + words, folder.path());
     if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
     EXPECT_EQ(outcome.exit_code, 0) << words.back() << ": " << outcome.err;
     results.push_back(result);
   }
-  expect_schema(results);
   EXPECT_EQ(run_process(program(), Words{"--quick", "--plan"} + kFiles, folder.path()).exit_code, 0);
-  expect_the_peak(folder);
+  results.insert(results.begin(), "result.json");
+  expect_valid_files(folder, results);
 }
 
 TEST(EndToEnd, BadInputCostsOneLine) {
@@ -157,26 +124,6 @@ TEST(EndToEnd, AFullDiskCostsOneLineAndNoOldResult) {
   EXPECT_TRUE(empty.entries().empty()) << empty.entries().front();
   EXPECT_EQ(read_text(old / "result.json"), "precious");
   EXPECT_EQ(old.entries(), std::vector<std::string>{"result.json"});
-}
-
-// Where streams put work off as long as CUDA allows, a copy or a kernel that nobody waits for comes too late.
-TEST(EndToEnd, DeferredStreamsChangeNoNumber) {
-  const TemporaryFolder folder;
-  json eager;
-  for (const char* streams : {"eager", "deferred:1"}) {
-    const Outcome outcome = run_process(program(), {"--quick", "--steps", "1", "--quiet", "--json", "result.json"},
-                                        folder.path(), [streams] { setenv("OOMLAB_HOST_STREAMS", streams, 1); });
-    if (outcome.exit_code == 2) GTEST_SKIP() << outcome.err;
-    ASSERT_EQ(outcome.exit_code, 0) << streams << ": " << outcome.err;
-    const json result = read_json(read_text(folder / "result.json"));
-    if (result["system"]["backend"] != "host") GTEST_SKIP() << "a setting of the host runtime";
-    if (eager.is_null()) eager = result;
-    for (std::size_t i = 0; i < eager["variants"].size(); ++i) {
-      const json &is = result["variants"][i], &was = eager["variants"][i];
-      for (const char* key : {"outcome", "numerics", "by_category_bytes"})
-        EXPECT_EQ(is.value(key, json()), was.value(key, json())) << was["name"] << ", " << streams;
-    }
-  }
 }
 
 // A process that runs: how much it has written to its standard output, once that is a file, and how much it has worked.

@@ -210,7 +210,7 @@ function(oomlab_test name)
   # What only measures errors of arithmetic, the same in every build, is not repeated under a sanitizer.
   target_compile_definitions(${name} PRIVATE OOMLAB_ROUNDS=$<IF:$<BOOL:${OOMLAB_CHECK}>,2,$<IF:$<BOOL:${OOMLAB_SANITIZE}>,4,10>>
     OOMLAB_SANITIZED=$<BOOL:${OOMLAB_SANITIZE}>)
-  if(arg_LINK MATCHES "oomlab_(cuda|memory|data|nn|harness|traces)")
+  if(arg_LINK MATCHES "oomlab_(cuda|memory|data|nn|harness|train|traces)")
     oomlab_use_precompiled(${name} oomlab_precompiled_tests)
   endif()
   if(arg_OPTIMISED)  # objects of their own, because sources with options of their own are not united

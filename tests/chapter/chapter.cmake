@@ -89,7 +89,7 @@ function(oomlab_chapter_tests name)
 
   if(OOMLAB_BACKEND STREQUAL "host")
     add_executable(${name}_fault_sweep $<TARGET_OBJECTS:oomlab_fault_sweep> $<TARGET_OBJECTS:${name}_objects>)
-    target_link_libraries(${name}_fault_sweep PRIVATE ${ARGN} oomlab_harness oomlab_nn oomlab_data oomlab_read_json)
+    target_link_libraries(${name}_fault_sweep PRIVATE ${ARGN} $<$<BOOL:${arg_NCCL}>:oomlab_train> oomlab_harness oomlab_nn oomlab_data oomlab_read_json)
     set_target_properties(${name}_fault_sweep PROPERTIES LINKER_LANGUAGE CXX)
     target_link_options(${name}_fault_sweep PRIVATE "LINKER:--wrap=main,--wrap=open,--wrap=write,--wrap=close,--wrap=rename")
     # A sample, so that all chapters are swept in minutes: a run under a sanitizer takes ten times as long, with threads

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "layout.h"
+#include "train/passes.h"
 #include "train/trainer.h"
 
 namespace oomlab::multi_gpu {

@@ -125,7 +125,7 @@ def by_program():
     tokens = "RuntimeError: Decode out of memory. Try to lower your batch size.\nTry to allocate {} tokens.\nAvailable tokens: {}"
     yield "SGLang, tokens", tokens.format(90, 17), "kv_cache_or_pool_reservation", "sglang_requests", ["90", "17", "--max-running-requests"]
     yield "SGLang, pages", tokens.format(90, 1700), "kv_cache_or_pool_reservation", "sglang_pages", ["1,700", "--page-size 1"]
-    yield "SGLang, others", "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "other_process", "holders", []
+    yield "SGLang, others", "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "other_process", "holders", ["most likely other processes", "as if another process"]
     yield "TGI", "ERROR warmup: text_generation_client: Server error: Not enough memory to handle 6144 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", \
         "kv_cache_or_pool_reservation", "tgi_tokens", ["--max-batch-prefill-tokens 3072"]
     yield "FlashInfer in vLLM", "vllm: RuntimeError: allocator.h:49: Buffer overflow when allocating memory for batch_prefill_tmp_v with size 301989888 and alignment 16, " \
@@ -203,7 +203,7 @@ def two_truths():
     yield "more to say than there is room for", "Cell In[4], line 2\n----> 2 step()\n\n" + ERROR + alone + "\n\nDuring handling of the above exception, another exception " \
         "occurred:\n\n" + ERROR + alone, "live_tensors_fill_it", "smaller_batch", ["In a notebook", "!Inside `except`"]
     beside = new("300.00 MiB", "79.15 GiB", "90.00 MiB", "20.40 GiB", "71.10 MiB")[0].replace(" Of the", " Process 71 has 58.00 GiB memory in use. Of the")
-    yield "the listed process is another one", ERROR + beside, "other_process", "holders", ["nvidia-smi", "!is this one"]
+    yield "the listed process is another one", ERROR + beside, "other_process", "holders", ["nvidia-smi", "!--query-compute-apps", "!is this one"]
     yield "a device without a blank", ERROR + LIVE.replace("GPU 0", "GPU5"), "live_tensors_fill_it", "smaller_batch", []
     yield "figures without a cause", "Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 9437184\n- Requested memory: 41943040", \
         "not_enough_information", "xgboost", ["40.00 MiB", "9.00 MiB", "!no figures"]

@@ -86,7 +86,7 @@ FIRST = {
     "fraction": (
         "Raise or remove the limit: look for set_per_process_memory_fraction, or for per_process_memory_fraction in {variable}.",
         "提高或取消上限。查找 set_per_process_memory_fraction，或 {variable} 里的 per_process_memory_fraction。",
-        "torch.cuda.set_per_process_memory_fraction(1.0)"),
+        "torch.{module}.set_per_process_memory_fraction(1.0)"),
     "fraction_cupy": ("Raise or remove the limit.", "提高或取消上限。", 'export CUPY_GPU_MEMORY_LIMIT="100%"'),
     "fraction_onnx": (
         'Raise gpu_mem_limit. With arena_extend_strategy "kSameAsRequested" the arena grows by no more than is asked.',

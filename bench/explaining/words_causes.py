@@ -116,8 +116,8 @@ CAUSES = {
         "The memory limit of the container or job was reached, and Linux's OOM killer ended the process.",
         "容器或作业的内存上限已到，进程被 Linux 的 OOM killer 终止。"),
     "why_limit_of_job": (
-        "The memory limit of the job or container was reached, and {manager} ended it.",
-        "作业或容器的内存上限已到，被 {manager} 终止。"),
+        "The memory limit of the job or container was reached, and {manager} ended the process.",
+        "作业或容器的内存上限已到，进程被 {manager} 终止。"),
     "why_host": (
         "The host's memory ran out.",
         "主机内存已耗尽。"),

@@ -1,5 +1,5 @@
 """More answers, as in answers.py: of warnings, of other cards' tools, of schedulers, and of memories that are neither the card's nor the loader's."""
-from cases import new
+from cases import new, old
 
 HOST, RESERVED, UNKNOWN, LIVE = "host_memory", "kv_cache_or_pool_reservation", "not_enough_information", "live_tensors_fill_it"
 FULL = new("448.00 MiB", "94.97 GiB", "100.31 MiB", "90.11 GiB", "200.32 MiB", this="94.80 GiB")[0]
@@ -54,6 +54,10 @@ def tensors():
     npu = new("448.00 MiB", "60.97 GiB", "100.31 MiB", "20.11 GiB", "200.32 MiB", this="20.60 GiB", head="NPU out of memory. Tried to allocate")[0].replace("GPU 0", "NPU 0")
     yield "an NPU beside others", ERROR + npu, "other_process", "holders", ["npu-smi", "!nvidia-smi --"]
     hip = new("448.00 MiB", "60.97 GiB", "100.31 MiB", "20.11 GiB", "200.32 MiB", this="20.60 GiB", head="HIP out of memory. Tried to allocate")[0]
+    limit = old("64.00 MiB", "22.17 GiB", "3.90 GiB", "17.85 GiB", "3.98 GiB", head="NPU out of memory. Tried to allocate")[0].replace("17.85 GiB free", "17.85 GiB free; 4.00 GiB allowed")
+    yield "an NPU's limit", "RuntimeError: " + limit.replace("GPU 0", "NPU 0"), "limit_set_by_user", "fraction", ["torch.npu.set_per", "PYTORCH_NPU_ALLOC_CONF", "!torch.cuda"]
+    xpu = new("1.50 GiB", "23.64 GiB", "210.19 MiB", "18.10 GiB", "4.02 GiB", head="XPU out of memory. Tried to allocate")[0]
+    yield "pieces, XPU", ERROR + xpu, "fragmentation", "segments", ["export PYTORCH_ALLOC_CONF=expandable_segments:True", "!XPU_ALLOC"]
     yield "HIP beside others", ERROR + hip, "other_process", "holders", ["rocm-smi", "!nvidia-smi --"]
     yield "JAX's pool", "W external/xla/xla/tsl/framework/bfc_allocator.cc:501] Allocator (GPU_0_bfc) ran out of memory trying to allocate 14.31GiB (rounded to 15364751360)requested " \
         "by op \nXlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 15364751288 bytes.", UNKNOWN, "xla_share", ["XLA_PYTHON_CLIENT_MEM_FRACTION"]
@@ -83,8 +87,8 @@ def tensors():
 def hosts():
     yield "Kubernetes evicts", "The node was low on resource: memory. Threshold quantity: 100Mi, available: 82120Ki. Container trainer was using 61020304Ki, request is 0.", HOST, \
         "evicted", ["kubectl", "Kubernetes"]
-    yield "PBS", "=>> PBS: job killed: mem 33558528kb exceeded limit 33554432kb", HOST, "more_memory", ["qsub", "PBS ended it", "!Linux"]
-    yield "LSF", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", HOST, "more_memory", ["bsub -M", "LSF ended it", "!Linux"]
+    yield "PBS", "=>> PBS: job killed: mem 33558528kb exceeded limit 33554432kb", HOST, "more_memory", ["qsub", "PBS ended the process", "!Linux"]
+    yield "LSF", "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", HOST, "more_memory", ["bsub -M", "LSF ended the process", "!Linux"]
     yield "Windows, too few resources", "OSError: [WinError 8] Not enough memory resources are available to process this command", HOST, "page_file_either", []
     yield "Rust", "memory allocation of 10737418240 bytes failed", HOST, "host", []
     yield "safetensors", "OSError: Cannot allocate memory (os error 12)", HOST, "host", []
@@ -108,7 +112,7 @@ def elsewhere():
     yield "systemd", "systemd[1]: train.service: A process of this unit has been killed by the OOM killer.\nsystemd[1]: train.service: Failed with result 'oom-kill'.", HOST, "host", ["MemoryMax"]
     yield "systemd-oomd", "systemd-oomd[812]: Killed /user.slice/train.scope due to memory used (30.1G) / total (31.2G) and swap used being more than 90.00%", HOST, "host", []
     yield "earlyoom", 'earlyoom[700]: sending SIGTERM to process 4711 uid 1000 "python": badness 1310, VmRSS 28764 MiB', HOST, "host", []
-    yield "YARN", "Reason: Container killed by YARN for exceeding memory limits. 5.6 GB of 5.5 GB physical memory used.", HOST, "more_memory", ["spark-submit", "YARN ended it", "!Linux"]
+    yield "YARN", "Reason: Container killed by YARN for exceeding memory limits. 5.6 GB of 5.5 GB physical memory used.", HOST, "more_memory", ["spark-submit", "YARN ended the process", "!Linux"]
     yield "Airflow", "Task exited with return code Negsignal.SIGKILL", HOST, "killed", []
     yield "cuBLAS in words", "CUDA error: the resource allocation failed\n  cublasCreate_v2(&cublas_handles[device])", UNKNOWN, "look_card", ["!often fails"]
     yield "ggml's abort", "ggml-cuda.cu:7036: out of memory", UNKNOWN, "llama_layers", []

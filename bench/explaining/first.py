@@ -89,6 +89,8 @@ def first(explanation):
             return "planned" if family == "ours" else "pool_async", values
         if card == "HIP":
             return "keep_large_rocm", values
+        if card == "XPU":
+            return "segments_xpu", values
         if context.windows:
             return "keep_large_windows", values
         if "no_split" in m.facts:

@@ -44,6 +44,10 @@ FIRST = {
         "Set this before the program starts: the allocator can then join free memory into one block. (On Linux; on Windows set max_split_size_mb:{split} instead.)",
         "启动程序前设置下面的环境变量，分配器会把零散的空闲页映射到连续的地址。（限 Linux；Windows 上改设 max_split_size_mb:{split}。）",
         "export {variable}=expandable_segments:True"),
+    "segments_xpu": (
+        "Set this before the program starts (from about PyTorch 2.10 on): the allocator can then join free memory into one block.",
+        "启动程序前设置下面的环境变量（约 PyTorch 2.10 起支持），分配器会把零散的空闲页映射到连续的地址。",
+        "export {variable}=expandable_segments:True"),
     "keep_large": (
         "Keep large blocks whole; or better, update to PyTorch 2.1 or newer and set expandable_segments:True.",
         "禁止分配器拆分大块；更好的办法是升级到 PyTorch 2.1 或更新，并设 expandable_segments:True（可扩展内存段）。",

@@ -89,8 +89,9 @@ def page_file(before, after):
 @rule("compiler", "memory exhausted", r"virtual memory exhausted: cannot allocate memory")
 @rule("compiler", "ptxas", r"ptxas (?:fatal|error)~: memory allocation failure")
 def compiler(before, after):
-    killed = after.has(r"killed|signal\s+9")
-    return message("compiler", "a compiler", after.lines[0], "host_memory", facts={"compiler"} if killed else {"compiler", "compiler_refused"})
+    line = Text(after.lines[0])
+    killed = line.has(r"killed|signal\s+9")
+    return message("compiler", "a compiler", line.loose, "host_memory", facts={"compiler"} if killed else {"compiler", "compiler_refused"})
 
 
 @rule("evicted", "low on resource", r"the node was low on resource: memory")

@@ -57,7 +57,8 @@ def tensors():
     limit = old("64.00 MiB", "22.17 GiB", "3.90 GiB", "17.85 GiB", "3.98 GiB", head="NPU out of memory. Tried to allocate")[0].replace("17.85 GiB free", "17.85 GiB free; 4.00 GiB allowed")
     yield "an NPU's limit", "RuntimeError: " + limit.replace("GPU 0", "NPU 0"), "limit_set_by_user", "fraction", ["torch.npu.set_per", "PYTORCH_NPU_ALLOC_CONF", "!torch.cuda"]
     xpu = new("1.50 GiB", "23.64 GiB", "210.19 MiB", "18.10 GiB", "4.02 GiB", head="XPU out of memory. Tried to allocate")[0]
-    yield "pieces, XPU", ERROR + xpu, "fragmentation", "segments", ["export PYTORCH_ALLOC_CONF=expandable_segments:True", "!XPU_ALLOC"]
+    yield "pieces, XPU", ERROR + xpu, "fragmentation", "segments_xpu", \
+        ["2.10", "export PYTORCH_ALLOC_CONF=expandable_segments:True", "!XPU_ALLOC", "!max_split"]
     yield "HIP beside others", ERROR + hip, "other_process", "holders", ["rocm-smi", "!nvidia-smi --"]
     yield "JAX's pool", "W external/xla/xla/tsl/framework/bfc_allocator.cc:501] Allocator (GPU_0_bfc) ran out of memory trying to allocate 14.31GiB (rounded to 15364751360)requested " \
         "by op \nXlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 15364751288 bytes.", UNKNOWN, "xla_share", ["XLA_PYTHON_CLIENT_MEM_FRACTION"]

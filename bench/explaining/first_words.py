@@ -9,12 +9,12 @@ FIRST = {
     **HOST,
     # By the diagnosis alone.
     "smaller_batch": (
-        "If you train, split the batch and add up the gradients: they stay the same (mean loss, no BatchNorm), and activations shrink to about an eighth. If you only run the model: a smaller batch, under torch.inference_mode().",
+        "If you train, split the batch into eight and add up the gradients: they stay the same (if the loss is a mean, and without BatchNorm), and activations shrink to about an eighth. If you only run the model: a smaller batch, under torch.inference_mode().",
         "训练时用梯度累积，把一批拆成 8 份。梯度不变（前提：loss 取均值，且没有 BatchNorm），激活降到约八分之一。推理时减小批量，并用 torch.inference_mode()。",
         "for x, y in zip(xs.chunk(8), ys.chunk(8)): (loss(model(x), y) * len(x) / len(xs)).backward()"),
     "slightly_smaller": (
-        "Make the batch or the sequence a tenth smaller: in all, only {percent} % are missing. If it fails again later, halve it. At batch 1, shorten the sequence, or use checkpoints.",
-        "把批量或序列长度减小约十分之一。总用量只超出 {percent} %。若之后又失败，就减半。批量已是 1 时，缩短序列或用检查点。",
+        "Make the batch or the sequence a tenth smaller: in all, only {percent} % are missing. If it fails again later, halve it. At batch 1, shorten the sequence, or use activation checkpointing.",
+        "把批量或序列长度减小约十分之一。总用量只超出 {percent} %。若之后又失败，就减半。批量已是 1 时，缩短序列或用激活检查点。",
         "batch_size = max(1, batch_size * 9 // 10)"),
     "halve_batch": (
         "Halve the batch, or what is computed at a time, until it fits. At batch 1, make the input smaller.",
@@ -29,8 +29,8 @@ FIRST = {
         "把批量减半（已是 1 时缩小输入），直到放得下。TensorFlow 在这一行下面打印了占满显存的内容（从 Stats: 起），请一并粘贴。",
         "batch_size = max(1, batch_size // 2)"),
     "rank_contexts": (
-        "Set each rank's device before its first CUDA call, and load with map_location: {contexts} processes of {context_size} each look like contexts of this job's other ranks.",
-        "在第一次 CUDA 调用之前设定每个 rank 的设备，加载时用 map_location。{contexts} 个各占 {context_size} 的进程像是本作业其他 rank 的上下文。",
+        "Set each rank's device before its first CUDA call, and load with map_location: {contexts} processes of {context_size} each look like device contexts of this job's other ranks.",
+        "在第一次 CUDA 调用之前设定每个 rank 的设备，加载时用 map_location。{contexts} 个各占 {context_size} 的进程像是本作业其他 rank 的设备上下文。",
         'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))'),
     "shapes": (
         "Look at the shapes just before the line that fails: a wrong dimension, a broadcast to an outer product, attention scores (length times length), or a whole data set in one call.",
@@ -252,8 +252,8 @@ FIRST = {
         "减少捕获的尺寸，或不用图（若图由 torch.compile 捕获，见下面一行）。失败发生在捕获 CUDA 图时，图有自己的内存池。",
         "model = torch.compile(model, mode='default')"),
     "process_group": (
-        "Check first that no two ranks use one card: it fails while the ranks connect, and each takes a context and buffers.",
-        "确认没有两个 rank 用同一张卡。失败发生在各 rank 建立通信时，每个 rank 都要占用上下文和缓冲区。",
+        "Check first that no two ranks use one card: it fails while the ranks connect, and each takes a device context and buffers.",
+        "确认没有两个 rank 用同一张卡。失败发生在各 rank 建立通信时，每个 rank 都要占用设备上下文和缓冲区。",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'),
     "move": (
         "Take the weights in 16 bits, which is half of FP32: it fails while the model is moved to the card.",

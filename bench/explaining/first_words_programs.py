@@ -154,12 +154,12 @@ PROGRAMS = {
         "只把模型中正在运行的部分留在卡上，其余放在主机内存。",
         "python launch.py --medvram"),
     "trainer": (
-        "Take one sequence at a time, add the gradients of eight up, and use checkpoints: the same gradient, far less memory.",
-        "每次一个序列，用梯度累积合并八次的梯度，并用检查点。梯度相同，显存少得多。",
+        "Take one sequence at a time, add up the gradients of eight, and use activation checkpointing: the same gradient, far less memory.",
+        "每次一个序列，用梯度累积合并八次的梯度，并用激活检查点。梯度相同，显存少得多。",
         "per_device_train_batch_size=1, gradient_accumulation_steps=8, gradient_checkpointing=True"),
     "lightning": (
-        "Take a smaller batch, add its gradients up, and use 16 bits for the activations.",
-        "减小批量，用梯度累积，激活用 16 位。",
+        "Take a smaller batch, add up the gradients of eight, and use 16 bits for the activations.",
+        "减小批量，用梯度累积合并八次的梯度，激活用 16 位。",
         'Trainer(accumulate_grad_batches=8, precision="bf16-mixed")'),
     "deepspeed": (
         "Split parameters and state over the ranks, and move the optimizer to the host.",

@@ -137,8 +137,8 @@ REFUSALS = {
         "Redis has reached its own limit (maxmemory) and takes nothing more: raise it, or set maxmemory-policy so that old keys go.",
         "Redis 达到了自己的上限（maxmemory），不再接收数据：提高上限，或设置 maxmemory-policy 以淘汰旧键。"),
     "not_a_device": (
-        "The program finds no GPU, or not the one that it names, and no memory is full: see nvidia-smi and CUDA_VISIBLE_DEVICES; a busy one is in "
-        "exclusive mode, or was left in a bad state.",
+        "The program finds no GPU, or not the one that it names, and no memory is full: see nvidia-smi and CUDA_VISIBLE_DEVICES; \"busy\" "
+        "means exclusive mode, or a card that was left in a bad state.",
         "程序找不到 GPU，或找不到它指定的那张，内存并没有耗尽：查看 nvidia-smi 和 CUDA_VISIBLE_DEVICES；“busy” 表示独占模式，或显卡状态异常。"),
     "not_the_cause": (
         "The line says only that a process of vLLM ended: the cause stands further up, in the first error of EngineCore or a worker; paste that.",

@@ -9,8 +9,8 @@ FIRST = {
     **HOST,
     # By the diagnosis alone.
     "smaller_batch": (
-        "If you train, split the batch into eight and add up the gradients: they stay the same (if the loss is a mean, and without BatchNorm), and activations shrink to about an eighth. If you only run the model: a smaller batch, under torch.inference_mode().",
-        "训练时用梯度累积，把一批拆成 8 份。梯度不变（前提：loss 取均值，且没有 BatchNorm），激活降到约八分之一。推理时减小批量，并用 torch.inference_mode()。",
+        "If you train, split the batch into eight and add up the gradients: they stay the same (if the loss is a mean, and without BatchNorm), and activations shrink to about an eighth. At batch 1: activation checkpointing. If you only run the model: a smaller batch, under torch.inference_mode().",
+        "训练时用梯度累积，把一批拆成 8 份。梯度不变（前提：loss 取均值，且没有 BatchNorm），激活降到约八分之一。批量已是 1 时用激活检查点。推理时减小批量，并用 torch.inference_mode()。",
         "for x, y in zip(xs.chunk(8), ys.chunk(8)): (loss(model(x), y) * len(x) / len(xs)).backward()"),
     "slightly_smaller": (
         "Make the batch or the sequence a tenth smaller: in all, only {percent} % are missing. If it fails again later, halve it. At batch 1, shorten the sequence, or use activation checkpointing.",

@@ -41,8 +41,8 @@ FIRST = {
         "训练时对每一层用激活检查点（remat），而不是对整个 loss（那样省不了显存）；否则减小批量，或用更多芯片。",
         "layer = jax.checkpoint(layer)"),
     "segments": (
-        "Set this before the program starts: the allocator can then join free memory into one block. (On Linux; on Windows set max_split_size_mb:{split} instead.)",
-        "启动程序前设置下面的环境变量，分配器会把零散的空闲页映射到连续的地址。（限 Linux；Windows 上改设 max_split_size_mb:{split}。）",
+        "Set this before the program starts: the allocator can then join free memory into one block. (On Linux; on Windows set max_split_size_mb:{split} instead.) If it is set already, pad lengths to a few values, so that sizes repeat.",
+        "启动程序前设置下面的环境变量，分配器会把零散的空闲页映射到连续的地址。（限 Linux；Windows 上改设 max_split_size_mb:{split}。）若已经设置，把长度补齐到少数几种，让大小重复。",
         "export {variable}=expandable_segments:True"),
     "segments_xpu": (
         "Set this before the program starts (from about PyTorch 2.10 on): the allocator can then join free memory into one block.",

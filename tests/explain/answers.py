@@ -35,7 +35,7 @@ def by_call():
     yield "nothing around it", ERROR + LIVE, "live_tensors_fill_it", "smaller_batch", ["are missing. In all, the program must use at least 10 % less", "chapters/01"]
     yield "a small request", ERROR + LAST_STRAW, "live_tensors_fill_it", "smaller_batch", ["only the last straw"]
     yield "little missing", ERROR + NEARLY, "live_tensors_fill_it", "slightly_smaller", ["1.4 % less", "a tenth smaller", "only 1.4 % are missing"]
-    yield "pieces", ERROR + PIECES, "fragmentation", "segments", ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
+    yield "pieces", ERROR + PIECES, "fragmentation", "segments", ["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "If it is set already"]
     yield "pieces of an older one", "RuntimeError: " + OLD_PIECES, "fragmentation", "keep_large_update", ["Update to PyTorch 2.1", "max_split_size_mb:512"]
     yield "pieces of one that knows the setting", "RuntimeError: " + OLD_PIECES + " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.", \
         "fragmentation", "keep_large", ["max_split_size_mb:512", "!Versions before"]
